@@ -1,0 +1,1 @@
+"""Where interactions come from: files, tables, a generated world."""

@@ -1,0 +1,64 @@
+"""Every error a user can meet: what was found, where, and a hint at what to do.
+
+Jobs print `str(error)` as the last word and exit with `error.exit_code`; a stack trace of Java or
+Python is never the last thing a user sees.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+OK, FAILED, USAGE, GATE, REGRESSION = 0, 1, 2, 3, 4
+"""Exit codes of every job: fine, failed, wrong usage or config, quality gate, regression."""
+
+
+class RecbenchError(Exception):
+    """Base of all errors: one sentence of what is wrong, and a hint."""
+
+    exit_code = FAILED
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        """The message, with the hint on a line of its own."""
+        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+
+
+class ConfigError(RecbenchError):
+    """A file, key, flag or value that the user gave is wrong."""
+
+    exit_code = USAGE
+
+
+class SchemaError(RecbenchError):
+    """A table lacks a column, or a column is of another type."""
+
+
+class DataError(RecbenchError):
+    """Rows that cannot be evaluated: NaN scores, duplicates under `duplicates=error`, no test rows."""
+
+
+class ProtocolError(RecbenchError):
+    """A split or candidate protocol cannot be carried out on this log."""
+
+
+class StoreError(RecbenchError):
+    """The warehouse cannot be read or written."""
+
+
+class GateError(RecbenchError):
+    """A quality gate failed the night."""
+
+    exit_code = GATE
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint such as `did you mean 'ndcg'? Known: hit, map, ndcg`."""
+    options = sorted(str(option) for option in known)
+    close = difflib.get_close_matches(str(name), options, n=1, cutoff=0.5)
+    listed = "known: " + ", ".join(options)
+    return f"did you mean '{close[0]}'? {listed}" if close else listed

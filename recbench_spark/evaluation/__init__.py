@@ -1,0 +1,1 @@
+"""From held-out items and models to rankings, metrics and their intervals."""

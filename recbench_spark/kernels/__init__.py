@@ -1,0 +1,1 @@
+"""Arrays in, arrays out: numpy, numba, torch. Nothing here knows Spark."""

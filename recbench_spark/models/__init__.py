@@ -1,0 +1,1 @@
+"""Models on arrays: numpy and torch, no Spark."""

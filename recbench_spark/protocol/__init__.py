@@ -1,0 +1,1 @@
+"""Splits, their manifests, the catalogue."""

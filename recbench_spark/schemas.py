@@ -1,0 +1,355 @@
+"""Every table: its columns with their comments, its key, its layout. Column names are spelt here only.
+
+`user_id` and `item_id` are the original ids, as text, in every table; `item_index` and `user_index`
+are dense positions that mean something only inside one `split_id`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from recbench_spark.errors import SchemaError, nearest
+
+SCHEMA_VERSION = 1
+"""Raised when a column is added or changes its meaning; stored as a table property."""
+
+STRING, INT, LONG, DOUBLE, BOOLEAN = (
+    T.StringType(),
+    T.IntegerType(),
+    T.LongType(),
+    T.DoubleType(),
+    T.BooleanType(),
+)
+TIMESTAMP, DATE = T.TimestampType(), T.DateType()
+
+
+def array_of(element: T.DataType) -> T.ArrayType:
+    """An array without NULL elements."""
+    return T.ArrayType(element, containsNull=False)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: name, type, what it means to the person who queries it."""
+
+    name: str
+    type: T.DataType
+    comment: str
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: columns, what one row is, and how its files are laid out."""
+
+    name: str
+    comment: str
+    columns: tuple[Column, ...]
+    partition_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    constraints: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def schema(self) -> T.StructType:
+        """The Spark schema, comments included."""
+        return T.StructType(
+            [T.StructField(c.name, c.type, c.nullable, {"comment": c.comment}) for c in self.columns]
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns, in order."""
+        return [column.name for column in self.columns]
+
+
+def _key(name: str, comment: str) -> Column:
+    return Column(name, STRING, comment, nullable=False)
+
+
+RUN_ID = _key("run_id", "Attempt of one model on one night; visible once `runs` says succeeded.")
+SPLIT_ID = _key("split_id", "Hash of the log's identity and the split's settings.")
+USER_ID = _key("user_id", "Original user id, as text.")
+ITEM_ID = _key("item_id", "Original item id, as text.")
+PART = _key("part", "Held-out part evaluated: valid, test or open_loop.")
+METRIC = _key("metric", "Metric, lower case: ndcg, recall, auc ...")
+DEFINITION = _key(
+    "definition", "Version of the defaults and the axes in which this number differs from them."
+)
+ESTIMATOR = _key("estimator", "How exposure is corrected for; holdout means it is not.")
+
+RUNS = Table(
+    "runs",
+    "One row an attempt of one model on one night, written last: what it names becomes visible.",
+    (
+        RUN_ID,
+        _key("run_key", "Hash of configuration, input data and code: same key, same numbers."),
+        Column("attempt", INT, "1 for the first run of this key, counted up by --force.", False),
+        _key("suite", "Name of the benchmark file."),
+        Column("logical_date", DATE, "The day evaluated, never the day of the computation.", False),
+        _key("model", "Name of the model in the benchmark file."),
+        Column("model_kind", STRING, "als, item_knn, embeddings, lists, published ..."),
+        Column("model_version", STRING, "Version the team gave the model."),
+        Column("dataset", STRING, "Name of the dataset."),
+        Column("split", STRING, "Protocol code and seed of the split, e.g. RO_RS 0.8/0/0.2 seed 42."),
+        Column("split_id", STRING, SPLIT_ID.comment),
+        Column("config_json", STRING, "The settings of this run, without secrets."),
+        Column("config_hash", STRING, "Hash of config_json."),
+        Column("inputs_json", STRING, "Identity of each input: Delta version, or size and time."),
+        Column("code_version", STRING, "Version of recbench-spark."),
+        Column("source", STRING, "own (the inventor), baseline (a rival), rerun, published."),
+        Column("ran_by", STRING, "Who ran it."),
+        Column("source_year", INT, "Year of a published figure."),
+        Column("search_space", STRING, "Grid searched for each setting, as JSON."),
+        Column("budget", STRING, "Settings tried or time spent in the search."),
+        Column(
+            "at_grid_edge",
+            T.ArrayType(STRING),
+            "Settings whose best value is the smallest or largest one searched.",
+        ),
+        _key("status", "succeeded or failed."),
+        Column("started_at", TIMESTAMP, "Start of the attempt, UTC."),
+        Column("finished_at", TIMESTAMP, "End of the attempt, UTC."),
+        Column("n_users", LONG, "Users in the rankings of all evaluated parts."),
+        Column("seconds", DOUBLE, "Wall-clock seconds of training and evaluation."),
+        Column("error", STRING, "Message of a failed attempt."),
+    ),
+    constraints={
+        "status_known": "status IN ('succeeded', 'failed')",
+        "source_known": "source IN ('own', 'baseline', 'rerun', 'published')",
+    },
+)
+
+METRICS = Table(
+    "metrics",
+    "One row a number: a metric at a cut-off, with its interval. Long form; NULL slice: everyone.",
+    (
+        RUN_ID,
+        PART,
+        METRIC,
+        DEFINITION,
+        Column("k", INT, "Cut-off; NULL for a value over the whole ranking."),
+        ESTIMATOR,
+        Column("slice_key", STRING, "What the slice is by: popularity, cold_user, a column; or NULL."),
+        Column("slice_value", STRING, "Which part of the slice: head, torso, tail ...; or NULL."),
+        Column("value", DOUBLE, "Mean over the averaged users."),
+        Column("stderr", DOUBLE, "Standard error of the mean over users."),
+        Column("ci_low", DOUBLE, "Lower end of the bootstrap interval over users."),
+        Column("ci_high", DOUBLE, "Upper end of the bootstrap interval over users."),
+        Column("n", LONG, "Users (or rows, for value metrics) averaged.", False),
+    ),
+    constraints={"k_positive": "k IS NULL OR k > 0", "n_not_negative": "n >= 0"},
+)
+
+USER_METRICS = Table(
+    "user_metrics",
+    "One row a user and metric: the values at every cut-off asked for.",
+    (
+        RUN_ID,
+        USER_ID,
+        PART,
+        METRIC,
+        DEFINITION,
+        ESTIMATOR,
+        Column("ks", T.ArrayType(INT), "Cut-offs; NULL element: over the whole ranking."),
+        Column("values", T.ArrayType(DOUBLE), "Value at each cut-off; NULL: user left out."),
+        Column("n_relevant", INT, "Relevant items of the user in this part.", False),
+    ),
+    cluster_by=("run_id", "user_id"),
+)
+
+RANKINGS = Table(
+    "rankings",
+    "One row a user: where each truth item stands. Every metric of every definition follows from it.",
+    (
+        RUN_ID,
+        USER_ID,
+        PART,
+        Column("user_key", LONG, "xxhash64 of the user id: draws bootstrap weights.", False),
+        Column("item_ids", array_of(STRING), "Truth items, original ids.", False),
+        Column("relevance", array_of(DOUBLE), "Grade of each truth item.", False),
+        Column("above", array_of(LONG), "Candidates scored higher; -1: item not ranked.", False),
+        Column("tied", array_of(LONG), "Other candidates with the same score.", False),
+        Column("before", array_of(LONG), "Those of the tied ones with a smaller item id.", False),
+        Column("length", LONG, "Ranked candidates of the user; 0: the model gave nothing.", False),
+        Column("top_items", T.ArrayType(STRING), "The first max(k) items, where lists are asked for."),
+        Column(
+            "slices",
+            T.MapType(STRING, array_of(STRING)),
+            "Per slice key the label of each truth item.",
+        ),
+    ),
+    cluster_by=("run_id",),
+)
+
+CHECKS = Table(
+    "checks",
+    "Findings on inputs and results of a run: exclusions, warnings, quality gates.",
+    (
+        RUN_ID,
+        _key("check", "What was looked at, e.g. duplicate_list_rows."),
+        _key("severity", "info, warning or error."),
+        Column("observed", DOUBLE, "What was counted or measured."),
+        Column("threshold", DOUBLE, "Largest value that passes; NULL: only reported."),
+        Column("passed", BOOLEAN, "Whether the observed value is acceptable.", False),
+        Column("detail", STRING, "A sentence for the reader."),
+    ),
+    constraints={"severity_known": "severity IN ('info', 'warning', 'error')"},
+)
+
+MANIFESTS = Table(
+    "manifests",
+    "What a split consists of: counts, content hashes, overlaps, leakage. One row a fact.",
+    (
+        SPLIT_ID,
+        _key("part", "train, valid, test, open_loop, or log for the whole."),
+        _key("fact", "rows, users, items, duplicates, overlap, content_hash ..."),
+        Column("value", DOUBLE, "The count or share."),
+        Column("detail", STRING, "Text facts: content hash, settings as JSON."),
+    ),
+)
+
+SPLITS = Table(
+    "splits",
+    "The log with one label a row.",
+    (
+        SPLIT_ID,
+        USER_ID,
+        ITEM_ID,
+        Column("rating", DOUBLE, "Rating or relevance; 1 where the log has none.", False),
+        Column("event_time", LONG, "Microseconds since 1970 UTC; NULL where the log has no time."),
+        _key("part", "train, valid, test or open_loop."),
+        Column("attributes", T.MapType(STRING, STRING), "Further columns kept as slices."),
+    ),
+    partition_by=("split_id",),
+)
+
+ITEMS = Table(
+    "items",
+    "The catalogue of a split with its dense positions.",
+    (
+        SPLIT_ID,
+        ITEM_ID,
+        Column("item_index", INT, "Dense position in item id order: ties fall to the smaller.", False),
+        Column("n_train", LONG, "Training interactions of the item.", False),
+        _key("popularity", "head, torso, tail (a third of the training rows each) or cold."),
+        Column("attributes", T.MapType(STRING, STRING), "Columns of the items table kept as slices."),
+    ),
+    partition_by=("split_id",),
+)
+
+HELD_OUT = T.StructType(
+    [
+        T.StructField("item_ids", array_of(STRING), False),
+        T.StructField("items", array_of(INT), False),
+        T.StructField("relevance", array_of(DOUBLE), False),
+        T.StructField("slices", T.MapType(STRING, array_of(STRING)), True),
+    ]
+)
+
+USER_BLOCKS = Table(
+    "user_blocks",
+    "One row a user: training items and held-out items as arrays, made once for all models.",
+    (
+        SPLIT_ID,
+        USER_ID,
+        Column("user_key", LONG, "xxhash64 of the user id.", False),
+        Column("train_items", array_of(INT), "item_index of training items, ascending.", False),
+        Column("train_ratings", array_of(DOUBLE), "Their ratings, in the same order.", False),
+        Column("held_out", T.MapType(STRING, HELD_OUT), "Per part the truth, by item_index.", False),
+    ),
+    partition_by=("split_id",),
+)
+
+EMBEDDINGS = Table(
+    "embeddings",
+    "Vectors of trained models.",
+    (
+        _key("model_id", "Hash of the split and the model's settings."),
+        _key("side", "user or item."),
+        _key("id", "Original user or item id."),
+        Column("vector", array_of(T.FloatType()), "Embedding, float32.", False),
+        Column("bias", DOUBLE, "Added to the score; 0 where the model has none.", False),
+    ),
+    partition_by=("model_id", "side"),
+)
+
+SIMILARITIES = Table(
+    "similarities",
+    "Item-to-item weights of neighbourhood models.",
+    (
+        _key("model_id", "Hash of the split and the model's settings."),
+        ITEM_ID,
+        _key("neighbour_id", "Item whose presence in the history raises the score of item_id."),
+        Column("weight", DOUBLE, "Added to the score per interaction with the neighbour.", False),
+    ),
+    partition_by=("model_id",),
+)
+
+PROPENSITIES = Table(
+    "propensities",
+    "Exposure propensities of items, known or estimated.",
+    (
+        SPLIT_ID,
+        _key("method", "true, relative_frequency, power_law ..."),
+        ITEM_ID,
+        Column("propensity", DOUBLE, "Probability that the item is exposed to a user.", False),
+    ),
+    partition_by=("split_id",),
+)
+
+TABLES: dict[str, Table] = {
+    table.name: table
+    for table in (
+        RUNS,
+        METRICS,
+        USER_METRICS,
+        RANKINGS,
+        CHECKS,
+        MANIFESTS,
+        SPLITS,
+        ITEMS,
+        USER_BLOCKS,
+        EMBEDDINGS,
+        SIMILARITIES,
+        PROPENSITIES,
+    )
+}
+RESULT_TABLES = ("metrics", "user_metrics", "rankings", "checks")
+"""Tables whose rows become visible through a succeeded row of `runs`."""
+
+INTERACTIONS = T.StructType(
+    [
+        T.StructField("user_id", STRING),
+        T.StructField("item_id", STRING),
+        T.StructField("rating", DOUBLE),
+        T.StructField("event_time", LONG),
+        T.StructField("part", STRING),
+        T.StructField("attributes", T.MapType(STRING, STRING)),
+    ]
+)
+"""What every reader returns; `part` is NULL unless the log itself says where a row belongs."""
+
+
+def require(frame: DataFrame, columns: list[str], what: str) -> None:
+    """Raise SchemaError naming the missing columns, those there are and the nearest."""
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        raise SchemaError(
+            f"{what} has no column {', '.join(missing)}; it has {', '.join(frame.columns)}",
+            nearest(missing[0], frame.columns),
+        )
+
+
+def conform(frame: DataFrame, table: Table) -> DataFrame:
+    """The frame with the table's columns, in its order and types; lacking nullable ones are NULL."""
+    require(frame, [c.name for c in table.columns if not c.nullable], f"rows for '{table.name}'")
+    return frame.select(
+        *(
+            (F.col(c.name) if c.name in frame.columns else F.lit(None)).cast(c.type).alias(c.name)
+            for c in table.columns
+        )
+    )
