@@ -1,3 +1,18 @@
 """recbench-spark: exact, leak-free, reproducible evaluation of recommenders on Spark and Delta."""
 
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "evaluate", "evaluate_predictions"]
+
+if TYPE_CHECKING:
+    from recbench_spark.evaluator import evaluate, evaluate_predictions
+
+
+def __getattr__(name: str) -> Any:
+    """`evaluate` on first use: workers that import a kernel must not load all of Spark's modules."""
+    if name in ("evaluate", "evaluate_predictions"):
+        from recbench_spark import evaluator  # noqa: PLC0415
+
+        return getattr(evaluator, name)
+    raise AttributeError(f"module 'recbench_spark' has no attribute '{name}'")

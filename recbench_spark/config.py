@@ -367,11 +367,8 @@ def _keys_at(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
     """The keys allowed at a path of a validation error."""
     current: Any = model
     for step in path:
-        options = _models_in(
-            current.model_fields[step].annotation
-            if isinstance(current, type) and step in current.model_fields
-            else current
-        )
+        fields = getattr(current, "model_fields", {})
+        options = _models_in(fields[step].annotation if step in fields else current)
         tagged = [o for o in options if step in get_args(_kind(o))]
         current = (tagged or options or [current])[0] if tagged or len(options) == 1 else options
     chosen = current if isinstance(current, list) else [current]

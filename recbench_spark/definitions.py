@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from recbench_spark.errors import ConfigError, nearest
 
@@ -25,6 +25,8 @@ class Definition(BaseModel):
 
     users: Literal["truth", "both", "output"] = "truth"
     """Averaged users: all with truth (a missing list counts 0), with truth and list, with list."""
+    ndcg_users: Literal["same", "truth", "both", "output"] = "same"
+    """Users over whom NDCG is averaged, where a library takes others than for its other metrics."""
     empty_users: Literal["leave_out", "zero"] = "leave_out"
     """A user without relevant items is left out (and counted), or counts 0."""
     gain: Literal["binary", "linear", "exponential"] = "binary"
@@ -45,12 +47,16 @@ class Definition(BaseModel):
     """Average precision over the hits, or the mean of precision@1..k."""
     ap_by: Literal["min_k_relevant", "relevant", "k", "min_relevant_list"] = "min_k_relevant"
     """Denominator of average precision."""
+    ap_ties: Literal["same", "last_rank"] = "same"
+    """Ties in average precision: as `ties`, or all tied items at the last rank of their tie."""
     map_cut: Literal["at_k", "uncut"] = "at_k"
     """Average precision of the first k, or of the whole list whatever k."""
     mrr_cut: Literal["at_k", "uncut"] = "at_k"
     """Reciprocal rank of the first hit among the first k, or anywhere."""
     hit: Literal["any", "count"] = "any"
     """1 if any hit is among the first k, or the number of hits."""
+    persistence: float = Field(default=0.8, gt=0, lt=1)
+    """Chance that a reader goes on to the next rank, in rank-biased precision."""
     auc_ties: Literal["half", "strict"] = "half"
     """A tie of a positive with a negative counts one half, or nothing."""
     ties: Literal["id", "expected", "optimistic", "pessimistic"] = "id"
@@ -71,8 +77,39 @@ class Definition(BaseModel):
         return ";".join([VERSION, *changed])
 
 
-PRESETS: dict[str, dict[str, Any]] = {"recbench": {}}
-"""Axes in which another library differs from the defaults."""
+PRESETS: dict[str, dict[str, Any]] = {
+    "recbench": {},
+    "recbole": {},
+    "replay": {},
+    "mllib": {"users": "output", "empty_users": "zero"},
+    "recommenders": {"users": "both", "ndcg_users": "truth"},
+    "rectools": {"ideal": "k", "ap_by": "relevant"},
+    "lenskit": {
+        "users": "output",
+        "discount": "log2_max2",
+        "precision_by": "list",
+        "recall_by": "min_k_relevant",
+        "ap_by": "min_relevant_list",
+        "persistence": 0.85,
+    },
+    "ranx": {"gain": "linear", "ap_by": "relevant"},
+    "cornac": {
+        "users": "both",
+        "map_cut": "uncut",
+        "mrr_cut": "uncut",
+        "ap_ties": "last_rank",
+        "auc_ties": "strict",
+    },
+    "elliot": {"users": "both", "ap": "mean_precision"},
+    "recpack": {"hit": "count", "recall_by": "min_k_relevant"},
+}
+"""Axes in which another library differs from the defaults, read from the libraries' sources.
+
+recommenders: its `map_at_k`; its `map` at k needs `ap_by=relevant`. rectools: with
+`divide_by_achievable` it needs `ideal=min_k_relevant`, with `divide_by_k` `ap_by=k`. ranx:
+`ndcg_burges` needs `gain=exponential`; these are also the rules of trec_eval. recpack: its plain
+`RecallK` needs `recall_by=relevant`.
+"""
 
 
 def axis_values(axis: str) -> tuple[str, ...]:
@@ -85,9 +122,7 @@ def axis_values(axis: str) -> tuple[str, ...]:
     return tuple(value for value in get_args(annotation) if isinstance(value, str))
 
 
-def make_definition(
-    preset: str | None = None, overrides: Mapping[str, Any] | None = None
-) -> Definition:
+def make_definition(preset: str | None = None, overrides: Mapping[str, Any] | None = None) -> Definition:
     """A preset with single axes replaced; errors name the axis and the nearest known value."""
     if preset is not None and preset not in PRESETS:
         raise ConfigError(f"unknown preset '{preset}'", nearest(preset, PRESETS))

@@ -28,8 +28,8 @@ TIMESTAMP, DATE = T.TimestampType(), T.DateType()
 
 
 def array_of(element: T.DataType) -> T.ArrayType:
-    """An array without NULL elements."""
-    return T.ArrayType(element, containsNull=False)
+    """An array; Delta knows no NOT NULL inside arrays and maps, so elements count as nullable."""
+    return T.ArrayType(element)
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ RUNS = Table(
         Column("budget", STRING, "Settings tried or time spent in the search."),
         Column(
             "at_grid_edge",
-            T.ArrayType(STRING),
+            array_of(STRING),
             "Settings whose best value is the smallest or largest one searched.",
         ),
         _key("status", "succeeded or failed."),
@@ -154,8 +154,8 @@ USER_METRICS = Table(
         METRIC,
         DEFINITION,
         ESTIMATOR,
-        Column("ks", T.ArrayType(INT), "Cut-offs; NULL element: over the whole ranking."),
-        Column("values", T.ArrayType(DOUBLE), "Value at each cut-off; NULL: user left out."),
+        Column("ks", array_of(INT), "Cut-offs; NULL element: over the whole ranking."),
+        Column("values", array_of(DOUBLE), "Value at each cut-off; NULL: user left out."),
         Column("n_relevant", INT, "Relevant items of the user in this part.", False),
     ),
     cluster_by=("run_id", "user_id"),
@@ -175,7 +175,7 @@ RANKINGS = Table(
         Column("tied", array_of(LONG), "Other candidates with the same score.", False),
         Column("before", array_of(LONG), "Those of the tied ones with a smaller item id.", False),
         Column("length", LONG, "Ranked candidates of the user; 0: the model gave nothing.", False),
-        Column("top_items", T.ArrayType(STRING), "The first max(k) items, where lists are asked for."),
+        Column("top_items", array_of(STRING), "The first max(k) items, where lists are asked for."),
         Column(
             "slices",
             T.MapType(STRING, array_of(STRING)),
@@ -243,10 +243,10 @@ ITEMS = Table(
 
 HELD_OUT = T.StructType(
     [
-        T.StructField("item_ids", array_of(STRING), False),
-        T.StructField("items", array_of(INT), False),
-        T.StructField("relevance", array_of(DOUBLE), False),
-        T.StructField("slices", T.MapType(STRING, array_of(STRING)), True),
+        T.StructField("item_ids", array_of(STRING)),
+        T.StructField("items", array_of(INT)),
+        T.StructField("relevance", array_of(DOUBLE)),
+        T.StructField("slices", T.MapType(STRING, array_of(STRING))),
     ]
 )
 

@@ -1,0 +1,190 @@
+"""The whole story of a night in one function. Read this first.
+
+    read a log -> split -> for each model: train or open -> rank -> measure -> publish -> report
+
+Every step reads tables and writes tables; a model whose run key has succeeded on this night is not
+run again; a run becomes visible with its row in `runs`, written last.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import functions as F
+
+from recbench_spark import reports
+from recbench_spark.config import Benchmark
+from recbench_spark.errors import DataError
+from recbench_spark.journal import Journal
+from recbench_spark.schemas import CHECKS, MANIFESTS, RUNS
+from recbench_spark.steps.evaluating import evaluate_model
+from recbench_spark.steps.models import train
+from recbench_spark.steps.night import Night, new_run_id, run_key
+from recbench_spark.steps.results import publish, write_published
+from recbench_spark.steps.sharing import drop_scratch
+from recbench_spark.steps.splitting import prepare_split, split_identity
+from recbench_spark.store import Store
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a night did: new runs, skipped models, and where to look."""
+
+    run_ids: dict[str, str]
+    skipped: tuple[str, ...]
+    report_path: str | None
+    leaderboard: str
+    sql_lines: tuple[str, ...]
+
+
+def run_night(
+    store: Store, benchmark: Benchmark, logical_date: date, journal: Journal, force: bool = False
+) -> Outcome:
+    """Evaluate all models of a benchmark file for one night."""
+    night = open_night(store, benchmark, logical_date)
+    attempts = {model.name: attempts_so_far(night, model) for model in benchmark.models}
+    todo = [model for model in benchmark.models if force or not attempts[model.name]]
+    if todo:
+        prepare_split(store, benchmark, night.split_id, journal)
+        require_truth(night)
+    run_ids = {}
+    for n, model in enumerate(todo, start=1):
+        attempt = attempts[model.name] + 1
+        run_ids[model.name] = run_model(night, model, attempt, journal, f"{n}/{len(todo)}")
+    drop_scratch(store)
+    skipped = tuple(model.name for model in benchmark.models if model not in todo)
+    path, leaderboard = tell(night, journal)
+    return Outcome(run_ids, skipped, path, leaderboard, tuple(sql_lines(store, benchmark.name)))
+
+
+def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> Night:
+    """Name the split and the inputs of a night."""
+    split_id, inputs = split_identity(store.spark, benchmark)
+    definition = benchmark.evaluation.resolve()
+    return Night(store, benchmark, definition, split_id, inputs, logical_date)
+
+
+def attempts_so_far(night: Night, model: Any) -> int:
+    """Succeeded runs of this model with this key on this night."""
+    same = (
+        (F.col("suite") == night.benchmark.name)
+        & (F.col("logical_date") == F.lit(night.logical_date))
+        & (F.col("model") == model.name)
+        & (F.col("run_key") == run_key(night, model))
+        & (F.col("status") == "succeeded")
+    )
+    return night.store.read(RUNS).where(same).count()
+
+
+def require_truth(night: Night) -> None:
+    """Refuse a night whose parts hold no rows."""
+    rows = night.table(MANIFESTS).where("fact = 'rows'").select("part", "value").collect()
+    filled = {row.part for row in rows if row.value}
+    for part in night.benchmark.evaluation.parts:
+        if part not in filled:
+            raise DataError(
+                f"part '{part}' of dataset {night.benchmark.dataset.name} is empty",
+                f"parts with rows: {', '.join(sorted(filled))}; see split and evaluation.parts",
+            )
+
+
+def run_model(night: Night, model: Any, attempt: int, journal: Journal, place: str) -> str:
+    """Train or open one model, rank, measure, publish; returns the run's id."""
+    run_id, started = new_run_id(night.logical_date, model.name), datetime.now(UTC)
+    facts = {"run_id": run_id, "model": model.name, "logical_date": str(night.logical_date)}
+    if model.kind == "published":
+        write_published(night, model, run_id)
+    else:
+        with journal.stage("train", f"model {place} {model.name}: train", **facts) as counts:
+            counts["trained"] = train(night, model)
+        parts = ", ".join(night.benchmark.evaluation.parts)
+        with journal.stage("evaluate", f"model {place} {model.name}: evaluate {parts}", **facts) as counts:
+            checks = evaluate_model(night, model, run_id)
+            counts["warnings"] = sum(not check.passed for check in checks)
+    publish(night, model, run_id, started, attempt)
+    journal.record("publish", **facts)
+    write_result(night, model, run_id)
+    return run_id
+
+
+def write_result(night: Night, model: Any, run_id: str) -> None:
+    """`results/<run_id>.json` beside the tables: some cluster modes lose the exit code."""
+    if night.store.folder is None:
+        return
+    result = {"run_id": run_id, "model": model.name, "suite": night.benchmark.name,
+              "logical_date": str(night.logical_date), "status": "succeeded", "exit_code": 0}  # fmt: skip
+    write_json(night.store.folder / "results" / f"{run_id}.json", result)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """A JSON file that is either whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".tmp")
+    partial.write_text(json.dumps(content, indent=2, default=str) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def tell(night: Night, journal: Journal) -> tuple[str | None, str]:
+    """The report as one HTML file (where the warehouse is a local folder) and the leaderboard."""
+    with journal.stage("report", "report"):
+        report = make_report(night.store, night.benchmark, night.logical_date, night.split_id)
+        path = None
+        if night.store.folder is not None:
+            name = f"{night.benchmark.name}-{night.logical_date}.html"
+            path = str(night.store.folder / "reports" / name)
+            reports.write_report(report, path)
+    return path, reports.leaderboard_text(report)
+
+
+def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id: str) -> reports.Report:
+    """The facts of one suite's night. The driver holds published numbers, none a user."""
+    store.install_views()
+    spark = store.spark
+    latest = spark.table("latest_metrics").where(F.col("suite") == benchmark.name)
+    run_ids = [row.run_id for row in latest.select("run_id").distinct().collect()]
+    of_runs = F.col("run_id").isin(run_ids)
+    return reports.make_report(
+        latest.toPandas(),
+        store.read(RUNS).where(of_runs).toPandas(),
+        store.read(CHECKS).where(of_runs).toPandas(),
+        store.read(MANIFESTS).where(F.col("split_id") == split_id).toPandas(),
+        benchmark.headline,
+        sql_lines(store, benchmark.name),
+    )
+
+
+def sql_lines(store: Store, suite: str) -> list[str]:
+    """Lines to paste: with Spark, and without."""
+    columns = "part, k, position, model, value"
+    ndcg = f"SELECT {columns} FROM leaderboard WHERE suite = '{suite}' AND metric = 'ndcg'"
+    visible = "m[m.run_id.isin(r[r.status == 'succeeded'].run_id)]"
+    return [
+        f"make sql WAREHOUSE={store.root} Q=leaderboard",
+        f'{sys.executable} jobs/query.py --warehouse {store.root} "{ndcg}"',
+        f'{sys.executable} -c "from deltalake import DeltaTable as T; '
+        f"m, r = (T('{store.root}/' + n).to_pandas() for n in ('metrics', 'runs')); "
+        f"print({visible}.merge(r[['run_id', 'model']]).query('metric == \\'ndcg\\' and k == 10'))\"",
+    ]
+
+
+def dry_run(store_root: str, benchmark: Benchmark, logical_date: date) -> str:
+    """What a night would do, in words, without Spark."""
+    asked = benchmark.evaluation
+    lines: Sequence[str] = [
+        f"benchmark   {benchmark.name}: {benchmark.description}".rstrip(": "),
+        f"night       {logical_date}",
+        f"warehouse   {store_root}",
+        f"dataset     {benchmark.dataset.name} ({benchmark.dataset.reader}) {benchmark.dataset.path or ''}",
+        f"split       {benchmark.split.describe()}",
+        f"models      {', '.join(f'{model.name} ({model.kind})' for model in benchmark.models)}",
+        f"metrics     {', '.join(asked.metrics)} at {', '.join(map(str, asked.cutoffs))}",
+        f"parts       {', '.join(asked.parts)}",
+        f"definition  {asked.resolve().describe()}",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,112 @@
+"""What all jobs share: flags, exit codes, and errors that end in one sentence and a hint."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import date
+from typing import NoReturn
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from recbench_spark import __version__
+from recbench_spark.errors import FAILED, USAGE, ConfigError, RecbenchError
+from recbench_spark.store import explain
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser with `--version` and `--debug`, and 2 as the exit code of wrong usage."""
+
+    def __init__(self, description: str, epilog: str = "") -> None:
+        super().__init__(
+            description=description, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        self.add_argument("--version", action="version", version=f"recbench-spark {__version__}")
+        self.add_argument("--debug", action="store_true", help="show the whole trace of an error")
+
+    def error(self, message: str) -> NoReturn:
+        """Usage, the mistake, exit code 2."""
+        self.print_usage(sys.stderr)
+        print(f"error: {message}\n  hint: --help lists every flag", file=sys.stderr)
+        sys.exit(USAGE)
+
+
+def run(
+    main: Callable[[argparse.Namespace], int], parser: Parser, argv: Sequence[str] | None = None
+) -> NoReturn:
+    """Run a job and exit with its code; an error's last word is one sentence, never a stack trace."""
+    args = parser.parse_args(argv)
+    code = FAILED
+    try:
+        code = main(args)
+    except BrokenPipeError:
+        code = FAILED
+    except RecbenchError as error:
+        _tell(error, str(error), args.debug)
+        code = error.exit_code
+    except (PySparkException, Py4JError) as error:
+        _tell(error, explain(error), args.debug)
+    except KeyboardInterrupt:
+        print("interrupted: nothing of the unfinished run is visible", file=sys.stderr)
+    _exit(code)
+
+
+def _tell(error: BaseException, text: str, debug: bool) -> None:
+    if debug:
+        traceback.print_exception(error)
+    print(f"error: {text}", file=sys.stderr)
+
+
+def _exit(code: int) -> NoReturn:
+    """Flush and leave; the JVM of a bare python job ends with its pipe."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def day(text: str) -> date:
+    """A date on the command line: YYYY-MM-DD."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a date like 2026-01-31") from None
+
+
+def cutoffs(text: str) -> tuple[int, ...]:
+    """Cut-offs on the command line: 1,3,10."""
+    try:
+        found = tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list like 1,3,10") from None
+    if found[0] < 1:
+        raise argparse.ArgumentTypeError(f"cut-offs start at 1, and {found[0]} was given")
+    return found
+
+
+def axes(pairs: Sequence[str]) -> dict[str, str | float | None]:
+    """`definition.AXIS=VALUE` pairs as axes of a definition."""
+    found: dict[str, str | float | None] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        section, dot, axis = key.partition(".")
+        if not equals or not dot or section != "definition":
+            raise ConfigError(
+                f"--set {pair}: expected definition.AXIS=VALUE", "e.g. definition.gain=linear"
+            )
+        found[axis] = _number(value)
+    return found
+
+
+def _number(text: str) -> str | float | None:
+    if text.lower() in ("none", "null", ""):
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,40 @@
+"""What input a number was computed from: a Delta version, else names, sizes and times of files."""
+
+from __future__ import annotations
+
+from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from recbench_spark.errors import DataError
+
+
+def identity(spark: SparkSession, path: str) -> str:
+    """A short text that changes whenever the data at a path change. No content is read.
+
+    Raises:
+        DataError: nothing is there.
+    """
+    try:
+        version = _delta_version(spark, path)
+        return f"delta:{version}" if version is not None else _files(spark, path)
+    except AnalysisException:
+        raise DataError(f"nothing to read at {path}", "check the path") from None
+
+
+def _delta_version(spark: SparkSession, path: str) -> int | None:
+    if not DeltaTable.isDeltaTable(spark, path):
+        return None
+    latest = DeltaTable.forPath(spark, path).history(1).select("version").first()
+    return int(latest.version) if latest else None
+
+
+def _files(spark: SparkSession, path: str) -> str:
+    """Count, bytes and a hash of names, sizes and times that no order of files changes."""
+    listed: DataFrame = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path)
+    one = F.xxhash64("path", "length", "modificationTime").cast("decimal(38,0)")
+    row = listed.agg(F.count("*").alias("n"), F.sum("length").alias("size"), F.sum(one).alias("h")).first()
+    if row is None or not row.n:
+        raise DataError(f"no files at {path}", "check the path")
+    return f"files:{row.n}:{row['size']}:{int(row.h) % 16**12:012x}"

@@ -1,0 +1,535 @@
+"""The embedded default: a generated world whose truth is known.
+
+Users meet items in a closed loop: period by period a recommender exposes items, users rate them, and
+good ratings raise the exposure of the item among users of the same taste. Afterwards, in the open
+loop, items are exposed uniformly at random. Whom the loop favoured is known exactly, and so is what
+users really like: models can be held against the truth, and so can estimators.
+
+Everything follows from `xxhash64` and integers, user by user, so the rows are the same for a seed
+whatever the partitioning, cluster or platform. Workers make the rows of their users in blocks of at
+most about half a million; the driver (and each task's closure) holds one integer array of
+periods x tastes x items, 8 bytes each: 77 KB by default, 26 MB for 100,000 items.
+
+The equations, all in integers (u users, i items, g tastes, t periods, d dimensions):
+
+    affinity_ui   = sum_d p_ud q_id + quality_i
+    rating_ui     = 1 + #{thresholds <= affinity_ui + noise_ui}
+    exposure_tgi  = seed_i + BOOST * (ratings >= 4 that users of taste g gave i before period t)
+    P(draw = i)   = loop * exposure_tgi / sum_i exposure_tgi + (1 - loop) / items
+    propensity_gi = 1 - mean over users of taste g of prod_t (1 - P(draw = i)) ^ draws_tu
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from recbench_spark.config import World
+from recbench_spark.errors import ConfigError
+
+Ints = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
+Floats = npt.NDArray[np.float64]
+Cells = Callable[[Ints], Ints]
+
+TASTES, DIMS = 8, 12
+"""Groups of users with a taste in common, genres of items, and length of a factor."""
+
+LEVELS = 16
+"""Activity: level l is worth LEVELS / (LEVELS - l), so a Pareto tail from 1 to 16 times the least."""
+
+CENTRE, SPREAD = 2, 3
+"""A factor's entry is +-CENTRE, as its taste has it, and -SPREAD..SPREAD of its own."""
+
+QUALITY, NOISE = 12, 5
+"""Item quality is drawn from -QUALITY..QUALITY, the noise of a rating from -NOISE..NOISE."""
+
+THRESHOLDS = np.array([-29, 5, 51, 69])
+"""Affinity plus noise at which the rating becomes 2, 3, 4 and 5: about 8 % of all pairs reach 4."""
+
+RELEVANT = 4
+"""Ratings from here on are positive feedback, and what a benchmark should count as relevant."""
+
+FLATTEN, BOOST = 60, 4
+"""Zipf seeds fall as 1 / (rank + FLATTEN); one good rating is worth BOOST."""
+
+LOOP_UNIT = 1000
+"""`world.loop` counts in thousandths, to keep exposure weights whole numbers."""
+
+DRAW_UNIT = 1 << 14
+"""Fixed-point unit of draws per user and activity."""
+
+SCALE_STEPS = 500
+"""Draws are chosen to one part in this many."""
+
+START, PERIOD = 1_577_836_800_000_000, 30 * 86_400_000_000
+"""The loop starts on 2020-01-01; a period lasts 30 days, in microseconds."""
+
+BLOCK_ROWS = 500_000
+"""Draws a worker holds at once: about 100 MB."""
+
+PARTITION_ROWS = 500_000
+"""Rows a task makes: a second or two of work, against some 50 ms that a Python task costs."""
+
+# One number a purpose, hashed first: draws for different purposes are independent.
+TASTE, LEVEL, USER_FACTOR, GENRE, ITEM_FACTOR, ITEM_QUALITY, RANK, NOISE_OF, EXPOSE, WHEN, OPEN = range(11)
+
+
+PRIME_1, PRIME_2, PRIME_3, PRIME_4, PRIME_5 = (
+    np.uint64(prime)
+    for prime in (
+        0x9E3779B185EBCA87,
+        0xC2B2AE3D27D4EB4F,
+        0x165667B19E3779F9,
+        0x85EBCA77C2B2AE63,
+        0x27D4EB2F165667C5,
+    )
+)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What the recommender did, period by period.
+
+    draws_tl: items drawn for a user of an activity level.
+    cumulative_tgi: running sum over items of the integer exposure weights.
+    """
+
+    draws_tl: Ints
+    cumulative_tgi: Ints
+
+
+def read_world(spark: SparkSession, world: World) -> DataFrame:
+    """The log in `INTERACTIONS`: closed loop (`part` NULL) and open loop (`part` 'open_loop').
+
+    The number of closed-loop rows is `world.interactions` within about a per cent: a user gets an
+    item once, so the draws are chosen to leave that many. Runs one small job a period for the
+    feedback; the rows themselves are lazy. Attributes: the user's `taste`, the item's `genre`.
+    """
+    rows = _users(spark, world).mapInArrow(
+        partial(_write_rows, world=world, loop=simulate(spark, world)),
+        "user long, item long, rating tinyint, event_time long, open boolean, taste long, genre long",
+    )
+    attributes = F.create_map(
+        F.lit("taste"),
+        F.concat(F.lit("taste"), F.col("taste").cast("string")),
+        F.lit("genre"),
+        F.concat(F.lit("genre"), F.col("genre").cast("string")),
+    )
+    return rows.select(
+        _user_id(F.col("user"), world).alias("user_id"),
+        _item_id(F.col("item"), world).alias("item_id"),
+        F.col("rating").cast("double").alias("rating"),
+        "event_time",
+        F.when(F.col("open"), F.lit("open_loop")).alias("part"),
+        attributes.alias("attributes"),
+    )
+
+
+def true_factors(spark: SparkSession, world: World) -> tuple[DataFrame, DataFrame]:
+    """Users and items as (id, vector, bias): dot product plus biases is the affinity, exactly."""
+    schema = "id long, vector array<float>, bias double"
+    users = _users(spark, world).mapInArrow(partial(_write_factors, side="user", world=world), schema)
+    items = spark.range(0, world.items, 1, 1 + world.items // 100_000).mapInArrow(
+        partial(_write_factors, side="item", world=world), schema
+    )
+    return (
+        users.select(_user_id(F.col("id"), world).alias("user_id"), "vector", "bias"),
+        items.select(_item_id(F.col("id"), world).alias("item_id"), "vector", "bias"),
+    )
+
+
+def true_propensities(spark: SparkSession, world: World, by_taste: bool = False) -> DataFrame:
+    """(item_id, propensity[, taste]): the probability that the closed loop exposes the item to a user.
+
+    Over a user drawn uniformly, or one of each taste, given the exposure weights that came about.
+    Evaluated in float64 from the integer weights.
+    """
+    loop = simulate(spark, world)
+    counts_gl = _count_users(spark, world)
+    expected_gi = np.stack(
+        [counts_gl[g] @ (1 - _survival(loop, g, len(loop.draws_tl))) for g in range(TASTES)]
+    )
+    items, frames = np.arange(world.items), []
+    if not by_taste:
+        table = {"item": items, "propensity": expected_gi.sum(axis=0) / counts_gl.sum()}
+        frames.append(pa.table(table))
+    for g in np.flatnonzero(counts_gl.sum(axis=1)) if by_taste else ():
+        table = {"item": items, "propensity": expected_gi[g] / counts_gl[g].sum()}
+        frames.append(pa.table({**table, "taste": [f"taste{g}"] * world.items}))
+    columns = ["propensity", "taste"] if by_taste else ["propensity"]
+    frame = spark.createDataFrame(pa.concat_tables(frames))
+    return frame.select(_item_id(F.col("item"), world).alias("item_id"), *columns)
+
+
+@lru_cache(maxsize=4)
+def simulate(spark: SparkSession, world: World) -> Loop:
+    """Run the loop: per period choose the draws, aggregate the feedback on the cluster.
+
+    Raises ConfigError where the world has too few users and items for its interactions.
+    """
+    counts_gl = _count_users(spark, world)
+    feedback_gi = np.zeros((TASTES, world.items), dtype=np.int64)
+    draws = np.zeros((0, LEVELS), dtype=np.int64)
+    cumulative = np.zeros((0, TASTES, world.items), dtype=np.int64)
+    for t in range(world.periods):
+        weights_gi = _exposure_weights(feedback_gi, world)
+        cumulative = np.concatenate([cumulative, weights_gi.cumsum(axis=1)[None]])
+        rows = world.interactions * (t + 1) // world.periods
+        draws = np.concatenate([draws, _choose_draws(Loop(draws, cumulative), counts_gl, rows)[None]])
+        if t + 1 < world.periods:
+            cells = partial(_feedback_cells, t=t, world=world, loop=Loop(draws, cumulative))
+            feedback_gi += _count_cells(spark, world, cells, feedback_gi.size).reshape(TASTES, -1)
+    return Loop(draws, cumulative)
+
+
+# --- who is there: users and items from their numbers ---
+
+
+def taste_of(users: Ints, seed: int) -> Ints:
+    """The taste of each user, 0..TASTES-1."""
+    return _below(TASTES, TASTE, users, seed=seed)
+
+
+def level_of(users: Ints, seed: int) -> Ints:
+    """The activity level of each user, 0..LEVELS-1."""
+    return _below(LEVELS, LEVEL, users, seed=seed)
+
+
+def genre_of(items: Ints, seed: int) -> Ints:
+    """The genre of each item, 0..TASTES-1: users of that taste like it best."""
+    return _below(TASTES, GENRE, items, seed=seed)
+
+
+def quality_of(items: Ints, seed: int) -> Ints:
+    """What every user likes about the item: its bias in the affinity."""
+    return _below(2 * QUALITY + 1, ITEM_QUALITY, items, seed=seed) - QUALITY
+
+
+def user_factors(users: Ints, seed: int) -> Ints:
+    """p_ud, whole numbers of at most CENTRE + SPREAD."""
+    return _factors(USER_FACTOR, users, taste_of(users, seed), seed)
+
+
+def item_factors(items: Ints, seed: int) -> Ints:
+    """q_id, whole numbers of at most CENTRE + SPREAD."""
+    return _factors(ITEM_FACTOR, items, genre_of(items, seed), seed)
+
+
+def _factors(purpose: int, ids: Ints, tastes: Ints, seed: int) -> Ints:
+    """Around the taste's row of a Hadamard matrix: different tastes differ in half of the signs."""
+    dims = np.arange(DIMS)
+    common = np.bitwise_count(np.arange(TASTES)[:, None] & dims[None, :]) % 2
+    centre_gd = CENTRE * (1 - 2 * common.astype(np.int64))
+    own = _below(2 * SPREAD + 1, purpose, ids[:, None], dims[None, :], seed=seed) - SPREAD
+    factors: Ints = centre_gd[tastes] + own
+    return factors
+
+
+# --- the recommender in the loop ---
+
+
+def _exposure_weights(feedback_gi: Ints, world: World) -> Ints:
+    """Whole numbers proportional to P(draw = i) of the module's equations."""
+    rank_i = np.argsort(np.argsort(_hash(RANK, np.arange(world.items), seed=world.seed), kind="stable"))
+    seed_i = world.interactions // TASTES // (rank_i + FLATTEN) + 1
+    exposure_gi = seed_i + BOOST * feedback_gi
+    total_g = exposure_gi.sum(axis=1, keepdims=True)
+    if int(total_g.max()) * world.items * LOOP_UNIT * TASTES >= 2**62:
+        raise ConfigError(f"world: {world.items} items are too many for whole-number exposure weights")
+    loop = round(world.loop * LOOP_UNIT)
+    weights: Ints = loop * exposure_gi * world.items + (LOOP_UNIT - loop) * total_g
+    return weights
+
+
+def _choose_draws(loop: Loop, counts_gl: Ints, rows: int) -> Ints:
+    """Draws of each level in the latest period, the least that make `rows` rows expected in all.
+
+    `loop` has the weights of the latest period but not yet its draws.
+    """
+    activity_l = 1000 * LEVELS // (LEVELS - np.arange(LEVELS))
+    items = loop.cumulative_tgi.shape[2]
+    before = [_survival(loop, g, len(loop.draws_tl)) for g in range(TASTES)]
+    draw_gi = [_draw_probability(loop, g, -1) for g in range(TASTES)]
+
+    def draws(scale: int) -> Ints:
+        return np.maximum(1, activity_l * scale // DRAW_UNIT)
+
+    def enough(scale: int) -> bool:
+        expected = 0
+        for g in range(TASTES):
+            still_li = before[g] * _power(1 - draw_gi[g], draws(scale))
+            # Summed as whole numbers: a float sum depends on the order, and so on the platform.
+            exposed_l = np.floor((1 - still_li) * 2**20).astype(np.int64).sum(axis=1)
+            expected += int((exposed_l * counts_gl[g]).sum())
+        return expected >= rows << 20
+
+    high = 1
+    while not enough(high):
+        high *= 2
+        if high > 64 * items:
+            raise ConfigError(
+                f"world: {counts_gl.sum()} users and {items} items are too few for {rows} interactions",
+                "raise users or items: an item is exposed to a user once",
+            )
+    low = high // 2
+    while high - low > 1 + high // SCALE_STEPS:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return draws(high)
+
+
+def _draw_probability(loop: Loop, g: int, t: int) -> Floats:
+    """P(draw = i) of a taste in a period."""
+    cumulative_i = loop.cumulative_tgi[t, g]
+    probability: Floats = np.diff(cumulative_i, prepend=0) / cumulative_i[-1]
+    return probability
+
+
+def _survival(loop: Loop, g: int, periods: int) -> Floats:
+    """P(item not exposed in the first periods), levels x items."""
+    still_li = np.ones((LEVELS, loop.cumulative_tgi.shape[2]))
+    for t in range(periods):
+        still_li *= _power(1 - _draw_probability(loop, g, t), loop.draws_tl[t])
+    return still_li
+
+
+def _power(base_i: Floats, exponent_l: Ints) -> Floats:
+    """base_i ** exponent_l as (l, i) by squaring: products round alike everywhere, `pow` need not."""
+    result = np.ones((len(exponent_l), len(base_i)))
+    square, rest = base_i.copy(), exponent_l.copy()
+    while rest.any():
+        result[rest % 2 == 1] *= square
+        square *= square
+        rest //= 2
+    return result
+
+
+# --- rows of a block of users ---
+
+
+def closed_rows(users: Ints, world: World, loop: Loop) -> tuple[Ints, Ints, Ints]:
+    """Position of the user in `users`, item and time of each first exposure of the closed loop."""
+    periods = [_draw_period(users, t, world, loop) for t in range(len(loop.draws_tl))]
+    user_r, item_r, time_r = (np.concatenate(part) for part in zip(*periods, strict=True))
+    # Draws stand in order of time within a user, and `unique` gives the first of each pair.
+    _, first = np.unique(user_r * world.items + item_r, return_index=True)
+    return user_r[first], item_r[first], time_r[first]
+
+
+def _draw_period(users: Ints, t: int, world: World, loop: Loop) -> tuple[Ints, Ints, Ints]:
+    """User position, item and time of each draw of a period, repeats included."""
+    draws_u = loop.draws_tl[t][level_of(users, world.seed)]
+    user_r, slot_r = _slots(draws_u)
+    taste_r = taste_of(users, world.seed)[user_r]
+    start_u = _hash(EXPOSE, users, np.int64(t), seed=world.seed)
+    draw_r = _hash_long(slot_r, start_u[user_r])
+    # All tastes in one ascending array: each starts where the one before ends.
+    totals_g = loop.cumulative_tgi[t, :, -1]
+    starts_g = np.cumsum(totals_g) - totals_g
+    place_r = (draw_r % totals_g[taste_r].astype(np.uint64)).astype(np.int64) + starts_g[taste_r]
+    flat = (loop.cumulative_tgi[t] + starts_g[:, None]).ravel()
+    item_r = np.searchsorted(flat, place_r, side="right") - taste_r * world.items
+    within_r = (_hash(WHEN, draw_r, seed=world.seed) % np.uint64(PERIOD)).astype(np.int64)
+    time_r = START + t * PERIOD + _spread(slot_r, within_r, draws_u[user_r])
+    return user_r, item_r, time_r
+
+
+def _spread(slot: Ints, within: Ints, slots: Ints) -> Ints:
+    """The time of a slot: the period in equal slots, each at a place of its own within its slot."""
+    return slot * (PERIOD // slots) + within // slots
+
+
+def open_rows(users: Ints, seen_r: Ints, world: World) -> tuple[Ints, Ints, Ints]:
+    """User position, item and time of uniformly exposed items that the user has not seen.
+
+    seen_r: ascending user position * items + item of the closed loop. A user gets the first fresh
+    items of an endless uniform sequence, which is a draw without replacement; half of the unseen
+    items at most.
+    """
+    share = world.open_loop * np.stack([users, users + 1]) // world.users
+    unseen_u = world.items - np.bincount(seen_r // world.items, minlength=len(users))
+    wanted_u = np.minimum(share[1] - share[0], unseen_u // 2)
+    start_u = _hash(OPEN, users, seed=world.seed)
+    length_u = 2 * wanted_u
+    while True:
+        user_r, slot_r = _slots(length_u)
+        item_r = (_hash_long(slot_r, start_u[user_r]) % np.uint64(world.items)).astype(np.int64)
+        pair_r = user_r * world.items + item_r
+        _, first = np.unique(pair_r, return_index=True)
+        fresh = np.sort(first[~_contains(seen_r, pair_r[first])])
+        found_u = np.bincount(user_r[fresh], minlength=len(users))
+        if (found_u >= wanted_u).all():
+            break
+        length_u = np.where(found_u < wanted_u, 2 * length_u, length_u)
+    place_r = np.arange(len(fresh)) - np.repeat(np.cumsum(found_u) - found_u, found_u)
+    kept = fresh[place_r < wanted_u[user_r[fresh]]]
+    user_r, slot_r = _slots(wanted_u)
+    within = _below(PERIOD, WHEN, users[user_r], slot_r, seed=world.seed)
+    time_r = START + world.periods * PERIOD + _spread(slot_r, within, wanted_u[user_r])
+    return user_r, item_r[kept], time_r
+
+
+def ratings_of(users: Ints, user_r: Ints, item_r: Ints, world: World) -> Ints:
+    """The rating 1..5 of each row: affinity and noise against the thresholds."""
+    all_items = np.arange(world.items)
+    p_ud = user_factors(users, world.seed).astype(np.int32)
+    q_id = item_factors(all_items, world.seed).astype(np.int32)
+    affinity_r = np.einsum("rd,rd->r", p_ud[user_r], q_id[item_r])
+    affinity_r = affinity_r + quality_of(all_items, world.seed)[item_r]
+    start_u = _hash(NOISE_OF, users, seed=world.seed)
+    noise_r = _hash_long(item_r, start_u[user_r]) % np.uint64(2 * NOISE + 1)
+    felt_r = affinity_r + noise_r.astype(np.int64) - NOISE
+    ratings: Ints = 1 + np.searchsorted(THRESHOLDS, felt_r, side="right")
+    return ratings
+
+
+# --- workers ---
+
+
+def _write_rows(batches: Iterator[pa.RecordBatch], world: World, loop: Loop) -> Iterator[pa.RecordBatch]:
+    for users in _blocks(batches, world, loop):
+        closed = closed_rows(users, world, loop)
+        opened = open_rows(users, closed[0] * world.items + closed[1], world)
+        user_r, item_r, time_r = (np.concatenate(pair) for pair in zip(closed, opened, strict=True))
+        columns = {
+            "user": users[user_r],
+            "item": item_r,
+            "rating": ratings_of(users, user_r, item_r, world).astype(np.int8),
+            "event_time": time_r,
+            "open": np.arange(len(user_r)) >= len(closed[0]),
+            "taste": taste_of(users, world.seed)[user_r],
+            "genre": genre_of(np.arange(world.items), world.seed)[item_r],
+        }
+        yield pa.RecordBatch.from_pydict(columns)
+
+
+def _write_factors(batches: Iterator[pa.RecordBatch], side: str, world: World) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        ids = batch.column(0).to_numpy()
+        factors = user_factors if side == "user" else item_factors
+        bias = np.zeros(len(ids)) if side == "user" else quality_of(ids, world.seed)
+        values = pa.array(factors(ids, world.seed).astype(np.float32).ravel())
+        offsets = pa.array(np.arange(len(ids) + 1, dtype=np.int32) * DIMS)
+        vector = pa.ListArray.from_arrays(offsets, values)
+        columns = {"id": ids, "vector": vector, "bias": bias.astype(np.float64)}
+        yield pa.RecordBatch.from_pydict(columns)
+
+
+def _write_cells(
+    batches: Iterator[pa.RecordBatch], cells: Cells, world: World, loop: Loop | None
+) -> Iterator[pa.RecordBatch]:
+    for users in _blocks(batches, world, loop):
+        cell, count = np.unique(cells(users), return_counts=True)
+        yield pa.RecordBatch.from_pydict({"cell": cell, "n": count})
+
+
+def _user_cells(users: Ints, seed: int) -> Ints:
+    return taste_of(users, seed) * LEVELS + level_of(users, seed)
+
+
+def _feedback_cells(users: Ints, t: int, world: World, loop: Loop) -> Ints:
+    """taste * items + item of each good rating of a period; a repeated exposure counts again."""
+    user_r, item_r, _ = _draw_period(users, t, world, loop)
+    good = ratings_of(users, user_r, item_r, world) >= RELEVANT
+    return taste_of(users, world.seed)[user_r[good]] * world.items + item_r[good]
+
+
+def _blocks(batches: Iterator[pa.RecordBatch], world: World, loop: Loop | None) -> Iterator[Ints]:
+    """Users of the batches, so many at once that their draws stay near BLOCK_ROWS."""
+    for batch in batches:
+        users = batch.column(0).to_numpy()
+        rows_u = np.full(len(users), 1 + 2 * world.open_loop // world.users)
+        if loop is not None:
+            rows_u += loop.draws_tl.sum(axis=0)[level_of(users, world.seed)]
+        yield from np.split(users, np.flatnonzero(np.diff(np.cumsum(rows_u) // BLOCK_ROWS)) + 1)
+
+
+# --- on the cluster ---
+
+
+def _users(spark: SparkSession, world: World) -> DataFrame:
+    partitions = 1 + (world.interactions + world.open_loop) // PARTITION_ROWS
+    return spark.range(0, world.users, 1, min(partitions, world.users))
+
+
+def _count_users(spark: SparkSession, world: World) -> Ints:
+    """Users of each taste and level."""
+    cells = partial(_user_cells, seed=world.seed)
+    return _count_cells(spark, world, cells, TASTES * LEVELS).reshape(TASTES, LEVELS)
+
+
+def _count_cells(spark: SparkSession, world: World, cells: Any, size: int) -> Ints:
+    """How often each cell 0..size-1 occurs over all users."""
+    write = partial(_write_cells, cells=cells, world=world, loop=cells.keywords.get("loop"))
+    found = _users(spark, world).mapInArrow(write, "cell long, n long")
+    table = found.groupBy("cell").agg(F.sum("n").alias("n")).toArrow()
+    counts = np.zeros(size, dtype=np.int64)
+    counts[table["cell"].to_numpy()] = table["n"].to_numpy()
+    return counts
+
+
+def _user_id(number: Column, world: World) -> Column:
+    return _name("u", number, max(6, len(str(world.users - 1))))
+
+
+def _item_id(number: Column, world: World) -> Column:
+    return _name("i", number, max(5, len(str(world.items - 1))))
+
+
+def _name(letter: str, number: Column, width: int) -> Column:
+    return F.concat(F.lit(letter), F.lpad(number.cast("string"), width, "0"))
+
+
+# --- numbers ---
+
+
+def _hash(*keys: Any, seed: int) -> Hashes:
+    """Spark's `xxhash64(keys..., seed)` of long columns; keys broadcast as numpy arrays do."""
+    state: Any = np.array([42], dtype=np.uint64)
+    for key in (*keys, seed):
+        state = _hash_long(np.atleast_1d(key), state)
+    hashes: Hashes = state
+    return hashes
+
+
+def _hash_long(value: npt.NDArray[Any], state: Hashes) -> Hashes:
+    """XXH64 of one 64-bit integer (Collet's specification, the branch for 8 bytes), modulo 2**64."""
+    mixed = _rotate(value.astype(np.uint64) * PRIME_2, 31) * PRIME_1
+    h: Hashes = (state + PRIME_5 + np.uint64(8)) ^ mixed
+    h = _rotate(h, 27) * PRIME_1 + PRIME_4
+    h = (h ^ (h >> np.uint64(33))) * PRIME_2
+    h = (h ^ (h >> np.uint64(29))) * PRIME_3
+    return h ^ (h >> np.uint64(32))
+
+
+def _rotate(value: Hashes, bits: int) -> Hashes:
+    return (value << np.uint64(bits)) | (value >> np.uint64(64 - bits))
+
+
+def _below(bound: int, *keys: Any, seed: int) -> Ints:
+    """A whole number 0..bound-1 from the keys and the seed; uneven by less than bound / 2**64."""
+    return (_hash(*keys, seed=seed) % np.uint64(bound)).astype(np.int64)
+
+
+def _slots(counts_u: Ints) -> tuple[Ints, Ints]:
+    """User position and number within the user, for so many rows of each user."""
+    user_r = np.repeat(np.arange(len(counts_u)), counts_u)
+    return user_r, np.arange(len(user_r)) - np.repeat(np.cumsum(counts_u) - counts_u, counts_u)
+
+
+def _contains(sorted_values: Ints, values: Ints) -> npt.NDArray[np.bool_]:
+    """Whether each value is among the ascending ones."""
+    if not len(sorted_values):
+        return np.zeros(len(values), dtype=bool)
+    place = np.minimum(np.searchsorted(sorted_values, values), len(sorted_values) - 1)
+    found: npt.NDArray[np.bool_] = sorted_values[place] == values
+    return found

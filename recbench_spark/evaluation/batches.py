@@ -1,0 +1,72 @@
+"""Arrow batches of rankings to arrays and back: nothing is computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.kernels.ranking import Rankings
+from recbench_spark.shared_files import flat
+
+RANKING = (
+    "user_id STRING, user_key LONG, item_ids ARRAY<STRING>, relevance ARRAY<DOUBLE>, "
+    "above ARRAY<LONG>, tied ARRAY<LONG>, before ARRAY<LONG>, length LONG, "
+    "top_items ARRAY<STRING>, slices MAP<STRING, ARRAY<STRING>>"
+)
+"""Rows of the table `rankings` before they are given a run and a part."""
+
+
+def to_rankings(batch: pa.RecordBatch) -> Rankings:
+    """The rankings in a batch of the table `rankings`."""
+    offsets, relevance = flat(batch.column("relevance"))
+    above, tied, before = (flat(batch.column(name))[1] for name in ("above", "tied", "before"))
+    length = batch.column("length").to_numpy()
+    return Rankings(offsets, relevance, above, tied, before, length)
+
+
+def ranking_batch(
+    batch: pa.RecordBatch,
+    offsets: npt.NDArray[np.int64],
+    columns: Mapping[str, npt.NDArray[Any]],
+    length: npt.NDArray[np.int64],
+    top_items: pa.Array | None,
+) -> pa.RecordBatch:
+    """A batch of rankings: what came in about the users, and what was found about their truth.
+
+    Args:
+        batch: has user_id, user_key, slices.
+        offsets: (u + 1,) bounds of each user's truth items.
+        columns: item_ids, relevance, above, tied, before, each (p,).
+        length: (u,) ranked candidates.
+        top_items: (u,) lists of ids, or None.
+    """
+    bounds = pa.array(offsets, pa.int32())
+    lists = {name: pa.ListArray.from_arrays(bounds, pa.array(c)) for name, c in columns.items()}
+    nothing = pa.nulls(batch.num_rows, pa.list_(pa.string()))
+    named = {
+        "user_id": batch.column("user_id"),
+        "user_key": batch.column("user_key"),
+        **lists,
+        "length": pa.array(length, pa.int64()),
+        "top_items": nothing if top_items is None else top_items,
+        "slices": batch.column("slices"),
+    }
+    order = [column.split()[0] for column in RANKING.replace("STRING, ARRAY", "").split(", ")]
+    return pa.RecordBatch.from_pydict({name: named[name] for name in order})
+
+
+def select_truth(batch: pa.RecordBatch) -> Iterator[tuple[str, str, npt.NDArray[np.bool_]]]:
+    """For each slice key and value in a batch: which truth items carry it, (p,)."""
+    slices = batch.column("slices")
+    keys = pc.unique(slices.keys).to_pylist() if len(slices) else []
+    for key in keys:
+        labels = pc.list_flatten(pc.map_lookup(slices, pa.scalar(key), "first"))
+        for value in pc.unique(labels).to_pylist():
+            if value is not None:
+                kept = pc.fill_null(pc.equal(labels, value), False)
+                yield key, value, kept.to_numpy(zero_copy_only=False)

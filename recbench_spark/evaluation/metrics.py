@@ -1,0 +1,302 @@
+"""From rankings to metrics: per user, and overall with standard error and bootstrap interval.
+
+Sums over users are whole numbers (fixed point), so a published number does not depend on how users
+were spread over batches, tasks or machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.config import Bootstrap
+from recbench_spark.definitions import Definition
+from recbench_spark.evaluation.batches import select_truth, to_rankings
+from recbench_spark.kernels import resampling
+from recbench_spark.kernels.ranking import METRICS, Rankings, cutoffs, measure, relevant_counts
+
+HOLDOUT = "holdout"
+COVERAGE = "coverage"
+"""The one metric of a list of lists: it has no value per user."""
+
+Batches = Iterator[pa.RecordBatch]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured: names of `kernels.ranking.METRICS`, cut-offs, definition, intervals."""
+
+    metrics: tuple[str, ...]
+    ks: tuple[int, ...]
+    definition: Definition
+    bootstrap: Bootstrap
+
+    @property
+    def per_user(self) -> tuple[str, ...]:
+        """The metrics that have a value for each user."""
+        return tuple(name for name in self.metrics if name != COVERAGE)
+
+    def describe(self, metric: str) -> str:
+        """The definition string that stands beside a metric: the axes it depends on."""
+        axes = ("candidates", "duplicates") if metric == COVERAGE else METRICS[metric].axes
+        return self.definition.describe(axes)
+
+
+# ------------------------------------------------------------------------------- per user
+
+_USER_METRICS = (
+    "user_id STRING, metric STRING, definition STRING, estimator STRING, ks ARRAY<INT>, "
+    "values ARRAY<DOUBLE>, n_relevant INT"
+)
+
+
+def user_metrics(rankings: DataFrame, plan: Plan) -> DataFrame:
+    """One row a user and metric, with the values at every cut-off. No shuffle; one batch in memory.
+
+    Args:
+        rankings: rows of the table `rankings` of one run and part.
+        plan: metrics, cut-offs, definition.
+    """
+    return rankings.select(*_RANKING_COLUMNS).mapInArrow(partial(_user_rows, plan), _USER_METRICS)
+
+
+_RANKING_COLUMNS = (
+    "user_id", "user_key", "relevance", "above", "tied", "before", "length", "slices",
+)  # fmt: skip
+
+
+def _user_rows(plan: Plan, batches: Batches) -> Batches:
+    for batch in batches:
+        rankings = to_rankings(batch)
+        values = measure(rankings, plan.per_user, plan.ks, plan.definition)
+        relevant = relevant_counts(rankings, plan.definition)
+        for metric, values_uc in values.items():
+            yield _user_batch(batch.column("user_id"), metric, values_uc, relevant, plan)
+
+
+def _user_batch(
+    users: pa.Array, metric: str, values_uc: Floats, relevant: Ints, plan: Plan
+) -> pa.RecordBatch:
+    n = len(users)
+    ks = cutoffs(metric, plan.ks)
+    offsets = np.arange(n + 1, dtype=np.int32) * len(ks)
+    missing = np.isnan(values_uc).ravel()
+    columns = {
+        "user_id": users,
+        "metric": _constant(metric, n),
+        "definition": _constant(plan.describe(metric), n),
+        "estimator": _constant(HOLDOUT, n),
+        "ks": pa.ListArray.from_arrays(offsets, pa.array(ks * n, pa.int32())),
+        "values": pa.ListArray.from_arrays(offsets, pa.array(values_uc.ravel(), mask=missing)),
+        "n_relevant": pa.array(relevant, pa.int32()),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _constant(text: str, n: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text), n)
+
+
+# ------------------------------------------------------------------------------- overall
+
+Slice = tuple[str | None, str | None]
+"""Slice key and value; (None, None) is everyone."""
+
+
+@dataclass
+class Totals:
+    """Sums over users of all metrics of one slice, whole numbers (see `kernels.resampling`).
+
+    moments_c5: users averaged, fixed-point sums of values and squares; boot_bc, weights_bc:
+    weighted sums and weights of each bootstrap replicate. c runs over metrics x cut-offs.
+    """
+
+    moments_c5: Ints
+    boot_bc: Ints
+    weights_bc: Ints
+
+    def add(self, other: Totals) -> None:
+        """Add other users; any order gives the same bits."""
+        self.moments_c5 += other.moments_c5
+        self.boot_bc += other.boot_bc
+        self.weights_bc += other.weights_bc
+
+
+def totals_of(rankings: Rankings, keys_u: Ints, plan: Plan) -> Totals:
+    """The totals of some users. `keys_u`: hashes of their ids, which draw the bootstrap weights."""
+    values = measure(rankings, plan.per_user, plan.ks, plan.definition)
+    values_uc = np.concatenate([values[name] for name in plan.per_user], axis=1)
+    boot = plan.bootstrap
+    sums, weights = resampling.bootstrap_sums(keys_u, values_uc, boot.replicates, boot.seed)
+    return Totals(resampling.moments(values_uc), sums, weights)
+
+
+_TOTALS = (
+    "slice_key STRING, slice_value STRING, moments_c5 ARRAY<LONG>, boot_bc ARRAY<LONG>, "
+    "weights_bc ARRAY<LONG>"
+)
+_METRICS = (
+    "slice_key STRING, slice_value STRING, metric STRING, definition STRING, k INT, "
+    "estimator STRING, value DOUBLE, stderr DOUBLE, ci_low DOUBLE, ci_high DOUBLE, n LONG"
+)
+
+
+def metrics(rankings: DataFrame, plan: Plan) -> DataFrame:
+    """One row a metric, cut-off and slice (NULL slice: everyone), with interval and users averaged.
+
+    Each task adds its users up; what is shuffled is one row a task and slice, of cut-offs x
+    replicates whole numbers. Nothing grows with users after the first pass.
+
+    Args:
+        rankings: rows of the table `rankings` of one run and part.
+        plan: metrics, cut-offs, definition, bootstrap.
+    """
+    narrow = rankings.select(*_RANKING_COLUMNS)
+    totals = narrow.mapInArrow(partial(_task_totals, plan), _TOTALS)
+
+    # Spark reads the kind of function from these annotations, which a partial does not show.
+    def finish(table: pa.Table) -> pa.Table:
+        return _finish(plan, table)
+
+    return totals.groupBy("slice_key", "slice_value").applyInArrow(finish, _METRICS)
+
+
+def _task_totals(plan: Plan, batches: Batches) -> Batches:
+    totals: dict[Slice, Totals] = {}
+    for batch in batches:
+        rankings, keys_u = to_rankings(batch), batch.column("user_key").to_numpy()
+        _add(totals, (None, None), totals_of(rankings, keys_u, plan))
+        for key, value, kept_p in select_truth(batch):
+            part, users = restricted(rankings, kept_p)
+            _add(totals, (key, value), totals_of(part, keys_u[users], plan))
+    for place, found in totals.items():
+        yield _totals_batch(place, found)
+
+
+def _add(totals: dict[Slice, Totals], place: Slice, found: Totals) -> None:
+    if place in totals:
+        totals[place].add(found)
+    else:
+        totals[place] = found
+
+
+def restricted(rankings: Rankings, kept_p: npt.NDArray[np.bool_]) -> tuple[Rankings, Ints]:
+    """The rankings with only some truth items, of the users who still have any; and who these are.
+
+    The other truth items become candidates like any other: not wanted here.
+    """
+    user_p = np.repeat(np.arange(len(rankings.length)), np.diff(rankings.offsets))
+    counts = np.bincount(user_p[kept_p], minlength=len(rankings.length))
+    users = np.flatnonzero(counts)
+    offsets = np.concatenate([[0], np.cumsum(counts[users])]).astype(np.int64)
+    kept = Rankings(
+        offsets,
+        rankings.relevance[kept_p],
+        rankings.above[kept_p],
+        rankings.tied[kept_p],
+        rankings.before[kept_p],
+        rankings.length[users],
+    )
+    return kept, users.astype(np.int64)
+
+
+def _totals_batch(place: Slice, totals: Totals) -> pa.RecordBatch:
+    columns = {
+        name: pa.array([text], pa.string())
+        for name, text in zip(("slice_key", "slice_value"), place, strict=True)
+    }
+    for name in ("moments_c5", "boot_bc", "weights_bc"):
+        numbers = pa.array(getattr(totals, name).ravel(), pa.int64())
+        columns[name] = pa.ListArray.from_arrays([0, len(numbers)], numbers)
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _finish(plan: Plan, table: pa.Table) -> pa.Table:
+    names, ks = zip(*((name, k) for name in plan.per_user for k in cutoffs(name, plan.ks)), strict=True)
+    totals = _add_up(table, len(ks), plan.bootstrap.replicates)
+    value, stderr, n = resampling.mean_and_error(totals.moments_c5)
+    low, high = resampling.interval(totals.boot_bc, totals.weights_bc, plan.bootstrap.level)
+    columns = {
+        "slice_key": _repeated(table, "slice_key", len(ks)),
+        "slice_value": _repeated(table, "slice_value", len(ks)),
+        "metric": pa.array(names),
+        "definition": pa.array([plan.describe(name) for name in names]),
+        "k": pa.array(ks, pa.int32()),
+        "estimator": _constant(HOLDOUT, len(ks)),
+        "value": _numbers(value),
+        "stderr": _numbers(stderr),
+        "ci_low": _numbers(low),
+        "ci_high": _numbers(high),
+        "n": pa.array(n),
+    }
+    return pa.table(columns)
+
+
+def _add_up(table: pa.Table, c: int, replicates: int) -> Totals:
+    def add(name: str, shape: tuple[int, int]) -> Ints:
+        rows = [row.values.to_numpy() for row in table.column(name)]
+        return np.sum(rows, axis=0, dtype=np.int64).reshape(shape)
+
+    return Totals(add("moments_c5", (c, 5)), add("boot_bc", (replicates, c)),
+                  add("weights_bc", (replicates, c)))  # fmt: skip
+
+
+def _repeated(table: pa.Table, name: str, n: int) -> pa.Array:
+    return pa.array([table.column(name)[0].as_py()] * n, pa.string())
+
+
+def _numbers(values: Floats) -> pa.Array:
+    return pa.array(values, mask=np.isnan(values))
+
+
+# ------------------------------------------------------------------------------- coverage
+
+
+def coverage(rankings: DataFrame, plan: Plan, n_items: int) -> DataFrame:
+    """Share of the catalogue that stands in at least one user's first k items.
+
+    One shuffle of (item, best position), combined on the map side. Blind to how often an item is
+    shown: one list in a million is enough.
+
+    Args:
+        rankings: rows with `top_items`.
+        plan: cut-offs.
+        n_items: items of the catalogue.
+    """
+    places = rankings.select(F.posexplode("top_items").alias("place", "item_id"))
+    best = places.groupBy("item_id").agg(F.min("place").alias("place"))
+    shown = best.agg(*(F.sum((F.col("place") < k).cast("long")).alias(str(k)) for k in plan.ks))
+    users = rankings.where(F.size("top_items") > 0).agg(F.count("*").alias("n"))
+    rows = F.explode(
+        F.array(*(F.struct(F.lit(k).alias("k"), F.col(str(k)).alias("shown")) for k in plan.ks))
+    )
+    return shown.select(rows.alias("row")).crossJoin(users).select(
+        F.lit(COVERAGE).alias("metric"),
+        F.lit(plan.describe(COVERAGE)).alias("definition"),
+        F.col("row.k").alias("k"),
+        F.lit(HOLDOUT).alias("estimator"),
+        (F.coalesce("row.shown", F.lit(0)) / F.lit(max(n_items, 1))).alias("value"),
+        "n",
+    )  # fmt: skip
+
+
+def all_metrics(rankings: DataFrame, plan: Plan, n_items: int) -> DataFrame:
+    """`metrics` and, where it is asked for, `coverage`."""
+    frames = [metrics(rankings, plan)] if plan.per_user else []
+    if wants_lists(plan.metrics):
+        frames.append(coverage(rankings, plan, n_items))
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
+
+
+def wants_lists(metrics: Sequence[str]) -> bool:
+    """Whether a metric needs the lists themselves, not only the ranks of the truth items."""
+    return COVERAGE in metrics

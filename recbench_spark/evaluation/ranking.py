@@ -1,0 +1,283 @@
+"""Where each user's truth items stand: one Arrow pass over user blocks, for every metric and every k.
+
+The blocks of users meet the catalogue inside the worker, which maps the item side from one file a
+host; no (user, item) row is ever made. Lists and score tables come as arrays, one row a user.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.definitions import Definition
+from recbench_spark.evaluation.batches import RANKING, ranking_batch
+from recbench_spark.evaluation.sources import Source, ids_to_lists
+from recbench_spark.kernels import lists as list_kernel
+from recbench_spark.kernels.counting import Counts, ItemLists, Settings
+from recbench_spark.kernels.devices import choose_device
+from recbench_spark.kernels.scorers import Scorer, UserBlock, count_listed, count_ranks
+from recbench_spark.shared_files import flat
+
+Batches = Iterator[pa.RecordBatch]
+GIVEN = ("rated", "given")
+"""Candidate modes in which each user brings the candidates."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is ranked: the definition, and how long the lists are that are asked for (0: none)."""
+
+    definition: Definition
+    top: int = 0
+
+
+def users_of_part(blocks: DataFrame, part: str, threshold: float | None, keep_empty: bool) -> DataFrame:
+    """The users of a held-out part with the arrays that ranking needs.
+
+    Args:
+        blocks: rows of `user_blocks` of one split.
+        part: valid, test, open_loop.
+        threshold: rating from which a training item belongs to a user's history.
+        keep_empty: keep users without truth (they count 0 under empty_users=zero).
+
+    Returns:
+        user_id, user_key, item_ids, items, relevance, slices, masked, history.
+    """
+    truth = F.col("held_out")[part]
+    kept = blocks if keep_empty else blocks.where(truth.isNotNull())
+    masked = F.col("train_items")
+    if part != "valid":
+        valid = F.coalesce(F.col("held_out")["valid"]["items"], F.array().cast("array<int>"))
+        masked = F.array_sort(F.concat(masked, valid))
+    return kept.select(
+        "user_id",
+        "user_key",
+        *(_or_empty(truth[name], kind).alias(name) for name, kind in _TRUTH.items()),
+        truth["slices"].alias("slices"),
+        masked.alias("masked"),
+        _history(threshold).alias("history"),
+    )
+
+
+_TRUTH = {"item_ids": "array<string>", "items": "array<int>", "relevance": "array<double>"}
+
+
+def _or_empty(column: Column, kind: str) -> Column:
+    return F.coalesce(column, F.array().cast(kind))
+
+
+def _history(threshold: float | None) -> Column:
+    """Training items whose rating makes them relevant."""
+    if threshold is None:
+        return F.expr("filter(train_items, (x, n) -> train_ratings[n] > 0)")
+    return F.expr(f"filter(train_items, (x, n) -> train_ratings[n] >= {float(threshold)!r}D)")
+
+
+# ------------------------------------------------------------------------------- scored by a model
+
+
+def rank_scored(users: DataFrame, source: Source, request: Request) -> DataFrame:
+    """Rankings of users by a model. No shuffle.
+
+    A task holds a batch of users, one tile of scores, and maps the item side (one copy a host).
+
+    Args:
+        users: rows of `users_of_part`; with `vector` for models of vectors, with `candidates`
+            (item indices) where the definition's candidates are `given`.
+        source: the model.
+        request: definition and length of lists.
+    """
+    return users.mapInArrow(partial(_score_batches, source, request), RANKING)
+
+
+def _score_batches(source: Source, request: Request, batches: Batches) -> Batches:
+    scorer, device = source.scorer(), task_device()
+    item_ids = source.item_ids() if request.top else None
+    for batch in batches:
+        counts = _count(scorer, request, device, batch)
+        top = None
+        if item_ids is not None and counts.top_items_uk is not None:
+            top = ids_to_lists(item_ids, counts.top_items_uk)
+        yield _counted_batch(batch, counts, top)
+
+
+def _count(scorer: Scorer, request: Request, device: str, batch: pa.RecordBatch) -> Counts:
+    truth, masked = _items(batch, "items"), _items(batch, "masked")
+    users = _user_block(batch)
+    mode = request.definition.candidates
+    if mode in GIVEN:
+        listed = truth if mode == "rated" else _items(batch, "candidates")
+        counts = count_listed(scorer, users, truth, listed, top_k=request.top)
+    else:
+        nothing = ItemLists.empty(masked.users)
+        out = masked if mode == "unseen" else nothing
+        settings = Settings(top_k=request.top)
+        counts = count_ranks(scorer, users, truth, out, device=device, settings=settings)
+    return _without_unknown_users(batch, truth, counts)
+
+
+def _items(batch: pa.RecordBatch, name: str) -> ItemLists:
+    offsets, items = flat(batch.column(name))
+    return ItemLists(offsets, items.astype(np.int64))
+
+
+def _user_block(batch: pa.RecordBatch) -> UserBlock:
+    vectors = None
+    if "vector" in batch.schema.names:
+        vectors = _matrix(batch.column("vector"))
+    keys = batch.column("user_key").to_numpy()
+    return UserBlock(keys, vectors, _items(batch, "history"))
+
+
+def _matrix(column: pa.ListArray) -> npt.NDArray[np.float32]:
+    """Vectors as rows; users without one get zeros and are taken out afterwards."""
+    offsets, values = flat(column)
+    lengths = np.diff(offsets)
+    dims = int(lengths.max(initial=0))
+    vectors = np.zeros((len(lengths), dims), np.float32)
+    vectors[lengths == dims] = values.reshape(-1, dims) if dims else 0
+    return vectors
+
+
+def _without_unknown_users(batch: pa.RecordBatch, truth: ItemLists, counts: Counts) -> Counts:
+    """Users for whom the model has no vector get no list: nothing of theirs is ranked."""
+    if "vector" not in batch.schema.names or not batch.column("vector").null_count:
+        return counts
+    known_u = batch.column("vector").is_valid().to_numpy(zero_copy_only=False)
+    known_p = np.repeat(known_u, np.diff(truth.offsets_u))
+    top = counts.top_items_uk
+    return Counts(
+        np.where(known_p, counts.above_p, -1),
+        np.where(known_p, counts.tied_p, 0),
+        np.where(known_p, counts.before_p, 0),
+        np.where(known_u, counts.candidates_u, 0),
+        None if top is None else np.where(known_u[:, None], top, -1),
+        counts.top_scores_uk,
+    )
+
+
+def _counted_batch(batch: pa.RecordBatch, counts: Counts, top: pa.Array | None) -> pa.RecordBatch:
+    offsets, relevance = flat(batch.column("relevance"))
+    columns = {
+        "item_ids": batch.column("item_ids").flatten(),
+        "relevance": relevance,
+        "above": counts.above_p,
+        "tied": counts.tied_p,
+        "before": counts.before_p,
+    }
+    return ranking_batch(batch, offsets, columns, counts.candidates_u, top)
+
+
+def task_device() -> str:
+    """The GPU Spark gave to this task, else the CPU with as many threads as the task has cores."""
+    context = TaskContext.get()
+    resources = context.resources() if context else {}
+    addresses = resources["gpu"].addresses if "gpu" in resources else []
+    torch.set_num_threads(context.cpus() if context else 1)
+    with warnings.catch_warnings():
+        # A worker's warnings go to the executor's log; once a task is enough.
+        warnings.simplefilter("once")
+        return str(choose_device(addresses))
+
+
+# ------------------------------------------------------------------------------- given lists
+
+
+def as_lists(rows: DataFrame, items: DataFrame) -> DataFrame:
+    """Rows (user_id, item_id, rank or score) as one row a user. Shuffles the rows by user.
+
+    Items that are not in the catalogue keep their place in the list; no truth item can be one.
+
+    Args:
+        rows: user_id, item_id, and rank (from 1) or score, or both (rank wins).
+        items: item_id, item_index.
+
+    Returns:
+        user_id, list_items, list_ids, and list_ranks, list_scores where there are such columns.
+    """
+    index = items.select("item_id", F.col("item_index").cast("long").alias("index"))
+    # Unknown items need a key of their own, beyond the catalogue, to tell them from each other.
+    unknown = F.shiftrightunsigned(F.xxhash64("item_id"), 2) + F.lit(1 << 32)
+    keyed = rows.join(index, "item_id", "left").withColumn("key", F.coalesce("index", unknown))
+    rank = F.col("rank").cast("long") if "rank" in rows.columns else F.lit(None).cast("long")
+    score = F.col("score").cast("double") if "score" in rows.columns else F.lit(None).cast("double")
+    entry = F.struct("key", F.col("item_id").alias("id"), rank.alias("rank"), score.alias("score"))
+    grouped = keyed.groupBy("user_id").agg(F.array_sort(F.collect_list(entry)).alias("entries"))
+    return grouped.select(
+        "user_id",
+        F.transform("entries", lambda e: e["key"]).alias("list_items"),
+        F.transform("entries", lambda e: e["id"]).alias("list_ids"),
+        *(_values(name).alias(f"list_{name}s") for name in ("rank", "score") if name in rows.columns),
+    )
+
+
+def _values(name: str) -> Column:
+    return F.transform("entries", lambda e: e[name])
+
+
+def rank_given(users: DataFrame, lists: DataFrame, request: Request, mask: bool) -> DataFrame:
+    """Rankings of users by given lists. Shuffles users and lists by user, one row each.
+
+    Args:
+        users: rows of `users_of_part`.
+        lists: rows of `as_lists`.
+        request: definition and length of lists.
+        mask: drop a user's training items from the lists (score tables), or leave them (lists).
+    """
+    joined = users.join(lists, "user_id", "left")
+    return joined.mapInArrow(partial(_rank_lists, request, mask), RANKING)
+
+
+def _rank_lists(request: Request, mask: bool, batches: Batches) -> Batches:
+    for batch in batches:
+        offsets, truth_items = flat(batch.column("items"))
+        relevance = flat(batch.column("relevance"))[1]
+        truth = list_kernel.Truth(offsets, truth_items.astype(np.int64), relevance)
+        masked = _items(batch, "masked")
+        train = list_kernel.Items(masked.offsets_u, masked.items_p)
+        found = list_kernel.rank_lists(
+            _lists(batch), truth, request.definition, train, mask_train=mask, top=request.top
+        )
+        yield _listed_batch(batch, found)
+
+
+def _lists(batch: pa.RecordBatch) -> list_kernel.Lists:
+    offsets, keys = flat(batch.column("list_items"))
+    values = {}
+    for name in ("rank", "score"):
+        if f"list_{name}s" in batch.schema.names:
+            values[name] = flat(batch.column(f"list_{name}s"))[1]
+    return list_kernel.Lists(offsets, keys.astype(np.int64), **values)
+
+
+def _listed_batch(batch: pa.RecordBatch, found: list_kernel.RankedLists) -> pa.RecordBatch:
+    rankings = found.rankings
+    top = None
+    if found.top is not None:
+        ids = _ids_of(batch, found.top.keys)
+        top = pa.ListArray.from_arrays(pa.array(found.top.offsets, pa.int32()), ids)
+    columns = {
+        "item_ids": batch.column("item_ids").flatten(),
+        "relevance": rankings.relevance,
+        "above": rankings.above,
+        "tied": rankings.tied,
+        "before": rankings.before,
+    }
+    return ranking_batch(batch, rankings.offsets, columns, rankings.length, top)
+
+
+def _ids_of(batch: pa.RecordBatch, keys: npt.NDArray[np.int64]) -> pa.Array:
+    """Original ids of keys that stand in the batch's lists."""
+    known, first = np.unique(flat(batch.column("list_items"))[1], return_index=True)
+    places = first[np.searchsorted(known, keys)] if len(known) else np.zeros(0, np.int64)
+    return batch.column("list_ids").flatten().take(pa.array(places))

@@ -1,0 +1,330 @@
+"""One call that evaluates what any system handed over: no config file, no split, no training.
+
+    import recbench_spark
+    result = recbench_spark.evaluate(truth, lists=lists, k=(1, 3, 10))
+    result.metrics.show()
+
+`jobs/evaluate.py` is this function with files and a warehouse around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark import shared_files
+from recbench_spark.config import DEFAULT_METRICS, Bootstrap
+from recbench_spark.definitions import Definition, make_definition
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.evaluation import checks as check_rows
+from recbench_spark.evaluation import metrics as metric_rows
+from recbench_spark.evaluation import ranking, sources, values
+from recbench_spark.evaluation.checks import Check, warn_above_zero
+from recbench_spark.evaluation.user_blocks import Labels, user_blocks
+from recbench_spark.protocol.catalogue import catalogue, is_numeric
+from recbench_spark.schemas import METRICS, USER_METRICS, conform, require
+from recbench_spark.steps.reading import candidate_lists, typed_embeddings, typed_rows
+from recbench_spark.steps.sharing import share_in
+
+PART = "test"
+NO_RUN = "notebook"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an evaluation found. Frames are lazy; rankings are kept by Spark until `release`.
+
+    rankings: one row a user (`schemas.RANKINGS`), None for predictions.
+    """
+
+    metrics: DataFrame
+    user_metrics: DataFrame
+    rankings: DataFrame | None
+    checks: list[Check]
+    kept: tuple[DataFrame, ...] = ()
+
+    def release(self) -> None:
+        """Let Spark forget what it kept for these frames."""
+        for frame in self.kept:
+            frame.unpersist()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is measured, and how."""
+
+    k: tuple[int, ...] = (1, 3, 5, 10, 20)
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+    definition: Definition = field(default_factory=Definition)
+    bootstrap: Bootstrap = field(default_factory=Bootstrap)
+
+    def plan(self) -> metric_rows.Plan:
+        """As the evaluation stage wants it."""
+        return metric_rows.Plan(self.metrics, self.k, self.definition, self.bootstrap)
+
+
+def evaluate(  # noqa: PLR0913
+    truth: DataFrame,
+    *,
+    lists: DataFrame | None = None,
+    scores: DataFrame | None = None,
+    embeddings: tuple[DataFrame, DataFrame] | None = None,
+    train: DataFrame | None = None,
+    candidates: DataFrame | None = None,
+    k: Sequence[int] = (1, 3, 5, 10, 20),
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    preset: str | None = None,
+    definition: Mapping[str, Any] | None = None,
+    similarity: Literal["dot", "cosine"] = "dot",
+    bootstrap: Bootstrap | None = None,
+    scratch: str | None = None,
+) -> Result:
+    """Metrics of lists, of scores, or of embeddings, against a truth.
+
+    Args:
+        truth: user_id, item_id[, relevance]; a user with an empty truth has one row, item NULL.
+        lists: user_id, item_id, and rank (from 1) or score.
+        scores: user_id, item_id, score: ranked after the training items are taken out.
+        embeddings: (user_id, vector) and (item_id, vector[, bias]); every item is a candidate.
+        train: user_id, item_id. Taken out of the candidates where we score; counted in lists.
+        candidates: user_id, item_id, for definition candidates=given.
+        k: cut-offs.
+        metrics: names of `kernels.ranking.METRICS`, and coverage.
+        preset: another library's definition.
+        definition: single axes (`definitions.Definition`) that replace the preset's.
+        similarity: of embeddings.
+        bootstrap: replicates, level and seed of the intervals.
+        scratch: folder that all executors can read, for embeddings; a local one by default.
+
+    Raises:
+        ConfigError: not exactly one of lists, scores, embeddings; unknown metric or axis; k below 1.
+        SchemaError: a column is missing. DataError: NULL, NaN or unusable values, with their number.
+    """
+    given = {"lists": lists, "scores": scores, "embeddings": embeddings}
+    if sum(value is not None for value in given.values()) != 1:
+        raise ConfigError("give exactly one of lists, scores, embeddings", "what the system handed over")
+    asked = Asked(
+        tuple(sorted(set(k))), tuple(metrics), make_definition(preset, definition), bootstrap or Bootstrap()
+    )
+    world = make_world(truth, train, _listed_items(given), asked.definition)
+    if embeddings is not None:
+        place = scratch or str(shared_files.host_folder() / "scratch")
+        rankings = _rank_embeddings(world, embeddings, candidates, similarity, asked, place)
+    else:
+        rankings = _rank_rows(world, {"lists": lists, "scores": scores}, asked)
+    return _result(world, rankings, asked)
+
+
+# ----------------------------------------------------------------------------- truth and train
+
+
+@dataclass(frozen=True)
+class World:
+    """The truth as user blocks, with its catalogue and what was left out of it."""
+
+    items: DataFrame
+    users: DataFrame
+    checks: list[Check]
+    train: DataFrame | None
+
+    @cached_property
+    def n_items(self) -> int:
+        """Items of the catalogue."""
+        return self.items.count()
+
+
+def make_world(
+    truth: DataFrame, train: DataFrame | None, further: list[DataFrame], definition: Definition
+) -> World:
+    """Truth and training rows as one labelled log, and from it the same blocks as on a night.
+
+    Args:
+        truth: user_id, item_id[, relevance].
+        train: user_id, item_id, or None.
+        further: frames whose items belong to the catalogue too.
+        definition: how duplicates are treated, and what is relevant.
+    """
+    truth_rows = typed_truth(truth)
+    listed = truth_rows.where(F.col("item_id").isNotNull())
+    parts = [(listed, PART), *([(typed_train(train), "train")] if train is not None else [])]
+    found, log = _one_log(parts, definition)
+    ids = [log.select("item_id"), *(typed_ids(frame) for frame in further)]
+    items = _catalogue(log, ids)
+    labels: Labels = {} if train is None else {"popularity": F.col("popularity")}
+    blocks = user_blocks(log, items, (PART,), labels)
+    users = truth_rows.select("user_id").distinct()
+    return World(
+        items, _users(blocks, users, definition).cache(), found, parts[1][0] if train is not None else None
+    )
+
+
+def _one_log(parts: list[tuple[DataFrame, str]], definition: Definition) -> tuple[list[Check], DataFrame]:
+    """Each part without duplicates, under each other; duplicates are counted, or refused."""
+    found, frames = [], []
+    for frame, part in parts:
+        unique = frame.groupBy("user_id", "item_id").agg(F.max("rating").alias("rating"))
+        dropped = frame.count() - unique.count()
+        if dropped and definition.duplicates == "error":
+            raise DataError(
+                f"{part}: {dropped} duplicate (user_id, item_id) rows", "or set duplicates=drop"
+            )
+        found.append(warn_above_zero(f"{part}: duplicate rows", dropped, "the highest relevance is kept"))
+        frames.append(unique.withColumn("part", F.lit(part)))
+    log = frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
+    return found, log.cache()
+
+
+def _catalogue(log: DataFrame, ids: list[DataFrame]) -> DataFrame:
+    every = log.select("item_id", "part")
+    for frame in ids[1:]:
+        every = every.unionByName(frame.withColumn("part", F.lit("catalogue")))
+    return catalogue(every, is_numeric(every.select("item_id").distinct())).cache()
+
+
+def _users(blocks: DataFrame, users: DataFrame, definition: Definition) -> DataFrame:
+    """Every user of the truth, also those whose truth is empty."""
+    kept = users.join(blocks.drop("user_key"), "user_id", "left").select(
+        "user_id",
+        F.xxhash64("user_id").alias("user_key"),
+        *(
+            F.coalesce(name, F.array().cast(kind)).alias(name)
+            for name, kind in (("train_items", "array<int>"), ("train_ratings", "array<double>"))
+        ),
+        "held_out",
+    )
+    return ranking.users_of_part(kept, PART, definition.threshold, keep_empty=True)
+
+
+def typed_truth(truth: DataFrame) -> DataFrame:
+    """user_id, item_id as text, rating: relevance, or 1 where there is none."""
+    require(truth, ["user_id", "item_id"], "truth")
+    value = "relevance" if "relevance" in truth.columns else "rating"
+    rows = typed_rows(truth, {value: "double"} if value in truth.columns else {}, "truth", empty_items=True)
+    if value not in truth.columns:
+        return rows.withColumn("rating", F.lit(1.0))
+    return rows.withColumnRenamed(value, "rating")
+
+
+def typed_train(train: DataFrame) -> DataFrame:
+    """user_id, item_id as text, rating 1."""
+    require(train, ["user_id", "item_id"], "train")
+    return typed_rows(train, {}, "train").withColumn("rating", F.lit(1.0))
+
+
+def typed_ids(frame: DataFrame) -> DataFrame:
+    """The distinct item ids of a frame, as text."""
+    return frame.select(F.col("item_id").cast("string").alias("item_id")).distinct()
+
+
+def _listed_items(given: Mapping[str, Any]) -> list[DataFrame]:
+    if given["embeddings"] is not None:
+        return [given["embeddings"][1]]
+    return [frame for frame in (given["lists"], given["scores"]) if frame is not None]
+
+
+# ------------------------------------------------------------------------------------- ranking
+
+
+def _request(asked: Asked) -> ranking.Request:
+    return ranking.Request(asked.definition, max(asked.k) if metric_rows.wants_lists(asked.metrics) else 0)
+
+
+def _rank_rows(world: World, given: Mapping[str, DataFrame | None], asked: Asked) -> DataFrame:
+    kind = "lists" if given["lists"] is not None else "scores"
+    frame = given[kind]
+    assert frame is not None
+    rows = typed_rows(frame, _value_columns(frame, kind), kind)
+    world.checks.extend(check_rows.list_checks(rows, world.users, world.items, PART))
+    if asked.definition.duplicates == "error":
+        _refuse_duplicates(world.checks)
+    if kind == "lists" and world.train is not None:
+        world.checks.append(check_rows.training_items_in_lists(rows, world.train, PART))
+    mask = kind == "scores" and asked.definition.candidates == "unseen"
+    return ranking.rank_given(world.users, ranking.as_lists(rows, world.items), _request(asked), mask)
+
+
+def _refuse_duplicates(found: list[Check]) -> None:
+    for check in found:
+        if "duplicate" in check.check and check.observed:
+            raise DataError(f"{check.check}: {check.observed:.0f}", "or set definition.duplicates=drop")
+
+
+def _value_columns(frame: DataFrame, kind: str) -> dict[str, str]:
+    known = {"rank": "long", "score": "double"}
+    found = {name: kind_ for name, kind_ in known.items() if name in frame.columns}
+    if kind == "scores" or not found:
+        require(frame, ["user_id", "item_id", "score"], kind)
+    return found if kind == "lists" else {"score": "double"}
+
+
+def _rank_embeddings(
+    world: World,
+    embeddings: tuple[DataFrame, DataFrame],
+    candidates: DataFrame | None,
+    similarity: Literal["dot", "cosine"],
+    asked: Asked,
+    scratch: str,
+) -> DataFrame:
+    vectors, items = typed_embeddings(*embeddings, ("user embeddings", "item embeddings"))
+    users = world.users.join(vectors, "user_id", "left")
+    if asked.definition.candidates == "given":
+        if candidates is None:
+            raise ConfigError("candidates=given needs candidates", "a table of user_id, item_id")
+        users = users.join(candidate_lists(candidates, world.items), "user_id", "left")
+    shared = share_in(scratch, sources.vector_rows(world.items, items))
+    dims = sources.dimensions(items, "item embeddings")
+    source = sources.DotSource(shared, world.n_items, dims, similarity)
+    return ranking.rank_scored(users, source, _request(asked))
+
+
+def _result(world: World, rankings: DataFrame, asked: Asked) -> Result:
+    rankings, plan = rankings.cache(), asked.plan()
+    found = [*world.checks, *check_rows.ranking_checks(rankings, PART)]
+    rows = metric_rows.all_metrics(rankings, plan, world.n_items)
+    per_user = metric_rows.user_metrics(rankings, plan)
+    return Result(
+        conform(_stamped(rows), METRICS).drop("run_id"),
+        conform(_stamped(per_user), USER_METRICS).drop("run_id"),
+        rankings,
+        found,
+        (rankings, world.users, world.items),
+    )
+
+
+def _stamped(frame: DataFrame) -> DataFrame:
+    return frame.withColumn("run_id", F.lit(NO_RUN)).withColumn("part", F.lit(PART))
+
+
+# ------------------------------------------------------------------------------------ predictions
+
+
+def evaluate_predictions(predictions: DataFrame, bootstrap: Bootstrap | None = None) -> Result:
+    """RMSE, MSE, NMSE, MAE, PE, AUC, log-loss, RIG and GAUC of predictions.
+
+    Args:
+        predictions: user_id, item_id, prediction, outcome (a rating, or 0 and 1).
+        bootstrap: replicates, level and seed of the intervals.
+
+    Raises:
+        SchemaError: a column is missing. DataError: NULL or NaN values, with their number.
+    """
+    require(predictions, ["user_id", "item_id", "prediction", "outcome"], "predictions")
+    rows = typed_rows(predictions, {"prediction": "double", "outcome": "double"}, "predictions").cache()
+    if rows.isEmpty():
+        raise DataError("predictions: no rows", "check the path")
+    users = values.by_user(rows).cache()
+    numbers, found = values.value_metrics(users, rows, bootstrap or Bootstrap())
+    schema = METRICS.schema
+    full = [
+        {"run_id": NO_RUN, "part": PART, "slice_key": None, "slice_value": None, **row} for row in numbers
+    ]
+    metrics = rows.sparkSession.createDataFrame(
+        [tuple(row[name] for name in schema.names) for row in full], schema
+    )
+    per_user = conform(_stamped(values.user_values(users)), USER_METRICS)
+    return Result(metrics.drop("run_id"), per_user.drop("run_id"), None, found, (rows, users))

@@ -1,0 +1,56 @@
+"""What a job tells: progress for the person watching, JSON lines for the machine that reads logs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+
+class Journal:
+    """Prints one line a stage to standard error, and writes one JSON line a stage to a file."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.path: Path | None = None
+        self.stream = stream or sys.stderr
+        self.started = time.monotonic()
+
+    def write_to(self, path: str | Path) -> None:
+        """From here on append JSON lines to this file."""
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+
+    def say(self, text: str) -> None:
+        """A line for the person watching, with the seconds since the start."""
+        print(f"[{time.monotonic() - self.started:6.1f} s] {text}", file=self.stream, flush=True)
+
+    def record(self, stage: str, **facts: Any) -> None:
+        """A line for the machine."""
+        if self.path:
+            line = {
+                "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+                "stage": stage,
+                **facts,
+            }
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line, default=str) + "\n")
+
+    @contextmanager
+    def stage(self, stage: str, text: str, **facts: Any) -> Iterator[dict[str, Any]]:
+        """Tell what begins, and record its seconds and the counts put into the yielded dict."""
+        self.say(text)
+        counts: dict[str, Any] = {}
+        started = time.monotonic()
+        try:
+            yield counts
+        except BaseException as error:
+            failed = {"seconds": round(time.monotonic() - started, 3), "error": type(error).__name__}
+            self.record(stage, **facts, **counts, **failed)
+            raise
+        seconds = round(time.monotonic() - started, 3)
+        self.record(stage, **facts, **counts, seconds=seconds)

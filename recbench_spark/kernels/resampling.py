@@ -1,0 +1,235 @@
+"""Means, standard errors and bootstrap intervals over users, the same in any order of users.
+
+Floating-point sums depend on the order of their terms; sums of integers do not. So values are
+rounded once to a fixed point and only integers are added: any partitioning, batch size or device
+gives the same bits. Axes: u users, c columns (metric x cut-off), b bootstrap replicates.
+NaN marks a user left out of a column.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.errors import DataError
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+HIGH_BITS, LOW_BITS = 20, 32
+"""A value is high 2^-20 + low 2^-52 with 0 <= low <= 2^32: sums of 2^30 values fit in int64."""
+
+LARGEST = 2.0**23
+"""No value may be larger; and no sum larger than 2^43, e.g. 10^9 users of 8,000 each."""
+
+BOOTSTRAP_BITS = 30
+"""Resolution of the values that the bootstrap adds up: 2^-30, far below its own error."""
+
+BLOCK = 2048
+"""Users weighted at once: 16 MB of weights at 1,000 replicates."""
+
+
+def exact_sums(values_uc: Floats) -> Ints:
+    """Fixed-point column sums: int64 (c, 2), high and low part; NaN counts nothing.
+
+    Add them in any order and partitioning, then `from_sums`. Each value is rounded to a multiple
+    of 2^-52 (error at most 2^-53). Raises DataError for values above 2^23 and infinite ones.
+    """
+    values = np.where(np.isnan(values_uc), 0.0, values_uc)
+    if (np.abs(values) > LARGEST).any():
+        raise DataError(
+            f"a value of {np.abs(values).max()} is too large for an exact sum",
+            f"rescale the values to at most {LARGEST:,.0f}",
+        )
+    scaled = values * 2.0**HIGH_BITS
+    high = np.floor(scaled)
+    low = np.rint((scaled - high) * 2.0**LOW_BITS)
+    return np.stack([high.astype(np.int64).sum(axis=0), low.astype(np.int64).sum(axis=0)], axis=-1)
+
+
+def from_sums(sums_c2: Ints) -> Floats:
+    """The sums as float64, correctly rounded: (c, 2) -> (c,)."""
+    return np.array([float(total) for total in _fractions(sums_c2)])
+
+
+def moments(values_uc: Floats) -> Ints:
+    """What mean and standard error need: int64 (c, 5), to be added in any order.
+
+    Columns: users counted, sum (high, low), sum of squares (high, low). Values up to 2,896.
+    """
+    counted = (~np.isnan(values_uc)).sum(axis=0).astype(np.int64)
+    parts = [counted[:, None], exact_sums(values_uc), exact_sums(values_uc * values_uc)]
+    return np.concatenate(parts, axis=1)
+
+
+def mean_and_error(moments_c5: Ints) -> tuple[Floats, Floats, Ints]:
+    """Mean, standard error of the mean (n - 1 in the variance) and n, each (c,).
+
+    NaN where nobody counts; the standard error is NaN below two users. Worked out in exact
+    fractions, so that nothing cancels where all users have nearly one value.
+    """
+    counts = moments_c5[:, 0]
+    sums, squares = _fractions(moments_c5[:, 1:3]), _fractions(moments_c5[:, 3:5])
+    pairs = [_mean_and_error(int(n), s, q) for n, s, q in zip(counts, sums, squares, strict=True)]
+    table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    return table[:, 0], table[:, 1], counts
+
+
+def poisson_weights(keys: npt.NDArray[Any], replicates: int, seed: int) -> npt.NDArray[np.int8]:
+    """Bootstrap weights of users: int8 (u, b), Poisson(1), a function of (key, replicate, seed).
+
+    keys: int64 or uint64 (u,), one a user, the same whatever the run, model or partition. The same
+    weights for two models make a bootstrap of their difference paired. Source: Chamandy et al.
+    2012, "Estimating uncertainty for massive data streams", section 2.
+    """
+    weights = np.empty((len(keys), replicates), dtype=np.int8)
+    _fill_weights(_as_unsigned(keys), np.uint64(seed & MASK), THRESHOLDS, weights)
+    return weights
+
+
+def bootstrap_sums(
+    keys: npt.NDArray[Any], values_uc: Floats, replicates: int, seed: int
+) -> tuple[Ints, Ints]:
+    """Weighted sums and totals of weights of each replicate: int64 (b, c) each.
+
+    Sums are multiples of 2^-30 (see `replicate_means`); both may be added over any partitioning of
+    the users. Users with NaN in a column enter neither.
+    """
+    valid = ~np.isnan(values_uc)
+    fixed = np.rint(np.where(valid, values_uc, 0.0) * 2.0**BOOTSTRAP_BITS)
+    patterns, pattern_c = _distinct_columns(valid)
+    columns = np.concatenate([fixed, patterns.astype(np.float64)], axis=1)
+    sums = np.zeros((replicates, columns.shape[1]), dtype=np.int64)
+    step = _exact_block(fixed)
+    for start in range(0, len(keys), step):
+        weights = poisson_weights(keys[start : start + step], replicates, seed)
+        # Exact whatever the order of summation: all terms and partial sums are whole numbers
+        # below 2^53 (see _exact_block), which float64 holds and adds without rounding.
+        part = weights.astype(np.float64).T @ columns[start : start + step]
+        sums += part.astype(np.int64)
+    c = values_uc.shape[1]
+    return sums[:, :c], sums[:, c:][:, pattern_c]
+
+
+def replicate_means(sums_bc: Ints, totals_bc: Ints) -> Floats:
+    """The mean of each replicate and column, (b, c); NaN where nobody was drawn."""
+    means: Floats = np.full(sums_bc.shape, np.nan)
+    np.divide(sums_bc * 2.0**-BOOTSTRAP_BITS, totals_bc, out=means, where=totals_bc > 0)
+    return means
+
+
+def replicate_ratios(numerator_bc: Ints, denominator_bc: Ints) -> Floats:
+    """sum(numerator) / sum(denominator) of each replicate, both fixed-point sums, (b, c)."""
+    ratios: Floats = np.full(numerator_bc.shape, np.nan)
+    np.divide(numerator_bc, denominator_bc, out=ratios, where=denominator_bc != 0)
+    return ratios
+
+
+def interval(sums_bc: Ints, totals_bc: Ints, level: float = 0.95) -> tuple[Floats, Floats]:
+    """Percentile interval of the mean of each column: low and high, (c,) each."""
+    return percentile_interval(replicate_means(sums_bc, totals_bc), level)
+
+
+def percentile_interval(estimates_bc: Floats, level: float = 0.95) -> tuple[Floats, Floats]:
+    """The middle `level` of the replicates' estimates (Efron and Tibshirani 1993, section 13.3)."""
+    low, high = np.full((2, estimates_bc.shape[1]), np.nan)
+    known = ~np.isnan(estimates_bc).all(axis=0)
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    low[known], high[known] = np.nanquantile(estimates_bc[:, known], tails, axis=0)
+    return low, high
+
+
+def _poisson_thresholds() -> npt.NDArray[np.uint64]:
+    """2^64 P(X <= j) for X ~ Poisson(1), j = 0, 1, ..., up to where it rounds to 2^64."""
+    # 1 / e as a fraction, from its alternating series: 26 terms are right to 2^-88.
+    factorial, e_inverse = 1, Fraction(1)
+    for n in range(1, 27):
+        factorial *= n
+        e_inverse += Fraction((-1) ** n, factorial)
+    total, term, thresholds = Fraction(0), e_inverse, []
+    for j in range(20):
+        total += term
+        term /= j + 1
+        thresholds.append(min(int(total * 2**64), MASK))
+    return np.array(thresholds, dtype=np.uint64)
+
+
+MASK = 2**64 - 1
+THRESHOLDS = _poisson_thresholds()
+LARGEST_WEIGHT = len(THRESHOLDS)
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _mix(x: np.uint64) -> np.uint64:
+    """The output function of splitmix64 (Steele, Lea and Flood 2014, figure 15)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _fill_weights(
+    keys: npt.NDArray[np.uint64],
+    seed: np.uint64,
+    thresholds: npt.NDArray[np.uint64],
+    weights: npt.NDArray[np.int8],
+) -> None:
+    """Weight = number of thresholds at or below the hash of (key, replicate, seed)."""
+    gamma = np.uint64(0x9E3779B97F4A7C15)
+    for u in range(len(keys)):
+        state = _mix(_mix(seed + gamma) ^ keys[u])
+        for b in range(weights.shape[1]):
+            state += gamma
+            draw = _mix(state)
+            weight = 0
+            while weight < len(thresholds) and draw >= thresholds[weight]:
+                weight += 1
+            weights[u, b] = weight
+
+
+def _as_unsigned(keys: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    if keys.dtype not in (np.int64, np.uint64):
+        raise DataError(
+            f"bootstrap keys are {keys.dtype}, not int64 or uint64", "hash the user ids to int64"
+        )
+    return keys.view(np.uint64)
+
+
+def _distinct_columns(valid_uc: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.bool_], list[int]]:
+    """The distinct columns, and which of them each column is: cut-offs of a metric agree."""
+    index: dict[bytes, int] = {}
+    pattern_c = [index.setdefault(column.tobytes(), len(index)) for column in valid_uc.T]
+    firsts = [pattern_c.index(pattern) for pattern in range(len(index))]
+    return valid_uc[:, firsts], pattern_c
+
+
+def _exact_block(fixed_uc: Floats) -> int:
+    """Users whose weighted sum stays below 2^53: rows x largest weight x largest value."""
+    largest = max(float(np.abs(fixed_uc).max(initial=0.0)), 1.0)
+    rows = int(2.0**53 / (LARGEST_WEIGHT * largest))
+    if rows < 1 or not np.isfinite(largest):
+        raise DataError(
+            f"a value of {largest * 2.0**-BOOTSTRAP_BITS:g} is too large for an exact bootstrap",
+            "rescale the values below 400,000",
+        )
+    return min(rows, BLOCK)
+
+
+def _fractions(sums_c2: Ints) -> list[Fraction]:
+    return [
+        Fraction((int(high) << LOW_BITS) + int(low), 1 << (HIGH_BITS + LOW_BITS)) for high, low in sums_c2
+    ]
+
+
+def _mean_and_error(n: int, total: Fraction, squares: Fraction) -> tuple[float, float]:
+    if n == 0:
+        return float("nan"), float("nan")
+    if n == 1:
+        return float(total), float("nan")
+    # Rounding each square to 2^-52 can leave a variance of -2^-53 where all values agree.
+    variance = max((squares - total * total / n) / (n - 1), Fraction(0))
+    return float(total / n), float(variance / n) ** 0.5

@@ -1,0 +1,321 @@
+"""Value metrics: how near predictions p come to outcomes y, from sums that add up in any order.
+
+Axes: u users, n rows, s sums (see SUMS). Row terms are rounded once to multiples of 2^-40 and added
+as integers, so that the sums of a user do not depend on the order of rows; totals of users add up
+exactly by `resampling.exact_sums`, and a bootstrap reweights users by `resampling.bootstrap_sums`.
+AUC counts pairs in whole numbers; its parts come from sorted, range-partitioned chunks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.errors import DataError
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+SUMS = ("n", "p", "y", "squared", "absolute", "logloss", "unfit")
+"""Rows, predictions, outcomes, (p - y)^2, |p - y|, log-loss, rows where log-loss is undefined."""
+
+CLIP = 1e-15
+"""Probabilities are clipped to [CLIP, 1 - CLIP] in the log-loss."""
+
+ROW_BITS = 40
+"""Resolution 2^-40 of the terms of a row: sums of a user stay below 2^23."""
+
+
+def user_sums(offsets: Ints, p: Floats, y: Floats) -> Floats:
+    """The additive sums of each user: float64 (u, s), columns SUMS, the same in any order of rows.
+
+    offsets: (u + 1,), the rows of user u are `offsets[u]:offsets[u + 1]`; p, y: (n,)
+    Raises DataError for predictions or outcomes that are NaN or infinite.
+    """
+    _check_finite(p, "predictions")
+    _check_finite(y, "outcomes")
+    fit = ((y == 0) | (y == 1)) & (p >= 0) & (p <= 1)
+    terms = [np.ones_like(p), p, y, (p - y) ** 2, np.abs(p - y), _logloss(p, y, fit), ~fit]
+    fixed_sn = np.rint(np.array(terms, dtype=np.float64) * 2.0**ROW_BITS)
+    if (np.abs(fixed_sn).sum(axis=1) >= 2.0**62).any():
+        raise DataError("outcomes are too large to add up exactly", "rescale them, e.g. to 0..5")
+    running = np.cumsum(fixed_sn.astype(np.int64), axis=1)
+    ends = np.concatenate([np.zeros((len(terms), 1), dtype=np.int64), running], axis=1)[:, offsets]
+    sums: Floats = np.diff(ends, axis=1).T * 2.0**-ROW_BITS
+    return sums
+
+
+def _logloss(p: Floats, y: Floats, fit: npt.NDArray[np.bool_]) -> Floats:
+    """-y ln p - (1 - y) ln(1 - p), 0 where it is undefined."""
+    q = np.clip(p, CLIP, 1 - CLIP)
+    loss: Floats = np.where(fit, -np.where(y == 1, np.log(q), np.log1p(-q)), 0.0)
+    return loss
+
+
+@dataclass(frozen=True)
+class ValueMetric:
+    """A metric of summed totals: `function` maps the sums by name, any shape, to values."""
+
+    function: Callable[[dict[str, Floats]], Floats]
+    binary: bool
+
+
+VALUE_METRICS: dict[str, ValueMetric] = {}
+"""Every metric that follows from SUMS; `binary` ones need y in {0, 1} and p in [0, 1]."""
+
+
+def value_metric(name: str, *, binary: bool = False) -> Callable[[Any], Any]:
+    """Register a function of the totals."""
+
+    def register(function: Callable[[dict[str, Floats]], Floats]) -> Any:
+        VALUE_METRICS[name] = ValueMetric(function, binary)
+        return function
+
+    return register
+
+
+def from_totals(totals: Floats) -> dict[str, Floats]:
+    """Every metric of VALUE_METRICS from totals (..., s): (...), NaN where it is undefined."""
+    t = {name: np.asarray(totals[..., s], dtype=np.float64) for s, name in enumerate(SUMS)}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = {name: metric.function(t) for name, metric in VALUE_METRICS.items()}
+    fit = t["unfit"] == 0
+    return {
+        name: np.where(np.isfinite(value) & (fit | (not VALUE_METRICS[name].binary)), value, np.nan)
+        for name, value in values.items()
+    }
+
+
+def reasons(totals: Floats) -> dict[str, str]:
+    """Why a metric of these totals (s,) is NaN, by name; metrics with a value are absent."""
+    t = dict(zip(SUMS, totals.tolist(), strict=True))
+    missing = [name for name, value in from_totals(totals).items() if np.isnan(value)]
+    return {name: _reason(t, VALUE_METRICS[name].binary) for name in missing}
+
+
+def _reason(t: dict[str, float], binary: bool) -> str:
+    if t["n"] == 0:
+        return "no rows"
+    if binary and t["unfit"]:
+        return f"{t['unfit']:.0f} rows have an outcome outside {{0, 1}} or prediction outside [0, 1]"
+    return "the outcomes do not vary" if binary else "the mean outcome is 0"
+
+
+@value_metric("mse")
+def mse(t: dict[str, Floats]) -> Floats:
+    """Mean of (p - y)^2. Blind to the order of items, and to which users bear the error."""
+    return t["squared"] / t["n"]
+
+
+@value_metric("rmse")
+def rmse(t: dict[str, Floats]) -> Floats:
+    """Square root of MSE, in units of the outcome. A low RMSE says nothing of the top of a list."""
+    return np.sqrt(t["squared"] / t["n"])
+
+
+@value_metric("mae")
+def mae(t: dict[str, Floats]) -> Floats:
+    """Mean of |p - y|. Best at the median: for rare outcomes always predicting 0 looks good."""
+    return t["absolute"] / t["n"]
+
+
+@value_metric("nmse", binary=True)
+def nmse(t: dict[str, Floats]) -> Floats:
+    """MSE / (g (1 - g)), g = mean y; 1: no better than predicting g. Blind to the order."""
+    g = t["y"] / t["n"]
+    return (t["squared"] / t["n"]) / (g * (1 - g))
+
+
+@value_metric("pe")
+def pe(t: dict[str, Floats]) -> Floats:
+    """mean(p) / g - 1, over- or under-estimation. Blind to all but the mean: constants can be 0."""
+    return t["p"] / t["y"] - 1
+
+
+@value_metric("logloss", binary=True)
+def logloss(t: dict[str, Floats]) -> Floats:
+    """Mean of -y ln p - (1 - y) ln(1 - p). Its scale is set by g: not comparable across data."""
+    return t["logloss"] / t["n"]
+
+
+@value_metric("rig", binary=True)
+def rig(t: dict[str, Floats]) -> Floats:
+    """1 - logloss / H(g), H the entropy. Blind to a change of base rate: falls as g rises."""
+    g = t["y"] / t["n"]
+    entropy = -(g * np.log(g) + (1 - g) * np.log1p(-g))
+    return 1 - (t["logloss"] / t["n"]) / entropy
+
+
+@dataclass(frozen=True)
+class PairCounts:
+    """Whole-number parts of the AUC of one chunk of rows, or of several combined.
+
+    Of each positive, x = 2 #{negatives below} + #{negatives tied}; of each negative, z = 2
+    #{positives above} + #{positives tied}. Python integers: squares of 10^9 rows need 90 bits.
+    """
+
+    positives: int
+    negatives: int
+    wins: int
+    """sum of x = sum of z"""
+    squares_x: int
+    squares_z: int
+
+
+def pair_counts(p: Floats, y: Floats) -> PairCounts:
+    """Count the ordered pairs within a chunk of rows, in any order: p (n,), y (n,) in {0, 1}.
+
+    Where chunks are combined, rows of equal p must share a chunk.
+    """
+    _check_finite(p, "predictions")
+    _check_binary(y)
+    _, run = np.unique(p, return_inverse=True)
+    positives = np.bincount(run, weights=y).astype(np.int64)
+    negatives = np.bincount(run).astype(np.int64) - positives
+    below = np.cumsum(negatives) - negatives
+    above = positives.sum() - np.cumsum(positives)
+    x, z = 2 * below + negatives, 2 * above + positives
+    return PairCounts(
+        int(positives.sum()),
+        int(negatives.sum()),
+        _weighted_sum(positives, x),
+        _weighted_sum(positives, x, x),
+        _weighted_sum(negatives, z, z),
+    )
+
+
+def combine(chunks: Sequence[PairCounts]) -> PairCounts:
+    """The counts of all rows from those of chunks in ascending order of prediction.
+
+    With N negatives in lower chunks each x grows by 2 N; with P positives in higher ones each z
+    grows by 2 P: sum (x + 2N)^2 = sum x^2 + 4 N sum x + 4 N^2 positives.
+    """
+    every = PairCounts(0, 0, 0, 0, 0)
+    for chunk in chunks:
+        n, p = 2 * every.negatives, 2 * chunk.positives
+        every = PairCounts(
+            every.positives + chunk.positives,
+            every.negatives + chunk.negatives,
+            every.wins + chunk.wins + n * chunk.positives,
+            every.squares_x + chunk.squares_x + 2 * n * chunk.wins + n * n * chunk.positives,
+            every.squares_z + 2 * p * every.wins + p * p * every.negatives + chunk.squares_z,
+        )
+    return every
+
+
+def auc(counts: PairCounts) -> float:
+    """Chance that a positive is predicted above a negative, ties one half; NaN without pairs.
+
+    Constant predictions give 1/2. Blind to calibration, to the operating range, to unequal costs of
+    errors; easy negatives raise it.
+    """
+    pairs = 2 * counts.positives * counts.negatives
+    return counts.wins / pairs if pairs else math.nan
+
+
+def auc_error(counts: PairCounts) -> float:
+    """Standard error of the AUC (DeLong, DeLong and Clarke-Pearson 1988); rows independent.
+
+    Rows of one user are not independent: prefer the bootstrap over users where users matter.
+    """
+    m, n = counts.positives, counts.negatives
+    if m < 2 or n < 2:
+        return math.nan
+    # Whole numbers until the division, since the two terms nearly cancel.
+    spread_x = (m * counts.squares_x - counts.wins**2) / (m * m * (m - 1) * 4 * n * n)
+    spread_z = (n * counts.squares_z - counts.wins**2) / (n * n * (n - 1) * 4 * m * m)
+    return math.sqrt(spread_x + spread_z)
+
+
+def partial_auc(p: Floats, y: Floats, low: float, high: float) -> float:
+    """Area under the ROC curve over false-positive rates low..high, divided by high - low.
+
+    Trapezoids between thresholds; NaN without positives or negatives. Blind to all that happens
+    outside of its range.
+    """
+    _check_finite(p, "predictions")
+    _check_binary(y)
+    _, run = np.unique(-p, return_inverse=True)
+    hits = np.bincount(run, weights=y)
+    misses = np.bincount(run) - hits
+    if not hits.sum() or not misses.sum():
+        return math.nan
+    tpr = np.concatenate([[0.0], np.cumsum(hits) / hits.sum()])
+    fpr = np.concatenate([[0.0], np.cumsum(misses) / misses.sum()])
+    area = np.concatenate([[0.0], np.cumsum(np.diff(fpr) * (tpr[1:] + tpr[:-1]) / 2)])
+    return (_area_to(high, fpr, tpr, area) - _area_to(low, fpr, tpr, area)) / (high - low)
+
+
+def _area_to(x: float, fpr: Floats, tpr: Floats, area: Floats) -> float:
+    """Area under the curve left of a false-positive rate x."""
+    i = min(int(np.searchsorted(fpr, x, side="right")) - 1, len(fpr) - 1)
+    if i == len(fpr) - 1:
+        return float(area[i])
+    slope = (tpr[i + 1] - tpr[i]) / (fpr[i + 1] - fpr[i])
+    return float(area[i] + (x - fpr[i]) * (tpr[i] + slope * (x - fpr[i]) / 2))
+
+
+def user_aucs(offsets: Ints, p: Floats, y: Floats) -> tuple[Floats, Ints]:
+    """AUC and number of positives of each user: (u,), (u,); NaN with no positive or no negative.
+
+    By mid-ranks: AUC_u = (sum of the positives' ranks - P (P + 1) / 2) / (P N).
+    """
+    _check_finite(p, "predictions")
+    _check_binary(y)
+    u = len(offsets) - 1
+    count = np.diff(offsets)
+    user = np.repeat(np.arange(u), count)
+    order = np.lexsort((p, user))
+    user, p, y = user[order], p[order], y[order]
+    new = np.ones(len(p), dtype=bool)
+    new[1:] = (user[1:] != user[:-1]) | (p[1:] != p[:-1])
+    start = np.flatnonzero(new)
+    end = np.append(start[1:], len(p))
+    # Twice the mid-rank: first + last rank of the run.
+    twice = np.repeat(start + end + 1, end - start) - 2 * offsets[user]
+    positives = np.bincount(user, weights=y, minlength=u).astype(np.int64)
+    ranks = np.bincount(user, weights=y * twice, minlength=u)
+    negatives = count - positives
+    value: Floats = np.full(u, np.nan)
+    pairs = 2 * positives * negatives
+    np.divide(ranks - positives * (positives + 1), pairs, out=value, where=pairs > 0)
+    return value, positives
+
+
+def gauc_parts(offsets: Ints, p: Floats, y: Floats) -> Floats:
+    """AUC_u P_u and P_u of each user, (u, 2), NaN for users without an AUC."""
+    value, positives = user_aucs(offsets, p, y)
+    weight = np.where(np.isnan(value), np.nan, positives)
+    return np.column_stack([value * weight, weight])
+
+
+def gauc(sums: Floats) -> float:
+    """sum(AUC_u P_u) / sum(P_u) from the summed `gauc_parts`, (2,); NaN without any user.
+
+    Blind to all differences between users, and to users with one kind of outcome only.
+    """
+    return float(sums[0] / sums[1]) if sums[1] else math.nan
+
+
+def _weighted_sum(*factors: Ints) -> int:
+    """Sum of products of whole numbers >= 0, exact: Python integers where int64 could overflow."""
+    bound = math.prod(float(factor.max(initial=0)) for factor in factors) * len(factors[0])
+    if bound < 2.0**62:
+        return int(np.prod(np.stack(factors), axis=0).sum())
+    return sum(math.prod(parts) for parts in zip(*(f.tolist() for f in factors), strict=True))
+
+
+def _check_finite(values: Floats, what: str) -> None:
+    wrong = int((~np.isfinite(values)).sum())
+    if wrong:
+        raise DataError(f"{wrong} of {len(values)} {what} are NaN or infinite", "drop or repair these rows")
+
+
+def _check_binary(y: Floats) -> None:
+    if not ((y == 0) | (y == 1)).all():
+        raise DataError("AUC needs outcomes of 0 and 1", "set a threshold to turn ratings into outcomes")

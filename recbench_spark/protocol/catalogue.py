@@ -1,0 +1,58 @@
+"""The catalogue of a split: every item with its dense position and its popularity class."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import accumulate
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.indexing import dense_index
+
+CLASSES = ("tail", "torso", "head")
+COLD = "cold"
+
+
+def id_sort_key(numeric: bool) -> Column:
+    """Item ids in tie order: as numbers where all are whole numbers, else by UTF-8 bytes."""
+    return F.col("item_id").cast("long") if numeric else F.col("item_id")
+
+
+def is_numeric(ids: DataFrame) -> bool:
+    """Whether every `item_id` is a whole number in its usual spelling (no sign +, no leading 0)."""
+    usual = F.col("item_id").try_cast("long").cast("string") == F.col("item_id")
+    return ids.where(~F.coalesce(usual, F.lit(False))).limit(1).isEmpty()
+
+
+def catalogue(splits: DataFrame, numeric: bool) -> DataFrame:
+    """One row an item: item_id, item_index, n_train, popularity.
+
+    Shuffles one row an item twice (count, sort by range); the driver sees the distinct training
+    counts with their numbers of items (at most sqrt(2 rows) of them) and one number a partition.
+
+    Args:
+        splits: labelled log.
+        numeric: order ids as numbers.
+    """
+    trained = F.sum(F.when(F.col("part") == "train", 1).otherwise(0)).cast("long")
+    items = splits.groupBy("item_id").agg(trained.alias("n_train"))
+    indexed = dense_index(items, id_sort_key(numeric), "item_index").cache()
+    bounds = _class_bounds(indexed)
+    return indexed.withColumn("popularity", _popularity(bounds))
+
+
+def _class_bounds(items: DataFrame) -> tuple[int, int]:
+    """Training counts from which an item is torso, and head: a third of the training rows each."""
+    histogram = items.where("n_train > 0").groupBy("n_train").count().orderBy("n_train").collect()
+    if not histogram:
+        return (1, 1)
+    rows = list(accumulate(row["n_train"] * row["count"] for row in histogram))
+    cuts = [bisect_left(rows, rows[-1] * share / 3) for share in (1, 2)]
+    return (histogram[cuts[0]]["n_train"], histogram[cuts[1]]["n_train"])
+
+
+def _popularity(bounds: tuple[int, int]) -> Column:
+    """Items of equal count share a class: up to the first bound tail, up to the second torso."""
+    n = F.col("n_train")
+    return F.when(n == 0, COLD).when(n <= bounds[0], "tail").when(n <= bounds[1], "torso").otherwise("head")

@@ -1,0 +1,12 @@
+"""What a night found: facts as frozen dataclasses first, pictures last.
+
+`make_report` turns the rows of four tables into facts; `leaderboard_text` and `render_html` only lay
+facts out. Nothing here needs Spark: the tables arrive as pandas frames, from Spark or `deltalake`.
+"""
+
+from recbench_spark.reports.facts import Report
+from recbench_spark.reports.making import make_report
+from recbench_spark.reports.page import render_html, write_report
+from recbench_spark.reports.text import leaderboard_text
+
+__all__ = ["Report", "leaderboard_text", "make_report", "render_html", "write_report"]

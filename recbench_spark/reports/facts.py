@@ -1,0 +1,253 @@
+"""What a report says, as frozen dataclasses; how it looks is decided elsewhere."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+LOWER_IS_BETTER = ("rmse", "mse", "mae", "logloss", "nmse", "percentile_rank")
+"""Best when small. `pe`, the relative bias of the mean, is best at 0, every other metric when large."""
+
+
+@dataclass(frozen=True, order=True)
+class Measure:
+    """What was measured; numbers of different measures are never ranked together."""
+
+    metric: str
+    k: int | None
+    definition: str
+    estimator: str
+
+    @property
+    def label(self) -> str:
+        """The name as people write it: `ndcg@10`, or `auc` for a value without a cut-off."""
+        return self.metric if self.k is None else f"{self.metric}@{self.k}"
+
+    def badness(self, value: float) -> float:
+        """A number that is smaller for the better value; NaN is worst."""
+        if math.isnan(value):
+            return math.inf
+        if self.metric == "pe":
+            return abs(value)
+        return value if self.metric in LOWER_IS_BETTER else -value
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value, its bootstrap interval where there is one, and the users averaged."""
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Both ends, or None."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    def overlaps(self, other: Estimate) -> bool | None:
+        """Whether the closed intervals share a point; None where one of them is missing."""
+        if self.interval is None or other.interval is None:
+            return None
+        return max(self.interval[0], other.interval[0]) <= min(self.interval[1], other.interval[1])
+
+
+@dataclass(frozen=True)
+class Number:
+    """One row of `latest_metrics`."""
+
+    suite: str
+    logical_date: str
+    dataset: str
+    split: str
+    split_id: str
+    model: str
+    model_kind: str
+    source: str
+    run_id: str
+    part: str
+    measure: Measure
+    slice_key: str | None
+    slice_value: str | None
+    estimate: Estimate
+
+
+@dataclass(frozen=True)
+class LeaderboardRow:
+    """A model's place; `others` follow the board's `others`, None where not measured."""
+
+    position: int
+    model: str
+    model_kind: str
+    source: str
+    estimate: Estimate
+    others: tuple[Estimate | None, ...]
+    overlaps_next: bool | None
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """The models of one held-out part, by one measure."""
+
+    split_id: str
+    dataset: str
+    split: str
+    part: str
+    measure: Measure
+    others: tuple[Measure, ...]
+    rows: tuple[LeaderboardRow, ...]
+
+    @property
+    def reference(self) -> LeaderboardRow:
+        """The best model that does not know the world's truth; the truth where it is alone."""
+        return next((row for row in self.rows if row.model_kind != "truth"), self.rows[0])
+
+
+@dataclass(frozen=True)
+class CurveLine:
+    """A model's values at ascending cut-offs."""
+
+    model: str
+    ks: tuple[int, ...]
+    estimates: tuple[Estimate, ...]
+
+
+@dataclass(frozen=True)
+class CurveFacts:
+    """A metric by cut-off, one line a model."""
+
+    part: str
+    measure: Measure
+    ks: tuple[int, ...]
+    lines: tuple[CurveLine, ...]
+
+
+@dataclass(frozen=True)
+class SliceFacts:
+    """A measure within slices: per model one estimate for each of `values`."""
+
+    part: str
+    measure: Measure
+    key: str
+    values: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Estimate | None, ...]], ...]
+    left_out: int
+
+
+@dataclass(frozen=True)
+class AgreementRow:
+    """A model's place on either part."""
+
+    model: str
+    first_position: int
+    second_position: int
+    first: Estimate
+    second: Estimate
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Whether two parts order the models alike.
+
+    `reversed_pairs`: pairs of models in opposite order; `clear`: those whose intervals are separate
+    on both parts, so that chance hardly explains them.
+    """
+
+    measure: Measure
+    first_part: str
+    second_part: str
+    rows: tuple[AgreementRow, ...]
+    pairs: int
+    reversed_pairs: int
+    clear: int
+
+
+@dataclass(frozen=True)
+class CheckRow:
+    """A finding, with the models it was made for."""
+
+    check: str
+    severity: str
+    passed: bool
+    observed: float | None
+    threshold: float | None
+    detail: str
+    models: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ManifestFacts:
+    """A split: counts as `values[fact][part]`, a note for each fact, texts as (part, fact, text)."""
+
+    split_id: str
+    dataset: str
+    split: str
+    parts: tuple[str, ...]
+    facts: tuple[str, ...]
+    notes: tuple[str, ...]
+    values: tuple[tuple[float | None, ...], ...]
+    texts: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """How a number was made."""
+
+    run_id: str
+    model: str
+    model_kind: str
+    model_version: str
+    status: str
+    source: str
+    ran_by: str
+    source_year: int | None
+    search_space: str
+    budget: str
+    at_grid_edge: tuple[str, ...]
+    code_version: str
+    seconds: float | None
+    n_users: int | None
+    started_at: str
+    config: str
+    error: str
+
+
+@dataclass(frozen=True)
+class DefinitionFacts:
+    """A definition string, the metrics reported under it, and its differences in words."""
+
+    text: str
+    metrics: tuple[str, ...]
+    differences: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything a report shows, in the order it is shown."""
+
+    suite: str
+    logical_date: str
+    level: float | None
+    models: tuple[str, ...]
+    summary: tuple[str, ...]
+    leaderboards: tuple[Leaderboard, ...]
+    agreements: tuple[Agreement, ...]
+    curves: tuple[CurveFacts, ...]
+    slices: tuple[SliceFacts, ...]
+    checks: tuple[CheckRow, ...]
+    manifests: tuple[ManifestFacts, ...]
+    definitions: tuple[DefinitionFacts, ...]
+    defaults: tuple[tuple[str, str], ...]
+    runs: tuple[RunFacts, ...]
+    sql_lines: tuple[str, ...]
+
+    @property
+    def failures(self) -> tuple[CheckRow, ...]:
+        """Gates that did not pass."""
+        return tuple(row for row in self.checks if not row.passed and row.severity == "error")
+
+    @property
+    def warnings(self) -> tuple[CheckRow, ...]:
+        """Findings below an error that did not pass."""
+        return tuple(row for row in self.checks if not row.passed and row.severity != "error")

@@ -1,0 +1,59 @@
+"""One self-contained HTML page."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import jinja2
+
+from recbench_spark.reports.facts import Report
+from recbench_spark.reports.scales import Axis, axis_for, spread
+from recbench_spark.reports.words import format_estimate, format_number, format_value, level_in_words
+
+
+def render_html(report: Report) -> str:
+    """One self-contained page: no script, nothing remote, the same bytes for the same report."""
+    colours = {model: f"c{i}" if i < 8 else "c8" for i, model in enumerate(report.models)}
+    return _template().render(report=report, colours=colours)
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("recbench_spark", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "estimate": format_estimate,
+        "value": format_value,
+        "number": format_number,
+        "level": level_in_words,
+    }
+    environment.globals |= {
+        "axis": Axis,
+        "axis_for": axis_for,
+        "spread": spread,
+        "log": math.log,
+        "isfinite": math.isfinite,
+        "zip": zip,
+    }
+    return environment.get_template("report.html")
+
+
+def write_report(report: Report, path: str | Path) -> Path:
+    """Write the page; a reader sees the old one or the new one, never a half."""
+    target = Path(path)
+    page = render_html(report)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
+    ) as file:
+        file.write(page)
+    Path(file.name).chmod(0o644)
+    return Path(file.name).replace(target)

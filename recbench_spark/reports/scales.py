@@ -1,0 +1,72 @@
+"""Where values go in a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from recbench_spark.reports.facts import Estimate
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A linear scale from values to positions in a picture."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """The position of a value, held inside the picture."""
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 1)
+
+    def ticks(self, about: int = 4) -> list[float]:
+        """Round values inside the scale, `about` so many."""
+        raw = (self.high - self.low) / about
+        power = 10.0 ** math.floor(math.log10(raw))
+        step = next(step * power for step in (1, 2, 5, 10) if step * power >= raw)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [round(i * step, 10) for i in range(first, last + 1)]
+
+
+def axis_for(estimates: Iterable[Estimate | None], start: float, end: float) -> Axis:
+    """A scale that holds every value and interval; from 0 where 0 is not far."""
+    known = [estimate for estimate in estimates if estimate is not None]
+    ends = [end for e in known for end in (e.value, *(e.interval or ())) if math.isfinite(end)]
+    low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
+    if 0 <= low < 0.6 * high:
+        low = 0.0
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    margin = 0.04 * (high - low)
+    return Axis(low if low == 0 else low - margin, high + margin, start, end)
+
+
+def spread(positions: Sequence[float], gap: float, top: float, bottom: float) -> list[float]:
+    """Positions of labels at least `gap` apart, in the same order, near their wishes, in top..bottom.
+
+    Labels pushed down by those above and labels pushed up by those below both keep the gap, and so
+    does the mean of the two, which leans neither way.
+
+    >>> spread([10, 11, 50], gap=10, top=0, bottom=100)
+    [5.5, 15.5, 50.0]
+    """
+    order = sorted(range(len(positions)), key=lambda index: positions[index])
+    wished = [positions[index] for index in order]
+    down = _pushed(wished, gap)
+    up = [-y for y in reversed(_pushed([-y for y in reversed(wished)], gap))]
+    middle = [(a + b) / 2 for a, b in zip(down, up, strict=True)]
+    inside = _pushed([max(y, top) for y in middle], gap)
+    inside = [-y for y in reversed(_pushed([-min(y, bottom) for y in reversed(inside)], gap))]
+    placed = dict(zip(order, inside, strict=True))
+    return [placed[index] for index in range(len(positions))]
+
+
+def _pushed(ascending: Sequence[float], gap: float) -> list[float]:
+    placed: list[float] = []
+    for y in ascending:
+        placed.append(max(y, placed[-1] + gap) if placed else y)
+    return placed

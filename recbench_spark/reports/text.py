@@ -1,0 +1,90 @@
+"""The leaderboards on a terminal."""
+
+from __future__ import annotations
+
+import math
+
+from recbench_spark.reports.facts import CheckRow, Estimate, Leaderboard, LeaderboardRow, Report
+from recbench_spark.reports.scales import Axis, axis_for
+from recbench_spark.reports.words import format_estimate, format_number, format_value, level_in_words
+
+BAR = 24
+COLUMNS = 3
+NAME_WIDTH = 24
+
+
+def leaderboard_text(report: Report) -> str:
+    """The leaderboards for a terminal: one table a part, then what the checks found."""
+    lines = [f"{report.suite}  {report.logical_date}".rstrip(), ""]
+    for board in report.leaderboards:
+        lines += [*_board_text(board, report.level), ""]
+    lines += report.summary
+    findings = (*report.failures, *report.warnings)
+    if findings:
+        lines += ["", *(f"{row.severity}: {row.check}: {_finding(row)}" for row in findings[:5])]
+        lines += [f"... and {len(findings) - 5} more"] if len(findings) > 5 else []
+    return "\n".join(_printable(line) for line in lines)
+
+
+def _finding(row: CheckRow) -> str:
+    models = ", ".join(row.models[:3]) + (" ..." if len(row.models) > 3 else "")
+    allowed = "" if row.threshold is None else f", allowed {format_number(row.threshold)}"
+    return f"{format_number(row.observed)}{allowed}; {row.detail} ({models})"
+
+
+def _board_text(board: Leaderboard, level: float | None) -> list[str]:
+    axis = axis_for([row.estimate for row in board.rows], 0, BAR - 1)
+    others = board.others[:COLUMNS]
+    ends = f"{axis.low:.3g}".ljust(BAR - 6) + f"{axis.high:.3g}".rjust(6)
+    header = ["", "#", "model", board.measure.label, ends, *(m.label for m in others), "users"]
+    table = [header, *(_row_text(row, axis, len(others)) for row in board.rows)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    right = {1, *range(5, len(header))}
+    lines = [
+        "  ".join(
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+    title = f"{board.part}: {board.measure.label}, definition {board.measure.definition}"
+    if board.measure.estimator != "holdout":
+        title += f", estimator {board.measure.estimator}"
+    notes = [
+        f"{other.label}: definition {other.definition}"
+        for other in others
+        if other.definition != board.measure.definition
+    ]
+    if any(row.overlaps_next for row in board.rows):
+        notes.append("~ interval overlaps that of the next model: the order of the two may be chance")
+    rule = "─" * max(len(line) for line in lines)
+    return [f"{title}, {level_in_words(level)}", lines[0], rule, *lines[1:], *notes]
+
+
+def _row_text(row: LeaderboardRow, axis: Axis, others: int) -> list[str]:
+    name = row.model if len(row.model) <= NAME_WIDTH else row.model[: NAME_WIDTH - 1] + "…"
+    return [
+        "~" if row.overlaps_next else " ",
+        str(row.position),
+        name,
+        format_estimate(row.estimate),
+        interval_bar(row.estimate, axis),
+        *(format_value(other) for other in row.others[:others]),
+        f"{row.estimate.n:,}",
+    ]
+
+
+def interval_bar(estimate: Estimate, axis: Axis) -> str:
+    """The interval as characters, the value a dot: `     ├──●──┤    `."""
+    cells = [" "] * BAR
+    if estimate.interval is not None:
+        low, high = (round(axis(end)) for end in estimate.interval)
+        cells[low : high + 1] = "─" * (high + 1 - low)
+        cells[low], cells[high] = "├", "┤"
+    if math.isfinite(estimate.value):
+        cells[round(axis(estimate.value))] = "●"
+    return "".join(cells)
+
+
+def _printable(line: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in line)

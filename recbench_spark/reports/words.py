@@ -1,0 +1,251 @@
+"""Definitions, values and conclusions in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from recbench_spark.definitions import Definition
+from recbench_spark.reports.facts import Agreement, Estimate, Leaderboard, LeaderboardRow, Measure
+
+ANY = "*"
+"""Any other value of an axis that takes a number; it replaces the braces."""
+
+AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
+    "users": (
+        "Users averaged",
+        {
+            "truth": "every user with relevant items; a user the model gave nothing counts 0",
+            "both": "users with relevant items and a list",
+            "output": "users with a list",
+        },
+    ),
+    "ndcg_users": (
+        "Users averaged in NDCG",
+        {
+            "same": "as for the other metrics",
+            "truth": "every user with relevant items; a user the model gave nothing counts 0",
+            "both": "users with relevant items and a list",
+            "output": "users with a list",
+        },
+    ),
+    "empty_users": (
+        "Users without relevant items",
+        {"leave_out": "left out, and counted in the checks", "zero": "count 0"},
+    ),
+    "gain": (
+        "Gain of an item",
+        {
+            "binary": "1 if relevant",
+            "linear": "its relevance r",
+            "exponential": "2^r - 1 for relevance r",
+        },
+    ),
+    "negative_grades": (
+        "Grades below 0",
+        {
+            "clip": "count as 0",
+            "worst": "the DCG is mapped to [0, 1] between the worst and the best order",
+            "zero_floor": "the normalised value is cut at 0",
+        },
+    ),
+    "threshold": ("Relevant", {"None": "relevance above 0", ANY: "relevance of at least {}"}),
+    "discount": (
+        "Discount of a rank",
+        {
+            "log2": "1 / log2(rank + 1)",
+            "log2_max2": "1 / log2(max(rank, 2))",
+            "ln": "1 / ln(rank + 1)",
+        },
+    ),
+    "ideal": (
+        "Length of the ideal list in NDCG",
+        {
+            "min_k_relevant": "the smaller of k and the number of relevant items",
+            "k": "k, however many items are relevant",
+            "relevant": "all relevant items",
+        },
+    ),
+    "precision_by": (
+        "Precision divides by",
+        {
+            "k": "k",
+            "list": "the length of the list, at most k",
+            "min_k_relevant": "the smaller of k and the number of relevant items",
+        },
+    ),
+    "recall_by": (
+        "Recall divides by",
+        {
+            "relevant": "the number of relevant items",
+            "min_k_relevant": "the smaller of k and the number of relevant items",
+        },
+    ),
+    "ap": (
+        "Average precision is",
+        {
+            "precision_at_hits": "the sum of the precisions at the hits",
+            "mean_precision": "the mean of precision@1 to precision@k",
+        },
+    ),
+    "ap_by": (
+        "Average precision divides by",
+        {
+            "min_k_relevant": "the smaller of k and the number of relevant items",
+            "relevant": "the number of relevant items",
+            "k": "k",
+            "min_relevant_list": "the smaller of the number of relevant items and the list's length",
+        },
+    ),
+    "ap_ties": (
+        "Equal scores in average precision",
+        {"same": "as in the other metrics", "last_rank": "all at the last rank of their tie"},
+    ),
+    "map_cut": (
+        "Average precision looks at",
+        {"at_k": "the first k", "uncut": "the whole list, whatever k"},
+    ),
+    "mrr_cut": (
+        "The first hit counts",
+        {"at_k": "if it is among the first k", "uncut": "wherever it is"},
+    ),
+    "hit": (
+        "Hit is",
+        {"any": "1 if any of the first k is relevant", "count": "the number of hits"},
+    ),
+    "persistence": (
+        "In rank-biased precision a reader goes on to the next rank",
+        {ANY: "with chance {}"},
+    ),
+    "auc_ties": (
+        "A tie of a relevant with another item in AUC",
+        {"half": "counts one half", "strict": "counts nothing"},
+    ),
+    "ties": (
+        "Equal scores",
+        {
+            "id": "the smaller item id comes first",
+            "expected": "the mean over all orders",
+            "optimistic": "relevant items come first",
+            "pessimistic": "relevant items come last",
+        },
+    ),
+    "duplicates": (
+        "An item twice in a list or in the truth",
+        {"drop": "is kept once, and counted in the checks", "error": "is refused"},
+    ),
+    "candidates": (
+        "Ranked items",
+        {
+            "unseen": "all items that are not in the user's training part",
+            "all": "all items",
+            "rated": "the user's own held-out items only",
+            "given": "the items handed over",
+        },
+    ),
+}
+"""Each axis of a definition, and each of its values, in words."""
+
+
+def definition_in_words(definition: str) -> tuple[tuple[str, str], ...]:
+    """The axes in which a definition differs from the defaults, each as (axis, value) in words.
+
+    >>> definition_in_words("v1;gain=linear")
+    (('Gain of an item', 'its relevance r'),)
+    """
+    pairs = (axis.partition("=") for axis in definition.split(";")[1:])
+    return tuple(_axis_in_words(name, value) for name, _, value in pairs)
+
+
+def _axis_in_words(axis: str, value: str) -> tuple[str, str]:
+    title, words = AXES_IN_WORDS.get(axis, (axis, {}))
+    return title, words.get(value, words.get(ANY, "{}").replace("{}", value))
+
+
+def defaults_in_words() -> tuple[tuple[str, str], ...]:
+    """The default of every axis, as (axis, value) in words."""
+    fields = Definition.model_fields.items()
+    return tuple(_axis_in_words(name, str(field.default)) for name, field in fields)
+
+
+def format_estimate(estimate: Estimate | None) -> str:
+    """`0.3121 [0.3050, 0.3190]`, without brackets where there is no interval.
+
+    >>> format_estimate(Estimate(0.25, None, None, 4))
+    '0.2500'
+    """
+    value = format_value(estimate)
+    if estimate is None or estimate.interval is None:
+        return value
+    low, high = estimate.interval
+    return f"{value} [{low:.4f}, {high:.4f}]"
+
+
+def format_value(estimate: Estimate | None) -> str:
+    """Four decimals, or a dash."""
+    return "–" if estimate is None or math.isnan(estimate.value) else f"{estimate.value:.4f}"
+
+
+def level_in_words(level: float | None) -> str:
+    """What the intervals are."""
+    return "bootstrap intervals" if level is None else f"{100 * level:g} % bootstrap intervals"
+
+
+def format_number(value: float | None) -> str:
+    """Counts with thousands separators, shares with four digits."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
+
+
+def summarise(boards: Sequence[Leaderboard], agreements: Sequence[Agreement]) -> tuple[str, ...]:
+    """What a reader should take away, as sentences."""
+    if not boards:
+        return ("No succeeded run to show.",)
+    sentences = [_who_leads(board, len(boards) > 1) for board in boards]
+    return (*sentences, *(_how_parts_agree(agreement) for agreement in agreements))
+
+
+def _who_leads(board: Leaderboard, several: bool) -> str:
+    rows = [row for row in board.rows if math.isfinite(row.estimate.value)]
+    where = f"On {board.part}, " if several else ""
+    if not rows:
+        return f"{where}{board.measure.label} is undefined for every model."
+    opening = f"{where}{rows[0].model} leads with {_measured(board.measure, rows[0].estimate)}"
+    if len(rows) == 1:
+        return f"{opening}; no other model has a value."
+    if rows[0].model_kind != "truth" or len(rows) == 2:
+        return f"{opening}, {_ahead(rows[0], rows[1])}."
+    best = f"{rows[1].model} with {_measured(board.measure, rows[1].estimate)}"
+    margin = f", {_ahead(rows[1], rows[2])}"
+    return f"{opening}: the world's own truth, a ceiling. Best below it is {best}{margin}."
+
+
+def _measured(measure: Measure, estimate: Estimate) -> str:
+    return f"{measure.label} {format_estimate(estimate)}"
+
+
+def _ahead(leader: LeaderboardRow, second: LeaderboardRow) -> str:
+    if leader.position == second.position:
+        return f"level with {second.model}"
+    gap = abs(leader.estimate.value - second.estimate.value)
+    base = abs(second.estimate.value)
+    share = f" ({100 * gap / base:.1f} %)" if base > 0 else ""
+    verdict = {
+        True: "their intervals overlap, so this order may be chance",
+        False: "their intervals do not overlap",
+        None: "there are no intervals to judge this by",
+    }[leader.estimate.overlaps(second.estimate)]
+    return f"{gap:.4f}{share} better than {second.model}; {verdict}"
+
+
+def _how_parts_agree(agreement: Agreement) -> str:
+    parts = f"{agreement.second_part} against {agreement.first_part}"
+    if not agreement.reversed_pairs:
+        return f"{parts}: no pair of models is ordered the other way round."
+    mover = max(agreement.rows, key=lambda row: abs(row.first_position - row.second_position))
+    return (
+        f"{parts}: {agreement.reversed_pairs} of {agreement.pairs} pairs of models are ordered the "
+        f"other way round, {agreement.clear} of them with intervals apart on both; {mover.model} moves "
+        f"most, from place {mover.first_position} to {mover.second_position}."
+    )

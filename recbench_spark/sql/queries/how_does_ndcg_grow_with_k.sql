@@ -1,0 +1,14 @@
+-- Does the order of the models depend on the cut-off? NDCG at every k with its interval.
+SELECT
+  suite,
+  part,
+  COALESCE(CAST(k AS STRING), 'whole ranking') AS cutoff,
+  position,
+  model,
+  value,
+  ci_low,
+  ci_high,
+  definition
+FROM leaderboard
+WHERE metric = 'ndcg'
+ORDER BY suite, part, definition, k NULLS LAST, position, model

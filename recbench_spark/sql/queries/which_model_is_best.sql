@@ -1,0 +1,18 @@
+-- Which model is best, and does its interval overlap that of the next one?
+SELECT
+  suite,
+  part,
+  position,
+  model,
+  value,
+  ci_low,
+  ci_high,
+  LEAD(model) OVER places AS next_model,
+  ci_low <= LEAD(ci_high) OVER places AS overlaps_next
+FROM leaderboard
+WHERE metric = 'ndcg' AND k = 10
+WINDOW places AS (
+  PARTITION BY suite, split_id, part, definition, estimator
+  ORDER BY position, model
+)
+ORDER BY suite, part, position, model

@@ -1,0 +1,135 @@
+"""Writing a run's results; the row of `runs` comes last and makes them visible."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark import __version__
+from recbench_spark.config import Provenance, digest
+from recbench_spark.evaluation import metrics as metric_rows
+from recbench_spark.evaluation.checks import Check
+from recbench_spark.schemas import CHECKS, METRICS, RANKINGS, RUNS, USER_METRICS
+from recbench_spark.steps.night import Night, model_inputs, run_key
+from recbench_spark.store import Store
+
+
+def of_run(store: Store, run_id: str, part: str) -> DataFrame:
+    """The rankings of one run and part."""
+    return store.read(RANKINGS).where((F.col("run_id") == run_id) & (F.col("part") == part))
+
+
+def _stamped(frame: DataFrame, run_id: str, part: str) -> DataFrame:
+    return frame.withColumn("run_id", F.lit(run_id)).withColumn("part", F.lit(part))
+
+
+def write_rankings(store: Store, rankings: DataFrame, run_id: str, part: str) -> None:
+    """Append to `rankings`."""
+    store.append(_stamped(rankings, run_id, part), RANKINGS)
+
+
+def write_metrics(
+    store: Store,
+    rankings: DataFrame,
+    plan: metric_rows.Plan,
+    run_id: str,
+    part: str,
+    *,
+    n_items: int,
+    per_user: bool,
+) -> None:
+    """Append to `user_metrics` and `metrics`."""
+    if per_user and plan.per_user:
+        store.append(_stamped(metric_rows.user_metrics(rankings, plan), run_id, part), USER_METRICS)
+    rows = metric_rows.all_metrics(rankings, plan, n_items)
+    store.append(_stamped(rows, run_id, part), METRICS)
+
+
+def write_checks(store: Store, run_id: str, found: Sequence[Check]) -> None:
+    """Append to `checks`."""
+    rows = [
+        (
+            run_id,
+            c.check,
+            c.severity if not c.passed else "info",
+            float(c.observed),
+            c.threshold,
+            c.passed,
+            c.detail,
+        )
+        for c in found
+    ]
+    if rows:
+        store.append(store.spark.createDataFrame(rows, CHECKS.schema), CHECKS)
+
+
+def publish(night: Night, model: Any, run_id: str, started: datetime, attempt: int) -> None:
+    """The row of `runs`: from here on the run is visible."""
+    now = datetime.now(UTC)
+    benchmark, provenance = night.benchmark, model.provenance
+    settings = json.dumps(
+        {"model": model.model_dump(), "split": benchmark.split.model_dump(),
+         "evaluation": benchmark.evaluation.model_dump(), "dataset": benchmark.dataset.model_dump()},
+        default=str,
+    )  # fmt: skip
+    row = {
+        "run_id": run_id,
+        "run_key": run_key(night, model),
+        "attempt": attempt,
+        "suite": benchmark.name,
+        "logical_date": night.logical_date,
+        "model": model.name,
+        "model_kind": model.kind,
+        "model_version": model.version,
+        "dataset": benchmark.dataset.name,
+        "split": benchmark.split.describe(),
+        "split_id": night.split_id,
+        "config_json": settings,
+        "config_hash": digest(settings),
+        "inputs_json": json.dumps({**night.inputs, **model_inputs(night.spark, model)}),
+        "code_version": __version__,
+        **_provenance(model, provenance, benchmark.ran_by),
+        "status": "succeeded",
+        "started_at": started,
+        "finished_at": now,
+        "n_users": night.store.read(RANKINGS).where(F.col("run_id") == run_id).count(),
+        "seconds": (now - started).total_seconds(),
+        "error": None,
+    }
+    night.store.append(night.spark.createDataFrame([row], RUNS.schema), RUNS)
+
+
+def _provenance(model: Any, provenance: Provenance, ran_by: str | None) -> dict[str, Any]:
+    return {
+        "source": provenance.source,
+        "ran_by": provenance.ran_by or ran_by or os.environ.get("USER", "unknown"),
+        "source_year": provenance.year,
+        "search_space": json.dumps(provenance.search_space) if provenance.search_space else None,
+        "budget": provenance.budget,
+        "at_grid_edge": grid_edges(model, provenance),
+    }
+
+
+def grid_edges(model: Any, provenance: Provenance) -> list[str]:
+    """Settings whose value is the smallest or largest one searched: the grid may be too small."""
+    return [
+        name
+        for name, grid in provenance.search_space.items()
+        if len(grid) > 1 and getattr(model, name, None) in (min(grid), max(grid))
+    ]
+
+
+def write_published(night: Night, model: Any, run_id: str) -> None:
+    """Figures from a publication as rows of `metrics`: `ndcg@10: 0.31`, `rmse: 0.77`."""
+    rows = []
+    for name, value in model.figures.items():
+        metric, _, k = name.partition("@")
+        rows.append((run_id, "test", metric, "as published", int(k) if k else None, "holdout",
+                     None, None, float(value), None, None, None, 0))  # fmt: skip
+    night.store.append(night.spark.createDataFrame(rows, METRICS.schema), METRICS)

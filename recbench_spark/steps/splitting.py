@@ -1,0 +1,116 @@
+"""From a log to a split: `splits`, `items`, `user_blocks`, `propensities`, `manifests`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from recbench_spark import schemas
+from recbench_spark.config import Benchmark, Slice, digest
+from recbench_spark.data import worlds
+from recbench_spark.data.identity import identity
+from recbench_spark.data.readers import read_log, read_table
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.evaluation.user_blocks import Labels, user_blocks
+from recbench_spark.journal import Journal
+from recbench_spark.protocol.catalogue import catalogue, is_numeric
+from recbench_spark.protocol.manifests import manifest
+from recbench_spark.protocol.splits import labelled, without_duplicates
+from recbench_spark.schemas import ITEMS, MANIFESTS, PROPENSITIES, SPLITS, USER_BLOCKS
+from recbench_spark.store import Store
+
+HELD_OUT_PARTS = ("valid", "test", "open_loop")
+
+
+def split_identity(spark: SparkSession, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
+    """The name of a split, a hash of all it is made from, and the identity of the log."""
+    dataset = benchmark.dataset
+    inputs = {} if dataset.reader == "world" else {"log": identity(spark, str(dataset.path))}
+    for cut in benchmark.evaluation.slices:
+        if cut.path:
+            inputs[f"slice {cut.key}"] = identity(spark, cut.path)
+    settings = dataset.model_dump(exclude={"name", "path"})
+    slices = [cut.model_dump() for cut in benchmark.evaluation.slices]
+    return digest(settings, inputs, benchmark.split.model_dump(), slices), inputs
+
+
+def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Journal) -> None:
+    """Log to `splits`, `items`, `user_blocks`, `propensities`, and at last `manifests`.
+
+    A split whose manifest stands is complete and is not made again.
+    """
+    if store.has(MANIFESTS, "split_id", split_id):
+        journal.say(f"split {split_id}: made before")
+        return
+    split = benchmark.split
+    with journal.stage("splits", f"split {split_id}: {split.describe()}", split_id=split_id) as counts:
+        log = read_log(store.spark, benchmark.dataset).cache()
+        counts["rows"] = log.count()
+        if not counts["rows"]:
+            raise DataError(f"dataset {benchmark.dataset.name} has no rows", "check dataset.path")
+        unique = without_duplicates(log, benchmark.dataset.duplicates)
+        _append_split(store, SPLITS, labelled(unique, split), split_id)
+        log.unpersist()
+    splits = of_split(store, SPLITS, split_id)
+    _write_blocks(store, benchmark, splits, split_id, journal)
+    with journal.stage("manifests", "audit the split", split_id=split_id):
+        facts = manifest(splits, counts["rows"], split.model_dump_json())
+        _append_split(store, MANIFESTS, facts, split_id)
+
+
+def _write_blocks(
+    store: Store, benchmark: Benchmark, splits: DataFrame, split_id: str, journal: Journal
+) -> None:
+    with journal.stage("items", "catalogue of items", split_id=split_id):
+        items = catalogue(splits, is_numeric(splits.select("item_id").distinct()))
+        _append_split(store, ITEMS, items, split_id)
+        _append_propensities(store, benchmark, split_id)
+    with journal.stage("user_blocks", "blocks of users", split_id=split_id):
+        items = of_split(store, ITEMS, split_id)
+        joined, labels = with_labels(store.spark, splits, benchmark.evaluation.slices)
+        blocks = user_blocks(joined, items, HELD_OUT_PARTS, labels)
+        _append_split(store, USER_BLOCKS, blocks, split_id)
+
+
+def _append_split(store: Store, table: schemas.Table, frame: DataFrame, split_id: str) -> None:
+    store.append(frame.withColumn("split_id", F.lit(split_id)), table, once=split_id)
+
+
+def _append_propensities(store: Store, benchmark: Benchmark, split_id: str) -> None:
+    if benchmark.dataset.reader == "world":
+        known = worlds.true_propensities(store.spark, benchmark.dataset.world)
+        _append_split(store, PROPENSITIES, known.withColumn("method", F.lit("true")), split_id)
+
+
+def of_split(store: Store, table: schemas.Table, split_id: str) -> DataFrame:
+    """The rows of one split."""
+    return store.read(table).where(F.col("split_id") == split_id)
+
+
+def with_labels(
+    spark: SparkSession, splits: DataFrame, slices: Sequence[Slice]
+) -> tuple[DataFrame, Labels]:
+    """The log with a column for each slice, and the labels to take from it."""
+    labels: Labels = {}
+    for cut in slices:
+        column = f"_slice_{cut.key}"
+        if cut.of == "popularity":
+            labels[cut.key] = F.col("popularity")
+        elif cut.of == "cold_user":
+            labels[cut.key] = None
+        elif cut.of == "log":
+            labels[cut.key] = F.col("attributes")[cut.column or cut.key]
+        else:
+            splits = splits.join(_attribute(spark, cut, column), f"{cut.of[:-1]}_id", "left")
+            labels[cut.key] = F.col(column)
+    return splits, labels
+
+
+def _attribute(spark: SparkSession, cut: Slice, column: str) -> DataFrame:
+    if not cut.path:
+        raise ConfigError(f"slice {cut.key}: of '{cut.of}' needs 'path'", "a table with the ids")
+    name, wanted = f"{cut.of[:-1]}_id", cut.column or cut.key
+    table = read_table(spark, cut.path, [name, wanted], f"slice {cut.key}")
+    return table.select(F.col(name).cast("string"), F.col(wanted).cast("string").alias(column))

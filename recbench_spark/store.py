@@ -1,0 +1,229 @@
+"""The warehouse: Delta tables under a directory, or in a `catalog.schema`.
+
+Results are appended under a fresh `run_id` and become visible when the row of `runs`, written last,
+says succeeded: a killed run leaves nothing that the views show. Intermediates are named by the hash
+of what they are made from and appended once per name (Delta's transaction identifiers), so two
+nights at once cannot double them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from pathlib import Path
+from typing import TypeVar
+
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from recbench_spark import schemas
+from recbench_spark.errors import StoreError
+from recbench_spark.schemas import SCHEMA_VERSION, TABLES, Table, conform
+
+CONFLICTS = (
+    ConcurrentAppendException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+"""Delta's Python classes are siblings, not subclasses of one another."""
+
+VERSION_PROPERTY = "recbench.schema_version"
+ATTEMPTS = 6
+T = TypeVar("T")
+
+
+class Store:
+    """Tables by name under one root; the only place that writes."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self.spark = spark
+        self.in_catalog = is_catalog_schema(root)
+        self.root = root if self.in_catalog or "://" in root else str(Path(root).resolve())
+        self._known: set[str] = set()
+        if self.folder is not None:
+            _check_writable(self.folder)
+        self._check_version()
+
+    @property
+    def folder(self) -> Path | None:
+        """The root as a local folder; None where it is remote or a catalog."""
+        return None if self.in_catalog or "://" in self.root else Path(self.root)
+
+    def location(self, name: str) -> str:
+        """The directory of a table, or its name in the catalog."""
+        return f"{self.root}.{name}" if self.in_catalog else f"{self.root}/{name}"
+
+    def identifier(self, name: str) -> str:
+        """The table as it stands in SQL."""
+        return self.location(name) if self.in_catalog else f"delta.`{self.location(name)}`"
+
+    def exists(self, name: str) -> bool:
+        """Whether the table has been created."""
+        if name not in self._known:
+            found = (
+                self.spark.catalog.tableExists(self.location(name))
+                if self.in_catalog
+                else DeltaTable.isDeltaTable(self.spark, self.location(name))
+            )
+            if found:
+                self._known.add(name)
+        return name in self._known
+
+    def create(self, *tables: Table) -> None:
+        """Create those tables that do not exist yet, with comments, layout and constraints."""
+        missing = [table for table in tables if not self.exists(table.name)]
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            list(pool.map(self._create, missing))
+
+    def _create(self, table: Table) -> None:
+        builder = DeltaTable.createIfNotExists(self.spark).comment(table.comment)
+        name = self.location(table.name)
+        builder = builder.tableName(name) if self.in_catalog else builder.location(name)
+        builder = builder.addColumns(table.schema).property(VERSION_PROPERTY, str(SCHEMA_VERSION))
+        for constraint, condition in table.constraints.items():
+            builder = builder.property(f"delta.constraints.{constraint}", condition)
+        if table.partition_by:
+            builder = builder.partitionedBy(*table.partition_by)
+        if table.cluster_by:
+            builder = builder.clusterBy(*table.cluster_by)
+        self._retried(f"create {table.name}", builder.execute)
+        self._known.add(table.name)
+
+    def read(self, table: Table) -> DataFrame:
+        """All rows of a table, visible or not; an empty frame where it does not exist yet."""
+        if not self.exists(table.name):
+            return self.spark.createDataFrame([], table.schema)
+        if self.in_catalog:
+            return self.spark.read.table(self.location(table.name))
+        return self.spark.read.format("delta").load(self.location(table.name))
+
+    def visible(self, table: Table) -> DataFrame:
+        """Rows of a result table whose run has succeeded."""
+        succeeded = self.read(schemas.RUNS).where("status = 'succeeded'").select("run_id")
+        return self.read(table).join(F.broadcast(succeeded), "run_id", "left_semi")
+
+    def append(self, frame: DataFrame, table: Table, once: str = "") -> None:
+        """Append rows; with `once`, a second append under the same name does nothing.
+
+        Blind appends never conflict with one another; a conflict with a table's creation or with
+        another writer of the same `once` is tried again, when Delta then skips what is there.
+        """
+        self.create(table)
+        writer = conform(frame, table).write.format("delta").mode("append")
+        if once:
+            # A name of its own for each write: Delta skips a version that is not above the last.
+            writer = writer.option("txnAppId", f"{table.name}/{once}").option("txnVersion", "1")
+        name = self.location(table.name)
+        save = writer.saveAsTable if self.in_catalog else writer.save
+        self._retried(f"write {table.name}", lambda: save(name))
+
+    def has(self, table: Table, column: str, value: str) -> bool:
+        """Whether any row carries this value."""
+        return not self.read(table).where(F.col(column) == value).limit(1).isEmpty()
+
+    def delete_orphans(self, older_than: str) -> None:
+        """Delete rows of runs that never succeeded and started before a run id's time stamp."""
+        known = self.read(schemas.RUNS).where("status = 'succeeded'").select("run_id")
+        for name in schemas.RESULT_TABLES:
+            rows = self.read(TABLES[name]).select("run_id").distinct()
+            lost = rows.join(F.broadcast(known), "run_id", "left_anti").where(F.col("run_id") < older_than)
+            run_ids = [row.run_id for row in lost.collect()]
+            if run_ids:
+                self._delete(name, run_ids)
+
+    def _delete(self, name: str, run_ids: list[str]) -> None:
+        table = (
+            DeltaTable.forName(self.spark, self.location(name))
+            if self.in_catalog
+            else DeltaTable.forPath(self.spark, self.location(name))
+        )
+        self._retried(f"clean {name}", lambda: table.delete(F.col("run_id").isin(run_ids)))
+
+    def install_views(self) -> list[str]:
+        """Register tables and the SQL files as views of this session; returns the views' names."""
+        for table in TABLES.values():
+            self.read(table).createOrReplaceTempView(table.name)
+        files = view_files()
+        for name, text in files.items():
+            self.spark.sql(text).createOrReplaceTempView(name)
+        return list(files)
+
+    def _check_version(self) -> None:
+        if not self.exists("runs"):
+            return
+        detail = self.spark.sql(f"DESCRIBE DETAIL {self.identifier('runs')}").select("properties").first()
+        found = (detail.properties if detail else {}).get(VERSION_PROPERTY, "none")
+        if found != str(SCHEMA_VERSION):
+            raise StoreError(
+                f"warehouse {self.root} has schema version {found}, this code writes {SCHEMA_VERSION}",
+                "use another --warehouse, or the version of recbench-spark that made this one",
+            )
+
+    def _retried(self, what: str, action: Callable[[], T]) -> T:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return action()
+            except CONFLICTS as error:
+                if attempt == ATTEMPTS:
+                    raise StoreError(f"cannot {what}: {_first_line(error)}", "run again") from None
+                # Jitter without a random number: two processes differ in their ids.
+                time.sleep(0.2 * 2**attempt * (1 + os.getpid() % 97 / 97))
+        raise AssertionError("unreachable")
+
+
+def is_catalog_schema(root: str) -> bool:
+    """`catalog.schema` (two names and a dot, no such directory) rather than a directory."""
+    return bool(re.fullmatch(r"[A-Za-z_]\w*\.[A-Za-z_]\w*", root)) and not Path(root).exists()
+
+
+def view_files() -> dict[str, str]:
+    """The SQL of each view, those that others need first."""
+    folder = resources.files("recbench_spark") / "sql"
+    texts = {Path(f.name).stem: f.read_text() for f in folder.iterdir() if f.name.endswith(".sql")}
+    needed = {name for text in texts.values() for name in re.findall(r"-- needs: (\w+)", text)}
+    return {name: texts[name] for name in sorted(texts, key=lambda name: (name not in needed, name))}
+
+
+def query_files() -> dict[str, str]:
+    """The SQL of the ready-made questions, by name."""
+    folder = resources.files("recbench_spark") / "sql" / "queries"
+    return {Path(f.name).stem: f.read_text() for f in sorted(folder.iterdir(), key=lambda f: f.name)}
+
+
+def _check_writable(root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot create warehouse {root}: {error.strerror}") from None
+    if not os.access(root, os.W_OK | os.X_OK):
+        raise StoreError(f"no permission to write to warehouse {root}", "choose another --warehouse")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def explain(error: PySparkException | Exception) -> str:
+    """The last cause of an error from Spark in one line, without the Java stack trace."""
+    if isinstance(error, AnalysisException):
+        return _first_line(error)
+    text = str(error)
+    python = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception): .+)$", text, flags=re.MULTILINE)
+    causes = re.findall(r"^(?:Caused by)?: (?:\w+\.)*(\w+: .+)$", text, flags=re.MULTILINE)
+    found = (causes or python or [_first_line(error)])[-1]
+    return str(found).strip()[:500]

@@ -1,0 +1,72 @@
+"""One Spark session for the whole run, made when the first test asks for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+SETTINGS = {
+    # Two tasks at once show what depends on partitioning; CI has two cores.
+    "spark.master": "local[2]",
+    # Hundreds of rows: every further partition is only overhead.
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    # A Delta snapshot is rebuilt in this many tasks (default 50), and few logs are kept in memory.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.databricks.delta.deltaLog.cacheSize": "3",
+    # Nobody looks at the page or the bar.
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # A test run is over before the optimising compiler pays off.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # Enough for the tests, and small enough to run beside other work.
+    "spark.driver.memory": "2g",
+    # Delta Lake, as in conf/spark/local.conf.
+    "spark.jars.packages": "io.delta:delta-spark_4.2_2.13:4.4.0",
+    # Older twins of Spark's own jars, as in conf/spark/local.conf.
+    "spark.jars.excludes": "org.apache.hadoop:*,org.apache.parquet:*,com.fasterxml.jackson.*:*,"
+    "org.apache.logging.log4j:*,org.slf4j:*",
+    # Delta's SQL commands and its catalog.
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Small batches, so that tests with a few hundred users still cross batch borders.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
+    # The same times on every machine.
+    "spark.sql.session.timeZone": "UTC",
+    # Expected failures of Python workers would fill the output with Java stack traces.
+    "spark.log.level": "FATAL",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    """The shared session, from a properties file written before the JVM starts."""
+    folder = tmp_path_factory.mktemp("spark")
+    # Tables by name live in this run's folder, not in the repository.
+    settings = {**SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    properties = folder / "tests.conf"
+    properties.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {properties} pyspark-shell"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Workers must find the package wherever pytest was started.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    from recbench_spark.session import get_session
+
+    session = get_session("recbench-spark tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real data beside the project; tests that need it are skipped where it is absent."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("no real data at ../shared/data")
+    return folder

@@ -1,0 +1,160 @@
+"""Value metrics: by hand, against scikit-learn and against loops over pairs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from sklearn.metrics import log_loss, mean_absolute_error, mean_squared_error, roc_auc_score
+
+from recbench_spark.errors import DataError
+from recbench_spark.kernels import values
+from recbench_spark.kernels.resampling import exact_sums, from_sums
+
+PAIRS = st.lists(st.tuples(st.sampled_from([0.1, 0.3, 0.5, 0.9]), st.integers(0, 1)), max_size=14)
+
+
+def one_user(p: Any, y: Any) -> Any:
+    p, y = np.asarray(p, dtype=float), np.asarray(y, dtype=float)
+    return values.user_sums(np.array([0, len(p)]), p, y)[0]
+
+
+def arrays(pairs: list[tuple[float, int]]) -> tuple[Any, Any]:
+    return np.array([p for p, _ in pairs]), np.array([float(y) for _, y in pairs])
+
+
+def test_o6_by_hand() -> None:
+    p, y = np.array([0.1, 0.9, 0.2, 0.3]), np.array([1.0, 0.0, 1.0, 1.0])
+    found = values.from_totals(one_user(p, y))
+    assert found["mae"] == pytest.approx(0.825) and found["rmse"] == pytest.approx(0.6875**0.5)
+    assert found["pe"] == pytest.approx(1.5 / 3 - 1)
+    assert found["nmse"] == pytest.approx(0.6875 / (3 / 16))
+    assert values.auc(values.pair_counts(p, y)) == 0.0
+
+
+def test_o6_gauc_by_hand() -> None:
+    """Lengths 2, 3, 5; positives at ranks {1}, {1, 3}, {1, 2, 6 - 0}: rank sums 1, 4 and 9."""
+    y = np.array([1, 0, 1, 0, 1, 1, 0, 1, 0, 1], dtype=float)
+    assert sum(rank for rank, hit in enumerate(y[5:], start=1) if hit) == 9
+    offsets, p = np.array([0, 2, 5, 10]), -np.array([1, 2, 1, 2, 3, 1, 2, 3, 4, 5.0])
+    found, positives = values.user_aucs(offsets, p, y)
+    assert found.tolist() == [1.0, 0.5, 0.5] and positives.tolist() == [1, 2, 3]
+    parts = values.gauc_parts(offsets, p, y)
+    assert values.gauc(from_sums(exact_sums(parts))) == pytest.approx(3.5 / 6)
+
+
+def test_scikit_learn_agrees() -> None:
+    rng = np.random.default_rng(0)
+    p, y = rng.random(500), (rng.random(500) < 0.3).astype(float)
+    found = values.from_totals(one_user(p, y))
+    assert found["mse"] == pytest.approx(mean_squared_error(y, p), rel=1e-11)
+    assert found["mae"] == pytest.approx(mean_absolute_error(y, p), rel=1e-11)
+    assert found["logloss"] == pytest.approx(log_loss(y, p), rel=1e-11)
+    base = log_loss(y, np.full(500, y.mean()))
+    assert found["rig"] == pytest.approx(1 - log_loss(y, p) / base, rel=1e-10)
+    counts = values.pair_counts(p, y)
+    assert values.auc(counts) == pytest.approx(roc_auc_score(y, p), rel=1e-14)
+    for high in (0.05, 0.2, 1.0):
+        standard = roc_auc_score(y, p, max_fpr=high)
+        # scikit-learn maps the area linearly so that chance gives 1/2 (McClish 1989).
+        chance = high / 2
+        area = chance + (2 * standard - 1) * (1 - chance) if high < 1 else standard
+        assert values.partial_auc(p, y, 0.0, high) == pytest.approx(area, rel=1e-11)
+    halves = [values.partial_auc(p, y, a, b) * (b - a) for a, b in [(0, 0.37), (0.37, 1)]]
+    assert sum(halves) == pytest.approx(values.auc(counts), rel=1e-12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(PAIRS, min_size=1, max_size=4))
+def test_user_aucs_equal_a_loop_over_pairs(users: list[Any]) -> None:
+    offsets = np.cumsum([0, *map(len, users)])
+    found, positives = values.user_aucs(offsets, *arrays([row for user in users for row in user]))
+    assert positives.tolist() == [sum(y for _, y in user) for user in users]
+    np.testing.assert_allclose(found, [loop_auc(user) for user in users], rtol=1e-15)
+
+
+def loop_auc(pairs: list[Any]) -> float:
+    twice = [2 * (a > b) + (a == b) for a, y in pairs if y for b, z in pairs if not z]
+    return float(Fraction(sum(twice), 2 * len(twice))) if twice else math.nan
+
+
+@settings(max_examples=200, deadline=None)
+@given(PAIRS, st.lists(st.sampled_from([0.1, 0.3, 0.5]), max_size=3))
+def test_partitioned_counts_equal_those_of_the_whole(pairs: list[Any], cuts: list[float]) -> None:
+    edges = [-math.inf, *sorted(cuts), math.inf]
+    chunks = [[(p, y) for p, y in pairs if low < p <= high] for low, high in itertools.pairwise(edges)]
+    whole = values.pair_counts(*arrays(pairs))
+    assert values.combine([values.pair_counts(*arrays(chunk)) for chunk in chunks]) == whole
+    np.testing.assert_equal(values.auc(whole), loop_auc(pairs))
+
+
+def test_auc_error_equals_the_variance_of_placements() -> None:
+    rng = np.random.default_rng(1)
+    p, y = rng.integers(0, 20, 80).astype(float), (rng.random(80) < 0.4).astype(float)
+    wins = (p[y == 1][:, None] > p[y == 0]) + 0.5 * (p[y == 1][:, None] == p[y == 0])
+    m, n = wins.shape
+    variance = wins.mean(axis=1).var(ddof=1) / m + wins.mean(axis=0).var(ddof=1) / n
+    assert values.auc_error(values.pair_counts(p, y)) == pytest.approx(variance**0.5, rel=1e-12)
+
+
+def test_pair_counts_do_not_overflow() -> None:
+    """Four million rows: the squares alone need 64 bits, their sum more."""
+    n = 1 << 21
+    p, y = np.repeat([1.0, 0.0], n), np.repeat([1.0, 0.0], n)
+    counts = values.pair_counts(p, y)
+    assert counts.squares_x == n * (2 * n) ** 2 == counts.squares_z
+    assert values.auc(values.combine([counts] * 1)) == 1.0
+
+
+def test_constant_predictions_give_one_half() -> None:
+    assert values.auc(values.pair_counts(np.ones(9), np.arange(9.0) % 2)) == 0.5
+
+
+@given(PAIRS, st.randoms())
+def test_order_of_rows_changes_no_bit(pairs: list[Any], random: Any) -> None:
+    shuffled = random.sample(pairs, len(pairs))
+    assert one_user(*arrays(pairs)).tobytes() == one_user(*arrays(shuffled)).tobytes()
+
+
+def test_sums_of_users_are_separate() -> None:
+    p, y = np.array([0.5, 0.25, 1.0]), np.array([1.0, 0.0, 3.0])
+    found = values.user_sums(np.array([0, 2, 2, 3]), p, y)
+    np.testing.assert_allclose(found[:, 3], [0.25 + 0.0625, 0, 4])
+    assert found[:, 0].tolist() == [2, 0, 1] and found[:, 6].tolist() == [0, 0, 1]
+    np.testing.assert_allclose(found[0, 5], -math.log(0.5) - math.log(0.75))
+
+
+def test_probabilities_of_zero_and_one_are_clipped() -> None:
+    assert values.from_totals(one_user([0.0], [1]))["logloss"] == pytest.approx(-math.log(1e-15))
+    assert values.from_totals(one_user([1.0, 1.0], [1, 0]))["logloss"] == pytest.approx(
+        -math.log(1e-15) / 2, rel=1e-2
+    )
+
+
+def test_undefined_values_are_nan_with_a_reason() -> None:
+    ratings = one_user([3.5, 4.0], [4, 5])
+    found = values.from_totals(ratings)
+    assert math.isnan(found["logloss"]) and found["rmse"] == pytest.approx((1.25 / 2) ** 0.5)
+    assert "2 rows have an outcome outside {0, 1}" in values.reasons(ratings)["logloss"]
+    assert set(values.reasons(one_user([0.5], [0]))) == {"nmse", "pe", "rig"}
+    assert values.reasons(one_user([0.5], [1]))["rig"] == "the outcomes do not vary"
+    assert values.reasons(one_user([], []))["mse"] == "no rows"
+
+
+def test_totals_may_have_any_shape() -> None:
+    """As a bootstrap does: one row of totals a replicate."""
+    totals = np.stack([one_user([0.2, 0.6], [0, 1]), one_user([0.1, 0.1], [0, 1])])
+    np.testing.assert_allclose(values.from_totals(totals)["mse"], [(0.04 + 0.16) / 2, 0.82 / 2])
+
+
+def test_wrong_rows_are_refused() -> None:
+    with pytest.raises(DataError, match="1 of 2 predictions are NaN"):
+        one_user([0.5, math.nan], [1, 0])
+    with pytest.raises(DataError, match="outcomes of 0 and 1"):
+        values.pair_counts(np.array([0.5]), np.array([3.0]))

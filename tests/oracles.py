@@ -1,0 +1,233 @@
+"""Slow and obvious versions of the kernels: one user, one list, one loop at a time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from recbench_spark.definitions import Definition
+from recbench_spark.kernels.ranking import Rankings
+
+Scores = Mapping[int, float]
+Grades = Mapping[int, float]
+
+
+def rankings_of(users: Sequence[tuple[Scores, Grades]]) -> Rankings:
+    """`Rankings` of users given as (score of each candidate, grade of each truth item)."""
+    rows = [(grade, *_counts(scores, item)) for scores, truth in users for item, grade in truth.items()]
+    grade, above, tied, before = (np.array(column) for column in zip(*rows, strict=True))
+    offsets = np.cumsum([0, *(len(truth) for _, truth in users)])
+    length = np.array([len(scores) for scores, _ in users])
+    return Rankings(offsets, grade.astype(float), above, tied, before, length)
+
+
+def _counts(scores: Scores, item: int) -> tuple[int, int, int]:
+    if item not in scores:
+        return -1, 0, 0
+    above = sum(s > scores[item] for s in scores.values())
+    tied = [other for other, s in scores.items() if s == scores[item] and other != item]
+    return above, len(tied), sum(other < item for other in tied)
+
+
+def orders(scores: Scores) -> Iterator[tuple[int, ...]]:
+    """Every order of the candidates that agrees with the scores; the first has ties by id."""
+    levels = sorted(set(scores.values()), reverse=True)
+    groups = [sorted(item for item in scores if scores[item] == level) for level in levels]
+    for parts in itertools.product(*(itertools.permutations(group) for group in groups)):
+        yield tuple(itertools.chain(*parts))
+
+
+def value(name: str, scores: Scores, truth: Grades, k: int | None, d: Definition) -> float:
+    """A metric of one user, NaN where the user is left out of the average."""
+    users = d.users if name != "ndcg" or d.ndcg_users == "same" else d.ndcg_users
+    averaged = {"truth": truth, "output": scores, "both": truth and scores}[users]
+    worst = 1.0 if name == "percentile_rank" else 0.0
+    if not averaged:
+        return math.nan
+    if not relevant_items(truth, d):
+        return math.nan if d.empty_users == "leave_out" else worst
+    if not scores:
+        return worst
+    return _over_ties(name, scores, truth, k, d)
+
+
+def _over_ties(name: str, scores: Scores, truth: Grades, k: int | None, d: Definition) -> float:
+    if name == "auc":
+        return _auc(scores, truth, d)
+    if name == "map" and d.ap == "precision_at_hits" and d.ap_ties == "last_rank":
+        return _ap_last_rank(scores, truth, None if d.map_cut == "uncut" else k, d)
+    values = [METRICS[name](order, truth, k, d) for order in orders(scores)]
+    if d.ties == "id":
+        one = values[0]
+    elif d.ties == "expected":
+        one = math.fsum(values) / len(values)
+    else:
+        best = (d.ties == "optimistic") == (name != "percentile_rank")
+        one = max(values) if best else min(values)
+    return max(one, 0.0) if name == "ndcg" and d.negative_grades == "zero_floor" else one
+
+
+def relevant_items(truth: Grades, d: Definition) -> set[int]:
+    return {i for i, r in truth.items() if (r > 0 if d.threshold is None else r >= d.threshold)}
+
+
+Order = Sequence[int]
+
+
+def _hits(order: Order, truth: Grades, k: int | None, d: Definition) -> int:
+    return len(set(order[:k]) & relevant_items(truth, d))
+
+
+def _cut(order: Order, k: int | None) -> int:
+    return len(order) if k is None else k
+
+
+def _hit(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
+    hits = _hits(order, truth, k, d)
+    return float(hits if d.hit == "count" else hits > 0)
+
+
+def _precision_length(order: Order, truth: Grades, k: int | None, d: Definition) -> int:
+    limits = {"list": len(order), "min_k_relevant": len(relevant_items(truth, d))}
+    return min(_cut(order, k), limits.get(d.precision_by, 10**9))
+
+
+def _recall_length(order: Order, truth: Grades, k: int | None, d: Definition) -> int:
+    relevant = len(relevant_items(truth, d))
+    return relevant if k is None or d.recall_by == "relevant" else min(k, relevant)
+
+
+def _precision(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
+    return _hits(order, truth, k, d) / _precision_length(order, truth, k, d)
+
+
+def _recall(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
+    return _hits(order, truth, k, d) / _recall_length(order, truth, k, d)
+
+
+def _f1(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
+    p, r = _precision(order, truth, k, d), _recall(order, truth, k, d)
+    return 2 * p * r / (p + r) if p + r else 0.0
+
+
+def _map(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
+    k = None if d.map_cut == "uncut" else k
+    relevant = relevant_items(truth, d)
+    if d.ap == "mean_precision":
+        n = _cut(order, k)
+        return sum(len(set(order[:i]) & relevant) / i for i in range(1, n + 1)) / n
+    total = sum(
+        len(set(order[:rank]) & relevant) / rank
+        for rank, item in enumerate(order[:k], start=1)
+        if item in relevant
+    )
+    return total / _ap_length(len(order), len(relevant), k, d)
+
+
+def _ap_length(length: int, relevant: int, k: int | None, d: Definition) -> int:
+    at_most = relevant if k is None else min(k, relevant)
+    return {
+        "min_k_relevant": at_most,
+        "relevant": relevant,
+        "k": length if k is None else k,
+        "min_relevant_list": min(at_most, length),
+    }[d.ap_by]
+
+
+def _ap_last_rank(scores: Scores, truth: Grades, k: int | None, d: Definition) -> float:
+    relevant = relevant_items(truth, d)
+    total = 0.0
+    for item in relevant & set(scores):
+        reach = {other for other, s in scores.items() if s >= scores[item]}
+        if k is None or len(reach) <= k:
+            total += len(reach & relevant) / len(reach)
+    return total / _ap_length(len(scores), len(relevant), k, d)
+
+
+def _mrr(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
+    k = None if d.mrr_cut == "uncut" else k
+    ranks = [r for r, i in enumerate(order[:k], start=1) if i in relevant_items(truth, d)]
+    return 1 / ranks[0] if ranks else 0.0
+
+
+def _gain(grade: float, d: Definition) -> float:
+    if d.gain == "binary":
+        return float(grade > 0 if d.threshold is None else grade >= d.threshold)
+    grade = max(grade, 0.0) if d.negative_grades == "clip" else grade
+    return grade if d.gain == "linear" else 2**grade - 1
+
+
+def _discount(rank: int, d: Definition) -> float:
+    return {
+        "log2": 1 / math.log2(rank + 1),
+        "log2_max2": 1 / math.log2(max(rank, 2)),
+        "ln": 1 / math.log(rank + 1),
+    }[d.discount]
+
+
+def _best_dcg(gains: Sequence[float], k: int | None, length: int, d: Definition) -> float:
+    """Best DCG of any order; negative gains count only where they have to be shown."""
+    shown = length if d.candidates == "rated" else 0
+    return max(
+        sum(g * _discount(rank, d) for rank, g in enumerate(order[:k], start=1) if g > 0 or rank <= shown)
+        for order in itertools.permutations(gains)
+    )
+
+
+def _ndcg(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
+    gains = {item: _gain(grade, d) for item, grade in truth.items()}
+    dcg = sum(gains.get(item, 0.0) * _discount(rank, d) for rank, item in enumerate(order[:k], start=1))
+    ideal = _best_dcg(list(gains.values()), k, len(order), d)
+    if d.ideal == "k":
+        ones = sum(_discount(rank, d) for rank in range(1, _cut(order, k) + 1))
+        ideal = max(0.0, *gains.values(), 0.0) * ones
+    elif d.ideal == "relevant":
+        ideal = _best_dcg(list(gains.values()), None, len(order), d)
+    if d.negative_grades != "worst":
+        return dcg / ideal if ideal > 0 else math.nan
+    worst = -_best_dcg([-g for g in gains.values()], k, len(order), d)
+    if math.isclose(ideal, worst, abs_tol=1e-12):
+        return 1.0 if ideal > 0 else math.nan
+    return (dcg - worst) / (ideal - worst)
+
+
+def _auc(scores: Scores, truth: Grades, d: Definition) -> float:
+    relevant = relevant_items(truth, d)
+    negatives = [s for i, s in scores.items() if i not in relevant]
+    tie = 0.5 if d.auc_ties == "half" else 0.0
+    wins = [(s > n) + tie * (s == n) for s in map(scores.get, relevant) if s is not None for n in negatives]
+    return math.fsum(wins) / (len(negatives) * len(relevant)) if negatives else math.nan
+
+
+def _r_precision(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
+    r = len(relevant_items(truth, d))
+    return _hits(order, truth, r, d) / r
+
+
+def _rbp(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
+    p, relevant = d.persistence, relevant_items(truth, d)
+    return (1 - p) * sum(p**j for j, item in enumerate(order[:k]) if item in relevant)
+
+
+def _percentile_rank(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
+    last = max(len(order) - 1, 1)
+    places = {item: j / last for j, item in enumerate(order)}
+    relevant = relevant_items(truth, d)
+    return sum(places.get(item, 1.0) for item in relevant) / len(relevant)
+
+
+METRICS: dict[str, Callable[[Order, Grades, int | None, Definition], float]] = {
+    "hit": _hit,
+    "precision": _precision,
+    "recall": _recall,
+    "f1": _f1,
+    "map": _map,
+    "mrr": _mrr,
+    "ndcg": _ndcg,
+    "r_precision": _r_precision,
+    "rbp": _rbp,
+    "percentile_rank": _percentile_rank,
+}

@@ -1,0 +1,382 @@
+"""Readers: every format on files the tests write themselves, every bad input, real data where present."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from pathlib import Path
+
+import pytest
+
+from recbench_spark.config import Dataset, World
+from recbench_spark.data.readers import id_order, read_log, read_table
+from recbench_spark.errors import ConfigError, DataError, SchemaError
+from recbench_spark.schemas import INTERACTIONS
+
+pytestmark = pytest.mark.spark
+
+SECOND = 1_000_000
+
+
+def write(path: Path, text: str) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text)
+    return str(path)
+
+
+def dataset(reader: str, path: str | Path, **keys: object) -> Dataset:
+    return Dataset(name="d", reader=reader, path=str(path), **keys)
+
+
+def rows(frame) -> list[tuple]:
+    return sorted(tuple(row) for row in frame.collect())
+
+
+def log(user: str, item: str, rating: float = 1.0, time=None, part=None, attributes=None) -> tuple:
+    return (user, item, rating, time, part, attributes)
+
+
+# --- logs that can be read ---
+
+
+def test_world_through_the_registry(spark):
+    world = World(users=50, items=100, interactions=1000, open_loop=100, periods=1)
+    frame = read_log(spark, Dataset(name="w", reader="world", world=world))
+    assert frame.columns == INTERACTIONS.names
+    assert id_order([frame]) == "bytes"
+    assert frame.where("part = 'open_loop'").count() == 100
+
+
+@pytest.mark.parametrize("name", ["u.data", "u.data.gz"])
+def test_movielens_100k(spark, tmp_path, name):
+    write(tmp_path / name, "1\t10\t3\t881250949\n2\t9\t5\t0\n")
+    expected = [log("1", "10", 3.0, 881250949 * SECOND), log("2", "9", 5.0, 0)]
+    for path in (tmp_path, tmp_path / name):
+        frame = read_log(spark, dataset("movielens_100k", path))
+        assert rows(frame) == expected
+        assert frame.schema.simpleString() == INTERACTIONS.simpleString()
+    assert id_order([frame]) == "numeric"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "time"),
+    [
+        ("ratings.dat", "1::1193::5::978300760\n", 978300760 * SECOND),
+        ("ratings.dat.gz", "1::1193::5::978300760\n", 978300760 * SECOND),
+        ("ratings.tsv", "user\titem\trating\n1\t1193\t5\n", None),
+        ("ratings.tsv.gz", "user\titem\trating\n1\t1193\t5\n", None),
+    ],
+)
+def test_movielens_1m(spark, tmp_path, name, text, time):
+    write(tmp_path / name, text)
+    assert rows(read_log(spark, dataset("movielens_1m", tmp_path))) == [log("1", "1193", 5.0, time)]
+    file = dataset("movielens_1m", tmp_path / name)
+    assert rows(read_log(spark, file)) == [log("1", "1193", 5.0, time)]
+
+
+@pytest.mark.parametrize("name", ["ratings.csv", "ratings.csv.gz"])
+def test_movielens_latest(spark, tmp_path, name):
+    write(tmp_path / name, "userId,movieId,rating,timestamp\n7,31,2.5,1260759144\n")
+    frame = read_log(spark, dataset("movielens_latest", tmp_path))
+    assert rows(frame) == [log("7", "31", 2.5, 1260759144 * SECOND)]
+
+
+def test_csv_with_a_column_map(spark, tmp_path):
+    path = write(tmp_path / "log.csv", "who;what;when;stars;land\nann;a 1;5;4;DE\nbob;é;7;1;\n")
+    given = dataset(
+        "csv",
+        path,
+        columns={"user_id": "who", "item_id": "what", "event_time": "when", "rating": "stars"},
+        attributes=("land",),
+        options={"sep": ";"},
+        time_unit="ms",
+    )
+    assert rows(read_log(spark, given)) == [
+        log("ann", "a 1", 4.0, 5000, None, {"land": "DE"}),
+        log("bob", "é", 1.0, 7000, None, {"land": None}),
+    ]
+
+
+def test_csv_without_rating_and_time(spark, tmp_path):
+    path = write(tmp_path / "log.csv.gz", "user_id,item_id\n0012,x\n1e3,y\n")
+    frame = read_log(spark, dataset("csv", path))
+    assert rows(frame) == [log("0012", "x"), log("1e3", "y")]
+    assert id_order([frame]) == "bytes"
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "micros"),
+    [
+        ("s", "3", 3 * SECOND),
+        ("s", "1.5", 1_500_000),
+        ("ms", "9007199254740", 9007199254740 * 1000),
+        ("us", "9007199254740993", 9007199254740993),
+        ("timestamp", "1970-01-02 00:00:01", 86401 * SECOND),
+        ("timestamp", "1970-01-01T02:00:00+02:00", 0),
+    ],
+)
+def test_time_units(spark, tmp_path, unit, text, micros):
+    path = write(tmp_path / "log.csv", f"user_id,item_id,event_time\nu,i,{text}\n")
+    frame = read_log(spark, dataset("csv", path, time_unit=unit))
+    assert rows(frame) == [log("u", "i", 1.0, micros)]
+
+
+@pytest.mark.parametrize("stored", ["parquet", "delta"])
+def test_stored_tables(spark, tmp_path, stored):
+    path = str(tmp_path / "log")
+    source = spark.sql(
+        "SELECT 1L AS `user.id`, CAST(7 AS INT) AS item_id, CAST(2.5 AS DECIMAL(3,1)) AS rating,"
+        " timestamp_seconds(9) AS t, 'train' AS part, 3 AS age"
+    )
+    source.write.format(stored).save(path)
+    given = dataset(stored, path, columns={"user_id": "user.id", "event_time": "t"}, attributes=("age",))
+    frame = read_log(spark, given)
+    assert rows(frame) == [log("1", "7", 2.5, 9 * SECOND, "train", {"age": "3"})]
+    assert id_order([frame]) == "numeric"
+
+
+def test_duplicate_rows_are_left_to_the_protocol(spark, tmp_path):
+    path = write(tmp_path / "log.csv", "user_id,item_id\nu,i\nu,i\n")
+    assert read_log(spark, dataset("csv", path)).count() == 2
+
+
+# --- logs that cannot ---
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("user_id,item_id,rating\nu,i,good\nu,j,3\n", "1 rows whose 'rating' is not a finite number"),
+        ("user_id,item_id,rating\nu,i,good\n", "e.g. 'good'"),
+        ("user_id,item_id,rating\nu,i,\n", "'rating' is not a finite number, e.g. a missing value"),
+        ("user_id,item_id,rating\nu,i,NaN\n", "e.g. 'NaN'"),
+        ("user_id,item_id,rating\nu,i,-inf\n", "e.g. '-inf'"),
+        ("user_id,item_id\n,i\nu,\n", "1 rows whose 'user_id' is not an id"),
+        ("user_id,item_id\n,i\nu,\n", "1 rows whose 'item_id' is not an id"),
+        ("user_id,item_id,event_time\nu,i,noon\n", "'event_time' is not a time in s, e.g. 'noon'"),
+        ("user_id,item_id,event_time\nu,i,99999999999999999\n", "is not a time in s"),
+        ("user_id,item_id,event_time\nu,i,\n", "is not a time in s, e.g. a missing value"),
+        ("user_id,item_id,part\nu,i,holdout\n", "train, valid, test, open_loop, e.g. 'holdout'"),
+        ("user_id,item_id\nu,i,5\nu\n", "2 lines of another length"),
+        ("user_id,item_id\n", "no rows"),
+    ],
+)  # fmt: skip
+def test_values_that_cannot_be_read(spark, tmp_path, text, message):
+    path = write(tmp_path / "log.csv", text)
+    with pytest.raises(DataError) as error:
+        read_log(spark, dataset("csv", path))
+    assert message in error.value.message
+    assert error.value.message.startswith(path)
+
+
+def test_bad_line_is_shown(spark, tmp_path):
+    write(tmp_path / "u.data", "1\t2\t3\t4\n1\t2\n")
+    with pytest.raises(DataError, match=r"1 lines of another length, e\.g\. '1\\t2'"):
+        read_log(spark, dataset("movielens_100k", tmp_path))
+
+
+def test_parquet_nulls_and_nans(spark, tmp_path):
+    path = str(tmp_path / "log")
+    frame = spark.createDataFrame(
+        [(1.0, "a", math.nan), (math.nan, None, 2.0)], "user_id double, item_id string, rating double"
+    )
+    frame.write.parquet(path)
+    with pytest.raises(DataError) as error:
+        read_log(spark, dataset("parquet", path))
+    for column in ("user_id", "item_id", "rating"):
+        assert f"1 rows whose '{column}'" in error.value.message
+
+
+def test_missing_columns(spark, tmp_path):
+    path = write(tmp_path / "log.csv", "user,item_id\nu,i\n")
+    with pytest.raises(SchemaError, match="has no column user_id; it has user, item_id") as error:
+        read_log(spark, dataset("csv", path))
+    assert "did you mean 'user'" in error.value.hint
+    mapped = dataset("csv", path, columns={"user_id": "user", "rating": "stars"})
+    with pytest.raises(SchemaError, match="no column stars"):
+        read_log(spark, mapped)
+    sliced = dataset("csv", path, columns={"user_id": "user"}, attributes=("age",))
+    with pytest.raises(SchemaError, match="no column age"):
+        read_log(spark, sliced)
+
+
+def test_mistakes_in_the_dataset(spark, tmp_path):
+    path = write(tmp_path / "log.csv", "user_id,item_id\nu,i\n")
+    with pytest.raises(ConfigError, match="unknown column 'ratng'") as error:
+        read_log(spark, dataset("csv", path, columns={"ratng": "x"}))
+    assert "did you mean 'rating'" in error.value.hint
+    with pytest.raises(ConfigError, match="takes no 'columns'"):
+        read_log(spark, dataset("movielens_1m", tmp_path, columns={"user_id": "u"}))
+    with pytest.raises(ConfigError, match="a world has no 'gender'"):
+        read_log(spark, Dataset(name="w", reader="world", attributes=("gender",)))
+
+
+def test_missing_paths(spark, tmp_path):
+    write(tmp_path / "log.csv", "user_id,item_id\nu,i\n")
+    with pytest.raises(ConfigError, match="no such file or folder") as error:
+        read_log(spark, dataset("csv", tmp_path / "lag.csv"))
+    assert "did you mean 'log.csv'" in error.value.hint
+    with pytest.raises(ConfigError, match=r"no ratings\.dat or ratings\.tsv") as error:
+        read_log(spark, dataset("movielens_1m", tmp_path))
+    assert "log.csv" in error.value.hint
+    with pytest.raises(ConfigError) as error:
+        read_table(spark, str(tmp_path / "no" / "where"), [], "lists")
+    assert "no folder" in error.value.hint
+
+
+@pytest.mark.parametrize("reader", ["parquet", "delta"])
+def test_not_of_that_format(spark, tmp_path, reader):
+    path = write(tmp_path / "folder" / "log.parquet", "this is text\n")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_log(spark, dataset(reader, Path(path).parent))
+
+
+def test_not_gzip(spark, tmp_path):
+    path = tmp_path / "log.csv.gz"
+    path.write_text("user_id,item_id\nu,i\n")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_log(spark, dataset("csv", path))
+
+
+def test_number_column_is_no_timestamp(spark, tmp_path):
+    path = str(tmp_path / "log")
+    spark.sql("SELECT 'u' AS user_id, 'i' AS item_id, 5L AS event_time").write.parquet(path)
+    with pytest.raises(SchemaError, match="is bigint, not a timestamp"):
+        read_log(spark, dataset("parquet", path, time_unit="timestamp"))
+
+
+# --- tables ---
+
+
+@pytest.mark.parametrize("name", ["lists.csv", "lists.csv.gz", "lists.tsv", "folder/part-0.csv"])
+def test_text_tables(spark, tmp_path, name):
+    text = "user_id,item_id,rank,score,note\n1,10,1,0.5,x\n1,9,2,-1e-3,\n2,,,,\n"
+    text = text.replace(",", "\t") if ".tsv" in name else text
+    path = Path(write(tmp_path / name, text))
+    path = path.parent if path.parent.name == "folder" else path
+    frame = read_table(spark, str(path), ["user_id", "item_id"], "lists")
+    assert dict(frame.dtypes) == {
+        "user_id": "string", "item_id": "string", "rank": "bigint", "score": "double", "note": "string",
+    }  # fmt: skip
+    assert {tuple(row) for row in frame.collect()} == {
+        ("1", "10", 1, 0.5, "x"),
+        ("1", "9", 2, -1e-3, None),
+        ("2", None, None, None, None),
+    }
+    assert id_order([frame]) == "numeric"
+
+
+@pytest.mark.parametrize("stored", ["parquet", "delta"])
+def test_stored_embeddings(spark, tmp_path, stored):
+    path = str(tmp_path / "items")
+    source = "SELECT 3 AS item_id, array(0.5D, -2D) AS vector, 1 AS bias"
+    spark.sql(source).write.format(stored).save(path)
+    frame = read_table(spark, path, ["item_id", "vector"], "embeddings")
+    assert dict(frame.dtypes) == {"item_id": "string", "vector": "array<float>", "bias": "double"}
+    assert [tuple(row) for row in frame.collect()] == [("3", [0.5, -2.0], 1.0)]
+    assert id_order([frame]) == "numeric"
+
+
+def test_vectors_as_json(spark, tmp_path):
+    path = write(tmp_path / "users.csv", 'user_id,vector\nu,"[0.5, -2, 1e-1]"\n')
+    (row,) = read_table(spark, path, ["user_id", "vector"], "embeddings").collect()
+    assert row.vector == pytest.approx([0.5, -2, 0.1])
+    for bad in ('"0.5, 1"', '"[0.5, null]"', '"[0.5, x]"', '"[0.5"'):
+        path = write(tmp_path / "bad.csv", f"user_id,vector\nu,{bad}\n")
+        with pytest.raises(DataError, match="1 rows whose 'vector' is not an array of numbers"):
+            read_table(spark, path, ["user_id"], "embeddings")
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "message"),
+    [
+        ("score", "high", "1 rows whose 'score' is not a finite number, e.g. 'high'"),
+        ("score", "NaN", "'score' is not a finite number, e.g. 'NaN'"),
+        ("rank", "1.5", "'rank' is not a whole number, e.g. '1.5'"),
+        ("relevance", "yes", "'relevance' is not a finite number"),
+    ],
+)
+def test_table_values_that_cannot_be_read(spark, tmp_path, header, row, message):
+    path = write(tmp_path / "lists.csv", f"user_id,item_id,{header}\nu,i,{row}\n")
+    with pytest.raises(DataError) as error:
+        read_table(spark, path, ["user_id"], "lists")
+    assert message in error.value.message and error.value.message.startswith(f"lists {path}")
+
+
+def test_table_of_the_wrong_shape(spark, tmp_path):
+    path = str(tmp_path / "t")
+    spark.sql("SELECT 'u' AS user_id, array(1) AS score, 'x' AS item").write.parquet(path)
+    with pytest.raises(SchemaError, match="'score' is array<int>, not a number"):
+        read_table(spark, path, ["user_id"], "scores")
+    with pytest.raises(SchemaError, match="has no column item_id") as error:
+        read_table(spark, path, ["user_id", "item_id"], "scores")
+    assert "did you mean 'item'" in error.value.hint
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="cannot be read"):
+        read_table(spark, str(tmp_path / "empty"), ["user_id"], "scores")
+
+
+def test_table_by_name(spark):
+    spark.sql("CREATE SCHEMA IF NOT EXISTS readers")
+    spark.sql("CREATE OR REPLACE TABLE readers.truth USING delta AS SELECT '1' user_id, '2' item_id")
+    frame = read_table(spark, "readers.truth", ["user_id", "item_id"], "truth")
+    assert [tuple(row) for row in frame.collect()] == [("1", "2")]
+    logged = read_log(spark, dataset("delta", "spark_catalog.readers.truth"))
+    assert rows(logged) == [log("1", "2")]
+    with pytest.raises(ConfigError, match=r"no such file or folder: readers\.nothing"):
+        read_table(spark, "readers.nothing", [], "truth")
+
+
+def test_id_order_takes_the_stored_type_at_its_word(spark, tmp_path):
+    numbers = write(tmp_path / "a.csv", "item_id\n10\n9\n-3\n0\n")
+    others = [write(tmp_path / f"{n}.csv", f"item_id\n1\n{n}\n") for n in ("007", "x", "1.0", "-0")]
+    text = read_table(spark, numbers, ["item_id"], "t")
+    assert id_order([text]) == "numeric"
+    for path in others:
+        assert id_order([text, read_table(spark, path, ["item_id"], "t")]) == "bytes"
+    spark.sql("SELECT '10' AS item_id").write.parquet(str(tmp_path / "strings"))
+    strings = read_table(spark, str(tmp_path / "strings"), ["item_id"], "t")
+    assert id_order([strings]) == "bytes"
+    assert id_order([spark.range(1).withColumnRenamed("id", "item_id")]) == "numeric"
+
+
+def test_movielens_user_and_item_files(spark, tmp_path):
+    write(tmp_path / "users.dat", "1::F::18::10::48067\n")
+    write(tmp_path / "u.user", "1|24|M|technician|85711\n")
+    (tmp_path / "movies.dat").write_bytes('5::"É" (1995)::Drama|War\n'.encode("latin-1"))
+    users = read_table(spark, str(tmp_path / "users.dat"), ["user_id", "gender"], "users")
+    assert users.select("user_id", "gender", "age").collect() == [("1", "F", "18")]
+    users = read_table(spark, str(tmp_path / "u.user"), ["user_id", "occupation"], "users")
+    assert users.select("user_id", "occupation").collect() == [("1", "technician")]
+    items = read_table(spark, str(tmp_path / "movies.dat"), ["item_id", "genres"], "items")
+    assert [tuple(row) for row in items.collect()] == [("5", '"É" (1995)', "Drama|War")]
+
+
+# --- real data ---
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("reader", "folder", "counts"),
+    [
+        ("movielens_100k", "ml-100k", (100_000, 943, 1_682)),
+        ("movielens_1m", "ml-1m", (1_000_209, 6_040, 3_706)),
+        ("movielens_latest", "ml-latest-small", (100_004, 671, 9_066)),
+    ],
+)
+def test_real_movielens(spark, shared_data, reader, folder, counts):
+    frame = read_log(spark, dataset(reader, shared_data / folder))
+    found = frame.selectExpr("count(*)", "count(DISTINCT user_id)", "count(DISTINCT item_id)").first()
+    assert tuple(found) == counts
+    assert id_order([frame]) == "numeric"
+
+
+@pytest.mark.data
+def test_real_attribute_tables(spark, shared_data):
+    for path, n in (("ml-100k/u.user", 943), ("ml-1m/users.dat", 6_040)):
+        assert read_table(spark, str(shared_data / path), ["user_id", "gender"], "users").count() == n
+    for path, n in (("ml-100k/u.item", 1_682), ("ml-1m/movies.dat", 3_883)):
+        assert read_table(spark, str(shared_data / path), ["item_id", "title"], "items").count() == n

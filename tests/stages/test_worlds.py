@@ -1,0 +1,249 @@
+"""The generated world: same rows everywhere, exact truth, a loop that is really a loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from recbench_spark.config import World
+from recbench_spark.data import worlds
+from recbench_spark.data.worlds import read_world, true_factors, true_propensities
+from recbench_spark.errors import ConfigError
+from recbench_spark.schemas import INTERACTIONS
+
+pytestmark = pytest.mark.spark
+
+WORLD = World(users=400, items=60, interactions=5000, open_loop=2000, periods=3)
+
+
+@pytest.fixture(scope="module")
+def log(spark) -> pd.DataFrame:
+    return _sorted(read_world(spark, WORLD))
+
+
+@pytest.fixture(scope="module")
+def factors(spark) -> tuple[pd.DataFrame, pd.DataFrame]:
+    users, items = true_factors(spark, WORLD)
+    return users.toPandas().set_index("user_id"), items.toPandas().set_index("item_id")
+
+
+def _sorted(frame) -> pd.DataFrame:
+    return frame.toPandas().sort_values(["user_id", "item_id"], ignore_index=True)
+
+
+def test_hash_is_sparks(spark):
+    keys = [(0, -1), (1, 2**62), (-(2**63), 7), (123456789, -5)]
+    ours = worlds._hash(*(np.array(column) for column in zip(*keys, strict=True)), seed=99)
+    rows = spark.createDataFrame(keys, "a long, b long").selectExpr("xxhash64(a, b, 99L) AS h").collect()
+    assert ours.view(np.int64).tolist() == [row.h for row in rows]
+
+
+def test_schema_and_ids(spark, log):
+    frame = read_world(spark, WORLD)
+    assert [f.name for f in frame.schema] == INTERACTIONS.names
+    assert [f.dataType.simpleString() for f in frame.schema] == [
+        f.dataType.simpleString() for f in INTERACTIONS
+    ]
+    assert log.user_id.min() == "u000000" and log.user_id.max() == "u000399"
+    assert log.item_id.min() == "i00000" and log.item_id.max() == "i00059"
+    assert set(log.rating) == {1.0, 2.0, 3.0, 4.0, 5.0}
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 17])
+def test_same_rows_whatever_the_partitioning(spark, log, monkeypatch, partitions):
+    monkeypatch.setattr(worlds, "_users", lambda spark, world: spark.range(0, world.users, 1, partitions))
+    monkeypatch.setattr(worlds, "BLOCK_ROWS", 1000 * partitions)
+    shuffles = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
+    worlds.simulate.cache_clear()
+    try:
+        pd.testing.assert_frame_equal(_sorted(read_world(spark, WORLD)), log)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", shuffles)
+
+
+def test_rows_are_pinned(log):
+    """Fails when a change of code changes the world: raise it knowingly, never by accident."""
+    user, item = (log[c].str[1:].astype(int) for c in ("user_id", "item_id"))
+    found = (len(log), int(log.rating.sum()), int((user * item).sum()), int((log.event_time % 997).sum()))
+    assert found == (6990, 18336, 39749161, 3511145)
+
+
+def test_seed_changes_rows(spark, log):
+    other = _sorted(read_world(spark, WORLD.model_copy(update={"seed": 43})))
+    pairs = [set(zip(frame.user_id, frame.item_id, strict=True)) for frame in (log, other)]
+    assert len(pairs[0] & pairs[1]) < 0.7 * len(pairs[0])
+
+
+def test_row_counts(log):
+    closed = log[log.part.isna()]
+    assert abs(len(closed) - WORLD.interactions) < 0.02 * WORLD.interactions
+    assert (log.part == "open_loop").sum() == WORLD.open_loop
+
+
+def test_a_user_gets_an_item_once_and_the_open_loop_comes_later(log):
+    assert not log.duplicated(["user_id", "item_id"]).any()
+    opened = log.part == "open_loop"
+    assert log[opened].event_time.min() > log[~opened].event_time.max()
+    assert (log[opened].groupby("user_id").size() == WORLD.open_loop // WORLD.users).all()
+
+
+def test_activity_is_heavy_tailed(log):
+    rows = log[log.part.isna()].groupby("user_id").size()
+    assert len(rows) == WORLD.users
+    assert rows.max() > 2 * rows.mean() > 2 * rows.median()
+
+
+def test_affinity_decides_the_rating_exactly(log, factors):
+    """Rebuild every rating from the published float factors and the hashed noise."""
+    users, items = factors
+    p = np.stack(users.vector.loc[log.user_id].to_numpy())
+    q = np.stack(items.vector.loc[log.item_id].to_numpy())
+    assert p.dtype == np.float32 and p.shape[1] == worlds.DIMS
+    affinity = (p.astype(float) * q).sum(axis=1) + items.bias.loc[log.item_id].to_numpy()
+    assert (affinity == np.round(affinity)).all()
+    assert (users.bias == 0).all()
+    low = 1 + np.searchsorted(worlds.THRESHOLDS, affinity - worlds.NOISE, side="right")
+    high = 1 + np.searchsorted(worlds.THRESHOLDS, affinity + worlds.NOISE, side="right")
+    assert ((low <= log.rating) & (log.rating <= high)).all()
+    user, item = (log[c].str[1:].astype(int).to_numpy() for c in ("user_id", "item_id"))
+    noise = worlds._below(2 * worlds.NOISE + 1, worlds.NOISE_OF, user, seed=WORLD.seed)
+    assert noise.min() == 0 and noise.max() == 2 * worlds.NOISE
+    expected = worlds.ratings_of(np.arange(WORLD.users), user, item, WORLD)
+    assert (expected == log.rating).all()
+
+
+def test_relevance_is_rare_and_follows_affinity(factors):
+    users, items = factors
+    affinity = np.stack(users.vector) @ np.stack(items.vector).T + items.bias.to_numpy()
+    share = (affinity >= worlds.THRESHOLDS[worlds.RELEVANT - 2]).mean()
+    assert 0.04 < share < 0.14
+
+
+def test_propensities_agree_with_what_was_exposed(spark, log):
+    true = true_propensities(spark, WORLD).toPandas().set_index("item_id").propensity
+    assert len(true) == WORLD.items and true.between(0, 1).all()
+    closed = log[log.part.isna()]
+    # The draws were chosen so that the propensities sum to the rows a user, as nearly as whole
+    # numbers of draws allow.
+    assert true.sum() * WORLD.users == pytest.approx(WORLD.interactions, rel=0.02)
+    seen = closed.groupby("item_id").size().reindex(true.index, fill_value=0)
+    # A sum of independent draws, one a user: variance at most n p (1 - p).
+    z = (seen - WORLD.users * true) / np.sqrt(WORLD.users * true * (1 - true))
+    assert np.abs(z).max() < 4.5
+    assert (z**2).mean() < 1.5
+
+
+def test_propensities_by_taste(spark, log):
+    frame = true_propensities(spark, WORLD, by_taste=True).toPandas()
+    true = frame.set_index(["taste", "item_id"]).propensity
+    closed = log[log.part.isna()]
+    taste = log.attributes.str["taste"]
+    users = log.assign(taste=taste).groupby("taste").user_id.nunique()
+    assert users.sum() == WORLD.users
+    seen = closed.assign(taste=taste).groupby(["taste", "item_id"]).size()
+    n = users.reindex(true.index.get_level_values("taste")).to_numpy()
+    z = (seen.reindex(true.index, fill_value=0) - n * true) / np.sqrt(n * true * (1 - true))
+    assert (z**2).mean() < 1.3
+    mixed = (true.unstack().T * users).sum(axis=1) / WORLD.users
+    overall = true_propensities(spark, WORLD).toPandas().set_index("item_id").propensity
+    np.testing.assert_allclose(mixed.reindex(overall.index), overall, rtol=1e-12)
+
+
+def test_the_loop_feeds_on_good_ratings(spark):
+    """What a taste likes is exposed to it more often, more so period by period."""
+    loop = worlds.simulate(spark, WORLD)
+    items = np.arange(WORLD.items)
+    own_t = []
+    for t in range(WORLD.periods):
+        weights_gi = np.stack([worlds._draw_probability(loop, g, t) for g in range(worlds.TASTES)])
+        own = worlds.genre_of(items, WORLD.seed)[None, :] == np.arange(worlds.TASTES)[:, None]
+        own_t.append(weights_gi[own].mean() / weights_gi[~own].mean())
+    assert own_t[0] < own_t[1] < own_t[2]
+
+
+def test_without_a_loop_exposure_is_uniform(spark):
+    flat = WORLD.model_copy(update={"loop": 0.0})
+    propensity = true_propensities(spark, flat).toPandas().propensity
+    assert propensity.nunique() == 1
+
+
+def test_open_loop_is_uniform_over_unseen_items(log):
+    """Chi-square of items, against each user's equal chance of every item not seen before."""
+    opened = (log.part == "open_loop").to_numpy()
+    shape = (WORLD.users, WORLD.items)
+    seen, shown = np.zeros(shape), np.zeros(shape)
+    user, item = (log[c].str[1:].astype(int).to_numpy() for c in ("user_id", "item_id"))
+    seen[user[~opened], item[~opened]] = 1
+    shown[user[opened], item[opened]] = 1
+    chance = (1 - seen) * (shown.sum(axis=1) / (1 - seen).sum(axis=1))[:, None]
+    variance = (chance * (1 - chance)).sum(axis=0)
+    chi_square = ((shown.sum(axis=0) - chance.sum(axis=0)) ** 2 / variance).sum()
+    # 60 items: mean about 60, standard deviation about 11.
+    assert 25 < chi_square < 105
+
+
+def test_truth_leads_and_the_closed_loop_flatters_popularity(spark):
+    """The requirement on the default world: ranking by affinity against ranking by popularity."""
+    world = World(items=300)
+    log = read_world(spark, world).toPandas()
+    users, items = (frame.toPandas() for frame in true_factors(spark, world))
+    affinity = np.stack(users.vector) @ np.stack(items.vector).T + items.bias.to_numpy()
+    user, item = (log[c].str[1:].astype(int).to_numpy() for c in ("user_id", "item_id"))
+    opened = (log.part == "open_loop").to_numpy()
+    held = np.random.default_rng(0).random(len(log)) < 0.2
+    good = (log.rating >= worlds.RELEVANT).to_numpy()
+    cells = {
+        "train": ~opened & ~held,
+        "holdout": ~opened & held & good,
+        "open": opened & good,
+    }
+    grids = {}
+    for name, rows in cells.items():
+        grids[name] = np.zeros((world.users, world.items), dtype=bool)
+        grids[name][user[rows], item[rows]] = True
+    popularity = np.broadcast_to(grids["train"].sum(axis=0), affinity.shape)
+    truth, popular = (
+        {part: _ndcg(scores, grids["train"], grids[part]) for part in ("holdout", "open")}
+        for scores in (affinity, popularity)
+    )
+    assert truth["holdout"] > 3 * popular["holdout"]
+    assert truth["open"] > 6 * popular["open"]
+    assert popular["holdout"] / truth["holdout"] > 2 * popular["open"] / truth["open"]
+
+
+def _ndcg(scores: np.ndarray, train: np.ndarray, relevant: np.ndarray, k: int = 10) -> float:
+    order = np.argsort(-np.where(train, -np.inf, scores), axis=1, kind="stable")[:, :k]
+    discounts = 1 / np.log2(np.arange(2, k + 2))
+    gains = np.take_along_axis(relevant, order, axis=1) @ discounts
+    n = np.minimum(relevant.sum(axis=1), k)
+    ideal = np.concatenate([[0], np.cumsum(discounts)])[n]
+    return float((gains[n > 0] / ideal[n > 0]).mean())
+
+
+def test_power_is_repeated_multiplication():
+    base = np.array([0.25, 0.9, 1.0])
+    found = worlds._power(base, np.array([0, 1, 2, 5]))
+    np.testing.assert_allclose(found, base[None, :] ** np.array([[0], [1], [2], [5]]), rtol=1e-15)
+
+
+def test_open_rows_without_closed_rows():
+    world = World(users=5, items=40, interactions=1000, open_loop=53)
+    user, item, time = worlds.open_rows(np.arange(5), np.zeros(0, dtype=np.int64), world)
+    assert np.bincount(user).tolist() == [10, 11, 10, 11, 11]
+    assert len(set(zip(user, item, strict=True))) == 53
+    assert (np.diff(time)[np.diff(user) == 0] > 0).all()
+
+
+def test_too_small_a_world_says_so(spark):
+    with pytest.raises(ConfigError, match="too few for 1000 interactions"):
+        read_world(spark, World(users=10, items=50, interactions=1000, periods=1))
+
+
+def test_factors_are_those_of_the_ids(spark, factors):
+    users, items = factors
+    assert len(users) == WORLD.users and len(items) == WORLD.items
+    assert (np.abs(np.stack(items.vector)) <= worlds.CENTRE + worlds.SPREAD).all()
+    expected = worlds.user_factors(np.array([17]), WORLD.seed)[0]
+    assert users.vector.loc["u000017"].tolist() == expected.tolist()

@@ -1,0 +1,58 @@
+"""Definitions: defaults, presets, descriptions and the hints of wrong names."""
+
+from __future__ import annotations
+
+import pytest
+
+from recbench_spark.definitions import PRESETS, Definition, axis_values, make_definition
+from recbench_spark.errors import ConfigError
+
+
+@pytest.mark.parametrize("axis", [axis for axis in Definition.model_fields if axis_values(axis)])
+def test_the_first_value_of_an_axis_is_its_default(axis: str) -> None:
+    assert axis_values(axis)[0] == Definition.model_fields[axis].default
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_name_only_axes_that_differ_from_the_defaults(preset: str) -> None:
+    definition = make_definition(preset)
+    for axis, value in PRESETS[preset].items():
+        assert getattr(definition, axis) == value != Definition.model_fields[axis].default
+    assert len(definition.describe().split(";")) == 1 + len(PRESETS[preset])
+
+
+def test_the_presets_of_the_libraries_are_there() -> None:
+    libraries = "recbole replay mllib recommenders rectools lenskit ranx cornac elliot recpack"
+    assert set(libraries.split()) < set(PRESETS)
+
+
+def test_description_names_the_axes_that_differ() -> None:
+    definition = make_definition("rectools", {"threshold": 4.0})
+    assert Definition().describe() == "v1"
+    assert definition.describe() == "v1;threshold=4.0;ideal=k;ap_by=relevant"
+    assert definition.describe(["ideal", "ties"]) == "v1;ideal=k"
+
+
+def test_overrides_win_over_the_preset() -> None:
+    assert make_definition("rectools", {"ap_by": "k"}).ap_by == "k"
+
+
+@pytest.mark.parametrize(
+    ("preset", "overrides", "hint"),
+    [
+        ("rectool", {}, "did you mean 'rectools'"),
+        (None, {"tie": "id"}, "did you mean 'ties'"),
+        (None, {"ties": "optimist"}, "did you mean 'optimistic'"),
+    ],
+)
+def test_wrong_names_are_refused_with_the_nearest(
+    preset: str | None, overrides: dict[str, str], hint: str
+) -> None:
+    with pytest.raises(ConfigError, match=hint):
+        make_definition(preset, overrides)
+
+
+@pytest.mark.parametrize("persistence", [0.0, 1.0, "often"])
+def test_persistence_is_a_chance(persistence: object) -> None:
+    with pytest.raises(ConfigError, match="definition"):
+        make_definition(None, {"persistence": persistence})

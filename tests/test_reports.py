@@ -1,0 +1,463 @@
+"""Facts by hand from small frames, then what the renderers make of them. No JVM."""
+
+import math
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recbench_spark.definitions import Definition, axis_values
+from recbench_spark.errors import DataError, SchemaError
+from recbench_spark.reports import (
+    Report,
+    leaderboard_text,
+    make_report,
+    render_html,
+    write_report,
+)
+from recbench_spark.reports.facts import Estimate, Measure
+from recbench_spark.reports.scales import Axis, axis_for, spread
+from recbench_spark.reports.text import BAR, interval_bar
+from recbench_spark.reports.words import ANY, AXES_IN_WORDS, definition_in_words, format_estimate
+
+LATEST = {
+    "suite": "demo", "logical_date": "2026-01-05", "dataset": "world", "split": "RO_RS 0.8/0/0.2",
+    "split_id": "split1", "model_kind": "als", "source": "baseline", "part": "test", "metric": "ndcg",
+    "definition": "v1", "k": 10, "estimator": "holdout", "slice_key": None, "slice_value": None,
+    "ci_low": None, "ci_high": None, "n": 4,
+}  # fmt: skip
+RUN = {
+    "suite": "demo", "logical_date": "2026-01-05", "model_kind": "als", "model_version": "1",
+    "config_json": '{"evaluation": {"bootstrap": {"level": 0.9}}}', "code_version": "0.1.0",
+    "source": "baseline", "ran_by": "us", "status": "succeeded", "seconds": 1.5, "n_users": 4,
+}  # fmt: skip
+CHECKS = ["run_id", "check", "severity", "observed", "threshold", "passed", "detail"]
+MANIFESTS = ["split_id", "part", "fact", "value", "detail"]
+
+
+def number(model: str, value: float | None, **more: Any) -> dict[str, Any]:
+    return {**LATEST, "model": model, "run_id": f"run-{model}", "value": value, **more}
+
+
+def report(
+    *numbers: dict[str, Any],
+    headline: str = "ndcg@10",
+    runs: list[dict[str, Any]] | None = None,
+    checks: list[list[Any]] | None = None,
+    manifests: list[list[Any]] | None = None,
+) -> Report:
+    models = {row["run_id"]: row["model"] for row in numbers}
+    known = runs or [{**RUN, "run_id": run_id, "model": model} for run_id, model in models.items()]
+    return make_report(
+        pd.DataFrame(list(numbers), columns=[*LATEST, "model", "run_id", "value"]),
+        pd.DataFrame(known, columns=["run_id", "model", *RUN, "error", "at_grid_edge"]),
+        pd.DataFrame(checks or [], columns=CHECKS),
+        pd.DataFrame(manifests or [], columns=MANIFESTS),
+        headline,
+        ["make sql"],
+    )
+
+
+def demo() -> Report:
+    """Two parts that disagree on a and b, three cut-offs, slices, a check, a manifest."""
+    values = {("a", "test"): 0.6, ("b", "test"): 0.4, ("a", "open_loop"): 0.2, ("b", "open_loop"): 0.3}
+    rows = []
+    for (model, part), value in values.items():
+        for k, factor in ((1, 0.5), (5, 0.75), (10, 1.0), (None, 1.25)):
+            v = value * factor
+            rows.append(number(model, v, part=part, k=k, ci_low=v - 0.02, ci_high=v + 0.02))
+        rows.append(number(model, value / 2, part=part, metric="recall"))
+        rows.append(number(model, 0.5, part=part, metric="auc", k=None))
+        rows += [
+            number(model, value / 4, part=part, slice_key="popularity", slice_value=name)
+            for name in ("tail", "head")
+        ]
+    return report(
+        *rows,
+        checks=[["run-a", "tied_scores", "warning", 0.5, 0.1, False, "half of the scores are tied"]],
+        manifests=[
+            ["split1", "train", "rows", 8.0, None],
+            ["split1", "test", "rows", 2.0, None],
+            ["split1", "log", "overlap", 0.0, "pairs in more than one row"],
+            ["split1", "train", "content_hash", None, "-12345"],
+            ["other", "train", "rows", 9.0, None],
+        ],
+    )
+
+
+# ------------------------------------------------------------------------------- facts
+
+
+def test_positions_count_the_better_models_and_ties_share_one() -> None:
+    (board,) = report(
+        number("a", 1 / 4), number("b", 3 / 4), number("c", 1 / 4), number("d", 0)
+    ).leaderboards
+    assert [(row.position, row.model) for row in board.rows] == [(1, "b"), (2, "a"), (2, "c"), (4, "d")]
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "best"),
+    [("ndcg", (0.2, 0.3), "y"), ("rmse", (0.2, 0.3), "x"), ("pe", (-0.3, 0.2), "y"), ("mae", (2, 1), "y")],
+)
+def test_each_metric_has_its_direction(metric: str, values: tuple[float, float], best: str) -> None:
+    rows = [number(model, v, metric=metric, k=None) for model, v in zip("xy", values, strict=True)]
+    assert report(*rows, headline=metric).leaderboards[0].rows[0].model == best
+
+
+def test_a_value_that_is_missing_stands_last_and_is_a_dash() -> None:
+    facts = report(number("a", None), number("b", -1.0))
+    assert [row.model for row in facts.leaderboards[0].rows] == ["b", "a"]
+    assert format_estimate(facts.leaderboards[0].rows[1].estimate) == "–"
+    assert "nan" not in render_html(facts).lower()
+    assert "nan" not in leaderboard_text(facts).lower()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlap"),
+    [
+        ((0.1, 0.3), (0.2, 0.4), True),
+        ((0.1, 0.2), (0.2, 0.3), True),
+        ((0.1, 0.2), (0.21, 0.3), False),
+        ((0.1, 0.9), (0.4, 0.5), True),
+        ((None, None), (0.4, 0.5), None),
+        ((0.1, None), (0.4, 0.5), None),
+    ],
+)
+def test_intervals_overlap_where_they_share_a_point(
+    one: tuple[float, float], other: tuple[float, float], overlap: bool | None
+) -> None:
+    a, b = Estimate(0.2, *one, 1), Estimate(0.4, *other, 1)
+    assert a.overlaps(b) is overlap
+    assert b.overlaps(a) is overlap
+
+
+@given(st.lists(st.integers(0, 50), min_size=4, max_size=4))
+def test_overlap_is_what_enumeration_says(ends: list[int]) -> None:
+    (a, b), (c, d) = sorted(ends[:2]), sorted(ends[2:])
+    shared = set(range(a, b + 1)) & set(range(c, d + 1))
+    assert Estimate(a, a, b, 1).overlaps(Estimate(c, c, d, 1)) is bool(shared)
+
+
+def test_rows_say_whether_the_next_interval_overlaps() -> None:
+    (board,) = report(
+        number("a", 0.5, ci_low=0.4, ci_high=0.6),
+        number("b", 0.4, ci_low=0.3, ci_high=0.5),
+        number("c", 0.1, ci_low=0.05, ci_high=0.15),
+        number("d", 0.05),
+    ).leaderboards
+    assert [row.overlaps_next for row in board.rows] == [True, False, None, None]
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [{"definition": "v1;gain=linear"}, {"part": "valid"}, {"estimator": "ips"}, {"split_id": "split2"}],
+)
+def test_numbers_that_mean_different_things_get_boards_of_their_own(difference: dict[str, Any]) -> None:
+    facts = report(number("a", 0.5), number("b", 0.9, **difference))
+    assert [[row.model for row in board.rows] for board in facts.leaderboards].count(["a"]) == 1
+    assert len(facts.leaderboards) == 2
+
+
+def test_splits_of_earlier_nights_are_passed_over() -> None:
+    facts = report(number("a", 0.5), number("b", 0.9, split_id="old", logical_date="2026-01-04"))
+    assert facts.models == ("a",)
+
+
+def test_other_columns_take_the_same_cutoff_and_the_nearest_definition() -> None:
+    (board,) = report(
+        number("a", 0.5),
+        number("a", 0.1, metric="recall", k=5),
+        number("a", 0.2, metric="recall"),
+        number("a", 0.3, metric="recall", definition="v1;recall_by=min_k_relevant"),
+        number("a", 0.4, metric="auc", k=None),
+        number("b", 0.1),
+    ).leaderboards
+    assert [(m.label, m.definition) for m in board.others] == [("recall@10", "v1"), ("auc", "v1")]
+    assert [[e and e.value for e in row.others] for row in board.rows] == [[0.2, 0.4], [None, None]]
+
+
+def test_a_headline_that_was_not_measured_is_replaced_and_said_so() -> None:
+    facts = report(number("a", 0.5, k=3), number("a", 0.4, k=5), headline="ndcg@10")
+    assert facts.leaderboards[0].measure.label == "ndcg@5"
+    assert facts.summary[0] == "ndcg@10 was not measured; models are ranked by ndcg@5 instead."
+    assert report(number("a", 0.5, metric="auc", k=None)).leaderboards[0].measure.label == "auc"
+
+
+def test_the_parts_disagree_on_the_pairs_in_opposite_order() -> None:
+    # test: a > b > c; open loop: b > a > c, so one pair of three, and its intervals are apart.
+    places = {"test": (0.9, 0.5, 0.1), "open_loop": (0.3, 0.6, 0.1)}
+    facts = report(
+        *(
+            number(model, v, part=part, ci_low=v - 0.01, ci_high=v + 0.01)
+            for part, values in places.items()
+            for model, v in zip("abc", values, strict=True)
+        )
+    )
+    (agreement,) = facts.agreements
+    assert (agreement.pairs, agreement.reversed_pairs, agreement.clear) == (3, 1, 1)
+    assert "1 of 3 pairs" in facts.summary[-1]
+
+
+def test_the_sentence_names_the_leader_and_how_far_ahead_it_is() -> None:
+    apart = report(number("a", 0.75, ci_low=0.7, ci_high=0.8), number("b", 0.5, ci_low=0.45, ci_high=0.55))
+    assert apart.summary == (
+        "a leads with ndcg@10 0.7500 [0.7000, 0.8000], 0.2500 (50.0 %) better than b; "
+        "their intervals do not overlap.",
+    )
+    close = report(number("a", 0.75, ci_low=0.4, ci_high=0.8), number("b", 0.5, ci_low=0.3, ci_high=0.7))
+    assert "their intervals overlap" in close.summary[0]
+    assert "level with b" in report(number("a", 0.5), number("b", 0.5)).summary[0]
+
+
+def test_the_worlds_truth_is_a_ceiling_and_not_the_winner() -> None:
+    facts = report(number("t", 0.9, model_kind="truth"), number("a", 0.5), number("b", 0.4))
+    assert "a ceiling. Best below it is a with ndcg@10 0.5000" in facts.summary[0]
+    assert facts.leaderboards[0].reference.model == "a"
+
+
+def test_curves_leave_out_the_uncut_value_and_sort_cutoffs() -> None:
+    curve = demo().curves[0]
+    assert (curve.part, curve.measure.metric, curve.ks) == ("test", "ndcg", (1, 5, 10))
+    assert [e.value for e in curve.lines[0].estimates] == pytest.approx([0.3, 0.45, 0.6])
+    assert report(number("a", 0.5)).curves == ()
+
+
+def test_slices_come_in_the_order_head_to_tail() -> None:
+    facts = demo().slices[0]
+    assert (facts.key, facts.values, facts.left_out) == ("popularity", ("head", "tail"), 0)
+    assert [e and e.value for e in facts.rows[0][1]] == pytest.approx([0.15, 0.15])
+
+
+def test_of_many_slices_the_largest_are_kept() -> None:
+    rows = [number("a", 0.5, slice_key="genre", slice_value=f"g{i:02}", n=100 - i) for i in range(20)]
+    (facts,) = report(number("a", 0.5), *rows).slices
+    assert facts.values == tuple(f"g{i:02}" for i in range(12))
+    assert facts.left_out == 8
+
+
+def test_equal_findings_are_one_row_and_failed_ones_come_first() -> None:
+    facts = report(
+        number("a", 0.5),
+        number("b", 0.4),
+        checks=[
+            ["run-a", "left_out", "info", 2.0, None, True, "two users"],
+            ["run-b", "left_out", "info", 2.0, None, True, "two users"],
+            ["run-b", "ties", "warning", 0.5, 0.1, False, "ties"],
+            ["run-b", "overlap", "error", 1.0, 0.0, False, "leak"],
+            ["run-z", "elsewhere", "error", 1.0, 0.0, False, "another night"],
+        ],
+    )
+    assert [(row.check, row.models) for row in facts.checks] == [
+        ("overlap", ("b",)),
+        ("ties", ("b",)),
+        ("left_out", ("a", "b")),
+    ]
+    assert [row.check for row in facts.failures] == ["overlap"]
+    assert [row.check for row in facts.warnings] == ["ties"]
+
+
+def test_the_manifest_is_a_matrix_of_its_own_split() -> None:
+    (manifest,) = demo().manifests
+    assert (manifest.parts, manifest.facts) == (("log", "train", "test"), ("rows", "overlap"))
+    assert manifest.values == ((None, 8.0, 2.0), (0.0, None, None))
+    assert manifest.notes == ("", "pairs in more than one row")
+    assert manifest.texts == (("train", "content_hash", "-12345"),)
+
+
+def test_runs_list_their_settings_and_the_nights_failures() -> None:
+    own = {**RUN, "run_id": "run-a", "model": "a", "at_grid_edge": ["rank"]}
+    failed = {**RUN, "run_id": "x", "model": "broken", "status": "failed", "error": "out of memory"}
+    earlier = {**failed, "run_id": "y", "logical_date": "2026-01-04"}
+    facts = report(number("a", 0.5), runs=[own, failed, earlier])
+    assert [(run.model, run.status) for run in facts.runs] == [("broken", "failed"), ("a", "succeeded")]
+    assert facts.runs[1].at_grid_edge == ("rank",)
+    assert facts.level == 0.9
+    assert "out of memory" in render_html(facts)
+
+
+def test_frames_as_spark_and_deltalake_hand_them_over_are_understood() -> None:
+    frame = pd.DataFrame([number("a", 0.5), number("a", 0.25, k=None), number("a", 0.5, k=5)])
+    frame["k"] = frame["k"].astype("float64")
+    frame["logical_date"] = pd.to_datetime(frame["logical_date"]).dt.date
+    empty = pd.DataFrame(columns=["run_id", "suite", "logical_date", "model", "status"])
+    facts = make_report(
+        frame, empty, pd.DataFrame(columns=CHECKS), pd.DataFrame(columns=MANIFESTS), "ndcg@10", []
+    )
+    assert facts.leaderboards[0].measure == Measure("ndcg", 10, "v1", "holdout")
+    assert facts.logical_date == "2026-01-05"
+
+
+def test_a_missing_column_and_two_suites_are_errors() -> None:
+    frame = pd.DataFrame([number("a", 0.5)])
+    with pytest.raises(SchemaError, match="latest_metrics has no column ci_low"):
+        make_report(frame.drop(columns="ci_low"), frame, frame, frame, "ndcg@10", [])
+    with pytest.raises(DataError, match="one suite, not demo, nightly"):
+        report(number("a", 0.5), number("b", 0.5, suite="nightly"))
+
+
+# ------------------------------------------------------------------------------- words
+
+
+def test_every_axis_and_value_of_a_definition_has_words() -> None:
+    """A new axis or value is explained in reports/words.py."""
+    assert set(AXES_IN_WORDS) == set(Definition.model_fields)
+    for axis, (_, words) in AXES_IN_WORDS.items():
+        assert set(words) - {"None"} == set(axis_values(axis) or (ANY,))
+
+
+def test_a_definition_in_words() -> None:
+    assert definition_in_words("v1") == ()
+    text = Definition(gain="linear", threshold=4.0).describe()
+    assert definition_in_words(text) == (
+        ("Gain of an item", "its relevance r"),
+        ("Relevant", "relevance of at least 4.0"),
+    )
+    assert definition_in_words("v9;unheard=of") == (("unheard", "of"),)
+
+
+# ------------------------------------------------------------------------------- terminal
+
+
+def test_the_terminal_table() -> None:
+    text = leaderboard_text(
+        report(
+            number("als_32", 0.3121, ci_low=0.3050, ci_high=0.3190, n=1234),
+            number("popular", 0.3, ci_low=0.29, ci_high=0.31),
+            number("als_32", 0.25, metric="recall"),
+        )
+    )
+    title, header, rule, first, second = text.splitlines()[2:7]
+    assert title == "test: ndcg@10, definition v1, 90 % bootstrap intervals"
+    assert header.split()[:3] == ["#", "model", "ndcg@10"] and header.endswith("recall@10  users")
+    assert set(rule) == {"─"}
+    assert first.startswith("~  1  als_32   0.3121 [0.3050, 0.3190]")
+    assert first.endswith("0.2500  1,234")
+    assert second.startswith("   2  popular  0.3000 [0.2900, 0.3100]") and second.endswith("–      4")
+    assert first.index("●") > second.index("●")
+    assert "the order of the two may be chance" in text
+
+
+def test_the_bar_shows_interval_and_value() -> None:
+    axis = Axis(0, BAR - 1, 0, BAR - 1)
+    assert interval_bar(Estimate(4, 2, 6, 1), axis) == "  ├─●─┤".ljust(BAR)
+    assert interval_bar(Estimate(3, None, None, 1), axis) == "   ●".ljust(BAR)
+    assert interval_bar(Estimate(math.nan, None, None, 1), axis).strip() == ""
+
+
+def test_failures_are_on_the_terminal_and_control_characters_are_not() -> None:
+    facts = report(
+        number("a\x1b[31m", 0.5),
+        checks=[["run-a\x1b[31m", "overlap", "error", 1.0, 0.0, False, "a leak"]],
+    )
+    text = leaderboard_text(facts)
+    assert "error: overlap: 1, allowed 0; a leak" in text
+    assert "\x1b" not in text
+
+
+# ------------------------------------------------------------------------------- pictures
+
+
+@given(st.floats(-1e3, 1e3), st.floats(1e-3, 1e3), st.integers(2, 8))
+def test_ticks_are_round_inside_the_scale_and_few(low: float, length: float, about: int) -> None:
+    axis = Axis(low, low + length, 0, 100)
+    ticks = axis.ticks(about)
+    slack = 1e-6 * (abs(low) + length)
+    assert len(ticks) <= about + 1
+    assert all(low - slack <= tick <= low + length + slack for tick in ticks)
+
+
+@given(st.lists(st.floats(0, 100), max_size=8))
+def test_labels_keep_their_distance_their_order_and_the_frame(wishes: list[float]) -> None:
+    placed = spread(wishes, gap=10, top=0, bottom=100)
+    ordered = [y for _, y in sorted(zip(wishes, placed, strict=True))]
+    assert all(b - a >= 10 - 1e-6 for a, b in pairwise(ordered))
+    assert all(-1e-6 <= y <= 100 + 1e-6 for y in placed)
+
+
+def test_a_scale_holds_every_interval_and_survives_one_point() -> None:
+    axis = axis_for([Estimate(0.5, 0.4, 0.9, 1), None, Estimate(0.8, None, None, 1)], 0, 100)
+    assert axis(0.4) > 0 and axis(0.9) < 100
+    assert axis_for([Estimate(0.5, 0.5, 0.5, 1)], 0, 100)(0.5) > 0
+    assert axis_for([], 0, 100).ticks()
+
+
+def test_the_page_is_self_contained() -> None:
+    page = render_html(demo())
+    assert not re.search(r"https?:|//\w|\bsrc=|<script|<link|<img|<iframe|@import|url\(", page)
+    assert all(target.startswith("#") for target in re.findall(r'href="([^"]*)"', page))
+    assert "default-src 'none'" in page
+
+
+def test_the_page_shows_every_section_and_each_link_leads_somewhere() -> None:
+    page = render_html(demo())
+    sections = set(re.findall(r'<section id="([^"]+)"', page))
+    assert sections == {
+        *("leaderboard", "open-loop", "cutoffs", "slices", "checks", "split", "definitions"),
+        *("runs", "sql"),
+    }
+    assert set(re.findall(r'href="#([^"]+)"', page)) == sections
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_pictures_and_tables_say_what_they_are() -> None:
+    page = render_html(demo())
+    pictures = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
+    assert pictures
+    assert all("<title>" in picture or 'aria-hidden="true"' in picture for picture in pictures)
+    assert len(re.findall("<table>", page)) == len(re.findall("<caption", page))
+    assert page.count("<section") == page.count("</section>")
+    assert page.count("<tr>") == page.count("</tr>")
+
+
+def test_names_are_escaped() -> None:
+    rows = [number("<script>alert(1)</script>", 0.5, k=k) for k in (5, 10)]
+    checks = [["run-<script>alert(1)</script>", "c", "info", 1.0, None, True, "<b>bold</b>"]]
+    page = render_html(report(*rows, checks=checks))
+    assert "<script" not in page and "<b>" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+def test_equal_tables_give_equal_bytes_whatever_the_order_of_rows() -> None:
+    rows = [number(m, v, k=k) for m, v in (("a", 0.5), ("b", 0.5), ("c", 0.1)) for k in (1, 5, 10)]
+    checks = [[f"run-{m}", "c", "info", 1.0, None, True, "text"] for m in "abc"]
+    first = render_html(report(*rows, checks=checks))
+    assert first == render_html(report(*rows[::-1], checks=checks[::-1]))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [number("only", 0.5)],
+        [number("only", None)],
+        [number("only", 0.5, k=None, metric="auc")],
+        [number("a", 0.5, ci_low=0.4, ci_high=0.6), number("b", 0.5)],
+        [number("a", 0.0), number("b", 0.0)],
+        [number("a", 0.5, slice_key="popularity", slice_value="head")],
+    ],
+    ids=["none", "one", "no value", "no cut-off", "one interval", "all zero", "slices only"],
+)
+def test_small_and_odd_inputs_have_a_report(rows: list[dict[str, Any]]) -> None:
+    facts = report(*rows)
+    assert facts.summary
+    assert leaderboard_text(facts)
+    assert render_html(facts).rstrip().endswith("</html>")
+
+
+def test_many_models_have_a_report() -> None:
+    rows = [number(f"m{i:02}", i / 40, k=k) for i in range(40) for k in (5, 10)]
+    page = render_html(report(*rows))
+    assert all(f"m{i:02}" in page for i in range(40))
+
+
+def test_the_file_is_replaced_whole(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "report.html"
+    assert write_report(report(number("a", 0.5)), target) == target
+    write_report(demo(), str(target))
+    assert target.read_text(encoding="utf-8") == render_html(demo())
+    assert list(target.parent.iterdir()) == [target]

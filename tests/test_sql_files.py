@@ -1,0 +1,281 @@
+"""The SQL files, without a JVM: their form, and the portable ones run on SQLite with numbers by hand.
+
+The rest (`LATERAL VIEW`, arrays) is Spark's own and runs against the demo.
+"""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import recbench_spark
+from recbench_spark.reports.facts import LOWER_IS_BETTER
+from recbench_spark.schemas import TABLES
+
+SQL = Path(recbench_spark.__file__).parent / "sql"
+VIEWS = {path.stem: path.read_text() for path in sorted(SQL.glob("*.sql"))}
+QUERIES = {path.stem: path.read_text() for path in sorted((SQL / "queries").glob("*.sql"))}
+EVERY = {**VIEWS, **QUERIES}
+PORTABLE = sorted(name for name, text in QUERIES.items() if "LATERAL VIEW" not in text)
+
+Rows = list[tuple[Any, ...]]
+
+
+def needs(text: str) -> list[str]:
+    return re.findall(r"^-- needs: (\w+)$", text, flags=re.MULTILINE)
+
+
+def test_there_are_the_views_and_ten_queries() -> None:
+    wanted = {"current_runs", "latest_metrics", "leaderboard", "best_known", "metrics_wide"}
+    assert wanted <= set(VIEWS)
+    assert len(QUERIES) >= 10
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_file_is_a_question_and_one_select(name: str) -> None:
+    lines = EVERY[name].splitlines()
+    assert lines[0].startswith("-- ") and "?" in lines[0]
+    code = "\n".join(line for line in lines if not line.startswith("--"))
+    assert "--" not in code and ";" not in code
+    assert code.startswith(("SELECT", "WITH"))
+    assert not re.search(r"\b(INSERT|UPDATE|DELETE|CREATE|DROP|rand)\b", code, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_source_is_a_table_or_a_view(name: str) -> None:
+    text = re.sub(r"^--.*$", "", EVERY[name], flags=re.MULTILINE)
+    sources = set(re.findall(r"\b(?:FROM|JOIN)\s+(\w+)", text))
+    defined_here = set(re.findall(r"\b(\w+) AS \(\s*SELECT", text))
+    assert sources
+    assert sources <= set(TABLES) | set(VIEWS) | defined_here
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_say_what_they_need_and_need_no_circle(name: str) -> None:
+    used = set(re.findall(r"\b(?:FROM|JOIN)\s+(\w+)", VIEWS[name])) & set(VIEWS)
+    assert used == set(needs(VIEWS[name]))
+    reached, frontier = set(), used
+    while frontier:
+        reached |= frontier
+        frontier = {n for view in frontier for n in needs(VIEWS[view])} - reached
+    assert name not in reached
+
+
+@pytest.mark.parametrize("name", ["leaderboard", "best_known"])
+def test_the_views_know_the_same_direction_of_metrics_as_the_report(name: str) -> None:
+    listed = re.search(r"metric IN \(([^)]*)\)", VIEWS[name])
+    assert listed is not None
+    assert tuple(re.findall(r"'(\w+)'", listed[1])) == LOWER_IS_BETTER
+
+
+# ------------------------------------------------------------------------------- on SQLite
+
+
+@pytest.fixture
+def database() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.create_function("ARRAY", 0, lambda: "")
+        connection.create_function("SIZE", 1, len)
+        for table in TABLES.values():
+            columns = ", ".join(f'"{name}"' for name in table.names)
+            connection.execute(f"CREATE TABLE {table.name} ({columns})")
+        done: set[str] = set()
+        while len(done) < len(VIEWS):
+            for name, text in VIEWS.items():
+                if name not in done and set(needs(text)) <= done:
+                    connection.execute(f"CREATE VIEW {name} AS {text}")
+                    done.add(name)
+        yield connection
+
+
+def add(connection: sqlite3.Connection, table: str, **values: Any) -> None:
+    names = ", ".join(f'"{name}"' for name in values)
+    marks = ", ".join("?" for _ in values)
+    connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(values.values()))
+
+
+def add_run(connection: sqlite3.Connection, run_id: str, model: str, **values: Any) -> None:
+    defaults = {
+        "suite": "s", "logical_date": "2026-01-01", "model_kind": "als", "attempt": 1,
+        "status": "succeeded", "finished_at": "2026-01-01 01:00", "dataset": "d", "split": "RO_RS",
+        "split_id": "split1", "source": "baseline",
+    }  # fmt: skip
+    add(connection, "runs", run_id=run_id, model=model, **{**defaults, **values})
+
+
+def add_metric(connection: sqlite3.Connection, run_id: str, value: float | None, **more: Any) -> None:
+    defaults = {
+        "part": "test", "metric": "ndcg", "definition": "v1", "k": 10, "estimator": "holdout", "n": 4,
+    }  # fmt: skip
+    add(connection, "metrics", run_id=run_id, value=value, **{**defaults, **more})
+
+
+def test_only_the_last_succeeded_attempt_of_a_night_is_current(database: sqlite3.Connection) -> None:
+    add_run(database, "first", "m", attempt=1, finished_at="2026-01-01 01:00")
+    add_run(database, "second", "m", attempt=2, finished_at="2026-01-01 02:00")
+    add_run(database, "broken", "m", attempt=3, finished_at="2026-01-01 03:00", status="failed")
+    add_run(database, "next", "m", logical_date="2026-01-02", finished_at="2026-01-02 01:00")
+    rows = database.execute("SELECT run_id FROM current_runs ORDER BY logical_date").fetchall()
+    assert rows == [("second",), ("next",)]
+
+
+def test_rows_of_a_run_that_was_never_published_stay_invisible(database: sqlite3.Connection) -> None:
+    add_metric(database, "orphan", 0.9)
+    for view in ("latest_metrics", "leaderboard", "best_known", "metrics_wide"):
+        assert database.execute(f"SELECT COUNT(*) FROM {view}").fetchone() == (0,)
+
+
+def test_the_latest_night_is_shown_even_where_a_backfill_finished_later(
+    database: sqlite3.Connection,
+) -> None:
+    add_run(database, "new", "m", logical_date="2026-01-02", finished_at="2026-01-02 01:00")
+    add_run(database, "backfill", "m", logical_date="2026-01-01", finished_at="2026-01-09 01:00")
+    add_metric(database, "new", 0.5)
+    add_metric(database, "backfill", 0.9)
+    assert database.execute("SELECT run_id, value FROM latest_metrics").fetchall() == [("new", 0.5)]
+
+
+def test_equal_values_share_a_position_and_null_comes_last(database: sqlite3.Connection) -> None:
+    for model, value in (("a", 0.5), ("b", 0.75), ("c", 0.5), ("d", None), ("e", 0.25)):
+        add_run(database, model, model)
+        add_metric(database, model, value)
+    rows = database.execute("SELECT position, model FROM leaderboard ORDER BY position, model")
+    assert rows.fetchall() == [(1, "b"), (2, "a"), (2, "c"), (4, "e"), (5, "d")]
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "best"),
+    [("ndcg", (0.2, 0.3), "y"), ("rmse", (0.2, 0.3), "x"), ("pe", (-0.3, 0.2), "y")],
+)
+def test_each_metric_is_ranked_in_its_own_direction(
+    database: sqlite3.Connection, metric: str, values: tuple[float, float], best: str
+) -> None:
+    for model, value in zip("xy", values, strict=True):
+        add_run(database, model, model, model_kind=model)
+        add_metric(database, model, value, metric=metric, k=None)
+    for view in ("leaderboard", "best_known"):
+        assert database.execute(f"SELECT model FROM {view} WHERE position = 1").fetchall() == [(best,)]
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [{"definition": "v1;gain=linear"}, {"k": 5}, {"k": None}, {"part": "valid"}, {"estimator": "ips"}],
+)
+def test_numbers_that_mean_different_things_are_never_ranked_together(
+    database: sqlite3.Connection, difference: dict[str, Any]
+) -> None:
+    for model, value, more in (("a", 0.5, {}), ("b", 0.9, difference)):
+        add_run(database, model, model, model_kind=model)
+        add_metric(database, model, value, **more)
+    for view in ("leaderboard", "best_known"):
+        assert database.execute(f"SELECT position FROM {view}").fetchall() == [(1,), (1,)]
+
+
+def test_a_model_of_an_earlier_night_stays_while_the_split_is_the_same(
+    database: sqlite3.Connection,
+) -> None:
+    add_run(database, "new", "a", logical_date="2026-01-02", split_id="split1")
+    add_run(database, "same", "b", logical_date="2026-01-01", split_id="split1")
+    add_run(database, "other", "c", logical_date="2026-01-01", split_id="split0")
+    for run, value in (("new", 0.5), ("same", 0.7), ("other", 0.9)):
+        add_metric(database, run, value)
+    rows = database.execute("SELECT position, model FROM leaderboard ORDER BY position").fetchall()
+    assert rows == [(1, "b"), (2, "a")]
+
+
+def test_slices_are_not_on_the_leaderboard(database: sqlite3.Connection) -> None:
+    add_run(database, "a", "a")
+    add_metric(database, "a", 0.5)
+    add_metric(database, "a", 0.9, slice_key="popularity", slice_value="head")
+    assert database.execute("SELECT value FROM leaderboard").fetchall() == [(0.5,)]
+    assert database.execute("SELECT COUNT(*) FROM latest_metrics").fetchone() == (2,)
+
+
+def test_the_best_known_value_of_a_method_over_nights_settings_and_sources(
+    database: sqlite3.Connection,
+) -> None:
+    add_run(database, "als1", "als_8", source="rerun", at_grid_edge="rank", ran_by="us")
+    add_run(database, "als2", "als_32", logical_date="2026-01-02", source="own", ran_by="inventor")
+    add_run(database, "paper1", "BPR", model_kind="published", source="published", source_year=2020)
+    add_run(database, "paper2", "WMF", model_kind="published", source="published", source_year=2021)
+    for run, value in (("als1", 0.4), ("als2", 0.3), ("paper1", 0.5), ("paper2", 0.2)):
+        add_metric(database, run, value)
+    rows = database.execute(
+        "SELECT position, method, model, value, ran_by, source_year, at_grid_edge "
+        "FROM best_known ORDER BY position"
+    ).fetchall()
+    assert rows == [
+        (1, "BPR", "BPR", 0.5, None, 2020, None),
+        (2, "als", "als_8", 0.4, "us", None, "rank"),
+        (3, "WMF", "WMF", 0.2, None, 2021, None),
+    ]
+
+
+def test_metrics_wide_never_mixes_definitions_in_a_column(database: sqlite3.Connection) -> None:
+    add_run(database, "a", "a")
+    add_metric(database, "a", 0.25)
+    add_metric(database, "a", 0.75, definition="v1;gain=linear")
+    add_metric(database, "a", 0.5, k=None)
+    add_metric(database, "a", 0.125, metric="recall", k=5, definition="v1;recall_by=min_k_relevant")
+    rows = database.execute("SELECT ndcg_10, ndcg_full, recall_5, definition FROM metrics_wide").fetchall()
+    assert rows == [(0.25, 0.5, 0.125, None)]
+
+
+@pytest.mark.parametrize("name", PORTABLE)
+def test_portable_queries_run_on_an_empty_and_on_a_small_warehouse(
+    database: sqlite3.Connection, name: str
+) -> None:
+    assert ask(database, name) == []
+    for number, model in enumerate("ab"):
+        add_run(database, model, model, model_kind=model)
+        for part in ("test", "open_loop"):
+            for metric in ("ndcg", "recall", "mrr"):
+                add_metric(database, model, 0.5 + number, metric=metric, part=part)
+    add(database, "checks", run_id="a", check="c", severity="info", passed=True)
+    add(database, "manifests", split_id="split1", part="log", fact="rows", value=1.0)
+    assert ask(database, name)
+
+
+def ask(database: sqlite3.Connection, name: str) -> Rows:
+    return database.execute(QUERIES[name]).fetchall()
+
+
+def test_which_model_is_best_says_whether_the_next_interval_overlaps(
+    database: sqlite3.Connection,
+) -> None:
+    for model, value, low, high in (("a", 0.5, 0.4, 0.6), ("b", 0.3, 0.2, 0.4), ("c", 0.1, 0, 0.15)):
+        add_run(database, model, model)
+        add_metric(database, model, value, ci_low=low, ci_high=high)
+    found = [(row[3], row[7], row[8]) for row in ask(database, "which_model_is_best")]
+    assert found == [("a", "b", 1), ("b", "c", 0), ("c", None, None)]
+
+
+def test_change_from_night_to_night(database: sqlite3.Connection) -> None:
+    for day, value in ((1, 0.25), (2, 0.75), (4, 0.5)):
+        add_run(database, f"r{day}", "m", logical_date=f"2026-01-0{day}")
+        add_metric(database, f"r{day}", value)
+    changes = [row[5] for row in ask(database, "how_do_models_change_over_nights")]
+    assert changes == [None, 0.5, -0.25]
+
+
+def test_metrics_that_disagree_are_counted_by_pairs_of_models(database: sqlite3.Connection) -> None:
+    # ndcg orders a > b > c, recall a > c > b: of the pairs ab, ac, bc one is reversed.
+    values = {"a": (0.9, 0.9), "b": (0.5, 0.1), "c": (0.1, 0.5)}
+    for model, (ndcg, recall) in values.items():
+        add_run(database, model, model)
+        add_metric(database, model, ndcg)
+        add_metric(database, model, recall, metric="recall")
+    assert ask(database, "do_the_metrics_agree") == [("s", "test", "ndcg@10", "recall@10", 3, 1)]
+
+
+def test_places_gained_in_the_open_loop(database: sqlite3.Connection) -> None:
+    for model, held_out, uniform in (("a", 0.9, 0.1), ("b", 0.5, 0.5)):
+        add_run(database, model, model)
+        add_metric(database, model, held_out)
+        add_metric(database, model, uniform, part="open_loop")
+    found = [row[3:7] for row in ask(database, "does_the_open_loop_agree")]
+    assert found == [("a", 1, 2, -1), ("b", 2, 1, 1)]
