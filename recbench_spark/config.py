@@ -42,7 +42,7 @@ class World(Strict):
     """The generated world: who is there, how strong the loop is."""
 
     users: Annotated[int, Field(ge=1)] = 1000
-    items: Annotated[int, Field(ge=2)] = 500
+    items: Annotated[int, Field(ge=2)] = 300
     interactions: Annotated[int, Field(ge=1000, le=10**8)] = 60_000
     open_loop: Annotated[int, Field(ge=0)] = 20_000
     loop: Share = 0.8

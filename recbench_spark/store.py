@@ -117,6 +117,10 @@ class Store:
         succeeded = self.read(schemas.RUNS).where("status = 'succeeded'").select("run_id")
         return self.read(table).join(F.broadcast(succeeded), "run_id", "left_semi")
 
+    def of_run(self, name: str, run_id: str) -> DataFrame:
+        """The rows of one run in a result table."""
+        return self.read(TABLES[name]).where(F.col("run_id") == run_id)
+
     def append(self, frame: DataFrame, table: Table, once: str = "") -> None:
         """Append rows; with `once`, a second append under the same name does nothing.
 

@@ -393,9 +393,8 @@ def exact_score(pairing: Pairing, u: int, i: int) -> float:
     """s_ui of the module's equation: the definition of the score."""
     total = 0.0
     if pairing.length_u[u] > 0.0 and pairing.length_i[i] > 0.0:  # else the sum is 0
-        user_d, item_d = pairing.vectors_ud[u], pairing.vectors_id[i]
-        for d in range(len(user_d)):
-            total += np.float64(user_d[d]) * np.float64(item_d[d])
+        for d in range(pairing.vectors_ud.shape[1]):
+            total += np.float64(pairing.vectors_ud[u, d]) * np.float64(pairing.vectors_id[i, d])
     return float(total / pairing.divisor_i[i] + pairing.bias_i[i])
 
 

@@ -383,7 +383,7 @@ def _make_run(row: dict[str, Any]) -> RunFacts:
         source_year=_whole(row.get("source_year")),
         search_space=_text(row.get("search_space")),
         budget=_text(row.get("budget")),
-        at_grid_edge=() if _missing(edge) else tuple(str(name) for name in edge),
+        at_grid_edge=() if _missing(edge) else tuple(str(name) for name in (() if edge is None else edge)),
         code_version=_text(row.get("code_version")),
         seconds=_real(row.get("seconds")),
         n_users=_whole(row.get("n_users")),

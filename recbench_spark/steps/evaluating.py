@@ -16,7 +16,7 @@ from recbench_spark.schemas import ITEMS, USER_BLOCKS
 from recbench_spark.steps.models import open_model, train_rows
 from recbench_spark.steps.night import Night
 from recbench_spark.steps.reading import candidate_lists, read_scored_rows
-from recbench_spark.steps.results import of_run, write_checks, write_metrics, write_rankings
+from recbench_spark.steps.results import rankings_of, write_checks, write_metrics, write_rankings
 
 
 def evaluate_model(night: Night, model: Any, run_id: str) -> list[Check]:
@@ -39,7 +39,7 @@ def evaluate_part(night: Night, model: Any, run_id: str, part: str) -> list[Chec
     rankings, found = rank(night, model, users, request, part)
     n_items = night.table(ITEMS).count()
     write_rankings(night.store, rankings, run_id, part)
-    rankings = of_run(night.store, run_id, part)
+    rankings = rankings_of(night.store, run_id, part)
     keep = night.benchmark.evaluation.user_metrics
     write_metrics(night.store, rankings, plan, run_id, part, n_items=n_items, per_user=keep)
     return [*found, *check_rows.ranking_checks(rankings, part)]

@@ -15,14 +15,15 @@ from recbench_spark import __version__
 from recbench_spark.config import Provenance, digest
 from recbench_spark.evaluation import metrics as metric_rows
 from recbench_spark.evaluation.checks import Check
+from recbench_spark.evaluator import Result
 from recbench_spark.schemas import CHECKS, METRICS, RANKINGS, RUNS, USER_METRICS
-from recbench_spark.steps.night import Night, model_inputs, run_key
+from recbench_spark.steps.night import Night, model_inputs, new_run_id, run_key
 from recbench_spark.store import Store
 
 
-def of_run(store: Store, run_id: str, part: str) -> DataFrame:
+def rankings_of(store: Store, run_id: str, part: str) -> DataFrame:
     """The rankings of one run and part."""
-    return store.read(RANKINGS).where((F.col("run_id") == run_id) & (F.col("part") == part))
+    return store.of_run("rankings", run_id).where(F.col("part") == part)
 
 
 def _stamped(frame: DataFrame, run_id: str, part: str) -> DataFrame:
@@ -71,15 +72,14 @@ def write_checks(store: Store, run_id: str, found: Sequence[Check]) -> None:
 
 def publish(night: Night, model: Any, run_id: str, started: datetime, attempt: int) -> None:
     """The row of `runs`: from here on the run is visible."""
-    now = datetime.now(UTC)
-    benchmark, provenance = night.benchmark, model.provenance
-    settings = json.dumps(
-        {"model": model.model_dump(), "split": benchmark.split.model_dump(),
-         "evaluation": benchmark.evaluation.model_dump(), "dataset": benchmark.dataset.model_dump()},
-        default=str,
-    )  # fmt: skip
+    benchmark = night.benchmark
+    settings = {
+        "model": model.model_dump(),
+        "split": benchmark.split.model_dump(),
+        "evaluation": benchmark.evaluation.model_dump(),
+        "dataset": benchmark.dataset.model_dump(),
+    }
     row = {
-        "run_id": run_id,
         "run_key": run_key(night, model),
         "attempt": attempt,
         "suite": benchmark.name,
@@ -90,25 +90,62 @@ def publish(night: Night, model: Any, run_id: str, started: datetime, attempt: i
         "dataset": benchmark.dataset.name,
         "split": benchmark.split.describe(),
         "split_id": night.split_id,
+        "inputs": {**night.inputs, **model_inputs(night.spark, model)},
+        "settings": settings,
+        **_provenance(model, model.provenance, benchmark.ran_by),
+    }
+    _append_run(night.store, row, run_id, started)
+
+
+def publish_standalone(store: Store, result: Result, run: dict[str, Any]) -> str:
+    """Write what `evaluator.evaluate` found, and at last the row of `runs`; returns the run's id."""
+    run_id = new_run_id(run["logical_date"], run["model"])
+    stamp = F.lit(run_id)
+    if result.rankings is not None:
+        store.append(
+            result.rankings.withColumn("run_id", stamp).withColumn("part", F.lit("test")), RANKINGS
+        )
+    store.append(result.user_metrics.withColumn("run_id", stamp), USER_METRICS)
+    store.append(result.metrics.withColumn("run_id", stamp), METRICS)
+    write_checks(store, run_id, result.checks)
+    identity = digest(run["inputs"], run["settings"], run["model"], __version__)
+    facts = {name: run[name] for name in ("suite", "logical_date", "model", "model_kind", "dataset")}
+    given = {key: run["inputs"][key] for key in ("truth", "predictions") if key in run["inputs"]}
+    row = {**facts, "run_key": identity, "attempt": 1, "split": "given", "split_id": digest(given)}
+    row |= {"inputs": run["inputs"], "settings": run["settings"], "source": "own", "ran_by": _user()}
+    _append_run(store, row, run_id, run["started_at"])
+    return run_id
+
+
+def _append_run(store: Store, row: dict[str, Any], run_id: str, started: datetime) -> None:
+    """Add what every run has in common, and append."""
+    now = datetime.now(UTC)
+    settings = json.dumps(row["settings"], default=str)
+    full = {
+        **row,
+        "run_id": run_id,
         "config_json": settings,
         "config_hash": digest(settings),
-        "inputs_json": json.dumps({**night.inputs, **model_inputs(night.spark, model)}),
+        "inputs_json": json.dumps(row["inputs"]),
         "code_version": __version__,
-        **_provenance(model, provenance, benchmark.ran_by),
         "status": "succeeded",
         "started_at": started,
         "finished_at": now,
-        "n_users": night.store.read(RANKINGS).where(F.col("run_id") == run_id).count(),
+        "n_users": store.of_run("rankings", run_id).count(),
         "seconds": (now - started).total_seconds(),
-        "error": None,
     }
-    night.store.append(night.spark.createDataFrame([row], RUNS.schema), RUNS)
+    values = tuple(full.get(name) for name in RUNS.names)
+    store.append(store.spark.createDataFrame([values], RUNS.schema), RUNS)
+
+
+def _user() -> str:
+    return os.environ.get("USER", "unknown")
 
 
 def _provenance(model: Any, provenance: Provenance, ran_by: str | None) -> dict[str, Any]:
     return {
         "source": provenance.source,
-        "ran_by": provenance.ran_by or ran_by or os.environ.get("USER", "unknown"),
+        "ran_by": provenance.ran_by or ran_by or _user(),
         "source_year": provenance.year,
         "search_space": json.dumps(provenance.search_space) if provenance.search_space else None,
         "budget": provenance.budget,

@@ -1,0 +1,49 @@
+# Everything a newcomer needs: `make demo`, then `make test`.
+SHELL := /bin/bash
+VENV := .venv
+PY := $(VENV)/bin/python
+WAREHOUSE ?= warehouse/demo
+DATE ?= 2026-01-01
+CONFIG ?= demo
+Q ?= leaderboard
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test test-fast test-slow lint sql report setup requirements clean help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+demo: $(STAMP) ## set up and run the main job on the generated world
+	$(PY) jobs/nightly.py --config $(CONFIG) --warehouse $(WAREHOUSE) --logical-date $(DATE) $(ARGS)
+
+test: $(STAMP) lint ## style, types, layers and all tests but the slow ones
+	$(PY) -m pytest -q -m "not slow"
+
+test-fast: $(STAMP) ## the tests that need no JVM: seconds
+	$(PY) -m pytest -q -m "not slow and not spark"
+
+test-slow: $(STAMP) ## replications on real data and long properties
+	$(PY) -m pytest -q -m slow
+
+lint: $(STAMP) ## ruff and strict mypy
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+sql: $(STAMP) ## ask in SQL: make sql Q="SELECT ..." or Q=which_model_is_best
+	@$(PY) jobs/query.py --warehouse $(WAREHOUSE) "$(Q)"
+
+report: $(STAMP) ## write the HTML report again
+	$(PY) jobs/report.py --config $(CONFIG) --warehouse $(WAREHOUSE) --logical-date $(DATE)
+
+setup: $(STAMP) ## only install
+
+$(STAMP): requirements.txt pyproject.toml
+	./tools/setup.sh $(VENV)
+	@touch $@
+
+requirements: ## pin again what pyproject.toml asks for
+	$(VENV)/bin/uv pip compile pyproject.toml --extra dev --python-version 3.11 --no-annotate --no-header --no-emit-index-url -o requirements.txt
+
+clean: ## remove the demo's tables
+	rm -rf warehouse spark-warehouse

@@ -1,0 +1,195 @@
+"""Evaluate what any system hands over, without a config file.
+
+    python jobs/evaluate.py --warehouse DIR --model NAME --lists PATH --truth PATH --k 1,3,10
+    python jobs/evaluate.py ... --scores PATH            --truth PATH --train PATH
+    python jobs/evaluate.py ... --embeddings USERS ITEMS --truth PATH --train PATH
+    python jobs/evaluate.py ... --predictions PATH
+
+Parquet, CSV or Delta. lists: user_id, item_id, rank (from 1) or score. truth: user_id, item_id
+[, relevance]; a user with an empty truth has one row with item NULL. scores: user_id, item_id, score.
+embeddings: user_id, vector and item_id, vector[, bias]. predictions: user_id, item_id, prediction,
+outcome. The metrics are printed and written to WAREHOUSE/metrics, WAREHOUSE/user_metrics ...
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from recbench_spark import cli
+from recbench_spark.config import DEFAULT_METRICS, NAME, Bootstrap
+from recbench_spark.data.identity import identity
+from recbench_spark.data.readers import read_table
+from recbench_spark.definitions import Definition, make_definition
+from recbench_spark.errors import OK, ConfigError
+from recbench_spark.evaluator import Result, evaluate, evaluate_predictions
+from recbench_spark.journal import Journal
+from recbench_spark.kernels.ranking import METRICS
+from recbench_spark.session import get_session
+from recbench_spark.steps.results import publish_standalone
+from recbench_spark.steps.sharing import base_folder, drop_scratch
+from recbench_spark.store import Store
+
+KINDS = ("lists", "scores", "embeddings", "predictions")
+
+
+def parser() -> cli.Parser:
+    """The flags of this job."""
+    found = cli.Parser(__doc__ or "")
+    found.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
+    found.add_argument("--model", required=True, help="name of the model in the tables")
+    given = found.add_argument_group(
+        "what the system hands over (exactly one)"
+    ).add_mutually_exclusive_group(required=True)
+    given.add_argument("--lists", metavar="PATH", help="ranked lists")
+    given.add_argument("--scores", metavar="PATH", help="scores of candidates")
+    given.add_argument(
+        "--embeddings", nargs=2, metavar=("USERS", "ITEMS"), help="vectors; all items are ranked"
+    )
+    given.add_argument("--predictions", metavar="PATH", help="predictions with their outcomes")
+    found.add_argument("--truth", metavar="PATH", help="held-out items (not with --predictions)")
+    found.add_argument("--train", metavar="PATH", help="training items: not ranked where we score")
+    found.add_argument("--candidates", metavar="PATH", help="candidates of each user (user_id, item_id)")
+    found.add_argument("--similarity", choices=["dot", "cosine"], default="dot", help="of embeddings")
+    found.add_argument("--k", type=cli.cutoffs, default=(1, 3, 5, 10, 20), help="cut-offs, e.g. 1,3,10")
+    found.add_argument("--metrics", help=f"comma-separated; default {','.join(DEFAULT_METRICS)}")
+    found.add_argument("--curve", action="store_true", help="keep every cut-off from 1 to the largest k")
+    found.add_argument("--preset", help="definition of another library, e.g. recbole, rectools, mllib")
+    found.add_argument(
+        "--set", action="append", default=[], metavar="definition.AXIS=VALUE", help="one axis"
+    )
+    found.add_argument(
+        "--bootstrap", type=int, default=1000, help="replicates behind the intervals (0: none)"
+    )
+    found.add_argument("--suite", default="standalone", help="name under which runs are compared")
+    found.add_argument(
+        "--logical-date", type=cli.day, default=None, help="the day evaluated (default: today)"
+    )
+    found.add_argument("--dry-run", action="store_true", help="check the flags and say what would be done")
+    return found
+
+
+def main(args: argparse.Namespace) -> int:
+    """Check the flags, read, evaluate, write, print."""
+    definition = checked(args)
+    kind = next(name for name in KINDS if getattr(args, name))
+    if args.dry_run:
+        against = args.truth or "their outcomes"
+        print(f"{kind} of model {args.model} against {against}: {definition.describe()}")
+        return OK
+    journal, started = Journal(), datetime.now(UTC)
+    journal.say(f"model {args.model}: evaluate {kind}")
+    store = Store(get_session(f"recbench-spark evaluate {args.model}"), args.warehouse)
+    result = evaluated(store, args, kind)
+    run = {**identify(store.spark, args, kind, definition), "started_at": started}
+    run_id = publish_standalone(store, result, run)
+    show(store, run_id)
+    result.release()
+    drop_scratch(store)
+    return OK
+
+
+def checked(args: argparse.Namespace) -> Definition:
+    """The definition asked for, after the flags have been checked against each other."""
+    for name in (args.model, args.suite):
+        if not NAME.fullmatch(name):
+            raise ConfigError(f"'{name}' is no usable name", "letters, digits, dot, dash, underscore")
+    if not args.predictions and not args.truth:
+        raise ConfigError("--truth is missing", "a table of user_id, item_id[, relevance]")
+    if args.bootstrap < 0:
+        raise ConfigError(f"--bootstrap {args.bootstrap}: must be 0 or more")
+    return make_definition(args.preset, cli.axes(args.set))
+
+
+def evaluated(store: Store, args: argparse.Namespace, kind: str) -> Result:
+    """Read the tables and evaluate them."""
+    bootstrap = Bootstrap(replicates=args.bootstrap)
+    spark = store.spark
+    if kind == "predictions":
+        return evaluate_predictions(read(spark, args.predictions, ("user_id", "item_id"), kind), bootstrap)
+    pair = ("user_id", "item_id")
+    optional = {
+        name: read(spark, getattr(args, name), pair, name) if getattr(args, name) else None
+        for name in ("train", "candidates", "lists", "scores")
+    }
+    return evaluate(
+        read(spark, args.truth, pair, "truth"),
+        **optional,
+        embeddings=embeddings(spark, args.embeddings),
+        k=range(1, max(args.k) + 1) if args.curve else args.k,
+        metrics=wanted_metrics(args, kind),
+        preset=args.preset,
+        definition=cli.axes(args.set),
+        similarity=args.similarity,
+        bootstrap=bootstrap,
+        scratch=base_folder(store),
+    )
+
+
+def read(spark: SparkSession, path: str, columns: Sequence[str], what: str) -> DataFrame:
+    """A table by its path."""
+    return read_table(spark, path, columns, f"{what} {path}")
+
+
+def embeddings(spark: SparkSession, paths: Sequence[str] | None) -> tuple[DataFrame, DataFrame] | None:
+    """The two sides of a model of vectors."""
+    if not paths:
+        return None
+    users, items = paths
+    return read(spark, users, ("user_id", "vector"), "users"), read(
+        spark, items, ("item_id", "vector"), "items"
+    )
+
+
+def wanted_metrics(args: argparse.Namespace, kind: str) -> tuple[str, ...]:
+    """The metrics named, or the usual ones; lists have no AUC unless it is asked for."""
+    if args.metrics:
+        return tuple(name.strip() for name in args.metrics.split(","))
+    return tuple(name for name in DEFAULT_METRICS if kind != "lists" or name != "auc")
+
+
+def identify(
+    spark: SparkSession, args: argparse.Namespace, kind: str, definition: Definition
+) -> dict[str, Any]:
+    """What the row of `runs` says of this evaluation."""
+    paths = {name: getattr(args, name) for name in ("truth", "train", "candidates", *KINDS)}
+    flat = {
+        f"{name}{n or ''}": path
+        for name, given in paths.items()
+        for n, path in enumerate(given if isinstance(given, list) else [given])
+        if path
+    }
+    return {
+        "suite": args.suite,
+        "logical_date": args.logical_date or date.today(),
+        "model": args.model,
+        "model_kind": kind,
+        "dataset": args.truth or args.predictions,
+        "settings": {
+            "k": args.k,
+            "preset": args.preset,
+            "definition": definition.model_dump(),
+            "paths": flat,
+        },
+        "inputs": {name: identity(spark, path) for name, path in flat.items()},
+    }
+
+
+def show(store: Store, run_id: str) -> None:
+    """The overall metrics and what the checks found."""
+    numbers = store.of_run("metrics", run_id).where("slice_key IS NULL")
+    shown = numbers.orderBy("metric", "k").select(
+        "metric", "k", "value", "stderr", "ci_low", "ci_high", "n", "definition"
+    )
+    print(shown.toArrow().to_pandas().astype({"k": "Int64"}).to_string(index=False, na_rep=""))
+    for check in store.of_run("checks", run_id).where("NOT passed").collect():
+        print(f"warning: {check.check}: {check.observed:g} ({check.detail})")
+    print(f"run {run_id} in {store.root}; known metrics: {', '.join(METRICS)}")
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Makes the virtual environment with the pinned packages. uv installs torch's 5 GB in under a minute;
+# pip, inside the new environment, is only used to get uv.
+set -euo pipefail
+venv=${1:-.venv}
+python=${PYTHON:-python3}
+
+fail() { echo "error: $1" >&2; echo "  hint: $2" >&2; exit 1; }
+
+"$python" -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' 2>/dev/null ||
+  fail "Python 3.11 or newer is needed, and $python is $("$python" --version 2>&1)" "PYTHON=/path/to/python3.11 make demo"
+command -v java >/dev/null || [ -n "${JAVA_HOME:-}" ] ||
+  fail "no Java found" "install Java 17 (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
+[ -x "$venv/bin/python" ] || "$python" -m venv "$venv" ||
+  fail "cannot make a virtual environment" "Debian: apt-get install python3-venv"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check "uv>=0.5"
+"$venv/bin/uv" pip install --quiet --python "$venv/bin/python" -r requirements.txt
+"$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --no-deps -e .
