@@ -103,10 +103,7 @@ def run_model(night: Night, model: Any, attempt: int, journal: Journal, place: s
     else:
         with journal.stage("train", f"model {place} {model.name}: train", **facts) as counts:
             counts["trained"] = train(night, model)
-        parts = ", ".join(night.benchmark.evaluation.parts)
-        with journal.stage("evaluate", f"model {place} {model.name}: evaluate {parts}", **facts) as counts:
-            checks = evaluate_model(night, model, run_id)
-            counts["warnings"] = sum(not check.passed for check in checks)
+        evaluate_model(night, model, run_id, journal)
     publish(night, model, run_id, started, attempt)
     journal.record("publish", **facts)
     write_result(night, model, run_id)

@@ -27,12 +27,11 @@ from recbench_spark.evaluation import ranking, sources, values
 from recbench_spark.evaluation.checks import Check, warn_above_zero
 from recbench_spark.evaluation.user_blocks import Labels, user_blocks
 from recbench_spark.protocol.catalogue import catalogue, is_numeric
-from recbench_spark.schemas import METRICS, USER_METRICS, conform, require
+from recbench_spark.schemas import METRICS, USER_METRICS, Table, conform, require
 from recbench_spark.steps.reading import candidate_lists, typed_embeddings, typed_rows
 from recbench_spark.steps.sharing import share_in
 
 PART = "test"
-NO_RUN = "notebook"
 
 
 @dataclass(frozen=True)
@@ -197,7 +196,7 @@ def _users(blocks: DataFrame, users: DataFrame, definition: Definition) -> DataF
         ),
         "held_out",
     )
-    return ranking.users_of_part(kept, PART, definition.threshold, keep_empty=True)
+    return ranking.users_of_parts(kept, (PART,), definition.threshold, keep_empty=True)
 
 
 def typed_truth(truth: DataFrame) -> DataFrame:
@@ -239,11 +238,11 @@ def _rank_rows(world: World, given: Mapping[str, DataFrame | None], asked: Asked
     frame = given[kind]
     assert frame is not None
     rows = typed_rows(frame, _value_columns(frame, kind), kind)
-    world.checks.extend(check_rows.list_checks(rows, world.users, world.items, PART))
+    world.checks.extend(check_rows.list_checks(rows, world.users, world.items))
     if asked.definition.duplicates == "error":
         _refuse_duplicates(world.checks)
     if kind == "lists" and world.train is not None:
-        world.checks.append(check_rows.training_items_in_lists(rows, world.train, PART))
+        world.checks.append(check_rows.training_items_in_lists(rows, world.train))
     mask = kind == "scores" and asked.definition.candidates == "unseen"
     return ranking.rank_given(world.users, ranking.as_lists(rows, world.items), _request(asked), mask)
 
@@ -284,20 +283,21 @@ def _rank_embeddings(
 
 def _result(world: World, rankings: DataFrame, asked: Asked) -> Result:
     rankings, plan = rankings.cache(), asked.plan()
-    found = [*world.checks, *check_rows.ranking_checks(rankings, PART)]
+    found = [*world.checks, *check_rows.ranking_checks(rankings, (PART,))]
     rows = metric_rows.all_metrics(rankings, plan, world.n_items)
     per_user = metric_rows.user_metrics(rankings, plan)
     return Result(
-        conform(_stamped(rows), METRICS).drop("run_id"),
-        conform(_stamped(per_user), USER_METRICS).drop("run_id"),
+        _conform(rows, METRICS),
+        _conform(per_user, USER_METRICS),
         rankings,
         found,
         (rankings, world.users, world.items),
     )
 
 
-def _stamped(frame: DataFrame) -> DataFrame:
-    return frame.withColumn("run_id", F.lit(NO_RUN)).withColumn("part", F.lit(PART))
+def _conform(frame: DataFrame, table: Table) -> DataFrame:
+    """The columns of a result table without the run, which only a warehouse knows."""
+    return conform(frame.withColumn("run_id", F.lit("")), table).drop("run_id")
 
 
 # ------------------------------------------------------------------------------------ predictions
@@ -320,11 +320,9 @@ def evaluate_predictions(predictions: DataFrame, bootstrap: Bootstrap | None = N
     users = values.by_user(rows).cache()
     numbers, found = values.value_metrics(users, rows, bootstrap or Bootstrap())
     schema = METRICS.schema
-    full = [
-        {"run_id": NO_RUN, "part": PART, "slice_key": None, "slice_value": None, **row} for row in numbers
-    ]
+    full = [{"run_id": "", "part": PART, "slice_key": None, "slice_value": None, **row} for row in numbers]
     metrics = rows.sparkSession.createDataFrame(
         [tuple(row[name] for name in schema.names) for row in full], schema
     )
-    per_user = conform(_stamped(values.user_values(users)), USER_METRICS)
-    return Result(metrics.drop("run_id"), per_user.drop("run_id"), None, found, (rows, users))
+    per_user = _conform(values.user_values(users).withColumn("part", F.lit(PART)), USER_METRICS)
+    return Result(metrics.drop("run_id"), per_user, None, found, (rows, users))

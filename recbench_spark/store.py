@@ -44,18 +44,21 @@ CONFLICTS = (
 
 VERSION_PROPERTY = "recbench.schema_version"
 ATTEMPTS = 6
+HINT_ROOT = "two names and a dot are catalog.schema: write ./NAME for a folder of such a name"
 T = TypeVar("T")
 
 
 class Store:
     """Tables by name under one root; the only place that writes."""
 
-    def __init__(self, spark: SparkSession, root: str) -> None:
+    def __init__(self, spark: SparkSession, root: str, read_only: bool = False) -> None:
         self.spark = spark
         self.in_catalog = is_catalog_schema(root)
         self.root = root if self.in_catalog or "://" in root else str(Path(root).resolve())
         self._known: set[str] = set()
-        if self.folder is not None:
+        if self.in_catalog:
+            _check_schema(spark, root)
+        elif self.folder is not None and not read_only:
             _check_writable(self.folder)
         self._check_version()
 
@@ -216,6 +219,15 @@ def _check_writable(root: Path) -> None:
         raise StoreError(f"cannot create warehouse {root}: {error.strerror}") from None
     if not os.access(root, os.W_OK | os.X_OK):
         raise StoreError(f"no permission to write to warehouse {root}", "choose another --warehouse")
+
+
+def _check_schema(spark: SparkSession, root: str) -> None:
+    try:
+        found = spark.catalog.databaseExists(root)
+    except PySparkException as error:
+        raise StoreError(f"cannot open warehouse {root}: {_first_line(error)}", HINT_ROOT) from None
+    if not found:
+        raise StoreError(f"no schema {root}", f"CREATE SCHEMA {root}; {HINT_ROOT}")
 
 
 def _first_line(error: Exception) -> str:

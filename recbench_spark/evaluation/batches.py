@@ -9,16 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import types as T
 
 from recbench_spark.kernels.ranking import Rankings
+from recbench_spark.schemas import RANKINGS
 from recbench_spark.shared_files import flat
 
-RANKING = (
-    "user_id STRING, user_key LONG, item_ids ARRAY<STRING>, relevance ARRAY<DOUBLE>, "
-    "above ARRAY<LONG>, tied ARRAY<LONG>, before ARRAY<LONG>, length LONG, "
-    "top_items ARRAY<STRING>, slices MAP<STRING, ARRAY<STRING>>"
-)
-"""Rows of the table `rankings` before they are given a run and a part."""
+RANKING = T.StructType([column for column in RANKINGS.schema if column.name != "run_id"])
+"""Rows of the table `rankings` before they are given a run."""
 
 
 def to_rankings(batch: pa.RecordBatch) -> Rankings:
@@ -39,7 +37,7 @@ def ranking_batch(
     """A batch of rankings: what came in about the users, and what was found about their truth.
 
     Args:
-        batch: has user_id, user_key, slices.
+        batch: has user_id, part, user_key, slices.
         offsets: (u + 1,) bounds of each user's truth items.
         columns: item_ids, relevance, above, tied, before, each (p,).
         length: (u,) ranked candidates.
@@ -49,15 +47,18 @@ def ranking_batch(
     lists = {name: pa.ListArray.from_arrays(bounds, pa.array(c)) for name, c in columns.items()}
     nothing = pa.nulls(batch.num_rows, pa.list_(pa.string()))
     named = {
-        "user_id": batch.column("user_id"),
-        "user_key": batch.column("user_key"),
+        **{name: batch.column(name) for name in ("user_id", "part", "user_key", "slices")},
         **lists,
         "length": pa.array(length, pa.int64()),
         "top_items": nothing if top_items is None else top_items,
-        "slices": batch.column("slices"),
     }
-    order = [column.split()[0] for column in RANKING.replace("STRING, ARRAY", "").split(", ")]
-    return pa.RecordBatch.from_pydict({name: named[name] for name in order})
+    return pa.RecordBatch.from_pydict({name: named[name] for name in RANKING.names})
+
+
+def by_part(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The users of each held-out part in a batch."""
+    for part in pc.unique(batch.column("part")).to_pylist():
+        yield part, batch.filter(pc.equal(batch.column("part"), part))
 
 
 def select_truth(batch: pa.RecordBatch) -> Iterator[tuple[str, str, npt.NDArray[np.bool_]]]:

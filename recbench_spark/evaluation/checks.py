@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 HEAVY_TIES = 0.1
@@ -27,28 +28,29 @@ class Check:
         return self.threshold is None or self.observed <= self.threshold
 
 
-def ranking_checks(rankings: DataFrame, part: str) -> list[Check]:
-    """Facts of the rankings of one run and part, by one aggregation without a shuffle of rows."""
-    truth = F.size("above")
-    unranked = F.size(F.filter("above", lambda a: a < 0))
-    tied = F.size(F.filter("tied", lambda t: t > 0))
-    row = rankings.agg(
+def ranking_checks(rankings: DataFrame, parts: Sequence[str]) -> list[Check]:
+    """Facts of the rankings of one run, by one aggregation without a shuffle of rows."""
+    found = rankings.groupBy("part").agg(
         F.count("*").alias("users"),
-        F.sum((F.col("length") == 0).cast("long")).alias("silent"),
-        F.sum(truth).alias("truth"),
-        F.sum(unranked).alias("unranked"),
-        F.sum(tied).alias("tied"),
-    ).first()
-    if row is None or not row.users:
+        F.count_if(F.col("length") == 0).alias("silent"),
+        F.sum(F.size("above")).alias("truth"),
+        F.sum(F.size(F.filter("above", lambda a: a < 0))).alias("unranked"),
+        F.sum(F.size(F.filter("tied", lambda t: t > 0))).alias("tied"),
+    )
+    facts = {row.part: row for row in found.collect()}
+    return [check for part in parts for check in _checks_of_part(part, facts.get(part))]
+
+
+def _checks_of_part(part: str, row: Row | None) -> list[Check]:
+    if row is None:
         return [Check(f"{part}: users", 0, None, "warning", "no user has truth in this part")]
-    share = row.tied / max(row.truth, 1)
+    ties = "ties are broken by item id; see ties=expected"
     return [
         Check(f"{part}: users", row.users, None, "info", "users with truth"),
         warn_above_zero(f"{part}: users without output", row.silent, "they count 0, or as `users` says"),
         warn_above_zero(f"{part}: unranked truth items", row.unranked, "not scored or listed"),
-        Check(f"{part}: share of tied truth items", share, HEAVY_TIES, "warning",
-              "ties are broken by item id; see ties=expected"),
-    ]  # fmt: skip
+        Check(f"{part}: tied truth items", row.tied / max(row.truth, 1), HEAVY_TIES, "warning", ties),
+    ]
 
 
 def warn_above_zero(check: str, observed: float, detail: str) -> Check:
@@ -56,16 +58,15 @@ def warn_above_zero(check: str, observed: float, detail: str) -> Check:
     return Check(check, float(observed or 0), 0.0, "warning", detail)
 
 
-def list_checks(rows: DataFrame, users: DataFrame, items: DataFrame, part: str) -> list[Check]:
+def list_checks(rows: DataFrame, users: DataFrame, items: DataFrame) -> list[Check]:
     """What of given lists or scores cannot count: duplicates, unknown users and items, training items.
 
     Shuffles the rows by (user, item) for the exact count of duplicates.
 
     Args:
         rows: user_id, item_id of the lists.
-        users: rows of `users_of_part`.
+        users: rows of `users_of_parts`.
         items: catalogue.
-        part: the evaluated part.
     """
     pairs = rows.groupBy("user_id", "item_id").count()
     total = pairs.agg(F.sum("count"), F.count("*")).first()
@@ -74,14 +75,14 @@ def list_checks(rows: DataFrame, users: DataFrame, items: DataFrame, part: str) 
     unknown_users = rows.join(users.select("user_id"), "user_id", "left_anti")
     lost = unknown_users.select("user_id").distinct().count()
     return [
-        Check(f"{part}: list rows", n_rows, None, "info", "rows read"),
-        warn_above_zero(f"{part}: duplicate list rows", n_rows - n_pairs, "the best-ranked one is kept"),
-        warn_above_zero(f"{part}: list rows of unknown items", unknown_items, "they keep their place"),
-        Check(f"{part}: listed users without truth", lost, None, "info", "not averaged"),
+        Check("list rows", n_rows, None, "info", "rows read"),
+        warn_above_zero("duplicate list rows", n_rows - n_pairs, "the best-ranked one is kept"),
+        warn_above_zero("list rows of unknown items", unknown_items, "they keep their place"),
+        Check("listed users without truth", lost, None, "info", "not averaged"),
     ]  # fmt: skip
 
 
-def training_items_in_lists(rows: DataFrame, train: DataFrame, part: str) -> Check:
+def training_items_in_lists(rows: DataFrame, train: DataFrame) -> Check:
     """Given rows that recommend what the user already has. One join by (user, item)."""
     known = rows.join(train.select("user_id", "item_id"), ["user_id", "item_id"], "left_semi").count()
-    return warn_above_zero(f"{part}: list rows of training items", known, "lists count as they are")
+    return warn_above_zero("list rows of training items", known, "lists count as they are")

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition
-from recbench_spark.evaluation.batches import select_truth, to_rankings
+from recbench_spark.evaluation.batches import by_part, select_truth, to_rankings
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.ranking import METRICS, Rankings, cutoffs, measure, relevant_counts
 
@@ -54,8 +54,8 @@ class Plan:
 # ------------------------------------------------------------------------------- per user
 
 _USER_METRICS = (
-    "user_id STRING, metric STRING, definition STRING, estimator STRING, ks ARRAY<INT>, "
-    "values ARRAY<DOUBLE>, n_relevant INT"
+    "user_id STRING, part STRING, metric STRING, definition STRING, estimator STRING, "
+    "ks ARRAY<INT>, values ARRAY<DOUBLE>, n_relevant INT"
 )
 
 
@@ -63,14 +63,14 @@ def user_metrics(rankings: DataFrame, plan: Plan) -> DataFrame:
     """One row a user and metric, with the values at every cut-off. No shuffle; one batch in memory.
 
     Args:
-        rankings: rows of the table `rankings` of one run and part.
+        rankings: rows of the table `rankings` of one run.
         plan: metrics, cut-offs, definition.
     """
     return rankings.select(*_RANKING_COLUMNS).mapInArrow(partial(_user_rows, plan), _USER_METRICS)
 
 
 _RANKING_COLUMNS = (
-    "user_id", "user_key", "relevance", "above", "tied", "before", "length", "slices",
+    "user_id", "part", "user_key", "relevance", "above", "tied", "before", "length", "slices",
 )  # fmt: skip
 
 
@@ -80,18 +80,19 @@ def _user_rows(plan: Plan, batches: Batches) -> Batches:
         values = measure(rankings, plan.per_user, plan.ks, plan.definition)
         relevant = relevant_counts(rankings, plan.definition)
         for metric, values_uc in values.items():
-            yield _user_batch(batch.column("user_id"), metric, values_uc, relevant, plan)
+            yield _user_batch(batch, metric, values_uc, relevant, plan)
 
 
 def _user_batch(
-    users: pa.Array, metric: str, values_uc: Floats, relevant: Ints, plan: Plan
+    batch: pa.RecordBatch, metric: str, values_uc: Floats, relevant: Ints, plan: Plan
 ) -> pa.RecordBatch:
-    n = len(users)
+    n = batch.num_rows
     ks = cutoffs(metric, plan.ks)
     offsets = np.arange(n + 1, dtype=np.int32) * len(ks)
     missing = np.isnan(values_uc).ravel()
     columns = {
-        "user_id": users,
+        "user_id": batch.column("user_id"),
+        "part": batch.column("part"),
         "metric": _constant(metric, n),
         "definition": _constant(plan.describe(metric), n),
         "estimator": _constant(HOLDOUT, n),
@@ -108,8 +109,9 @@ def _constant(text: str, n: int) -> pa.Array:
 
 # ------------------------------------------------------------------------------- overall
 
-Slice = tuple[str | None, str | None]
-"""Slice key and value; (None, None) is everyone."""
+Slice = tuple[str, str | None, str | None]
+"""Held-out part, slice key and value; (part, None, None) is everyone."""
+_SLICE = ("part", "slice_key", "slice_value")
 
 
 @dataclass
@@ -141,11 +143,11 @@ def totals_of(rankings: Rankings, keys_u: Ints, plan: Plan) -> Totals:
 
 
 _TOTALS = (
-    "slice_key STRING, slice_value STRING, moments_c5 ARRAY<LONG>, boot_bc ARRAY<LONG>, "
+    "part STRING, slice_key STRING, slice_value STRING, moments_c5 ARRAY<LONG>, boot_bc ARRAY<LONG>, "
     "weights_bc ARRAY<LONG>"
 )
 _METRICS = (
-    "slice_key STRING, slice_value STRING, metric STRING, definition STRING, k INT, "
+    "part STRING, slice_key STRING, slice_value STRING, metric STRING, definition STRING, k INT, "
     "estimator STRING, value DOUBLE, stderr DOUBLE, ci_low DOUBLE, ci_high DOUBLE, n LONG"
 )
 
@@ -157,7 +159,7 @@ def metrics(rankings: DataFrame, plan: Plan) -> DataFrame:
     replicates whole numbers. Nothing grows with users after the first pass.
 
     Args:
-        rankings: rows of the table `rankings` of one run and part.
+        rankings: rows of the table `rankings` of one run.
         plan: metrics, cut-offs, definition, bootstrap.
     """
     narrow = rankings.select(*_RANKING_COLUMNS)
@@ -167,19 +169,24 @@ def metrics(rankings: DataFrame, plan: Plan) -> DataFrame:
     def finish(table: pa.Table) -> pa.Table:
         return _finish(plan, table)
 
-    return totals.groupBy("slice_key", "slice_value").applyInArrow(finish, _METRICS)
+    return totals.groupBy(*_SLICE).applyInArrow(finish, _METRICS)
 
 
 def _task_totals(plan: Plan, batches: Batches) -> Batches:
     totals: dict[Slice, Totals] = {}
     for batch in batches:
-        rankings, keys_u = to_rankings(batch), batch.column("user_key").to_numpy()
-        _add(totals, (None, None), totals_of(rankings, keys_u, plan))
-        for key, value, kept_p in select_truth(batch):
-            part, users = restricted(rankings, kept_p)
-            _add(totals, (key, value), totals_of(part, keys_u[users], plan))
+        for part, users in by_part(batch):
+            _add_users(totals, part, users, plan)
     for place, found in totals.items():
         yield _totals_batch(place, found)
+
+
+def _add_users(totals: dict[Slice, Totals], part: str, batch: pa.RecordBatch, plan: Plan) -> None:
+    rankings, keys_u = to_rankings(batch), batch.column("user_key").to_numpy()
+    _add(totals, (part, None, None), totals_of(rankings, keys_u, plan))
+    for key, value, kept_p in select_truth(batch):
+        kept, users = restricted(rankings, kept_p)
+        _add(totals, (part, key, value), totals_of(kept, keys_u[users], plan))
 
 
 def _add(totals: dict[Slice, Totals], place: Slice, found: Totals) -> None:
@@ -210,10 +217,7 @@ def restricted(rankings: Rankings, kept_p: npt.NDArray[np.bool_]) -> tuple[Ranki
 
 
 def _totals_batch(place: Slice, totals: Totals) -> pa.RecordBatch:
-    columns = {
-        name: pa.array([text], pa.string())
-        for name, text in zip(("slice_key", "slice_value"), place, strict=True)
-    }
+    columns = {name: pa.array([text], pa.string()) for name, text in zip(_SLICE, place, strict=True)}
     for name in ("moments_c5", "boot_bc", "weights_bc"):
         numbers = pa.array(getattr(totals, name).ravel(), pa.int64())
         columns[name] = pa.ListArray.from_arrays([0, len(numbers)], numbers)
@@ -226,8 +230,7 @@ def _finish(plan: Plan, table: pa.Table) -> pa.Table:
     value, stderr, n = resampling.mean_and_error(totals.moments_c5)
     low, high = resampling.interval(totals.boot_bc, totals.weights_bc, plan.bootstrap.level)
     columns = {
-        "slice_key": _repeated(table, "slice_key", len(ks)),
-        "slice_value": _repeated(table, "slice_value", len(ks)),
+        **{name: _repeated(table, name, len(ks)) for name in _SLICE},
         "metric": pa.array(names),
         "definition": pa.array([plan.describe(name) for name in names]),
         "k": pa.array(ks, pa.int32()),
@@ -264,29 +267,29 @@ def _numbers(values: Floats) -> pa.Array:
 def coverage(rankings: DataFrame, plan: Plan, n_items: int) -> DataFrame:
     """Share of the catalogue that stands in at least one user's first k items.
 
-    One shuffle of (item, best position), combined on the map side. Blind to how often an item is
-    shown: one list in a million is enough.
+    One shuffle of (item, best position), combined on the map side; then one row an item and cut-off.
+    Blind to how often an item is shown: one list in a million is enough.
 
     Args:
         rankings: rows with `top_items`.
         plan: cut-offs.
         n_items: items of the catalogue.
     """
-    places = rankings.select(F.posexplode("top_items").alias("place", "item_id"))
-    best = places.groupBy("item_id").agg(F.min("place").alias("place"))
-    shown = best.agg(*(F.sum((F.col("place") < k).cast("long")).alias(str(k)) for k in plan.ks))
-    users = rankings.where(F.size("top_items") > 0).agg(F.count("*").alias("n"))
-    rows = F.explode(
-        F.array(*(F.struct(F.lit(k).alias("k"), F.col(str(k)).alias("shown")) for k in plan.ks))
-    )
-    return shown.select(rows.alias("row")).crossJoin(users).select(
+    places = rankings.select("part", F.posexplode("top_items").alias("place", "item_id"))
+    best = places.groupBy("part", "item_id").agg(F.min("place").alias("place"))
+    users = rankings.groupBy("part").agg(F.count_if(F.size("top_items") > 0).alias("n"))
+    shown = F.count_if(F.col("place") < F.col("k")) / F.lit(max(n_items, 1))
+    ks = F.explode(F.array(*(F.lit(k) for k in plan.ks))).alias("k")
+    values = best.select("*", ks).groupBy("part", "k").agg(shown.alias("value"))
+    return values.join(users, "part").select(
+        "part",
         F.lit(COVERAGE).alias("metric"),
         F.lit(plan.describe(COVERAGE)).alias("definition"),
-        F.col("row.k").alias("k"),
+        "k",
         F.lit(HOLDOUT).alias("estimator"),
-        (F.coalesce("row.shown", F.lit(0)) / F.lit(max(n_items, 1))).alias("value"),
+        "value",
         "n",
-    )  # fmt: skip
+    )
 
 
 def all_metrics(rankings: DataFrame, plan: Plan, n_items: int) -> DataFrame:

@@ -7,7 +7,7 @@ host; no (user, item) row is ever made. Lists and score tables come as arrays, o
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -41,30 +41,33 @@ class Request:
     top: int = 0
 
 
-def users_of_part(blocks: DataFrame, part: str, threshold: float | None, keep_empty: bool) -> DataFrame:
-    """The users of a held-out part with the arrays that ranking needs.
+def users_of_parts(
+    blocks: DataFrame, parts: Sequence[str], threshold: float | None, keep_empty: bool
+) -> DataFrame:
+    """The users of the held-out parts with the arrays that ranking needs: one row a user and part.
 
     Args:
         blocks: rows of `user_blocks` of one split.
-        part: valid, test, open_loop.
+        parts: valid, test, open_loop.
         threshold: rating from which a training item belongs to a user's history.
         keep_empty: keep users without truth (they count 0 under empty_users=zero).
 
     Returns:
-        user_id, user_key, item_ids, items, relevance, slices, masked, history.
+        user_id, part, user_key, item_ids, items, relevance, slices, masked, history.
     """
-    truth = F.col("held_out")[part]
-    kept = blocks if keep_empty else blocks.where(truth.isNotNull())
-    masked = F.col("train_items")
-    if part != "valid":
-        valid = F.coalesce(F.col("held_out")["valid"]["items"], F.array().cast("array<int>"))
-        masked = F.array_sort(F.concat(masked, valid))
+    exploded = blocks.withColumn("part", F.explode(F.array(*(F.lit(part) for part in parts))))
+    truth = F.col("held_out")[F.col("part")]
+    kept = exploded if keep_empty else exploded.where(truth.isNotNull())
+    # What validation holds out is known by the time of the test, and no longer to be recommended.
+    valid = F.coalesce(F.col("held_out")["valid"]["items"], F.array().cast("array<int>"))
+    known = F.array_sort(F.concat("train_items", valid))
     return kept.select(
         "user_id",
+        "part",
         "user_key",
         *(_or_empty(truth[name], kind).alias(name) for name, kind in _TRUTH.items()),
         truth["slices"].alias("slices"),
-        masked.alias("masked"),
+        F.when(F.col("part") == "valid", F.col("train_items")).otherwise(known).alias("masked"),
         _history(threshold).alias("history"),
     )
 
@@ -92,7 +95,7 @@ def rank_scored(users: DataFrame, source: Source, request: Request) -> DataFrame
     A task holds a batch of users, one tile of scores, and maps the item side (one copy a host).
 
     Args:
-        users: rows of `users_of_part`; with `vector` for models of vectors, with `candidates`
+        users: rows of `users_of_parts`; with `vector` for models of vectors, with `candidates`
             (item indices) where the definition's candidates are `given`.
         source: the model.
         request: definition and length of lists.
@@ -229,7 +232,7 @@ def rank_given(users: DataFrame, lists: DataFrame, request: Request, mask: bool)
     """Rankings of users by given lists. Shuffles users and lists by user, one row each.
 
     Args:
-        users: rows of `users_of_part`.
+        users: rows of `users_of_parts`.
         lists: rows of `as_lists`.
         request: definition and length of lists.
         mask: drop a user's training items from the lists (score tables), or leave them (lists).

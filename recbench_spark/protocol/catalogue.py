@@ -43,16 +43,22 @@ def catalogue(splits: DataFrame, numeric: bool) -> DataFrame:
 
 
 def _class_bounds(items: DataFrame) -> tuple[int, int]:
-    """Training counts from which an item is torso, and head: a third of the training rows each."""
+    """Training counts from which an item is torso, and head: a third of the training rows each.
+
+    Items of equal count share a class: the one in which the middle of their rows lies, with all
+    training rows laid out from the rarest item to the most popular one.
+    """
     histogram = items.where("n_train > 0").groupBy("n_train").count().orderBy("n_train").collect()
-    if not histogram:
-        return (1, 1)
-    rows = list(accumulate(row["n_train"] * row["count"] for row in histogram))
-    cuts = [bisect_left(rows, rows[-1] * share / 3) for share in (1, 2)]
-    return (histogram[cuts[0]]["n_train"], histogram[cuts[1]]["n_train"])
+    counts = [row["n_train"] for row in histogram]
+    sizes = [row["n_train"] * row["count"] for row in histogram]
+    ends = list(accumulate(sizes))
+    # Six times the middle, to compare whole numbers.
+    middles = [6 * end - 3 * size for end, size in zip(ends, sizes, strict=True)]
+    starts = [*counts, max(counts, default=0) + 1]
+    torso, head = (starts[bisect_left(middles, 2 * share * sum(sizes))] for share in (1, 2))
+    return torso, head
 
 
 def _popularity(bounds: tuple[int, int]) -> Column:
-    """Items of equal count share a class: up to the first bound tail, up to the second torso."""
     n = F.col("n_train")
-    return F.when(n == 0, COLD).when(n <= bounds[0], "tail").when(n <= bounds[1], "torso").otherwise("head")
+    return F.when(n == 0, COLD).when(n < bounds[0], "tail").when(n < bounds[1], "torso").otherwise("head")

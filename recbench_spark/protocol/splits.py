@@ -20,6 +20,8 @@ TRAIN, VALID, TEST = "train", "valid", "test"
 def without_duplicates(log: DataFrame, keep: str) -> DataFrame:
     """One row per (user_id, item_id): the last or first by time, then the highest rating.
 
+    What is still equal goes by part and attributes, so that the order of rows never decides.
+
     A pair in two parts would be a leak, so this comes before every split. One shuffle by pair,
     combined on the map side; a task holds one hash table of its pairs.
 
@@ -33,7 +35,8 @@ def without_duplicates(log: DataFrame, keep: str) -> DataFrame:
     if keep == "error":
         _refuse_duplicates(log)
     time = F.coalesce("event_time", F.lit(0).cast("long"))
-    order = F.struct(time if keep != "keep_first" else -time, F.col("rating"), F.col("part"))
+    in_time = -time if keep == "keep_first" else time
+    order = F.struct(in_time, "rating", "part", F.map_values("attributes"))
     values = F.struct("rating", "event_time", "part", "attributes")
     best = log.groupBy("user_id", "item_id").agg(F.max_by(values, order).alias("row"))
     return best.select("user_id", "item_id", "row.*")

@@ -1,10 +1,11 @@
-"""One model against one held-out part: rankings, per-user values, metrics, checks."""
+"""One model against the held-out parts: rankings, per-user values, metrics, checks."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from recbench_spark.data.readers import read_table
 from recbench_spark.errors import ConfigError
@@ -12,45 +13,38 @@ from recbench_spark.evaluation import checks as check_rows
 from recbench_spark.evaluation import metrics as metric_rows
 from recbench_spark.evaluation import ranking
 from recbench_spark.evaluation.checks import Check
-from recbench_spark.schemas import ITEMS, USER_BLOCKS
+from recbench_spark.journal import Journal
+from recbench_spark.schemas import ITEMS, RANKINGS, USER_BLOCKS
 from recbench_spark.steps.models import open_model, train_rows
 from recbench_spark.steps.night import Night
 from recbench_spark.steps.reading import candidate_lists, read_scored_rows
-from recbench_spark.steps.results import rankings_of, write_checks, write_metrics, write_rankings
+from recbench_spark.steps.results import write_checks, write_metrics
 
 
-def evaluate_model(night: Night, model: Any, run_id: str) -> list[Check]:
-    """Rankings, per-user values, metrics and checks of one model, part by part."""
-    found: list[Check] = []
-    for part in night.benchmark.evaluation.parts:
-        found += evaluate_part(night, model, run_id, part)
-    write_checks(night.store, run_id, found)
+def evaluate_model(night: Night, model: Any, run_id: str, journal: Journal) -> list[Check]:
+    """Rankings, per-user values, metrics and checks of one model, all held-out parts in one pass."""
+    asked, plan, store = night.benchmark.evaluation, night.plan(), night.store
+    facts = {"run_id": run_id, "model": model.name}
+    with journal.stage("rankings", f"{model.name}: rank {', '.join(asked.parts)}", **facts):
+        top = max(plan.ks) if metric_rows.wants_lists(plan.metrics) else 0
+        rankings, found = rank(night, model, ranking.Request(night.definition, top))
+        store.append(rankings.withColumn("run_id", F.lit(run_id)), RANKINGS)
+    rankings = store.of_run("rankings", run_id)
+    with journal.stage("metrics", f"{model.name}: measure", **facts) as counts:
+        write_metrics(store, rankings, plan, run_id, night.n_items, per_user=asked.user_metrics)
+        found += check_rows.ranking_checks(rankings, asked.parts)
+        write_checks(store, run_id, found)
+        counts["warnings"] = sum(not check.passed for check in found)
     return found
 
 
-def evaluate_part(night: Night, model: Any, run_id: str, part: str) -> list[Check]:
-    """One part of one model."""
-    empty = night.definition.empty_users == "zero"
-    blocks = night.table(USER_BLOCKS)
-    users = ranking.users_of_part(blocks, part, night.definition.threshold, empty)
-    plan = night.plan()
-    top = max(plan.ks) if metric_rows.wants_lists(plan.metrics) else 0
-    request = ranking.Request(night.definition, top)
-    rankings, found = rank(night, model, users, request, part)
-    n_items = night.table(ITEMS).count()
-    write_rankings(night.store, rankings, run_id, part)
-    rankings = rankings_of(night.store, run_id, part)
-    keep = night.benchmark.evaluation.user_metrics
-    write_metrics(night.store, rankings, plan, run_id, part, n_items=n_items, per_user=keep)
-    return [*found, *check_rows.ranking_checks(rankings, part)]
-
-
-def rank(
-    night: Night, model: Any, users: DataFrame, request: ranking.Request, part: str
-) -> tuple[DataFrame, list[Check]]:
+def rank(night: Night, model: Any, request: ranking.Request) -> tuple[DataFrame, list[Check]]:
     """The rankings by a model of any kind, and what its inputs left out."""
+    keep_empty = night.definition.empty_users == "zero"
+    parts = night.benchmark.evaluation.parts
+    users = ranking.users_of_parts(night.table(USER_BLOCKS), parts, night.definition.threshold, keep_empty)
     if model.kind in ("lists", "scores"):
-        return _rank_handed_over(night, model, users, request, part)
+        return _rank_handed_over(night, model, users, request)
     if request.definition.candidates == "given":
         users = users.join(_given_candidates(night), "user_id", "left")
     source, vectors = open_model(night, model)
@@ -60,13 +54,13 @@ def rank(
 
 
 def _rank_handed_over(
-    night: Night, model: Any, users: DataFrame, request: ranking.Request, part: str
+    night: Night, model: Any, users: DataFrame, request: ranking.Request
 ) -> tuple[DataFrame, list[Check]]:
     items = night.table(ITEMS)
     rows = read_scored_rows(night.spark, model.path, model.kind)
-    found = check_rows.list_checks(rows, users, items, part)
+    found = check_rows.list_checks(rows, users, items)
     if model.kind == "lists":
-        found.append(check_rows.training_items_in_lists(rows, train_rows(night), part))
+        found.append(check_rows.training_items_in_lists(rows, train_rows(night)))
     lists = ranking.as_lists(rows, items)
     return ranking.rank_given(users, lists, request, mask=model.kind == "scores"), found
 

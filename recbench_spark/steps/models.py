@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -31,10 +32,15 @@ def train(night: Night, model: Any) -> bool:
 
 
 def _append_model(store: Store, trained: training.Trained, key: str) -> None:
-    for side, frame in (("user", trained.users), ("item", trained.items)):
-        if frame is not None:
-            rows = frame.withColumnRenamed(f"{side}_id", "id").withColumn("side", F.lit(side))
-            store.append(rows.withColumn("model_id", F.lit(key)), EMBEDDINGS, once=f"{key}/{side}")
+    """Both sides of a model in one commit: a killed run leaves no half of it behind."""
+    sides = [
+        frame.withColumnRenamed(f"{side}_id", "id").withColumn("side", F.lit(side))
+        for side, frame in (("user", trained.users), ("item", trained.items))
+        if frame is not None
+    ]
+    if sides:
+        rows = reduce(DataFrame.unionByName, sides).withColumn("model_id", F.lit(key))
+        store.append(rows, EMBEDDINGS, once=key)
     if trained.similarities is not None:
         rows = trained.similarities.withColumn("model_id", F.lit(key))
         store.append(rows, SIMILARITIES, once=key)
@@ -73,11 +79,11 @@ def open_model(night: Night, model: Any) -> tuple[sources.Source, DataFrame | No
     """The item side as shared rows, and the user vectors where there are any."""
     items = night.table(ITEMS)
     if model.kind == "random":
-        return hash_source(night.store, items, model.seed), None
+        return _hash_source(night, items, model.seed), None
     if model.kind == "item_knn":
         return _neighbour_source(night, model, items), None
     users, vectors, kind = _vectors(night, model)
-    source = dot_source(night.store, items, vectors, kind, model.name)
+    source = _dot_source(night, items, vectors, kind, model.name)
     return source, users if source.dims else None
 
 
@@ -93,20 +99,19 @@ def _vectors(night: Night, model: Any) -> tuple[DataFrame, DataFrame, str]:
     return users.drop("bias"), vectors, "dot"
 
 
-def dot_source(
-    store: Store, items: DataFrame, vectors: DataFrame, kind: str, name: str
+def _dot_source(
+    night: Night, items: DataFrame, vectors: DataFrame, kind: str, name: str
 ) -> sources.DotSource:
-    """Item vectors as shared rows."""
     dims = sources.dimensions(vectors, f"model {name}")
-    shared = share(store, sources.vector_rows(items, vectors))
-    return sources.DotSource(shared, items.count(), dims, kind)  # type: ignore[arg-type]
+    shared = share(night.store, sources.vector_rows(items, vectors))
+    return sources.DotSource(shared, night.n_items, dims, kind)  # type: ignore[arg-type]
 
 
-def hash_source(store: Store, items: DataFrame, seed: int) -> sources.HashSource:
-    """The random model."""
-    return sources.HashSource(share(store, items.select("item_index", "item_id")), items.count(), seed)
+def _hash_source(night: Night, items: DataFrame, seed: int) -> sources.HashSource:
+    shared = share(night.store, items.select("item_index", "item_id"))
+    return sources.HashSource(shared, night.n_items, seed)
 
 
 def _neighbour_source(night: Night, model: Any, items: DataFrame) -> sources.NeighbourSource:
     rows = night.store.read(SIMILARITIES).where(F.col("model_id") == model_key(night, model))
-    return sources.NeighbourSource(share(night.store, sources.neighbour_rows(items, rows)), items.count())
+    return sources.NeighbourSource(share(night.store, sources.neighbour_rows(items, rows)), night.n_items)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +38,11 @@ class Night:
     def table(self, table: schemas.Table) -> DataFrame:
         """The rows of this night's split."""
         return of_split(self.store, table, self.split_id)
+
+    @cached_property
+    def n_items(self) -> int:
+        """Items of the catalogue."""
+        return self.table(schemas.ITEMS).count()
 
     def plan(self) -> Plan:
         """What is measured."""

@@ -21,35 +21,16 @@ from recbench_spark.steps.night import Night, model_inputs, new_run_id, run_key
 from recbench_spark.store import Store
 
 
-def rankings_of(store: Store, run_id: str, part: str) -> DataFrame:
-    """The rankings of one run and part."""
-    return store.of_run("rankings", run_id).where(F.col("part") == part)
-
-
-def _stamped(frame: DataFrame, run_id: str, part: str) -> DataFrame:
-    return frame.withColumn("run_id", F.lit(run_id)).withColumn("part", F.lit(part))
-
-
-def write_rankings(store: Store, rankings: DataFrame, run_id: str, part: str) -> None:
-    """Append to `rankings`."""
-    store.append(_stamped(rankings, run_id, part), RANKINGS)
-
-
 def write_metrics(
-    store: Store,
-    rankings: DataFrame,
-    plan: metric_rows.Plan,
-    run_id: str,
-    part: str,
-    *,
-    n_items: int,
-    per_user: bool,
+    store: Store, rankings: DataFrame, plan: metric_rows.Plan, run_id: str, n_items: int, *, per_user: bool
 ) -> None:
-    """Append to `user_metrics` and `metrics`."""
+    """Append to `user_metrics` (where asked for) and to `metrics`."""
+    stamp = F.lit(run_id)
     if per_user and plan.per_user:
-        store.append(_stamped(metric_rows.user_metrics(rankings, plan), run_id, part), USER_METRICS)
+        values = metric_rows.user_metrics(rankings, plan)
+        store.append(values.withColumn("run_id", stamp), USER_METRICS)
     rows = metric_rows.all_metrics(rankings, plan, n_items)
-    store.append(_stamped(rows, run_id, part), METRICS)
+    store.append(rows.withColumn("run_id", stamp), METRICS)
 
 
 def write_checks(store: Store, run_id: str, found: Sequence[Check]) -> None:

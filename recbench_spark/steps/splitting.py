@@ -104,7 +104,7 @@ def with_labels(
             labels[cut.key] = F.col("attributes")[cut.column or cut.key]
         else:
             splits = splits.join(_attribute(spark, cut, column), f"{cut.of[:-1]}_id", "left")
-            labels[cut.key] = F.col(column)
+            labels[cut.key] = F.col(f"`{column}`")  # a key may hold dots
     return splits, labels
 
 
@@ -113,4 +113,7 @@ def _attribute(spark: SparkSession, cut: Slice, column: str) -> DataFrame:
         raise ConfigError(f"slice {cut.key}: of '{cut.of}' needs 'path'", "a table with the ids")
     name, wanted = f"{cut.of[:-1]}_id", cut.column or cut.key
     table = read_table(spark, cut.path, [name, wanted], f"slice {cut.key}")
-    return table.select(F.col(name).cast("string"), F.col(wanted).cast("string").alias(column))
+    rows = table.select(F.col(name).cast("string"), F.col(f"`{wanted}`").cast("string").alias(column))
+    if rows.count() > rows.select(name).distinct().count():
+        raise DataError(f"slice {cut.key}: {cut.path} has a {name} twice", "keep one row an id")
+    return rows

@@ -1,0 +1,250 @@
+"""The warehouse: appended once, visible when published, clear errors, comments and constraints."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from pathlib import Path
+
+import pytest
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError
+
+from recbench_spark.errors import StoreError
+from recbench_spark.schemas import CHECKS, MANIFESTS, METRICS, RANKINGS, RUNS, TABLES, USER_METRICS, conform
+from recbench_spark.store import VERSION_PROPERTY, Store, explain, is_catalog_schema, query_files, view_files
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def store(spark, tmp_path: Path) -> Store:
+    return Store(spark, str(tmp_path / "warehouse"))
+
+
+@pytest.fixture(scope="module")
+def catalog_store(spark):
+    spark.sql("CREATE SCHEMA recbench_store_test")
+    yield Store(spark, "spark_catalog.recbench_store_test")
+    spark.sql("DROP SCHEMA recbench_store_test CASCADE")
+
+
+def facts(store: Store, split: str, n: int = 3):
+    rows = [(split, "log", f"fact{i}", float(i), None) for i in range(n)]
+    return store.spark.createDataFrame(rows, MANIFESTS.schema)
+
+
+def metric(store: Store, run_id: str, k: int | None = 10, n: int = 5):
+    row = (run_id, "test", "ndcg", "v1", k, "holdout", None, None, 0.5, None, None, None, n)
+    return store.spark.createDataFrame([row], METRICS.schema)
+
+
+def run_row(store: Store, run_id: str, status: str = "succeeded", source: str = "baseline"):
+    values = {
+        "run_id": run_id, "run_key": "key", "attempt": 1, "suite": "s", "model": "m", "status": status,
+        "logical_date": date(2026, 1, 1), "source": source,
+    }  # fmt: skip
+    row = tuple(values.get(name) for name in RUNS.names)
+    return store.spark.createDataFrame([row], RUNS.schema)
+
+
+# ----------------------------------------------------------------------------------- appending
+
+
+def test_a_table_is_created_by_its_first_rows(store: Store) -> None:
+    assert not store.exists("manifests")
+    assert store.read(MANIFESTS).collect() == []
+    assert store.read(MANIFESTS).schema.names == MANIFESTS.names
+    store.append(facts(store, "a"), MANIFESTS)
+    assert store.exists("manifests")
+    assert store.read(MANIFESTS).count() == 3
+    assert store.has(MANIFESTS, "split_id", "a") and not store.has(MANIFESTS, "split_id", "b")
+
+
+def test_rows_of_one_name_are_appended_once(store: Store) -> None:
+    for split in ("a", "a", "b"):
+        store.append(facts(store, split), MANIFESTS, once=split)
+    assert store.read(MANIFESTS).count() == 6
+    again = Store(store.spark, store.root)
+    again.append(facts(store, "a"), MANIFESTS, once="a")
+    assert again.read(MANIFESTS).count() == 6
+    store.append(facts(store, "a"), MANIFESTS)
+    assert store.read(MANIFESTS).count() == 9
+
+
+def test_writers_at_the_same_time_lose_nothing(spark, tmp_path: Path) -> None:
+    """Four writers, each with a store of its own, create the table and append; two share a name."""
+    root = str(tmp_path / "w")
+
+    def write(name: str) -> None:
+        store = Store(spark, root)
+        store.append(facts(store, name), MANIFESTS, once=name)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, ["a", "b", "c", "c"]))
+    found = sorted(row.split_id for row in Store(spark, root).read(MANIFESTS).collect())
+    assert found == ["a"] * 3 + ["b"] * 3 + ["c"] * 3
+
+
+def test_columns_are_put_in_order_and_nulls_filled_in(store: Store) -> None:
+    frame = store.spark.createDataFrame([("rows", "log", "a")], "fact string, part string, split_id string")
+    store.append(frame, MANIFESTS)
+    assert [tuple(row) for row in store.read(MANIFESTS).collect()] == [("a", "log", "rows", None, None)]
+    assert conform(frame, MANIFESTS).schema.names == MANIFESTS.names
+
+
+# ---------------------------------------------------------------------------------- visibility
+
+
+def test_rows_are_visible_once_their_run_has_succeeded(store: Store) -> None:
+    store.append(metric(store, "good"), METRICS)
+    store.append(metric(store, "lost"), METRICS)
+    assert store.visible(METRICS).count() == 0
+    store.append(run_row(store, "good"), RUNS)
+    store.append(run_row(store, "bad", status="failed"), RUNS)
+    assert [row.run_id for row in store.visible(METRICS).collect()] == ["good"]
+    assert [row.run_id for row in store.of_run("metrics", "lost").collect()] == ["lost"]
+
+
+def test_orphans_go_when_they_are_old(store: Store) -> None:
+    for run_id in ("20260101T0-old", "20260102T0-kept", "20260109T0-running"):
+        store.append(metric(store, run_id), METRICS)
+    store.append(run_row(store, "20260102T0-kept"), RUNS)
+    store.delete_orphans("20260105")
+    assert sorted(r.run_id for r in store.read(METRICS).collect()) == ["20260102T0-kept", "20260109T0-running"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "catalog"])
+def test_views_are_installed_over_any_warehouse(store: Store, catalog_store: Store, kind: str) -> None:
+    place = store if kind == "folder" else catalog_store
+    place.append(metric(place, "r1"), METRICS)
+    place.append(metric(place, "r0"), METRICS)
+    place.append(run_row(place, "r1"), RUNS)
+    assert set(place.install_views()) == set(view_files())
+    (row,) = place.spark.sql("SELECT model, value FROM leaderboard").collect()
+    assert (row.model, row.value) == ("m", 0.5)
+    for name in view_files():
+        place.spark.table(name).collect()
+
+
+def test_a_view_stands_before_those_that_need_it() -> None:
+    names = list(view_files())
+    assert names.index("current_runs") < names.index("latest_metrics")
+    assert names.index("latest_metrics") < names.index("leaderboard")
+    assert len(query_files()) >= 10
+
+
+# --------------------------------------------------------------------------------------- errors
+
+
+def test_another_schema_version_is_refused(store: Store) -> None:
+    store.append(run_row(store, "r"), RUNS)
+    Store(store.spark, store.root)
+    change = f"ALTER TABLE {store.identifier('runs')} SET TBLPROPERTIES ('{VERSION_PROPERTY}' = '99')"
+    store.spark.sql(change)
+    with pytest.raises(StoreError, match="schema version 99, this code writes 1") as error:
+        Store(store.spark, store.root)
+    assert "--warehouse" in error.value.hint
+
+
+@pytest.mark.parametrize("root", ["/proc/recbench", "FILE/below"])
+def test_a_folder_that_cannot_be_made_is_a_store_error(spark, tmp_path: Path, root: str) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(StoreError, match="cannot create warehouse"):
+        Store(spark, root.replace("FILE", str(file)))
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+def test_no_permission(spark, tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    with pytest.raises(StoreError, match="no permission"):
+        Store(spark, str(tmp_path))
+
+
+def test_a_warehouse_opened_to_read_is_not_made(spark, tmp_path: Path) -> None:
+    store = Store(spark, str(tmp_path / "typo"), read_only=True)
+    assert not store.exists("runs")
+    assert not (tmp_path / "typo").exists()
+
+
+@pytest.mark.parametrize("root", ["no_such_catalog.x", "spark_catalog.no_such_schema"])
+def test_an_unknown_catalog_or_schema_is_a_store_error(spark, root: str) -> None:
+    with pytest.raises(StoreError, match=root.partition(".")[2 if "schema" in root else 0]):
+        Store(spark, root)
+
+
+def test_two_names_and_a_dot_are_a_catalog_unless_there_is_such_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert is_catalog_schema("main.recbench")
+    for folder in ("warehouse", "./a.b", "a/b.c", "a.b.c", "s3://bucket/x", "2026.x", "/tmp/a.b"):
+        assert not is_catalog_schema(folder)
+    (tmp_path / "main.recbench").mkdir()
+    assert not is_catalog_schema("main.recbench")
+
+
+# --------------------------------------------------------------------------- what Delta is told
+
+
+@pytest.mark.parametrize("kind", ["folder", "catalog"])
+def test_comments_stand_on_every_column_and_layouts_hold(
+    store: Store, catalog_store: Store, kind: str
+) -> None:
+    place = store if kind == "folder" else catalog_store
+    place.create(*TABLES.values())
+    for table in TABLES.values():
+        name = place.identifier(table.name)
+        columns = {row.col_name: row.comment for row in place.spark.sql(f"DESCRIBE {name}").collect()}
+        assert {c.name: columns.get(c.name) for c in table.columns} == {
+            c.name: c.comment for c in table.columns
+        }
+        (detail,) = place.spark.sql(f"DESCRIBE DETAIL {name}").collect()
+        assert detail.description == table.comment
+        assert tuple(detail.partitionColumns) == table.partition_by
+        assert tuple(detail.clusteringColumns) == table.cluster_by
+        assert detail.properties[VERSION_PROPERTY] == "1"
+        # Other readers must be able to open the tables.
+        assert not set(detail.tableFeatures) & {"deletionVectors", "columnMapping"}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda s: (metric(s, "r", k=0), METRICS),
+        lambda s: (metric(s, "r", n=-1), METRICS),
+        lambda s: (run_row(s, "r", status="done"), RUNS),
+        lambda s: (run_row(s, "r", source="hearsay"), RUNS),
+        lambda s: (
+            s.spark.createDataFrame([("r", "c", "fatal", 1.0, None, True, None)], CHECKS.schema),
+            CHECKS,
+        ),
+    ],
+    ids=["k_positive", "n_not_negative", "status_known", "source_known", "severity_known"],
+)
+def test_constraints_hold(store: Store, broken, request: pytest.FixtureRequest) -> None:
+    frame, table = broken(store)
+    constraint = request.node.callspec.id
+    with pytest.raises((Py4JJavaError, StoreError)) as error:
+        store.append(frame, table)
+    said = explain(error.value)
+    assert constraint in said
+    assert "\n" not in said
+    assert store.read(table).count() == 0
+
+
+def test_an_intermediate_of_a_dead_writer_is_not_seen(store: Store) -> None:
+    """Rows written to the folder and never committed, as a killed job leaves them, do not count."""
+    store.append(facts(store, "a"), MANIFESTS)
+    files = {f for f in (Path(store.root) / "manifests").rglob("*.parquet")}
+    stray = next(iter(files))
+    stray.with_name("part-99999-stray.parquet").write_bytes(stray.read_bytes())
+    assert store.read(MANIFESTS).count() == 3
+
+
+def test_results_are_deltas_own_tables(store: Store) -> None:
+    store.create(USER_METRICS, RANKINGS)
+    for table in (USER_METRICS, RANKINGS):
+        assert DeltaTable.isDeltaTable(store.spark, f"{store.root}/{table.name}")

@@ -1,0 +1,234 @@
+"""Benchmark files: strict, and an error says which file, which key, and what was meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from recbench_spark.config import (
+    BENCHMARKS,
+    AlsModel,
+    Benchmark,
+    Dataset,
+    Evaluation,
+    Split,
+    World,
+    digest,
+    load_benchmark,
+)
+from recbench_spark.errors import ConfigError
+
+MINIMAL: dict[str, Any] = {
+    "name": "small",
+    "dataset": {"name": "w", "reader": "world"},
+    "models": [{"name": "pop", "kind": "popular"}, {"name": "als_8", "kind": "als", "rank": 8}],
+}
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def write(text: str | dict[str, Any], name: str = "bench.yaml") -> str:
+        path = tmp_path / name
+        path.write_text(text if isinstance(text, str) else yaml.safe_dump(text))
+        return str(path)
+
+    return write
+
+
+def changed(**sections: Any) -> dict[str, Any]:
+    return {**MINIMAL, **sections}
+
+
+@pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_benchmark_file_loads_and_bears_its_own_name(path: Path) -> None:
+    document = yaml.safe_load(path.read_text())
+    needs_path = document["dataset"]["reader"] != "world" and not document["dataset"].get("path")
+    benchmark = load_benchmark(path.stem, ["dataset.path=somewhere"] if needs_path else [])
+    assert benchmark.name == path.stem
+    assert benchmark.description
+    assert benchmark.evaluation.resolve()
+    if needs_path:
+        with pytest.raises(ConfigError, match="needs 'path'"):
+            load_benchmark(path.stem)
+
+
+def test_a_minimal_file_takes_the_defaults(write) -> None:
+    benchmark = load_benchmark(write(MINIMAL))
+    assert benchmark.split == Split()
+    assert benchmark.evaluation == Evaluation()
+    assert benchmark.models[1] == AlsModel(name="als_8", kind="als", rank=8)
+
+
+def test_the_demo_by_name_and_by_path_are_the_same() -> None:
+    assert load_benchmark("demo") == load_benchmark(str(BENCHMARKS / "demo.yaml"))
+
+
+def test_an_unknown_name_is_told_the_nearest() -> None:
+    with pytest.raises(ConfigError) as error:
+        load_benchmark("dmeo")
+    assert "dmeo" in error.value.message
+    assert "did you mean 'demo'?" in error.value.hint
+    assert error.value.exit_code == 2
+
+
+MISTAKES = [
+    ({"modles": []}, "modles", "models"),
+    ({"split": {"protocl": "RO_RS"}}, "split.protocl", "protocol"),
+    ({"split": {"protocol": "RO_RZ"}}, "split.protocol", "RO_RS"),
+    ({"dataset": {"name": "w", "reader": "wrold"}}, "dataset.reader", "world"),
+    ({"dataset": {"name": "w", "reader": "world", "world": {"user": 3}}}, "dataset.world.user", "users"),
+    ({"models": [{"name": "a", "kind": "asl"}]}, "models.0", "als"),
+    ({"models": [{"name": "a", "kind": "als", "rnak": 3}]}, "models.0.als.rnak", "rank"),
+    (
+        {"models": [{"name": "a", "kind": "als", "provenance": {"yaer": 3}}]},
+        "models.0.als.provenance.yaer",
+        "year",
+    ),
+    ({"evaluation": {"slices": [{"key": "x", "off": "log"}]}}, "evaluation.slices.0", "of"),
+    ({"evaluation": {"bootstrap": {"replicate": 3}}}, "evaluation.bootstrap.replicate", "replicates"),
+]
+
+
+@pytest.mark.parametrize(("sections", "key", "meant"), MISTAKES, ids=[m[1] for m in MISTAKES])
+def test_a_mistake_names_file_key_and_nearest(write, sections, key: str, meant: str) -> None:
+    file = write(changed(**sections))
+    with pytest.raises(ConfigError) as error:
+        load_benchmark(file)
+    assert error.value.message.startswith(f"{file}: {key}")
+    assert f"did you mean '{meant}'?" in error.value.hint or meant in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("sections", "key"),
+    [
+        ({"evaluation": {"k": [0]}}, "evaluation.k"),
+        ({"evaluation": {"k": [-1, 5]}}, "evaluation.k"),
+        ({"evaluation": {"k": []}}, "evaluation.k"),
+        ({"evaluation": {"k": ["ten"]}}, "evaluation.k"),
+        ({"evaluation": {"bootstrap": {"level": 1.0}}}, "evaluation.bootstrap.level"),
+        ({"split": {"ratio": [0.8, 0.1, 0.2]}}, "split.ratio"),
+        ({"split": {"ratio": [0.0, 0.5, 0.5]}}, "split.ratio"),
+        ({"split": {"ratio": [1.0, 0.0, 0.0]}}, "split.ratio"),
+        ({"split": {"ratio": [1.2, -0.4, 0.2]}}, "split.ratio"),
+        ({"dataset": {"name": "w", "reader": "world", "world": {"interactions": 999}}}, "dataset.world"),
+        ({"dataset": {"name": "w", "reader": "csv"}}, "dataset"),
+        ({"models": []}, "models"),
+        ({"models": [{"name": "a", "kind": "popular"}, {"name": "a", "kind": "random"}]}, "models"),
+        ({"models": [{"name": "a", "kind": "als", "rank": 0}]}, "models.0.als.rank"),
+        ({"models": [{"name": "a", "kind": "als", "rank": "eight"}]}, "models.0.als.rank"),
+        ({"name": "a b"}, "name"),
+        ({"name": "../x"}, "name"),
+        ({"name": "x'; DROP TABLE runs; --"}, "name"),
+        ({"name": "x" * 65}, "name"),
+        ({"name": "x\n"}, "name"),
+        ({"models": [{"name": "a/b", "kind": "popular"}]}, "models.0.popular.name"),
+        ({"evaluation": {"parts": ["te st"]}}, "evaluation.parts.0"),
+    ],
+)
+def test_values_out_of_range_are_refused(write, sections, key: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_benchmark(write(changed(**sections)))
+    assert f": {key}" in error.value.message
+
+
+@pytest.mark.parametrize(
+    "text", ["", "- a\n- b\n", "just words", "a: [1\n", "a: !!python/object:os.system x\n"]
+)
+def test_what_is_no_benchmark_file_is_a_config_error(write, text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_benchmark(write(text))
+    assert "bench.yaml" in error.value.message
+
+
+def test_set_replaces_by_path_by_position_and_by_name(write) -> None:
+    benchmark = load_benchmark(
+        write(MINIMAL),
+        ["split.seed=7", "models.als_8.rank=4", "models.0.name=most_popular", "evaluation.k=[1, 10, 1]",
+         "dataset.world.users=50", "evaluation.definition.threshold=4", "ran_by=a team"],
+    )  # fmt: skip
+    assert benchmark.split.seed == 7
+    assert [model.name for model in benchmark.models] == ["most_popular", "als_8"]
+    assert benchmark.models[1].rank == 4
+    assert benchmark.evaluation.k == (1, 10)
+    assert benchmark.dataset.world == World(users=50)
+    assert benchmark.evaluation.resolve().threshold == 4
+    assert benchmark.ran_by == "a team"
+
+
+@pytest.mark.parametrize(
+    ("override", "word"),
+    [
+        ("split.seed", "KEY=VALUE"),
+        ("=3", "KEY=VALUE"),
+        ("split.sed=3", "did you mean 'seed'"),
+        ("models.als_9.rank=3", "did you mean 'als_8'"),
+        ("models.7.rank=3", "no entry '7'"),
+        ("name.x=3", "not a section"),
+        ("evaluation.k=0", "evaluation.k"),
+        ("split.seed=seven", "split.seed"),
+    ],
+)
+def test_a_wrong_override_says_so(write, override: str, word: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_benchmark(write(MINIMAL), [override])
+    assert word in str(error.value)
+
+
+@pytest.mark.xfail(strict=True, raises=yaml.YAMLError, reason="config._apply lets the YAML error through")
+def test_an_override_that_is_no_yaml_is_a_config_error(write) -> None:
+    with pytest.raises(ConfigError):
+        load_benchmark(write(MINIMAL), ["split.seed=[1"])
+
+
+def test_a_wrong_axis_or_preset_is_named(write) -> None:
+    wrong_axis = load_benchmark(write(MINIMAL), ["evaluation.definition.gian=linear"])
+    with pytest.raises(ConfigError, match=r"definition\.gian") as error:
+        wrong_axis.evaluation.resolve()
+    assert "did you mean 'gain'?" in error.value.hint
+    with pytest.raises(ConfigError, match="unknown preset 'recbol'"):
+        load_benchmark(write(MINIMAL), ["evaluation.preset=recbol"]).evaluation.resolve()
+
+
+def test_the_whole_curve_is_every_cut_off_to_the_largest() -> None:
+    assert Evaluation(k=(2, 5)).cutoffs == (2, 5)
+    assert Evaluation(k=(2, 5), curve=True).cutoffs == (1, 2, 3, 4, 5)
+
+
+def test_settings_cannot_be_changed_afterwards() -> None:
+    split = Split()
+    with pytest.raises(ValidationError, match="frozen"):
+        split.seed = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("split", "words"),
+    [
+        (Split(), "RO_RS 0.8/0/0.2 seed 42"),
+        (Split(protocol="TO_RS", ratio=(0.8, 0.1, 0.1), seed=1), "TO_RS 0.8/0.1/0.1 seed 1"),
+        (Split(protocol="TO_LS"), "TO_LS test only seed 42"),
+        (Split(protocol="RO_LS", valid=True), "RO_LS with valid seed 42"),
+        (Split(protocol="given"), "given seed 42"),
+    ],
+)
+def test_a_split_in_words(split: Split, words: str) -> None:
+    assert split.describe() == words
+
+
+def test_a_digest_knows_values_and_not_the_order_of_keys() -> None:
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    assert digest({"a": 1}) != digest({"a": 2})
+    assert digest("ab", "c") != digest("a", "bc")
+    assert len(digest(1)) == 16
+
+
+def test_a_column_map_and_a_world_are_part_of_a_dataset() -> None:
+    dataset = Dataset(name="log", reader="csv", path="x.csv", columns={"user_id": "who"})
+    assert dataset.columns == {"user_id": "who"}
+    assert (
+        Benchmark(name="b", dataset=dataset, models=[{"name": "p", "kind": "popular"}]).headline
+        == "ndcg@10"
+    )
