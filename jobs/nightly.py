@@ -16,7 +16,7 @@ from pathlib import Path
 from recbench_spark import cli
 from recbench_spark.benchmark import Outcome, dry_run, run_night
 from recbench_spark.config import load_benchmark
-from recbench_spark.errors import OK
+from recbench_spark.errors import FAILED, OK
 from recbench_spark.journal import Journal
 from recbench_spark.session import get_session
 from recbench_spark.store import Store
@@ -51,16 +51,19 @@ def main(args: argparse.Namespace) -> int:
     if args.log or store.folder:
         default = (store.folder or Path()) / "logs" / f"{benchmark.name}-{args.logical_date}.jsonl"
         journal.write_to(args.log or default)
-    tell(run_night(store, benchmark, args.logical_date, journal, args.force), store)
-    return OK
+    outcome = run_night(store, benchmark, args.logical_date, journal, args.force)
+    tell(outcome)
+    return FAILED if outcome.failed else OK
 
 
-def tell(outcome: Outcome, store: Store) -> None:
+def tell(outcome: Outcome) -> None:
     """The leaderboard, what was skipped, where to look next."""
     print(outcome.leaderboard)
     if outcome.skipped:
         done = ", ".join(outcome.skipped)
         print(f"already done this night, nothing to do: {done} (--force runs them again)")
+    for model, message in outcome.failed.items():
+        print(f"error: model {model}: {message}", file=sys.stderr)
     if outcome.report_path:
         print(f"report: file://{outcome.report_path}")
     print("ask in SQL:")

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from recbench_spark import reports
 from recbench_spark.config import Benchmark
-from recbench_spark.errors import DataError
+from recbench_spark.errors import FAILED, OK, DataError, RecbenchError
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import CHECKS, MANIFESTS, RUNS
 from recbench_spark.steps.evaluating import evaluate_model
@@ -29,15 +32,16 @@ from recbench_spark.steps.night import Night, new_run_id, run_key
 from recbench_spark.steps.results import publish, write_published
 from recbench_spark.steps.sharing import drop_scratch
 from recbench_spark.steps.splitting import prepare_split, split_identity
-from recbench_spark.store import Store
+from recbench_spark.store import Store, explain
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a night did: new runs, skipped models, and where to look."""
+    """What a night did: new runs, skipped and failed models, and where to look."""
 
     run_ids: dict[str, str]
     skipped: tuple[str, ...]
+    failed: dict[str, str]
     report_path: str | None
     leaderboard: str
     sql_lines: tuple[str, ...]
@@ -46,21 +50,24 @@ class Outcome:
 def run_night(
     store: Store, benchmark: Benchmark, logical_date: date, journal: Journal, force: bool = False
 ) -> Outcome:
-    """Evaluate all models of a benchmark file for one night."""
+    """Evaluate all models of a benchmark file for one night; one that fails does not stop the others."""
     night = open_night(store, benchmark, logical_date)
-    attempts = {model.name: attempts_so_far(night, model) for model in benchmark.models}
+    attempts = attempts_so_far(night)
     todo = [model for model in benchmark.models if force or not attempts[model.name]]
     if todo:
         prepare_split(store, benchmark, night.split_id, journal)
         require_truth(night)
-    run_ids = {}
+    run_ids, failed = {}, {}
     for n, model in enumerate(todo, start=1):
-        attempt = attempts[model.name] + 1
-        run_ids[model.name] = run_model(night, model, attempt, journal, f"{n}/{len(todo)}")
+        run = Run(night, model, attempts[model.name] + 1, f"{n}/{len(todo)}")
+        try:
+            run_ids[model.name] = run_model(run, journal)
+        except (RecbenchError, PySparkException, Py4JError) as error:
+            failed[model.name] = record_failure(run, error, journal)
     drop_scratch(store)
     skipped = tuple(model.name for model in benchmark.models if model not in todo)
-    path, leaderboard = tell(night, journal)
-    return Outcome(run_ids, skipped, path, leaderboard, tuple(sql_lines(store, benchmark.name)))
+    path, leaderboard = tell(night, journal) if run_ids or skipped else (None, "")
+    return Outcome(run_ids, skipped, failed, path, leaderboard, tuple(sql_lines(store, benchmark.name)))
 
 
 def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> Night:
@@ -70,16 +77,16 @@ def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> Night:
     return Night(store, benchmark, definition, split_id, inputs, logical_date)
 
 
-def attempts_so_far(night: Night, model: Any) -> int:
-    """Succeeded runs of this model with this key on this night."""
-    same = (
+def attempts_so_far(night: Night) -> dict[str, int]:
+    """Succeeded runs of each model with its key on this night."""
+    of_night = (
         (F.col("suite") == night.benchmark.name)
         & (F.col("logical_date") == F.lit(night.logical_date))
-        & (F.col("model") == model.name)
-        & (F.col("run_key") == run_key(night, model))
         & (F.col("status") == "succeeded")
     )
-    return night.store.read(RUNS).where(same).count()
+    rows = night.store.read(RUNS).where(of_night).select("model", "run_key").collect()
+    done = Counter((row.model, row.run_key) for row in rows)
+    return {model.name: done[model.name, run_key(night, model)] for model in night.benchmark.models}
 
 
 def require_truth(night: Night) -> None:
@@ -94,29 +101,56 @@ def require_truth(night: Night) -> None:
             )
 
 
-def run_model(night: Night, model: Any, attempt: int, journal: Journal, place: str) -> str:
+class Run:
+    """One attempt at one model."""
+
+    def __init__(self, night: Night, model: Any, attempt: int, place: str) -> None:
+        self.night, self.model, self.attempt, self.place = night, model, attempt, place
+        self.run_id = new_run_id(night.logical_date, model.name)
+        self.started = datetime.now(UTC)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What every log line and result of this run says."""
+        return {
+            "run_id": self.run_id,
+            "suite": self.night.benchmark.name,
+            "model": self.model.name,
+            "logical_date": str(self.night.logical_date),
+        }
+
+
+def run_model(run: Run, journal: Journal) -> str:
     """Train or open one model, rank, measure, publish; returns the run's id."""
-    run_id, started = new_run_id(night.logical_date, model.name), datetime.now(UTC)
-    facts = {"run_id": run_id, "model": model.name, "logical_date": str(night.logical_date)}
+    night, model = run.night, run.model
     if model.kind == "published":
-        write_published(night, model, run_id)
+        write_published(night, model, run.run_id)
     else:
-        with journal.stage("train", f"model {place} {model.name}: train", **facts) as counts:
+        with journal.stage("train", f"model {run.place} {model.name}: train", **run.facts) as counts:
             counts["trained"] = train(night, model)
-        evaluate_model(night, model, run_id, journal)
-    publish(night, model, run_id, started, attempt)
-    journal.record("publish", **facts)
-    write_result(night, model, run_id)
-    return run_id
+        evaluate_model(night, model, run.run_id, journal)
+    publish(night, model, run.run_id, run.started, run.attempt)
+    journal.record("publish", **run.facts)
+    write_result(run, "succeeded", OK)
+    return run.run_id
 
 
-def write_result(night: Night, model: Any, run_id: str) -> None:
+def record_failure(run: Run, error: Exception, journal: Journal) -> str:
+    """Tell why a model failed: to the watcher, in the log, in `runs`, in its result file."""
+    message = str(error) if isinstance(error, RecbenchError) else explain(error)
+    journal.say(f"model {run.place} {run.model.name}: FAILED: {message}")
+    publish(run.night, run.model, run.run_id, run.started, run.attempt, error=message)
+    journal.record("publish", **run.facts, error=message)
+    write_result(run, "failed", getattr(error, "exit_code", FAILED), message)
+    return message
+
+
+def write_result(run: Run, status: str, exit_code: int, error: str | None = None) -> None:
     """`results/<run_id>.json` beside the tables: some cluster modes lose the exit code."""
-    if night.store.folder is None:
-        return
-    result = {"run_id": run_id, "model": model.name, "suite": night.benchmark.name,
-              "logical_date": str(night.logical_date), "status": "succeeded", "exit_code": 0}  # fmt: skip
-    write_json(night.store.folder / "results" / f"{run_id}.json", result)
+    folder = run.night.store.folder
+    if folder is not None:
+        result = {**run.facts, "status": status, "exit_code": exit_code, "error": error}
+        write_json(folder / "results" / f"{run.run_id}.json", result)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

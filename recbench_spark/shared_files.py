@@ -60,7 +60,7 @@ class SharedRows:
         place = host_folder() / self.key
         with _locked(host_folder() / f"{self.key}.lock"):
             if not place.exists():
-                _remove_old(host_folder())
+                remove_old(host_folder())
                 partial = Path(tempfile.mkdtemp(prefix=f"{self.key}.", dir=host_folder()))
                 build(self.dataset(), partial)
                 partial.rename(place)
@@ -118,7 +118,8 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _remove_old(folder: Path) -> None:
-    for entry in folder.iterdir():
+def remove_old(folder: Path) -> None:
+    """Remove what nobody has touched for a day: left behind by killed jobs."""
+    for entry in folder.iterdir() if folder.exists() else ():
         if time.time() - entry.stat().st_mtime > KEEP_SECONDS:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)

@@ -94,17 +94,8 @@ class Store:
             list(pool.map(self._create, missing))
 
     def _create(self, table: Table) -> None:
-        builder = DeltaTable.createIfNotExists(self.spark).comment(table.comment)
-        name = self.location(table.name)
-        builder = builder.tableName(name) if self.in_catalog else builder.location(name)
-        builder = builder.addColumns(table.schema).property(VERSION_PROPERTY, str(SCHEMA_VERSION))
-        for constraint, condition in table.constraints.items():
-            builder = builder.property(f"delta.constraints.{constraint}", condition)
-        if table.partition_by:
-            builder = builder.partitionedBy(*table.partition_by)
-        if table.cluster_by:
-            builder = builder.clusterBy(*table.cluster_by)
-        self._retried(f"create {table.name}", builder.execute)
+        statement = create_statement(table, self.identifier(table.name))
+        self._retried(f"create {table.name}", lambda: self.spark.sql(statement))
         self._known.add(table.name)
 
     def read(self, table: Table) -> DataFrame:
@@ -154,12 +145,9 @@ class Store:
                 self._delete(name, run_ids)
 
     def _delete(self, name: str, run_ids: list[str]) -> None:
-        table = (
-            DeltaTable.forName(self.spark, self.location(name))
-            if self.in_catalog
-            else DeltaTable.forPath(self.spark, self.location(name))
-        )
-        self._retried(f"clean {name}", lambda: table.delete(F.col("run_id").isin(run_ids)))
+        listed = ", ".join(map(_quoted, run_ids))
+        statement = f"DELETE FROM {self.identifier(name)} WHERE run_id IN ({listed})"
+        self._retried(f"clean {name}", lambda: self.spark.sql(statement))
 
     def install_views(self) -> list[str]:
         """Register tables and the SQL files as views of this session; returns the views' names."""
@@ -191,6 +179,31 @@ class Store:
                 # Jitter without a random number: two processes differ in their ids.
                 time.sleep(0.2 * 2**attempt * (1 + os.getpid() % 97 / 97))
         raise AssertionError("unreachable")
+
+
+def create_statement(table: Table, identifier: str) -> str:
+    """The table as SQL: Delta's own builder knows no name of three parts."""
+    columns = (
+        f"`{c.name}` {c.type.simpleString()} {'' if c.nullable else 'NOT NULL '}COMMENT {_quoted(c.comment)}"
+        for c in table.columns
+    )
+    checks = {f"delta.constraints.{name}": condition for name, condition in table.constraints.items()}
+    properties = {VERSION_PROPERTY: str(SCHEMA_VERSION), **checks}
+    layout = {"PARTITIONED BY": table.partition_by, "CLUSTER BY": table.cluster_by}
+    return "\n".join(
+        [
+            f"CREATE TABLE IF NOT EXISTS {identifier} ({', '.join(columns)}) USING delta",
+            *(f"{words} ({', '.join(names)})" for words, names in layout.items() if names),
+            f"COMMENT {_quoted(table.comment)}",
+            f"TBLPROPERTIES ({', '.join(f'{_quoted(k)} = {_quoted(v)}' for k, v in properties.items())})",
+        ]
+    )
+
+
+def _quoted(text: str) -> str:
+    """A string literal of Spark SQL."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def is_catalog_schema(root: str) -> bool:

@@ -51,8 +51,10 @@ def write_checks(store: Store, run_id: str, found: Sequence[Check]) -> None:
         store.append(store.spark.createDataFrame(rows, CHECKS.schema), CHECKS)
 
 
-def publish(night: Night, model: Any, run_id: str, started: datetime, attempt: int) -> None:
-    """The row of `runs`: from here on the run is visible."""
+def publish(
+    night: Night, model: Any, run_id: str, started: datetime, attempt: int, *, error: str | None = None
+) -> None:
+    """The row of `runs`: from here on the run is visible, unless it tells of an error."""
     benchmark = night.benchmark
     settings = {
         "model": model.model_dump(),
@@ -73,6 +75,8 @@ def publish(night: Night, model: Any, run_id: str, started: datetime, attempt: i
         "split_id": night.split_id,
         "inputs": {**night.inputs, **model_inputs(night.spark, model)},
         "settings": settings,
+        "status": "failed" if error else "succeeded",
+        "error": error,
         **_provenance(model, model.provenance, benchmark.ran_by),
     }
     _append_run(night.store, row, run_id, started)
@@ -103,13 +107,13 @@ def _append_run(store: Store, row: dict[str, Any], run_id: str, started: datetim
     now = datetime.now(UTC)
     settings = json.dumps(row["settings"], default=str)
     full = {
+        "status": "succeeded",
         **row,
         "run_id": run_id,
         "config_json": settings,
         "config_hash": digest(settings),
         "inputs_json": json.dumps(row["inputs"]),
         "code_version": __version__,
-        "status": "succeeded",
         "started_at": started,
         "finished_at": now,
         "n_users": store.of_run("rankings", run_id).count(),

@@ -9,8 +9,11 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from recbench_spark import shared_files
-from recbench_spark.shared_files import SharedRows
+from recbench_spark.shared_files import SharedRows, remove_old
 from recbench_spark.store import Store
+
+SCRATCH = f"_scratch/{uuid.uuid4().hex}"
+"""A folder of this process: two nights at once do not remove each other's rows."""
 
 
 def base_folder(store: Store) -> str:
@@ -20,14 +23,15 @@ def base_folder(store: Store) -> str:
 
 def scratch_folder(store: Store) -> str:
     """A new folder for rows that workers map; removed by `drop_scratch`."""
-    return f"{base_folder(store)}/_scratch/{uuid.uuid4().hex}"
+    return f"{base_folder(store)}/{SCRATCH}/{uuid.uuid4().hex}"
 
 
 def drop_scratch(store: Store) -> None:
     """Remove this process's scratch where it is a local folder."""
     base = base_folder(store)
     if "://" not in base:
-        shutil.rmtree(Path(base) / "_scratch", ignore_errors=True)
+        shutil.rmtree(Path(base) / SCRATCH, ignore_errors=True)
+        remove_old(Path(base) / SCRATCH.split("/", maxsplit=1)[0])
 
 
 def share(store: Store, rows: DataFrame) -> SharedRows:
@@ -37,7 +41,7 @@ def share(store: Store, rows: DataFrame) -> SharedRows:
 
 def share_in(base: str, rows: DataFrame) -> SharedRows:
     """Write rows to a new folder under a base that all workers can read."""
-    folder = f"{base}/_scratch/{uuid.uuid4().hex}"
+    folder = f"{base}/{SCRATCH}/{uuid.uuid4().hex}"
     rows.write.parquet(folder)
     files = rows.sparkSession.read.parquet(folder).inputFiles()
     return SharedRows(folder.rsplit("/", 1)[1], tuple(files))

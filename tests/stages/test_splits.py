@@ -107,7 +107,9 @@ def test_a_temporal_split_needs_times_of_the_rows_it_orders(spark) -> None:
         with pytest.raises(ProtocolError, match="time in every row"):
             labelled(log, Split(protocol=protocol))
     assert set(parts_of(labelled(log, Split(protocol="RO_LS"))).values()) == {"train", "test"}
-    open_loop = spark.createDataFrame([row("u", "a", time=1), row("u", "b", part="open_loop")], INTERACTIONS)
+    open_loop = spark.createDataFrame(
+        [row("u", "a", time=1), row("u", "b", part="open_loop")], INTERACTIONS
+    )
     assert parts_of(labelled(open_loop, Split(protocol="TO_LS")))["u", "b"] == "open_loop"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
@@ -13,7 +14,14 @@ from py4j.protocol import Py4JJavaError
 
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import CHECKS, MANIFESTS, METRICS, RANKINGS, RUNS, TABLES, USER_METRICS, conform
-from recbench_spark.store import VERSION_PROPERTY, Store, explain, is_catalog_schema, query_files, view_files
+from recbench_spark.store import (
+    VERSION_PROPERTY,
+    Store,
+    explain,
+    is_catalog_schema,
+    query_files,
+    view_files,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -23,8 +31,8 @@ def store(spark, tmp_path: Path) -> Store:
     return Store(spark, str(tmp_path / "warehouse"))
 
 
-@pytest.fixture(scope="module")
-def catalog_store(spark):
+@pytest.fixture
+def catalog_store(spark) -> Iterator[Store]:
     spark.sql("CREATE SCHEMA recbench_store_test")
     yield Store(spark, "spark_catalog.recbench_store_test")
     spark.sql("DROP SCHEMA recbench_store_test CASCADE")
@@ -62,7 +70,9 @@ def test_a_table_is_created_by_its_first_rows(store: Store) -> None:
     assert store.has(MANIFESTS, "split_id", "a") and not store.has(MANIFESTS, "split_id", "b")
 
 
-def test_rows_of_one_name_are_appended_once(store: Store) -> None:
+@pytest.mark.parametrize("kind", ["folder", "catalog"])
+def test_rows_of_one_name_are_appended_once(store: Store, catalog_store: Store, kind: str) -> None:
+    store = store if kind == "folder" else catalog_store
     for split in ("a", "a", "b"):
         store.append(facts(store, split), MANIFESTS, once=split)
     assert store.read(MANIFESTS).count() == 6
@@ -107,12 +117,17 @@ def test_rows_are_visible_once_their_run_has_succeeded(store: Store) -> None:
     assert [row.run_id for row in store.of_run("metrics", "lost").collect()] == ["lost"]
 
 
-def test_orphans_go_when_they_are_old(store: Store) -> None:
+@pytest.mark.parametrize("kind", ["folder", "catalog"])
+def test_orphans_go_when_they_are_old(store: Store, catalog_store: Store, kind: str) -> None:
+    store = store if kind == "folder" else catalog_store
     for run_id in ("20260101T0-old", "20260102T0-kept", "20260109T0-running"):
         store.append(metric(store, run_id), METRICS)
     store.append(run_row(store, "20260102T0-kept"), RUNS)
     store.delete_orphans("20260105")
-    assert sorted(r.run_id for r in store.read(METRICS).collect()) == ["20260102T0-kept", "20260109T0-running"]
+    assert sorted(r.run_id for r in store.read(METRICS).collect()) == [
+        "20260102T0-kept",
+        "20260109T0-running",
+    ]
 
 
 @pytest.mark.parametrize("kind", ["folder", "catalog"])

@@ -76,6 +76,8 @@ def test_the_order_of_rows_does_not_matter(blocks) -> None:
 
 def test_without_slices_there_are_none(spark) -> None:
     items = spark.createDataFrame(ITEMS, "item_id string, item_index int, n_train long, popularity string")
-    log = spark.createDataFrame([("u", "a", 1.0, "test")], "user_id string, item_id string, rating double, part string")
+    log = spark.createDataFrame(
+        [("u", "a", 1.0, "test")], "user_id string, item_id string, rating double, part string"
+    )
     (row,) = user_blocks(log, items, PARTS, {}).collect()
     assert row.held_out["test"].slices == {}
