@@ -26,7 +26,7 @@ from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_table
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.evaluator import Result, evaluate, evaluate_predictions
+from recbench_spark.evaluator import Asked, Result, check_candidates, evaluate, evaluate_predictions
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.ranking import METRICS
 from recbench_spark.session import get_session
@@ -75,8 +75,8 @@ def parser() -> cli.Parser:
 
 def main(args: argparse.Namespace) -> int:
     """Check the flags, read, evaluate, write, print."""
-    definition = checked(args)
     kind = next(name for name in KINDS if getattr(args, name))
+    definition = checked(args, kind)
     if args.dry_run:
         against = args.truth or "their outcomes"
         print(f"{kind} of model {args.model} against {against}: {definition.describe()}")
@@ -84,16 +84,18 @@ def main(args: argparse.Namespace) -> int:
     journal, started = Journal(), datetime.now(UTC)
     journal.say(f"model {args.model}: evaluate {kind}")
     store = Store(get_session(f"recbench-spark evaluate {args.model}"), args.warehouse)
-    result = evaluated(store, args, kind)
-    run = {**identify(store.spark, args, kind, definition), "started_at": started}
-    run_id = publish_standalone(store, result, run)
-    show(store, run_id)
-    result.release()
-    drop_scratch(store)
+    try:
+        result = evaluated(store, args, kind)
+        run = {**identify(store.spark, args, kind, definition), "started_at": started}
+        run_id = publish_standalone(store, result, run)
+        show(store, run_id)
+        result.release()
+    finally:
+        drop_scratch(store)
     return OK
 
 
-def checked(args: argparse.Namespace) -> Definition:
+def checked(args: argparse.Namespace, kind: str) -> Definition:
     """The definition asked for, after the flags have been checked against each other."""
     for name in (args.model, args.suite):
         if not NAME.fullmatch(name):
@@ -102,7 +104,10 @@ def checked(args: argparse.Namespace) -> Definition:
         raise ConfigError("--truth is missing", "a table of user_id, item_id[, relevance]")
     if args.bootstrap < 0:
         raise ConfigError(f"--bootstrap {args.bootstrap}: must be 0 or more")
-    return make_definition(args.preset, cli.axes(args.set))
+    definition = make_definition(args.preset, cli.axes(args.set))
+    Asked(args.k, wanted_metrics(args, kind), definition)
+    check_candidates(definition, kind == "embeddings", bool(args.candidates))
+    return definition
 
 
 def evaluated(store: Store, args: argparse.Namespace, kind: str) -> Result:
@@ -132,7 +137,7 @@ def evaluated(store: Store, args: argparse.Namespace, kind: str) -> Result:
 
 def read(spark: SparkSession, path: str, columns: Sequence[str], what: str) -> DataFrame:
     """A table by its path."""
-    return read_table(spark, path, columns, f"{what} {path}")
+    return read_table(spark, path, columns, what)
 
 
 def embeddings(spark: SparkSession, paths: Sequence[str] | None) -> tuple[DataFrame, DataFrame] | None:
@@ -147,7 +152,7 @@ def embeddings(spark: SparkSession, paths: Sequence[str] | None) -> tuple[DataFr
 
 def wanted_metrics(args: argparse.Namespace, kind: str) -> tuple[str, ...]:
     """The metrics named, or the usual ones; lists have no AUC unless it is asked for."""
-    if args.metrics:
+    if args.metrics is not None:
         return tuple(name.strip() for name in args.metrics.split(","))
     return tuple(name for name in DEFAULT_METRICS if kind != "lists" or name != "auc")
 

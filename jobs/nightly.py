@@ -19,6 +19,7 @@ from recbench_spark.config import load_benchmark
 from recbench_spark.errors import FAILED, OK
 from recbench_spark.journal import Journal
 from recbench_spark.session import get_session
+from recbench_spark.steps.night import check_benchmark
 from recbench_spark.store import Store
 
 
@@ -42,6 +43,7 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """Check the file, open the warehouse, run the night, tell."""
     benchmark = load_benchmark(args.config, args.set)
+    check_benchmark(benchmark)
     if args.dry_run:
         print(dry_run(args.warehouse, benchmark, args.logical_date))
         return OK

@@ -36,7 +36,7 @@ def main(args: argparse.Namespace) -> int:
     if args.list or not args.sql:
         print(listing())
         return OK if args.list else USAGE
-    store = Store(get_session("recbench-spark query"), args.warehouse)
+    store = Store(get_session("recbench-spark query"), args.warehouse, read_only=True)
     if not store.exists("runs"):
         raise ConfigError(f"no results in warehouse {args.warehouse}", "run jobs/nightly.py first")
     store.install_views()

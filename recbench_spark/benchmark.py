@@ -23,12 +23,13 @@ from pyspark.sql import functions as F
 
 from recbench_spark import reports
 from recbench_spark.config import Benchmark
+from recbench_spark.data.identity import identity
 from recbench_spark.errors import FAILED, OK, DataError, RecbenchError
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import CHECKS, MANIFESTS, RUNS
 from recbench_spark.steps.evaluating import evaluate_model
 from recbench_spark.steps.models import train
-from recbench_spark.steps.night import Night, new_run_id, run_key
+from recbench_spark.steps.night import Night, check_benchmark, new_run_id, run_key, yesterday
 from recbench_spark.steps.results import publish, write_published
 from recbench_spark.steps.sharing import drop_scratch
 from recbench_spark.steps.splitting import prepare_split, split_identity
@@ -55,6 +56,7 @@ def run_night(
     attempts = attempts_so_far(night)
     todo = [model for model in benchmark.models if force or not attempts[model.name]]
     if todo:
+        store.delete_orphans(yesterday())
         prepare_split(store, benchmark, night.split_id, journal)
         require_truth(night)
     run_ids, failed = {}, {}
@@ -71,10 +73,13 @@ def run_night(
 
 
 def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> Night:
-    """Name the split and the inputs of a night."""
+    """Check the settings, name the split and the inputs of a night."""
+    check_benchmark(benchmark)
     split_id, inputs = split_identity(store.spark, benchmark)
-    definition = benchmark.evaluation.resolve()
-    return Night(store, benchmark, definition, split_id, inputs, logical_date)
+    asked = benchmark.evaluation
+    if asked.candidates_path:
+        inputs["candidates"] = identity(store.spark, asked.candidates_path)
+    return Night(store, benchmark, asked.resolve(), split_id, inputs, logical_date)
 
 
 def attempts_so_far(night: Night) -> dict[str, int]:

@@ -222,6 +222,17 @@ class Bootstrap(Strict):
     seed: int = 42
 
 
+class Draw(Strict):
+    """Sampled candidates (definition.candidates uniform or popularity): how many, for whom, which seed.
+
+    `per`: `n` items for each user, or for each of the user's held-out items.
+    """
+
+    n: Annotated[int, Field(ge=1)] = 100
+    per: Literal["user", "positive"] = "user"
+    seed: int = 42
+
+
 DEFAULT_METRICS = ("hit", "precision", "recall", "f1", "map", "mrr", "ndcg", "auc", "coverage")
 
 
@@ -235,6 +246,7 @@ class Evaluation(Strict):
     preset: str | None = None
     definition: dict[str, Any] = {}
     candidates_path: str | None = None
+    draw: Draw = Draw()
     slices: tuple[Slice, ...] = (Slice(key="popularity", of="popularity"),)
     bootstrap: Bootstrap = Bootstrap()
     user_metrics: bool = True

@@ -29,8 +29,8 @@ class Definition(BaseModel):
     """Users over whom NDCG is averaged, where a library takes others than for its other metrics."""
     empty_users: Literal["leave_out", "zero"] = "leave_out"
     """A user without relevant items is left out (and counted), or counts 0."""
-    gain: Literal["binary", "linear", "exponential"] = "binary"
-    """1 for a relevant item, its relevance r, or 2^r - 1."""
+    gain: Literal["binary", "linear", "exponential", "exponential_above"] = "binary"
+    """1 for a relevant item; relevance r; 2^r - 1; 2^(r - threshold + 1) - 1 for a relevant item only."""
     negative_grades: Literal["clip", "worst", "zero_floor"] = "clip"
     """Grades below 0: clipped at 0; DCG mapped to [0, 1] between worst and best; NDCG cut at 0."""
     threshold: float | None = None
@@ -57,14 +57,18 @@ class Definition(BaseModel):
     """1 if any hit is among the first k, or the number of hits."""
     persistence: float = Field(default=0.8, gt=0, lt=1)
     """Chance that a reader goes on to the next rank, in rank-biased precision."""
-    auc_ties: Literal["half", "strict"] = "half"
-    """A tie of a positive with a negative counts one half, or nothing."""
-    ties: Literal["id", "expected", "optimistic", "pessimistic"] = "id"
-    """Equal scores: smaller item id first, mean over all orders, positives first, positives last."""
+    auc_ties: Literal["half", "strict", "id_descending"] = "half"
+    """A tie of a positive with a negative counts one half, nothing, or 1 if the larger id is positive."""
+    auc_by: Literal["pairs", "listed_pairs", "pairs_and_one"] = "pairs"
+    """AUC over all pairs; those of ranked positives (none: 0; no negatives: 1); with one more negative,
+    ranked below the listed positives and above the others."""
+    ties: Literal["id", "id_descending", "expected", "optimistic", "pessimistic"] = "id"
+    """Equal scores: smaller id first, larger id first, mean over all orders, positives first or last."""
     duplicates: Literal["drop", "error"] = "drop"
     """A (user, item) twice in a list or in the truth: kept once and counted, or refused."""
-    candidates: Literal["unseen", "all", "rated", "given"] = "unseen"
-    """Ranked items: all not in the user's training part, all, the user's held-out ones, listed."""
+    candidates: Literal["unseen", "all", "rated", "given", "uniform", "popularity"] = "unseen"
+    """Ranked items: all not in the user's training part, all, the user's held-out ones, listed ones;
+    the truth and items drawn uniformly, or by training popularity, among those the user has not seen."""
 
     def describe(self, axes: Iterable[str] | None = None) -> str:
         """`v1`, followed by the axes (of those asked for) that differ from the defaults."""
@@ -80,36 +84,60 @@ class Definition(BaseModel):
 PRESETS: dict[str, dict[str, Any]] = {
     "recbench": {},
     "recbole": {},
-    "replay": {},
+    "replay": {"auc_ties": "id_descending", "auc_by": "listed_pairs", "ties": "id_descending"},
     "mllib": {"users": "output", "empty_users": "zero"},
     "recommenders": {"users": "both", "ndcg_users": "truth"},
     "rectools": {"ideal": "k", "ap_by": "relevant"},
     "lenskit": {
         "users": "output",
+        "empty_users": "zero",
         "discount": "log2_max2",
         "precision_by": "list",
         "recall_by": "min_k_relevant",
         "ap_by": "min_relevant_list",
         "persistence": 0.85,
     },
-    "ranx": {"gain": "linear", "ap_by": "relevant"},
+    "ranx": {"empty_users": "zero", "gain": "linear", "ap_by": "relevant"},
     "cornac": {
         "users": "both",
+        "threshold": 1.0,
         "map_cut": "uncut",
         "mrr_cut": "uncut",
         "ap_ties": "last_rank",
         "auc_ties": "strict",
     },
-    "elliot": {"users": "both", "ap": "mean_precision"},
-    "recpack": {"hit": "count", "recall_by": "min_k_relevant"},
+    "elliot": {
+        "users": "both",
+        "gain": "exponential_above",
+        "threshold": 0.0,
+        "ap": "mean_precision",
+        "auc_by": "pairs_and_one",
+    },
+    "recpack": {"hit": "count"},
 }
-"""Axes in which another library differs from the defaults, read from the libraries' sources.
+"""Axes in which another library differs from the defaults; `docs/presets.md` shows each in numbers.
 
-recommenders: its `map_at_k`; its `map` at k needs `ap_by=relevant`. rectools: with
-`divide_by_achievable` it needs `ideal=min_k_relevant`, with `divide_by_k` `ap_by=k`. ranx:
-`ndcg_burges` needs `gain=exponential`; these are also the rules of trec_eval. recpack: its plain
-`RecallK` needs `recall_by=relevant`.
+Where a library has two metrics of one name the preset follows the one it uses by default; the other
+is one axis away. recommenders: `map` divides by relevant (`ap_by=relevant`). rectools:
+`divide_by_achievable` is `ideal=min_k_relevant`, `divide_by_k` is `ap_by=k`. ranx: `ndcg_burges` is
+`gain=exponential`; trec_eval without `-c` is `users=both`, and its `recip_rank` is the uncut MRR.
+recpack: `CalibratedRecallK` is the metric calibrated_recall. elliot: its AUC here is its GAUC.
 """
+
+PRESET_VERSIONS: dict[str, str] = {
+    "recbench": VERSION,
+    "recbole": "1.2.1",
+    "replay": "0.22.0",
+    "mllib": "4.2.0",
+    "recommenders": "1.2.1",
+    "rectools": "0.19.0",
+    "lenskit": "2025.8.1",
+    "ranx": "0.3.21",
+    "cornac": "3.0.1",
+    "elliot": "0.3.1",
+    "recpack": "0.3.6",
+}
+"""The version of each library whose numbers its preset gives (replay: replay-rec; mllib: pyspark)."""
 
 
 def axis_values(axis: str) -> tuple[str, ...]:

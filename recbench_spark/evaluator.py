@@ -19,14 +19,16 @@ from pyspark.sql import functions as F
 
 from recbench_spark import shared_files
 from recbench_spark.config import DEFAULT_METRICS, Bootstrap
+from recbench_spark.data.readers import id_order
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation import checks as check_rows
 from recbench_spark.evaluation import metrics as metric_rows
 from recbench_spark.evaluation import ranking, sources, values
+from recbench_spark.evaluation.beyond import PER_USER, Catalogue
 from recbench_spark.evaluation.checks import Check, warn_above_zero
 from recbench_spark.evaluation.user_blocks import Labels, user_blocks
-from recbench_spark.protocol.catalogue import catalogue, is_numeric
+from recbench_spark.protocol.catalogue import catalogue
 from recbench_spark.schemas import METRICS, USER_METRICS, Table, conform, require
 from recbench_spark.steps.reading import candidate_lists, typed_embeddings, typed_rows
 from recbench_spark.steps.sharing import share_in
@@ -62,6 +64,12 @@ class Asked:
     definition: Definition = field(default_factory=Definition)
     bootstrap: Bootstrap = field(default_factory=Bootstrap)
 
+    def __post_init__(self) -> None:
+        """ConfigError for a metric nobody knows, or a cut-off below 1."""
+        metric_rows.check_names(self.metrics)
+        if not self.metrics or not self.k or min(self.k) < 1:
+            raise ConfigError(f"metrics {self.metrics} at k {self.k}", "name one, and cut-offs from 1 on")
+
     def plan(self) -> metric_rows.Plan:
         """As the evaluation stage wants it."""
         return metric_rows.Plan(self.metrics, self.k, self.definition, self.bootstrap)
@@ -93,7 +101,7 @@ def evaluate(  # noqa: PLR0913
         train: user_id, item_id. Taken out of the candidates where we score; counted in lists.
         candidates: user_id, item_id, for definition candidates=given.
         k: cut-offs.
-        metrics: names of `kernels.ranking.METRICS`, and coverage.
+        metrics: names of `kernels.ranking.METRICS` and `evaluation.beyond.LIST_METRICS`.
         preset: another library's definition.
         definition: single axes (`definitions.Definition`) that replace the preset's.
         similarity: of embeddings.
@@ -110,6 +118,8 @@ def evaluate(  # noqa: PLR0913
     asked = Asked(
         tuple(sorted(set(k))), tuple(metrics), make_definition(preset, definition), bootstrap or Bootstrap()
     )
+    check_candidates(asked.definition, embeddings is not None, candidates is not None)
+    _check_train(asked.metrics, train)
     world = make_world(truth, train, _listed_items(given), asked.definition)
     if embeddings is not None:
         place = scratch or str(shared_files.host_folder() / "scratch")
@@ -117,6 +127,24 @@ def evaluate(  # noqa: PLR0913
     else:
         rankings = _rank_rows(world, {"lists": lists, "scores": scores}, asked)
     return _result(world, rankings, asked)
+
+
+def check_candidates(definition: Definition, embeddings: bool, candidates: bool) -> None:
+    """A table of candidates and `candidates=given` go together; lists and scores are their own."""
+    if candidates and not embeddings:
+        raise ConfigError("candidates are for embeddings", "lists and scores bring their own candidates")
+    if embeddings and candidates != (definition.candidates == "given"):
+        raise ConfigError(
+            f"definition.candidates is {definition.candidates} {'with' if candidates else 'without'} a "
+            "table of candidates",
+            "a table of user_id, item_id and definition.candidates=given go together",
+        )
+
+
+def _check_train(metrics: Sequence[str], train: DataFrame | None) -> None:
+    popular = [name for name in metrics if name in PER_USER]
+    if popular and train is None:
+        raise ConfigError(f"{popular[0]} needs the training rows", "give train (--train PATH)")
 
 
 # ----------------------------------------------------------------------------- truth and train
@@ -130,11 +158,13 @@ class World:
     users: DataFrame
     checks: list[Check]
     train: DataFrame | None
+    log: DataFrame
 
     @cached_property
-    def n_items(self) -> int:
-        """Items of the catalogue."""
-        return self.items.count()
+    def catalogue(self) -> Catalogue:
+        """What metrics of lists are measured against."""
+        train = self.log.where(F.col("part") == "train")
+        return Catalogue(self.items, train.select("user_id").distinct())
 
 
 def make_world(
@@ -149,17 +179,19 @@ def make_world(
         definition: how duplicates are treated, and what is relevant.
     """
     truth_rows = typed_truth(truth)
+    if truth_rows.isEmpty():
+        raise DataError("truth: no rows", "a user with an empty truth has one row, with item_id NULL")
     listed = truth_rows.where(F.col("item_id").isNotNull())
     parts = [(listed, PART), *([(typed_train(train), "train")] if train is not None else [])]
     found, log = _one_log(parts, definition)
     ids = [log.select("item_id"), *(typed_ids(frame) for frame in further)]
-    items = _catalogue(log, ids)
+    numeric = id_order([frame for frame in (truth, train, *further) if frame is not None]) == "numeric"
+    items = _catalogue(log, ids, numeric)
     labels: Labels = {} if train is None else {"popularity": F.col("popularity")}
     blocks = user_blocks(log, items, (PART,), labels)
     users = truth_rows.select("user_id").distinct()
-    return World(
-        items, _users(blocks, users, definition).cache(), found, parts[1][0] if train is not None else None
-    )
+    trained = parts[1][0] if train is not None else None
+    return World(items, _users(blocks, users, definition).cache(), found, trained, log)
 
 
 def _one_log(parts: list[tuple[DataFrame, str]], definition: Definition) -> tuple[list[Check], DataFrame]:
@@ -178,11 +210,11 @@ def _one_log(parts: list[tuple[DataFrame, str]], definition: Definition) -> tupl
     return found, log.cache()
 
 
-def _catalogue(log: DataFrame, ids: list[DataFrame]) -> DataFrame:
+def _catalogue(log: DataFrame, ids: list[DataFrame], numeric: bool) -> DataFrame:
     every = log.select("item_id", "part")
     for frame in ids[1:]:
         every = every.unionByName(frame.withColumn("part", F.lit("catalogue")))
-    return catalogue(every, is_numeric(every.select("item_id").distinct())).cache()
+    return catalogue(every, numeric).cache()
 
 
 def _users(blocks: DataFrame, users: DataFrame, definition: Definition) -> DataFrame:
@@ -238,7 +270,9 @@ def _rank_rows(world: World, given: Mapping[str, DataFrame | None], asked: Asked
     frame = given[kind]
     assert frame is not None
     rows = typed_rows(frame, _value_columns(frame, kind), kind)
-    world.checks.extend(check_rows.list_checks(rows, world.users, world.items))
+    # Without training items nobody can say which items are known.
+    known = world.items if world.train is None else world.log
+    world.checks.extend(check_rows.list_checks(rows, world.users, known.select("item_id").distinct()))
     if asked.definition.duplicates == "error":
         _refuse_duplicates(world.checks)
     if kind == "lists" and world.train is not None:
@@ -272,26 +306,25 @@ def _rank_embeddings(
     vectors, items = typed_embeddings(*embeddings, ("user embeddings", "item embeddings"))
     users = world.users.join(vectors, "user_id", "left")
     if asked.definition.candidates == "given":
-        if candidates is None:
-            raise ConfigError("candidates=given needs candidates", "a table of user_id, item_id")
+        assert candidates is not None
         users = users.join(candidate_lists(candidates, world.items), "user_id", "left")
     shared = share_in(scratch, sources.vector_rows(world.items, items))
     dims = sources.dimensions(items, "item embeddings")
-    source = sources.DotSource(shared, world.n_items, dims, similarity)
+    source = sources.DotSource(shared, world.catalogue.n_items, dims, similarity)
     return ranking.rank_scored(users, source, _request(asked))
 
 
 def _result(world: World, rankings: DataFrame, asked: Asked) -> Result:
     rankings, plan = rankings.cache(), asked.plan()
-    found = [*world.checks, *check_rows.ranking_checks(rankings, (PART,))]
-    rows = metric_rows.all_metrics(rankings, plan, world.n_items)
-    per_user = metric_rows.user_metrics(rankings, plan)
+    found = [*world.checks, *check_rows.ranking_checks(rankings, (PART,), plan.definition.threshold)]
+    rows = metric_rows.all_metrics(rankings, plan, world.catalogue)
+    per_user = metric_rows.all_user_metrics(rankings, plan, world.catalogue)
     return Result(
         _conform(rows, METRICS),
         _conform(per_user, USER_METRICS),
         rankings,
         found,
-        (rankings, world.users, world.items),
+        (rankings, world.users, world.items, world.log),
     )
 
 

@@ -264,6 +264,19 @@ USER_BLOCKS = Table(
     partition_by=("split_id",),
 )
 
+CANDIDATES = Table(
+    "candidates",
+    "Items drawn for a user beside the truth, stored once: the same for every model and night.",
+    (
+        SPLIT_ID,
+        PART,
+        _key("draw", "How they were drawn: weights, number, seed."),
+        USER_ID,
+        Column("items", array_of(INT), "item_index of the drawn items, in the order drawn.", False),
+    ),
+    partition_by=("split_id",),
+)
+
 EMBEDDINGS = Table(
     "embeddings",
     "Vectors of trained models.",
@@ -313,6 +326,7 @@ TABLES: dict[str, Table] = {
         SPLITS,
         ITEMS,
         USER_BLOCKS,
+        CANDIDATES,
         EMBEDDINGS,
         SIMILARITIES,
         PROPENSITIES,

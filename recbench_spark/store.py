@@ -137,12 +137,11 @@ class Store:
     def delete_orphans(self, older_than: str) -> None:
         """Delete rows of runs that never succeeded and started before a run id's time stamp."""
         known = self.read(schemas.RUNS).where("status = 'succeeded'").select("run_id")
-        for name in schemas.RESULT_TABLES:
-            rows = self.read(TABLES[name]).select("run_id").distinct()
-            lost = rows.join(F.broadcast(known), "run_id", "left_anti").where(F.col("run_id") < older_than)
-            run_ids = [row.run_id for row in lost.collect()]
-            if run_ids:
-                self._delete(name, run_ids)
+        for name in filter(self.exists, schemas.RESULT_TABLES):
+            old = self.read(TABLES[name]).where(F.col("run_id") < older_than).select("run_id").distinct()
+            lost = [row.run_id for row in old.join(F.broadcast(known), "run_id", "left_anti").collect()]
+            if lost:
+                self._delete(name, lost)
 
     def _delete(self, name: str, run_ids: list[str]) -> None:
         listed = ", ".join(map(_quoted, run_ids))
@@ -183,8 +182,9 @@ class Store:
 
 def create_statement(table: Table, identifier: str) -> str:
     """The table as SQL: Delta's own builder knows no name of three parts."""
+    null = {True: "", False: "NOT NULL"}
     columns = (
-        f"`{c.name}` {c.type.simpleString()} {'' if c.nullable else 'NOT NULL '}COMMENT {_quoted(c.comment)}"
+        f"`{c.name}` {c.type.simpleString()} {null[c.nullable]} COMMENT {_quoted(c.comment)}"
         for c in table.columns
     )
     checks = {f"delta.constraints.{name}": condition for name, condition in table.constraints.items()}

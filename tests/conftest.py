@@ -70,3 +70,11 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no real data at ../shared/data")
     return folder
+
+
+@pytest.fixture(scope="session")
+def small_night(spark, tmp_path_factory: pytest.TempPathFactory):
+    """One night of a small world, run once and read by many tests: `tests/nights.py` says what it is."""
+    from tests.nights import run_small_night
+
+    return run_small_night(spark, tmp_path_factory.mktemp("night") / "warehouse")

@@ -60,8 +60,9 @@ def _over_ties(name: str, scores: Scores, truth: Grades, k: int | None, d: Defin
     if name == "map" and d.ap == "precision_at_hits" and d.ap_ties == "last_rank":
         return _ap_last_rank(scores, truth, None if d.map_cut == "uncut" else k, d)
     values = [METRICS[name](order, truth, k, d) for order in orders(scores)]
-    if d.ties == "id":
-        one = values[0]
+    if d.ties in ("id", "id_descending"):
+        # The first order has the smaller id first in every tie, the last one the larger.
+        one = values[0 if d.ties == "id" else -1]
     elif d.ties == "expected":
         one = math.fsum(values) / len(values)
     else:
@@ -106,6 +107,11 @@ def _precision(order: Order, truth: Grades, k: int | None, d: Definition) -> flo
 
 def _recall(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
     return _hits(order, truth, k, d) / _recall_length(order, truth, k, d)
+
+
+def _calibrated_recall(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
+    relevant = len(relevant_items(truth, d))
+    return _hits(order, truth, k, d) / (relevant if k is None else min(k, relevant))
 
 
 def _f1(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
@@ -156,6 +162,9 @@ def _mrr(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
 def _gain(grade: float, d: Definition) -> float:
     if d.gain == "binary":
         return float(grade > 0 if d.threshold is None else grade >= d.threshold)
+    if d.gain == "exponential_above":
+        relevant = grade > 0 if d.threshold is None else grade >= d.threshold
+        return 2 ** (grade - (d.threshold or 0.0) + 1) - 1 if relevant else 0.0
     grade = max(grade, 0.0) if d.negative_grades == "clip" else grade
     return grade if d.gain == "linear" else 2**grade - 1
 
@@ -196,10 +205,22 @@ def _ndcg(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
 
 def _auc(scores: Scores, truth: Grades, d: Definition) -> float:
     relevant = relevant_items(truth, d)
-    negatives = [s for i, s in scores.items() if i not in relevant]
-    tie = 0.5 if d.auc_ties == "half" else 0.0
-    wins = [(s > n) + tie * (s == n) for s in map(scores.get, relevant) if s is not None for n in negatives]
-    return math.fsum(wins) / (len(negatives) * len(relevant)) if negatives else math.nan
+    listed = relevant & set(scores)
+    negatives = set(scores) - relevant
+    wins = math.fsum(_win(scores, p, n, d) for p in listed for n in negatives)
+    if d.auc_by == "pairs_and_one":
+        return (wins + len(listed)) / ((len(negatives) + 1) * len(relevant))
+    if d.auc_by == "listed_pairs":
+        if not listed:
+            return 0.0
+        return wins / (len(negatives) * len(listed)) if negatives else 1.0
+    return wins / (len(negatives) * len(relevant)) if negatives else math.nan
+
+
+def _win(scores: Scores, positive: int, negative: int, d: Definition) -> float:
+    if scores[positive] != scores[negative]:
+        return float(scores[positive] > scores[negative])
+    return {"half": 0.5, "strict": 0.0, "id_descending": float(positive > negative)}[d.auc_ties]
 
 
 def _r_precision(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
@@ -223,6 +244,7 @@ METRICS: dict[str, Callable[[Order, Grades, int | None, Definition], float]] = {
     "hit": _hit,
     "precision": _precision,
     "recall": _recall,
+    "calibrated_recall": _calibrated_recall,
     "f1": _f1,
     "map": _map,
     "mrr": _mrr,

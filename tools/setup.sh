@@ -13,6 +13,9 @@ command -v java >/dev/null || [ -n "${JAVA_HOME:-}" ] ||
   fail "no Java found" "install Java 17 (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv" ||
   fail "cannot make a virtual environment" "Debian: apt-get install python3-venv"
+echo "installing into $venv (5 GB, a minute or more)"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "uv>=0.5"
 "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" -r requirements.txt
 "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --no-deps -e .
+echo "compiling kernels"
+"$venv/bin/python" -m recbench_spark.kernels.warm

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 
+from recbench_spark.kernels.counting import ItemLists
 from recbench_spark.kernels.ranking import Rankings
 from recbench_spark.schemas import RANKINGS
 from recbench_spark.shared_files import flat
@@ -25,6 +26,12 @@ def to_rankings(batch: pa.RecordBatch) -> Rankings:
     above, tied, before = (flat(batch.column(name))[1] for name in ("above", "tied", "before"))
     length = batch.column("length").to_numpy()
     return Rankings(offsets, relevance, above, tied, before, length)
+
+
+def item_lists(batch: pa.RecordBatch, name: str) -> ItemLists:
+    """A list column of item indices."""
+    offsets, items = flat(batch.column(name))
+    return ItemLists(offsets, items.astype(np.int64))
 
 
 def ranking_batch(

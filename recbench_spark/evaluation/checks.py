@@ -28,11 +28,21 @@ class Check:
         return self.threshold is None or self.observed <= self.threshold
 
 
-def ranking_checks(rankings: DataFrame, parts: Sequence[str]) -> list[Check]:
-    """Facts of the rankings of one run, by one aggregation without a shuffle of rows."""
+def ranking_checks(
+    rankings: DataFrame, parts: Sequence[str], threshold: float | None = None
+) -> list[Check]:
+    """Facts of the rankings of one run, by one aggregation without a shuffle of rows.
+
+    Args:
+        rankings: rows of the table `rankings`.
+        parts: held-out parts.
+        threshold: relevance from which an item is relevant; None: above 0.
+    """
+    relevant = F.exists("relevance", lambda r: r > 0 if threshold is None else r >= threshold)
     found = rankings.groupBy("part").agg(
         F.count("*").alias("users"),
         F.count_if(F.col("length") == 0).alias("silent"),
+        F.count_if(~relevant).alias("barren"),
         F.sum(F.size("above")).alias("truth"),
         F.sum(F.size(F.filter("above", lambda a: a < 0))).alias("unranked"),
         F.sum(F.size(F.filter("tied", lambda t: t > 0))).alias("tied"),
@@ -46,11 +56,13 @@ def _checks_of_part(part: str, row: Row | None) -> list[Check]:
         return [Check(f"{part}: users", 0, None, "warning", "no user has truth in this part")]
     ties = "ties are broken by item id; see ties=expected"
     return [
-        Check(f"{part}: users", row.users, None, "info", "users with truth"),
+        Check(f"{part}: users", row.users, None, "info", "users in the truth"),
+        Check(f"{part}: users without relevant items", row.barren, None, "info",
+              "left out of the averages, or 0, as `empty_users` says"),
         warn_above_zero(f"{part}: users without output", row.silent, "they count 0, or as `users` says"),
         warn_above_zero(f"{part}: unranked truth items", row.unranked, "not scored or listed"),
         Check(f"{part}: tied truth items", row.tied / max(row.truth, 1), HEAVY_TIES, "warning", ties),
-    ]
+    ]  # fmt: skip
 
 
 def warn_above_zero(check: str, observed: float, detail: str) -> Check:

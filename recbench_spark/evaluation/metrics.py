@@ -18,13 +18,14 @@ from pyspark.sql import functions as F
 
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition
+from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.evaluation import beyond
 from recbench_spark.evaluation.batches import by_part, select_truth, to_rankings
+from recbench_spark.evaluation.beyond import LIST_METRICS, Catalogue
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.ranking import METRICS, Rankings, cutoffs, measure, relevant_counts
 
 HOLDOUT = "holdout"
-COVERAGE = "coverage"
-"""The one metric of a list of lists: it has no value per user."""
 
 Batches = Iterator[pa.RecordBatch]
 Floats = npt.NDArray[np.float64]
@@ -33,7 +34,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: names of `kernels.ranking.METRICS`, cut-offs, definition, intervals."""
+    """What is measured: metrics by name (see `check_names`), cut-offs, definition, intervals."""
 
     metrics: tuple[str, ...]
     ks: tuple[int, ...]
@@ -41,14 +42,40 @@ class Plan:
     bootstrap: Bootstrap
 
     @property
-    def per_user(self) -> tuple[str, ...]:
-        """The metrics that have a value for each user."""
-        return tuple(name for name in self.metrics if name != COVERAGE)
+    def of_ranks(self) -> tuple[str, ...]:
+        """The metrics of each user that follow from the ranks of the truth items."""
+        return tuple(name for name in self.metrics if name not in LIST_METRICS)
+
+    @property
+    def of_lists(self) -> tuple[str, ...]:
+        """The metrics of each user that follow from the list itself."""
+        return tuple(name for name in self.metrics if name in beyond.PER_USER)
+
+    @property
+    def overall(self) -> tuple[str, ...]:
+        """The metrics of all lists together: they have no value per user."""
+        return tuple(name for name in self.metrics if name in beyond.OVERALL)
+
+    def columns(self, metric: str) -> list[int | None]:
+        """The cut-offs of a metric; None: over the whole ranking."""
+        return list(self.ks) if metric in LIST_METRICS else cutoffs(metric, self.ks)
 
     def describe(self, metric: str) -> str:
         """The definition string that stands beside a metric: the axes it depends on."""
-        axes = ("candidates", "duplicates") if metric == COVERAGE else METRICS[metric].axes
-        return self.definition.describe(axes)
+        return self.definition.describe(beyond.AXES if metric in LIST_METRICS else METRICS[metric].axes)
+
+
+def check_names(metrics: Sequence[str]) -> None:
+    """ConfigError, with the nearest known one, for a metric nobody knows."""
+    known = (*METRICS, *LIST_METRICS)
+    for name in metrics:
+        if name not in known:
+            raise ConfigError(f"unknown metric '{name}'", nearest(name, known))
+
+
+def wants_lists(metrics: Sequence[str]) -> bool:
+    """Whether a metric needs the lists themselves, not only the ranks of the truth items."""
+    return any(name in LIST_METRICS for name in metrics)
 
 
 # ------------------------------------------------------------------------------- per user
@@ -69,6 +96,18 @@ def user_metrics(rankings: DataFrame, plan: Plan) -> DataFrame:
     return rankings.select(*_RANKING_COLUMNS).mapInArrow(partial(_user_rows, plan), _USER_METRICS)
 
 
+def list_user_metrics(rankings: DataFrame, plan: Plan, catalogue: Catalogue) -> DataFrame:
+    """As `user_metrics`, for the metrics of each user's list; users without one have no row."""
+    listed = beyond.listed(rankings, catalogue, plan.definition.threshold)
+    return listed.mapInArrow(partial(_listed_rows, plan, catalogue.n_users), _USER_METRICS)
+
+
+def all_user_metrics(rankings: DataFrame, plan: Plan, catalogue: Catalogue) -> DataFrame:
+    """`user_metrics` and, where they are asked for, `list_user_metrics`."""
+    rows = user_metrics(rankings, plan)
+    return rows.unionByName(list_user_metrics(rankings, plan, catalogue)) if plan.of_lists else rows
+
+
 _RANKING_COLUMNS = (
     "user_id", "part", "user_key", "relevance", "above", "tied", "before", "length", "slices",
 )  # fmt: skip
@@ -77,17 +116,24 @@ _RANKING_COLUMNS = (
 def _user_rows(plan: Plan, batches: Batches) -> Batches:
     for batch in batches:
         rankings = to_rankings(batch)
-        values = measure(rankings, plan.per_user, plan.ks, plan.definition)
-        relevant = relevant_counts(rankings, plan.definition)
+        values = measure(rankings, plan.of_ranks, plan.ks, plan.definition)
+        relevant = pa.array(relevant_counts(rankings, plan.definition), pa.int32())
         for metric, values_uc in values.items():
             yield _user_batch(batch, metric, values_uc, relevant, plan)
 
 
+def _listed_rows(plan: Plan, n_users: int, batches: Batches) -> Batches:
+    for batch in batches:
+        values = beyond.values_of(batch, plan.of_lists, n_users, plan.ks)
+        for metric, values_uc in values.items():
+            yield _user_batch(batch, metric, values_uc, batch.column("n_relevant"), plan)
+
+
 def _user_batch(
-    batch: pa.RecordBatch, metric: str, values_uc: Floats, relevant: Ints, plan: Plan
+    batch: pa.RecordBatch, metric: str, values_uc: Floats, relevant: pa.Array, plan: Plan
 ) -> pa.RecordBatch:
     n = batch.num_rows
-    ks = cutoffs(metric, plan.ks)
+    ks = plan.columns(metric)
     offsets = np.arange(n + 1, dtype=np.int32) * len(ks)
     missing = np.isnan(values_uc).ravel()
     columns = {
@@ -98,7 +144,7 @@ def _user_batch(
         "estimator": _constant(HOLDOUT, n),
         "ks": pa.ListArray.from_arrays(offsets, pa.array(ks * n, pa.int32())),
         "values": pa.ListArray.from_arrays(offsets, pa.array(values_uc.ravel(), mask=missing)),
-        "n_relevant": pa.array(relevant, pa.int32()),
+        "n_relevant": relevant,
     }
     return pa.RecordBatch.from_pydict(columns)
 
@@ -133,11 +179,9 @@ class Totals:
         self.weights_bc += other.weights_bc
 
 
-def totals_of(rankings: Rankings, keys_u: Ints, plan: Plan) -> Totals:
+def totals_of(values: dict[str, Floats], keys_u: Ints, boot: Bootstrap) -> Totals:
     """The totals of some users. `keys_u`: hashes of their ids, which draw the bootstrap weights."""
-    values = measure(rankings, plan.per_user, plan.ks, plan.definition)
-    values_uc = np.concatenate([values[name] for name in plan.per_user], axis=1)
-    boot = plan.bootstrap
+    values_uc = np.concatenate(list(values.values()), axis=1)
     sums, weights = resampling.bootstrap_sums(keys_u, values_uc, boot.replicates, boot.seed)
     return Totals(resampling.moments(values_uc), sums, weights)
 
@@ -163,13 +207,33 @@ def metrics(rankings: DataFrame, plan: Plan) -> DataFrame:
         plan: metrics, cut-offs, definition, bootstrap.
     """
     narrow = rankings.select(*_RANKING_COLUMNS)
-    totals = narrow.mapInArrow(partial(_task_totals, plan), _TOTALS)
+    return _finished(narrow.mapInArrow(partial(_task_totals, plan), _TOTALS), plan, plan.of_ranks)
 
+
+def list_metrics(rankings: DataFrame, plan: Plan, catalogue: Catalogue) -> DataFrame:
+    """As `metrics`, for the metrics of each user's list, averaged over users with one; no slices."""
+    listed = beyond.listed(rankings, catalogue, plan.definition.threshold)
+    totals = listed.mapInArrow(partial(_listed_totals, plan, catalogue.n_users), _TOTALS)
+    return _finished(totals, plan, plan.of_lists)
+
+
+def _finished(totals: DataFrame, plan: Plan, names: Sequence[str]) -> DataFrame:
     # Spark reads the kind of function from these annotations, which a partial does not show.
     def finish(table: pa.Table) -> pa.Table:
-        return _finish(plan, table)
+        return _finish(plan, names, table)
 
     return totals.groupBy(*_SLICE).applyInArrow(finish, _METRICS)
+
+
+def _listed_totals(plan: Plan, n_users: int, batches: Batches) -> Batches:
+    totals: dict[Slice, Totals] = {}
+    for batch in batches:
+        for part, users in by_part(batch):
+            values = beyond.values_of(users, plan.of_lists, n_users, plan.ks)
+            found = totals_of(values, users.column("user_key").to_numpy(), plan.bootstrap)
+            _add(totals, (part, None, None), found)
+    for place, found in totals.items():
+        yield _totals_batch(place, found)
 
 
 def _task_totals(plan: Plan, batches: Batches) -> Batches:
@@ -183,10 +247,15 @@ def _task_totals(plan: Plan, batches: Batches) -> Batches:
 
 def _add_users(totals: dict[Slice, Totals], part: str, batch: pa.RecordBatch, plan: Plan) -> None:
     rankings, keys_u = to_rankings(batch), batch.column("user_key").to_numpy()
-    _add(totals, (part, None, None), totals_of(rankings, keys_u, plan))
+    _add(totals, (part, None, None), _ranked_totals(rankings, keys_u, plan))
     for key, value, kept_p in select_truth(batch):
         kept, users = restricted(rankings, kept_p)
-        _add(totals, (part, key, value), totals_of(kept, keys_u[users], plan))
+        _add(totals, (part, key, value), _ranked_totals(kept, keys_u[users], plan))
+
+
+def _ranked_totals(rankings: Rankings, keys_u: Ints, plan: Plan) -> Totals:
+    values = measure(rankings, plan.of_ranks, plan.ks, plan.definition)
+    return totals_of(values, keys_u, plan.bootstrap)
 
 
 def _add(totals: dict[Slice, Totals], place: Slice, found: Totals) -> None:
@@ -224,8 +293,8 @@ def _totals_batch(place: Slice, totals: Totals) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def _finish(plan: Plan, table: pa.Table) -> pa.Table:
-    names, ks = zip(*((name, k) for name in plan.per_user for k in cutoffs(name, plan.ks)), strict=True)
+def _finish(plan: Plan, metrics: Sequence[str], table: pa.Table) -> pa.Table:
+    names, ks = zip(*((name, k) for name in metrics for k in plan.columns(name)), strict=True)
     totals = _add_up(table, len(ks), plan.bootstrap.replicates)
     value, stderr, n = resampling.mean_and_error(totals.moments_c5)
     low, high = resampling.interval(totals.boot_bc, totals.weights_bc, plan.bootstrap.level)
@@ -261,45 +330,18 @@ def _numbers(values: Floats) -> pa.Array:
     return pa.array(values, mask=np.isnan(values))
 
 
-# ------------------------------------------------------------------------------- coverage
+# ------------------------------------------------------------------------------- everything
 
 
-def coverage(rankings: DataFrame, plan: Plan, n_items: int) -> DataFrame:
-    """Share of the catalogue that stands in at least one user's first k items.
-
-    One shuffle of (item, best position), combined on the map side; then one row an item and cut-off.
-    Blind to how often an item is shown: one list in a million is enough.
-
-    Args:
-        rankings: rows with `top_items`.
-        plan: cut-offs.
-        n_items: items of the catalogue.
-    """
-    places = rankings.select("part", F.posexplode("top_items").alias("place", "item_id"))
-    best = places.groupBy("part", "item_id").agg(F.min("place").alias("place"))
-    users = rankings.groupBy("part").agg(F.count_if(F.size("top_items") > 0).alias("n"))
-    shown = F.count_if(F.col("place") < F.col("k")) / F.lit(max(n_items, 1))
-    ks = F.explode(F.array(*(F.lit(k) for k in plan.ks))).alias("k")
-    values = best.select("*", ks).groupBy("part", "k").agg(shown.alias("value"))
-    return values.join(users, "part").select(
-        "part",
-        F.lit(COVERAGE).alias("metric"),
-        F.lit(plan.describe(COVERAGE)).alias("definition"),
-        "k",
-        F.lit(HOLDOUT).alias("estimator"),
-        "value",
-        "n",
-    )
-
-
-def all_metrics(rankings: DataFrame, plan: Plan, n_items: int) -> DataFrame:
-    """`metrics` and, where it is asked for, `coverage`."""
-    frames = [metrics(rankings, plan)] if plan.per_user else []
-    if wants_lists(plan.metrics):
-        frames.append(coverage(rankings, plan, n_items))
+def all_metrics(rankings: DataFrame, plan: Plan, catalogue: Catalogue) -> DataFrame:
+    """`metrics`, `list_metrics` and the metrics of all lists together, as far as they are asked for."""
+    frames = []
+    if plan.of_ranks:
+        frames.append(metrics(rankings, plan))
+    if plan.of_lists:
+        frames.append(list_metrics(rankings, plan, catalogue))
+    if plan.overall:
+        rows = beyond.overall(rankings, catalogue, plan.overall, plan.ks)
+        definition = F.lit(plan.definition.describe(beyond.AXES)).alias("definition")
+        frames.append(rows.select("*", definition, F.lit(HOLDOUT).alias("estimator")))
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
-
-
-def wants_lists(metrics: Sequence[str]) -> bool:
-    """Whether a metric needs the lists themselves, not only the ranks of the truth items."""
-    return COVERAGE in metrics

@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.definitions import Definition
-from recbench_spark.evaluation.batches import RANKING, ranking_batch
+from recbench_spark.evaluation.batches import RANKING, item_lists, ranking_batch
 from recbench_spark.evaluation.sources import Source, ids_to_lists
 from recbench_spark.kernels import lists as list_kernel
 from recbench_spark.kernels.counting import Counts, ItemLists, Settings
@@ -29,7 +29,7 @@ from recbench_spark.kernels.scorers import Scorer, UserBlock, count_listed, coun
 from recbench_spark.shared_files import flat
 
 Batches = Iterator[pa.RecordBatch]
-GIVEN = ("rated", "given")
+GIVEN = ("rated", "given", "uniform", "popularity")
 """Candidate modes in which each user brings the candidates."""
 
 
@@ -115,11 +115,11 @@ def _score_batches(source: Source, request: Request, batches: Batches) -> Batche
 
 
 def _count(scorer: Scorer, request: Request, device: str, batch: pa.RecordBatch) -> Counts:
-    truth, masked = _items(batch, "items"), _items(batch, "masked")
+    truth, masked = item_lists(batch, "items"), item_lists(batch, "masked")
     users = _user_block(batch)
     mode = request.definition.candidates
     if mode in GIVEN:
-        listed = truth if mode == "rated" else _items(batch, "candidates")
+        listed = truth if mode == "rated" else item_lists(batch, "candidates")
         counts = count_listed(scorer, users, truth, listed, top_k=request.top)
     else:
         nothing = ItemLists.empty(masked.users)
@@ -129,17 +129,12 @@ def _count(scorer: Scorer, request: Request, device: str, batch: pa.RecordBatch)
     return _without_unknown_users(batch, truth, counts)
 
 
-def _items(batch: pa.RecordBatch, name: str) -> ItemLists:
-    offsets, items = flat(batch.column(name))
-    return ItemLists(offsets, items.astype(np.int64))
-
-
 def _user_block(batch: pa.RecordBatch) -> UserBlock:
     vectors = None
     if "vector" in batch.schema.names:
         vectors = _matrix(batch.column("vector"))
     keys = batch.column("user_key").to_numpy()
-    return UserBlock(keys, vectors, _items(batch, "history"))
+    return UserBlock(keys, vectors, item_lists(batch, "history"))
 
 
 def _matrix(column: pa.ListArray) -> npt.NDArray[np.float32]:
@@ -246,7 +241,7 @@ def _rank_lists(request: Request, mask: bool, batches: Batches) -> Batches:
         offsets, truth_items = flat(batch.column("items"))
         relevance = flat(batch.column("relevance"))[1]
         truth = list_kernel.Truth(offsets, truth_items.astype(np.int64), relevance)
-        masked = _items(batch, "masked")
+        masked = item_lists(batch, "masked")
         train = list_kernel.Items(masked.offsets_u, masked.items_p)
         found = list_kernel.rank_lists(
             _lists(batch), truth, request.definition, train, mask_train=mask, top=request.top

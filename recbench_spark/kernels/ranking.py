@@ -215,6 +215,9 @@ class Chunk:
         grade = self.rankings.relevance
         if self.definition.gain == "binary":
             return self.relevant_p.astype(np.float64)
+        if self.definition.gain == "exponential_above":
+            above = grade - (self.definition.threshold or 0.0)
+            return np.where(self.relevant_p, np.exp2(above + 1.0) - 1.0, 0.0)
         if self.definition.negative_grades == "clip":
             grade = np.maximum(grade, 0.0)
         return grade if self.definition.gain == "linear" else np.exp2(grade) - 1.0
@@ -240,7 +243,15 @@ class Chunk:
         r = self.rankings
         if self.definition.ties in ("id", "expected"):
             return np.where(r.above < 0, 0, 1 + r.above + r.before)
+        if self.definition.ties == "id_descending":
+            return self.rank_by_larger_id
         return np.where(r.above < 0, 0, self._extreme_rank())
+
+    @property
+    def rank_by_larger_id(self) -> Ints:
+        """The rank of each truth item with the larger id first in a tie; 0: not ranked."""
+        r = self.rankings
+        return np.where(r.above < 0, 0, 1 + r.above + r.tied - r.before)
 
     def _extreme_rank(self) -> Ints:
         """Optimistic: good items open their tie, best first; harmful ones close it. Else mirrored.
@@ -265,9 +276,12 @@ class Chunk:
         """The groups of these users under the definition's rule for ties."""
         if self.definition.ties == "expected":
             return self.tie_groups
+        return self.certain_groups(self.rank_p)
+
+    def certain_groups(self, rank_p: Ints) -> Groups:
+        """Each ranked truth item alone at its rank."""
         keep = self.rankings.above >= 0
-        above, size = self.rank_p - 1, np.ones_like(self.rank_p)
-        return self._make_groups(above[keep], size[keep], keep)
+        return self._make_groups(rank_p[keep] - 1, np.ones_like(rank_p[keep]), keep)
 
     @cached_property
     def tie_groups(self) -> Groups:
@@ -447,6 +461,12 @@ def recall(chunk: Chunk) -> Floats:
     return divide(chunk.hits, chunk.recall_length)
 
 
+@metric("calibrated_recall")
+def calibrated_recall(chunk: Chunk) -> Floats:
+    """hits / min(k, relevant), whatever recall divides by: 1 can be reached at every k."""
+    return divide(chunk.hits, chunk.found_at_most)
+
+
 @metric("f1", ("precision_by", "recall_by"))
 def f1(chunk: Chunk) -> Floats:
     """2 P R / (P + R) = 2 hits / (denominator of P + denominator of R)."""
@@ -503,19 +523,25 @@ def ndcg(chunk: Chunk) -> Floats:
     return np.where((chunk.ideal == worst) & (chunk.ideal > 0), 1.0, value)
 
 
-@metric("auc", ("auc_ties",), "uncut", common=[a for a in COMMON_AXES if a != "ties"])
+@metric("auc", ("auc_ties", "auc_by"), "uncut", common=[a for a in COMMON_AXES if a != "ties"])
 def auc(chunk: Chunk) -> Floats:
     """Share of (relevant, other) pairs in the right order, ties one half; NaN without pairs.
 
     A relevant item that is not ranked loses to every ranked other item.
     """
-    g, n = chunk.tie_groups, chunk.length.astype(np.float64)
-    negatives = n - _sum_by(g.user, g.relevant, len(n))
+    by_id = chunk.definition.auc_ties == "id_descending"
+    g = chunk.certain_groups(chunk.rank_by_larger_id) if by_id else chunk.tie_groups
+    listed = _sum_by(g.user, g.relevant, len(chunk.length))
+    negatives = chunk.length - listed
     tied = g.size - g.relevant
     below = negatives[g.user] - (g.above - g.prior) - tied
-    twice = 2 * below + (tied if chunk.definition.auc_ties == "half" else 0.0)
-    wins = _sum_by(g.user, g.relevant * twice, len(n))
-    return divide(wins, 2 * negatives * chunk.relevant, empty=np.nan)[:, None]
+    share = 0.0 if chunk.definition.auc_ties == "strict" else 0.5
+    wins = _sum_by(g.user, g.relevant * (below + share * tied), len(chunk.length))
+    if chunk.definition.auc_by == "pairs_and_one":
+        return divide(wins + listed, (negatives + 1) * chunk.relevant, empty=np.nan)[:, None]
+    if chunk.definition.auc_by == "listed_pairs":
+        return np.where(listed > 0, divide(wins, negatives * listed, empty=1.0), 0.0)[:, None]
+    return divide(wins, negatives * chunk.relevant, empty=np.nan)[:, None]
 
 
 @metric("r_precision", (), "uncut")

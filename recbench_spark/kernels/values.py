@@ -81,7 +81,7 @@ def value_metric(name: str, *, binary: bool = False) -> Callable[[Any], Any]:
 
 def from_totals(totals: Floats) -> dict[str, Floats]:
     """Every metric of VALUE_METRICS from totals (..., s): (...), NaN where it is undefined."""
-    t = {name: np.asarray(totals[..., s], dtype=np.float64) for s, name in enumerate(SUMS)}
+    t = _by_name(totals)
     with np.errstate(divide="ignore", invalid="ignore"):
         values = {name: metric.function(t) for name, metric in VALUE_METRICS.items()}
     fit = t["unfit"] == 0
@@ -149,6 +149,101 @@ def rig(t: dict[str, Floats]) -> Floats:
     g = t["y"] / t["n"]
     entropy = -(g * np.log(g) + (1 - g) * np.log1p(-g))
     return 1 - (t["logloss"] / t["n"]) / entropy
+
+
+# ------------------------------------------------------------------------------ by the prediction
+
+RATES = ("tpr", "fnr", "tnr", "fpr")
+"""Rates of `threshold_rates`: of the positives and of the negatives, right and wrong ones."""
+
+QUANTILE_VIEW = ("n", "prediction", "outcome", "logloss", "rig", "pe")
+"""What `quantile_view` says of each bin."""
+
+
+def equal_mass_edges(p: Floats, bins: int) -> Floats:
+    """Inner edges of at most `bins` bins of nearly as many rows each: ascending, at most (bins - 1,).
+
+    Rows of equal p share a bin, so there may be fewer bins; an edge belongs to the bin above it.
+    """
+    _check_finite(p, "predictions")
+    ordered = np.sort(p)
+    edges = np.unique(ordered[len(p) * np.arange(1, bins) // bins]) if len(p) else ordered
+    return edges[edges > ordered[0]] if len(p) else edges
+
+
+def binned_sums(edges: Floats, p: Floats, y: Floats) -> Floats:
+    """The sums of the rows in each bin of the prediction: float64 (edges + 1, s), columns SUMS.
+
+    Bin b holds the rows with exactly b edges <= p. Bins of chunks of rows add up, as totals of users
+    do. Raises DataError for predictions or outcomes that are NaN or infinite.
+    """
+    _check_finite(p, "predictions")
+    bin_n = np.searchsorted(edges, p, side="right")
+    order = np.argsort(bin_n, kind="stable")
+    count = np.bincount(bin_n, minlength=len(edges) + 1)
+    offsets = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
+    return user_sums(offsets, p[order], y[order])
+
+
+def calibration_error(sums_bs: Floats) -> Floats:
+    """ECE: sum_b (n_b / n) |mean p - mean y| = sum_b |sum p - sum y| / n, from bins (..., b, s).
+
+    With bins of equal mass (`equal_mass_edges`). Blind to the order of items: predicting the base rate
+    for all has no error; and to errors of both signs within a bin, so more bins show more, of noise
+    too: about sqrt(2 g (1 - g) b / (pi n)) where predictions are perfect. NaN without rows, and for
+    outcomes outside {0, 1}. Source: Naeini, Cooper and Hauskrecht 2015, "Obtaining well calibrated
+    probabilities using Bayesian binning", section "Experiments".
+    """
+    t = _by_name(sums_bs)
+    n, unfit = t["n"].sum(axis=-1), t["unfit"].sum(axis=-1)
+    gap = np.abs(t["p"] - t["y"]).sum(axis=-1)
+    return _divide(gap, np.where(unfit == 0, n, 0.0))
+
+
+def threshold_rates(sums_bs: Floats) -> dict[str, Floats]:
+    """TPR, FNR, TNR and FPR of calling p >= t positive: (..., t) each, from bins whose edges are t.
+
+    tpr = share of the positives at or above t, fnr = 1 - tpr; fpr = share of the negatives at or above
+    t, tnr = 1 - fpr. NaN where there are no positives (no negatives). Each is blind to the other
+    class, and so to the base rate: at one tpr and fpr most calls can be right or wrong. All are blind
+    to what an error costs, and to p except on which side of t it lies.
+    """
+    t = _by_name(sums_bs)
+    fit = t["unfit"].sum(axis=-1, keepdims=True) == 0
+    rates = []
+    for amount in (t["y"], t["n"] - t["y"]):
+        from_bin = np.cumsum(amount[..., ::-1], axis=-1)[..., ::-1]
+        total = np.broadcast_to(from_bin[..., :1], from_bin[..., 1:].shape)
+        rates.append(_divide(from_bin[..., 1:], np.where(fit, total, 0.0)))
+    tpr, fpr = rates
+    return dict(zip(RATES, (tpr, 1 - tpr, 1 - fpr, fpr), strict=True))
+
+
+def quantile_view(sums_bs: Floats) -> dict[str, Floats]:
+    """Log-loss, RIG and PE of each bin of the prediction, with n and both means: (..., b) each.
+
+    Shows where predictions are wrong: a PE of 0 can hide a low range estimated too high and a high
+    range too low. The RIG of a bin is against the bin's own base rate, so it is blind to what the
+    order between bins is worth, is near 0 even for perfect predictions, and does not average to the
+    RIG of all rows. NaN where a value is undefined (no rows, no positive, outcomes that do not vary).
+    Source: Yi et al. 2013, "Predictive model performance: offline and online evaluations".
+    """
+    t, found = _by_name(sums_bs), from_totals(sums_bs)
+    means = (t["n"], _divide(t["p"], t["n"]), _divide(t["y"], t["n"]))
+    return dict(zip(QUANTILE_VIEW, (*means, found["logloss"], found["rig"], found["pe"]), strict=True))
+
+
+def _by_name(sums: Floats) -> dict[str, Floats]:
+    return {name: np.asarray(sums[..., s], dtype=np.float64) for s, name in enumerate(SUMS)}
+
+
+def _divide(numerator: Floats, denominator: Floats) -> Floats:
+    """numerator / denominator, NaN where the denominator is not positive."""
+    out: Floats = np.full(np.broadcast_shapes(numerator.shape, denominator.shape), np.nan)
+    return np.divide(numerator, denominator, out=out, where=denominator > 0)
+
+
+# ------------------------------------------------------------------------------------------ AUC
 
 
 @dataclass(frozen=True)

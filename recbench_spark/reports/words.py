@@ -39,6 +39,7 @@ AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
             "binary": "1 if relevant",
             "linear": "its relevance r",
             "exponential": "2^r - 1 for relevance r",
+            "exponential_above": "2^(r - threshold + 1) - 1 for relevance r of a relevant item, else 0",
         },
     ),
     "negative_grades": (
@@ -119,12 +120,25 @@ AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "auc_ties": (
         "A tie of a relevant with another item in AUC",
-        {"half": "counts one half", "strict": "counts nothing"},
+        {
+            "half": "counts one half",
+            "strict": "counts nothing",
+            "id_descending": "counts 1 if the relevant item has the larger id, else nothing",
+        },
+    ),
+    "auc_by": (
+        "AUC divides by",
+        {
+            "pairs": "all pairs of a relevant and another ranked item",
+            "listed_pairs": "the pairs of a relevant item that is ranked and another ranked item",
+            "pairs_and_one": "all pairs, with one more other item than there is",
+        },
     ),
     "ties": (
         "Equal scores",
         {
             "id": "the smaller item id comes first",
+            "id_descending": "the larger item id comes first",
             "expected": "the mean over all orders",
             "optimistic": "relevant items come first",
             "pessimistic": "relevant items come last",
@@ -141,6 +155,8 @@ AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
             "all": "all items",
             "rated": "the user's own held-out items only",
             "given": "the items handed over",
+            "uniform": "the truth and items drawn uniformly among those the user has not seen",
+            "popularity": "the truth and items drawn by training popularity among those the user has not seen",
         },
     ),
 }

@@ -7,17 +7,16 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.data.readers import read_table
-from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation import checks as check_rows
 from recbench_spark.evaluation import metrics as metric_rows
 from recbench_spark.evaluation import ranking
 from recbench_spark.evaluation.checks import Check
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import ITEMS, RANKINGS, USER_BLOCKS
+from recbench_spark.steps.candidates import with_candidates
 from recbench_spark.steps.models import open_model, train_rows
 from recbench_spark.steps.night import Night
-from recbench_spark.steps.reading import candidate_lists, read_scored_rows
+from recbench_spark.steps.reading import read_scored_rows
 from recbench_spark.steps.results import write_checks, write_metrics
 
 
@@ -31,7 +30,7 @@ def evaluate_model(night: Night, model: Any, run_id: str, journal: Journal) -> l
         store.append(rankings.withColumn("run_id", F.lit(run_id)), RANKINGS)
     rankings = store.of_run("rankings", run_id)
     with journal.stage("metrics", f"{model.name}: measure", **facts) as counts:
-        write_metrics(store, rankings, plan, run_id, night.n_items, per_user=asked.user_metrics)
+        write_metrics(store, rankings, plan, run_id, night.catalogue, per_user=asked.user_metrics)
         found += check_rows.ranking_checks(rankings, asked.parts)
         write_checks(store, run_id, found)
         counts["warnings"] = sum(not check.passed for check in found)
@@ -45,8 +44,7 @@ def rank(night: Night, model: Any, request: ranking.Request) -> tuple[DataFrame,
     users = ranking.users_of_parts(night.table(USER_BLOCKS), parts, night.definition.threshold, keep_empty)
     if model.kind in ("lists", "scores"):
         return _rank_handed_over(night, model, users, request)
-    if request.definition.candidates == "given":
-        users = users.join(_given_candidates(night), "user_id", "left")
+    users = with_candidates(night, users)
     source, vectors = open_model(night, model)
     if vectors is not None:
         users = users.join(vectors, "user_id", "left")
@@ -63,14 +61,3 @@ def _rank_handed_over(
         found.append(check_rows.training_items_in_lists(rows, train_rows(night)))
     lists = ranking.as_lists(rows, items)
     return ranking.rank_given(users, lists, request, mask=model.kind == "scores"), found
-
-
-def _given_candidates(night: Night) -> DataFrame:
-    path = night.benchmark.evaluation.candidates_path
-    if not path:
-        raise ConfigError(
-            "definition.candidates is 'given' and evaluation.candidates_path is missing",
-            "a table of user_id, item_id",
-        )
-    rows = read_table(night.spark, path, ["user_id", "item_id"], "candidates")
-    return candidate_lists(rows, night.table(ITEMS))

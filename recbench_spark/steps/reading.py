@@ -18,7 +18,7 @@ VALUES = {"rank": "long", "score": "double"}
 def read_scored_rows(spark: SparkSession, path: str, kind: str) -> DataFrame:
     """Lists (rank or score) or scores at a path."""
     what = f"{kind} {path}"
-    rows = read_table(spark, path, ["user_id", "item_id"], what)
+    rows = read_table(spark, path, ["user_id", "item_id"], kind)
     found = {name: VALUES[name] for name in VALUES if name in rows.columns}
     if kind == "scores" or not found:
         require(rows, ["score"], what)
@@ -80,7 +80,7 @@ def _refuse(rows: DataFrame, wrong: Mapping[str, Column], what: str) -> None:
 def read_embeddings(spark: SparkSession, users: str, items: str) -> tuple[DataFrame, DataFrame]:
     """(user_id, vector) and (item_id, vector, bias) at two paths."""
     frames = [
-        read_table(spark, path, [f"{side}_id", "vector"], f"{side} embeddings {path}")
+        read_table(spark, path, [f"{side}_id", "vector"], f"{side} embeddings")
         for side, path in (("user", users), ("item", items))
     ]
     return typed_embeddings(frames[0], frames[1], (users, items))
@@ -92,20 +92,28 @@ def typed_embeddings(
     """(user_id, vector) and (item_id, vector, bias) with one number of dimensions.
 
     Raises:
-        DataError: vectors that are NULL or of different lengths, an id twice.
+        DataError: vectors that are NULL, of different lengths or hold NaN, an id that is NULL or twice.
     """
     sides = []
-    for side, rows in (("user", users), ("item", items)):
-        require(rows, [f"{side}_id", "vector"], f"{side} embeddings")
+    for side, rows, where in (("user", users, what[0]), ("item", items, what[1])):
+        require(rows, [f"{side}_id", "vector"], where)
         bias = F.col("bias").cast("double") if "bias" in rows.columns else F.lit(0.0)
         vector = F.col("vector").cast("array<float>").alias("vector")
-        sides.append(rows.select(F.col(f"{side}_id").cast("string"), vector, bias.alias("bias")))
+        typed = rows.select(F.col(f"{side}_id").cast("string"), vector, bias.alias("bias"))
+        _refuse(typed, _unusable_vectors(f"{side}_id"), where)
+        sides.append(typed)
     dims = [sources.dimensions(rows, name) for rows, name in zip(sides, what, strict=True)]
     if dims[0] != dims[1]:
         raise DataError(
             f"{what[0]} has {dims[0]} dimensions, {what[1]} has {dims[1]}", "both must be of one model"
         )
     return sides[0].drop("bias"), sides[1]
+
+
+def _unusable_vectors(ids: str) -> dict[str, Column]:
+    holes = F.exists("vector", lambda x: x.isNull() | F.isnan(x) | (F.abs(x) == float("inf")))
+    bias = F.isnan("bias") | (F.abs("bias") == float("inf"))
+    return {ids: F.col(ids).isNull(), "vector": holes, "bias": bias}
 
 
 def candidate_lists(rows: DataFrame, items: DataFrame) -> DataFrame:

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from recbench_spark import __version__
 from recbench_spark.config import Provenance, digest
 from recbench_spark.evaluation import metrics as metric_rows
+from recbench_spark.evaluation.beyond import Catalogue
 from recbench_spark.evaluation.checks import Check
 from recbench_spark.evaluator import Result
 from recbench_spark.schemas import CHECKS, METRICS, RANKINGS, RUNS, USER_METRICS
@@ -22,14 +23,20 @@ from recbench_spark.store import Store
 
 
 def write_metrics(
-    store: Store, rankings: DataFrame, plan: metric_rows.Plan, run_id: str, n_items: int, *, per_user: bool
+    store: Store,
+    rankings: DataFrame,
+    plan: metric_rows.Plan,
+    run_id: str,
+    catalogue: Catalogue,
+    *,
+    per_user: bool,
 ) -> None:
     """Append to `user_metrics` (where asked for) and to `metrics`."""
     stamp = F.lit(run_id)
-    if per_user and plan.per_user:
-        values = metric_rows.user_metrics(rankings, plan)
+    if per_user and (plan.of_ranks or plan.of_lists):
+        values = metric_rows.all_user_metrics(rankings, plan, catalogue)
         store.append(values.withColumn("run_id", stamp), USER_METRICS)
-    rows = metric_rows.all_metrics(rankings, plan, n_items)
+    rows = metric_rows.all_metrics(rankings, plan, catalogue)
     store.append(rows.withColumn("run_id", stamp), METRICS)
 
 

@@ -12,7 +12,7 @@ from recbench_spark.config import Benchmark, Slice, digest
 from recbench_spark.data import worlds
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_log, read_table
-from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.errors import DataError
 from recbench_spark.evaluation.user_blocks import Labels, user_blocks
 from recbench_spark.journal import Journal
 from recbench_spark.protocol.catalogue import catalogue, is_numeric
@@ -109,10 +109,8 @@ def with_labels(
 
 
 def _attribute(spark: SparkSession, cut: Slice, column: str) -> DataFrame:
-    if not cut.path:
-        raise ConfigError(f"slice {cut.key}: of '{cut.of}' needs 'path'", "a table with the ids")
     name, wanted = f"{cut.of[:-1]}_id", cut.column or cut.key
-    table = read_table(spark, cut.path, [name, wanted], f"slice {cut.key}")
+    table = read_table(spark, str(cut.path), [name, wanted], f"slice {cut.key}")
     rows = table.select(F.col(name).cast("string"), F.col(f"`{wanted}`").cast("string").alias(column))
     if rows.count() > rows.select(name).distinct().count():
         raise DataError(f"slice {cut.key}: {cut.path} has a {name} twice", "keep one row an id")

@@ -1,48 +1,796 @@
+"""The stand-alone evaluation as a stranger calls it: files in, a printed table and Delta tables out."""
+
 from __future__ import annotations
 
-import time
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
+from deltalake import DeltaTable
+from pyspark.sql import functions as F
+from sklearn import metrics as sk
 
-from jobs import evaluate
+import recbench_spark
+from jobs import evaluate as job
 from recbench_spark import cli
+from recbench_spark.config import Bootstrap
+from recbench_spark.definitions import Definition, make_definition
+from recbench_spark.errors import ConfigError, DataError, SchemaError
+from recbench_spark.evaluation import metrics as metric_rows
+from recbench_spark.evaluator import Result, evaluate_predictions
+from recbench_spark.schemas import RESULT_TABLES, TABLES
+from tests import oracles
+
+pytestmark = pytest.mark.spark
+
+Values = dict[tuple[str, int | None], float]
+FEW = Bootstrap(replicates=20)
+NONE = Bootstrap(replicates=0)
+LOG2_3 = math.log2(3)
+
+# ------------------------------------------------------------------------------------- helpers
 
 
-def test_o1(spark, tmp_path, capsys):
-    lists = {
-        "u1": {3: 0.6, 7: 0.5, 10: 0.4, 11: 0.3, 2: 0.2},
-        "u2": {5: 0.6, 8: 0.5, 11: 0.4, 1: 0.3, 3: 0.2},
-        "u3": {4: 1.0, 9: 0.5, 2: 0.1},
+@dataclass(frozen=True)
+class Answer:
+    """What a call of the job left behind."""
+
+    code: int | str | None
+    out: str
+    err: str
+
+
+Call = Callable[..., Answer]
+
+
+@pytest.fixture
+def call(spark, capsys) -> Call:
+    """Run the job as the command line does, in the shared session."""
+
+    def run(*argv: str | Path) -> Answer:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.run(job.main, job.parser(), [str(word) for word in argv])
+        return Answer(ended.value.code, *capsys.readouterr())
+
+    return run
+
+
+def csv(path: Path, header: str, rows: Iterable[Sequence[Any]]) -> Path:
+    lines = [header, *(",".join("" if cell is None else str(cell) for cell in row) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def ranked(lists: Mapping[Any, Iterable[Any]]) -> list[tuple[Any, Any, int]]:
+    return [(user, item, rank) for user, items in lists.items() for rank, item in enumerate(items, start=1)]
+
+
+def pairs(truth: Mapping[Any, Iterable[Any]]) -> list[tuple[Any, Any]]:
+    return [(user, item) for user, items in truth.items() for item in items]
+
+
+def table(warehouse: Path, name: str) -> pd.DataFrame:
+    """A table as those without Spark read it."""
+    return DeltaTable(str(warehouse / name)).to_pandas()
+
+
+def written(warehouse: Path) -> Values:
+    """The overall metrics in a warehouse of one run."""
+    return overall(table(warehouse, "metrics"))
+
+
+def overall(rows: pd.DataFrame) -> Values:
+    return {
+        (row.metric, None if pd.isna(row.k) else int(row.k)): row.value
+        for row in rows[rows.slice_key.isna()].itertuples()
     }
-    truth = {"u1": range(5, 11), "u2": (4, 6, 7, 10, 11), "u3": range(1, 6)}
-    (tmp_path / "lists.csv").write_text(
-        "user_id,item_id,score\n"
-        + "".join(f"{u},{i},{s}\n" for u, r in lists.items() for i, s in r.items())
+
+
+def per_user(rows: pd.DataFrame, metric: str) -> dict[str, list[float]]:
+    return {row.user_id: list(row["values"]) for _, row in rows[rows.metric == metric].iterrows()}
+
+
+def observed(result: Result) -> dict[str, float]:
+    return {check.check: check.observed for check in result.checks}
+
+
+# ------------------------------------------------------------------------- oracle cases O1 .. O6
+
+O1_LISTS = {
+    "u1": {3: 0.6, 7: 0.5, 10: 0.4, 11: 0.3, 2: 0.2},
+    "u2": {5: 0.6, 8: 0.5, 11: 0.4, 1: 0.3, 3: 0.2},
+    "u3": {4: 1.0, 9: 0.5, 2: 0.1},
+}
+O1_TRUTH = {"u1": range(5, 11), "u2": (4, 6, 7, 10, 11), "u3": range(1, 6)}
+O1 = {
+    ("precision", 2): 1 / 3, ("precision", 3): 5 / 9, ("precision", 5): 1 / 3, ("precision", 10): 1 / 6,
+    ("recall", 2): 11 / 90, ("recall", 5): 14 / 45, ("recall", 10): 14 / 45,
+    ("map", 2): 1 / 4, ("map", 3): 19 / 54, ("map", 5): 19 / 90, ("map", 10): 0.198148,
+    ("mrr", 2): 1 / 2, ("mrr", 3): 11 / 18, ("mrr", 5): 11 / 18, ("mrr", 10): 11 / 18,
+    ("ndcg", 2): 1 / 3, ("ndcg", 3): 0.489760, ("ndcg", 5): 0.353962, ("ndcg", 10): 0.340181,
+    ("hit", 2): 2 / 3, ("hit", 3): 1, ("hit", 10): 1,
+    # 11 items in all; 3, 7, 5, 8, 4, 9 stand in the first two places, only 6 in none.
+    ("coverage", 2): 6 / 11, ("coverage", 10): 10 / 11,
+}  # fmt: skip
+
+
+def test_o1_from_csv(call, spark, tmp_path):
+    """With a fourth user whose truth is empty: left out, so that no number changes."""
+    rows = [(user, item, score) for user, scores in O1_LISTS.items() for item, score in scores.items()]
+    lists = csv(tmp_path / "lists.csv", "user_id,item_id,score", rows)
+    truth = csv(tmp_path / "truth.csv", "user_id,item_id", [*pairs(O1_TRUTH), ("u4", None)])
+    answer = call("--warehouse", tmp_path / "w", "--model", "o1", "--lists", lists, "--truth", truth,
+                  "--k", "2,3,5,10", "--bootstrap", "50", "--logical-date", "2026-01-31")  # fmt: skip
+    assert answer.code == 0, answer.err
+    found = written(tmp_path / "w")
+    assert {key: found[key] for key in O1} == pytest.approx(O1, abs=1e-6)
+    _check_printed(answer.out.splitlines())
+    _check_tables_agree(spark, tmp_path / "w")
+    _check_users(tmp_path / "w")
+    _check_run(tmp_path / "w")
+
+
+def _check_printed(lines: list[str]) -> None:
+    assert any(line.split()[:3] == ["ndcg", "2", "0.333333"] for line in lines)
+    assert any(line.split()[:3] == ["map", "3", "0.351852"] for line in lines)
+    assert any("unranked truth items: 11" in line for line in lines)
+
+
+def _check_tables_agree(spark, warehouse: Path) -> None:
+    for name in (*RESULT_TABLES, "runs"):
+        ours = spark.read.format("delta").load(str(warehouse / name))
+        assert ours.columns == TABLES[name].names
+        assert ours.count() == len(table(warehouse, name)) > 0
+    rows = spark.read.format("delta").load(str(warehouse / "metrics")).toPandas()
+    assert overall(rows) == pytest.approx(written(warehouse), abs=0, nan_ok=True)
+
+
+def _check_users(warehouse: Path) -> None:
+    users = table(warehouse, "user_metrics")
+    at_2 = {user: values[0] for user, values in per_user(users, "ndcg").items()}
+    assert at_2["u1"] == pytest.approx((1 / LOG2_3) / (1 + 1 / LOG2_3))
+    assert at_2["u2"] == 0
+    assert at_2["u3"] == pytest.approx(1 / (1 + 1 / LOG2_3))
+    assert pd.isna(at_2["u4"])
+    assert dict(zip(users.user_id, users.n_relevant, strict=True)) == {"u1": 6, "u2": 5, "u3": 5, "u4": 0}
+    places = table(warehouse, "rankings").set_index("user_id")
+    above = dict(zip(places.item_ids["u3"], places.above["u3"], strict=True))
+    assert above == {"1": -1, "2": 2, "3": -1, "4": 0, "5": -1}
+
+
+def _check_run(warehouse: Path) -> None:
+    (run,) = table(warehouse, "runs").to_dict("records")
+    assert (run["model"], run["model_kind"], run["status"]) == ("o1", "lists", "succeeded")
+    assert str(run["logical_date"])[:10] == "2026-01-31" and run["n_users"] == 4
+    assert set(json.loads(run["inputs_json"])) == {"truth", "lists"}
+    checks = table(warehouse, "checks").set_index("check").observed
+    assert checks["test: unranked truth items"] == 11 and checks["list rows"] == 13
+    assert checks["test: users without relevant items"] == 1
+
+
+def test_o2_mllib_from_parquet(call, tmp_path):
+    """An empty truth counts 0 under this preset; users and items are integers."""
+    lists = {1: [1, 6, 2, 7, 8, 3, 9, 10, 4, 5], 2: [4, 1, 5, 6, 2, 7, 3, 8, 9, 10], 3: [1, 2, 3, 4, 5]}
+    given = pd.DataFrame(ranked(lists), columns=["user_id", "item_id", "rank"])
+    given.to_parquet(tmp_path / "lists.parquet")
+    truth = pd.DataFrame(pairs({1: range(1, 6), 2: range(1, 4), 3: [None]}), columns=["user_id", "item_id"])
+    truth.astype({"item_id": "Int64"}).to_parquet(tmp_path / "truth.parquet")
+    answer = call("--warehouse", tmp_path / "w", "--model", "o2", "--lists", tmp_path / "lists.parquet",
+                  "--truth", tmp_path / "truth.parquet", "--preset", "mllib", "--k", "1,2,3,4,5,10,15",
+                  "--bootstrap", "0", "--metrics", "precision,recall,map,ndcg")  # fmt: skip
+    assert answer.code == 0, answer.err
+    expected = {
+        **{("precision", k): 1 / 3 for k in (1, 2, 3)},
+        ("precision", 4): 1 / 4, ("precision", 5): 4 / 15, ("precision", 10): 4 / 15,
+        ("precision", 15): 8 / 45, ("map", None): 0.355026, ("map", 1): 1 / 3, ("map", 2): 1 / 4,
+        ("map", 3): 13 / 54, ("ndcg", 3): 1 / 3, ("ndcg", 5): 0.328788, ("ndcg", 10): 0.487913,
+        ("recall", 1): 1 / 15, ("recall", 2): 8 / 45, ("recall", 3): 11 / 45, ("recall", 5): 16 / 45,
+        ("recall", 10): 2 / 3,
+    }  # fmt: skip
+    found = written(tmp_path / "w")
+    assert {key: found[key] for key in expected} == pytest.approx(expected, abs=1e-6)
+    assert {name for name, _ in found} == {"precision", "recall", "map", "ndcg"}
+    assert set(table(tmp_path / "w", "metrics").definition) == {"v1;users=output;empty_users=zero"}
+
+
+def test_o3_curve_from_delta(call, spark, tmp_path):
+    """RecBole's hit rows 000, 111, 101, 001 with 1, 3, 4, 2 relevant items; k = 1..3 by --curve."""
+    tables = {
+        "lists": (ranked({"a": "xyz", "b": "012", "c": "0x1", "d": "xy0"}), "rank int"),
+        "truth": (
+            [(*pair, 1.0) for pair in pairs({"a": "0", "b": "012", "c": "0123", "d": "01"})],
+            "relevance double",
+        ),
+    }
+    for name, (rows, value) in tables.items():
+        frame = spark.createDataFrame(rows, f"user_id string, item_id string, {value}")
+        frame.write.format("delta").save(str(tmp_path / name))
+    answer = call("--warehouse", tmp_path / "w", "--model", "o3", "--lists", tmp_path / "lists",
+                  "--truth", tmp_path / "truth", "--k", "3", "--curve", "--bootstrap", "0",
+                  "--metrics", "map,ndcg,hit")  # fmt: skip
+    assert answer.code == 0, answer.err
+    users = table(tmp_path / "w", "user_metrics")
+    average = {user: values[:3] for user, values in per_user(users, "map").items()}
+    assert average["a"] == [0, 0, 0] and average["b"] == [1, 1, 1]
+    assert average["c"] == pytest.approx([1, 1 / 2, 5 / 9])
+    assert average["d"] == pytest.approx([0, 0, 1 / 6])
+    ideals = [1, 1 + 1 / LOG2_3, 1.5 + 1 / LOG2_3]
+    expected = [gain / ideal for gain, ideal in zip((1, 1, 1.5), ideals, strict=True)]
+    assert per_user(users, "ndcg")["c"][:3] == pytest.approx(expected)
+    assert {tuple(ks) for ks in users[users.metric == "hit"].ks} == {(1, 2, 3)}
+    (run,) = table(tmp_path / "w", "runs").to_dict("records")
+    assert json.loads(run["inputs_json"]) == {"truth": "delta:0", "lists": "delta:0"}
+
+
+def test_o4_linear_gain(call, tmp_path):
+    """Grades 3 2 3 0 1 2 of the list, 3 and 2 of two items that are not listed: NDCG@6 .785."""
+    truth = [("u", item, grade) for item, grade in enumerate((3, 2, 3, 0, 1, 2, 3, 2))]
+    lists = csv(tmp_path / "lists.csv", "user_id,item_id,rank", ranked({"u": range(6)}))
+    held_out = csv(tmp_path / "truth.csv", "user_id,item_id,relevance", truth)
+    answer = call("--warehouse", tmp_path / "w", "--model", "o4", "--lists", lists, "--truth", held_out,
+                  "--k", "6", "--bootstrap", "0", "--metrics", "ndcg",
+                  "--set", "definition.gain=linear")  # fmt: skip
+    assert answer.code == 0, answer.err
+    discounts = [1 / math.log2(rank + 1) for rank in range(1, 7)]
+    dcg, ideal = (np.dot(grades, discounts) for grades in ((3, 2, 3, 0, 1, 2), (3, 3, 3, 2, 2, 2)))
+    found = written(tmp_path / "w")["ndcg", 6]
+    assert found == pytest.approx(dcg / ideal) and round(found, 3) == 0.785
+    assert set(table(tmp_path / "w", "metrics").definition) == {"v1;gain=linear"}
+
+
+def test_o5_rectools(call, tmp_path):
+    lists = {1: [7, 8], 2: [1, 2], 3: [1, 2, 3, 4], 4: [1, 2, 3]}
+    rows = [("\t".join(map(str, row)),) for row in ranked(lists)]
+    given = csv(tmp_path / "lists.tsv", "user_id\titem_id\trank", rows)
+    truth = {1: [1, 2], 2: [1], 3: [1, 3, 4], 4: [1, 2, 3]}
+    held_out = csv(tmp_path / "truth.csv", "user_id,item_id", pairs(truth))
+    answer = call("--warehouse", tmp_path / "w", "--model", "o5", "--lists", given, "--truth", held_out,
+                  "--preset", "rectools", "--k", "3", "--bootstrap", "0",
+                  "--metrics", "map,ndcg")  # fmt: skip
+    assert answer.code == 0, answer.err
+    users = table(tmp_path / "w", "user_metrics")
+    found = {name: [per_user(users, name)[user][0] for user in "1234"] for name in ("map", "ndcg")}
+    ideal = 1 + 1 / LOG2_3 + 1 / 2
+    assert found["map"] == pytest.approx([0, 1, 5 / 9, 1])
+    assert found["ndcg"] == pytest.approx([0, 1 / ideal, 1.5 / ideal, 1])
+    assert found["ndcg"] == pytest.approx([0, 0.469279, 0.703918, 1], abs=1e-6)
+
+
+def test_o6_predictions(call, tmp_path):
+    rows = zip("abab", "wxyz", (0.1, 0.9, 0.2, 0.3), (1, 0, 1, 1), strict=True)
+    given = csv(tmp_path / "p.csv", "user_id,item_id,prediction,outcome", rows)
+    argv = ["--warehouse", tmp_path / "w", "--model", "o6", "--predictions", given, "--bootstrap", "20"]
+    answer = call(*argv)
+    assert answer.code == 0, answer.err
+    found = written(tmp_path / "w")
+    assert found["auc", None] == 0
+    assert found["mae", None] == pytest.approx(3.3 / 4)
+    assert found["rmse", None] == pytest.approx(0.829156, abs=1e-6)
+    (shown,) = (line.split() for line in answer.out.splitlines() if line.split()[:1] == ["mae"])
+    assert float(shown[1]) == pytest.approx(0.825, abs=1e-5)
+    assert per_user(table(tmp_path / "w", "user_metrics"), "mae")["a"] == pytest.approx([1.7 / 2])
+    assert table(tmp_path / "w", "runs").n_users[0] == 2
+
+
+# --------------------------------------------------------------------- predictions against sklearn
+
+
+def test_predictions_against_sklearn(spark):
+    draw = np.random.default_rng(7)
+    user = draw.integers(0, 40, 600).astype(str)
+    y = draw.integers(0, 2, 600).astype(float)
+    # Two digits, so that there are ties.
+    p = np.clip(np.round(draw.random(600) * 0.8 + 0.15 * y, 2), 0.01, 0.99)
+    columns = {"user_id": user, "item_id": np.arange(600), "prediction": p, "outcome": y}
+    result = evaluate_predictions(spark.createDataFrame(pd.DataFrame(columns)), FEW)
+    found = overall(result.metrics.toPandas())
+    assert {name: found[name, None] for name in _by_sklearn(user, p, y)} == pytest.approx(
+        _by_sklearn(user, p, y), abs=1e-9
     )
-    (tmp_path / "truth.csv").write_text(
-        "user_id,item_id\n" + "".join(f"{u},{i}\n" for u, r in truth.items() for i in r)
+    aucs = per_user(result.user_metrics.toPandas(), "auc")
+    assert aucs["7"][0] == pytest.approx(sk.roc_auc_score(y[user == "7"], p[user == "7"]))
+    result.release()
+
+
+def _by_sklearn(user, p, y) -> dict[str, float]:
+    g, mse, loss = y.mean(), sk.mean_squared_error(y, p), sk.log_loss(y, p)
+    entropy = -g * math.log(g) - (1 - g) * math.log(1 - g)
+    mixed = [u for u in np.unique(user) if len(set(y[user == u])) == 2]
+    positives = {u: y[user == u].sum() for u in mixed}
+    weighted = sum(positives[u] * sk.roc_auc_score(y[user == u], p[user == u]) for u in mixed)
+    return {
+        "mse": mse, "rmse": math.sqrt(mse), "nmse": mse / (g * (1 - g)),
+        "mae": sk.mean_absolute_error(y, p),
+        "auc": sk.roc_auc_score(y, p), "logloss": loss, "rig": 1 - loss / entropy, "pe": p.mean() / g - 1,
+        "gauc": weighted / sum(positives.values()),
+    }  # fmt: skip
+
+
+def test_gauc_of_o6(spark):
+    """Lengths 2, 3, 5 with 1, 2, 3 positives whose ranks (1 best) add up to 1, 4, 9."""
+    best_first = {"a": (1, 0), "b": (1, 0, 1), "c": (0, 1, 1, 1, 0)}
+    rows = [
+        (user, str(n), 1 - n / 10, float(y)) for user, ys in best_first.items() for n, y in enumerate(ys)
+    ]
+    frame = spark.createDataFrame(rows, "user_id string, item_id string, prediction double, outcome double")
+    result = evaluate_predictions(frame, NONE)
+    # AUC 1, 1/2, 1/2 (3 of 6 pairs), weighted by 1, 2, 3 positives.
+    found = overall(result.metrics.toPandas())["gauc", None]
+    assert found == pytest.approx((1 * 1 + 2 / 2 + 3 / 2) / 6) and round(found, 6) == 0.583333
+    result.release()
+
+
+# ---------------------------------------------------------------- users, ids, ties, duplicates, training
+
+
+def _frame(spark, rows: Sequence[tuple[Any, ...]], columns: str):
+    return spark.createDataFrame(list(rows), columns)
+
+
+SCORED = "user_id string, item_id long, score double"
+WANTED = "user_id string, item_id long"
+
+
+def test_odd_users_and_integer_ids(spark):
+    """One user an oddity; ties fall to the smaller number, 2 before 10."""
+    lists = [
+        ("tie", 10, 1.0), ("tie", 2, 1.0), ("tie", 7, 0.5),
+        ("twice", 1, 0.9), ("twice", 1, 0.8), ("twice", 3, 0.7),
+        ("empty", 1, 1.0), ("stranger", 1, 1.0), ("unknown", 99, 1.0), ("unknown", 1, 0.5),
+    ]  # fmt: skip
+    truth = [
+        ("tie", 2), ("twice", 1), ("twice", 1), ("twice", 2),
+        ("empty", None), ("missing", 1), ("unknown", 1),
+    ]  # fmt: skip
+    train = [("tie", 7), ("twice", 3), ("other", 10)]
+    result = recbench_spark.evaluate(
+        _frame(spark, truth, WANTED), lists=_frame(spark, lists, SCORED),
+        train=_frame(spark, train, WANTED), k=[2, 1], bootstrap=FEW,
+        metrics=["ndcg", "map", "recall", "hit", "coverage"],
+    )  # fmt: skip
+    users = result.user_metrics.toPandas()
+    recall, average = (per_user(users, name) for name in ("recall", "map"))
+    assert recall["tie"] == [1, 1] and recall["missing"] == [0, 0] and recall["unknown"] == [0, 1]
+    assert recall["twice"] == [1 / 2, 1 / 2] and average["twice"][1] == 1 / 2
+    assert all(pd.isna(value) for value in recall["empty"]) and "stranger" not in recall
+    numbers = users[users.metric != "coverage"]["values"].explode().dropna()
+    assert numbers.between(0, 1).all()
+    every = overall(result.metrics.toPandas())
+    assert every["hit", 1] == 2 / 4 and every["recall", 2] == (1 + 1 / 2 + 0 + 1) / 4
+    # Items 1, 2, 3, 7, 10 and 99; 1 and 2 are first, 10, 3, 99 second in some averaged user's list.
+    assert 0 < every["coverage", 1] <= every["coverage", 2] <= 1
+    found = observed(result)
+    assert found["test: duplicate rows"] == 1 and found["duplicate list rows"] == 1
+    assert found["list rows of unknown items"] == 1 and found["listed users without truth"] == 1
+    assert found["list rows of training items"] == 2
+    assert found["test: users without relevant items"] == 1 and found["test: users without output"] == 1
+    result.release()
+
+
+def test_string_ids_tie_by_their_bytes(spark):
+    """'10' stands before '2' where the column is text, also where every text is a number."""
+    tied = [("u", "2", 1.0), ("u", "10", 1.0)]
+    lists = _frame(spark, tied, "user_id string, item_id string, score double")
+    truth = _frame(spark, [("u", "10")], "user_id string, item_id string")
+    result = recbench_spark.evaluate(truth, lists=lists, k=[1], metrics=["hit"], bootstrap=NONE)
+    assert overall(result.metrics.toPandas())["hit", 1] == 1
+    result.release()
+
+
+@pytest.mark.parametrize("side", ["truth", "lists"])
+def test_duplicates_refused(spark, side):
+    once, twice = [("u", 1)], [("u", 1), ("u", 1)]
+    truth = _frame(spark, twice if side == "truth" else once, WANTED)
+    rows = [(*pair, 1.0) for pair in (twice if side == "lists" else once)]
+    lists = _frame(spark, rows, SCORED)
+    with pytest.raises(DataError, match="duplicate"):
+        recbench_spark.evaluate(truth, lists=lists, definition={"duplicates": "error"})
+
+
+def test_ties_and_presets_against_the_oracle(spark):
+    """Lists of few different scores; every rule for ties, and presets, against all orders of the ties."""
+    draw = np.random.default_rng(3)
+    users = [f"u{n}" for n in range(6)]
+    scores = {u: {int(i): float(draw.integers(0, 3)) for i in draw.permutation(9)[:6]} for u in users}
+    truth = {u: {int(i): 1.0 for i in draw.permutation(9)[: draw.integers(1, 4)]} for u in users}
+    lists = _frame(spark, [(u, i, s) for u in users for i, s in scores[u].items()], SCORED).cache()
+    wanted = _frame(spark, pairs(truth), WANTED).cache()
+    result = recbench_spark.evaluate(
+        wanted, lists=lists, k=[1, 4], metrics=TIED, definition={"ties": "expected"}, bootstrap=NONE
     )
-    for n in range(3):
-        t = time.time()
-        with pytest.raises(SystemExit) as e:
-            cli.run(
-                evaluate.main,
-                evaluate.parser(),
-                [
-                    "--warehouse",
-                    str(tmp_path / f"w{n // 2}"),
-                    "--model",
-                    "m",
-                    "--lists",
-                    str(tmp_path / "lists.csv"),
-                    "--truth",
-                    str(tmp_path / "truth.csv"),
-                    "--k",
-                    "1,2,3,5,10",
-                    "--bootstrap",
-                    "50",
-                ],
-            )
-        with capsys.disabled():
-            print(e.value.code, time.time() - t)
-            print(capsys.readouterr())
+    _check_ties(result.user_metrics, scores, truth, make_definition(None, {"ties": "expected"}))
+    # The rankings hold all that any rule for ties needs.
+    rules = [make_definition(None, {"ties": ties}) for ties in ("optimistic", "pessimistic")]
+    for definition in (*rules, make_definition("lenskit"), make_definition("cornac")):
+        plan = metric_rows.Plan(TIED, (1, 4), definition, NONE)
+        _check_ties(metric_rows.user_metrics(result.rankings, plan), scores, truth, definition)
+    result.release()
+
+
+TIED = ("ndcg", "map", "mrr", "auc")
+
+
+def _check_ties(rows, scores, truth, definition: Definition) -> None:
+    found = rows.toPandas()
+    for metric in TIED:
+        for user, values in per_user(found, metric).items():
+            place, k = (0, None) if metric == "auc" else (1, 4)
+            expected = oracles.value(metric, scores[user], truth[user], k, definition)
+            assert values[place] == pytest.approx(expected, nan_ok=True), (metric, user, definition)
+
+
+def test_train_masks_scores_and_not_lists(spark):
+    rows = _frame(spark, [("u", 1, 3.0), ("u", 2, 2.0), ("u", 3, 1.0)], SCORED)
+    truth, train = _frame(spark, [("u", 2)], WANTED), _frame(spark, [("u", 1)], WANTED)
+    hit = {}
+    for kind in ("scores", "lists"):
+        result = recbench_spark.evaluate(
+            truth, train=train, k=[1], metrics=["hit"], bootstrap=NONE, **{kind: rows}
+        )
+        hit[kind] = overall(result.metrics.toPandas())["hit", 1]
+        assert kind == "scores" or observed(result)["list rows of training items"] == 1
+        result.release()
+    assert hit == {"scores": 1, "lists": 0}
+
+
+# ------------------------------------------------------------------------------------- embeddings
+
+DRAW = np.random.default_rng(11)
+USERS = [f"u{n:02d}" for n in range(30)]
+ITEMS = list(range(40))
+# Coarse numbers, so that many scores are equal.
+USER_UD = DRAW.integers(-2, 3, (30, 3)).astype(np.float32) / 3
+ITEM_ID = DRAW.integers(-2, 3, (40, 3)).astype(np.float32) / 7
+ITEM_ID[(ITEM_ID == 0).all(axis=1)] = 1 / 7
+BIAS_I = DRAW.integers(0, 2, 40) / 10
+TRUTH = {u: sorted(int(i) for i in DRAW.permutation(40)[:4]) for u in USERS}
+TRAIN = {u: sorted(int(i) for i in DRAW.permutation(40)[4:9] if i not in TRUTH[u]) for u in USERS}
+GIVEN = {u: sorted({*TRUTH[u][:2], *(int(i) for i in DRAW.permutation(40)[:10])}) for u in USERS}
+
+
+def _scores(user: int, similarity: str) -> list[float]:
+    """The definition: float64, products added in index order, then the bias; cosine: by length."""
+    scores = []
+    for vector, bias in zip(ITEM_ID.astype(np.float64), BIAS_I, strict=True):
+        dot = squares = 0.0
+        for a, b in zip(USER_UD[user].astype(np.float64), vector, strict=True):
+            dot, squares = dot + a * b, squares + b * b
+        scores.append(float(dot + bias if similarity == "dot" else dot / math.sqrt(squares)))
+    return scores
+
+
+Places = dict[str, dict[str, tuple[int, ...]]]
+"""Of each user's truth items: candidates above, tied, and tied with a smaller id; -1: no candidate."""
+
+
+def _places(candidates: Callable[[str], Iterable[int]], similarity: str) -> Places:
+    places: Places = {}
+    for n, user in enumerate(USERS):
+        scores, listed = _scores(n, similarity), set(candidates(user))
+        places[user] = {str(i): _place(i, scores, listed) for i in TRUTH[user]}
+    return places
+
+
+def _place(item: int, scores: list[float], listed: set[int]) -> tuple[int, ...]:
+    if item not in listed:
+        return (-1, 0, 0)
+    tied = [other for other in listed - {item} if scores[other] == scores[item]]
+    above = sum(scores[other] > scores[item] for other in listed)
+    return (above, len(tied), sum(other < item for other in tied))
+
+
+def _found_places(rankings: pd.DataFrame) -> Places:
+    return {
+        row.user_id: {
+            item: tuple(map(int, place))
+            for item, *place in zip(row.item_ids, row.above, row.tied, row.before, strict=True)
+        }
+        for row in rankings.itertuples()
+    }
+
+
+@pytest.fixture(scope="module")
+def vectors(spark) -> dict[str, Any]:
+    users = [(u, [float(x) for x in v]) for u, v in zip(USERS, USER_UD, strict=True)]
+    items = [(i, [float(x) for x in v], float(b)) for i, v, b in zip(ITEMS, ITEM_ID, BIAS_I, strict=True)]
+    return {
+        "users": spark.createDataFrame(users, "user_id string, vector array<float>").cache(),
+        "items": spark.createDataFrame(items, "item_id long, vector array<float>, bias double").cache(),
+        "truth": _frame(spark, pairs(TRUTH), WANTED).cache(),
+        "train": _frame(spark, pairs(TRAIN), WANTED).cache(),
+        "candidates": _frame(spark, pairs(GIVEN), WANTED).cache(),
+    }
+
+
+MODES: dict[str, Callable[[str], Iterable[int]]] = {
+    "unseen": lambda user: set(ITEMS) - set(TRAIN[user]),
+    "all": lambda user: ITEMS,
+    "rated": lambda user: TRUTH[user],
+    "given": lambda user: GIVEN[user],
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_dot_products(vectors, mode):
+    result = recbench_spark.evaluate(
+        vectors["truth"], embeddings=(vectors["users"], vectors["items"]), train=vectors["train"],
+        candidates=vectors["candidates"] if mode == "given" else None, definition={"candidates": mode},
+        k=[3], metrics=["ndcg"], bootstrap=NONE,
+    )  # fmt: skip
+    assert _found_places(result.rankings.toPandas()) == _places(MODES[mode], "dot")
+    result.release()
+
+
+def test_cosine(vectors):
+    result = recbench_spark.evaluate(
+        vectors["truth"], embeddings=(vectors["users"], vectors["items"].drop("bias")), similarity="cosine",
+        k=[3], metrics=["ndcg"], bootstrap=NONE,
+    )  # fmt: skip
+    assert _found_places(result.rankings.toPandas()) == _places(MODES["all"], "cosine")
+    result.release()
+
+
+def test_embeddings_and_scores_by_command_line(call, tmp_path):
+    """The same dot products as vectors and as a table of scores: the same numbers to the last bit."""
+    csv(tmp_path / "truth.csv", "user_id,item_id", pairs(TRUTH))
+    csv(tmp_path / "train.csv", "user_id,item_id", pairs(TRAIN))
+    pd.DataFrame({"user_id": USERS, "vector": list(USER_UD)}).to_parquet(tmp_path / "users.parquet")
+    rows = [(i, f'"{v.tolist()}"', b) for i, v, b in zip(ITEMS, ITEM_ID, BIAS_I, strict=True)]
+    csv(tmp_path / "items.csv", "item_id,vector,bias", rows)
+    scores = [(u, i, repr(s)) for n, u in enumerate(USERS) for i, s in enumerate(_scores(n, "dot"))]
+    csv(tmp_path / "scores.csv", "user_id,item_id,score", scores)
+    common = ["--truth", tmp_path / "truth.csv", "--train", tmp_path / "train.csv", "--k", "3,10",
+              "--bootstrap", "20", "--model", "vectors"]  # fmt: skip
+    answer = call("--warehouse", tmp_path / "a", "--embeddings", tmp_path / "users.parquet",
+                  tmp_path / "items.csv", *common)  # fmt: skip
+    assert answer.code == 0, answer.err
+    answer = call("--warehouse", tmp_path / "b", "--scores", tmp_path / "scores.csv", *common)
+    assert answer.code == 0, answer.err
+    first, second = (_comparable(table(tmp_path / name, "metrics")) for name in ("a", "b"))
+    pd.testing.assert_frame_equal(first, second, check_exact=True)
+    assert _found_places(table(tmp_path / "a", "rankings")) == _places(MODES["unseen"], "dot")
+    assert set(first.slice_value) >= {"head", "tail"}
+    assert not list((tmp_path / "a" / "_scratch").glob("*"))
+
+
+def _comparable(rows: pd.DataFrame) -> pd.DataFrame:
+    rows = rows.drop(columns="run_id").astype({"slice_key": str, "slice_value": str})
+    return rows.sort_values(["metric", "k", "slice_key", "slice_value"], ignore_index=True)
+
+
+# ----------------------------------------------------- the same bits however the rows are spread out
+
+
+@pytest.fixture
+def settings(spark):
+    """The shared session, with what a test changes put back."""
+    names = ("spark.sql.shuffle.partitions", "spark.sql.execution.arrow.maxRecordsPerBatch")
+    before = {name: spark.conf.get(name) for name in names}
+    yield names
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+def test_same_bits_however_rows_are_spread(spark, settings, vectors):
+    rows = [(u, i, s) for n, u in enumerate(USERS) for i, s in enumerate(_scores(n, "dot")) if i % 3]
+    scores = _frame(spark, rows, SCORED)
+    seen: dict[str, list[str]] = {}
+    for partitions, batch, kinds in (
+        (1, 10_000, ("scores", "embeddings")), (3, 7, ("embeddings",)), (17, 1, ("scores", "embeddings"))
+    ):  # fmt: skip
+        for name, value in zip(settings, (partitions, batch), strict=True):
+            spark.conf.set(name, str(value))
+        spread = {
+            name: frame.orderBy(F.xxhash64(F.lit(partitions), frame.columns[0])).repartition(partitions)
+            for name, frame in (vectors | {"scores": scores}).items()
+        }
+        for kind in kinds:
+            found = _bits(spread, kind)
+            assert found == seen.setdefault(kind, found), (kind, partitions)
+
+
+def _bits(given: Mapping[str, Any], kind: str) -> list[str]:
+    """Every number of metrics and rankings; repr of a float tells all of its bits."""
+    handed = (given["users"], given["items"]) if kind == "embeddings" else given[kind]
+    result = recbench_spark.evaluate(
+        given["truth"], train=given["train"], k=[1, 10], bootstrap=FEW, **{kind: handed}
+    )
+    rows = sorted(repr(row) for frame in (result.metrics, result.rankings) for row in frame.collect())
+    result.release()
+    return rows
+
+
+# -------------------------------------------------------------------------------------- bad input
+
+GOOD = {
+    "lists.csv": ("user_id,item_id,score", [("u", 1, 0.5), ("u", 2, 0.4)]),
+    "truth.csv": ("user_id,item_id", [("u", 1)]),
+    "users.csv": ("user_id,vector", [("u", '"[1, 2]"')]),
+    "items.csv": ("item_id,vector", [(1, '"[1, 2]"'), (2, '"[2, 1]"')]),
+    "p.csv": ("user_id,item_id,prediction,outcome", [("u", 1, 0.5, 1)]),
+}
+BY = {
+    "lists": ["--lists", "lists.csv", "--truth", "truth.csv"],
+    "scores": ["--scores", "lists.csv", "--truth", "truth.csv"],
+    "embeddings": ["--embeddings", "users.csv", "items.csv", "--truth", "truth.csv"],
+    "predictions": ["--predictions", "p.csv"],
+}
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch) -> Path:
+    """Good input in the working directory, to be spoilt."""
+    for name, (header, rows) in GOOD.items():
+        csv(tmp_path / name, header, rows)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _argv(kind: str, folder: Path, *more: str) -> list[str]:
+    """A call with this kind of input; the JVM keeps its own working directory, so paths are whole."""
+    words = ["--warehouse", "w", "--model", "m", *BY[kind], *more]
+    return [str(folder / word) if word in GOOD else word for word in words]
+
+
+def _refused(answer: Answer, code: int, *words: str) -> None:
+    assert answer.code == code, answer.err
+    for word in words:
+        assert word in answer.err, f"'{word}' is not in: {answer.err}"
+    for trace in ("\tat org.", "\tat java", "Py4JJavaError", "Traceback", "PYTHON_EXCEPTION"):
+        assert trace not in answer.err + answer.out
+    assert not Path("w", "runs").exists()
+
+
+FLAGS: dict[str, tuple[list[str], tuple[str, ...]]] = {
+    "k of 0": (["--k", "0"], ("--k", "cut-offs start at 1")),
+    "negative k": (["--k=-3,5"], ("--k", "-3")),
+    "k in words": (["--k", "ten"], ("--k", "'ten'")),
+    "preset": (["--preset", "recbol"], ("unknown preset 'recbol'", "did you mean 'recbole'")),
+    "axis": (["--set", "definition.gian=linear"], ("definition.gian", "did you mean 'gain'")),
+    "value": (["--set", "definition.gain=linaer"], ("definition.gain", "did you mean 'linear'")),
+    "set": (["--set", "gain=linear"], ("--set gain=linear", "definition.AXIS=VALUE")),
+    "threshold": (["--set", "definition.threshold=high"], ("definition", "number")),
+    "metric": (["--metrics", "ndgc"], ("unknown metric 'ndgc'", "did you mean 'ndcg'")),
+    "no metric": (["--metrics", ""], ("metric",)),
+    "model": (["--model", "../m;DROP"], ("'../m;DROP'", "letters")),
+    "date": (["--logical-date", "31.1.2026"], ("--logical-date", "31.1.2026")),
+    "bootstrap": (["--bootstrap", "-1"], ("--bootstrap -1",)),
+    "two kinds": (["--scores", "s.csv"], ("--scores", "--lists")),
+    "flag": (["--modle", "m"], ("--modle",)),
+    "candidates": (["--candidates", "truth.csv"], ("candidates",)),
+    "given": (["--set", "definition.candidates=given"], ("candidates",)),
+}
+
+
+@pytest.mark.parametrize("flags", [pytest.param(FLAGS[name][0], id=name) for name in FLAGS])
+def test_wrong_flags(files, capsys, flags):
+    """All refused before Spark starts, and before anything is read."""
+    words = next(words for known, words in FLAGS.values() if known is flags)
+    kind = "embeddings" if "definition.candidates=given" in flags else "lists"
+    with pytest.raises(SystemExit) as ended:
+        cli.run(job.main, job.parser(), _argv(kind, files, *flags))
+    _refused(Answer(ended.value.code, *capsys.readouterr()), 2, *words)
+    assert not Path("w").exists()
+
+
+def test_missing_truth_flag(files, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.run(job.main, job.parser(), ["--warehouse", "w", "--model", "m", "--lists", "lists.csv"])
+    _refused(Answer(ended.value.code, *capsys.readouterr()), 2, "--truth is missing")
+
+
+SPOILT: dict[str, tuple[str, str, str, list[tuple[Any, ...]], int, tuple[str, ...]]] = {
+    "missing column": ("lists", "truth.csv", "user_id,item", [("u", 1)], 1, ("truth.csv", "item_id")),
+    "no score": ("lists", "lists.csv", "user_id,item_id", [("u", 1)], 1, ("lists", "score")),
+    "NaN": ("scores", "lists.csv", "user_id,item_id,score", [("u", 1, "NaN")], 1, ("lists.csv", "score")),
+    "NULL": ("scores", "lists.csv", "user_id,item_id,score", [("u", 1, None)], 1, ("scores", "score")),
+    "infinite": ("lists", "lists.csv", "user_id,item_id,score", [("u", 1, "Infinity")], 1, ("score",)),
+    "rank 0": ("lists", "lists.csv", "user_id,item_id,rank", [("u", 1, 0)], 1, ("lists", "rank below 1")),
+    "half rank": ("lists", "lists.csv", "user_id,item_id,rank", [("u", 1, 1.5)], 1, ("lists.csv", "rank")),
+    "ragged": ("lists", "lists.csv", "user_id,item_id,score", [("u", 1)], 1, ("lists.csv", "length")),
+    "no user": ("lists", "truth.csv", "user_id,item_id", [(None, 1)], 1, ("truth", "user_id")),
+    "empty truth": ("lists", "truth.csv", "user_id,item_id", [], 1, ("truth", "no rows")),
+    "NaN vector": ("embeddings", "items.csv", "item_id,vector", [(1, '"[NaN, 1]"')], 1, ("item", "vector")),
+    "lengths": (
+        "embeddings", "items.csv", "item_id,vector", [(1, '"[1, 2]"'), (2, '"[1]"')], 1,
+        ("item embeddings", "1 to 2 dimensions"),
+    ),
+    "dimensions": (
+        "embeddings", "users.csv", "user_id,vector", [("u", '"[1, 2, 3]"')], 1, ("3 dimensions", "2")
+    ),
+    "no outcome": (
+        "predictions", "p.csv", "user_id,item_id,prediction,outcome", [("u", 1, 0.5, None)], 1, ("outcome",)
+    ),
+    "huge outcome": (
+        "predictions", "p.csv", "user_id,item_id,prediction,outcome", [("u", 1, 0.5, 1e9)], 1,
+        ("too large to add up exactly",),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_spoilt_files(call, files, name):
+    kind, file, header, rows, code, words = SPOILT[name]
+    csv(files / file, header, rows)
+    _refused(call(*_argv(kind, files)), code, *words)
+
+
+def test_missing_file(call, files):
+    argv = [word.replace("lists.csv", "list.csv") for word in _argv("lists", files)]
+    _refused(call(*argv), 2, "list.csv", "did you mean 'lists.csv'")
+
+
+def test_empty_lists_are_users_without_output(call, files):
+    """A model that gives nothing is worth 0, and this is said."""
+    csv(files / "lists.csv", "user_id,item_id,score", [])
+    answer = call(*_argv("lists", files, "--metrics", "hit", "--k", "1"))
+    assert answer.code == 0, answer.err
+    assert written(files / "w") == {("hit", 1): 0}
+    assert "users without output: 1" in answer.out
+
+
+@pytest.mark.parametrize("place", ["below a file", "catalog-like name"])
+def test_warehouse_that_cannot_be(call, files, place):
+    (files / "file").write_text("")
+    root = "file/w" if place == "below a file" else "nowhere.nothing"
+    answer = call(*_argv("lists", files, "--warehouse", root))
+    _refused(answer, 1, root)
+
+
+def test_warehouse_of_another_version(call, spark, files):
+    spark.range(1).selectExpr("'r' AS run_id").write.format("delta").save(str(files / "w" / "runs"))
+    answer = call(*_argv("lists", files))
+    assert answer.code == 1 and "schema version" in answer.err and "\tat org." not in answer.err
+    assert not (files / "w" / "metrics").exists()
+
+
+@pytest.mark.xfail(strict=True, reason="the store puts a Delta log beside the files of others")
+def test_foreign_folder_at_a_table(call, files):
+    (files / "w" / "metrics").mkdir(parents=True)
+    csv(files / "w" / "metrics" / "mine.csv", "a", [(1,)])
+    _refused(call(*_argv("lists", files, "--metrics", "hit")), 1, "metrics")
+
+
+# ---------------------------------------------------------------------------------- from Python
+
+
+def test_misuse_from_python(spark):
+    truth = _frame(spark, [("u", 1)], WANTED)
+    lists = _frame(spark, [("u", 1, 1.0)], SCORED)
+    with pytest.raises(ConfigError, match="exactly one"):
+        recbench_spark.evaluate(truth)
+    with pytest.raises(ConfigError, match="unknown metric 'ndgc'"):
+        recbench_spark.evaluate(truth, lists=lists, metrics=["ndgc"])
+    with pytest.raises(ConfigError, match="cut-offs"):
+        recbench_spark.evaluate(truth, lists=lists, k=[0])
+    with pytest.raises(SchemaError, match="score"):
+        recbench_spark.evaluate(truth, lists=truth)
+    vectors = spark.createDataFrame([("u", [1.0, float("nan")])], "user_id string, vector array<double>")
+    items = vectors.withColumnRenamed("user_id", "item_id")
+    with pytest.raises(DataError, match="vector"):
+        recbench_spark.evaluate(truth, embeddings=(vectors, items))
+
+
+# -------------------------------------------------------------------------- as a process of its own
+
+
+@pytest.mark.slow
+def test_bare_python_from_another_folder(files):
+    """No spark-submit, no PYTHONPATH, no working directory to rely on."""
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "JAVA_HOME")}
+    script = str(Path(job.__file__).resolve())
+    command = [sys.executable, script, "--warehouse", "w", "--model", "m", *BY["lists"]]
+    done = subprocess.run(command, env=kept, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert any(line.split()[:3] == ["ndcg", "1", "1.0"] for line in done.stdout.splitlines()), done.stdout
+    assert "\tat " not in done.stderr

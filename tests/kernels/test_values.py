@@ -158,3 +158,88 @@ def test_wrong_rows_are_refused() -> None:
         one_user([0.5, math.nan], [1, 0])
     with pytest.raises(DataError, match="outcomes of 0 and 1"):
         values.pair_counts(np.array([0.5]), np.array([3.0]))
+
+
+# ------------------------------------------------------------------------------ by the prediction
+
+
+def test_bins_by_hand() -> None:
+    """Edges .3 and .6: {.1, .2}, {.3, .5}, {.6}; an edge belongs to the bin above it."""
+    p, y = np.array([0.6, 0.1, 0.5, 0.2, 0.3]), np.array([1.0, 0, 1, 1, 0])
+    sums = values.binned_sums(np.array([0.3, 0.6]), p, y)
+    np.testing.assert_allclose(sums[:, :3], [[2, 0.3, 1], [2, 0.8, 1], [1, 0.6, 1]])
+    assert values.calibration_error(sums) == pytest.approx((0.7 + 0.2 + 0.4) / 5)
+    rates = values.threshold_rates(sums)
+    np.testing.assert_allclose(rates["tpr"], [2 / 3, 1 / 3])
+    np.testing.assert_allclose(rates["fnr"], [1 / 3, 2 / 3])
+    np.testing.assert_allclose(rates["fpr"], [1 / 2, 0])
+    np.testing.assert_allclose(rates["tnr"], [1 / 2, 1])
+
+
+def test_quantile_view_by_hand() -> None:
+    p, y = np.array([0.1, 0.2, 0.5, 0.8]), np.array([0.0, 1, 1, 1])
+    view = values.quantile_view(values.binned_sums(np.array([0.4]), p, y))
+    np.testing.assert_allclose(view["n"], [2, 2])
+    np.testing.assert_allclose(view["prediction"], [0.15, 0.65])
+    np.testing.assert_allclose(view["outcome"], [1 / 2, 1])
+    np.testing.assert_allclose(view["pe"], [0.3 / 1 - 1, 1.3 / 2 - 1])
+    low, high = (-math.log(0.9) - math.log(0.2)) / 2, (-math.log(0.5) - math.log(0.8)) / 2
+    np.testing.assert_allclose(view["logloss"], [low, high])
+    np.testing.assert_allclose(view["rig"], [1 - low / math.log(2), np.nan])
+
+
+@settings(max_examples=100, deadline=None)
+@given(PAIRS, st.integers(1, 6))
+def test_equal_mass_bins_part_the_rows(pairs: list[Any], bins: int) -> None:
+    p, y = arrays(pairs)
+    edges = values.equal_mass_edges(p, bins)
+    assert len(edges) < bins and (np.diff(edges) > 0).all() and set(edges) <= set(p)
+    sums = values.binned_sums(edges, p, y)
+    assert sums[:, 0].sum() == len(p) and (not pairs or (sums[:, 0] > 0).all())
+
+
+def test_equal_mass_bins_of_distinct_predictions_differ_by_at_most_one() -> None:
+    p = np.random.default_rng(2).random(103)
+    count = values.binned_sums(values.equal_mass_edges(p, 10), p, np.zeros(103))[:, 0]
+    assert sorted(set(count)) == [10, 11] and len(count) == 10
+
+
+@settings(max_examples=100, deadline=None)
+@given(PAIRS, st.lists(st.sampled_from([0.2, 0.3, 0.5, 0.95]), unique=True))
+def test_rates_equal_counting(pairs: list[Any], thresholds: list[float]) -> None:
+    edges = np.array(sorted(thresholds))
+    found = values.threshold_rates(values.binned_sums(edges, *arrays(pairs)))
+    for at, t in enumerate(edges):
+        for outcome, hit, miss in ((1, "tpr", "fnr"), (0, "fpr", "tnr")):
+            called = [p >= t for p, y in pairs if y == outcome]
+            share = sum(called) / len(called) if called else math.nan
+            np.testing.assert_allclose([found[hit][at], found[miss][at]], [share, 1 - share])
+
+
+@given(PAIRS, PAIRS)
+def test_bins_of_chunks_add_up(one: list[Any], other: list[Any]) -> None:
+    edges = np.array([0.3, 0.5])
+    parts = [values.binned_sums(edges, *arrays(rows)) for rows in (one, other)]
+    assert (parts[0] + parts[1]).tobytes() == values.binned_sums(edges, *arrays(one + other)).tobytes()
+
+
+def test_perfectly_calibrated_predictions_have_only_noise() -> None:
+    """ECE of b bins is about sqrt(2 g (1 - g) b / (pi n)) where all p = g, halved p show as g / 2."""
+    rng = np.random.default_rng(3)
+    n, bins = 40_000, 10
+    p = 0.3 + 1e-6 * rng.random(n)
+    y = (rng.random(n) < p).astype(float)
+    found = values.calibration_error(values.binned_sums(values.equal_mass_edges(p, bins), p, y))
+    noise = math.sqrt(2 * 0.3 * 0.7 * bins / (math.pi * n))
+    assert 0.4 * noise < found < 1.8 * noise
+    half = values.calibration_error(values.binned_sums(values.equal_mass_edges(p / 2, bins), p / 2, y))
+    assert half == pytest.approx(0.15, abs=0.01)
+
+
+def test_binned_values_of_wrong_outcomes_are_nan() -> None:
+    sums = values.binned_sums(np.array([0.5]), np.array([0.4, 0.6]), np.array([1.0, 3.0]))
+    assert math.isnan(values.calibration_error(sums))
+    assert np.isnan(values.threshold_rates(sums)["tpr"]).all()
+    assert np.isnan(values.calibration_error(np.zeros((2, len(values.SUMS)))))
+    replicates = np.stack([sums, values.binned_sums(np.array([0.5]), np.array([0.4]), np.array([0.0]))])
+    np.testing.assert_allclose(values.calibration_error(replicates), [np.nan, 0.4])

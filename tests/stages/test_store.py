@@ -253,7 +253,7 @@ def test_constraints_hold(store: Store, broken, request: pytest.FixtureRequest) 
 def test_an_intermediate_of_a_dead_writer_is_not_seen(store: Store) -> None:
     """Rows written to the folder and never committed, as a killed job leaves them, do not count."""
     store.append(facts(store, "a"), MANIFESTS)
-    files = {f for f in (Path(store.root) / "manifests").rglob("*.parquet")}
+    files = set((Path(store.root) / "manifests").rglob("*.parquet"))
     stray = next(iter(files))
     stray.with_name("part-99999-stray.parquet").write_bytes(stray.read_bytes())
     assert store.read(MANIFESTS).count() == 3

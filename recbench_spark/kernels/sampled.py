@@ -1,0 +1,357 @@
+"""Metrics from ranks among sampled negatives, raw and corrected.
+
+An item with rank r among n candidates, ranked again among 1 + m of them (itself and m drawn
+negatives), has a sampled rank j = 1 .. m + 1 with a chance P(j | r) that depends on n, m and the kind
+of draw alone. A raw sampled metric averages f(j), which is another number than the f(r) wanted. A
+correction averages a table f^(j) instead, made once for (f, n, m, draw): a value is a look-up.
+
+Axes: r ranks, j sampled ranks (index 0 is rank 1), c cut-offs, u users, p truth items, b histograms.
+
+Sources: Krichene and Rendle 2020, "On sampled metrics for item recommendation", sections 4 and 5;
+Jin, Li, Mudrak, Gao and Liu 2021, "On estimating recommendation evaluation metrics under sampling".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import pairwise
+from math import isqrt
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import nnls
+
+from recbench_spark.definitions import Definition
+from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.kernels.ranking import Chunk, Rankings
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Ks = Sequence[int | None]
+"""Cut-offs; None: uncut."""
+
+MOST_DRAWS = 4096
+"""Largest m: tables take O(m^3) at worst, and so many draws hardly spare anything."""
+
+ONE_BY_ONE = 256
+"""Ranks at either end of the catalogue that are never put together."""
+
+POINTS = 24
+"""Points at which a panel of ranks is looked at (see `ranks_of`)."""
+
+CONDITION = 1e-10
+"""Directions of the least squares that shrink by more than this are left out."""
+
+GAMMA = 0.01
+"""Weight of the variance in `bias_variance`."""
+
+ITERATIONS = 200
+"""Steps of expectation and maximisation in `maximum_likelihood`."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """m negatives drawn from the n - 1 candidates that are not the item itself.
+
+    A stored draw by hash is without replacement. Raises ConfigError where it cannot be made.
+    """
+
+    n: int
+    m: int
+    replacement: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        most = MOST_DRAWS if self.replacement else min(MOST_DRAWS, self.n - 1)
+        if self.n < 2 or not 1 <= self.m <= most:
+            raise ConfigError(
+                f"{self.m} negatives from a catalogue of {self.n} items", f"draw 1 to {max(most, 1)}"
+            )
+
+    def chances(self, rank_r: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> Floats:
+        """P(j | r), float64 (r, m + 1): binomial with replacement, else hypergeometric.
+
+        P(j | r) ~ C(m, j - 1) prod_{i < j - 1} (r - 1 - s i) prod_{i < m - j + 1} (n - r - s i), s = 0
+        with replacement and 1 without; relative error about 1e-12. Ranks may lie between whole
+        numbers, without replacement from m + 1 to n - m.
+        """
+        s = 0 if self.replacement else 1
+        step = s * np.arange(self.m)
+        above = _log_products((rank_r[:, None] - 1.0 - step) / (self.n - 1))
+        below = _log_products((self.n - rank_r[:, None] - step) / (self.n - 1))
+        ways = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, self.m + 1)))])
+        log_rj = above + below[:, ::-1] - ways - ways[::-1]
+        # The factors without j are left to the division: the chances of a rank add up to 1.
+        chance_rj = np.exp(log_rj - log_rj.max(axis=1, keepdims=True))
+        normal: Floats = chance_rj / chance_rj.sum(axis=1, keepdims=True)
+        return normal
+
+
+def _log_products(factor_ri: Floats) -> Floats:
+    """Logarithms of the products of the first 0, 1, .. m factors, -inf from a factor <= 0 on."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(np.maximum(factor_ri, 0.0))
+    return np.concatenate([np.zeros((len(logs), 1)), np.cumsum(logs, axis=1)], axis=1)
+
+
+# ---------------------------------------------------------------------------- metrics of one rank
+
+OF_RANK: dict[str, Callable[[Floats, Floats], Floats]] = {
+    "hit": lambda r, k: np.ones_like(r),
+    "recall": lambda r, k: np.ones_like(r),
+    "precision": lambda r, k: np.ones_like(r) / k,
+    "map": lambda r, k: 1.0 / r,
+    "mrr": lambda r, k: 1.0 / r,
+    "ndcg": lambda r, k: 1.0 / np.log2(r + 1.0),
+}
+"""f(r) for r <= k of a user with one relevant item; beyond k it is 0."""
+
+
+def rank_values(metric: str, rank: npt.NDArray[np.float64] | npt.NDArray[np.int64], ks: Ks) -> Floats:
+    """f(r) of one relevant item at each cut-off: (r,) -> float64 (r, c).
+
+    Raises ConfigError for a metric that does not follow from the rank of one item alone.
+    """
+    if metric not in OF_RANK:
+        raise ConfigError(f"'{metric}' has no value of a single rank", nearest(metric, OF_RANK))
+    r = np.asarray(rank, dtype=np.float64)[:, None]
+    k = np.array([np.inf if k is None else k for k in ks], dtype=np.float64)
+    of_rank = OF_RANK[metric]
+    value: Floats = np.where(r <= k, of_rank(np.broadcast_to(r, (len(r), len(k))), k), 0.0)
+    return value
+
+
+def sampled_ranks(rankings: Rankings, definition: Definition) -> Ints:
+    """The rank of each truth item among itself and the drawn negatives, int64 (p,); 0: not ranked.
+
+    Other truth items of the user among the candidates are taken out: each is measured against
+    negatives alone. Ties by the definition's rule; expected ties have no rank and go by item id.
+    """
+    chunk = Chunk(rankings, (1,), definition)
+    rank = chunk.rank_p
+    order = np.lexsort((rank, chunk.user_p))
+    listed = (rank[order] > 0).astype(np.int64)
+    earlier = np.cumsum(listed) - listed
+    first = np.searchsorted(chunk.user_p[order], chunk.user_p[order])
+    own = np.empty_like(rank)
+    own[order] = earlier - earlier[first]
+    return np.where(rank > 0, rank - own, 0)
+
+
+def user_values(offsets: Ints, rank_p: Ints, table_jc: Floats) -> Floats:
+    """The mean of the table over each user's truth items, float64 (u, c); NaN for users without any.
+
+    offsets: (u + 1,), the truth items of each user; rank_p: as `sampled_ranks` gives them
+    """
+    lookup = np.concatenate([np.zeros((1, table_jc.shape[1])), table_jc])[rank_p]
+    running = np.concatenate([np.zeros((1, table_jc.shape[1])), np.cumsum(lookup, axis=0)])
+    count = np.diff(offsets)[:, None]
+    total = running[offsets[1:]] - running[offsets[:-1]]
+    mean: Floats = np.full(total.shape, np.nan)
+    np.divide(total, count, out=mean, where=count > 0)
+    return mean
+
+
+# ------------------------------------------------------------------------- sums over all the ranks
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks with weights: sum_r w_r g(r) is the sum of g over 1 .. n. Both float64 (r,)."""
+
+    rank: Floats
+    weight: Floats
+
+
+def ranks_of(draw: Draw, ks: Ks = ()) -> Ranks:
+    """A few thousand ranks that stand for all n.
+
+    The first and last max(k, m, 256) ranks stand for themselves. Between, panels that double in
+    length up to n / sqrt(m), each with the 24 Gauss points of its whole numbers, which are exact for
+    polynomials up to degree 47: sums of P(i | r) P(j | r) and of P(j | r) f(r) differ from the full ones
+    by less than 1e-13 of the largest (measured at n = 200,000). Up to
+    about 1,000 items every rank is there.
+    """
+    ends = max(ONE_BY_ONE, draw.m, *(k or 1 for k in ks), 1)
+    if draw.n <= 4 * ends:
+        return Ranks(np.arange(1.0, draw.n + 1), np.ones(draw.n))
+    parts = [_panel(a, b) for a, b in _panels(draw, ends)]
+    whole = np.arange(1.0, ends + 1)
+    rank = [whole, *(rank for rank, _ in parts), draw.n - ends + whole]
+    return Ranks(
+        np.concatenate(rank),
+        np.concatenate([np.ones(ends), *(weight for _, weight in parts), np.ones(ends)]),
+    )
+
+
+def _panels(draw: Draw, ends: int) -> Iterator[tuple[int, int]]:
+    """Bounds (a, b] of panels from `ends` to n - `ends`, the same from both sides."""
+    half, widest = draw.n // 2, max(POINTS, draw.n // isqrt(draw.m) // 2)
+    edges = [ends]
+    while edges[-1] < half:
+        edges.append(min(2 * edges[-1], edges[-1] + widest, half))
+    yield from pairwise(sorted({*edges, *(draw.n - edge for edge in edges)}))
+
+
+def _panel(a: int, b: int) -> tuple[Floats, Floats]:
+    """Gauss points and weights for the sum over a + 1 .. b."""
+    node, weight = _gauss(b - a)
+    return a + 1 + node, weight
+
+
+@lru_cache(maxsize=256)
+def _gauss(length: int) -> tuple[Floats, Floats]:
+    """Points in [0, length - 1] and weights exact for sums of polynomials over 0 .. length - 1.
+
+    From the recurrence of the discrete Chebyshev polynomials, beta_i = i^2 (L^2 - i^2) / (4 (4 i^2 -
+    1)) (Gautschi 2004, "Orthogonal polynomials", table 1.2), by Golub and Welsch.
+    """
+    i = np.arange(1.0, min(POINTS, length))
+    side = np.sqrt(i**2 * (length**2 - i**2) / (4 * (4 * i**2 - 1)))
+    node, vectors = np.linalg.eigh(np.diag(side, 1) + np.diag(side, -1))
+    return node + (length - 1) / 2, length * vectors[0] ** 2
+
+
+# ---------------------------------------------------------------------------------- the estimators
+
+
+def raw(metric: str, ks: Ks, draw: Draw) -> Floats:
+    """f(j): the sampled metric as it is, (m + 1, c). Not an estimate of the metric over all items."""
+    return rank_values(metric, np.arange(1, draw.m + 2), ks)
+
+
+def rank_estimate(metric: str, ks: Ks, draw: Draw) -> Floats:
+    """f(1 + (n - 1) (j - 1) / m), (m + 1, c): f of the unbiased estimate of the rank.
+
+    Blind to all ranks from 2 to (n - 1) / m: below that cut-off all depends on whether j = 1.
+    """
+    j = np.arange(1, draw.m + 2)
+    return rank_values(metric, 1 + (draw.n - 1) * (j - 1) / draw.m, ks)
+
+
+def least_squares(metric: str, ks: Ks, draw: Draw, *, monotone: bool = False) -> Floats:
+    """The table of least bias, (m + 1, c): minimises sum_r (E[f^(j) | r] - f(r))^2.
+
+    Every rank counts alike. With few draws from many items f^ takes huge values of either sign, and
+    a mean over users is noise; directions that sampling shrinks by more than 1e-10 are left out.
+    `monotone` asks that f^ does not rise with j, which tames it at the price of some bias.
+    """
+    ranks = ranks_of(draw, ks)
+    root = np.sqrt(ranks.weight / draw.n)[:, None]
+    a_rj = root * draw.chances(ranks.rank)
+    b_rc = root * rank_values(metric, ranks.rank, ks)
+    if monotone:
+        return _falling_least_squares(a_rj, b_rc)
+    return np.asarray(np.linalg.lstsq(a_rj, b_rc, rcond=CONDITION)[0], dtype=np.float64)
+
+
+def _falling_least_squares(a_rj: Floats, b_rc: Floats) -> Floats:
+    """f^(j) = level + sum of the falls from j on, falls >= 0, by non-negative least squares."""
+    q_ri, r_ij = np.linalg.qr(a_rj)
+    size = r_ij.shape[1]
+    falls = np.triu(np.ones((size, size)))[:, :-1]
+    level = np.ones((size, 1))
+    basis = np.concatenate([falls, level, -level], axis=1)
+    steps = [nnls(r_ij @ basis, q_ri.T @ b, maxiter=100 * size)[0] for b in b_rc.T]
+    return np.asarray(basis @ np.array(steps).T, dtype=np.float64)
+
+
+def bias_variance(metric: str, ks: Ks, draw: Draw, gamma: float = GAMMA) -> Floats:
+    """Minimises sum_r (E[f^(j) | r] - f(r))^2 + gamma Var[f^(j) | r], (m + 1, c).
+
+    f^ = ((1 - gamma) A'A + gamma diag(c))^-1 A'b, A = P(j | r), b = f(r), c_j = sum_r P(j | r); with
+    gamma = 1 the mean of f(r) given j where every rank is as likely. Raises ConfigError unless
+    0 < gamma <= 1.
+    """
+    if not 0 < gamma <= 1:
+        raise ConfigError(f"gamma {gamma} is not above 0 and at most 1", "0.1 and 0.01 are usual")
+    ranks = ranks_of(draw, ks)
+    a_rj = draw.chances(ranks.rank)
+    weighted = (a_rj * ranks.weight[:, None]).T
+    normal = (1 - gamma) * (weighted @ a_rj) + gamma * np.diag(weighted.sum(axis=1))
+    # Not solve(): of 2 items drawn from again and again, some sampled ranks never come.
+    table = np.linalg.lstsq(normal, weighted @ rank_values(metric, ranks.rank, ks), rcond=None)[0]
+    return np.asarray(table, dtype=np.float64)
+
+
+ESTIMATORS: dict[str, Callable[[str, Ks, Draw], Floats]] = {
+    "sampled": raw,
+    "rank_estimate": rank_estimate,
+    "least_squares": least_squares,
+    "monotone_least_squares": partial(least_squares, monotone=True),
+    "bias_variance": bias_variance,
+}
+"""Tables that need nothing but the draw, by the name that stands in the column `estimator`."""
+
+
+def expectation(table_jc: Floats, draw: Draw, rank_r: Ints) -> tuple[Floats, Floats]:
+    """Mean and variance of f^(j) over draws, for items of rank r: float64 (r, c) each."""
+    chance_rj = draw.chances(rank_r)
+    mean = chance_rj @ table_jc
+    # Centred before it is squared: values of 10^8 would cancel.
+    spread = [p @ (table_jc - e) ** 2 for p, e in zip(chance_rj, mean, strict=True)]
+    return mean, np.array(spread)
+
+
+# --------------------------------------------------------------------------- the likely ranks of all
+
+
+def histogram(rank_p: Ints, m: int) -> Ints:
+    """Truth items at each sampled rank, int64 (m + 1,); to be added over users. Unranked: left out."""
+    return np.bincount(rank_p, minlength=m + 2)[1:].astype(np.int64)
+
+
+def rank_distribution(
+    count_bj: Ints, draw: Draw, ks: Ks = (), steps: int = ITERATIONS
+) -> tuple[Ranks, Floats]:
+    """The shares of true ranks under which these sampled ranks are most likely, by EM.
+
+    pi_r <- pi_r sum_j (h_j / N) P(j | r) / sum_q pi_q P(j | q), from pi_r = 1 / n. Shares of ranks are
+    not identified where n > m + 1: the result depends on the start and the number of steps, which
+    are therefore the same for all models. The grid of `ranks_of` changes no more than its sums do.
+
+    Args:
+        count_bj: counts of each sampled rank, one histogram a row (e.g. one a bootstrap replicate).
+        draw: how negatives were drawn.
+        ks: cut-offs up to which ranks must stand one by one.
+        steps: of EM.
+
+    Returns:
+        the ranks, and the share of each (weights included), float64 (b, r).
+    """
+    ranks = ranks_of(draw, ks)
+    chance_rj = draw.chances(ranks.rank)
+    observed = count_bj / np.maximum(count_bj.sum(axis=1, keepdims=True), 1)
+    share = np.broadcast_to(ranks.weight / draw.n, (len(count_bj), len(ranks.weight)))
+    for _ in range(steps):
+        share = share * (_ratio(observed, share @ chance_rj) @ chance_rj.T)
+    return ranks, share
+
+
+def maximum_likelihood(count_bj: Ints, metric: str, ks: Ks, draw: Draw, steps: int = ITERATIONS) -> Floats:
+    """sum_r pi_r f(r) for each histogram, float64 (b, c): mean over truth items, not over users.
+
+    Its variance over users: bootstrap the users, one histogram a replicate. NaN without any item.
+    """
+    ranks, share = rank_distribution(count_bj, draw, ks, steps)
+    value = share @ rank_values(metric, ranks.rank, ks)
+    return np.where(count_bj.sum(axis=1, keepdims=True) > 0, value, np.nan)
+
+
+def likelihood_table(count_j: Ints, metric: str, ks: Ks, draw: Draw, steps: int = ITERATIONS) -> Floats:
+    """E[f(r) | j] under the likely ranks, (m + 1, c): a table like the others, made from the data.
+
+    Its mean over the items counted is `maximum_likelihood` after one more step. The spread of its
+    values over users leaves out that pi itself was estimated from these users.
+    """
+    ranks, share = rank_distribution(count_j[None, :], draw, ks, steps)
+    joint_rj = share[0][:, None] * draw.chances(ranks.rank)
+    value = joint_rj.T @ rank_values(metric, ranks.rank, ks)
+    return _ratio(value, joint_rj.sum(axis=0)[:, None])
+
+
+def _ratio(numerator: Floats, denominator: Floats) -> Floats:
+    ratio: Floats = np.zeros(np.broadcast_shapes(numerator.shape, denominator.shape))
+    return np.divide(numerator, denominator, out=ratio, where=denominator > 0)

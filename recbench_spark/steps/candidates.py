@@ -1,0 +1,61 @@
+"""Candidates that users bring to a ranking: handed over in a table, or drawn by hash and stored."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.data.readers import read_table
+from recbench_spark.errors import ConfigError
+from recbench_spark.evaluation.draws import draw_candidates, weight_rows
+from recbench_spark.schemas import CANDIDATES, ITEMS
+from recbench_spark.steps.night import Night
+from recbench_spark.steps.reading import candidate_lists
+from recbench_spark.steps.sharing import share
+
+SAMPLED = ("uniform", "popularity")
+
+
+def with_candidates(night: Night, users: DataFrame) -> DataFrame:
+    """The users with `candidates` (item indices) where the definition asks for any.
+
+    Args:
+        users: rows of `users_of_parts`.
+    """
+    mode = night.definition.candidates
+    if mode == "given":
+        return users.join(_given(night), "user_id", "left")
+    if mode in SAMPLED:
+        drawn = drawn_candidates(night, users).select("user_id", "part", "items")
+        found = users.join(drawn.withColumnRenamed("items", "drawn"), ["user_id", "part"], "left")
+        return found.withColumn("candidates", F.concat("items", "drawn")).drop("drawn")
+    return users
+
+
+def _given(night: Night) -> DataFrame:
+    path = night.benchmark.evaluation.candidates_path
+    if not path:
+        raise ConfigError(
+            "definition.candidates is 'given' and evaluation.candidates_path is missing",
+            "a table of user_id, item_id",
+        )
+    rows = read_table(night.spark, path, ["user_id", "item_id"], "candidates")
+    return candidate_lists(rows, night.table(ITEMS))
+
+
+def drawn_candidates(night: Night, users: DataFrame) -> DataFrame:
+    """The drawn candidates of this night's split: drawn once and stored, read ever after."""
+    mode, draw = night.definition.candidates, night.benchmark.evaluation.draw
+    name = f"{mode} {draw.n} a {draw.per} seed {draw.seed}"
+    for part in night.benchmark.evaluation.parts:
+        stored = _stored(night, name).where(F.col("part") == part)
+        if stored.isEmpty():
+            weights = share(night.store, weight_rows(night.table(ITEMS), mode))
+            rows = draw_candidates(users.where(F.col("part") == part), weights, night.n_items, draw)
+            named = rows.withColumn("draw", F.lit(name)).withColumn("split_id", F.lit(night.split_id))
+            night.store.append(named, CANDIDATES, once=f"{night.split_id}/{part}/{name}")
+    return _stored(night, name)
+
+
+def _stored(night: Night, name: str) -> DataFrame:
+    return night.table(CANDIDATES).where(F.col("draw") == name)

@@ -1,0 +1,132 @@
+"""jobs/nightly.py: flags, exit codes, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jobs import nightly
+from recbench_spark import __version__, cli
+from tests.nights import RANKED, SMALL, Ran
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def run(*argv: str) -> int | str | None:
+    with pytest.raises(SystemExit) as end:
+        cli.run(nightly.main, nightly.parser(), list(argv))
+    return end.value.code
+
+
+@pytest.fixture
+def small_file(tmp_path: Path) -> str:
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(SMALL))
+    return str(path)
+
+
+def flags(config: str, warehouse: str | Path, *more: str) -> list[str]:
+    return ["--config", config, "--warehouse", str(warehouse), "--logical-date", "2026-01-01", *more]
+
+
+def test_a_dry_run_needs_no_java_and_writes_nothing(tmp_path: Path) -> None:
+    """A bare python process from another folder, with nothing but Python on its path."""
+    command = [
+        sys.executable,
+        str(ROOT / "jobs" / "nightly.py"),
+        *flags("demo", tmp_path / "w", "--dry-run"),
+    ]
+    env = {"PATH": "/nonexistent", "HOME": str(tmp_path), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for word in (
+        "demo",
+        "2026-01-01",
+        "RO_RS 0.8/0/0.2 seed 42",
+        "als_32 (als)",
+        "open_loop",
+        "threshold=4",
+    ):
+        assert word in done.stdout
+    assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_help_and_version(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(flag) == 0
+    said = capsys.readouterr().out
+    assert __version__ in said if flag == "--version" else "--logical-date" in said and "Exit codes" in said
+
+
+@pytest.mark.parametrize(
+    ("argv", "word"),
+    [
+        (flags("dmeo", "w"), "did you mean 'demo'"),
+        (flags("demo", "w", "--set", "split.sed=3"), "did you mean 'seed'"),
+        (flags("demo", "w", "--set", "evaluation.metrics=[ndgc]"), "ndcg"),
+        (flags("demo", "w", "--set", "evaluation.k=[0]"), "cut-offs"),
+        (flags("demo", "w", "--frce"), "--frce"),
+        (["--config", "demo", "--warehouse", "w"], "--logical-date"),
+        (["--config", "demo", "--warehouse", "w", "--logical-date", "2026-13-01"], "not a date"),
+    ],
+)
+def test_wrong_usage_exits_2_before_spark_starts(
+    argv: list[str], word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(*_args: object) -> None:
+        pytest.fail("Spark was started")
+
+    monkeypatch.setattr(nightly, "get_session", started)
+    assert run(*argv) == 2
+    said = capsys.readouterr().err
+    assert word in said and "Traceback" not in said
+
+
+@pytest.mark.spark
+def test_a_night_done_before_says_so(
+    small_night: Ran, small_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*flags(small_file, small_night.store.root)) == 0
+    printed = capsys.readouterr().out
+    assert "already done this night, nothing to do: random, popular" in printed
+    assert f"report: file://{small_night.outcome.report_path}" in printed
+    assert "jobs/query.py" in printed and "deltalake" in printed
+    for model in RANKED:
+        assert model in printed
+    log = Path(small_night.store.root) / "logs" / "small-2026-01-01.jsonl"
+    assert json.loads(log.read_text().splitlines()[-1])["stage"] == "report"
+
+
+@pytest.mark.spark
+def test_the_deltalake_line_it_prints_works(small_night: Ran) -> None:
+    line = next(line for line in small_night.outcome.sql_lines if "deltalake" in line)
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for model in RANKED:
+        assert model in done.stdout
+
+
+@pytest.mark.spark
+def test_a_model_that_fails_exits_1_and_names_it(
+    small_night: Ran, small_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = "models=[{name: gone, kind: lists, path: /no/such/lists.parquet}]"
+    code = run(*flags(small_file, small_night.store.root, "--set", broken, "--set", "name=gone"))
+    said = capsys.readouterr()
+    assert code in (1, 2)
+    assert "/no/such/lists.parquet" in said.err
+    assert "Traceback" not in said.err and "at org.apache" not in said.err
+
+
+@pytest.mark.spark
+def test_a_warehouse_that_cannot_be_made_exits_1(
+    spark, small_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*flags(small_file, "/proc/recbench")) == 1
+    assert "cannot create warehouse /proc/recbench" in capsys.readouterr().err

@@ -1,0 +1,32 @@
+"""Values of rectools: JSON on standard input, JSON on standard output (see inputs.py)."""
+
+import json
+import sys
+from importlib.metadata import version
+
+import pandas as pd
+from rectools.metrics import MAP, MRR, NDCG, F1Beta, HitRate, Precision, Recall
+
+given = json.load(sys.stdin)
+columns = ["user_id", "item_id"]
+lists = [(user, row[0], n + 1) for user, rows in given["lists"].items() for n, row in enumerate(rows)]
+truth = [(user, item) for user, rows in given["truth"].items() for item, _ in rows]
+frames = pd.DataFrame(lists, columns=[*columns, "rank"]), pd.DataFrame(truth, columns=columns)
+
+
+def values(names, **options):
+    return {
+        f"{name}@{k}": float(metric(k=k, **options).calc(*frames))
+        for name, metric in names.items()
+        for k in given["ks"]
+    }
+
+
+metrics = {"ndcg": NDCG, "map": MAP, "mrr": MRR, "hit": HitRate, "f1": F1Beta}
+results = [
+    {"set": {}, "values": values({**metrics, "precision": Precision, "recall": Recall})},
+    {"set": {"ideal": "min_k_relevant"}, "values": values({"ndcg": NDCG}, divide_by_achievable=True)},
+    {"set": {"ap_by": "k"}, "values": values({"map": MAP}, divide_by_k=True)},
+    {"set": {"precision_by": "min_k_relevant"}, "values": values({"precision": Precision}, r_precision=True)},
+]
+print(json.dumps({"version": version("rectools"), "results": results}))

@@ -1,0 +1,97 @@
+"""A night of a small world with models of every kind, for the tests that read its tables."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from recbench_spark.benchmark import Outcome, open_night, run_night
+from recbench_spark.config import Benchmark, parse
+from recbench_spark.journal import Journal
+from recbench_spark.steps.night import Night
+from recbench_spark.store import Store
+
+DATE = date(2026, 1, 1)
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "dataset": {
+        "name": "small_world",
+        "reader": "world",
+        "world": {"users": 120, "items": 60, "interactions": 2500, "open_loop": 800, "seed": 3},
+    },
+    "split": {"protocol": "RO_RS", "ratio": [0.7, 0.1, 0.2], "seed": 5},
+    "models": [
+        {"name": "random", "kind": "random"},
+        {"name": "popular", "kind": "popular"},
+        {"name": "item_knn", "kind": "item_knn", "neighbours": 10},
+        {
+            "name": "als_4",
+            "kind": "als",
+            "rank": 4,
+            "iterations": 3,
+            "provenance": {"search_space": {"rank": [4, 8], "alpha": [0.5, 1, 2]}, "budget": "six"},
+        },
+        {"name": "truth", "kind": "truth"},
+        {
+            "name": "paper",
+            "kind": "published",
+            "figures": {"ndcg@10": 0.25, "rmse": 0.9},
+            "provenance": {"source": "published", "year": 2019, "ran_by": "somebody"},
+        },
+    ],
+    "evaluation": {
+        "metrics": ["hit", "precision", "recall", "map", "mrr", "ndcg", "auc", "coverage"],
+        "k": [5, 10],
+        "parts": ["test", "open_loop"],
+        "definition": {"threshold": 4},
+        "slices": [
+            {"key": "popularity", "of": "popularity"},
+            {"key": "genre", "of": "log"},
+            {"key": "cold_user", "of": "cold_user"},
+        ],
+        "bootstrap": {"replicates": 50},
+    },
+}
+RANKED = ("random", "popular", "item_knn", "als_4", "truth")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A night that has been run, and what it said."""
+
+    store: Store
+    benchmark: Benchmark
+    outcome: Outcome
+    said: str
+    log: Path
+
+    @property
+    def night(self) -> Night:
+        return open_night(self.store, self.benchmark, DATE)
+
+
+def small(**changes: Any) -> Benchmark:
+    """The small benchmark with whole sections replaced."""
+    return parse(Benchmark, {**SMALL, **changes}, "tests/nights.py")
+
+
+def models(*names: str) -> list[dict[str, Any]]:
+    return [model for model in SMALL["models"] if model["name"] in names]
+
+
+def run(store: Store, benchmark: Benchmark, day: date = DATE, **options: Any) -> Ran:
+    stream = io.StringIO()
+    journal = Journal(stream)
+    log = (store.folder or Path()) / "logs" / f"{day}.jsonl"
+    if store.folder:
+        journal.write_to(log)
+    outcome = run_night(store, benchmark, day, journal, **options)
+    return Ran(store, benchmark, outcome, stream.getvalue(), log)
+
+
+def run_small_night(spark: Any, folder: Path) -> Ran:
+    return run(Store(spark, str(folder)), small())

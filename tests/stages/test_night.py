@@ -1,0 +1,482 @@
+"""A whole night: complete, right to the last number, done once, and never half visible."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from datetime import date
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from deltalake import DeltaTable
+
+from recbench_spark import benchmark as story
+from recbench_spark.config import Provenance
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.schemas import (
+    CHECKS,
+    EMBEDDINGS,
+    ITEMS,
+    MANIFESTS,
+    METRICS,
+    PROPENSITIES,
+    RANKINGS,
+    RUNS,
+    SPLITS,
+    USER_BLOCKS,
+    USER_METRICS,
+)
+from recbench_spark.steps import splitting
+from recbench_spark.steps.night import check_benchmark, model_key
+from recbench_spark.steps.results import grid_edges
+from recbench_spark.store import Store, query_files
+from tests import oracles
+from tests.nights import DATE, RANKED, SMALL, Ran, models, run, small
+
+pytestmark = pytest.mark.spark
+
+NIGHT_2 = date(2026, 1, 2)
+TINY = {
+    "dataset": {
+        "name": "tiny",
+        "reader": "world",
+        "world": {"users": 60, "items": 40, "interactions": 1000, "open_loop": 100, "seed": 9},
+    },
+    "models": models("popular"),
+}
+
+
+@pytest.fixture(scope="module")
+def metrics(small_night: Ran) -> pd.DataFrame:
+    rows = small_night.store.visible(METRICS).toPandas()
+    runs = small_night.store.read(RUNS).where("suite = 'small' AND attempt = 1").toPandas()
+    return rows.merge(runs[["run_id", "model"]], on="run_id")
+
+
+def model_named(ran: Ran, name: str):
+    return next(model for model in ran.benchmark.models if model.name == name)
+
+
+def versions(store: Store) -> dict[str, int]:
+    """The Delta version of every table: any write moves one."""
+    logs = Path(store.root).glob("*/_delta_log")
+    return {log.parent.name: DeltaTable(str(log.parent)).version() for log in logs}
+
+
+# --------------------------------------------------------------------------------- complete
+
+
+def test_every_model_is_done(small_night: Ran) -> None:
+    assert sorted(small_night.outcome.run_ids) == sorted([*RANKED, "paper"])
+    assert (small_night.outcome.skipped, small_night.outcome.failed) == ((), {})
+
+
+def test_every_metric_stands_for_every_model_part_and_cut_off(metrics: pd.DataFrame) -> None:
+    everyone = metrics[metrics.slice_key.isna() & (metrics.model != "paper")]
+    found = {
+        (row.model, row.part, row.metric, None if math.isnan(row.k) else int(row.k))
+        for row in everyone.itertuples()
+    }
+    at_k = [("hit", k) for k in (5, 10)] + [
+        (m, k) for m in ("precision", "recall", "coverage") for k in (5, 10)
+    ]
+    whole = [(m, k) for m in ("map", "mrr", "ndcg") for k in (5, 10, None)] + [("auc", None)]
+    wanted = {(model, part, *m) for model in RANKED for part in ("test", "open_loop") for m in at_k + whole}
+    assert wanted <= found
+    assert len(everyone) == len(found)
+    assert everyone.value.between(0, 1).all()
+    users = everyone[~everyone.metric.isin(["coverage"])]
+    assert (users.ci_low <= users.value).all() and (users.value <= users.ci_high).all()
+    assert (users.stderr >= 0).all() and (users.n > 0).all()
+    assert everyone.groupby(["part", "metric"]).n.nunique().loc[:, ["ndcg", "hit"]].eq(1).all()
+
+
+def test_slices_stand_beside_the_whole(metrics: pd.DataFrame, small_night: Ran) -> None:
+    ranked = metrics[metrics.model.isin(RANKED)]
+    keys = ranked[ranked.slice_key.notna()].groupby("slice_key").slice_value.unique().map(set).to_dict()
+    assert set(keys) == {"popularity", "genre", "cold_user"}
+    assert {"head", "torso", "tail"} <= keys["popularity"] <= {"head", "torso", "tail", "cold"}
+    assert keys["cold_user"] <= {"warm", "cold"}
+    genres = small_night.night.table(SPLITS).selectExpr("attributes['genre'] AS g").distinct().collect()
+    assert keys["genre"] <= {row.g for row in genres}
+
+
+def test_user_metrics_average_to_the_metrics(metrics: pd.DataFrame, small_night: Ran) -> None:
+    per_user = small_night.store.of_run("user_metrics", small_night.outcome.run_ids["als_4"]).collect()
+    overall = metrics[
+        (metrics.model == "als_4") & metrics.slice_key.isna() & (metrics.metric != "coverage")
+    ]
+    assert len(overall) > 20
+    for row in overall.itertuples():
+        mine = [user for user in per_user if (user.part, user.metric) == (row.part, row.metric)]
+        k = None if math.isnan(row.k) else row.k
+        values = [user["values"][user.ks.index(k)] for user in mine]
+        kept = [value for value in values if value is not None]
+        assert len(kept) == row.n
+        assert math.fsum(kept) / len(kept) == pytest.approx(row.value, abs=1e-12)
+
+
+def test_checks_and_manifests(small_night: Ran) -> None:
+    checks = small_night.store.visible(CHECKS).toPandas()
+    assert set(checks.run_id) == {v for k, v in small_night.outcome.run_ids.items() if k != "paper"}
+    facts = {(r.part, r.fact): r.value for r in small_night.night.table(MANIFESTS).collect()}
+    assert facts["log", "overlap"] == 0
+    parts = small_night.night.table(SPLITS).groupBy("part").count().collect()
+    assert {r.part: r["count"] for r in parts} == {
+        part: facts[part, "rows"] for part in ("train", "valid", "test", "open_loop")
+    }
+    assert small_night.night.table(PROPENSITIES).count() == 60
+
+
+def test_the_world_s_truth_leads_where_exposure_is_uniform(metrics: pd.DataFrame) -> None:
+    chosen = metrics[(metrics.part == "open_loop") & metrics.slice_key.isna()]
+    for metric, k in (("ndcg", 10), ("recall", 5)):
+        board = chosen[(chosen.metric == metric) & (chosen.k == k)].set_index("model").value
+        assert board.idxmax() == "truth"
+        assert board["truth"] > board["random"] + 0.05
+
+
+def test_published_figures_stand_beside_ours(metrics: pd.DataFrame, small_night: Ran) -> None:
+    paper = metrics[metrics.model == "paper"]
+    assert {(row.metric, row.k if row.k == row.k else None): row.value for row in paper.itertuples()} == {
+        ("ndcg", 10): 0.25,
+        ("rmse", None): 0.9,
+    }
+    (run_row,) = small_night.store.read(RUNS).where("model = 'paper'").collect()
+    assert (run_row.source, run_row.source_year, run_row.ran_by) == ("published", 2019, "somebody")
+
+
+def test_the_best_setting_on_the_edge_of_its_grid_is_said(small_night: Ran) -> None:
+    (als,) = (
+        small_night.store.read(RUNS).where("model = 'als_4' AND suite = 'small' AND attempt = 1").collect()
+    )
+    assert als.at_grid_edge == ["rank"]
+    assert json.loads(als.search_space) == {"rank": [4, 8], "alpha": [0.5, 1, 2]}
+    model = model_named(small_night, "als_4")
+    assert grid_edges(model, Provenance(search_space={"rank": (2, 4, 8)})) == []
+    assert grid_edges(model, Provenance(search_space={"rank": (4,), "unknown": (1, 2)})) == []
+
+
+# ---------------------------------------------------------------------------- against an oracle
+
+
+@pytest.fixture(scope="module")
+def als_scores(small_night: Ran) -> dict[str, dict[int, float]]:
+    """float64 scores of every user for every item the model knows: sums in index order."""
+    night = small_night.night
+    key = model_key(night, model_named(small_night, "als_4"))
+    rows = small_night.store.read(EMBEDDINGS).where(f"model_id = '{key}'").collect()
+    index = {row.item_id: row.item_index for row in night.table(ITEMS).collect()}
+    users = {r.id: np.array(r.vector, np.float32) for r in rows if r.side == "user"}
+    items = {index[r.id]: np.array(r.vector, np.float32) for r in rows if r.side == "item"}
+    assert len(users) > 90 and len(items) > 40
+    return {user: {i: dot(u, v) for i, v in items.items()} for user, u in users.items()}
+
+
+def dot(u: np.ndarray, v: np.ndarray) -> float:
+    total = 0.0
+    for a, b in zip(u.tolist(), v.tolist(), strict=True):
+        total += a * b
+    return total
+
+
+def unseen(block, scores: dict[int, float]) -> dict[int, float]:
+    valid = block.held_out["valid"]["items"] if "valid" in block.held_out else []
+    out = {*block.train_items, *valid}
+    return {item: score for item, score in scores.items() if item not in out}
+
+
+def test_ranks_equal_a_slow_float64_oracle(small_night: Ran, als_scores) -> None:
+    blocks = {row.user_id: row for row in small_night.night.table(USER_BLOCKS).collect()}
+    rankings = small_night.store.of_run("rankings", small_night.outcome.run_ids["als_4"]).collect()
+    assert {row.part for row in rankings} == {"test", "open_loop"}
+    for row in rankings:
+        block = blocks[row.user_id]
+        truth = block.held_out[row.part]
+        candidates = unseen(block, als_scores.get(row.user_id, {}))
+        assert (row.item_ids, row.relevance) == (truth["item_ids"], truth["relevance"])
+        assert row.length == len(candidates)
+        for place, item in enumerate(truth["items"]):
+            score = candidates.get(item)
+            above = -1 if score is None else sum(s > score for s in candidates.values())
+            tied = [i for i, s in candidates.items() if s == score and i != item]
+            found = (row.above[place], row.tied[place], row.before[place])
+            assert found == (above, len(tied), sum(i < item for i in tied))
+
+
+def test_metrics_equal_a_slow_oracle(small_night: Ran, als_scores, metrics: pd.DataFrame) -> None:
+    definition = small_night.night.definition
+    blocks = small_night.night.table(USER_BLOCKS).collect()
+    for part in ("test", "open_loop"):
+        users = [
+            (
+                unseen(block, als_scores.get(block.user_id, {})),
+                dict(zip(block.held_out[part]["items"], block.held_out[part]["relevance"], strict=True)),
+            )
+            for block in blocks
+            if part in block.held_out
+        ]
+        for metric, k in (("ndcg", 10), ("recall", 5), ("map", 10), ("mrr", 5), ("auc", None)):
+            values = [oracles.value(metric, scores, truth, k, definition) for scores, truth in users]
+            kept = [value for value in values if not math.isnan(value)]
+            mine = metrics[(metrics.model == "als_4") & (metrics.part == part) & (metrics.metric == metric)]
+            mine = mine[mine.slice_key.isna() & (mine.k.isna() if k is None else mine.k == k)]
+            assert mine.n.tolist() == [len(kept)]
+            assert mine.value.iloc[0] == pytest.approx(math.fsum(kept) / len(kept), abs=1e-12)
+
+
+def test_models_handed_over_get_the_numbers_of_the_model_they_came_from(
+    small_night: Ran, als_scores, metrics: pd.DataFrame, tmp_path: Path
+) -> None:
+    """The same model as embeddings, as a table of all scores, and as complete ranked lists."""
+    night = small_night.night
+    key = model_key(night, model_named(small_night, "als_4"))
+    rows = small_night.store.read(EMBEDDINGS).where(f"model_id = '{key}'").toPandas()
+    for side in ("user", "item"):
+        one = rows[rows.side == side].rename(columns={"id": f"{side}_id"})
+        one[[f"{side}_id", "vector", "bias"]].to_parquet(tmp_path / f"{side}s.parquet")
+    ids = {row.item_index: row.item_id for row in night.table(ITEMS).collect()}
+    scores = [(u, ids[i], s) for u, of_user in als_scores.items() for i, s in of_user.items()]
+    pd.DataFrame(scores, columns=["user_id", "item_id", "score"]).to_parquet(tmp_path / "scores.parquet")
+    lists = []
+    for block in night.table(USER_BLOCKS).collect():
+        candidates = unseen(block, als_scores.get(block.user_id, {}))
+        order = sorted(candidates, key=lambda item: (-candidates[item], item))
+        lists += [(block.user_id, ids[item], rank) for rank, item in enumerate(order, start=1)]
+    pd.DataFrame(lists, columns=["user_id", "item_id", "rank"]).to_csv(tmp_path / "lists.csv", index=False)
+    handed_over = small(
+        name="handed_over",
+        models=[
+            {"name": "vectors", "kind": "embeddings", "users": str(tmp_path / "users.parquet"),
+             "items": str(tmp_path / "items.parquet")},
+            {"name": "scores", "kind": "scores", "path": str(tmp_path / "scores.parquet")},
+            {"name": "lists", "kind": "lists", "path": str(tmp_path / "lists.csv")},
+        ],
+    )  # fmt: skip
+    ran = run(small_night.store, handed_over)
+    assert ran.outcome.failed == {}
+    assert f"split {night.split_id}: made before" in ran.said
+    key_columns = ["part", "metric", "definition", "k", "slice_key", "slice_value"]
+    values = ["value", "stderr", "ci_low", "ci_high", "n"]
+    wanted = metrics[metrics.model == "als_4"].set_index(key_columns)[values].sort_index()
+    for model, run_id in ran.outcome.run_ids.items():
+        found = small_night.store.of_run("metrics", run_id).toPandas()
+        found = found.set_index(key_columns)[values].sort_index()
+        pd.testing.assert_frame_equal(found, wanted, check_exact=True, obj=model)
+
+
+# --------------------------------------------------------------------------------- done once
+
+
+def test_a_second_run_does_nothing_and_says_so(small_night: Ran) -> None:
+    before = versions(small_night.store)
+    again = run(small_night.store, small_night.benchmark)
+    assert again.outcome.run_ids == {}
+    assert again.outcome.skipped == tuple(model["name"] for model in SMALL["models"])
+    assert "rank" not in again.said and "split" not in again.said
+    assert versions(small_night.store) == before
+    assert again.outcome.leaderboard == small_night.outcome.leaderboard
+
+
+def test_force_makes_a_second_attempt_with_the_same_numbers(small_night: Ran) -> None:
+    store = small_night.store
+    first = small_night.outcome.run_ids["popular"]
+    second = run(store, small(models=models("popular")), force=True).outcome.run_ids["popular"]
+    assert first != second
+    attempts = store.read(RUNS).where("suite = 'small' AND model = 'popular'").orderBy("attempt").collect()
+    assert [(row.run_id, row.attempt) for row in attempts] == [(first, 1), (second, 2)]
+    assert len({row.run_key for row in attempts}) == 1
+    one, other = (
+        store.of_run("metrics", run_id).drop("run_id").toPandas().sort_values(METRICS.names[1:8])
+        for run_id in (first, second)
+    )
+    pd.testing.assert_frame_equal(
+        one.reset_index(drop=True), other.reset_index(drop=True), check_exact=True
+    )
+    store.install_views()
+    board = store.spark.sql("SELECT run_id FROM leaderboard WHERE suite = 'small' AND model = 'popular'")
+    assert {row.run_id for row in board.collect()} == {second}
+
+
+def test_a_changed_setting_is_another_run(small_night: Ran) -> None:
+    evaluation = {**SMALL["evaluation"], "k": [5]}
+    changed = small(models=models("popular"), evaluation=evaluation)
+    assert story.attempts_so_far(story.open_night(small_night.store, changed, DATE)) == {"popular": 0}
+
+
+# ------------------------------------------------------------------------- killed and failing
+
+
+class Killed(BaseException):
+    """What a kill looks like from inside: nothing catches it."""
+
+
+def killed(*_args, **_kwargs):
+    raise Killed
+
+
+def test_a_killed_run_leaves_nothing_visible_and_the_next_completes(
+    small_night: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, popular = small_night.store, small(name="killed", models=models("popular"))
+    with monkeypatch.context() as patch:
+        patch.setattr(story, "publish", killed)
+        with pytest.raises(Killed):
+            run(store, popular, NIGHT_2)
+    (lost,) = (
+        store.read(METRICS)
+        .join(store.read(RUNS), "run_id", "left_anti")
+        .select("run_id")
+        .distinct()
+        .collect()
+    )
+    for table in (METRICS, USER_METRICS, RANKINGS, CHECKS):
+        assert store.of_run(table.name, lost.run_id).count() > 0
+        assert store.visible(table).where(f"run_id = '{lost.run_id}'").count() == 0
+    store.install_views()
+    assert store.spark.sql("SELECT * FROM leaderboard WHERE suite = 'killed'").collect() == []
+    # The next run completes; here it comes a day later, and sweeps up.
+    monkeypatch.setattr(story, "yesterday", lambda: "9999")
+    done = run(store, popular, NIGHT_2).outcome
+    board = store.spark.sql("SELECT DISTINCT run_id FROM leaderboard WHERE suite = 'killed'").collect()
+    assert [row.run_id for row in board] == list(done.run_ids.values()) != [lost.run_id]
+    for table in (METRICS, USER_METRICS, RANKINGS, CHECKS):
+        assert store.of_run(table.name, lost.run_id).count() == 0
+        assert store.of_run(table.name, done.run_ids["popular"]).count() > 0
+
+
+@pytest.mark.parametrize("step", ["user_blocks", "manifest"])
+def test_a_split_killed_half_way_is_completed_without_doubling(
+    spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    store, tiny = Store(spark, str(tmp_path)), small(**TINY)
+    with monkeypatch.context() as patch:
+        patch.setattr(splitting, step, killed)
+        with pytest.raises(Killed):
+            run(store, tiny)
+    ran = run(store, tiny)
+    assert (set(ran.outcome.run_ids), ran.outcome.failed) == ({"popular"}, {})
+    for table, keys in ((SPLITS, ["user_id", "item_id"]), (ITEMS, ["item_id"]), (USER_BLOCKS, ["user_id"])):
+        rows = ran.night.table(table)
+        assert rows.count() == rows.select(keys).distinct().count() > 0
+    facts = ran.night.table(MANIFESTS)
+    assert facts.count() == facts.select("part", "fact").distinct().count()
+
+
+def test_a_failing_model_does_not_stop_the_others(small_night: Ran, tmp_path: Path) -> None:
+    for side, dims in (("user", 2), ("item", 3)):
+        frame = pd.DataFrame({f"{side}_id": ["a"], "vector": [[0.5] * dims]})
+        frame.to_parquet(tmp_path / f"{side}s.parquet")
+    broken = {"name": "broken", "kind": "embeddings", "users": str(tmp_path / "users.parquet"),
+              "items": str(tmp_path / "items.parquet")}  # fmt: skip
+    ran = run(small_night.store, small(name="failing", models=[broken, *models("popular")]))
+    assert set(ran.outcome.failed) == {"broken"}, ran.outcome.failed
+    assert set(ran.outcome.run_ids) == {"popular"}
+    assert "2 dimensions" in ran.outcome.failed["broken"]
+    (failed,) = small_night.store.read(RUNS).where("model = 'broken'").collect()
+    assert failed.status == "failed" and "2 dimensions" in failed.error
+    result = json.loads((Path(small_night.store.root) / "results" / f"{failed.run_id}.json").read_text())
+    assert (result["status"], result["exit_code"]) == ("failed", 1)
+
+
+def test_an_empty_part_is_refused_and_names_those_with_rows(small_night: Ran) -> None:
+    evaluation = {**SMALL["evaluation"], "parts": ["tset"]}
+    with pytest.raises(DataError, match="part 'tset'") as error:
+        run(small_night.store, small(name="empty", evaluation=evaluation))
+    assert "test" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"evaluation": {"metrics": ["ndgc"]}}, "ndgc"),
+        ({"evaluation": {"definition": {"candidates": "given"}}}, "candidates_path"),
+        ({"evaluation": {"preset": "recbol"}}, "recbol"),
+        ({"evaluation": {"slices": [{"key": "age", "of": "users"}]}}, "slice age"),
+        ({"models": [{"name": "p", "kind": "published", "figures": {"ndcg@ten": 0.1}}]}, "ndcg@ten"),
+        ({"dataset": {"name": "f", "reader": "csv", "path": "f.csv"}, "models": models("truth")}, "truth"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_spark_starts(changes, word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        check_benchmark(small(**changes))
+
+
+# ------------------------------------------------------------------------------ what is told
+
+
+class Page(HTMLParser):
+    """What a page would load from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = {"src", "srcset", "data"} | ({"href"} if tag in ("link", "image", "use") else set())
+        self.loads += [
+            f"{tag} {v}" for k, v in attrs if k in names and v and not v.startswith(("#", "data:"))
+        ]
+
+
+def test_the_report_is_one_file_that_loads_nothing(small_night: Ran) -> None:
+    assert small_night.outcome.report_path is not None
+    text = Path(small_night.outcome.report_path).read_text()
+    page = Page()
+    page.feed(text)
+    assert page.loads == []
+    assert not re.search(r"@import|url\((?!#|data:)", text)
+    for name in [*RANKED, "paper"]:
+        assert name in text and name in small_night.outcome.leaderboard
+    assert "<svg" in text
+
+
+def test_each_run_leaves_a_result_file(small_night: Ran) -> None:
+    for model, run_id in small_night.outcome.run_ids.items():
+        result = json.loads((Path(small_night.store.root) / "results" / f"{run_id}.json").read_text())
+        assert (result["run_id"], result["model"], result["status"]) == (run_id, model, "succeeded")
+        assert (result["exit_code"], result["suite"], result["logical_date"]) == (0, "small", "2026-01-01")
+
+
+def test_the_log_is_json_lines_with_seconds_and_counts(small_night: Ran) -> None:
+    lines = [json.loads(line) for line in small_night.log.read_text().splitlines()]
+    stages = {line["stage"] for line in lines}
+    assert {
+        "splits",
+        "items",
+        "user_blocks",
+        "manifests",
+        "train",
+        "rankings",
+        "metrics",
+        "publish",
+    } <= stages
+    assert all(line["seconds"] >= 0 for line in lines if line["stage"] in ("splits", "train", "metrics"))
+    assert next(line for line in lines if line["stage"] == "splits")["rows"] > 2500
+    of_runs = {line["run_id"] for line in lines if line["stage"] == "publish"}
+    assert set(small_night.outcome.run_ids.values()) <= of_runs
+
+
+@pytest.mark.parametrize("name", query_files())
+def test_every_question_has_an_answer(small_night: Ran, name: str) -> None:
+    small_night.store.install_views()
+    rows = small_night.store.spark.sql(query_files()[name]).toPandas()
+    assert len(rows) > 0
+    if "suite" in rows:
+        assert "small" in set(rows.suite)
+
+
+def test_a_night_in_a_catalog(spark) -> None:
+    spark.sql("CREATE SCHEMA recbench_night_test")
+    try:
+        store = Store(spark, "spark_catalog.recbench_night_test")
+        ran = run(store, small(**TINY))
+        assert set(ran.outcome.run_ids) == {"popular"} and ran.outcome.report_path is None
+        assert "popular" in ran.outcome.leaderboard
+        assert run(store, small(**TINY)).outcome.skipped == ("popular",)
+    finally:
+        spark.sql("DROP SCHEMA recbench_night_test CASCADE")

@@ -1,0 +1,125 @@
+"""Models trained here: popularity counts, ALS shapes, item-kNN against numpy."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recbench_spark import training
+from recbench_spark.config import AlsModel, ItemKnnModel
+from recbench_spark.errors import DataError
+
+pytestmark = pytest.mark.spark
+
+N_ITEMS = 30
+
+
+def ratings() -> list[tuple[str, str, float]]:
+    draw = random.Random(4)
+    return [
+        (f"u{u}", f"i{i:02}", float(draw.randint(1, 5)))
+        for u in range(50)
+        for i in sorted({min(int(draw.expovariate(0.15)), N_ITEMS - 2) for _ in range(12)})
+    ]
+
+
+@pytest.fixture(scope="module")
+def train(spark):
+    return spark.createDataFrame(ratings(), "user_id string, item_id string, rating double").cache()
+
+
+@pytest.fixture(scope="module")
+def items(spark):
+    """The catalogue; its last item is in no training row."""
+    counts = {f"i{i:02}": 0 for i in range(N_ITEMS)}
+    for _, item, _ in ratings():
+        counts[item] += 1
+    rows = [(item, n, count) for n, (item, count) in enumerate(counts.items())]
+    return spark.createDataFrame(rows, "item_id string, item_index int, n_train long").cache()
+
+
+def test_popularity_is_the_count_as_a_bias(items) -> None:
+    trained = training.train_popular(items)
+    assert trained.users is None and trained.similarities is None
+    found = {row.item_id: (row.vector, row.bias) for row in trained.items.collect()}
+    assert found == {row.item_id: ([], float(row.n_train)) for row in items.collect()}
+    assert found[f"i{N_ITEMS - 1:02}"][1] == 0
+
+
+@pytest.mark.parametrize("implicit", [True, False])
+def test_als_gives_a_vector_to_each_user_and_item_it_saw(train, items, implicit: bool) -> None:
+    model = AlsModel(name="m", kind="als", rank=3, iterations=2, implicit=implicit)
+    trained = training.train_als(train, items, model, threshold=4.0)
+    rows = [row for row in ratings() if row[2] >= 4 or not implicit]
+    for side, place in (("user", 0), ("item", 1)):
+        found = getattr(trained, f"{side}s").collect()
+        assert sorted(row[f"{side}_id"] for row in found) == sorted({row[place] for row in rows})
+        assert {len(row.vector) for row in found} == {3}
+        assert np.isfinite([row.vector for row in found]).all()
+        assert {row.bias for row in found} == {0.0}
+
+
+def test_explicit_als_learns_the_ratings(spark, items) -> None:
+    """Ratings of rank one are found again, up to regularisation."""
+    rows = [(f"u{u}", f"i{i:02}", (1 + u % 3) * (1 + i % 2) * 0.5) for u in range(12) for i in range(8)]
+    frame = spark.createDataFrame(rows, "user_id string, item_id string, rating double")
+    model = AlsModel(name="m", kind="als", rank=2, regularization=0.001, implicit=False)
+    trained = training.train_als(frame, items, model, threshold=None)
+    users = {row.user_id: np.array(row.vector) for row in trained.users.collect()}
+    vectors = {row.item_id: np.array(row.vector) for row in trained.items.collect()}
+    assert max(abs(users[u] @ vectors[i] - r) for u, i, r in rows) < 0.05
+
+
+def test_als_without_relevant_rows_is_refused(train, items) -> None:
+    with pytest.raises(DataError, match="model m: no training rows"):
+        training.train_als(train, items, AlsModel(name="m", kind="als"), threshold=99.0)
+
+
+def cosine(matrix_ui: np.ndarray, k: int) -> dict[tuple[int, int], float]:
+    together = matrix_ui.T @ matrix_ui
+    n_i = together.diagonal()
+    found = {}
+    for i in range(len(n_i)):
+        others = [j for j in range(len(n_i)) if j != i and together[i, j]]
+        weight = {j: together[i, j] / np.sqrt(n_i[i] * n_i[j]) for j in others}
+        found |= {(i, j): weight[j] for j in sorted(others, key=lambda j: (-weight[j], j))[:k]}
+    return found
+
+
+@pytest.mark.parametrize(("k", "block"), [(5, 512), (100, 7)])
+def test_item_knn_equals_numpy(
+    train, items, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int, block: int
+) -> None:
+    monkeypatch.setattr(training, "ITEMS_A_TASK", block)
+    model = ItemKnnModel(name="m", kind="item_knn", neighbours=k)
+    trained = training.train_item_knn(train, items, model, 3.0, str(tmp_path / f"histories{k}"))
+    found = {(r.item_id, r.neighbour_id): r.weight for r in trained.similarities.collect()}
+    relevant = [(user, item) for user, item, rating in ratings() if rating >= 3]
+    users = sorted({user for user, _ in relevant})
+    matrix = np.zeros((len(users), N_ITEMS))
+    for user, item in relevant:
+        matrix[users.index(user), int(item[1:])] = 1
+    wanted = {(f"i{i:02}", f"i{j:02}"): w for (i, j), w in cosine(matrix, k).items()}
+    assert found.keys() == wanted.keys()
+    assert found == pytest.approx(wanted, rel=1e-12)
+
+
+def test_a_long_history_is_cut_and_always_in_the_same_place(train, items, tmp_path: Path) -> None:
+    """With histories of two items, each user adds one pair at most; the order of rows is no matter."""
+    model = ItemKnnModel(name="m", kind="item_knn", max_history=2)
+    found = []
+    for n in (1, 3):
+        rows = train.orderBy("rating").repartition(n)
+        trained = training.train_item_knn(rows, items, model, None, str(tmp_path / f"cut{n}"))
+        found.append({(r.item_id, r.neighbour_id): r.weight for r in trained.similarities.collect()})
+    assert found[0] == found[1]
+    assert 0 < len(found[0]) <= 2 * 50
+
+
+def test_item_knn_without_relevant_rows_knows_no_neighbours(train, items, tmp_path: Path) -> None:
+    model = ItemKnnModel(name="m", kind="item_knn")
+    trained = training.train_item_knn(train, items, model, 99.0, str(tmp_path / "none"))
+    assert trained.similarities.collect() == []

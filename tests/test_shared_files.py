@@ -1,0 +1,144 @@
+"""Rows that workers map: built once a host, flat lists right whatever their slices and gaps."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recbench_spark import shared_files
+from recbench_spark.shared_files import SharedRows, flat
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host's disk of its own, with nothing mapped yet."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path / 'disk'},/somewhere/else")
+    monkeypatch.setattr(shared_files, "_open_folders", type(shared_files._open_folders)())
+    return shared_files.host_folder()
+
+
+def rows_of(tmp_path: Path, key: str, values: list[int]) -> SharedRows:
+    files = []
+    for n, part in enumerate((values[:2], values[2:])):
+        files.append(f"{tmp_path}/{key}-{n}.parquet")
+        pq.write_table(pa.table({"x": pa.array(part, pa.int64())}), files[-1])
+    return SharedRows(key, tuple(files))
+
+
+def build(rows, folder: Path) -> None:
+    shared_files.save(folder, "x", rows.to_table().column("x").to_numpy())
+
+
+def test_rows_become_arrays_built_once(host: Path, tmp_path: Path) -> None:
+    built = []
+
+    def count(rows, folder: Path) -> None:
+        built.append(folder)
+        build(rows, folder)
+
+    shared = rows_of(tmp_path, "k", [3, 1, 2])
+    assert shared.arrays(count)["x"].tolist() == [3, 1, 2]
+    shared_files._open_folders.clear()  # another worker of the same host
+    assert shared.arrays(count)["x"].tolist() == [3, 1, 2]
+    assert len(built) == 1
+    assert (host / "k" / "x.npy").is_file()
+
+
+def test_workers_at_the_same_time_build_once(host: Path, tmp_path: Path) -> None:
+    built = []
+
+    def slow(rows, folder: Path) -> None:
+        built.append(folder)
+        time.sleep(0.2)
+        build(rows, folder)
+
+    shared = rows_of(tmp_path, "k", [1, 2, 3])
+    with ThreadPoolExecutor(4) as pool:
+        folders = list(pool.map(lambda _: shared._folder(slow), range(4)))
+    assert len(built) == 1 and set(folders) == {host / "k"}
+
+
+def test_a_build_that_fails_leaves_nothing_half_made(host: Path, tmp_path: Path) -> None:
+    shared = rows_of(tmp_path, "k", [1, 2, 3])
+
+    def broken(rows, folder: Path) -> None:
+        build(rows, folder)
+        raise ValueError("disk full")
+
+    with pytest.raises(ValueError, match="disk full"):
+        shared.arrays(broken)
+    assert not (host / "k").exists()
+    assert shared.arrays(build)["x"].tolist() == [1, 2, 3]
+
+
+def test_a_worker_keeps_few_folders_mapped_the_last_used(host: Path, tmp_path: Path) -> None:
+    for n in range(shared_files.MAPPED + 2):
+        rows_of(tmp_path, f"k{n}", [n, n]).arrays(build)
+    assert list(shared_files._open_folders) == [f"k{n}" for n in range(2, shared_files.MAPPED + 2)]
+
+
+def test_old_folders_go_when_another_is_built(host: Path, tmp_path: Path) -> None:
+    rows_of(tmp_path, "old", [1, 2]).arrays(build)
+    past = time.time() - shared_files.KEEP_SECONDS - 10
+    os.utime(host / "old", (past, past))
+    rows_of(tmp_path, "new", [1, 2]).arrays(build)
+    assert not (host / "old").exists()
+    assert (host / "new").exists()
+
+
+def test_the_folder_is_this_user_s_own(host: Path) -> None:
+    assert host.stat().st_mode & 0o077 == 0
+
+
+def test_large_arrays_are_mapped_read_only(host: Path, tmp_path: Path) -> None:
+    def large(rows, folder: Path) -> None:
+        array = shared_files.create(folder, "big", (1 << 14, 2), np.float32)
+        array[3, 1] = 7
+
+    big = rows_of(tmp_path, "k", [1, 2]).arrays(large)["big"]
+    assert isinstance(big, np.memmap) and not big.flags.writeable
+    assert big[3, 1] == 7 and big.sum() == 7
+
+
+# ------------------------------------------------------------------------------------ flat lists
+
+
+def check_flat(lists: list[list[int] | None], column: pa.Array) -> None:
+    offsets, values = flat(column)
+    assert offsets.dtype == np.int64 and offsets[0] == 0 and len(offsets) == len(lists) + 1
+    found = [values[a:b].tolist() for a, b in itertools.pairwise(offsets)]
+    assert found == [row or [] for row in lists]
+
+
+LISTS = st.lists(st.none() | st.lists(st.integers(-5, 5), max_size=4), max_size=8)
+
+
+@given(LISTS, st.integers(0, 4), st.integers(0, 4))
+def test_flat_of_slices_with_gaps(lists: list[list[int] | None], start: int, end: int) -> None:
+    column = pa.array(lists, pa.list_(pa.int64()))
+    stop = max(len(lists) - end, min(start, len(lists)))
+    check_flat(lists[start:stop], column[start:stop])
+
+
+@given(LISTS, LISTS)
+def test_flat_of_chunks(one: list[list[int] | None], other: list[list[int] | None]) -> None:
+    chunks = [pa.array(lists, pa.list_(pa.int64())) for lists in (one, other)]
+    check_flat(one + other, pa.chunked_array(chunks))
+
+
+def test_values_hidden_under_a_null_do_not_count() -> None:
+    """Arrow allows a NULL row to span values; they belong to nobody."""
+    column = pa.ListArray.from_arrays(
+        pa.array([0, 2, 4, 5], pa.int32()), pa.array([1, 2, 3, 4, 5]), mask=pa.array([False, True, False])
+    )
+    check_flat([[1, 2], None, [5]], column)
