@@ -26,6 +26,7 @@ from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_table
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import OK, ConfigError
+from recbench_spark.evaluation.beyond import LIST_METRICS
 from recbench_spark.evaluator import Asked, Result, check_candidates, evaluate, evaluate_predictions
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.ranking import METRICS
@@ -190,10 +191,11 @@ def show(store: Store, run_id: str) -> None:
     shown = numbers.orderBy("metric", "k").select(
         "metric", "k", "value", "stderr", "ci_low", "ci_high", "n", "definition"
     )
-    print(shown.toArrow().to_pandas().astype({"k": "Int64"}).to_string(index=False, na_rep=""))
+    rows = shown.toArrow().to_pandas().astype({"k": "Int64"}).astype({"k": str})
+    print(rows.replace({"k": {"<NA>": ""}}).to_string(index=False, na_rep=""))
     for check in store.of_run("checks", run_id).where("NOT passed").collect():
         print(f"warning: {check.check}: {check.observed:g} ({check.detail})")
-    print(f"run {run_id} in {store.root}; known metrics: {', '.join(METRICS)}")
+    print(f"run {run_id} in {store.root}; known metrics: {', '.join((*METRICS, *LIST_METRICS))}")
 
 
 if __name__ == "__main__":

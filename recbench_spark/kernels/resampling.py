@@ -137,9 +137,10 @@ def interval(sums_bc: Ints, totals_bc: Ints, level: float = 0.95) -> tuple[Float
 def percentile_interval(estimates_bc: Floats, level: float = 0.95) -> tuple[Floats, Floats]:
     """The middle `level` of the replicates' estimates (Efron and Tibshirani 1993, section 13.3)."""
     low, high = np.full((2, estimates_bc.shape[1]), np.nan)
-    known = ~np.isnan(estimates_bc).all(axis=0)
+    known = (~np.isnan(estimates_bc)).any(axis=0)
     tails = [(1 - level) / 2, (1 + level) / 2]
-    low[known], high[known] = np.nanquantile(estimates_bc[:, known], tails, axis=0)
+    if known.any():
+        low[known], high[known] = np.nanquantile(estimates_bc[:, known], tails, axis=0)
     return low, high
 
 

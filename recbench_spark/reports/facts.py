@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-LOWER_IS_BETTER = ("rmse", "mse", "mae", "logloss", "nmse", "percentile_rank")
+LOWER_IS_BETTER = (
+    "rmse",
+    "mse",
+    "mae",
+    "logloss",
+    "nmse",
+    "percentile_rank",
+    "gini",
+    "mean_popularity",
+)
 """Best when small. `pe`, the relative bias of the mean, is best at 0, every other metric when large."""
 
 

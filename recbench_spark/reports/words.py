@@ -155,8 +155,8 @@ AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
             "all": "all items",
             "rated": "the user's own held-out items only",
             "given": "the items handed over",
-            "uniform": "the truth and items drawn uniformly among those the user has not seen",
-            "popularity": "the truth and items drawn by training popularity among those the user has not seen",
+            "uniform": "the truth and unseen items drawn uniformly",
+            "popularity": "the truth and unseen items drawn by training popularity",
         },
     ),
 }

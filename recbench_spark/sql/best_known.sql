@@ -65,7 +65,7 @@ FROM (
       metrics.ci_high,
       metrics.n,
       CASE
-        WHEN metrics.metric IN ('rmse', 'mse', 'mae', 'logloss', 'nmse', 'percentile_rank')
+        WHEN metrics.metric IN ('rmse', 'mse', 'mae', 'logloss', 'nmse', 'percentile_rank', 'gini', 'mean_popularity')
           THEN metrics.value
         WHEN metrics.metric = 'pe' THEN ABS(metrics.value)
         ELSE -metrics.value

@@ -16,7 +16,7 @@ SELECT
     PARTITION BY suite, split_id, part, metric, k, definition, estimator
     ORDER BY
       CASE
-        WHEN metric IN ('rmse', 'mse', 'mae', 'logloss', 'nmse', 'percentile_rank') THEN value
+        WHEN metric IN ('rmse', 'mse', 'mae', 'logloss', 'nmse', 'percentile_rank', 'gini', 'mean_popularity') THEN value
         WHEN metric = 'pe' THEN ABS(value)
         ELSE -value
       END ASC NULLS LAST

@@ -25,8 +25,9 @@ from recbench_spark import cli
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import ConfigError, DataError, SchemaError
-from recbench_spark.evaluation import metrics as metric_rows
+from recbench_spark.evaluation.batches import to_rankings
 from recbench_spark.evaluator import Result, evaluate_predictions
+from recbench_spark.kernels.ranking import measure
 from recbench_spark.schemas import RESULT_TABLES, TABLES
 from tests import oracles
 
@@ -408,25 +409,29 @@ def test_ties_and_presets_against_the_oracle(spark):
     result = recbench_spark.evaluate(
         wanted, lists=lists, k=[1, 4], metrics=TIED, definition={"ties": "expected"}, bootstrap=NONE
     )
-    _check_ties(result.user_metrics, scores, truth, make_definition(None, {"ties": "expected"}))
+    found = result.user_metrics.toPandas()
+    values = {name: per_user(found, name) for name in TIED}
+    _check_ties(values, scores, truth, make_definition(None, {"ties": "expected"}))
     # The rankings hold all that any rule for ties needs.
+    (batch,) = result.rankings.toArrow().combine_chunks().to_batches()
     rules = [make_definition(None, {"ties": ties}) for ties in ("optimistic", "pessimistic")]
     for definition in (*rules, make_definition("lenskit"), make_definition("cornac")):
-        plan = metric_rows.Plan(TIED, (1, 4), definition, NONE)
-        _check_ties(metric_rows.user_metrics(result.rankings, plan), scores, truth, definition)
+        measured = measure(to_rankings(batch), TIED, (1, 4), definition)
+        ids = batch.column("user_id").to_pylist()
+        values = {name: dict(zip(ids, rows.tolist(), strict=True)) for name, rows in measured.items()}
+        _check_ties(values, scores, truth, definition)
     result.release()
 
 
 TIED = ("ndcg", "map", "mrr", "auc")
 
 
-def _check_ties(rows, scores, truth, definition: Definition) -> None:
-    found = rows.toPandas()
+def _check_ties(values, scores, truth, definition: Definition) -> None:
     for metric in TIED:
-        for user, values in per_user(found, metric).items():
+        for user, row in values[metric].items():
             place, k = (0, None) if metric == "auc" else (1, 4)
             expected = oracles.value(metric, scores[user], truth[user], k, definition)
-            assert values[place] == pytest.approx(expected, nan_ok=True), (metric, user, definition)
+            assert row[place] == pytest.approx(expected, nan_ok=True), (metric, user, definition)
 
 
 def test_train_masks_scores_and_not_lists(spark):

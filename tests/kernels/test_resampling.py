@@ -163,3 +163,8 @@ def test_interval_of_a_column_without_users_is_nan() -> None:
 def test_percentiles_by_hand() -> None:
     low, high = percentile_interval(np.arange(101.0)[:, None], level=0.9)
     assert low[0] == pytest.approx(5) and high[0] == pytest.approx(95)
+
+
+def test_no_replicates_no_interval() -> None:
+    low, high = interval(*bootstrap_sums(np.arange(10), np.ones((10, 2)), 0, 0))
+    assert np.isnan(low).all() and np.isnan(high).all()

@@ -25,12 +25,14 @@ TRUTH = {
 EXAMPLE: Input = {"lists": LISTS, "truth": TRUTH, "train": {}, "items": 10, "ks": [3, 5]}
 
 SCORES = {
-    user: [[item, (7 * item + 3 * int(user)) % 11 + 1.0] for item in range(10)] for user in LISTS if user != "6"
+    user: [[item, (7 * item + 3 * int(user)) % 11 + 1.0] for item in range(10)]
+    for user in LISTS
+    if user != "6"
 }
 FULL: Input = {
     "lists": {user: sorted(rows, key=lambda row: -row[1]) for user, rows in SCORES.items()},
     "truth": {user: [[item, 1] for item, _ in rows] for user, rows in TRUTH.items()},
-    "train": {user: [] for user in SCORES},
+    "train": {"1": [9], "2": [9], "3": [9], "4": [8]},
     "items": 10,
     "ks": [3, 5],
 }

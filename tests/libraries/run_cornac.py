@@ -36,7 +36,7 @@ model.fit(method.train_set)
 
 def values(metrics):
     found, _ = ranking_eval(model, list(metrics.values()), method.train_set, method.test_set)
-    return {name: float(value) for name, value in zip(metrics, found)}
+    return {name: float(value) for name, value in zip(metrics, found, strict=True)}
 
 
 at_k = {"ndcg": NDCG, "hit": HitRatio, "precision": Precision, "recall": Recall, "f1": FMeasure}

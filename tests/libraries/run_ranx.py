@@ -7,16 +7,20 @@ from importlib.metadata import version
 from ranx import Qrels, Run, evaluate
 
 given = json.load(sys.stdin)
-qrels = Qrels({user: {str(item): int(grade) for item, grade in rows} for user, rows in given["truth"].items()})
+qrels = Qrels(
+    {user: {str(item): int(grade) for item, grade in rows} for user, rows in given["truth"].items()}
+)
 run = Run({user: {str(item): score for item, score in rows} for user, rows in given["lists"].items()})
 ours = {"ndcg": "ndcg", "map": "map", "mrr": "mrr", "hit": "hit_rate"}
 ours |= {"precision": "precision", "recall": "recall", "f1": "f1"}
+
 
 def values(names, uncut):
     asked = {f"{name}@{k}": f"{theirs}@{k}" for name, theirs in names.items() for k in given["ks"]}
     asked |= uncut
     found = evaluate(qrels, run, list(asked.values()), make_comparable=True)
     return {name: float(found[theirs]) for name, theirs in asked.items()}
+
 
 uncut = {"ndcg": "ndcg", "map": "map", "mrr": "mrr", "r_precision": "r-precision"}
 results = [

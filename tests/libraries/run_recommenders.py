@@ -11,7 +11,10 @@ given = json.load(sys.stdin)
 columns = ["userID", "itemID"]
 lists = [(user, item, score) for user, rows in given["lists"].items() for item, score in rows]
 truth = [(user, item, float(grade)) for user, rows in given["truth"].items() for item, grade in rows]
-frames = pd.DataFrame(truth, columns=[*columns, "rating"]), pd.DataFrame(lists, columns=[*columns, "prediction"])
+frames = (
+    pd.DataFrame(truth, columns=[*columns, "rating"]),
+    pd.DataFrame(lists, columns=[*columns, "prediction"]),
+)
 
 
 def values(name, metric, **options):

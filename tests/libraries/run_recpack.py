@@ -12,7 +12,7 @@ given = json.load(sys.stdin)
 
 def matrix(rows):
     cells = [(int(user), item, value) for user, pairs in rows.items() for item, value in pairs]
-    users, items, values = zip(*cells)
+    users, items, values = zip(*cells, strict=True)
     shape = (max(map(int, [*given["lists"], *given["truth"]])) + 1, given["items"])
     return csr_matrix((values, (users, items)), shape=shape)
 

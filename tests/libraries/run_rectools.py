@@ -27,6 +27,9 @@ results = [
     {"set": {}, "values": values({**metrics, "precision": Precision, "recall": Recall})},
     {"set": {"ideal": "min_k_relevant"}, "values": values({"ndcg": NDCG}, divide_by_achievable=True)},
     {"set": {"ap_by": "k"}, "values": values({"map": MAP}, divide_by_k=True)},
-    {"set": {"precision_by": "min_k_relevant"}, "values": values({"precision": Precision}, r_precision=True)},
+    {
+        "set": {"precision_by": "min_k_relevant"},
+        "values": values({"precision": Precision}, r_precision=True),
+    },
 ]
 print(json.dumps({"version": version("rectools"), "results": results}))

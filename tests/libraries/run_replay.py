@@ -16,6 +16,6 @@ metrics = {"ndcg": NDCG, "map": MAP, "mrr": MRR, "hit": HitRate, "precision": Pr
 values = {}
 for name, metric in metrics.items():
     found = metric(given["ks"])(*frames)
-    values |= {f"{name}@{k}": value for k, value in zip(given["ks"], found.values())}
+    values |= {f"{name}@{k}": value for k, value in zip(given["ks"], found.values(), strict=True)}
 values["auc"] = next(iter(RocAuc(given["items"])(*frames).values()))
 print(json.dumps({"version": version("replay-rec"), "results": [{"set": {}, "values": values}]}))

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# One environment per library whose numbers a preset gives, for `pytest -m slow tests/libraries`.
+# Apart from ours, because their pins exclude each other. Names given as arguments: only those.
+# MLlib is in our own environment; Elliot is in no package registry.
+set -euo pipefail
+uv=${UV:-.venv/bin/uv}
+folder=${RECBENCH_LIBRARIES:-.venv-libraries}
+python=${LIBRARIES_PYTHON:-3.11}
+
+[ -x "$uv" ] || command -v "$uv" >/dev/null || {
+  echo "error: no uv at $uv" >&2; echo "  hint: run \`make setup\` first, or set UV" >&2; exit 1; }
+
+wanted=" $* "
+make_env() {
+  local name=$1; shift
+  [[ "$wanted" == "  " || "$wanted" == *" $name "* ]] || return 0
+  [ -x "$folder/$name/bin/python" ] || "$uv" venv --quiet --python "$python" "$folder/$name"
+  "$uv" pip install --quiet --python "$folder/$name/bin/python" "$@"
+  echo "$name: ready"
+}
+
+make_env ranx ranx==0.3.21
+make_env trec_eval pytrec-eval-terrier==0.5.11
+make_env cornac cornac==3.0.1
+make_env replay replay-rec==0.22.0
+make_env rectools rectools==0.19.0
+make_env lenskit lenskit==2025.8.1
+# recbole says np.float, which numpy 1.24 removed.
+make_env recbole recbole==1.2.1 numpy==1.23.5 pandas==1.5.3 scipy==1.10.1 scikit-learn==1.2.2
+# Only their metrics are wanted, not the deep models they depend on.
+make_env recommenders --no-deps recommenders==1.2.1
+make_env recommenders numpy==2.4.6 pandas==2.3.3 scipy==1.17.1 scikit-learn==1.7.2
+make_env recpack --no-deps recpack==0.3.6
+make_env recpack numpy==1.26.4 pandas==2.2.3 scipy==1.13.1 scikit-learn==1.5.2 tqdm==4.67.1 PyYAML==6.0.2

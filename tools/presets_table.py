@@ -1,0 +1,139 @@
+"""Write docs/presets.md: one input, every preset's values side by side.
+
+python -m tools.presets_table
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from recbench_spark.definitions import PRESET_VERSIONS, PRESETS, make_definition
+from tests.libraries.example import EXAMPLE, LISTS, TRUTH
+from tests.libraries.inputs import our_values
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "presets.md"
+COLUMNS = ("ndcg@3", "map@3", "mrr@3", "precision@3", "recall@3", "hit@3", "auc")
+
+WHAT_DIFFERS = {
+    "recbench": "The defaults: every user with held-out items counts, a missing list as 0.",
+    "recbole": "As the defaults. Its GAUC is the mean of our `auc` weighted by the users' relevant items.",
+    "replay": (
+        "Of equal scores the larger item id comes first; RocAuc at a k beyond the list looks at ranked"
+        " relevant items only."
+    ),
+    "mllib": "The rows it is given: users with a list; one without held-out items counts 0.",
+    "recommenders": (
+        "Users with both a list and held-out items, but NDCG over all users with held-out items."
+        " Its `map` (not `map_at_k`) is `ap_by=relevant`; graded NDCG is `gain=linear` or `exponential`."
+    ),
+    "rectools": (
+        "NDCG divides by a list of k hits whatever is relevant, MAP by all relevant items."
+        " `divide_by_achievable` is `ideal=min_k_relevant`, `divide_by_k` is `ap_by=k`."
+    ),
+    "lenskit": (
+        "Users with a list; ranks 1 and 2 are discounted alike; precision divides by the list's length,"
+        " recall by at most k, AP by the shorter of list and truth. A user without truth counts 0"
+        " (AveragePrecision fails on one; ours counts 0)."
+    ),
+    "ranx": (
+        "Gain is the grade (`ndcg_burges` is `gain=exponential`), MAP divides by all relevant items; a"
+        " query whose every grade is 0 counts 0. trec_eval without `-c` is `users=both`; its `recip_rank`"
+        " is the uncut `mrr`."
+    ),
+    "cornac": (
+        "Users it knows; relevant means a rating of at least 1; MAP and MRR look at the whole list"
+        " whatever k; tied items share the last rank in MAP, a tie wins nothing in AUC."
+    ),
+    "elliot": (
+        "Users with both; NDCG's gain is 2^(r - threshold + 1) - 1; its MAP is the mean of precision@1 to"
+        " precision@k; AUC (its GAUC) counts one more negative than there is."
+    ),
+    "recpack": "Its HitK is the number of hits. CalibratedRecallK is our metric `calibrated_recall`.",
+}
+
+INTRODUCTION = """# One input, every library's numbers
+
+`--preset NAME` gives the number that library gives, in the version named. Below is one small invented
+input and what each preset makes of it. This page is written by `python -m tools.presets_table`, and a
+test fails when it is not current.
+
+Each preset is held against the library itself on random inputs: short and missing lists, users without
+held-out items, grades, ties (`make libraries`, then `pytest -m slow tests/libraries`). Elliot cannot be
+installed from a package registry; its preset follows the formulae in its source, in fixed cases.
+"""
+
+LIMITS = """## What a preset does not follow
+
+- **An item twice in one list.** MLlib, recommenders, rectools, elliot and some metrics of replay
+  count such a hit twice, and can exceed 1. Ours keeps the first and counts the rest in the checks.
+- **Ties.** Where a library breaks ties by chance or by its sorting routine (recbole, recpack, ranx,
+  cornac's NDCG), its value lies between `ties=pessimistic` and `ties=optimistic`. recommenders, rectools,
+  lenskit and MLlib keep the order they are given: give ranks. trec_eval puts the larger document name
+  first: `ties=id_descending` where ids are text.
+- **Rows of relevance 0.** Libraries without grades take every row of the truth as relevant; ours only
+  relevance above 0 (or `threshold`). Leave such rows out.
+- **Grades in ranx's RBP** multiply its weights, and it can exceed 1; ours is binary.
+- **MLlib from Python** takes grades and does not use them.
+- Metrics that share a name only: recpack's percentile ranking (pooled over users, in per cent),
+  recommenders' r-precision (users without hits left out), rectools' partial AUC, replay's RocAuc at a k
+  below the list's length, recbole's and elliot's pooled AUC.
+"""
+
+
+def page() -> str:
+    """The page as it should be."""
+    values = {preset: our_values(EXAMPLE, make_definition(preset)) for preset in PRESETS}
+    parts = [INTRODUCTION, _input(), _values(values), _spread(values), _differences(), LIMITS]
+    return "\n".join(parts)
+
+
+def _input() -> str:
+    users = sorted({*LISTS, *TRUTH}, key=int)
+    rows = [
+        (
+            user,
+            " ".join(str(item) for item, _ in LISTS.get(user, [])) or "none",
+            " ".join(f"{item}:{grade}" if grade != 1 else str(item) for item, grade in TRUTH.get(user, []))
+            or "none",
+        )
+        for user in users
+    ]
+    return "## The input\n\n" + _table(("user", "list, best first", "held-out items (:grade)"), rows)
+
+
+def _values(values: dict[str, dict[str, float]]) -> str:
+    rows = [
+        (preset, PRESET_VERSIONS[preset], *(f"{found[column]:.4f}" for column in COLUMNS))
+        for preset, found in values.items()
+    ]
+    return "## The values\n\n" + _table(("preset", "version", *COLUMNS), rows)
+
+
+def _spread(values: dict[str, dict[str, float]]) -> str:
+    lines = []
+    for column in COLUMNS:
+        low, high = (pick(values, key=lambda p: values[p][column]) for pick in (min, max))
+        lines.append(
+            f"- {column}: from {values[low][column]:.4f} ({low}) to {values[high][column]:.4f} ({high})"
+        )
+    return "## The spread on this one input\n\n" + "\n".join(lines) + "\n"
+
+
+def _differences() -> str:
+    lines = []
+    for preset, sentence in WHAT_DIFFERS.items():
+        axes = ", ".join(f"`{axis}={value}`" for axis, value in PRESETS[preset].items())
+        lines.append(
+            f"- **{preset} {PRESET_VERSIONS[preset]}**: {sentence}" + (f" ({axes})" if axes else "")
+        )
+    return "## What differs\n\n" + "\n".join(lines) + "\n"
+
+
+def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(page())
