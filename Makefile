@@ -8,7 +8,7 @@ CONFIG ?= demo
 Q ?= leaderboard
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-fast test-slow lint sql report setup requirements clean help
+.PHONY: bench bench-gpu libraries demo test test-fast test-slow lint sql report setup requirements clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -41,6 +41,15 @@ setup: $(STAMP) ## only install
 $(STAMP): requirements.txt pyproject.toml
 	./tools/setup.sh $(VENV)
 	@touch $@
+
+libraries: $(STAMP) ## one environment per library behind the presets, for tests/libraries
+	./tools/library_envs.sh
+
+bench: $(STAMP) ## the ranking kernel beside the bare product and torch.topk, in turns
+	$(PY) jobs/bench.py
+
+bench-gpu: $(STAMP) ## the same on a GPU
+	$(PY) jobs/bench.py --device cuda --users 50000
 
 requirements: ## pin again what pyproject.toml asks for
 	$(VENV)/bin/uv pip compile pyproject.toml --extra dev --python-version 3.11 --no-annotate --no-header --no-emit-index-url -o requirements.txt

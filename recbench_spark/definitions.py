@@ -113,7 +113,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "ap": "mean_precision",
         "auc_by": "pairs_and_one",
     },
-    "recpack": {"hit": "count"},
+    "recpack": {"hit": "count", "recall_by": "min_k_relevant"},
 }
 """Axes in which another library differs from the defaults; `docs/presets.md` shows each in numbers.
 
@@ -121,7 +121,8 @@ Where a library has two metrics of one name the preset follows the one it uses b
 is one axis away. recommenders: `map` divides by relevant (`ap_by=relevant`). rectools:
 `divide_by_achievable` is `ideal=min_k_relevant`, `divide_by_k` is `ap_by=k`. ranx: `ndcg_burges` is
 `gain=exponential`; trec_eval without `-c` is `users=both`, and its `recip_rank` is the uncut MRR.
-recpack: `CalibratedRecallK` is the metric calibrated_recall. elliot: its AUC here is its GAUC.
+recpack: recall is its `CalibratedRecallK`; `RecallK` is `recall_by=relevant`.
+elliot: its AUC here is its GAUC.
 """
 
 PRESET_VERSIONS: dict[str, str] = {
@@ -160,7 +161,8 @@ def make_definition(preset: str | None = None, overrides: Mapping[str, Any] | No
     try:
         return Definition(**wanted)
     except ValidationError as error:
-        raise ConfigError(f"definition: {error.errors()[0]['msg']}") from None
+        first = error.errors()[0]
+        raise ConfigError(f"definition.{first['loc'][0]}: {first['msg']}") from None
 
 
 def _check_axis(axis: str, value: Any) -> None:

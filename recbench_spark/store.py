@@ -94,6 +94,8 @@ class Store:
             list(pool.map(self._create, missing))
 
     def _create(self, table: Table) -> None:
+        if self.folder is not None:
+            _check_empty(self.folder / table.name)
         statement = create_statement(table, self.identifier(table.name))
         self._retried(f"create {table.name}", lambda: self.spark.sql(statement))
         self._known.add(table.name)
@@ -234,6 +236,12 @@ def _check_writable(root: Path) -> None:
         raise StoreError(f"no permission to write to warehouse {root}", "choose another --warehouse")
 
 
+def _check_empty(folder: Path) -> None:
+    """Files that are not ours would become part of the table, and a VACUUM would delete them."""
+    if folder.is_dir() and not (folder / "_delta_log").exists() and any(folder.iterdir()):
+        raise StoreError(f"{folder} is no Delta table and not empty", "choose another --warehouse")
+
+
 def _check_schema(spark: SparkSession, root: str) -> None:
     try:
         found = spark.catalog.databaseExists(root)
@@ -254,5 +262,7 @@ def explain(error: PySparkException | Exception) -> str:
     text = str(error)
     python = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception): .+)$", text, flags=re.MULTILINE)
     causes = re.findall(r"^(?:Caused by)?: (?:\w+\.)*(\w+: .+)$", text, flags=re.MULTILINE)
+    if causes and "PythonException" in causes[-1]:
+        causes = python  # what a worker raised stands at the end of the trace it sent
     found = (causes or python or [_first_line(error)])[-1]
     return str(found).strip()[:500]

@@ -23,8 +23,9 @@ SETTINGS = {
     # Nobody looks at the page or the bar.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # A test run is over before the optimising compiler pays off.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # A test run is over before the optimising compiler pays off; without it Java would leave only 48 MB
+    # for compiled code, and interpret the rest.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
     # Enough for the tests, and small enough to run beside other work.
     "spark.driver.memory": "2g",
     # Delta Lake, as in conf/spark/local.conf.

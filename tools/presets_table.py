@@ -48,7 +48,9 @@ WHAT_DIFFERS = {
         "Users with both; NDCG's gain is 2^(r - threshold + 1) - 1; its MAP is the mean of precision@1 to"
         " precision@k; AUC (its GAUC) counts one more negative than there is."
     ),
-    "recpack": "Its HitK is the number of hits. CalibratedRecallK is our metric `calibrated_recall`.",
+    "recpack": (
+        "Its HitK is the number of hits; recall is its CalibratedRecallK (RecallK is `recall_by=relevant`)."
+    ),
 }
 
 INTRODUCTION = """# One input, every library's numbers

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -17,17 +19,25 @@ def identity(spark: SparkSession, path: str) -> str:
         DataError: nothing is there.
     """
     try:
-        version = _delta_version(spark, path)
-        return f"delta:{version}" if version is not None else _files(spark, path)
+        if DeltaTable.isDeltaTable(spark, path):
+            return _version(DeltaTable.forPath(spark, path))
+        if _is_table(spark, path):
+            return _version(DeltaTable.forName(spark, path))
+        return _files(spark, path)
     except AnalysisException:
-        raise DataError(f"nothing to read at {path}", "check the path") from None
+        raise DataError(
+            f"nothing to read at {path}", "check the path, or the name of a Delta table"
+        ) from None
 
 
-def _delta_version(spark: SparkSession, path: str) -> int | None:
-    if not DeltaTable.isDeltaTable(spark, path):
-        return None
-    latest = DeltaTable.forPath(spark, path).history(1).select("version").first()
-    return int(latest.version) if latest else None
+def _is_table(spark: SparkSession, name: str) -> bool:
+    """`schema.table` or `catalog.schema.table`, as `readers.read_table` takes them."""
+    return bool(re.fullmatch(r"\w+\.\w+(\.\w+)?", name)) and spark.catalog.tableExists(name)
+
+
+def _version(table: DeltaTable) -> str:
+    latest = table.history(1).select("version").first()
+    return f"delta:{latest.version}" if latest else "delta:empty"
 
 
 def _files(spark: SparkSession, path: str) -> str:

@@ -31,7 +31,7 @@ def evaluate_model(night: Night, model: Any, run_id: str, journal: Journal) -> l
     rankings = store.of_run("rankings", run_id)
     with journal.stage("metrics", f"{model.name}: measure", **facts) as counts:
         write_metrics(store, rankings, plan, run_id, night.catalogue, per_user=asked.user_metrics)
-        found += check_rows.ranking_checks(rankings, asked.parts)
+        found += check_rows.ranking_checks(rankings, asked.parts, night.definition.threshold)
         write_checks(store, run_id, found)
         counts["warnings"] = sum(not check.passed for check in found)
     return found

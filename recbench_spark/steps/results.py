@@ -123,11 +123,17 @@ def _append_run(store: Store, row: dict[str, Any], run_id: str, started: datetim
         "code_version": __version__,
         "started_at": started,
         "finished_at": now,
-        "n_users": store.of_run("rankings", run_id).count(),
+        "n_users": _users_of(store, run_id),
         "seconds": (now - started).total_seconds(),
     }
     values = tuple(full.get(name) for name in RUNS.names)
     store.append(store.spark.createDataFrame([values], RUNS.schema), RUNS)
+
+
+def _users_of(store: Store, run_id: str) -> int:
+    """Users with a ranking; for predictions, users with a value."""
+    ranked = store.of_run("rankings", run_id).count()
+    return ranked or store.of_run("user_metrics", run_id).select("user_id").distinct().count()
 
 
 def _user() -> str:

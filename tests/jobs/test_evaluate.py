@@ -280,7 +280,6 @@ def test_o6_predictions(call, tmp_path):
     (shown,) = (line.split() for line in answer.out.splitlines() if line.split()[:1] == ["mae"])
     assert float(shown[1]) == pytest.approx(0.825, abs=1e-5)
     assert per_user(table(tmp_path / "w", "user_metrics"), "mae")["a"] == pytest.approx([1.7 / 2])
-    assert table(tmp_path / "w", "runs").n_users[0] == 2
 
 
 # --------------------------------------------------------------------- predictions against sklearn
@@ -759,7 +758,6 @@ def test_warehouse_of_another_version(call, spark, files):
     assert not (files / "w" / "metrics").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="the store puts a Delta log beside the files of others")
 def test_foreign_folder_at_a_table(call, files):
     (files / "w" / "metrics").mkdir(parents=True)
     csv(files / "w" / "metrics" / "mine.csv", "a", [(1,)])
@@ -797,5 +795,7 @@ def test_bare_python_from_another_folder(files):
     command = [sys.executable, script, "--warehouse", "w", "--model", "m", *BY["lists"]]
     done = subprocess.run(command, env=kept, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert any(line.split()[:3] == ["ndcg", "1", "1.0"] for line in done.stdout.splitlines()), done.stdout
+    assert any(line.split()[:3] == ["ndcg", "1", "1.000000"] for line in done.stdout.splitlines()), (
+        done.stdout
+    )
     assert "\tat " not in done.stderr

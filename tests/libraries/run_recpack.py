@@ -19,12 +19,22 @@ def matrix(rows):
 
 truth = matrix({user: [(item, 1) for item, _ in pairs] for user, pairs in given["truth"].items()})
 lists = matrix(given["lists"])
+
+
+def values(names):
+    found = {}
+    for name, metric in names.items():
+        for k in given["ks"]:
+            measured = metric(k)
+            measured.calculate(truth, lists)
+            found[f"{name}@{k}"] = float(measured.value)
+    return found
+
+
 metrics = {"ndcg": NDCGK, "mrr": ReciprocalRankK, "hit": HitK, "precision": PrecisionK}
-metrics |= {"recall": RecallK, "calibrated_recall": CalibratedRecallK}
-values = {}
-for name, metric in metrics.items():
-    for k in given["ks"]:
-        measured = metric(k)
-        measured.calculate(truth, lists)
-        values[f"{name}@{k}"] = float(measured.value)
-print(json.dumps({"version": version("recpack"), "results": [{"set": {}, "values": values}]}))
+metrics |= {"recall": CalibratedRecallK, "calibrated_recall": CalibratedRecallK}
+results = [
+    {"set": {}, "values": values(metrics)},
+    {"set": {"recall_by": "relevant"}, "values": values({"recall": RecallK})},
+]
+print(json.dumps({"version": version("recpack"), "results": results}))

@@ -108,6 +108,19 @@ def test_users_without_relevant_items_are_left_out_or_count_zero(spark) -> None:
         assert per_user == {"u": ([1.0], 1), "v": ([0.0] if empty == "zero" else [None], 0)}
 
 
+@pytest.mark.xfail(
+    strict=True, reason="resampling.percentile_interval unpacks nothing where no column is known"
+)
+def test_a_slice_in_which_nobody_has_a_relevant_item_has_no_value(spark) -> None:
+    rows = [
+        ranking("u", [0], relevance=[5.0], slices={"s": ["good"]}),
+        ranking("v", [0], relevance=[1.0], slices={"s": ["bad"]}),
+    ]
+    found = table(metrics(frame(spark, rows), plan("hit", ks=(1,), threshold=4.0)))
+    of = {key[2]: (row.value, row.ci_low, row.n) for key, row in found.items()}
+    assert of == {None: (1.0, 1.0, 1), "good": (1.0, 1.0, 1), "bad": (None, None, 0)}
+
+
 def test_coverage_by_hand(spark) -> None:
     """Of 10 items: a and b stand first; a, b, c, d among the first three."""
     rows = [

@@ -47,6 +47,7 @@ TINY = {
         "world": {"users": 60, "items": 40, "interactions": 1000, "open_loop": 100, "seed": 9},
     },
     "models": models("popular"),
+    "evaluation": {"metrics": ["ndcg", "hit"], "k": [5], "slices": [], "bootstrap": {"replicates": 10}},
 }
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import CHECKS, MANIFESTS, METRICS, RANKINGS, RUNS, TABLES, USER_METRICS, conform
@@ -263,3 +264,16 @@ def test_results_are_deltas_own_tables(store: Store) -> None:
     store.create(USER_METRICS, RANKINGS)
     for table in (USER_METRICS, RANKINGS):
         assert DeltaTable.isDeltaTable(store.spark, f"{store.root}/{table.name}")
+
+
+def test_an_error_of_a_python_worker_ends_in_what_the_worker_raised(spark) -> None:
+    def broken(batches):
+        yield from batches
+        raise ValueError("the seventh item is missing")
+
+    with pytest.raises(PySparkException) as error:
+        spark.range(3).mapInArrow(broken, "id long").collect()
+    assert explain(error.value) == "ValueError: the seventh item is missing"
+    with pytest.raises((PySparkException, Py4JJavaError)) as written:
+        spark.range(3).mapInArrow(broken, "id long").write.format("noop").mode("append").save()
+    assert explain(written.value) == "ValueError: the seventh item is missing"
