@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -179,10 +180,15 @@ def _discount(rank: int, d: Definition) -> float:
 
 def _best_dcg(gains: Sequence[float], k: int | None, length: int, d: Definition) -> float:
     """Best DCG of any order; negative gains count only where they have to be shown."""
+    return _best_of_orders(tuple(sorted(gains)), k, length, d)
+
+
+@functools.cache
+def _best_of_orders(gains: tuple[float, ...], k: int | None, length: int, d: Definition) -> float:
     shown = length if d.candidates == "rated" else 0
     return max(
         sum(g * _discount(rank, d) for rank, g in enumerate(order[:k], start=1) if g > 0 or rank <= shown)
-        for order in itertools.permutations(gains)
+        for order in set(itertools.permutations(gains))
     )
 
 

@@ -140,13 +140,13 @@ def test_coverage_by_hand(spark) -> None:
 # -------------------------------------------------------------------------- against the oracle
 
 
-def random_users(seed: int, users: int = 150):
+def random_users(seed: int, users: int = 80):
     """Users as (scores of candidates with ties, truth), and the same as rows of `rankings`."""
     draw = random.Random(seed)
     given, rows = [], []
     for n in range(users):
-        candidates = draw.sample(range(60), draw.randint(1, 30)) if draw.random() > 0.1 else []
-        scores = {item: draw.randint(0, 12) / 4 for item in candidates}
+        candidates = draw.sample(range(60), draw.randint(1, 12)) if draw.random() > 0.1 else []
+        scores = {item: draw.randint(0, 24) / 4 for item in candidates}
         truth = {item: float(draw.randint(1, 5)) for item in draw.sample(range(60), draw.randint(1, 6))}
         given.append((scores, truth))
         found = oracles.rankings_of([(scores, truth)])
