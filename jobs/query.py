@@ -58,7 +58,8 @@ def statement(text: str) -> str:
 def show(frame: DataFrame, limit: int, style: str) -> None:
     """Print the first rows."""
     rows = frame.limit(limit).toArrow().to_pandas()
-    print(rows.to_csv(index=False) if style == "csv" else rows.to_string(index=False, na_rep=""))
+    text = rows.to_csv(index=False) if style == "csv" else rows.to_string(index=False, na_rep="")
+    print(text.rstrip("\n"))
 
 
 def listing() -> str:

@@ -69,7 +69,7 @@ def run_night(
     drop_scratch(store)
     skipped = tuple(model.name for model in benchmark.models if model not in todo)
     path, leaderboard = tell(night, journal) if run_ids or skipped else (None, "")
-    return Outcome(run_ids, skipped, failed, path, leaderboard, tuple(sql_lines(store, benchmark.name)))
+    return Outcome(run_ids, skipped, failed, path, leaderboard, tuple(sql_lines(store, benchmark)))
 
 
 def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> Night:
@@ -191,21 +191,24 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
         store.read(CHECKS).where(of_runs).toPandas(),
         store.read(MANIFESTS).where(F.col("split_id") == split_id).toPandas(),
         benchmark.headline,
-        sql_lines(store, benchmark.name),
+        sql_lines(store, benchmark),
     )
 
 
-def sql_lines(store: Store, suite: str) -> list[str]:
+def sql_lines(store: Store, benchmark: Benchmark) -> list[str]:
     """Lines to paste: with Spark, and without."""
-    columns = "part, k, position, model, value"
-    ndcg = f"SELECT {columns} FROM leaderboard WHERE suite = '{suite}' AND metric = 'ndcg'"
-    visible = "m[m.run_id.isin(r[r.status == 'succeeded'].run_id)]"
+    metric, _, k = benchmark.headline.partition("@")
+    at = f"k = {k}" if k else "k IS NULL"
+    chosen = f"suite = '{benchmark.name}' AND metric = '{metric}' AND {at}"
+    sql = f"SELECT part, position, model, value FROM leaderboard WHERE {chosen}"
+    mask = f"(t.metric == '{metric}') & {f'(t.k == {k})' if k else 't.k.isna()'} & t.slice_key.isna()"
     return [
         f"make sql WAREHOUSE={store.root} Q=leaderboard",
-        f'{sys.executable} jobs/query.py --warehouse {store.root} "{ndcg}"',
+        f'{sys.executable} jobs/query.py --warehouse {store.root} "{sql}"',
         f'{sys.executable} -c "from deltalake import DeltaTable as T; '
-        f"m, r = (T('{store.root}/' + n).to_pandas() for n in ('metrics', 'runs')); "
-        f"print({visible}.merge(r[['run_id', 'model']]).query('metric == \\'ndcg\\' and k == 10'))\"",
+        f"r, m = (T('{store.root}/' + n).to_pandas() for n in ('runs', 'metrics')); "
+        f"t = m.merge(r[r.status == 'succeeded'][['run_id', 'model']]); "
+        f"print(t[{mask}][['part', 'model', 'value', 'ci_low', 'ci_high']].to_string(index=False))\"",
     ]
 
 

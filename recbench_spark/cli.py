@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import traceback
@@ -40,6 +41,8 @@ def run(
 ) -> NoReturn:
     """Run a job and exit with its code; an error's last word is one sentence, never a stack trace."""
     args = parser.parse_args(argv)
+    # Spark's Python side logs each error as JSON before it raises it; we tell it once, in words.
+    logging.getLogger("SQLQueryContextLogger").disabled = True
     code = FAILED
     try:
         code = main(args)
@@ -50,6 +53,8 @@ def run(
         code = error.exit_code
     except (PySparkException, Py4JError) as error:
         _tell(error, explain(error), args.debug)
+    except ConnectionError as error:
+        _tell(error, "the connection to Spark broke: its Java process has ended", args.debug)
     except KeyboardInterrupt:
         print("interrupted: nothing of the unfinished run is visible", file=sys.stderr)
     _exit(code)

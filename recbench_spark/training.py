@@ -51,7 +51,13 @@ def train_popular(items: DataFrame) -> Trained:
     return Trained(items=items.select("item_id", empty.alias("vector"), bias.alias("bias")))
 
 
-def train_als(train: DataFrame, items: DataFrame, model: AlsModel, threshold: float | None) -> Trained:
+CHECKPOINT_EVERY = 3
+"""Iterations of ALS whose lineage a task deserialises: ten overflow the stack of a small JVM."""
+
+
+def train_als(
+    train: DataFrame, items: DataFrame, model: AlsModel, threshold: float | None, scratch: str
+) -> Trained:
     """Alternating least squares by Spark MLlib; implicit: Hu, Koren and Volinsky (ICDM 2008).
 
     Implicit models see relevant rows, each with preference 1; explicit ones see every rating.
@@ -61,13 +67,16 @@ def train_als(train: DataFrame, items: DataFrame, model: AlsModel, threshold: fl
         items: item_id, item_index.
         model: rank, iterations ...
         threshold: rating from which a row is relevant.
+        scratch: folder all executors can read, for checkpoints.
     """
     rows = relevant(train, threshold).withColumn("rating", F.lit(1.0)) if model.implicit else train
     if rows.limit(1).isEmpty():
         raise DataError(f"model {model.name}: no training rows", "lower the relevance threshold")
     users = dense_index(rows.select("user_id").distinct(), F.col("user_id"), "user_index").cache()
     ratings = rows.join(users, "user_id").join(items.select("item_id", "item_index"), "item_id")
-    tasks = train.sparkSession.sparkContext.defaultParallelism
+    context = train.sparkSession.sparkContext
+    context.setCheckpointDir(scratch)
+    blocks = max(2, context.defaultParallelism)
     als = ALS(
         rank=model.rank,
         maxIter=model.iterations,
@@ -78,8 +87,9 @@ def train_als(train: DataFrame, items: DataFrame, model: AlsModel, threshold: fl
         userCol="user_index",
         itemCol="item_index",
         ratingCol="rating",
-        numUserBlocks=max(2, tasks),
-        numItemBlocks=max(2, tasks),
+        numUserBlocks=blocks,
+        numItemBlocks=blocks,
+        checkpointInterval=CHECKPOINT_EVERY,
     )
     fitted = als.fit(ratings.select("user_index", "item_index", "rating"))
     return Trained(

@@ -55,7 +55,9 @@ def _popular(night: Night, model: Any) -> training.Trained:
 
 
 def _als(night: Night, model: Any) -> training.Trained:
-    return training.train_als(train_rows(night), night.table(ITEMS), model, night.definition.threshold)
+    scratch = scratch_folder(night.store)
+    threshold = night.definition.threshold
+    return training.train_als(train_rows(night), night.table(ITEMS), model, threshold, scratch)
 
 
 def _item_knn(night: Night, model: Any) -> training.Trained:

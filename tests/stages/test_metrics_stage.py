@@ -108,9 +108,6 @@ def test_users_without_relevant_items_are_left_out_or_count_zero(spark) -> None:
         assert per_user == {"u": ([1.0], 1), "v": ([0.0] if empty == "zero" else [None], 0)}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="resampling.percentile_interval unpacks nothing where no column is known"
-)
 def test_a_slice_in_which_nobody_has_a_relevant_item_has_no_value(spark) -> None:
     rows = [
         ranking("u", [0], relevance=[5.0], slices={"s": ["good"]}),

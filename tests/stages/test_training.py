@@ -50,9 +50,11 @@ def test_popularity_is_the_count_as_a_bias(items) -> None:
 
 
 @pytest.mark.parametrize("implicit", [True, False])
-def test_als_gives_a_vector_to_each_user_and_item_it_saw(train, items, implicit: bool) -> None:
+def test_als_gives_a_vector_to_each_user_and_item_it_saw(
+    train, items, tmp_path: Path, implicit: bool
+) -> None:
     model = AlsModel(name="m", kind="als", rank=3, iterations=2, implicit=implicit)
-    trained = training.train_als(train, items, model, threshold=4.0)
+    trained = training.train_als(train, items, model, 4.0, str(tmp_path))
     rows = [row for row in ratings() if row[2] >= 4 or not implicit]
     for side, place in (("user", 0), ("item", 1)):
         found = getattr(trained, f"{side}s").collect()
@@ -62,20 +64,20 @@ def test_als_gives_a_vector_to_each_user_and_item_it_saw(train, items, implicit:
         assert {row.bias for row in found} == {0.0}
 
 
-def test_explicit_als_learns_the_ratings(spark, items) -> None:
-    """Ratings of rank one are found again, up to regularisation."""
+def test_explicit_als_learns_the_ratings(spark, items, tmp_path: Path) -> None:
+    """Ratings of rank one are found again, up to regularisation; many iterations overflow no stack."""
     rows = [(f"u{u}", f"i{i:02}", (1 + u % 3) * (1 + i % 2) * 0.5) for u in range(12) for i in range(8)]
     frame = spark.createDataFrame(rows, "user_id string, item_id string, rating double")
-    model = AlsModel(name="m", kind="als", rank=2, regularization=0.001, implicit=False)
-    trained = training.train_als(frame, items, model, threshold=None)
+    model = AlsModel(name="m", kind="als", rank=2, iterations=20, regularization=0.001, implicit=False)
+    trained = training.train_als(frame, items, model, None, str(tmp_path))
     users = {row.user_id: np.array(row.vector) for row in trained.users.collect()}
     vectors = {row.item_id: np.array(row.vector) for row in trained.items.collect()}
     assert max(abs(users[u] @ vectors[i] - r) for u, i, r in rows) < 0.05
 
 
-def test_als_without_relevant_rows_is_refused(train, items) -> None:
+def test_als_without_relevant_rows_is_refused(train, items, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="model m: no training rows"):
-        training.train_als(train, items, AlsModel(name="m", kind="als"), threshold=99.0)
+        training.train_als(train, items, AlsModel(name="m", kind="als"), 99.0, str(tmp_path))
 
 
 def cosine(matrix_ui: np.ndarray, k: int) -> dict[tuple[int, int], float]:
