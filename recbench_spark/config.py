@@ -258,6 +258,13 @@ class Evaluation(Strict):
             raise ValueError("cut-offs must be whole numbers of at least 1")
         return tuple(sorted(set(k)))
 
+    @field_validator("slices")
+    @classmethod
+    def _keys_differ(cls, slices: tuple[Slice, ...]) -> tuple[Slice, ...]:
+        if len({cut.key for cut in slices}) < len(slices):
+            raise ValueError("give each slice a key of its own")
+        return slices
+
     @property
     def cutoffs(self) -> tuple[int, ...]:
         """The cut-offs, or every 1..max(k) where the whole curve is kept."""
@@ -326,11 +333,18 @@ def _apply(document: dict[str, Any], override: str) -> None:
     place: Any = document
     for step in parents:
         place = _descend(place, step, override)
-    value = yaml.safe_load(text)
+    value = _read_value(text, override)
     if isinstance(place, list):
         place[_position(place, last, override)] = value
     else:
         place[last] = value
+
+
+def _read_value(text: str, override: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"--set {override}: '{text}' is not a YAML value") from None
 
 
 def _descend(place: Any, step: str, override: str) -> Any:

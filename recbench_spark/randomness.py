@@ -1,7 +1,7 @@
 """Uniform numbers from `xxhash64`: a function of keys and seed, of nothing else.
 
 Never `rand()` or `sample()`: these depend on how rows are spread over partitions. The same numbers
-come out in numpy from `kernels.hashing`.
+come out on every cluster and for every split of the rows.
 """
 
 from __future__ import annotations
