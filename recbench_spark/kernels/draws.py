@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.counting import Ints, ItemLists, compiled
+from recbench_spark.kernels.hashing import mix
 
 ROUNDS = 32
 """Draws tried per item wanted, before a user's remaining items are taken in hash order."""
@@ -71,12 +72,12 @@ def _fill(
         for p in range(known_offsets[u], known_offsets[u + 1]):
             if known_items[p] >= 0:
                 taken_i[known_items[p]] = u
-        start = _mix(_mix(seed + np.uint64(0x9E3779B97F4A7C15)) ^ keys_u[u])
+        start = mix(mix(seed + np.uint64(0x9E3779B97F4A7C15)) ^ keys_u[u])
         at, stop = offsets[u], offsets[u + 1]
         for n in range(ROUNDS * (stop - at)):
             if at == stop:
                 break
-            item = _item_at(cumulative_i, np.int64(_mix(start + np.uint64(n)) % total))
+            item = _item_at(cumulative_i, np.int64(mix(start + np.uint64(n)) % total))
             if taken_i[item] != u:
                 taken_i[item] = u
                 items[at] = item
@@ -105,14 +106,6 @@ def _take_rest(taken_i: Ints, u: int, start: np.uint64, cumulative_i: Ints, item
     free = np.array(
         [i for i in range(len(taken_i)) if taken_i[i] != u and cumulative_i[i + 1] > cumulative_i[i]]
     )
-    order = np.argsort(np.array([-np.float64(_mix(start ^ np.uint64(i))) for i in free]), kind="mergesort")
+    order = np.argsort(np.array([-np.float64(mix(start ^ np.uint64(i))) for i in free]), kind="mergesort")
     for n in range(min(len(items), len(free))):
         items[n] = free[order[n]]
-
-
-@compiled
-def _mix(x: np.uint64) -> np.uint64:
-    """The output function of splitmix64 (Steele, Lea and Flood 2014, figure 15)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))

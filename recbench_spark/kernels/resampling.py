@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.errors import DataError
+from recbench_spark.kernels.hashing import mix
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -165,14 +166,6 @@ LARGEST_WEIGHT = len(THRESHOLDS)
 
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _mix(x: np.uint64) -> np.uint64:
-    """The output function of splitmix64 (Steele, Lea and Flood 2014, figure 15)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
 def _fill_weights(
     keys: npt.NDArray[np.uint64],
     seed: np.uint64,
@@ -182,10 +175,10 @@ def _fill_weights(
     """Weight = number of thresholds at or below the hash of (key, replicate, seed)."""
     gamma = np.uint64(0x9E3779B97F4A7C15)
     for u in range(len(keys)):
-        state = _mix(_mix(seed + gamma) ^ keys[u])
+        state = mix(mix(seed + gamma) ^ keys[u])
         for b in range(weights.shape[1]):
             state += gamma
-            draw = _mix(state)
+            draw = mix(state)
             weight = 0
             while weight < len(thresholds) and draw >= thresholds[weight]:
                 weight += 1

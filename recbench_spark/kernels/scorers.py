@@ -27,6 +27,7 @@ from recbench_spark.kernels.counting import (
     Settings,
     compiled,
 )
+from recbench_spark.kernels.hashing import mix
 
 _ROW_CELLS = 2**21  # float64 scores of one block of whole rows: 16 MB
 
@@ -316,7 +317,4 @@ def _hash_rows(
 
 @compiled
 def _splitmix64(state: np.uint64) -> np.uint64:
-    z = state + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    return mix(state + np.uint64(0x9E3779B97F4A7C15))

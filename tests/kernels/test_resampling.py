@@ -13,7 +13,7 @@ from hypothesis import given
 from scipy import stats
 
 from recbench_spark.errors import DataError
-from recbench_spark.kernels import resampling
+from recbench_spark.kernels import hashing, resampling
 from recbench_spark.kernels.resampling import (
     bootstrap_sums,
     exact_sums,
@@ -79,7 +79,7 @@ def test_mixing_equals_the_published_outputs_of_splitmix64() -> None:
     gamma, state, outputs = 0x9E3779B97F4A7C15, 1234567, []
     for _ in range(3):
         state = (state + gamma) % 2**64
-        outputs.append(int(resampling._mix(np.uint64(state))))
+        outputs.append(int(hashing.mix(np.uint64(state))))
     assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 

@@ -1,0 +1,15 @@
+"""One mixing function for every draw that a kernel makes from hashes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from recbench_spark.kernels.counting import compiled
+
+
+@compiled
+def mix(x: np.uint64) -> np.uint64:
+    """The output function of splitmix64 (Steele, Lea and Flood 2014, figure 15)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
