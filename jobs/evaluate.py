@@ -19,6 +19,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from recbench_spark import cli
 from recbench_spark.config import DEFAULT_METRICS, NAME, Bootstrap
@@ -27,6 +28,7 @@ from recbench_spark.data.readers import read_table
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.evaluation.beyond import LIST_METRICS
+from recbench_spark.evaluation.values import Views
 from recbench_spark.evaluator import Asked, Result, check_candidates, evaluate, evaluate_predictions
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.ranking import METRICS
@@ -64,8 +66,18 @@ def parser() -> cli.Parser:
         "--set", action="append", default=[], metavar="definition.AXIS=VALUE", help="one axis"
     )
     found.add_argument(
+        "--quantiles", type=int, default=10, help="bins of equal mass in which predictions are looked at"
+    )
+    found.add_argument(
+        "--thresholds", type=cli.numbers, default=(0.5,), help="TPR, FPR ... of predictions from here on"
+    )
+    found.add_argument(
+        "--fpr", type=cli.numbers, default=(0.0, 0.1), help="false-positive rates of the partial AUC: 0,0.1"
+    )
+    found.add_argument(
         "--bootstrap", type=int, default=1000, help="replicates behind the intervals (0: none)"
     )
+    found.add_argument("--dataset", help="name under which runs are compared (default: the truth's path)")
     found.add_argument("--suite", default="standalone", help="name under which runs are compared")
     found.add_argument(
         "--logical-date", type=cli.day, default=None, help="the day evaluated (default: today)"
@@ -101,14 +113,27 @@ def checked(args: argparse.Namespace, kind: str) -> Definition:
     for name in (args.model, args.suite):
         if not NAME.fullmatch(name):
             raise ConfigError(f"'{name}' is no usable name", "letters, digits, dot, dash, underscore")
+    _refuse_unused(args, kind)
     if not args.predictions and not args.truth:
         raise ConfigError("--truth is missing", "a table of user_id, item_id[, relevance]")
     if args.bootstrap < 0:
         raise ConfigError(f"--bootstrap {args.bootstrap}: must be 0 or more")
     definition = make_definition(args.preset, cli.axes(args.set))
+    views(args)
     Asked(args.k, wanted_metrics(args, kind), definition)
     check_candidates(definition, kind == "embeddings", bool(args.candidates))
     return definition
+
+
+def _refuse_unused(args: argparse.Namespace, kind: str) -> None:
+    """A flag that would do nothing is a mistake, not a wish."""
+    ranked = {"--truth": args.truth, "--train": args.train, "--metrics": args.metrics, "--set": args.set,
+              "--preset": args.preset, "--curve": args.curve}  # fmt: skip
+    unused = [flag for flag, given in ranked.items() if given and kind == "predictions"]
+    if unused:
+        raise ConfigError(
+            f"{unused[0]} is not used with --predictions", "it is for lists, scores, embeddings"
+        )
 
 
 def evaluated(store: Store, args: argparse.Namespace, kind: str) -> Result:
@@ -116,7 +141,8 @@ def evaluated(store: Store, args: argparse.Namespace, kind: str) -> Result:
     bootstrap = Bootstrap(replicates=args.bootstrap)
     spark = store.spark
     if kind == "predictions":
-        return evaluate_predictions(read(spark, args.predictions, ("user_id", "item_id"), kind), bootstrap)
+        rows = read(spark, args.predictions, ("user_id", "item_id"), kind)
+        return evaluate_predictions(rows, bootstrap, views(args))
     pair = ("user_id", "item_id")
     optional = {
         name: read(spark, getattr(args, name), pair, name) if getattr(args, name) else None
@@ -134,6 +160,13 @@ def evaluated(store: Store, args: argparse.Namespace, kind: str) -> Result:
         bootstrap=bootstrap,
         scratch=base_folder(store),
     )
+
+
+def views(args: argparse.Namespace) -> Views:
+    """Where predictions are looked at."""
+    if len(args.fpr) != 2:
+        raise ConfigError(f"--fpr: {len(args.fpr)} numbers, expected two", "e.g. --fpr 0,0.1")
+    return Views(args.quantiles, args.thresholds, args.fpr)
 
 
 def read(spark: SparkSession, path: str, columns: Sequence[str], what: str) -> DataFrame:
@@ -174,7 +207,7 @@ def identify(
         "logical_date": args.logical_date or date.today(),
         "model": args.model,
         "model_kind": kind,
-        "dataset": args.truth or args.predictions,
+        "dataset": args.dataset or args.truth or args.predictions,
         "settings": {
             "k": args.k,
             "preset": args.preset,
@@ -187,7 +220,9 @@ def identify(
 
 def show(store: Store, run_id: str) -> None:
     """The overall metrics and what the checks found."""
-    numbers = store.of_run("metrics", run_id).where("slice_key IS NULL")
+    kept = "slice_key IS NULL OR slice_key IN ('fpr', 'threshold')"
+    numbers = store.of_run("metrics", run_id).where(kept)
+    numbers = numbers.withColumn("metric", F.concat_ws(" ", "metric", "slice_key", "slice_value"))
     shown = numbers.orderBy("metric", "k").select(
         "metric", "k", "value", "stderr", "ci_low", "ci_high", "n", "definition"
     )

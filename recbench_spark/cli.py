@@ -94,6 +94,14 @@ def cutoffs(text: str) -> tuple[int, ...]:
     return found
 
 
+def numbers(text: str) -> tuple[float, ...]:
+    """Numbers on the command line: 0.1,0.5."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list like 0.1,0.5") from None
+
+
 def axes(pairs: Sequence[str]) -> dict[str, str | float | None]:
     """`definition.AXIS=VALUE` pairs as axes of a definition."""
     found: dict[str, str | float | None] = {}

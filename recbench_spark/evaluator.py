@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark import shared_files
-from recbench_spark.config import DEFAULT_METRICS, Bootstrap
+from recbench_spark.config import DEFAULT_METRICS, Bootstrap, digest
 from recbench_spark.data.readers import id_order
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import ConfigError, DataError
@@ -28,6 +28,7 @@ from recbench_spark.evaluation import ranking, sources, values
 from recbench_spark.evaluation.beyond import PER_USER, Catalogue
 from recbench_spark.evaluation.checks import Check, warn_above_zero
 from recbench_spark.evaluation.user_blocks import Labels, user_blocks
+from recbench_spark.evaluation.values import Views
 from recbench_spark.protocol.catalogue import catalogue
 from recbench_spark.schemas import METRICS, USER_METRICS, Table, conform, require
 from recbench_spark.steps.reading import candidate_lists, typed_embeddings, typed_rows
@@ -40,7 +41,8 @@ PART = "test"
 class Result:
     """What an evaluation found. Frames are lazy; rankings are kept by Spark until `release`.
 
-    rankings: one row a user (`schemas.RANKINGS`), None for predictions.
+    rankings: one row a user (`schemas.RANKINGS`), None for predictions; truth: of predictions, a hash
+    of what is predicted.
     """
 
     metrics: DataFrame
@@ -48,6 +50,7 @@ class Result:
     rankings: DataFrame | None
     checks: list[Check]
     kept: tuple[DataFrame, ...] = ()
+    truth: str | None = None
 
     def release(self) -> None:
         """Let Spark forget what it kept for these frames."""
@@ -336,12 +339,18 @@ def _conform(frame: DataFrame, table: Table) -> DataFrame:
 # ------------------------------------------------------------------------------------ predictions
 
 
-def evaluate_predictions(predictions: DataFrame, bootstrap: Bootstrap | None = None) -> Result:
-    """RMSE, MSE, NMSE, MAE, PE, AUC, log-loss, RIG and GAUC of predictions.
+def evaluate_predictions(
+    predictions: DataFrame, bootstrap: Bootstrap | None = None, views: Views | None = None
+) -> Result:
+    """RMSE, MSE, NMSE, MAE, PE, AUC, log-loss, RIG, GAUC, calibration error of predictions.
+
+    Also partial AUC, the rates at thresholds, and log-loss, RIG and PE by quantile of the prediction,
+    as slices `fpr`, `threshold` and `prediction_quantile`.
 
     Args:
         predictions: user_id, item_id, prediction, outcome (a rating, or 0 and 1).
         bootstrap: replicates, level and seed of the intervals.
+        views: bins, thresholds and false-positive rates.
 
     Raises:
         SchemaError: a column is missing. DataError: NULL or NaN values, with their number.
@@ -351,11 +360,19 @@ def evaluate_predictions(predictions: DataFrame, bootstrap: Bootstrap | None = N
     if rows.isEmpty():
         raise DataError("predictions: no rows", "check the path")
     users = values.by_user(rows).cache()
-    numbers, found = values.value_metrics(users, rows, bootstrap or Bootstrap())
+    numbers, found = values.value_metrics(users, rows, bootstrap or Bootstrap(), views or Views())
+    found.append(Check(f"{PART}: users", users.count(), None, "info", "users with predictions"))
     schema = METRICS.schema
-    full = [{"run_id": "", "part": PART, "slice_key": None, "slice_value": None, **row} for row in numbers]
+    full = [{"run_id": "", "part": PART, **row} for row in numbers]
     metrics = rows.sparkSession.createDataFrame(
         [tuple(row[name] for name in schema.names) for row in full], schema
     )
     per_user = _conform(values.user_values(users).withColumn("part", F.lit(PART)), USER_METRICS)
-    return Result(metrics.drop("run_id"), per_user, None, found, (rows, users))
+    return Result(metrics.drop("run_id"), per_user, None, found, (rows, users), outcomes_hash(rows))
+
+
+def outcomes_hash(predictions: DataFrame) -> str:
+    """What is predicted, whoever predicts it: a hash of the rows user_id, item_id, outcome."""
+    row = F.xxhash64("user_id", "item_id", "outcome").cast("decimal(38,0)")
+    found = predictions.agg(F.sum(row).alias("hashes"), F.count("*").alias("rows")).collect()[0]
+    return digest(str(found.hashes), found.rows)

@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from graphlib import TopologicalSorter
 from importlib import resources
 from pathlib import Path
 from typing import TypeVar
@@ -45,6 +46,8 @@ CONFLICTS = (
 VERSION_PROPERTY = "recbench.schema_version"
 ATTEMPTS = 6
 HINT_ROOT = "two names and a dot are catalog.schema: write ./NAME for a folder of such a name"
+BEING_CREATED = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
+"""Another writer's first commit seen half-way: its folder is there, its log not yet."""
 T = TypeVar("T")
 
 
@@ -132,6 +135,12 @@ class Store:
         save = writer.saveAsTable if self.in_catalog else writer.save
         self._retried(f"write {table.name}", lambda: save(name))
 
+    def append_all(self, frames: Sequence[tuple[DataFrame, Table]]) -> None:
+        """Append to several tables at once: the driver plans one while executors work on another."""
+        self.create(*{table.name: table for _, table in frames}.values())
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            list(pool.map(lambda pair: self.append(*pair), frames))
+
     def has(self, table: Table, column: str, value: str) -> bool:
         """Whether any row carries this value."""
         return not self.read(table).where(F.col(column) == value).limit(1).isEmpty()
@@ -174,12 +183,19 @@ class Store:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return action()
-            except CONFLICTS as error:
+            except PySparkException as error:
+                if not _is_conflict(error):
+                    raise
                 if attempt == ATTEMPTS:
                     raise StoreError(f"cannot {what}: {_first_line(error)}", "run again") from None
                 # Jitter without a random number: two processes differ in their ids.
                 time.sleep(0.2 * 2**attempt * (1 + os.getpid() % 97 / 97))
         raise AssertionError("unreachable")
+
+
+def _is_conflict(error: PySparkException) -> bool:
+    """Whether another writer was there first, so that the same action may succeed now."""
+    return isinstance(error, CONFLICTS) or BEING_CREATED in str(error)
 
 
 def create_statement(table: Table, identifier: str) -> str:
@@ -217,8 +233,8 @@ def view_files() -> dict[str, str]:
     """The SQL of each view, those that others need first."""
     folder = resources.files("recbench_spark") / "sql"
     texts = {Path(f.name).stem: f.read_text() for f in folder.iterdir() if f.name.endswith(".sql")}
-    needed = {name for text in texts.values() for name in re.findall(r"-- needs: (\w+)", text)}
-    return {name: texts[name] for name in sorted(texts, key=lambda name: (name not in needed, name))}
+    needs = {name: re.findall(r"-- needs: (\w+)", text) for name, text in texts.items()}
+    return {name: texts[name] for name in TopologicalSorter(dict(sorted(needs.items()))).static_order()}
 
 
 def query_files() -> dict[str, str]:

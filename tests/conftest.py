@@ -20,6 +20,11 @@ SETTINGS = {
     # A Delta snapshot is rebuilt in this many tasks (default 50), and few logs are kept in memory.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.deltaLog.cacheSize": "3",
+    # Hundreds of small queries: compiling each one to Java takes longer than interpreting it, and stages
+    # that are planned anew cost a job each. `make demo` and the slow tests run with Spark's defaults.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
     # Nobody looks at the page or the bar.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

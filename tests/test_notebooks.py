@@ -25,6 +25,7 @@ def test_a_notebook_runs(path: Path, small_night: Ran, monkeypatch: pytest.Monke
     from nbclient import NotebookClient
 
     monkeypatch.setenv("RECBENCH_WAREHOUSE", small_night.store.root)
+    monkeypatch.setenv("RECBENCH_SUITE", "small")
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(path.parent)}}).execute()
     shown = "".join(str(cell.get("outputs")) for cell in notebook.cells)

@@ -44,7 +44,7 @@ def ranking_batch(
     """A batch of rankings: what came in about the users, and what was found about their truth.
 
     Args:
-        batch: has user_id, part, user_key, slices.
+        batch: has user_id, part, user_key, slices; drawn and pool where candidates were drawn.
         offsets: (u + 1,) bounds of each user's truth items.
         columns: item_ids, relevance, above, tied, before, each (p,).
         length: (u,) ranked candidates.
@@ -58,8 +58,16 @@ def ranking_batch(
         **lists,
         "length": pa.array(length, pa.int64()),
         "top_items": nothing if top_items is None else top_items,
+        "drawn": _given_or_null(batch, "drawn", pa.int32()),
+        "pool": _given_or_null(batch, "pool", pa.int64()),
     }
     return pa.RecordBatch.from_pydict({name: named[name] for name in RANKING.names})
+
+
+def _given_or_null(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+    if name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, kind)
+    return batch.column(name).cast(kind)
 
 
 def by_part(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:

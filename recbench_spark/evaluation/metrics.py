@@ -6,9 +6,10 @@ were spread over batches, tasks or machines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,15 @@ HOLDOUT = "holdout"
 Batches = Iterator[pa.RecordBatch]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+
+class Column(NamedTuple):
+    """What one number is: a metric at a cut-off, its definition, its estimator."""
+
+    metric: str
+    k: int | None
+    definition: str
+    estimator: str
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,10 @@ class Plan:
     def columns(self, metric: str) -> list[int | None]:
         """The cut-offs of a metric; None: over the whole ranking."""
         return list(self.ks) if metric in LIST_METRICS else cutoffs(metric, self.ks)
+
+    def table(self, names: Sequence[str]) -> list[Column]:
+        """What the columns of these metrics' values are, in order."""
+        return [Column(name, k, self.describe(name), HOLDOUT) for name in names for k in self.columns(name)]
 
     def describe(self, metric: str) -> str:
         """The definition string that stands beside a metric: the axes it depends on."""
@@ -93,7 +107,7 @@ def user_metrics(rankings: DataFrame, plan: Plan) -> DataFrame:
         rankings: rows of the table `rankings` of one run.
         plan: metrics, cut-offs, definition.
     """
-    return rankings.select(*_RANKING_COLUMNS).mapInArrow(partial(_user_rows, plan), _USER_METRICS)
+    return rankings.select(*RANKING_COLUMNS).mapInArrow(partial(_user_rows, plan), _USER_METRICS)
 
 
 def list_user_metrics(rankings: DataFrame, plan: Plan, catalogue: Catalogue) -> DataFrame:
@@ -108,7 +122,7 @@ def all_user_metrics(rankings: DataFrame, plan: Plan, catalogue: Catalogue) -> D
     return rows.unionByName(list_user_metrics(rankings, plan, catalogue)) if plan.of_lists else rows
 
 
-_RANKING_COLUMNS = (
+RANKING_COLUMNS = (
     "user_id", "part", "user_key", "relevance", "above", "tied", "before", "length", "slices",
 )  # fmt: skip
 
@@ -157,7 +171,7 @@ def _constant(text: str, n: int) -> pa.Array:
 
 Slice = tuple[str, str | None, str | None]
 """Held-out part, slice key and value; (part, None, None) is everyone."""
-_SLICE = ("part", "slice_key", "slice_value")
+SLICE = ("part", "slice_key", "slice_value")
 
 
 @dataclass
@@ -186,11 +200,11 @@ def totals_of(values: dict[str, Floats], keys_u: Ints, boot: Bootstrap) -> Total
     return Totals(resampling.moments(values_uc), sums, weights)
 
 
-_TOTALS = (
+TOTALS = (
     "part STRING, slice_key STRING, slice_value STRING, moments_c5 ARRAY<LONG>, boot_bc ARRAY<LONG>, "
     "weights_bc ARRAY<LONG>"
 )
-_METRICS = (
+METRIC_ROWS = (
     "part STRING, slice_key STRING, slice_value STRING, metric STRING, definition STRING, k INT, "
     "estimator STRING, value DOUBLE, stderr DOUBLE, ci_low DOUBLE, ci_high DOUBLE, n LONG"
 )
@@ -206,23 +220,26 @@ def metrics(rankings: DataFrame, plan: Plan) -> DataFrame:
         rankings: rows of the table `rankings` of one run.
         plan: metrics, cut-offs, definition, bootstrap.
     """
-    narrow = rankings.select(*_RANKING_COLUMNS)
-    return _finished(narrow.mapInArrow(partial(_task_totals, plan), _TOTALS), plan, plan.of_ranks)
+    narrow = rankings.select(*RANKING_COLUMNS)
+    totals = narrow.mapInArrow(partial(_task_totals, plan), TOTALS)
+    return finished(totals, plan.table(plan.of_ranks), plan.bootstrap)
 
 
 def list_metrics(rankings: DataFrame, plan: Plan, catalogue: Catalogue) -> DataFrame:
     """As `metrics`, for the metrics of each user's list, averaged over users with one; no slices."""
     listed = beyond.listed(rankings, catalogue, plan.definition.threshold)
-    totals = listed.mapInArrow(partial(_listed_totals, plan, catalogue.n_users), _TOTALS)
-    return _finished(totals, plan, plan.of_lists)
+    totals = listed.mapInArrow(partial(_listed_totals, plan, catalogue.n_users), TOTALS)
+    return finished(totals, plan.table(plan.of_lists), plan.bootstrap)
 
 
-def _finished(totals: DataFrame, plan: Plan, names: Sequence[str]) -> DataFrame:
+def finished(totals: DataFrame, columns: Sequence[Column], bootstrap: Bootstrap) -> DataFrame:
+    """Rows of `metrics` from the totals of tasks (`TOTALS`). Shuffles one row a task and slice."""
+
     # Spark reads the kind of function from these annotations, which a partial does not show.
     def finish(table: pa.Table) -> pa.Table:
-        return _finish(plan, names, table)
+        return _finish(columns, bootstrap, table)
 
-    return totals.groupBy(*_SLICE).applyInArrow(finish, _METRICS)
+    return totals.groupBy(*SLICE).applyInArrow(finish, METRIC_ROWS)
 
 
 def _listed_totals(plan: Plan, n_users: int, batches: Batches) -> Batches:
@@ -233,29 +250,37 @@ def _listed_totals(plan: Plan, n_users: int, batches: Batches) -> Batches:
             found = totals_of(values, users.column("user_key").to_numpy(), plan.bootstrap)
             _add(totals, (part, None, None), found)
     for place, found in totals.items():
-        yield _totals_batch(place, found)
+        yield totals_batch(place, found)
 
 
 def _task_totals(plan: Plan, batches: Batches) -> Batches:
+    def totals(batch: pa.RecordBatch, rankings: Rankings, users: Ints) -> Totals:
+        values = measure(rankings, plan.of_ranks, plan.ks, plan.definition)
+        return totals_of(values, batch.column("user_key").to_numpy()[users], plan.bootstrap)
+
+    yield from totals_by_slice(batches, totals)
+
+
+def totals_by_slice(
+    batches: Batches, measured: Callable[[pa.RecordBatch, Rankings, Ints], Totals]
+) -> Batches:
+    """The totals of each part and slice of a task's rankings, as rows `TOTALS`.
+
+    Args:
+        batches: rows of the table `rankings`.
+        measured: the totals of some users of a batch: the batch, their rankings, their positions.
+    """
     totals: dict[Slice, Totals] = {}
     for batch in batches:
         for part, users in by_part(batch):
-            _add_users(totals, part, users, plan)
+            rankings = to_rankings(users)
+            every = np.arange(users.num_rows, dtype=np.int64)
+            _add(totals, (part, None, None), measured(users, rankings, every))
+            for key, value, kept_p in select_truth(users):
+                kept, some = restricted(rankings, kept_p)
+                _add(totals, (part, key, value), measured(users, kept, some))
     for place, found in totals.items():
-        yield _totals_batch(place, found)
-
-
-def _add_users(totals: dict[Slice, Totals], part: str, batch: pa.RecordBatch, plan: Plan) -> None:
-    rankings, keys_u = to_rankings(batch), batch.column("user_key").to_numpy()
-    _add(totals, (part, None, None), _ranked_totals(rankings, keys_u, plan))
-    for key, value, kept_p in select_truth(batch):
-        kept, users = restricted(rankings, kept_p)
-        _add(totals, (part, key, value), _ranked_totals(kept, keys_u[users], plan))
-
-
-def _ranked_totals(rankings: Rankings, keys_u: Ints, plan: Plan) -> Totals:
-    values = measure(rankings, plan.of_ranks, plan.ks, plan.definition)
-    return totals_of(values, keys_u, plan.bootstrap)
+        yield totals_batch(place, found)
 
 
 def _add(totals: dict[Slice, Totals], place: Slice, found: Totals) -> None:
@@ -285,35 +310,47 @@ def restricted(rankings: Rankings, kept_p: npt.NDArray[np.bool_]) -> tuple[Ranki
     return kept, users.astype(np.int64)
 
 
-def _totals_batch(place: Slice, totals: Totals) -> pa.RecordBatch:
-    columns = {name: pa.array([text], pa.string()) for name, text in zip(_SLICE, place, strict=True)}
+def totals_batch(place: Slice, totals: Totals) -> pa.RecordBatch:
+    """One row `TOTALS`."""
+    columns = {name: pa.array([text], pa.string()) for name, text in zip(SLICE, place, strict=True)}
     for name in ("moments_c5", "boot_bc", "weights_bc"):
         numbers = pa.array(getattr(totals, name).ravel(), pa.int64())
         columns[name] = pa.ListArray.from_arrays([0, len(numbers)], numbers)
     return pa.RecordBatch.from_pydict(columns)
 
 
-def _finish(plan: Plan, metrics: Sequence[str], table: pa.Table) -> pa.Table:
-    names, ks = zip(*((name, k) for name in metrics for k in plan.columns(name)), strict=True)
-    totals = _add_up(table, len(ks), plan.bootstrap.replicates)
+def _finish(columns: Sequence[Column], bootstrap: Bootstrap, table: pa.Table) -> pa.Table:
+    totals = add_up(table, len(columns), bootstrap.replicates)
     value, stderr, n = resampling.mean_and_error(totals.moments_c5)
-    low, high = resampling.interval(totals.boot_bc, totals.weights_bc, plan.bootstrap.level)
-    columns = {
-        **{name: _repeated(table, name, len(ks)) for name in _SLICE},
-        "metric": pa.array(names),
-        "definition": pa.array([plan.describe(name) for name in names]),
-        "k": pa.array(ks, pa.int32()),
-        "estimator": _constant(HOLDOUT, len(ks)),
-        "value": _numbers(value),
-        "stderr": _numbers(stderr),
-        "ci_low": _numbers(low),
-        "ci_high": _numbers(high),
-        "n": pa.array(n),
-    }
-    return pa.table(columns)
+    low, high = resampling.interval(totals.boot_bc, totals.weights_bc, bootstrap.level)
+    return metric_table(table, columns, (value, stderr, low, high), n)
 
 
-def _add_up(table: pa.Table, c: int, replicates: int) -> Totals:
+def metric_table(
+    table: pa.Table, columns: Sequence[Column], numbers: Sequence[Floats], n: Ints
+) -> pa.Table:
+    """Rows `METRIC_ROWS` of one part and slice, which `table` names.
+
+    numbers: value, standard error, both ends of the interval, (c,) each; n: users averaged, (c,)
+    """
+    metric, k, definition, estimator = zip(*columns, strict=True)
+    named = dict(zip(("value", "stderr", "ci_low", "ci_high"), map(_numbers, numbers), strict=True))
+    return pa.table(
+        {
+            **{name: _repeated(table, name, len(columns)) for name in SLICE},
+            "metric": pa.array(metric),
+            "definition": pa.array(definition),
+            "k": pa.array(k, pa.int32()),
+            "estimator": pa.array(estimator),
+            **named,
+            "n": pa.array(n),
+        }
+    )
+
+
+def add_up(table: pa.Table, c: int, replicates: int) -> Totals:
+    """The totals of all tasks."""
+
     def add(name: str, shape: tuple[int, int]) -> Ints:
         rows = [row.values.to_numpy() for row in table.column(name)]
         return np.sum(rows, axis=0, dtype=np.int64).reshape(shape)

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from recbench_spark import shared_files
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.scorers import DotScorer, HashScorer, NeighbourScorer, Scorer
+from recbench_spark.models.item_knn import centring_bias
 from recbench_spark.shared_files import SharedRows
 
 Strings = npt.NDArray[np.bytes_]
@@ -76,7 +77,7 @@ def _dot_scorer(source: DotSource) -> Scorer:
 
 @dataclass(frozen=True)
 class NeighbourSource:
-    """Item-to-item weights; `rows` has item_index, item_id, speaks_for ARRAY<INT>, weights."""
+    """Item-to-item weights; `rows` has item_index, item_id, speaks_for ARRAY<INT>, weights, mean."""
 
     rows: SharedRows
     n_items: int
@@ -90,20 +91,22 @@ class NeighbourSource:
         return cast(Strings, self.rows.arrays(self.build)["item_ids"])
 
     def build(self, rows: ds.Dataset, folder: Path) -> None:
-        """The similarities as CSR by the item of the history: 12 bytes a pair."""
+        """The similarities as CSR by the item of the history: 12 bytes a pair; 8 bytes an item."""
         table = rows.to_table().sort_by("item_index")
         offsets, items = shared_files.flat(table.column("speaks_for").combine_chunks())
         weights = shared_files.flat(table.column("weights").combine_chunks())[1]
         shared_files.save(folder, "offsets", offsets)
         shared_files.save(folder, "items", items.astype(np.int64))
         shared_files.save(folder, "weights", weights)
+        bias = centring_bias(table.column("mean").to_numpy(), offsets, items, weights)
+        shared_files.save(folder, "bias", bias)
         _save_ids(rows, self.n_items, folder)
 
 
 @lru_cache(maxsize=OPEN_MODELS)
 def _neighbour_scorer(source: NeighbourSource) -> Scorer:
     arrays = source.rows.arrays(source.build)
-    return NeighbourScorer(arrays["offsets"], arrays["items"], arrays["weights"])
+    return NeighbourScorer(arrays["offsets"], arrays["items"], arrays["weights"], arrays["bias"])
 
 
 @dataclass(frozen=True)
@@ -165,26 +168,29 @@ def vector_rows(items: DataFrame, vectors: DataFrame) -> DataFrame:
     )
 
 
-def neighbour_rows(items: DataFrame, similarities: DataFrame) -> DataFrame:
-    """The catalogue with, for each item, whose scores it raises and by how much.
+def neighbour_rows(items: DataFrame, similarities: DataFrame, means: DataFrame | None = None) -> DataFrame:
+    """The catalogue with, for each item, whose scores it raises and by how much, and its mean.
 
     Args:
         items: item_id, item_index.
         similarities: item_id, neighbour_id, weight.
+        means: item_id, mean; what a history's entry is counted against (None: 0).
     """
     index = items.select("item_id", "item_index")
+    centre = index.withColumn("mean", F.lit(0.0)) if means is None else index.join(means, "item_id", "left")
     pairs = similarities.join(index, "item_id").withColumnRenamed("item_index", "item")
     entry = F.struct("item", "weight")
     by_neighbour = pairs.groupBy(F.col("neighbour_id").alias("item_id")).agg(
         F.array_sort(F.collect_list(entry)).alias("entries")
     )
-    joined = index.join(by_neighbour, "item_id", "left")
+    joined = centre.join(by_neighbour, "item_id", "left")
     entries = F.coalesce("entries", F.array().cast("array<struct<item:int,weight:double>>"))
     return joined.select(
         "item_id",
         "item_index",
         F.transform(entries, lambda e: e["item"]).alias("speaks_for"),
         F.transform(entries, lambda e: e["weight"]).alias("weights"),
+        F.coalesce("mean", F.lit(0.0)).alias("mean"),
     )
 
 

@@ -12,6 +12,9 @@ from recbench_spark.schemas import HELD_OUT
 Labels = dict[str, Column | None]
 """Slice key -> label of a row of the log joined with its item; None: whether training knows the user."""
 
+HISTORY = ("train", "given")
+"""Parts that are a user's history: shown to models, never ranked. Only `train` trains them."""
+
 
 def user_blocks(splits: DataFrame, items: DataFrame, parts: Sequence[str], labels: Labels) -> DataFrame:
     """The labelled log, one row a user.
@@ -39,13 +42,14 @@ def user_blocks(splits: DataFrame, items: DataFrame, parts: Sequence[str], label
     )
     users = splits.join(catalogue, "item_id").groupBy("user_id")
     blocks = users.agg(F.array_sort(F.collect_list(row)).alias("rows"))
-    train = F.filter("rows", lambda r: r["part"] == "train")
+    known = F.filter("rows", lambda r: r["part"].isin(*HISTORY))
+    cold = ~F.exists("rows", lambda r: r["part"] == "train")
     return blocks.select(
         "user_id",
         F.xxhash64("user_id").alias("user_key"),
-        F.transform(train, lambda r: r["item"]).alias("train_items"),
-        F.transform(train, lambda r: r["rating"]).alias("train_ratings"),
-        _held_out(parts, labels, F.size(train) == 0).alias("held_out"),
+        F.transform(known, lambda r: r["item"]).alias("train_items"),
+        F.transform(known, lambda r: r["rating"]).alias("train_ratings"),
+        _held_out(parts, labels, cold).alias("held_out"),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,9 @@ from pyspark.sql import functions as F
 
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import VERSION
+from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.checks import Check
+from recbench_spark.evaluation.prediction_ranges import count_ranges, edges_and_area, in_order
 from recbench_spark.kernels import resampling, values
 from recbench_spark.shared_files import flat
 
@@ -24,6 +27,9 @@ Row = dict[str, str | float | int | None]
 PER_USER = ("mse", "mae", "auc")
 SCALE = 2.0**-10
 """Sums of a user are scaled (exactly) into the range of `resampling.exact_sums`: 4 million rows."""
+BY_QUANTILE = ("logloss", "rig", "pe", "mean_prediction", "mean_outcome")
+"""What is given for each bin of the prediction."""
+
 _TOTALS = "sums_s2 ARRAY<LONG>, boot_bs ARRAY<LONG>"
 
 
@@ -90,109 +96,217 @@ def _arrays(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], Floats, Float
 # ------------------------------------------------------------------------------- overall
 
 
+@dataclass(frozen=True)
+class Views:
+    """Where predictions are looked at: bins of equal mass, thresholds, false-positive rates."""
+
+    quantiles: int = 10
+    thresholds: tuple[float, ...] = (0.5,)
+    fpr: tuple[float, float] = (0.0, 0.1)
+
+    def __post_init__(self) -> None:
+        """ConfigError for numbers that mean nothing."""
+        low, high = self.fpr
+        if not 0 <= low < high <= 1:
+            raise ConfigError(f"false-positive rates {low:g} to {high:g}", "two ascending numbers in 0..1")
+        if self.quantiles < 1:
+            raise ConfigError(f"{self.quantiles} quantiles", "1 or more")
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Inner edges of the bins, of equal mass and at the thresholds; all float64, ascending."""
+
+    quantiles: Floats
+    thresholds: Floats
+
+    @property
+    def columns(self) -> tuple[int, int, int, int]:
+        """Sums of a user: of all rows, GAUC parts, of bins, of bins between thresholds."""
+        s = len(values.SUMS)
+        return s, 2, s * (len(self.quantiles) + 1), s * (len(self.thresholds) + 1)
+
+
 def value_metrics(
-    users: DataFrame, predictions: DataFrame, bootstrap: Bootstrap
+    users: DataFrame, predictions: DataFrame, bootstrap: Bootstrap, views: Views
 ) -> tuple[list[Row], list[Check]]:
     """Rows of `metrics`, and a check for each metric that is undefined, with the reason.
 
-    One pass over users (a row of sums a task comes back), one sort of the predictions by range for
-    the AUC (a task holds its range; a row of whole numbers a task comes back).
+    One sort of the predictions by range for AUC, partial AUC and bins of equal mass; one pass over
+    users, from which a row of sums a task comes back.
 
     Args:
         users: rows of `by_user`.
         predictions: prediction, outcome.
         bootstrap: replicates over users, level, seed.
+        views: bins, thresholds and false-positive rates looked at.
     """
-    sums, boot = _totals(users, bootstrap)
-    totals = sums[: len(values.SUMS)]
-    estimates = {name: float(value) for name, value in values.from_totals(totals).items()}
-    replicates = values.from_totals(boot[:, : len(values.SUMS)])
-    estimates["gauc"] = values.gauc(sums[-2:])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        replicates["gauc"] = boot[:, -2] / boot[:, -1]
-    n = int(totals[0])
-    rows = [_row(name, estimates[name], replicates[name], n, bootstrap.level) for name in estimates]
-    why = {**values.reasons(totals)}
-    rows.append(_auc_row(predictions, bool(totals[-1] == 0), n))
-    missing = [str(row["metric"]) for row in rows if row["value"] is None]
-    checks = [
+    binary = predictions.where("outcome NOT IN (0, 1)").isEmpty()
+    ordered = in_order(predictions)
+    ranges = count_ranges(ordered, binary)
+    edges, area = edges_and_area(ordered, ranges, views.quantiles, views.fpr)
+    ordered.unpersist()
+    totals = Totals.of(users, Cuts(edges, np.array(sorted(set(views.thresholds)))), bootstrap)
+    label = f"{views.fpr[0]:g}-{views.fpr[1]:g}"
+    rows = [
+        *totals.overall(),
+        _auc_row(values.combine([one.pairs for one in ranges]), totals.n),
+        _row("pauc", area, np.array([]), totals.n, 0.95, ("fpr", label)),
+        *totals.by_quantile(),
+        *totals.by_threshold(),
+    ]
+    return [row for row in rows if row["slice_key"] is None or row["value"] is not None], _undefined(
+        rows, totals
+    )
+
+
+def _undefined(rows: list[Row], totals: Totals) -> list[Check]:
+    why = values.reasons(totals.sums[: len(values.SUMS)])
+    missing = [str(row["metric"]) for row in rows if row["value"] is None and row["slice_key"] is None]
+    return [
         Check(f"{name} undefined", 1, None, "info", why.get(name, "needs outcomes of 0 and 1"))
         for name in missing
     ]
-    return rows, checks
 
 
-def _totals(users: DataFrame, bootstrap: Bootstrap) -> tuple[Floats, Floats]:
-    """Sums over users (s + 2,) and of each replicate (b, s + 2): SUMS, then the parts of GAUC."""
-    columns = len(values.SUMS) + 2
+@dataclass(frozen=True)
+class Totals:
+    """Sums over users (s,) and of each replicate (b, s), laid out as `Cuts.columns`."""
 
-    def add(batches: Batches) -> Batches:
-        sums, boot = np.zeros((columns, 2), np.int64), np.zeros((bootstrap.replicates, columns), np.int64)
-        for batch in batches:
-            found = _sums(batch)
-            keys = batch.column("user_key").to_numpy()
-            sums += resampling.exact_sums(found * SCALE)
-            boot += resampling.bootstrap_sums(keys, found, bootstrap.replicates, bootstrap.seed)[0]
-        lists = [pa.array([part.ravel()], pa.list_(pa.int64())) for part in (sums, boot)]
-        yield pa.RecordBatch.from_arrays(lists, ["sums_s2", "boot_bs"])
+    sums: Floats
+    boot: Floats
+    cuts: Cuts
+    level: float
 
-    rows = users.mapInArrow(add, _TOTALS).toArrow()
-    sums = sum(row.values.to_numpy() for row in rows.column("sums_s2")).reshape(columns, 2)
-    boot = sum(row.values.to_numpy() for row in rows.column("boot_bs")).reshape(-1, columns)
-    return resampling.from_sums(sums) / SCALE, boot.astype(np.float64)
+    @classmethod
+    def of(cls, users: DataFrame, cuts: Cuts, bootstrap: Bootstrap) -> Totals:
+        """Add users up; a task holds one row of whole numbers, and sends it back."""
+        columns = sum(cuts.columns)
+
+        def add(batches: Batches) -> Batches:
+            sums = np.zeros((columns, 2), np.int64)
+            boot = np.zeros((bootstrap.replicates, columns), np.int64)
+            for batch in batches:
+                found = _sums(batch, cuts)
+                keys = batch.column("user_key").to_numpy()
+                sums += resampling.exact_sums(found * SCALE)
+                boot += resampling.bootstrap_sums(keys, found, bootstrap.replicates, bootstrap.seed)[0]
+            lists = [pa.array([part.ravel()], pa.list_(pa.int64())) for part in (sums, boot)]
+            yield pa.RecordBatch.from_arrays(lists, ["sums_s2", "boot_bs"])
+
+        rows = users.mapInArrow(add, _TOTALS).toArrow()
+        sums = sum(row.values.to_numpy() for row in rows.column("sums_s2")).reshape(columns, 2)
+        boot = sum(row.values.to_numpy() for row in rows.column("boot_bs")).reshape(-1, columns)
+        return cls(resampling.from_sums(sums) / SCALE, boot.astype(np.float64), cuts, bootstrap.level)
+
+    @property
+    def n(self) -> int:
+        """Rows."""
+        return int(self.sums[0])
+
+    def _part(self, index: int) -> tuple[Floats, Floats]:
+        """One of the four parts, of all users (s,) and of each replicate (b, s)."""
+        ends = np.cumsum(self.cuts.columns)
+        part = slice(ends[index] - self.cuts.columns[index], ends[index])
+        return self.sums[part], self.boot[:, part]
+
+    def _bins(self, index: int) -> tuple[Floats, Floats]:
+        """Sums of bins, (bins, s) and (b, bins, s)."""
+        sums, boot = self._part(index)
+        s = len(values.SUMS)
+        return sums.reshape(-1, s), boot.reshape(len(boot), -1, s)
+
+    def overall(self) -> list[Row]:
+        """Metrics of all rows together."""
+        (sums, boot), (gauc, gauc_boot) = self._part(0), self._part(1)
+        (bins, bins_boot) = self._bins(2)
+        found = {name: float(value) for name, value in values.from_totals(sums).items()}
+        replicates = values.from_totals(boot)
+        found["gauc"] = values.gauc(gauc)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            replicates["gauc"] = gauc_boot[:, 0] / gauc_boot[:, 1]
+        found["calibration_error"] = float(values.calibration_error(bins))
+        replicates["calibration_error"] = values.calibration_error(bins_boot)
+        return [_row(name, found[name], replicates[name], self.n, self.level) for name in found]
+
+    def by_quantile(self) -> list[Row]:
+        """Log-loss, RIG, PE and both means in each bin of equal mass."""
+        sums, boot = self._bins(2)
+        found, replicates = values.from_totals(sums), values.from_totals(boot)
+        return [
+            _row(
+                name,
+                float(found[name][b]),
+                replicates[name][:, b],
+                int(sums[b, 0]),
+                self.level,
+                ("prediction_quantile", f"{b + 1}/{len(sums)}"),
+            )
+            for name in BY_QUANTILE
+            for b in range(len(sums))
+        ]
+
+    def by_threshold(self) -> list[Row]:
+        """The four rates of calling predictions from each threshold on positive."""
+        sums, boot = self._bins(3)
+        found, replicates = values.threshold_rates(sums), values.threshold_rates(boot)
+        return [
+            _row(
+                name,
+                float(found[name][t]),
+                replicates[name][:, t],
+                self.n,
+                self.level,
+                ("threshold", f"{threshold:g}"),
+            )
+            for name in values.RATES
+            for t, threshold in enumerate(self.cuts.thresholds)
+        ]
 
 
-def _sums(batch: pa.RecordBatch) -> Floats:
+def _sums(batch: pa.RecordBatch, cuts: Cuts) -> Floats:
     offsets, p, y = _arrays(batch)
     binary = bool(((y == 0) | (y == 1)).all())
     parts = values.gauc_parts(offsets, p, y) if binary else np.zeros((batch.num_rows, 2))
-    return np.concatenate([values.user_sums(offsets, p, y), np.nan_to_num(parts)], axis=1)
+    binned = (
+        values.user_binned_sums(offsets, edges, p, y).reshape(batch.num_rows, -1)
+        for edges in (cuts.quantiles, cuts.thresholds)
+    )
+    return np.concatenate([values.user_sums(offsets, p, y), np.nan_to_num(parts), *binned], axis=1)
 
 
-def _row(metric: str, value: float, replicates: Floats, n: int, level: float) -> Row:
+def _row(
+    metric: str,
+    value: float,
+    replicates: Floats,
+    n: int,
+    level: float,
+    place: tuple[str | None, str | None] = (None, None),
+) -> Row:
     known = replicates[np.isfinite(replicates)]
     error = float(known.std(ddof=1)) if len(known) > 1 else math.nan
     low, high = resampling.percentile_interval(known[:, None], level) if len(known) else ([math.nan],) * 2
-    return _number_row(metric, value, error, float(low[0]), float(high[0]), n)
+    return _number_row(metric, (value, error, float(low[0]), float(high[0])), n, place)
 
 
-def _number_row(metric: str, value: float, error: float, low: float, high: float, n: int) -> Row:
-    numbers = {"value": value, "stderr": error, "ci_low": low, "ci_high": high}
-    known = {name: None if math.isnan(number) else number for name, number in numbers.items()}
-    return {"metric": metric, "definition": VERSION, "k": None, "estimator": "holdout", **known, "n": n}
+def _number_row(
+    metric: str,
+    numbers: tuple[float, float, float, float],
+    n: int,
+    place: tuple[str | None, str | None] = (None, None),
+) -> Row:
+    names = ("value", "stderr", "ci_low", "ci_high")
+    known = {
+        name: None if math.isnan(number) else number for name, number in zip(names, numbers, strict=True)
+    }
+    facts: Row = {"metric": metric, "definition": VERSION, "k": None, "estimator": "holdout", "n": n}
+    return {**facts, **known, "slice_key": place[0], "slice_value": place[1]}
 
 
-def _auc_row(predictions: DataFrame, binary: bool, n: int) -> Row:
-    if not binary:
-        return _number_row("auc", math.nan, math.nan, math.nan, math.nan, n)
-    counts = global_auc(predictions)
+def _auc_row(counts: values.PairCounts, n: int) -> Row:
     value, error = values.auc(counts), values.auc_error(counts)
     # Normal interval of the DeLong error, cut at the bounds of an AUC.
     low, high = max(0.0, value - 1.959964 * error), min(1.0, value + 1.959964 * error)
-    return _number_row("auc", value, error, low, high, n)
-
-
-def global_auc(predictions: DataFrame) -> values.PairCounts:
-    """Exact pair counts of all rows: sorted by range, counted in each range, combined here."""
-    ranges = (
-        predictions.select("prediction", "outcome").orderBy("prediction").mapInArrow(_count_range, _COUNTS)
-    )
-    rows = sorted(ranges.collect(), key=lambda row: row.first)
-    return values.combine([values.PairCounts(*(int(number) for number in row[1:])) for row in rows])
-
-
-_COUNTS = (
-    "first DOUBLE, positives STRING, negatives STRING, wins STRING, squares_x STRING, squares_z STRING"
-)
-
-
-def _count_range(batches: Batches) -> Batches:
-    rows = [batch for batch in batches if batch.num_rows]
-    if not rows:
-        return
-    table = pa.Table.from_batches(rows)
-    p, y = (table.column(name).to_numpy() for name in ("prediction", "outcome"))
-    found = values.pair_counts(p, y)
-    numbers = [str(getattr(found, name)) for name in found.__dataclass_fields__]
-    columns = [pa.array([p.min()]), *(pa.array([number]) for number in numbers)]
-    yield pa.RecordBatch.from_arrays(columns, [name.split()[0] for name in _COUNTS.split(", ")])
+    if math.isnan(error):
+        low = high = math.nan
+    return _number_row("auc", (value, error, low, high), n)

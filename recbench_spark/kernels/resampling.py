@@ -162,6 +162,7 @@ def _poisson_thresholds() -> npt.NDArray[np.uint64]:
 
 MASK = 2**64 - 1
 THRESHOLDS = _poisson_thresholds()
+NO_VARIANCE = Fraction(1, 1 << 50)
 LARGEST_WEIGHT = len(THRESHOLDS)
 
 
@@ -224,6 +225,7 @@ def _mean_and_error(n: int, total: Fraction, squares: Fraction) -> tuple[float, 
         return float("nan"), float("nan")
     if n == 1:
         return float(total), float("nan")
-    # Rounding each square to 2^-52 can leave a variance of -2^-53 where all values agree.
-    variance = max((squares - total * total / n) / (n - 1), Fraction(0))
+    # Squares are rounded to 2^-52: a smaller variance than this means that all values agree.
+    variance = (squares - total * total / n) / (n - 1)
+    variance = variance if variance > NO_VARIANCE else Fraction(0)
     return float(total / n), float(variance / n) ** 0.5

@@ -304,7 +304,7 @@ def histogram(rank_p: Ints, m: int) -> Ints:
 
 
 def rank_distribution(
-    count_bj: Ints, draw: Draw, ks: Ks = (), steps: int = ITERATIONS
+    count_bj: Ints | Floats, draw: Draw, ks: Ks = (), steps: int = ITERATIONS
 ) -> tuple[Ranks, Floats]:
     """The shares of true ranks under which these sampled ranks are most likely, by EM.
 

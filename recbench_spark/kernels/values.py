@@ -137,6 +137,18 @@ def pe(t: dict[str, Floats]) -> Floats:
     return t["p"] / t["y"] - 1
 
 
+@value_metric("mean_prediction")
+def mean_prediction(t: dict[str, Floats]) -> Floats:
+    """mean(p), to be read beside mean(y). Says nothing of any single prediction."""
+    return t["p"] / t["n"]
+
+
+@value_metric("mean_outcome")
+def mean_outcome(t: dict[str, Floats]) -> Floats:
+    """g = mean(y), the base rate: a fact of the data, not of the model."""
+    return t["y"] / t["n"]
+
+
 @value_metric("logloss", binary=True)
 def logloss(t: dict[str, Floats]) -> Floats:
     """Mean of -y ln p - (1 - y) ln(1 - p). Its scale is set by g: not comparable across data."""
@@ -156,9 +168,6 @@ def rig(t: dict[str, Floats]) -> Floats:
 RATES = ("tpr", "fnr", "tnr", "fpr")
 """Rates of `threshold_rates`: of the positives and of the negatives, right and wrong ones."""
 
-QUANTILE_VIEW = ("n", "prediction", "outcome", "logloss", "rig", "pe")
-"""What `quantile_view` says of each bin."""
-
 
 def equal_mass_edges(p: Floats, bins: int) -> Floats:
     """Inner edges of at most `bins` bins of nearly as many rows each: ascending, at most (bins - 1,).
@@ -175,14 +184,26 @@ def binned_sums(edges: Floats, p: Floats, y: Floats) -> Floats:
     """The sums of the rows in each bin of the prediction: float64 (edges + 1, s), columns SUMS.
 
     Bin b holds the rows with exactly b edges <= p. Bins of chunks of rows add up, as totals of users
-    do. Raises DataError for predictions or outcomes that are NaN or infinite.
+    do. `from_totals` of bins shows where predictions are wrong: a PE of 0 can hide a low range
+    estimated too high and a high range too low. The RIG of a bin is against the bin's own base rate:
+    blind to what the order between bins is worth, near 0 even for perfect predictions, and not
+    averaging to the RIG of all rows. Source: Yi et al. 2013, "Predictive model performance: offline
+    and online evaluations". Raises DataError for predictions or outcomes that are NaN or infinite.
     """
+    sums: Floats = user_binned_sums(np.array([0, len(p)]), edges, p, y)[0]
+    return sums
+
+
+def user_binned_sums(offsets: Ints, edges: Floats, p: Floats, y: Floats) -> Floats:
+    """`binned_sums` of each user, float64 (u, edges + 1, s); offsets, p and y as in `user_sums`."""
     _check_finite(p, "predictions")
-    bin_n = np.searchsorted(edges, p, side="right")
-    order = np.argsort(bin_n, kind="stable")
-    count = np.bincount(bin_n, minlength=len(edges) + 1)
-    offsets = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
-    return user_sums(offsets, p[order], y[order])
+    users, bins = len(offsets) - 1, len(edges) + 1
+    cell_n = np.repeat(np.arange(users), np.diff(offsets)) * bins + np.searchsorted(edges, p, side="right")
+    order = np.argsort(cell_n, kind="stable")
+    count = np.bincount(cell_n, minlength=users * bins)
+    bounds = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
+    sums: Floats = user_sums(bounds, p[order], y[order]).reshape(users, bins, len(SUMS))
+    return sums
 
 
 def calibration_error(sums_bs: Floats) -> Floats:
@@ -217,20 +238,6 @@ def threshold_rates(sums_bs: Floats) -> dict[str, Floats]:
         rates.append(_divide(from_bin[..., 1:], np.where(fit, total, 0.0)))
     tpr, fpr = rates
     return dict(zip(RATES, (tpr, 1 - tpr, 1 - fpr, fpr), strict=True))
-
-
-def quantile_view(sums_bs: Floats) -> dict[str, Floats]:
-    """Log-loss, RIG and PE of each bin of the prediction, with n and both means: (..., b) each.
-
-    Shows where predictions are wrong: a PE of 0 can hide a low range estimated too high and a high
-    range too low. The RIG of a bin is against the bin's own base rate, so it is blind to what the
-    order between bins is worth, is near 0 even for perfect predictions, and does not average to the
-    RIG of all rows. NaN where a value is undefined (no rows, no positive, outcomes that do not vary).
-    Source: Yi et al. 2013, "Predictive model performance: offline and online evaluations".
-    """
-    t, found = _by_name(sums_bs), from_totals(sums_bs)
-    means = (t["n"], _divide(t["p"], t["n"]), _divide(t["y"], t["n"]))
-    return dict(zip(QUANTILE_VIEW, (*means, found["logloss"], found["rig"], found["pe"]), strict=True))
 
 
 def _by_name(sums: Floats) -> dict[str, Floats]:
@@ -330,29 +337,50 @@ def auc_error(counts: PairCounts) -> float:
 def partial_auc(p: Floats, y: Floats, low: float, high: float) -> float:
     """Area under the ROC curve over false-positive rates low..high, divided by high - low.
 
-    Trapezoids between thresholds; NaN without positives or negatives. Blind to all that happens
-    outside of its range.
+    Straight lines between thresholds; NaN without positives or negatives. Blind to all that happens
+    outside of its range. Source: McClish 1989, "Analyzing a portion of the ROC curve", without her
+    rescaling: random predictions give (low + high) / 2.
     """
     _check_finite(p, "predictions")
     _check_binary(y)
+    positives = int(y.sum())
+    negatives = len(y) - positives
+    twice, cut = roc_area(p, y, (0, 0), (low * negatives, high * negatives))
+    return area_share(twice, [cut], positives * negatives, (low, high))
+
+
+def roc_area(
+    p: Floats, y: Floats, above: tuple[int, int], within: tuple[float, float]
+) -> tuple[int, float]:
+    """Area under the ROC curve in (positive, negative) pairs, of one range of predictions.
+
+    Rows of equal p form a line of the curve, from (N, P) to (N + m, P + h), N negatives and P
+    positives being predicted above: its area is m P + m h / 2, in part a P + a^2 h / (2 m).
+
+    Args:
+        p, y: (n,) rows of the range, in any order; rows of equal p are in one range.
+        above: positives and negatives predicted above the range.
+        within: bounds of the area, in negatives from the top.
+
+    Returns:
+        twice the area of the lines that lie within the bounds, a whole number; and the area of the
+        lines that a bound cuts.
+    """
     _, run = np.unique(-p, return_inverse=True)
-    hits = np.bincount(run, weights=y)
-    misses = np.bincount(run) - hits
-    if not hits.sum() or not misses.sum():
-        return math.nan
-    tpr = np.concatenate([[0.0], np.cumsum(hits) / hits.sum()])
-    fpr = np.concatenate([[0.0], np.cumsum(misses) / misses.sum()])
-    area = np.concatenate([[0.0], np.cumsum(np.diff(fpr) * (tpr[1:] + tpr[:-1]) / 2)])
-    return (_area_to(high, fpr, tpr, area) - _area_to(low, fpr, tpr, area)) / (high - low)
+    h = np.bincount(run, weights=y).astype(np.int64)
+    m = np.bincount(run).astype(np.int64) - h
+    p_above, start = above[0] + np.cumsum(h) - h, above[1] + np.cumsum(m) - m
+    low, high = within
+    whole = (start >= low) & (start + m <= high)
+    cut = ~whole & (start + m > low) & (start < high)
+    a, b = (np.clip(bound - start[cut], 0, m[cut]) for bound in within)
+    area = p_above[cut] * (b - a) + h[cut] * (b - a) * (b + a) / (2 * m[cut])
+    return _weighted_sum(m[whole], (2 * p_above + h)[whole]), math.fsum(area)
 
 
-def _area_to(x: float, fpr: Floats, tpr: Floats, area: Floats) -> float:
-    """Area under the curve left of a false-positive rate x."""
-    i = min(int(np.searchsorted(fpr, x, side="right")) - 1, len(fpr) - 1)
-    if i == len(fpr) - 1:
-        return float(area[i])
-    slope = (tpr[i + 1] - tpr[i]) / (fpr[i + 1] - fpr[i])
-    return float(area[i] + (x - fpr[i]) * (tpr[i] + slope * (x - fpr[i]) / 2))
+def area_share(twice: int, cut: Sequence[float], pairs: int, rates: tuple[float, float]) -> float:
+    """Partial AUC from the areas of all ranges (`roc_area`); NaN without pairs."""
+    return (twice / 2 + math.fsum(cut)) / (pairs * (rates[1] - rates[0])) if pairs else math.nan
 
 
 def user_aucs(offsets: Ints, p: Floats, y: Floats) -> tuple[Floats, Ints]:

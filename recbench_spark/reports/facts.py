@@ -14,6 +14,7 @@ LOWER_IS_BETTER = (
     "percentile_rank",
     "gini",
     "mean_popularity",
+    "calibration_error",
 )
 """Best when small. `pe`, the relative bias of the mean, is best at 0, every other metric when large."""
 

@@ -34,7 +34,8 @@ from recbench_spark.reports.words import defaults_in_words, definition_in_words,
 METRIC_ORDER = (
     *("ndcg", "recall", "precision", "map", "mrr", "hit", "auc", "coverage", "f1"),
     *("r_precision", "rbp", "percentile_rank"),
-    *("rmse", "mae", "mse", "nmse", "logloss", "rig", "pe", "gauc"),
+    *("novelty", "diversity", "mean_popularity", "gini"),
+    *("rmse", "mae", "mse", "nmse", "logloss", "rig", "pe", "gauc", "pauc", "calibration_error"),
 )
 PART_ORDER = ("test", "open_loop", "valid")
 SLICE_ORDER = ("head", "torso", "tail", "cold")

@@ -19,6 +19,12 @@ SELECT
   ci_low,
   ci_high,
   n,
+  CASE
+    WHEN metric IN ('rig', 'logloss', 'nmse', 'pe')
+      AND MIN(base_rate) OVER (PARTITION BY dataset, split, part, metric, k, definition, estimator)
+        < MAX(base_rate) OVER (PARTITION BY dataset, split, part, metric, k, definition, estimator)
+      THEN 'measured over different base rates: not comparable'
+  END AS warning,
   source,
   ran_by,
   source_year,
@@ -64,14 +70,21 @@ FROM (
       metrics.ci_low,
       metrics.ci_high,
       metrics.n,
+      base_rates.base_rate,
       CASE
-        WHEN metrics.metric IN ('rmse', 'mse', 'mae', 'logloss', 'nmse', 'percentile_rank', 'gini', 'mean_popularity')
+        WHEN metrics.metric IN ('rmse', 'mse', 'mae', 'logloss', 'nmse', 'percentile_rank', 'gini', 'mean_popularity', 'calibration_error')
           THEN metrics.value
         WHEN metrics.metric = 'pe' THEN ABS(metrics.value)
+        WHEN metrics.metric IN ('mean_prediction', 'mean_outcome') THEN NULL
         ELSE -metrics.value
       END AS badness
     FROM current_runs
     INNER JOIN metrics ON metrics.run_id = current_runs.run_id
+    LEFT JOIN (
+      SELECT run_id, part, value AS base_rate
+      FROM metrics
+      WHERE metric = 'mean_outcome' AND slice_key IS NULL
+    ) AS base_rates ON base_rates.run_id = metrics.run_id AND base_rates.part = metrics.part
     WHERE metrics.slice_key IS NULL
   ) AS scored
 ) AS best

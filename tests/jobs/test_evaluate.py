@@ -279,6 +279,13 @@ def test_o6_predictions(call, tmp_path):
     assert found["rmse", None] == pytest.approx(0.829156, abs=1e-6)
     (shown,) = (line.split() for line in answer.out.splitlines() if line.split()[:1] == ["mae"])
     assert float(shown[1]) == pytest.approx(0.825, abs=1e-5)
+    assert "another base rate" not in answer.out
+    # The same model on other outcomes: another base rate, and a RIG that must not be compared.
+    rows = zip("abab", "wxyz", (0.1, 0.9, 0.2, 0.3), (1, 0, 0, 0), strict=True)
+    other = csv(tmp_path / "q.csv", "user_id,item_id,prediction,outcome", rows)
+    answer = call(*[other if word == given else word for word in argv], "--dataset", "clicks")
+    assert "runs of another base rate: 1" in answer.out
+    assert table(tmp_path / "w", "runs").split_id.nunique() == 2
     assert per_user(table(tmp_path / "w", "user_metrics"), "mae")["a"] == pytest.approx([1.7 / 2])
 
 
@@ -299,7 +306,27 @@ def test_predictions_against_sklearn(spark):
     )
     aucs = per_user(result.user_metrics.toPandas(), "auc")
     assert aucs["7"][0] == pytest.approx(sk.roc_auc_score(y[user == "7"], p[user == "7"]))
+    _check_views(result.metrics.toPandas(), p, y)
     result.release()
+
+
+def _check_views(rows: pd.DataFrame, p, y) -> None:
+    """Calibration, quantiles, thresholds and partial AUC, from the rows themselves."""
+    overall_rows = rows[rows.slice_key.isna()].set_index("metric").value
+    found = rows[rows.slice_key.notna()].set_index(["metric", "slice_key", "slice_value"]).value
+    edges = np.sort(p)[len(p) * np.arange(1, 10) // 10]
+    bins = [np.flatnonzero(np.searchsorted(edges, p, side="right") == b) for b in range(10)]
+    gaps = [abs(p[rows].sum() - y[rows].sum()) for rows in bins]
+    assert overall_rows["calibration_error"] == pytest.approx(sum(gaps) / len(p))
+    assert overall_rows["mean_outcome"] == pytest.approx(y.mean())
+    third = found["pe", "prediction_quantile", "3/10"], found["logloss", "prediction_quantile", "3/10"]
+    expected = p[bins[2]].mean() / y[bins[2]].mean() - 1, sk.log_loss(y[bins[2]], p[bins[2]])
+    assert third == pytest.approx(expected)
+    assert found["tpr", "threshold", "0.5"] == pytest.approx((p[y == 1] >= 0.5).mean())
+    assert found["fpr", "threshold", "0.5"] == pytest.approx((p[y == 0] >= 0.5).mean())
+    # scikit-learn maps the area so that chance gives 1/2 (McClish 1989).
+    area = 0.05 + (2 * sk.roc_auc_score(y, p, max_fpr=0.1) - 1) * 0.95
+    assert found["pauc", "fpr", "0-0.1"] == pytest.approx(area)
 
 
 def _by_sklearn(user, p, y) -> dict[str, float]:
@@ -671,6 +698,8 @@ FLAGS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "bootstrap": (["--bootstrap", "-1"], ("--bootstrap -1",)),
     "two kinds": (["--scores", "s.csv"], ("--scores", "--lists")),
     "flag": (["--modle", "m"], ("--modle",)),
+    "fpr": (["--fpr", "0.3"], ("--fpr", "two")),
+    "no range": (["--fpr", "0.3,0.1"], ("0.3 to 0.1", "ascending")),
     "candidates": (["--candidates", "truth.csv"], ("candidates",)),
     "given": (["--set", "definition.candidates=given"], ("candidates",)),
 }
@@ -687,6 +716,12 @@ def test_wrong_flags(files, capsys, flags):
     assert not Path("w").exists()
 
 
+def test_flags_that_would_do_nothing(files, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.run(job.main, job.parser(), _argv("predictions", files, "--metrics", "auc"))
+    _refused(Answer(ended.value.code, *capsys.readouterr()), 2, "--metrics", "--predictions")
+
+
 def test_missing_truth_flag(files, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.run(job.main, job.parser(), ["--warehouse", "w", "--model", "m", "--lists", "lists.csv"])
@@ -701,7 +736,7 @@ SPOILT: dict[str, tuple[str, str, str, list[tuple[Any, ...]], int, tuple[str, ..
     "infinite": ("lists", "lists.csv", "user_id,item_id,score", [("u", 1, "Infinity")], 1, ("score",)),
     "rank 0": ("lists", "lists.csv", "user_id,item_id,rank", [("u", 1, 0)], 1, ("lists", "rank below 1")),
     "half rank": ("lists", "lists.csv", "user_id,item_id,rank", [("u", 1, 1.5)], 1, ("lists.csv", "rank")),
-    "ragged": ("lists", "lists.csv", "user_id,item_id,score", [("u", 1)], 1, ("lists.csv", "length")),
+    "ragged": ("lists", "lists.csv", "user_id,item_id,score", [("u", 1)], 1, ("lists.csv", "3 fields")),
     "no user": ("lists", "truth.csv", "user_id,item_id", [(None, 1)], 1, ("truth", "user_id")),
     "empty truth": ("lists", "truth.csv", "user_id,item_id", [], 1, ("truth", "no rows")),
     "NaN vector": ("embeddings", "items.csv", "item_id,vector", [(1, '"[NaN, 1]"')], 1, ("item", "vector")),

@@ -94,6 +94,42 @@ def test_partitioned_counts_equal_those_of_the_whole(pairs: list[Any], cuts: lis
     np.testing.assert_equal(values.auc(whole), loop_auc(pairs))
 
 
+@settings(max_examples=200, deadline=None)
+@given(PAIRS, st.lists(st.sampled_from([0.1, 0.3, 0.5]), max_size=3), st.floats(0, 0.9), st.floats(0.05, 1))
+def test_partitioned_areas_equal_that_of_the_whole(
+    pairs: list[Any], cuts: list[float], low: float, width: float
+) -> None:
+    """Also against the curve drawn point by point."""
+    high = min(1.0, low + width)
+    p, y = arrays(pairs)
+    whole = values.partial_auc(p, y, low, high)
+    positives, negatives = int(y.sum()), int((1 - y).sum())
+    edges = [-math.inf, *sorted(set(cuts)), math.inf]
+    parts = []
+    for bottom, top in itertools.pairwise(edges):
+        inside, above = (p > bottom) & (p <= top), p > top
+        place = (int(y[above].sum()), int((1 - y)[above].sum()))
+        parts.append(values.roc_area(p[inside], y[inside], place, (low * negatives, high * negatives)))
+    areas, cut = zip(*parts, strict=True)
+    found = values.area_share(sum(areas), cut, positives * negatives, (low, high))
+    np.testing.assert_allclose(found, whole, rtol=1e-12)
+    np.testing.assert_allclose(whole, drawn_area(pairs, low, high), rtol=1e-9, atol=1e-12)
+
+
+def drawn_area(pairs: list[Any], low: float, high: float) -> float:
+    """The ROC curve as points, read off at 20,000 places and at its corners."""
+    total, wrong = sum(y for _, y in pairs), sum(1 - y for _, y in pairs)
+    if not total or not wrong:
+        return math.nan
+    thresholds = [math.inf, *sorted({p for p, _ in pairs}, reverse=True)]
+    fpr = [sum(1 - y for p, y in pairs if p >= t) / wrong for t in thresholds]
+    tpr = [sum(y for p, y in pairs if p >= t) / total for t in thresholds]
+    # A jump is no part of the area: just after it the curve is at its top.
+    x, y = np.array(fpr) + 1e-13 * np.arange(len(fpr)), np.array(tpr)
+    at = np.unique(np.concatenate([[low, high], x[(x > low) & (x < high)]]))
+    return float(np.trapezoid(np.interp(at, x, y), at) / (high - low))
+
+
 def test_auc_error_equals_the_variance_of_placements() -> None:
     rng = np.random.default_rng(1)
     p, y = rng.integers(0, 20, 80).astype(float), (rng.random(80) < 0.4).astype(float)
@@ -176,12 +212,11 @@ def test_bins_by_hand() -> None:
     np.testing.assert_allclose(rates["tnr"], [1 / 2, 1])
 
 
-def test_quantile_view_by_hand() -> None:
+def test_values_of_bins_by_hand() -> None:
     p, y = np.array([0.1, 0.2, 0.5, 0.8]), np.array([0.0, 1, 1, 1])
-    view = values.quantile_view(values.binned_sums(np.array([0.4]), p, y))
-    np.testing.assert_allclose(view["n"], [2, 2])
-    np.testing.assert_allclose(view["prediction"], [0.15, 0.65])
-    np.testing.assert_allclose(view["outcome"], [1 / 2, 1])
+    view = values.from_totals(values.binned_sums(np.array([0.4]), p, y))
+    np.testing.assert_allclose(view["mean_prediction"], [0.15, 0.65])
+    np.testing.assert_allclose(view["mean_outcome"], [1 / 2, 1])
     np.testing.assert_allclose(view["pe"], [0.3 / 1 - 1, 1.3 / 2 - 1])
     low, high = (-math.log(0.9) - math.log(0.2)) / 2, (-math.log(0.5) - math.log(0.8)) / 2
     np.testing.assert_allclose(view["logloss"], [low, high])

@@ -1,0 +1,62 @@
+-- Which differences hold? The last comparison of each two runs that count, in both directions.
+-- needs: current_runs
+SELECT
+  newest.comparison_id,
+  newest.suite,
+  newest.logical_date,
+  newest.other_date,
+  newest.kind,
+  CASE WHEN directions.direction = 1 THEN newest.model ELSE newest.other END AS model,
+  CASE WHEN directions.direction = 1 THEN newest.other ELSE newest.model END AS other,
+  newest.part,
+  newest.metric,
+  newest.definition,
+  newest.k,
+  newest.estimator,
+  newest.users,
+  CASE WHEN directions.direction = 1 THEN newest.value ELSE newest.other_value END AS value,
+  CASE WHEN directions.direction = 1 THEN newest.other_value ELSE newest.value END AS other_value,
+  directions.direction * newest.difference AS difference,
+  newest.stderr,
+  CASE WHEN directions.direction = 1 THEN newest.ci_low ELSE -newest.ci_high END AS ci_low,
+  CASE WHEN directions.direction = 1 THEN newest.ci_high ELSE -newest.ci_low END AS ci_high,
+  newest.p_t,
+  newest.p_randomisation,
+  newest.p_bootstrap,
+  newest.p_wilcoxon,
+  newest.with_baseline,
+  newest.family,
+  newest.p_holm,
+  newest.p_bh,
+  directions.direction * newest.effect AS effect,
+  newest.detectable,
+  newest.minimum_difference,
+  CASE
+    WHEN directions.direction = 1 OR newest.verdict NOT IN ('better', 'worse') THEN newest.verdict
+    WHEN newest.verdict = 'better' THEN 'worse'
+    ELSE 'better'
+  END AS verdict,
+  newest.looks,
+  newest.sequence_users,
+  CASE WHEN directions.direction = 1 THEN newest.sequence_low ELSE -newest.sequence_high END AS sequence_low,
+  CASE WHEN directions.direction = 1 THEN newest.sequence_high ELSE -newest.sequence_low END AS sequence_high,
+  newest.allowed_drop,
+  newest.regressed,
+  newest.run_id,
+  newest.other_run_id
+FROM (
+  SELECT
+    comparisons.*,
+    ROW_NUMBER() OVER (
+      PARTITION BY
+        comparisons.kind, comparisons.run_id, comparisons.other_run_id, comparisons.part,
+        comparisons.metric, comparisons.definition, comparisons.k, comparisons.estimator
+      ORDER BY comparisons.compared_at DESC, comparisons.comparison_id ASC
+    ) AS place
+  FROM comparisons
+  INNER JOIN current_runs AS ours ON ours.run_id = comparisons.run_id
+  INNER JOIN current_runs AS theirs ON theirs.run_id = comparisons.other_run_id
+) AS newest
+INNER JOIN (SELECT 1 AS direction UNION ALL SELECT -1 AS direction) AS directions
+  ON directions.direction = 1 OR newest.kind = 'pair'
+WHERE newest.place = 1

@@ -1,0 +1,120 @@
+"""Drawn candidates and the corrected estimates, on nights of a small world with one truth item a user."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from recbench_spark.evaluation.batches import to_rankings
+from recbench_spark.kernels import sampled
+from recbench_spark.schemas import CANDIDATES, ITEMS, METRICS, USER_BLOCKS
+from tests.nights import Ran, models, run, small
+
+pytestmark = pytest.mark.spark
+
+TABLES = ("rank_estimate", "monotone_least_squares", "bias_variance")
+ALL = ("rank_estimate", "least_squares", "monotone_least_squares", "bias_variance", "maximum_likelihood")
+NAMES = ("hit", "mrr", "ndcg")
+FEW = 12
+# Few users have seen most of the items.
+WIDE = {
+    "name": "wide_world",
+    "reader": "world",
+    "world": {"users": 80, "items": 150, "interactions": 1500, "open_loop": 0, "seed": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def nights(small_night: Ran) -> dict[str, Ran]:
+    """The most popular items under all candidates, under all of the pool drawn, and under a few."""
+    wanted: dict[str, dict[str, Any]] = {
+        "exact": {},
+        "whole": {"definition": {"candidates": "uniform"}, "draw": {"n": 150, "estimators": ALL}},
+        "few": {"definition": {"candidates": "uniform"}, "draw": {"n": FEW}},
+    }
+    common = {"metrics": NAMES, "k": (5, 10), "bootstrap": {"replicates": 20}, "slices": []}
+    return {
+        name: run(
+            small_night.store,
+            small(
+                name=f"sampled_{name}",
+                dataset=WIDE,
+                split={"protocol": "RO_LS", "seed": 5},
+                models=models("popular"),
+                evaluation={**common, **changes},
+            ),
+        )
+        for name, changes in wanted.items()
+    }
+
+
+def values(ran: Ran) -> pd.DataFrame:
+    rows = ran.store.of_run("metrics", ran.outcome.run_ids["popular"]).toPandas()
+    rows["column"] = [f"{row.metric}@{row.k:g}" for row in rows.itertuples()]
+    return rows.set_index(["estimator", "column"])
+
+
+def test_a_draw_of_everything_is_exact(nights: dict[str, Ran]) -> None:
+    """Every sampled rank is then the rank, and all corrections agree with the exact values."""
+    exact = values(nights["exact"]).value["holdout"]
+    found = values(nights["whole"]).value
+    assert set(found.index.get_level_values(0)) == {"holdout", *ALL[:-1]}, "users differ in their draws"
+    for estimator in ("holdout", *ALL[:-1]):
+        assert found[estimator].to_dict() == pytest.approx(exact.to_dict(), abs=1e-9), estimator
+
+
+def test_few_draws_are_corrected_by_the_tables(nights: dict[str, Ran]) -> None:
+    rows = values(nights["few"])
+    rankings = nights["few"].store.of_run("rankings", nights["few"].outcome.run_ids["popular"])
+    (batch,) = rankings.toArrow().combine_chunks().to_batches()
+    definition = nights["few"].night.definition
+    rank_p = sampled.sampled_ranks(to_rankings(batch), definition)
+    pools, draws = batch.column("pool").to_pylist(), batch.column("drawn").to_pylist()
+    assert set(draws) == {FEW} and 0 < min(pools) < max(pools) < 150
+    for name in TABLES:
+        estimates = [
+            sampled.ESTIMATORS[name]("ndcg", (5,), sampled.Draw(pool + 1, FEW))[rank - 1, 0]
+            if rank
+            else 0.0
+            for rank, pool in zip(rank_p.tolist(), pools, strict=True)
+        ]
+        assert rows.value[name, "ndcg@5"] == pytest.approx(np.mean(estimates)), name
+        assert rows.stderr[name, "ndcg@5"] == pytest.approx(
+            np.std(estimates, ddof=1) / len(estimates) ** 0.5
+        )
+    draw = sampled.Draw(round(1 + np.mean(pools)), FEW)
+    counts = sampled.histogram(rank_p, FEW)[None, :]
+    likely = sampled.maximum_likelihood(counts, "ndcg", (5,), draw)[0, 0] * (rank_p > 0).mean()
+    assert rows.value["maximum_likelihood", "ndcg@5"] == pytest.approx(likely)
+    assert set(rows.definition["rank_estimate"]) == {"v1;candidates=uniform;items=one_by_one"}
+
+
+def test_raw_values_are_another_number(nights: dict[str, Ran]) -> None:
+    exact, few = values(nights["exact"]).value["holdout"], values(nights["few"]).value["holdout"]
+    assert few["hit@10"] > exact["hit@10"] + 0.1
+
+
+def test_drawn_items_are_new_to_the_user_and_stored_once(nights: dict[str, Ran]) -> None:
+    ran = nights["few"]
+    drawn = ran.night.table(CANDIDATES).where(f"draw = 'uniform {FEW} a user seed 42'").toPandas()
+    blocks = {row.user_id: row for row in ran.night.table(USER_BLOCKS).collect()}
+    items = ran.night.table(ITEMS).count()
+    assert len(drawn) == drawn.user_id.nunique() > 50
+    for row in drawn.itertuples():
+        block = blocks[row.user_id]
+        known = {*block.train_items, *block.held_out["test"]["items"]}
+        assert len(set(row.items)) == FEW and not known & set(row.items) and max(row.items) < items
+    again = run(ran.store, ran.benchmark, force=True)
+    assert ran.night.table(CANDIDATES).where(f"draw = 'uniform {FEW} a user seed 42'").count() == len(drawn)
+    key = ["metric", "k", "estimator", "definition"]
+    first, second = (
+        ran.store.read(METRICS).where(f"run_id = '{night.outcome.run_ids['popular']}'").toPandas()
+        for night in (ran, again)
+    )
+    first, second = (
+        rows.sort_values(key, ignore_index=True).drop(columns="run_id") for rows in (first, second)
+    )
+    pd.testing.assert_frame_equal(first, second, check_exact=True)
