@@ -1,0 +1,81 @@
+"""Why a mean moved between two nights: other users, or other results for the same ones.
+
+With shares s and means m of groups g on two nights (1, 2) and c the mean of both totals,
+
+    M2 - M1 = sum_g (s2 - s1) ((m1 + m2) / 2 - c)  +  sum_g (m2 - m1) (s1 + s2) / 2,
+
+the change of mix and the change within, exactly (Kitagawa 1955, "Components of a difference between
+two rates"; c changes no sum, since shares add up to 1, and makes a group's part mean something).
+State: users and exact sums of each group; all is worked out in fractions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from recbench_spark.errors import DataError
+
+Group = tuple[int, int]
+"""Users, and the sum of their values in units of 2^-52 (high * 2^32 + low of `exact_sums`)."""
+
+UNIT = Fraction(1, 1 << 52)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one group adds to the change of the mean; means are None where it has no users."""
+
+    group: str
+    share_before: Fraction
+    share_after: Fraction
+    mean_before: Fraction | None
+    mean_after: Fraction | None
+    mix: Fraction
+    within: Fraction
+
+
+def whole_number(high: int, low: int) -> int:
+    """A pair of `resampling.exact_sums` as one number of units of 2^-52."""
+    return (int(high) << 32) + int(low)
+
+
+def split(before: Mapping[str, Group], after: Mapping[str, Group]) -> list[Change]:
+    """The change of every group, by name; mix and within of all add up to the change of the mean.
+
+    A group that is there on one night only changes the mix alone. Raises DataError for a night
+    without users.
+    """
+    first, second = _total(before, "before"), _total(after, "after")
+    centre = (_mean(first) + _mean(second)) / 2
+    names = sorted({*before, *after})
+    return [
+        _change(g, before.get(g, (0, 0)), after.get(g, (0, 0)), (first[0], second[0]), centre)
+        for g in names
+    ]
+
+
+def _change(group: str, one: Group, two: Group, users: tuple[int, int], centre: Fraction) -> Change:
+    share_1, share_2 = Fraction(one[0], users[0]), Fraction(two[0], users[1])
+    mean_1, mean_2 = (_mean(night) if night[0] else None for night in (one, two))
+    known_1, known_2 = (
+        mean_1 if mean_1 is not None else mean_2,
+        mean_2 if mean_2 is not None else mean_1,
+    )
+    if known_1 is None or known_2 is None:
+        return Change(group, share_1, share_2, mean_1, mean_2, Fraction(0), Fraction(0))
+    mix = (share_2 - share_1) * ((known_1 + known_2) / 2 - centre)
+    within = (known_2 - known_1) * (share_1 + share_2) / 2
+    return Change(group, share_1, share_2, mean_1, mean_2, mix, within)
+
+
+def _mean(group: Group) -> Fraction:
+    return group[1] * UNIT / group[0]
+
+
+def _total(night: Mapping[str, Group], when: str) -> Group:
+    users, total = sum(g[0] for g in night.values()), sum(g[1] for g in night.values())
+    if not users:
+        raise DataError(f"no users on the night {when}", "compare two nights that have results")
+    return users, total

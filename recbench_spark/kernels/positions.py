@@ -1,0 +1,57 @@
+"""Places of rows in the order of their group, without a sort by several keys where one will do."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Whole = npt.NDArray[np.int64]
+
+
+def positions_from_end(groups_r: Whole, keys_r: Whole, ties_r: Whole) -> tuple[Whole, Whole]:
+    """The place of each row from the end of its group, from 1, and the number of rows of the group.
+
+    Args:
+        groups_r: (r,) group of each row, from 0.
+        keys_r: (r,) what rows are put in order by.
+        ties_r: (r,) what decides between equal keys.
+
+    Returns:
+        position_r, n_r.
+
+    >>> positions_from_end(np.array([0, 0, 1]), np.array([5, 9, 5]), np.array([0, 0, 0]))[0].tolist()
+    [2, 1, 1]
+    """
+    order_r = ascending(groups_r, keys_r, ties_r)
+    n_g = np.bincount(groups_r)
+    position_r = np.empty(len(groups_r), np.int64)
+    position_r[order_r] = np.repeat(np.cumsum(n_g), n_g) - np.arange(len(groups_r))
+    return position_r, n_g[groups_r]
+
+
+def ascending(groups_r: Whole, keys_r: Whole, ties_r: Whole) -> Whole:
+    """The rows in order of (group, key, tie).
+
+    Sorted by one word that holds the group and as many leading bits of the key as fit, which is an
+    order of magnitude faster than three keys; rows that this word does not tell apart are sorted again.
+    """
+    if not len(groups_r):
+        return np.empty(0, np.int64)
+    offset_r = keys_r.astype(np.uint64) - np.uint64(int(keys_r.min()) % 2**64)
+    group_bits, key_bits = int(groups_r.max()).bit_length(), int(offset_r.max()).bit_length()
+    lost = max(0, group_bits + key_bits - 64)
+    word_r = (groups_r.astype(np.uint64) << np.uint64(key_bits - lost)) | (offset_r >> np.uint64(lost))
+    order_r = np.argsort(word_r)
+    equal = np.diff(word_r[order_r]) == 0
+    alike_r = np.append(equal, False) | np.insert(equal, 0, False)
+    rows = order_r[alike_r]
+    order_r[alike_r] = rows[np.lexsort((ties_r[rows], keys_r[rows], word_r[rows]))]
+    return order_r
+
+
+def repeated(groups_r: Whole, values_r: Whole) -> npt.NDArray[np.bool_]:
+    """Whether another row has the same group and value (both below 2^31), (r,)."""
+    pair_r = (groups_r << 32) | values_r
+    order_r = np.sort(pair_r)
+    doubled = order_r[1:][np.diff(order_r) == 0]
+    return np.isin(pair_r, doubled) if len(doubled) else np.zeros(len(pair_r), np.bool_)

@@ -1,0 +1,73 @@
+"""Ratios of two sums over users or rounds, with the standard error of the ratio.
+
+A self-normalised estimate is sum(N) / sum(D), and its D varies from sample to sample as N does. With
+D = 1 it is a mean. State: whole numbers that add up in any order (`resampling.exact_sums`).
+Axes: u users or rounds, c columns. NaN in either part: left out.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.kernels.resampling import exact_sums
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+BITS = 10
+"""Scaled parts lie below 2^10, so that their squares fit into an exact sum."""
+
+
+def scaling(largest: float) -> float:
+    """The power of two that brings parts of at most this size to 2^9..2^10; 1 for 0.
+
+    Weights may range over many orders of magnitude. Multiplying by a power of two loses nothing, and
+    what is then rounded to 2^-52 is below 2^-61 of the largest part. A ratio of parts with scalings
+    f and g is g / f times that of the scaled ones.
+
+    >>> scaling(1.0), scaling(3e6)
+    (1024.0, 0.000244140625)
+    """
+    return 2.0 ** (BITS - math.ceil(math.log2(largest))) if largest > 0 else 1.0
+
+
+def ratio_moments(numerator_uc: Floats, denominator_uc: Floats) -> Ints:
+    """What a ratio and its standard error need: int64 (c, 11), to be added in any order.
+
+    Columns: parts counted, then (high, low) of the sums of N, D, N^2, N D and D^2.
+    """
+    n, d = np.broadcast_arrays(numerator_uc, denominator_uc)
+    left_out = np.isnan(n) | np.isnan(d)
+    n, d = np.where(left_out, np.nan, n), np.where(left_out, np.nan, d)
+    counted = (~left_out).sum(axis=0).astype(np.int64)[:, None]
+    return np.concatenate([counted, *(exact_sums(part) for part in (n, d, n * n, n * d, d * d))], axis=1)
+
+
+def ratio_and_error(moments_c11: Ints) -> tuple[Floats, Floats, Ints]:
+    """sum(N) / sum(D), its standard error and the parts counted, (c,) each.
+
+    By the delta method: variance n / (n - 1) sum (N - v D)^2 / (sum D)^2, which for D = 1 is that of
+    a mean. NaN where sum(D) = 0, the error also below two. Cochran 1977, "Sampling techniques", 2.11.
+    """
+    pairs = [_ratio_and_error(row) for row in moments_c11.tolist()]
+    table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    return table[:, 0], table[:, 1], moments_c11[:, 0]
+
+
+def _ratio_and_error(row: list[int]) -> tuple[float, float]:
+    count = row[0]
+    n, d, nn, nd, dd = (
+        Fraction((h << 32) + low, 1 << 52) for h, low in zip(row[1::2], row[2::2], strict=True)
+    )
+    if count == 0 or d == 0:
+        return math.nan, math.nan
+    value = n / d
+    if count == 1:
+        return float(value), math.nan
+    # Rounded squares can leave a hair below 0 where all ratios agree.
+    spread = max(nn - 2 * value * nd + value * value * dd, Fraction(0))
+    return float(value), float(spread * count / (count - 1) / d**2) ** 0.5
