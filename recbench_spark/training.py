@@ -22,7 +22,8 @@ from recbench_spark import shared_files
 from recbench_spark.config import AlsModel, ItemKnnModel
 from recbench_spark.errors import DataError
 from recbench_spark.indexing import dense_index
-from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours
+from recbench_spark.kernels import folding
+from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours, scaled_to_one
 from recbench_spark.shared_files import Arrays, SharedRows
 
 VECTOR = T.ArrayType(T.FloatType())
@@ -104,6 +105,77 @@ def _vectors(factors: DataFrame, ids: DataFrame, side: str) -> DataFrame:
     return found.select(f"{side}_id", vector, F.lit(0.0).alias("bias"))
 
 
+def fold_in(
+    given: DataFrame,
+    trained: Trained,
+    items: DataFrame,
+    model: AlsModel,
+    threshold: float | None,
+    scratch: str,
+) -> DataFrame:
+    """Vectors of users whom ALS was not trained on, from the rows given of them: one ridge solve each.
+
+    Shuffles the given rows by user; item factors are written once and mapped by every worker. Users of
+    whom nothing is given that the model knows get no vector.
+
+    Args:
+        given: user_id, item_id, rating of users without training rows.
+        trained: what `train_als` found.
+        items: item_id, item_index.
+        model: rank, regularization, alpha, implicit as trained.
+        threshold: rating from which a row is relevant.
+        scratch: folder all executors can read; must not exist yet.
+
+    Returns:
+        user_id, vector, bias.
+    """
+    assert trained.items is not None
+    factors = trained.items.join(items.select("item_id", "item_index"), "item_id")
+    factors.select("item_index", "vector").write.parquet(scratch)
+    written = given.sparkSession.read.parquet(scratch)
+    shared = SharedRows(Path(scratch).name, tuple(written.inputFiles()))
+    rows = relevant(given, threshold).withColumn("rating", F.lit(1.0)) if model.implicit else given
+    index = items.join(written.select("item_index"), "item_index").select("item_id", "item_index")
+    row = F.struct(F.col("item_index").alias("item"), F.col("rating").alias("rating"))
+    found = (
+        rows.join(index, "item_id").groupBy("user_id").agg(F.array_sort(F.collect_list(row)).alias("rows"))
+    )
+    users = found.select(
+        "user_id", F.col("rows.item").alias("items"), F.col("rows.rating").alias("ratings")
+    )
+    task = _fold_task(shared, items.count(), model)
+    return users.mapInArrow(task, "user_id STRING, vector ARRAY<FLOAT>, bias DOUBLE")
+
+
+def _fold_task(shared: SharedRows, n_items: int, model: AlsModel):  # type: ignore[no-untyped-def]
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        arrays = shared.arrays(lambda rows, folder: _build_factors(rows, folder, n_items, model.rank))
+        factors_id = np.asarray(arrays["factors"], np.float64)
+        for batch in batches:
+            offsets, found = shared_files.flat(batch.column("items"))
+            ratings = shared_files.flat(batch.column("ratings"))[1]
+            if model.implicit:
+                settings = (model.regularization, model.alpha)
+                vectors_ud = folding.implicit(offsets, found, ratings, factors_id, *settings)
+            else:
+                vectors_ud = folding.explicit(offsets, found, ratings, factors_id, model.regularization)
+            bounds = pa.array(np.arange(0, vectors_ud.size + 1, model.rank), pa.int32())
+            vectors = pa.ListArray.from_arrays(bounds, pa.array(vectors_ud.astype(np.float32).ravel()))
+            bias = pa.array(np.zeros(batch.num_rows))
+            columns = [batch.column("user_id"), vectors, bias]
+            yield pa.RecordBatch.from_arrays(columns, ["user_id", "vector", "bias"])
+
+    return run
+
+
+def _build_factors(rows: ds.Dataset, folder: Path, n_items: int, rank: int) -> None:
+    """Item factors by item_index, zeros where training knows no such item: 4 rank bytes an item."""
+    factors_id = shared_files.create(folder, "factors", (n_items, rank), np.float32)
+    for batch in rows.to_batches(columns=["item_index", "vector"]):
+        index = batch.column("item_index").to_numpy()
+        factors_id[index] = shared_files.flat(batch.column("vector"))[1].reshape(len(index), rank)
+
+
 def train_item_knn(
     train: DataFrame, items: DataFrame, model: ItemKnnModel, threshold: float | None, scratch: str
 ) -> Trained:
@@ -115,7 +187,7 @@ def train_item_knn(
     Args:
         train: user_id, item_id, rating.
         items: item_id, item_index.
-        model: neighbours kept, longest history.
+        model: neighbours kept, longest history, whether weights are scaled to sum to 1.
         threshold: rating from which a row is relevant.
         scratch: folder all executors can read; must not exist yet.
     """
@@ -124,8 +196,18 @@ def train_item_knn(
     shared = SharedRows(Path(scratch).name, tuple(spark.read.parquet(scratch).inputFiles()))
     n_items = items.count()
     blocks = spark.range(0, n_items, ITEMS_A_TASK, numPartitions=-(-n_items // ITEMS_A_TASK))
-    found = blocks.mapInArrow(_neighbour_task(shared, n_items, model.neighbours), _NEIGHBOURS)
+    found = blocks.mapInArrow(_neighbour_task(shared, n_items, model), _NEIGHBOURS)
     return Trained(similarities=_with_ids(found, items))
+
+
+def item_means(train: DataFrame, threshold: float | None) -> DataFrame:
+    """item_id, mean: the share of all users with a relevant training row of the item.
+
+    Two shuffles, of distinct users and of one row an item; the driver learns one number.
+    """
+    rows = relevant(train, threshold)
+    users = rows.select("user_id").distinct().count()
+    return rows.groupBy("item_id").agg((F.count_distinct("user_id") / users).alias("mean"))
 
 
 _NEIGHBOURS = "item INT, neighbour INT, weight DOUBLE"
@@ -139,7 +221,7 @@ def _write_histories(rows: DataFrame, items: DataFrame, longest: int, folder: st
     histories.select(F.array_sort("history.item").alias("items")).write.parquet(folder)
 
 
-def _neighbour_task(shared: SharedRows, n_items: int, k: int):  # type: ignore[no-untyped-def]
+def _neighbour_task(shared: SharedRows, n_items: int, model: ItemKnnModel):  # type: ignore[no-untyped-def]
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         arrays = shared.arrays(lambda rows, folder: _build_matrix(rows, folder, n_items))
         items_of_u = binary_matrix(arrays["indptr"], arrays["indices"], n_items)
@@ -148,7 +230,9 @@ def _neighbour_task(shared: SharedRows, n_items: int, k: int):  # type: ignore[n
         for batch in batches:
             for start in batch.column(0).to_pylist():
                 block = range(start, min(start + ITEMS_A_TASK, n_items))
-                found = cosine_neighbours(users_of_i, items_of_u, n_i, block, k)
+                found = cosine_neighbours(users_of_i, items_of_u, n_i, block, model.neighbours)
+                if model.scores == "centred_mean":
+                    found = scaled_to_one(found)
                 columns = [
                     pa.array(found.items, pa.int32()),
                     pa.array(found.neighbours, pa.int32()),

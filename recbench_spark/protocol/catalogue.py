@@ -15,14 +15,8 @@ COLD = "cold"
 
 
 def id_sort_key(numeric: bool) -> Column:
-    """Item ids in tie order: as numbers where all are whole numbers, else by UTF-8 bytes."""
+    """Item ids in tie order: as numbers, or by UTF-8 bytes."""
     return F.col("item_id").cast("long") if numeric else F.col("item_id")
-
-
-def is_numeric(ids: DataFrame) -> bool:
-    """Whether every `item_id` is a whole number in its usual spelling (no sign +, no leading 0)."""
-    usual = F.col("item_id").try_cast("long").cast("string") == F.col("item_id")
-    return ids.where(~F.coalesce(usual, F.lit(False))).limit(1).isEmpty()
 
 
 def catalogue(splits: DataFrame, numeric: bool) -> DataFrame:
@@ -33,7 +27,7 @@ def catalogue(splits: DataFrame, numeric: bool) -> DataFrame:
 
     Args:
         splits: labelled log.
-        numeric: order ids as numbers.
+        numeric: order ids as numbers (`data.readers.id_order` says which).
     """
     trained = F.sum(F.when(F.col("part") == "train", 1).otherwise(0)).cast("long")
     items = splits.groupBy("item_id").agg(trained.alias("n_train"))

@@ -1,10 +1,16 @@
-"""The manifest of a split: what it consists of, and whether it leaks."""
+"""The manifest of a split: what it consists of, whether it leaks, how far its parts differ."""
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+
+from recbench_spark.protocol.splits import GIVEN, TRAIN, may_have_duplicates
+from recbench_spark.protocol.windows import LATER
 
 FACTS = T.StructType(
     [
@@ -14,65 +20,192 @@ FACTS = T.StructType(
         T.StructField("detail", T.StringType()),
     ]
 )
+Fact = tuple[str, str, float | None, str | None]
+"""part, fact, value, detail."""
+
+NOT_HELD_OUT = (TRAIN, GIVEN, LATER, "open_loop")
+"""Parts whose times say nothing about the future of training; an open loop runs beside the log."""
 
 
-def manifest(splits: DataFrame, log_rows: int, settings: str) -> DataFrame:
-    """Facts of a labelled log: counts and content hash per part, overlap, leakage in time.
+def manifest(
+    splits: DataFrame, log_rows: int, settings: str, rejected: int = 0, told: str | None = None
+) -> DataFrame:
+    """Facts of a labelled log: counts and content hash per part, overlap, leakage in time, drift.
 
-    Three aggregations: by part (with exact distinct counts: one shuffle of distinct users and of
-    distinct items a part), by pair for the overlap, by user and by item for test-only ones.
+    Four passes: by part (nothing but a row a part is shuffled), by user and by item (combined on the map
+    side; a row a user and a row an item are shuffled), by 64-bit hashes of pairs for the overlap.
+    A fifth, joining training rows with their users, only where a user trains on its own future.
 
     Args:
         splits: labelled log of one split.
         log_rows: rows read, before duplicates were dropped.
         settings: the split's settings as JSON.
+        rejected: rows of the log that could not be used.
+        told: why they could not.
     """
-    spark = splits.sparkSession
-    counts = [row.asDict() for row in _by_part(splits).collect()]
-    facts: list[tuple[str, str, float | None, str | None]] = [
-        (row["part"], fact, float(row[fact]), None) for row in counts for fact in ("rows", "users", "items")
+    of_parts = {str(row["part"]): row for row in _by_part(splits).collect()}
+    users, items = (_by_owner(splits, of, of_parts) for of in ("user", "item"))
+    kept = sum(row["rows"] for row in of_parts.values())
+    facts: list[Fact] = [
+        ("log", "rows_read", float(log_rows), None),
+        ("log", "settings", None, settings),
+        ("log", "rejected_rows", float(rejected), told),
+        ("log", "duplicates_dropped", float(log_rows - kept), None),
+        ("log", "overlap", float(_overlap(splits)), "pairs in more than one row"),
     ]
-    facts += [(row["part"], "content_hash", None, row["content_hash"]) for row in counts]
-    kept = sum(row["rows"] for row in counts)
-    facts += [("log", "rows_read", float(log_rows), None), ("log", "settings", None, settings)]
-    facts += [("log", "duplicates_dropped", float(log_rows - kept), None)]
-    facts += [("log", "overlap", float(_overlap(splits)), "pairs in more than one row")]
-    facts += [("log", f"test_only_{of}s", float(_test_only(splits, of)), None) for of in ("user", "item")]
-    facts += _leakage(counts, splits)
-    return spark.createDataFrame(facts, FACTS)
+    for part, row in of_parts.items():
+        facts += [
+            (part, "rows", float(row["rows"]), None),
+            (part, "content_hash", None, row["content_hash"]),
+        ]
+    facts += [*_facts_of(users, "user", of_parts), *_facts_of(items, "item", of_parts)]
+    facts += [*_drift(items, of_parts), *_leakage(splits, users, of_parts)]
+    return splits.sparkSession.createDataFrame(facts, FACTS)
 
 
 def _by_part(splits: DataFrame) -> DataFrame:
     row_hash = F.xxhash64("user_id", "item_id", "rating", "event_time").cast("decimal(38,0)")
     return splits.groupBy("part").agg(
         F.count("*").alias("rows"),
-        F.count_distinct("user_id").alias("users"),
-        F.count_distinct("item_id").alias("items"),
         # A sum does not depend on the order of rows.
         F.sum(row_hash).cast("string").alias("content_hash"),
         F.min("event_time").alias("earliest"),
+        F.max("event_time").alias("latest"),
     )
 
 
+def _by_owner(splits: DataFrame, of: str, parts: dict[str, Row]) -> DataFrame:
+    """One row a user (or item): its rows in each part, its last training and first held-out time."""
+    counts = [F.count_if(F.col("part") == part).alias(_rows(part)) for part in parts]
+    train, held_out = F.col("part") == TRAIN, ~F.col("part").isin(*NOT_HELD_OUT)
+    return splits.groupBy(f"{of}_id").agg(
+        *counts,
+        F.max(F.when(train, F.col("event_time"))).alias("last_train"),
+        F.min(F.when(held_out, F.col("event_time"))).alias("first_held_out"),
+    )
+
+
+def _rows(part: str) -> str:
+    return f"rows of {part}"
+
+
+def _n(part: str, parts: dict[str, Row]) -> Column:
+    """An owner's rows in a part; 0 where the split has no such part."""
+    return F.col(f"`{_rows(part)}`") if part in parts else F.lit(0)
+
+
+def _facts_of(owners: DataFrame, of: str, parts: dict[str, Row]) -> list[Fact]:
+    """How many users (or items) each part has, and how many of them training has never seen."""
+    unseen = _n(TRAIN, parts) == 0
+    found = owners.agg(
+        F.count_if(unseen).alias("log"),
+        *(F.count_if(_n(part, parts) > 0).alias(f"all {part}") for part in parts),
+        *(F.count_if((_n(part, parts) > 0) & unseen).alias(f"cold {part}") for part in parts),
+    ).first()
+    assert found is not None
+    facts: list[Fact] = [(part, f"{of}s", float(found[f"all {part}"]), None) for part in parts]
+    facts += [
+        (part, f"cold_{of}s", float(found[f"cold {part}"]), f"{of}s without training rows")
+        for part in parts
+        if part != TRAIN
+    ]
+    return [*facts, ("log", f"test_only_{of}s", float(found["log"]), None)]
+
+
+def _drift(items: DataFrame, parts: dict[str, Row]) -> list[Fact]:
+    """Total variation between the items' shares in training and in each other part.
+
+    1/2 sum over items of |n_train(i) / n_train - n_part(i) / n_part|: the share of a part's rows that
+    would have to go to other items to be spread as training is; 0 equal, 1 no item in common.
+    """
+    others = [part for part in parts if part != TRAIN]
+    if TRAIN not in parts or not others:
+        return []
+    rows = {part: int(parts[part]["rows"]) for part in parts}
+    # Over the common denominator 2 n_train n_part: whole numbers, whose sum knows no order of rows.
+    gaps = {p: _n(TRAIN, parts) * F.lit(rows[p]) - _n(p, parts) * F.lit(rows[TRAIN]) for p in others}
+    sums = [F.sum(F.abs(gap).cast("decimal(38,0)")).alias(part) for part, gap in gaps.items()]
+    found = items.agg(*sums).first()
+    assert found is not None
+    detail = "total variation between item shares of this part and of train"
+    return [
+        (part, "popularity_drift", int(found[part]) / (2 * rows[TRAIN] * rows[part]), detail)
+        for part in others
+    ]
+
+
 def _overlap(splits: DataFrame) -> int:
+    if not may_have_duplicates(splits):
+        return 0
     return splits.groupBy("user_id", "item_id").count().where("count > 1").count()
 
 
-def _test_only(splits: DataFrame, of: str) -> int:
-    """Users (or items) of the held-out parts that training has never seen."""
-    seen = F.max(F.col("part") == "train").alias("seen")
-    return splits.groupBy(f"{of}_id").agg(seen).where("NOT seen").count()
-
-
-def _leakage(
-    counts: list[dict[str, int]], splits: DataFrame
-) -> list[tuple[str, str, float | None, str | None]]:
-    """Share of training rows later than the earliest test row: the future seen while training."""
-    earliest = {str(row["part"]): row["earliest"] for row in counts}
-    if earliest.get("test") is None:
+def _leakage(splits: DataFrame, users: DataFrame, parts: dict[str, Row]) -> list[Fact]:
+    """Training rows later than the earliest held-out row, of all users and of the same user."""
+    times = [row["earliest"] for part, row in parts.items() if part not in NOT_HELD_OUT]
+    known = [time for time in times if time is not None]
+    if not known or TRAIN not in parts:
         return []
-    train = splits.where("part = 'train'")
-    late = train.where(F.col("event_time") > earliest["test"]).count()
-    rows = next((row["rows"] for row in counts if str(row["part"]) == "train"), 0)
-    share = late / rows if rows else 0.0
-    return [("train", "future_share", share, "training rows later than the earliest test row")]
+    train = splits.where(F.col("part") == TRAIN)
+    late = _later(train, parts[TRAIN], min(known))
+    own = _own_future(train, users)
+    rows = parts[TRAIN]["rows"]
+    return [
+        (TRAIN, "future_rows", float(late), "training rows later than the earliest held-out row"),
+        (TRAIN, "future_share", late / rows, "share of training rows later than the earliest held-out row"),
+        (
+            TRAIN,
+            "own_future_rows",
+            float(own),
+            "training rows later than the user's own earliest held-out row",
+        ),
+    ]
+
+
+def _later(train: DataFrame, facts: Row, earliest: int) -> int:
+    if facts["latest"] is None or facts["latest"] <= earliest:
+        return 0
+    return train.where(F.col("event_time") > earliest).count()
+
+
+def _own_future(train: DataFrame, users: DataFrame) -> int:
+    leaking = users.where("last_train > first_held_out").select("user_id", "first_held_out")
+    if leaking.isEmpty():
+        return 0
+    return train.join(leaking, "user_id").where("event_time > first_held_out").count()
+
+
+# ----------------------------------------------------------------------------------- reading
+
+
+def table(facts: Sequence[dict[str, Any]]) -> str:
+    """The manifest for a terminal: a row a fact, a column a part, texts below."""
+    parts = sorted({row["part"] for row in facts if row["value"] is not None}, key=_part_order)
+    names = sorted({row["fact"] for row in facts if row["value"] is not None})
+    cells = {(row["fact"], row["part"]): row["value"] for row in facts}
+    lines = [["", *parts]]
+    lines += [[name, *(_shown(cells.get((name, part))) for part in parts)] for name in names]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(parts) + 1)]
+    text = [
+        "  ".join(
+            [line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]
+        ).rstrip()
+        for line in lines
+    ]
+    hashes = [
+        f"{row['part']} {row['fact']} {row['detail']}" for row in facts if row["fact"] == "content_hash"
+    ]
+    return "\n".join([*text, *sorted(hashes)])
+
+
+PART_ORDER = ("log", TRAIN, GIVEN, "valid", "probe", "quiz", "test", "open_loop", LATER)
+
+
+def _part_order(part: str) -> tuple[int, str]:
+    return (PART_ORDER.index(part) if part in PART_ORDER else len(PART_ORDER), part)
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value == int(value) else f"{value:.4f}"

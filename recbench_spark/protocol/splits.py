@@ -1,20 +1,27 @@
 """Splits: a label for each row of the log, a pure function of the data and the seed.
 
-Order {random RO, temporal TO} x holdout {ratio RS, leave one out LS}, per user. Every protocol is one
-sentence: put a user's rows in order, hold out the last ones. Codes as in Zhao et al., "A Revisiting
-Study of Appropriate Offline Evaluation for Top-N Recommendation Algorithms" (TOIS 2022), section 3.
+Order {random, temporal} x holdout {ratio, leave one out, last n, n given, folds} x group {user, global}.
+Every protocol is one sentence: put rows in order, hold out the last ones. Codes (RO_RS, TO_LS ...) as in
+Zhao et al., "A Revisiting Study of Appropriate Offline Evaluation for Top-N Recommendation Algorithms"
+(TOIS 2022), section 3. Cuts at an instant, for all users at once, are in `windows`.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.config import Split
+from recbench_spark.config import HeldOut, Split
 from recbench_spark.errors import DataError, ProtocolError
-from recbench_spark.randomness import hashed
+from recbench_spark.protocol.positions import Numbering, numbered
+from recbench_spark.protocol.windows import part_by_time
+from recbench_spark.randomness import hashed, uniform
 
-TRAIN, VALID, TEST = "train", "valid", "test"
+TRAIN, GIVEN, VALID, TEST = "train", "given", "valid", "test"
+"""`given`: shown of a held-out user (or item) at evaluation; it does not train the model."""
+
+
+# ------------------------------------------------------------------------------- duplicates
 
 
 def without_duplicates(log: DataFrame, keep: str) -> DataFrame:
@@ -22,8 +29,9 @@ def without_duplicates(log: DataFrame, keep: str) -> DataFrame:
 
     What is still equal goes by part and attributes, so that the order of rows never decides.
 
-    A pair in two parts would be a leak, so this comes before every split. One shuffle by pair,
-    combined on the map side; a task holds one hash table of its pairs.
+    A pair in two parts would be a leak, so this comes before every split. A first pass looks, by a
+    shuffle of 64-bit hashes, whether there are any: equal pairs have equal hashes. Only where there are,
+    the rows themselves are shuffled by pair, combined on the map side.
 
     Args:
         log: interactions (`schemas.INTERACTIONS`).
@@ -32,14 +40,23 @@ def without_duplicates(log: DataFrame, keep: str) -> DataFrame:
     Raises:
         DataError: duplicates are there and `keep` is `error`.
     """
+    if not may_have_duplicates(log):
+        return log
     if keep == "error":
         _refuse_duplicates(log)
     time = F.coalesce("event_time", F.lit(0).cast("long"))
     in_time = -time if keep == "keep_first" else time
-    order = F.struct(in_time, "rating", "part", F.map_values("attributes"))
-    values = F.struct("rating", "event_time", "part", "attributes")
+    attributes = ["attributes"] if "attributes" in log.columns else []
+    order = F.struct(in_time, "rating", "part", *map(F.map_values, attributes))
+    values = F.struct("rating", "event_time", "part", *attributes)
     best = log.groupBy("user_id", "item_id").agg(F.max_by(values, order).alias("row"))
     return best.select("user_id", "item_id", "row.*")
+
+
+def may_have_duplicates(log: DataFrame) -> bool:
+    """False only where no pair (user_id, item_id) stands twice. Shuffles 8 bytes a row."""
+    pair = F.xxhash64("user_id", "item_id").alias("pair")
+    return not log.select(pair).groupBy("pair").count().where("count > 1").isEmpty()
 
 
 def _refuse_duplicates(log: DataFrame) -> None:
@@ -52,51 +69,80 @@ def _refuse_duplicates(log: DataFrame) -> None:
         )
 
 
-def labelled(log: DataFrame, split: Split) -> DataFrame:
-    """The log with `part` filled in: train, valid or test; rows that came with a part keep it.
+# ----------------------------------------------------------------------------------- labels
 
-    One shuffle by user; a task sorts the rows of one user at a time. Position p counts from the end
-    of the user's order: the first `n_test` positions are test, the next `n_valid` are valid.
-    Equal times are ordered by item id, so the split is a function of the data.
+
+def labelled(log: DataFrame, split: Split, duplicates: str | None = None) -> DataFrame:
+    """The log with `part` filled in; rows that came with a part keep it and count for nothing.
+
+    Per user (or held-out item): one shuffle by user, in which duplicates are dropped as well. Position p
+    counts from the end of the user's order: the first `n_test` positions are test, the next `n_valid` are
+    valid. Globally: no shuffle but that of `without_duplicates`. Equal times are ordered by item id, so
+    the split is a function of the data.
 
     Args:
-        log: interactions without duplicates.
-        split: protocol, ratio, seed.
+        log: interactions.
+        split: order, holdout, group and their amounts.
+        duplicates: which row of a pair stays, as in `without_duplicates`; None: no pair stands twice.
 
     Raises:
-        ProtocolError: a temporal protocol on a log without times, or `given` without parts.
+        ProtocolError: a temporal order on a log without times, `given` without parts, an empty train.
+        DataError: duplicates that are an error.
     """
-    if split.protocol == "given":
+    by_owner = split.group == "user" and split.holdout != "given"
+    if duplicates == "error" or (duplicates and not by_owner):
+        log, duplicates = without_duplicates(log, duplicates), None
+    if split.holdout == "given":
         _require_parts(log)
         return log
-    if split.protocol.startswith("TO"):
+    if split.temporal:
         _require_times(log)
-    # Rows that came with a part (an open loop, say) are no part of a user's order.
-    users = Window.partitionBy("user_id", F.col("part").isNull())
-    numbered = log.withColumn(
-        "position", F.row_number().over(users.orderBy(*_from_the_end(split)))
-    ).withColumn("n", F.count("*").over(users))
-    part = _part_by_position(split)
-    return numbered.withColumn("part", F.coalesce("part", part)).drop("position", "n")
+    rows = log
+    if split.group == "user":
+        of, within = _owner(split)
+        key = F.col("event_time") if split.temporal else hashed("user_id", "item_id", seed=split.seed)
+        rows = numbered(log, Numbering(of, within, duplicates), key)
+        part = (
+            _part_by_fold(_fold_of_user(split), split)
+            if split.holdout == "folds"
+            else _part_by_position(split)
+        )
+    elif split.temporal:
+        part = part_by_time(log, split)
+    elif split.holdout == "folds":
+        part = _part_by_fold(hashed("user_id", "item_id", seed=split.seed), split)
+    else:
+        part = _part_by_share(split)
+    if split.held_out:
+        part = _of_held_out(part, split.held_out, split.seed)
+    return rows.withColumn("part", F.coalesce("part", _dealt(part, split))).select(log.columns)
 
 
-def _from_the_end(split: Split) -> list[Column]:
-    """The order of a user's rows, last first."""
-    if split.protocol.startswith("TO"):
-        return [F.col("event_time").desc(), F.col("item_id").desc()]
-    return [hashed("user_id", "item_id", seed=split.seed).desc(), F.col("item_id").desc()]
+def _owner(split: Split) -> tuple[str, str]:
+    """Whose rows are put in order, and which id decides between equal ones."""
+    if split.held_out and split.held_out.of == "items":
+        return "item_id", "user_id"
+    return "user_id", "item_id"
 
 
 def _part_by_position(split: Split) -> Column:
     """Test, valid, train by position from the end; a user's last remaining row stays in train."""
     n, position = F.col("n"), F.col("position")
-    if split.protocol.endswith("LS"):
-        wanted_test, wanted_valid = F.lit(1), F.lit(1 if split.valid else 0)
-    else:
-        wanted_test, wanted_valid = (_share(n, split.ratio[2]), _share(n, split.ratio[1]))
-    n_test = F.least(wanted_test, n - 1)
-    n_valid = F.least(wanted_valid, n - 1 - n_test)
+    wanted_test, wanted_valid = _wanted(split, n)
+    kept = 0 if split.holdout == "n_given" else 1
+    n_test = F.least(wanted_test, n - kept)
+    n_valid = F.least(wanted_valid, n - kept - n_test)
     return F.when(position <= n_test, TEST).when(position <= n_test + n_valid, VALID).otherwise(TRAIN)
+
+
+def _wanted(split: Split, n: Column) -> tuple[Column, Column]:
+    """Test and validation rows asked for of a user with n rows."""
+    if split.holdout == "ratio":
+        return _share(n, split.ratio[2]), _share(n, split.ratio[1])
+    if split.holdout == "n_given":
+        return F.greatest(n - F.lit(split.n), F.lit(0)), F.lit(0)
+    amount = 1 if split.holdout == "leave_one_out" else split.n
+    return F.lit(amount), F.lit(amount if split.valid else 0)
 
 
 def _share(n: Column, ratio: float) -> Column:
@@ -105,6 +151,42 @@ def _share(n: Column, ratio: float) -> Column:
         return F.lit(0)
     # 1e-9: 0.1 * 30 is 3.0000000000000004 in binary, 0.7 * 10 is 6.999999999999999.
     return F.greatest(F.lit(1), F.floor(n * F.lit(ratio) + F.lit(1e-9)).cast("int"))
+
+
+def _part_by_share(split: Split) -> Column:
+    """Each row by its own hash: the shares are those of `ratio` up to chance, without a shuffle."""
+    place = uniform("user_id", "item_id", seed=split.seed)
+    train, valid, _ = split.ratio
+    return F.when(place < train, TRAIN).when(place < train + valid, VALID).otherwise(TEST)
+
+
+def _fold_of_user(split: Split) -> Column:
+    """A user's rows dealt in turn; where it begins differs from user to user."""
+    return F.col("position") + F.pmod(hashed("user_id", seed=split.seed), F.lit(split.folds))
+
+
+def _part_by_fold(number: Column, split: Split) -> Column:
+    fold = F.pmod(number, F.lit(split.folds))
+    validation = (split.fold + 1) % split.folds if split.valid else -1
+    return F.when(fold == split.fold, TEST).when(fold == validation, VALID).otherwise(TRAIN)
+
+
+def _of_held_out(part: Column, held_out: HeldOut, seed: int) -> Column:
+    """Strong generalisation: others only train, held-out users (or items) only test what is not given."""
+    place = uniform(f"{held_out.of[:-1]}_id", seed=seed)
+    of_held_out = place < held_out.test + held_out.valid
+    rest = F.when(part == TRAIN, GIVEN).when(place >= held_out.test, VALID).otherwise(TEST)
+    return F.when(of_held_out, rest).otherwise(TRAIN)
+
+
+def _dealt(part: Column, split: Split) -> Column:
+    """Test rows dealt by hash to the held-out parts."""
+    if split.parts == (TEST,):
+        return part
+    # A key of its own: the order of rows goes by the hash of the pair alone.
+    card = F.pmod(hashed("user_id", "item_id", F.lit("deal"), seed=split.seed), F.lit(len(split.parts)))
+    dealt = F.element_at(F.array(*map(F.lit, split.parts)), (card + 1).cast("int"))
+    return F.when(part == TEST, dealt).otherwise(part)
 
 
 def _require_times(log: DataFrame) -> None:

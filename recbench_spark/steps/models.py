@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -57,7 +58,20 @@ def _popular(night: Night, model: Any) -> training.Trained:
 def _als(night: Night, model: Any) -> training.Trained:
     scratch = scratch_folder(night.store)
     threshold = night.definition.threshold
-    return training.train_als(train_rows(night), night.table(ITEMS), model, threshold, scratch)
+    trained = training.train_als(train_rows(night), night.table(ITEMS), model, threshold, scratch)
+    return _with_folded_users(night, model, trained)
+
+
+def _with_folded_users(night: Night, model: Any, trained: training.Trained) -> training.Trained:
+    """Vectors also of users held out from training, from the rows given of them."""
+    held_out = night.benchmark.split.held_out
+    if not (held_out and held_out.of == "users"):
+        return trained
+    assert trained.users is not None
+    given = night.table(SPLITS).where("part = 'given'").select("user_id", "item_id", "rating")
+    threshold, scratch = night.definition.threshold, scratch_folder(night.store)
+    folded = training.fold_in(given, trained, night.table(ITEMS), model, threshold, scratch)
+    return replace(trained, users=trained.users.unionByName(folded))
 
 
 def _item_knn(night: Night, model: Any) -> training.Trained:
@@ -110,4 +124,7 @@ def _hash_source(night: Night, items: DataFrame, seed: int) -> sources.HashSourc
 
 def _neighbour_source(night: Night, model: Any, items: DataFrame) -> sources.NeighbourSource:
     rows = night.store.read(SIMILARITIES).where(F.col("model_id") == model_key(night, model))
-    return sources.NeighbourSource(share(night.store, sources.neighbour_rows(items, rows)), night.n_items)
+    centred = model.scores == "centred_mean"
+    means = training.item_means(train_rows(night), night.definition.threshold) if centred else None
+    shared = share(night.store, sources.neighbour_rows(items, rows, means))
+    return sources.NeighbourSource(shared, night.n_items)

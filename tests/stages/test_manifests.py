@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from recbench_spark.protocol.manifests import manifest
+from recbench_spark.protocol.manifests import manifest, table
 
 pytestmark = pytest.mark.spark
 
@@ -37,13 +37,20 @@ def test_facts_by_hand(spark) -> None:
         ("open_loop", "rows"): 1, ("open_loop", "users"): 1, ("open_loop", "items"): 1,
         ("log", "rows_read"): 9,
         ("log", "settings"): '{"seed": 1}',
+        ("log", "rejected_rows"): 0,
         ("log", "duplicates_dropped"): 1,
         ("log", "overlap"): 0,
         # w is never in train; neither is d, nor e of the open loop.
         ("log", "test_only_users"): 1,
         ("log", "test_only_items"): 2,
+        ("test", "cold_users"): 1, ("test", "cold_items"): 1,
+        ("open_loop", "cold_users"): 0, ("open_loop", "cold_items"): 1,
+        # Of train a 2/4, b 1/4, c 1/4; of test b, c, d 1/3 each: (2/4 + 1/12 + 1/12 + 1/3) / 2.
+        ("test", "popularity_drift"): 0.5, ("open_loop", "popularity_drift"): 1,
         # The earliest test row is at 20; of four training rows, those at 30 and 50 are later.
-        ("train", "future_share"): 0.5,
+        ("train", "future_share"): 0.5, ("train", "future_rows"): 2,
+        # v is tested at 20 and trains at 50; u is tested at 40, after all it trains on.
+        ("train", "own_future_rows"): 1,
     }  # fmt: skip
 
 
@@ -61,6 +68,40 @@ def test_a_log_without_times_has_no_leakage_in_time(spark) -> None:
 def test_a_temporal_split_of_one_user_does_not_leak(spark) -> None:
     rows = [("u", f"i{n}", 1.0, n, "train" if n < 8 else "test") for n in range(10)]
     assert facts_of(spark, rows)["train", "future_share"] == 0
+
+
+def test_parts_of_any_protocol(spark) -> None:
+    """Given and later rows are no training; the earliest held-out row may be one of the probe."""
+    rows = [
+        ("u", "a", 1.0, 1, "train"),
+        ("u", "b", 1.0, 9, "train"),
+        ("v", "a", 1.0, 2, "given"),
+        ("v", "b", 1.0, 5, "probe"),
+        ("v", "c", 1.0, 7, "test"),
+        ("u", "c", 1.0, 3, "later"),
+    ]
+    facts = facts_of(spark, rows, log_rows=6)
+    assert facts["train", "future_rows"] == 1
+    assert facts["train", "own_future_rows"] == 0
+    assert [facts[part, "cold_users"] for part in ("given", "probe", "test", "later")] == [1, 1, 1, 0]
+    assert facts["log", "test_only_items"] == 1
+    assert facts["probe", "popularity_drift"] == 0.5
+
+
+def test_the_table_for_a_terminal() -> None:
+    rows = [
+        {"part": "test", "fact": "rows", "value": 1234.0, "detail": None},
+        {"part": "train", "fact": "rows", "value": 5.0, "detail": None},
+        {"part": "train", "fact": "future_share", "value": 0.25, "detail": "share"},
+        {"part": "log", "fact": "settings", "value": None, "detail": "{}"},
+        {"part": "test", "fact": "content_hash", "value": None, "detail": "99"},
+    ]
+    assert table(rows).splitlines() == [
+        "               train   test",
+        "future_share  0.2500",
+        "rows               5  1,234",
+        "test content_hash 99",
+    ]
 
 
 def test_the_content_hash_knows_rows_and_not_their_order(spark) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from recbench_spark.config import Split
 from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.protocol.splits import labelled, without_duplicates
-from recbench_spark.randomness import hashed
+from recbench_spark.protocol.windows import time_at
+from recbench_spark.randomness import hashed, uniform
 from recbench_spark.schemas import INTERACTIONS
 
 pytestmark = pytest.mark.spark
@@ -132,58 +137,250 @@ def random_log(seed: int, users: int = 60) -> list[Row]:
         items = draw.sample(range(200), draw.randint(1, 40))
         for item in items:
             part = "open_loop" if draw.random() < 0.1 else None
-            rows.append(row(f"user{n}", str(item), time=draw.randint(0, 8), part=part))
+            rows.append(row(f"user{n}", str(item), time=1_000_000 * draw.randint(0, 8), part=part))
     return rows
 
 
-def oracle(rows: list[Row], split: Split, hashes: dict[tuple[str, str], int]) -> dict[tuple[str, str], str]:
-    """User by user: sort, cut the end off for test, the end of the rest for valid."""
+@dataclass(frozen=True)
+class Hashes:
+    """What Spark's hash gives for the pairs and ids of a log under one seed."""
+
+    pair: dict[tuple[str, str], int]
+    deal: dict[tuple[str, str], int]
+    place: dict[Any, float]
+    user: dict[str, int]
+
+
+def hashes_of(spark, rows: list[Row], seed: int) -> Hashes:
+    pair = ("user_id", "item_id")
+    found = (
+        spark.createDataFrame(rows, INTERACTIONS)
+        .select(
+            *pair,
+            hashed(*pair, seed=seed).alias("pair"),
+            hashed(*pair, F.lit("deal"), seed=seed).alias("deal"),
+            uniform(*pair, seed=seed).alias("place"),
+            uniform("user_id", seed=seed).alias("user_place"),
+            uniform("item_id", seed=seed).alias("item_place"),
+            hashed("user_id", seed=seed).alias("user"),
+        )
+        .collect()
+    )
+    places = {(r.user_id, r.item_id): r.place for r in found}
+    places |= {("users", r.user_id): r.user_place for r in found}
+    places |= {("items", r.item_id): r.item_place for r in found}
+    return Hashes(
+        {(r.user_id, r.item_id): r.pair for r in found},
+        {(r.user_id, r.item_id): r.deal for r in found},
+        places,
+        {r.user_id: r.user for r in found},
+    )
+
+
+Event = tuple[str, str, int]
+
+
+def oracle(rows: list[Row], split: Split, hashes: Hashes) -> dict[tuple[str, str], str]:
+    """Every protocol by sorting Python lists: slow and plain."""
     parts = {(r[0], r[1]): r[4] for r in rows if r[4]}
-    of_user: dict[str, list[Any]] = defaultdict(list)
-    for user, item, _, time, part, _ in rows:
-        if part is None:
-            first = time if split.protocol.startswith("TO") else hashes[user, item]
-            of_user[user].append((first, item))
-    for user, keys in of_user.items():
-        items = [item for _, item in sorted(keys)]
-        if split.protocol.endswith("LS"):
-            wanted_valid, wanted_test = int(split.valid), 1
-        else:
-            wanted_valid, wanted_test = (
-                max(1, int(Fraction(str(share)) * len(items))) if share else 0 for share in split.ratio[1:]
-            )
-        n_test = min(wanted_test, len(items) - 1)
-        n_valid = min(wanted_valid, len(items) - 1 - n_test)
-        labels = ["train"] * (len(items) - n_test - n_valid) + ["valid"] * n_valid + ["test"] * n_test
-        parts |= {(user, item): label for item, label in zip(items, labels, strict=True)}
+    events = [(r[0], r[1], r[3]) for r in rows if r[4] is None]
+    if split.group == "user":
+        found = labels_of_owners(events, split, hashes)
+    elif split.temporal:
+        found = labels_in_time(events, split)
+    elif split.holdout == "folds":
+        found = {e[:2]: label_of_fold(hashes.pair[e[:2]], split) for e in events}
+    else:
+        bounds = (split.ratio[0], split.ratio[0] + split.ratio[1])
+        names = ("train", "valid", "test")
+        found = {e[:2]: names[sum(hashes.place[e[:2]] >= b for b in bounds)] for e in events}
+    for pair, part in found.items():
+        parts[pair] = split.parts[hashes.deal[pair] % len(split.parts)] if part == "test" else part
     return parts
 
 
+def labels_of_owners(events: list[Event], split: Split, hashes: Hashes) -> dict[tuple[str, str], str]:
+    owner = 1 if split.held_out and split.held_out.of == "items" else 0
+    of: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        of[event[owner]].append(event)
+    found = {}
+    for name, mine in of.items():
+        order = sorted((e[2] if split.temporal else hashes.pair[e[:2]], e[1 - owner], e[:2]) for e in mine)
+        labels = labels_of_one(len(order), name, split, hashes)
+        found |= {pair: label for (_, _, pair), label in zip(order, labels, strict=True)}
+    return found
+
+
+def labels_of_one(n: int, name: str, split: Split, hashes: Hashes) -> list[str]:
+    """The labels of one owner's rows, first to last."""
+    if split.holdout == "folds":
+        return [label_of_fold(n - place + hashes.user[name], split) for place in range(n)]
+    kept = 1
+    if split.holdout == "leave_one_out":
+        n_valid, n_test = int(split.valid), 1
+    elif split.holdout == "last_n":
+        n_valid, n_test = split.n * split.valid, split.n
+    elif split.holdout == "n_given":
+        kept, n_valid, n_test = 0, 0, max(n - split.n, 0)
+    else:
+        n_valid, n_test = (
+            max(1, int(Fraction(str(share)) * n)) if share else 0 for share in split.ratio[1:]
+        )
+    n_test = min(n_test, n - kept)
+    n_valid = min(n_valid, n - kept - n_test)
+    labels = ["train"] * (n - n_test - n_valid) + ["valid"] * n_valid + ["test"] * n_test
+    if split.held_out:
+        place, test = hashes.place[split.held_out.of, name], split.held_out.test
+        if place >= test + split.held_out.valid:
+            return ["train"] * n
+        held_out = "test" if place < test else "valid"
+        return ["given" if label == "train" else held_out for label in labels]
+    return labels
+
+
+def label_of_fold(number: int, split: Split) -> str:
+    fold = number % split.folds
+    if split.valid and fold == (split.fold + 1) % split.folds:
+        return "valid"
+    return "test" if fold == split.fold else "train"
+
+
+def labels_in_time(events: list[Event], split: Split) -> dict[tuple[str, str], str]:
+    times = sorted(e[2] for e in events)
+    end = times[-1] + 1
+    if split.holdout == "ratio":
+        n_valid, n_test = (int(Fraction(str(share)) * len(times)) for share in split.ratio[1:])
+        start, valid = times[len(times) - n_test], times[len(times) - n_test - n_valid]
+    else:
+        length = 1_000_000 * int(split.length[:-1])
+        step = 1_000_000 * int(split.step[:-1]) if split.step else length
+        end -= split.window * step
+        if split.start:
+            end = int(split.start.timestamp()) * 1_000_000 + split.window * step + length
+        start = end - length
+        valid = start - length if split.valid else start
+    names = ((end, "later"), (start, "test"), (valid, "valid"), (-1, "train"))
+    return {e[:2]: next(name for bound, name in names if e[2] >= bound) for e in events}
+
+
+SEED = 7
 SPLITS = [
-    Split(protocol="RO_RS", ratio=(0.8, 0.1, 0.1), seed=7),
-    Split(protocol="TO_RS", ratio=(0.8, 0.1, 0.1)),
-    Split(protocol="RO_RS", ratio=(0.5, 0.0, 0.5)),
-    Split(protocol="TO_RS", ratio=(0.1, 0.6, 0.3)),
-    Split(protocol="RO_LS", valid=True, seed=8),
-    Split(protocol="TO_LS", valid=True),
-    Split(protocol="RO_LS"),
-    Split(protocol="TO_LS"),
-]
+    Split(protocol="RO_RS", ratio=(0.8, 0.1, 0.1), seed=SEED),
+    Split(protocol="TO_RS", ratio=(0.8, 0.1, 0.1), seed=SEED),
+    Split(protocol="RO_RS", ratio=(0.5, 0.0, 0.5), seed=SEED),
+    Split(protocol="TO_RS", ratio=(0.1, 0.6, 0.3), seed=SEED),
+    Split(protocol="RO_LS", valid=True, seed=SEED),
+    Split(protocol="TO_LS", valid=True, seed=SEED),
+    Split(protocol="RO_LS", seed=SEED),
+    Split(protocol="TO_LS", seed=SEED),
+    Split(holdout="last_n", n=3, valid=True, seed=SEED),
+    Split(order="temporal", holdout="n_given", n=5, parts=("valid", "test"), seed=SEED),
+    Split(protocol="netflix", seed=SEED),
+    Split(protocol="netflix", n=6, parts=("probe", "qualifying"), seed=SEED),
+    Split(holdout="folds", folds=5, fold=4, valid=True, seed=SEED),
+    Split(holdout="folds", group="user", folds=3, fold=1, seed=SEED),
+    Split(group="global", ratio=(0.7, 0.1, 0.2), seed=SEED),
+    Split(order="temporal", group="global", ratio=(0.7, 0.1, 0.2), seed=SEED),
+    Split(holdout="period", length="2s", valid=True, seed=SEED),
+    Split(holdout="period", length="2s", step="1s", window=2, seed=SEED),
+    Split(holdout="period", start="1970-01-01T00:00:03Z", length="1s", window=1, seed=SEED),
+    Split(protocol="TO_RS", held_out={"test": 0.3, "valid": 0.2}, seed=SEED),
+    Split(holdout="n_given", n=0, held_out={"of": "items", "test": 0.4}, seed=SEED),
+    Split(order="temporal", holdout="last_n", n=2, held_out={"of": "items", "test": 0.5}, seed=SEED),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("split", SPLITS, ids=Split.describe)
-def test_labels_equal_the_oracle_whatever_the_partitioning(spark, split: Split) -> None:
-    rows = random_log(seed=1)
+def labelled_by_all(log, splits: list[Split]) -> list[dict[tuple[str, str], str]]:
+    """One Spark job for many protocols."""
+    frames = [
+        labelled(log, split).select(F.lit(n).alias("split"), "user_id", "item_id", "part")
+        for n, split in enumerate(splits)
+    ]
+    found: list[dict[tuple[str, str], str]] = [{} for _ in splits]
+    for n, user, item, part in reduce(DataFrame.unionAll, frames).collect():
+        assert (user, item) not in found[n]
+        found[n][user, item] = part
+    return found
+
+
+@pytest.mark.parametrize(("n", "every"), [(1, 5), (3, 1), (17, 5)])
+def test_labels_equal_the_oracle_whatever_the_partitioning(spark, n: int, every: int) -> None:
+    """All protocols on three partitions, every fifth on one and on seventeen."""
+    rows = random_log(seed=1, users=30)
+    hashes = hashes_of(spark, rows, SEED)
+    random.Random(n).shuffle(rows)
+    chosen = SPLITS[1::every] if every > 1 else SPLITS
+    with partitions(spark, n):
+        log = spark.createDataFrame(rows, INTERACTIONS).repartition(n)
+        for split, found in zip(chosen, labelled_by_all(log, chosen), strict=True):
+            assert found == oracle(rows, split, hashes), split.describe()
+
+
+def test_folds_do_not_overlap_and_leave_nothing_out(spark) -> None:
+    """Each row is in the test part of exactly one fold; per user, folds differ by one row at most."""
+    rows = [r for r in random_log(seed=3, users=12) if r[4] is None]
     log = spark.createDataFrame(rows, INTERACTIONS)
-    hashed_rows = log.select("user_id", "item_id", hashed("user_id", "item_id", seed=split.seed).alias("h"))
-    hashes = {(r.user_id, r.item_id): r.h for r in hashed_rows.collect()}
-    wanted = oracle(rows, split, hashes)
-    assert len(wanted) == len(rows)
-    for n in (1, 3, 17):
-        random.Random(n).shuffle(rows)
-        with partitions(spark, n):
-            spread = spark.createDataFrame(rows, INTERACTIONS).repartition(n)
-            assert parts_of(labelled(spread, split)) == wanted, n
+    for group in ("global", "user"):
+        splits = [Split(holdout="folds", group=group, folds=4, fold=fold) for fold in range(4)]
+        found = labelled_by_all(log, splits)
+        tested = Counter(pair for parts in found for pair, part in parts.items() if part == "test")
+        assert tested == Counter({(r[0], r[1]): 1 for r in rows})
+        if group == "user":
+            sizes = [Counter(user for (user, _), part in f.items() if part == "test") for f in found]
+            for user in {r[0] for r in rows}:
+                assert max(s[user] for s in sizes) - min(s[user] for s in sizes) <= 1
+
+
+def test_netflix_by_hand(spark) -> None:
+    """Twenty ratings: the last nine are dealt to probe, quiz and test; of five, the first one stays."""
+    rows = [row("u", f"i{n:02}", time=n) for n in range(20)]
+    rows += [row("v", f"i{n}", time=n) for n in range(5)]
+    (parts,) = labelled_by_all(spark.createDataFrame(rows, INTERACTIONS), [Split(protocol="netflix")])
+    assert {parts["u", f"i{n:02}"] for n in range(11)} == {"train"}
+    assert {parts["u", f"i{n:02}"] for n in range(11, 20)} == {"probe", "quiz", "test"}
+    assert [parts["v", f"i{n}"] == "train" for n in range(5)] == [True] + [False] * 4
+
+
+def test_cuts_in_time_by_hand(spark) -> None:
+    """Ten rows; a fifth held out begins with the ninth, at 8, which the eighth shares: both are test."""
+    times = [0, 1, 2, 3, 4, 5, 6, 8, 8, 9]
+    rows = [row(f"u{n}", "i", time=1_000_000 * time) for n, time in enumerate(times)]
+    splits = [
+        Split(order="temporal", group="global"),
+        Split(holdout="period", start="1970-01-01T00:00:05", length="2s"),
+        Split(holdout="period", length="2s", step="3s", window=1),
+    ]
+    found = labelled_by_all(spark.createDataFrame(rows, INTERACTIONS), splits)
+    by_ratio, by_start, rolling = ([parts[f"u{n}", "i"] for n in range(10)] for parts in found)
+    assert by_ratio == ["train"] * 7 + ["test"] * 3
+    assert by_start == ["train"] * 5 + ["test"] * 2 + ["later"] * 3
+    # The last window is (7, 9]; one step before it, (4, 6].
+    assert rolling == ["train"] * 5 + ["test"] * 2 + ["later"] * 3
+
+
+def test_cuts_that_leave_nothing_to_train_on_are_refused(spark) -> None:
+    log = spark.createDataFrame([row("u", f"i{n}", time=5) for n in range(5)], INTERACTIONS)
+    with pytest.raises(ProtocolError, match="no training rows"):
+        labelled(log, Split(order="temporal", group="global"))
+    with pytest.raises(ProtocolError, match="no training rows"):
+        labelled(log, Split(holdout="period", length="1d", window=3))
+    with pytest.raises(ProtocolError, match="no rows to split"):
+        labelled(log.where("item_id = 'z'"), Split(order="temporal", group="global"))
+
+
+def test_the_time_at_a_place_is_that_of_the_sorted_list(spark) -> None:
+    """Times from microseconds to centuries apart, with ties: every pass of counting is needed."""
+    draw = random.Random(5)
+    times = [
+        draw.choice([draw.randrange(10), draw.randrange(10**9), draw.randrange(-(10**16), 10**16)])
+        for _ in range(60)
+    ]
+    times += [7] * 5
+    frame = spark.createDataFrame([(time,) for time in times], "event_time LONG").coalesce(1).cache()
+    for place in (0, 20, 30, 64):
+        assert time_at(frame, place, min(times), max(times)) == sorted(times)[place]
+    frame.unpersist()
 
 
 def test_another_seed_is_another_split(spark) -> None:
@@ -235,3 +432,29 @@ def test_the_duplicate_kept_does_not_depend_on_the_order_of_rows(spark) -> None:
         log = spark.createDataFrame(rows, INTERACTIONS).repartition(n)
         pages = {r.attributes["page"] for r in without_duplicates(log, "keep_last").collect()}
         assert pages == {"3"}
+
+
+def test_duplicates_are_dropped_in_the_shuffle_of_the_split_by_the_same_rule(spark) -> None:
+    """Few times, ratings, parts and attributes, some missing: every level of the rule decides somewhere."""
+    draw = random.Random(9)
+    rows = [
+        (
+            f"u{draw.randrange(6)}",
+            f"i{draw.randrange(8)}",
+            float(draw.randrange(2)),
+            draw.choice([1, 2]),
+            draw.choice([None, None, "open_loop"]),
+            draw.choice([None, {"a": None}, {"a": "x"}, {"a": "y"}, {"a": "x", "b": "z"}]),
+        )
+        for _ in range(150)
+    ]
+    log = spark.createDataFrame(rows, INTERACTIONS)
+    split = Split(protocol="TO_RS")
+    for keep in ("keep_last", "keep_first"):
+        apart = labelled(without_duplicates(log, keep), split)
+        together = labelled(log.repartition(3), split, keep)
+        as_text = [F.to_json(F.struct(*INTERACTIONS.names)).alias("row")]
+        found, wanted = (sorted(r.row for r in f.select(as_text).collect()) for f in (together, apart))
+        assert found == wanted and len(found) < len(rows)
+    with pytest.raises(DataError, match="rows of user"):
+        labelled(log, split, "error")

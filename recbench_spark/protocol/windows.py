@@ -1,0 +1,114 @@
+"""Global cuts in time: one instant for all users, found exactly without sorting the log."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.config import Split
+from recbench_spark.errors import ProtocolError
+
+LATER = "later"
+"""Rows after the test period: neither trained on nor tested."""
+
+BUCKETS = 1 << 14
+"""Counts a pass of `time_at` collects: four passes for a log of a century in microseconds."""
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def part_by_time(log: DataFrame, split: Split) -> Column:
+    """The label of a row by its time: what is held out comes after everything that trains.
+
+    Reads only the times of rows without a part, kept by Spark meanwhile.
+
+    Raises:
+        ProtocolError: nothing is left to train on.
+    """
+    times = log.where(F.col("part").isNull()).select("event_time").cache()
+    facts = times.agg(
+        F.min("event_time").alias("low"), F.max("event_time").alias("high"), F.count("*")
+    ).first()
+    if facts is None or facts.low is None:
+        raise ProtocolError("no rows to split", "the log has none, or all of them came with a part")
+    low, high, n = facts
+    if split.holdout == "period":
+        valid, start, end = _period(split, high)
+    else:
+        valid, start, end = _instants(times, split, (low, high, n))
+    times.unpersist()
+    if valid <= low:
+        raise ProtocolError(
+            f"no training rows: the log begins at {_shown(low)}, what is held out at {_shown(valid)}",
+            "hold out less, a later start, a smaller window number",
+        )
+    time = F.col("event_time")
+    held_out = F.when(time >= end, LATER).when(time >= start, "test")
+    return held_out.when(time >= valid, "valid").otherwise("train")
+
+
+def _period(split: Split, last: int) -> tuple[int, int, int]:
+    """Where validation, test and `later` begin."""
+    length = microseconds(split.length) if split.length else 0
+    moved = split.window * (microseconds(split.step) if split.step else length)
+    if split.start:
+        start = (split.start - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) + moved
+        end = start + length if length else max(last, start) + 1
+    else:
+        end = last + 1 - moved
+        start = end - length
+    return start - length if split.valid else start, start, end
+
+
+def _instants(times: DataFrame, split: Split, facts: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The instants of the first validation row and the first test row in order of time.
+
+    All rows of one instant are on one side, so a share can be larger than asked for, never smaller.
+    """
+    low, high, n = facts
+    n_test, n_valid = (int(share * n + 1e-9) for share in (split.ratio[2], split.ratio[1]))
+    if not n_test:
+        raise ProtocolError(f"a share of {split.ratio[2]:g} of {n} rows is no row", "hold out more")
+    start = time_at(times, n - n_test, low, high)
+    valid = time_at(times, n - n_test - n_valid, low, high) if n_valid else start
+    return valid, start, high + 1
+
+
+def time_at(times: DataFrame, place: int, low: int, high: int) -> int:
+    """The time at a place (from 0) in the ascending order of times, exactly.
+
+    Counts rows in BUCKETS equal ranges, then in those of the range that holds the place, until a range
+    is one microsecond: four passes at most over one column, no sort, no shuffle but of counts.
+
+    Args:
+        times: event_time.
+        place: 0 <= place < number of rows.
+        low: smallest time.
+        high: largest time.
+    """
+    while low < high:
+        width = -(-(high - low + 1) // BUCKETS)
+        inside = times.where(F.col("event_time").between(low, high))
+        bucket = F.expr(f"(event_time - {low}L) div {width}L").alias("bucket")
+        for row in sorted(inside.groupBy(bucket).count().collect()):
+            if place < row["count"]:
+                break
+            place -= row["count"]
+        low += row["bucket"] * width
+        high = min(high, low + width - 1)
+    return low
+
+
+def microseconds(duration: str) -> int:
+    """`7d` in microseconds.
+
+    >>> microseconds("2h")
+    7200000000
+    """
+    return int(duration[:-1]) * UNITS[duration[-1]] * 1_000_000
+
+
+def _shown(time: int) -> str:
+    return str(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time))

@@ -1,0 +1,61 @@
+"""Gates: bounds of the benchmark file on the facts of a split's manifest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from recbench_spark.config import Gate
+from recbench_spark.errors import GateError
+from recbench_spark.evaluation.checks import Check
+
+
+@dataclass(frozen=True)
+class GateCheck(Check):
+    """A gate held against one fact; a lower bound passes from the threshold on."""
+
+    outside: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """Whether the fact lies within the bound."""
+        return not self.outside
+
+
+def gate_checks(gates: Sequence[Gate], facts: Iterable[Mapping[str, Any]]) -> list[GateCheck]:
+    """One check for each gate and part; a gate whose fact is nowhere has not passed.
+
+    Args:
+        gates: bounds of the benchmark file.
+        facts: rows of the manifest (part, fact, value).
+    """
+    values = {(row["part"], row["fact"]): row["value"] for row in facts if row["value"] is not None}
+    return [check for gate in gates for check in _of_gate(gate, values)]
+
+
+def _of_gate(gate: Gate, values: Mapping[tuple[str, str], float]) -> list[GateCheck]:
+    parts = sorted(part for part, fact in values if fact == gate.fact and gate.part in (None, part))
+    found = [_check(gate, part, values[part, gate.fact]) for part in parts]
+    return found or [_check(gate, gate.part or "every part", math.nan)]
+
+
+def _check(gate: Gate, part: str, value: float) -> GateCheck:
+    bound, side = (gate.below, "below") if gate.above is None else (gate.above, "above")
+    assert bound is not None
+    outside = math.isnan(value) or (value > bound if side == "above" else value < bound)
+    detail = (
+        "no such fact in the manifest" if math.isnan(value) else f"gate: {gate.action} {side} {bound:g}"
+    )
+    severity = "error" if gate.action == "fail" else "warning"
+    return GateCheck(f"{part}: {gate.fact}", value, bound, severity, detail, outside)
+
+
+def failure(checks: Sequence[Check]) -> GateError | None:
+    """The error of a job whose gates of action `fail` have not all passed."""
+    failed = [c for c in checks if not c.passed and c.severity == "error"]
+    if not failed:
+        return None
+    words = "; ".join(f"{c.check} is {c.observed:g} ({c.detail})" for c in failed)
+    return GateError(f"{len(failed)} gates failed: {words}", "see the table manifests, and `gates`")
