@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +30,14 @@ from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.evaluation.beyond import LIST_METRICS
 from recbench_spark.evaluation.values import Views
-from recbench_spark.evaluator import Asked, Result, check_candidates, evaluate, evaluate_predictions
+from recbench_spark.evaluator import (
+    Asked,
+    Result,
+    check_candidates,
+    check_needs,
+    evaluate,
+    evaluate_predictions,
+)
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.ranking import METRICS
 from recbench_spark.session import get_session
@@ -57,6 +65,7 @@ def parser() -> cli.Parser:
     found.add_argument("--truth", metavar="PATH", help="held-out items (not with --predictions)")
     found.add_argument("--train", metavar="PATH", help="training items: not ranked where we score")
     found.add_argument("--candidates", metavar="PATH", help="candidates of each user (user_id, item_id)")
+    found.add_argument("--features", metavar="PATH", help="what items are like (item_id, vector)")
     found.add_argument("--similarity", choices=["dot", "cosine"], default="dot", help="of embeddings")
     found.add_argument("--k", type=cli.cutoffs, default=(1, 3, 5, 10, 20), help="cut-offs, e.g. 1,3,10")
     found.add_argument("--metrics", help=f"comma-separated; default {','.join(DEFAULT_METRICS)}")
@@ -120,7 +129,10 @@ def checked(args: argparse.Namespace, kind: str) -> Definition:
         raise ConfigError(f"--bootstrap {args.bootstrap}: must be 0 or more")
     definition = make_definition(args.preset, cli.axes(args.set))
     views(args)
+    if kind == "predictions":
+        return definition
     Asked(args.k, wanted_metrics(args, kind), definition)
+    check_needs(wanted_metrics(args, kind), bool(args.train), bool(args.features))
     check_candidates(definition, kind == "embeddings", bool(args.candidates))
     return definition
 
@@ -144,6 +156,7 @@ def evaluated(store: Store, args: argparse.Namespace, kind: str) -> Result:
         rows = read(spark, args.predictions, ("user_id", "item_id"), kind)
         return evaluate_predictions(rows, bootstrap, views(args))
     pair = ("user_id", "item_id")
+    features = read(spark, args.features, ("item_id", "vector"), "features") if args.features else None
     optional = {
         name: read(spark, getattr(args, name), pair, name) if getattr(args, name) else None
         for name in ("train", "candidates", "lists", "scores")
@@ -151,6 +164,8 @@ def evaluated(store: Store, args: argparse.Namespace, kind: str) -> Result:
     return evaluate(
         read(spark, args.truth, pair, "truth"),
         **optional,
+        features=features,
+        features_name=Path(args.features).stem if args.features else "",
         embeddings=embeddings(spark, args.embeddings),
         k=range(1, max(args.k) + 1) if args.curve else args.k,
         metrics=wanted_metrics(args, kind),
@@ -195,7 +210,7 @@ def identify(
     spark: SparkSession, args: argparse.Namespace, kind: str, definition: Definition
 ) -> dict[str, Any]:
     """What the row of `runs` says of this evaluation."""
-    paths = {name: getattr(args, name) for name in ("truth", "train", "candidates", *KINDS)}
+    paths = {name: getattr(args, name) for name in ("truth", "train", "candidates", "features", *KINDS)}
     flat = {
         f"{name}{n or ''}": path
         for name, given in paths.items()

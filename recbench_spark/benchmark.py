@@ -28,8 +28,9 @@ from recbench_spark.errors import FAILED, OK, DataError, RecbenchError
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import CHECKS, MANIFESTS, RUNS
 from recbench_spark.steps.evaluating import evaluate_model
+from recbench_spark.steps.gates import failure
 from recbench_spark.steps.models import train
-from recbench_spark.steps.night import Night, check_benchmark, new_run_id, run_key, yesterday
+from recbench_spark.steps.night import Night, check_benchmark, new_run_id, night_gates, run_key, yesterday
 from recbench_spark.steps.results import publish, write_published
 from recbench_spark.steps.sharing import drop_scratch
 from recbench_spark.steps.splitting import prepare_split, split_identity
@@ -59,6 +60,7 @@ def run_night(
         store.delete_orphans(yesterday())
         prepare_split(store, benchmark, night.split_id, journal)
         require_truth(night)
+        stop_at_gates(night, [(model, attempts[model.name] + 1) for model in todo], journal)
     run_ids, failed = {}, {}
     for n, model in enumerate(todo, start=1):
         run = Run(night, model, attempts[model.name] + 1, f"{n}/{len(todo)}")
@@ -77,8 +79,9 @@ def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> Night:
     check_benchmark(benchmark)
     split_id, inputs = split_identity(store.spark, benchmark)
     asked = benchmark.evaluation
-    if asked.candidates_path:
-        inputs["candidates"] = identity(store.spark, asked.candidates_path)
+    for name, path in (("candidates", asked.candidates_path), ("features", asked.features)):
+        if path:
+            inputs[name] = identity(store.spark, path)
     return Night(store, benchmark, asked.resolve(), split_id, inputs, logical_date)
 
 
@@ -106,6 +109,16 @@ def require_truth(night: Night) -> None:
             )
 
 
+def stop_at_gates(night: Night, todo: Sequence[tuple[Any, int]], journal: Journal) -> None:
+    """Where a gate fails the night, every run of it is recorded as failed, and the job ends."""
+    error = failure(night_gates(night))
+    if error is None:
+        return
+    for n, (model, attempt) in enumerate(todo, start=1):
+        record_failure(Run(night, model, attempt, f"{n}/{len(todo)}"), error, journal)
+    raise error
+
+
 class Run:
     """One attempt at one model."""
 
@@ -127,14 +140,14 @@ class Run:
 
 def run_model(run: Run, journal: Journal) -> str:
     """Train or open one model, rank, measure, publish; returns the run's id."""
-    night, model = run.night, run.model
+    night, model, found = run.night, run.model, []
     if model.kind == "published":
         write_published(night, model, run.run_id)
     else:
         with journal.stage("train", f"model {run.place} {model.name}: train", **run.facts) as counts:
             counts["trained"] = train(night, model)
-        evaluate_model(night, model, run.run_id, journal)
-    publish(night, model, run.run_id, run.started, run.attempt)
+        found = evaluate_model(night, model, run.run_id, journal)
+    publish(night, model, run.run_id, run.started, run.attempt, found=found)
     journal.record("publish", **run.facts)
     write_result(run, "succeeded", OK)
     return run.run_id

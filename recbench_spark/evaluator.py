@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -25,14 +25,16 @@ from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation import checks as check_rows
 from recbench_spark.evaluation import metrics as metric_rows
 from recbench_spark.evaluation import ranking, sources, values
-from recbench_spark.evaluation.beyond import PER_USER, Catalogue
+from recbench_spark.evaluation.beyond import DIVERSITY, Catalogue
 from recbench_spark.evaluation.checks import Check, warn_above_zero
+from recbench_spark.evaluation.sources import DotSource
 from recbench_spark.evaluation.user_blocks import Labels, user_blocks
 from recbench_spark.evaluation.values import Views
+from recbench_spark.kernels.beyond import POPULARITY
 from recbench_spark.protocol.catalogue import catalogue
 from recbench_spark.schemas import METRICS, USER_METRICS, Table, conform, require
 from recbench_spark.steps.reading import candidate_lists, typed_embeddings, typed_rows
-from recbench_spark.steps.sharing import share_in
+from recbench_spark.steps.sharing import share_features, share_in
 
 PART = "test"
 
@@ -66,6 +68,7 @@ class Asked:
     metrics: tuple[str, ...] = DEFAULT_METRICS
     definition: Definition = field(default_factory=Definition)
     bootstrap: Bootstrap = field(default_factory=Bootstrap)
+    features: str | None = None
 
     def __post_init__(self) -> None:
         """ConfigError for a metric nobody knows, or a cut-off below 1."""
@@ -75,7 +78,7 @@ class Asked:
 
     def plan(self) -> metric_rows.Plan:
         """As the evaluation stage wants it."""
-        return metric_rows.Plan(self.metrics, self.k, self.definition, self.bootstrap)
+        return metric_rows.Plan(self.metrics, self.k, self.definition, self.bootstrap, self.features)
 
 
 def evaluate(  # noqa: PLR0913
@@ -86,6 +89,8 @@ def evaluate(  # noqa: PLR0913
     embeddings: tuple[DataFrame, DataFrame] | None = None,
     train: DataFrame | None = None,
     candidates: DataFrame | None = None,
+    features: DataFrame | None = None,
+    features_name: str = "given",
     k: Sequence[int] = (1, 3, 5, 10, 20),
     metrics: Sequence[str] = DEFAULT_METRICS,
     preset: str | None = None,
@@ -103,6 +108,8 @@ def evaluate(  # noqa: PLR0913
         embeddings: (user_id, vector) and (item_id, vector[, bias]); every item is a candidate.
         train: user_id, item_id. Taken out of the candidates where we score; counted in lists.
         candidates: user_id, item_id, for definition candidates=given.
+        features: item_id, vector: what items are like, for the metric diversity.
+        features_name: stands in the definition of diversity, which other vectors would change.
         k: cut-offs.
         metrics: names of `kernels.ranking.METRICS` and `evaluation.beyond.LIST_METRICS`.
         preset: another library's definition.
@@ -119,13 +126,19 @@ def evaluate(  # noqa: PLR0913
     if sum(value is not None for value in given.values()) != 1:
         raise ConfigError("give exactly one of lists, scores, embeddings", "what the system handed over")
     asked = Asked(
-        tuple(sorted(set(k))), tuple(metrics), make_definition(preset, definition), bootstrap or Bootstrap()
+        tuple(sorted(set(k))),
+        tuple(metrics),
+        make_definition(preset, definition),
+        bootstrap or Bootstrap(),
+        None if features is None else features_name,
     )
     check_candidates(asked.definition, embeddings is not None, candidates is not None)
-    _check_train(asked.metrics, train)
+    check_needs(asked.metrics, train is not None, features is not None)
     world = make_world(truth, train, _listed_items(given), asked.definition)
+    place = scratch or str(shared_files.host_folder() / "scratch")
+    if features is not None:
+        world = replace(world, features=share_features(place, world.items, features, "features"))
     if embeddings is not None:
-        place = scratch or str(shared_files.host_folder() / "scratch")
         rankings = _rank_embeddings(world, embeddings, candidates, similarity, asked, place)
     else:
         rankings = _rank_rows(world, {"lists": lists, "scores": scores}, asked)
@@ -144,10 +157,13 @@ def check_candidates(definition: Definition, embeddings: bool, candidates: bool)
         )
 
 
-def _check_train(metrics: Sequence[str], train: DataFrame | None) -> None:
-    popular = [name for name in metrics if name in PER_USER]
-    if popular and train is None:
+def check_needs(metrics: Sequence[str], train: bool, features: bool) -> None:
+    """ConfigError for a metric of lists that lacks what it is measured against."""
+    popular = [name for name in metrics if name in POPULARITY]
+    if popular and not train:
         raise ConfigError(f"{popular[0]} needs the training rows", "give train (--train PATH)")
+    if DIVERSITY in metrics and not features:
+        raise ConfigError("diversity needs vectors of the items", "give features (--features PATH)")
 
 
 # ----------------------------------------------------------------------------- truth and train
@@ -162,12 +178,13 @@ class World:
     checks: list[Check]
     train: DataFrame | None
     log: DataFrame
+    features: DotSource | None = None
 
     @cached_property
     def catalogue(self) -> Catalogue:
         """What metrics of lists are measured against."""
         train = self.log.where(F.col("part") == "train")
-        return Catalogue(self.items, train.select("user_id").distinct())
+        return Catalogue(self.items, train.select("user_id").distinct(), self.features)
 
 
 def make_world(

@@ -1,6 +1,6 @@
 """What lists are like beside being right, from `rankings.top_items` and the catalogue.
 
-Of each user: novelty and mean popularity. Of all lists together: coverage and Gini.
+Of each user: novelty, mean popularity, diversity. Of all lists together: coverage and Gini.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from recbench_spark.errors import ConfigError
+from recbench_spark.evaluation.sources import DotSource
 from recbench_spark.kernels import beyond
 from recbench_spark.shared_files import flat
 
 Floats = npt.NDArray[np.float64]
 
-PER_USER = tuple(beyond.POPULARITY)
+DIVERSITY = "diversity"
+"""See `kernels.beyond.intra_list_diversity`; needs vectors of the items."""
+
+PER_USER = (*beyond.POPULARITY, DIVERSITY)
 """List metrics with a value for each user."""
 
 OVERALL = ("coverage", "gini")
@@ -38,10 +43,12 @@ class Catalogue:
 
     items: item_id, n_train of every item.
     train_users: one row a user with training rows.
+    features: vectors of the items, for diversity.
     """
 
     items: DataFrame
     train_users: DataFrame
+    features: DotSource | None = None
 
     @cached_property
     def n_items(self) -> int:
@@ -52,6 +59,18 @@ class Catalogue:
     def n_users(self) -> int:
         """Users with training rows; at least 1."""
         return max(self.train_users.count(), 1)
+
+    def facts(self, names: Sequence[str]) -> Facts:
+        """What a task needs to measure these metrics of each user."""
+        return Facts(self.n_users if set(names) & set(beyond.POPULARITY) else 1, self.features)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What travels with a task: training users, and where the vectors of the items lie."""
+
+    n_users: int
+    features: DotSource | None
 
 
 # ------------------------------------------------------------------------------- of each user
@@ -69,25 +88,50 @@ def listed(rankings: DataFrame, catalogue: Catalogue, threshold: float | None) -
         threshold: relevance from which an item is relevant; None: above 0.
 
     Returns:
-        user_id, part, user_key, n_relevant, counts (array in the order of the list).
+        user_id, part, user_key, n_relevant; counts and item_index (-1: not in the catalogue), arrays
+        in the order of the list.
     """
     relevant = F.filter("relevance", lambda r: r > 0 if threshold is None else r >= threshold)
     user = ("user_id", "part", "user_key", "n_relevant")
     places = rankings.withColumn("n_relevant", F.size(relevant)).select(
         *user, F.posexplode("top_items").alias("place", "item_id")
     )
-    counted = places.join(catalogue.items.select("item_id", "n_train"), "item_id", "left")
-    entry = F.struct("place", F.coalesce("n_train", F.lit(0)).cast("long").alias("n_train"))
+    known = catalogue.items.select("item_id", "n_train", "item_index")
+    counted = places.join(known, "item_id", "left")
+    found = (F.coalesce("n_train", F.lit(0)).cast("long"), F.coalesce("item_index", F.lit(-1)).cast("long"))
+    entry = F.struct("place", found[0].alias("n_train"), found[1].alias("item_index"))
     lists = counted.groupBy(*user).agg(F.array_sort(F.collect_list(entry)).alias("entries"))
-    return lists.select(*user, F.transform("entries", lambda e: e["n_train"]).alias("counts"))
+    return lists.select(
+        *user,
+        F.transform("entries", lambda e: e["n_train"]).alias("counts"),
+        F.transform("entries", lambda e: e["item_index"]).alias("item_index"),
+    )
 
 
 def values_of(
-    batch: pa.RecordBatch, names: Sequence[str], n_users: int, ks: Sequence[int]
+    batch: pa.RecordBatch, names: Sequence[str], facts: Facts, ks: Sequence[int]
 ) -> dict[str, Floats]:
     """Each metric of the users in a batch of `listed`: float64 (u, c)."""
     offsets, counts = flat(batch.column("counts"))
-    return {name: beyond.POPULARITY[name](offsets, counts, n_users, ks) for name in names}
+    values = {}
+    for name in names:
+        if name == DIVERSITY:
+            items, vectors = _listed_vectors(flat(batch.column("item_index"))[1], facts)
+            values[name] = beyond.intra_list_diversity(offsets, items, vectors, ks)
+        else:
+            values[name] = beyond.POPULARITY[name](offsets, counts, facts.n_users, ks)
+    return values
+
+
+def _listed_vectors(items_n: npt.NDArray[np.int64], facts: Facts) -> tuple[npt.NDArray[np.int64], Floats]:
+    """The vectors of the listed items alone, and the row of each item among them; -1 stays -1."""
+    source = facts.features
+    if source is None:
+        raise ConfigError("diversity needs vectors of the items", "give features (--features PATH)")
+    mapped = source.rows.arrays(source.build)["vectors"]
+    known = np.unique(items_n[items_n >= 0])
+    row_n = np.where(items_n >= 0, np.searchsorted(known, items_n), -1)
+    return row_n, mapped[known].astype(np.float64)
 
 
 # ------------------------------------------------------------------------------- of all lists

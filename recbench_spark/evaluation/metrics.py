@@ -22,7 +22,7 @@ from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.evaluation import beyond
 from recbench_spark.evaluation.batches import by_part, select_truth, to_rankings
-from recbench_spark.evaluation.beyond import LIST_METRICS, Catalogue
+from recbench_spark.evaluation.beyond import LIST_METRICS, Catalogue, Facts
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.ranking import METRICS, Rankings, cutoffs, measure, relevant_counts
 
@@ -44,12 +44,16 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: metrics by name (see `check_names`), cut-offs, definition, intervals."""
+    """What is measured: metrics by name (see `check_names`), cut-offs, definition, intervals.
+
+    features: the name of the vectors behind `diversity`; others give another number.
+    """
 
     metrics: tuple[str, ...]
     ks: tuple[int, ...]
     definition: Definition
     bootstrap: Bootstrap
+    features: str | None = None
 
     @property
     def of_ranks(self) -> tuple[str, ...]:
@@ -76,7 +80,10 @@ class Plan:
 
     def describe(self, metric: str) -> str:
         """The definition string that stands beside a metric: the axes it depends on."""
-        return self.definition.describe(beyond.AXES if metric in LIST_METRICS else METRICS[metric].axes)
+        if metric not in LIST_METRICS:
+            return self.definition.describe(METRICS[metric].axes)
+        features = f";features={self.features}" if metric == beyond.DIVERSITY else ""
+        return self.definition.describe(beyond.AXES) + features
 
 
 def check_names(metrics: Sequence[str]) -> None:
@@ -113,7 +120,7 @@ def user_metrics(rankings: DataFrame, plan: Plan) -> DataFrame:
 def list_user_metrics(rankings: DataFrame, plan: Plan, catalogue: Catalogue) -> DataFrame:
     """As `user_metrics`, for the metrics of each user's list; users without one have no row."""
     listed = beyond.listed(rankings, catalogue, plan.definition.threshold)
-    return listed.mapInArrow(partial(_listed_rows, plan, catalogue.n_users), _USER_METRICS)
+    return listed.mapInArrow(partial(_listed_rows, plan, catalogue.facts(plan.of_lists)), _USER_METRICS)
 
 
 def all_user_metrics(rankings: DataFrame, plan: Plan, catalogue: Catalogue) -> DataFrame:
@@ -136,9 +143,9 @@ def _user_rows(plan: Plan, batches: Batches) -> Batches:
             yield _user_batch(batch, metric, values_uc, relevant, plan)
 
 
-def _listed_rows(plan: Plan, n_users: int, batches: Batches) -> Batches:
+def _listed_rows(plan: Plan, facts: Facts, batches: Batches) -> Batches:
     for batch in batches:
-        values = beyond.values_of(batch, plan.of_lists, n_users, plan.ks)
+        values = beyond.values_of(batch, plan.of_lists, facts, plan.ks)
         for metric, values_uc in values.items():
             yield _user_batch(batch, metric, values_uc, batch.column("n_relevant"), plan)
 
@@ -228,7 +235,7 @@ def metrics(rankings: DataFrame, plan: Plan) -> DataFrame:
 def list_metrics(rankings: DataFrame, plan: Plan, catalogue: Catalogue) -> DataFrame:
     """As `metrics`, for the metrics of each user's list, averaged over users with one; no slices."""
     listed = beyond.listed(rankings, catalogue, plan.definition.threshold)
-    totals = listed.mapInArrow(partial(_listed_totals, plan, catalogue.n_users), TOTALS)
+    totals = listed.mapInArrow(partial(_listed_totals, plan, catalogue.facts(plan.of_lists)), TOTALS)
     return finished(totals, plan.table(plan.of_lists), plan.bootstrap)
 
 
@@ -242,11 +249,11 @@ def finished(totals: DataFrame, columns: Sequence[Column], bootstrap: Bootstrap)
     return totals.groupBy(*SLICE).applyInArrow(finish, METRIC_ROWS)
 
 
-def _listed_totals(plan: Plan, n_users: int, batches: Batches) -> Batches:
+def _listed_totals(plan: Plan, facts: Facts, batches: Batches) -> Batches:
     totals: dict[Slice, Totals] = {}
     for batch in batches:
         for part, users in by_part(batch):
-            values = beyond.values_of(users, plan.of_lists, n_users, plan.ks)
+            values = beyond.values_of(users, plan.of_lists, facts, plan.ks)
             found = totals_of(values, users.column("user_key").to_numpy(), plan.bootstrap)
             _add(totals, (part, None, None), found)
     for place, found in totals.items():

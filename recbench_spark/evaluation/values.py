@@ -214,7 +214,7 @@ class Totals:
         """Sums of bins, (bins, s) and (b, bins, s)."""
         sums, boot = self._part(index)
         s = len(values.SUMS)
-        return sums.reshape(-1, s), boot.reshape(len(boot), -1, s)
+        return sums.reshape(-1, s), boot.reshape(len(boot), len(sums) // s, s)
 
     def overall(self) -> list[Row]:
         """Metrics of all rows together."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.data.readers import read_table
+from recbench_spark.data.readers import read_negatives, read_table
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.draws import draw_candidates, weight_rows
 from recbench_spark.schemas import CANDIDATES, ITEMS
@@ -22,14 +22,25 @@ def with_candidates(night: Night, users: DataFrame) -> DataFrame:
     Args:
         users: rows of `users_of_parts`.
     """
-    mode = night.definition.candidates
+    mode, asked = night.definition.candidates, night.benchmark.evaluation
+    if mode == "given" and not asked.candidates_path and night.benchmark.dataset.lists_negatives:
+        found = users.join(_listed_negatives(night), "user_id", "left")
+        return found.withColumn("candidates", F.concat("items", F.array_except("candidates", "items")))
     if mode == "given":
         return users.join(_given(night), "user_id", "left")
     if mode in SAMPLED:
         drawn = drawn_candidates(night, users).select("user_id", "part", "items")
         found = users.join(drawn.withColumnRenamed("items", "drawn"), ["user_id", "part"], "left")
-        return found.withColumn("candidates", F.concat("items", "drawn")).drop("drawn")
+        found = found.withColumn("candidates", F.concat("items", "drawn"))
+        # Popularity draws have no correction: theirs would need the popularity of every rank.
+        return _of_uniform_draw(found, night.n_items) if mode == "uniform" else found.drop("drawn")
     return users
+
+
+def _of_uniform_draw(users: DataFrame, n_items: int) -> DataFrame:
+    """How many negatives each user has, and of how many: what the corrections need."""
+    known = F.size(F.array_union("items", "masked"))
+    return users.withColumn("drawn", F.size("drawn")).withColumn("pool", F.lit(n_items) - known)
 
 
 def _given(night: Night) -> DataFrame:
@@ -40,6 +51,12 @@ def _given(night: Night) -> DataFrame:
             "a table of user_id, item_id",
         )
     rows = read_table(night.spark, path, ["user_id", "item_id"], "candidates")
+    return candidate_lists(rows, night.table(ITEMS))
+
+
+def _listed_negatives(night: Night) -> DataFrame:
+    """The negatives that the dataset's own files list; the truth is a candidate beside them."""
+    rows = read_negatives(night.spark, str(night.benchmark.dataset.path))
     return candidate_lists(rows, night.table(ITEMS))
 
 

@@ -15,7 +15,7 @@ from recbench_spark.journal import Journal
 from recbench_spark.schemas import ITEMS, RANKINGS, USER_BLOCKS
 from recbench_spark.steps.candidates import with_candidates
 from recbench_spark.steps.models import open_model, train_rows
-from recbench_spark.steps.night import Night
+from recbench_spark.steps.night import Night, night_gates
 from recbench_spark.steps.reading import read_scored_rows
 from recbench_spark.steps.results import write_checks, write_metrics
 
@@ -30,8 +30,11 @@ def evaluate_model(night: Night, model: Any, run_id: str, journal: Journal) -> l
         store.append(rankings.withColumn("run_id", F.lit(run_id)), RANKINGS)
     rankings = store.of_run("rankings", run_id)
     with journal.stage("metrics", f"{model.name}: measure", **facts) as counts:
-        write_metrics(store, rankings, plan, run_id, night.catalogue, per_user=asked.user_metrics)
+        write_metrics(
+            store, rankings, plan, run_id, night.catalogue, draw=asked.draw, per_user=asked.user_metrics
+        )
         found += check_rows.ranking_checks(rankings, asked.parts, night.definition.threshold)
+        found += night_gates(night)
         write_checks(store, run_id, found)
         counts["warnings"] = sum(not check.passed for check in found)
     return found

@@ -7,6 +7,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,10 +16,13 @@ from pyspark.sql import functions as F
 from recbench_spark import __version__, schemas
 from recbench_spark.config import Benchmark, digest
 from recbench_spark.data.identity import identity
+from recbench_spark.data.readers import read_table
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
-from recbench_spark.evaluation.beyond import Catalogue
+from recbench_spark.evaluation.beyond import DIVERSITY, Catalogue
 from recbench_spark.evaluation.metrics import Plan, check_names
+from recbench_spark.steps.gates import GateCheck, gate_checks
+from recbench_spark.steps.sharing import base_folder, share_features
 from recbench_spark.steps.splitting import of_split
 from recbench_spark.store import Store
 
@@ -49,10 +53,14 @@ class Night:
     @cached_property
     def catalogue(self) -> Catalogue:
         """What metrics of lists are measured against."""
-        blocks = self.table(schemas.USER_BLOCKS)
-        return Catalogue(
-            self.table(schemas.ITEMS), blocks.where(F.size("train_items") > 0).select("user_id")
-        )
+        blocks, items = self.table(schemas.USER_BLOCKS), self.table(schemas.ITEMS)
+        path = self.benchmark.evaluation.features
+        features = None
+        if path and DIVERSITY in self.benchmark.evaluation.metrics:
+            rows = read_table(self.spark, path, ["item_id", "vector"], "features")
+            features = share_features(base_folder(self.store), items, rows, f"features {path}")
+        train_users = blocks.where(F.size("train_items") > 0).select("user_id")
+        return Catalogue(items, train_users, features)
 
     @property
     def n_items(self) -> int:
@@ -62,7 +70,16 @@ class Night:
     def plan(self) -> Plan:
         """What is measured."""
         asked = self.benchmark.evaluation
-        return Plan(asked.metrics, asked.cutoffs, self.definition, asked.bootstrap)
+        features = Path(asked.features).stem if asked.features else None
+        return Plan(asked.metrics, asked.cutoffs, self.definition, asked.bootstrap, features)
+
+
+def night_gates(night: Night) -> list[GateCheck]:
+    """The gates of the benchmark file, held against the manifest of this night's split."""
+    if not night.benchmark.gates:
+        return []
+    facts = [row.asDict() for row in night.table(schemas.MANIFESTS).collect()]
+    return gate_checks(night.benchmark.gates, facts)
 
 
 def model_key(night: Night, model: Any) -> str:
@@ -100,11 +117,14 @@ def check_benchmark(benchmark: Benchmark) -> None:
     asked = benchmark.evaluation
     definition = asked.resolve()
     check_names(asked.metrics)
-    if definition.candidates == "given" and not asked.candidates_path:
+    listed = asked.candidates_path or benchmark.dataset.lists_negatives
+    if definition.candidates == "given" and not listed:
         raise ConfigError(
             "evaluation.candidates_path is missing, and definition.candidates is 'given'",
             "a table of user_id, item_id",
         )
+    if DIVERSITY in asked.metrics and not asked.features:
+        raise ConfigError("metric diversity needs evaluation.features", "a table of item_id, vector")
     for cut in asked.slices:
         if cut.of in ("users", "items") and not cut.path:
             raise ConfigError(f"slice {cut.key}: of '{cut.of}' needs 'path'", "a table with the ids")

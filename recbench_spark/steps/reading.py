@@ -110,6 +110,19 @@ def typed_embeddings(
     return sides[0].drop("bias"), sides[1]
 
 
+def typed_features(rows: DataFrame, what: str) -> DataFrame:
+    """(item_id, vector, bias 0) of what items are like.
+
+    Raises:
+        SchemaError: a column is missing. DataError: vectors that cannot be used.
+    """
+    require(rows, ["item_id", "vector"], what)
+    vector = F.col("vector").cast("array<float>").alias("vector")
+    typed = rows.select(F.col("item_id").cast("string"), vector, F.lit(0.0).alias("bias"))
+    _refuse(typed, _unusable_vectors("item_id"), what)
+    return typed
+
+
 def _unusable_vectors(ids: str) -> dict[str, Column]:
     holes = F.exists("vector", lambda x: x.isNull() | F.isnan(x) | (F.abs(x) == float("inf")))
     bias = F.isnan("bias") | (F.abs("bias") == float("inf"))

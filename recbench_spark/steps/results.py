@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import __version__
-from recbench_spark.config import Provenance, digest
+from recbench_spark.config import Draw, Provenance, digest
 from recbench_spark.evaluation import metrics as metric_rows
+from recbench_spark.evaluation import sampled
 from recbench_spark.evaluation.beyond import Catalogue
 from recbench_spark.evaluation.checks import Check
 from recbench_spark.evaluator import Result
@@ -29,19 +30,27 @@ def write_metrics(
     run_id: str,
     catalogue: Catalogue,
     *,
+    draw: Draw,
     per_user: bool,
 ) -> None:
     """Append to `user_metrics` (where asked for) and to `metrics`."""
-    stamp = F.lit(run_id)
+    frames = [(metric_rows.all_metrics(rankings, plan, catalogue), METRICS)]
+    if plan.definition.candidates == "uniform" and draw.estimators and sampled.correctable(plan):
+        corrected = sampled.corrected_metrics(rankings, plan, draw.estimators, draw.n)
+        frames.append((corrected, METRICS))
     if per_user and (plan.of_ranks or plan.of_lists):
-        values = metric_rows.all_user_metrics(rankings, plan, catalogue)
-        store.append(values.withColumn("run_id", stamp), USER_METRICS)
-    rows = metric_rows.all_metrics(rankings, plan, catalogue)
-    store.append(rows.withColumn("run_id", stamp), METRICS)
+        frames.append((metric_rows.all_user_metrics(rankings, plan, catalogue), USER_METRICS))
+    store.append_all([(frame.withColumn("run_id", F.lit(run_id)), table) for frame, table in frames])
 
 
 def write_checks(store: Store, run_id: str, found: Sequence[Check]) -> None:
     """Append to `checks`."""
+    if found:
+        store.append(check_frame(store.spark, run_id, found), CHECKS)
+
+
+def check_frame(spark: SparkSession, run_id: str, found: Sequence[Check]) -> DataFrame:
+    """Rows of `checks`; what passed is no more than an information."""
     rows = [
         (
             run_id,
@@ -54,12 +63,18 @@ def write_checks(store: Store, run_id: str, found: Sequence[Check]) -> None:
         )
         for c in found
     ]
-    if rows:
-        store.append(store.spark.createDataFrame(rows, CHECKS.schema), CHECKS)
+    return spark.createDataFrame(rows, CHECKS.schema)
 
 
 def publish(
-    night: Night, model: Any, run_id: str, started: datetime, attempt: int, *, error: str | None = None
+    night: Night,
+    model: Any,
+    run_id: str,
+    started: datetime,
+    attempt: int,
+    *,
+    found: Sequence[Check] = (),
+    error: str | None = None,
 ) -> None:
     """The row of `runs`: from here on the run is visible, unless it tells of an error."""
     benchmark = night.benchmark
@@ -84,6 +99,7 @@ def publish(
         "settings": settings,
         "status": "failed" if error else "succeeded",
         "error": error,
+        "n_users": _users_in(found),
         **_provenance(model, model.provenance, benchmark.ran_by),
     }
     _append_run(night.store, row, run_id, started)
@@ -92,21 +108,33 @@ def publish(
 def publish_standalone(store: Store, result: Result, run: dict[str, Any]) -> str:
     """Write what `evaluator.evaluate` found, and at last the row of `runs`; returns the run's id."""
     run_id = new_run_id(run["logical_date"], run["model"])
-    stamp = F.lit(run_id)
+    found = [*result.checks, *other_base_rates(store, run["suite"], result)]
+    frames = [(result.user_metrics, USER_METRICS), (result.metrics, METRICS)]
     if result.rankings is not None:
-        store.append(
-            result.rankings.withColumn("run_id", stamp).withColumn("part", F.lit("test")), RANKINGS
-        )
-    store.append(result.user_metrics.withColumn("run_id", stamp), USER_METRICS)
-    store.append(result.metrics.withColumn("run_id", stamp), METRICS)
-    write_checks(store, run_id, result.checks)
+        frames.append((result.rankings.withColumn("part", F.lit("test")), RANKINGS))
+    stamped = [(frame.withColumn("run_id", F.lit(run_id)), table) for frame, table in frames]
+    store.append_all([*stamped, (check_frame(store.spark, run_id, found), CHECKS)])
     identity = digest(run["inputs"], run["settings"], run["model"], __version__)
     facts = {name: run[name] for name in ("suite", "logical_date", "model", "model_kind", "dataset")}
-    given = {key: run["inputs"][key] for key in ("truth", "predictions") if key in run["inputs"]}
-    row = {**facts, "run_key": identity, "attempt": 1, "split": "given", "split_id": digest(given)}
+    truth = result.truth or digest({"truth": run["inputs"]["truth"]})
+    row = {**facts, "run_key": identity, "attempt": 1, "split": "given", "split_id": truth}
     row |= {"inputs": run["inputs"], "settings": run["settings"], "source": "own", "ran_by": _user()}
+    row["n_users"] = _users_in(result.checks)
     _append_run(store, row, run_id, run["started_at"])
     return run_id
+
+
+def other_base_rates(store: Store, suite: str, result: Result) -> list[Check]:
+    """A warning where the suite holds value metrics over another mean outcome: RIG depends on it."""
+    if result.truth is None:
+        return []
+    overall = "metric = 'mean_outcome' AND slice_key IS NULL"
+    ours = result.metrics.where(overall).collect()[0].value
+    of_suite = store.read(RUNS).where(F.col("suite") == suite).select("run_id")
+    known = store.visible(METRICS).where(overall).join(of_suite, "run_id", "left_semi")
+    others = known.where(F.col("value") != ours).count()
+    detail = f"base rate here {ours:g}: do not compare RIG, log-loss, NMSE or PE with theirs"
+    return [Check("runs of another base rate", others, 0.0, "warning", detail)]
 
 
 def _append_run(store: Store, row: dict[str, Any], run_id: str, started: datetime) -> None:
@@ -123,17 +151,15 @@ def _append_run(store: Store, row: dict[str, Any], run_id: str, started: datetim
         "code_version": __version__,
         "started_at": started,
         "finished_at": now,
-        "n_users": _users_of(store, run_id),
         "seconds": (now - started).total_seconds(),
     }
     values = tuple(full.get(name) for name in RUNS.names)
     store.append(store.spark.createDataFrame([values], RUNS.schema), RUNS)
 
 
-def _users_of(store: Store, run_id: str) -> int:
-    """Users with a ranking; for predictions, users with a value."""
-    ranked = store.of_run("rankings", run_id).count()
-    return ranked or store.of_run("user_metrics", run_id).select("user_id").distinct().count()
+def _users_in(found: Sequence[Check]) -> int:
+    """Users of the held-out part that has most."""
+    return int(max((check.observed for check in found if check.check.endswith(": users")), default=0))
 
 
 def _user() -> str:

@@ -9,7 +9,10 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from recbench_spark import shared_files
+from recbench_spark.evaluation import sources
+from recbench_spark.evaluation.sources import DotSource
 from recbench_spark.shared_files import SharedRows, remove_old
+from recbench_spark.steps.reading import typed_features
 from recbench_spark.store import Store
 
 SCRATCH = f"_scratch/{uuid.uuid4().hex}"
@@ -37,6 +40,13 @@ def drop_scratch(store: Store) -> None:
 def share(store: Store, rows: DataFrame) -> SharedRows:
     """Write rows where all workers can read them."""
     return share_in(base_folder(store), rows)
+
+
+def share_features(base: str, items: DataFrame, rows: DataFrame, what: str) -> DotSource:
+    """Vectors of the items (item_id, vector), for `diversity`; items without one have all zeros."""
+    typed = typed_features(rows, what)
+    dims = sources.dimensions(typed, what)
+    return DotSource(share_in(base, sources.vector_rows(items, typed)), items.count(), dims)
 
 
 def share_in(base: str, rows: DataFrame) -> SharedRows:

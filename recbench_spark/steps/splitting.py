@@ -8,20 +8,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import schemas
-from recbench_spark.config import Benchmark, Slice, digest
+from recbench_spark.config import Benchmark, Slice, Split, digest
 from recbench_spark.data import worlds
 from recbench_spark.data.identity import identity
-from recbench_spark.data.readers import read_log, read_table
+from recbench_spark.data.readers import id_order, open_log, read_table
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.user_blocks import Labels, user_blocks
 from recbench_spark.journal import Journal
-from recbench_spark.protocol.catalogue import catalogue, is_numeric
+from recbench_spark.protocol.catalogue import catalogue
 from recbench_spark.protocol.manifests import manifest
-from recbench_spark.protocol.splits import labelled, without_duplicates
-from recbench_spark.schemas import ITEMS, MANIFESTS, PROPENSITIES, SPLITS, USER_BLOCKS
+from recbench_spark.protocol.splits import labelled
+from recbench_spark.schemas import ITEMS, MANIFESTS, PROPENSITIES, REJECTS, SPLITS, USER_BLOCKS
 from recbench_spark.store import Store
 
-HELD_OUT_PARTS = ("valid", "test", "open_loop")
+HELD_OUT_PARTS = ("valid", "probe", "quiz", "test", "open_loop")
+"""Parts that a log or a protocol may hold out, beside those that `split.parts` names."""
+
+
+COLUMNAR = ("parquet", "delta")
 
 
 def split_identity(spark: SparkSession, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
@@ -46,32 +50,48 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
         return
     split = benchmark.split
     with journal.stage("splits", f"split {split_id}: {split.describe()}", split_id=split_id) as counts:
-        log = read_log(store.spark, benchmark.dataset).cache()
+        found = open_log(store.spark, benchmark.dataset)
+        if found.rejects is not None:
+            _append_split(store, REJECTS, found.rejects, split_id)
+            counts["rejected"] = found.rejected
+        # Text is parsed once; columnar files are read again faster than they are kept.
+        log = found.rows if benchmark.dataset.reader in COLUMNAR else found.rows.cache()
         counts["rows"] = log.count()
         if not counts["rows"]:
             raise DataError(f"dataset {benchmark.dataset.name} has no rows", "check dataset.path")
-        unique = without_duplicates(log, benchmark.dataset.duplicates)
-        _append_split(store, SPLITS, labelled(unique, split), split_id)
+        # What the log has not is not shuffled either.
+        slim = (
+            log
+            if benchmark.dataset.attributes or benchmark.dataset.reader == "world"
+            else log.drop("attributes")
+        )
+        _append_split(store, SPLITS, labelled(slim, split, benchmark.dataset.duplicates), split_id)
+        numeric = id_order([log]) == "numeric"
         log.unpersist()
     splits = of_split(store, SPLITS, split_id)
-    _write_blocks(store, benchmark, splits, split_id, journal)
+    _write_blocks(store, benchmark, splits, split_id, numeric, journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
-        facts = manifest(splits, counts["rows"], split.model_dump_json())
+        facts = manifest(splits, counts["rows"], split.model_dump_json(), found.rejected, found.told())
         _append_split(store, MANIFESTS, facts, split_id)
 
 
 def _write_blocks(
-    store: Store, benchmark: Benchmark, splits: DataFrame, split_id: str, journal: Journal
+    store: Store, benchmark: Benchmark, splits: DataFrame, split_id: str, numeric: bool, journal: Journal
 ) -> None:
     with journal.stage("items", "catalogue of items", split_id=split_id):
-        items = catalogue(splits, is_numeric(splits.select("item_id").distinct()))
+        items = catalogue(splits, numeric)
         _append_split(store, ITEMS, items, split_id)
         _append_propensities(store, benchmark, split_id)
     with journal.stage("user_blocks", "blocks of users", split_id=split_id):
         items = of_split(store, ITEMS, split_id)
         joined, labels = with_labels(store.spark, splits, benchmark.evaluation.slices)
-        blocks = user_blocks(joined, items, HELD_OUT_PARTS, labels)
+        blocks = user_blocks(joined, items, held_out_parts(benchmark.split), labels)
         _append_split(store, USER_BLOCKS, blocks, split_id)
+
+
+def held_out_parts(split: Split) -> tuple[str, ...]:
+    """Every part that can hold the truth of a user."""
+    return tuple(dict.fromkeys([*HELD_OUT_PARTS, *split.parts]))
 
 
 def _append_split(store: Store, table: schemas.Table, frame: DataFrame, split_id: str) -> None:

@@ -28,7 +28,7 @@ def row(user: str, items: list[str] | None, part: str = "test", **more: Any) -> 
     values: dict[str, Any] = {
         "run_id": "r", "user_id": user, "part": part, "user_key": random.Random(user).getrandbits(63),
         "item_ids": ["a", "b"], "relevance": [1.0, 0.0], "above": [0, 1], "tied": [0, 0], "before": [0, 0],
-        "length": len(items or []), "top_items": items, "slices": {},
+        "length": len(items or []), "top_items": items, "slices": {}, "drawn": None, "pool": None,
     }  # fmt: skip
     return tuple({**values, **more}[name] for name in RANKINGS.names)
 
@@ -40,7 +40,8 @@ def plan(*names: str, ks: tuple[int, ...] = (1, 3), replicates: int = 20, **axes
 @pytest.fixture(scope="module")
 def catalogue(spark) -> Catalogue:
     """Five items, eight training users."""
-    items = spark.createDataFrame(list(N_TRAIN.items()), "item_id string, n_train long")
+    rows = [(item, n, index) for index, (item, n) in enumerate(N_TRAIN.items())]
+    items = spark.createDataFrame(rows, "item_id string, n_train long, item_index int")
     return Catalogue(items, spark.range(8).select(F.col("id").cast("string").alias("user_id")))
 
 
@@ -109,7 +110,8 @@ def test_the_same_bits_for_any_partitioning_and_batch_size(spark) -> None:
     draw = random.Random(3)
     ids = [f"i{n}" for n in range(40)]
     counts = [(item, draw.randint(0, 50)) for item in ids]
-    items = spark.createDataFrame(counts, "item_id string, n_train long")
+    indexed = [(item, n, index) for index, (item, n) in enumerate(counts)]
+    items = spark.createDataFrame(indexed, "item_id string, n_train long, item_index int")
     world = Catalogue(items, spark.range(50).select(F.col("id").cast("string").alias("user_id")))
     lists = [draw.sample(ids, draw.randint(0, 12)) for _ in range(120)]
     rows = [row(f"u{n}", found) for n, found in enumerate(lists)]
@@ -141,16 +143,25 @@ def test_from_python_lists_and_training_rows(spark) -> None:
     )
     truth = spark.createDataFrame([("u", "a")], "user_id string, item_id string")
     train = spark.createDataFrame([("x", "a"), ("y", "a"), ("y", "b")], "user_id string, item_id string")
-    result = evaluate(truth, lists=lists, train=train, k=(1, 2), metrics=("hit", *NAMES))
-    found = {(r.metric, r.k): r.value for r in result.metrics.where("slice_key IS NULL").collect()}
+    vectors = [("a", [1.0, 0.0]), ("b", [0.0, 1.0]), ("c", [1.0, 1.0])]
+    features = spark.createDataFrame(vectors, "item_id string, vector array<double>")
+    result = evaluate(
+        truth, lists=lists, train=train, features=features, k=(1, 2), metrics=("hit", "diversity", *NAMES)
+    )
+    rows = result.metrics.where("slice_key IS NULL").collect()
+    found = {(r.metric, r.k): r.value for r in rows}
     result.release()
+    assert {r.definition for r in rows if r.metric == "diversity"} == {"v1;features=given"}
     assert found == pytest.approx({
         ("hit", 1): 0, ("hit", 2): 1, ("novelty", 1): 1, ("novelty", 2): 1 / 2,
+        ("diversity", 1): None, ("diversity", 2): 1 - 1 / math.sqrt(2),
         ("mean_popularity", 1): 0, ("mean_popularity", 2): 1 / 2,
         ("coverage", 1): 1 / 3, ("coverage", 2): 2 / 3, ("gini", 1): 2 / 3, ("gini", 2): 1 / 3,
     })  # fmt: skip
     with pytest.raises(ConfigError, match="novelty needs the training rows"):
         evaluate(truth, lists=lists, metrics=("hit", "novelty"))
+    with pytest.raises(ConfigError, match="diversity needs vectors"):
+        evaluate(truth, lists=lists, metrics=("hit", "diversity"))
 
 
 def test_names_are_known_and_say_whether_lists_are_needed() -> None:
@@ -158,4 +169,4 @@ def test_names_are_known_and_say_whether_lists_are_needed() -> None:
     with pytest.raises(ConfigError, match=r"unknown metric 'noveltie'(.|\n)*did you mean 'novelty'"):
         check_names(("ndcg", "noveltie"))
     assert not wants_lists(("ndcg", "auc"))
-    assert all(wants_lists(("ndcg", name)) for name in NAMES)
+    assert all(wants_lists(("ndcg", name)) for name in (*NAMES, "diversity"))

@@ -1,0 +1,173 @@
+"""Comparing the runs of a night with one another, with the night before and with a pinned one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, date, datetime
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from recbench_spark.config import Comparisons, digest
+from recbench_spark.definitions import Definition
+from recbench_spark.evaluation.beyond import OVERALL, PER_USER
+from recbench_spark.evaluation.comparing import Contest, Plan, Run, compare, scales
+from recbench_spark.journal import Journal
+from recbench_spark.reports.facts import LOWER_IS_BETTER
+from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS
+from recbench_spark.steps.night import Night
+
+
+def compare_night(night: Night, journal: Journal) -> tuple[str, ...]:
+    """Append to `comparisons` where the benchmark file asks for it; returns the regressions in words.
+
+    Nothing is done again that these runs and settings were compared for.
+    """
+    asked = night.benchmark.comparisons
+    if asked is None and not night.benchmark.regressions:
+        return ()
+    plan = make_plan(night, asked or Comparisons())
+    if plan is None:
+        return ()
+    name = digest(plan.runs, plan.contests, _settings(night), length=32)
+    if not night.store.has(COMPARISONS, "comparison_id", name):
+        with journal.stage("comparisons", f"compare {len(plan.runs)} runs", suite=night.benchmark.name):
+            night.store.append(_rows(night, plan, name), COMPARISONS, once=name)
+    return _regressions(night, name)
+
+
+def _settings(night: Night) -> list[object]:
+    asked = night.benchmark
+    rules = [rule.model_dump() for rule in asked.regressions]
+    compared = (asked.comparisons or Comparisons()).model_dump()
+    return [compared, rules, asked.evaluation.bootstrap.model_dump()]
+
+
+def _rows(night: Night, plan: Plan, name: str) -> DataFrame:
+    """The comparisons with what says when, of which suite and of which split they are."""
+    user_metrics = night.store.read(USER_METRICS)
+    found = compare(user_metrics, plan, earlier_looks(night, night.store.read(COMPARISONS)))
+    facts = {
+        "comparison_id": F.lit(name),
+        "suite": F.lit(night.benchmark.name),
+        "split_id": F.lit(night.split_id),
+        "estimator": F.lit("holdout"),
+        "minimum_difference": F.lit(plan.minimum),
+        "compared_at": F.lit(datetime.now(UTC)),
+    }
+    return found.withColumns(facts)
+
+
+# ------------------------------------------------------------------------------- who is compared
+
+
+def make_plan(night: Night, asked: Comparisons) -> Plan | None:
+    """What is compared this night; None where there are no two runs to compare."""
+    runs = visible_runs(night)
+    tonight = sorted((r for r in runs if r.logical_date == night.logical_date), key=lambda r: r.model)
+    chosen: list[Run] = list(tonight)
+    contests = [Contest("pair", tuple(range(len(tonight))))] if len(tonight) > 1 else []
+    for kind, day in (("previous", None), ("baseline", asked.baseline_night)):
+        for place, run in enumerate(tonight):
+            before = _before(run, runs, day) if kind == "previous" or day else None
+            if before:
+                contests.append(Contest(kind, (place, len(chosen))))
+                chosen.append(before)
+    if not contests:
+        return None
+    evaluation = night.benchmark.evaluation
+    metrics = tuple(m for m in asked.metrics or evaluation.metrics if m not in OVERALL)
+    return Plan(
+        tuple(chosen),
+        tuple(contests),
+        metrics,
+        asked.k or (*evaluation.cutoffs, None),
+        baselines(night, tonight, asked.baseline),
+        evaluation.bootstrap.model_copy(update={"replicates": asked.replicates}),
+        asked.minimum_difference,
+        asked.planned_users,
+        LOWER_IS_BETTER,
+        night.benchmark.regressions,
+        scales(night.store.read(USER_METRICS), _unbounded(metrics, night.definition)),
+    )
+
+
+def visible_runs(night: Night) -> list[Run]:
+    """The last succeeded attempt of each model and night of this suite, until tonight."""
+    of_suite = (F.col("suite") == night.benchmark.name) & (F.col("status") == "succeeded")
+    until = F.col("logical_date") <= F.lit(night.logical_date)
+    newest = F.max_by("run_id", F.struct("finished_at", "attempt", "run_id")).alias("run_id")
+    rows = (
+        night.store.read(RUNS)
+        .where(of_suite & until & (F.col("model_kind") != "published"))
+        .groupBy("model", "logical_date")
+        .agg(newest)
+    )
+    return [Run(row.run_id, row.model, row.logical_date) for row in rows.collect()]
+
+
+def _before(run: Run, runs: Iterable[Run], day: date | None) -> Run | None:
+    """The model's run of a certain earlier night, or of its last one before."""
+    known = [r for r in runs if r.model == run.model and r.logical_date < run.logical_date]
+    wanted = [r for r in known if day is None or r.logical_date == day]
+    return max(wanted, key=lambda r: r.logical_date, default=None)
+
+
+def baselines(
+    night: Night, tonight: list[Run], named: str | None
+) -> dict[tuple[str, str, int | None], int]:
+    """(part, metric, k) -> place of the model that pairs are held against: the one named, or the best."""
+    places = {run.run_id: place for place, run in enumerate(tonight)}
+    everyone = (F.col("estimator") == "holdout") & F.col("slice_key").isNull() & F.col("value").isNotNull()
+    rows = night.store.read(METRICS).where(F.col("run_id").isin(list(places)) & everyone)
+    best: dict[tuple[str, str, int | None], tuple[float, int]] = {}
+    for row in rows.select("run_id", "part", "metric", "k", "value").collect():
+        place = places[row.run_id]
+        badness = row.value if row.metric in LOWER_IS_BETTER else -row.value
+        rank = (0.0 if tonight[place].model == named else 1.0, place) if named else (badness, place)
+        key = (row.part, row.metric, row.k)
+        best[key] = min(best.get(key, rank), rank)
+    named_ran = named is None or any(run.model == named for run in tonight)
+    return {key: place for key, (_, place) in best.items()} if named_ran else {}
+
+
+def _unbounded(metrics: Iterable[str], definition: Definition) -> list[str]:
+    """Metrics whose values can exceed 1."""
+    counted = ["hit"] if definition.hit == "count" else []
+    return [m for m in metrics if m in (*PER_USER, *counted)]
+
+
+def earlier_looks(night: Night, comparisons: DataFrame) -> DataFrame:
+    """Of each earlier split of this suite the last comparison of every pair: one look each.
+
+    A night on the same split is the same users and items again, and no new look.
+    """
+    earlier = (
+        (F.col("suite") == night.benchmark.name)
+        & (F.col("kind") == "pair")
+        & (F.col("logical_date") < F.lit(night.logical_date))
+        & (F.col("split_id") != night.split_id)
+    )
+    pair = F.array_sort(F.array("model", "other"))
+    place = ("split_id", "part", "metric", "definition", "k")
+    newest = F.max_by(F.struct("*"), F.struct("logical_date", "compared_at")).alias("row")
+    last = comparisons.where(earlier).withColumn("pair", pair).groupBy("pair", *place).agg(newest)
+    return last.select("row.*")
+
+
+# ------------------------------------------------------------------------------- what fell
+
+
+def _regressions(night: Night, name: str) -> tuple[str, ...]:
+    """The regressions of a comparison, a sentence each."""
+    rows = night.store.read(COMPARISONS).where((F.col("comparison_id") == name) & F.col("regressed"))
+    return tuple(_sentence(row) for row in rows.orderBy("model", "part", "metric", "k", "kind").collect())
+
+
+def _sentence(row: Row) -> str:
+    at = f"@{row.k}" if row.k else ""
+    return (
+        f"{row.model}: {row.metric}{at} of {row.part} is {row.value:.4f}, {row.other_value:.4f} on "
+        f"{row.other_date}: {row.difference:+.4f} [{row.ci_low:+.4f}, {row.ci_high:+.4f}], "
+        f"allowed {row.allowed_drop:g}"
+    )
