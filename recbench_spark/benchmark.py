@@ -17,6 +17,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
@@ -24,16 +25,18 @@ from pyspark.sql import functions as F
 from recbench_spark import reports
 from recbench_spark.config import Benchmark
 from recbench_spark.data.identity import identity
-from recbench_spark.errors import FAILED, OK, DataError, RecbenchError
+from recbench_spark.errors import FAILED, OK, DataError, RecbenchError, StoreError
 from recbench_spark.journal import Journal
+from recbench_spark.placeholders import on_night
 from recbench_spark.schemas import CHECKS, MANIFESTS, RUNS
+from recbench_spark.steps.comparing import compare_night
 from recbench_spark.steps.evaluating import evaluate_model
 from recbench_spark.steps.gates import failure
 from recbench_spark.steps.models import train
 from recbench_spark.steps.night import Night, check_benchmark, new_run_id, night_gates, run_key, yesterday
 from recbench_spark.steps.results import publish, write_published
-from recbench_spark.steps.sharing import drop_scratch
-from recbench_spark.steps.splitting import prepare_split, split_identity
+from recbench_spark.steps.sharing import base_folder, drop_scratch
+from recbench_spark.steps.splitting import current_name, prepare_split, split_identity
 from recbench_spark.store import Store, explain
 
 
@@ -47,6 +50,7 @@ class Outcome:
     report_path: str | None
     leaderboard: str
     sql_lines: tuple[str, ...]
+    regressions: tuple[str, ...] = ()
 
 
 def run_night(
@@ -54,6 +58,7 @@ def run_night(
 ) -> Outcome:
     """Evaluate all models of a benchmark file for one night; one that fails does not stop the others."""
     night = open_night(store, benchmark, logical_date)
+    benchmark = night.benchmark
     attempts = attempts_so_far(night)
     todo = [model for model in benchmark.models if force or not attempts[model.name]]
     if todo:
@@ -69,15 +74,19 @@ def run_night(
         except (RecbenchError, PySparkException, Py4JError) as error:
             failed[model.name] = record_failure(run, error, journal)
     drop_scratch(store)
+    regressed = compare_night(night, journal)
     skipped = tuple(model.name for model in benchmark.models if model not in todo)
     path, leaderboard = tell(night, journal) if run_ids or skipped else (None, "")
-    return Outcome(run_ids, skipped, failed, path, leaderboard, tuple(sql_lines(store, benchmark)))
+    lines = tuple(sql_lines(store, benchmark))
+    return Outcome(run_ids, skipped, failed, path, leaderboard, lines, regressed)
 
 
 def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> Night:
     """Check the settings, name the split and the inputs of a night."""
+    benchmark = on_night(benchmark, logical_date)
     check_benchmark(benchmark)
-    split_id, inputs = split_identity(store.spark, benchmark)
+    base_folder(store)  # whether workers can read it is known before hours of work
+    split_id, inputs = split_identity(store, benchmark)
     asked = benchmark.evaluation
     for name, path in (("candidates", asked.candidates_path), ("features", asked.features)):
         if path:
@@ -107,6 +116,12 @@ def require_truth(night: Night) -> None:
                 f"part '{part}' of dataset {night.benchmark.dataset.name} is empty",
                 f"parts with rows: {', '.join(sorted(filled))}; see split and evaluation.parts",
             )
+
+
+def require_split(night: Night) -> None:
+    """Refuse to publish what was measured while retention removed the split under it."""
+    if current_name(night.store, night.split_id) != night.split_id:
+        raise StoreError(f"split {night.split_id} was removed by jobs/maintain.py meanwhile", "run again")
 
 
 def stop_at_gates(night: Night, todo: Sequence[tuple[Any, int]], journal: Journal) -> None:
@@ -147,6 +162,7 @@ def run_model(run: Run, journal: Journal) -> str:
         with journal.stage("train", f"model {run.place} {model.name}: train", **run.facts) as counts:
             counts["trained"] = train(night, model)
         found = evaluate_model(night, model, run.run_id, journal)
+    require_split(night)
     publish(night, model, run.run_id, run.started, run.attempt, found=found)
     journal.record("publish", **run.facts)
     write_result(run, "succeeded", OK)
@@ -205,7 +221,15 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
         store.read(MANIFESTS).where(F.col("split_id") == split_id).toPandas(),
         benchmark.headline,
         sql_lines(store, benchmark),
+        multiverse_pairs(store, [benchmark.name]) if benchmark.evaluation.multiverse else None,
     )
+
+
+def multiverse_pairs(store: Store, suites: Sequence[str]) -> pd.DataFrame:
+    """The view `multiverse_pairs` of some suites: a row a pair of models, metric and protocol."""
+    store.install_views()
+    pairs = store.spark.table("multiverse_pairs").where(F.col("suite").isin(list(suites)))
+    return pairs.toPandas()
 
 
 def sql_lines(store: Store, benchmark: Benchmark) -> list[str]:

@@ -11,8 +11,10 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from zoneinfo import ZoneInfo
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -24,6 +26,9 @@ M = TypeVar("M", bound=BaseModel)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """What a name may look like before it becomes part of SQL, a path or a partition value."""
+
+OFFSET = re.compile(r"[+-](0[0-9]|1[0-8]):[0-5][0-9]")
+"""A time zone without a name: +02:00."""
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "conf" / "benchmarks"
 
@@ -54,20 +59,62 @@ class Dataset(Strict):
     """Where the log lies and how it is read.
 
     `columns` maps our names (user_id, item_id, rating, event_time, part) to the log's; `attributes`
-    lists further columns kept to slice by; `users` and `items` are tables of attributes.
+    lists further columns kept to slice by. `time_zone` is that of times without an offset.
+    `bad_rows`: an error, or left out, counted and kept in the table `rejects`. `until`: the last day of
+    the log, in `time_zone`; what comes later is left out and counted. Paths, options and `until` may
+    hold `{logical_date}` (see `placeholders`).
     """
 
     name: Name
     reader: Literal[
-        "world", "movielens_100k", "movielens_1m", "movielens_latest", "csv", "parquet", "delta"
+        "world",
+        "movielens_100k",
+        "movielens_1m",
+        "movielens_10m",
+        "movielens_20m",
+        "movielens_25m",
+        "movielens_32m",
+        "movielens_latest",
+        "netflix",
+        "coat",
+        "yahoo_r3",
+        "lightgcn",
+        "ncf",
+        "csv",
+        "parquet",
+        "delta",
     ]
     path: str | None = None
     columns: dict[str, str] = {}
     attributes: tuple[str, ...] = ()
     options: dict[str, str] = {}
     time_unit: Literal["s", "ms", "us", "timestamp"] = "s"
+    time_zone: str = "UTC"
+    bad_rows: Literal["error", "reject"] = "error"
     duplicates: Literal["keep_last", "keep_first", "error"] = "keep_last"
+    until: str | None = None
     world: World = World()
+
+    @field_validator("time_zone")
+    @classmethod
+    def _known_zone(cls, zone: str) -> str:
+        try:
+            known = OFFSET.fullmatch(zone) or ZoneInfo(zone)
+        except (KeyError, ValueError, OSError):
+            known = None
+        if not known:
+            raise ValueError(f"no time zone '{zone}': give one such as UTC, Europe/Rome or +02:00")
+        return zone
+
+    @field_validator("until", mode="before")
+    @classmethod
+    def _as_text(cls, until: Any) -> Any:
+        return until.isoformat() if isinstance(until, date) else until  # YAML reads 2026-01-31 as a date
+
+    @property
+    def lists_negatives(self) -> bool:
+        """Whether the files list candidates: `definition.candidates: given` then needs no path."""
+        return self.reader == "ncf"
 
     @model_validator(mode="after")
     def _path_given(self) -> Dataset:
@@ -76,17 +123,86 @@ class Dataset(Strict):
         return self
 
 
-class Split(Strict):
-    """Order x holdout, in the papers' codes: RO/TO random or temporal, RS/LS ratio or leave one out.
+Duration = Annotated[str, Field(pattern="^[1-9][0-9]*[smhdw]$")]
+"""Seconds, minutes, hours, days or weeks: `30m`, `7d`."""
 
-    `ratio`: shares of train, valid, test of each user's rows, for RS. LS holds out the last row for
-    test and, where `valid` is true, the last but one for validation.
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "RO_RS": {"order": "random", "holdout": "ratio", "group": "user"},
+    "TO_RS": {"order": "temporal", "holdout": "ratio", "group": "user"},
+    "RO_LS": {"order": "random", "holdout": "leave_one_out", "group": "user"},
+    "TO_LS": {"order": "temporal", "holdout": "leave_one_out", "group": "user"},
+    "netflix": {"order": "temporal", "holdout": "last_n", "group": "user"},
+    "given": {"holdout": "given"},
+}
+"""Short names of combinations: the papers' codes (random or temporal order; ratio or leave one out)."""
+
+NETFLIX = {"n": 9, "parts": ("probe", "quiz", "test")}
+"""What the Netflix prize withheld of each user, and where it went; both can be replaced."""
+
+KEYS_OF_HOLDOUTS: dict[str, tuple[str, ...]] = {
+    "n": ("last_n", "n_given"),
+    "folds": ("folds",),
+    "fold": ("folds",),
+    **dict.fromkeys(("start", "length", "step", "window"), ("period",)),
+}
+"""Keys of a split that mean something only with these holdouts."""
+
+
+class HeldOut(Strict):
+    """Strong generalisation: a hashed share of the users (or items) does not train the model.
+
+    A part of each one's rows is `given`, the rest is held out, as the split's order and holdout say.
     """
 
-    protocol: Literal["RO_RS", "TO_RS", "RO_LS", "TO_LS", "given"] = "RO_RS"
+    of: Literal["users", "items"] = "users"
+    test: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    valid: Share = 0.0
+
+    @model_validator(mode="after")
+    def _some_train(self) -> HeldOut:
+        if self.test + self.valid >= 1:
+            raise ValueError("test and valid must leave some to train on")
+        return self
+
+
+class Split(Strict):
+    """Order x holdout x group, or a `protocol` that names such a combination.
+
+    Rows are put in order (random: by hash), inside each user's rows or all together, and held out:
+
+    ratio: the last rows, shares of train, valid, test in `ratio`.
+    leave_one_out: the last row; the last but one for validation where `valid` is true.
+    last_n: the last `n` rows; the `n` before them for validation where `valid` is true.
+    n_given: all but the first `n` rows.
+    folds: fold number `fold` of `folds`, by hash; the next one for validation where `valid` is true.
+    period: the rows from `start` on (for `length`), `window` times `step` later; without `start` the
+      last `length` of the log, `window` times `step` earlier. What comes after it is labelled later.
+    given: nothing, the log says where each row belongs.
+
+    `parts`: the names of the held-out parts among which test rows are dealt by hash.
+    """
+
+    protocol: Literal["RO_RS", "TO_RS", "RO_LS", "TO_LS", "netflix", "given"] | None = None
+    order: Literal["random", "temporal"] = "random"
+    holdout: Literal["ratio", "leave_one_out", "last_n", "n_given", "folds", "period", "given"] = "ratio"
+    group: Literal["user", "global"] = "user"
     ratio: tuple[Share, Share, Share] = (0.8, 0.0, 0.2)
     valid: bool = False
+    n: Annotated[int, Field(ge=0)] | None = None
+    parts: tuple[Name, ...] = ("test",)
+    folds: Annotated[int, Field(ge=2)] = 10
+    fold: Annotated[int, Field(ge=0)] = 0
+    start: datetime | None = None
+    length: Duration | None = None
+    step: Duration | None = None
+    window: Annotated[int, Field(ge=0)] = 0
+    held_out: HeldOut | None = None
     seed: int = 42
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, document: Any) -> Any:
+        return _with_protocol(document) if isinstance(document, dict) else document
 
     @field_validator("ratio")
     @classmethod
@@ -95,11 +211,116 @@ class Split(Strict):
             raise ValueError("train, valid, test must sum to 1, with train and test above 0")
         return ratio
 
+    @field_validator("start")
+    @classmethod
+    def _in_utc(cls, start: datetime | None) -> datetime | None:
+        return start.replace(tzinfo=start.tzinfo or UTC).astimezone(UTC) if start else None
+
+    @field_validator("parts")
+    @classmethod
+    def _parts_differ(cls, parts: tuple[str, ...]) -> tuple[str, ...]:
+        if not parts or len(set(parts)) < len(parts) or {"train", "given", "later", "log"} & set(parts):
+            raise ValueError("give held-out parts names of their own; train, given, later, log are taken")
+        return parts
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Split:
+        for wrong, message in _mistakes(self):
+            if wrong:
+                raise ValueError(message)
+        return self
+
+    @property
+    def temporal(self) -> bool:
+        """Whether rows are put in order of time."""
+        return self.order == "temporal"
+
     def describe(self) -> str:
         """The protocol in one short string, as it stands in `runs.split`."""
-        shares = "/".join(f"{share:g}" for share in self.ratio)
-        kind = {"RS": shares, "LS": "with valid" if self.valid else "test only"}
-        return f"{self.protocol} {kind.get(self.protocol[3:], '')} seed {self.seed}".replace("  ", " ")
+        name = self.protocol or f"{self.order} {self.holdout} {self.group}"
+        words = [name, self._amount(), f"to {'/'.join(self.parts)}" if self.parts != ("test",) else ""]
+        if self.held_out:
+            valid = f"/{self.held_out.valid:g}" if self.held_out.valid else ""
+            words.append(f"of held-out {self.held_out.of} {self.held_out.test:g}{valid}")
+        return " ".join(word for word in [*words, f"seed {self.seed}"] if word)
+
+    def _amount(self) -> str:
+        valid = "with valid" if self.valid else ""
+        amounts = {
+            "ratio": "/".join(f"{share:g}" for share in self.ratio),
+            "leave_one_out": valid or "test only",
+            "folds": f"{self.fold} of {self.folds} {valid}".strip(),
+            "period": f"{self.start or 'last'} {self.length or ''} window {self.window} {valid}".strip(),
+            "given": "",
+        }
+        return amounts.get(self.holdout, f"{self.n} {valid}".strip())
+
+
+def _with_protocol(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with what a protocol's name stands for, and with the name of what it spells out."""
+    name = document.get("protocol")
+    if name is not None and name not in PROTOCOLS:
+        return document  # refused by the field's own check
+    meant = PROTOCOLS.get(name or "", {})
+    for key, value in meant.items():
+        if document.get(key, value) != value:
+            raise ValueError(f"protocol {name} means {key} {value}, and {document[key]} is given")
+    filled = {**(NETFLIX if name == "netflix" else {}), **_usual(document), **document, **meant}
+    if name is None:
+        named = (
+            code
+            for code, meant in PROTOCOLS.items()
+            if code != "netflix" and meant.items() <= filled.items()
+        )
+        filled["protocol"] = next(named, None)
+    return filled
+
+
+def _usual(document: dict[str, Any]) -> dict[str, Any]:
+    """Order and group where they are not given."""
+    holdout = document.get("holdout", "ratio")
+    return {
+        "holdout": holdout,
+        "order": "temporal" if holdout == "period" else "random",
+        "group": "global" if holdout in ("folds", "period") else "user",
+    }
+
+
+def _mistakes(split: Split) -> list[tuple[bool, str]]:
+    """What contradicts itself in a split, each with its message."""
+    holdout, per_user = split.holdout, split.group == "user"
+    counted = holdout in ("leave_one_out", "last_n", "n_given")
+    fields = type(split).model_fields
+    strays = [
+        key
+        for key, holdouts in KEYS_OF_HOLDOUTS.items()
+        if holdout not in holdouts and getattr(split, key) != fields[key].default
+    ]
+    return [
+        (bool(strays), f"{', '.join(strays)}: not for holdout '{holdout}'"),
+        (counted and not per_user, f"holdout '{holdout}' is per user: group must be 'user'"),
+        (holdout in ("last_n", "n_given") and split.n is None, f"holdout '{holdout}' needs 'n'"),
+        (holdout == "last_n" and split.n == 0, "n must be at least 1"),
+        (holdout == "n_given" and split.valid, "n_given: instead of 'valid' name parts: [valid, test]"),
+        (holdout == "folds" and split.temporal, "folds are random: order must be 'random'"),
+        (split.fold >= split.folds, f"fold must be below folds, which is {split.folds}"),
+        (holdout == "folds" and split.valid and split.folds == 2, "2 folds leave none to validate on"),
+        (holdout == "period" and (per_user or not split.temporal), "a period is temporal and global"),
+        (holdout == "period" and not (split.start or split.length), "a period needs 'start' or 'length'"),
+        (
+            holdout == "period" and (split.valid or split.window > 0) and not split.length,
+            "valid and window need the 'length' of the period",
+        ),
+        (
+            bool(split.held_out)
+            and (holdout not in ("ratio", "leave_one_out", "last_n", "n_given") or not per_user),
+            "held_out goes with group 'user' and holdout ratio, leave_one_out, last_n or n_given",
+        ),
+        (
+            bool(split.held_out) and (split.valid or split.ratio[1] > 0),
+            "with held_out, validation is held_out.valid, a share of its own",
+        ),
+    ]
 
 
 class Provenance(Strict):
@@ -132,9 +353,15 @@ class PopularModel(_Model):
 
 
 class ItemKnnModel(_Model):
-    """Cosine item-kNN: each item keeps its most similar items, whose presence in a history counts."""
+    """Cosine item-kNN: each item i keeps its most similar items j, whose presence in a history counts.
+
+    `scores: sum` is sum_j s_ij r_uj with the cosines s_ij as they are. `centred_mean` scales an item's
+    similarities to sum to 1 and is mean_i + sum_j s_ij (r_uj - mean_j): r_uj is 1 for a relevant
+    training row and 0 else, mean_i the mean of that column over all users, so popularity counts.
+    """
 
     kind: Literal["item_knn"]
+    scores: Literal["sum", "centred_mean"] = "sum"
     neighbours: Annotated[int, Field(ge=1)] = 100
     max_history: Annotated[int, Field(ge=2)] = 1000
 
@@ -225,19 +452,34 @@ class Bootstrap(Strict):
 class Draw(Strict):
     """Sampled candidates (definition.candidates uniform or popularity): how many, for whom, which seed.
 
-    `per`: `n` items for each user, or for each of the user's held-out items.
+    `per`: `n` items for each user, or for each of the user's held-out items. `estimators`: corrections
+    that stand beside the raw values of uniform draws (see `kernels.sampled`), by name.
     """
 
     n: Annotated[int, Field(ge=1)] = 100
     per: Literal["user", "positive"] = "user"
     seed: int = 42
+    estimators: tuple[
+        Literal[
+            "rank_estimate",
+            "least_squares",
+            "monotone_least_squares",
+            "bias_variance",
+            "maximum_likelihood",
+        ],
+        ...,
+    ] = ("rank_estimate", "monotone_least_squares", "bias_variance", "maximum_likelihood")
 
 
 DEFAULT_METRICS = ("hit", "precision", "recall", "f1", "map", "mrr", "ndcg", "auc", "coverage")
 
 
 class Evaluation(Strict):
-    """What is measured: metrics, cut-offs, definition, slices."""
+    """What is measured: metrics, cut-offs, definition, slices.
+
+    `features`: a table (item_id, vector) of what items are like, for the metric `diversity`.
+    `multiverse`: also measure under every defensible definition (`evaluation.multiverse`).
+    """
 
     metrics: tuple[str, ...] = DEFAULT_METRICS
     k: tuple[int, ...] = (1, 3, 5, 10, 20)
@@ -246,10 +488,12 @@ class Evaluation(Strict):
     preset: str | None = None
     definition: dict[str, Any] = {}
     candidates_path: str | None = None
+    features: str | None = None
     draw: Draw = Draw()
     slices: tuple[Slice, ...] = (Slice(key="popularity", of="popularity"),)
     bootstrap: Bootstrap = Bootstrap()
     user_metrics: bool = True
+    multiverse: bool = False
 
     @field_validator("k")
     @classmethod
@@ -275,6 +519,60 @@ class Evaluation(Strict):
         return make_definition(self.preset, self.definition)
 
 
+class Gate(Strict):
+    """A bound on a fact of the split's manifest: what lies outside it warns, or fails the job.
+
+    `part`: the part whose fact it is (`log` for the whole); None: every part that has the fact.
+    """
+
+    fact: Name
+    part: Name | None = None
+    above: float | None = None
+    below: float | None = None
+    action: Literal["fail", "warn"] = "fail"
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> Gate:
+        if (self.above is None) == (self.below is None):
+            raise ValueError("give one of 'above' (fails above it) and 'below' (fails below it)")
+        return self
+
+
+class Comparisons(Strict):
+    """Which differences between models, and between nights, hold.
+
+    `baseline`: model that all others are held against; None: the best other one, by metric.
+    `baseline_night`: a night that every later one is compared with, beside the one before.
+    `minimum_difference`: the smallest difference that matters. `planned_users`: differences after
+    which the interval over all nights should be narrowest; choose it before looking.
+    `metrics`, `k`: None takes all that have a value per user.
+    """
+
+    baseline: Name | None = None
+    baseline_night: date | None = None
+    metrics: tuple[str, ...] | None = None
+    k: tuple[Annotated[int, Field(ge=1)] | None, ...] | None = None
+    minimum_difference: Annotated[float, Field(ge=0)] = 0.0
+    replicates: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    planned_users: Annotated[int, Field(ge=2)] = 10_000
+
+
+class Regression(Strict):
+    """A fall of a metric against an earlier night that ends the job with exit code 4.
+
+    `k`: None is the whole ranking. `against`: the model's previous night, or
+    `comparisons.baseline_night`. `certain`: only where the interval of the difference excludes 0.
+    """
+
+    metric: str
+    k: Annotated[int, Field(ge=1)] | None = None
+    drop: Annotated[float, Field(ge=0)]
+    part: Name = "test"
+    model: Name | None = None
+    against: Literal["previous", "baseline"] = "previous"
+    certain: bool = False
+
+
 class Benchmark(Strict):
     """One benchmark file: one complete protocol."""
 
@@ -285,7 +583,17 @@ class Benchmark(Strict):
     models: tuple[Model, ...]
     evaluation: Evaluation = Evaluation()
     headline: str = "ndcg@10"
+    gates: tuple[Gate, ...] = ()
+    comparisons: Comparisons | None = None
+    regressions: tuple[Regression, ...] = ()
     ran_by: str | None = None
+
+    @model_validator(mode="after")
+    def _comparable(self) -> Benchmark:
+        for wrong, message in _comparison_mistakes(self):
+            if wrong:
+                raise ValueError(message)
+        return self
 
     @field_validator("models")
     @classmethod
@@ -296,13 +604,44 @@ class Benchmark(Strict):
         return models
 
 
+def _comparison_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
+    """What comparisons and regressions ask for that the rest of the file does not give."""
+    asked, evaluation = benchmark.comparisons or Comparisons(), benchmark.evaluation
+    wanted = bool(benchmark.comparisons or benchmark.regressions)
+    compared = asked.metrics or evaluation.metrics
+    cuts = asked.k or (*evaluation.cutoffs, None)
+    pinned = any(rule.against == "baseline" for rule in benchmark.regressions)
+    names = {model.name for model in benchmark.models}
+    unknown = {asked.baseline, *(rule.model for rule in benchmark.regressions)} - names - {None}
+    strange = [metric for metric in compared if metric not in evaluation.metrics]
+    uncompared = [
+        f"{rule.metric}@{rule.k or 'all'} of {rule.part}"
+        for rule in benchmark.regressions
+        if rule.metric not in compared or rule.k not in cuts or rule.part not in evaluation.parts
+    ]
+    return [
+        (wanted and not evaluation.user_metrics, "comparisons need evaluation.user_metrics: true"),
+        (bool(unknown), f"comparisons: no model '{next(iter(unknown), '')}' in this file"),
+        (bool(strange), f"comparisons: {', '.join(strange)} not in evaluation.metrics"),
+        (bool(uncompared), f"regressions: {', '.join(uncompared)} is not compared"),
+        (
+            pinned and asked.baseline_night is None,
+            "regressions against 'baseline' need comparisons.baseline_night",
+        ),
+    ]
+
+
 def load_benchmark(source: str, overrides: Sequence[str] = ()) -> Benchmark:
     """A benchmark file by path, or by its name under conf/benchmarks, with `a.b=value` replaced."""
     path = find_benchmark(source)
-    document = _read_yaml(path)
+    return make_benchmark(_read_yaml(path), overrides, str(path))
+
+
+def make_benchmark(document: dict[str, Any], overrides: Sequence[str], where: str) -> Benchmark:
+    """A benchmark from keys and values, with `a.b=value` replaced; `where` names them in errors."""
     for override in overrides:
         _apply(document, override)
-    return parse(Benchmark, document, str(path))
+    return parse(Benchmark, document, where)
 
 
 def find_benchmark(source: str) -> Path:

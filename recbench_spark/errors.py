@@ -56,6 +56,12 @@ class GateError(RecbenchError):
     exit_code = GATE
 
 
+class RegressionError(RecbenchError):
+    """A model fell behind an earlier night by more than the benchmark file allows."""
+
+    exit_code = REGRESSION
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as `did you mean 'ndcg'? Known: hit, map, ndcg`."""
     options = sorted(str(option) for option in known)

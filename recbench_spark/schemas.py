@@ -113,7 +113,7 @@ RUNS = Table(
         _key("status", "succeeded or failed."),
         Column("started_at", TIMESTAMP, "Start of the attempt, UTC."),
         Column("finished_at", TIMESTAMP, "End of the attempt, UTC."),
-        Column("n_users", LONG, "Users in the rankings of all evaluated parts."),
+        Column("n_users", LONG, "Users evaluated, in the held-out part that has most."),
         Column("seconds", DOUBLE, "Wall-clock seconds of training and evaluation."),
         Column("error", STRING, "Message of a failed attempt."),
     ),
@@ -175,6 +175,8 @@ RANKINGS = Table(
         Column("tied", array_of(LONG), "Other candidates with the same score.", False),
         Column("before", array_of(LONG), "Those of the tied ones with a smaller item id.", False),
         Column("length", LONG, "Ranked candidates of the user; 0: the model gave nothing.", False),
+        Column("drawn", INT, "Negatives drawn uniformly for the user; NULL: candidates are no such draw."),
+        Column("pool", LONG, "Items they were drawn from: neither training nor truth of the user."),
         Column("top_items", array_of(STRING), "The first max(k) items, where lists are asked for."),
         Column(
             "slices",
@@ -183,6 +185,20 @@ RANKINGS = Table(
         ),
     ),
     cluster_by=("run_id",),
+)
+
+MULTIVERSE = Table(
+    "multiverse",
+    "One row a world: a metric at a cut-off under one of all defensible definitions.",
+    (
+        RUN_ID,
+        PART,
+        METRIC,
+        Column("k", INT, "Cut-off; NULL for a value over the whole ranking."),
+        DEFINITION,
+        Column("value", DOUBLE, "Mean over the averaged users."),
+        Column("n", LONG, "Users averaged.", False),
+    ),
 )
 
 CHECKS = Table(
@@ -205,11 +221,23 @@ MANIFESTS = Table(
     "What a split consists of: counts, content hashes, overlaps, leakage. One row a fact.",
     (
         SPLIT_ID,
-        _key("part", "train, valid, test, open_loop, or log for the whole."),
-        _key("fact", "rows, users, items, duplicates, overlap, content_hash ..."),
+        _key("part", "train, valid, test ... as in splits, or log for the whole."),
+        _key("fact", "rows, users, items, rejected_rows, duplicates, overlap, content_hash ..."),
         Column("value", DOUBLE, "The count or share."),
         Column("detail", STRING, "Text facts: content hash, settings as JSON."),
     ),
+)
+
+REJECTS = Table(
+    "rejects",
+    "Rows of a log that could not be used, where dataset.bad_rows is reject.",
+    (
+        SPLIT_ID,
+        _key("file", "File the row is from."),
+        Column("line", STRING, "The line as it stands, or the row as JSON."),
+        _key("reason", "What is wrong with it."),
+    ),
+    partition_by=("split_id",),
 )
 
 SPLITS = Table(
@@ -221,7 +249,7 @@ SPLITS = Table(
         ITEM_ID,
         Column("rating", DOUBLE, "Rating or relevance; 1 where the log has none.", False),
         Column("event_time", LONG, "Microseconds since 1970 UTC; NULL where the log has no time."),
-        _key("part", "train, valid, test or open_loop."),
+        _key("part", "train, given, valid, test, open_loop, later, or a part named in split.parts."),
         Column("attributes", T.MapType(STRING, STRING), "Further columns kept as slices."),
     ),
     partition_by=("split_id",),
@@ -257,7 +285,7 @@ USER_BLOCKS = Table(
         SPLIT_ID,
         USER_ID,
         Column("user_key", LONG, "xxhash64 of the user id.", False),
-        Column("train_items", array_of(INT), "item_index of training items, ascending.", False),
+        Column("train_items", array_of(INT), "item_index of training and given items, ascending.", False),
         Column("train_ratings", array_of(DOUBLE), "Their ratings, in the same order.", False),
         Column("held_out", T.MapType(STRING, HELD_OUT), "Per part the truth, by item_index.", False),
     ),
@@ -314,6 +342,55 @@ PROPENSITIES = Table(
     partition_by=("split_id",),
 )
 
+COMPARISONS = Table(
+    "comparisons",
+    "One row a difference between two runs, at one metric and cut-off, over the users of both.",
+    (
+        _key("comparison_id", "Hash of the runs compared and the settings: all rows of one comparison."),
+        _key("suite", "Name of the benchmark file."),
+        Column("logical_date", DATE, "Night of `run_id`.", False),
+        Column("other_date", DATE, "Night of `other_run_id`.", False),
+        _key("kind", "pair: two models of one night; previous, baseline: a model and an earlier night."),
+        _key("model", "Model whose value minus the other's is the difference."),
+        _key("other", "The other model; the baseline where the pair has it; the model itself by night."),
+        RUN_ID,
+        _key("other_run_id", "Run that was subtracted."),
+        Column("split_id", STRING, "Split of `run_id`: a night on the same split is no new look."),
+        PART,
+        METRIC,
+        DEFINITION,
+        Column("k", INT, "Cut-off; NULL for a value over the whole ranking."),
+        ESTIMATOR,
+        Column("users", LONG, "Users with a value in both runs.", False),
+        Column("value", DOUBLE, "Mean of `run_id` over these users."),
+        Column("other_value", DOUBLE, "Mean of `other_run_id` over these users."),
+        Column("difference", DOUBLE, "value - other_value."),
+        Column("stderr", DOUBLE, "Standard error of the difference, paired by user."),
+        Column("ci_low", DOUBLE, "Lower end of its paired bootstrap interval (Student's if users differ)."),
+        Column("ci_high", DOUBLE, "Upper end of its interval."),
+        Column("p_t", DOUBLE, "Two-sided p of Student's paired t-test."),
+        Column("p_randomisation", DOUBLE, "Two-sided p by random signs; NULL where users differ."),
+        Column("p_bootstrap", DOUBLE, "Two-sided p of the paired bootstrap; NULL where users differ."),
+        Column("p_wilcoxon", DOUBLE, "Wilcoxon's signed-rank test; of pairs, only with the baseline."),
+        Column("with_baseline", BOOLEAN, "Whether `other` is the baseline (or the best other model)."),
+        Column("family", INT, "Tests of this kind and part over which p_holm and p_bh are adjusted."),
+        Column("p_holm", DOUBLE, "p_t by Holm: bounds the chance of any false finding in the family."),
+        Column("p_bh", DOUBLE, "p_t by Benjamini and Hochberg: bounds the share of false findings."),
+        Column("effect", DOUBLE, "Cohen's d_z: the mean difference over its standard deviation."),
+        Column("detectable", DOUBLE, "True difference that such a test finds four times in five."),
+        Column("minimum_difference", DOUBLE, "Smallest difference that matters.", False),
+        Column("verdict", STRING, "better, worse, equivalent or unclear: the interval beside the minimum."),
+        Column("looks", INT, "Nights of different splits in the sequence, this one included."),
+        Column("sequence_users", LONG, "Differences of users over all these nights."),
+        Column("sequence_low", DOUBLE, "Lower end of the interval that holds at all looks together."),
+        Column("sequence_high", DOUBLE, "Upper end of the interval that holds at all looks together."),
+        Column("allowed_drop", DOUBLE, "Fall that the benchmark file allows; NULL: nothing is asked."),
+        Column("regressed", BOOLEAN, "Whether the fall is larger than allowed.", False),
+        Column("compared_at", TIMESTAMP, "When it was worked out, UTC.", False),
+    ),
+    constraints={"kind_known": "kind IN ('pair', 'previous', 'baseline')"},
+)
+
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
@@ -321,8 +398,10 @@ TABLES: dict[str, Table] = {
         METRICS,
         USER_METRICS,
         RANKINGS,
+        MULTIVERSE,
         CHECKS,
         MANIFESTS,
+        REJECTS,
         SPLITS,
         ITEMS,
         USER_BLOCKS,
@@ -330,9 +409,10 @@ TABLES: dict[str, Table] = {
         EMBEDDINGS,
         SIMILARITIES,
         PROPENSITIES,
+        COMPARISONS,
     )
 }
-RESULT_TABLES = ("metrics", "user_metrics", "rankings", "checks")
+RESULT_TABLES = ("metrics", "user_metrics", "rankings", "multiverse", "checks")
 """Tables whose rows become visible through a succeeded row of `runs`."""
 
 INTERACTIONS = T.StructType(

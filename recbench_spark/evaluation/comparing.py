@@ -432,12 +432,10 @@ def _by_family(adjust: Callable[[Floats], Floats], p_x: Floats, held_x: npt.NDAr
     return adjusted
 
 
-def _sequence(
-    plan: Plan, row: Mapping[str, Any]
-) -> tuple[int | None, int | None, float | None, float | None]:
+def _sequence(plan: Plan, row: Mapping[str, Any]) -> tuple[float | None, ...]:
     """Looks, differences seen and the interval that holds at all of them."""
     if row["kind"] != "pair" or row["stderr"] is None:
-        return None, None, None, None
+        return (None,) * 4
     n, mean = row["users"], row["difference"]
     total, squares = n * mean, row["stderr"] ** 2 * n * (n - 1) + n * mean**2
     n += row["seen"] or 0

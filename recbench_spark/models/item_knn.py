@@ -52,6 +52,32 @@ def cosine_neighbours(
     return Neighbours(rows[kept], columns[kept], weights[kept])
 
 
+def scaled_to_one(found: Neighbours) -> Neighbours:
+    """The same neighbours with the weights of each item divided by their sum: s_ij / sum_j s_ij."""
+    sums = np.bincount(found.items, found.weights) if len(found.items) else np.zeros(0)
+    return Neighbours(found.items, found.neighbours, found.weights / sums[found.items])
+
+
+def centring_bias(
+    mean_i: npt.NDArray[np.float64],
+    offsets_j: npt.NDArray[np.int64],
+    items_n: npt.NDArray[np.int64],
+    weights_n: npt.NDArray[np.float64],
+) -> npt.NDArray[np.float64]:
+    """(i,) b_i = mean_i - sum_j s_ij mean_j, so that sum_j s_ij r_uj + b_i is the centred score.
+
+    mean_i + sum_j s_ij (r_uj - mean_j) multiplied out: the part that does not depend on the user.
+
+    Args:
+        mean_i: (i,) mean of each item's column over all users.
+        offsets_j: (i + 1,) bounds of row j, the items that item j speaks for.
+        items_n: (n,) these items.
+        weights_n: (n,) similarities s_ij.
+    """
+    expected_n = np.repeat(mean_i, np.diff(offsets_j)) * weights_n
+    return mean_i - np.bincount(items_n, expected_n, minlength=len(mean_i))
+
+
 def binary_matrix(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32], n_items: int) -> Any:
     """A user x item CSR matrix of ones from its row bounds and item indices."""
     ones = np.ones(len(indices), dtype=np.float32)

@@ -5,8 +5,19 @@ facts out. Nothing here needs Spark: the tables arrive as pandas frames, from Sp
 """
 
 from recbench_spark.reports.facts import Report
-from recbench_spark.reports.making import make_report
-from recbench_spark.reports.page import render_html, write_report
-from recbench_spark.reports.text import leaderboard_text
+from recbench_spark.reports.making import make_multiverse, make_pairs, make_report
+from recbench_spark.reports.page import render_html, render_multiverse, write_page, write_report
+from recbench_spark.reports.text import leaderboard_text, multiverse_text
 
-__all__ = ["Report", "leaderboard_text", "make_report", "render_html", "write_report"]
+__all__ = [
+    "Report",
+    "leaderboard_text",
+    "make_multiverse",
+    "make_pairs",
+    "make_report",
+    "multiverse_text",
+    "render_html",
+    "render_multiverse",
+    "write_page",
+    "write_report",
+]

@@ -233,6 +233,33 @@ class DefinitionFacts:
 
 
 @dataclass(frozen=True)
+class MultiverseFacts:
+    """In what share of the worlds each model beats each other one, best model first.
+
+    shares: rows beat columns, None on the diagonal; lowest and highest: over metrics and protocols.
+    """
+
+    part: str
+    models: tuple[str, ...]
+    shares: tuple[tuple[float | None, ...], ...]
+    lowest: tuple[tuple[float | None, ...], ...]
+    highest: tuple[tuple[float | None, ...], ...]
+    worlds: int
+    protocols: int
+
+
+@dataclass(frozen=True)
+class PairFacts:
+    """Share of worlds in which `model` beats `other`, whole and in each protocol (split, candidates)."""
+
+    part: str
+    model: str
+    other: str
+    share: float
+    by_protocol: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything a report shows, in the order it is shown."""
 
@@ -245,6 +272,7 @@ class Report:
     agreements: tuple[Agreement, ...]
     curves: tuple[CurveFacts, ...]
     slices: tuple[SliceFacts, ...]
+    multiverse: tuple[MultiverseFacts, ...]
     checks: tuple[CheckRow, ...]
     manifests: tuple[ManifestFacts, ...]
     definitions: tuple[DefinitionFacts, ...]

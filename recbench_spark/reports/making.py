@@ -24,7 +24,9 @@ from recbench_spark.reports.facts import (
     LeaderboardRow,
     ManifestFacts,
     Measure,
+    MultiverseFacts,
     Number,
+    PairFacts,
     Report,
     RunFacts,
     SliceFacts,
@@ -52,11 +54,13 @@ def make_report(
     manifests: pd.DataFrame,
     headline: str,
     sql_lines: Sequence[str],
+    pairs: pd.DataFrame | None = None,
 ) -> Report:
     """The facts of one suite's latest night.
 
     `latest` has the columns of the view `latest_metrics`, the other frames those of their tables;
     rows that belong to other runs or splits are passed over. `headline` is `metric@k` or `metric`.
+    `pairs` has the columns of `multiverse_pairs`.
     Raises SchemaError for a missing column, DataError where `latest` holds more than one suite.
     """
     numbers = read_numbers(latest)
@@ -76,6 +80,7 @@ def make_report(
         agreements=agreements,
         curves=make_curves(numbers, boards),
         slices=make_slices(numbers, boards),
+        multiverse=make_multiverse(pairs) if pairs is not None else (),
         checks=check_rows,
         manifests=make_manifests(manifests, numbers),
         definitions=make_definitions(numbers),
@@ -83,6 +88,49 @@ def make_report(
         runs=run_facts,
         sql_lines=tuple(sql_lines),
     )
+
+
+def make_multiverse(pairs: pd.DataFrame) -> tuple[MultiverseFacts, ...]:
+    """The shares of each part, from rows of the view `multiverse_pairs`."""
+    parts = sorted(pairs.part.unique(), key=lambda part: _place(part, PART_ORDER))
+    return tuple(_multiverse_of(part, pairs[pairs.part == part]) for part in parts)
+
+
+def _multiverse_of(part: str, pairs: pd.DataFrame) -> MultiverseFacts:
+    """Models in the order of the worlds they win; several protocols count as their worlds do."""
+    counted = pairs.astype({"won": float, "worlds": float})
+    counted["share"] = counted.won / counted.worlds
+    wins = counted.groupby("model").won.sum().sort_values(ascending=False, kind="stable")
+    models = tuple(wins.index)
+    grouped = counted.groupby(["model", "other"]).agg(
+        won=("won", "sum"), worlds=("worlds", "sum"), low=("share", "min"), high=("share", "max")
+    )
+    grouped["share"] = grouped.won / grouped.worlds
+
+    def matrix(column: str) -> tuple[tuple[float | None, ...], ...]:
+        known = grouped[column].to_dict()
+        return tuple(tuple(known.get((model, other)) for other in models) for model in models)
+
+    return MultiverseFacts(
+        part, models, matrix("share"), matrix("low"), matrix("high"),
+        int(grouped.worlds.max()), counted.suite.nunique(),
+    )  # fmt: skip
+
+
+def make_pairs(pairs: pd.DataFrame) -> tuple[PairFacts, ...]:
+    """Each pair once, the least certain first, with its share in each suite."""
+    counted = pairs[pairs.model < pairs.other].astype({"won": float, "worlds": float})
+    found = [
+        _pair_of(str(part), str(model), str(other), rows)
+        for (part, model, other), rows in counted.groupby(["part", "model", "other"])
+    ]
+    return tuple(sorted(found, key=lambda pair: (abs(pair.share - 0.5), pair.part, pair.model, pair.other)))
+
+
+def _pair_of(part: str, model: str, other: str, rows: pd.DataFrame) -> PairFacts:
+    sums = rows.groupby("suite")[["won", "worlds"]].sum()
+    by_protocol = tuple((str(suite), row.won / row.worlds) for suite, row in sums.iterrows())
+    return PairFacts(part, model, other, rows.won.sum() / rows.worlds.sum(), by_protocol)
 
 
 def read_numbers(latest: pd.DataFrame) -> tuple[Number, ...]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import jinja2
 
-from recbench_spark.reports.facts import Report
+from recbench_spark.reports.facts import MultiverseFacts, PairFacts, Report
 from recbench_spark.reports.scales import Axis, axis_for, spread
 from recbench_spark.reports.words import format_estimate, format_number, format_value, level_in_words
 
@@ -17,11 +18,16 @@ from recbench_spark.reports.words import format_estimate, format_number, format_
 def render_html(report: Report) -> str:
     """One self-contained page: no script, nothing remote, the same bytes for the same report."""
     colours = {model: f"c{i}" if i < 8 else "c8" for i, model in enumerate(report.models)}
-    return _template().render(report=report, colours=colours)
+    return _template("report.html").render(report=report, colours=colours)
+
+
+def render_multiverse(title: str, facts: Sequence[MultiverseFacts], pairs: Sequence[PairFacts]) -> str:
+    """A page of its own about the protocols of one dataset."""
+    return _template("multiverse.html").render(title=title, multiverse=facts, pairs=pairs)
 
 
 @cache
-def _template() -> jinja2.Template:
+def _template(name: str) -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("recbench_spark", "templates"),
         autoescape=True,
@@ -43,13 +49,17 @@ def _template() -> jinja2.Template:
         "isfinite": math.isfinite,
         "zip": zip,
     }
-    return environment.get_template("report.html")
+    return environment.get_template(name)
 
 
 def write_report(report: Report, path: str | Path) -> Path:
     """Write the page; a reader sees the old one or the new one, never a half."""
+    return write_page(render_html(report), path)
+
+
+def write_page(page: str, path: str | Path) -> Path:
+    """Write a page; a reader sees the old one or the new one, never a half."""
     target = Path(path)
-    page = render_html(report)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False

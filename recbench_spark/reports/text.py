@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import math
 
-from recbench_spark.reports.facts import CheckRow, Estimate, Leaderboard, LeaderboardRow, Report
+from recbench_spark.reports.facts import (
+    CheckRow,
+    Estimate,
+    Leaderboard,
+    LeaderboardRow,
+    MultiverseFacts,
+    Report,
+)
 from recbench_spark.reports.scales import Axis, axis_for
 from recbench_spark.reports.words import format_estimate, format_number, format_value, level_in_words
 
@@ -24,6 +31,22 @@ def leaderboard_text(report: Report) -> str:
         lines += ["", *(f"{row.severity}: {row.check}: {_finding(row)}" for row in findings[:5])]
         lines += [f"... and {len(findings) - 5} more"] if len(findings) > 5 else []
     return "\n".join(_printable(line) for line in lines)
+
+
+def multiverse_text(facts: MultiverseFacts) -> str:
+    """The shares as a table: in how many of the worlds the row's model beats the column's."""
+    width = max(8, *(len(_short(model)) for model in facts.models))
+    protocols = f" over {facts.protocols} protocols" if facts.protocols > 1 else ""
+    lines = [f"{facts.part}: share of {facts.worlds:,} worlds a pair{protocols} in which the row wins"]
+    lines.append(" ".join([" " * width, *(_short(model).rjust(width) for model in facts.models)]))
+    for model, shares in zip(facts.models, facts.shares, strict=True):
+        cells = ("" if share is None else f"{100 * share:.0f} %" for share in shares)
+        lines.append(" ".join([_short(model).ljust(width), *(cell.rjust(width) for cell in cells)]))
+    return "\n".join(_printable(line) for line in lines)
+
+
+def _short(model: str) -> str:
+    return model[:NAME_WIDTH]
 
 
 def _finding(row: CheckRow) -> str:

@@ -30,9 +30,7 @@ def evaluate_model(night: Night, model: Any, run_id: str, journal: Journal) -> l
         store.append(rankings.withColumn("run_id", F.lit(run_id)), RANKINGS)
     rankings = store.of_run("rankings", run_id)
     with journal.stage("metrics", f"{model.name}: measure", **facts) as counts:
-        write_metrics(
-            store, rankings, plan, run_id, night.catalogue, draw=asked.draw, per_user=asked.user_metrics
-        )
+        write_metrics(store, rankings, plan, run_id, night.catalogue, asked=asked)
         found += check_rows.ranking_checks(rankings, asked.parts, night.definition.threshold)
         found += night_gates(night)
         write_checks(store, run_id, found)

@@ -83,9 +83,9 @@ def night_gates(night: Night) -> list[GateCheck]:
 
 
 def model_key(night: Night, model: Any) -> str:
-    """Hash of all that a trained model depends on; not of its name."""
+    """The split, and a hash of what else a trained model depends on; not of its name."""
     settings = model.model_dump(exclude={"name", "version", "provenance"})
-    return digest(night.split_id, settings, night.definition.threshold)
+    return f"{night.split_id}-{digest(settings, night.definition.threshold)}"
 
 
 def run_key(night: Night, model: Any) -> str:
@@ -93,7 +93,7 @@ def run_key(night: Night, model: Any) -> str:
     asked = night.benchmark.evaluation.model_dump(exclude={"preset", "definition"})
     inputs = {**night.inputs, **model_inputs(night.spark, model)}
     return digest(
-        night.split_id,
+        night.split_id.partition(".")[0],
         model.model_dump(exclude={"provenance"}),
         asked,
         night.definition.model_dump(),

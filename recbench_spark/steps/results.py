@@ -12,13 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import __version__
-from recbench_spark.config import Draw, Provenance, digest
+from recbench_spark.config import Evaluation, Provenance, digest
 from recbench_spark.evaluation import metrics as metric_rows
 from recbench_spark.evaluation import sampled
 from recbench_spark.evaluation.beyond import Catalogue
 from recbench_spark.evaluation.checks import Check
+from recbench_spark.evaluation.multiverse import multiverse
 from recbench_spark.evaluator import Result
-from recbench_spark.schemas import CHECKS, METRICS, RANKINGS, RUNS, USER_METRICS
+from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.steps.night import Night, model_inputs, new_run_id, run_key
 from recbench_spark.store import Store
 
@@ -30,15 +31,17 @@ def write_metrics(
     run_id: str,
     catalogue: Catalogue,
     *,
-    draw: Draw,
-    per_user: bool,
+    asked: Evaluation,
 ) -> None:
     """Append to `user_metrics` (where asked for) and to `metrics`."""
     frames = [(metric_rows.all_metrics(rankings, plan, catalogue), METRICS)]
+    draw = asked.draw
     if plan.definition.candidates == "uniform" and draw.estimators and sampled.correctable(plan):
         corrected = sampled.corrected_metrics(rankings, plan, draw.estimators, draw.n)
         frames.append((corrected, METRICS))
-    if per_user and (plan.of_ranks or plan.of_lists):
+    if asked.multiverse:
+        frames.append((multiverse(rankings, plan), MULTIVERSE))
+    if asked.user_metrics and (plan.of_ranks or plan.of_lists):
         frames.append((metric_rows.all_user_metrics(rankings, plan, catalogue), USER_METRICS))
     store.append_all([(frame.withColumn("run_id", F.lit(run_id)), table) for frame, table in frames])
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
 from recbench_spark import shared_files
+from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation import sources
 from recbench_spark.evaluation.sources import DotSource
 from recbench_spark.shared_files import SharedRows, remove_old
@@ -19,9 +22,30 @@ SCRATCH = f"_scratch/{uuid.uuid4().hex}"
 """A folder of this process: two nights at once do not remove each other's rows."""
 
 
+SETTING = "spark.recbench.scratch"
+"""Spark's setting (`--conf`, or a line of a properties file) that says where scratch lies."""
+
+
 def base_folder(store: Store) -> str:
-    """Where scratch lies: the warehouse's root, or this host where the warehouse is a catalog."""
-    return str(shared_files.host_folder()) if store.in_catalog else store.root
+    """Where scratch lies: as `spark.recbench.scratch` says, else the warehouse's root.
+
+    A catalog has no root: where the master is local this host's disk serves, on a cluster not.
+
+    Raises:
+        ConfigError: a catalog on a cluster, and no setting.
+    """
+    told = store.spark.conf.get(SETTING, None)
+    if told:
+        return told.rstrip("/")
+    if not store.in_catalog:
+        return store.root
+    master = store.spark.conf.get("spark.master", "") or ""
+    if not master.startswith("local"):
+        raise ConfigError(
+            f"warehouse {store.root} is a catalog, and workers on {master} cannot read this host's disk",
+            f"--conf {SETTING}=FOLDER that all hosts reach: s3a://..., hdfs://... or a shared mount",
+        )
+    return str(shared_files.host_folder())
 
 
 def scratch_folder(store: Store) -> str:
@@ -30,11 +54,21 @@ def scratch_folder(store: Store) -> str:
 
 
 def drop_scratch(store: Store) -> None:
-    """Remove this process's scratch where it is a local folder."""
+    """Remove this process's scratch, and on a local folder what killed ones left a day ago."""
     base = base_folder(store)
-    if "://" not in base:
-        shutil.rmtree(Path(base) / SCRATCH, ignore_errors=True)
-        remove_old(Path(base) / SCRATCH.split("/", maxsplit=1)[0])
+    if "://" in base:
+        _remove_remote(store, f"{base}/{SCRATCH}")
+        return
+    shutil.rmtree(Path(base) / SCRATCH, ignore_errors=True)
+    remove_old(Path(base) / SCRATCH.split("/", maxsplit=1)[0])
+
+
+def _remove_remote(store: Store, folder: str) -> None:
+    """By Hadoop's file system: it has the credentials that wrote the rows."""
+    context = store.spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(folder)  # type: ignore[union-attr]
+    with suppress(Py4JError):  # a folder left behind costs space, and no night
+        path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)
 
 
 def share(store: Store, rows: DataFrame) -> SharedRows:

@@ -8,15 +8,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import schemas
-from recbench_spark.config import Benchmark, Slice, Split, digest
+from recbench_spark.config import Benchmark, Dataset, Slice, Split, digest
 from recbench_spark.data import worlds
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import id_order, open_log, read_table
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.user_blocks import Labels, user_blocks
 from recbench_spark.journal import Journal
+from recbench_spark.placeholders import end_of_log
 from recbench_spark.protocol.catalogue import catalogue
-from recbench_spark.protocol.manifests import manifest
+from recbench_spark.protocol.manifests import FACTS, manifest
 from recbench_spark.protocol.splits import labelled
 from recbench_spark.schemas import ITEMS, MANIFESTS, PROPENSITIES, REJECTS, SPLITS, USER_BLOCKS
 from recbench_spark.store import Store
@@ -28,8 +29,29 @@ HELD_OUT_PARTS = ("valid", "probe", "quiz", "test", "open_loop")
 COLUMNAR = ("parquet", "delta")
 
 
-def split_identity(spark: SparkSession, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
-    """The name of a split, a hash of all it is made from, and the identity of the log."""
+DROPPED = "dropped"
+"""Fact of a manifest: how often retention has removed the splits of this hash."""
+
+
+def split_identity(store: Store, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
+    """The name of a split, a hash of all it is made from, and the identity of the log.
+
+    A split that retention removed is made again under a name of its own, `HASH.1`: Delta would take
+    its rows for a repetition of those removed.
+    """
+    found, inputs = _split_hash(store.spark, benchmark)
+    return current_name(store, found), inputs
+
+
+def current_name(store: Store, split_id: str) -> str:
+    """The name under which this split is made now."""
+    base = split_id.partition(".")[0]
+    of_base = (F.col("split_id") == base) & (F.col("fact") == DROPPED)
+    dropped = store.read(MANIFESTS).where(of_base).agg(F.max("value").alias("n")).collect()[0].n
+    return f"{base}.{dropped:.0f}" if dropped else base
+
+
+def _split_hash(spark: SparkSession, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
     dataset = benchmark.dataset
     inputs = {} if dataset.reader == "world" else {"log": identity(spark, str(dataset.path))}
     for cut in benchmark.evaluation.slices:
@@ -56,6 +78,7 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
             counts["rejected"] = found.rejected
         # Text is parsed once; columnar files are read again faster than they are kept.
         log = found.rows if benchmark.dataset.reader in COLUMNAR else found.rows.cache()
+        log, counts["later_rows"] = before_the_end(log, benchmark.dataset)
         counts["rows"] = log.count()
         if not counts["rows"]:
             raise DataError(f"dataset {benchmark.dataset.name} has no rows", "check dataset.path")
@@ -67,12 +90,39 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
         )
         _append_split(store, SPLITS, labelled(slim, split, benchmark.dataset.duplicates), split_id)
         numeric = id_order([log]) == "numeric"
-        log.unpersist()
+        found.rows.unpersist()
     splits = of_split(store, SPLITS, split_id)
     _write_blocks(store, benchmark, splits, split_id, numeric, journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
         facts = manifest(splits, counts["rows"], split.model_dump_json(), found.rejected, found.told())
+        if benchmark.dataset.until:
+            facts = facts.unionByName(_later_fact(store.spark, benchmark.dataset, counts["later_rows"]))
         _append_split(store, MANIFESTS, facts, split_id)
+
+
+def before_the_end(log: DataFrame, dataset: Dataset) -> tuple[DataFrame, int]:
+    """The rows until the end of `dataset.until`, and how many lie after it. One pass, nothing shuffled.
+
+    Raises:
+        DataError: rows without a time, which belong to no night.
+    """
+    end, time = end_of_log(dataset), F.col("event_time")
+    if end is None:
+        return log, 0
+    (found,) = log.agg(
+        F.count_if(time >= end).alias("later"), F.count_if(time.isNull()).alias("undated")
+    ).collect()
+    if found.undated:
+        raise DataError(
+            f"dataset.until is set, and {found.undated} rows of {dataset.name} have no event_time",
+            "map dataset.columns.event_time, or remove dataset.until",
+        )
+    return log.where(time < end), found.later
+
+
+def _later_fact(spark: SparkSession, dataset: Dataset, later: int) -> DataFrame:
+    detail = f"rows after {dataset.until} ({dataset.time_zone}), left out"
+    return spark.createDataFrame([("log", "later_rows", float(later), detail)], FACTS)
 
 
 def _write_blocks(

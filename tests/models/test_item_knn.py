@@ -6,10 +6,18 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours
+from recbench_spark.kernels.scorers import NeighbourScorer, UserBlock
+from recbench_spark.models.item_knn import (
+    Neighbours,
+    binary_matrix,
+    centring_bias,
+    cosine_neighbours,
+    scaled_to_one,
+)
+from tests.kernels.test_counting import lists
 
 Histories = list[set[int]]
 
@@ -71,3 +79,45 @@ def test_equals_the_oracle_whatever_the_blocks(histories: Histories, k: int, ste
     found = [row for block in blocks for row in neighbours(histories, 9, k, block)]
     assert [row[:2] for row in found] == [row[:2] for row in wanted]
     assert [row[2] for row in found] == pytest.approx([row[2] for row in wanted], rel=1e-15)
+
+
+# ------------------------------------------------------------------------------------ centred scores
+
+
+def test_weights_scaled_to_one_by_hand() -> None:
+    """Item 0: 1/2 and 1/4 become 2/3 and 1/3; item 2: a single weight becomes 1."""
+    found = scaled_to_one(Neighbours(np.array([0, 0, 2]), np.array([1, 2, 0]), np.array([0.5, 0.25, 0.1])))
+    assert found.weights.tolist() == pytest.approx([2 / 3, 1 / 3, 1], rel=1e-15)
+    nothing = np.zeros(0, np.int64)
+    assert scaled_to_one(Neighbours(nothing, nothing, np.zeros(0))).weights.tolist() == []
+
+
+def centred_oracle(histories: Histories, n_items: int, k: int) -> list[list[float]]:
+    """mean_i + sum_j s_ij (r_uj - mean_j), term by term."""
+    mean = [sum(i in history for history in histories) / len(histories) for i in range(n_items)]
+    rows = oracle(histories, n_items, k)
+    sums = {i: sum(w for item, _, w in rows if item == i) for i, _, _ in rows}
+    return [
+        [
+            mean[i] + sum(w / sums[i] * ((j in history) - mean[j]) for item, j, w in rows if item == i)
+            for i in range(n_items)
+        ]
+        for history in histories
+    ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sets(st.integers(0, 7)), min_size=1, max_size=9), st.integers(1, 8))
+def test_centred_scores_equal_the_oracle(histories: Histories, k: int) -> None:
+    n_items = 8
+    rows = neighbours(histories, n_items, k)
+    items, others, weights = (np.array(column) for column in zip(*rows, strict=True)) if rows else [[]] * 3
+    found = scaled_to_one(Neighbours(*np.array([items, others], np.int64), np.array(weights, np.float64)))
+    order = np.lexsort((found.items, found.neighbours))
+    offsets = np.searchsorted(found.neighbours[order], np.arange(n_items + 1))
+    mean = np.array([sum(i in history for history in histories) / len(histories) for i in range(n_items)])
+    entries = offsets, found.items[order], found.weights[order]
+    scorer = NeighbourScorer(*entries, centring_bias(mean, *entries))
+    block = UserBlock(np.arange(len(histories)), histories=lists([sorted(h) for h in histories]))
+    scores_ui = scorer.score_rows(block, 0, len(histories))
+    assert scores_ui == pytest.approx(np.array(centred_oracle(histories, n_items, k)), abs=1e-12)

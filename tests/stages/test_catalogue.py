@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from recbench_spark.indexing import dense_index
-from recbench_spark.protocol.catalogue import catalogue, is_numeric
+from recbench_spark.protocol.catalogue import catalogue
 
 pytestmark = pytest.mark.spark
 
@@ -56,25 +56,6 @@ def test_the_index_crosses_partitions(spread) -> None:
 
 def test_an_index_of_nothing_is_empty(spark) -> None:
     assert dense_index(spark.range(0), F.col("id"), "n").collect() == []
-
-
-@pytest.mark.parametrize(
-    ("ids", "numeric"),
-    [
-        (["1", "10", "9"], True),
-        (["-3", "0", "7"], True),
-        (["1", "b"], False),
-        (["1", "01"], False),
-        (["1", "+1"], False),
-        (["1", " 1"], False),
-        (["1", "1.0"], False),
-        (["1", "1e3"], False),
-        (["1", "99999999999999999999"], False),
-        (["1", ""], False),
-    ],
-)
-def test_ids_are_numbers_where_each_has_the_usual_spelling(spark, ids: list[str], numeric: bool) -> None:
-    assert is_numeric(spark.createDataFrame([(i,) for i in ids], "item_id string")) is numeric
 
 
 def test_popularity_by_hand(spark) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recbench_spark.config import Dataset, World
-from recbench_spark.data.readers import id_order, read_log, read_table
+from recbench_spark.data.readers import id_order, open_log, read_log, read_table
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.schemas import INTERACTIONS
 
@@ -116,12 +116,29 @@ def test_csv_without_rating_and_time(spark, tmp_path):
         ("us", "9007199254740993", 9007199254740993),
         ("timestamp", "1970-01-02 00:00:01", 86401 * SECOND),
         ("timestamp", "1970-01-01T02:00:00+02:00", 0),
+        ("timestamp", "1970-01-02 00:00:01Z", 86401 * SECOND),
     ],
 )
 def test_time_units(spark, tmp_path, unit, text, micros):
     path = write(tmp_path / "log.csv", f"user_id,item_id,event_time\nu,i,{text}\n")
     frame = read_log(spark, dataset("csv", path, time_unit=unit))
     assert rows(frame) == [log("u", "i", 1.0, micros)]
+
+
+def test_time_zone_of_times_without_an_offset(spark, tmp_path):
+    """Rome is an hour before UTC in winter, two in summer."""
+    hour = 3600 * SECOND
+    text = "user_id,item_id,event_time\nu,a,1970-01-01 01:00:00\nu,b,1970-01-01 00:00:00Z\nu,c,1970-01-02\n"
+    path = write(tmp_path / "log.csv", text)
+    rome = {"time_unit": "timestamp", "time_zone": "Europe/Rome"}
+    found = rows(read_log(spark, dataset("csv", path, **rome)))
+    assert [row[3] for row in found] == [0, 0, 23 * hour]
+    stored = str(tmp_path / "log")
+    spark.sql(
+        "SELECT 'u' user_id, 'a' item_id, TIMESTAMP_NTZ'2020-07-01 02:00:00' event_time"
+    ).write.parquet(stored)
+    (row,) = rows(read_log(spark, dataset("parquet", stored, **rome)))
+    assert row[3] == 1593561600 * SECOND
 
 
 @pytest.mark.parametrize("stored", ["parquet", "delta"])
@@ -159,8 +176,8 @@ def test_duplicate_rows_are_left_to_the_protocol(spark, tmp_path):
         ("user_id,item_id,event_time\nu,i,noon\n", "'event_time' is not a time in s, e.g. 'noon'"),
         ("user_id,item_id,event_time\nu,i,99999999999999999\n", "is not a time in s"),
         ("user_id,item_id,event_time\nu,i,\n", "is not a time in s, e.g. a missing value"),
-        ("user_id,item_id,part\nu,i,holdout\n", "train, valid, test, open_loop, e.g. 'holdout'"),
-        ("user_id,item_id\nu,i,5\nu\n", "2 lines of another length"),
+        ("user_id,item_id,part\nu,i,holdout\n", "test, open_loop, later, e.g. 'holdout'"),
+        ("user_id,item_id\nu,i,5\nu\n", "2 lines that are not 2 fields separated by ',', e.g. 'u'"),
         ("user_id,item_id\n", "no rows"),
     ],
 )  # fmt: skip
@@ -174,7 +191,9 @@ def test_values_that_cannot_be_read(spark, tmp_path, text, message):
 
 def test_bad_line_is_shown(spark, tmp_path):
     write(tmp_path / "u.data", "1\t2\t3\t4\n1\t2\n")
-    with pytest.raises(DataError, match=r"1 lines of another length, e\.g\. '1\\t2'"):
+    with pytest.raises(
+        DataError, match=r"1 lines that are not 4 fields separated by '\\t', e\.g\. '1\\t2'"
+    ):
         read_log(spark, dataset("movielens_100k", tmp_path))
 
 
@@ -232,6 +251,45 @@ def test_not_of_that_format(spark, tmp_path, reader):
     path = write(tmp_path / "folder" / "log.parquet", "this is text\n")
     with pytest.raises(DataError, match="cannot be read"):
         read_log(spark, dataset(reader, Path(path).parent))
+
+
+def test_a_folder_names_the_file(spark, tmp_path):
+    write(tmp_path / "log" / "a.csv", "user_id,item_id,rating\nu,i,1\n")
+    write(tmp_path / "log" / "b.csv", "user_id,item_id,rating\nu,i,x\n")
+    with pytest.raises(DataError, match=r"'rating' is not a finite number, e\.g\. 'x' in b\.csv"):
+        read_log(spark, dataset("csv", tmp_path / "log"))
+
+
+BAD_ROWS = "user_id,item_id,rating,event_time\nu,i,5,1\nv,,NaN,1\nw,j,4,noon\nx,k,3,2\ny\n"
+
+
+def test_bad_rows_are_left_out_counted_and_kept(spark, tmp_path):
+    path = write(tmp_path / "log.csv", BAD_ROWS)
+    found = open_log(spark, dataset("csv", path, bad_rows="reject"))
+    assert rows(found.rows) == [log("u", "i", 5.0, SECOND), log("x", "k", 3.0, 2 * SECOND)]
+    assert id_order([found.rows]) == "bytes"
+    line, rating, item = (
+        "not 4 fields separated by ','",
+        "'rating' is not a finite number",
+        "'item_id' is not an id",
+    )
+    time = "'event_time' is not a time in s"
+    assert found.rejected == 3
+    assert found.reasons == {line: 1, item: 1, rating: 1, time: 1}
+    kept = {row.line: row.reason for row in found.rejects.collect()}
+    assert kept == {
+        "y": line,
+        '{"user_id":"v","rating":"NaN","event_time":"1"}': f"{item}; {rating}",
+        '{"user_id":"w","item_id":"j","rating":"4","event_time":"noon"}': time,
+    }
+    assert found.rejects.first().file.endswith("/log.csv")
+
+
+def test_no_usable_row_is_an_error_whatever_is_asked(spark, tmp_path):
+    path = str(tmp_path / "log")
+    spark.sql("SELECT 'u' user_id, 'i' item_id, double('NaN') rating").write.parquet(path)
+    with pytest.raises(DataError, match=r"no usable row: 1 rows whose 'rating'.*'NaN' in part-"):
+        read_log(spark, dataset("parquet", path, bad_rows="reject"))
 
 
 def test_not_gzip(spark, tmp_path):
@@ -341,6 +399,8 @@ def test_id_order_takes_the_stored_type_at_its_word(spark, tmp_path):
     strings = read_table(spark, str(tmp_path / "strings"), ["item_id"], "t")
     assert id_order([strings]) == "bytes"
     assert id_order([spark.range(1).withColumnRenamed("id", "item_id")]) == "numeric"
+    spark.sql("SELECT 'u' AS user_id, '10' AS item_id").write.parquet(str(tmp_path / "log"))
+    assert id_order([read_log(spark, dataset("parquet", tmp_path / "log"))]) == "bytes"
 
 
 def test_movielens_user_and_item_files(spark, tmp_path):

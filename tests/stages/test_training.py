@@ -91,12 +91,12 @@ def cosine(matrix_ui: np.ndarray, k: int) -> dict[tuple[int, int], float]:
     return found
 
 
-@pytest.mark.parametrize(("k", "block"), [(5, 512), (100, 7)])
+@pytest.mark.parametrize(("k", "block", "scores"), [(5, 512, "sum"), (4, 7, "centred_mean")])
 def test_item_knn_equals_numpy(
-    train, items, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int, block: int
+    train, items, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int, block: int, scores: str
 ) -> None:
     monkeypatch.setattr(training, "ITEMS_A_TASK", block)
-    model = ItemKnnModel(name="m", kind="item_knn", neighbours=k)
+    model = ItemKnnModel(name="m", kind="item_knn", neighbours=k, scores=scores)
     trained = training.train_item_knn(train, items, model, 3.0, str(tmp_path / f"histories{k}"))
     found = {(r.item_id, r.neighbour_id): r.weight for r in trained.similarities.collect()}
     relevant = [(user, item) for user, item, rating in ratings() if rating >= 3]
@@ -104,7 +104,13 @@ def test_item_knn_equals_numpy(
     matrix = np.zeros((len(users), N_ITEMS))
     for user, item in relevant:
         matrix[users.index(user), int(item[1:])] = 1
-    wanted = {(f"i{i:02}", f"i{j:02}"): w for (i, j), w in cosine(matrix, k).items()}
+    weights = cosine(matrix, k)
+    if scores == "centred_mean":
+        means = {row.item_id: row.mean for row in training.item_means(train, 3.0).collect()}
+        assert means == {f"i{i:02}": mean for i, mean in enumerate(matrix.mean(axis=0)) if mean}
+        sums = [sum(w for (i, _), w in weights.items() if i == item) for item in range(N_ITEMS)]
+        weights = {(i, j): w / sums[i] for (i, j), w in weights.items()}
+    wanted = {(f"i{i:02}", f"i{j:02}"): w for (i, j), w in weights.items()}
     assert found.keys() == wanted.keys()
     assert found == pytest.approx(wanted, rel=1e-12)
 

@@ -1,0 +1,163 @@
+"""Paths, lines and fields: what is there, and text as Spark reads it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from recbench_spark.errors import ConfigError, DataError, nearest
+
+BAD_LINE = "_bad_line"
+"""Hidden column: the text of a line that is not laid out as it should be, else NULL."""
+
+FILE = "_file"
+"""Hidden column: the file a row is from."""
+
+HIDDEN = (BAD_LINE, FILE)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A text file without a schema of its own: separator, names of fields (None: first line)."""
+
+    separator: str = ","
+    names: tuple[str, ...] | None = None
+    encoding: str = "UTF-8"
+
+    def options(self) -> dict[str, str]:
+        """As Spark's CSV reader takes it; files with given names are not quoted."""
+        options = {"sep": self.separator, "encoding": self.encoding}
+        return options if self.names is None else {**options, "quote": ""}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text file as a frame of text columns, FILE and BAD_LINE, and what each line should be."""
+
+    frame: DataFrame
+    line: str
+
+
+def column(name: str) -> Column:
+    """The column of exactly this name, whatever characters it has."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+# --- text ---
+
+
+def read_fields(
+    spark: SparkSession, path: str, layout: Layout, options: dict[str, str] | None = None
+) -> Text:
+    """Every field as text; a line with another number of fields is kept in BAD_LINE."""
+    given = {**layout.options(), "header": str(layout.names is None).lower(), **(options or {})}
+    with explained(path):
+        names = layout.names or spark.read.options(**given).csv(path).columns
+    schema = T.StructType([T.StructField(name, T.StringType()) for name in (*names, BAD_LINE)])
+    # Without all columns parsed Spark does not count the fields of a line.
+    checked = {"columnNameOfCorruptRecord": BAD_LINE, "columnPruning": "false", "mode": "PERMISSIVE"}
+    frame = spark.read.options(**{**given, **checked}).schema(schema).csv(path)
+    return Text(_with_file(frame), f"{len(names)} fields separated by {given['sep']!r}")
+
+
+def read_lines(spark: SparkSession, path: str, *, whole: bool = False) -> DataFrame:
+    """`line` and FILE: a row a line (LF or CRLF) that is not blank, or a row a file."""
+    frame = _with_file(spark.read.text(path, wholetext=whole).withColumnRenamed("value", "line"))
+    return frame if whole else frame.where(F.trim("line") != "")
+
+
+def _with_file(frame: DataFrame) -> DataFrame:
+    return frame.select("*", F.col("_metadata.file_path").alias(FILE))
+
+
+def separator(path: str) -> str:
+    """A tab for `.tsv` (`.gz`), else a comma."""
+    return "\t" if path.removesuffix(".gz").endswith(".tsv") else ","
+
+
+# --- paths ---
+
+
+def exists(path: str) -> bool:
+    """Whether a local path is there; a remote one is left to Spark."""
+    local = path.removeprefix("file://")
+    return bool(re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", local)) or Path(local).exists()
+
+
+def check_path(path: str) -> None:
+    """ConfigError, with the nearest name in the folder, where a local path is missing."""
+    if exists(path):
+        return
+    missing = Path(path)
+    if missing.parent.is_dir():
+        hint = nearest(missing.name, [entry.name for entry in missing.parent.iterdir()][:50])
+    else:
+        hint = f"there is no folder {missing.parent} either"
+    raise ConfigError(f"no such file or folder: {path}", hint)
+
+
+def is_folder(spark: SparkSession, path: str) -> bool:
+    """Whether a path, here or remote, is a folder."""
+    check_path(path)
+    with explained(path):
+        files, place = _file_system(spark, path)
+        return bool(files.getFileStatus(place).isDirectory())
+
+
+def names_in(spark: SparkSession, folder: str) -> list[str]:
+    """The names in a folder, here or remote, in order. The driver holds them all."""
+    with explained(folder):
+        files, place = _file_system(spark, folder)
+        return sorted(status.getPath().getName() for status in files.listStatus(place))
+
+
+def _file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    jvm: Any = spark._jvm
+    place = jvm.org.apache.hadoop.fs.Path(path)
+    return place.getFileSystem(spark._jsc.hadoopConfiguration()), place
+
+
+def find(spark: SparkSession, folder: str, patterns: Sequence[str]) -> str:
+    """The path of the entry that fits the first pattern that any fits; `.gz` may follow.
+
+    Raises:
+        ConfigError: nothing fits, or the path is no folder; the hint has the nearest name.
+    """
+    if not is_folder(spark, folder):
+        raise ConfigError(f"{folder} is a file", f"expected a folder with {' or '.join(patterns)}")
+    names = names_in(spark, folder)
+    for pattern in patterns:
+        for name in names:
+            if fnmatch(name.removesuffix(".gz"), pattern):
+                return f"{folder.rstrip('/')}/{name}"
+    hint = nearest(patterns[0], names[:50]) if names else "the folder is empty"
+    raise ConfigError(f"{folder}: no {' or '.join(patterns)} (.gz or not)", hint)
+
+
+def is_table(spark: SparkSession, name: str) -> bool:
+    """Whether the catalog has a table of this `schema.table` or `catalog.schema.table`."""
+    if not re.fullmatch(r"\w+(\.\w+){1,2}", name):
+        return False
+    with explained(name):
+        return bool(spark.catalog.tableExists(name))
+
+
+@contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Turn an error of Spark into one of ours, with the first line of what it says."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        first = str(error).strip().splitlines()[0][:300]
+        raise DataError(f"{where}: cannot be read: {first}") from None

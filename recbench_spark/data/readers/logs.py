@@ -1,0 +1,208 @@
+"""What every log goes through: columns by our names, values checked, bad rows refused or kept aside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from recbench_spark.config import Dataset
+from recbench_spark.data.readers import published
+from recbench_spark.data.readers.files import (
+    BAD_LINE,
+    FILE,
+    HIDDEN,
+    Layout,
+    check_path,
+    column,
+    exists,
+    explained,
+    is_table,
+    read_fields,
+    separator,
+)
+from recbench_spark.data.readers.ids import id_kind
+from recbench_spark.data.readers.movielens import MOVIELENS, movielens
+from recbench_spark.data.readers.netflix import netflix
+from recbench_spark.data.readers.raw import Raw
+from recbench_spark.data.readers.values import PARTS, Checks, Value
+from recbench_spark.data.worlds import read_world
+from recbench_spark.errors import ConfigError, DataError, nearest
+from recbench_spark.schemas import INTERACTIONS, require
+
+__all__ = ["COLUMNS", "PARTS", "Log", "open_log", "read_log"]
+
+COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
+"""Our names of a log's columns; the first two must be there."""
+
+WORLD_ATTRIBUTES = ("taste", "genre")
+
+
+@dataclass(frozen=True)
+class Log:
+    """A log that has been checked.
+
+    Attributes:
+        rows: the log in `INTERACTIONS`, lazy.
+        rejects: file, line, reason of the rows left out, lazy; None where bad rows are an error.
+        rejected: how many rows were left out.
+        reasons: how many rows each reason hit; a row may have several.
+    """
+
+    rows: DataFrame
+    rejects: DataFrame | None = None
+    rejected: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+
+    def told(self) -> str | None:
+        """The reasons with their numbers, in one text; None where nothing was left out."""
+        return "; ".join(f"{n} {reason}" for reason, n in self.reasons.items()) or None
+
+
+def read_log(spark: SparkSession, dataset: Dataset) -> DataFrame:
+    """The rows of `open_log`."""
+    return open_log(spark, dataset).rows
+
+
+def open_log(spark: SparkSession, dataset: Dataset) -> Log:
+    """The log in `INTERACTIONS`: ids as text, rating 1 where it has none, microseconds of UTC.
+
+    Counts unusable rows eagerly, in one pass; the rows are lazy. Duplicate pairs are left in. With
+    `dataset.bad_rows: reject` unusable rows are left out, and can be looked at in `rejects`.
+
+    Raises:
+        ConfigError: no such path, or a mapping of columns that means nothing.
+        SchemaError: a column is missing or of a type that cannot be read.
+        DataError: no rows; ids, ratings or times that are missing, not finite or no numbers, lines of
+            another layout (unless they are to be rejected).
+    """
+    if dataset.reader == "world":
+        return Log(_world(spark, dataset))
+    if dataset.reader not in CONFIGURED and (dataset.columns or dataset.options):
+        raise ConfigError(
+            f"dataset: reader '{dataset.reader}' takes no 'columns' and no 'options'",
+            "use reader 'csv' for a file laid out otherwise",
+        )
+    return _checked(READERS[dataset.reader](spark, dataset), dataset)
+
+
+def _world(spark: SparkSession, dataset: Dataset) -> DataFrame:
+    for name in dataset.attributes:
+        if name not in WORLD_ATTRIBUTES:
+            raise ConfigError(
+                f"dataset.attributes: a world has no '{name}'", nearest(name, WORLD_ATTRIBUTES)
+            )
+    return read_world(spark, dataset.world)
+
+
+def _csv(spark: SparkSession, dataset: Dataset) -> Raw:
+    path = str(dataset.path)
+    check_path(path)
+    text = read_fields(spark, path, Layout(separator(path)), dataset.options)
+    return Raw(text.frame, path, text.line, dataset.columns, time_unit=dataset.time_unit)
+
+
+def _stored(spark: SparkSession, dataset: Dataset) -> Raw:
+    path = str(dataset.path)
+    if dataset.reader == "delta" and not exists(path) and is_table(spark, path):
+        frame = spark.table(path)
+    else:
+        check_path(path)
+        with explained(path):
+            frame = spark.read.format(dataset.reader).options(**dataset.options).load(path)
+            frame = frame.select("*", F.col("_metadata.file_path").alias(FILE))
+    return Raw(frame, path, "", dataset.columns, time_unit=dataset.time_unit)
+
+
+READERS: dict[str, Callable[[SparkSession, Dataset], Raw]] = {
+    **dict.fromkeys(MOVIELENS, movielens),
+    "netflix": netflix,
+    "coat": published.coat,
+    "yahoo_r3": published.yahoo_r3,
+    "lightgcn": published.lightgcn,
+    "ncf": published.ncf,
+    "csv": _csv,
+    "parquet": _stored,
+    "delta": _stored,
+}
+
+CONFIGURED = ("csv", "parquet", "delta")
+"""Readers that take columns and options."""
+
+
+# --- from rows as they are stored to a log ---
+
+
+def _checked(raw: Raw, dataset: Dataset) -> Log:
+    """Rename, convert and check the columns of a log."""
+    theirs = _log_columns(raw, dataset)
+    values = _values(raw, theirs, dataset)
+    needed = [value if name in raw.nullable else value.with_nulls() for name, value in values.items()]
+    checks = Checks(raw.frame, [*([Value.line(raw.line)] if raw.line else []), *needed], raw.where)
+    found = checks.count()
+    if found.rows == 0:
+        raise DataError(f"{raw.where}: no rows")
+    if dataset.bad_rows == "error":
+        checks.refuse(found, "correct or remove these rows, or set dataset.bad_rows to reject")
+        return Log(_in_our_columns(raw.frame, raw, theirs, values, dataset))
+    if found.bad == found.rows:
+        raise DataError(f"{raw.where}: no usable row: " + "; ".join(found.problems), "look at the format")
+    kept = raw.frame.where(checks.reason() == "")
+    rows = _in_our_columns(kept, raw, theirs, values, dataset)
+    shown = [*theirs.values(), *dataset.attributes]
+    return Log(rows, _rejects(raw, checks.reason(), shown), found.bad, found.reasons)
+
+
+def _values(raw: Raw, theirs: dict[str, str], dataset: Dataset) -> dict[str, Value]:
+    frame, where = raw.frame, raw.where
+    makers: dict[str, Callable[[str], Value]] = {
+        "user_id": lambda name: Value.text(frame, name),
+        "item_id": lambda name: Value.text(frame, name),
+        "rating": lambda name: Value.number(frame, name, where),
+        "event_time": lambda name: Value.time(frame, name, raw.time_unit, where, dataset.time_zone),
+        "part": Value.part,
+    }
+    return {name: makers[name](their) for name, their in theirs.items()}
+
+
+def _in_our_columns(
+    frame: DataFrame, raw: Raw, theirs: dict[str, str], values: dict[str, Value], dataset: Dataset
+) -> DataFrame:
+    absent = {"rating": F.lit(1.0), "event_time": F.lit(None), "part": F.lit(None)}
+    kind = "text" if raw.line else "stored"
+    columns = [
+        (values[name].column if name in values else absent[name])
+        .cast(INTERACTIONS[name].dataType)
+        .alias(name, metadata=id_kind(frame, theirs[name], kind) if name.endswith("_id") else {})
+        for name in COLUMNS
+    ]
+    return frame.select(*columns, _attributes(dataset.attributes).alias("attributes"))
+
+
+def _rejects(raw: Raw, reason: Column, names: Sequence[str]) -> DataFrame:
+    """file, line (its text, or the row as JSON) and reason of the bad rows."""
+    row = F.to_json(F.struct(*(column(name).cast("string").alias(name) for name in dict.fromkeys(names))))
+    line = F.coalesce(F.col(BAD_LINE), row) if raw.line else row
+    file = F.col(FILE) if FILE in raw.frame.columns else F.lit(raw.where)
+    frame = raw.frame.select(file.alias("file"), line.alias("line"), reason.alias("reason"))
+    return frame.where(F.col("reason") != "")
+
+
+def _log_columns(raw: Raw, dataset: Dataset) -> dict[str, str]:
+    """Our names to theirs, for the columns that are there; those asked for must be."""
+    for name in raw.renamed:
+        if name not in COLUMNS:
+            raise ConfigError(f"dataset.columns: unknown column '{name}'", nearest(name, COLUMNS))
+    theirs = {name: raw.renamed.get(name, name) for name in COLUMNS}
+    asked = {"user_id", "item_id", *raw.renamed} - set(raw.optional)
+    known = raw.frame.drop(*HIDDEN)
+    require(known, [*(theirs[name] for name in COLUMNS if name in asked), *dataset.attributes], raw.where)
+    return {name: their for name, their in theirs.items() if their in known.columns}
+
+
+def _attributes(names: Sequence[str]) -> Column:
+    pairs = [part for name in names for part in (F.lit(name), column(name).cast("string"))]
+    found = F.create_map(*pairs) if pairs else F.lit(None)
+    return found.cast(INTERACTIONS["attributes"].dataType)

@@ -1,0 +1,140 @@
+"""The Netflix prize's text (Bennett and Lanning, KDD Cup 2007): a movie's ratings under its number.
+
+    1:
+    1488844,3,2005-09-06
+    822109,5,2005-05-13
+    2:
+    ...
+
+Either four `combined_data_N.txt` of many movies, or a folder of `mv_NNNNNNN.txt`, one a movie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from functools import partial
+from itertools import groupby, pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from recbench_spark.config import Dataset
+from recbench_spark.data.readers.files import (
+    BAD_LINE,
+    FILE,
+    explained,
+    find,
+    is_folder,
+    names_in,
+    read_lines,
+)
+from recbench_spark.data.readers.raw import Raw
+
+FIELDS = ("user_id", "rating", "event_time")
+LINE = "'user,rating,date' under a line 'movie:'"
+HEADER = "^[0-9]+:$"
+FILES = ("combined_data_*.txt", "mv_*.txt")
+
+Place = tuple[str, int]
+"""A file and the byte at which a block of it starts."""
+
+
+def netflix(spark: SparkSession, dataset: Dataset) -> Raw:
+    """Ratings with the day as time, from a file or a folder of files (or its `training_set`).
+
+    A task holds a batch of lines. `probe.txt` and `qualifying.txt` are not read.
+    """
+    path, singles = _files(spark, str(dataset.path))
+    lines = read_lines(spark, path)
+    rows = _of_single_movies(lines) if singles else _of_combined(lines, path)
+    return Raw(_fields(rows), path, LINE, time_unit="timestamp")
+
+
+def _files(spark: SparkSession, path: str) -> tuple[str, bool]:
+    """The files as one path, and whether each is of a single movie."""
+    if not is_folder(spark, path):
+        return path, fnmatch(path.rsplit("/", 1)[-1], "mv_*")
+    if "training_set" in names_in(spark, path):
+        path = f"{path.rstrip('/')}/training_set"
+    singles = find(spark, path, FILES).rsplit("/", 1)[-1].startswith("mv_")
+    return f"{path.rstrip('/')}/{'mv_*' if singles else 'combined_data_*'}.txt*", singles
+
+
+def _fields(rows: DataFrame) -> DataFrame:
+    """Rows (item_id, line, FILE) as columns; a line without a movie or of other fields is bad."""
+    fields = F.split("line", ",")
+    good = F.col("item_id").isNotNull() & (F.size(fields) == len(FIELDS))
+    named = [F.when(good, fields[n]).alias(name) for n, name in enumerate(FIELDS)]
+    return rows.select("item_id", *named, F.when(~good, F.col("line")).alias(BAD_LINE), FILE)
+
+
+def _of_single_movies(lines: DataFrame) -> DataFrame:
+    """The movie by the name of the file; the first line must say the same. No shuffle."""
+    movie = F.regexp_extract(FILE, r"mv_0*([0-9]+)\.txt", 1)
+    header = F.col("line").rlike(HEADER)
+    same = F.col("line") == F.concat(movie, F.lit(":"))
+    item: Column = F.when(header, F.lit(None)).otherwise(movie)
+    return lines.where(~(header & same)).select(item.alias("item_id"), "line", FILE)
+
+
+def _of_combined(lines: DataFrame, path: str) -> DataFrame:
+    """The movie by the last header before a line, carried from line to line within a block of a file.
+
+    A block may begin in the middle of a movie, so a pass over the lines tells the driver the last
+    header of each block (one row for each 128 MB), and with it the movie in which the next one begins.
+    """
+    start = F.col("_metadata.file_block_start").alias("start")
+    placed = lines.select("line", FILE, start)
+    with explained(path):
+        openings = _openings(placed)
+    return placed.mapInArrow(partial(_carry, openings), f"item_id STRING, line STRING, {FILE} STRING")
+
+
+def _openings(placed: DataFrame) -> dict[Place, str | None]:
+    """For each block the movie in which it begins."""
+    numbered = placed.withColumn("n", F.monotonically_increasing_id())
+    header = F.when(F.col("line").rlike(HEADER), F.col("n"))
+    last = F.max_by(F.regexp_replace("line", ":", ""), header).alias("last")
+    blocks = numbered.groupBy(FILE, "start").agg(last).orderBy(FILE, "start").collect()
+    found: dict[Place, str | None] = {}
+    for file, of_file in groupby(blocks, key=lambda block: block[FILE]):
+        movie = None
+        for block in of_file:
+            found[file, block["start"]] = movie
+            movie = block["last"] or movie
+    return found
+
+
+def _carry(
+    openings: dict[Place, str | None], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    place, movie = None, None
+    for batch in batches:
+        for here, rows in _by_place(batch):
+            if here != place:
+                place, movie = here, openings[here]
+            lines = rows.column("line")
+            header = pc.match_substring_regex(lines, HEADER)
+            names = pc.if_else(header, pc.utf8_rtrim(lines, ":"), pa.scalar(None, pa.string()))
+            opened = pa.concat_arrays([pa.array([movie], pa.string()), names])
+            movies = pc.fill_null_forward(opened).slice(1)
+            movie = movies[-1].as_py()
+            columns = [movies, lines, rows.column(FILE)]
+            named = pa.RecordBatch.from_arrays(columns, ["item_id", "line", FILE])
+            yield named.filter(pc.invert(header))
+
+
+def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
+    """The rows of a batch by the block they are from; a block's lines follow each other."""
+    if not batch.num_rows:
+        return
+    files = batch.column(FILE).dictionary_encode().indices.to_numpy()
+    starts = batch.column("start").to_numpy()
+    changes = np.flatnonzero((np.diff(files) != 0) | (np.diff(starts) != 0)) + 1
+    for begin, end in pairwise([0, *changes.tolist(), batch.num_rows]):
+        rows = batch.slice(begin, end - begin)
+        yield (rows.column(FILE)[0].as_py(), rows.column("start")[0].as_py()), rows

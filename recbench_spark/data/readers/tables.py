@@ -1,0 +1,100 @@
+"""Tables of lists, scores, truth, embeddings, attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from recbench_spark.data.readers.files import (
+    HIDDEN,
+    Layout,
+    check_path,
+    column,
+    exists,
+    explained,
+    is_table,
+    read_fields,
+    separator,
+)
+from recbench_spark.data.readers.ids import id_kind
+from recbench_spark.data.readers.movielens import LAYOUTS
+from recbench_spark.data.readers.values import Checks, Value
+from recbench_spark.schemas import require
+
+NUMBERS = ("rating", "relevance", "score", "prediction", "outcome", "bias", "weight", "propensity")
+"""Columns of tables that are read as float64."""
+
+
+def read_table(spark: SparkSession, path: str, columns_required: Sequence[str], what: str) -> DataFrame:
+    """A table by path, or by `catalog.schema.table` where there is no such path.
+
+    A folder with `_delta_log` is Delta; `.csv`, `.tsv` (`.gz`), or a folder of them, is CSV with a
+    header; MovieLens' user and item files are known by name; anything else is Parquet. Ids become
+    text, the columns of NUMBERS float64, `rank` int64, `vector` an array of float32 (in CSV a JSON
+    array); other columns stay as they are. NULL stays NULL.
+
+    Raises:
+        ConfigError: there is no such path or table.
+        SchemaError: a required column is missing, or of a type that cannot be read.
+        DataError: values that are no numbers, lines with too many or too few fields.
+    """
+    frame, line = _open(spark, path)
+    where = f"{what} {path}"
+    known = frame.drop(*HIDDEN)
+    require(known, list(columns_required), where)
+    values = {name: _value(frame, name, where) for name in known.columns}
+    checks = Checks(frame, [*([Value.line(line)] if line else []), *values.values()], where)
+    if checks.values:
+        checks.refuse(checks.count())
+    kind = "text" if line else "stored"
+    return frame.select(
+        *(
+            value.column.alias(name, metadata=id_kind(frame, name, kind) if name.endswith("_id") else {})
+            for name, value in values.items()
+        )
+    )
+
+
+def _open(spark: SparkSession, path: str) -> tuple[DataFrame, str]:
+    """The table as it is stored, and what its lines should be where it is text."""
+    if not exists(path) and is_table(spark, path):
+        return spark.table(path), ""
+    check_path(path)
+    layout = _layout(path)
+    if layout:
+        text = read_fields(spark, path, layout)
+        return text.frame, text.line
+    with explained(path):
+        stored = "delta" if DeltaTable.isDeltaTable(spark, path) else "parquet"
+        return spark.read.format(stored).load(path), ""
+
+
+def _layout(path: str) -> Layout | None:
+    """How to read a text file or a folder of them; None for anything else."""
+    name = Path(path).name.removesuffix(".gz")
+    if name in LAYOUTS:
+        return LAYOUTS[name]
+    if name.endswith((".csv", ".tsv")) and not Path(path, "_delta_log").exists():
+        return Layout(separator(path))
+    folder = Path(path)
+    if folder.is_dir() and not (folder / "_delta_log").exists():
+        for entry in sorted(folder.rglob("*")):
+            if entry.name.removesuffix(".gz").endswith((".csv", ".tsv")):
+                return Layout(separator(entry.name))
+    return None
+
+
+def _value(frame: DataFrame, name: str, where: str) -> Value:
+    """The column converted by the meaning of its name."""
+    if name in ("user_id", "item_id"):
+        return Value.text(frame, name)
+    if name in NUMBERS:
+        return Value.number(frame, name, where)
+    if name == "rank":
+        return Value.whole(frame, name, where)
+    if name == "vector":
+        return Value.vector(frame, name, where)
+    return Value(name, column(name))

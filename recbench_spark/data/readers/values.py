@@ -1,0 +1,212 @@
+"""A column converted, how to tell that it cannot be, and the one pass that counts such rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from recbench_spark.data.readers.files import BAD_LINE, FILE, column, explained
+from recbench_spark.errors import DataError, SchemaError
+
+PARTS = ("train", "given", "valid", "probe", "quiz", "test", "open_loop", "later")
+"""What a log's own `part` column may say."""
+
+HAS_OFFSET = r":[0-9.]+\s*([+-]|[A-Za-z])"
+"""A time of day with something behind it: Z, +02:00, Europe/Rome."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A converted column, and the rows in which the conversion fails (None: it cannot fail)."""
+
+    name: str
+    column: Column
+    bad: Column | None = None
+    expected: str = ""
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with a bad row."""
+        return f"not {self.expected}" if self.name == BAD_LINE else f"'{self.name}' is not {self.expected}"
+
+    def with_nulls(self) -> Value:
+        """The same, with NULL not allowed either."""
+        missing = column(self.name).isNull()
+        bad = missing if self.bad is None else missing | F.coalesce(self.bad, F.lit(False))
+        return Value(self.name, self.column, bad, self.expected)
+
+    @staticmethod
+    def line(expected: str) -> Value:
+        """The layout of a line."""
+        return Value(BAD_LINE, F.col(BAD_LINE), F.col(BAD_LINE).isNotNull(), expected)
+
+    @staticmethod
+    def text(frame: DataFrame, name: str) -> Value:
+        """An id: text, not NaN where it is stored as a number."""
+        raw = column(name)
+        floating = isinstance(frame.schema[name].dataType, T.FloatType | T.DoubleType)
+        bad = F.isnan(raw) if floating else None
+        return Value(name, raw.cast("string"), bad, "an id")
+
+    @staticmethod
+    def number(frame: DataFrame, name: str, where: str) -> Value:
+        """A finite float64."""
+        number = _as_double(frame, name, where)
+        unreadable = column(name).isNotNull() & number.isNull()
+        finite = F.abs(number) < F.lit(float("inf"))
+        return Value(name, number, unreadable | ~finite, "a finite number")
+
+    @staticmethod
+    def within(frame: DataFrame, name: str, where: str, low: float, expected: str) -> Value:
+        """A float64 above `low` and at most 1."""
+        number = _as_double(frame, name, where)
+        fits = (number > low) & (number <= 1)
+        return Value(name, number, ~F.coalesce(fits, F.lit(False)), expected)
+
+    @staticmethod
+    def whole(frame: DataFrame, name: str, where: str) -> Value:
+        """An int64."""
+        number = _as_double(frame, name, where)
+        unreadable = column(name).isNotNull() & number.isNull()
+        fits = (F.abs(number) < F.lit(2.0**53)) & (number == F.floor(number))
+        return Value(name, number.try_cast("bigint"), unreadable | ~fits, "a whole number")
+
+    @staticmethod
+    def time(frame: DataFrame, name: str, unit: str, where: str, zone: str = "UTC") -> Value:
+        """Microseconds since 1970 UTC, from a timestamp or from a number in the unit.
+
+        A time of day without an offset (text, TIMESTAMP_NTZ, DATE) is one of the zone.
+        """
+        raw, data_type = column(name), frame.schema[name].dataType
+        if isinstance(data_type, T.TimestampType):
+            return Value(name, F.unix_micros(raw), expected="a timestamp")
+        if isinstance(data_type, T.TimestampNTZType | T.DateType):
+            return Value(name, F.unix_micros(_in_zone(raw.cast("timestamp"), zone)), expected="a timestamp")
+        if unit == "timestamp" and isinstance(data_type, T.StringType):
+            parsed = raw.try_cast("timestamp")
+            micros = F.unix_micros(F.when(raw.rlike(HAS_OFFSET), parsed).otherwise(_in_zone(parsed, zone)))
+            expected = "a timestamp such as 2026-01-31 12:00:00"
+        elif unit == "timestamp":
+            raise SchemaError(
+                f"{where}: column '{name}' is {data_type.simpleString()}, not a timestamp",
+                "set dataset.time_unit to s, ms or us",
+            )
+        else:
+            micros, expected = _micros(frame, name, unit, where), f"a time in {unit}"
+        return Value(name, micros, raw.isNotNull() & micros.isNull(), expected)
+
+    @staticmethod
+    def part(name: str) -> Value:
+        """One of PARTS, or NULL."""
+        text = column(name).cast("string")
+        return Value(name, text, ~text.isin(*PARTS), f"one of {', '.join(PARTS)}")
+
+    @staticmethod
+    def vector(frame: DataFrame, name: str, where: str) -> Value:
+        """An array of float32 without NULLs, from an array of numbers or a JSON array."""
+        raw, data_type = column(name), frame.schema[name].dataType
+        if isinstance(data_type, T.StringType):
+            array = F.from_json(raw, "array<double>")
+        elif isinstance(data_type, T.ArrayType) and isinstance(data_type.elementType, T.NumericType):
+            array = raw
+        else:
+            raise SchemaError(
+                f"{where}: column '{name}' is {data_type.simpleString()}, not an array of numbers",
+                "for vectors of Spark ML, apply pyspark.ml.functions.vector_to_array first",
+            )
+        holes = F.exists(array, lambda element: element.isNull())
+        bad = (raw.isNotNull() & array.isNull()) | holes
+        return Value(name, array.cast("array<float>"), bad, "an array of numbers such as [0.1, -2]")
+
+
+def _as_double(frame: DataFrame, name: str, where: str) -> Column:
+    data_type = frame.schema[name].dataType
+    if isinstance(data_type, T.NumericType | T.BooleanType):
+        return column(name).cast("double")
+    if isinstance(data_type, T.StringType):
+        return column(name).try_cast("double")
+    raise SchemaError(f"{where}: column '{name}' is {data_type.simpleString()}, not a number")
+
+
+def _in_zone(parsed: Column, zone: str) -> Column:
+    """The same time of day, in the zone instead of the session's."""
+    return F.to_utc_timestamp(F.from_utc_timestamp(parsed, F.current_timezone()), zone)
+
+
+def _micros(frame: DataFrame, name: str, unit: str, where: str) -> Column:
+    """Whole numbers exactly, others to the nearest microsecond; NULL where out of range."""
+    factor = {"s": 1_000_000, "ms": 1000, "us": 1}[unit]
+    number = _as_double(frame, name, where)
+    exact = column(name).cast("string").try_cast("bigint")
+    whole = F.try_multiply(exact, F.lit(factor).cast("bigint"))
+    return F.coalesce(whole, F.round(number * factor).try_cast("bigint"))
+
+
+# --- counting what cannot be read ---
+
+
+@dataclass(frozen=True)
+class Found:
+    """One pass over the rows: how many there are, how many are bad, and why."""
+
+    rows: int
+    bad: int
+    reasons: dict[str, int]
+    problems: list[str]
+
+
+class Checks:
+    """The values of a frame that can be bad. What a bad line holds is not looked at further."""
+
+    def __init__(self, frame: DataFrame, values: Iterable[Value], where: str) -> None:
+        self.frame, self.where = frame, where
+        self.values = [value for value in values if value.bad is not None]
+        self.by_line = any(value.name == BAD_LINE for value in self.values)
+
+    def bad(self, value: Value) -> Column:
+        """Rows in which the value is bad; never NULL."""
+        assert value.bad is not None
+        found = F.coalesce(value.bad, F.lit(False))
+        return found & F.col(BAD_LINE).isNull() if self.by_line and value.name != BAD_LINE else found
+
+    def reason(self) -> Column:
+        """Why a row is bad, as text; empty where it is not."""
+        told = [F.when(self.bad(value), F.lit(value.problem)) for value in self.values]
+        return F.concat_ws("; ", *told) if told else F.lit("")
+
+    def count(self) -> Found:
+        """Rows, bad rows and examples, in one pass."""
+        # Spark refuses to read BAD_LINE alone, so another column is counted with it.
+        counts = [F.count(F.lit(1)).alias("rows"), F.count(column(self.frame.columns[0])).alias("first")]
+        counts.append(F.count_if(self.reason() != "").alias("bad"))
+        for n, value in enumerate(self.values):
+            counts += self._count(f"c{n}", value)
+        with explained(self.where):
+            found = self.frame.agg(*counts).collect()[0]
+        hit = [(n, value) for n, value in enumerate(self.values) if found[f"c{n}"]]
+        reasons = {value.problem: int(found[f"c{n}"]) for n, value in hit}
+        problems = [self._told(value, found[f"c{n}"], found[f"c{n}_e"]) for n, value in hit]
+        return Found(int(found["rows"]), int(found["bad"]), reasons, problems)
+
+    def _count(self, key: str, value: Value) -> Sequence[Column]:
+        """How many rows are bad, and the smallest bad value with its file as an example."""
+        bad = self.bad(value)
+        file = F.col(FILE) if FILE in self.frame.columns else F.lit(None).cast("string")
+        example = F.struct(column(value.name).cast("string").alias("value"), file.alias("file"))
+        return F.count_if(bad).alias(key), F.min(F.when(bad, example)).alias(f"{key}_e")
+
+    def _told(self, value: Value, n: int, example: Row) -> str:
+        shown = "a missing value" if example["value"] is None else repr(example["value"][:120])
+        name = (example["file"] or "").rsplit("/", 1)[-1]
+        inside = f" in {name}" if name and not self.where.endswith(name) else ""
+        what = "lines that are" if value.name == BAD_LINE else "rows whose"
+        return f"{n} {what} {value.problem}, e.g. {shown}{inside}"
+
+    def refuse(self, found: Found, hint: str = "correct or remove these rows") -> None:
+        """DataError where any row is bad."""
+        if found.problems:
+            raise DataError(f"{self.where}: " + "; ".join(found.problems), hint)
