@@ -211,12 +211,13 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
     """The facts of one suite's night. The driver holds published numbers, none a user."""
     store.install_views()
     spark = store.spark
-    latest = spark.table("latest_metrics").where(F.col("suite") == benchmark.name)
-    run_ids = [row.run_id for row in latest.select("run_id").distinct().collect()]
-    of_runs = F.col("run_id").isin(run_ids)
+    of_suite = F.col("suite") == benchmark.name
+    latest = spark.table("latest_metrics").where(of_suite).toPandas()
+    of_runs = F.col("run_id").isin(latest.run_id.unique().tolist())
+    failed = of_suite & (F.col("logical_date") == F.lit(logical_date)) & (F.col("status") == "failed")
     return reports.make_report(
-        latest.toPandas(),
-        store.read(RUNS).where(of_runs).toPandas(),
+        latest,
+        store.read(RUNS).where(of_runs | failed).toPandas(),
         store.read(CHECKS).where(of_runs).toPandas(),
         store.read(MANIFESTS).where(F.col("split_id") == split_id).toPandas(),
         benchmark.headline,

@@ -612,6 +612,7 @@ def settings(spark):
         spark.conf.set(name, value)
 
 
+@pytest.mark.slow
 def test_same_bits_however_rows_are_spread(spark, settings, vectors):
     rows = [(u, i, s) for n, u in enumerate(USERS) for i, s in enumerate(_scores(n, "dot")) if i % 3]
     scores = _frame(spark, rows, SCORED)

@@ -352,7 +352,7 @@ def test_a_killed_run_leaves_nothing_visible_and_the_next_completes(
         assert store.of_run(table.name, done.run_ids["popular"]).count() > 0
 
 
-@pytest.mark.parametrize("step", ["user_blocks", "manifest"])
+@pytest.mark.parametrize("step", ["user_blocks", pytest.param("manifest", marks=pytest.mark.slow)])
 def test_a_split_killed_half_way_is_completed_without_doubling(
     spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -384,6 +384,7 @@ def test_a_failing_model_does_not_stop_the_others(small_night: Ran, tmp_path: Pa
     assert failed.status == "failed" and "2 dimensions" in failed.error
     result = json.loads((Path(small_night.store.root) / "results" / f"{failed.run_id}.json").read_text())
     assert (result["status"], result["exit_code"]) == ("failed", 1)
+    assert "2 dimensions" in Path(ran.outcome.report_path or "").read_text(), "the report tells of it"
 
 
 def test_an_empty_part_is_refused_and_names_those_with_rows(small_night: Ran) -> None:
@@ -473,6 +474,7 @@ def test_every_question_has_an_answer(small_night: Ran, name: str) -> None:
         assert "small" in set(rows.suite)
 
 
+@pytest.mark.slow
 def test_a_night_in_a_catalog(spark) -> None:
     spark.sql("CREATE SCHEMA recbench_night_test")
     try:

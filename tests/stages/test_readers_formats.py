@@ -316,8 +316,12 @@ def test_missing_files(spark, tmp_path, reader, there, missing):
     ("reader", "folder", "held_out", "counts"),
     [
         ("coat", "coat", "open_loop", (6_960, 4_640, 290, 300)),
-        ("lightgcn", "gowalla", "test", (810_128, 217_242, 29_858, 40_981)),
-        ("ncf", "ml-1m-ncf-loo", "test", (994_169, 6_040, 6_040, 3_706)),
+        pytest.param(
+            "lightgcn", "gowalla", "test", (810_128, 217_242, 29_858, 40_981), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "ncf", "ml-1m-ncf-loo", "test", (994_169, 6_040, 6_040, 3_706), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_real_splits(spark, shared_data, reader, folder, held_out, counts):
@@ -334,6 +338,7 @@ def test_real_splits(spark, shared_data, reader, folder, held_out, counts):
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_real_candidates_propensities_and_rounds(spark, shared_data):
     """156 test items are among the 99 negatives of their own users."""
     assert read_negatives(spark, str(shared_data / "ml-1m-ncf-loo")).count() == 6_040 * 99 - 156

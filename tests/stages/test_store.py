@@ -71,7 +71,11 @@ def test_a_table_is_created_by_its_first_rows(store: Store) -> None:
     assert store.has(MANIFESTS, "split_id", "a") and not store.has(MANIFESTS, "split_id", "b")
 
 
-@pytest.mark.parametrize("kind", ["folder", "catalog"])
+KINDS = pytest.mark.parametrize("kind", ["folder", pytest.param("catalog", marks=pytest.mark.slow)])
+"""A warehouse in a catalog is the slower half of the same tests."""
+
+
+@KINDS
 def test_rows_of_one_name_are_appended_once(store: Store, catalog_store: Store, kind: str) -> None:
     store = store if kind == "folder" else catalog_store
     for split in ("a", "a", "b"):
@@ -118,7 +122,7 @@ def test_rows_are_visible_once_their_run_has_succeeded(store: Store) -> None:
     assert [row.run_id for row in store.of_run("metrics", "lost").collect()] == ["lost"]
 
 
-@pytest.mark.parametrize("kind", ["folder", "catalog"])
+@KINDS
 def test_orphans_go_when_they_are_old(store: Store, catalog_store: Store, kind: str) -> None:
     store = store if kind == "folder" else catalog_store
     for run_id in ("20260101T0-old", "20260102T0-kept", "20260109T0-running"):
@@ -131,7 +135,7 @@ def test_orphans_go_when_they_are_old(store: Store, catalog_store: Store, kind: 
     ]
 
 
-@pytest.mark.parametrize("kind", ["folder", "catalog"])
+@KINDS
 def test_views_are_installed_over_any_warehouse(store: Store, catalog_store: Store, kind: str) -> None:
     place = store if kind == "folder" else catalog_store
     place.append(metric(place, "r1"), METRICS)
@@ -205,7 +209,7 @@ def test_two_names_and_a_dot_are_a_catalog_unless_there_is_such_a_folder(
 # --------------------------------------------------------------------------- what Delta is told
 
 
-@pytest.mark.parametrize("kind", ["folder", "catalog"])
+@KINDS
 def test_comments_stand_on_every_column_and_layouts_hold(
     store: Store, catalog_store: Store, kind: str
 ) -> None:
