@@ -16,10 +16,12 @@ from pathlib import Path
 from recbench_spark import cli
 from recbench_spark.benchmark import Outcome, dry_run, run_night
 from recbench_spark.config import load_benchmark
-from recbench_spark.errors import FAILED, OK
+from recbench_spark.errors import FAILED, OK, REGRESSION
 from recbench_spark.journal import Journal
+from recbench_spark.placeholders import on_night
 from recbench_spark.session import get_session
 from recbench_spark.steps.night import check_benchmark
+from recbench_spark.steps.tracking import log_night
 from recbench_spark.store import Store
 
 
@@ -37,12 +39,13 @@ def parser() -> cli.Parser:
     found.add_argument(
         "--log", help="JSON-lines log (default: WAREHOUSE/logs/...jsonl where that is local)"
     )
+    found.add_argument("--mlflow", metavar="URI", help="also log new runs there (needs mlflow-skinny)")
     return found
 
 
 def main(args: argparse.Namespace) -> int:
     """Check the file, open the warehouse, run the night, tell."""
-    benchmark = load_benchmark(args.config, args.set)
+    benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
     check_benchmark(benchmark)
     if args.dry_run:
         print(dry_run(args.warehouse, benchmark, args.logical_date))
@@ -54,8 +57,12 @@ def main(args: argparse.Namespace) -> int:
         default = (store.folder or Path()) / "logs" / f"{benchmark.name}-{args.logical_date}.jsonl"
         journal.write_to(args.log or default)
     outcome = run_night(store, benchmark, args.logical_date, journal, args.force)
+    if args.mlflow and outcome.run_ids:
+        log_night(args.mlflow, store, benchmark, outcome.run_ids, journal)
     tell(outcome)
-    return FAILED if outcome.failed else OK
+    if outcome.failed:
+        return FAILED
+    return REGRESSION if outcome.regressions else OK
 
 
 def tell(outcome: Outcome) -> None:
@@ -66,6 +73,8 @@ def tell(outcome: Outcome) -> None:
         print(f"already done this night, nothing to do: {done} (--force runs them again)")
     for model, message in outcome.failed.items():
         print(f"error: model {model}: {message}", file=sys.stderr)
+    for sentence in outcome.regressions:
+        print(f"regression: {sentence}", file=sys.stderr)
     if outcome.report_path:
         print(f"report: file://{outcome.report_path}")
     print("ask in SQL:")

@@ -474,6 +474,35 @@ class Draw(Strict):
 DEFAULT_METRICS = ("hit", "precision", "recall", "f1", "map", "mrr", "ndcg", "auc", "coverage")
 
 
+class Propensities(Strict):
+    """Chances that an item was shown, from the training part (see `kernels.propensities`).
+
+    `law`: how the exponent is found. `scale`: powers are known up to a factor; make the largest 1, or
+    their sum the interactions of a mean user. `floor`: smaller ones are raised to it, larger than 1
+    lowered. `given`: a table (item_id, propensity) at `path`.
+    """
+
+    method: Literal[
+        "power_law", "power_above_xmin", "steck", "relative_frequency", "naive_bayes", "given"
+    ] = "power_law"
+    law: Literal["approximate", "exact"] = "approximate"
+    scale: Literal["as_is", "largest", "interactions"] = "as_is"
+    floor: Annotated[float, Field(gt=0, le=1)] | None = None
+    path: str | None = None
+
+    @model_validator(mode="after")
+    def _given_by_a_path(self) -> Propensities:
+        if (self.method == "given") != bool(self.path):
+            raise ValueError("'path' goes with method 'given', which needs it")
+        return self
+
+    @property
+    def name(self) -> str:
+        """The method and the settings that differ from the defaults, as in the column `method`."""
+        changed = self.model_dump(exclude_defaults=True, exclude={"method"})
+        return ";".join([self.method, *(f"{key}={value}" for key, value in changed.items())])
+
+
 class Evaluation(Strict):
     """What is measured: metrics, cut-offs, definition, slices.
 

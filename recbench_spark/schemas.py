@@ -52,6 +52,7 @@ class Table:
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
     constraints: dict[str, str] = field(default_factory=dict)
+    properties: dict[str, str] = field(default_factory=dict)
 
     @property
     def schema(self) -> T.StructType:
@@ -253,6 +254,8 @@ SPLITS = Table(
         Column("attributes", T.MapType(STRING, STRING), "Further columns kept as slices."),
     ),
     partition_by=("split_id",),
+    # Read whole, by the partition: smallest and largest values take as long as writing the rows.
+    properties={"delta.dataSkippingNumIndexedCols": "0"},
 )
 
 ITEMS = Table(
@@ -342,6 +345,44 @@ PROPENSITIES = Table(
     partition_by=("split_id",),
 )
 
+METHOD = _key("method", "How they were found: power_law, relative_frequency ...; further settings.")
+
+RATING_PROPENSITIES = Table(
+    "rating_propensities",
+    "Chances that a user's item was exposed, by the rating: naive Bayes on a random sample.",
+    (
+        SPLIT_ID,
+        METHOD,
+        Column("rating", DOUBLE, "Rating in the log.", False),
+        Column("propensity", DOUBLE, "Probability that an item of this rating is exposed.", False),
+    ),
+    partition_by=("split_id",),
+)
+
+POWER_LAWS = Table(
+    "power_laws",
+    "Fitted laws of item counts, P(n) ~ n^-alpha from xmin on, behind propensities of powers.",
+    (
+        SPLIT_ID,
+        METHOD,
+        _key("fitted_by", "approximate (Clauset's formula) or exact (the zeta likelihood)."),
+        Column("alpha", DOUBLE, "The exponent.", False),
+        Column("error", DOUBLE, "Standard error of alpha, xmin taken as known."),
+        Column("xmin", LONG, "Smallest count of the tail: where the distance is least.", False),
+        Column("tail", LONG, "Items of the tail.", False),
+        Column("items", LONG, "Items that were shown.", False),
+        Column("interactions", LONG, "Rows of the log fitted to.", False),
+        Column("users", LONG, "Users of the log fitted to.", False),
+        Column("distance", DOUBLE, "Kolmogorov and Smirnov's, between the tail and the law."),
+        Column("p", DOUBLE, "Goodness of fit: small speaks against a power law; NULL: not asked for."),
+        Column("replicates", INT, "Simulated laws behind p.", False),
+        Column("factor", DOUBLE, "What propensities were multiplied by.", False),
+        Column("raised", LONG, "Items whose propensity was raised to the floor.", False),
+        Column("lowered", LONG, "Items whose propensity was lowered to 1.", False),
+    ),
+    partition_by=("split_id",),
+)
+
 COMPARISONS = Table(
     "comparisons",
     "One row a difference between two runs, at one metric and cut-off, over the users of both.",
@@ -410,10 +451,15 @@ TABLES: dict[str, Table] = {
         SIMILARITIES,
         PROPENSITIES,
         COMPARISONS,
+        RATING_PROPENSITIES,
+        POWER_LAWS,
     )
 }
 RESULT_TABLES = ("metrics", "user_metrics", "rankings", "multiverse", "checks")
 """Tables whose rows become visible through a succeeded row of `runs`."""
+
+ID_KIND = "recbench.id"
+"""Column metadata: how ids were stored, as `integer`, as `string`, or as `text` of a text file."""
 
 INTERACTIONS = T.StructType(
     [

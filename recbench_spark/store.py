@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from graphlib import TopologicalSorter
 from importlib import resources
 from pathlib import Path
@@ -29,6 +30,7 @@ from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from recbench_spark import schemas
 from recbench_spark.errors import StoreError
@@ -54,7 +56,9 @@ T = TypeVar("T")
 class Store:
     """Tables by name under one root; the only place that writes."""
 
-    def __init__(self, spark: SparkSession, root: str, read_only: bool = False) -> None:
+    def __init__(
+        self, spark: SparkSession, root: str, read_only: bool = False, any_version: bool = False
+    ) -> None:
         self.spark = spark
         self.in_catalog = is_catalog_schema(root)
         self.root = root if self.in_catalog or "://" in root else str(Path(root).resolve())
@@ -63,7 +67,8 @@ class Store:
             _check_schema(spark, root)
         elif self.folder is not None and not read_only:
             _check_writable(self.folder)
-        self._check_version()
+        if not any_version:
+            self._check_version()
 
     @property
     def folder(self) -> Path | None:
@@ -152,12 +157,23 @@ class Store:
             old = self.read(TABLES[name]).where(F.col("run_id") < older_than).select("run_id").distinct()
             lost = [row.run_id for row in old.join(F.broadcast(known), "run_id", "left_anti").collect()]
             if lost:
-                self._delete(name, lost)
+                self.delete(name, "run_id", lost)
 
-    def _delete(self, name: str, run_ids: list[str]) -> None:
-        listed = ", ".join(map(_quoted, run_ids))
-        statement = f"DELETE FROM {self.identifier(name)} WHERE run_id IN ({listed})"
+    def delete(self, name: str, column: str, values: Sequence[str]) -> None:
+        """Delete the rows whose column, or SQL of columns, is one of the values."""
+        listed = ", ".join(map(_quoted, values))
+        statement = f"DELETE FROM {self.identifier(name)} WHERE {column} IN ({listed})"
         self._retried(f"clean {name}", lambda: self.spark.sql(statement))
+
+    def optimize(self, name: str) -> None:
+        """Compact small files into large ones, in the table's layout."""
+        self._retried(f"optimize {name}", lambda: self.spark.sql(f"OPTIMIZE {self.identifier(name)}"))
+
+    def vacuum(self, name: str, hours: int) -> None:
+        """Remove files that no version of the last hours uses, those of killed writers among them."""
+        # Delta asks for a week; a night is over within a day.
+        self.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        self.spark.sql(f"VACUUM {self.identifier(name)} RETAIN {hours} HOURS")
 
     def install_views(self) -> list[str]:
         """Register tables and the SQL files as views of this session; returns the views' names."""
@@ -171,13 +187,37 @@ class Store:
     def _check_version(self) -> None:
         if not self.exists("runs"):
             return
-        detail = self.spark.sql(f"DESCRIBE DETAIL {self.identifier('runs')}").select("properties").first()
-        found = (detail.properties if detail else {}).get(VERSION_PROPERTY, "none")
+        found = self._properties("runs").get(VERSION_PROPERTY, "none")
         if found != str(SCHEMA_VERSION):
+            newer = found.isdigit() and int(found) > SCHEMA_VERSION
             raise StoreError(
                 f"warehouse {self.root} has schema version {found}, this code writes {SCHEMA_VERSION}",
-                "use another --warehouse, or the version of recbench-spark that made this one",
+                "update recbench-spark, or use another --warehouse"
+                if newer
+                else f"jobs/maintain.py --warehouse {self.root} --migrate",
             )
+
+    def _properties(self, name: str) -> dict[str, str]:
+        detail = self.spark.sql(f"DESCRIBE DETAIL {self.identifier(name)}").select("properties").first()
+        return dict(detail.properties) if detail else {}
+
+    def migrate(self) -> list[str]:
+        """Give an older warehouse the columns and constraints it lacks; returns the SQL that was run.
+
+        No data is rewritten: new columns are NULL in old rows. Older code reads on. `runs` comes last,
+        since its version is the warehouse's: a migration that was killed is begun again.
+
+        Raises:
+            StoreError: made by newer code, or a column that cannot be added or has another type.
+        """
+        there = [table for table in TABLES.values() if self.exists(table.name)]
+        done: list[str] = []
+        for table in sorted(there, key=lambda table: table.name == "runs"):
+            schema, properties = self.read(table).schema, self._properties(table.name)
+            for statement in migration(table, schema, properties, self.identifier(table.name)):
+                self._retried(f"migrate {table.name}", partial(self.spark.sql, statement))
+                done.append(statement)
+        return done
 
     def _retried(self, what: str, action: Callable[[], T]) -> T:
         for attempt in range(1, ATTEMPTS + 1):
@@ -206,7 +246,7 @@ def create_statement(table: Table, identifier: str) -> str:
         for c in table.columns
     )
     checks = {f"delta.constraints.{name}": condition for name, condition in table.constraints.items()}
-    properties = {VERSION_PROPERTY: str(SCHEMA_VERSION), **checks}
+    properties = {VERSION_PROPERTY: str(SCHEMA_VERSION), **table.properties, **checks}
     layout = {"PARTITIONED BY": table.partition_by, "CLUSTER BY": table.cluster_by}
     return "\n".join(
         [
@@ -216,6 +256,40 @@ def create_statement(table: Table, identifier: str) -> str:
             f"TBLPROPERTIES ({', '.join(f'{_quoted(k)} = {_quoted(v)}' for k, v in properties.items())})",
         ]
     )
+
+
+def migration(
+    table: Table, schema: StructType, properties: Mapping[str, str], identifier: str
+) -> list[str]:
+    """The SQL that brings a table as it is found to its present schema; none where it is there."""
+    version = properties.get(VERSION_PROPERTY, "none")
+    if version.isdigit() and int(version) > SCHEMA_VERSION:
+        raise StoreError(
+            f"{identifier} has schema version {version}: newer code made it", "update this one"
+        )
+    found = {field.name: field.dataType.simpleString() for field in schema.fields}
+    changed = [
+        c.name for c in table.columns if found.get(c.name, c.type.simpleString()) != c.type.simpleString()
+    ]
+    missing = [column for column in table.columns if column.name not in found]
+    refused = [*changed, *(column.name for column in missing if not column.nullable)]
+    if refused:
+        raise StoreError(
+            f"{identifier}: column {refused[0]} cannot be brought to this schema",
+            "use another --warehouse, or the version of recbench-spark that made this one",
+        )
+    columns = [f"`{c.name}` {c.type.simpleString()} COMMENT {_quoted(c.comment)}" for c in missing]
+    statements = [f"ALTER TABLE {identifier} ADD COLUMNS ({', '.join(columns)})"] if columns else []
+    for name, condition in table.constraints.items():
+        before = properties.get(f"delta.constraints.{name}")
+        if before not in (None, condition):
+            statements.append(f"ALTER TABLE {identifier} DROP CONSTRAINT {name}")
+        if before != condition:
+            statements.append(f"ALTER TABLE {identifier} ADD CONSTRAINT {name} CHECK ({condition})")
+    if version != str(SCHEMA_VERSION):
+        bumped = f"{_quoted(VERSION_PROPERTY)} = {_quoted(str(SCHEMA_VERSION))}"
+        statements.append(f"ALTER TABLE {identifier} SET TBLPROPERTIES ({bumped})")
+    return statements
 
 
 def _quoted(text: str) -> str:

@@ -283,9 +283,6 @@ def test_portable_queries_run_on_an_empty_and_on_a_small_warehouse(
         add_comparison(database, model, other, difference)
     add(database, "checks", run_id="a", check="c", severity="info", passed=True)
     add(database, "manifests", split_id="split1", part="log", fact="rows", value=1.0)
-    for kind in ("pair", "previous"):
-        add(database, "comparisons", kind=kind, run_id="a", other_run_id="b", suite="s", model="a",
-            other="b", with_baseline=True, regressed=True, logical_date="2026-01-01")  # fmt: skip
     assert ask(database, name)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -261,31 +261,53 @@ def _listed_totals(plan: Plan, facts: Facts, batches: Batches) -> Batches:
 
 
 def _task_totals(plan: Plan, batches: Batches) -> Batches:
-    def totals(batch: pa.RecordBatch, rankings: Rankings, users: Ints) -> Totals:
-        values = measure(rankings, plan.of_ranks, plan.ks, plan.definition)
-        return totals_of(values, batch.column("user_key").to_numpy()[users], plan.bootstrap)
+    def totals(some: Selected) -> Totals:
+        values = measure(some.rankings, plan.of_ranks, plan.ks, plan.definition)
+        return totals_of(values, some.keys_u, plan.bootstrap)
 
     yield from totals_by_slice(batches, totals)
 
 
-def totals_by_slice(
-    batches: Batches, measured: Callable[[pa.RecordBatch, Rankings, Ints], Totals]
-) -> Batches:
+@dataclass(frozen=True)
+class Selected:
+    """Some truth items of a batch of the table `rankings`: all of them, or those of a slice.
+
+    rankings: of the users who have any of them, (u,), with these truth items only; users: their rows in
+    the batch; kept: which of the batch's truth items they are, (p,)
+    """
+
+    batch: pa.RecordBatch
+    rankings: Rankings
+    users: Ints
+    kept: npt.NDArray[np.bool_]
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """A column of the batch for these users, (u,)."""
+        values: npt.NDArray[Any] = self.batch.column(name).to_numpy()[self.users]
+        return values
+
+    @property
+    def keys_u(self) -> Ints:
+        """Hashes of the users' ids."""
+        return self.column("user_key")
+
+
+def totals_by_slice(batches: Batches, measured: Callable[[Selected], Totals]) -> Batches:
     """The totals of each part and slice of a task's rankings, as rows `TOTALS`.
 
     Args:
         batches: rows of the table `rankings`.
-        measured: the totals of some users of a batch: the batch, their rankings, their positions.
+        measured: the totals of some truth items of a batch.
     """
     totals: dict[Slice, Totals] = {}
     for batch in batches:
         for part, users in by_part(batch):
             rankings = to_rankings(users)
-            every = np.arange(users.num_rows, dtype=np.int64)
-            _add(totals, (part, None, None), measured(users, rankings, every))
+            rows, all_p = np.arange(users.num_rows), np.ones(len(rankings.above), dtype=bool)
+            _add(totals, (part, None, None), measured(Selected(users, rankings, rows, all_p)))
             for key, value, kept_p in select_truth(users):
-                kept, some = restricted(rankings, kept_p)
-                _add(totals, (part, key, value), measured(users, kept, some))
+                some = Selected(users, *restricted(rankings, kept_p), kept_p)
+                _add(totals, (part, key, value), measured(some))
     for place, found in totals.items():
         yield totals_batch(place, found)
 

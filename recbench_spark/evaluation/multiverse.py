@@ -18,9 +18,8 @@ from pyspark.sql import functions as F
 
 from recbench_spark.definitions import Definition
 from recbench_spark.evaluation import metrics as metric_rows
-from recbench_spark.evaluation.metrics import RANKING_COLUMNS, TOTALS, Column, Plan, Totals
-from recbench_spark.kernels.ranking import METRICS, Rankings, cutoffs, measure
-from recbench_spark.kernels.resampling import Ints
+from recbench_spark.evaluation.metrics import RANKING_COLUMNS, TOTALS, Column, Plan, Selected, Totals
+from recbench_spark.kernels.ranking import METRICS, cutoffs, measure
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -83,12 +82,14 @@ def multiverse(rankings: DataFrame, plan: Plan) -> DataFrame:
 def _totals(plan: Plan, batches: Batches) -> Batches:
     plain = plan.bootstrap.model_copy(update={"replicates": 0})
 
-    def totals(batch: pa.RecordBatch, rankings: Rankings, users: Ints) -> Totals:
+    def totals(some: Selected) -> Totals:
         values = {
-            f"{metric} {definition.describe()}": measure(rankings, [metric], plan.ks, definition)[metric]
+            f"{metric} {definition.describe()}": measure(some.rankings, [metric], plan.ks, definition)[
+                metric
+            ]
             for metric in WORLDS
             for definition in definitions_of(metric, plan.definition)
         }
-        return metric_rows.totals_of(values, batch.column("user_key").to_numpy()[users], plain)
+        return metric_rows.totals_of(values, some.keys_u, plain)
 
     yield from metric_rows.totals_by_slice(batches, totals)

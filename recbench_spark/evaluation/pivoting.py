@@ -47,7 +47,7 @@ def by_user(user_metrics: DataFrame, run_ids: Sequence[str], tasks: int) -> Data
         F.array(*map(F.lit, run_ids)), F.array(*(F.lit(n) for n in range(len(run_ids))))
     )
     rows = user_metrics.where(F.col("run_id").isin(list(run_ids))).select(
-        *KEY, "user_id", F.xxhash64("user_id").alias("user_key"), order["run_id"].alias("run"),
+        *KEY, "user_id", F.xxhash64("user_id").alias("user_key"), order[F.col("run_id")].alias("run"),
         "ks", "values",
     )  # fmt: skip
     return rows.repartition(tasks, "user_id").sortWithinPartitions(*KEY, "user_id")

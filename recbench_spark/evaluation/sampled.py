@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from recbench_spark.evaluation import metrics as metric_rows
+from recbench_spark.evaluation.batches import to_rankings
 from recbench_spark.evaluation.metrics import (
     METRIC_ROWS,
     RANKING_COLUMNS,
@@ -26,10 +27,10 @@ from recbench_spark.evaluation.metrics import (
     TOTALS,
     Column,
     Plan,
+    Selected,
     Totals,
 )
 from recbench_spark.kernels import resampling, sampled
-from recbench_spark.kernels.ranking import Rankings
 
 Batches = Iterator[pa.RecordBatch]
 Floats = npt.NDArray[np.float64]
@@ -86,23 +87,26 @@ def columns_of(plan: Plan, estimators: Sequence[str]) -> list[Column]:
 
 
 def _table_totals(plan: Plan, estimators: Sequence[str], batches: Batches) -> Batches:
-    def totals(batch: pa.RecordBatch, rankings: Rankings, users: Ints) -> Totals:
-        rank_p = sampled.sampled_ranks(rankings, plan.definition)
-        draws = _draws(batch, users)
+    def totals(some: Selected) -> Totals:
+        rank_p, draws = _ranks(some, plan), _draws(some)
         values = {
-            f"{name} {metric}": _values(name, metric, plan, rankings.offsets, rank_p, draws)
+            f"{name} {metric}": _values(name, metric, plan, some.rankings.offsets, rank_p, draws)
             for name in estimators
             for metric in correctable(plan)
         }
-        keys_u = batch.column("user_key").to_numpy()[users]
-        return metric_rows.totals_of(values, keys_u, plan.bootstrap)
+        return metric_rows.totals_of(values, some.keys_u, plan.bootstrap)
 
     yield from metric_rows.totals_by_slice(batches, totals)
 
 
-def _draws(batch: pa.RecordBatch, users: Ints) -> list[tuple[int, int]]:
+def _ranks(some: Selected, plan: Plan) -> Ints:
+    """Sampled ranks of the truth items selected; all others of the user are taken out of the way first."""
+    return sampled.sampled_ranks(to_rankings(some.batch), plan.definition)[some.kept]
+
+
+def _draws(some: Selected) -> list[tuple[int, int]]:
     """Candidates (the item and its pool, in few digits) and negatives drawn, of each user."""
-    pool, drawn = (batch.column(name).to_numpy()[users] for name in ("pool", "drawn"))
+    pool, drawn = some.column("pool"), some.column("drawn")
     return [(_in_few_digits(n + 1), m) for n, m in zip(pool.tolist(), drawn.tolist(), strict=True)]
 
 
@@ -150,12 +154,10 @@ def _likely(drawn: DataFrame, plan: Plan, draws: int) -> DataFrame:
 
 
 def _histograms(plan: Plan, draws: int, batches: Batches) -> Batches:
-    def totals(batch: pa.RecordBatch, rankings: Rankings, users: Ints) -> Totals:
-        rank_p = sampled.sampled_ranks(rankings, plan.definition)
-        pool_u = batch.column("pool").to_numpy()[users]
-        counts = _user_histograms(rankings.offsets, rank_p, draws, pool_u)
-        keys_u = batch.column("user_key").to_numpy()[users]
-        return metric_rows.totals_of({"ranks": counts}, keys_u, plan.bootstrap)
+    def totals(some: Selected) -> Totals:
+        offsets, pool_u = some.rankings.offsets, some.column("pool")
+        counts = _user_histograms(offsets, _ranks(some, plan), draws, pool_u)
+        return metric_rows.totals_of({"ranks": counts}, some.keys_u, plan.bootstrap)
 
     yield from metric_rows.totals_by_slice(batches, totals)
 

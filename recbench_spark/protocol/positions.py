@@ -17,10 +17,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.kernels.positions import positions_from_end, repeated
+from recbench_spark.kernels.positions import last_of_each, positions_from_end, repeated
+from recbench_spark.protocol.blocks import in_blocks, rows_of, tasks_for
+from recbench_spark.schemas import ID_KIND
 
-ROWS_A_TASK = 1 << 20
-"""Rows numbered together, some 100 MB: the log is spread over as many tasks as this needs."""
+Whole = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -36,17 +38,21 @@ def numbered(log: DataFrame, numbering: Numbering, key: Column) -> DataFrame:
     """Adds `position` from the end of the owner's order, from 1, and the owner's number of rows `n`.
 
     Rows that came with a part (an open loop, say) are no part of that order. Counts the log, then shuffles
-    it by owner into as many partitions as give a task ROWS_A_TASK rows on average; a task holds its own.
+    it by owner in blocks (`blocks`); a task holds its own. Ids that were stored as integers travel as such.
 
     Args:
         log: interactions, one row a pair unless `numbering.keep` says which of them stays.
         numbering: owner, tie, duplicates.
         key: what rows are put in order by, a whole number.
     """
-    spark = log.sparkSession
-    tasks = max(int(spark.conf.get("spark.sql.shuffle.partitions") or 1), -(-log.count() // ROWS_A_TASK))
-    together = log.withColumn("_key", F.coalesce(key, F.lit(0))).repartition(tasks, numbering.of)
-    return together.mapInArrow(_task(numbering), T.StructType([*log.schema.fields, *_ADDED]))
+    whole = [f.name for f in log.schema.fields if f.metadata.get(ID_KIND) == "integer"]
+    rows = log.withColumn("_key", F.coalesce(key, F.lit(0))).withColumns(
+        {name: F.col(name).cast("bigint") for name in whole}
+    )
+    fields = [field for field in rows.schema.fields if field.name != "_key"]
+    blocks = in_blocks(rows, F.xxhash64(numbering.of), tasks_for(log))
+    found = blocks.mapInArrow(_task(numbering), T.StructType([*fields, *_ADDED]))
+    return found.withColumns({name: F.col(name).cast("string") for name in whole})
 
 
 _ADDED = (T.StructField("position", T.IntegerType()), T.StructField("n", T.IntegerType()))
@@ -54,15 +60,14 @@ _ADDED = (T.StructField("position", T.IntegerType()), T.StructField("n", T.Integ
 
 def _task(numbering: Numbering):  # type: ignore[no-untyped-def]
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        held = [batch for batch in batches if batch.num_rows]
-        if held:
-            yield from _number(pa.Table.from_batches(held), numbering).to_batches(max_chunksize=1 << 16)
+        table = rows_of(batches)
+        if table is not None:
+            yield from _number(table, numbering).to_batches(max_chunksize=1 << 16)
 
     return run
 
 
 def _number(table: pa.Table, numbering: Numbering) -> pa.Table:
-    table = table.combine_chunks()
     owner_r, tie_r = _ranks(table.column(numbering.of)), _ranks(table.column(numbering.within))
     if numbering.keep:
         kept_r = _kept(table, owner_r, tie_r, first=numbering.keep == "keep_first")
@@ -77,44 +82,49 @@ def _number(table: pa.Table, numbering: Numbering) -> pa.Table:
     return table
 
 
-def _ranks(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """Each id's place among the distinct ids in the order of UTF-8 bytes."""
+def _ranks(column: pa.ChunkedArray) -> Whole:
+    """Each id's place among the distinct ids in the order of UTF-8 bytes, integers by their digits."""
     encoded = column.combine_chunks().dictionary_encode()
     encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
     rank = np.empty(len(encoded.dictionary), np.int64)
-    rank[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(rank))
-    ranks: npt.NDArray[np.int64] = rank[encoded.indices.to_numpy()]
+    rank[pc.sort_indices(encoded.dictionary.cast(pa.string())).to_numpy()] = np.arange(len(rank))
+    ranks: Whole = rank[encoded.indices.to_numpy()]
     return ranks
 
 
-def _kept(
-    table: pa.Table, owner_r: npt.NDArray[np.int64], tie_r: npt.NDArray[np.int64], *, first: bool
-) -> npt.NDArray[np.bool_]:
+def _kept(table: pa.Table, owner_r: Whole, tie_r: Whole, *, first: bool) -> Flags:
     """One row of each pair, by the rule of `splits.without_duplicates`."""
     doubled_r = repeated(owner_r, tie_r)
     kept_r = ~doubled_r
-    best: dict[tuple[int, int], tuple[object, int]] = {}
     places = np.flatnonzero(doubled_r)
-    columns = [
-        name for name in ("event_time", "rating", "part", "attributes") if name in table.column_names
-    ]
-    for place, row in zip(
-        places.tolist(), table.select(columns).take(pa.array(places)).to_pylist(), strict=True
-    ):
-        pair = (int(owner_r[place]), int(tie_r[place]))
-        order = _order(row, first=first)
-        if pair not in best or order > best[pair][0]:  # type: ignore[operator]
-            best[pair] = (order, place)
-    kept_r[[place for _, place in best.values()]] = True
+    rows = table.take(pa.array(places))
+    time_r = pc.fill_null(rows.column("event_time"), 0).to_numpy()
+    pair_r = (owner_r[places] << 32) | tie_r[places]
+    rating_r = rows.column("rating").to_numpy()
+    best_r, equal_r = last_of_each(pair_r, -time_r if first else time_r, rating_r)
+    kept_r[places[best_r]] = True
+    kept_r[places[equal_r]] = False
+    kept_r[places[_decided(rows, pair_r, equal_r)]] = True
     return kept_r
 
 
-def _order(row: dict[str, object], *, first: bool) -> tuple[object, ...]:
+def _decided(rows: pa.Table, pair_r: Whole, equal_r: Whole) -> list[int]:
+    """Of rows equal in time and rating the one of each pair that part and attributes decide for."""
+    best: dict[int, tuple[object, int]] = {}
+    columns = [name for name in ("part", "attributes") if name in rows.column_names]
+    values = rows.select(columns).take(pa.array(equal_r)).to_pylist()
+    for place, pair, row in zip(equal_r.tolist(), pair_r[equal_r].tolist(), values, strict=True):
+        order = _order(row)
+        if pair not in best or order > best[pair][0]:  # type: ignore[operator]
+            best[pair] = (order, place)
+    return [place for _, place in best.values()]
+
+
+def _order(row: dict[str, object]) -> tuple[object, ...]:
     """As Spark orders a struct: what is missing comes first."""
-    time = int(row["event_time"] or 0)  # type: ignore[call-overload]
     attributes = row.get("attributes")
     values = None if attributes is None else [_nullable(value) for _, value in attributes]  # type: ignore[attr-defined]
-    return (-time if first else time, row["rating"], _nullable(row["part"]), _nullable(values))
+    return (_nullable(row["part"]), _nullable(values))
 
 
 def _nullable(value: object) -> tuple[object, ...]:

@@ -8,11 +8,16 @@ Zhao et al., "A Revisiting Study of Appropriate Offline Evaluation for Top-N Rec
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import HeldOut, Split
 from recbench_spark.errors import DataError, ProtocolError
+from recbench_spark.protocol.blocks import in_blocks, rows_of, tasks_for
 from recbench_spark.protocol.positions import Numbering, numbered
 from recbench_spark.protocol.windows import part_by_time
 from recbench_spark.randomness import hashed, uniform
@@ -54,9 +59,19 @@ def without_duplicates(log: DataFrame, keep: str) -> DataFrame:
 
 
 def may_have_duplicates(log: DataFrame) -> bool:
-    """False only where no pair (user_id, item_id) stands twice. Shuffles 8 bytes a row."""
-    pair = F.xxhash64("user_id", "item_id").alias("pair")
-    return not log.select(pair).groupBy("pair").count().where("count > 1").isEmpty()
+    """False only where no pair (user_id, item_id) stands twice. Counts, then shuffles 8 bytes a row."""
+    pairs = log.select(F.xxhash64("user_id", "item_id").alias("pair"))
+    blocks = in_blocks(pairs, F.col("pair"), tasks_for(log))
+    return not blocks.mapInArrow(_repeated, "pair BIGINT").isEmpty()
+
+
+def _repeated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One value that stands twice, where there is one."""
+    table = rows_of(batches)
+    if table is not None:
+        pair_r = np.sort(table.column("pair").to_numpy())
+        doubled = pair_r[1:][np.diff(pair_r) == 0][:1]
+        yield pa.RecordBatch.from_arrays([pa.array(doubled)], ["pair"])
 
 
 def _refuse_duplicates(log: DataFrame) -> None:

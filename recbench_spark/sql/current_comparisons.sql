@@ -24,7 +24,7 @@ SELECT
   newest.p_randomisation,
   newest.p_bootstrap,
   newest.p_wilcoxon,
-  newest.with_baseline,
+  CASE WHEN directions.direction = 1 THEN newest.with_baseline ELSE FALSE END AS with_baseline,
   newest.family,
   newest.p_holm,
   newest.p_bh,

@@ -71,8 +71,9 @@ def make_plan(night: Night, asked: Comparisons) -> Plan | None:
         for place, run in enumerate(tonight):
             before = _before(run, runs, day) if kind == "previous" or day else None
             if before:
-                contests.append(Contest(kind, (place, len(chosen))))
-                chosen.append(before)
+                # A night can be both the one before and the pinned one.
+                chosen += [before] if before not in chosen else []
+                contests.append(Contest(kind, (place, chosen.index(before))))
     if not contests:
         return None
     evaluation = night.benchmark.evaluation
@@ -140,16 +141,18 @@ def _unbounded(metrics: Iterable[str], definition: Definition) -> list[str]:
 def earlier_looks(night: Night, comparisons: DataFrame) -> DataFrame:
     """Of each earlier split of this suite the last comparison of every pair: one look each.
 
-    A night on the same split is the same users and items again, and no new look.
+    A night on the same split is the same users and items again, and no new look; `HASH.1` is the split
+    `HASH`, made again after retention removed it.
     """
+    split, tonight = F.substring_index("split_id", ".", 1), night.split_id.partition(".")[0]
     earlier = (
         (F.col("suite") == night.benchmark.name)
         & (F.col("kind") == "pair")
         & (F.col("logical_date") < F.lit(night.logical_date))
-        & (F.col("split_id") != night.split_id)
+        & (split != tonight)
     )
     pair = F.array_sort(F.array("model", "other"))
-    place = ("split_id", "part", "metric", "definition", "k")
+    place = (split, "part", "metric", "definition", "k")
     newest = F.max_by(F.struct("*"), F.struct("logical_date", "compared_at")).alias("row")
     last = comparisons.where(earlier).withColumn("pair", pair).groupBy("pair", *place).agg(newest)
     return last.select("row.*")

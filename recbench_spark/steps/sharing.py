@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from py4j.protocol import Py4JError
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from recbench_spark import shared_files
 from recbench_spark.errors import ConfigError
@@ -29,20 +29,28 @@ SETTING = "spark.recbench.scratch"
 def base_folder(store: Store) -> str:
     """Where scratch lies: as `spark.recbench.scratch` says, else the warehouse's root.
 
-    A catalog has no root: where the master is local this host's disk serves, on a cluster not.
+    Raises:
+        ConfigError: a catalog, which has no root, on a cluster, and no setting.
+    """
+    conf = store.spark.conf
+    root = None if store.in_catalog else store.root
+    return conf.get(SETTING, None) or root or own_disk(conf.get("spark.master", None) or "unknown")
+
+
+def session_folder(spark: SparkSession) -> str:
+    """Where scratch lies without a warehouse: as the setting says, else on this host's disk.
 
     Raises:
-        ConfigError: a catalog on a cluster, and no setting.
+        ConfigError: workers on other hosts, and no setting.
     """
-    told = store.spark.conf.get(SETTING, None)
-    if told:
-        return told.rstrip("/")
-    if not store.in_catalog:
-        return store.root
-    master = store.spark.conf.get("spark.master", "") or ""
+    return spark.conf.get(SETTING, None) or own_disk(spark.conf.get("spark.master", None) or "unknown")
+
+
+def own_disk(master: str) -> str:
+    """A folder of this host, which only the workers of a local master can read."""
     if not master.startswith("local"):
         raise ConfigError(
-            f"warehouse {store.root} is a catalog, and workers on {master} cannot read this host's disk",
+            f"workers of master {master} cannot read this host's disk, and {SETTING} is not set",
             f"--conf {SETTING}=FOLDER that all hosts reach: s3a://..., hdfs://... or a shared mount",
         )
     return str(shared_files.host_folder())

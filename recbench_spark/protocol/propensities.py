@@ -1,0 +1,121 @@
+"""Exposure propensities of items from how often a log shows them, for a log of any size.
+
+A propensity is a function of an item's count: the histogram of counts, which n interactions give at
+most sqrt(2 n) rows, comes to the driver, is fitted there, and goes back as a small table by count.
+Axes: x different counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.config import Propensities
+from recbench_spark.errors import DataError
+from recbench_spark.kernels import power_law, propensities
+from recbench_spark.kernels.power_law import PowerLaw
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How many items were shown how often: counts ascending, items with each, users of the log."""
+
+    count_x: Ints
+    items_x: Ints
+    users: int
+
+    @property
+    def interactions(self) -> int:
+        """Rows of the log."""
+        return int(self.count_x @ self.items_x)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A propensity for each different count, what it rests on, and how many items were clipped."""
+
+    propensity_x: Floats
+    law: PowerLaw | None
+    factor: float
+    raised: int
+    lowered: int
+
+
+def item_counts(rows: DataFrame, items: DataFrame | None = None) -> DataFrame:
+    """item_id, n: rows of each item. One shuffle of partial counts.
+
+    Args:
+        rows: the interactions to count.
+        items: item_id of the catalogue, where items without a row count 0.
+    """
+    counts = rows.groupBy("item_id").agg(F.count("*").alias("n"))
+    if items is None:
+        return counts
+    joined = items.select("item_id").join(counts, "item_id", "left")
+    return joined.select("item_id", F.coalesce("n", F.lit(0)).alias("n"))
+
+
+def histogram(counts: DataFrame, rows: DataFrame) -> Histogram:
+    """The histogram of `item_counts`, and the users of the log; one row a different count comes here."""
+    found = counts.groupBy("n").agg(F.count("*").alias("items")).orderBy("n").toArrow()
+    users = rows.agg(F.countDistinct("user_id")).collect()[0][0]
+    count_x, items_x = (found.column(name).to_numpy().astype(np.int64) for name in ("n", "items"))
+    if not users:
+        raise DataError("no interactions to fit propensities to", "check the part and the log")
+    return Histogram(count_x, items_x, int(users))
+
+
+def fit(shown: Histogram, asked: Propensities) -> Fitted:
+    """The propensity of each count: a fitted power law or a share of users, scaled, then clipped.
+
+    Raises:
+        DataError: fewer than two different counts, for a power law.
+    """
+    law = None
+    if asked.method in propensities.POWERS:
+        law = power_law.fit(shown.count_x, shown.items_x, asked.law)
+        value_x = propensities.POWERS[asked.method](shown.count_x, law)
+    else:
+        value_x = propensities.relative_frequency(shown.count_x, shown.users)
+    per_user = shown.interactions / shown.users
+    factor = propensities.scale(value_x, shown.items_x, asked.scale, per_user)
+    value_x = value_x * factor
+    if asked.floor is None:
+        return Fitted(value_x, law, factor, 0, 0)
+    clipped = propensities.clip(value_x, shown.items_x, asked.floor)
+    return Fitted(clipped.propensity, law, factor, clipped.raised, clipped.lowered)
+
+
+def of_items(counts: DataFrame, shown: Histogram, fitted: Fitted) -> DataFrame:
+    """item_id, propensity: a join with one row a different count; nothing of the items is shuffled."""
+    table = pa.table({"n": shown.count_x, "propensity": fitted.propensity_x})
+    by_count = counts.sparkSession.createDataFrame(table)
+    return counts.join(F.broadcast(by_count), "n").select("item_id", "propensity")
+
+
+def of_ratings(rows: DataFrame, sample: DataFrame, items: int) -> DataFrame:
+    """rating, propensity by naive Bayes (see the kernel): a row for each rating of the log.
+
+    Args:
+        rows: the log, with ratings as they were exposed.
+        sample: rows with ratings of cells drawn uniformly.
+        items: items of the catalogue; with the users of the log these are the cells.
+    """
+    logged, drawn = (part.groupBy("rating").count().toArrow() for part in (rows, sample))
+    times = dict(zip(*(drawn.column(name).to_pylist() for name in ("rating", "count")), strict=True))
+    rating_r = logged.column("rating").to_numpy()
+    sample_r = np.array([times.get(rating, 0) for rating in rating_r.tolist()])
+    users = rows.agg(F.countDistinct("user_id")).collect()[0][0]
+    cells = users * items
+    propensity_r = propensities.naive_bayes(logged.column("count").to_numpy(), sample_r, cells)
+    known = ~np.isnan(propensity_r)
+    table = pa.table({"rating": rating_r[known], "propensity": propensity_r[known]})
+    return rows.sparkSession.createDataFrame(table)

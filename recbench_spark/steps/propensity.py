@@ -1,0 +1,90 @@
+"""Writing propensities: of items to `propensities`, of ratings to `rating_propensities`, fitted laws."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from recbench_spark.config import Propensities
+from recbench_spark.data.readers import read_table
+from recbench_spark.errors import DataError
+from recbench_spark.kernels.power_law import PowerLaw, goodness
+from recbench_spark.protocol import propensities as fitting
+from recbench_spark.schemas import POWER_LAWS, PROPENSITIES, RATING_PROPENSITIES, Table
+from recbench_spark.store import Store
+
+SEED = 42
+"""Of the simulated laws behind the goodness of fit."""
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """The rows propensities are fitted to, under which name, and the catalogue (None: items with rows)."""
+
+    store: Store
+    split_id: str
+    rows: DataFrame
+    items: DataFrame | None = None
+    sample: DataFrame | None = None
+
+
+def write_propensities(exposed: Exposed, asked: Propensities, replicates: int = 0) -> PowerLaw | None:
+    """Fit and append under `asked.name`, once for each name; returns the fitted power law.
+
+    Args:
+        exposed: the log.
+        asked: method, scale, clipping.
+        replicates: simulated laws behind the goodness of fit; 0: none.
+    """
+    if asked.method == "naive_bayes":
+        _append(exposed, asked, RATING_PROPENSITIES, _by_rating(exposed))
+        return None
+    if asked.method == "given":
+        given = read_table(exposed.store.spark, str(asked.path), ["item_id", "propensity"], "propensities")
+        _append(exposed, asked, PROPENSITIES, given)
+        return None
+    counts = fitting.item_counts(exposed.rows, exposed.items).cache()
+    shown = fitting.histogram(counts, exposed.rows)
+    fitted = fitting.fit(shown, asked)
+    _append(exposed, asked, PROPENSITIES, fitting.of_items(counts, shown, fitted))
+    counts.unpersist()
+    if fitted.law:
+        _append(exposed, asked, POWER_LAWS, _law_row(exposed, shown, fitted, replicates))
+    return fitted.law
+
+
+def _append(exposed: Exposed, asked: Propensities, table: Table, rows: DataFrame) -> None:
+    named = rows.withColumns({"split_id": F.lit(exposed.split_id), "method": F.lit(asked.name)})
+    exposed.store.append(named, table, once=f"{exposed.split_id}/{asked.name}")
+
+
+def _by_rating(exposed: Exposed) -> DataFrame:
+    if exposed.sample is None or exposed.sample.isEmpty():
+        raise DataError("naive Bayes needs ratings of items drawn at random", "a log with an open loop")
+    items = exposed.rows.select("item_id") if exposed.items is None else exposed.items.select("item_id")
+    return fitting.of_ratings(exposed.rows, exposed.sample, items.distinct().count())
+
+
+def _law_row(
+    exposed: Exposed, shown: fitting.Histogram, fitted: fitting.Fitted, replicates: int
+) -> DataFrame:
+    assert fitted.law is not None
+    p = goodness(shown.count_x, shown.items_x, fitted.law, replicates, SEED) if replicates else None
+    facts: dict[str, Any] = {
+        **asdict(fitted.law),
+        "fitted_by": fitted.law.method,
+        "p": p,
+        "replicates": replicates,
+        "interactions": shown.interactions,
+        "users": shown.users,
+        "factor": fitted.factor,
+        "raised": fitted.raised,
+        "lowered": fitted.lowered,
+    }
+    kinds = {column.name: column.type for column in POWER_LAWS.columns if column.name in facts}
+    schema = T.StructType([T.StructField(name, kind) for name, kind in kinds.items()])
+    return exposed.store.spark.createDataFrame([tuple(facts[name] for name in kinds)], schema)
