@@ -8,7 +8,7 @@ CONFIG ?= demo
 Q ?= leaderboard
 STAMP := $(VENV)/.installed
 
-.PHONY: bench bench-gpu libraries demo test test-fast test-slow lint sql report setup requirements clean help
+.PHONY: bench bench-gpu package package-env libraries demo test test-fast test-slow lint sql report setup requirements clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -50,6 +50,12 @@ bench: $(STAMP) ## the ranking kernel beside the bare product and torch.topk, in
 
 bench-gpu: $(STAMP) ## the same on a GPU
 	$(PY) jobs/bench.py --device cuda --users 50000
+
+package: $(STAMP) ## dist/: the zip for spark-submit --py-files, and the wheel
+	./tools/package.sh $(VENV) dist
+
+package-env: package ## dist/env.tar.gz: the environment for spark-submit --archives (gigabytes: torch)
+	./tools/package_env.sh $(VENV) dist
 
 requirements: ## pin again what pyproject.toml asks for
 	$(VENV)/bin/uv pip compile pyproject.toml --extra dev --python-version 3.11 --no-annotate --no-header --no-emit-index-url -o requirements.txt

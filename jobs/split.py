@@ -23,6 +23,7 @@ from recbench_spark.benchmark import write_json
 from recbench_spark.config import PROTOCOLS, Benchmark, Gate, load_benchmark, make_benchmark, parse
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.journal import Journal
+from recbench_spark.placeholders import on_night
 from recbench_spark.protocol.manifests import table
 from recbench_spark.schemas import MANIFESTS
 from recbench_spark.session import get_session
@@ -52,6 +53,7 @@ def parser() -> cli.Parser:
     found.add_argument("--gate", action="append", default=[], metavar="TEXT",
                        help="'FACT [of PART] above|below NUMBER [warn|fail]'")  # fmt: skip
     found.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
+    found.add_argument("--logical-date", type=cli.day, help="fills {logical_date} in, YYYY-MM-DD")
     found.add_argument("--dry-run", action="store_true", help="check the flags and say what would be done")
     found.add_argument(
         "--journal", help="JSON-lines log (default: WAREHOUSE/logs/split-ID.jsonl where local)"
@@ -69,7 +71,7 @@ def main(args: argparse.Namespace) -> int:
     journal = Journal()
     journal.say(f"split {benchmark.dataset.name}: starting Spark")
     store = Store(get_session(f"recbench-spark split {benchmark.dataset.name}"), args.warehouse)
-    split_id, _ = split_identity(store.spark, benchmark)
+    split_id, _ = split_identity(store, benchmark)
     if args.journal or store.folder:
         journal.write_to(args.journal or (store.folder or Path()) / "logs" / f"split-{split_id}.jsonl")
     prepare_split(store, benchmark, split_id, journal)
@@ -88,7 +90,7 @@ def asked_for(args: argparse.Namespace) -> Benchmark:
     else:
         found = make_benchmark(document(args), [*protocol, *args.set], "flags")
     extra = [parse(Gate, gate(text), f"--gate '{text}'") for text in args.gate]
-    return found.model_copy(update={"gates": (*found.gates, *extra)})
+    return on_night(found.model_copy(update={"gates": (*found.gates, *extra)}), args.logical_date)
 
 
 def document(args: argparse.Namespace) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from datetime import date
+from datetime import date, timedelta
 from typing import NoReturn
 
 from py4j.protocol import Py4JError
@@ -76,9 +77,13 @@ def _exit(code: int) -> NoReturn:
 
 
 def day(text: str) -> date:
-    """A date on the command line: YYYY-MM-DD."""
+    """A date on the command line: YYYY-MM-DD, or YYYY-MM-DD-1d, a day earlier.
+
+    The second is for schedulers that know the day they start on and cannot count.
+    """
+    written, earlier = re.fullmatch(r"(.*?)(?:-(\d+)d)?", text, re.DOTALL).groups()  # type: ignore[union-attr]
     try:
-        return date.fromisoformat(text)
+        return date.fromisoformat(written) - timedelta(days=int(earlier or 0))
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is not a date like 2026-01-31") from None
 

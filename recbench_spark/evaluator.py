@@ -17,7 +17,6 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark import shared_files
 from recbench_spark.config import DEFAULT_METRICS, Bootstrap, digest
 from recbench_spark.data.readers import id_order
 from recbench_spark.definitions import Definition, make_definition
@@ -34,7 +33,7 @@ from recbench_spark.kernels.beyond import POPULARITY
 from recbench_spark.protocol.catalogue import catalogue
 from recbench_spark.schemas import METRICS, USER_METRICS, Table, conform, require
 from recbench_spark.steps.reading import candidate_lists, typed_embeddings, typed_rows
-from recbench_spark.steps.sharing import share_features, share_in
+from recbench_spark.steps.sharing import session_folder, share_features, share_in
 
 PART = "test"
 
@@ -135,7 +134,7 @@ def evaluate(  # noqa: PLR0913
     check_candidates(asked.definition, embeddings is not None, candidates is not None)
     check_needs(asked.metrics, train is not None, features is not None)
     world = make_world(truth, train, _listed_items(given), asked.definition)
-    place = scratch or str(shared_files.host_folder() / "scratch")
+    place = scratch or session_folder(truth.sparkSession)
     if features is not None:
         world = replace(world, features=share_features(place, world.items, features, "features"))
     if embeddings is not None:

@@ -461,6 +461,9 @@ RESULT_TABLES = ("metrics", "user_metrics", "rankings", "multiverse", "checks")
 ID_KIND = "recbench.id"
 """Column metadata: how ids were stored, as `integer`, as `string`, or as `text` of a text file."""
 
+ABSENT = "recbench.absent"
+"""Column metadata: the log has no such column, so every value is the same."""
+
 INTERACTIONS = T.StructType(
     [
         T.StructField("user_id", STRING),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -53,7 +54,7 @@ class SharedRows:
 
     def dataset(self) -> ds.Dataset:
         """The rows themselves."""
-        systems = [fs.FileSystem.from_uri(file) for file in self.files]
+        systems = [fs.FileSystem.from_uri(arrow_uri(file)) for file in self.files]
         return ds.dataset([path for _, path in systems], filesystem=systems[0][0], format="parquet")
 
     def _folder(self, build: Builder) -> Path:
@@ -65,6 +66,14 @@ class SharedRows:
                 build(self.dataset(), partial)
                 partial.rename(place)
         return place
+
+
+def arrow_uri(file: str) -> str:
+    """The file as Arrow names it: Hadoop's `s3a` is its `s3`, Databricks' `dbfs:` a mounted folder."""
+    if file.startswith("dbfs:/"):
+        path = "/" + file.removeprefix("dbfs:").lstrip("/")
+        return path if path.startswith("/Volumes/") else f"/dbfs{path}"
+    return re.sub(r"^s3[an]://", "s3://", file)
 
 
 def host_folder() -> Path:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +51,8 @@ ATTEMPTS = 6
 HINT_ROOT = "two names and a dot are catalog.schema: write ./NAME for a folder of such a name"
 BEING_CREATED = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 """Another writer's first commit seen half-way: its folder is there, its log not yet."""
+UNBORN_SECONDS = 15
+"""After so long a first commit that is not there will not come; shorter than all retries together."""
 T = TypeVar("T")
 
 
@@ -102,10 +105,16 @@ class Store:
             list(pool.map(self._create, missing))
 
     def _create(self, table: Table) -> None:
-        if self.folder is not None:
-            _check_empty(self.folder / table.name)
+        folder = None if self.folder is None else self.folder / table.name
         statement = create_statement(table, self.identifier(table.name))
-        self._retried(f"create {table.name}", lambda: self.spark.sql(statement))
+
+        def create() -> DataFrame:
+            if folder is not None:
+                _check_empty(folder)
+                _remove_unborn(folder)
+            return self.spark.sql(statement)
+
+        self._retried(f"create {table.name}", create)
         self._known.add(table.name)
 
     def read(self, table: Table) -> DataFrame:
@@ -282,10 +291,12 @@ def migration(
     statements = [f"ALTER TABLE {identifier} ADD COLUMNS ({', '.join(columns)})"] if columns else []
     for name, condition in table.constraints.items():
         before = properties.get(f"delta.constraints.{name}")
-        if before not in (None, condition):
+        # Delta keeps a condition with blanks between its words.
+        if before is not None and "".join(before.split()) == "".join(condition.split()):
+            continue
+        if before is not None:
             statements.append(f"ALTER TABLE {identifier} DROP CONSTRAINT {name}")
-        if before != condition:
-            statements.append(f"ALTER TABLE {identifier} ADD CONSTRAINT {name} CHECK ({condition})")
+        statements.append(f"ALTER TABLE {identifier} ADD CONSTRAINT {name} CHECK ({condition})")
     if version != str(SCHEMA_VERSION):
         bumped = f"{_quoted(VERSION_PROPERTY)} = {_quoted(str(SCHEMA_VERSION))}"
         statements.append(f"ALTER TABLE {identifier} SET TBLPROPERTIES ({bumped})")
@@ -330,6 +341,14 @@ def _check_empty(folder: Path) -> None:
     """Files that are not ours would become part of the table, and a VACUUM would delete them."""
     if folder.is_dir() and not (folder / "_delta_log").exists() and any(folder.iterdir()):
         raise StoreError(f"{folder} is no Delta table and not empty", "choose another --warehouse")
+
+
+def _remove_unborn(folder: Path) -> None:
+    """Remove what a killed job left of a table before its first commit: Delta would refuse to create it."""
+    log = folder / "_delta_log"
+    young = log.is_dir() and time.time() - log.stat().st_mtime < UNBORN_SECONDS
+    if log.is_dir() and not young and not any(log.glob("*.json")) and not any(log.glob("*.parquet")):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check_schema(spark: SparkSession, root: str) -> None:

@@ -17,7 +17,7 @@ PACKAGE = "recbench_spark"
 
 LAYERS = (
     {"errors"},
-    {"definitions", "config"},
+    {"definitions", "config", "placeholders"},
     {"kernels"},
     {"models"},
     {"schemas", "randomness", "indexing", "shared_files", "journal", "session"},
@@ -30,7 +30,7 @@ LAYERS = (
 STAGES = LAYERS[5]
 """They talk through tables, never through imports of one another."""
 
-WITHOUT_SPARK = {"errors", "definitions", "config", "kernels", "models", "shared_files", "journal"}
+WITHOUT_SPARK = {*set().union(*LAYERS[:4]), "shared_files", "journal"}
 
 
 def layer(module: str) -> int:

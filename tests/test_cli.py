@@ -104,3 +104,17 @@ def test_evaluate_answers_without_a_jvm(tmp_path, flag):
     )
     assert done.returncode == 0, done.stderr
     assert "--warehouse" in done.stdout if flag == "--help" else __version__ in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "day"),
+    [("2026-03-01", "2026-03-01"), ("2026-03-01-1d", "2026-02-28"), ("2026-01-31-0d", "2026-01-31")],
+)
+def test_a_day_may_be_counted_back(text: str, day: str) -> None:
+    assert str(cli.day(text)) == day
+
+
+@pytest.mark.parametrize("text", ["2026-03-01-d", "-1d", "today-1d", "2026-03-01-1"])
+def test_other_days_are_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a date"):
+        cli.day(text)

@@ -142,3 +142,21 @@ def test_values_hidden_under_a_null_do_not_count() -> None:
         pa.array([0, 2, 4, 5], pa.int32()), pa.array([1, 2, 3, 4, 5]), mask=pa.array([False, True, False])
     )
     check_flat([[1, 2], None, [5]], column)
+
+
+# --------------------------------------------------------------------------------------- names of files
+
+
+@pytest.mark.parametrize(
+    ("hadoop", "arrow"),
+    [
+        ("s3a://bucket/x.parquet", "s3://bucket/x.parquet"),
+        ("s3n://bucket/s3a://x", "s3://bucket/s3a://x"),
+        ("dbfs:/Volumes/main/x.parquet", "/Volumes/main/x.parquet"),
+        ("dbfs:/tmp/x.parquet", "/dbfs/tmp/x.parquet"),
+        ("hdfs://name/x", "hdfs://name/x"),
+        ("file:///tmp/x", "file:///tmp/x"),
+    ],
+)
+def test_files_as_arrow_names_them(hadoop: str, arrow: str) -> None:
+    assert shared_files.arrow_uri(hadoop) == arrow

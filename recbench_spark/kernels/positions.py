@@ -8,7 +8,7 @@ import numpy.typing as npt
 Whole = npt.NDArray[np.int64]
 
 
-def positions_from_end(groups_r: Whole, keys_r: Whole, ties_r: Whole) -> tuple[Whole, Whole]:
+def positions_from_end(groups_r: Whole, keys_r: Whole, ties_r: Whole) -> tuple[Whole, Whole, Whole]:
     """The place of each row from the end of its group, from 1, and the number of rows of the group.
 
     Args:
@@ -17,16 +17,16 @@ def positions_from_end(groups_r: Whole, keys_r: Whole, ties_r: Whole) -> tuple[W
         ties_r: (r,) what decides between equal keys.
 
     Returns:
-        position_r, n_r.
+        order_r, the rows in order of (group, key, tie); position_r; n_r.
 
-    >>> positions_from_end(np.array([0, 0, 1]), np.array([5, 9, 5]), np.array([0, 0, 0]))[0].tolist()
+    >>> positions_from_end(np.array([0, 0, 1]), np.array([5, 9, 5]), np.array([0, 0, 0]))[1].tolist()
     [2, 1, 1]
     """
     order_r = ascending(groups_r, keys_r, ties_r)
     n_g = np.bincount(groups_r)
     position_r = np.empty(len(groups_r), np.int64)
     position_r[order_r] = np.repeat(np.cumsum(n_g), n_g) - np.arange(len(groups_r))
-    return position_r, n_g[groups_r]
+    return order_r, position_r, n_g[groups_r]
 
 
 def ascending(groups_r: Whole, keys_r: Whole, ties_r: Whole) -> Whole:
@@ -47,6 +47,27 @@ def ascending(groups_r: Whole, keys_r: Whole, ties_r: Whole) -> Whole:
     rows = order_r[alike_r]
     order_r[alike_r] = rows[np.lexsort((ties_r[rows], keys_r[rows], word_r[rows]))]
     return order_r
+
+
+def last_of_each(groups_r: Whole, keys_r: Whole, values_r: npt.NDArray[np.float64]) -> tuple[Whole, Whole]:
+    """The row of each group with the largest (key, value), and the rows of which it is not the only one.
+
+    Returns:
+        best_g, in the order of groups; equal_r, all that share the largest with another.
+
+    >>> best, equal = last_of_each(np.array([7, 7, 8, 8]), np.array([1, 2, 3, 3]), np.ones(4))
+    >>> best[0].item(), equal.tolist()
+    (1, [2, 3])
+    """
+    order_r = np.lexsort((values_r, keys_r, groups_r))
+    group_r, key_r, value_r = groups_r[order_r], keys_r[order_r], values_r[order_r]
+    last_r = np.diff(group_r, append=0) != 0
+    last_r[-1:] = True
+    ends_g = np.flatnonzero(last_r)
+    end_r = np.repeat(ends_g, np.diff(ends_g, prepend=-1))
+    largest_r = (key_r == key_r[end_r]) & (value_r == value_r[end_r])
+    shared_r = largest_r & (np.bincount(end_r[largest_r], minlength=len(order_r))[end_r] > 1)
+    return order_r[ends_g], order_r[shared_r]
 
 
 def repeated(groups_r: Whole, values_r: Whole) -> npt.NDArray[np.bool_]:

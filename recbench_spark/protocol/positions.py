@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -27,29 +27,32 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Numbering:
-    """Whose rows are numbered, and what decides between equal keys."""
+    """Whose rows are numbered, by which column, what decides between equal keys and repeated pairs."""
 
     of: str
     within: str
+    key: str
     keep: str | None = None
 
 
-def numbered(log: DataFrame, numbering: Numbering, key: Column) -> DataFrame:
+KEY = "_key"
+"""A key that is not a column of the log; it is gone from what `numbered` returns."""
+
+
+def numbered(log: DataFrame, numbering: Numbering) -> DataFrame:
     """Adds `position` from the end of the owner's order, from 1, and the owner's number of rows `n`.
 
     Rows that came with a part (an open loop, say) are no part of that order. Counts the log, then shuffles
     it by owner in blocks (`blocks`); a task holds its own. Ids that were stored as integers travel as such.
 
     Args:
-        log: interactions, one row a pair unless `numbering.keep` says which of them stays.
-        numbering: owner, tie, duplicates.
-        key: what rows are put in order by, a whole number.
+        log: interactions, one row a pair unless `numbering.keep` says which of them stays; without a
+            column `part` no row came with one.
+        numbering: owner, key (a whole number), tie, duplicates.
     """
     whole = [f.name for f in log.schema.fields if f.metadata.get(ID_KIND) == "integer"]
-    rows = log.withColumn("_key", F.coalesce(key, F.lit(0))).withColumns(
-        {name: F.col(name).cast("bigint") for name in whole}
-    )
-    fields = [field for field in rows.schema.fields if field.name != "_key"]
+    rows = log.withColumns({name: F.col(name).cast("bigint") for name in whole})
+    fields = [field for field in rows.schema.fields if field.name != KEY]
     blocks = in_blocks(rows, F.xxhash64(numbering.of), tasks_for(log))
     found = blocks.mapInArrow(_task(numbering), T.StructType([*fields, *_ADDED]))
     return found.withColumns({name: F.col(name).cast("string") for name in whole})
@@ -73,12 +76,13 @@ def _number(table: pa.Table, numbering: Numbering) -> pa.Table:
         kept_r = _kept(table, owner_r, tie_r, first=numbering.keep == "keep_first")
         if not kept_r.all():
             table, owner_r, tie_r = table.filter(pa.array(kept_r)), owner_r[kept_r], tie_r[kept_r]
-    free_r = pc.is_null(table.column("part")).to_numpy().astype(np.int64)
-    group_r = 2 * owner_r + free_r
-    position_r, n_r = positions_from_end(group_r, table.column("_key").to_numpy(), tie_r)
-    table = table.drop_columns(["_key"])
+    free_r = pc.is_null(table.column("part")).to_numpy() if "part" in table.column_names else 1
+    key_r = pc.fill_null(table.column(numbering.key), 0).to_numpy()
+    order_r, position_r, n_r = positions_from_end(2 * owner_r + free_r, key_r, tie_r)
+    # A user's rows together: repeated ids are written several times as fast as scattered ones.
+    table = table.drop_columns({KEY} & {numbering.key}).take(pa.array(order_r))
     for name, array_r in (("position", position_r), ("n", n_r)):
-        table = table.append_column(name, pa.array(array_r, pa.int32()))
+        table = table.append_column(name, pa.array(array_r[order_r], pa.int32()))
     return table
 
 
@@ -124,7 +128,7 @@ def _order(row: dict[str, object]) -> tuple[object, ...]:
     """As Spark orders a struct: what is missing comes first."""
     attributes = row.get("attributes")
     values = None if attributes is None else [_nullable(value) for _, value in attributes]  # type: ignore[attr-defined]
-    return (_nullable(row["part"]), _nullable(values))
+    return (_nullable(row.get("part")), _nullable(values))
 
 
 def _nullable(value: object) -> tuple[object, ...]:

@@ -18,9 +18,10 @@ from pyspark.sql import functions as F
 from recbench_spark.config import HeldOut, Split
 from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.protocol.blocks import in_blocks, rows_of, tasks_for
-from recbench_spark.protocol.positions import Numbering, numbered
+from recbench_spark.protocol.positions import KEY, Numbering, numbered
 from recbench_spark.protocol.windows import part_by_time
 from recbench_spark.randomness import hashed, uniform
+from recbench_spark.schemas import ABSENT
 
 TRAIN, GIVEN, VALID, TEST = "train", "given", "valid", "test"
 """`given`: shown of a held-out user (or item) at evaluation; it does not train the model."""
@@ -112,11 +113,13 @@ def labelled(log: DataFrame, split: Split, duplicates: str | None = None) -> Dat
         return log
     if split.temporal:
         _require_times(log)
-    rows = log
+    rows = log.drop("part") if log.schema["part"].metadata.get(ABSENT) else log
     if split.group == "user":
         of, within = _owner(split)
-        key = F.col("event_time") if split.temporal else hashed("user_id", "item_id", seed=split.seed)
-        rows = numbered(log, Numbering(of, within, duplicates), key)
+        if not split.temporal:
+            rows = rows.withColumn(KEY, hashed("user_id", "item_id", seed=split.seed))
+        key = "event_time" if split.temporal else KEY
+        rows = numbered(rows, Numbering(of, within, key, duplicates))
         part = (
             _part_by_fold(_fold_of_user(split), split)
             if split.holdout == "folds"
@@ -130,7 +133,10 @@ def labelled(log: DataFrame, split: Split, duplicates: str | None = None) -> Dat
         part = _part_by_share(split)
     if split.held_out:
         part = _of_held_out(part, split.held_out, split.seed)
-    return rows.withColumn("part", F.coalesce("part", _dealt(part, split))).select(log.columns)
+    part = _dealt(part, split)
+    if "part" in rows.columns:
+        part = F.coalesce("part", part)
+    return rows.withColumn("part", part).select(log.columns)
 
 
 def _owner(split: Split) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.protocol.splits import labelled, without_duplicates
 from recbench_spark.protocol.windows import time_at
 from recbench_spark.randomness import hashed, uniform
-from recbench_spark.schemas import INTERACTIONS
+from recbench_spark.schemas import ABSENT, ID_KIND, INTERACTIONS
 
 pytestmark = pytest.mark.spark
 
@@ -389,6 +389,26 @@ def test_another_seed_is_another_split(spark) -> None:
     assert one.keys() == other.keys()
     moved = sum(one[pair] != other[pair] for pair in one)
     assert moved > len(one) / 10
+
+
+def test_ids_stored_as_integers_and_a_log_without_parts_are_split_alike(spark) -> None:
+    """They travel as integers, without the column; ties still go by the bytes of the text."""
+    rows = [
+        row(user.removeprefix("user"), item, time, None, rating)
+        for user, item, rating, time, _, _ in random_log(seed=4, users=12)
+    ]
+    plain = spark.createDataFrame([*rows, *rows[:9]], INTERACTIONS)
+    ids = [F.col(name).alias(name, metadata={ID_KIND: "integer"}) for name in ("user_id", "item_id")]
+    part = F.lit(None).cast("string").alias("part", metadata={ABSENT: True})
+    noted = plain.select(*ids, "rating", "event_time", part, "attributes")
+    for protocol in ("TO_LS", "RO_RS"):
+        as_text, as_numbers = (
+            labelled(log, Split(protocol=protocol), "keep_last") for log in (plain, noted)
+        )
+        assert as_numbers.columns == INTERACTIONS.names
+        assert [f.dataType for f in as_numbers.schema] == [f.dataType for f in INTERACTIONS]
+        assert parts_of(as_numbers) == parts_of(as_text)
+        assert len(parts_of(as_numbers)) == len(rows)
 
 
 # ------------------------------------------------------------------------------------ duplicates

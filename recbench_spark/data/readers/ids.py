@@ -9,8 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-ID_KIND = "recbench.id"
-"""Column metadata: how ids were stored, as `integer`, as `string`, or as `text` of a text file."""
+from recbench_spark.schemas import ID_KIND
 
 CANONICAL_INTEGER = "^(0|-?[1-9][0-9]{0,17})$"
 """Text that is the only spelling of its number, and fits 64 bits."""

@@ -30,7 +30,7 @@ from recbench_spark.data.readers.raw import Raw
 from recbench_spark.data.readers.values import PARTS, Checks, Value
 from recbench_spark.data.worlds import read_world
 from recbench_spark.errors import ConfigError, DataError, nearest
-from recbench_spark.schemas import INTERACTIONS, require
+from recbench_spark.schemas import ABSENT, INTERACTIONS, require
 
 __all__ = ["COLUMNS", "PARTS", "Log", "open_log", "read_log"]
 
@@ -172,10 +172,12 @@ def _in_our_columns(
 ) -> DataFrame:
     absent = {"rating": F.lit(1.0), "event_time": F.lit(None), "part": F.lit(None)}
     kind = "text" if raw.line else "stored"
+    ids = {name: id_kind(frame, theirs[name], kind) for name in ("user_id", "item_id")}
+    notes = {name: {ABSENT: True} for name in absent if name not in values}
     columns = [
         (values[name].column if name in values else absent[name])
         .cast(INTERACTIONS[name].dataType)
-        .alias(name, metadata=id_kind(frame, theirs[name], kind) if name.endswith("_id") else {})
+        .alias(name, metadata=(ids | notes).get(name, {}))
         for name in COLUMNS
     ]
     return frame.select(*columns, _attributes(dataset.attributes).alias("attributes"))

@@ -1,0 +1,109 @@
+"""`{logical_date}` in the paths of a benchmark file: filled in before anything is read.
+
+    models: [{name: ours, kind: lists, path: "s3://team/lists/{logical_date}"}]
+    dataset: {path: "/logs/{logical_date:%Y/%m/%d}", until: "{logical_date}"}
+
+`{logical_date}` is 2026-01-31; a format after a colon is strftime's, of whole days only. Hadoop's
+globs, `{a,b}`, are left as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
+
+from recbench_spark.config import OFFSET, Benchmark, Dataset, Strict
+from recbench_spark.errors import ConfigError, nearest
+
+S = TypeVar("S", bound=Strict)
+
+PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)(?::([^{}]*))?\}")
+KNOWN = ("logical_date",)
+DIRECTIVES = set("YymdjGVu")
+"""Of strftime: those that say a day, in digits, in every language."""
+
+OF_MODELS = ("users", "items", "path")
+OF_DATASETS = ("path", "until", "options")
+OF_EVALUATIONS = ("candidates_path", "features")
+
+
+def on_night(benchmark: Benchmark, logical_date: date | None) -> Benchmark:
+    """The benchmark with every placeholder filled in.
+
+    Raises:
+        ConfigError: an unknown placeholder or format; one at all where no night is meant (None).
+    """
+
+    def fill(section: S, names: Sequence[str], where: str) -> S:
+        found = {name: getattr(section, name) for name in names if hasattr(section, name)}
+        return section.model_copy(
+            update={name: _filled(value, logical_date, f"{where}.{name}") for name, value in found.items()}
+        )
+
+    evaluation = fill(benchmark.evaluation, OF_EVALUATIONS, "evaluation")
+    slices = tuple(fill(cut, ("path",), f"evaluation.slices.{cut.key}") for cut in evaluation.slices)
+    dataset = fill(benchmark.dataset, OF_DATASETS, "dataset")
+    end_of_log(dataset)
+    return benchmark.model_copy(
+        update={
+            "dataset": dataset,
+            "models": tuple(fill(model, OF_MODELS, f"models.{model.name}") for model in benchmark.models),
+            "evaluation": evaluation.model_copy(update={"slices": slices}),
+        }
+    )
+
+
+def _filled(value: Any, day: date | None, where: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _filled(entry, day, f"{where}.{key}") for key, entry in value.items()}
+    return PLACEHOLDER.sub(_filler(day, where), value) if isinstance(value, str) else value
+
+
+def _filler(day: date | None, where: str) -> Callable[[re.Match[str]], str]:
+    def fill(match: re.Match[str]) -> str:
+        name, style = match.groups()
+        if name not in KNOWN:
+            raise ConfigError(f"{where}: unknown placeholder '{match[0]}'", nearest(name, KNOWN))
+        if day is None:
+            raise ConfigError(f"{where}: '{match[0]}' and no night to fill it in", "give --logical-date")
+        return _formatted(day, style, f"{where}: '{match[0]}'")
+
+    return fill
+
+
+def _formatted(day: date, style: str | None, what: str) -> str:
+    if style is None:
+        return day.isoformat()
+    unknown = {text[1:] for text in re.findall(r"%.?", style)} - DIRECTIVES
+    if unknown or "%" not in style:
+        raise ConfigError(
+            f"{what}: not a format of a day", "e.g. {logical_date:%Y%m%d}; known: %Y %y %m %d %j %G %V %u"
+        )
+    return day.strftime(style)
+
+
+def end_of_log(dataset: Dataset) -> int | None:
+    """Microseconds of UTC at which the day `dataset.until` ends in the dataset's zone; None: no end.
+
+    Raises:
+        ConfigError: `until` is no day.
+    """
+    if dataset.until is None:
+        return None
+    try:
+        day = date.fromisoformat(dataset.until)
+    except ValueError:
+        hint = 'a day, or "{logical_date}"'
+        raise ConfigError(f"dataset.until: '{dataset.until}' is no day like 2026-01-31", hint) from None
+    midnight = datetime.combine(day + timedelta(days=1), time(), _zone(dataset.time_zone))
+    return (midnight - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def _zone(name: str) -> tzinfo:
+    if not OFFSET.fullmatch(name):
+        return ZoneInfo(name)
+    sign = -1 if name[0] == "-" else 1
+    return timezone(sign * timedelta(hours=int(name[1:3]), minutes=int(name[4:6])))

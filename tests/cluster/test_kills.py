@@ -1,0 +1,170 @@
+"""kill -9 at random moments of a night: nothing wrong or doubled is ever visible, the next run completes.
+
+RECBENCH_KILLS says how often (default 3; a kill costs about a night), RECBENCH_KILLS_SEED when.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from deltalake import DeltaTable
+
+from recbench_spark.steps.night import STAMP
+from recbench_spark.store import Store
+from tests.cluster.processes import ROOT, Process, properties, started
+from tests.nights import models
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+KILLS = int(os.environ.get("RECBENCH_KILLS", "3"))
+SEED = int(os.environ.get("RECBENCH_KILLS_SEED", "1"))
+A_WAREHOUSE = 4
+"""Kills that one warehouse goes through before its night is let through."""
+
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "dataset": {
+        "name": "tiny",
+        "reader": "world",
+        "world": {"users": 40, "items": 30, "interactions": 1000, "open_loop": 0, "seed": 3},
+    },
+    "models": models("popular", "item_knn"),
+    "evaluation": {"metrics": ["ndcg"], "k": [5], "slices": [], "bootstrap": {"replicates": 10}},
+}
+KEY = ["model", "part", "metric", "definition", "k", "slice_key", "slice_value"]
+VALUES = ["value", "stderr", "ci_low", "ci_high", "n"]
+ONCE = ("splits", "items", "user_blocks", "manifests", "embeddings", "similarities", "propensities")
+"""Tables whose rows are there once, however often a night was begun."""
+
+
+def table(warehouse: Path, name: str) -> pd.DataFrame | None:
+    """The committed rows of a table, read without Spark; None where it is not there yet."""
+    if not list((warehouse / name / "_delta_log").glob("*.json")):
+        return None
+    return DeltaTable(str(warehouse / name)).to_pandas()
+
+
+def visible(warehouse: Path) -> pd.DataFrame:
+    runs, metrics = table(warehouse, "runs"), table(warehouse, "metrics")
+    if runs is None or metrics is None:
+        return pd.DataFrame(columns=KEY + VALUES)
+    found = metrics.merge(runs[runs.status == "succeeded"][["run_id", "model"]], on="run_id")
+    return found.sort_values(KEY).reset_index(drop=True)[KEY + VALUES]
+
+
+@contextmanager
+def night(folder: Path, warehouse: Path, name: str = "night", day: str = "2026-01-01") -> Iterator[Process]:
+    config, conf = folder / "tiny.yaml", folder / "spark.conf"
+    if not config.exists():
+        config.write_text(yaml.safe_dump(TINY))
+        properties(conf, spark_driver_memory="1g")
+    command = [sys.executable, str(ROOT / "jobs" / "nightly.py"), "--config", str(config)]
+    command += ["--warehouse", str(warehouse), "--logical-date", day]
+    with started(
+        command, folder / f"{name}.log", folder, RECBENCH_SPARK_PROPERTIES=str(conf), PYTHONPATH=str(ROOT)
+    ) as process:
+        yield process
+
+
+def completed(folder: Path, warehouse: Path) -> float:
+    """Run the night to its end; returns its seconds."""
+    begun = time.monotonic()
+    with night(folder, warehouse) as process:
+        assert process.popen.wait(300) == 0, process.said[-4000:]
+    return time.monotonic() - begun
+
+
+def check_visible(warehouse: Path, wanted: pd.DataFrame, whole: bool) -> int:
+    """What is visible is whole models with the right numbers; returns how many models."""
+    found = visible(warehouse)
+    done = set(found.model)
+    expected = wanted[wanted.model.isin(done)].reset_index(drop=True)
+    assert len(found) == len(expected)
+    if done:
+        pd.testing.assert_frame_equal(found, expected, check_exact=True, check_dtype=False)
+    assert not whole or done == set(wanted.model)
+    return len(done)
+
+
+def check_once(warehouse: Path, reference: Path) -> None:
+    """Intermediates of a completed night: as many rows as of one that was never killed."""
+    for name in ONCE:
+        found, wanted = table(warehouse, name), table(reference, name)
+        assert (found is None) == (wanted is None), name
+        assert found is None or len(found) == len(wanted), name  # type: ignore[arg-type]
+
+
+def test_kills_at_random_moments(tmp_path: Path) -> None:
+    reference = tmp_path / "reference"
+    completed(tmp_path, reference)  # compiles what is not compiled yet
+    (tmp_path / "second").mkdir()
+    seconds = completed(tmp_path / "second", tmp_path / "second" / "warehouse")
+    wanted = visible(reference)
+    assert set(wanted.model) == {"popular", "item_knn"}
+    check_visible(tmp_path / "second" / "warehouse", wanted, whole=True)
+    told = [f"a night: {seconds:.1f} s"]
+    fresh = killed = 0
+    for kill in range(KILLS):
+        warehouse = tmp_path / f"warehouse{fresh}"
+        moment = seconds * (0.25 + 0.75 * moment_of(kill))
+        with night(tmp_path, warehouse, f"kill{kill}") as process:
+            time.sleep(moment)
+            process.kill()
+        done, killed = check_visible(warehouse, wanted, whole=False), killed + 1
+        last = [line for line in process.said.splitlines() if line.startswith("[")][-1:]
+        told.append(f"kill {kill + 1} after {moment:.1f} s ({last}): {done} models visible")
+        # A night that was done before the kill teaches nothing by further kills.
+        if done == len(TINY["models"]) or killed == A_WAREHOUSE or kill == KILLS - 1:
+            completed(tmp_path, warehouse)
+            check_visible(warehouse, wanted, whole=True)
+            check_once(warehouse, reference)
+            told.append("the next run completed it: right, and nothing doubled")
+            fresh, killed = fresh + 1, 0
+    print("\n".join(told))
+
+
+def moment_of(kill: int) -> float:
+    """A number in [0, 1) for each kill, the same in every run of a seed."""
+    return random.Random(f"{SEED}/{kill}").random()
+
+
+def test_two_jobs_at_once_lose_nothing_and_double_nothing(spark, tmp_path: Path) -> None:
+    """The same night twice at the same time on an empty warehouse, then orphans of a killed one."""
+    warehouse = tmp_path / "warehouse"
+    with ExitStack() as stack:
+        jobs = [stack.enter_context(night(tmp_path, warehouse, f"job{n}")) for n in range(2)]
+        for job in jobs:
+            assert job.popen.wait(300) == 0, job.said[-4000:]
+    runs = table(warehouse, "runs")
+    assert runs is not None and set(runs.model) == {"item_knn", "popular"}
+    assert set(runs.status) == {"succeeded"}
+    found = visible(warehouse)
+    # An attempt of each job, unless one was done before the other looked.
+    assert len(found) * 2 == len(found.drop_duplicates(KEY)) * len(runs)
+    assert len(found.drop_duplicates()) == len(found.drop_duplicates(KEY))
+    splits = table(warehouse, "splits")
+    assert splits is not None and not splits.duplicated(["split_id", "user_id", "item_id"]).any()
+    store = Store(spark, str(warehouse))
+    store.install_views()
+    assert spark.table("leaderboard").where("metric = 'ndcg' AND k = 5").count() == 2
+
+    with night(tmp_path, warehouse, "orphan", day="2026-01-02") as process:
+        process.wait_for("item_knn: measure")
+        process.kill()
+    known = set(table(warehouse, "runs").run_id)  # type: ignore[union-attr]
+    lost = set(table(warehouse, "rankings").run_id) - known  # type: ignore[union-attr]
+    assert len(lost) == 1
+    store.delete_orphans(datetime.now(UTC).strftime(STAMP))
+    assert set(table(warehouse, "rankings").run_id) <= known  # type: ignore[union-attr]
+    assert len(visible(warehouse)) > len(found)

@@ -1,0 +1,143 @@
+# ruff: noqa: PLC0415 (each environment has only one of the libraries)
+"""One split by one library in this process: what `jobs/bench_splits.py` runs.
+
+    python tools/time_split.py SYSTEM PROTOCOL LOG OUT
+
+The log is Parquet (user_id, item_id: integers; rating; event_time: seconds). Prints one line of JSON:
+seconds from reading the log to the split written, CPU seconds of all processes, seconds for the session.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SETTINGS = ("spark.master", "spark.driver.memory", "spark.sql.shuffle.partitions", "spark.ui.enabled")
+"""Lines of our properties file that every library is given."""
+
+COLUMNS = {"col_user": "user_id", "col_item": "item_id"}
+
+
+def ours(protocol: str, log: str, out: str) -> dict[str, float]:
+    """Read and check, label, write one Delta table; then, timed apart, the manifest."""
+    from pyspark.sql import functions as F
+
+    from recbench_spark.config import Dataset, Split
+    from recbench_spark.data.readers import open_log
+    from recbench_spark.protocol.manifests import manifest
+    from recbench_spark.protocol.splits import labelled
+    from recbench_spark.schemas import MANIFESTS, SPLITS
+    from recbench_spark.session import get_session
+    from recbench_spark.store import Store
+
+    dataset = Dataset(name="generated", reader="parquet", path=log)
+    settings: dict[str, Any] = {"group": "global"} if protocol == "RO" else {"protocol": protocol}
+    split = Split(**settings)
+    started = time.perf_counter()
+    spark = get_session()
+    store = Store(spark, out)
+    store.create(SPLITS, MANIFESTS)
+
+    def run() -> None:
+        rows = open_log(spark, dataset).rows.drop("attributes")
+        parts = labelled(rows, split, dataset.duplicates)
+        store.append(parts.withColumn("split_id", F.lit("timed")), SPLITS, once="timed")
+
+    found = timed(run, time.perf_counter() - started)
+    audited = time.perf_counter()
+    facts = manifest(store.read(SPLITS), 1, split.model_dump_json())
+    store.append(facts.selectExpr("*", "'timed' AS split_id"), MANIFESTS)
+    found["manifest"] = time.perf_counter() - audited
+    return found
+
+
+def replay(protocol: str, log: str, out: str) -> dict[str, float]:
+    """RePlay: per user the last one, the last fifth; at random over all rows. None at random by user."""
+    from replay.splitters import (  # type: ignore[import-not-found]
+        LastNSplitter,
+        RandomSplitter,
+        RatioSplitter,
+    )
+
+    names = {"query_column": "user_id", "item_column": "item_id", "timestamp_column": "event_time"}
+    splitters: dict[str, Callable[[], Any]] = {
+        "TO_LS": lambda: LastNSplitter(N=1, divide_column="user_id", **names),
+        "TO_RS": lambda: RatioSplitter(test_size=0.2, divide_column="user_id", **names),
+        "RO": lambda: RandomSplitter(test_size=0.2, seed=42, query_column="user_id", item_column="item_id"),
+    }
+    splitter = splitters[protocol]()
+    return of_library(splitter.split, log, out)
+
+
+def recommenders(protocol: str, log: str, out: str) -> dict[str, float]:
+    """recommenders: per user by time or at random, and at random over all rows. It has no last one."""
+    from recommenders.datasets import spark_splitters as theirs  # type: ignore[import-not-found]
+
+    splitters: dict[str, Callable[[Any], Any]] = {
+        "TO_RS": lambda rows: theirs.spark_chrono_split(
+            rows, ratio=0.8, col_timestamp="event_time", **COLUMNS
+        ),
+        "RO_RS": lambda rows: theirs.spark_stratified_split(rows, ratio=0.8, **COLUMNS),
+        "RO": lambda rows: theirs.spark_random_split(rows, ratio=0.8),
+    }
+    return of_library(splitters[protocol], log, out)
+
+
+def of_library(split: Callable[[Any], Any], log: str, out: str) -> dict[str, float]:
+    """Read Parquet, split, write train and test as Parquet."""
+    from pyspark.sql import SparkSession
+
+    started = time.perf_counter()
+    properties = Path(__file__).resolve().parent.parent / "conf" / "spark" / "local.conf"
+    lines = [line.split() for line in properties.read_text().splitlines() if line.startswith("spark.")]
+    builder = SparkSession.builder.config("spark.log.level", "ERROR")
+    for key, value in lines:
+        if key in SETTINGS:
+            builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+
+    def run() -> None:
+        train, test = split(spark.read.parquet(log))
+        train.write.parquet(f"{out}/train")
+        test.write.parquet(f"{out}/test")
+
+    return timed(run, time.perf_counter() - started)
+
+
+def timed(run: Callable[[], None], session: float) -> dict[str, float]:
+    """Wall and CPU seconds of a run."""
+    before, started = cpu_seconds(), time.perf_counter()
+    run()
+    return {
+        "seconds": time.perf_counter() - started,
+        "cpu": cpu_seconds() - before,
+        "session": session,
+    }
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process and all under it, the ended ones included. Linux."""
+    parents, spent = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(stat.parent.name)] = int(fields[1])
+        spent[int(stat.parent.name)] = sum(map(int, fields[11:15]))
+    family = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    return sum(spent[pid] for pid in family) / os.sysconf("SC_CLK_TCK")
+
+
+SYSTEMS = {"ours": ours, "replay": replay, "recommenders": recommenders}
+
+if __name__ == "__main__":
+    system, *rest = sys.argv[1:]
+    print(json.dumps(SYSTEMS[system](*rest)))
