@@ -116,7 +116,8 @@ def _decided(rows: pa.Table, pair_r: Whole, equal_r: Whole) -> list[int]:
     """Of rows equal in time and rating the one of each pair that part and attributes decide for."""
     best: dict[int, tuple[object, int]] = {}
     columns = [name for name in ("part", "attributes") if name in rows.column_names]
-    values = rows.select(columns).take(pa.array(equal_r)).to_pylist()
+    # A table without columns has no rows: `rating` keeps them where nothing is left to decide by.
+    values = rows.select([*columns, "rating"]).take(pa.array(equal_r)).to_pylist()
     for place, pair, row in zip(equal_r.tolist(), pair_r[equal_r].tolist(), values, strict=True):
         order = _order(row)
         if pair not in best or order > best[pair][0]:  # type: ignore[operator]

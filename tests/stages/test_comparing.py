@@ -19,7 +19,7 @@ from recbench_spark.kernels.comparisons import benjamini_hochberg, holm, sequenc
 from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS
 from recbench_spark.steps.comparing import compare_night
 from recbench_spark.steps.night import Night
-from recbench_spark.store import Store
+from recbench_spark.store import Store, query_files
 from tests.nights import SMALL, models, small
 
 NIGHTS = [date(2026, 1, day) for day in (1, 2, 3)]
@@ -237,6 +237,10 @@ def test_nights_are_compared_once_and_looks_add_up(spark, tmp_path: Path) -> Non
     store.install_views()
     (row,) = spark.sql("SELECT kind, model, k, allowed_drop FROM regressions").collect()
     assert tuple(row) == ("previous", "popular", 10, 0.05)
+    questions = query_files()
+    assert {r.model for r in spark.sql(questions["which_models_fell_behind"]).collect()} == {"popular"}
+    held = spark.sql(questions["which_differences_hold"]).where("k = 10").collect()
+    assert [(r.model, r.verdict) for r in held] == [("random", "worse")]
     last = "kind = 'pair' AND k = 10 AND logical_date = '2026-01-02'"
     both = spark.table("current_comparisons").where(last).collect()
     found_both = {r.model: (r.difference, r.verdict) for r in both}

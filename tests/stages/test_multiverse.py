@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -14,7 +16,9 @@ from recbench_spark.evaluation.batches import to_rankings
 from recbench_spark.evaluation.metrics import Plan
 from recbench_spark.evaluation.multiverse import WORLDS, columns_of, definitions_of, multiverse
 from recbench_spark.kernels.ranking import cutoffs, measure
-from tests.nights import Ran
+from recbench_spark.schemas import MULTIVERSE, RUNS
+from recbench_spark.store import Store, query_files
+from tests.nights import DATE, Ran
 
 PLAN = Plan(WORLDS, (5, 10), Definition(threshold=4), Bootstrap())
 
@@ -79,3 +83,32 @@ def test_the_report_of_two_protocols_by_hand() -> None:
     page = reports.render_multiverse("d", [facts], [pair])
     assert "a beats b in 50.0 % of the worlds; by metric and protocol 25 to 75 %" in page
     assert "50 %" in reports.multiverse_text(facts)
+
+
+@pytest.mark.spark
+def test_the_question_of_two_protocols_by_hand(spark, tmp_path: Path) -> None:
+    """The same halves, asked in SQL over tables: a wins 3 of 4 worlds, then 1 of 4 with one draw."""
+    store = Store(spark, str(tmp_path / "warehouse"))
+    values = {("one", "a"): (2, 2, 2, 0), ("one", "b"): (1, 1, 1, 1),
+              ("two", "a"): (0.5, 0, 0, 0), ("two", "b"): (0.5, 1, 1, 1)}  # fmt: skip
+    worlds = [
+        (f"{suite}-{model}", "test", "ndcg", 10, f"v1;world={i}", float(value), 9)
+        for (suite, model), of_run in values.items()
+        for i, value in enumerate(of_run)
+    ]
+    common = {"run_key": "key", "attempt": 1, "model_kind": "lists", "status": "succeeded",
+              "source": "own", "dataset": "d", "split": "RO_RS", "logical_date": DATE,
+              "finished_at": datetime(2026, 1, 2, tzinfo=UTC)}  # fmt: skip
+    runs = [
+        {**common, "run_id": f"{suite}-{model}", "suite": suite, "model": model, "split_id": suite}
+        for suite, model in values
+    ]
+    rows = [tuple(map(run.get, RUNS.names)) for run in runs]
+    store.append_all([
+        (spark.createDataFrame(worlds, MULTIVERSE.schema), MULTIVERSE),
+        (spark.createDataFrame(rows, RUNS.schema), RUNS),
+    ])  # fmt: skip
+    store.install_views()
+    (row,) = spark.sql(query_files()["how_much_is_the_protocols_doing"]).collect()
+    assert (row.model, row.other, row.protocols, row.worlds) == ("a", "b", 2, 8)
+    assert (float(row.share_won), float(row.least), float(row.most)) == (3.5 / 8, 0.5 / 4, 0.75)

@@ -123,7 +123,8 @@ def test_user_metrics_average_to_the_metrics(metrics: pd.DataFrame, small_night:
 
 def test_checks_and_manifests(small_night: Ran) -> None:
     checks = small_night.store.visible(CHECKS).toPandas()
-    assert set(checks.run_id) == {v for k, v in small_night.outcome.run_ids.items() if k != "paper"}
+    runs = {v for k, v in small_night.outcome.run_ids.items() if k != "paper"}
+    assert runs <= set(checks.run_id) and small_night.outcome.run_ids["paper"] not in set(checks.run_id)
     facts = {(r.part, r.fact): r.value for r in small_night.night.table(MANIFESTS).collect()}
     assert facts["log", "overlap"] == 0
     parts = small_night.night.table(SPLITS).groupBy("part").count().collect()
@@ -465,10 +466,16 @@ def test_the_log_is_json_lines_with_seconds_and_counts(small_night: Ran) -> None
     assert set(small_night.outcome.run_ids.values()) <= of_runs
 
 
+# Of several nights, and of several protocols: test_comparing.py and test_multiverse.py ask these.
+ASKED_ELSEWHERE = {"which_differences_hold", "which_models_fell_behind", "how_much_is_the_protocols_doing"}
+
+
 @pytest.mark.parametrize("name", query_files())
 def test_every_question_has_an_answer(small_night: Ran, name: str) -> None:
     small_night.store.install_views()
     rows = small_night.store.spark.sql(query_files()[name]).toPandas()
+    if name in ASKED_ELSEWHERE:
+        return
     assert len(rows) > 0
     if "suite" in rows:
         assert "small" in set(rows.suite)

@@ -12,4 +12,4 @@ SELECT
 FROM multiverse_pairs
 WHERE model < other
 GROUP BY dataset, part, model, other
-ORDER BY ABS(SUM(won) / SUM(worlds) - 0.5), model, other
+ORDER BY ABS(share_won - 0.5), model, other
