@@ -17,7 +17,7 @@ demo: $(STAMP) ## set up and run the main job on the generated world
 	$(PY) jobs/nightly.py --config $(CONFIG) --warehouse $(WAREHOUSE) --logical-date $(DATE) $(ARGS)
 
 test: $(STAMP) lint ## style, types, layers and all tests but the slow ones
-	$(PY) -m pytest -q -m "not slow"
+	$(PY) -m pytest -q -m "not slow" -n 2 --dist loadgroup --no-loadscope-reorder
 
 test-fast: $(STAMP) ## the tests that need no JVM: seconds
 	$(PY) -m pytest -q -m "not slow and not spark"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# `make test` runs two processes with a session each. Tests of one group share a process.
+NIGHT = "night"
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -50,6 +55,15 @@ SETTINGS = {
 }
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that read the small night, which takes long to make, go first and to one process; others by file."""
+    nightly = {item.path for item in items if "small_night" in getattr(item, "fixturenames", ())}
+    for item in items:
+        group = NIGHT if item.path in nightly else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: item.path not in nightly)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     """The shared session, from a properties file written before the JVM starts."""
@@ -64,7 +78,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     from recbench_spark.session import get_session
 
-    session = get_session("recbench-spark tests")
+    # Two processes must not fetch Spark's packages into one cache at once.
+    with (Path(tempfile.gettempdir()) / f"recbench-tests-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        session = get_session("recbench-spark tests")
     yield session
     session.stop()
 
