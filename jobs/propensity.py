@@ -5,9 +5,10 @@
     python jobs/propensity.py --warehouse DIR --log COAT_FOLDER --reader coat --method naive_bayes
 
 Methods: power_law (n^((alpha+1)/2)), power_above_xmin (n^alpha above xmin), steck (n^(alpha/(alpha+1))),
-relative_frequency, naive_bayes (by rating; needs a random sample, the part of --sample), given (a table
-item_id, propensity). Fitted to the training part; --part all takes every row. Written to the tables
-propensities, rating_propensities and power_laws.
+relative_frequency, naive_bayes (by rating; needs a random sample, the part of --sample),
+logistic_regression (on --item-features and --user-features: an id and numbers), given (a table item_id,
+propensity). Fitted to the training part; --part all takes every row. Written to the tables
+propensities, rating_propensities, cell_propensities and power_laws.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ from recbench_spark.steps.propensity import Exposed, write_propensities
 from recbench_spark.steps.splitting import of_split
 from recbench_spark.store import Store
 
-METHODS = ("power_law", "power_above_xmin", "steck", "relative_frequency", "naive_bayes", "given")
+METHODS = (
+    *("power_law", "power_above_xmin", "steck", "relative_frequency"),
+    *("naive_bayes", "logistic_regression", "given"),
+)
 
 
 def parser() -> cli.Parser:
@@ -55,6 +59,14 @@ def parser() -> cli.Parser:
         help="largest: the largest is 1; interactions: they sum to the rows of a mean user",
     )  # fmt: skip
     found.add_argument("--floor", type=float, help="raise smaller propensities to it, lower others to 1")
+    found.add_argument("--item-features", metavar="PATH", help="table item_id, numbers ...")
+    found.add_argument("--user-features", metavar="PATH", help="table user_id, numbers ...")
+    found.add_argument(
+        "--rate", type=float, default=0.1, help="share of the cells outside the log that is fitted to"
+    )
+    found.add_argument(
+        "--cells", action="store_true", help="with logistic_regression: also for every user and item"
+    )
     found.add_argument("--given", metavar="PATH", help="table item_id, propensity, for --method given")
     found.add_argument(
         "--goodness", type=int, default=0, metavar="N", help="simulated laws behind the goodness of fit"
@@ -76,7 +88,7 @@ def main(args: argparse.Namespace) -> int:
         journal.write_to(store.folder / "logs" / "propensity.jsonl")
     exposed = of_log(store, dataset, args) if dataset else of_warehouse(store, args)
     with journal.stage("propensities", "count and fit", split_id=exposed.split_id):
-        law = write_propensities(exposed, asked, args.goodness)
+        law = write_propensities(exposed, asked, args.goodness, cells=args.cells)
     tell(exposed, asked, law)
     return OK
 
@@ -85,8 +97,11 @@ def settings(args: argparse.Namespace) -> tuple[Propensities, Dataset | None]:
     """What is asked for, after the flags have been checked against each other."""
     if args.goodness < 0:
         raise ConfigError(f"--goodness {args.goodness}: must be 0 or more")
+    if args.cells and args.method != "logistic_regression":
+        raise ConfigError("--cells goes with --method logistic_regression", "others know items alone")
     named = {"method": args.method, "law": args.law, "scale": args.scale, "floor": args.floor}
-    asked = parse(Propensities, {**named, "path": args.given}, "flags")
+    tables = {"path": args.given, "item_features": args.item_features, "user_features": args.user_features}
+    asked = parse(Propensities, {**named, **tables, "rate": args.rate}, "flags")
     if args.split:
         if args.columns or args.reader:
             raise ConfigError("--columns and --reader go with --log")

@@ -12,7 +12,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import pandas as pd
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from recbench_spark import reports
@@ -27,13 +28,16 @@ from recbench_spark.config import Benchmark
 from recbench_spark.data.identity import identity
 from recbench_spark.errors import FAILED, OK, DataError, RecbenchError, StoreError
 from recbench_spark.journal import Journal
+from recbench_spark.kernels.paradoxes import KINDS
 from recbench_spark.placeholders import on_night
 from recbench_spark.schemas import CHECKS, MANIFESTS, RUNS
+from recbench_spark.steps.changes import explain_changes
 from recbench_spark.steps.comparing import compare_night
 from recbench_spark.steps.evaluating import evaluate_model
 from recbench_spark.steps.gates import failure
 from recbench_spark.steps.models import train
 from recbench_spark.steps.night import Night, check_benchmark, new_run_id, night_gates, run_key, yesterday
+from recbench_spark.steps.paradoxes import find_paradoxes
 from recbench_spark.steps.results import publish, write_published
 from recbench_spark.steps.sharing import base_folder, drop_scratch
 from recbench_spark.steps.splitting import current_name, prepare_split, split_identity
@@ -75,6 +79,8 @@ def run_night(
             failed[model.name] = record_failure(run, error, journal)
     drop_scratch(store)
     regressed = compare_night(night, journal)
+    find_paradoxes(night, journal)
+    explain_changes(night, journal)
     skipped = tuple(model.name for model in benchmark.models if model not in todo)
     path, leaderboard = tell(night, journal) if run_ids or skipped else (None, "")
     lines = tuple(sql_lines(store, benchmark))
@@ -88,7 +94,13 @@ def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> Night:
     base_folder(store)  # whether workers can read it is known before hours of work
     split_id, inputs = split_identity(store, benchmark)
     asked = benchmark.evaluation
-    for name, path in (("candidates", asked.candidates_path), ("features", asked.features)):
+    shown = asked.exposure
+    paths = {"candidates": asked.candidates_path, "features": asked.features}
+    if shown:
+        chances = shown.propensities
+        paths |= {"propensities": chances.path, "rewards": shown.rewards}
+        paths |= {"item features": chances.item_features, "user features": chances.user_features}
+    for name, path in paths.items():
         if path:
             inputs[name] = identity(store.spark, path)
     return Night(store, benchmark, asked.resolve(), split_id, inputs, logical_date)
@@ -215,7 +227,7 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
     latest = spark.table("latest_metrics").where(of_suite).toPandas()
     of_runs = F.col("run_id").isin(latest.run_id.unique().tolist())
     failed = of_suite & (F.col("logical_date") == F.lit(logical_date)) & (F.col("status") == "failed")
-    return reports.make_report(
+    report = reports.make_report(
         latest,
         store.read(RUNS).where(of_runs | failed).toPandas(),
         store.read(CHECKS).where(of_runs).toPandas(),
@@ -224,6 +236,29 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
         sql_lines(store, benchmark),
         multiverse_pairs(store, [benchmark.name]) if benchmark.evaluation.multiverse else None,
     )
+    if benchmark.paradoxes:
+        shown = reports.make_disagreements(*disagreements_shown(store, of_runs))
+        report = replace(report, disagreements=shown)
+    if benchmark.comparisons is None:
+        return report
+    return replace(report, changes=reports.make_changes(changes_shown(store, benchmark, of_runs)))
+
+
+def disagreements_shown(store: Store, of_runs: Column) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The plainest rows of `current_paradoxes` of these runs, and how many there are of each kind."""
+    found = store.spark.table("current_paradoxes").where(of_runs)
+    disagree = found.where("kind <> 'none'")
+    severity = F.array_position(F.array(*map(F.lit, KINDS)), F.col("kind"))
+    order = (F.desc("certain"), severity.desc(), F.desc("opposed_share"), "part", "metric", "k", "model")
+    plainest = disagree.orderBy(*order, "other").limit(reports.DISAGREEMENTS_SHOWN)
+    return plainest.toPandas(), found.groupBy("kind", "certain").count().toPandas()
+
+
+def changes_shown(store: Store, benchmark: Benchmark, of_runs: Column) -> pd.DataFrame:
+    """Rows of `current_changes` of these runs at the headline: some groups a model and part."""
+    metric, _, k = benchmark.headline.partition("@")
+    at = (F.col("metric") == metric) & F.col("k").eqNullSafe(F.lit(int(k) if k.isdecimal() else None))
+    return store.spark.table("current_changes").where(of_runs & at).toPandas()
 
 
 def multiverse_pairs(store: Store, suites: Sequence[str]) -> pd.DataFrame:
@@ -237,9 +272,10 @@ def sql_lines(store: Store, benchmark: Benchmark) -> list[str]:
     """Lines to paste: with Spark, and without."""
     metric, _, k = benchmark.headline.partition("@")
     at = f"k = {k}" if k else "k IS NULL"
-    chosen = f"suite = '{benchmark.name}' AND metric = '{metric}' AND {at}"
+    chosen = f"suite = '{benchmark.name}' AND metric = '{metric}' AND {at} AND estimator = 'holdout'"
     sql = f"SELECT part, position, model, value FROM leaderboard WHERE {chosen}"
     mask = f"(t.metric == '{metric}') & {f'(t.k == {k})' if k else 't.k.isna()'} & t.slice_key.isna()"
+    mask += " & (t.estimator == 'holdout')"
     return [
         f"make sql WAREHOUSE={store.root} Q=leaderboard",
         f'{sys.executable} jobs/query.py --warehouse {store.root} "{sql}"',

@@ -479,21 +479,39 @@ class Propensities(Strict):
 
     `law`: how the exponent is found. `scale`: powers are known up to a factor; make the largest 1, or
     their sum the interactions of a mean user. `floor`: smaller ones are raised to it, larger than 1
-    lowered. `given`: a table (item_id, propensity) at `path`.
+    lowered. `given`: a table (item_id, propensity) at `path`. `true`: those of the generated world.
+    `logistic_regression`: on tables of features, (item_id, numbers ...) and (user_id, numbers ...), one
+    or both; `rate`: the share of the cells outside the log that it is fitted to.
     """
 
     method: Literal[
-        "power_law", "power_above_xmin", "steck", "relative_frequency", "naive_bayes", "given"
+        "power_law",
+        "power_above_xmin",
+        "steck",
+        "relative_frequency",
+        "naive_bayes",
+        "logistic_regression",
+        "given",
+        "true",
     ] = "power_law"
     law: Literal["approximate", "exact"] = "approximate"
     scale: Literal["as_is", "largest", "interactions"] = "as_is"
     floor: Annotated[float, Field(gt=0, le=1)] | None = None
     path: str | None = None
+    item_features: str | None = None
+    user_features: str | None = None
+    rate: Annotated[float, Field(gt=0, le=1)] = 0.1
 
     @model_validator(mode="after")
     def _given_by_a_path(self) -> Propensities:
         if (self.method == "given") != bool(self.path):
             raise ValueError("'path' goes with method 'given', which needs it")
+        if (self.method == "logistic_regression") != bool(self.item_features or self.user_features):
+            raise ValueError("'item_features' or 'user_features' go with method 'logistic_regression'")
+        if self.method == "logistic_regression" and self.scale != "as_is":
+            raise ValueError("'scale' is not for method 'logistic_regression', whose values are chances")
+        if self.method in ("given", "true") and (self.scale, self.floor) != ("as_is", None):
+            raise ValueError(f"'scale' and 'floor' are not for method '{self.method}'")
         return self
 
     @property
@@ -503,11 +521,73 @@ class Propensities(Strict):
         return ";".join([self.method, *(f"{key}={value}" for key, value in changed.items())])
 
 
+class Strata(Strict):
+    """Items cut by propensity, Q1 the least shown (see `kernels.strata`): how, and into how many.
+
+    The slice `stratum` is that of the first number.
+    """
+
+    kind: Literal["equal_mass", "equal_count", "equal_width"] = "equal_mass"
+    n: tuple[Annotated[int, Field(ge=2, le=10)], ...] = (2,)
+
+    @field_validator("n")
+    @classmethod
+    def _differ(cls, n: tuple[int, ...]) -> tuple[int, ...]:
+        if not n or len(set(n)) < len(n):
+            raise ValueError("give at least one number of strata, each once")
+        return n
+
+
+class Exposure(Strict):
+    """Estimates beside the holdout's for what a recommender exposed (see `kernels.estimators`).
+
+    `clip`, `switch`, `shrink`: settings of clipped_ips, switch_dr and dros. `without_most_popular`: the
+    share of the items, most popular first, that the slice `most_popular` leaves out or keeps alone; 0:
+    no such slice. `rewards`: a table (item_id[, user_id], reward) of a model's chances that an item is
+    liked, for dm, dr, switch_dr and dros.
+    """
+
+    propensities: Propensities = Propensities()
+    estimators: tuple[
+        Literal[
+            "ips",
+            "clipped_ips",
+            "snips_user",
+            "snips_global",
+            "dm",
+            "dr",
+            "switch_dr",
+            "dros",
+            "stratified",
+        ],
+        ...,
+    ] = ("ips", "clipped_ips", "snips_user", "snips_global", "stratified")
+    clip: Annotated[float, Field(gt=0)] = 100.0
+    switch: Annotated[float, Field(gt=0)] = 100.0
+    shrink: Annotated[float, Field(gt=0)] = 100.0
+    strata: Strata = Strata()
+    without_most_popular: Annotated[float, Field(ge=0, lt=1)] = 0.01
+    rewards: str | None = None
+
+    @model_validator(mode="after")
+    def _of_items(self) -> Exposure:
+        if self.propensities.method == "naive_bayes":
+            raise ValueError("naive_bayes gives chances of ratings, and estimates need those of items")
+        if not self.estimators or len(set(self.estimators)) < len(self.estimators):
+            raise ValueError("name at least one estimator, each once")
+        return self
+
+
+EXPOSURE_SLICES = ("stratum", "most_popular")
+"""Keys of slices that `evaluation.exposure` makes."""
+
+
 class Evaluation(Strict):
     """What is measured: metrics, cut-offs, definition, slices.
 
     `features`: a table (item_id, vector) of what items are like, for the metric `diversity`.
     `multiverse`: also measure under every defensible definition (`evaluation.multiverse`).
+    `exposure`: estimates that correct for what was shown, by propensities of the items.
     """
 
     metrics: tuple[str, ...] = DEFAULT_METRICS
@@ -523,6 +603,7 @@ class Evaluation(Strict):
     bootstrap: Bootstrap = Bootstrap()
     user_metrics: bool = True
     multiverse: bool = False
+    exposure: Exposure | None = None
 
     @field_validator("k")
     @classmethod
@@ -537,6 +618,13 @@ class Evaluation(Strict):
         if len({cut.key for cut in slices}) < len(slices):
             raise ValueError("give each slice a key of its own")
         return slices
+
+    @model_validator(mode="after")
+    def _keys_free(self) -> Evaluation:
+        taken = [cut.key for cut in self.slices if self.exposure and cut.key in EXPOSURE_SLICES]
+        if taken:
+            raise ValueError(f"slice '{taken[0]}' is made by evaluation.exposure: choose another key")
+        return self
 
     @property
     def cutoffs(self) -> tuple[int, ...]:
@@ -602,6 +690,30 @@ class Regression(Strict):
     certain: bool = False
 
 
+class Paradoxes(Strict):
+    """Where parts and whole disagree on which of two models is better (Simpson's paradox).
+
+    `by`: slice keys whose labels are the strata; None: `stratum` where there is `evaluation.exposure`,
+    else `popularity`. `metrics` (those of ranks), `k` (null: the whole ranking), `parts`: None takes
+    all that are measured. `against`: all pairs of models, or each with the best one, or with
+    `comparisons.baseline`. `flips`: also find the smallest set of items, or of users, whose removal
+    turns a verdict, for metrics that are sums over items; against which models says `flips_against`.
+    """
+
+    by: tuple[Name, ...] | None = None
+    metrics: tuple[str, ...] | None = None
+    k: tuple[Annotated[int, Field(ge=1)] | None, ...] | None = None
+    parts: tuple[Name, ...] | None = None
+    replicates: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    against: Literal["all", "best", "baseline"] = "all"
+    flips: tuple[Literal["items", "users"], ...] = ("items",)
+    flips_against: Literal["all", "best", "baseline"] = "best"
+
+    def keys(self, evaluation: Evaluation) -> tuple[str, ...]:
+        """The slice keys whose labels are the strata."""
+        return self.by or ("stratum" if evaluation.exposure else "popularity",)
+
+
 class Benchmark(Strict):
     """One benchmark file: one complete protocol."""
 
@@ -615,11 +727,12 @@ class Benchmark(Strict):
     gates: tuple[Gate, ...] = ()
     comparisons: Comparisons | None = None
     regressions: tuple[Regression, ...] = ()
+    paradoxes: Paradoxes | None = None
     ran_by: str | None = None
 
     @model_validator(mode="after")
     def _comparable(self) -> Benchmark:
-        for wrong, message in _comparison_mistakes(self):
+        for wrong, message in (*_comparison_mistakes(self), *_paradox_mistakes(self)):
             if wrong:
                 raise ValueError(message)
         return self
@@ -657,6 +770,28 @@ def _comparison_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
             pinned and asked.baseline_night is None,
             "regressions against 'baseline' need comparisons.baseline_night",
         ),
+    ]
+
+
+def _paradox_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
+    """What the search for paradoxes asks for that the rest of the file does not give."""
+    asked, evaluation = benchmark.paradoxes, benchmark.evaluation
+    if asked is None:
+        return []
+    keys = (*(cut.key for cut in evaluation.slices), *(EXPOSURE_SLICES if evaluation.exposure else ()))
+    cuts = [k for k in asked.k or () if k not in (*evaluation.cutoffs, None)]
+    unknown = {
+        "by": [key for key in asked.keys(evaluation) if key not in keys],
+        "metrics": [metric for metric in asked.metrics or () if metric not in evaluation.metrics],
+        "k": list(map(str, cuts)),
+        "parts": [part for part in asked.parts or () if part not in evaluation.parts],
+    }
+    pinned = "baseline" in (asked.against, asked.flips_against)
+    named = benchmark.comparisons is not None and benchmark.comparisons.baseline is not None
+    missing = [(key, ", ".join(names)) for key, names in unknown.items()]
+    return [
+        *((bool(names), f"paradoxes.{key}: {names} not in evaluation") for key, names in missing),
+        (pinned and not named, "paradoxes against 'baseline' need comparisons.baseline"),
     ]
 
 

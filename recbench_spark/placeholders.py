@@ -28,6 +28,7 @@ DIRECTIVES = set("YymdjGVu")
 OF_MODELS = ("users", "items", "path")
 OF_DATASETS = ("path", "until", "options")
 OF_EVALUATIONS = ("candidates_path", "features")
+OF_PROPENSITIES = ("path", "item_features", "user_features")
 
 
 def on_night(benchmark: Benchmark, logical_date: date | None) -> Benchmark:
@@ -45,13 +46,18 @@ def on_night(benchmark: Benchmark, logical_date: date | None) -> Benchmark:
 
     evaluation = fill(benchmark.evaluation, OF_EVALUATIONS, "evaluation")
     slices = tuple(fill(cut, ("path",), f"evaluation.slices.{cut.key}") for cut in evaluation.slices)
+    exposure = evaluation.exposure
+    if exposure:
+        exposure = fill(exposure, ("rewards",), "evaluation.exposure")
+        shown = fill(exposure.propensities, OF_PROPENSITIES, "evaluation.exposure.propensities")
+        exposure = exposure.model_copy(update={"propensities": shown})
     dataset = fill(benchmark.dataset, OF_DATASETS, "dataset")
     end_of_log(dataset)
     return benchmark.model_copy(
         update={
             "dataset": dataset,
             "models": tuple(fill(model, OF_MODELS, f"models.{model.name}") for model in benchmark.models),
-            "evaluation": evaluation.model_copy(update={"slices": slices}),
+            "evaluation": evaluation.model_copy(update={"slices": slices, "exposure": exposure}),
         }
     )
 

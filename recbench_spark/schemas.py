@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 
 from recbench_spark.errors import SchemaError, nearest
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised when a column is added or changes its meaning; stored as a table property."""
 
 STRING, INT, LONG, DOUBLE, BOOLEAN = (
@@ -183,6 +183,9 @@ RANKINGS = Table(
             "slices",
             T.MapType(STRING, array_of(STRING)),
             "Per slice key the label of each truth item.",
+        ),
+        Column(
+            "propensity", array_of(DOUBLE), "Chance of each truth item to be shown; NULL: not asked for."
         ),
     ),
     cluster_by=("run_id",),
@@ -359,6 +362,19 @@ RATING_PROPENSITIES = Table(
     partition_by=("split_id",),
 )
 
+CELL_PROPENSITIES = Table(
+    "cell_propensities",
+    "Chances that an item was exposed to a user, by logistic regression on features of both.",
+    (
+        SPLIT_ID,
+        METHOD,
+        USER_ID,
+        ITEM_ID,
+        Column("propensity", DOUBLE, "Probability that the item is exposed to the user.", False),
+    ),
+    partition_by=("split_id",),
+)
+
 POWER_LAWS = Table(
     "power_laws",
     "Fitted laws of item counts, P(n) ~ n^-alpha from xmin on, behind propensities of powers.",
@@ -432,6 +448,125 @@ COMPARISONS = Table(
     constraints={"kind_known": "kind IN ('pair', 'previous', 'baseline')"},
 )
 
+CHANGES = Table(
+    "changes",
+    "One row a group of users: what it adds to the change of a model's mean since the night before.",
+    (
+        _key("change_id", "Hash of the runs and what was asked: all rows of one explanation."),
+        _key("suite", "Name of the benchmark file."),
+        Column("logical_date", DATE, "Night of `run_id`.", False),
+        Column("other_date", DATE, "Night of `other_run_id`, the model's last one before.", False),
+        _key("model", "Model whose two nights these are."),
+        RUN_ID,
+        _key("other_run_id", "Run of the night before."),
+        PART,
+        METRIC,
+        DEFINITION,
+        Column("k", INT, "Cut-off; NULL for a value over the whole ranking."),
+        ESTIMATOR,
+        _key(
+            "group_key", "What groups are by: users (stayed, left, joined), n_relevant, a slice of users."
+        ),
+        _key("group_value", "The group; of n_relevant a range that doubles: 1, 2-3, 4-7 ..."),
+        Column("users_before", LONG, "Users of the group who were averaged on the night before.", False),
+        Column("users_after", LONG, "Users of the group who are averaged now.", False),
+        Column("share_before", DOUBLE, "Their share of all users averaged before.", False),
+        Column("share_after", DOUBLE, "Their share of all users averaged now.", False),
+        Column("mean_before", DOUBLE, "Mean of the group before; NULL: it had no users."),
+        Column("mean_after", DOUBLE, "Mean of the group now; NULL: it has no users."),
+        Column("mix_change", DOUBLE, "What the change of the group's share adds to the difference.", False),
+        Column("within_change", DOUBLE, "What the change of the group's mean adds to it.", False),
+        Column(
+            "difference",
+            DOUBLE,
+            "Both together; over the groups of a key they add up to value - other_value.",
+            False,
+        ),
+        Column("value", DOUBLE, "Mean over all users now, as in `metrics`.", False),
+        Column("other_value", DOUBLE, "Mean over all users before.", False),
+        Column("explained_at", TIMESTAMP, "When it was worked out, UTC.", False),
+    ),
+)
+
+PARADOX_ID = _key("paradox_id", "Hash of the runs and settings: all rows of one search.")
+FOUND_AT = Column("found_at", TIMESTAMP, "When it was worked out, UTC.", False)
+
+PARADOXES = Table(
+    "paradoxes",
+    "One row a pair of models, metric, cut-off and slice key: whether strata and whole agree.",
+    (
+        PARADOX_ID,
+        _key("suite", "Name of the benchmark file."),
+        Column("logical_date", DATE, "Night of both runs.", False),
+        SPLIT_ID,
+        _key("model", "Model that is better in the whole."),
+        _key("other", "The other model."),
+        RUN_ID,
+        _key("other_run_id", "Run of the other model."),
+        PART,
+        METRIC,
+        DEFINITION,
+        Column("k", INT, "Cut-off; NULL for a value over the whole ranking."),
+        _key("slice_key", "What the strata are by: stratum, popularity ..."),
+        Column("users", LONG, "Users averaged of `model`, in the whole.", False),
+        Column("value", DOUBLE, "Mean of `model` over everyone."),
+        Column("other_value", DOUBLE, "Mean of `other` over everyone."),
+        Column("difference", DOUBLE, "value - other_value."),
+        Column("ci_low", DOUBLE, "Lower end of its paired bootstrap interval over users."),
+        Column("ci_high", DOUBLE, "Upper end of its interval."),
+        Column("stratified_value", DOUBLE, "Of `model`: means of the strata by their truth items."),
+        Column("other_stratified_value", DOUBLE, "Of `other`: means of the strata by their truth items."),
+        Column("stratified_difference", DOUBLE, "stratified_value - other_stratified_value."),
+        Column("stratified_low", DOUBLE, "Lower end of its interval: sizes are resampled with means."),
+        Column("stratified_high", DOUBLE, "Upper end of its interval."),
+        Column("labels", array_of(STRING), "The strata.", False),
+        Column("sizes", array_of(LONG), "Truth items in each stratum.", False),
+        Column("stratum_users", array_of(LONG), "Users of `model` averaged in each stratum.", False),
+        Column("differences", array_of(DOUBLE), "Difference in each; NULL element: no users.", False),
+        Column("lows", array_of(DOUBLE), "Lower ends of their intervals.", False),
+        Column("highs", array_of(DOUBLE), "Upper ends of their intervals.", False),
+        _key(
+            "kind",
+            "Opposing the whole: none, partial (a stratum), reversal (the stratified difference), "
+            "full (all strata).",
+        ),
+        Column("certain", BOOLEAN, "Whether whole and stratified (partial: a stratum) exclude 0.", False),
+        Column("opposed_share", DOUBLE, "Share of the strata's truth items that oppose the whole."),
+        FOUND_AT,
+    ),
+    constraints={"kind_known": "kind IN ('none', 'partial', 'reversal', 'full')"},
+)
+
+FLIPS = Table(
+    "flips",
+    "One row a verdict: the smallest set of items, or users, without which the other model leads.",
+    (
+        PARADOX_ID,
+        _key("suite", "Name of the benchmark file."),
+        Column("logical_date", DATE, "Night of both runs.", False),
+        SPLIT_ID,
+        _key("model", "Model with the larger sum."),
+        _key("other", "The other model."),
+        RUN_ID,
+        _key("other_run_id", "Run of the other model."),
+        PART,
+        METRIC,
+        DEFINITION,
+        Column("k", INT, "Cut-off; NULL for a value over the whole ranking."),
+        _key("removed_are", "What is removed: items or users."),
+        Column("removed", LONG, "How many must go; NULL: no set turns the verdict."),
+        Column("out_of", LONG, "How many have truth in this part.", False),
+        Column("total", DOUBLE, "Sum over users of `model` minus `other`.", False),
+        Column("removed_total", DOUBLE, "What the removed ones add to it: more than all of it."),
+        Column("threshold", DOUBLE, "The smallest contribution removed; all larger ones go too."),
+        Column("at_threshold", LONG, "How many of those equal to it go."),
+        Column("ids", array_of(STRING), "The largest contributors removed, at most 20."),
+        Column("contributions", array_of(DOUBLE), "What each of these adds to the total."),
+        FOUND_AT,
+    ),
+    constraints={"removed_known": "removed_are IN ('items', 'users')"},
+)
+
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
@@ -451,7 +586,11 @@ TABLES: dict[str, Table] = {
         SIMILARITIES,
         PROPENSITIES,
         COMPARISONS,
+        PARADOXES,
+        FLIPS,
+        CHANGES,
         RATING_PROPENSITIES,
+        CELL_PROPENSITIES,
         POWER_LAWS,
     )
 }

@@ -56,7 +56,7 @@ SETTINGS = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that read the small night, which takes long to make, go first and to one process; others by file."""
+    """Tests that read the small night, long in the making, go first and to one process; others by file."""
     nightly = {item.path for item in items if "small_night" in getattr(item, "fixturenames", ())}
     for item in items:
         group = NIGHT if item.path in nightly else item.path.stem

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.reports import (
     Report,
     leaderboard_text,
+    make_changes,
     make_report,
     render_html,
     write_report,
@@ -155,7 +157,7 @@ def test_rows_say_whether_the_next_interval_overlaps() -> None:
 
 @pytest.mark.parametrize(
     "difference",
-    [{"definition": "v1;gain=linear"}, {"part": "valid"}, {"estimator": "ips"}, {"split_id": "split2"}],
+    [{"definition": "v1;gain=linear"}, {"part": "valid"}, {"estimator": "drawn"}, {"split_id": "split2"}],
 )
 def test_numbers_that_mean_different_things_get_boards_of_their_own(difference: dict[str, Any]) -> None:
     facts = report(number("a", 0.5), number("b", 0.9, **difference))
@@ -461,3 +463,88 @@ def test_the_file_is_replaced_whole(tmp_path: Path) -> None:
     write_report(demo(), str(target))
     assert target.read_text(encoding="utf-8") == render_html(demo())
     assert list(target.parent.iterdir()) == [target]
+
+
+# ------------------------------------------------------------------------------- changes
+
+
+def change(group: str, mix: float, within: float, **more: Any) -> dict[str, Any]:
+    return {
+        "part": "test", "model": "a", "metric": "ndcg", "k": 10, "definition": "v1", "value": 0.75,
+        "other_value": 0.5, "other_date": "2026-01-04", "group_key": "users", "group_value": group,
+        "share_before": 0.5, "share_after": 0.25, "mean_before": 0.5, "mean_after": None,
+        "mix_change": mix, "within_change": within, **more,
+    }  # fmt: skip
+
+
+def test_changes_of_the_models_that_moved_most_and_the_groups_that_add_most() -> None:
+    small = [change("x", 0.0, 0.01 * n, model=f"m{n}", value=0.5 + 0.01 * n) for n in range(5)]
+    many = [change(f"g{n}", 0.02 * n, -0.01, group_key="n_relevant") for n in range(10)]
+    facts = make_changes(pd.DataFrame([*small, change("left", 0.125, 0.125), *many]))
+    assert [(f.model, f.key) for f in facts] == [
+        ("a", "users"), ("a", "n_relevant"), ("m4", "users"), ("m3", "users"), ("m2", "users")
+    ]  # fmt: skip
+    users, relevant = facts[:2]
+    assert (users.measure, users.before, users.after, users.reach) == ("ndcg@10", 0.5, 0.75, 0.125)
+    assert users.groups[0].mean == (0.5, None)
+    assert [g.group for g in relevant.groups] == [*(f"g{n}" for n in range(9, 1, -1)), "2 others"]
+    assert relevant.mix == pytest.approx(0.9) and relevant.within == pytest.approx(-0.1)
+    assert relevant.groups[-1].share == (1.0, 0.5)
+
+
+def test_changes_are_drawn_as_bars_from_zero() -> None:
+    facts = make_changes(pd.DataFrame([change("left", -0.25, 0.125), change("still", 0.0, 0.0)]))
+    page = render_html(replace(report(number("a", 0.75)), changes=facts))
+    bars = re.findall(r'<rect class="(mix|within)" x="([0-9.]+)" y="[0-9.]+" width="([0-9.]+)"', page)
+    # Zero lies at 310, a quarter is 160 to either side.
+    assert bars == [
+        ("mix", "150.0", "160.0"), ("within", "310.0", "80.0"), ("mix", "310.0", "0.6"),
+        ("within", "310.0", "0.6"),
+    ]  # fmt: skip
+    assert "0.5000 (2026-01-04) to 0.7500: +0.2500" in page and 'href="#changes"' in page
+    still = make_changes(pd.DataFrame([change("still", 0.0, 0.0)]))
+    assert "still" in render_html(replace(report(number("a", 0.75)), changes=still))
+    assert make_changes(pd.DataFrame([], columns=list(change("x", 0, 0)))) == ()
+
+
+# ------------------------------------------------------------------------------- exposure
+
+
+def test_estimates_under_exposure_bias_stand_beside_the_open_loop() -> None:
+    """The holdout has a before b, the open loop and ips b before a: tau-b -1 and 1."""
+    rows = []
+    for model, held, weighed, truth in (("a", 0.5, 0.2, 0.1), ("b", 0.4, 0.3, 0.2)):
+        exposed = {"definition": "v1;propensities=true", "estimator": "ips"}
+        strata = {"definition": "v1;propensities=true;strata=2 equal_mass", "estimator": "stratified"}
+        rows += [
+            number(model, held),
+            number(model, truth, part="open_loop"),
+            number(model, weighed, ci_low=weighed - 0.1, ci_high=weighed + 0.1, **exposed),
+            number(model, held / 2, **strata),
+            number(model, None, estimator="dr", definition="v1;propensities=true;rewards=None"),
+            number(model, held, metric="dcg"),
+        ]
+    made = report(*rows)
+    assert {board.others for board in made.leaderboards} == {()}
+    assert {board.measure.estimator for board in made.leaderboards} == {"holdout"}
+    (facts,) = made.corrections
+    assert (facts.part, facts.models, facts.reference) == ("test", ("a", "b"), "open_loop")
+    found = [(c.name, c.places, c.agreement) for c in facts.columns]
+    assert found == [
+        ("holdout", (1, 2), -1.0), ("ips", (2, 1), 1.0),
+        ("stratified 2 equal mass", (1, 2), -1.0), ("open_loop", (2, 1), None),
+    ]  # fmt: skip
+    page, text = render_html(made), leaderboard_text(made)
+    assert 'id="exposure"' in page and "stratified 2 equal mass" in page and "-1.00" in page
+    assert re.search(r"tau-b +-1\.00 +1\.00 +-1\.00", text)
+    assert 'id="exposure"' not in render_html(demo())
+
+
+def test_a_model_without_an_estimate_has_a_gap_and_no_open_loop_no_agreement() -> None:
+    (facts,) = report(
+        number("a", 0.5),
+        number("b", 0.4),
+        number("b", 0.1, estimator="ips", definition="v1;propensities=p"),
+    ).corrections
+    assert facts.reference is None and [c.agreement for c in facts.columns] == [None, None]
+    assert facts.columns[1].places == (None, 1)

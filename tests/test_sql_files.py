@@ -281,6 +281,9 @@ def test_portable_queries_run_on_an_empty_and_on_a_small_warehouse(
         )
     for model, other, difference in (("a", "b", -1.0), ("b", "a", -0.5)):
         add_comparison(database, model, other, difference)
+    for group in ("stayed", "joined"):
+        add_change(database, group)
+    add_paradox(database, "a", "b")
     add(database, "checks", run_id="a", check="c", severity="info", passed=True)
     add(database, "manifests", split_id="split1", part="log", fact="rows", value=1.0)
     assert ask(database, name)
@@ -298,6 +301,51 @@ def add_comparison(connection: sqlite3.Connection, model: str, other: str, diffe
     }  # fmt: skip
     add(connection, "comparisons", **common, kind="pair", other=other, other_run_id=other)
     add(connection, "comparisons", **common, kind="previous", other=model, other_run_id=other)
+
+
+def add_change(connection: sqlite3.Connection, group: str, **more: Any) -> None:
+    """What one group adds to the change of model a since run b."""
+    common = {
+        "change_id": "c", "suite": "s", "logical_date": "2026-01-02", "other_date": "2026-01-01",
+        "model": "a", "run_id": "a", "other_run_id": "b", "part": "test", "metric": "ndcg", "k": 10,
+        "definition": "v1", "estimator": "holdout", "group_key": "users", "group_value": group,
+        "mix_change": 0.25, "within_change": 0.0, "difference": 0.25, "explained_at": "2026-01-02",
+    }  # fmt: skip
+    add(connection, "changes", **{**common, **more})
+
+
+def test_only_the_last_explanation_of_a_run_counts(database: sqlite3.Connection) -> None:
+    for run in ("a", "b", "old"):
+        add_run(database, run, run)
+    add_change(database, "stayed", explained_at="2026-01-03", change_id="again", difference=0.5)
+    add_change(database, "stayed")
+    add_change(database, "stayed", explained_at="2026-01-04", other_run_id="old", other_date="2025-12-31")
+    add_change(database, "stayed", explained_at="2026-01-05", other_run_id="never")
+    (row,) = ask(database, "why_did_the_number_move")
+    assert (row[1], row[10], row[-1]) == ("2026-01-02", "stayed", 0.5)
+
+
+def add_paradox(connection: sqlite3.Connection, model: str, other: str, **more: Any) -> None:
+    """A pair of models that all strata reverse, and two items of a hundred that turn the verdict."""
+    common = {
+        "paradox_id": "p", "suite": "s", "logical_date": "2026-01-01", "split_id": "split1", "model": model,
+        "other": other, "run_id": model, "other_run_id": other, "part": "test", "metric": "ndcg", "k": 10,
+        "definition": "v1", "found_at": "2026-01-01",
+    }  # fmt: skip
+    found = {"slice_key": "popularity", "kind": "full", "certain": 1, "opposed_share": 1.0, **more}
+    add(connection, "paradoxes", **{**common, **found})
+    add(connection, "flips", **common, removed_are="items", removed=2, out_of=100)
+
+
+def test_the_last_search_of_a_pair_counts_whichever_model_led(database: sqlite3.Connection) -> None:
+    for model in "ab":
+        add_run(database, model, model)
+    add_paradox(database, "a", "b", paradox_id="old")
+    add_paradox(database, "b", "a", paradox_id="new", found_at="2026-01-02", kind="none", certain=0)
+    rows = database.execute("SELECT paradox_id, model, kind FROM current_paradoxes").fetchall()
+    assert rows == [("new", "b", "none")]
+    assert ask(database, "where_do_parts_and_whole_disagree") == []
+    assert ask(database, "how_few_items_decide")[0][7:11] == ("items", 2, 100, 0.02)
 
 
 def ask(database: sqlite3.Connection, name: str) -> Rows:
@@ -339,3 +387,17 @@ def test_places_gained_in_the_open_loop(database: sqlite3.Connection) -> None:
         add_metric(database, model, uniform, part="open_loop")
     found = [row[3:7] for row in ask(database, "does_the_open_loop_agree")]
     assert found == [("a", 1, 2, -1), ("b", 2, 1, 1)]
+
+
+def test_corrected_values_stand_beside_the_holdout_and_the_open_loop(database: sqlite3.Connection) -> None:
+    for model, held, weighed, truth in (("a", 0.5, 0.2, 0.1), ("b", 0.4, 0.3, 0.2)):
+        add_run(database, model, model)
+        add_metric(database, model, held)
+        add_metric(database, model, weighed, estimator="ips", definition="v1;propensities=true")
+        add_metric(database, model, None, estimator="dr", definition="v1;propensities=true;rewards=None")
+        add_metric(database, model, truth, part="open_loop")
+    columns = (4, 5, 7, 8, 11, 12, 13, 14)
+    assert [tuple(row[c] for c in columns) for row in ask(database, "what_does_exposure_hide")] == [
+        ("b", "ips", 0.4, 0.3, 0.2, 2, 1, 1),
+        ("a", "ips", 0.5, 0.2, 0.1, 1, 2, 2),
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,6 +17,10 @@ from recbench_spark.kernels.counting import ItemLists
 from recbench_spark.kernels.ranking import Rankings
 from recbench_spark.schemas import RANKINGS
 from recbench_spark.shared_files import flat
+
+if "pyspark.worker" in sys.modules:
+    # Spark collects garbage after every task, and would walk all that torch and numba made: .2 s a task.
+    gc.freeze()
 
 RANKING = T.StructType([column for column in RANKINGS.schema if column.name != "run_id"])
 """Rows of the table `rankings` before they are given a run."""
@@ -44,7 +50,8 @@ def ranking_batch(
     """A batch of rankings: what came in about the users, and what was found about their truth.
 
     Args:
-        batch: has user_id, part, user_key, slices; drawn and pool where candidates were drawn.
+        batch: has user_id, part, user_key, slices; drawn and pool where candidates were drawn,
+            propensity where exposure is corrected for.
         offsets: (u + 1,) bounds of each user's truth items.
         columns: item_ids, relevance, above, tied, before, each (p,).
         length: (u,) ranked candidates.
@@ -60,6 +67,7 @@ def ranking_batch(
         "top_items": nothing if top_items is None else top_items,
         "drawn": _given_or_null(batch, "drawn", pa.int32()),
         "pool": _given_or_null(batch, "pool", pa.int64()),
+        "propensity": _given_or_null(batch, "propensity", pa.list_(pa.float64())),
     }
     return pa.RecordBatch.from_pydict({name: named[name] for name in RANKING.names})
 

@@ -151,7 +151,7 @@ def value_metrics(
     rows = [
         *totals.overall(),
         _auc_row(values.combine([one.pairs for one in ranges]), totals.n),
-        _row("pauc", area, np.array([]), totals.n, 0.95, ("fpr", label)),
+        estimate_row("pauc", area, np.array([]), totals.n, 0.95, ("fpr", label)),
         *totals.by_quantile(),
         *totals.by_threshold(),
     ]
@@ -227,14 +227,14 @@ class Totals:
             replicates["gauc"] = gauc_boot[:, 0] / gauc_boot[:, 1]
         found["calibration_error"] = float(values.calibration_error(bins))
         replicates["calibration_error"] = values.calibration_error(bins_boot)
-        return [_row(name, found[name], replicates[name], self.n, self.level) for name in found]
+        return [estimate_row(name, found[name], replicates[name], self.n, self.level) for name in found]
 
     def by_quantile(self) -> list[Row]:
         """Log-loss, RIG, PE and both means in each bin of equal mass."""
         sums, boot = self._bins(2)
         found, replicates = values.from_totals(sums), values.from_totals(boot)
         return [
-            _row(
+            estimate_row(
                 name,
                 float(found[name][b]),
                 replicates[name][:, b],
@@ -251,7 +251,7 @@ class Totals:
         sums, boot = self._bins(3)
         found, replicates = values.threshold_rates(sums), values.threshold_rates(boot)
         return [
-            _row(
+            estimate_row(
                 name,
                 float(found[name][t]),
                 replicates[name][:, t],
@@ -275,7 +275,7 @@ def _sums(batch: pa.RecordBatch, cuts: Cuts) -> Floats:
     return np.concatenate([values.user_sums(offsets, p, y), np.nan_to_num(parts), *binned], axis=1)
 
 
-def _row(
+def estimate_row(
     metric: str,
     value: float,
     replicates: Floats,
@@ -283,18 +283,20 @@ def _row(
     level: float,
     place: tuple[str | None, str | None] = (None, None),
 ) -> Row:
+    """A row of `metrics` whose error and interval come from replicates, (b,)."""
     known = replicates[np.isfinite(replicates)]
     error = float(known.std(ddof=1)) if len(known) > 1 else math.nan
     low, high = resampling.percentile_interval(known[:, None], level) if len(known) else ([math.nan],) * 2
-    return _number_row(metric, (value, error, float(low[0]), float(high[0])), n, place)
+    return number_row(metric, (value, error, float(low[0]), float(high[0])), n, place)
 
 
-def _number_row(
+def number_row(
     metric: str,
     numbers: tuple[float, float, float, float],
     n: int,
     place: tuple[str | None, str | None] = (None, None),
 ) -> Row:
+    """A row of `metrics` from value, standard error and both ends of the interval; NaN becomes NULL."""
     names = ("value", "stderr", "ci_low", "ci_high")
     known = {
         name: None if math.isnan(number) else number for name, number in zip(names, numbers, strict=True)
@@ -309,4 +311,4 @@ def _auc_row(counts: values.PairCounts, n: int) -> Row:
     low, high = max(0.0, value - 1.959964 * error), min(1.0, value + 1.959964 * error)
     if math.isnan(error):
         low = high = math.nan
-    return _number_row("auc", (value, error, low, high), n)
+    return number_row("auc", (value, error, low, high), n)

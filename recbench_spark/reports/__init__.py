@@ -4,14 +4,19 @@
 facts out. Nothing here needs Spark: the tables arrive as pandas frames, from Spark or `deltalake`.
 """
 
+from recbench_spark.reports.disagreeing import DISAGREEMENTS_SHOWN, make_disagreements
 from recbench_spark.reports.facts import Report
 from recbench_spark.reports.making import make_multiverse, make_pairs, make_report
+from recbench_spark.reports.moving import make_changes
 from recbench_spark.reports.page import render_html, render_multiverse, write_page, write_report
 from recbench_spark.reports.text import leaderboard_text, multiverse_text
 
 __all__ = [
+    "DISAGREEMENTS_SHOWN",
     "Report",
     "leaderboard_text",
+    "make_changes",
+    "make_disagreements",
     "make_multiverse",
     "make_pairs",
     "make_report",

@@ -233,6 +233,54 @@ class DefinitionFacts:
 
 
 @dataclass(frozen=True)
+class GroupChange:
+    """What a group of users adds to the change of a mean: by its share, and by its own mean.
+
+    share, mean: before and after; a mean is None where the group has no users.
+    """
+
+    group: str
+    share: tuple[float, float]
+    mean: tuple[float | None, float | None]
+    mix: float
+    within: float
+
+    @property
+    def size(self) -> float:
+        """How much moved because of it, in either direction."""
+        return abs(self.mix) + abs(self.within)
+
+
+@dataclass(frozen=True)
+class ChangeFacts:
+    """The change of a model's mean since the night before, over the groups of one key."""
+
+    part: str
+    model: str
+    measure: str
+    other_date: str
+    before: float
+    after: float
+    key: str
+    groups: tuple[GroupChange, ...]
+
+    @property
+    def mix(self) -> float:
+        """What other shares of the groups made of it."""
+        return math.fsum(group.mix for group in self.groups)
+
+    @property
+    def within(self) -> float:
+        """What other means of the groups made of it."""
+        return math.fsum(group.within for group in self.groups)
+
+    @property
+    def reach(self) -> float:
+        """The longest bar; 1 where nothing moved."""
+        return max(max(abs(g.mix), abs(g.within)) for g in self.groups) or 1.0
+
+
+@dataclass(frozen=True)
 class MultiverseFacts:
     """In what share of the worlds each model beats each other one, best model first.
 
@@ -260,6 +308,58 @@ class PairFacts:
 
 
 @dataclass(frozen=True)
+class DisagreementFacts:
+    """A pair of models of which strata and whole say different things; differences are model - other.
+
+    strata: label, share of the truth items, difference.
+    """
+
+    part: str
+    measure: Measure
+    key: str
+    model: str
+    other: str
+    kind: str
+    certain: bool
+    whole: Estimate
+    stratified: Estimate
+    strata: tuple[tuple[str, float, Estimate], ...]
+
+
+@dataclass(frozen=True)
+class Disagreements:
+    """The plainest ones; of all `compared` how many are of each kind, and how many of these certain."""
+
+    rows: tuple[DisagreementFacts, ...]
+    counts: tuple[tuple[str, int, int], ...]
+    compared: int
+
+
+@dataclass(frozen=True)
+class CorrectionColumn:
+    """The models by one estimator: estimates and places in their order, None where it has no value.
+
+    agreement: Kendall's tau-b with the open loop, None where there is none.
+    """
+
+    name: str
+    estimates: tuple[Estimate | None, ...]
+    places: tuple[int | None, ...]
+    agreement: float | None
+
+
+@dataclass(frozen=True)
+class CorrectionFacts:
+    """One measure of a part by all estimators; `reference`: the column of the open loop."""
+
+    part: str
+    measure: Measure
+    models: tuple[str, ...]
+    columns: tuple[CorrectionColumn, ...]
+    reference: str | None
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything a report shows, in the order it is shown."""
 
@@ -279,6 +379,9 @@ class Report:
     defaults: tuple[tuple[str, str], ...]
     runs: tuple[RunFacts, ...]
     sql_lines: tuple[str, ...]
+    changes: tuple[ChangeFacts, ...] = ()
+    disagreements: Disagreements | None = None
+    corrections: tuple[CorrectionFacts, ...] = ()
 
     @property
     def failures(self) -> tuple[CheckRow, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from recbench_spark.errors import DataError, SchemaError, nearest
+from recbench_spark.reports.correcting import is_corrected, make_corrections
 from recbench_spark.reports.facts import (
     Agreement,
     AgreementRow,
@@ -64,8 +65,9 @@ def make_report(
     Raises SchemaError for a missing column, DataError where `latest` holds more than one suite.
     """
     numbers = read_numbers(latest)
-    metric, k, note = choose_headline(numbers, headline)
-    boards = make_leaderboards(numbers, metric, k)
+    plain = [number for number in numbers if not is_corrected(number)]
+    metric, k, note = choose_headline(plain, headline)
+    boards = make_leaderboards(plain, metric, k)
     agreements = make_agreements(boards)
     models = _models(boards, numbers)
     run_facts = make_runs(runs, numbers)
@@ -87,6 +89,7 @@ def make_report(
         defaults=defaults_in_words(),
         runs=run_facts,
         sql_lines=tuple(sql_lines),
+        corrections=make_corrections(numbers, boards),
     )
 
 

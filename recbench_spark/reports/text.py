@@ -6,6 +6,7 @@ import math
 
 from recbench_spark.reports.facts import (
     CheckRow,
+    CorrectionFacts,
     Estimate,
     Leaderboard,
     LeaderboardRow,
@@ -25,6 +26,8 @@ def leaderboard_text(report: Report) -> str:
     lines = [f"{report.suite}  {report.logical_date}".rstrip(), ""]
     for board in report.leaderboards:
         lines += [*_board_text(board, report.level), ""]
+    for facts in report.corrections:
+        lines += [*_corrections_text(facts), ""]
     lines += report.summary
     findings = (*report.failures, *report.warnings)
     if findings:
@@ -95,6 +98,30 @@ def _row_text(row: LeaderboardRow, axis: Axis, others: int) -> list[str]:
         *(format_value(other) for other in row.others[:others]),
         f"{row.estimate.n:,}",
     ]
+
+
+def _corrections_text(facts: CorrectionFacts) -> list[str]:
+    """One line a model, one column an estimator; at last how far each agrees with the open loop."""
+    header = ["model", *(column.name for column in facts.columns)]
+    table = [
+        [_short(model), *(format_value(column.estimates[m]) for column in facts.columns)]
+        for m, model in enumerate(facts.models)
+    ]
+    agreement = [column.agreement for column in facts.columns]
+    agreed = any(tau is not None for tau in agreement)
+    if agreed:
+        table.append(["tau-b", *("" if tau is None else f"{tau:.2f}" for tau in agreement)])
+    widths = [max(map(len, cells)) for cells in zip(header, *table, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if n else cell.ljust(width)
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (header, *table)
+    ]
+    agree = "; tau-b: agreement of the order with that of the open loop" if agreed else ""
+    title = f"{facts.part}: {facts.measure.label} under exposure bias, by estimator{agree}"
+    return [title, lines[0], "─" * max(map(len, lines)), *lines[1:]]
 
 
 def interval_bar(estimate: Estimate, axis: Axis) -> str:

@@ -69,7 +69,7 @@ def make_plan(night: Night, asked: Comparisons) -> Plan | None:
     contests = [Contest("pair", tuple(range(len(tonight))))] if len(tonight) > 1 else []
     for kind, day in (("previous", None), ("baseline", asked.baseline_night)):
         for place, run in enumerate(tonight):
-            before = _before(run, runs, day) if kind == "previous" or day else None
+            before = run_before(run, runs, day) if kind == "previous" or day else None
             if before:
                 # A night can be both the one before and the pinned one.
                 chosen += [before] if before not in chosen else []
@@ -107,7 +107,7 @@ def visible_runs(night: Night) -> list[Run]:
     return [Run(row.run_id, row.model, row.logical_date) for row in rows.collect()]
 
 
-def _before(run: Run, runs: Iterable[Run], day: date | None) -> Run | None:
+def run_before(run: Run, runs: Iterable[Run], day: date | None) -> Run | None:
     """The model's run of a certain earlier night, or of its last one before."""
     known = [r for r in runs if r.model == run.model and r.logical_date < run.logical_date]
     wanted = [r for r in known if day is None or r.logical_date == day]

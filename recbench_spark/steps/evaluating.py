@@ -11,9 +11,11 @@ from recbench_spark.evaluation import checks as check_rows
 from recbench_spark.evaluation import metrics as metric_rows
 from recbench_spark.evaluation import ranking
 from recbench_spark.evaluation.checks import Check
+from recbench_spark.evaluation.exposure import with_exposure
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import ITEMS, RANKINGS, USER_BLOCKS
 from recbench_spark.steps.candidates import with_candidates
+from recbench_spark.steps.exposure import estimate, make_plan
 from recbench_spark.steps.models import open_model, train_rows
 from recbench_spark.steps.night import Night, night_gates
 from recbench_spark.steps.reading import read_scored_rows
@@ -25,12 +27,20 @@ def evaluate_model(night: Night, model: Any, run_id: str, journal: Journal) -> l
     asked, plan, store = night.benchmark.evaluation, night.plan(), night.store
     facts = {"run_id": run_id, "model": model.name}
     with journal.stage("rankings", f"{model.name}: rank {', '.join(asked.parts)}", **facts):
-        top = max(plan.ks) if metric_rows.wants_lists(plan.metrics) else 0
+        exposure = night.exposure
+        lists = metric_rows.wants_lists(plan.metrics) or (exposure is not None and exposure.wants_lists)
+        top = max(plan.ks) if lists else 0
         rankings, found = rank(night, model, ranking.Request(night.definition, top))
         store.append(rankings.withColumn("run_id", F.lit(run_id)), RANKINGS)
     rankings = store.of_run("rankings", run_id)
     with journal.stage("metrics", f"{model.name}: measure", **facts) as counts:
-        write_metrics(store, rankings, plan, run_id, night.catalogue, asked=asked)
+        further = []
+        if exposure:
+            corrected, told = estimate(
+                store, exposure, make_plan(exposure, plan, night.benchmark.headline), rankings
+            )
+            further, found = [corrected], found + told
+        write_metrics(store, rankings, plan, run_id, night.catalogue, asked=asked, further=further)
         found += check_rows.ranking_checks(rankings, asked.parts, night.definition.threshold)
         found += night_gates(night)
         write_checks(store, run_id, found)
@@ -43,6 +53,8 @@ def rank(night: Night, model: Any, request: ranking.Request) -> tuple[DataFrame,
     keep_empty = night.definition.empty_users == "zero"
     parts = night.benchmark.evaluation.parts
     users = ranking.users_of_parts(night.table(USER_BLOCKS), parts, night.definition.threshold, keep_empty)
+    if night.exposure:
+        users = with_exposure(users, night.exposure.shown)
     if model.kind in ("lists", "scores"):
         return _rank_handed_over(night, model, users, request)
     users = with_candidates(night, users)

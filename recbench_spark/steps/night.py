@@ -21,6 +21,7 @@ from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.beyond import DIVERSITY, Catalogue
 from recbench_spark.evaluation.metrics import Plan, check_names
+from recbench_spark.steps.exposure import Opened, open_exposure
 from recbench_spark.steps.gates import GateCheck, gate_checks
 from recbench_spark.steps.sharing import base_folder, share_features
 from recbench_spark.steps.splitting import of_split
@@ -61,6 +62,12 @@ class Night:
             features = share_features(base_folder(self.store), items, rows, f"features {path}")
         train_users = blocks.where(F.size("train_items") > 0).select("user_id")
         return Catalogue(items, train_users, features)
+
+    @cached_property
+    def exposure(self) -> Opened | None:
+        """What is known of exposure, where estimates that correct for it are asked for."""
+        asked = self.benchmark.evaluation
+        return open_exposure(self.store, self.split_id, asked, self.definition) if asked.exposure else None
 
     @property
     def n_items(self) -> int:
@@ -114,7 +121,7 @@ def check_benchmark(benchmark: Benchmark) -> None:
     Raises:
         ConfigError: an unknown metric, axis or preset; a setting that needs another one.
     """
-    asked = benchmark.evaluation
+    asked, reader = benchmark.evaluation, benchmark.dataset.reader
     definition = asked.resolve()
     check_names(asked.metrics)
     listed = asked.candidates_path or benchmark.dataset.lists_negatives
@@ -125,11 +132,13 @@ def check_benchmark(benchmark: Benchmark) -> None:
         )
     if DIVERSITY in asked.metrics and not asked.features:
         raise ConfigError("metric diversity needs evaluation.features", "a table of item_id, vector")
+    if asked.exposure and asked.exposure.propensities.method == "true" and reader != "world":
+        raise ConfigError("only the generated world knows its true propensities", "use another method")
     for cut in asked.slices:
         if cut.of in ("users", "items") and not cut.path:
             raise ConfigError(f"slice {cut.key}: of '{cut.of}' needs 'path'", "a table with the ids")
     for model in benchmark.models:
-        _check_model(model, benchmark.dataset.reader)
+        _check_model(model, reader)
 
 
 def _check_model(model: Any, reader: str) -> None:

@@ -13,12 +13,19 @@ from recbench_spark.config import Propensities
 from recbench_spark.data.readers import read_table
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.power_law import PowerLaw, goodness
+from recbench_spark.protocol import logistic
 from recbench_spark.protocol import propensities as fitting
-from recbench_spark.schemas import POWER_LAWS, PROPENSITIES, RATING_PROPENSITIES, Table
+from recbench_spark.schemas import (
+    CELL_PROPENSITIES,
+    POWER_LAWS,
+    PROPENSITIES,
+    RATING_PROPENSITIES,
+    Table,
+)
 from recbench_spark.store import Store
 
 SEED = 42
-"""Of the simulated laws behind the goodness of fit."""
+"""Of the simulated laws behind the goodness of fit, and of the cells drawn for logistic regression."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +39,16 @@ class Exposed:
     sample: DataFrame | None = None
 
 
-def write_propensities(exposed: Exposed, asked: Propensities, replicates: int = 0) -> PowerLaw | None:
+def write_propensities(
+    exposed: Exposed, asked: Propensities, replicates: int = 0, *, cells: bool = False
+) -> PowerLaw | None:
     """Fit and append under `asked.name`, once for each name; returns the fitted power law.
 
     Args:
         exposed: the log.
         asked: method, scale, clipping.
         replicates: simulated laws behind the goodness of fit; 0: none.
+        cells: by logistic regression also write a propensity for every user and item.
     """
     if asked.method == "naive_bayes":
         _append(exposed, asked, RATING_PROPENSITIES, _by_rating(exposed))
@@ -46,6 +56,9 @@ def write_propensities(exposed: Exposed, asked: Propensities, replicates: int = 
     if asked.method == "given":
         given = read_table(exposed.store.spark, str(asked.path), ["item_id", "propensity"], "propensities")
         _append(exposed, asked, PROPENSITIES, given)
+        return None
+    if asked.method == "logistic_regression":
+        _by_features(exposed, asked, cells)
         return None
     counts = fitting.item_counts(exposed.rows, exposed.items).cache()
     shown = fitting.histogram(counts, exposed.rows)
@@ -67,6 +80,28 @@ def _by_rating(exposed: Exposed) -> DataFrame:
         raise DataError("naive Bayes needs ratings of items drawn at random", "a log with an open loop")
     items = exposed.rows.select("item_id") if exposed.items is None else exposed.items.select("item_id")
     return fitting.of_ratings(exposed.rows, exposed.sample, items.distinct().count())
+
+
+def _by_features(exposed: Exposed, asked: Propensities, cells: bool) -> None:
+    """Over the catalogue, else the items that have features, else those shown."""
+    spark = exposed.store.spark
+    tables = {
+        key: read_table(spark, path, [key], "features") if path else None
+        for key, path in (("user_id", asked.user_features), ("item_id", asked.item_features))
+    }
+    listed = exposed.items if exposed.items is not None else tables["item_id"]
+    ids = {"user_id": exposed.rows, "item_id": exposed.rows if listed is None else listed}
+    users, items = (
+        logistic.with_features(rows.select(key).distinct(), key, tables[key], f"features of {key}")
+        for key, rows in ids.items()
+    )
+    odds = logistic.fit(exposed.rows, users, items, asked.rate, SEED)
+    found = [(logistic.item_propensities(odds, users, items), PROPENSITIES)]
+    if cells:
+        found.append((logistic.cell_propensities(odds, users, items), CELL_PROPENSITIES))
+    for rows, table in found:
+        raised = F.greatest(F.col("propensity"), F.lit(asked.floor or 0.0))
+        _append(exposed, asked, table, rows.withColumn("propensity", raised))
 
 
 def _law_row(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -52,6 +52,18 @@ def typed_rows(
         wrong["item_id"] = F.col("item_id").isNull()
     wrong["user_id"] = F.col("user_id").isNull()
     _refuse(typed, wrong, what)
+    return typed
+
+
+def typed_numbers(rows: DataFrame, names: Sequence[str], what: str) -> DataFrame:
+    """The rows with these columns as float64.
+
+    Raises:
+        SchemaError: a column is missing. DataError: values that are NULL, NaN, infinite or no number.
+    """
+    require(rows, list(names), what)
+    typed = rows.withColumns({name: _typed(name, "double") for name in names})
+    _refuse(typed, {name: _unusable(name) for name in names}, what)
     return typed
 
 

@@ -32,9 +32,10 @@ def write_metrics(
     catalogue: Catalogue,
     *,
     asked: Evaluation,
+    further: Sequence[DataFrame] = (),
 ) -> None:
-    """Append to `user_metrics` (where asked for) and to `metrics`."""
-    frames = [(metric_rows.all_metrics(rankings, plan, catalogue), METRICS)]
+    """Append to `user_metrics` (where asked for) and to `metrics`, with further rows of these."""
+    frames = [(rows, METRICS) for rows in (metric_rows.all_metrics(rankings, plan, catalogue), *further)]
     draw = asked.draw
     if plan.definition.candidates == "uniform" and draw.estimators and sampled.correctable(plan):
         corrected = sampled.corrected_metrics(rankings, plan, draw.estimators, draw.n)

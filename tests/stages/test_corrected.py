@@ -91,6 +91,7 @@ def test_few_draws_are_corrected_by_the_tables(nights: dict[str, Ran]) -> None:
     assert set(rows.definition["rank_estimate"]) == {"v1;candidates=uniform;items=one_by_one"}
 
 
+@pytest.mark.slow
 def test_drawn_items_are_new_to_the_user_and_stored_once(nights: dict[str, Ran]) -> None:
     ran = nights["few"]
     drawn = ran.night.table(CANDIDATES).where(f"draw = 'uniform {FEW} a user seed 42'").toPandas()

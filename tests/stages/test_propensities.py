@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from jobs import propensity
 from recbench_spark.config import Propensities, parse
-from recbench_spark.errors import ConfigError
+from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.power_law import fit
-from recbench_spark.schemas import ITEMS, POWER_LAWS, PROPENSITIES, RATING_PROPENSITIES, SPLITS
+from recbench_spark.schemas import (
+    CELL_PROPENSITIES,
+    ITEMS,
+    POWER_LAWS,
+    PROPENSITIES,
+    RATING_PROPENSITIES,
+    SPLITS,
+)
 from recbench_spark.steps.propensity import Exposed, write_propensities
 from recbench_spark.store import Store
 
@@ -87,13 +96,65 @@ def test_naive_bayes_by_hand(store: Store) -> None:
     )
 
 
+def features(path: Path, key: str, values: np.ndarray) -> str:
+    rows = [f"{key[0]}{n},{','.join(map(str, row))}" for n, row in enumerate(values)]
+    names = ",".join(f"x{n}" for n in range(values.shape[1]))
+    path.write_text("\n".join([f"{key},{names}", *rows]) + "\n")
+    return str(path)
+
+
+@pytest.mark.spark
+def test_logistic_regression_against_sklearn_and_with_cells_drawn(spark, tmp_path: Path) -> None:
+    """100 users with one feature, 30 items with two, of whom one item is never shown; 1 in 8 cells is."""
+    rng = np.random.default_rng(5)
+    of_users, of_items = rng.normal(size=(100, 1)).round(3), rng.normal(size=(30, 2)).round(3)
+    logit = 0.7 * of_users + (of_items @ [0.8, -0.5])[None, :] - 2.5
+    shown = rng.random(logit.shape) < 1 / (1 + np.exp(-logit))
+    shown[:, 7] = False
+    store = Store(spark, str(tmp_path / "w"))
+    cells = [(SPLIT, f"u{u}", f"i{i}", 1.0, None, "train", None) for u, i in np.argwhere(shown)]
+    rows = spark.createDataFrame(cells, SPLITS.schema)
+    tables = {"user_features": features(tmp_path / "users.csv", "user_id", of_users),
+              "item_features": features(tmp_path / "items.csv", "item_id", of_items)}  # fmt: skip
+    found = {}
+    for rate in (1.0, 0.3):
+        asked = Propensities(method="logistic_regression", rate=rate, **tables)
+        write_propensities(Exposed(store, SPLIT, rows), asked, cells=rate == 1.0)
+        found[rate] = written(store, asked.name)
+    there = np.flatnonzero(shown.any(axis=1))  # who has no row is no user of the log
+    users = len(there)
+    cases = np.concatenate([np.repeat(of_users[there], 30, axis=0), np.tile(of_items, (users, 1))], axis=1)
+    model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(cases, shown[there].ravel())
+    chance = model.predict_proba(cases)[:, 1].reshape(users, 30)
+    mean = chance.mean(axis=0)
+    every = {(row.user_id, row.item_id): row.propensity for row in store.read(CELL_PROPENSITIES).collect()}
+    wanted = {(f"u{there[u]}", f"i{i}"): p for (u, i), p in np.ndenumerate(chance)}
+    assert every == pytest.approx(wanted, rel=1e-4)
+    assert found[1.0] == pytest.approx({f"i{i}": mean[i] for i in range(30)}, rel=1e-4)
+    # Three in ten of 2,486 cells outside the log; with the intercept as fitted values would be tripled.
+    drawn = np.array([found[0.3][f"i{i}"] for i in range(30)])
+    assert np.abs(drawn / mean - 1).max() < 0.25 and abs(drawn.mean() / mean.mean() - 1) < 0.1
+    (tmp_path / "users.csv").write_text("user_id,x\nu0,1\n")
+    with pytest.raises(DataError, match="ids of user_id without all features"):
+        write_propensities(Exposed(store, "other", rows), asked)
+
+
 def test_flags_and_settings_that_contradict_are_refused() -> None:
     flags = ["--warehouse", "w", "--split", "s"]
-    for more in (["--reader", "csv"], ["--goodness", "-1"], ["--given", "p"], ["--method", "given"]):
+    for more in (
+        ["--reader", "csv"],
+        ["--goodness", "-1"],
+        ["--given", "p"],
+        ["--method", "given"],
+        ["--cells"],
+    ):
         with pytest.raises(ConfigError):
             propensity.main(propensity.parser().parse_args([*flags, *more]))
-    with pytest.raises(ConfigError):
-        parse(Propensities, {"floor": 0.0}, "file")
+    logistic = {"method": "logistic_regression"}
+    for wrong in ({"floor": 0.0}, logistic, {"item_features": "f"},
+                  {**logistic, "item_features": "f", "scale": "largest"}):  # fmt: skip
+        with pytest.raises(ConfigError):
+            parse(Propensities, wrong, "file")
 
 
 @pytest.mark.spark

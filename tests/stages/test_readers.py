@@ -423,7 +423,7 @@ def test_movielens_user_and_item_files(spark, tmp_path):
     ("reader", "folder", "counts"),
     [
         ("movielens_100k", "ml-100k", (100_000, 943, 1_682)),
-        ("movielens_1m", "ml-1m", (1_000_209, 6_040, 3_706)),
+        pytest.param("movielens_1m", "ml-1m", (1_000_209, 6_040, 3_706), marks=pytest.mark.slow),
         ("movielens_latest", "ml-latest-small", (100_004, 671, 9_066)),
     ],
 )

@@ -199,6 +199,7 @@ def test_ncf_files(spark, tmp_path):
         read_log(spark, dataset("ncf", tmp_path))
 
 
+@pytest.mark.slow
 def test_a_night_on_listed_negatives_with_a_rejected_row(spark, tmp_path):
     """User 0: 10 stands after 9, before 3. User 1: 9 stands before 10 and 3. Hits at 1: 1/2.
 

@@ -304,7 +304,7 @@ def labelled_by_all(log, splits: list[Split]) -> list[dict[tuple[str, str], str]
     return found
 
 
-@pytest.mark.parametrize(("n", "every"), [(1, 5), (3, 1), (17, 5)])
+@pytest.mark.parametrize(("n", "every"), [(1, 5), pytest.param(3, 1, marks=pytest.mark.slow), (17, 5)])
 def test_labels_equal_the_oracle_whatever_the_partitioning(spark, n: int, every: int) -> None:
     """All protocols on three partitions, every fifth on one and on seventeen."""
     rows = random_log(seed=1, users=30)

@@ -24,7 +24,10 @@ from recbench_spark.data.readers.movielens import LAYOUTS
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.schemas import require
 
-NUMBERS = ("rating", "relevance", "score", "prediction", "outcome", "bias", "weight", "propensity")
+NUMBERS = (
+    *("rating", "relevance", "score", "prediction", "outcome"),
+    *("bias", "weight", "propensity", "reward"),
+)
 """Columns of tables that are read as float64."""
 
 

@@ -16,6 +16,10 @@ SELECT
   metrics.definition
 FROM current_runs
 INNER JOIN metrics ON metrics.run_id = current_runs.run_id
-WHERE metrics.metric = 'ndcg' AND metrics.k = 10 AND metrics.slice_key IS NULL
+WHERE
+  metrics.metric = 'ndcg'
+  AND metrics.k = 10
+  AND metrics.slice_key IS NULL
+  AND metrics.estimator = 'holdout'
 ORDER BY
   current_runs.suite, metrics.part, metrics.definition, current_runs.model, current_runs.logical_date

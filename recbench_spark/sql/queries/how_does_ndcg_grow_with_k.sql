@@ -10,5 +10,5 @@ SELECT
   ci_high,
   definition
 FROM leaderboard
-WHERE metric = 'ndcg'
+WHERE metric = 'ndcg' AND estimator = 'holdout'
 ORDER BY suite, part, definition, k NULLS LAST, position, model

@@ -10,6 +10,10 @@ SELECT
   MAX(CASE WHEN slice_value = 'tail' THEN value END) AS tail,
   MAX(CASE WHEN slice_value = 'cold' THEN value END) AS cold
 FROM latest_metrics
-WHERE metric = 'recall' AND k = 10 AND (slice_key IS NULL OR slice_key = 'popularity')
+WHERE
+  metric = 'recall'
+  AND k = 10
+  AND estimator = 'holdout'
+  AND (slice_key IS NULL OR slice_key = 'popularity')
 GROUP BY suite, split_id, part, model, definition, estimator
 ORDER BY suite, part, everything DESC, model

@@ -10,7 +10,7 @@ SELECT
   LEAD(model) OVER places AS next_model,
   ci_low <= LEAD(ci_high) OVER places AS overlaps_next
 FROM leaderboard
-WHERE metric = 'ndcg' AND k = 10
+WHERE metric = 'ndcg' AND k = 10 AND estimator = 'holdout'
 WINDOW places AS (
   PARTITION BY suite, split_id, part, definition, estimator
   ORDER BY position, model

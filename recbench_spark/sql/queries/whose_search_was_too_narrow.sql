@@ -15,5 +15,5 @@ SELECT
   search_space,
   budget
 FROM best_known
-WHERE metric = 'ndcg' AND k = 10
+WHERE metric = 'ndcg' AND k = 10 AND estimator = 'holdout'
 ORDER BY dataset, split, part, definition, estimator, position, method

@@ -1,0 +1,69 @@
+"""Why numbers moved since the night before: rows of `current_changes` as facts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+from recbench_spark.reports.facts import ChangeFacts, GroupChange
+
+MODELS_A_PART = 4
+GROUPS_A_KEY = 8
+OTHERS = "others"
+
+
+def make_changes(changes: pd.DataFrame) -> tuple[ChangeFacts, ...]:
+    """A model, part and key of groups each, from rows of one metric and cut-off.
+
+    Of each part the models that moved most, of each key the groups that add most; the rest is added up.
+    """
+    found = []
+    for part, rows in changes.groupby("part", sort=True):
+        moved = (rows.value - rows.other_value).abs().groupby(rows.model).max()
+        models = moved.sort_values(ascending=False, kind="stable").index[:MODELS_A_PART]
+        for model in models:
+            of_model = rows[rows.model == model]
+            definition = of_model.definition.min()
+            chosen = of_model[of_model.definition == definition]
+            found += [_facts(str(part), str(model), str(key), groups.to_dict("records"))
+                      for key, groups in chosen.groupby("group_key", sort=False)]  # fmt: skip
+    return tuple(found)
+
+
+def _facts(part: str, model: str, key: str, rows: list[dict[Any, Any]]) -> ChangeFacts:
+    first = rows[0]
+    groups = sorted((_group(row) for row in rows), key=lambda g: (-g.size, g.group))
+    shown, rest = groups[:GROUPS_A_KEY], groups[GROUPS_A_KEY:]
+    metric = str(first["metric"]) if pd.isna(first["k"]) else f"{first['metric']}@{int(first['k'])}"
+    return ChangeFacts(
+        part=part,
+        model=model,
+        measure=metric,
+        other_date=str(first["other_date"])[:10],
+        before=float(first["other_value"]),
+        after=float(first["value"]),
+        key=key,
+        groups=(*shown, _added_up(rest)) if rest else tuple(shown),
+    )
+
+
+def _group(row: dict[Any, Any]) -> GroupChange:
+    means = [None if pd.isna(row[name]) else float(row[name]) for name in ("mean_before", "mean_after")]
+    return GroupChange(
+        str(row["group_value"]),
+        (float(row["share_before"]), float(row["share_after"])),
+        (means[0], means[1]),
+        float(row["mix_change"]),
+        float(row["within_change"]),
+    )
+
+
+def _added_up(groups: Iterable[GroupChange]) -> GroupChange:
+    """What is left, as one group; its mean is left out."""
+    rest = list(groups)
+    before, after = (math.fsum(group.share[night] for group in rest) for night in (0, 1))
+    mix, within = math.fsum(g.mix for g in rest), math.fsum(g.within for g in rest)
+    return GroupChange(f"{len(rest)} {OTHERS}", (before, after), (None, None), mix, within)

@@ -1,0 +1,53 @@
+"""Explaining why each model's numbers moved since its night before."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from pyspark.sql import functions as F
+
+from recbench_spark.config import Comparisons, digest
+from recbench_spark.evaluation.beyond import OVERALL
+from recbench_spark.evaluation.changes import Plan, changes
+from recbench_spark.evaluation.comparing import HOLDOUT
+from recbench_spark.journal import Journal
+from recbench_spark.schemas import CHANGES, RANKINGS, USER_METRICS
+from recbench_spark.steps.comparing import run_before, visible_runs
+from recbench_spark.steps.night import Night
+
+OF_USERS = ("cold_user", "users")
+"""Slices in which all truth items of a user carry one label."""
+
+
+def explain_changes(night: Night, journal: Journal) -> None:
+    """Append to `changes` where the benchmark file compares nights; once for the same runs."""
+    asked = night.benchmark.comparisons
+    plan = make_plan(night, asked) if asked else None
+    if plan is None:
+        return
+    name = digest(plan.pairs, plan.metrics, plan.ks, plan.slices, length=32)
+    if night.store.has(CHANGES, "change_id", name):
+        return
+    with journal.stage("changes", f"explain {len(plan.pairs)} changes", suite=night.benchmark.name):
+        found = changes(night.store.read(USER_METRICS), night.store.read(RANKINGS), plan)
+        facts = {
+            "change_id": F.lit(name),
+            "suite": F.lit(night.benchmark.name),
+            "estimator": F.lit(HOLDOUT),
+            "explained_at": F.lit(datetime.now(UTC)),
+        }
+        night.store.append(found.withColumns(facts), CHANGES, once=name)
+
+
+def make_plan(night: Night, asked: Comparisons) -> Plan | None:
+    """Each model of this night with its last night before; None where no model has one."""
+    runs = visible_runs(night)
+    tonight = sorted((r for r in runs if r.logical_date == night.logical_date), key=lambda r: r.model)
+    before = [(run_before(run, runs, None), run) for run in tonight]
+    pairs = tuple((one, two) for one, two in before if one is not None)
+    if not pairs:
+        return None
+    evaluation = night.benchmark.evaluation
+    metrics = tuple(m for m in asked.metrics or evaluation.metrics if m not in OVERALL)
+    slices = tuple(cut.key for cut in evaluation.slices if cut.of in OF_USERS)
+    return Plan(pairs, metrics, asked.k or (*evaluation.cutoffs, None), slices)

@@ -1,0 +1,250 @@
+"""Estimates under exposure bias of a night: propensities, what the truth weighs, rows and findings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.config import Evaluation, Exposure
+from recbench_spark.data.readers import read_table
+from recbench_spark.definitions import Definition
+from recbench_spark.errors import DataError
+from recbench_spark.evaluation import debiased, metrics, ranking
+from recbench_spark.evaluation.checks import Check, warn_above_zero
+from recbench_spark.evaluation.debiased import STRATIFIED, Plan, Proposal
+from recbench_spark.evaluation.exposure import (
+    Chances,
+    Shown,
+    Weights,
+    cut_strata,
+    item_chances,
+    popular_from,
+    truth_weights,
+    with_exposure,
+)
+from recbench_spark.evaluation.user_blocks import HISTORY
+from recbench_spark.kernels.estimators import MODELLED, Settings
+from recbench_spark.kernels.propensities import CHANCES
+from recbench_spark.kernels.strata import Strata
+from recbench_spark.schemas import ITEMS, METRICS, PROPENSITIES, SPLITS, USER_BLOCKS
+from recbench_spark.steps.propensity import Exposed, write_propensities
+from recbench_spark.steps.sharing import share
+from recbench_spark.steps.splitting import of_split
+from recbench_spark.store import Store
+
+FEWEST_ROWS, SMALLEST_SHARE = 100, 0.1
+"""An estimate rests on few where its effective rows are fewer, or a smaller share of all rows."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What all models of a night share: items, strata, the weights of each part, and findings."""
+
+    asked: Exposure
+    shown: Shown
+    strata: tuple[Strata, ...]
+    weights: dict[str, Weights]
+    unknown_items: int
+
+    @property
+    def wants_lists(self) -> bool:
+        """Whether an estimator needs the first items of each list."""
+        return bool(self.asked.rewards) and any(name in MODELLED for name in self.asked.estimators)
+
+
+def open_exposure(store: Store, split_id: str, asked: Evaluation, definition: Definition) -> Opened:
+    """Propensities of the split, written once for each name, and what the truth weighs.
+
+    Raises:
+        DataError: propensities that cannot be used, or no true ones.
+    """
+    wanted = asked.exposure
+    assert wanted is not None
+    items = of_split(store, ITEMS, split_id)
+    chances = item_chances(items, propensities_of(store, split_id, wanted))
+    shared = share(store, chances.rows)
+    strata = _strata(chances, wanted)
+    popular = popular_from(chances.rows, wanted.without_most_popular)
+    shown = Shown(shared, chances.items, strata[0] if strata else None, popular)
+    blocks = of_split(store, USER_BLOCKS, split_id)
+    users = ranking.users_of_parts(blocks, asked.parts, definition.threshold, keep_empty=False)
+    weights = truth_weights(with_exposure(users, shown), definition.threshold)
+    return Opened(wanted, shown, strata, weights, chances.unknown)
+
+
+def _strata(chances: Chances, wanted: Exposure) -> tuple[Strata, ...]:
+    """None where all items are shown alike and nobody asks to stratify."""
+    if chances.low == chances.high and STRATIFIED not in wanted.estimators:
+        return ()
+    return cut_strata(chances, wanted.strata)
+
+
+def propensities_of(store: Store, split_id: str, wanted: Exposure) -> DataFrame:
+    """item_id, propensity: given ones as they lie, all others from the table, fitted first if need be."""
+    asked = wanted.propensities
+    if asked.method == "given":
+        return read_table(store.spark, str(asked.path), ["item_id", "propensity"], "propensities")
+    if asked.method != "true":
+        training = of_split(store, SPLITS, split_id).where(F.col("part").isin(*HISTORY))
+        exposed = Exposed(store, split_id, training, of_split(store, ITEMS, split_id))
+        if _stored(store, split_id, asked.name).isEmpty():
+            write_propensities(exposed, asked)
+    found = _stored(store, split_id, asked.name)
+    if found.isEmpty():
+        raise DataError(f"no propensities '{asked.name}' of split {split_id}", "jobs/propensity.py")
+    return found
+
+
+def _stored(store: Store, split_id: str, name: str) -> DataFrame:
+    return of_split(store, PROPENSITIES, split_id).where(F.col("method") == name)
+
+
+# ------------------------------------------------------------------------------- of a model
+
+
+def make_plan(opened: Opened, asked: metrics.Plan, headline: str) -> Plan:
+    """What is estimated; by the headline a number of strata is proposed, where several are asked for."""
+    wanted = opened.asked
+    known = {
+        f"{name}@{k}" if k else name: (name, k) for name in asked.of_ranks for k in asked.columns(name)
+    }
+    compared = known.get(headline, next(iter(known.values()), None))
+    several = len(opened.strata) > 1 and STRATIFIED in wanted.estimators and asked.bootstrap.replicates > 1
+    return Plan(
+        asked,
+        wanted.estimators,
+        _settings(wanted),
+        wanted.propensities.name.replace(";", " "),
+        opened.strata if STRATIFIED in wanted.estimators else (),
+        opened.weights,
+        opened.shown.n_items,
+        Path(wanted.rewards).stem if wanted.rewards else None,
+        compared if several else None,
+    )
+
+
+def _settings(wanted: Exposure) -> Settings:
+    """The propensities are chances by their method, unless scaled, or where scaled to add up as they do."""
+    asked = wanted.propensities
+    by_method = asked.method in (*CHANCES, "true") and asked.scale == "as_is"
+    return Settings(wanted.clip, wanted.switch, wanted.shrink, by_method or asked.scale == "interactions")
+
+
+def estimate(
+    store: Store, opened: Opened, plan: Plan, rankings: DataFrame
+) -> tuple[DataFrame, list[Check]]:
+    """Rows of `metrics` beside the holdout's, and findings.
+
+    Args:
+        store: the warehouse.
+        opened: what all models share.
+        plan: what is estimated.
+        rankings: rows of the table `rankings` of one run.
+    """
+    found = [
+        *warn_of_items(opened),
+        *(check for part in plan.parts for check in weight_checks(part, plan, opened)),
+        *reason_checks(plan),
+    ]
+    if opened.wants_lists:
+        rankings, unknown = _with_rewards(store, rankings, opened.asked)
+        found.append(unknown)
+    rows = debiased.estimates(rankings, plan)
+    if plan.compared:
+        rows = rows.cache()
+        kept = rows.where("replicates IS NOT NULL").collect()
+        proposals = ((part, debiased.proposal(kept, plan, part)) for part in plan.parts)
+        found += [strata_check(part, plan, proposal) for part, proposal in proposals]
+    rows = rows.drop("replicates")
+    nothing = _empty_rows(store, plan)
+    return rows if nothing is None else rows.unionByName(nothing), found
+
+
+def _with_rewards(store: Store, rankings: DataFrame, wanted: Exposure) -> tuple[DataFrame, Check]:
+    table = read_table(store.spark, str(wanted.rewards), ["item_id", "reward"], "rewards")
+    ids = [F.col(name).cast("string") for name in ("user_id", "item_id") if name in table.columns]
+    rewards = table.select(*ids, F.col("reward").try_cast("double").alias("reward"))
+    debiased.check_rewards(rewards)
+    joined = debiased.with_rewards(rankings, rewards)
+    lost = joined.agg(F.sum("unknown_rewards")).collect()[0][0]
+    return joined, warn_above_zero("exposure: items without a reward", lost, "they count 0")
+
+
+def _empty_rows(store: Store, plan: Plan) -> DataFrame | None:
+    """A NULL row for each estimate that has no value."""
+    rows = [
+        (part, column.metric, column.definition, column.k, column.estimator, 0)
+        for part in plan.parts
+        for column, _ in debiased.missing(plan)
+    ]
+    schema = "part STRING, metric STRING, definition STRING, k INT, estimator STRING, n LONG"
+    if not rows:
+        return None
+    frame = store.spark.createDataFrame(rows, schema)
+    lacking = [column for column in METRICS.columns if column.name not in (*frame.columns, "run_id")]
+    return frame.withColumns({column.name: F.lit(None).cast(column.type) for column in lacking})
+
+
+# ------------------------------------------------------------------------------- findings
+
+
+@dataclass(frozen=True)
+class FewCheck(Check):
+    """A number that should not be too small: passes from the threshold on."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is large enough."""
+        return self.threshold is None or self.observed >= self.threshold
+
+
+def warn_of_items(opened: Opened) -> list[Check]:
+    """How many items had no propensity."""
+    detail = "they count as the least shown of the others"
+    return [warn_above_zero("exposure: items without a propensity", opened.unknown_items, detail)]
+
+
+def weight_checks(part: str, plan: Plan, opened: Opened) -> list[Check]:
+    """What the estimates of a part rest on: effective rows, largest weight, share of the largest 1 %.
+
+    The effective rows, (sum w)^2 / sum w^2, are too few below 100 or a tenth of all rows.
+    """
+    weights, found = opened.weights[part], []
+    clips = [("weights", float("inf"))]
+    if "clipped_ips" in plan.estimators and weights.largest > plan.settings.clip:
+        clips.append(("clipped weights", plan.settings.clip))
+    for name, clip in clips:
+        what = weights.diagnostics(clip)
+        least = max(float(FEWEST_ROWS), SMALLEST_SHARE * what.rows)
+        few = f"of {what.rows} relevant truth items; below this an estimate rests on few"
+        found += [
+            FewCheck(f"{part}: {name}: effective rows", round(what.effective, 1), least, "warning", few),
+            Check(f"{part}: {name}: largest", what.largest, None, "info", "1 / propensity"),
+            Check(f"{part}: {name}: share of the top 1 %", what.top_share, None, "info", "of all weight"),
+        ]
+    return found
+
+
+def reason_checks(plan: Plan) -> list[Check]:
+    """One for each estimator and metric without a value: why."""
+    columns: dict[tuple[str, str, str], int] = {}
+    for column, reason in debiased.missing(plan):
+        key = column.estimator, column.metric, reason
+        columns[key] = columns.get(key, 0) + 1
+    return [
+        Check(f"no {estimator} of {metric}", float(n), None, "info", reason)
+        for (estimator, metric, reason), n in columns.items()
+    ]
+
+
+def strata_check(part: str, plan: Plan, found: Proposal) -> Check:
+    """The number of strata proposed: a warning where neighbouring numbers never agree."""
+    assert plan.compared is not None
+    metric, k = plan.compared
+    told = ", ".join(f"{n}: {value:.4f}" for n, value in zip(found.strata, found.values, strict=True))
+    detail = f"{metric}{f'@{k}' if k else ''} by number of strata {told}; "
+    detail += "from the proposed on, neighbours agree" if found.proposed else "neighbours do not agree"
+    return FewCheck(f"{part}: strata proposed", float(found.proposed or 0), 1.0, "warning", detail)

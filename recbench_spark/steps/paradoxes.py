@@ -1,0 +1,169 @@
+"""Where parts and whole disagree on which of two models of a night is better, and how little it takes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.config import Paradoxes, digest
+from recbench_spark.evaluation import flips, paradoxes
+from recbench_spark.evaluation import metrics as metric_rows
+from recbench_spark.evaluation.comparing import Run
+from recbench_spark.evaluation.flips import Duel, Verdict
+from recbench_spark.journal import Journal
+from recbench_spark.kernels.ranking import METRICS
+from recbench_spark.reports.facts import LOWER_IS_BETTER
+from recbench_spark.schemas import FLIPS, PARADOXES, RANKINGS, RUNS
+from recbench_spark.steps.comparing import baselines, visible_runs
+from recbench_spark.steps.night import Night
+
+
+def find_paradoxes(night: Night, journal: Journal) -> None:
+    """Append to `paradoxes` and `flips` where the benchmark file asks for it.
+
+    Nothing is done again that was done for these runs and settings. All pairs are kept, those without
+    a disagreement too: that one was looked for is a finding.
+    """
+    asked = night.benchmark.paradoxes
+    runs = tonight(night) if asked else ()
+    if asked is None or len(runs) < 2:
+        return
+    name = digest([run.run_id for run in runs], _settings(night), length=32)
+    if night.store.has(PARADOXES, "paradox_id", name):
+        return
+    with journal.stage("paradoxes", f"paradoxes of {len(runs)} runs", suite=night.benchmark.name) as counts:
+        rankings = night.store.read(RANKINGS)
+        verdicts = flip_rows(night, asked, runs, rankings)
+        counts["flips"] = len(verdicts)
+        found = paradoxes.disagreements(rankings, make_plan(night, asked, runs))
+        frames = [(found.withColumns(_facts(night, name)), PARADOXES)]
+        if verdicts:
+            rows = night.spark.createDataFrame(verdicts, _VERDICT)
+            frames.append((rows.withColumns(_facts(night, name)), FLIPS))
+        # The rows of `paradoxes` last: they say that all was done.
+        for frame, table in reversed(frames):
+            night.store.append(frame, table, once=name)
+
+
+def _settings(night: Night) -> list[object]:
+    """What the numbers depend on beside the runs."""
+    asked = night.benchmark
+    compared = asked.comparisons and asked.comparisons.baseline
+    sections = (asked.paradoxes, asked.evaluation.bootstrap, night.definition)
+    return [compared, *(section.model_dump() for section in sections if section)]
+
+
+def tonight(night: Night) -> tuple[Run, ...]:
+    """The runs of this night on this split, by model."""
+    of_split = {row.run_id for row in night.table(RUNS).select("run_id").collect()}
+    runs = [r for r in visible_runs(night) if r.logical_date == night.logical_date and r.run_id in of_split]
+    return tuple(sorted(runs, key=lambda run: run.model))
+
+
+def measured(night: Night, asked: Paradoxes) -> metric_rows.Plan:
+    """What is measured: metrics of ranks, at the cut-offs asked for."""
+    evaluation = night.benchmark.evaluation
+    metrics = tuple(m for m in asked.metrics or evaluation.metrics if m in METRICS)
+    ks = tuple(k for k in asked.k or evaluation.cutoffs if k is not None)
+    bootstrap = evaluation.bootstrap.model_copy(update={"replicates": asked.replicates})
+    return metric_rows.Plan(metrics, ks or evaluation.cutoffs, night.definition, bootstrap)
+
+
+def make_plan(night: Night, asked: Paradoxes, runs: tuple[Run, ...]) -> paradoxes.Plan:
+    """Which pairs are compared, and by which strata."""
+    evaluation = night.benchmark.evaluation
+    return paradoxes.Plan(
+        runs,
+        measured(night, asked),
+        asked.k or (*evaluation.cutoffs, None),
+        asked.keys(evaluation),
+        asked.parts or evaluation.parts,
+        held_against(night, asked.against, runs),
+        LOWER_IS_BETTER,
+    )
+
+
+def held_against(
+    night: Night, against: str, runs: tuple[Run, ...]
+) -> dict[tuple[str, str, int | None], int] | None:
+    """(part, metric, k) -> place of the model that others are held against; None: all pairs."""
+    if against == "all":
+        return None
+    comparisons = night.benchmark.comparisons
+    named = comparisons.baseline if comparisons and against == "baseline" else None
+    return baselines(night, list(runs), named)
+
+
+# ------------------------------------------------------------------------------- flips
+
+
+def flip_rows(
+    night: Night, asked: Paradoxes, runs: tuple[Run, ...], rankings: DataFrame
+) -> list[dict[str, Any]]:
+    """A row a verdict; the driver holds pairs x metrics x cut-offs of them, with 20 ids each."""
+    plan = flip_plan(night, asked, runs)
+    found = flips.smallest_flips(rankings, plan) if plan.duels else []
+    described = measured(night, asked)
+    return [_flip_row(plan, described, verdict) for verdict in found]
+
+
+def flip_plan(night: Night, asked: Paradoxes, runs: tuple[Run, ...]) -> flips.Plan:
+    """The verdicts that are turned: those of metrics that are sums over items."""
+    plan = make_plan(night, asked, runs)
+    metrics = flips.additive(plan.measured.metrics, night.definition)
+    against = held_against(night, asked.flips_against, runs)
+    duels = [
+        Duel(removed, part, column, model, other)
+        for removed in asked.flips
+        for part in plan.parts
+        for column, (metric, k) in enumerate(flips.columns(metrics, plan.measured.ks))
+        if k in plan.ks
+        for model, other in zip(*paradoxes.pairs_of(len(runs), against, (part, metric, k)), strict=True)
+    ]
+    return flips.Plan(runs, metrics, plan.measured.ks, night.definition, tuple(duels))
+
+
+_VERDICT = (
+    "model STRING, other STRING, run_id STRING, other_run_id STRING, part STRING, metric STRING, "
+    "definition STRING, k INT, removed_are STRING, removed LONG, out_of LONG, total DOUBLE, "
+    "removed_total DOUBLE, threshold DOUBLE, at_threshold LONG, ids ARRAY<STRING>, "
+    "contributions ARRAY<DOUBLE>"
+)
+
+
+def _flip_row(plan: flips.Plan, described: metric_rows.Plan, verdict: Verdict) -> dict[str, Any]:
+    """A row of `flips`: the model that leads first."""
+    duel, flip = verdict.duel, verdict.flip
+    places = (duel.model, duel.other) if verdict.sign > 0 else (duel.other, duel.model)
+    ours, theirs = (plan.runs[place] for place in places)
+    metric, k = plan.columns[duel.column]
+    row = {
+        "model": ours.model, "other": theirs.model, "run_id": ours.run_id, "other_run_id": theirs.run_id,
+        "part": duel.part, "metric": metric, "definition": described.describe(metric), "k": k,
+        "removed_are": duel.removed, "out_of": verdict.out_of, "total": verdict.total,
+    }  # fmt: skip
+    if flip is None:
+        return row
+    return {
+        **row,
+        "removed": flip.count,
+        "removed_total": flip.removed,
+        "threshold": flip.threshold,
+        "at_threshold": flip.at_threshold,
+        "ids": list(verdict.ids),
+        "contributions": list(verdict.contributions),
+    }
+
+
+def _facts(night: Night, name: str) -> dict[str, Any]:
+    """What says when, of which suite and of which split rows are."""
+    return {
+        "paradox_id": F.lit(name),
+        "suite": F.lit(night.benchmark.name),
+        "logical_date": F.lit(night.logical_date),
+        "split_id": F.lit(night.split_id),
+        "found_at": F.lit(datetime.now(UTC)),
+    }
