@@ -11,9 +11,11 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import kendalltau
 
 from recbench_spark.definitions import Definition, axis_values
 from recbench_spark.errors import DataError, SchemaError
+from recbench_spark.kernels.comparisons import dependent_correlations
 from recbench_spark.reports import (
     Report,
     leaderboard_text,
@@ -538,6 +540,24 @@ def test_estimates_under_exposure_bias_stand_beside_the_open_loop() -> None:
     assert 'id="exposure"' in page and "stratified 2 equal mass" in page and "-1.00" in page
     assert re.search(r"tau-b +-1\.00 +1\.00 +-1\.00", text)
     assert 'id="exposure"' not in render_html(demo())
+
+
+def test_agreement_better_than_the_holdout_s_is_tested() -> None:
+    """Five models: ips has one pair the other way round than the open loop (tau .8), the holdout two."""
+    values = {"open_loop": (1, 2, 3, 4, 5), "ips": (1, 2, 3, 5, 4), "holdout": (2, 1, 4, 3, 5)}
+    exposed = {"definition": "v1;propensities=true", "estimator": "ips"}
+    rows = []
+    columns = (values[name] for name in ("holdout", "ips", "open_loop"))
+    for model, held, weighed, truth in zip("abcde", *columns, strict=True):
+        rows += [number(model, held / 10), number(model, truth / 10, part="open_loop"),
+                 number(model, weighed / 10, **exposed)]  # fmt: skip
+    (facts,) = report(*rows).corrections
+    own = kendalltau(values["ips"], values["holdout"])[0]
+    other = kendalltau(values["holdout"], values["open_loop"])[0]
+    wanted = dependent_correlations(0.8, other, own, 5)[1]
+    found = {c.name: c.p for c in facts.columns}
+    assert found == {"holdout": None, "open_loop": None, "ips": pytest.approx(wanted)}
+    assert 0 < wanted < 0.5 and f"p {wanted:.2f}" in render_html(report(*rows))
 
 
 def test_a_model_without_an_estimate_has_a_gap_and_no_open_loop_no_agreement() -> None:

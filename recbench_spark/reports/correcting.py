@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
-from recbench_spark.kernels.comparisons import kendall_tau_b
+from recbench_spark.kernels.comparisons import dependent_correlations, kendall_tau_b
 from recbench_spark.kernels.estimators import ESTIMATORS
 from recbench_spark.reports.facts import CorrectionColumn, CorrectionFacts, Estimate, Leaderboard, Number
 
@@ -47,8 +49,14 @@ def _make(
     truth = _values_of(reference) if reference else {}
     if reference:
         named[OPEN_LOOP] = truth
-    columns = tuple(_column(board, name, models, values, truth) for name, values in named.items())
-    return CorrectionFacts(board.part, board.measure, models, columns, OPEN_LOOP if reference else None)
+    columns = [_column(board, name, models, values, truth) for name, values in named.items()]
+    tested = tuple(
+        replace(column, p=_better(named[column.name], named[HOLDOUT], truth))
+        if column.name not in (HOLDOUT, OPEN_LOOP)
+        else column
+        for column in columns
+    )
+    return CorrectionFacts(board.part, board.measure, models, tested, OPEN_LOOP if reference else None)
 
 
 def _values_of(board: Leaderboard) -> dict[str, Estimate]:
@@ -88,8 +96,30 @@ def _column(
 
 def _agreement(values: dict[str, Estimate], truth: dict[str, Estimate]) -> float | None:
     """Kendall's tau-b between two rankings of the models that both know; None below two."""
-    both = sorted(values.keys() & truth.keys())
-    pairs = np.array([(values[m].value, truth[m].value) for m in both]).reshape(-1, 2)
-    pairs = pairs[np.isfinite(pairs).all(axis=1)]
-    tau = kendall_tau_b(pairs[:, 0], pairs[:, 1]) if len(pairs) > 1 else math.nan
-    return None if math.isnan(tau) else tau
+    pairs = _known(values, truth)
+    return _number(kendall_tau_b(pairs[:, 0], pairs[:, 1])) if len(pairs) > 1 else None
+
+
+def _better(
+    values: dict[str, Estimate], holdout: dict[str, Estimate], truth: dict[str, Estimate]
+) -> float | None:
+    """How likely as large a lead over the holdout's agreement with the truth is, were there none."""
+    known = _known(values, holdout, truth)
+    if len(known) < 2:
+        return None
+    own, other, open_loop = known.T
+    own_tau, other_tau = (kendall_tau_b(open_loop, mine) for mine in (own, other))
+    return _number(dependent_correlations(own_tau, other_tau, kendall_tau_b(own, other), len(known))[1])
+
+
+def _known(*estimates: dict[str, Estimate]) -> npt.NDArray[np.float64]:
+    """The values of the models that all know, (m, estimators)."""
+    names = sorted(set.intersection(*(set(values) for values in estimates)))
+    table = np.array([[values[m].value for values in estimates] for m in names])
+    table = table.reshape(len(names), len(estimates))
+    known: npt.NDArray[np.float64] = table[np.isfinite(table).all(axis=1)]
+    return known
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value

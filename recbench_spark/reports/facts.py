@@ -340,12 +340,15 @@ class CorrectionColumn:
     """The models by one estimator: estimates and places in their order, None where it has no value.
 
     agreement: Kendall's tau-b with the open loop, None where there is none.
+    p: one-tailed, of a better agreement than the holdout's (`comparisons.dependent_correlations`); None
+    for the holdout itself, below four models, and where it orders them as the holdout does.
     """
 
     name: str
     estimates: tuple[Estimate | None, ...]
     places: tuple[int | None, ...]
     agreement: float | None
+    p: float | None = None
 
 
 @dataclass(frozen=True)

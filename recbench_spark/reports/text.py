@@ -111,6 +111,8 @@ def _corrections_text(facts: CorrectionFacts) -> list[str]:
     agreed = any(tau is not None for tau in agreement)
     if agreed:
         table.append(["tau-b", *("" if tau is None else f"{tau:.2f}" for tau in agreement)])
+    if any(column.p is not None for column in facts.columns):
+        table.append(["p", *("" if c.p is None else f"{c.p:.2f}" for c in facts.columns)])
     widths = [max(map(len, cells)) for cells in zip(header, *table, strict=True)]
     lines = [
         "  ".join(
@@ -120,6 +122,7 @@ def _corrections_text(facts: CorrectionFacts) -> list[str]:
         for row in (header, *table)
     ]
     agree = "; tau-b: agreement of the order with that of the open loop" if agreed else ""
+    agree += ", p: of one better than the holdout's" if "p" in [row[0] for row in table] else ""
     title = f"{facts.part}: {facts.measure.label} under exposure bias, by estimator{agree}"
     return [title, lines[0], "─" * max(map(len, lines)), *lines[1:]]
 
