@@ -1,7 +1,7 @@
 """How good is each estimator of exposure bias? Bias, spread and coverage against a known truth.
 
     python jobs/bench_exposure.py --warehouse warehouse/study
-    python jobs/bench_exposure.py --warehouse warehouse/study --loops 0,0.8 --users 100 --picture study.svg
+    python jobs/bench_exposure.py --warehouse warehouse/study --loops 0.3,0.8 --users 100
 
 On generated worlds (conf/benchmarks/exposure_study.yaml) of several strengths of the loop, models are
 trained and tested on what the loop showed, and estimates are made with true, estimated and wrong
@@ -62,7 +62,7 @@ def parser() -> cli.Parser:
     """The flags of this job."""
     found = cli.Parser(__doc__ or "")
     found.add_argument("--warehouse", required=True, help="directory of the tables; what was run stays")
-    found.add_argument("--loops", default="0,0.5,0.9", help="strengths of the loop (default 0,0.5,0.9)")
+    found.add_argument("--loops", default="0.3,0.9", help="strengths of the loop (default 0.3,0.9)")
     found.add_argument("--propensities", default=",".join(PROPENSITIES), help="methods, comma-separated")
     found.add_argument("--users", default="50,400", help="users of a group, comma-separated")
     found.add_argument("--metric", default="recall@10", help="which number (default recall@10)")

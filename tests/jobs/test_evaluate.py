@@ -204,6 +204,7 @@ def test_o2_mllib_from_parquet(call, tmp_path):
     assert set(table(tmp_path / "w", "metrics").definition) == {"v1;users=output;empty_users=zero"}
 
 
+@pytest.mark.slow
 def test_o3_curve_from_delta(call, spark, tmp_path):
     """RecBole's hit rows 000, 111, 101, 001 with 1, 3, 4, 2 relevant items; k = 1..3 by --curve."""
     tables = {

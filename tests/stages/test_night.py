@@ -131,7 +131,7 @@ def test_checks_and_manifests(small_night: Ran) -> None:
     assert {r.part: r["count"] for r in parts} == {
         part: facts[part, "rows"] for part in ("train", "valid", "test", "open_loop")
     }
-    assert small_night.night.table(PROPENSITIES).count() == 60
+    assert small_night.night.table(PROPENSITIES).where("method = 'true'").count() == 60
 
 
 def test_the_world_s_truth_leads_where_exposure_is_uniform(metrics: pd.DataFrame) -> None:
@@ -286,6 +286,7 @@ def test_a_second_run_does_nothing_and_says_so(small_night: Ran) -> None:
     assert again.outcome.leaderboard == small_night.outcome.leaderboard
 
 
+@pytest.mark.slow
 def test_force_makes_a_second_attempt_with_the_same_numbers(small_night: Ran) -> None:
     store = small_night.store
     first = small_night.outcome.run_ids["popular"]
@@ -466,8 +467,15 @@ def test_the_log_is_json_lines_with_seconds_and_counts(small_night: Ran) -> None
     assert set(small_night.outcome.run_ids.values()) <= of_runs
 
 
-# Of several nights, and of several protocols: test_comparing.py and test_multiverse.py ask these.
-ASKED_ELSEWHERE = {"which_differences_hold", "which_models_fell_behind", "how_much_is_the_protocols_doing"}
+# What one plain night does not fill: tests of comparisons, the multiverse, paradoxes and changes ask these.
+ASKED_ELSEWHERE = {
+    "which_differences_hold",
+    "which_models_fell_behind",
+    "how_much_is_the_protocols_doing",
+    "where_do_parts_and_whole_disagree",
+    "how_few_items_decide",
+    "why_did_the_number_move",
+}
 
 
 @pytest.mark.parametrize("name", query_files())

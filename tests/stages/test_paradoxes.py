@@ -259,6 +259,9 @@ def test_nothing_is_done_twice_and_the_report_tells(night: Ran, pairs: pd.DataFr
     store.install_views()
     told = store.spark.sql(query_files()["where_do_parts_and_whole_disagree"]).toPandas()
     assert len(told) == (pairs.kind != "none").sum() > 0 and told.certain.is_monotonic_decreasing
+    few = store.spark.sql(query_files()["how_few_items_decide"]).toPandas()
+    turned = few.dropna(subset=["removed"])
+    assert len(turned) > 0 and (turned.removed <= turned.out_of).all()
     page = Path(night.outcome.report_path or "").read_text(encoding="utf-8")
     assert "Where parts and whole disagree" in page and "Of 60 comparisons" in page
     first = told.iloc[0]

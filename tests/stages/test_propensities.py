@@ -104,6 +104,7 @@ def features(path: Path, key: str, values: np.ndarray) -> str:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_logistic_regression_against_sklearn_and_with_cells_drawn(spark, tmp_path: Path) -> None:
     """100 users with one feature, 30 items with two, of whom one item is never shown; 1 in 8 cells is."""
     rng = np.random.default_rng(5)

@@ -60,6 +60,7 @@ def small_blocks(spark):
     spark.conf.set(key, before)
 
 
+@pytest.mark.slow
 def test_netflix_across_blocks(small_blocks, tmp_path):
     """Some blocks begin within a movie, some hold none of its header, some several headers."""
     draw, wanted = random.Random(5), []

@@ -14,7 +14,17 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from recbench_spark.errors import StoreError
-from recbench_spark.schemas import CHECKS, MANIFESTS, METRICS, RANKINGS, RUNS, TABLES, USER_METRICS, conform
+from recbench_spark.schemas import (
+    CHECKS,
+    MANIFESTS,
+    METRICS,
+    RANKINGS,
+    RUNS,
+    SCHEMA_VERSION,
+    TABLES,
+    USER_METRICS,
+    conform,
+)
 from recbench_spark.store import (
     VERSION_PROPERTY,
     Store,
@@ -163,7 +173,7 @@ def test_another_schema_version_is_refused(store: Store) -> None:
     Store(store.spark, store.root)
     change = f"ALTER TABLE {store.identifier('runs')} SET TBLPROPERTIES ('{VERSION_PROPERTY}' = '99')"
     store.spark.sql(change)
-    with pytest.raises(StoreError, match="schema version 99, this code writes 1") as error:
+    with pytest.raises(StoreError, match=f"schema version 99, this code writes {SCHEMA_VERSION}") as error:
         Store(store.spark, store.root)
     assert "--warehouse" in error.value.hint
 
@@ -225,7 +235,7 @@ def test_comments_stand_on_every_column_and_layouts_hold(
         assert detail.description == table.comment
         assert tuple(detail.partitionColumns) == table.partition_by
         assert tuple(detail.clusteringColumns) == table.cluster_by
-        assert detail.properties[VERSION_PROPERTY] == "1"
+        assert detail.properties[VERSION_PROPERTY] == str(SCHEMA_VERSION)
         # Other readers must be able to open the tables.
         assert not set(detail.tableFeatures) & {"deletionVectors", "columnMapping"}
 
