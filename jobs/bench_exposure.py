@@ -25,9 +25,10 @@ from pyspark.sql import functions as F
 from recbench_spark import cli
 from recbench_spark.benchmark import open_night, run_night
 from recbench_spark.config import Benchmark, load_benchmark
-from recbench_spark.errors import FAILED, OK
+from recbench_spark.errors import FAILED, OK, ConfigError
 from recbench_spark.evaluation import debiased, metrics
 from recbench_spark.journal import Journal
+from recbench_spark.schemas import RUNS
 from recbench_spark.session import get_session
 from recbench_spark.steps.exposure import make_plan
 from recbench_spark.steps.night import Night
@@ -92,10 +93,12 @@ def main(args: argparse.Namespace) -> int:
         if outcome.failed:
             return FAILED
         night = open_night(store, benchmark, DAY)
-        found = pd.concat(estimates_of(night, outcome.run_ids, sizes), ignore_index=True)
+        found = pd.concat(estimates_of(night, run_ids(night), sizes), ignore_index=True)
         parts.append(found.assign(loop=setting.loop, propensities=setting.propensities))
     rows = pd.concat(parts, ignore_index=True)
-    rows = rows[rows.metric + "@" + rows.k.astype(str) == args.metric]
+    rows = rows[[f"{row.metric}@{row.k:g}" == args.metric for row in rows.itertuples()]]
+    if rows.empty:
+        raise ConfigError(f"nothing was estimated of {args.metric}", "a metric of the file, as ndcg@10")
     table = summary(rows)
     print(table.to_string(index=False, float_format=lambda value: f"{value:.3f}"))
     if args.picture:
@@ -104,6 +107,13 @@ def main(args: argparse.Namespace) -> int:
 
 
 # ------------------------------------------------------------------------------- estimates
+
+
+def run_ids(night: Night) -> dict[str, str]:
+    """Model -> its run, of now or of before."""
+    mine = (F.col("suite") == night.benchmark.name) & (F.col("status") == "succeeded")
+    rows = night.store.read(RUNS).where(mine).orderBy("finished_at").collect()
+    return {row.model: row.run_id for row in rows}
 
 
 def estimates_of(night: Night, run_ids: dict[str, str], sizes: list[int]) -> Iterator[pd.DataFrame]:

@@ -88,6 +88,8 @@ class Plan:
         """Why there is no value; None where there is one."""
         if estimator == STRATIFIED and metric == SUM:
             return "strata are combined for the metrics asked for"
+        if estimator == STRATIFIED and not self.strata:
+            return "all items are shown alike"
         definition, given = self.asked.definition, bool(self.rewards)
         return estimators.reason(estimator, metric, definition, self.settings, rewards=given)
 

@@ -76,8 +76,8 @@ def open_exposure(store: Store, split_id: str, asked: Evaluation, definition: De
 
 
 def _strata(chances: Chances, wanted: Exposure) -> tuple[Strata, ...]:
-    """None where all items are shown alike and nobody asks to stratify."""
-    if chances.low == chances.high and STRATIFIED not in wanted.estimators:
+    """None where all items are shown alike."""
+    if chances.low == chances.high:
         return ()
     return cut_strata(chances, wanted.strata)
 

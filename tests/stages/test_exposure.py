@@ -26,7 +26,7 @@ from recbench_spark.evaluation import debiased, exposure, metrics
 from recbench_spark.evaluation import ranking as ranking_stage
 from recbench_spark.evaluation.batches import to_rankings
 from recbench_spark.evaluation.debiased import Plan, missing, proposal
-from recbench_spark.evaluation.exposure import Weights
+from recbench_spark.evaluation.exposure import Chances, Weights
 from recbench_spark.evaluation.ranking import Request
 from recbench_spark.evaluation.sources import DotSource, vector_rows
 from recbench_spark.evaluation.user_blocks import user_blocks
@@ -36,7 +36,7 @@ from recbench_spark.placeholders import on_night
 from recbench_spark.protocol import propensities as fitting
 from recbench_spark.protocol.catalogue import catalogue
 from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS
-from recbench_spark.steps.exposure import Opened, propensities_of, weight_checks
+from recbench_spark.steps.exposure import Opened, _strata, propensities_of, weight_checks
 from recbench_spark.steps.night import check_benchmark
 from recbench_spark.steps.sharing import share_in
 from recbench_spark.training import train_popular
@@ -319,6 +319,16 @@ def test_what_has_no_value_says_why() -> None:
     assert why == {pair: text for pair in names if (text := reason(*pair, definition, asked.settings))}
     assert why["ips", "dcg"] == "the propensities are known up to a factor only"
     assert "reward" in why["dm", "dcg"] and "sum" in why["ips", "map"]
+
+
+def test_items_shown_alike_have_no_strata_and_no_stratified_value() -> None:
+    alike = Chances(None, 3, 0.5, 0.5, 0)  # type: ignore[arg-type]
+    assert _strata(alike, Exposure()) == ()
+    asked = plan("recall", "map", estimators=("ips", "stratified"), strata=())
+    why = {(column.estimator, column.metric): text for column, text in missing(asked)}
+    assert why["stratified", "recall"] == why["stratified", "map"] == "all items are shown alike"
+    found = estimates(random_rows(3), asked)
+    assert set(found.estimator) == {"ips"}
 
 
 # ------------------------------------------------------------------------------------ settings
