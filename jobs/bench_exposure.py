@@ -194,7 +194,8 @@ def draw(table: pd.DataFrame, metric: str) -> Figure:
             panel.axvline(0, color="0.6", linewidth=1)
             panel.set_title(f"loop {loop:g}, {size} users", fontsize=10)
             _draw_panel(panel, table[(table.loop == loop) & (table.users == size)])
-    panels[0, 0].legend(fontsize=7, frameon=False)
+    handles, names = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside upper right", ncols=len(names), fontsize=8, frameon=False)
     figure.supxlabel(f"bias of {metric}, and one standard deviation", fontsize=10)
     return figure
 
