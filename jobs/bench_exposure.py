@@ -28,10 +28,11 @@ from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import FAILED, OK, ConfigError
 from recbench_spark.evaluation import debiased, metrics
 from recbench_spark.journal import Journal
-from recbench_spark.schemas import RUNS
 from recbench_spark.session import get_session
 from recbench_spark.steps.exposure import make_plan
 from recbench_spark.steps.night import Night
+from recbench_spark.steps.paradoxes import tonight
+from recbench_spark.steps.sharing import drop_scratch
 from recbench_spark.store import Store
 
 CONFIG = "exposure_study"
@@ -93,8 +94,9 @@ def main(args: argparse.Namespace) -> int:
         if outcome.failed:
             return FAILED
         night = open_night(store, benchmark, DAY)
-        found = pd.concat(estimates_of(night, run_ids(night), sizes), ignore_index=True)
+        found = pd.concat(estimates_of(night, sizes), ignore_index=True)
         parts.append(found.assign(loop=setting.loop, propensities=setting.propensities))
+    drop_scratch(store)
     rows = pd.concat(parts, ignore_index=True)
     rows = rows[[f"{row.metric}@{row.k:g}" == args.metric for row in rows.itertuples()]]
     if rows.empty:
@@ -109,27 +111,20 @@ def main(args: argparse.Namespace) -> int:
 # ------------------------------------------------------------------------------- estimates
 
 
-def run_ids(night: Night) -> dict[str, str]:
-    """Model -> its run, of now or of before."""
-    mine = (F.col("suite") == night.benchmark.name) & (F.col("status") == "succeeded")
-    rows = night.store.read(RUNS).where(mine).orderBy("finished_at").collect()
-    return {row.model: row.run_id for row in rows}
-
-
-def estimates_of(night: Night, run_ids: dict[str, str], sizes: list[int]) -> Iterator[pd.DataFrame]:
+def estimates_of(night: Night, sizes: list[int]) -> Iterator[pd.DataFrame]:
     """Every estimate of every group, with the truth beside it, model by model."""
     asked = night.plan()
     assert night.exposure is not None
     plan = make_plan(night.exposure, asked, night.benchmark.headline)
-    for model, run_id in run_ids.items():
-        rankings = night.store.of_run("rankings", run_id).drop("slices")
+    for run in tonight(night):
+        rankings = night.store.of_run("rankings", run.run_id).drop("slices")
         rankings = rankings.withColumn("slices", F.create_map().cast("map<string,array<string>>"))
         open_loop = metrics.metrics(rankings.where("part = 'open_loop'"), asked).toPandas()
         truth = open_loop.set_index(["metric", "k"]).value.rename("truth")
         for size in sizes:
             groups = grouped(rankings.where("part = 'test'"), size)
             found = _rows(groups, plan, metrics.metrics(groups, asked))
-            yield found.join(truth, on=["metric", "k"]).assign(model=model, users=size)
+            yield found.join(truth, on=["metric", "k"]).assign(model=run.model, users=size)
 
 
 def grouped(rankings: DataFrame, size: int) -> DataFrame:

@@ -81,6 +81,8 @@ DEFINITION = _key(
     "definition", "Version of the defaults and the axes in which this number differs from them."
 )
 ESTIMATOR = _key("estimator", "How exposure is corrected for; holdout means it is not.")
+K = Column("k", INT, "Cut-off; NULL for a value over the whole ranking.")
+SUITE = _key("suite", "Name of the benchmark file.")
 
 RUNS = Table(
     "runs",
@@ -89,7 +91,7 @@ RUNS = Table(
         RUN_ID,
         _key("run_key", "Hash of configuration, input data and code: same key, same numbers."),
         Column("attempt", INT, "1 for the first run of this key, counted up by --force.", False),
-        _key("suite", "Name of the benchmark file."),
+        SUITE,
         Column("logical_date", DATE, "The day evaluated, never the day of the computation.", False),
         _key("model", "Name of the model in the benchmark file."),
         Column("model_kind", STRING, "als, item_knn, embeddings, lists, published ..."),
@@ -132,7 +134,7 @@ METRICS = Table(
         PART,
         METRIC,
         DEFINITION,
-        Column("k", INT, "Cut-off; NULL for a value over the whole ranking."),
+        K,
         ESTIMATOR,
         Column("slice_key", STRING, "What the slice is by: popularity, cold_user, a column; or NULL."),
         Column("slice_value", STRING, "Which part of the slice: head, torso, tail ...; or NULL."),
@@ -198,7 +200,7 @@ MULTIVERSE = Table(
         RUN_ID,
         PART,
         METRIC,
-        Column("k", INT, "Cut-off; NULL for a value over the whole ranking."),
+        K,
         DEFINITION,
         Column("value", DOUBLE, "Mean over the averaged users."),
         Column("n", LONG, "Users averaged.", False),
@@ -404,7 +406,7 @@ COMPARISONS = Table(
     "One row a difference between two runs, at one metric and cut-off, over the users of both.",
     (
         _key("comparison_id", "Hash of the runs compared and the settings: all rows of one comparison."),
-        _key("suite", "Name of the benchmark file."),
+        SUITE,
         Column("logical_date", DATE, "Night of `run_id`.", False),
         Column("other_date", DATE, "Night of `other_run_id`.", False),
         _key("kind", "pair: two models of one night; previous, baseline: a model and an earlier night."),
@@ -416,7 +418,7 @@ COMPARISONS = Table(
         PART,
         METRIC,
         DEFINITION,
-        Column("k", INT, "Cut-off; NULL for a value over the whole ranking."),
+        K,
         ESTIMATOR,
         Column("users", LONG, "Users with a value in both runs.", False),
         Column("value", DOUBLE, "Mean of `run_id` over these users."),
@@ -453,7 +455,7 @@ CHANGES = Table(
     "One row a group of users: what it adds to the change of a model's mean since the night before.",
     (
         _key("change_id", "Hash of the runs and what was asked: all rows of one explanation."),
-        _key("suite", "Name of the benchmark file."),
+        SUITE,
         Column("logical_date", DATE, "Night of `run_id`.", False),
         Column("other_date", DATE, "Night of `other_run_id`, the model's last one before.", False),
         _key("model", "Model whose two nights these are."),
@@ -462,7 +464,7 @@ CHANGES = Table(
         PART,
         METRIC,
         DEFINITION,
-        Column("k", INT, "Cut-off; NULL for a value over the whole ranking."),
+        K,
         ESTIMATOR,
         _key(
             "group_key", "What groups are by: users (stayed, left, joined), n_relevant, a slice of users."
@@ -496,7 +498,7 @@ PARADOXES = Table(
     "One row a pair of models, metric, cut-off and slice key: whether strata and whole agree.",
     (
         PARADOX_ID,
-        _key("suite", "Name of the benchmark file."),
+        SUITE,
         Column("logical_date", DATE, "Night of both runs.", False),
         SPLIT_ID,
         _key("model", "Model that is better in the whole."),
@@ -506,7 +508,7 @@ PARADOXES = Table(
         PART,
         METRIC,
         DEFINITION,
-        Column("k", INT, "Cut-off; NULL for a value over the whole ranking."),
+        K,
         _key("slice_key", "What the strata are by: stratum, popularity ..."),
         Column("users", LONG, "Users averaged of `model`, in the whole.", False),
         Column("value", DOUBLE, "Mean of `model` over everyone."),
@@ -542,7 +544,7 @@ FLIPS = Table(
     "One row a verdict: the smallest set of items, or users, without which the other model leads.",
     (
         PARADOX_ID,
-        _key("suite", "Name of the benchmark file."),
+        SUITE,
         Column("logical_date", DATE, "Night of both runs.", False),
         SPLIT_ID,
         _key("model", "Model with the larger sum."),
@@ -552,7 +554,7 @@ FLIPS = Table(
         PART,
         METRIC,
         DEFINITION,
-        Column("k", INT, "Cut-off; NULL for a value over the whole ranking."),
+        K,
         _key("removed_are", "What is removed: items or users."),
         Column("removed", LONG, "How many must go; NULL: no set turns the verdict."),
         Column("out_of", LONG, "How many have truth in this part.", False),

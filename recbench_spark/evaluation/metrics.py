@@ -366,7 +366,7 @@ def metric_table(
     named = dict(zip(("value", "stderr", "ci_low", "ci_high"), map(_numbers, numbers), strict=True))
     return pa.table(
         {
-            **{name: _repeated(table, name, len(columns)) for name in SLICE},
+            **{name: repeated(table, name, len(columns)) for name in SLICE},
             "metric": pa.array(metric),
             "definition": pa.array(definition),
             "k": pa.array(k, pa.int32()),
@@ -388,7 +388,8 @@ def add_up(table: pa.Table, c: int, replicates: int) -> Totals:
                   add("weights_bc", (replicates, c)))  # fmt: skip
 
 
-def _repeated(table: pa.Table, name: str, n: int) -> pa.Array:
+def repeated(table: pa.Table | pa.RecordBatch, name: str, n: int) -> pa.Array:
+    """The first value of a column of text, n times."""
     return pa.array([table.column(name)[0].as_py()] * n, pa.string())
 
 

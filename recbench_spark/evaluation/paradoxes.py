@@ -176,17 +176,13 @@ def _by_column(plan: Plan, run: int, totals: pa.RecordBatch) -> pa.RecordBatch:
     }
     columns = {
         "run": pa.repeat(pa.scalar(run, pa.int32()), len(kept)),
-        "part": _repeated(totals, "part", len(kept)),
+        "part": metric_rows.repeated(totals, "part", len(kept)),
         "metric": pa.array([table[c].metric for c in kept], pa.string()),
         "k": pa.array([table[c].k for c in kept], pa.int32()),
-        "slice_key": _repeated(totals, "slice_key", len(kept)),
-        "slice_value": _repeated(totals, "slice_value", len(kept)),
+        "slice_key": metric_rows.repeated(totals, "slice_key", len(kept)),
+        "slice_value": metric_rows.repeated(totals, "slice_value", len(kept)),
     }
     return pa.RecordBatch.from_pydict({**columns, **{name: _lists(rows) for name, rows in lists.items()}})
-
-
-def _repeated(totals: pa.RecordBatch, name: str, n: int) -> pa.Array:
-    return pa.array([totals.column(name)[0].as_py()] * n, pa.string())
 
 
 def _lists(numbers_nw: Ints) -> pa.Array:

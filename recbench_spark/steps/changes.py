@@ -12,7 +12,7 @@ from recbench_spark.evaluation.changes import Plan, changes
 from recbench_spark.evaluation.comparing import HOLDOUT
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import CHANGES, RANKINGS, USER_METRICS
-from recbench_spark.steps.comparing import run_before, visible_runs
+from recbench_spark.steps.comparing import run_before, runs_tonight, visible_runs
 from recbench_spark.steps.night import Night
 
 OF_USERS = ("cold_user", "users")
@@ -42,8 +42,7 @@ def explain_changes(night: Night, journal: Journal) -> None:
 def make_plan(night: Night, asked: Comparisons) -> Plan | None:
     """Each model of this night with its last night before; None where no model has one."""
     runs = visible_runs(night)
-    tonight = sorted((r for r in runs if r.logical_date == night.logical_date), key=lambda r: r.model)
-    before = [(run_before(run, runs, None), run) for run in tonight]
+    before = [(run_before(run, runs, None), run) for run in runs_tonight(night, runs)]
     pairs = tuple((one, two) for one, two in before if one is not None)
     if not pairs:
         return None

@@ -64,7 +64,7 @@ def _rows(night: Night, plan: Plan, name: str) -> DataFrame:
 def make_plan(night: Night, asked: Comparisons) -> Plan | None:
     """What is compared this night; None where there are no two runs to compare."""
     runs = visible_runs(night)
-    tonight = sorted((r for r in runs if r.logical_date == night.logical_date), key=lambda r: r.model)
+    tonight = runs_tonight(night, runs)
     chosen: list[Run] = list(tonight)
     contests = [Contest("pair", tuple(range(len(tonight))))] if len(tonight) > 1 else []
     for kind, day in (("previous", None), ("baseline", asked.baseline_night)):
@@ -105,6 +105,13 @@ def visible_runs(night: Night) -> list[Run]:
         .agg(newest)
     )
     return [Run(row.run_id, row.model, row.logical_date) for row in rows.collect()]
+
+
+def runs_tonight(night: Night, runs: Iterable[Run]) -> list[Run]:
+    """Those of this night, by model."""
+    return sorted(
+        (run for run in runs if run.logical_date == night.logical_date), key=lambda run: run.model
+    )
 
 
 def run_before(run: Run, runs: Iterable[Run], day: date | None) -> Run | None:

@@ -17,7 +17,7 @@ from recbench_spark.journal import Journal
 from recbench_spark.kernels.ranking import METRICS
 from recbench_spark.reports.facts import LOWER_IS_BETTER
 from recbench_spark.schemas import FLIPS, PARADOXES, RANKINGS, RUNS
-from recbench_spark.steps.comparing import baselines, visible_runs
+from recbench_spark.steps.comparing import baselines, runs_tonight, visible_runs
 from recbench_spark.steps.night import Night
 
 
@@ -59,8 +59,7 @@ def _settings(night: Night) -> list[object]:
 def tonight(night: Night) -> tuple[Run, ...]:
     """The runs of this night on this split, by model."""
     of_split = {row.run_id for row in night.table(RUNS).select("run_id").collect()}
-    runs = [r for r in visible_runs(night) if r.logical_date == night.logical_date and r.run_id in of_split]
-    return tuple(sorted(runs, key=lambda run: run.model))
+    return tuple(run for run in runs_tonight(night, visible_runs(night)) if run.run_id in of_split)
 
 
 def measured(night: Night, asked: Paradoxes) -> metric_rows.Plan:
