@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import numba
@@ -275,6 +275,19 @@ def count_candidates(scored_i: Flags, plan: Plan) -> Ints:
 # ------------------------------------------------------------------------- scores that are products
 
 
+class Order(NamedTuple):
+    """Scored items by falling length; places t.
+
+    `items_t`, `length_t`; `bias_t`: the largest bias from this place on; `place_i` leads from an item
+    to its place, -1 where it is not scored.
+    """
+
+    items_t: Ints
+    length_t: Floats
+    bias_t: Floats
+    place_i: Ints
+
+
 @dataclass(frozen=True)
 class Products:
     """Item side of scores that are products of vectors; see the module for the equation.
@@ -295,6 +308,16 @@ class Products:
     def dims(self) -> int:
         """Length of the stored vectors."""
         return int(self.vectors_id.shape[1])
+
+    @cached_property
+    def order(self) -> Order:
+        """Found once. Stable, so items of one length stay in order."""
+        items_t = np.flatnonzero(self.scored_i)
+        items_t = items_t[np.argsort(-self.length_i[items_t], kind="stable")]
+        bias_t = np.maximum.accumulate(self.bias_i[items_t][::-1])[::-1]
+        place_i = np.full(len(self.scored_i), -1, np.int64)
+        place_i[items_t] = np.arange(len(items_t))
+        return Order(items_t, self.length_i[items_t], bias_t, place_i)
 
     def item_operand(self, start: int, stop: int) -> Floats32:
         """Rows of the float32 product, (items, dims or dims + 1)."""
@@ -696,7 +719,8 @@ class Settings:
     """What is asked for, and how the work is cut; the cut never changes a number.
 
     `top_k` 0: no lists. `cutoff` K: positives beyond rank K are only known to be there (above = K,
-    no ties) and are no longer compared, nor are users multiplied who have no others.
+    no ties) and are no longer compared, nor are users multiplied who have no others. `reduced`: up to
+    a cut-off, 8-bit products and bounds decide what they can (`kernels.cutoff`).
     """
 
     top_k: int = 0
@@ -704,6 +728,7 @@ class Settings:
     threads: int = 1
     user_tile: int | None = None
     item_tile: int | None = None
+    reduced: bool = True
 
 
 class Prepared(NamedTuple):
@@ -742,15 +767,25 @@ def count_products(
     if users_u is None:
         users_u = np.arange(len(prepared.pairing.length_u))
     work = make_work(prepared.plan, _bounds_u(prepared), settings.top_k)
-    parts = np.array_split(users_u, max(1, settings.threads))
-    one_each = partial(torch.set_num_threads, 1)
-    with plain_products(), ThreadPoolExecutor(len(parts), initializer=one_each) as pool:
-        for done in [pool.submit(_count_users, part, prepared, work, settings) for part in parts]:
-            done.result()
+
+    def count(part: Ints) -> None:
+        _count_users(part, prepared, work, settings)
+
+    with plain_products():
+        in_threads(count, users_u, settings.threads)
     if not settings.top_k:
         return None
     items_uc, count_u = work.best_items[users_u], work.best_count[users_u]
     return sort_best(users_u, prepared.pairing, items_uc, count_u, settings.top_k)
+
+
+def in_threads(count: Callable[[Ints], None], users_u: Ints, threads: int) -> None:
+    """Count parts of the users at a time, one torch thread each."""
+    parts = np.array_split(users_u, max(1, threads))
+    one_each = partial(torch.set_num_threads, 1)
+    with ThreadPoolExecutor(len(parts), initializer=one_each) as pool:
+        for done in [pool.submit(count, part) for part in parts]:
+            done.result()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from recbench_spark.errors import DataError
-from recbench_spark.kernels import counting, devices
+from recbench_spark.kernels import counting, cutoff, devices
 from recbench_spark.kernels.counting import (
     Counts,
     Flags,
@@ -103,7 +103,10 @@ def count_ranks(
         return _count_whole_rows(scorer, users, truth, masked, settings)
     vectors_ud = users.vectors(scorer.products.dims)
     prepared = counting.prepare_products(scorer.products, vectors_ud, truth, masked)
-    if str(device) == "cpu":
+    top = None
+    if str(device) == "cpu" and cutoff.applies(prepared, settings):
+        cutoff.count_products(prepared, settings)
+    elif str(device) == "cpu":
         top = counting.count_products(prepared, settings)
     else:
         top = devices.count_products(prepared, settings, device)

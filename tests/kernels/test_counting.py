@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels import counting, devices
+from recbench_spark.kernels import cutoff as cutoff_kernel
 from recbench_spark.kernels.counting import ItemLists, Settings
 from recbench_spark.kernels.scorers import DotScorer, UserBlock, count_listed, count_ranks
 
@@ -104,6 +105,18 @@ def check_everywhere(world, top_k=5):
         same(whole, run(world, top_k, **options))
     same(whole, run(world, top_k, device="cpu:0"))
     same(whole, run(world, top_k, device="cpu:0", user_tile=2, item_tile=31))
+    for cutoff in (1, 4, 10**6):
+        check_cutoff(world, whole, cutoff)
+
+
+def check_cutoff(world, whole, cutoff):
+    """Within the cut-off the same counts, beyond it the cut-off; in 8 bits or not, however cut."""
+    beyond = whole.above_p >= cutoff
+    for options in [{"reduced": False}, {}, *ODD_TILES, {"item_tile": 64}]:
+        cut = run(world, top_k=0, cutoff=cutoff, **options)
+        np.testing.assert_array_equal(cut.above_p, np.where(beyond, cutoff, whole.above_p))
+        np.testing.assert_array_equal(cut.tied_p, np.where(beyond, 0, whole.tied_p))
+        np.testing.assert_array_equal(cut.before_p, np.where(beyond, 0, whole.before_p))
 
 
 @pytest.mark.parametrize("dims", [0, 1, 2, 5, 64, 65, 512])
@@ -249,15 +262,41 @@ def test_a_split_of_the_users_changes_nothing(seed, cut):
 @pytest.mark.parametrize("cutoff", [0, 1, 3, 20, 1000])
 def test_a_cutoff_is_exact_within_and_only_within(cutoff):
     world = random_world(21, items=500, users=40, grid=3)
-    exact = run(world, top_k=0)
-    beyond = exact.above_p >= cutoff
-    for options in [{}, *ODD_TILES]:
-        cut = run(world, top_k=0, cutoff=cutoff, **options)
-        np.testing.assert_array_equal(cut.above_p, np.where(beyond, cutoff, exact.above_p))
-        np.testing.assert_array_equal(cut.tied_p, np.where(beyond, 0, exact.tied_p))
-        np.testing.assert_array_equal(cut.before_p, np.where(beyond, 0, exact.before_p))
+    check_cutoff(world, run(world, top_k=0), cutoff)
+    cut = run(world, top_k=0, cutoff=cutoff)
     same(cut, run(world, top_k=0, cutoff=cutoff, device="cpu:0", item_tile=64))
     same(run(world, cutoff=cutoff), run(world, cutoff=cutoff, item_tile=64))
+
+
+def test_users_and_items_without_length_and_biases_of_any_size():
+    for seed, size in enumerate([0.0, 1e-310, 1e-30, 1e6, 1e300]):
+        world = random_world(40 + seed, items=300, users=12, bias=True)
+        world[0][:3], world[1][:100] = 0, 0
+        biased = (*world[:2], world[2] * size, *world[3:])
+        for cutoff in (1, 5, 50):
+            check_cutoff(biased, run(biased, top_k=0), cutoff)
+
+
+def test_more_undecided_items_than_there_is_room_for():
+    vectors, items, *_ = random_world(50, users=3, items=3000)
+    near = (items[:1] * (1 + 1e-6 * np.arange(3000)[:, None])).astype("f4")  # told apart in float64 alone
+    truth, everything = [[0, 1500, 2999]] * 3, [list(range(3000))] * 3
+    world = (vectors, near, np.zeros(3000), np.ones(3000, bool), "dot", truth, everything)
+    for cutoff in (1, 700, 10**6):
+        check_cutoff(world, run(world, top_k=0), cutoff)
+
+
+def test_whole_number_products_are_exact_here_and_the_reduced_path_is_taken(monkeypatch):
+    assert cutoff_kernel.whole_products()
+    taken = []
+    real = cutoff_kernel.count_products
+    monkeypatch.setattr(cutoff_kernel, "count_products", lambda *a: (taken.append(1), real(*a)))
+    world = random_world(51)
+    run(world, top_k=0, cutoff=3)
+    run(world, top_k=0, cutoff=3, reduced=False)
+    run(world, top_k=2, cutoff=3)
+    run(world, top_k=0)
+    assert taken == [1]
 
 
 def test_a_mapped_file_of_item_vectors(tmp_path):
