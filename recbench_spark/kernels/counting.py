@@ -31,12 +31,16 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from recbench_spark.errors import DataError
+
+try:
+    import numba
+except ImportError:  # measuring on a machine with torch and numpy alone: right, and slow
+    numba = None
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -47,6 +51,7 @@ USER_TILE, ITEM_TILE = 128, 2048
 """Scores of one tile: 1 MB, so that they are compared before they leave the cache."""
 
 _BLOCK = 64  # scores looked at together when a few of a tile are wanted
+_FEW = 12  # positives of a user that are compared each with each
 _UNIT = 2.0**-24  # unit roundoff of float32
 _TINY = 2.0**-126  # smallest normal float32: what flushing to zero may lose
 _HUGE = 2.0**126  # above this a float32 product may overflow
@@ -55,9 +60,11 @@ _SLACK = 1.0 + 2.0**-20  # covers the float64 roundings of norms, bound and scor
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def compiled(function: _Function) -> _Function:
+def compiled(function: _Function, **more: Any) -> _Function:
     """`function` as machine code that holds no interpreter lock and is kept on disk."""
-    options = {"nogil": True, "cache": True, "error_model": "numpy"}
+    if numba is None:
+        return function
+    options = {"nogil": True, "cache": True, "error_model": "numpy"} | more
     return cast(_Function, numba.njit(**options)(function))
 
 
@@ -180,7 +187,8 @@ def _ordered(
         left = left_items[left_offsets[u] : left_offsets[u + 1]]
         last = -1
         for item in _ascending(items_p[offsets_u[u] : offsets_u[u + 1]]):
-            if item > last and scored_i[item] and _position(left, item) < 0:
+            kept = item > last and scored_i[item]
+            if kept and (len(left) == 0 or _position(left, item) < 0):
                 out_items[end] = item
                 end += 1
             last = max(last, item)
@@ -233,14 +241,29 @@ def make_tally(plan: Plan) -> Tally:
 @compiled
 def count_among_positives(plan: Plan, scores_s: Floats, tally: Tally) -> None:
     """Compare the positives of each user with each other; tiles leave them out."""
-    for s in range(len(scores_s)):
-        u = plan.slot_users[s]
-        for other in range(plan.slot_offsets[u], plan.slot_offsets[u + 1]):
-            if scores_s[other] > scores_s[s]:
-                tally.above[s] += 1
-            elif scores_s[other] == scores_s[s] and other != s:
-                tally.tied[s] += 1
-                tally.before[s] += other < s
+    for u in range(len(plan.slot_offsets) - 1):
+        first, last = plan.slot_offsets[u], plan.slot_offsets[u + 1]
+        if last - first > _FEW:
+            _rank_sorted(scores_s, first, last, tally)
+            continue
+        for s in range(first, last):
+            above, tied, before = _count_exact(scores_s[first:last], s - first)
+            tally.above[s], tally.tied[s], tally.before[s] = above, tied, before
+
+
+@compiled
+def _rank_sorted(scores_s: Floats, first: int, last: int, tally: Tally) -> None:
+    """The same by sorting: where there are many, comparing each with each takes longer."""
+    order = first + np.argsort(-scores_s[first:last], kind="mergesort")
+    start = 0
+    while start < len(order):
+        stop = start
+        while stop < len(order) and scores_s[order[stop]] == scores_s[order[start]]:
+            stop += 1
+        for at in range(start, stop):  # stable: equal scores are in order of items
+            s = order[at]
+            tally.above[s], tally.tied[s], tally.before[s] = start, stop - start - 1, at - start
+        start = stop
 
 
 def gather_counts(
@@ -318,6 +341,11 @@ class Products:
         place_i = np.full(len(self.scored_i), -1, np.int64)
         place_i[items_t] = np.arange(len(items_t))
         return Order(items_t, self.length_i[items_t], bias_t, place_i)
+
+    @cached_property
+    def on_devices(self) -> dict[str, Any]:
+        """What `kernels.fused` has put on devices, by device."""
+        return {}
 
     def item_operand(self, start: int, stop: int) -> Floats32:
         """Rows of the float32 product, (items, dims or dims + 1)."""
@@ -720,7 +748,7 @@ class Settings:
 
     `top_k` 0: no lists. `cutoff` K: positives beyond rank K are only known to be there (above = K,
     no ties) and are no longer compared, nor are users multiplied who have no others. `reduced`: up to
-    a cut-off, 8-bit products and bounds decide what they can (`kernels.cutoff`).
+    a cut-off, 8-bit products and bounds decide what they can (`kernels.cutoff`); None: where that pays.
     """
 
     top_k: int = 0
@@ -728,7 +756,7 @@ class Settings:
     threads: int = 1
     user_tile: int | None = None
     item_tile: int | None = None
-    reduced: bool = True
+    reduced: bool | None = None
 
 
 class Prepared(NamedTuple):

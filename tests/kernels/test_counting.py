@@ -112,7 +112,8 @@ def check_everywhere(world, top_k=5):
 def check_cutoff(world, whole, cutoff):
     """Within the cut-off the same counts, beyond it the cut-off; in 8 bits or not, however cut."""
     beyond = whole.above_p >= cutoff
-    for options in [{"reduced": False}, {}, *ODD_TILES, {"item_tile": 64}]:
+    reduced = [{"reduced": True, **options} for options in ({}, *ODD_TILES, {"item_tile": 64})]
+    for options in [{"reduced": False}, *reduced]:
         cut = run(world, top_k=0, cutoff=cutoff, **options)
         np.testing.assert_array_equal(cut.above_p, np.where(beyond, cutoff, whole.above_p))
         np.testing.assert_array_equal(cut.tied_p, np.where(beyond, 0, whole.tied_p))
@@ -292,11 +293,16 @@ def test_whole_number_products_are_exact_here_and_the_reduced_path_is_taken(monk
     real = cutoff_kernel.count_products
     monkeypatch.setattr(cutoff_kernel, "count_products", lambda *a: (taken.append(1), real(*a)))
     world = random_world(51)
-    run(world, top_k=0, cutoff=3)
+    run(world, top_k=0, cutoff=3, reduced=True)
     run(world, top_k=0, cutoff=3, reduced=False)
-    run(world, top_k=2, cutoff=3)
-    run(world, top_k=0)
+    run(world, top_k=2, cutoff=3, reduced=True)
+    run(world, top_k=0, reduced=True)
     assert taken == [1]
+    run(world, top_k=0, cutoff=3)  # a few items: does not pay
+    assert taken == [1]
+    large = random_world(52, users=2, items=30_000, dims=16)
+    run((*large[:5], [[1], [2]], large[6]), top_k=0, cutoff=3)
+    assert taken == [1, 1]
 
 
 def test_a_mapped_file_of_item_vectors(tmp_path):
