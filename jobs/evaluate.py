@@ -70,6 +70,9 @@ def parser() -> cli.Parser:
     found.add_argument("--k", type=cli.cutoffs, default=(1, 3, 5, 10, 20), help="cut-offs, e.g. 1,3,10")
     found.add_argument("--metrics", help=f"comma-separated; default {','.join(DEFAULT_METRICS)}")
     found.add_argument("--curve", action="store_true", help="keep every cut-off from 1 to the largest k")
+    found.add_argument(
+        "--cut", action="store_true", help="rank only up to the largest k: faster, no uncut values"
+    )
     found.add_argument("--preset", help="definition of another library, e.g. recbole, rectools, mllib")
     found.add_argument(
         "--set", action="append", default=[], metavar="definition.AXIS=VALUE", help="one axis"
@@ -131,7 +134,7 @@ def checked(args: argparse.Namespace, kind: str) -> Definition:
     views(args)
     if kind == "predictions":
         return definition
-    Asked(args.k, wanted_metrics(args, kind), definition)
+    Asked(args.k, wanted_metrics(args, kind), definition, uncut=not args.cut)
     check_needs(wanted_metrics(args, kind), bool(args.train), bool(args.features))
     check_candidates(definition, kind == "embeddings", bool(args.candidates))
     return definition
@@ -140,7 +143,7 @@ def checked(args: argparse.Namespace, kind: str) -> Definition:
 def _refuse_unused(args: argparse.Namespace, kind: str) -> None:
     """A flag that would do nothing is a mistake, not a wish."""
     ranked = {"--truth": args.truth, "--train": args.train, "--metrics": args.metrics, "--set": args.set,
-              "--preset": args.preset, "--curve": args.curve}  # fmt: skip
+              "--preset": args.preset, "--curve": args.curve, "--cut": args.cut}  # fmt: skip
     unused = [flag for flag, given in ranked.items() if given and kind == "predictions"]
     if unused:
         raise ConfigError(
@@ -173,6 +176,7 @@ def evaluated(store: Store, args: argparse.Namespace, kind: str) -> Result:
         definition=cli.axes(args.set),
         similarity=args.similarity,
         bootstrap=bootstrap,
+        uncut=not args.cut,
         scratch=base_folder(store),
     )
 

@@ -3,10 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "evaluate", "evaluate_predictions"]
+__all__ = ["__version__", "evaluate", "evaluate_frames", "evaluate_predictions"]
 
 if TYPE_CHECKING:
     from recbench_spark.evaluator import evaluate, evaluate_predictions
+    from recbench_spark.kernels.frames import evaluate_frames
 
 
 def __getattr__(name: str) -> Any:
@@ -15,4 +16,8 @@ def __getattr__(name: str) -> Any:
         from recbench_spark import evaluator  # noqa: PLC0415
 
         return getattr(evaluator, name)
+    if name == "evaluate_frames":
+        from recbench_spark.kernels import frames  # noqa: PLC0415
+
+        return frames.evaluate_frames
     raise AttributeError(f"module 'recbench_spark' has no attribute '{name}'")

@@ -588,6 +588,8 @@ class Evaluation(Strict):
     `features`: a table (item_id, vector) of what items are like, for the metric `diversity`.
     `multiverse`: also measure under every defensible definition (`evaluation.multiverse`).
     `exposure`: estimates that correct for what was shown, by propensities of the items.
+    `uncut`: count all ranks; false: only up to the largest k, several times faster on large catalogues,
+    with the same values at every k and none over the whole ranking.
     """
 
     metrics: tuple[str, ...] = DEFAULT_METRICS
@@ -604,6 +606,7 @@ class Evaluation(Strict):
     user_metrics: bool = True
     multiverse: bool = False
     exposure: Exposure | None = None
+    uncut: bool = True
 
     @field_validator("k")
     @classmethod
@@ -624,6 +627,13 @@ class Evaluation(Strict):
         taken = [cut.key for cut in self.slices if self.exposure and cut.key in EXPOSURE_SLICES]
         if taken:
             raise ValueError(f"slice '{taken[0]}' is made by evaluation.exposure: choose another key")
+        return self
+
+    @model_validator(mode="after")
+    def _whole_rankings(self) -> Evaluation:
+        whole = [name for name in ("multiverse", "exposure") if getattr(self, name)]
+        if whole and not self.uncut:
+            raise ValueError(f"{whole[0]} needs all ranks: leave uncut true")
         return self
 
     @property

@@ -68,16 +68,21 @@ class Asked:
     definition: Definition = field(default_factory=Definition)
     bootstrap: Bootstrap = field(default_factory=Bootstrap)
     features: str | None = None
+    uncut: bool = True
 
     def __post_init__(self) -> None:
         """ConfigError for a metric nobody knows, or a cut-off below 1."""
         metric_rows.check_names(self.metrics)
+        if not self.uncut:
+            metric_rows.check_cut(self.metrics, self.definition)
         if not self.metrics or not self.k or min(self.k) < 1:
             raise ConfigError(f"metrics {self.metrics} at k {self.k}", "name one, and cut-offs from 1 on")
 
     def plan(self) -> metric_rows.Plan:
         """As the evaluation stage wants it."""
-        return metric_rows.Plan(self.metrics, self.k, self.definition, self.bootstrap, self.features)
+        return metric_rows.Plan(
+            self.metrics, self.k, self.definition, self.bootstrap, self.features, self.uncut
+        )
 
 
 def evaluate(  # noqa: PLR0913
@@ -96,6 +101,7 @@ def evaluate(  # noqa: PLR0913
     definition: Mapping[str, Any] | None = None,
     similarity: Literal["dot", "cosine"] = "dot",
     bootstrap: Bootstrap | None = None,
+    uncut: bool = True,
     scratch: str | None = None,
 ) -> Result:
     """Metrics of lists, of scores, or of embeddings, against a truth.
@@ -115,6 +121,8 @@ def evaluate(  # noqa: PLR0913
         definition: single axes (`definitions.Definition`) that replace the preset's.
         similarity: of embeddings.
         bootstrap: replicates, level and seed of the intervals.
+        uncut: also values over the whole ranking; False: ranks are counted up to the largest k alone,
+            which is several times faster with embeddings of many items.
         scratch: folder that all executors can read, for embeddings; a local one by default.
 
     Raises:
@@ -130,6 +138,7 @@ def evaluate(  # noqa: PLR0913
         make_definition(preset, definition),
         bootstrap or Bootstrap(),
         None if features is None else features_name,
+        uncut,
     )
     check_candidates(asked.definition, embeddings is not None, candidates is not None)
     check_needs(asked.metrics, train is not None, features is not None)
@@ -281,7 +290,8 @@ def _listed_items(given: Mapping[str, Any]) -> list[DataFrame]:
 
 
 def _request(asked: Asked) -> ranking.Request:
-    return ranking.Request(asked.definition, max(asked.k) if metric_rows.wants_lists(asked.metrics) else 0)
+    top = max(asked.k) if metric_rows.wants_lists(asked.metrics) else 0
+    return ranking.Request(asked.definition, top, asked.plan().cutoff)
 
 
 def _rank_rows(world: World, given: Mapping[str, DataFrame | None], asked: Asked) -> DataFrame:

@@ -197,6 +197,12 @@ def test_the_whole_curve_is_every_cut_off_to_the_largest() -> None:
     assert Evaluation(k=(2, 5), curve=True).cutoffs == (1, 2, 3, 4, 5)
 
 
+@pytest.mark.parametrize("needing", [{"multiverse": True}, {"exposure": {}}])
+def test_what_needs_all_ranks_says_so(needing) -> None:
+    with pytest.raises(ValidationError, match=f"{next(iter(needing))} needs all ranks"):
+        Evaluation(uncut=False, **needing)
+
+
 def test_settings_cannot_be_changed_afterwards() -> None:
     split = Split()
     with pytest.raises(ValidationError, match="frozen"):

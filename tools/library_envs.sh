@@ -19,11 +19,11 @@ make_env() {
   echo "$name: ready"
 }
 
-make_env ranx ranx==0.3.21
+make_env ranx ranx==0.3.21 pyarrow==19.0.1
 make_env trec_eval pytrec-eval-terrier==0.5.11
 make_env cornac cornac==3.0.1
 make_env replay replay-rec==0.22.0
-make_env rectools rectools==0.19.0
+make_env rectools rectools==0.19.0 pyarrow==19.0.1
 make_env lenskit lenskit==2025.8.1
 # recbole says np.float, which numpy 1.24 removed.
 make_env recbole recbole==1.2.1 numpy==1.23.5 pandas==1.5.3 scipy==1.10.1 scikit-learn==1.2.2
@@ -32,7 +32,7 @@ make_env recommenders --no-deps recommenders==1.2.1
 make_env recommenders numpy==2.4.6 pandas==2.3.3 scipy==1.17.1 scikit-learn==1.7.2
 make_env recpack --no-deps recpack==0.3.6
 make_env recpack numpy==1.26.4 pandas==2.2.3 scipy==1.13.1 scikit-learn==1.5.2 tqdm==4.67.1 PyYAML==6.0.2
-# For jobs/bench_splits.py: their splitters on Spark, each with a Spark it supports.
+# For jobs/bench_splits.py and jobs/bench_lists.py: on Spark, each with a Spark it supports.
 make_env replay-spark replay-rec==0.22.0 pyspark==4.2.1 psutil
 make_env recommenders-spark --no-deps recommenders==1.2.1
 make_env recommenders-spark pyspark==3.5.9 numpy==1.26.4 pandas==2.2.3 scipy==1.13.1 scikit-learn==1.5.2 setuptools==80.9.0

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest
-from recbench_spark.evaluation import beyond
+from recbench_spark.evaluation import beyond, ranking
 from recbench_spark.evaluation.batches import by_part, select_truth, to_rankings
 from recbench_spark.evaluation.beyond import LIST_METRICS, Catalogue, Facts
 from recbench_spark.kernels import resampling
@@ -47,6 +47,7 @@ class Plan:
     """What is measured: metrics by name (see `check_names`), cut-offs, definition, intervals.
 
     features: the name of the vectors behind `diversity`; others give another number.
+    uncut: ranks are counted beyond the largest k too, for values over the whole ranking.
     """
 
     metrics: tuple[str, ...]
@@ -54,6 +55,12 @@ class Plan:
     definition: Definition
     bootstrap: Bootstrap
     features: str | None = None
+    uncut: bool = True
+
+    @property
+    def cutoff(self) -> int | None:
+        """Up to where ranks have to be counted; None: all of them."""
+        return None if self.uncut else max(self.ks)
 
     @property
     def of_ranks(self) -> tuple[str, ...]:
@@ -72,7 +79,7 @@ class Plan:
 
     def columns(self, metric: str) -> list[int | None]:
         """The cut-offs of a metric; None: over the whole ranking."""
-        return list(self.ks) if metric in LIST_METRICS else cutoffs(metric, self.ks)
+        return list(self.ks) if metric in LIST_METRICS else cutoffs(metric, self.ks, self.uncut)
 
     def table(self, names: Sequence[str]) -> list[Column]:
         """What the columns of these metrics' values are, in order."""
@@ -92,6 +99,17 @@ def check_names(metrics: Sequence[str]) -> None:
     for name in metrics:
         if name not in known:
             raise ConfigError(f"unknown metric '{name}'", nearest(name, known))
+
+
+def check_cut(metrics: Sequence[str], definition: Definition) -> None:
+    """ConfigError for a value over the whole ranking, which ranks up to the largest k do not give."""
+    whole = [name for name in metrics if name in METRICS and METRICS[name].cuts == "uncut"]
+    axes = {"map": definition.map_cut, "mrr": definition.mrr_cut}
+    whole += [name for name in metrics if axes.get(name) == "uncut"]
+    if whole:
+        raise ConfigError(
+            f"{whole[0]} is over the whole ranking, and uncut is false", "leave out one of both"
+        )
 
 
 def wants_lists(metrics: Sequence[str]) -> bool:
@@ -137,7 +155,7 @@ RANKING_COLUMNS = (
 def _user_rows(plan: Plan, batches: Batches) -> Batches:
     for batch in batches:
         rankings = to_rankings(batch)
-        values = measure(rankings, plan.of_ranks, plan.ks, plan.definition)
+        values = measure(rankings, plan.of_ranks, plan.ks, plan.definition, plan.uncut)
         relevant = pa.array(relevant_counts(rankings, plan.definition), pa.int32())
         for metric, values_uc in values.items():
             yield _user_batch(batch, metric, values_uc, relevant, plan)
@@ -232,6 +250,24 @@ def metrics(rankings: DataFrame, plan: Plan) -> DataFrame:
     return finished(totals, plan.table(plan.of_ranks), plan.bootstrap)
 
 
+def metrics_of_lists(users: DataFrame, request: ranking.Request, plan: Plan, mask: bool) -> DataFrame:
+    """`metrics` of `ranking.rank_listed` in one pass through Python, where rankings are not to be kept.
+
+    Args:
+        users: one row a user with the list, as `rank_listed` wants it.
+        request: definition; no lists are asked for.
+        plan: metrics, cut-offs, definition, bootstrap.
+        mask: drop a user's training items from the lists.
+    """
+    narrow = ranking.needed(users, request, mask)
+    totals = narrow.mapInArrow(partial(_ranked_totals, plan, request), TOTALS)
+    return finished(totals, plan.table(plan.of_ranks), plan.bootstrap)
+
+
+def _ranked_totals(plan: Plan, request: ranking.Request, batches: Batches) -> Batches:
+    yield from _task_totals(plan, ranking.rank_batches(request, batches))
+
+
 def list_metrics(rankings: DataFrame, plan: Plan, catalogue: Catalogue) -> DataFrame:
     """As `metrics`, for the metrics of each user's list, averaged over users with one; no slices."""
     listed = beyond.listed(rankings, catalogue, plan.definition.threshold)
@@ -262,7 +298,7 @@ def _listed_totals(plan: Plan, facts: Facts, batches: Batches) -> Batches:
 
 def _task_totals(plan: Plan, batches: Batches) -> Batches:
     def totals(some: Selected) -> Totals:
-        values = measure(some.rankings, plan.of_ranks, plan.ks, plan.definition)
+        values = measure(some.rankings, plan.of_ranks, plan.ks, plan.definition, plan.uncut)
         return totals_of(values, some.keys_u, plan.bootstrap)
 
     yield from totals_by_slice(batches, totals)

@@ -35,10 +35,13 @@ GIVEN = ("rated", "given", "uniform", "popularity")
 
 @dataclass(frozen=True)
 class Request:
-    """What is ranked: the definition, and how long the lists are that are asked for (0: none)."""
+    """What is ranked: the definition, how long the lists are that are asked for (0: none), and up to
+    where ranks are counted (None: all; where users bring the candidates, always all).
+    """
 
     definition: Definition
     top: int = 0
+    cutoff: int | None = None
 
 
 def users_of_parts(
@@ -124,7 +127,7 @@ def _count(scorer: Scorer, request: Request, device: str, batch: pa.RecordBatch)
     else:
         nothing = ItemLists.empty(masked.users)
         out = masked if mode == "unseen" else nothing
-        settings = Settings(top_k=request.top)
+        settings = Settings(top_k=request.top, cutoff=request.cutoff)
         counts = count_ranks(scorer, users, truth, out, device=device, settings=settings)
     return _without_unknown_users(batch, truth, counts)
 
@@ -232,21 +235,45 @@ def rank_given(users: DataFrame, lists: DataFrame, request: Request, mask: bool)
         request: definition and length of lists.
         mask: drop a user's training items from the lists (score tables), or leave them (lists).
     """
-    joined = users.join(lists, "user_id", "left")
-    return joined.mapInArrow(partial(_rank_lists, request, mask), RANKING)
+    return rank_listed(users.join(lists, "user_id", "left"), request, mask)
 
 
-def _rank_lists(request: Request, mask: bool, batches: Batches) -> Batches:
+def rank_listed(users: DataFrame, request: Request, mask: bool) -> DataFrame:
+    """As `rank_given`, where each user's row holds the list already. No shuffle; one batch in memory.
+
+    Only the columns that are needed go to Python: ids of items are as long as all other columns.
+
+    Args:
+        users: rows of `users_of_parts` with the columns of `as_lists`.
+        request: definition and length of lists.
+        mask: drop a user's training items from the lists.
+    """
+    return needed(users, request, mask).mapInArrow(partial(rank_batches, request), RANKING)
+
+
+def needed(users: DataFrame, request: Request, mask: bool) -> DataFrame:
+    """The columns that `rank_batches` reads."""
+    unused = ["history", *([] if mask else ["masked"]), *([] if request.top else ["list_ids"])]
+    return users.drop(*unused)
+
+
+def rank_batches(request: Request, batches: Batches) -> Batches:
+    """Rows of `RANKING` of users with their lists; those with `masked` without these items."""
     for batch in batches:
         offsets, truth_items = flat(batch.column("items"))
         relevance = flat(batch.column("relevance"))[1]
         truth = list_kernel.Truth(offsets, truth_items.astype(np.int64), relevance)
-        masked = item_lists(batch, "masked")
-        train = list_kernel.Items(masked.offsets_u, masked.items_p)
         found = list_kernel.rank_lists(
-            _lists(batch), truth, request.definition, train, mask_train=mask, top=request.top
+            _lists(batch), truth, request.definition, _masked(batch), top=request.top
         )
         yield _listed_batch(batch, found)
+
+
+def _masked(batch: pa.RecordBatch) -> list_kernel.Items | None:
+    if "masked" not in batch.schema.names:
+        return None
+    masked = item_lists(batch, "masked")
+    return list_kernel.Items(masked.offsets_u, masked.items_p)
 
 
 def _lists(batch: pa.RecordBatch) -> list_kernel.Lists:

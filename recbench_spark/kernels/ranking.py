@@ -109,32 +109,37 @@ def metric(
     return register
 
 
-def cutoffs(name: str, ks: Sequence[int]) -> list[int | None]:
-    """The columns of a metric: the ks, then None where the metric has an uncut value.
+def cutoffs(name: str, ks: Sequence[int], uncut: bool = True) -> list[int | None]:
+    """The columns of a metric: the ks, then None where the metric has an uncut value (and it is wanted).
 
     >>> cutoffs("ndcg", [5, 10]), cutoffs("hit", [5]), cutoffs("auc", [5])
     ([5, 10, None], [5], [None])
     """
     cuts = _known(name).cuts
     at_k: list[int | None] = [] if cuts == "uncut" else list(ks)
-    return at_k if cuts == "k" else [*at_k, None]
+    return [*at_k, None] if uncut and cuts != "k" else at_k
 
 
 def measure(
-    rankings: Rankings, metrics: Sequence[str], ks: Sequence[int], definition: Definition
+    rankings: Rankings,
+    metrics: Sequence[str],
+    ks: Sequence[int],
+    definition: Definition,
+    uncut: bool = True,
 ) -> dict[str, Floats]:
     """Each metric of each user: float64 (u, c), columns as in `cutoffs`, NaN for users left out.
 
-    Values do not depend on how users are batched, nor on which other cut-offs are asked for.
+    Values do not depend on how users are batched, nor on which other cut-offs are asked for. Without
+    `uncut` they follow from ranks that were counted up to the largest k alone.
     """
-    columns = {name: len(cutoffs(name, ks)) for name in metrics}
+    columns = {name: len(cutoffs(name, ks, uncut)) for name in metrics}
     _check_cutoffs(ks)
     u = len(rankings.length)
     values = {name: np.empty((u, c)) for name, c in columns.items()}
     for start, stop in _chunks(rankings, ks):
         chunk = Chunk(rankings.users(start, stop), tuple(ks), definition)
         for name in metrics:
-            values[name][start:stop] = chunk.values(METRICS[name])
+            values[name][start:stop] = chunk.values(METRICS[name])[:, : columns[name]]
     return values
 
 

@@ -30,7 +30,7 @@ def evaluate_model(night: Night, model: Any, run_id: str, journal: Journal) -> l
         exposure = night.exposure
         lists = metric_rows.wants_lists(plan.metrics) or (exposure is not None and exposure.wants_lists)
         top = max(plan.ks) if lists else 0
-        rankings, found = rank(night, model, ranking.Request(night.definition, top))
+        rankings, found = rank(night, model, ranking.Request(night.definition, top, plan.cutoff))
         store.append(rankings.withColumn("run_id", F.lit(run_id)), RANKINGS)
     rankings = store.of_run("rankings", run_id)
     with journal.stage("metrics", f"{model.name}: measure", **facts) as counts:

@@ -20,7 +20,7 @@ from recbench_spark.data.readers import read_table
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.beyond import DIVERSITY, Catalogue
-from recbench_spark.evaluation.metrics import Plan, check_names
+from recbench_spark.evaluation.metrics import Plan, check_cut, check_names
 from recbench_spark.steps.exposure import Opened, open_exposure
 from recbench_spark.steps.gates import GateCheck, gate_checks
 from recbench_spark.steps.sharing import base_folder, share_features
@@ -78,7 +78,7 @@ class Night:
         """What is measured."""
         asked = self.benchmark.evaluation
         features = Path(asked.features).stem if asked.features else None
-        return Plan(asked.metrics, asked.cutoffs, self.definition, asked.bootstrap, features)
+        return Plan(asked.metrics, asked.cutoffs, self.definition, asked.bootstrap, features, asked.uncut)
 
 
 def night_gates(night: Night) -> list[GateCheck]:
@@ -124,6 +124,8 @@ def check_benchmark(benchmark: Benchmark) -> None:
     asked, reader = benchmark.evaluation, benchmark.dataset.reader
     definition = asked.resolve()
     check_names(asked.metrics)
+    if not asked.uncut:
+        check_cut(asked.metrics, definition)
     listed = asked.candidates_path or benchmark.dataset.lists_negatives
     if definition.candidates == "given" and not listed:
         raise ConfigError(

@@ -402,7 +402,21 @@ def test_odd_users_and_integer_ids(spark):
     assert found["list rows of unknown items"] == 1 and found["listed users without truth"] == 1
     assert found["list rows of training items"] == 2
     assert found["test: users without relevant items"] == 1 and found["test: users without output"] == 1
+    _check_frames(result, truth, lists)
     result.release()
+
+
+def _check_frames(result: Result, truth: list[Any], lists: list[Any]) -> None:
+    """The same bits without Spark."""
+    frames = (pd.DataFrame(truth, columns=["user_id", "item_id"]),
+              pd.DataFrame(lists, columns=["user_id", "item_id", "score"]))  # fmt: skip
+    found = recbench_spark.evaluate_frames(*frames, k=[2, 1], metrics=["ndcg", "map", "recall", "hit"])
+    rows = result.metrics.where("slice_key IS NULL").toPandas()
+    both = rows.merge(found.fillna({"k": 0}), on=["metric", "definition"])
+    both = both[both.k_x.fillna(0) == both.k_y]
+    assert len(both) == len(found) == 10
+    for name in ("value", "stderr", "n"):
+        assert (both[f"{name}_x"] == both[f"{name}_y"]).all()
 
 
 def test_string_ids_tie_by_their_bytes(spark):
@@ -561,6 +575,25 @@ def test_dot_products(vectors, mode):
     )  # fmt: skip
     assert _found_places(result.rankings.toPandas()) == _places(MODES[mode], "dot")
     result.release()
+
+
+def test_ranks_up_to_the_largest_k_give_the_same_values_there(vectors):
+    given = {"embeddings": (vectors["users"], vectors["items"]), "train": vectors["train"], "k": [1, 3]}
+    wanted = {"metrics": ["ndcg", "hit", "mrr"], "bootstrap": NONE}
+    whole, cut = (
+        recbench_spark.evaluate(vectors["truth"], **given, **wanted, uncut=u) for u in (True, False)
+    )
+    expected = whole.metrics.toPandas().query("k.notna()").astype({"k": "int32"})
+    found = cut.metrics.toPandas()
+    assert len(found) == len(expected) and found["k"].notna().all()
+    order = ["metric", "k", "slice_key", "slice_value"]
+    left, right = (frame.sort_values(order).reset_index(drop=True) for frame in (expected, found))
+    pd.testing.assert_frame_equal(left, right, check_exact=True)
+    assert max(cut.rankings.toPandas()["above"].explode()) <= 3
+    for result in (whole, cut):
+        result.release()
+    with pytest.raises(ConfigError, match="auc is over the whole ranking"):
+        recbench_spark.evaluate(vectors["truth"], **given, metrics=["auc"], uncut=False)
 
 
 def test_cosine(vectors):

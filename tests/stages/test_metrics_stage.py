@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition
 from recbench_spark.evaluation.beyond import Catalogue
-from recbench_spark.evaluation.metrics import Plan, all_metrics, metrics, user_metrics
+from recbench_spark.evaluation.metrics import Plan, all_metrics, metrics, metrics_of_lists, user_metrics
+from recbench_spark.evaluation.ranking import Request
 from recbench_spark.schemas import RANKINGS
 from tests import oracles
 
@@ -74,6 +75,26 @@ def test_by_hand(spark) -> None:
     assert row.stderr == pytest.approx(math.sqrt(sum((x - mean) ** 2 for x in values) / 2 / 3))
     assert row.ci_low <= row.value <= row.ci_high
     assert (row.definition, row.estimator) == ("v1", "holdout")
+
+
+def test_of_lists_in_one_pass(spark) -> None:
+    """u lists 7, 5, 9 by score and wants 5 and 1, with 7 to be dropped; v wants 4 and has no list."""
+    schema = (
+        "user_id string, part string, user_key long, item_ids array<string>, items array<int>, relevance "
+        "array<double>, slices map<string,array<string>>, masked array<int>, history array<int>, "
+        "list_items array<long>, list_ids array<string>, list_scores array<double>"
+    )
+    rows = [
+        ("u", "test", 1, ["1", "5"], [1, 5], [1.0, 1.0], {}, [7], [],
+         [5, 7, 9], ["5", "7", "9"], [2.0, 3.0, 1.0]),
+        ("v", "test", 2, ["4"], [4], [1.0], {}, [], [], None, None, None),
+    ]  # fmt: skip
+    users, wanted = spark.createDataFrame(rows, schema), plan("recall", "mrr")
+    for mask, recall_1 in ((False, 0), (True, 1 / 4)):
+        found = table(metrics_of_lists(users, Request(wanted.definition), wanted, mask))
+        value = {key[3:]: row.value for key, row in found.items()}
+        assert value["recall", 1] == recall_1 and value["recall", 3] == 1 / 4
+        assert value["mrr", 3] == (1 / 2 if mask else 1 / 4) and {row.n for row in found.values()} == {2}
 
 
 def test_slices_keep_the_rank_and_restrict_the_truth(spark) -> None:

@@ -1,0 +1,217 @@
+# ruff: noqa: PLC0415 (each environment has only one of the libraries)
+"""Metrics of lists by one system in this process: what `jobs/bench_lists.py` runs.
+
+    python tools/time_lists.py SYSTEM FOLDER K,K,...
+
+FOLDER holds lists.parquet (user_id, item_id, score) and truth.parquet (user_id, item_id), all integers,
+each user's rows of lists together. The second pass is counted; the first is not, nor is starting a
+session, nor what a system is given (see each). Prints one line of JSON: seconds, values, version.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+METRICS = ("hit", "precision", "recall", "map", "mrr", "ndcg")
+SETTINGS = ("spark.master", "spark.driver.memory", "spark.sql.shuffle.partitions", "spark.ui.enabled")
+"""Lines of our properties file that the other library on Spark is given."""
+
+Values = dict[str, float]
+
+
+def ours(folder: str, ks: list[int]) -> dict[str, Any]:
+    """Given two pandas frames of rows."""
+    import pandas as pd
+
+    from recbench_spark import __version__, evaluate_frames
+
+    lists, truth = (pd.read_parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
+
+    def run() -> Values:
+        found = evaluate_frames(truth, lists, k=ks, metrics=METRICS, preset="replay").dropna(subset="k")
+        return _named(zip(found.metric, found.k, found.value, strict=True))
+
+    return timed(run, __version__)
+
+
+def ours_spark(folder: str, ks: list[int]) -> dict[str, Any]:
+    """Given one row a user, as Parquet; ends with the rows of `metrics` committed to a Delta table.
+
+    With the usual 1,000 bootstrap replicates: the others have no intervals.
+    """
+    from pyspark.sql import functions as F
+
+    from recbench_spark import __version__
+    from recbench_spark.config import Bootstrap
+    from recbench_spark.definitions import make_definition
+    from recbench_spark.evaluation import metrics as metric_rows
+    from recbench_spark.evaluation import ranking
+    from recbench_spark.evaluator import make_world
+    from recbench_spark.schemas import METRICS as TABLE
+    from recbench_spark.session import get_session
+    from recbench_spark.steps.reading import typed_rows
+    from recbench_spark.store import Store
+
+    spark, definition = get_session(), make_definition("replay")
+    lists, truth = (spark.read.parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
+    stored = f"{folder}/users"
+    if not Path(stored, "_SUCCESS").exists():
+        world = make_world(truth, None, [lists], definition)
+        rows = ranking.as_lists(typed_rows(lists, {"score": "double"}, "lists"), world.items)
+        world.users.join(rows, "user_id", "left").write.parquet(stored)
+        spark.catalog.clearCache()
+    store = Store(spark, tempfile.mkdtemp(prefix="warehouse-", dir=folder))
+    store.create(TABLE)
+    plan = metric_rows.Plan(METRICS, tuple(ks), definition, Bootstrap())
+    request, run_ids = ranking.Request(definition), iter(("first", "second"))
+
+    def run() -> str:
+        run_id = next(run_ids)
+        found = metric_rows.metrics_of_lists(spark.read.parquet(stored), request, plan, mask=False)
+        store.append(found.withColumn("run_id", F.lit(run_id)), TABLE)
+        return run_id
+
+    def read(run_id: str) -> Values:
+        kept = store.of_run(TABLE.name, run_id).where("k IS NOT NULL")
+        return _named((row.metric, row.k, row.value) for row in kept.collect())
+
+    return timed(run, __version__, read)
+
+
+def ours_spark_rows(folder: str, ks: list[int]) -> dict[str, Any]:
+    """Given two Spark frames of rows on disk: the public call, with every check, to the values."""
+    import recbench_spark
+    from recbench_spark.session import get_session
+
+    spark = get_session()
+    lists, truth = (spark.read.parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
+    options: dict[str, Any] = {"k": ks, "metrics": METRICS, "preset": "replay"}
+
+    def run() -> Values:
+        result = recbench_spark.evaluate(truth, lists=lists, **options)
+        rows = result.metrics.where("k IS NOT NULL").collect()
+        result.release()
+        return _named((row.metric, row.k, row.value) for row in rows)
+
+    return timed(run, recbench_spark.__version__)
+
+
+def replay_polars(folder: str, ks: list[int]) -> dict[str, Any]:
+    """Given two polars frames of rows."""
+    import polars as pl
+
+    lists, truth = (pl.read_parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
+
+    return timed(lambda: _replay(lists, truth, ks), version("replay-rec"))
+
+
+def replay_spark(folder: str, ks: list[int]) -> dict[str, Any]:
+    """Given two Spark frames of rows that Spark keeps in memory."""
+    from pyspark.sql import SparkSession
+
+    properties = Path(__file__).resolve().parent.parent / "conf" / "spark" / "local.conf"
+    lines = [line.split() for line in properties.read_text().splitlines() if line.startswith("spark.")]
+    builder = SparkSession.builder.config("spark.log.level", "ERROR")
+    for key, value in lines:
+        if key in SETTINGS:
+            builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    frames = [spark.read.parquet(f"{folder}/{name}.parquet").cache() for name in ("lists", "truth")]
+    for frame in frames:
+        frame.count()
+
+    return timed(lambda: _replay(*frames, ks), version("replay-rec"))
+
+
+def _replay(lists: Any, truth: Any, ks: list[int]) -> Values:
+    from replay.metrics import (  # type: ignore[import-not-found]
+        MAP,
+        MRR,
+        NDCG,
+        HitRate,
+        OfflineMetrics,
+        Precision,
+        Recall,
+    )
+
+    theirs = (HitRate, Precision, Recall, MAP, MRR, NDCG)
+    columns = {"query_column": "user_id", "item_column": "item_id", "rating_column": "score"}
+    found = OfflineMetrics([metric(ks) for metric in theirs], **columns)(lists, truth)
+    names = dict(zip((metric.__name__ for metric in theirs), METRICS, strict=True))
+    split = ((*key.split("@"), value) for key, value in found.items())
+    return _named((names[name], k, value) for name, k, value in split)
+
+
+def rectools(folder: str, ks: list[int]) -> dict[str, Any]:
+    """Given two pandas frames of rows, with ranks: `calc_metrics` works its merge out once."""
+    import pandas as pd
+    from rectools import metrics as theirs  # type: ignore[import-not-found]
+
+    lists, truth = (pd.read_parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
+    lists["rank"] = lists.groupby("user_id").score.rank(ascending=False, method="first").astype(int)
+    names = dict(zip(METRICS, ("HitRate", "Precision", "Recall", "MAP", "MRR", "NDCG"), strict=True))
+    asked = {f"{ours}@{k}": getattr(theirs, name)(k=k) for ours, name in names.items() for k in ks}
+
+    def run() -> Values:
+        return {name: float(v) for name, v in theirs.calc_metrics(asked, lists, truth).items()}
+
+    return timed(run, version("rectools"))
+
+
+def ranx(folder: str, ks: list[int]) -> dict[str, Any]:
+    """Given a Qrels and a Run: making them, from frames of text ids, takes longer and is not counted."""
+    import pandas as pd
+    from ranx import Qrels, Run, evaluate  # type: ignore[import-not-found]
+
+    lists, truth = (pd.read_parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
+    names = dict(zip(METRICS, ("hit_rate", "precision", "recall", "map", "mrr", "ndcg"), strict=True))
+    asked = {f"{ours}@{k}": f"{name}@{k}" for ours, name in names.items() for k in ks}
+
+    ids = ("user_id", "item_id")
+    text = [
+        rows.astype(dict.fromkeys(ids, str)).astype(dict.fromkeys(ids, object)) for rows in (lists, truth)
+    ]
+    columns = {"q_id_col": "user_id", "doc_id_col": "item_id"}
+    qrels = Qrels.from_df(text[1].assign(grade=1), score_col="grade", **columns)
+    ranking = Run.from_df(text[0], score_col="score", **columns)
+
+    def run() -> Values:
+        found = evaluate(qrels, ranking, list(asked.values()))
+        return {name: float(found[theirs]) for name, theirs in asked.items()}
+
+    return timed(run, version("ranx"))
+
+
+def _named(rows: Any) -> Values:
+    return {f"{metric}@{int(k)}": float(value) for metric, k, value in rows}
+
+
+def timed(run: Callable[[], Any], number: str, read: Callable[[Any], Values] = dict) -> dict[str, Any]:
+    """The seconds of the second pass, and its values."""
+    run()
+    started = time.perf_counter()
+    found = run()
+    seconds = time.perf_counter() - started
+    return {"seconds": seconds, "values": read(found), "version": number}
+
+
+SYSTEMS = {
+    "ours": ours,
+    "ours-spark": ours_spark,
+    "ours-spark-rows": ours_spark_rows,
+    "replay-polars": replay_polars,
+    "replay-spark": replay_spark,
+    "rectools": rectools,
+    "ranx": ranx,
+}
+
+if __name__ == "__main__":
+    system, data, cuts = sys.argv[1:]
+    print(json.dumps(SYSTEMS[system](data, [int(k) for k in cuts.split(",")])))
