@@ -174,7 +174,12 @@ RANKINGS = Table(
         Column("user_key", LONG, "xxhash64 of the user id: draws bootstrap weights.", False),
         Column("item_ids", array_of(STRING), "Truth items, original ids.", False),
         Column("relevance", array_of(DOUBLE), "Grade of each truth item.", False),
-        Column("above", array_of(LONG), "Candidates scored higher; -1: item not ranked.", False),
+        Column(
+            "above",
+            array_of(LONG),
+            "Candidates scored higher; -1: item not ranked; the largest k where the run counts no further.",
+            False,
+        ),
         Column("tied", array_of(LONG), "Other candidates with the same score.", False),
         Column("before", array_of(LONG), "Those of the tied ones with a smaller item id.", False),
         Column("length", LONG, "Ranked candidates of the user; 0: the model gave nothing.", False),
@@ -569,6 +574,25 @@ FLIPS = Table(
     constraints={"removed_known": "removed_are IN ('items', 'users')"},
 )
 
+SPEED = Table(
+    "speed",
+    "One row a measurement of a benchmark job. Compare only rows of one machine and one run.",
+    (
+        _key("benchmark", "What was measured: a world of factors, or lists."),
+        _key("system", "Who was measured; product: the bare matrix product."),
+        Column("users", LONG, "Users of one pass.", False),
+        Column("items", LONG, "Items of the catalogue.", False),
+        Column("dims", INT, "Dimensions of the vectors; NULL: no vectors."),
+        Column("k", INT, "Largest cut-off, or length of the lists.", False),
+        Column("round", INT, "Turn of all systems, from 0.", False),
+        Column("seconds", DOUBLE, "Wall time of one pass.", False),
+        Column("users_per_second", DOUBLE, "Users divided by seconds.", False),
+        Column("of_product", DOUBLE, "Its share of the bare product's speed in that turn."),
+        Column("device", STRING, "cpu, or the kind of GPU."),
+        Column("measured_at", TIMESTAMP, "When, UTC.", False),
+    ),
+)
+
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
@@ -594,6 +618,7 @@ TABLES: dict[str, Table] = {
         RATING_PROPENSITIES,
         CELL_PROPENSITIES,
         POWER_LAWS,
+        SPEED,
     )
 }
 RESULT_TABLES = ("metrics", "user_metrics", "rankings", "multiverse", "checks")
@@ -604,6 +629,11 @@ ID_KIND = "recbench.id"
 
 ABSENT = "recbench.absent"
 """Column metadata: the log has no such column, so every value is the same."""
+
+COMPLETE = "recbench.complete"
+"""Column metadata: the reader has seen that no value is missing."""
+
+IDS = ("user_id", "item_id")
 
 INTERACTIONS = T.StructType(
     [
@@ -626,6 +656,16 @@ def require(frame: DataFrame, columns: list[str], what: str) -> None:
             f"{what} has no column {', '.join(missing)}; it has {', '.join(frame.columns)}",
             nearest(missing[0], frame.columns),
         )
+
+
+def with_text_ids(log: DataFrame) -> DataFrame:
+    """The log with its ids as text, what is noted of its columns kept."""
+    text = {
+        name: F.col(name).cast("string").alias(name, metadata=log.schema[name].metadata)
+        for name in IDS
+        if log.schema[name].dataType != STRING
+    }
+    return log.select(*(text.get(name, name) for name in log.columns)) if text else log
 
 
 def conform(frame: DataFrame, table: Table) -> DataFrame:

@@ -1,0 +1,205 @@
+# ruff: noqa: PLC0415 (each environment has only one of the libraries)
+"""Ranks of held-out items, or lists, by one system in this process: what `jobs/bench.py` runs.
+
+    python tools/time_ranks.py SYSTEM FOLDER K ROUNDS
+
+FOLDER holds users.npy, items.npy (float32) and lists.npz (written by `jobs/bench.py`). Prints a line of
+JSON a round: users, seconds, and users a second of the bare product, taken in turns with it, one thread.
+Not counted: starting the session, a first pass, and what each system is given (see each).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+System = tuple[Callable[[int], None], int]
+"""A pass, given its number; users of a pass."""
+
+LISTED = 4096
+"""Users for whom slow systems make lists: users a second do not depend on their number."""
+
+
+def ours(folder: Path, k: int) -> System:
+    """Given stored user blocks and vectors; to committed rankings, values of each user and metrics.
+
+    What a night does for a model, with 1,000 bootstrap replicates; the items were shared before.
+    """
+    from pyspark.sql import functions as F
+
+    from recbench_spark import schemas
+    from recbench_spark.config import Evaluation
+    from recbench_spark.evaluation import ranking
+    from recbench_spark.evaluation.beyond import Catalogue
+    from recbench_spark.evaluation.metrics import Plan
+    from recbench_spark.evaluation.sources import DotSource
+    from recbench_spark.session import get_session
+    from recbench_spark.steps.results import write_metrics
+    from recbench_spark.steps.sharing import share_in
+    from recbench_spark.store import Store
+
+    spark, root = get_session(), tempfile.mkdtemp(prefix="warehouse-", dir=folder)
+    store = Store(spark, root)
+    results = (schemas.METRICS, schemas.RANKINGS, schemas.USER_METRICS)
+    store.create(schemas.EMBEDDINGS, schemas.USER_BLOCKS, *results)
+    write_parquet(folder)
+    rows = spark.read.parquet(f"{folder}/users.parquet")
+    store.append(rows.selectExpr(*BLOCK), schemas.USER_BLOCKS)
+    store.append(rows.selectExpr(*VECTOR), schemas.EMBEDDINGS)
+    items = spark.read.parquet(f"{folder}/items.parquet")
+    source = DotSource(share_in(root, items), *np.load(folder / "items.npy", mmap_mode="r").shape)
+    asked = Evaluation(k=(10, k), uncut=False, slices=())
+    plan = Plan(asked.metrics, asked.cutoffs, asked.resolve(), asked.bootstrap, uncut=False)
+    catalogue = Catalogue(items, rows.select("user_id"), None)
+
+    def run(turn: int) -> None:
+        blocks = store.read(schemas.USER_BLOCKS).where("split_id = 'bench'")
+        users = ranking.users_of_parts(blocks, ("test",), None, keep_empty=True)
+        vectors = store.read(schemas.EMBEDDINGS).where("model_id = 'bench' AND side = 'user'")
+        joined = users.join(vectors.select(F.col("id").alias("user_id"), "vector"), "user_id", "left")
+        ranked = ranking.rank_scored(joined, source, ranking.Request(plan.definition, 0, plan.cutoff))
+        run_id = f"run-{turn}"
+        store.append(ranked.withColumn("run_id", F.lit(run_id)), schemas.RANKINGS)
+        write_metrics(store, store.of_run("rankings", run_id), plan, run_id, catalogue, asked=asked)
+
+    return run, rows.count()
+
+
+BLOCK = (
+    "'bench' AS split_id",
+    "CAST(user_id AS STRING) AS user_id",
+    "xxhash64(CAST(user_id AS STRING)) AS user_key",
+    "masked AS train_items",
+    "transform(masked, x -> 1.0D) AS train_ratings",
+    "map('test', named_struct('item_ids', transform(truth, x -> CAST(x AS STRING)), 'items', truth, "
+    "'relevance', transform(truth, x -> 1.0D), 'slices', map())) AS held_out",
+)
+VECTOR = (
+    "'bench' AS model_id",
+    "'user' AS side",
+    "CAST(user_id AS STRING) AS id",
+    "vector",
+    "0.0D AS bias",
+)
+
+
+def write_parquet(folder: Path) -> None:
+    """Users with vectors and lists, and the catalogue, as rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    users_ud, items_id = np.load(folder / "users.npy"), np.load(folder / "items.npy")
+    lists = np.load(folder / "lists.npz")
+    columns = {"user_id": pa.array(np.arange(len(users_ud))), "vector": vectors(users_ud)}
+    for name in ("masked", "truth"):
+        offsets = pa.array(lists[f"{name}_offsets"], pa.int32())
+        columns[name] = pa.ListArray.from_arrays(offsets, pa.array(lists[name], pa.int32()))
+    pq.write_table(pa.table(columns), folder / "users.parquet", row_group_size=10_000)
+    index = np.arange(len(items_id), dtype=np.int32)
+    item_ids = pa.array(map(str, index), pa.string())
+    bias = pa.array(np.zeros(len(index)))
+    catalogue = {"item_id": item_ids, "item_index": index, "vector": vectors(items_id), "bias": bias}
+    pq.write_table(pa.table(catalogue), folder / "items.parquet", row_group_size=10_000)
+
+
+def vectors(rows_nd: Any) -> Any:
+    """A list of float32 a row."""
+    import pyarrow as pa
+
+    offsets = pa.array(np.arange(len(rows_nd) + 1, dtype=np.int32) * rows_nd.shape[1])
+    return pa.ListArray.from_arrays(offsets, pa.array(rows_nd.ravel()))
+
+
+def mllib(folder: Path, k: int) -> System:
+    """Lists of the first k by `recommendForUserSubset`, no item left out, given factors that Spark keeps.
+
+    The factors are those ALS starts from: the same lists and train are not needed for the time.
+    """
+    from pyspark.ml.recommendation import ALS
+
+    from recbench_spark.session import get_session
+
+    spark = get_session()
+    n_items, dims = np.load(folder / "items.npy", mmap_mode="r").shape
+    rows = spark.range(0, n_items * 4).selectExpr(
+        f"CAST(id % {LISTED} AS INT) AS user", f"CAST(id % {n_items} AS INT) AS item", "1.0F AS rating"
+    )
+    model = ALS(rank=dims, maxIter=0, seed=1).fit(rows)
+    model.itemFactors.cache().count()
+    users = model.userFactors.selectExpr("id AS user").cache()
+
+    def run(turn: int) -> None:
+        model.recommendForUserSubset(users, k).write.format("noop").mode("overwrite").save()
+
+    return run, users.count()
+
+
+def faiss(folder: Path, k: int) -> System:
+    """Lists of the first k by a flat index, no item left out, given the index; one thread."""
+    import faiss as theirs  # type: ignore[import-not-found]
+
+    theirs.omp_set_num_threads(1)
+    items_id, users_ud = np.load(folder / "items.npy"), np.load(folder / "users.npy")[:LISTED]
+    index = theirs.IndexFlatIP(items_id.shape[1])
+    index.add(items_id)
+
+    def run(turn: int) -> None:
+        index.search(users_ud, k)
+
+    return run, len(users_ud)
+
+
+def product(folder: Path) -> Callable[[], None] | None:
+    """The bare blocked product, one thread; None where there is no torch."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    torch.set_num_threads(1)
+    users, items = (torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ("users", "items"))
+    out = torch.empty((256, 1000))
+
+    def run() -> None:
+        for start in range(0, min(LISTED, len(users)), 256):
+            block = users[start : start + 256]
+            for first in range(0, len(items), 1000):
+                tile = items[first : first + 1000]
+                torch.mm(block, tile.T, out=out[: len(block), : len(tile)])
+
+    return run
+
+
+def seconds(run: Callable[[], None]) -> float:
+    """Wall time."""
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+def main(system: str, folder: Path, k: int, rounds: int) -> None:
+    """A first pass, then rounds; the product before each."""
+    run, users = SYSTEMS[system](folder, k)
+    bare = product(folder)
+    run(-1)
+    if bare:
+        bare()
+    multiplied = min(LISTED, len(np.load(folder / "users.npy", mmap_mode="r")))
+    for turn in range(rounds):
+        limit = multiplied / seconds(bare) if bare else None
+        spent = seconds(partial(run, turn))
+        print(json.dumps({"users": users, "seconds": spent, "product": limit}), flush=True)
+
+
+SYSTEMS: dict[str, Callable[[Path, int], System]] = {"spark": ours, "mllib": mllib, "faiss": faiss}
+
+if __name__ == "__main__":
+    name, where, k, rounds = sys.argv[1:]
+    main(name, Path(where), int(k), int(rounds))
