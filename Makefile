@@ -6,6 +6,7 @@ WAREHOUSE ?= warehouse/demo
 DATE ?= 2026-01-01
 CONFIG ?= demo
 Q ?= leaderboard
+BENCH ?= warehouse/bench_runs
 STAMP := $(VENV)/.installed
 
 .PHONY: bench bench-gpu package package-env libraries demo test test-fast test-slow lint sql report setup requirements clean help
@@ -45,11 +46,19 @@ $(STAMP): requirements.txt pyproject.toml
 libraries: $(STAMP) ## one environment per library behind the presets, for tests/libraries
 	./tools/library_envs.sh
 
-bench: $(STAMP) ## the ranking kernel beside the bare product and torch.topk, in turns
-	$(PY) jobs/bench.py
+bench: $(STAMP) ## ranking and lists beside their limits and other systems: half an hour; see docs/ranking_speed.md
+	./tools/library_envs.sh faiss replay-spark rectools ranx
+	$(PY) jobs/bench.py --output $(BENCH)/ranks.jsonl
+	$(PY) jobs/bench.py --world planted --output $(BENCH)/ranks.jsonl
+	$(PY) jobs/bench.py --world planted --users 4096 --items 100000 --output $(BENCH)/ranks.jsonl
+	$(PY) jobs/bench.py --world planted --users 50000 --systems spark,mllib,faiss --rounds 2 --output $(BENCH)/ranks.jsonl
+	$(PY) jobs/bench.py --world planted --users 200000 --items 100000 --systems spark --rounds 2 --output $(BENCH)/ranks.jsonl
+	$(PY) jobs/bench_lists.py --output $(BENCH)/lists.jsonl
+	$(PY) jobs/bench_lists.py --systems ours-spark,replay-spark --rounds 1 --output $(BENCH)/lists.jsonl
+	$(PY) jobs/bench.py --record $(BENCH)/ranks.jsonl $(BENCH)/lists.jsonl --warehouse warehouse/bench
 
-bench-gpu: $(STAMP) ## the same on a GPU
-	$(PY) jobs/bench.py --device cuda --users 50000
+bench-gpu: $(STAMP) ## the kernel on a GPU, with torch and numpy alone
+	$(PY) jobs/bench.py --device cuda --users 50000 --world planted
 
 package: $(STAMP) ## dist/: the zip for spark-submit --py-files, and the wheel
 	./tools/package.sh $(VENV) dist

@@ -11,9 +11,10 @@ Systems: `product` is the bare blocked matrix product and nothing else, the limi
 all pairs; `topk` is the fast full ranking of RecBole (scores, training items to -inf, torch.topk, look
 the held-out items up); ours counts ranks, of all held-out items (`ranks`) or up to a cut-off, in float32
 (`float32@k`) or with 8-bit products and bounds where that pays (`ranks@k`). `spark` is ours from stored
-user blocks to committed tables. Worlds: held-out items at random (most are far down the ranking, which
-is easy), or `planted` near the top. On a GPU also `topk-tf32`, the list from TF32 products, and `kernel@k`,
-`ranks@k` without what the processor prepares. Absolute times mean nothing: compare the ratios.
+user blocks to committed metrics of each user and of all, `spark: ranks` to committed ranks. Worlds:
+held-out items at random (most are far down the ranking, which is easy), or `planted` near the top. On a
+GPU also `topk-tf32`, the list from TF32 products, and `kernel@k`, `ranks@k` without what the processor
+prepares. Absolute times mean nothing: compare the ratios.
 """
 
 from __future__ import annotations
@@ -300,9 +301,18 @@ def measured_apart(world: World, args: argparse.Namespace) -> list[Run]:
         world.save(Path(folder))
         for system in filter(args.systems.split(",").__contains__, APART):
             for turn, told in enumerate(timed(system, Path(folder), args)):
-                limit = told["product"]
+                limit = told["product"] or product_speed(world, args)
                 found.append(run(args, world, system, told["users"], told["seconds"], turn, limit))
+                if told["ranked"]:
+                    ranked = f"{system}: ranks"
+                    found.append(run(args, world, ranked, told["users"], told["ranked"], turn, limit))
     return found
+
+
+def product_speed(world: World, args: argparse.Namespace) -> float:
+    """Users a second of the bare product, for a system whose environment has no torch."""
+    ((spent,),) = take_turns({"product": lambda: product(world, args.device)}, 1, args.device).values()
+    return len(world.users_ud) / spent
 
 
 def timed(system: str, folder: Path, args: argparse.Namespace) -> list[Run]:
@@ -359,7 +369,7 @@ def table(found: list[Run]) -> list[str]:
         speed = statistics.median(row["users_per_second"] for row in rows)
         shares = [f"{100 * row['of_product']:.0f} %" for row in rows if row["of_product"]]
         told = f"   of the bare product: {', '.join(shares)}" if shares else ""
-        lines.append(f"{system:>10} {speed:10,.0f} users/s{told}")
+        lines.append(f"{system:>12} {speed:10,.0f} users/s{told}")
     return lines
 
 

@@ -589,7 +589,7 @@ SPEED = Table(
         Column("users_per_second", DOUBLE, "Users divided by seconds.", False),
         Column("of_product", DOUBLE, "Its share of the bare product's speed in that turn."),
         Column("device", STRING, "cpu, or the kind of GPU."),
-        Column("measured_at", TIMESTAMP, "When, UTC.", False),
+        Column("measured_at", TIMESTAMP, "When it was measured, UTC.", False),
     ),
 )
 

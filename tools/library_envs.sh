@@ -36,3 +36,5 @@ make_env recpack numpy==1.26.4 pandas==2.2.3 scipy==1.13.1 scikit-learn==1.5.2 t
 make_env replay-spark replay-rec==0.22.0 pyspark==4.2.1 psutil
 make_env recommenders-spark --no-deps recommenders==1.2.1
 make_env recommenders-spark pyspark==3.5.9 numpy==1.26.4 pandas==2.2.3 scipy==1.13.1 scikit-learn==1.5.2 setuptools==80.9.0
+# For jobs/bench.py.
+make_env faiss faiss-cpu==1.13.0 numpy==2.4.6

@@ -15,14 +15,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-System = tuple[Callable[[int], None], int]
-"""A pass, given its number; users of a pass."""
+System = tuple[Callable[[int], float | None], int]
+"""A pass, given its number, which may say when ranks were committed; users of a pass."""
 
 LISTED = 4096
 """Users for whom slow systems make lists: users a second do not depend on their number."""
@@ -60,7 +59,8 @@ def ours(folder: Path, k: int) -> System:
     plan = Plan(asked.metrics, asked.cutoffs, asked.resolve(), asked.bootstrap, uncut=False)
     catalogue = Catalogue(items, rows.select("user_id"), None)
 
-    def run(turn: int) -> None:
+    def run(turn: int) -> float:
+        started = time.perf_counter()
         blocks = store.read(schemas.USER_BLOCKS).where("split_id = 'bench'")
         users = ranking.users_of_parts(blocks, ("test",), None, keep_empty=True)
         vectors = store.read(schemas.EMBEDDINGS).where("model_id = 'bench' AND side = 'user'")
@@ -68,7 +68,9 @@ def ours(folder: Path, k: int) -> System:
         ranked = ranking.rank_scored(joined, source, ranking.Request(plan.definition, 0, plan.cutoff))
         run_id = f"run-{turn}"
         store.append(ranked.withColumn("run_id", F.lit(run_id)), schemas.RANKINGS)
+        ranked_after = time.perf_counter() - started
         write_metrics(store, store.of_run("rankings", run_id), plan, run_id, catalogue, asked=asked)
+        return ranked_after
 
     return run, rows.count()
 
@@ -177,13 +179,6 @@ def product(folder: Path) -> Callable[[], None] | None:
     return run
 
 
-def seconds(run: Callable[[], None]) -> float:
-    """Wall time."""
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started
-
-
 def main(system: str, folder: Path, k: int, rounds: int) -> None:
     """A first pass, then rounds; the product before each."""
     run, users = SYSTEMS[system](folder, k)
@@ -193,9 +188,15 @@ def main(system: str, folder: Path, k: int, rounds: int) -> None:
         bare()
     multiplied = min(LISTED, len(np.load(folder / "users.npy", mmap_mode="r")))
     for turn in range(rounds):
-        limit = multiplied / seconds(bare) if bare else None
-        spent = seconds(partial(run, turn))
-        print(json.dumps({"users": users, "seconds": spent, "product": limit}), flush=True)
+        started = time.perf_counter()
+        if bare:
+            bare()
+        between = time.perf_counter()
+        ranked = run(turn)
+        told = {"users": users, "seconds": time.perf_counter() - between, "ranked": ranked}
+        print(
+            json.dumps({**told, "product": multiplied / (between - started) if bare else None}), flush=True
+        )
 
 
 SYSTEMS: dict[str, Callable[[Path, int], System]] = {"spark": ours, "mllib": mllib, "faiss": faiss}

@@ -25,14 +25,12 @@ COLUMNS = {"col_user": "user_id", "col_item": "item_id"}
 
 def ours(protocol: str, log: str, out: str) -> dict[str, float]:
     """Read and check, label, write one Delta table; then, timed apart, the manifest."""
-    from pyspark.sql import functions as F
-
     from recbench_spark.config import Dataset, Split
     from recbench_spark.data.readers import open_log
     from recbench_spark.protocol.manifests import manifest
-    from recbench_spark.protocol.splits import labelled
     from recbench_spark.schemas import MANIFESTS, SPLITS
     from recbench_spark.session import get_session
+    from recbench_spark.steps.splitting import write_rows
     from recbench_spark.store import Store
 
     dataset = Dataset(name="generated", reader="parquet", path=log)
@@ -44,9 +42,9 @@ def ours(protocol: str, log: str, out: str) -> dict[str, float]:
     store.create(SPLITS, MANIFESTS)
 
     def run() -> None:
-        rows = open_log(spark, dataset).rows.drop("attributes")
-        parts = labelled(rows, split, dataset.duplicates)
-        store.append(parts.withColumn("split_id", F.lit("timed")), SPLITS, once="timed")
+        log = open_log(spark, dataset)
+        assert log.n is not None
+        write_rows(store, log.stored, dataset, split, log.n, "timed")
 
     found = timed(run, time.perf_counter() - started)
     audited = time.perf_counter()

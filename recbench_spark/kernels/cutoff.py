@@ -50,6 +50,9 @@ USER_TILE, ITEM_TILE = 128, 4096
 """Products of one tile: 2 MB; the fastest of those tried, at 20,000 and at 100,000 items."""
 
 _BLOCK = 64  # products looked at together
+_TOGETHER = (
+    1 << 14
+)  # users for whom undecided pairs are kept: 64 MB; items are rounded once for all of them
 _ROOM = 512  # undecided pairs of a user that are put off
 _MANY = 256  # products of a row that are looked at one by one
 _LEVELS = 127
@@ -110,19 +113,19 @@ def whole_products() -> bool:
 
 
 @compiled
-def round_users(vectors_ud: Floats32, length_u: Floats) -> Side:
-    """Each user with a scale of his own."""
-    users, dims = vectors_ud.shape
-    rows = np.zeros((users, dims), np.int8)
-    scale, error = np.zeros(users), np.zeros(users)
-    for u in range(users):
-        largest = np.float32(0.0)
+def round_users(vectors_ud: Floats32, length_u: Floats, users_r: Ints) -> Side:
+    """Users r, each with a scale of their own."""
+    dims = vectors_ud.shape[1]
+    rows = np.zeros((len(users_r), dims), np.int8)
+    scale, error = np.zeros(len(users_r)), np.zeros(len(users_r))
+    for r in range(len(users_r)):
+        largest, row = np.float32(0.0), vectors_ud[users_r[r]]
         for d in range(dims):
-            largest = max(largest, abs(vectors_ud[u, d]))
-        scale[u] = np.float64(largest) / _LEVELS
-        if scale[u] > 0.0:
-            error[u] = _round_row(vectors_ud[u], 1.0, scale[u], rows[u])
-    return Side(rows, scale, error, length_u)
+            largest = max(largest, abs(row[d]))
+        scale[r] = np.float64(largest) / _LEVELS
+        if scale[r] > 0.0:
+            error[r] = _round_row(row, 1.0, scale[r], rows[r])
+    return Side(rows, scale, error, length_u[users_r])
 
 
 @compiled
@@ -251,10 +254,10 @@ class Tile(NamedTuple):
 
 
 @compiled
-def _scale_and_bound(u: int, users: Side, tile: Tile) -> tuple[float, float]:
+def _scale_and_bound(r: int, users: Side, tile: Tile) -> tuple[float, float]:
     """a c and E of the module's equation; E is infinite where whole numbers cannot hold the bias."""
-    own, error, length = users.length[u], users.error[u], tile.side.length[0]
-    scale = users.scale[u] * tile.side.scale[0]
+    own, error, length = users.length[r], users.error[r], tile.side.length[0]
+    scale = users.scale[r] * tile.side.scale[0]
     if scale == 0.0:  # all products are 0, on any scale
         scale = max(tile.bias / _MOST_BIAS, _TINY)
     if tile.bias / scale > _MOST_BIAS:
@@ -283,7 +286,7 @@ def _count_from(block: Whole, threshold: np.int32) -> int:
 class State(NamedTuple):
     """What tiles leave behind: the next hidden place of each user, and pairs nobody has decided yet.
 
-    `pending` int32 (u, room, 2): slot less the user's first, item.
+    `pending` int32 (users from `base`, room, 2): slot less the user's first, item.
     """
 
     hidden_at: Ints
@@ -291,14 +294,15 @@ class State(NamedTuple):
     hidden: Whole
     pending: Whole
     pending_count: Ints
+    base: int
 
 
 def make_state(plan: Plan, place_i: Ints, tile: int) -> State:
     """Before the first tile."""
     offsets, places = _hidden_places(plan, place_i, tile)
     users = len(offsets) - 1
-    pending = np.empty((users, _ROOM, 2), np.int32)
-    return State(offsets[:-1].copy(), offsets, places, pending, np.zeros(users, np.int64))
+    pending = np.empty((min(users, _TOGETHER), _ROOM, 2), np.int32)
+    return State(offsets[:-1].copy(), offsets, places, pending, np.zeros(users, np.int64), 0)
 
 
 class Users(NamedTuple):
@@ -315,8 +319,9 @@ def _settle(u: int, users: Users, tally: Tally, state: State) -> None:
     """Score the pairs of positives that are still open, in float64, and count them."""
     pairing, plan = users.pairing, users.plan
     near, own = _FAST * (pairing.vectors_ud.shape[1] + 4), pairing.length_u[u]
+    mine = state.pending[u - state.base]
     for n in range(state.pending_count[u]):
-        s, item = plan.slot_offsets[u] + state.pending[u, n, 0], np.int64(state.pending[u, n, 1])
+        s, item = plan.slot_offsets[u] + mine[n, 0], np.int64(mine[n, 1])
         if tally.above[s] >= users.cutoff:
             continue
         score, bias = users.scores_s[s], pairing.bias_i[item]
@@ -333,8 +338,8 @@ def _settle(u: int, users: Users, tally: Tally, state: State) -> None:
 
 
 @compiled
-def _settle_all(users: Users, tally: Tally, state: State) -> None:
-    for u in range(len(state.pending_count)):
+def _settle_all(users_u: Ints, users: Users, tally: Tally, state: State) -> None:
+    for u in users_u:
         _settle(u, users, tally, state)
 
 
@@ -449,7 +454,7 @@ def _put_off(
         if state.pending_count[u] + _MANY >= _ROOM:
             _settle(u, users, tally, state)
         places, values = open_.places[begin:reached][:_MANY], open_.values[begin:reached][:_MANY]
-        mine, at = state.pending[u], state.pending_count[u]
+        mine, at = state.pending[u - state.base], state.pending_count[u]
         state.pending_count[u] = _owe(places, values, between, slot, items_t, mine, at)
 
 
@@ -468,11 +473,11 @@ def _scan_tile(
     open_ = _make_open(np.max(offsets[users_r + 1] - offsets[users_r]), width)
     for r in range(products_rt.shape[0]):
         u, row = users_r[r], products_rt[r]
-        scale, bound = _scale_and_bound(u, sides, tile)
+        scale, bound = _scale_and_bound(r, sides, tile)
         if bound < np.inf:
             _add_bias(row, tile.bias_t, scale)
         _hide_places(row, tile.start, u, state)
-        reach = _reach(sides.length[u], tile.side.length[0], tile.reach)
+        reach = _reach(sides.length[r], tile.side.length[0], tile.reach)
         slots = offsets[u], offsets[u + 1]
         count = _open_slots(slots, reach, (scale, bound), users, tally.above, open_)
         if count:
@@ -505,14 +510,12 @@ def _hide_places(row: Whole, start: int, u: int, state: State) -> None:
 
 
 @compiled
-def _still_open(
-    users_u: Ints, users: Users, length_u: Floats, length: float, bias: float, tally: Tally
-) -> Flags:
+def _still_open(users_u: Ints, users: Users, length: float, bias: float, tally: Tally) -> Flags:
     """Users with a positive that items of this length and bias may still push down."""
     out = np.zeros(len(users_u), np.bool_)
     for r in range(len(users_u)):
         u = users_u[r]
-        reach = _reach(length_u[u], length, bias)
+        reach = _reach(users.pairing.length_u[u], length, bias)
         for s in range(users.plan.slot_offsets[u], users.plan.slot_offsets[u + 1]):
             out[r] |= tally.above[s] < users.cutoff and users.scores_s[s] <= reach
     return out
@@ -525,11 +528,15 @@ def count_products(prepared: Prepared, settings: Settings) -> None:
     users = Users(pairing, plan, scores_s, settings.cutoff)
     state = make_state(plan, products.order.place_i, settings.item_tile or ITEM_TILE)
 
-    def count(users_u: Ints) -> None:
-        _count_users(users_u, users, tally, state, settings, products.order)
+    for base in range(0, len(pairing.length_u), _TOGETHER):
+        together = state._replace(base=base)
 
-    counting.in_threads(count, np.arange(len(pairing.length_u)), settings.threads)
-    _settle_all(users, tally, state)
+        def count(users_u: Ints, state: State = together) -> None:
+            _count_users(users_u, users, tally, state, settings, products.order)
+            _settle_all(users_u, users, tally, state)
+
+        some_u = np.arange(base, min(base + _TOGETHER, len(pairing.length_u)))
+        counting.in_threads(count, some_u, settings.threads)
 
 
 def _count_users(
@@ -537,12 +544,12 @@ def _count_users(
 ) -> None:
     """Tiles of items outside, by falling length; tiles of open users inside."""
     pairing = users.pairing
-    sides = round_users(pairing.vectors_ud, pairing.length_u)
+    sides, first = round_users(pairing.vectors_ud, pairing.length_u, users_u), users_u[:1]
     user_tile, item_tile = settings.user_tile or USER_TILE, settings.item_tile or ITEM_TILE
     buffer = torch.empty(user_tile * item_tile, dtype=torch.int32)
     for start in range(0, len(order.items_t), item_tile):
         limits = order.length_t[start], order.bias_t[start]
-        users_u = users_u[_still_open(users_u, users, sides.length, *limits, tally)]
+        users_u = users_u[_still_open(users_u, users, *limits, tally)]
         if not len(users_u):
             break
         tile = _make_tile(start, min(start + item_tile, len(order.items_t)), order, pairing)
@@ -550,8 +557,9 @@ def _count_users(
         for at in range(0, len(users_u), user_tile):
             users_r = users_u[at : at + user_tile]
             found_rt = buffer[: len(users_r) * len(tile.items_t)].view(len(users_r), -1)
-            torch._int_mm(torch.from_numpy(sides.rows[users_r]), operand_dt, out=found_rt)
-            _scan_tile(found_rt.numpy(), users_r, tile, sides, users, tally, state)
+            some = Side(*(one[users_r - first] for one in sides))
+            torch._int_mm(torch.from_numpy(some.rows), operand_dt, out=found_rt)
+            _scan_tile(found_rt.numpy(), users_r, tile, some, users, tally, state)
 
 
 def _make_tile(start: int, stop: int, order: Order, pairing: Pairing) -> Tile:

@@ -20,10 +20,10 @@ ROWS_DEALT = 1 << 18
 """Rows that a task holds while it deals them out."""
 
 
-def tasks_for(log: DataFrame) -> int:
-    """As many tasks as give each ROWS_A_TASK rows on average. Counts the log."""
+def tasks_for(log: DataFrame, n: int | None = None) -> int:
+    """As many tasks as give each ROWS_A_TASK rows on average. Counts the log where n is not known."""
     fewest = int(log.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
-    return max(fewest, -(-log.count() // ROWS_A_TASK))
+    return max(fewest, -(-(log.count() if n is None else n) // ROWS_A_TASK))
 
 
 def in_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Rows numbered from the end of their user's order: the one shuffle of every split by user.
+"""Rows numbered from the end of their user's order, one row a pair: the one shuffle of a split.
 
 A window sorts whole rows by text, time and text in the JVM, after a pass that looks for duplicates. Here
 rows are brought together by user without a sort; numpy looks for duplicates and finds each row's place.
@@ -6,8 +6,9 @@ rows are brought together by user without a sort; numpy looks for duplicates and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,6 @@ from pyspark.sql import types as T
 
 from recbench_spark.kernels.positions import last_of_each, positions_from_end, repeated
 from recbench_spark.protocol.blocks import in_blocks, rows_of, tasks_for
-from recbench_spark.schemas import ID_KIND
 
 Whole = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -39,35 +39,49 @@ KEY = "_key"
 """A key that is not a column of the log; it is gone from what `numbered` returns."""
 
 
-def numbered(log: DataFrame, numbering: Numbering) -> DataFrame:
+def numbered(log: DataFrame, numbering: Numbering, n: int | None = None) -> DataFrame:
     """Adds `position` from the end of the owner's order, from 1, and the owner's number of rows `n`.
 
-    Rows that came with a part (an open loop, say) are no part of that order. Counts the log, then shuffles
-    it by owner in blocks (`blocks`); a task holds its own. Ids that were stored as integers travel as such.
+    Rows that came with a part (an open loop, say) are no part of that order. Shuffles the log by owner in
+    blocks (`blocks`); a task holds its own.
 
     Args:
-        log: interactions, one row a pair unless `numbering.keep` says which of them stays; without a
-            column `part` no row came with one.
+        log: interactions, ids as text or int64, one row a pair unless `numbering.keep` says which of them
+            stays; without a column `part` no row came with one.
         numbering: owner, key (a whole number), tie, duplicates.
+        n: rows of the log at most; None: they are counted.
     """
-    whole = [f.name for f in log.schema.fields if f.metadata.get(ID_KIND) == "integer"]
-    rows = log.withColumns({name: F.col(name).cast("bigint") for name in whole})
-    fields = [field for field in rows.schema.fields if field.name != KEY]
-    blocks = in_blocks(rows, F.xxhash64(numbering.of), tasks_for(log))
-    found = blocks.mapInArrow(_task(numbering), T.StructType([*fields, *_ADDED]))
-    return found.withColumns({name: F.col(name).cast("string") for name in whole})
+    fields = [field for field in log.schema.fields if field.name != KEY]
+    blocks = in_blocks(log, F.xxhash64(numbering.of), tasks_for(log, n))
+    return blocks.mapInArrow(_task(partial(_number, numbering=numbering)), T.StructType([*fields, *_ADDED]))
 
 
 _ADDED = (T.StructField("position", T.IntegerType()), T.StructField("n", T.IntegerType()))
 
 
-def _task(numbering: Numbering):  # type: ignore[no-untyped-def]
+def one_a_pair(log: DataFrame, keep: str, n: int | None = None) -> DataFrame:
+    """One row of each pair (user_id, item_id): the shuffle of `numbered` without its numbers.
+
+    By user, not by pair: a user's rows stay together and are written several times as fast.
+    """
+    blocks = in_blocks(log, F.xxhash64("user_id"), tasks_for(log, n))
+    return blocks.mapInArrow(_task(partial(_without_repeated, keep=keep)), log.schema)
+
+
+def _task(change: Callable[[pa.Table], pa.Table]):  # type: ignore[no-untyped-def]
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         table = rows_of(batches)
         if table is not None:
-            yield from _number(table, numbering).to_batches(max_chunksize=1 << 16)
+            yield from change(table).to_batches(max_chunksize=1 << 16)
 
     return run
+
+
+def _without_repeated(table: pa.Table, keep: str) -> pa.Table:
+    user_r = _ranks(table.column("user_id"))
+    kept_r = _kept(table, user_r, _ranks(table.column("item_id")), first=keep == "keep_first")
+    rows = np.flatnonzero(kept_r)
+    return table.take(pa.array(rows[np.argsort(user_r[rows], kind="stable")]))
 
 
 def _number(table: pa.Table, numbering: Numbering) -> pa.Table:

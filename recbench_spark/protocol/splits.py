@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 from recbench_spark.config import HeldOut, Split
 from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.protocol.blocks import in_blocks, rows_of, tasks_for
-from recbench_spark.protocol.positions import KEY, Numbering, numbered
+from recbench_spark.protocol.positions import KEY, Numbering, numbered, one_a_pair
 from recbench_spark.protocol.windows import part_by_time
 from recbench_spark.randomness import hashed, uniform
-from recbench_spark.schemas import ABSENT
+from recbench_spark.schemas import ABSENT, COMPLETE, with_text_ids
 
 TRAIN, GIVEN, VALID, TEST = "train", "given", "valid", "test"
 """`given`: shown of a held-out user (or item) at evaluation; it does not train the model."""
@@ -30,39 +30,31 @@ TRAIN, GIVEN, VALID, TEST = "train", "given", "valid", "test"
 # ------------------------------------------------------------------------------- duplicates
 
 
-def without_duplicates(log: DataFrame, keep: str) -> DataFrame:
+def without_duplicates(log: DataFrame, keep: str, n: int | None = None) -> DataFrame:
     """One row per (user_id, item_id): the last or first by time, then the highest rating.
 
-    What is still equal goes by part and attributes, so that the order of rows never decides.
-
-    A pair in two parts would be a leak, so this comes before every split. A first pass looks, by a
-    shuffle of 64-bit hashes, whether there are any: equal pairs have equal hashes. Only where there are,
-    the rows themselves are shuffled by pair, combined on the map side.
+    What is still equal goes by part and attributes, so that the order of rows never decides. A pair in
+    two parts would be a leak, so this comes before every split. One shuffle by user (`positions`).
 
     Args:
-        log: interactions (`schemas.INTERACTIONS`).
-        keep: `keep_last`, `keep_first` or `error`.
+        log: interactions (`schemas.INTERACTIONS`), ids as text or int64.
+        keep: `keep_last`, `keep_first` or `error`, which only looks, by a shuffle of 64-bit hashes.
+        n: rows of the log at most; None: they are counted.
 
     Raises:
         DataError: duplicates are there and `keep` is `error`.
     """
-    if not may_have_duplicates(log):
-        return log
-    if keep == "error":
+    if keep != "error":
+        return one_a_pair(log, keep, n)
+    if may_have_duplicates(log, n):
         _refuse_duplicates(log)
-    time = F.coalesce("event_time", F.lit(0).cast("long"))
-    in_time = -time if keep == "keep_first" else time
-    attributes = ["attributes"] if "attributes" in log.columns else []
-    order = F.struct(in_time, "rating", "part", *map(F.map_values, attributes))
-    values = F.struct("rating", "event_time", "part", *attributes)
-    best = log.groupBy("user_id", "item_id").agg(F.max_by(values, order).alias("row"))
-    return best.select("user_id", "item_id", "row.*")
+    return log
 
 
-def may_have_duplicates(log: DataFrame) -> bool:
-    """False only where no pair (user_id, item_id) stands twice. Counts, then shuffles 8 bytes a row."""
+def may_have_duplicates(log: DataFrame, n: int | None = None) -> bool:
+    """False only where no pair (user_id, item_id) stands twice. Shuffles 8 bytes a row."""
     pairs = log.select(F.xxhash64("user_id", "item_id").alias("pair"))
-    blocks = in_blocks(pairs, F.col("pair"), tasks_for(log))
+    blocks = in_blocks(pairs, F.col("pair"), tasks_for(log, n))
     return not blocks.mapInArrow(_repeated, "pair BIGINT").isEmpty()
 
 
@@ -88,8 +80,10 @@ def _refuse_duplicates(log: DataFrame) -> None:
 # ----------------------------------------------------------------------------------- labels
 
 
-def labelled(log: DataFrame, split: Split, duplicates: str | None = None) -> DataFrame:
-    """The log with `part` filled in; rows that came with a part keep it and count for nothing.
+def labelled(
+    log: DataFrame, split: Split, duplicates: str | None = None, n: int | None = None
+) -> DataFrame:
+    """The log with `part` filled in, ids as text; rows that came with a part keep it, counting for nothing.
 
     Per user (or held-out item): one shuffle by user, in which duplicates are dropped as well. Position p
     counts from the end of the user's order: the first `n_test` positions are test, the next `n_valid` are
@@ -97,9 +91,10 @@ def labelled(log: DataFrame, split: Split, duplicates: str | None = None) -> Dat
     the split is a function of the data.
 
     Args:
-        log: interactions.
+        log: interactions, ids as text or, where they are stored as integers, int64.
         split: order, holdout, group and their amounts.
         duplicates: which row of a pair stays, as in `without_duplicates`; None: no pair stands twice.
+        n: rows of the log at most; None: they are counted.
 
     Raises:
         ProtocolError: a temporal order on a log without times, `given` without parts, an empty train.
@@ -107,19 +102,19 @@ def labelled(log: DataFrame, split: Split, duplicates: str | None = None) -> Dat
     """
     by_owner = split.group == "user" and split.holdout != "given"
     if duplicates == "error" or (duplicates and not by_owner):
-        log, duplicates = without_duplicates(log, duplicates), None
+        log, duplicates = without_duplicates(log, duplicates, n), None
     if split.holdout == "given":
         _require_parts(log)
-        return log
+        return with_text_ids(log)
     if split.temporal:
         _require_times(log)
     rows = log.drop("part") if log.schema["part"].metadata.get(ABSENT) else log
     if split.group == "user":
         of, within = _owner(split)
         if not split.temporal:
-            rows = rows.withColumn(KEY, hashed("user_id", "item_id", seed=split.seed))
+            rows = rows.withColumn(KEY, hashed(*_text("user_id", "item_id"), seed=split.seed))
         key = "event_time" if split.temporal else KEY
-        rows = numbered(rows, Numbering(of, within, key, duplicates))
+        rows = numbered(rows, Numbering(of, within, key, duplicates), n)
         part = (
             _part_by_fold(_fold_of_user(split), split)
             if split.holdout == "folds"
@@ -128,7 +123,7 @@ def labelled(log: DataFrame, split: Split, duplicates: str | None = None) -> Dat
     elif split.temporal:
         part = part_by_time(log, split)
     elif split.holdout == "folds":
-        part = _part_by_fold(hashed("user_id", "item_id", seed=split.seed), split)
+        part = _part_by_fold(hashed(*_text("user_id", "item_id"), seed=split.seed), split)
     else:
         part = _part_by_share(split)
     if split.held_out:
@@ -136,7 +131,12 @@ def labelled(log: DataFrame, split: Split, duplicates: str | None = None) -> Dat
     part = _dealt(part, split)
     if "part" in rows.columns:
         part = F.coalesce("part", part)
-    return rows.withColumn("part", part).select(log.columns)
+    return with_text_ids(rows.withColumn("part", part).select(log.columns))
+
+
+def _text(*names: str) -> list[Column]:
+    """Ids as they are hashed: the label of a row does not depend on how its log is stored."""
+    return [F.col(name).cast("string") for name in names]
 
 
 def _owner(split: Split) -> tuple[str, str]:
@@ -176,14 +176,14 @@ def _share(n: Column, ratio: float) -> Column:
 
 def _part_by_share(split: Split) -> Column:
     """Each row by its own hash: the shares are those of `ratio` up to chance, without a shuffle."""
-    place = uniform("user_id", "item_id", seed=split.seed)
+    place = uniform(*_text("user_id", "item_id"), seed=split.seed)
     train, valid, _ = split.ratio
     return F.when(place < train, TRAIN).when(place < train + valid, VALID).otherwise(TEST)
 
 
 def _fold_of_user(split: Split) -> Column:
     """A user's rows dealt in turn; where it begins differs from user to user."""
-    return F.col("position") + F.pmod(hashed("user_id", seed=split.seed), F.lit(split.folds))
+    return F.col("position") + F.pmod(hashed(*_text("user_id"), seed=split.seed), F.lit(split.folds))
 
 
 def _part_by_fold(number: Column, split: Split) -> Column:
@@ -194,7 +194,7 @@ def _part_by_fold(number: Column, split: Split) -> Column:
 
 def _of_held_out(part: Column, held_out: HeldOut, seed: int) -> Column:
     """Strong generalisation: others only train, held-out users (or items) only test what is not given."""
-    place = uniform(f"{held_out.of[:-1]}_id", seed=seed)
+    place = uniform(*_text(f"{held_out.of[:-1]}_id"), seed=seed)
     of_held_out = place < held_out.test + held_out.valid
     rest = F.when(part == TRAIN, GIVEN).when(place >= held_out.test, VALID).otherwise(TEST)
     return F.when(of_held_out, rest).otherwise(TRAIN)
@@ -205,12 +205,15 @@ def _dealt(part: Column, split: Split) -> Column:
     if split.parts == (TEST,):
         return part
     # A key of its own: the order of rows goes by the hash of the pair alone.
-    card = F.pmod(hashed("user_id", "item_id", F.lit("deal"), seed=split.seed), F.lit(len(split.parts)))
+    key = hashed(*_text("user_id", "item_id"), F.lit("deal"), seed=split.seed)
+    card = F.pmod(key, F.lit(len(split.parts)))
     dealt = F.element_at(F.array(*map(F.lit, split.parts)), (card + 1).cast("int"))
     return F.when(part == TEST, dealt).otherwise(part)
 
 
 def _require_times(log: DataFrame) -> None:
+    if log.schema["event_time"].metadata.get(COMPLETE):
+        return
     missing = log.where(F.col("event_time").isNull() & F.col("part").isNull()).limit(1).count()
     if missing:
         raise ProtocolError(

@@ -20,6 +20,7 @@ from recbench_spark.protocol.catalogue import catalogue
 from recbench_spark.protocol.manifests import FACTS, manifest
 from recbench_spark.protocol.splits import labelled
 from recbench_spark.schemas import ITEMS, MANIFESTS, PROPENSITIES, REJECTS, SPLITS, USER_BLOCKS
+from recbench_spark.session import narrow_rows
 from recbench_spark.store import Store
 
 HELD_OUT_PARTS = ("valid", "probe", "quiz", "test", "open_loop")
@@ -77,20 +78,14 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
             _append_split(store, REJECTS, found.rejects, split_id)
             counts["rejected"] = found.rejected
         # Text is parsed once; columnar files are read again faster than they are kept.
-        log = found.rows if benchmark.dataset.reader in COLUMNAR else found.rows.cache()
+        log = found.stored if benchmark.dataset.reader in COLUMNAR else found.stored.cache()
         log, counts["later_rows"] = before_the_end(log, benchmark.dataset)
-        counts["rows"] = log.count()
+        counts["rows"] = log.count() if found.n is None else found.n - counts["later_rows"]
         if not counts["rows"]:
             raise DataError(f"dataset {benchmark.dataset.name} has no rows", "check dataset.path")
-        # What the log has not is not shuffled either.
-        slim = (
-            log
-            if benchmark.dataset.attributes or benchmark.dataset.reader == "world"
-            else log.drop("attributes")
-        )
-        _append_split(store, SPLITS, labelled(slim, split, benchmark.dataset.duplicates), split_id)
+        write_rows(store, log, benchmark.dataset, split, counts["rows"], split_id)
         numeric = id_order([log]) == "numeric"
-        found.rows.unpersist()
+        found.stored.unpersist()
     splits = of_split(store, SPLITS, split_id)
     _write_blocks(store, benchmark, splits, split_id, numeric, journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
@@ -98,6 +93,23 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
         if benchmark.dataset.until:
             facts = facts.unionByName(_later_fact(store.spark, benchmark.dataset, counts["later_rows"]))
         _append_split(store, MANIFESTS, facts, split_id)
+
+
+def write_rows(store: Store, log: DataFrame, dataset: Dataset, split: Split, n: int, split_id: str) -> None:
+    """The labelled log to `splits`: one shuffle, one commit.
+
+    Args:
+        store: the warehouse.
+        log: as `Log.stored`.
+        dataset: what attributes it has, and which of two rows of a pair stays.
+        split: the protocol.
+        n: rows of the log.
+        split_id: the split's name.
+    """
+    # What the log has not is not shuffled either.
+    slim = log if dataset.attributes or dataset.reader == "world" else log.drop("attributes")
+    with narrow_rows(store.spark):
+        _append_split(store, SPLITS, labelled(slim, split, dataset.duplicates, n), split_id)
 
 
 def before_the_end(log: DataFrame, dataset: Dataset) -> tuple[DataFrame, int]:

@@ -392,19 +392,23 @@ def test_another_seed_is_another_split(spark) -> None:
 
 
 def test_ids_stored_as_integers_and_a_log_without_parts_are_split_alike(spark) -> None:
-    """They travel as integers, without the column; ties still go by the bytes of the text."""
+    """They travel as integers, without the column; ties and hashes still go by the bytes of the text."""
     rows = [
         row(user.removeprefix("user"), item, time, None, rating)
         for user, item, rating, time, _, _ in random_log(seed=4, users=12)
     ]
     plain = spark.createDataFrame([*rows, *rows[:9]], INTERACTIONS)
-    ids = [F.col(name).alias(name, metadata={ID_KIND: "integer"}) for name in ("user_id", "item_id")]
+    note = {ID_KIND: "integer"}
+    ids = [F.col(name).cast("bigint").alias(name, metadata=note) for name in ("user_id", "item_id")]
     part = F.lit(None).cast("string").alias("part", metadata={ABSENT: True})
     noted = plain.select(*ids, "rating", "event_time", part, "attributes")
-    for protocol in ("TO_LS", "RO_RS"):
-        as_text, as_numbers = (
-            labelled(log, Split(protocol=protocol), "keep_last") for log in (plain, noted)
-        )
+    splits = [
+        Split(protocol="TO_LS"),
+        Split(protocol="RO_RS", parts=("quiz", "test")),
+        Split(group="global"),
+    ]
+    for split in splits:
+        as_text, as_numbers = (labelled(log, split, "keep_last") for log in (plain, noted))
         assert as_numbers.columns == INTERACTIONS.names
         assert [f.dataType for f in as_numbers.schema] == [f.dataType for f in INTERACTIONS]
         assert parts_of(as_numbers) == parts_of(as_text)
@@ -454,6 +458,21 @@ def test_the_duplicate_kept_does_not_depend_on_the_order_of_rows(spark) -> None:
         assert pages == {"3"}
 
 
+def one_of_each(rows: list[Row], keep: str) -> list[Row]:
+    """The rule of `without_duplicates` in plain Python: what is missing comes first."""
+
+    def order(row: Row) -> tuple[object, ...]:
+        _, _, rating, time, part, attributes = row
+        values = [] if attributes is None else [(v is not None, v or "") for v in attributes.values()]
+        in_time = -(time or 0) if keep == "keep_first" else time or 0
+        return (in_time, rating, part is not None, part or "", attributes is not None, values)
+
+    best: dict[tuple[str, str], Row] = {}
+    for row in sorted(rows, key=order):
+        best[row[0], row[1]] = row
+    return list(best.values())
+
+
 def test_duplicates_are_dropped_in_the_shuffle_of_the_split_by_the_same_rule(spark) -> None:
     """Few times, ratings, parts and attributes, some missing: every level of the rule decides somewhere."""
     draw = random.Random(9)
@@ -471,10 +490,11 @@ def test_duplicates_are_dropped_in_the_shuffle_of_the_split_by_the_same_rule(spa
     log = spark.createDataFrame(rows, INTERACTIONS)
     split = Split(protocol="TO_RS")
     for keep in ("keep_last", "keep_first"):
-        apart = labelled(without_duplicates(log, keep), split)
+        survivors = spark.createDataFrame(one_of_each(rows, keep), INTERACTIONS)
         together = labelled(log.repartition(3), split, keep)
+        frames = (together, labelled(survivors, split), without_duplicates(log, keep), survivors)
         as_text = [F.to_json(F.struct(*INTERACTIONS.names)).alias("row")]
-        found, wanted = (sorted(r.row for r in f.select(as_text).collect()) for f in (together, apart))
-        assert found == wanted and len(found) < len(rows)
+        found, wanted, alone, same = (sorted(r.row for r in f.select(as_text).collect()) for f in frames)
+        assert found == wanted and alone == same and len(found) < len(rows)
     with pytest.raises(DataError, match="rows of user"):
         labelled(log, split, "error")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -30,7 +31,7 @@ from recbench_spark.data.readers.raw import Raw
 from recbench_spark.data.readers.values import PARTS, Checks, Value
 from recbench_spark.data.worlds import read_world
 from recbench_spark.errors import ConfigError, DataError, nearest
-from recbench_spark.schemas import ABSENT, INTERACTIONS, require
+from recbench_spark.schemas import ABSENT, COMPLETE, ID_KIND, IDS, INTERACTIONS, require, with_text_ids
 
 __all__ = ["COLUMNS", "PARTS", "Log", "open_log", "read_log"]
 
@@ -45,16 +46,24 @@ class Log:
     """A log that has been checked.
 
     Attributes:
-        rows: the log in `INTERACTIONS`, lazy.
+        stored: the log in `INTERACTIONS`, lazy, but ids that are stored as integers are int64: what a
+            shuffle had better carry.
+        n: how many rows it has; None where they were not counted.
         rejects: file, line, reason of the rows left out, lazy; None where bad rows are an error.
         rejected: how many rows were left out.
         reasons: how many rows each reason hit; a row may have several.
     """
 
-    rows: DataFrame
+    stored: DataFrame
+    n: int | None = None
     rejects: DataFrame | None = None
     rejected: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> DataFrame:
+        """The log in `INTERACTIONS`, lazy."""
+        return with_text_ids(self.stored)
 
     def told(self) -> str | None:
         """The reasons with their numbers, in one text; None where nothing was left out."""
@@ -146,13 +155,14 @@ def _checked(raw: Raw, dataset: Dataset) -> Log:
         raise DataError(f"{raw.where}: no rows")
     if dataset.bad_rows == "error":
         checks.refuse(found, "correct or remove these rows, or set dataset.bad_rows to reject")
-        return Log(_in_our_columns(raw.frame, raw, theirs, values, dataset))
+        return Log(_in_our_columns(raw.frame, raw, theirs, values, dataset), found.rows)
     if found.bad == found.rows:
         raise DataError(f"{raw.where}: no usable row: " + "; ".join(found.problems), "look at the format")
     kept = raw.frame.where(checks.reason() == "")
     rows = _in_our_columns(kept, raw, theirs, values, dataset)
     shown = [*theirs.values(), *dataset.attributes]
-    return Log(rows, _rejects(raw, checks.reason(), shown), found.bad, found.reasons)
+    rejects = _rejects(raw, checks.reason(), shown)
+    return Log(rows, found.rows - found.bad, rejects, found.bad, found.reasons)
 
 
 def _values(raw: Raw, theirs: dict[str, str], dataset: Dataset) -> dict[str, Value]:
@@ -172,13 +182,18 @@ def _in_our_columns(
 ) -> DataFrame:
     absent = {"rating": F.lit(1.0), "event_time": F.lit(None), "part": F.lit(None)}
     kind = "text" if raw.line else "stored"
-    ids = {name: id_kind(frame, theirs[name], kind) for name in ("user_id", "item_id")}
-    notes = {name: {ABSENT: True} for name in absent if name not in values}
+    notes: dict[str, dict[str, Any]] = {name: id_kind(frame, theirs[name], kind) for name in IDS}
+    whole = [name for name in IDS if notes[name][ID_KIND] == "integer"]
+    notes |= {name: {ABSENT: True} for name in absent if name not in values}
+    if "event_time" in values and "event_time" not in raw.nullable:
+        notes["event_time"] = {COMPLETE: True}
+    found = {name: values[name].column if name in values else absent[name] for name in COLUMNS}
+    found |= {name: column(theirs[name]).cast("bigint") for name in whole}
     columns = [
-        (values[name].column if name in values else absent[name])
-        .cast(INTERACTIONS[name].dataType)
-        .alias(name, metadata=(ids | notes).get(name, {}))
-        for name in COLUMNS
+        (column if name in whole else column.cast(INTERACTIONS[name].dataType)).alias(
+            name, metadata=notes.get(name, {})
+        )
+        for name, column in found.items()
     ]
     return frame.select(*columns, _attributes(dataset.attributes).alias("attributes"))
 
