@@ -81,6 +81,7 @@ def parser() -> cli.Parser:
     found.add_argument("--k", type=int, default=100)
     found.add_argument("--rounds", type=int, default=3, help="turns of all systems")
     found.add_argument("--systems", default="product,topk,ranks,float32@k,ranks@k")
+    found.add_argument("--threads", type=int, default=1, help="of ours; the others take one")
     found.add_argument("--device", default="cpu", help="cpu, or cuda")
     found.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
     found.add_argument("--output", type=Path, help="measurements as lines of JSON are appended here")
@@ -227,9 +228,9 @@ def systems_here(world: World, args: argparse.Namespace) -> dict[str, Callable[[
     every: dict[str, Callable[[], object]] = {
         "product": lambda: product(world, device),
         "topk": lambda: topk(world, device, k),
-        "ranks": lambda: ranks(world, device),
-        "float32@k": lambda: ranks(world, device, cutoff=k, reduced=False),
-        "ranks@k": lambda: ranks(world, device, cutoff=k),
+        "ranks": lambda: ranks(world, device, threads=args.threads),
+        "float32@k": lambda: ranks(world, device, threads=args.threads, cutoff=k, reduced=False),
+        "ranks@k": lambda: ranks(world, device, threads=args.threads, cutoff=k),
     }
     if device != "cpu":
         every["topk-tf32"] = lambda: topk_tf32(world, device, k)
@@ -243,7 +244,8 @@ def systems_here(world: World, args: argparse.Namespace) -> dict[str, Callable[[
 
 def check(world: World, args: argparse.Namespace) -> None:
     """DataError where ranks up to the cut-off are not those of a full count; says how `topk` agrees."""
-    full, cut = ranks(world, args.device), ranks(world, args.device, cutoff=args.k)
+    count = ranks if args.device == "cpu" else kernel  # lists are put in order once
+    full, cut = count(world, args.device), count(world, args.device, cutoff=args.k)
     inside = full.above_p < args.k
     for name in ("above_p", "tied_p", "before_p"):
         if not np.array_equal(getattr(full, name)[inside], getattr(cut, name)[inside]):
@@ -281,7 +283,7 @@ def measured_here(world: World, args: argparse.Namespace) -> list[Run]:
     if not systems:
         return []
     with plain_products():
-        if {"topk", "ranks"} <= systems.keys():
+        if "topk" in systems and systems.keys() & {"ranks", "kernel@k"}:
             check(world, args)
         seconds = take_turns(systems, args.rounds, args.device)
     users = len(world.users_ud)

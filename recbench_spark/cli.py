@@ -12,12 +12,8 @@ from collections.abc import Callable, Sequence
 from datetime import date, timedelta
 from typing import NoReturn
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
 from recbench_spark import __version__
 from recbench_spark.errors import FAILED, USAGE, ConfigError, RecbenchError
-from recbench_spark.store import explain
 
 
 class Parser(argparse.ArgumentParser):
@@ -52,13 +48,25 @@ def run(
     except RecbenchError as error:
         _tell(error, str(error), args.debug)
         code = error.exit_code
-    except (PySparkException, Py4JError) as error:
+    except _spark_errors() as error:
+        from recbench_spark.store import explain  # noqa: PLC0415
+
         _tell(error, explain(error), args.debug)
     except ConnectionError as error:
         _tell(error, "the connection to Spark broke: its Java process has ended", args.debug)
     except KeyboardInterrupt:
         print("interrupted: nothing of the unfinished run is visible", file=sys.stderr)
     _exit(code)
+
+
+def _spark_errors() -> tuple[type[Exception], ...]:
+    """None where Spark was not loaded: a job that measures kernels runs without it."""
+    if "pyspark" not in sys.modules:
+        return ()
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    return PySparkException, Py4JError
 
 
 def _tell(error: BaseException, text: str, debug: bool) -> None:

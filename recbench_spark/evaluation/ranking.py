@@ -25,6 +25,7 @@ from recbench_spark.evaluation.sources import Source, ids_to_lists
 from recbench_spark.kernels import lists as list_kernel
 from recbench_spark.kernels.counting import Counts, ItemLists, Settings
 from recbench_spark.kernels.devices import choose_device
+from recbench_spark.kernels.memory import limit_memory
 from recbench_spark.kernels.scorers import Scorer, UserBlock, count_listed, count_ranks
 from recbench_spark.shared_files import flat
 
@@ -103,11 +104,12 @@ def rank_scored(users: DataFrame, source: Source, request: Request) -> DataFrame
         source: the model.
         request: definition and length of lists.
     """
-    return users.mapInArrow(partial(_score_batches, source, request), RANKING)
+    share = float(users.sparkSession.conf.get("spark.task.resource.gpu.amount", "1") or 1)
+    return users.mapInArrow(partial(_score_batches, source, request, share), RANKING)
 
 
-def _score_batches(source: Source, request: Request, batches: Batches) -> Batches:
-    scorer, device = source.scorer(), task_device()
+def _score_batches(source: Source, request: Request, gpu_share: float, batches: Batches) -> Batches:
+    scorer, device = source.scorer(), task_device(gpu_share)
     item_ids = source.item_ids() if request.top else None
     for batch in batches:
         counts = _count(scorer, request, device, batch)
@@ -179,8 +181,11 @@ def _counted_batch(batch: pa.RecordBatch, counts: Counts, top: pa.Array | None) 
     return ranking_batch(batch, offsets, columns, counts.candidates_u, top)
 
 
-def task_device() -> str:
-    """The GPU Spark gave to this task, else the CPU with as many threads as the task has cores."""
+def task_device(gpu_share: float = 1.0) -> str:
+    """The GPU Spark gave to this task, else the CPU with as many threads as the task has cores.
+
+    `gpu_share`: `spark.task.resource.gpu.amount`; below 1 the task keeps to its part of the memory.
+    """
     context = TaskContext.get()
     resources = context.resources() if context else {}
     addresses = resources["gpu"].addresses if "gpu" in resources else []
@@ -188,7 +193,9 @@ def task_device() -> str:
     with warnings.catch_warnings():
         # A worker's warnings go to the executor's log; once a task is enough.
         warnings.simplefilter("once")
-        return str(choose_device(addresses))
+        device = choose_device(addresses)
+    limit_memory(device, gpu_share)
+    return str(device)
 
 
 # ------------------------------------------------------------------------------- given lists

@@ -2,26 +2,33 @@
 
 Products, comparisons and counts run on the device with the bounds of `counting`; pairs they leave
 undecided come back and are scored in float64 by the function that defines the score, so the counts
-are those of the CPU, bit for bit. Needs no GPU to be tested: "cpu" is a torch device too.
+are those of the CPU, bit for bit. Needs no GPU to be tested: "cpu" is a torch device too. Up to a
+cut-off, without lists, a GPU counts by the kernels of `fused`. Copies to the device overlap with work
+on it (`memory.ahead`); blocks of users fit into what memory is free, and are halved where they do not.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels import counting
-from recbench_spark.kernels.counting import Floats, Ints, Prepared, Settings, Tally, Tile
+from recbench_spark.kernels import counting, memory
+from recbench_spark.kernels.counting import Floats, Ints, Prepared, Products, Settings, Tally, Tile
 
 USER_TILE, ITEM_TILE = 4096, 16384
-"""Scores of one tile on a device: 256 MB."""
+"""Scores of one tile on a device, at most: 256 MB."""
+
+_MOST_USERS = 2**20  # at once, where only counts stay on the device
 
 _SPARE = 64  # candidates kept beyond K, so that rounding seldom leaves a list undecided
 
@@ -65,21 +72,88 @@ def count_products(
     Users go in blocks; a block that does not fit into the device's memory is halved.
     """
     users, device = len(prepared.pairing.length_u), torch.device(device)
-    step, start = settings.user_tile or USER_TILE, 0
     tops = _no_lists(users, settings.top_k)
-    while start < users:
-        users_u = np.arange(start, min(start + step, users))
-        try:
-            with counting.plain_products(), torch.inference_mode():
-                _count_block(users_u, prepared, settings, device, tops)
-        except torch.OutOfMemoryError:
-            if step == 1:
-                raise
-            step = max(1, step // 2)
-            torch.cuda.empty_cache()
-            continue
-        start += step
+    with counting.plain_products(), torch.inference_mode(), _current(device):
+        way = _way(prepared, settings, device, tops)
+        step, start = min(users, settings.user_tile or way.step), 0
+        while start < users:
+            start, full = _count_from(start, step, users, way, device)
+            if full:
+                step = _halved(step, device)
     return tops if settings.top_k else None
+
+
+def _halved(step: int, device: torch.device) -> int:
+    if step == 1:
+        raise torch.OutOfMemoryError(f"{device} has no room for one user beside the items")
+    torch.cuda.empty_cache()
+    return step // 2
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+class _Way(NamedTuple):
+    """How a block of users is put on the device and counted there, and how many users at once."""
+
+    make: Callable[[Ints], Any]
+    scan: Callable[[Ints, Any], None]
+    step: int
+
+
+def _count_from(start: int, step: int, users: int, way: _Way, device: torch.device) -> tuple[int, bool]:
+    """Count blocks from user `start`; returns where it ended, and whether memory ran out there."""
+    blocks = (np.arange(at, min(at + step, users)) for at in range(start, users, step))
+    try:
+        with closing(memory.ahead(way.make, blocks, device)) as made:
+            for users_u, block in made:
+                way.scan(users_u, block)
+                start = int(users_u[-1]) + 1
+    except torch.OutOfMemoryError:
+        return start, True
+    return start, False
+
+
+def _way(prepared: Prepared, settings: Settings, device: torch.device, tops: tuple[Ints, Floats]) -> _Way:
+    wanted = settings.cutoff is not None and not settings.top_k and settings.reduced is not False
+    fused = _fused(device) if wanted else None
+    if fused is not None and fused.applies(prepared):
+        items = fused.items_on(prepared.products, device, settings.item_tile)
+        if items is not None:
+            make = partial(fused.make_block, prepared=prepared, items=items)
+            scan = partial(fused.count_block, prepared=prepared, settings=settings, items=items)
+            return _Way(make, scan, _step(device, fused.bytes_a_user(prepared), _MOST_USERS))
+        _warn(f"the items do not fit into the memory of {device}: they are copied tile by tile")
+    make = partial(_make_block, prepared=prepared, device=device)
+    scan = partial(_count_block, prepared=prepared, settings=settings, tops=tops)
+    tile = settings.item_tile or ITEM_TILE  # products, the same again, and two comparisons
+    return _Way(make, scan, _step(device, 10 * tile, USER_TILE))
+
+
+def _fused(device: torch.device) -> ModuleType | None:
+    """The kernels for this device; also without a GPU, where Triton is told to interpret them."""
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return None
+    try:
+        from recbench_spark.kernels import fused  # noqa: PLC0415
+    except ImportError:
+        _warn("triton is not installed: ranks up to a cut-off are counted by torch, slower")
+        return None
+    why = fused.trial(device)
+    if why:
+        _warn(f"the kernels fail on {device} ({why}): ranks up to a cut-off are counted by torch, slower")
+    return None if why else fused
+
+
+def _warn(message: str) -> None:
+    warnings.warn(f"{message}; the numbers are the same", RecbenchWarning, stacklevel=2)
+
+
+def _step(device: torch.device, bytes_a_user: float, most: int) -> int:
+    """Users at once: twice as many are in memory, since the next are copied meanwhile."""
+    room = memory.room_on(device)
+    return most if room is None else min(most, memory.users_at_once(room, 2 * bytes_a_user))
 
 
 def _no_lists(users: int, top_k: int) -> tuple[Ints, Floats]:
@@ -108,7 +182,7 @@ def _make_block(users_u: Ints, prepared: Prepared, device: torch.device) -> _Blo
     slot_rows, slots = _entries(users_r, plan.slot_offsets)
     masked_rows, masked = _entries(users_r, plan.masked_offsets)
     vectors_rd = prepared.pairing.vectors_ud[users_r]
-    operand_rd = torch.from_numpy(prepared.products.user_operand(vectors_rd)).to(device)
+    operand_rd = memory.to_device(prepared.products.user_operand(vectors_rd), device)
     masked_items = plan.masked_items[masked]
     return _Block(users_r, operand_rd, slots_n, slot_rows, slots, masked_rows, masked_items)
 
@@ -122,20 +196,14 @@ def _entries(users_r: Ints, offsets_u: Ints) -> tuple[Ints, Ints]:
 
 
 def _count_block(
-    users_u: Ints,
-    prepared: Prepared,
-    settings: Settings,
-    device: torch.device,
-    tops: tuple[Ints, Floats],
+    users_u: Ints, block: _Block, prepared: Prepared, settings: Settings, tops: tuple[Ints, Floats]
 ) -> None:
     """All items against one block of users; nothing is kept of a block that breaks off."""
-    block, items = _make_block(users_u, prepared, device), len(prepared.products.scored_i)
-    tally, best = counting.make_tally(prepared.plan), _Best(len(users_u), settings.top_k, device)
-    step = settings.item_tile or ITEM_TILE
-    for start in range(0, items, step):
-        stop = min(start + step, items)
-        tile = Tile(start, *prepared.products.size(start, stop))
-        x_ri = _multiply(block, prepared, tile, stop)
+    device, tally = block.operand_rd.device, counting.make_tally(prepared.plan)
+    best = _Best(len(users_u), settings.top_k, device)
+    for start, operand_id in _operands(prepared.products, settings.item_tile or ITEM_TILE, device):
+        tile = Tile(start, *prepared.products.size(start, start + len(operand_id)))
+        x_ri = _multiply(block, operand_id, prepared, tile)
         _hide(x_ri, block.masked_rows, block.masked_items, start)
         if settings.top_k:
             best.add(x_ri, start)
@@ -148,15 +216,26 @@ def _count_block(
         np.add(total, part, out=total)
 
 
-def _multiply(block: _Block, prepared: Prepared, tile: Tile, stop: int) -> torch.Tensor:
+def _operands(products: Products, step: int, device: torch.device) -> Iterator[tuple[int, torch.Tensor]]:
+    """First item and rows of each tile of items, copied while the tile before is counted."""
+    items = len(products.scored_i)
+
+    def make(start: int) -> tuple[torch.Tensor]:
+        operand_id = products.item_operand(start, min(start + step, items))
+        return (memory.to_device(operand_id, device),)
+
+    for start, (operand_id,) in memory.ahead(make, range(0, items, step), device):
+        yield start, operand_id
+
+
+def _multiply(block: _Block, operand_id: torch.Tensor, prepared: Prepared, tile: Tile) -> torch.Tensor:
     """float32 products; rows that may have overflowed are 0, with an infinite bound."""
     device = block.operand_rd.device
-    operand_id = torch.from_numpy(prepared.products.item_operand(tile.start, stop)).to(device)
     x_ri = torch.mm(block.operand_rd, operand_id.t())
     bound_r = _bounds(block.users_r, prepared, tile)
     overflow_r = torch.from_numpy(np.isinf(bound_r)).to(device)
     if bool(overflow_r.any()):
-        scored_i = prepared.products.scored_i[tile.start : stop]
+        scored_i = prepared.products.scored_i[tile.start : tile.start + len(operand_id)]
         row = np.where(scored_i, np.float32(0), np.float32(np.nan))
         x_ri[overflow_r] = torch.from_numpy(row).to(device)
     return x_ri

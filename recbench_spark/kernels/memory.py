@@ -1,0 +1,131 @@
+"""Memory of a device: how much of it a task may take, and how arrays get there while it works.
+
+Nothing here needs a GPU: the arithmetic is plain functions, and on "cpu" copies are copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+CONTEXT = 600 * 2**20
+"""Bytes of a GPU that a process takes before its first array (CUDA context, libraries)."""
+
+_USED = 0.8  # of the room: the rest is for temporaries that no estimate knows
+_SHARES: dict[torch.device, float] = {}
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out", bound=tuple[Any, ...])
+_Made: TypeAlias = tuple[_In, _Out, torch.cuda.Event | None]
+
+
+# --------------------------------------------------------------------------------- how much
+
+
+def memory_fraction(amount: float, total: int) -> float:
+    """What torch may allocate of a GPU of `total` bytes where a task has `amount` of it (0, 1].
+
+    Each process keeps a context beside what it allocates; it never gets less than half its part.
+    """
+    if amount >= 1.0:
+        return 1.0
+    return max(amount / 2, amount - CONTEXT / total)
+
+
+def free_room(free: int, total: int, share: float, reserved: int, allocated: int) -> int:
+    """Bytes a process can still allocate.
+
+    `free`: of the device, as the driver sees it. `reserved`, `allocated`: by this process; what it has
+    reserved and not in use is free for it alone. `share` of `total` is the most it may hold.
+    """
+    return max(0, min(free + reserved - allocated, int(share * total) - allocated))
+
+
+def users_at_once(room: int, bytes_a_user: float, fixed: int = 0) -> int:
+    """How many users fit into `room` bytes beside `fixed` ones; at least one."""
+    return max(1, int((_USED * room - fixed) / max(1.0, bytes_a_user)))
+
+
+def limit_memory(device: torch.device, amount: float) -> None:
+    """Keep this process to its part of a GPU, so that tasks that share one do not starve each other."""
+    if device.type != "cuda" or amount >= 1.0:
+        return
+    _, total = torch.cuda.mem_get_info(device)
+    _SHARES[device] = memory_fraction(amount, total)
+    torch.cuda.set_per_process_memory_fraction(_SHARES[device], device)
+
+
+def room_on(device: torch.device) -> int | None:
+    """`free_room` of a GPU now; None where torch does not count (CPU)."""
+    if device.type != "cuda":
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    reserved, allocated = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
+    return free_room(free, total, _SHARES.get(device, 1.0), reserved, allocated)
+
+
+# ------------------------------------------------------------------------------- how it gets there
+
+
+def to_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """A copy on the device, through pinned memory and without waiting where it is a GPU."""
+    if device.type != "cuda":
+        return torch.from_numpy(np.array(array)).to(device)
+    dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
+    pinned = torch.empty(array.shape, dtype=dtype, pin_memory=True)
+    pinned.numpy()[...] = array
+    return pinned.to(device, non_blocking=True)
+
+
+def ahead(
+    make: Callable[[_In], _Out], inputs: Iterable[_In], device: torch.device
+) -> Generator[tuple[_In, _Out], None, None]:
+    """Each input and what `make` makes of it, made while the one before is in use.
+
+    Made in one thread, on a GPU in a stream of its own, so that preparing, copying and computing
+    overlap. Two of them are in memory at a time.
+    """
+    stream = _side_stream(device)
+
+    def made(one: _In) -> _Made[_In, _Out]:
+        with torch.inference_mode(), _in_stream(stream):
+            parts = make(one)
+            return one, parts, stream.record_event() if stream is not None else None
+
+    with ThreadPoolExecutor(1) as pool:
+        coming: Future[_Made[_In, _Out]] | None = None
+        for one in inputs:
+            current, coming = coming, pool.submit(made, one)
+            if current is not None:
+                yield _arrived(current.result(), device)
+        if coming is not None:
+            yield _arrived(coming.result(), device)
+
+
+def _side_stream(device: torch.device) -> torch.cuda.Stream | None:
+    if device.type != "cuda":
+        return None
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))  # for what `make` may read
+    return stream
+
+
+def _in_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
+
+
+def _arrived(made: _Made[_In, _Out], device: torch.device) -> tuple[_In, _Out]:
+    one, parts, event = made
+    if event is not None:
+        here = torch.cuda.current_stream(device)
+        here.wait_event(event)
+        for part in parts:
+            if isinstance(part, torch.Tensor):
+                part.record_stream(here)  # else its memory could be given away while it is read here
+    return one, parts
