@@ -57,8 +57,9 @@ bench: $(STAMP) ## ranking and lists beside their limits and other systems: half
 	$(PY) jobs/bench_lists.py --systems ours-spark,replay-spark --rounds 1 --output $(BENCH)/lists.jsonl
 	$(PY) jobs/bench.py --record $(BENCH)/ranks.jsonl $(BENCH)/lists.jsonl --warehouse warehouse/bench
 
-bench-gpu: $(STAMP) ## the kernel on a GPU, with torch and numpy alone
-	$(PY) jobs/bench.py --device cuda --users 50000 --world planted
+bench-gpu: ## the kernel on a GPU: torch and numpy are enough, without `make setup` give PY=python3
+	$(PY) jobs/bench.py --device cuda --users 100000 --items 100000 --world planted \
+		--systems product,topk,topk-tf32,kernel@k $(ARGS)
 
 package: $(STAMP) ## dist/: the zip for spark-submit --py-files, and the wheel
 	./tools/package.sh $(VENV) dist

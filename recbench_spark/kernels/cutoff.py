@@ -14,9 +14,9 @@ the errors are measured, not assumed). Then P decides where it differs by more t
 s_p / (a c), and the rest is scored in float64 by the function that defines the score. A user all of
 whose open positives have s_p > |u| L + B, with B the largest bias from this tile on, is multiplied no more.
 
-Source: bounds on lengths as in C. Teflioudi, R. Gemulla, O. Mykytiuk 2015, "LEMP: fast retrieval of
-large entries in a matrix product", section 3; whole-number products with a bound on what rounding
-hides as in H. Li et al. 2017, "FEXIPRO: fast and exact inner product retrieval", section 4.
+Source: items by length as in C. Teflioudi, R. Gemulla, O. Mykytiuk 2015, "LEMP: fast retrieval of
+large entries in a matrix product" (length-based pruning); whole numbers that bound a product as in
+H. Li et al. 2017, "FEXIPRO: fast and exact inner product retrieval" (integer upper bound).
 """
 
 from __future__ import annotations
@@ -50,9 +50,7 @@ USER_TILE, ITEM_TILE = 128, 4096
 """Products of one tile: 2 MB; the fastest of those tried, at 20,000 and at 100,000 items."""
 
 _BLOCK = 64  # products looked at together
-_TOGETHER = (
-    1 << 14
-)  # users for whom undecided pairs are kept: 64 MB; items are rounded once for all of them
+_TOGETHER = 1 << 14  # users for whom undecided pairs are kept (64 MB) and items rounded once
 _ROOM = 512  # undecided pairs of a user that are put off
 _MANY = 256  # products of a row that are looked at one by one
 _LEVELS = 127
