@@ -64,7 +64,7 @@ def users_of_parts(
     kept = exploded if keep_empty else exploded.where(truth.isNotNull())
     # What validation holds out is known by the time of the test, and no longer to be recommended.
     valid = F.coalesce(F.col("held_out")["valid"]["items"], F.array().cast("array<int>"))
-    known = F.array_sort(F.concat("train_items", valid))
+    known = F.sort_array(F.concat("train_items", valid))  # array_sort calls a comparator a pair
     return kept.select(
         "user_id",
         "part",
@@ -104,6 +104,8 @@ def rank_scored(users: DataFrame, source: Source, request: Request) -> DataFrame
         source: the model.
         request: definition and length of lists.
     """
+    if not source.wants_history:  # as long as all other columns together
+        users = users.drop("history")
     share = float(users.sparkSession.conf.get("spark.task.resource.gpu.amount", "1") or 1)
     return users.mapInArrow(partial(_score_batches, source, request, share), RANKING)
 
@@ -139,7 +141,8 @@ def _user_block(batch: pa.RecordBatch) -> UserBlock:
     if "vector" in batch.schema.names:
         vectors = _matrix(batch.column("vector"))
     keys = batch.column("user_key").to_numpy()
-    return UserBlock(keys, vectors, item_lists(batch, "history"))
+    histories = item_lists(batch, "history") if "history" in batch.schema.names else None
+    return UserBlock(keys, vectors, histories)
 
 
 def _matrix(column: pa.ListArray) -> npt.NDArray[np.float32]:
@@ -220,7 +223,7 @@ def as_lists(rows: DataFrame, items: DataFrame) -> DataFrame:
     rank = F.col("rank").cast("long") if "rank" in rows.columns else F.lit(None).cast("long")
     score = F.col("score").cast("double") if "score" in rows.columns else F.lit(None).cast("double")
     entry = F.struct("key", F.col("item_id").alias("id"), rank.alias("rank"), score.alias("score"))
-    grouped = keyed.groupBy("user_id").agg(F.array_sort(F.collect_list(entry)).alias("entries"))
+    grouped = keyed.groupBy("user_id").agg(F.sort_array(F.collect_list(entry)).alias("entries"))
     return grouped.select(
         "user_id",
         F.transform("entries", lambda e: e["key"]).alias("list_items"),

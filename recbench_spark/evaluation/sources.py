@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import ClassVar, Literal, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,10 @@ OPEN_MODELS = 2
 class Source(Protocol):
     """What a task needs to score: the scorer, and the original ids of its catalogue."""
 
+    @property
+    def wants_history(self) -> bool:
+        """Whether a user is known by the items of the past."""
+
     def scorer(self) -> Scorer:
         """The model over the shared arrays, opened once a worker."""
 
@@ -45,6 +49,8 @@ class DotSource:
     n_items: int
     dims: int
     kind: Literal["dot", "cosine"] = "dot"
+
+    wants_history: ClassVar[bool] = False
 
     def scorer(self) -> Scorer:
         """See `Source`."""
@@ -82,6 +88,8 @@ class NeighbourSource:
     rows: SharedRows
     n_items: int
 
+    wants_history: ClassVar[bool] = True
+
     def scorer(self) -> Scorer:
         """See `Source`."""
         return _neighbour_scorer(self)
@@ -116,6 +124,8 @@ class HashSource:
     rows: SharedRows
     n_items: int
     seed: int
+
+    wants_history: ClassVar[bool] = False
 
     def scorer(self) -> Scorer:
         """See `Source`."""

@@ -41,7 +41,7 @@ def user_blocks(splits: DataFrame, items: DataFrame, parts: Sequence[str], label
         F.array(*(_or_null(label) for label in labels.values())).cast("array<string>").alias("labels"),
     )
     users = splits.join(catalogue, "item_id").groupBy("user_id")
-    blocks = users.agg(F.array_sort(F.collect_list(row)).alias("rows"))
+    blocks = users.agg(F.sort_array(F.collect_list(row)).alias("rows"))
     known = F.filter("rows", lambda r: r["part"].isin(*HISTORY))
     cold = ~F.exists("rows", lambda r: r["part"] == "train")
     return blocks.select(
