@@ -37,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
         print(listing())
         return OK if args.list else USAGE
     store = Store(get_session("recbench-spark query"), args.warehouse, read_only=True)
-    if not (store.exists("runs") or store.exists("manifests")):
+    if not any(map(store.exists, ("runs", "manifests", "speed"))):
         raise ConfigError(f"no results in warehouse {args.warehouse}", "run jobs/nightly.py first")
     store.install_views()
     show(store.spark.sql(statement(args.sql)), args.limit, args.format)

@@ -55,7 +55,8 @@ def ours(folder: Path, k: int) -> System:
     store.append(rows.selectExpr(*VECTOR), schemas.EMBEDDINGS)
     items = spark.read.parquet(f"{folder}/items.parquet")
     source = DotSource(share_in(root, items), *np.load(folder / "items.npy", mmap_mode="r").shape)
-    asked = Evaluation(k=(10, k), uncut=False, slices=())
+    metrics = ("hit", "precision", "recall", "map", "mrr", "ndcg")
+    asked = Evaluation(metrics=metrics, k=(10, k), uncut=False, slices=())
     plan = Plan(asked.metrics, asked.cutoffs, asked.resolve(), asked.bootstrap, uncut=False)
     catalogue = Catalogue(items, rows.select("user_id"), None)
 

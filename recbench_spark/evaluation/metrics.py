@@ -107,9 +107,8 @@ def check_cut(metrics: Sequence[str], definition: Definition) -> None:
     axes = {"map": definition.map_cut, "mrr": definition.mrr_cut}
     whole += [name for name in metrics if axes.get(name) == "uncut"]
     if whole:
-        raise ConfigError(
-            f"{whole[0]} is over the whole ranking, and uncut is false", "leave out one of both"
-        )
+        hint = f"list metrics without {whole[0]}, or leave uncut at true"
+        raise ConfigError(f"{whole[0]} is over the whole ranking, and uncut is false", hint)
 
 
 def wants_lists(metrics: Sequence[str]) -> bool:
