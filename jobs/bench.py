@@ -330,12 +330,7 @@ def timed(system: str, folder: Path, args: argparse.Namespace) -> list[Run]:
 
 def interpreter(system: str, environments: Path) -> str:
     """The Python of a system's environment."""
-    if system != "faiss":
-        return sys.executable
-    found = environments / "faiss" / "bin" / "python"
-    if not found.exists():
-        raise ConfigError(f"no environment {found}", "tools/library_envs.sh faiss")
-    return str(found)
+    return cli.library_python("faiss", environments) if system == "faiss" else sys.executable
 
 
 def run(

@@ -130,10 +130,7 @@ def interpreter(system: str, environments: Path) -> str:
         return sys.executable
     if system not in ENVIRONMENTS:
         raise ConfigError(f"unknown system '{system}'", f"ours, ours-spark, {', '.join(ENVIRONMENTS)}")
-    found = environments / ENVIRONMENTS[system] / "bin" / "python"
-    if not found.exists():
-        raise ConfigError(f"no environment {found}", f"tools/library_envs.sh {ENVIRONMENTS[system]}")
-    return str(found)
+    return cli.library_python(ENVIRONMENTS[system], environments)
 
 
 def measurement(system: str, users: int, seconds: float, turn: int) -> Run:

@@ -74,12 +74,7 @@ def generate(path: Path, rows: int) -> None:
 
 def interpreter(system: str, environments: Path) -> str:
     """The Python of a system's environment."""
-    if system == "ours":
-        return sys.executable
-    found = environments / f"{system}-spark" / "bin" / "python"
-    if not found.exists():
-        raise ConfigError(f"no environment {found}", f"tools/library_envs.sh {system}-spark")
-    return str(found)
+    return sys.executable if system == "ours" else cli.library_python(f"{system}-spark", environments)
 
 
 def timed(python: str, system: str, protocol: str, log: Path, folder: Path) -> Run:

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import date, timedelta
+from pathlib import Path
 from typing import NoReturn
 
 from recbench_spark import __version__
@@ -82,6 +83,14 @@ def _exit(code: int) -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
+
+
+def library_python(name: str, environments: Path) -> str:
+    """The Python of another library's environment, for the jobs that measure beside it."""
+    found = environments / name / "bin" / "python"
+    if not found.exists():
+        raise ConfigError(f"no environment {found}", f"tools/library_envs.sh {name}")
+    return str(found)
 
 
 def day(text: str) -> date:

@@ -138,7 +138,7 @@ def fold_in(
     index = items.join(written.select("item_index"), "item_index").select("item_id", "item_index")
     row = F.struct(F.col("item_index").alias("item"), F.col("rating").alias("rating"))
     found = (
-        rows.join(index, "item_id").groupBy("user_id").agg(F.array_sort(F.collect_list(row)).alias("rows"))
+        rows.join(index, "item_id").groupBy("user_id").agg(F.sort_array(F.collect_list(row)).alias("rows"))
     )
     users = found.select(
         "user_id", F.col("rows.item").alias("items"), F.col("rows.rating").alias("ratings")
@@ -216,9 +216,9 @@ _NEIGHBOURS = "item INT, neighbour INT, weight DOUBLE"
 def _write_histories(rows: DataFrame, items: DataFrame, longest: int, folder: str) -> None:
     indexed = rows.join(items.select("item_id", "item_index"), "item_id")
     entry = F.struct(F.xxhash64("user_id", "item_id").alias("key"), F.col("item_index").alias("item"))
-    history = F.slice(F.array_sort(F.collect_list(entry)), 1, longest)
+    history = F.slice(F.sort_array(F.collect_list(entry)), 1, longest)
     histories = indexed.groupBy("user_id").agg(history.alias("history"))
-    histories.select(F.array_sort("history.item").alias("items")).write.parquet(folder)
+    histories.select(F.sort_array("history.item").alias("items")).write.parquet(folder)
 
 
 def _neighbour_task(shared: SharedRows, n_items: int, model: ItemKnnModel):  # type: ignore[no-untyped-def]

@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any
 
 METRICS = ("hit", "precision", "recall", "map", "mrr", "ndcg")
-SETTINGS = ("spark.master", "spark.driver.memory", "spark.sql.shuffle.partitions", "spark.ui.enabled")
-"""Lines of our properties file that the other library on Spark is given."""
 
 Values = dict[str, float]
 
@@ -114,15 +112,9 @@ def replay_polars(folder: str, ks: list[int]) -> dict[str, Any]:
 
 def replay_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     """Given two Spark frames of rows that Spark keeps in memory."""
-    from pyspark.sql import SparkSession
+    import peer_session
 
-    properties = Path(__file__).resolve().parent.parent / "conf" / "spark" / "local.conf"
-    lines = [line.split() for line in properties.read_text().splitlines() if line.startswith("spark.")]
-    builder = SparkSession.builder.config("spark.log.level", "ERROR")
-    for key, value in lines:
-        if key in SETTINGS:
-            builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = peer_session.get_session()
     frames = [spark.read.parquet(f"{folder}/{name}.parquet").cache() for name in ("lists", "truth")]
     for frame in frames:
         frame.count()

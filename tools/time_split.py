@@ -17,9 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SETTINGS = ("spark.master", "spark.driver.memory", "spark.sql.shuffle.partitions", "spark.ui.enabled")
-"""Lines of our properties file that every library is given."""
-
 COLUMNS = {"col_user": "user_id", "col_item": "item_id"}
 
 
@@ -88,16 +85,10 @@ def recommenders(protocol: str, log: str, out: str) -> dict[str, float]:
 
 def of_library(split: Callable[[Any], Any], log: str, out: str) -> dict[str, float]:
     """Read Parquet, split, write train and test as Parquet."""
-    from pyspark.sql import SparkSession
+    import peer_session
 
     started = time.perf_counter()
-    properties = Path(__file__).resolve().parent.parent / "conf" / "spark" / "local.conf"
-    lines = [line.split() for line in properties.read_text().splitlines() if line.startswith("spark.")]
-    builder = SparkSession.builder.config("spark.log.level", "ERROR")
-    for key, value in lines:
-        if key in SETTINGS:
-            builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = peer_session.get_session()
 
     def run() -> None:
         train, test = split(spark.read.parquet(log))

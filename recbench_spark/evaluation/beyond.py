@@ -100,7 +100,7 @@ def listed(rankings: DataFrame, catalogue: Catalogue, threshold: float | None) -
     counted = places.join(known, "item_id", "left")
     found = (F.coalesce("n_train", F.lit(0)).cast("long"), F.coalesce("item_index", F.lit(-1)).cast("long"))
     entry = F.struct("place", found[0].alias("n_train"), found[1].alias("item_index"))
-    lists = counted.groupBy(*user).agg(F.array_sort(F.collect_list(entry)).alias("entries"))
+    lists = counted.groupBy(*user).agg(F.sort_array(F.collect_list(entry)).alias("entries"))
     return lists.select(
         *user,
         F.transform("entries", lambda e: e["n_train"]).alias("counts"),

@@ -495,7 +495,7 @@ def with_rewards(rankings: DataFrame, rewards: DataFrame) -> DataFrame:
     joined = places.join(rewards.select(*by, "reward"), by, "left")
     entry = F.struct("place", F.coalesce("reward", F.lit(0.0)).alias("reward"))
     grouped = joined.groupBy(*user).agg(
-        F.array_sort(F.collect_list(entry)).alias("entries"),
+        F.sort_array(F.collect_list(entry)).alias("entries"),
         F.count_if(F.col("reward").isNull()).alias("unknown_rewards"),
     )
     every = F.coalesce(F.transform("entries", lambda e: e["reward"]), F.array().cast("array<double>"))

@@ -315,7 +315,7 @@ def _first(
     """The first ids of each set with their contributions: largest first, equal ones by id as text."""
     wanted = {x: (ends[x].sign, ends[x].last.bucket, min(flip.count, SHOWN)) for x, flip in flips.items()}  # type: ignore[union-attr]
     rows = wide.mapInArrow(partial(_largest, plan, wanted), "duel INT, amount LONG, id STRING")
-    order = F.array_sort(F.collect_list(F.struct((-F.col("amount")).alias("negative"), "id")))
+    order = F.sort_array(F.collect_list(F.struct((-F.col("amount")).alias("negative"), "id")))
     found = rows.groupBy("duel").agg(F.slice(order, 1, SHOWN).alias("first")).collect()
     return {x: [(-amount, name) for amount, name in first[: wanted[x][2]]] for x, first in found}
 

@@ -191,7 +191,7 @@ def neighbour_rows(items: DataFrame, similarities: DataFrame, means: DataFrame |
     pairs = similarities.join(index, "item_id").withColumnRenamed("item_index", "item")
     entry = F.struct("item", "weight")
     by_neighbour = pairs.groupBy(F.col("neighbour_id").alias("item_id")).agg(
-        F.array_sort(F.collect_list(entry)).alias("entries")
+        F.sort_array(F.collect_list(entry)).alias("entries")
     )
     joined = centre.join(by_neighbour, "item_id", "left")
     entries = F.coalesce("entries", F.array().cast("array<struct<item:int,weight:double>>"))

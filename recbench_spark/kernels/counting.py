@@ -758,6 +758,11 @@ class Settings:
     item_tile: int | None = None
     reduced: bool | None = None
 
+    @property
+    def may_reduce(self) -> bool:
+        """Whether 8-bit products can answer what is asked for."""
+        return self.cutoff is not None and not self.top_k and self.reduced is not False
+
 
 class Prepared(NamedTuple):
     """A block of users, ready to be counted by tiles on any device."""

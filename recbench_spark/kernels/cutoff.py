@@ -53,13 +53,13 @@ _BLOCK = 64  # products looked at together
 _TOGETHER = 1 << 14  # users for whom undecided pairs are kept (64 MB) and items rounded once
 _ROOM = 512  # undecided pairs of a user that are put off
 _MANY = 256  # products of a row that are looked at one by one
-_LEVELS = 127
-_MOST_DIMS = 2**30 // _LEVELS**2  # products stay below 2^30, and leave as much for the bias
+LEVELS = 127
+_MOST_DIMS = 2**30 // LEVELS**2  # products stay below 2^30, and leave as much for the bias
 _MOST_BIAS = 2.0**30 - 2.0
 _PAYS = 2**16  # coordinates of items for one positive
 _NEVER, _ALWAYS = np.int32(-(2**31)), np.int32(2**31 - 1)  # below, above every product
 _ROUNDING = 2.0**-20  # of |u| L + |b|: float32 rounding of w_i, float64 roundings of score and bounds
-_TINY = 2.0**-1000
+TINY = 2.0**-1000
 _FAST = 2.0**-50  # of (dims + 4) (|u| |w| + |b|): float64 sums in any order
 
 
@@ -82,12 +82,17 @@ def applies(prepared: Prepared, settings: Settings) -> bool:
     It pays where a user's positives, each compared with some hundred items, cost less than the
     product saves: measured from 3,706 items and 17 positives (no) to 100,000 items and 5 (yes).
     """
-    if settings.cutoff is None or settings.top_k or settings.reduced is False:
+    if not settings.may_reduce:
         return False
     dims, items = prepared.products.dims, len(prepared.products.order.items_t)
     users, positives = len(prepared.pairing.length_u), len(prepared.plan.slot_items)
     pays = items * dims * users >= _PAYS * positives
-    return (pays or settings.reduced is True) and 0 < dims <= _MOST_DIMS and whole_products()
+    return (pays or settings.reduced is True) and fits(prepared) and whole_products()
+
+
+def fits(prepared: Prepared) -> bool:
+    """Whether vectors are neither empty nor too long."""
+    return 0 < prepared.products.dims <= _MOST_DIMS
 
 
 @cache
@@ -97,9 +102,9 @@ def whole_products() -> bool:
     Processors before AVX512-VNNI add pairs of products in 16 bits, which can saturate.
     """
     draws = np.random.default_rng(0)
-    left = draws.choice([-_LEVELS, _LEVELS], (64, 256)).astype(np.int8)
-    right = draws.choice([-_LEVELS, _LEVELS, 1], (128, 256)).astype(np.int8)
-    left[:8], right[:16] = _LEVELS, _LEVELS
+    left = draws.choice([-LEVELS, LEVELS], (64, 256)).astype(np.int8)
+    right = draws.choice([-LEVELS, LEVELS, 1], (128, 256)).astype(np.int8)
+    left[:8], right[:16] = LEVELS, LEVELS
     try:
         found = torch._int_mm(torch.from_numpy(left), torch.from_numpy(right).t()).numpy()
     except (AttributeError, RuntimeError, NotImplementedError):
@@ -120,7 +125,7 @@ def round_users(vectors_ud: Floats32, length_u: Floats, users_r: Ints) -> Side:
         largest, row = np.float32(0.0), vectors_ud[users_r[r]]
         for d in range(dims):
             largest = max(largest, abs(row[d]))
-        scale[r] = np.float64(largest) / _LEVELS
+        scale[r] = np.float64(largest) / LEVELS
         if scale[r] > 0.0:
             error[r] = _round_row(row, 1.0, scale[r], rows[r])
     return Side(rows, scale, error, length_u[users_r])
@@ -132,7 +137,7 @@ def _round_row(row: Floats32, divisor: float, scale: float, out: Bytes) -> float
     left, one = 0.0, np.float64(1.0) / (divisor * scale)
     for d in range(len(row)):
         whole = np.rint(np.float64(row[d]) * one)
-        whole = min(max(whole, -np.float64(_LEVELS)), np.float64(_LEVELS))
+        whole = min(max(whole, -np.float64(LEVELS)), np.float64(LEVELS))
         out[d] = np.int8(whole)
         rest = np.float64(row[d]) / divisor - whole * scale
         left += rest * rest
@@ -151,7 +156,7 @@ def round_items(vectors_id: Floats32, divisor_i: Floats, length_i: Floats, items
             own = max(own, abs(row[d]))
         largest = max(largest, np.float64(own) / divisor_i[items_t[t]])
         length = max(length, length_i[items_t[t]])
-    scale = largest / _LEVELS
+    scale = largest / LEVELS
     if scale > 0.0:
         for t in range(len(items_t)):
             i = items_t[t]
@@ -208,7 +213,7 @@ def _fill_by_tile(
             starts[place // tile] += 1
 
 
-# ------------------------------------------------------------------------------------ counting a tile
+# ------------------------------------------------------------------------------ scores of float64
 
 
 def _sum_products(user_d: Floats32, item_d: Floats32) -> float:
@@ -257,7 +262,7 @@ def _scale_and_bound(r: int, users: Side, tile: Tile) -> tuple[float, float]:
     own, error, length = users.length[r], users.error[r], tile.side.length[0]
     scale = users.scale[r] * tile.side.scale[0]
     if scale == 0.0:  # all products are 0, on any scale
-        scale = max(tile.bias / _MOST_BIAS, _TINY)
+        scale = max(tile.bias / _MOST_BIAS, TINY)
     if tile.bias / scale > _MOST_BIAS:
         return 1.0, np.inf
     bound = error * length + (own + error) * tile.side.error[0] + scale / 2

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels import counting, memory
+from recbench_spark.kernels import counting, cutoff, memory
 from recbench_spark.kernels.counting import Floats, Ints, Prepared, Products, Settings, Tally, Tile
 
 USER_TILE, ITEM_TILE = 4096, 16384
@@ -116,9 +116,8 @@ def _count_from(start: int, step: int, users: int, way: _Way, device: torch.devi
 
 
 def _way(prepared: Prepared, settings: Settings, device: torch.device, tops: tuple[Ints, Floats]) -> _Way:
-    wanted = settings.cutoff is not None and not settings.top_k and settings.reduced is not False
-    fused = _fused(device) if wanted else None
-    if fused is not None and fused.applies(prepared):
+    fused = _fused(device) if settings.may_reduce and cutoff.fits(prepared) else None
+    if fused is not None:
         items = fused.items_on(prepared.products, device, settings.item_tile)
         if items is not None:
             make = partial(fused.make_block, prepared=prepared, items=items)

@@ -45,6 +45,7 @@ from recbench_spark.kernels.counting import (
     make_products,
     prepare_products,
 )
+from recbench_spark.kernels.cutoff import LEVELS, TINY
 from recbench_spark.kernels.memory import to_device
 
 ROWS, ITEMS = 128, 128
@@ -58,21 +59,10 @@ PAIRS_AT_ONCE = 2**22
 
 _PROGRAMS = 1024  # wanted at a time, so that no multiprocessor idles
 _PAIRS = 128  # of one program
-_WRITE_ROWS, _WRITE_ITEMS = (
-    64,
-    32,
-)  # running sums along rows need room: 100 registers, 33 KB of shared memory
-_LEVELS = 127
-_MOST_DIMS = 2**30 // _LEVELS**2  # products stay below 2^30, and bias below 2^29
-_MOST_BIAS = 2.0**29
+_WRITE_ROWS, _WRITE_ITEMS = 64, 32  # running sums need room: 100 registers, 33 KB of shared memory
+_MOST_BIAS = 2.0**29  # in products, which stay below 2^30
 _NEVER, _ALWAYS = -(2**31), 2**31 - 1
 _ROUNDING = 2.0**-19  # of |u| L + |b|: as in `cutoff`, and as much for the bias in float32
-_TINY = 2.0**-1000
-
-
-def applies(prepared: Prepared) -> bool:
-    """Whether vectors are neither empty nor too long."""
-    return 0 < prepared.products.dims <= _MOST_DIMS
 
 
 @cache
@@ -132,6 +122,18 @@ def _multiply(  # type: ignore[no-untyped-def]
     return found_rt
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _load_open(user_ptr, one_ptr, low_ptr, high_ptr, count, rows: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The rows of this program, which of them there are, their users, B / (a c) and limits."""
+    row_r = tl.program_id(0) * rows + tl.arange(0, rows)
+    inside_r = row_r < count
+    user_r = tl.load(user_ptr + row_r, mask=inside_r, other=0)
+    one_r = tl.load(one_ptr + row_r, mask=inside_r, other=0.0)
+    low_r = tl.load(low_ptr + row_r, mask=inside_r, other=0)
+    high_r = tl.load(high_ptr + row_r, mask=inside_r, other=0)
+    return row_r, inside_r, user_r, one_r, low_r, high_r
+
+
 @triton.jit(do_not_specialize=["count", "stop", "span"])  # type: ignore[untyped-decorator]
 def _count_kernel(  # type: ignore[no-untyped-def]
     users_ptr, items_ptr, bias_ptr, user_ptr, one_ptr, low_ptr, high_ptr, above_ptr, reached_ptr,
@@ -139,12 +141,9 @@ def _count_kernel(  # type: ignore[no-untyped-def]
     dims: tl.constexpr, depth: tl.constexpr, rows: tl.constexpr, items: tl.constexpr, biased: tl.constexpr,
 ):  # fmt: skip
     """#{P >= high} and #{P >= low} of each row over `span` items of the tile [start, stop)."""
-    row_r = tl.program_id(0) * rows + tl.arange(0, rows)
-    inside_r = row_r < count
-    user_r = tl.load(user_ptr + row_r, mask=inside_r, other=0)
-    one_r = tl.load(one_ptr + row_r, mask=inside_r, other=0.0)
-    low_r = tl.load(low_ptr + row_r, mask=inside_r, other=0)
-    high_r = tl.load(high_ptr + row_r, mask=inside_r, other=0)
+    row_r, inside_r, user_r, one_r, low_r, high_r = _load_open(
+        user_ptr, one_ptr, low_ptr, high_ptr, count, rows
+    )
     above_r = tl.zeros((rows,), dtype=tl.int32)
     reached_r = tl.zeros((rows,), dtype=tl.int32)
     begin = start + tl.program_id(1) * span
@@ -172,12 +171,9 @@ def _write_kernel(  # type: ignore[no-untyped-def]
     dims: tl.constexpr, depth: tl.constexpr, rows: tl.constexpr, items: tl.constexpr, biased: tl.constexpr,
 ):  # fmt: skip
     """The places with low <= P < high of each row, from where its `next` points, in any order."""
-    row_r = tl.program_id(0) * rows + tl.arange(0, rows)
-    inside_r = row_r < count
-    user_r = tl.load(user_ptr + row_r, mask=inside_r, other=0)
-    one_r = tl.load(one_ptr + row_r, mask=inside_r, other=0.0)
-    low_r = tl.load(low_ptr + row_r, mask=inside_r, other=0)
-    high_r = tl.load(high_ptr + row_r, mask=inside_r, other=0)
+    row_r, inside_r, user_r, one_r, low_r, high_r = _load_open(
+        user_ptr, one_ptr, low_ptr, high_ptr, count, rows
+    )
     begin = start + tl.program_id(1) * span
     end = tl.minimum(begin + span, stop)
     for first in range(begin, end, items):
@@ -332,7 +328,7 @@ def _cuts(places: int, item_tile: int | None) -> Iterator[tuple[int, int]]:
 def _round_tile(items: Items, start: int, stop: int, length: float, reach: float) -> Tile:
     items_t = items.items_t[start:stop]
     rows_td = items.vectors_id[items_t].to(torch.float64) / items.divisor_i[items_t, None]
-    scale = rows_td.abs().max() / _LEVELS
+    scale = rows_td.abs().max() / LEVELS
     whole_td, error_t = _rounded(rows_td, scale)
     items.rows_td[start:stop, : rows_td.shape[1]] = whole_td
     bias_t = items.bias_i[items_t]
@@ -344,7 +340,7 @@ def _round_tile(items: Items, start: int, stop: int, length: float, reach: float
 
 def _rounded(rows_nd: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Nearest whole numbers of float64 rows / scale, int8, and the length of what they leave out."""
-    whole_nd = (rows_nd / torch.where(scale > 0.0, scale, 1.0)).round_().clamp_(-_LEVELS, _LEVELS)
+    whole_nd = (rows_nd / torch.where(scale > 0.0, scale, 1.0)).round_().clamp_(-LEVELS, LEVELS)
     rest_nd = rows_nd - whole_nd * scale
     return whole_nd.to(torch.int8), rest_nd.square_().sum(1).sqrt_()
 
@@ -387,7 +383,7 @@ def make_block(users_u: np.typing.NDArray[np.int64], prepared: Prepared, items: 
     vectors_ud = to_device(pairing.vectors_ud[cut], device)
     rows_ud = torch.zeros((len(vectors_ud), items.rows_td.shape[1]), dtype=torch.int8, device=device)
     wide_ud = vectors_ud.to(torch.float64)
-    scale_u = wide_ud.abs().amax(1) / _LEVELS
+    scale_u = wide_ud.abs().amax(1) / LEVELS
     whole_ud, error_u = _rounded(wide_ud, scale_u[:, None])
     rows_ud[:, : wide_ud.shape[1]] = whole_ud
     return Block(
@@ -473,7 +469,7 @@ def _make_rows(slot_r: torch.Tensor, block: Block, tile: Tile) -> _Rows:
     own_r, error_r = block.length_u[user_r], block.error_u[user_r]
     scale_r = block.scale_u[user_r] * tile.scale
     # Where all products are 0 any scale will do.
-    scale_r = torch.where(scale_r > 0.0, scale_r, max(tile.bias / _MOST_BIAS, _TINY))
+    scale_r = torch.where(scale_r > 0.0, scale_r, max(tile.bias / _MOST_BIAS, TINY))
     bound_r = error_r * tile.length + (own_r + error_r) * tile.error + scale_r
     bound_r = bound_r + _ROUNDING * (own_r * tile.length + tile.bias)
     one_r = tile.bias / scale_r

@@ -1,0 +1,21 @@
+"""The Spark session of another library: no code of ours, the lines of our properties file that matter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+SETTINGS = ("spark.master", "spark.driver.memory", "spark.sql.shuffle.partitions", "spark.ui.enabled")
+
+
+def get_session() -> Any:
+    """A new session; each library's environment has a Spark of its own."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    properties = Path(__file__).resolve().parent.parent / "conf" / "spark" / "local.conf"
+    lines = [line.split() for line in properties.read_text().splitlines() if line.startswith("spark.")]
+    builder = SparkSession.builder.config("spark.log.level", "ERROR")
+    for key, value in lines:
+        if key in SETTINGS:
+            builder = builder.config(key, value)
+    return builder.getOrCreate()
