@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from fractions import Fraction
 from typing import Any
@@ -102,6 +103,24 @@ def test_weights_are_poisson_and_independent() -> None:
         correlation = np.corrcoef(table[:300])[np.triu_indices(300, 1)]
         assert abs(correlation.mean()) < 0.001
         assert correlation.std() == pytest.approx(table.shape[1] ** -0.5, rel=0.05)
+
+
+def test_weights_count_the_thresholds_a_draw_reaches() -> None:
+    """Against Python's whole numbers, large weights included."""
+    keys, seed, most = np.arange(-150, 150), 11, 2**64
+    gamma, thresholds = 0x9E3779B97F4A7C15, resampling.THRESHOLDS.tolist()
+    found = poisson_weights(keys, 200, seed)
+    for row, key in zip(found.tolist(), keys.tolist(), strict=True):
+        state = _mix(_mix(seed + gamma) ^ key % most)
+        draws = [_mix((state + b * gamma) % most) for b in range(1, 201)]
+        assert row == [bisect.bisect_right(thresholds, draw) for draw in draws]
+    assert found.max() >= 7
+
+
+def _mix(x: int) -> int:
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ x >> shift) * factor % 2**64
+    return x ^ x >> 31
 
 
 def test_weights_depend_on_key_replicate_and_seed_only() -> None:
