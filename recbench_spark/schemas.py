@@ -52,7 +52,6 @@ class Table:
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
     constraints: dict[str, str] = field(default_factory=dict)
-    properties: dict[str, str] = field(default_factory=dict)
 
     @property
     def schema(self) -> T.StructType:
@@ -264,8 +263,6 @@ SPLITS = Table(
         Column("attributes", T.MapType(STRING, STRING), "Further columns kept as slices."),
     ),
     partition_by=("split_id",),
-    # Read whole, by the partition: smallest and largest values take as long as writing the rows.
-    properties={"delta.dataSkippingNumIndexedCols": "0"},
 )
 
 ITEMS = Table(

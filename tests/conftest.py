@@ -23,7 +23,7 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     # A Delta snapshot is rebuilt in this many tasks (default 50), and few logs are kept in memory.
-    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.deltaLog.cacheSize": "3",
     # Hundreds of small queries: compiling each one to Java takes longer than interpreting it, and stages
     # that are planned anew cost a job each. `make demo` and the slow tests run with Spark's defaults.

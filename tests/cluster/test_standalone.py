@@ -57,7 +57,7 @@ ON_THIS_MACHINE = {
     "spark.executor.memory": "700m",
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": 4,
-    "spark.databricks.delta.snapshotPartitions": 2,
+    "spark.databricks.delta.snapshotPartitions": 1,
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": 64,
     # As in tests/conftest.py: compiling takes longer than the few rows of this night.
