@@ -64,7 +64,10 @@ def users_of_parts(
     kept = exploded if keep_empty else exploded.where(truth.isNotNull())
     # What validation holds out is known by the time of the test, and no longer to be recommended.
     valid = F.coalesce(F.col("held_out")["valid"]["items"], F.array().cast("array<int>"))
-    known = F.sort_array(F.concat("train_items", valid))  # array_sort calls a comparator a pair
+    # array_sort calls a comparator a pair; and nothing is sorted where nothing was held out to validate.
+    known = F.when(F.size(valid) == 0, F.col("train_items")).otherwise(
+        F.sort_array(F.concat("train_items", valid))
+    )
     return kept.select(
         "user_id",
         "part",
