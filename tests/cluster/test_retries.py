@@ -1,0 +1,81 @@
+"""A split whose tasks die at first and are tried again (`local[2,4]`) is the split of untroubled tasks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from recbench_spark.config import Split
+from recbench_spark.protocol.splits import labelled
+from recbench_spark.schemas import INTERACTIONS
+from tests.cluster.processes import ROOT, properties, started
+from tests.stages.test_splits import random_log
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SPLITS = [
+    Split(protocol="TO_LS", valid=True),
+    Split(protocol="RO_RS", ratio=(0.8, 0.0, 0.2)),
+    Split(protocol="netflix"),
+    Split(group="global", ratio=(0.8, 0.1, 0.1)),
+    Split(holdout="folds", folds=5, fold=2),
+]
+
+JOB = """
+import os, signal, sys
+from pathlib import Path
+from pyspark import TaskContext
+from recbench_spark.protocol.splits import labelled
+from recbench_spark.session import get_session
+from tests.cluster.test_retries import SPLITS
+
+folder = Path(sys.argv[1])
+
+
+def dying(word):
+    # kill -9 of the worker at a task's first attempt, with rows read and none of them handed on.
+    def run(batches):
+        context = TaskContext.get()
+        for batch in batches:
+            if context.attemptNumber() == 0:
+                (folder / f"{word}-{context.stageId()}-{context.partitionId()}").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+    return run
+
+
+log = get_session().read.parquet(str(folder / "log"))
+for n, split in enumerate(SPLITS):
+    read = log.mapInArrow(dying("read"), log.schema)
+    found = labelled(read, split, "keep_last")
+    found.mapInArrow(dying("labelled"), found.schema).write.parquet(str(folder / f"split{n}"))
+"""
+
+
+def test_tasks_that_fail_and_are_tried_again_leave_the_split_as_it_is(spark, tmp_path: Path) -> None:
+    """Workers die while the log is read, and while labelled rows are written."""
+    rows = [(*row[:2], float(n), *row[3:]) for n, row in enumerate(random_log(seed=5) * 2)]
+    log = spark.createDataFrame(rows, INTERACTIONS)
+    log.repartition(3).write.parquet(str(tmp_path / "log"))
+    conf = properties(tmp_path / "spark.conf", spark_master="local[2,4]")
+    command = [sys.executable, "-c", JOB, str(tmp_path)]
+    env = {"RECBENCH_SPARK_PROPERTIES": str(conf), "PYTHONPATH": str(ROOT)}
+    with started(command, tmp_path / "job.log", tmp_path, **env) as job:
+        assert job.popen.wait(300) == 0, job.said[-4000:]
+    killed = [path.name.partition("-")[0] for path in tmp_path.glob("*-*-*")]
+    assert killed.count("read") >= 3 * len(SPLITS) and killed.count("labelled") >= len(SPLITS)
+    for n, split in enumerate(SPLITS):
+        found, wanted = (
+            pd.read_parquet(tmp_path / f"split{n}"),
+            labelled(log, split, "keep_last").toPandas(),
+        )
+        assert len(found) == len(rows) // 2 == len(wanted)
+        pd.testing.assert_frame_equal(in_order(found), in_order(wanted), check_dtype=False)
+
+
+def in_order(rows: pd.DataFrame) -> pd.DataFrame:
+    """By user and item, the attributes (of which there are none) left out."""
+    return rows.drop(columns="attributes").sort_values(["user_id", "item_id"]).reset_index(drop=True)
