@@ -49,7 +49,7 @@ Whole = npt.NDArray[np.int32]
 USER_TILE, ITEM_TILE = 128, 4096
 """Products of one tile: 2 MB; the fastest of those tried, at 20,000 and at 100,000 items."""
 
-_BLOCK = 64  # products looked at together
+_BLOCK = 64  # products looked at together; fewer than _ROOM
 _TOGETHER = 1 << 14  # users for whom undecided pairs are kept (64 MB) and items rounded once
 _ROOM = 512  # undecided pairs of a user that are put off
 _MANY = 256  # products of a row that are looked at one by one
@@ -430,8 +430,8 @@ def _scan_row(
     """What reaches any open positive is found once, and compared with each of them."""
     lowest = open_.low[:count].min()
     reached = _count_from(row, lowest)
-    counted = reached > _MANY
-    if counted:
+    many = reached > _MANY
+    if many:
         count = _close_certain(row, open_, count, users.cutoff, tally.above)
         lowest = open_.low[:count].min() if count else _ALWAYS
     if reached == 0 or count == 0:
@@ -439,26 +439,30 @@ def _scan_row(
     reached = _find_from(row, lowest, open_.places)
     for n in range(reached):
         open_.values[n] = row[open_.places[n]]
-    for n in range(count):
-        s = open_.slots[n]
-        if not counted:
-            tally.above[s] += _count_from(open_.values[:reached], open_.high[n])
-        if tally.above[s] < users.cutoff:  # only a positive that stays open is owed anything
-            _put_off(u, n, reached, items_t, open_, users, tally, state)
+    if not many:
+        count = _close_certain(open_.values[:reached], open_, count, users.cutoff, tally.above)
+    if count:  # only a positive that stays open is owed anything
+        _put_off(u, reached, items_t, open_, count, users, tally, state)
 
 
 @compiled
 def _put_off(
-    u: int, n: int, reached: int, items_t: Ints, open_: Open, users: Users, tally: Tally, state: State
+    u: int, reached: int, items_t: Ints, open_: Open, count: int, users: Users, tally: Tally, state: State
 ) -> None:
-    """Owe a positive what lies between; where there may be no more room, decide all of the user's."""
-    slot, between = open_.slots[n] - users.plan.slot_offsets[u], (open_.low[n], open_.high[n])
-    for begin in range(0, reached, _MANY):
-        if state.pending_count[u] + _MANY >= _ROOM:
-            _settle(u, users, tally, state)
-        places, values = open_.places[begin:reached][:_MANY], open_.values[begin:reached][:_MANY]
-        mine, at = state.pending[u - state.base], state.pending_count[u]
-        state.pending_count[u] = _owe(places, values, between, slot, items_t, mine, at)
+    """Owe each open positive what lies between; where there may be no room, decide all of the user's."""
+    mine, first, at = state.pending[u - state.base], users.plan.slot_offsets[u], state.pending_count[u]
+    for n in range(count):
+        between, slot = (open_.low[n], open_.high[n]), open_.slots[n] - first
+        for begin in range(0, reached, _BLOCK):
+            places, values = open_.places[begin:reached][:_BLOCK], open_.values[begin:reached][:_BLOCK]
+            if _count_from(values, between[0]) == _count_from(values, between[1]):
+                continue
+            if at + _BLOCK >= _ROOM:
+                state.pending_count[u] = at
+                _settle(u, users, tally, state)
+                at = 0
+            at = _owe(places, values, between, slot, items_t, mine, at)
+    state.pending_count[u] = at
 
 
 @compiled
