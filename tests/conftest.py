@@ -55,6 +55,7 @@ SETTINGS = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that read the small night, long in the making, go first and to one process; others by file."""
     nightly = {item.path for item in items if "small_night" in getattr(item, "fixturenames", ())}
