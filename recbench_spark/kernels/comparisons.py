@@ -19,7 +19,7 @@ import numpy.typing as npt
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.hashing import mix
+from recbench_spark.kernels.hashing import GAMMA, mix, stream
 from recbench_spark.kernels.resampling import BLOCK, BOOTSTRAP_BITS, MASK, percentile_interval
 
 Floats = npt.NDArray[np.float64]
@@ -192,13 +192,12 @@ def random_signs(keys: npt.NDArray[Any], replicates: int, seed: int) -> npt.NDAr
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
 def _fill_signs(keys: npt.NDArray[np.uint64], seed: np.uint64, signs: npt.NDArray[np.int8]) -> None:
     """64 replicates from each hash, one a bit."""
-    gamma = np.uint64(0x9E3779B97F4A7C15)
     for u in range(len(keys)):
-        state = mix(mix(seed + gamma) ^ keys[u])
+        state = stream(seed, keys[u])
         bits = np.uint64(0)
         for r in range(signs.shape[1]):
             if r % 64 == 0:
-                state += gamma
+                state += GAMMA
                 bits = mix(state)
             signs[u, r] = 1 if (bits >> np.uint64(r % 64)) & np.uint64(1) else -1
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.counting import Ints, ItemLists, compiled
-from recbench_spark.kernels.hashing import mix
+from recbench_spark.kernels.hashing import mix, stream
 
 ROUNDS = 32
 """Draws tried per item wanted, before a user's remaining items are taken in hash order."""
@@ -72,7 +72,7 @@ def _fill(
         for p in range(known_offsets[u], known_offsets[u + 1]):
             if known_items[p] >= 0:
                 taken_i[known_items[p]] = u
-        start = mix(mix(seed + np.uint64(0x9E3779B97F4A7C15)) ^ keys_u[u])
+        start = stream(seed, keys_u[u])
         at, stop = offsets[u], offsets[u + 1]
         for n in range(ROUNDS * (stop - at)):
             if at == stop:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.hashing import mix
+from recbench_spark.kernels.hashing import GAMMA, mix, stream
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -164,7 +164,6 @@ MASK = 2**64 - 1
 THRESHOLDS = _poisson_thresholds()
 NO_VARIANCE = Fraction(1, 1 << 50)
 LARGEST_WEIGHT = len(THRESHOLDS)
-GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
@@ -181,7 +180,7 @@ def _fill_weights(
     """
     t0, t1, t2, t3, t4, t5 = thresholds[:6]
     for u in range(len(keys)):
-        state, row = mix(mix(seed + GAMMA) ^ keys[u]), weights[u]
+        state, row = stream(seed, keys[u]), weights[u]
         for b in range(len(row)):
             draw = mix(state + np.uint64(b + 1) * GAMMA)
             low = np.int8(draw >= t0) + np.int8(draw >= t1) + np.int8(draw >= t2)

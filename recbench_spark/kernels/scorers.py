@@ -27,7 +27,7 @@ from recbench_spark.kernels.counting import (
     Settings,
     compiled,
 )
-from recbench_spark.kernels.hashing import mix
+from recbench_spark.kernels.hashing import splitmix64
 
 _ROW_CELLS = 2**21  # float64 scores of one block of whole rows: 16 MB
 
@@ -310,14 +310,9 @@ def _hash_rows(
     keys_u: np.typing.NDArray[np.uint64], keys_i: np.typing.NDArray[np.uint64], seed: np.uint64
 ) -> Floats:
     out = np.empty((len(keys_u), len(keys_i)))
-    start = _splitmix64(seed)
+    start = splitmix64(seed)
     for u in range(len(keys_u)):
-        user = _splitmix64(start ^ keys_u[u])
+        user = splitmix64(start ^ keys_u[u])
         for i in range(len(keys_i)):
-            out[u, i] = np.float64(_splitmix64(user ^ keys_i[i]) >> np.uint64(11)) * 2.0**-53
+            out[u, i] = np.float64(splitmix64(user ^ keys_i[i]) >> np.uint64(11)) * 2.0**-53
     return out
-
-
-@compiled
-def _splitmix64(state: np.uint64) -> np.uint64:
-    return mix(state + np.uint64(0x9E3779B97F4A7C15))
