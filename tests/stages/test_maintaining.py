@@ -47,7 +47,7 @@ def numbers(store: Store, day: date) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     found = rows.select("run_id", "model").join(store.read(METRICS), "run_id").collect()
     key = ("model", "part", "metric", "k", "slice_key", "slice_value")
     values = ("value", "stderr", "ci_low", "ci_high", "n")
-    assert len({tuple(row[name] for name in key) for row in found}) == len(found) >= 2
+    assert len({tuple(row[name] for name in key) for row in found}) == len(found) >= 3
     return {tuple(row[name] for name in key): tuple(row[name] for name in values) for row in found}
 
 
@@ -82,7 +82,7 @@ def test_old_nights_go_and_can_be_run_again(spark, tmp_path: Path) -> None:
     def night_of(day: date) -> Benchmark:
         """Each night a log of its own."""
         dataset = {"name": "d", "reader": "world", "world": {**world, "seed": day.day}}
-        evaluation = {"metrics": ["ndcg"], "k": [5], "slices": [], "bootstrap": {"replicates": 10}}
+        evaluation = {"metrics": ["ndcg"], "k": [5, 10], "slices": [], "bootstrap": {"replicates": 10}}
         return small(dataset=dataset, models=models("popular"), evaluation=evaluation)
 
     nights = [run(store, night_of(day), day) for day in DAYS[:2]]
