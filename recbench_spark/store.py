@@ -33,7 +33,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from recbench_spark import schemas
+from recbench_spark import delta_files, schemas
+from recbench_spark.blocks import Blocks
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import SCHEMA_VERSION, TABLES, Table, conform
 
@@ -148,6 +149,21 @@ class Store:
         name = self.location(table.name)
         save = writer.saveAsTable if self.in_catalog else writer.save
         self._retried(f"write {table.name}", lambda: save(name))
+
+    def append_blocks(self, blocks: Blocks, table: Table, once: str) -> None:
+        """Append what comes of blocks to a table's partition `once`; a second time does nothing.
+
+        Tasks write the files themselves (`delta_files`) where all of them see the warehouse's folder;
+        else the rows go through Spark's writer.
+        """
+        self.create(table)
+        (column,) = table.partition_by
+        location, name = self.location(table.name), f"{table.name}/{once}"
+        if self.folder is None or not delta_files.can_commit(location):
+            self.append(blocks.rows().withColumn(column, F.lit(once)), table, once)
+        elif not delta_files.appended(location, name):
+            files = delta_files.write_files(blocks, location, {column: once})
+            delta_files.commit(location, files, {column: once}, name)
 
     def append_all(self, frames: Sequence[tuple[DataFrame, Table]]) -> None:
         """Append to several tables at once: the driver plans one while executors work on another."""

@@ -20,7 +20,7 @@ LAYERS = (
     {"definitions", "config", "placeholders"},
     {"kernels"},
     {"models"},
-    {"schemas", "randomness", "indexing", "shared_files", "journal", "session"},
+    {"schemas", "randomness", "indexing", "blocks", "delta_files", "shared_files", "journal", "session"},
     {"data", "protocol", "training", "evaluation", "store", "reports"},
     {"steps", "evaluator", "benchmark", "cli"},
     {"jobs"},

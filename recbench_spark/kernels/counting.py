@@ -29,18 +29,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from recbench_spark.errors import DataError
-
-try:
-    import numba
-except ImportError:  # measuring on a machine with torch and numpy alone: right, and slow
-    numba = None
+from recbench_spark.kernels.compiling import compiled
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -56,17 +52,6 @@ _UNIT = 2.0**-24  # unit roundoff of float32
 _TINY = 2.0**-126  # smallest normal float32: what flushing to zero may lose
 _HUGE = 2.0**126  # above this a float32 product may overflow
 _SLACK = 1.0 + 2.0**-20  # covers the float64 roundings of norms, bound and score itself
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def compiled(function: _Function, **more: Any) -> _Function:
-    """`function` as machine code that holds no interpreter lock and is kept on disk."""
-    if numba is None:
-        return function
-    options = {"nogil": True, "cache": True, "error_model": "numpy"} | more
-    return cast(_Function, numba.njit(**options)(function))
-
 
 # ---------------------------------------------------------------------------- what goes in and out
 

@@ -29,6 +29,7 @@ import numpy.typing as npt
 import torch
 
 from recbench_spark.kernels import counting
+from recbench_spark.kernels.compiling import compiled
 from recbench_spark.kernels.counting import (
     Flags,
     Floats,
@@ -40,7 +41,6 @@ from recbench_spark.kernels.counting import (
     Prepared,
     Settings,
     Tally,
-    compiled,
 )
 
 Bytes = npt.NDArray[np.int8]

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.counting import Ints, ItemLists, compiled
+from recbench_spark.kernels.compiling import compiled
+from recbench_spark.kernels.counting import Ints, ItemLists
 from recbench_spark.kernels.hashing import mix, stream
 
 ROUNDS = 32

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.kernels import resampling
-from recbench_spark.kernels.counting import compiled
+from recbench_spark.kernels.compiling import compiled
 from recbench_spark.kernels.lists import Lists, Truth, rank_lists
 from recbench_spark.kernels.ranking import METRICS, cutoffs, measure
 

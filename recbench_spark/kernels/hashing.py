@@ -1,10 +1,15 @@
-"""One mixing function for every draw that a kernel makes from hashes."""
+"""Draws by hash: splitmix64 for kernels' own draws, and `xxhash64` bit for bit as Spark has it."""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any, NamedTuple
 
-from recbench_spark.kernels.counting import compiled
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.kernels.compiling import compiled
+
+Hashes = npt.NDArray[np.uint64]
 
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
 """What the state of splitmix64 grows by from one output to the next."""
@@ -28,3 +33,127 @@ def splitmix64(state: np.uint64) -> np.uint64:
 def stream(seed: np.uint64, key: np.uint64) -> np.uint64:
     """Where the draws of a key begin under a seed."""
     return mix(splitmix64(seed) ^ key)
+
+
+# ------------------------------------------------------------------------------------- xxhash64
+
+_P1, _P2, _P3, _P4, _P5 = (
+    np.uint64(0x9E3779B185EBCA87),
+    np.uint64(0xC2B2AE3D27D4EB4F),
+    np.uint64(0x165667B19E3779F9),
+    np.uint64(0x85EBCA77C2B2AE63),
+    np.uint64(0x27D4EB2F165667C5),
+)
+
+
+class Texts(NamedTuple):
+    """Distinct texts: text d is `bytes_b[starts_d[d] : starts_d[d + 1]]`, UTF-8."""
+
+    starts_d: npt.NDArray[np.int64]
+    bytes_b: npt.NDArray[np.uint8]
+
+
+def hash_texts(texts: Texts, which_r: npt.NDArray[Any], hashes_r: Hashes) -> Hashes:
+    """Each row's hash with a text hashed on, as `xxhash64(..., text)` of Spark.
+
+    Args:
+        texts: distinct texts.
+        which_r: (r,) the text of each row.
+        hashes_r: (r,) hash of the columns before it; `start` where it is the first.
+
+    Source: the reference implementation of XXH64 (Y. Collet, xxHash specification, version 0.1.1).
+    """
+    found = np.empty(len(which_r), np.uint64)
+    inputs = (texts.starts_d, texts.bytes_b, which_r, hashes_r)
+    starts_d, bytes_b, which_r, hashes_r = (_readonly(array) for array in inputs)
+    _fill_texts(starts_d, bytes_b, which_r, hashes_r, found)
+    return found
+
+
+def _readonly(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A view that cannot be written: one type for Arrow buffers and fresh arrays, compiled once."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def hash_bytes(text: bytes, hashes_r: Hashes) -> Hashes:
+    """Each row's hash with the same text hashed on; a 64-bit number is its 8 bytes, little-endian."""
+    texts = Texts(np.array([0, len(text)]), np.frombuffer(text, np.uint8))
+    return hash_texts(texts, np.zeros(len(hashes_r), np.int32), hashes_r)
+
+
+def start(rows: int) -> Hashes:
+    """What Spark's `xxhash64` begins with, (rows,)."""
+    return np.full(rows, 42, np.uint64)
+
+
+@compiled
+def _fill_texts(
+    starts_d: npt.NDArray[np.int64],
+    bytes_b: npt.NDArray[np.uint8],
+    which_r: npt.NDArray[Any],
+    hashes_r: Hashes,
+    found: Hashes,
+) -> None:
+    for r in range(len(which_r)):
+        at, end = starts_d[which_r[r]], starts_d[which_r[r] + 1]
+        state = hashes_r[r] + _P5
+        if end - at >= 32:
+            state = _of_lanes(bytes_b, at, end, hashes_r[r])
+        found[r] = _finished(bytes_b, end - (end - at) % 32, end, state + np.uint64(end - at))
+
+
+@compiled
+def _of_lanes(text: npt.NDArray[np.uint8], at: int, end: int, seed: np.uint64) -> np.uint64:
+    """Whole stretches of 32 bytes, in four lanes."""
+    a, b, c, d = seed + _P1 + _P2, seed + _P2, seed, seed - _P1
+    while end - at >= 32:
+        a, b = _stepped(a, _word(text, at)), _stepped(b, _word(text, at + 8))
+        c, d = _stepped(c, _word(text, at + 16)), _stepped(d, _word(text, at + 24))
+        at += 32
+    state = _rotated(a, 1) + _rotated(b, 7) + _rotated(c, 12) + _rotated(d, 18)
+    for lane in (a, b, c, d):
+        state = (state ^ _stepped(np.uint64(0), lane)) * _P1 + _P4
+    return state
+
+
+@compiled
+def _stepped(lane: np.uint64, word: np.uint64) -> np.uint64:
+    return _rotated(lane + word * _P2, 31) * _P1
+
+
+@compiled
+def _finished(text: npt.NDArray[np.uint8], at: int, end: int, state: np.uint64) -> np.uint64:
+    """The last bytes, fewer than 32, and the avalanche."""
+    while end - at >= 8:
+        state ^= _stepped(np.uint64(0), _word(text, at))
+        state = _rotated(state, 27) * _P1 + _P4
+        at += 8
+    if end - at >= 4:
+        state = _rotated(state ^ (_half(text, at) * _P1), 23) * _P2 + _P3
+        at += 4
+    while at < end:
+        state = _rotated(state ^ (np.uint64(text[at]) * _P5), 11) * _P1
+        at += 1
+    state = (state ^ (state >> np.uint64(33))) * _P2
+    state = (state ^ (state >> np.uint64(29))) * _P3
+    return state ^ (state >> np.uint64(32))
+
+
+@compiled
+def _half(text: npt.NDArray[np.uint8], at: int) -> np.uint64:
+    """Four bytes as a number, little-endian. Written out: LLVM makes one load of it."""
+    low = np.uint64(text[at]) | (np.uint64(text[at + 1]) << np.uint64(8))
+    high = np.uint64(text[at + 2]) | (np.uint64(text[at + 3]) << np.uint64(8))
+    return low | (high << np.uint64(16))
+
+
+@compiled
+def _word(text: npt.NDArray[np.uint8], at: int) -> np.uint64:
+    return _half(text, at) | (_half(text, at + 4) << np.uint64(32))
+
+
+@compiled
+def _rotated(x: np.uint64, bits: int) -> np.uint64:
+    return (x << np.uint64(bits)) | (x >> np.uint64(64 - bits))

@@ -9,7 +9,7 @@ Whole = npt.NDArray[np.int64]
 
 
 def positions_from_end(groups_r: Whole, keys_r: Whole, ties_r: Whole) -> tuple[Whole, Whole, Whole]:
-    """The place of each row from the end of its group, from 1, and the number of rows of the group.
+    """The rows in order, with the place of each from the end of its group and the group's size.
 
     Args:
         groups_r: (r,) group of each row, from 0.
@@ -17,16 +17,16 @@ def positions_from_end(groups_r: Whole, keys_r: Whole, ties_r: Whole) -> tuple[W
         ties_r: (r,) what decides between equal keys.
 
     Returns:
-        order_r, the rows in order of (group, key, tie); position_r; n_r.
+        order_o, the rows in order of (group, key, tie); position_o from 1 and n_o, in that order.
 
-    >>> positions_from_end(np.array([0, 0, 1]), np.array([5, 9, 5]), np.array([0, 0, 0]))[1].tolist()
-    [2, 1, 1]
+    >>> order, position, n = positions_from_end(np.array([0, 1, 0]), np.array([9, 5, 5]), np.zeros(3))
+    >>> order.tolist(), position.tolist(), n.tolist()
+    ([2, 0, 1], [2, 1, 1], [2, 2, 1])
     """
-    order_r = ascending(groups_r, keys_r, ties_r)
+    order_o = ascending(groups_r, keys_r, ties_r)
     n_g = np.bincount(groups_r)
-    position_r = np.empty(len(groups_r), np.int64)
-    position_r[order_r] = np.repeat(np.cumsum(n_g), n_g) - np.arange(len(groups_r))
-    return order_r, position_r, n_g[groups_r]
+    position_o = np.repeat(np.cumsum(n_g), n_g) - np.arange(len(groups_r))
+    return order_o, position_o, np.repeat(n_g, n_g)
 
 
 def ascending(groups_r: Whole, keys_r: Whole, ties_r: Whole) -> Whole:
@@ -42,8 +42,7 @@ def ascending(groups_r: Whole, keys_r: Whole, ties_r: Whole) -> Whole:
     lost = max(0, group_bits + key_bits - 64)
     word_r = (groups_r.astype(np.uint64) << np.uint64(key_bits - lost)) | (offset_r >> np.uint64(lost))
     order_r = np.argsort(word_r)
-    equal = np.diff(word_r[order_r]) == 0
-    alike_r = np.append(equal, False) | np.insert(equal, 0, False)
+    alike_r = _alike(word_r[order_r])
     rows = order_r[alike_r]
     order_r[alike_r] = rows[np.lexsort((ties_r[rows], keys_r[rows], word_r[rows]))]
     return order_r
@@ -73,6 +72,14 @@ def last_of_each(groups_r: Whole, keys_r: Whole, values_r: npt.NDArray[np.float6
 def repeated(groups_r: Whole, values_r: Whole) -> npt.NDArray[np.bool_]:
     """Whether another row has the same group and value (both below 2^31), (r,)."""
     pair_r = (groups_r << 32) | values_r
-    order_r = np.sort(pair_r)
-    doubled = order_r[1:][np.diff(order_r) == 0]
-    return np.isin(pair_r, doubled) if len(doubled) else np.zeros(len(pair_r), np.bool_)
+    order_r = np.argsort(pair_r)
+    found = np.empty(len(pair_r), np.bool_)
+    found[order_r] = _alike(pair_r[order_r])
+    return found
+
+
+def _alike(ascending_r: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Whether a neighbour in the order has the same value."""
+    equal = ascending_r[1:] == ascending_r[:-1]
+    alike: npt.NDArray[np.bool_] = np.append(equal, False) | np.insert(equal, 0, False)
+    return alike[: len(ascending_r)]

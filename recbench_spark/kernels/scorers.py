@@ -16,6 +16,7 @@ import torch
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels import counting, cutoff, devices
+from recbench_spark.kernels.compiling import compiled
 from recbench_spark.kernels.counting import (
     Counts,
     Flags,
@@ -25,7 +26,6 @@ from recbench_spark.kernels.counting import (
     ItemLists,
     Products,
     Settings,
-    compiled,
 )
 from recbench_spark.kernels.hashing import splitmix64
 

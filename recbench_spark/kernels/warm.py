@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.kernels.counting import ItemLists, Settings
+from recbench_spark.kernels.hashing import hash_bytes, start
 from recbench_spark.kernels.resampling import bootstrap_sums
 from recbench_spark.kernels.scorers import (
     DotScorer,
@@ -39,6 +40,7 @@ def warm() -> None:
         for settings in (Settings(), Settings(top_k=2), Settings(cutoff=2)):
             count_ranks(scorer, users, truth, masked, settings=settings)
         count_listed(scorer, users, truth, truth, top_k=1)
+    hash_bytes(b"any", start(2))
     bootstrap_sums(np.arange(2), np.ones((2, 1)), replicates=2, seed=1)
 
 

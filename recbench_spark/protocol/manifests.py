@@ -9,8 +9,8 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.protocol.splits import GIVEN, TRAIN, may_have_duplicates
-from recbench_spark.protocol.windows import LATER
+from recbench_spark.protocol.labels import GIVEN, LATER, TRAIN
+from recbench_spark.protocol.splits import may_have_duplicates
 
 FACTS = T.StructType(
     [

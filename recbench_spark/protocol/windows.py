@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Split
 from recbench_spark.errors import ProtocolError
-
-LATER = "later"
-"""Rows after the test period: neither trained on nor tested."""
 
 BUCKETS = 1 << 14
 """Counts a pass of `time_at` collects: four passes for a log of a century in microseconds."""
@@ -19,8 +16,8 @@ BUCKETS = 1 << 14
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-def part_by_time(log: DataFrame, split: Split) -> Column:
-    """The label of a row by its time: what is held out comes after everything that trains.
+def instants(log: DataFrame, split: Split) -> tuple[int, int, int]:
+    """Where validation, test and `later` begin: what is held out comes after everything that trains.
 
     Reads only the times of rows without a part, kept by Spark meanwhile.
 
@@ -44,13 +41,10 @@ def part_by_time(log: DataFrame, split: Split) -> Column:
             f"no training rows: the log begins at {_shown(low)}, what is held out at {_shown(valid)}",
             "hold out less, a later start, a smaller window number",
         )
-    time = F.col("event_time")
-    held_out = F.when(time >= end, LATER).when(time >= start, "test")
-    return held_out.when(time >= valid, "valid").otherwise("train")
+    return valid, start, end
 
 
 def _period(split: Split, last: int) -> tuple[int, int, int]:
-    """Where validation, test and `later` begin."""
     length = microseconds(split.length) if split.length else 0
     moved = split.window * (microseconds(split.step) if split.step else length)
     if split.start:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import schemas
+from recbench_spark.blocks import Blocks, tasks_for
 from recbench_spark.config import Benchmark, Dataset, Slice, Split, digest
 from recbench_spark.data import worlds
+from recbench_spark.data.columnar import log_files
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import id_order, open_log, read_table
 from recbench_spark.errors import DataError
@@ -17,8 +22,9 @@ from recbench_spark.evaluation.user_blocks import Labels, user_blocks
 from recbench_spark.journal import Journal
 from recbench_spark.placeholders import end_of_log
 from recbench_spark.protocol.catalogue import catalogue
+from recbench_spark.protocol.labels import label
 from recbench_spark.protocol.manifests import FACTS, manifest
-from recbench_spark.protocol.splits import labelled
+from recbench_spark.protocol.splits import is_apart, labelled_blocks, rule_of
 from recbench_spark.schemas import ITEMS, MANIFESTS, PROPENSITIES, REJECTS, SPLITS, USER_BLOCKS
 from recbench_spark.session import narrow_rows
 from recbench_spark.store import Store
@@ -73,43 +79,82 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
         return
     split = benchmark.split
     with journal.stage("splits", f"split {split_id}: {split.describe()}", split_id=split_id) as counts:
-        found = open_log(store.spark, benchmark.dataset)
-        if found.rejects is not None:
-            _append_split(store, REJECTS, found.rejects, split_id)
-            counts["rejected"] = found.rejected
-        # Text is parsed once; columnar files are read again faster than they are kept.
-        log = found.stored if benchmark.dataset.reader in COLUMNAR else found.stored.cache()
-        log, counts["later_rows"] = before_the_end(log, benchmark.dataset)
-        counts["rows"] = log.count() if found.n is None else found.n - counts["later_rows"]
-        if not counts["rows"]:
-            raise DataError(f"dataset {benchmark.dataset.name} has no rows", "check dataset.path")
-        write_rows(store, log, benchmark.dataset, split, counts["rows"], split_id)
-        numeric = id_order([log]) == "numeric"
-        found.stored.unpersist()
+        written = write_rows(store, benchmark.dataset, split, split_id)
+        counts |= {"rows": written.n, "later_rows": written.later, "rejected": written.rejected}
     splits = of_split(store, SPLITS, split_id)
-    _write_blocks(store, benchmark, splits, split_id, numeric, journal)
+    _write_blocks(store, benchmark, splits, split_id, written.numeric, journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
-        facts = manifest(splits, counts["rows"], split.model_dump_json(), found.rejected, found.told())
+        facts = manifest(splits, written.n, split.model_dump_json(), written.rejected, written.told)
         if benchmark.dataset.until:
-            facts = facts.unionByName(_later_fact(store.spark, benchmark.dataset, counts["later_rows"]))
+            facts = facts.unionByName(_later_fact(store.spark, benchmark.dataset, written.later))
         _append_split(store, MANIFESTS, facts, split_id)
 
 
-def write_rows(store: Store, log: DataFrame, dataset: Dataset, split: Split, n: int, split_id: str) -> None:
-    """The labelled log to `splits`: one shuffle, one commit.
+@dataclass(frozen=True)
+class Written:
+    """What is known of a log once its labelled rows stand in `splits`.
+
+    Attributes:
+        n: rows of the log, duplicates included; none that were rejected or lie after its end.
+        numeric: whether item ids are ordered as numbers.
+        later: rows after `dataset.until`.
+        rejected: rows that could not be used, and `told` why.
+    """
+
+    n: int
+    numeric: bool
+    later: int = 0
+    rejected: int = 0
+    told: str | None = None
+
+
+def write_rows(store: Store, dataset: Dataset, split: Split, split_id: str) -> Written:
+    """The log, labelled, to `splits`: read and checked, one shuffle, one commit.
+
+    Parquet whose values need no second look is read, labelled and written by Python tasks alone; any other
+    log, and splits that need an instant or the log's own parts, go by Spark's readers (`open_log`).
 
     Args:
         store: the warehouse.
-        log: as `Log.stored`.
-        dataset: what attributes it has, and which of two rows of a pair stays.
+        dataset: the log, and which of two rows of a pair stays.
         split: the protocol.
-        n: rows of the log.
         split_id: the split's name.
+
+    Raises:
+        ConfigError, SchemaError, DataError, ProtocolError: as `open_log` and `labelled_blocks`.
     """
+    files = log_files(dataset)
+    if files is None or not is_apart(split) or (split.temporal and "event_time" not in files.theirs):
+        return _write_log(store, dataset, split, split_id)
+    rule, tasks = rule_of(split, dataset.duplicates), tasks_for(store.spark, files.n)
+    packed = files.dealt(store.spark, rule.owner, tasks)
+    try:
+        store.append_blocks(Blocks(packed, partial(label, rule=rule), SPLITS.schema), SPLITS, split_id)
+    except PythonException as error:
+        if DataError.__name__ not in str(error):
+            raise
+        return _write_log(store, dataset, split, split_id)
+    return Written(files.n, files.numeric)
+
+
+def _write_log(store: Store, dataset: Dataset, split: Split, split_id: str) -> Written:
+    """Any log, by Spark's readers: what cannot be used is told or kept in `rejects`."""
+    found = open_log(store.spark, dataset)
+    if found.rejects is not None:
+        _append_split(store, REJECTS, found.rejects, split_id)
+    # Text is parsed once; columnar files are read again faster than they are kept.
+    log = found.stored if dataset.reader in COLUMNAR else found.stored.cache()
+    log, later = before_the_end(log, dataset)
+    n = log.count() if found.n is None else found.n - later
+    if not n:
+        raise DataError(f"dataset {dataset.name} has no rows", "check dataset.path")
     # What the log has not is not shuffled either.
     slim = log if dataset.attributes or dataset.reader == "world" else log.drop("attributes")
     with narrow_rows(store.spark):
-        _append_split(store, SPLITS, labelled(slim, split, dataset.duplicates, n), split_id)
+        store.append_blocks(labelled_blocks(slim, split, dataset.duplicates, n), SPLITS, split_id)
+    numeric = id_order([log]) == "numeric"
+    found.stored.unpersist()
+    return Written(n, numeric, later, found.rejected, found.told())
 
 
 def before_the_end(log: DataFrame, dataset: Dataset) -> tuple[DataFrame, int]:

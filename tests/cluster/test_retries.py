@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from deltalake import DeltaTable
 
 from recbench_spark.config import Split
 from recbench_spark.protocol.splits import labelled
@@ -28,18 +29,23 @@ JOB = """
 import os, signal, sys
 from pathlib import Path
 from pyspark import TaskContext
+from recbench_spark import delta_files
+from recbench_spark.config import Dataset
+from recbench_spark.data import columnar
 from recbench_spark.protocol.splits import labelled
 from recbench_spark.session import get_session
+from recbench_spark.steps import splitting
+from recbench_spark.store import Store
 from tests.cluster.test_retries import SPLITS
 
 folder = Path(sys.argv[1])
 
 
-def dying(word):
+def dying(word, given=lambda batches: batches):
     # kill -9 of the worker at a task's first attempt, with rows read and none of them handed on.
-    def run(batches):
+    def run(batches, **settings):
         context = TaskContext.get()
-        for batch in batches:
+        for batch in given(batches, **settings):
             if context.attemptNumber() == 0:
                 (folder / f"{word}-{context.stageId()}-{context.partitionId()}").touch()
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -47,11 +53,20 @@ def dying(word):
     return run
 
 
-log = get_session().read.parquet(str(folder / "log"))
+spark = get_session()
+log = spark.read.parquet(str(folder / "log"))
 for n, split in enumerate(SPLITS):
     read = log.mapInArrow(dying("read"), log.schema)
     found = labelled(read, split, "keep_last")
     found.mapInArrow(dying("labelled"), found.schema).write.parquet(str(folder / f"split{n}"))
+
+# Once more by Python tasks alone: these die with blocks dealt, and with their file written.
+columnar._read = dying("dealt", columnar._read)
+delta_files._write = dying("written", delta_files._write)
+splitting.open_log = None
+dataset = Dataset(name="log", reader="parquet", path=str(folder / "plain"), time_unit="us")
+for n, split in enumerate(SPLITS):
+    splitting.write_rows(Store(spark, str(folder / "warehouse")), dataset, split, str(n))
 """
 
 
@@ -60,6 +75,8 @@ def test_tasks_that_fail_and_are_tried_again_leave_the_split_as_it_is(spark, tmp
     rows = [(*row[:2], float(n), *row[3:]) for n, row in enumerate(random_log(seed=5) * 2)]
     log = spark.createDataFrame(rows, INTERACTIONS)
     log.repartition(3).write.parquet(str(tmp_path / "log"))
+    unlabelled = log.where("part IS NULL").drop("part", "attributes")
+    unlabelled.repartition(3).write.parquet(str(tmp_path / "plain"))
     conf = properties(tmp_path / "spark.conf", spark_master="local[2,4]")
     command = [sys.executable, "-c", JOB, str(tmp_path)]
     env = {"RECBENCH_SPARK_PROPERTIES": str(conf), "PYTHONPATH": str(ROOT)}
@@ -67,6 +84,7 @@ def test_tasks_that_fail_and_are_tried_again_leave_the_split_as_it_is(spark, tmp
         assert job.popen.wait(300) == 0, job.said[-4000:]
     killed = [path.name.partition("-")[0] for path in tmp_path.glob("*-*-*")]
     assert killed.count("read") >= 3 * len(SPLITS) and killed.count("labelled") >= len(SPLITS)
+    assert killed.count("dealt") >= 2 * len(SPLITS) and killed.count("written") >= 2 * len(SPLITS)
     for n, split in enumerate(SPLITS):
         found, wanted = (
             pd.read_parquet(tmp_path / f"split{n}"),
@@ -74,6 +92,9 @@ def test_tasks_that_fail_and_are_tried_again_leave_the_split_as_it_is(spark, tmp
         )
         assert len(found) == len(rows) // 2 == len(wanted)
         pd.testing.assert_frame_equal(in_order(found), in_order(wanted), check_dtype=False)
+        splits = DeltaTable(tmp_path / "warehouse" / "splits").to_pandas([("split_id", "=", str(n))])
+        alone = wanted[wanted.part != "open_loop"]
+        pd.testing.assert_frame_equal(in_order(splits[alone.columns]), in_order(alone), check_dtype=False)
 
 
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:

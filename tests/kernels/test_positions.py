@@ -25,12 +25,13 @@ def test_places_are_those_of_a_sorted_list(rows: list[tuple[int, int]], seed: in
     keys = np.array([key for _, key in rows], np.int64)
     order, position, n = positions_from_end(groups, keys, ties)
     sizes = Counter(groups.tolist())
-    for row, (group, key) in enumerate(rows):
+    for place, row in enumerate(order):
+        group, key = rows[row]
         after = sum(
             (g, k, t) > (group, key, ties[row]) and g == group for (g, k), t in zip(rows, ties, strict=True)
         )
-        assert position[row] == after + 1
-        assert n[row] == sizes[group]
+        assert position[place] == after + 1
+        assert n[place] == sizes[group]
     assert [(groups[r], keys[r], ties[r]) for r in order] == sorted(zip(groups, keys, ties, strict=True))
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark.config import Split
 from recbench_spark.errors import DataError, ProtocolError
-from recbench_spark.protocol.splits import labelled, without_duplicates
+from recbench_spark.protocol.splits import labelled
 from recbench_spark.protocol.windows import time_at
 from recbench_spark.randomness import hashed, uniform
 from recbench_spark.schemas import ABSENT, ID_KIND, INTERACTIONS
@@ -418,6 +418,11 @@ def test_ids_stored_as_integers_and_a_log_without_parts_are_split_alike(spark) -
 # ------------------------------------------------------------------------------------ duplicates
 
 
+def without_duplicates(log: DataFrame, keep: str) -> DataFrame:
+    """One row a pair, labelled by a split that needs nothing of the log."""
+    return labelled(log, Split(group="global"), keep)
+
+
 def kept(frame) -> dict[tuple[str, str], tuple[float, int | None]]:
     return {(r.user_id, r.item_id): (r.rating, r.event_time) for r in frame.collect()}
 
@@ -459,7 +464,7 @@ def test_the_duplicate_kept_does_not_depend_on_the_order_of_rows(spark) -> None:
 
 
 def one_of_each(rows: list[Row], keep: str) -> list[Row]:
-    """The rule of `without_duplicates` in plain Python: what is missing comes first."""
+    """The rule of `positions.one_a_pair` in plain Python: what is missing comes first."""
 
     def order(row: Row) -> tuple[object, ...]:
         _, _, rating, time, part, attributes = row
@@ -488,13 +493,11 @@ def test_duplicates_are_dropped_in_the_shuffle_of_the_split_by_the_same_rule(spa
         for _ in range(150)
     ]
     log = spark.createDataFrame(rows, INTERACTIONS)
-    split = Split(protocol="TO_RS")
-    for keep in ("keep_last", "keep_first"):
+    for keep, split in (("keep_last", Split(protocol="TO_RS")), ("keep_first", Split(group="global"))):
         survivors = spark.createDataFrame(one_of_each(rows, keep), INTERACTIONS)
-        together = labelled(log.repartition(3), split, keep)
-        frames = (together, labelled(survivors, split), without_duplicates(log, keep), survivors)
+        frames = (labelled(log.repartition(3), split, keep), labelled(survivors, split))
         as_text = [F.to_json(F.struct(*INTERACTIONS.names)).alias("row")]
-        found, wanted, alone, same = (sorted(r.row for r in f.select(as_text).collect()) for f in frames)
-        assert found == wanted and alone == same and len(found) < len(rows)
+        found, wanted = (sorted(r.row for r in f.select(as_text).collect()) for f in frames)
+        assert found == wanted and len(found) < len(rows)
     with pytest.raises(DataError, match="rows of user"):
         labelled(log, split, "error")

@@ -1,0 +1,191 @@
+"""A shuffle of blocks instead of rows: Arrow tables of some ten thousand rows, packed as one value each.
+
+Spark writes, sorts, compresses and reads every row of a shuffle by itself; where Python looks at the rows
+anyway, it deals them to the tasks on both sides, and Spark moves a few hundred values in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+Change = Callable[[pa.Table], pa.Table]
+
+ROWS_A_TASK = 1 << 20
+"""Rows held together, some 100 MB: a log is spread over as many tasks as this needs."""
+
+ROWS_DEALT = 1 << 19
+"""Rows that a task holds while it deals them out."""
+
+PACKED = "task INT, rows BINARY"
+"""A block and the task it goes to."""
+
+WAS = b"recbench.was"
+"""Metadata of a field that was packed in 32 of its 64 bits: what its values were divided by."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A shuffle in blocks, and what each task makes of its rows.
+
+    Attributes:
+        packed: blocks (PACKED), those of one task in one partition.
+        change: from all rows of a task to what comes of them; it travels to the tasks.
+        schema: of what comes of them. A dictionary stands for its values; a column may be missing.
+    """
+
+    packed: DataFrame
+    change: Change
+    schema: T.StructType
+
+    def rows(self) -> DataFrame:
+        """What comes of them as rows of Spark."""
+        names = tuple(self.schema.names)
+        return self.packed.mapInArrow(partial(_as_rows, change=self.change, names=names), self.schema)
+
+
+def tasks_for(spark: SparkSession, n: int) -> int:
+    """As many tasks as give each ROWS_A_TASK of n rows on average."""
+    fewest = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    return max(fewest, -(-n // ROWS_A_TASK))
+
+
+def in_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
+    """The rows in blocks, those with the same key in the same partition.
+
+    Args:
+        rows: any columns.
+        key: a 64-bit hash.
+        tasks: number of partitions; more than one key falls into each.
+    """
+    dealt = rows.withColumn("_task", F.pmod(key, F.lit(tasks)).cast("int"))
+    return together(dealt.mapInArrow(_deal, PACKED), tasks)
+
+
+def together(blocks: DataFrame, tasks: int) -> DataFrame:
+    """Blocks, those of one task in one partition: the shuffle."""
+    return blocks.repartitionById(tasks, F.col("task"))
+
+
+def rows_of(batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
+    """All rows of a partition's blocks; None where it has none."""
+    blocks = [block for batch in batches for block in batch.column("rows")]
+    if not blocks:
+        return None
+    tables = [_unpacked(block.as_buffer()) for block in blocks]
+    return pa.concat_tables(tables).combine_chunks()
+
+
+def dealt_out(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> pa.RecordBatch:
+    """The rows in blocks, one for each task that gets any.
+
+    Args:
+        rows: a table in one chunk.
+        task_r: the task of each row.
+    """
+    order_r = np.argsort(task_r.astype(np.uint16), kind="stable")
+    rows = rows.take(pa.array(order_r))
+    ends = np.append(np.flatnonzero(np.diff(task_r[order_r])), len(order_r) - 1) + 1
+    starts = np.insert(ends[:-1], 0, 0)
+    blocks = [_packed(rows.slice(start, end - start)) for start, end in zip(starts, ends, strict=True)]
+    tasks = pa.array(task_r[order_r[starts]], pa.int32())
+    return pa.RecordBatch.from_arrays([tasks, pa.array(blocks, pa.binary())], ["task", "rows"])
+
+
+def _as_rows(
+    batches: Iterator[pa.RecordBatch], change: Change, names: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    table = rows_of(batches)
+    if table is not None:
+        changed = change(table)
+        for batch in changed.select(names).to_batches(max_chunksize=1 << 16):
+            yield pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], names)
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _deal(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for table in _chunks(batches):
+        yield dealt_out(table.drop_columns(["_task"]), table.column("_task").to_numpy())
+
+
+def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    n = 0
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+            n += batch.num_rows
+        if n >= ROWS_DEALT:
+            yield pa.Table.from_batches(held).combine_chunks()
+            held, n = [], 0
+    if held:
+        yield pa.Table.from_batches(held).combine_chunks()
+
+
+# ------------------------------------------------------------------------- a block as one value
+
+
+def _packed(rows: pa.Table) -> bytes:
+    """The rows as bytes, numbers in half their width where that loses nothing."""
+    for place, field in enumerate(rows.schema):
+        narrow = _narrowed(rows.column(place))
+        if narrow is not None:
+            column, was = narrow
+            rows = rows.set_column(place, pa.field(field.name, column.type, metadata={WAS: was}), column)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def _narrowed(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str] | None:
+    """The column in 32 bits, and what it takes to have it back; None where it does not fit."""
+    if column.type == pa.float64() and _is_single(column):
+        return column.cast(pa.float32(), safe=False), "1"
+    if column.type != pa.int64():
+        return None
+    # Times in seconds travel as such: microseconds of them end in zeros.
+    for factor in (1, 1_000_000):
+        smaller = column if factor == 1 else pc.divide(column, factor)
+        if _is_half(smaller) and (factor == 1 or pc.multiply(smaller, factor).equals(column)):
+            return smaller.cast(pa.int32()), str(factor)
+    return None
+
+
+def _is_half(column: pa.ChunkedArray) -> bool:
+    ends = pc.min_max(column).as_py()
+    return ends["min"] is None or bool(ends["min"] >= -(2**31) and ends["max"] < 2**31)
+
+
+def _is_single(column: pa.ChunkedArray) -> bool:
+    values = column.drop_null().to_numpy()
+    with np.errstate(over="ignore"):
+        return bool((values.astype(np.float32) == values).all())
+
+
+def _unpacked(block: pa.Buffer) -> pa.Table:
+    rows = pa.ipc.open_stream(block).read_all()
+    for place, field in enumerate(rows.schema):
+        if field.metadata and WAS in field.metadata:
+            rows = rows.set_column(
+                place, field.name, _widened(rows.column(place), int(field.metadata[WAS]))
+            )
+    return rows
+
+
+def _widened(column: pa.ChunkedArray, factor: int) -> pa.ChunkedArray:
+    wide = column.cast(pa.int64() if pa.types.is_integer(column.type) else pa.float64())
+    return wide if factor == 1 else pc.multiply(wide, factor)

@@ -1,0 +1,250 @@
+"""A log in Parquet or Delta that tasks of Python read and deal out in blocks, without a row in Java.
+
+Only what needs no second look: ids that are whole numbers or text, finite ratings, a time in each row.
+Anything else (a missing value, another type, a folder by partition) is left to `readers`, which read
+everything and say what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from recbench_spark.blocks import PACKED, ROWS_DEALT, dealt_out, together
+from recbench_spark.errors import DataError
+
+if TYPE_CHECKING:  # workers import this module, and need no settings
+    from recbench_spark.config import Dataset
+
+ROWS_A_READER = 1 << 23
+"""Rows that a task reads and deals out, at most: what is done again where it fails."""
+
+COLUMNS = ("user_id", "item_id", "rating", "event_time")
+
+INSTANTS = (pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC"))
+
+FACTORS = {"s": 1_000_000, "ms": 1000, "us": 1}
+"""Microseconds of a unit."""
+
+
+class Group(NamedTuple):
+    """A row group: file, number within it, rows."""
+
+    path: str
+    number: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class LogFiles:
+    """The row groups of a log, and how a task finds our columns in them.
+
+    Attributes:
+        groups: a few values each, held by the driver and sent to all tasks.
+        theirs: our names to theirs, of the columns that are there.
+        micros: microseconds of the unit of time.
+        numeric: whether item ids are whole numbers.
+    """
+
+    groups: tuple[Group, ...]
+    theirs: Mapping[str, str]
+    micros: int
+    numeric: bool
+
+    @property
+    def n(self) -> int:
+        """Rows of the log."""
+        return sum(group.rows for group in self.groups)
+
+    def dealt(self, spark: SparkSession, owner: str, tasks: int) -> DataFrame:
+        """The log in blocks, all rows of an owner in the same partition: the one shuffle.
+
+        A task reads ROWS_DEALT rows at a time.
+
+        Args:
+            spark: the session.
+            owner: `user_id` or `item_id`.
+            tasks: number of partitions.
+
+        Raises:
+            PythonException: of a DataError, when it is run: a value that needs a second look.
+        """
+        readers = min(len(self.groups), _readers(spark, self.n))
+        read = partial(_read, files=self, readers=readers, owner=owner, tasks=tasks)
+        return together(spark.range(0, readers, 1, readers).mapInArrow(read, PACKED), tasks)
+
+
+def _readers(spark: SparkSession, n: int) -> int:
+    """Whole rounds of all cores. A task holds little whatever it reads, and each takes time to begin."""
+    cores = spark.sparkContext.defaultParallelism
+    return int(cores * -(-n // (cores * ROWS_A_READER)))
+
+
+def log_files(dataset: Dataset) -> LogFiles | None:
+    """The row groups of a log; None where `readers` must read it. Reads the footers of all files."""
+    theirs = {name: dataset.columns.get(name, name) for name in COLUMNS}
+    footers = _footers(_files(dataset))
+    types = _types([footer.schema.to_arrow_schema() for footer in footers.values()], theirs)
+    if not set(dataset.columns) <= types.keys() or not _is_plain(types, dataset.time_unit):
+        return None
+    groups = (
+        Group(path, number, footer.row_group(number).num_rows)
+        for path, footer in footers.items()
+        for number in range(footer.num_row_groups)
+    )
+    present = {name: theirs[name] for name in types}
+    micros = FACTORS.get(dataset.time_unit, 1)
+    files = LogFiles(tuple(groups), present, micros, pa.types.is_integer(types["item_id"]))
+    return files if files.n else None
+
+
+def _files(dataset: Dataset) -> list[str]:
+    """The Parquet files of a log; none where `readers` must read it."""
+    more = dataset.attributes or dataset.options or dataset.until or dataset.bad_rows == "reject"
+    path = Path(str(dataset.path))
+    if more or not path.exists() or dataset.reader not in ("parquet", "delta"):
+        return []
+    is_delta = (path / "_delta_log").is_dir()
+    if is_delta != (dataset.reader == "delta"):
+        return []
+    return _of_table(path) if is_delta else _in_folder(path)
+
+
+def _of_table(path: Path) -> list[str]:
+    """Of a Delta table's present version; none where its files do not say all, or hold deleted rows."""
+    # Here: workers import this module and need none of it.
+    from deltalake import DeltaTable  # noqa: PLC0415
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+    try:
+        table = DeltaTable(path.resolve())
+        plain = table.protocol().min_reader_version == 1 and not table.metadata().partition_columns
+        return sorted(table.file_uris()) if plain else []
+    except DeltaError:
+        return []
+
+
+def _in_folder(path: Path) -> list[str]:
+    """As Spark lists them; none where a folder's name stands for a value."""
+    if path.is_file():
+        return [str(path)]
+    inside = {file: file.relative_to(path).parts for file in path.rglob("*") if file.is_file()}
+    shown = [file for file, parts in inside.items() if not any(part[0] in "_." for part in parts)]
+    partitioned = any("=" in part for file in shown for part in inside[file][:-1])
+    return [] if partitioned else sorted(map(str, shown))
+
+
+def _footers(files: Sequence[str]) -> dict[str, pq.FileMetaData]:
+    """What each file says of itself; none where one is no Parquet."""
+    try:
+        with ThreadPoolExecutor(max_workers=16) as pool:
+            return dict(zip(files, pool.map(pq.read_metadata, files), strict=True))
+    except (pa.ArrowException, OSError):
+        return {}
+
+
+def _types(schemas: Sequence[pa.Schema], theirs: Mapping[str, str]) -> dict[str, pa.DataType]:
+    """Of our columns that are there; none where files differ, or a name may mean another column."""
+    found: list[dict[str, pa.DataType]] = []
+    for schema in schemas:
+        lower = [name.lower() for name in schema.names]
+        if len(set(lower)) < len(lower) or "part" in lower:
+            return {}
+        known = {name: their for name, their in theirs.items() if their.lower() in lower}
+        if any(their not in schema.names or "." in their for their in known.values()):
+            return {}
+        found.append({name: schema.field(their).type for name, their in known.items()})
+    return found[0] if found and all(types == found[0] for types in found) else {}
+
+
+def _is_plain(types: Mapping[str, pa.DataType], unit: str) -> bool:
+    """Whether the ids are there, and all columns of types that mean here what they mean to Spark."""
+    allowed: dict[str, Callable[[pa.DataType], bool]] = {
+        "user_id": lambda found: _is_whole(found) or pa.types.is_string(found),
+        "item_id": lambda found: _is_whole(found) or pa.types.is_string(found),
+        "rating": lambda found: _is_whole(found) or found in (pa.float32(), pa.float64()),
+        "event_time": lambda found: found in INSTANTS or (_is_whole(found) and unit in FACTORS),
+    }
+    return {"user_id", "item_id"} <= types.keys() and all(allowed[name](types[name]) for name in types)
+
+
+def _is_whole(found: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(found) and found != pa.uint64())
+
+
+# --------------------------------------------------------------------------------- in a task
+
+
+def _read(
+    batches: Iterator[pa.RecordBatch], files: LogFiles, readers: int, owner: str, tasks: int
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for reader in batch.column(0).to_pylist():
+            for rows in _rows(files.groups[reader::readers], list(files.theirs.values())):
+                log = _in_our_columns(rows, files)
+                yield dealt_out(log, _tasks(log.column(owner), tasks))
+
+
+def _rows(groups: Sequence[Group], columns: list[str]) -> Iterator[pa.Table]:
+    for path, number, wanted in groups:
+        file = pq.ParquetFile(path, memory_map=True)
+        if number >= file.num_row_groups or file.metadata.row_group(number).num_rows != wanted:
+            raise DataError(f"{path} has changed since its footer was read")
+        read = file.iter_batches(ROWS_DEALT, row_groups=[number], columns=columns, use_threads=False)
+        yield from (pa.Table.from_batches([batch]) for batch in read)
+
+
+def _in_our_columns(rows: pa.Table, files: LogFiles) -> pa.Table:
+    if any(column.null_count for column in rows.columns):
+        raise DataError("a value is missing")
+    found = {name: rows.column(their) for name, their in files.theirs.items()}
+    ratings = found["rating"].cast(pa.float64()) if "rating" in found else pa.array(np.ones(rows.num_rows))
+    if not np.isfinite(ratings.to_numpy()).all():
+        raise DataError("a rating is not finite")
+    times = _times(found["event_time"], files.micros) if "event_time" in found else pa.nulls(rows.num_rows)
+    return pa.table(
+        {
+            "user_id": _ids(found["user_id"]),
+            "item_id": _ids(found["item_id"]),
+            "rating": ratings,
+            "event_time": times.cast(pa.int64()),
+        }
+    )
+
+
+def _ids(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(pa.int64()) if pa.types.is_integer(column.type) else column
+
+
+def _times(column: pa.ChunkedArray, micros: int) -> pa.Array:
+    """Microseconds since 1970."""
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    try:
+        return pc.multiply_checked(column.cast(pa.int64()), micros)
+    except pa.ArrowInvalid:
+        raise DataError("a time is out of range") from None
+
+
+def _tasks(owners: pa.ChunkedArray, tasks: int) -> npt.NDArray[np.int32]:
+    """The task of each row: a hash of its owner, who is in one task whatever the files."""
+    if pa.types.is_integer(owners.type):
+        mixed = (owners.to_numpy().view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
+        numbers: npt.NDArray[np.int32] = (mixed % np.uint64(tasks)).astype(np.int32)
+        return numbers
+    encoded = owners.combine_chunks().dictionary_encode()
+    hashes = [crc32(owner.encode()) % tasks for owner in encoded.dictionary.to_pylist()]
+    hashed: npt.NDArray[np.int32] = np.array(hashes, np.int32)[encoded.indices.to_numpy()]
+    return hashed

@@ -1,0 +1,150 @@
+"""Blocks into a Delta table without a row in Java: tasks write Parquet files, the driver commits them.
+
+Spark's own writer takes each value out of Arrow into a row and from there into a column again, and its
+first commit in a process compiles for seconds. Here a task writes the table that it holds, and
+`deltalake` appends the files to the log, all or none of them. For folders that the driver and all workers
+see under one path; where the folder is remote, `Blocks.rows` goes through Spark's writer.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recbench_spark.blocks import Blocks, Change, rows_of
+from recbench_spark.errors import StoreError
+
+WRITER_VERSION = 2
+"""Tables of a later version may ask for what is not done here (constraints, deletion vectors)."""
+
+ATTEMPTS = 6
+
+
+class File(NamedTuple):
+    """A Parquet file: path inside the table's folder, bytes, rows."""
+
+    path: str
+    size: int
+    rows: int
+
+
+def can_commit(folder: str) -> bool:
+    """Whether files may be added to a table by this module."""
+    return bool(_table(folder).protocol().min_writer_version <= WRITER_VERSION)
+
+
+def appended(folder: str, once: str) -> bool:
+    """Whether an append of this name has been committed."""
+    return _table(folder).transaction_version(once) is not None
+
+
+def write_files(blocks: Blocks, folder: str, partition: Mapping[str, str]) -> list[File]:
+    """What comes of the blocks as Parquet files in one partition of a table: one a task.
+
+    A task that is tried again writes a file of another name; those that are not returned belong to no
+    version of the table, and VACUUM removes them. The driver holds three values a file.
+
+    Args:
+        blocks: the shuffle and what each task makes of its rows.
+        folder: of the table.
+        partition: column -> value, which no file holds.
+    """
+    place = "/".join(f"{name}={value}" for name, value in partition.items())
+    names = tuple(name for name in blocks.schema.names if name not in partition)
+    write = partial(_write, change=blocks.change, folder=folder, place=place, names=names)
+    found = blocks.packed.mapInArrow(write, "path STRING, size LONG, rows LONG").collect()
+    files = [File(row["path"], row["size"], row["rows"]) for row in found]
+    check(folder, files)
+    return files
+
+
+def check(folder: str, files: Sequence[File]) -> None:
+    """StoreError where the driver does not see a file: a worker's host wrote it to a disk of its own."""
+    for path, size in ((Path(folder, file.path), file.size) for file in files):
+        if not path.is_file() or path.stat().st_size != size:
+            raise StoreError(
+                f"{path} was written by a worker, and the driver does not see it",
+                "--warehouse must be a folder that all hosts share, or remote storage",
+            )
+
+
+def commit(folder: str, files: Sequence[File], partition: Mapping[str, str], once: str) -> bool:
+    """Append files to the table in one version, unless an append of this name is there.
+
+    Args:
+        folder: of the table.
+        files: as `write_files` returns them.
+        partition: column -> value of all files.
+        once: the append's name (Delta's transaction identifier).
+
+    Returns:
+        Whether the files were added: False where another writer was there first.
+
+    Raises:
+        StoreError: other writers were faster each time.
+    """
+    # Here: workers import this module and need none of it.
+    from deltalake import CommitProperties, PostCommitHookProperties  # noqa: PLC0415
+    from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
+    from deltalake.transaction import AddAction, Transaction  # noqa: PLC0415
+
+    now = int(time.time() * 1000)
+    adds = [
+        AddAction(file.path, file.size, partition, now, True, json.dumps({"numRecords": file.rows}))
+        for file in files
+    ]
+    properties = CommitProperties(app_transactions=[Transaction(once, 1)])
+    # Checkpoints and old logs are Spark's, by the table's properties.
+    hooks = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+    for attempt in range(ATTEMPTS):
+        table = _table(folder)
+        if table.transaction_version(once) is not None:
+            return False
+        try:
+            table.create_write_transaction(
+                adds,
+                "append",
+                table.schema(),
+                list(partition),
+                commit_properties=properties,
+                post_commithook_properties=hooks,
+            )
+        except CommitFailedError as error:
+            last = error
+            time.sleep(0.1 * 2**attempt)
+        else:
+            return True
+    raise StoreError(f"cannot write {folder}: {last}", "run again")
+
+
+def _table(folder: str):  # type: ignore[no-untyped-def]
+    from deltalake import DeltaTable  # noqa: PLC0415
+
+    return DeltaTable(folder)
+
+
+def _write(
+    batches: Iterator[pa.RecordBatch], change: Change, folder: str, place: str, names: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    rows = rows_of(batches)
+    if rows is None:
+        return
+    rows = change(rows)
+    rows = rows.select([name for name in names if name in rows.column_names])
+    file = f"{place}/part-{uuid.uuid4()}.snappy.parquet"
+    path = Path(folder, file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Other values are written as they are: a dictionary is tried for each otherwise, and given up.
+    repeated = [field.name for field in rows.schema if pa.types.is_dictionary(field.type)]
+    pq.write_table(rows, path, use_dictionary=repeated, write_statistics=False, store_schema=False)
+    yield pa.RecordBatch.from_pydict(
+        {"path": [file], "size": [path.stat().st_size], "rows": [rows.num_rows]}
+    )

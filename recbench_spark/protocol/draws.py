@@ -1,0 +1,73 @@
+"""The hashes that random splits go by, of the rows that a task holds."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recbench_spark.kernels.labels import Hashes
+from recbench_spark.protocol.positions import encoded
+
+
+class Draws:
+    """Hashes of each row's ids under a seed, as `randomness.hashed` has them: only what is asked for.
+
+    The label of a row does not depend on how its log is stored: ids are hashed as texts.
+    """
+
+    def __init__(self, rows: pa.Table, seed: int) -> None:
+        self._rows, self._seed = rows, seed
+
+    @cached_property
+    def pairs(self) -> Hashes:
+        """Of (user, item)."""
+        return self._hashed("user_id", "item_id")
+
+    @cached_property
+    def cards(self) -> Hashes:
+        """Of (user, item, `deal`): a key of its own, since rows are put in order by that of the pair."""
+        return self._hashed("user_id", "item_id", word=b"deal")
+
+    def ids(self, of: Literal["users", "items"]) -> Hashes:
+        """Of each row's user or item."""
+        return self._hashed(f"{of[:-1]}_id")
+
+    @staticmethod
+    def places(hashes_r: Hashes) -> npt.NDArray[np.float64]:
+        """Numbers in [0, 1) with 53 random bits, as `randomness.uniform` has them."""
+        return (hashes_r >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+    def _hashed(self, *names: str, word: bytes = b"") -> Hashes:
+        # Here: numba takes half a second to load, and splits in order of time hash nothing.
+        from recbench_spark.kernels import hashing  # noqa: PLC0415
+
+        hashes_r = self._first(names[0])
+        for name in names[1:]:
+            column = encoded(self._rows, name)
+            texts = hashing.Texts(*_content(column.dictionary))
+            hashes_r = hashing.hash_texts(texts, column.indices.to_numpy(), hashes_r)
+        if word:
+            hashes_r = hashing.hash_bytes(word, hashes_r)
+        return hashing.hash_bytes(self._seed.to_bytes(8, "little", signed=True), hashes_r)
+
+    def _first(self, name: str) -> Hashes:
+        """Of one id alone: worked out once for each distinct one."""
+        from recbench_spark.kernels import hashing  # noqa: PLC0415
+
+        column = encoded(self._rows, name)
+        n = len(column.dictionary)
+        texts = hashing.Texts(*_content(column.dictionary))
+        hashes_d = hashing.hash_texts(texts, np.arange(n, dtype=np.int32), hashing.start(n))
+        found: Hashes = hashes_d[column.indices.to_numpy()]
+        return found
+
+
+def _content(distinct: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Where each text begins and ends, and the bytes of all."""
+    _, starts, content = distinct.buffers()
+    starts_d = np.frombuffer(starts, np.int32, len(distinct) + 1, 4 * distinct.offset).astype(np.int64)
+    return starts_d, np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)

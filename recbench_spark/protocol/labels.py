@@ -1,0 +1,150 @@
+"""The label of each row that a task holds: a protocol as plain numbers, and the rules of `kernels.labels`.
+
+Nothing here imports Spark or the settings: workers load it in a moment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.kernels import labels
+from recbench_spark.kernels.labels import Codes, Whole
+from recbench_spark.protocol.draws import Draws
+from recbench_spark.protocol.positions import Keep, in_order, one_a_pair, with_encoded_ids
+
+TRAIN, GIVEN, VALID, LATER, TEST = "train", "given", "valid", "later", "test"
+"""`given`: shown of a held-out user (or item) at evaluation; it does not train the model. `later`: after
+the test period, neither trained on nor tested."""
+
+
+By = Literal["position", "given_n", "user_folds", "folds", "share", "instants", "given"]
+
+
+@dataclass(frozen=True)
+class HeldOutIds:
+    """Users or items held out: which ids, and the shares that test and validate."""
+
+    of: Literal["users", "items"]
+    test: float
+    valid: float
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A protocol as a task needs it.
+
+    Attributes:
+        by: rows by their position in the owner's order, dealt to folds in each owner's order or each by its
+            hash, by a share of all, by instants; or as the log says (`given`).
+        temporal: whether the owner's order is that of time; else of hashes.
+        ratio: shares of train, valid, test.
+        n: test and validation rows of an owner; None: by `ratio`. For `given_n`: rows that train.
+        folds: their number, which one is test, whether the next one validates.
+        instants: where validation, test and `later` begin, microseconds.
+        parts: what test rows are dealt to.
+        held_out: ids held out.
+        duplicates: which row of a pair stays; None: no pair stands twice.
+        seed: of the hashes.
+    """
+
+    by: By
+    temporal: bool = False
+    ratio: tuple[float, float, float] = (0.8, 0.0, 0.2)
+    n: tuple[int, int] | None = None
+    folds: tuple[int, int, bool] = (10, 0, False)
+    instants: tuple[int, int, int] = (0, 0, 0)
+    parts: tuple[str, ...] = (TEST,)
+    held_out: HeldOutIds | None = None
+    duplicates: Keep | None = None
+    seed: int = 42
+
+    @property
+    def by_owner(self) -> bool:
+        """Whether rows are put in order within their owner's."""
+        return self.by in ("position", "given_n", "user_folds")
+
+    @property
+    def owner(self) -> str:
+        """Whose rows a task must hold all of: a user's, or those of a held-out item."""
+        return "item_id" if self.by_owner and self.held_out and self.held_out.of == "items" else "user_id"
+
+
+def label(rows: pa.Table, rule: Rule) -> pa.Table:
+    """The rows with `part` filled in, ids as dictionaries of texts; one row a pair.
+
+    A row that came with a part keeps it and counts for nothing.
+
+    Args:
+        rows: all rows of some owners, in the columns of a log; `part` and `attributes` may be missing.
+        rule: the protocol.
+
+    Raises:
+        DataError: a pair stands twice, where that is an error.
+    """
+    rows = with_encoded_ids(rows)
+    if rule.duplicates:
+        rows = one_a_pair(rows, rule.duplicates)
+    if rule.by == "given":
+        return rows
+    position_r = n_r = np.empty(0, np.int64)
+    if rule.by_owner:
+        tie = "item_id" if rule.owner == "user_id" else "user_id"
+        rows, position_r, n_r = in_order(rows, rule.owner, tie, _key(rows, rule))
+    codes = _codes(rows, rule, position_r, n_r)
+    names = pa.array([TRAIN, GIVEN, VALID, LATER, *rule.parts])
+    return _with_part(rows, pa.DictionaryArray.from_arrays(pa.array(codes), names))
+
+
+def _key(rows: pa.Table, rule: Rule) -> Whole:
+    if rule.temporal:
+        times: Whole = pc.fill_null(rows.column("event_time"), 0).to_numpy()
+        return times
+    return Draws(rows, rule.seed).pairs.view(np.int64)
+
+
+def _codes(rows: pa.Table, rule: Rule, position_r: Whole, n_r: Whole) -> Codes:
+    draws = Draws(rows, rule.seed)
+    folds, fold, validates = rule.folds
+    if rule.by in ("position", "given_n"):
+        test_r, valid_r, kept = _wanted(rule, n_r)
+        codes = labels.by_position(position_r, n_r, test_r, valid_r, kept)
+    elif rule.by == "user_folds":
+        # A user's rows dealt in turn; where it begins differs from user to user.
+        begin_r = np.mod(draws.ids("users").view(np.int64), folds)
+        codes = labels.by_fold(position_r + begin_r, folds, fold, validates)
+    elif rule.by == "folds":
+        codes = labels.by_fold(draws.pairs.view(np.int64), folds, fold, validates)
+    elif rule.by == "share":
+        codes = labels.by_share(draws.places(draws.pairs), *rule.ratio[:2])
+    else:
+        time_r = pc.fill_null(rows.column("event_time"), 0).to_numpy()
+        codes = labels.by_time(time_r, *rule.instants)
+    if rule.held_out:
+        place_r = draws.places(draws.ids(rule.held_out.of))
+        codes = labels.of_held_out(codes, place_r, rule.held_out.test, rule.held_out.valid)
+    return codes if rule.parts == (TEST,) else labels.dealt(codes, draws.cards, len(rule.parts))
+
+
+def _wanted(rule: Rule, n_r: Whole) -> tuple[Whole, Whole, int]:
+    """Test and validation rows asked for of each row's owner, and what it keeps in any case."""
+    if rule.by == "given_n":
+        assert rule.n is not None
+        return np.maximum(n_r - rule.n[0], 0), np.zeros_like(n_r), 0
+    if rule.n is None:
+        return labels.share(n_r, rule.ratio[2]), labels.share(n_r, rule.ratio[1]), 1
+    return np.full_like(n_r, rule.n[0]), np.full_like(n_r, rule.n[1]), 1
+
+
+def _with_part(rows: pa.Table, labelled: pa.DictionaryArray) -> pa.Table:
+    if "part" not in rows.column_names:
+        return rows.append_column("part", labelled)
+    place, given = rows.column_names.index("part"), rows.column("part")
+    if given.null_count < len(given):
+        texts = given.cast(pa.string()).combine_chunks()
+        labelled = pc.coalesce(texts, labelled.dictionary_decode()).dictionary_encode()
+    return rows.set_column(place, "part", labelled)

@@ -1,0 +1,47 @@
+"""Blocks: packed numbers come back as they were, and rows go to their task in their order."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recbench_spark.blocks import dealt_out, rows_of
+
+WHOLE = st.one_of(
+    st.none(),
+    st.integers(-9, 9),
+    st.integers(-(2**63), 2**63 - 1),
+    st.sampled_from([2**31 - 1, 2**31, -(2**31), -(2**31) - 1]),
+    st.integers(-(2**33), 2**33).map(lambda seconds: seconds * 1_000_000),
+)
+REAL = st.one_of(st.none(), st.floats(width=64), st.floats(width=32), st.sampled_from([0.1, 1e300, -0.0]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(WHOLE, REAL, st.text(max_size=3), st.integers(0, 3)), min_size=1, max_size=12))
+def test_rows_come_back_as_they_were(rows: list[tuple[int | None, float | None, str, int]]) -> None:
+    whole, real, text, task = zip(*rows, strict=True)
+    table = pa.table(
+        {"w": pa.array(whole, pa.int64()), "r": pa.array(real, pa.float64()), "t": pa.array(text)}
+    )
+    batch = dealt_out(table, np.array(task))
+    assert batch.column("task").to_pylist() == sorted(set(task))
+    for n, block in enumerate(batch.column("task").to_pylist()):
+        found = rows_of(iter([batch.slice(n, 1)]))
+        assert found is not None and found.schema == table.schema
+        wanted = table.filter(pa.array([t == block for t in task]))
+        assert [*map(_exact, found.to_pylist())] == [*map(_exact, wanted.to_pylist())]
+
+
+def _exact(row: dict[str, object]) -> dict[str, object]:
+    real = row["r"]
+    shown = "nan" if isinstance(real, float) and math.isnan(real) else repr(real)
+    return {**row, "r": shown}
+
+
+def test_a_partition_without_blocks() -> None:
+    assert rows_of(iter([])) is None

@@ -1,0 +1,239 @@
+"""Splits of Parquet that Python tasks read and write by themselves: those of Spark's own readers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from recbench_spark import delta_files
+from recbench_spark.config import Dataset, Split
+from recbench_spark.data.columnar import COLUMNS, log_files
+from recbench_spark.data.readers import open_log
+from recbench_spark.errors import DataError, StoreError
+from recbench_spark.protocol.splits import labelled
+from recbench_spark.schemas import SPLITS
+from recbench_spark.steps import splitting
+from recbench_spark.steps.splitting import write_rows
+from recbench_spark.store import Store
+
+SPLIT_OF = {
+    "TO_LS": Split(protocol="TO_LS", valid=True),
+    "RO_RS": Split(protocol="RO_RS", ratio=(0.7, 0.1, 0.2)),
+    "netflix": Split(protocol="netflix"),
+    "folds": Split(holdout="folds", folds=4, fold=1, valid=True),
+    "global": Split(group="global", ratio=(0.6, 0.2, 0.2)),
+    "new_users": Split(protocol="RO_RS", held_out={"of": "users", "test": 0.3, "valid": 0.2}),
+    "new_items": Split(protocol="TO_RS", held_out={"of": "items", "test": 0.3}),
+}
+
+
+def plain_log(seed: int = 3) -> dict[str, list[Any]]:
+    """Whole numbers as ids, few times, some pairs twice, one of them with another rating."""
+    draw = random.Random(seed)
+    rows = [
+        (draw.randrange(30), draw.randrange(-3, 40), float(draw.randrange(4)), draw.randrange(6))
+        for _ in range(400)
+    ]
+    return dict(
+        zip(("user_id", "item_id", "rating", "event_time"), map(list, zip(*rows, strict=True)), strict=True)
+    )
+
+
+def written(folder: Path, columns: dict[str, Any], files: int = 3) -> str:
+    """As several files of small row groups."""
+    table = pa.table(columns)
+    step = -(-table.num_rows // files)
+    (folder / "log").mkdir(parents=True)
+    for n in range(files):
+        part = table.slice(n * step, step)
+        pq.write_table(part, folder / "log" / f"{n}.parquet", row_group_size=37)
+    (folder / "log" / "_SUCCESS").touch()
+    return str(folder / "log")
+
+
+def dataset(path: str, **settings: Any) -> Dataset:
+    return Dataset(**{"name": "log", "reader": "parquet", "path": path, **settings})
+
+
+@pytest.fixture
+def python_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Spark's readers are not asked."""
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("read by way of Spark's rows")
+
+    monkeypatch.setattr(splitting, "open_log", refuse)
+    yield
+
+
+def in_order(rows: pd.DataFrame) -> pd.DataFrame:
+    columns = [*COLUMNS, "part"]
+    return rows[columns].sort_values(columns).reset_index(drop=True)
+
+
+FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "whole numbers": ({}, {}),
+    "texts": ({"user_id": lambda c: [f"ü{x}" for x in c], "item_id": lambda c: [f"i{x}" for x in c]}, {}),
+    "narrow types": (
+        {
+            "user_id": lambda c: pa.array(c, pa.uint8()),
+            "item_id": lambda c: pa.array(c, pa.int16()),
+            "rating": lambda c: pa.array(c, pa.float32()),
+            "event_time": lambda c: pa.array(c, pa.int32()),
+        },
+        {"time_unit": "ms"},
+    ),
+    "instants": (
+        {"event_time": lambda c: pa.array([10**15 + x for x in c], pa.timestamp("us", "UTC"))},
+        {},
+    ),
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("form", FORMS)
+def test_every_split_is_that_of_sparks_readers(
+    spark, tmp_path: Path, form: str, python_alone: None
+) -> None:
+    changed, settings = FORMS[form]
+    columns = {name: changed.get(name, list)(column) for name, column in plain_log().items()}
+    log = dataset(written(tmp_path, columns), **settings)
+    store = Store(spark, str(tmp_path / "warehouse"))
+    rows = open_log(spark, log).stored.cache()
+    names = SPLIT_OF if form == "whole numbers" else ("TO_LS", "netflix")
+    for name in names:
+        found = write_rows(store, log, SPLIT_OF[name], name)
+        assert (found.n, found.numeric) == (400, form != "texts")
+        ours = DeltaTable(store.location("splits")).to_pandas(partitions=[("split_id", "=", name)])
+        theirs = labelled(rows, SPLIT_OF[name], "keep_last").toPandas()
+        assert len(ours) < 400
+        pd.testing.assert_frame_equal(in_order(ours), in_order(theirs), check_dtype=False)
+    read = store.read(SPLITS).where("split_id = 'netflix'")
+    assert {r.part for r in read.collect()} >= {"train", "probe", "quiz", "test"}
+    assert read.where("attributes IS NOT NULL").isEmpty()
+
+
+@pytest.mark.spark
+def test_a_log_without_ratings_and_times_under_other_names(
+    spark, tmp_path: Path, python_alone: None
+) -> None:
+    path = written(tmp_path, {"u": [1, 1, 1, 2], "i": [5, 6, 7, 5], "Note": ["a", None, "b", "c"]}, files=1)
+    store = Store(spark, str(tmp_path / "warehouse"))
+    write_rows(store, dataset(path, columns={"user_id": "u", "item_id": "i"}), Split(protocol="RO_LS"), "s")
+    found = DeltaTable(store.location("splits")).to_pandas()
+    assert found.rating.tolist() == [1.0] * 4
+    assert found.event_time.isna().all()
+    assert sorted(found.part) == ["test", "train", "train", "train"]
+
+
+@pytest.mark.spark
+def test_a_delta_log_is_read_as_its_present_version(spark, tmp_path: Path, python_alone: None) -> None:
+    write_deltalake(tmp_path / "log", pa.table({"user_id": [9, 9], "item_id": [1, 2]}))
+    write_deltalake(tmp_path / "log", pa.table({"user_id": [1, 1], "item_id": [1, 2]}), mode="overwrite")
+    store = Store(spark, str(tmp_path / "warehouse"))
+    log = dataset(str(tmp_path / "log"), reader="delta")
+    assert write_rows(store, log, Split(protocol="RO_LS"), "s").n == 2
+    assert {r.user_id for r in store.read(SPLITS).collect()} == {"1"}
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "missing id": ({"item_id": [1, None]}, "'item_id' is not"),
+    "infinite rating": ({"rating": [1.0, float("inf")]}, "'rating' is not a finite number"),
+    "missing time": ({"event_time": [None, 3]}, "'event_time' is not"),
+    "time out of range": ({"event_time": [2**62, 3]}, "'event_time' is not a time in s"),
+    "twice": ({"user_id": [1, 1], "item_id": [5, 5]}, "2 rows of user 1, item 5"),
+    "unknown part": ({"part": ["train", "tset"]}, "'part' is not one of"),
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", BAD)
+def test_what_needs_a_second_look_is_told_by_sparks_readers(spark, tmp_path: Path, name: str) -> None:
+    changed, told = BAD[name]
+    good = {"user_id": [1, 2], "item_id": [5, 5], "rating": [1.0, 2.0], "event_time": [3, 4]}
+    path = written(tmp_path, {**good, **changed}, files=1)
+    store = Store(spark, str(tmp_path / "warehouse"))
+    with pytest.raises(DataError, match=told):
+        write_rows(store, dataset(path, duplicates="error"), Split(protocol="TO_LS"), "s")
+    assert store.read(SPLITS).isEmpty()
+
+
+@pytest.mark.spark
+def test_an_append_is_made_once_and_files_that_the_driver_does_not_see_are_refused(
+    spark, tmp_path: Path
+) -> None:
+    store = Store(spark, str(tmp_path / "warehouse"))
+    log = dataset(written(tmp_path, plain_log()))
+    for _ in range(2):
+        write_rows(store, log, SPLIT_OF["TO_LS"], "s")
+    table = DeltaTable(store.location("splits"))
+    assert (table.version(), table.transaction_version("splits/s")) == (1, 1)
+    files = [delta_files.File("split_id=t/gone.parquet", 10, 1)]
+    with pytest.raises(StoreError, match="the driver does not see it"):
+        delta_files.check(store.location("splits"), files)
+    assert not delta_files.commit(store.location("splits"), files, {"split_id": "s"}, "splits/s")
+    assert DeltaTable(store.location("splits")).version() == 1
+
+
+# ------------------------------------------------------------------------------ without Spark
+
+
+def test_logs_that_are_left_to_sparks_readers(tmp_path: Path) -> None:
+    path = written(tmp_path, plain_log())
+    assert log_files(dataset(path)) is not None
+    assert log_files(dataset(f"{path}/0.parquet")) is not None
+    for settings in (
+        {"reader": "csv"},
+        {"reader": "delta"},
+        {"path": f"{path}/none"},
+        {"attributes": ["rating"]},
+        {"until": "2026-01-31"},
+        {"bad_rows": "reject"},
+        {"options": {"mergeSchema": "true"}},
+        {"columns": {"rating": "stars"}},
+        {"columns": {"part": "rating"}},
+        {"time_unit": "timestamp"},
+    ):
+        assert log_files(dataset(**{"path": path, **settings})) is None, settings
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"user_id": [1.0]},
+        {"user_id": pa.array([1], pa.uint64())},
+        {"item_id": pa.array(["a"]).dictionary_encode()},
+        {"rating": [True]},
+        {"rating": pa.array([1]).cast(pa.decimal128(20, 0))},
+        {"event_time": pa.array([1], pa.timestamp("us"))},
+        {"event_time": pa.array([1], pa.timestamp("ns", "UTC"))},
+        {"part": ["train"]},
+        {"Item_Id": [1]},
+    ],
+)
+def test_types_that_are_left_to_sparks_readers(tmp_path: Path, columns: dict[str, Any]) -> None:
+    good = {"user_id": [1], "item_id": [1], "rating": [1.0], "event_time": [1]}
+    assert log_files(dataset(written(tmp_path / "good", good, files=1))) is not None
+    assert log_files(dataset(written(tmp_path / "bad", {**good, **columns}, files=1))) is None
+
+
+def test_folders_that_are_left_to_sparks_readers(tmp_path: Path) -> None:
+    path = Path(written(tmp_path, plain_log()))
+    pq.write_table(pa.table({"user_id": ["a"], "item_id": ["b"]}), path / "other.parquet")
+    assert log_files(dataset(str(path))) is None
+    (path / "other.parquet").rename(path / "_hidden.parquet")
+    assert log_files(dataset(str(path))) is not None
+    (path / "notes.txt").write_text("no Parquet")
+    assert log_files(dataset(str(path))) is None
+    (path / "notes.txt").unlink()
+    (path / "day=1").mkdir()
+    (path / "0.parquet").rename(path / "day=1" / "0.parquet")
+    assert log_files(dataset(str(path))) is None
