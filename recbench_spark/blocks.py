@@ -6,14 +6,17 @@ anyway, it deals them to the tasks on both sides, and Spark moves a few hundred 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import pickle
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import RDD
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -27,7 +30,12 @@ ROWS_DEALT = 1 << 19
 """Rows that a task holds while it deals them out."""
 
 PACKED = "task INT, rows BINARY"
-"""A block and the task it goes to."""
+"""The task that a block goes to, and its rows."""
+
+Block = tuple[int, bytes]
+"""The same in an RDD."""
+
+Finished = TypeVar("Finished")
 
 WAS = b"recbench.was"
 """Metadata of a field that was packed in 32 of its 64 bits: what its values were divided by."""
@@ -38,19 +46,33 @@ class Blocks:
     """A shuffle in blocks, and what each task makes of its rows.
 
     Attributes:
-        packed: blocks (PACKED), those of one task in one partition.
+        packed: blocks (PACKED), those of one task in one partition. Of a log that Python reads an RDD: it
+            plans and compiles nothing, a second less in a session's first job.
         change: from all rows of a task to what comes of them; it travels to the tasks.
         schema: of what comes of them. A dictionary stands for its values; a column may be missing.
     """
 
-    packed: DataFrame
+    packed: DataFrame | RDD[Block]
     change: Change
     schema: T.StructType
 
     def rows(self) -> DataFrame:
         """What comes of them as rows of Spark."""
         names = tuple(self.schema.names)
-        return self.packed.mapInArrow(partial(_as_rows, change=self.change, names=names), self.schema)
+        return self._frame().mapInArrow(partial(_as_rows, change=self.change, names=names), self.schema)
+
+    def each(self, finish: Callable[[pa.Table], Finished]) -> list[Finished]:
+        """What `finish` makes of each task's outcome, a few values: the driver holds them all."""
+        if isinstance(self.packed, DataFrame):
+            run = partial(_finished_batches, change=self.change, finish=finish)
+            found = self.packed.mapInArrow(run, "found BINARY").collect()
+            return [pickle.loads(row["found"]) for row in found]
+        return self.packed.mapPartitions(partial(_finished, change=self.change, finish=finish)).collect()
+
+    def _frame(self) -> DataFrame:
+        if isinstance(self.packed, DataFrame):
+            return self.packed
+        return SparkSession.active().createDataFrame(self.packed, PACKED)
 
 
 def tasks_for(spark: SparkSession, n: int) -> int:
@@ -68,37 +90,34 @@ def in_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
         tasks: number of partitions; more than one key falls into each.
     """
     dealt = rows.withColumn("_task", F.pmod(key, F.lit(tasks)).cast("int"))
-    return together(dealt.mapInArrow(_deal, PACKED), tasks)
-
-
-def together(blocks: DataFrame, tasks: int) -> DataFrame:
-    """Blocks, those of one task in one partition: the shuffle."""
-    return blocks.repartitionById(tasks, F.col("task"))
+    return dealt.mapInArrow(_deal, PACKED).repartitionById(tasks, F.col("task"))
 
 
 def rows_of(batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
     """All rows of a partition's blocks; None where it has none."""
-    blocks = [block for batch in batches for block in batch.column("rows")]
-    if not blocks:
-        return None
-    tables = [_unpacked(block.as_buffer()) for block in blocks]
-    return pa.concat_tables(tables).combine_chunks()
+    return unpacked(block.as_buffer() for batch in batches for block in batch.column("rows"))
 
 
-def dealt_out(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> pa.RecordBatch:
+def unpacked(blocks: Iterable[bytes | pa.Buffer]) -> pa.Table | None:
+    """All rows of some blocks; None where there is none."""
+    tables = [_table(block) for block in blocks]
+    return pa.concat_tables(tables).combine_chunks() if tables else None
+
+
+def dealt_out(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> Iterator[Block]:
     """The rows in blocks, one for each task that gets any.
 
     Args:
         rows: a table in one chunk.
         task_r: the task of each row.
     """
-    order_r = np.argsort(task_r.astype(np.uint16), kind="stable")
-    rows = rows.take(pa.array(order_r))
-    ends = np.append(np.flatnonzero(np.diff(task_r[order_r])), len(order_r) - 1) + 1
+    # Numbers of 16 bits are sorted in two rounds.
+    order_r = np.argsort(task_r.astype(np.min_scalar_type(task_r.max())), kind="stable")
+    rows, sorted_r = rows.take(pa.array(order_r)), task_r[order_r]
+    ends = np.append(np.flatnonzero(np.diff(sorted_r)), len(sorted_r) - 1) + 1
     starts = np.insert(ends[:-1], 0, 0)
-    blocks = [_packed(rows.slice(start, end - start)) for start, end in zip(starts, ends, strict=True)]
-    tasks = pa.array(task_r[order_r[starts]], pa.int32())
-    return pa.RecordBatch.from_arrays([tasks, pa.array(blocks, pa.binary())], ["task", "rows"])
+    for start, end in zip(starts, ends, strict=True):
+        yield int(sorted_r[start]), _packed(rows.slice(start, end - start))
 
 
 def _as_rows(
@@ -111,13 +130,33 @@ def _as_rows(
             yield pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], names)
 
 
+def _finished(
+    blocks: Iterable[Block], change: Change, finish: Callable[[pa.Table], Finished]
+) -> Iterator[Finished]:
+    table = unpacked(rows for _, rows in blocks)
+    if table is not None:
+        yield finish(change(table))
+
+
+def _finished_batches(
+    batches: Iterator[pa.RecordBatch], change: Change, finish: Callable[[pa.Table], Finished]
+) -> Iterator[pa.RecordBatch]:
+    table = rows_of(batches)
+    if table is not None:
+        found = pickle.dumps(finish(change(table)))
+        yield pa.RecordBatch.from_arrays([pa.array([found], pa.binary())], ["found"])
+
+
 def _plain(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _deal(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for table in _chunks(batches):
-        yield dealt_out(table.drop_columns(["_task"]), table.column("_task").to_numpy())
+        blocks = dealt_out(table.drop_columns(["_task"]), table.column("_task").to_numpy())
+        tasks, packed = zip(*blocks, strict=True)
+        columns = [pa.array(tasks, pa.int32()), pa.array(packed, pa.binary())]
+        yield pa.RecordBatch.from_arrays(columns, ["task", "rows"])
 
 
 def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -176,7 +215,7 @@ def _is_single(column: pa.ChunkedArray) -> bool:
         return bool((values.astype(np.float32) == values).all())
 
 
-def _unpacked(block: pa.Buffer) -> pa.Table:
+def _table(block: bytes | pa.Buffer) -> pa.Table:
     rows = pa.ipc.open_stream(block).read_all()
     for place, field in enumerate(rows.schema):
         if field.metadata and WAS in field.metadata:

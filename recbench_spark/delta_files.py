@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recbench_spark.blocks import Blocks, Change, rows_of
+from recbench_spark.blocks import Blocks
 from recbench_spark.errors import StoreError
 
 WRITER_VERSION = 2
@@ -59,9 +59,7 @@ def write_files(blocks: Blocks, folder: str, partition: Mapping[str, str]) -> li
     """
     place = "/".join(f"{name}={value}" for name, value in partition.items())
     names = tuple(name for name in blocks.schema.names if name not in partition)
-    write = partial(_write, change=blocks.change, folder=folder, place=place, names=names)
-    found = blocks.packed.mapInArrow(write, "path STRING, size LONG, rows LONG").collect()
-    files = [File(row["path"], row["size"], row["rows"]) for row in found]
+    files = blocks.each(partial(_write, folder=folder, place=place, names=names))
     check(folder, files)
     return files
 
@@ -131,13 +129,7 @@ def _table(folder: str):  # type: ignore[no-untyped-def]
     return DeltaTable(folder)
 
 
-def _write(
-    batches: Iterator[pa.RecordBatch], change: Change, folder: str, place: str, names: tuple[str, ...]
-) -> Iterator[pa.RecordBatch]:
-    rows = rows_of(batches)
-    if rows is None:
-        return
-    rows = change(rows)
+def _write(rows: pa.Table, folder: str, place: str, names: tuple[str, ...]) -> File:
     rows = rows.select([name for name in names if name in rows.column_names])
     file = f"{place}/part-{uuid.uuid4()}.snappy.parquet"
     path = Path(folder, file)
@@ -145,6 +137,4 @@ def _write(
     # Other values are written as they are: a dictionary is tried for each otherwise, and given up.
     repeated = [field.name for field in rows.schema if pa.types.is_dictionary(field.type)]
     pq.write_table(rows, path, use_dictionary=repeated, write_statistics=False, store_schema=False)
-    yield pa.RecordBatch.from_pydict(
-        {"path": [file], "size": [path.stat().st_size], "rows": [rows.num_rows]}
-    )
+    return File(file, path.stat().st_size, rows.num_rows)

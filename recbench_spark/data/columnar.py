@@ -20,9 +20,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark import RDD
+from pyspark.sql import SparkSession
 
-from recbench_spark.blocks import PACKED, ROWS_DEALT, dealt_out, together
+from recbench_spark.blocks import ROWS_DEALT, Block, dealt_out
 from recbench_spark.errors import DataError
 
 if TYPE_CHECKING:  # workers import this module, and need no settings
@@ -68,7 +69,7 @@ class LogFiles:
         """Rows of the log."""
         return sum(group.rows for group in self.groups)
 
-    def dealt(self, spark: SparkSession, owner: str, tasks: int) -> DataFrame:
+    def dealt(self, spark: SparkSession, owner: str, tasks: int) -> RDD[Block]:
         """The log in blocks, all rows of an owner in the same partition: the one shuffle.
 
         A task reads ROWS_DEALT rows at a time.
@@ -83,7 +84,8 @@ class LogFiles:
         """
         readers = min(len(self.groups), _readers(spark, self.n))
         read = partial(_read, files=self, readers=readers, owner=owner, tasks=tasks)
-        return together(spark.range(0, readers, 1, readers).mapInArrow(read, PACKED), tasks)
+        dealt = spark.sparkContext.parallelize(range(readers), readers).mapPartitions(read)
+        return dealt.partitionBy(tasks, int)
 
 
 def _readers(spark: SparkSession, n: int) -> int:
@@ -187,30 +189,31 @@ def _is_whole(found: pa.DataType) -> bool:
 # --------------------------------------------------------------------------------- in a task
 
 
-def _read(
-    batches: Iterator[pa.RecordBatch], files: LogFiles, readers: int, owner: str, tasks: int
-) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for reader in batch.column(0).to_pylist():
-            for rows in _rows(files.groups[reader::readers], list(files.theirs.values())):
-                log = _in_our_columns(rows, files)
-                yield dealt_out(log, _tasks(log.column(owner), tasks))
+def _read(numbers: Iterator[int], files: LogFiles, readers: int, owner: str, tasks: int) -> Iterator[Block]:
+    columns = list(dict.fromkeys(files.theirs.values()))
+    for number in numbers:
+        for rows in _rows(files.groups[number::readers], columns):
+            log = _in_our_columns(rows, files)
+            yield from dealt_out(log, _tasks(log.column(owner), tasks))
 
 
 def _rows(groups: Sequence[Group], columns: list[str]) -> Iterator[pa.Table]:
     for path, number, wanted in groups:
-        file = pq.ParquetFile(path, memory_map=True)
-        if number >= file.num_row_groups or file.metadata.row_group(number).num_rows != wanted:
-            raise DataError(f"{path} has changed since its footer was read")
-        read = file.iter_batches(ROWS_DEALT, row_groups=[number], columns=columns, use_threads=False)
-        yield from (pa.Table.from_batches([batch]) for batch in read)
+        try:
+            file = pq.ParquetFile(path, memory_map=True)
+            if number >= file.num_row_groups or file.metadata.row_group(number).num_rows != wanted:
+                raise DataError(f"{path} has changed since its footer was read")
+            for batch in file.iter_batches(ROWS_DEALT, [number], columns, use_threads=False):
+                yield pa.Table.from_batches([batch])
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{path}: cannot be read: {error}") from None
 
 
 def _in_our_columns(rows: pa.Table, files: LogFiles) -> pa.Table:
     if any(column.null_count for column in rows.columns):
         raise DataError("a value is missing")
     found = {name: rows.column(their) for name, their in files.theirs.items()}
-    ratings = found["rating"].cast(pa.float64()) if "rating" in found else pa.array(np.ones(rows.num_rows))
+    ratings = _ratings(found.get("rating"), rows.num_rows)
     if not np.isfinite(ratings.to_numpy()).all():
         raise DataError("a rating is not finite")
     times = _times(found["event_time"], files.micros) if "event_time" in found else pa.nulls(rows.num_rows)
@@ -224,15 +227,19 @@ def _in_our_columns(rows: pa.Table, files: LogFiles) -> pa.Table:
     )
 
 
+def _ratings(column: pa.ChunkedArray | None, n: int) -> pa.Array:
+    return pa.array(np.ones(n)) if column is None else column.cast(pa.float64(), safe=False)
+
+
 def _ids(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.int64()) if pa.types.is_integer(column.type) else column
 
 
 def _times(column: pa.ChunkedArray, micros: int) -> pa.Array:
     """Microseconds since 1970."""
-    if pa.types.is_timestamp(column.type):
-        return column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
     try:
+        if pa.types.is_timestamp(column.type):
+            return column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         return pc.multiply_checked(column.cast(pa.int64()), micros)
     except pa.ArrowInvalid:
         raise DataError("a time is out of range") from None

@@ -29,7 +29,7 @@ JOB = """
 import os, signal, sys
 from pathlib import Path
 from pyspark import TaskContext
-from recbench_spark import delta_files
+from recbench_spark import blocks
 from recbench_spark.config import Dataset
 from recbench_spark.data import columnar
 from recbench_spark.protocol.splits import labelled
@@ -62,7 +62,7 @@ for n, split in enumerate(SPLITS):
 
 # Once more by Python tasks alone: these die with blocks dealt, and with their file written.
 columnar._read = dying("dealt", columnar._read)
-delta_files._write = dying("written", delta_files._write)
+blocks._finished = dying("written", blocks._finished)
 splitting.open_log = None
 dataset = Dataset(name="log", reader="parquet", path=str(folder / "plain"), time_unit="us")
 for n, split in enumerate(SPLITS):

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recbench_spark.blocks import dealt_out, rows_of
+from recbench_spark.blocks import dealt_out, unpacked
 
 WHOLE = st.one_of(
     st.none(),
@@ -28,13 +28,15 @@ def test_rows_come_back_as_they_were(rows: list[tuple[int | None, float | None, 
     table = pa.table(
         {"w": pa.array(whole, pa.int64()), "r": pa.array(real, pa.float64()), "t": pa.array(text)}
     )
-    batch = dealt_out(table, np.array(task))
-    assert batch.column("task").to_pylist() == sorted(set(task))
-    for n, block in enumerate(batch.column("task").to_pylist()):
-        found = rows_of(iter([batch.slice(n, 1)]))
+    blocks = dict(dealt_out(table, np.array(task)))
+    assert list(blocks) == sorted(set(task))
+    for n, block in blocks.items():
+        found = unpacked([block])
         assert found is not None and found.schema == table.schema
-        wanted = table.filter(pa.array([t == block for t in task]))
+        wanted = table.filter(pa.array([t == n for t in task]))
         assert [*map(_exact, found.to_pylist())] == [*map(_exact, wanted.to_pylist())]
+    everything = unpacked(blocks.values())
+    assert everything is not None and everything.num_rows == len(rows)
 
 
 def _exact(row: dict[str, object]) -> dict[str, object]:
@@ -44,4 +46,4 @@ def _exact(row: dict[str, object]) -> dict[str, object]:
 
 
 def test_a_partition_without_blocks() -> None:
-    assert rows_of(iter([])) is None
+    assert unpacked([]) is None

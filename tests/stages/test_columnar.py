@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import functions as F
 
 from recbench_spark import delta_files
 from recbench_spark.config import Dataset, Split
@@ -63,6 +64,17 @@ def dataset(path: str, **settings: Any) -> Dataset:
     return Dataset(**{"name": "log", "reader": "parquet", "path": path, **settings})
 
 
+@pytest.fixture(scope="module")
+def store(spark, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """One warehouse: each test has splits of its own names."""
+    return Store(spark, str(tmp_path_factory.mktemp("warehouse")))
+
+
+def of(store: Store, split_id: str) -> pd.DataFrame:
+    """The rows of a split, read without Spark."""
+    return DeltaTable(store.location("splits")).to_pandas(partitions=[("split_id", "=", split_id)])
+
+
 @pytest.fixture
 def python_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Spark's readers are not asked."""
@@ -101,47 +113,49 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.spark
 @pytest.mark.parametrize("form", FORMS)
 def test_every_split_is_that_of_sparks_readers(
-    spark, tmp_path: Path, form: str, python_alone: None
+    spark, store: Store, tmp_path: Path, form: str, python_alone: None
 ) -> None:
     changed, settings = FORMS[form]
     columns = {name: changed.get(name, list)(column) for name, column in plain_log().items()}
     log = dataset(written(tmp_path, columns), **settings)
-    store = Store(spark, str(tmp_path / "warehouse"))
     rows = open_log(spark, log).stored.cache()
     names = SPLIT_OF if form == "whole numbers" else ("TO_LS", "netflix")
     for name in names:
-        found = write_rows(store, log, SPLIT_OF[name], name)
+        split_id = f"{form[:5]}_{name}"
+        found = write_rows(store, log, SPLIT_OF[name], split_id)
         assert (found.n, found.numeric) == (400, form != "texts")
-        ours = DeltaTable(store.location("splits")).to_pandas(partitions=[("split_id", "=", name)])
+        ours = of(store, split_id)
         theirs = labelled(rows, SPLIT_OF[name], "keep_last").toPandas()
         assert len(ours) < 400
         pd.testing.assert_frame_equal(in_order(ours), in_order(theirs), check_dtype=False)
-    read = store.read(SPLITS).where("split_id = 'netflix'")
-    assert {r.part for r in read.collect()} >= {"train", "probe", "quiz", "test"}
+    read = store.read(SPLITS).where(F.col("split_id") == split_id)
+    assert {r.part for r in read.collect()} == set(ours.part)
     assert read.where("attributes IS NOT NULL").isEmpty()
 
 
 @pytest.mark.spark
 def test_a_log_without_ratings_and_times_under_other_names(
-    spark, tmp_path: Path, python_alone: None
+    store: Store, tmp_path: Path, python_alone: None
 ) -> None:
     path = written(tmp_path, {"u": [1, 1, 1, 2], "i": [5, 6, 7, 5], "Note": ["a", None, "b", "c"]}, files=1)
-    store = Store(spark, str(tmp_path / "warehouse"))
-    write_rows(store, dataset(path, columns={"user_id": "u", "item_id": "i"}), Split(protocol="RO_LS"), "s")
-    found = DeltaTable(store.location("splits")).to_pandas()
+    write_rows(
+        store, dataset(path, columns={"user_id": "u", "item_id": "i"}), Split(protocol="RO_LS"), "few"
+    )
+    found = of(store, "few")
     assert found.rating.tolist() == [1.0] * 4
     assert found.event_time.isna().all()
     assert sorted(found.part) == ["test", "train", "train", "train"]
 
 
 @pytest.mark.spark
-def test_a_delta_log_is_read_as_its_present_version(spark, tmp_path: Path, python_alone: None) -> None:
+def test_a_delta_log_is_read_as_its_present_version(
+    store: Store, tmp_path: Path, python_alone: None
+) -> None:
     write_deltalake(tmp_path / "log", pa.table({"user_id": [9, 9], "item_id": [1, 2]}))
     write_deltalake(tmp_path / "log", pa.table({"user_id": [1, 1], "item_id": [1, 2]}), mode="overwrite")
-    store = Store(spark, str(tmp_path / "warehouse"))
     log = dataset(str(tmp_path / "log"), reader="delta")
-    assert write_rows(store, log, Split(protocol="RO_LS"), "s").n == 2
-    assert {r.user_id for r in store.read(SPLITS).collect()} == {"1"}
+    assert write_rows(store, log, Split(protocol="RO_LS"), "delta").n == 2
+    assert set(of(store, "delta").user_id) == {"1"}
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -156,31 +170,32 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", BAD)
-def test_what_needs_a_second_look_is_told_by_sparks_readers(spark, tmp_path: Path, name: str) -> None:
+def test_what_needs_a_second_look_is_told_by_sparks_readers(
+    store: Store, tmp_path: Path, name: str
+) -> None:
     changed, told = BAD[name]
     good = {"user_id": [1, 2], "item_id": [5, 5], "rating": [1.0, 2.0], "event_time": [3, 4]}
     path = written(tmp_path, {**good, **changed}, files=1)
-    store = Store(spark, str(tmp_path / "warehouse"))
     with pytest.raises(DataError, match=told):
-        write_rows(store, dataset(path, duplicates="error"), Split(protocol="TO_LS"), "s")
-    assert store.read(SPLITS).isEmpty()
+        write_rows(store, dataset(path, duplicates="error"), Split(protocol="TO_LS"), f"bad {name}")
+    assert of(store, f"bad {name}").empty
 
 
 @pytest.mark.spark
 def test_an_append_is_made_once_and_files_that_the_driver_does_not_see_are_refused(
-    spark, tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
-    store = Store(spark, str(tmp_path / "warehouse"))
     log = dataset(written(tmp_path, plain_log()))
     for _ in range(2):
-        write_rows(store, log, SPLIT_OF["TO_LS"], "s")
+        write_rows(store, log, SPLIT_OF["TO_LS"], "once")
     table = DeltaTable(store.location("splits"))
-    assert (table.version(), table.transaction_version("splits/s")) == (1, 1)
+    assert table.transaction_version("splits/once") == 1
+    assert not of(store, "once").duplicated(["user_id", "item_id"]).any()
     files = [delta_files.File("split_id=t/gone.parquet", 10, 1)]
     with pytest.raises(StoreError, match="the driver does not see it"):
         delta_files.check(store.location("splits"), files)
-    assert not delta_files.commit(store.location("splits"), files, {"split_id": "s"}, "splits/s")
-    assert DeltaTable(store.location("splits")).version() == 1
+    assert not delta_files.commit(store.location("splits"), files, {"split_id": "t"}, "splits/once")
+    assert DeltaTable(store.location("splits")).version() == table.version()
 
 
 # ------------------------------------------------------------------------------ without Spark
