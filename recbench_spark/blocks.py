@@ -1,7 +1,7 @@
 """A shuffle of blocks instead of rows: Arrow tables of some ten thousand rows, packed as one value each.
 
 Spark writes, sorts, compresses and reads every row of a shuffle by itself; where Python looks at the rows
-anyway, it deals them to the tasks on both sides, and Spark moves a few hundred values in all.
+anyway, it deals them to the tasks on both sides, and Spark moves a value for a thousand rows or more.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Change = Callable[[pa.Table], pa.Table]
 ROWS_A_TASK = 1 << 20
 """Rows held together, some 100 MB: a log is spread over as many tasks as this needs."""
 
-ROWS_DEALT = 1 << 19
-"""Rows that a task holds while it deals them out."""
+ROWS_DEALT, ROWS_A_BLOCK, MOST_DEALT = 1 << 19, 1 << 10, 1 << 22
+"""Rows that a task holds while it deals them out: more where there are many tasks, lest blocks be small."""
 
 PACKED = "task INT, rows BINARY"
 """The task that a block goes to, and its rows."""
@@ -49,7 +49,7 @@ class Blocks:
         packed: blocks (PACKED), those of one task in one partition. Of a log that Python reads an RDD: it
             plans and compiles nothing, a second less in a session's first job.
         change: from all rows of a task to what comes of them; it travels to the tasks.
-        schema: of what comes of them. A dictionary stands for its values; a column may be missing.
+        schema: of what comes of them; a dictionary stands for its values.
     """
 
     packed: DataFrame | RDD[Block]
@@ -81,6 +81,11 @@ def tasks_for(spark: SparkSession, n: int) -> int:
     return max(fewest, -(-n // ROWS_A_TASK))
 
 
+def rows_dealt(tasks: int) -> int:
+    """Rows that a task holds while it deals them out to so many tasks."""
+    return min(max(ROWS_DEALT, ROWS_A_BLOCK * tasks), MOST_DEALT)
+
+
 def in_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
     """The rows in blocks, those with the same key in the same partition.
 
@@ -90,7 +95,8 @@ def in_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
         tasks: number of partitions; more than one key falls into each.
     """
     dealt = rows.withColumn("_task", F.pmod(key, F.lit(tasks)).cast("int"))
-    return dealt.mapInArrow(_deal, PACKED).repartitionById(tasks, F.col("task"))
+    blocks = dealt.mapInArrow(partial(_deal, rows=rows_dealt(tasks)), PACKED)
+    return blocks.repartitionById(tasks, F.col("task"))
 
 
 def rows_of(batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
@@ -151,22 +157,23 @@ def _plain(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def _deal(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for table in _chunks(batches):
+def _deal(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    for table in chunks(batches, rows):
         blocks = dealt_out(table.drop_columns(["_task"]), table.column("_task").to_numpy())
         tasks, packed = zip(*blocks, strict=True)
         columns = [pa.array(tasks, pa.int32()), pa.array(packed, pa.binary())]
         yield pa.RecordBatch.from_arrays(columns, ["task", "rows"])
 
 
-def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+def chunks(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """Batches put together to tables of so many rows or more, one chunk each; the last may be smaller."""
     held: list[pa.RecordBatch] = []
     n = 0
     for batch in batches:
         if batch.num_rows:
             held.append(batch)
             n += batch.num_rows
-        if n >= ROWS_DEALT:
+        if n >= rows:
             yield pa.Table.from_batches(held).combine_chunks()
             held, n = [], 0
     if held:

@@ -221,6 +221,8 @@ class Split(Strict):
     def _parts_differ(cls, parts: tuple[str, ...]) -> tuple[str, ...]:
         if not parts or len(set(parts)) < len(parts) or {"train", "given", "later", "log"} & set(parts):
             raise ValueError("give held-out parts names of their own; train, given, later, log are taken")
+        if len(parts) > 100:
+            raise ValueError("at most 100 parts")
         return parts
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,8 +22,12 @@ import pyarrow.parquet as pq
 from recbench_spark.blocks import Blocks
 from recbench_spark.errors import StoreError
 
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
 WRITER_VERSION = 2
-"""Tables of a later version may ask for what is not done here (constraints, deletion vectors)."""
+"""Tables of a later version may ask for what is not done here (constraints, deletion vectors). NOT NULL is
+of version 2, and labelled rows keep it: their readers let no NULL pass."""
 
 ATTEMPTS = 6
 
@@ -38,7 +42,14 @@ class File(NamedTuple):
 
 def can_commit(folder: str) -> bool:
     """Whether files may be added to a table by this module."""
-    return bool(_table(folder).protocol().min_writer_version <= WRITER_VERSION)
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+    if "%" in folder:  # `deltalake` reads it as a URL
+        return False
+    try:
+        return bool(_table(folder).protocol().min_writer_version <= WRITER_VERSION)
+    except DeltaError:  # a feature that this library does not know
+        return False
 
 
 def appended(folder: str, once: str) -> bool:
@@ -77,6 +88,8 @@ def check(folder: str, files: Sequence[File]) -> None:
 def commit(folder: str, files: Sequence[File], partition: Mapping[str, str], once: str) -> bool:
     """Append files to the table in one version, unless an append of this name is there.
 
+    Files that are not added stay where they are until VACUUM: a commit whose answer was lost may name them.
+
     Args:
         folder: of the table.
         files: as `write_files` returns them.
@@ -87,43 +100,53 @@ def commit(folder: str, files: Sequence[File], partition: Mapping[str, str], onc
         Whether the files were added: False where another writer was there first.
 
     Raises:
-        StoreError: other writers were faster each time.
+        StoreError: other writers were faster each time, or the folder is no place for a log.
     """
     # Here: workers import this module and need none of it.
-    from deltalake import CommitProperties, PostCommitHookProperties  # noqa: PLC0415
-    from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
-    from deltalake.transaction import AddAction, Transaction  # noqa: PLC0415
+    from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
 
-    now = int(time.time() * 1000)
-    adds = [
-        AddAction(file.path, file.size, partition, now, True, json.dumps({"numRecords": file.rows}))
-        for file in files
-    ]
-    properties = CommitProperties(app_transactions=[Transaction(once, 1)])
-    # Checkpoints and old logs are Spark's, by the table's properties.
-    hooks = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
     for attempt in range(ATTEMPTS):
+        time.sleep(0.1 * 2**attempt if attempt else 0)
         table = _table(folder)
         if table.transaction_version(once) is not None:
             return False
         try:
-            table.create_write_transaction(
-                adds,
-                "append",
-                table.schema(),
-                list(partition),
-                commit_properties=properties,
-                post_commithook_properties=hooks,
-            )
+            append(table, files, partition, once)
+            return True
         except CommitFailedError as error:
             last = error
-            time.sleep(0.1 * 2**attempt)
-        else:
-            return True
+        except DeltaError as error:
+            hint = "is it a disk that links and renames files?"
+            raise StoreError(f"cannot write {folder}: {error}", hint) from None
     raise StoreError(f"cannot write {folder}: {last}", "run again")
 
 
-def _table(folder: str):  # type: ignore[no-untyped-def]
+def append(table: DeltaTable, files: Sequence[File], partition: Mapping[str, str], once: str) -> None:
+    """Append files to the table as it was opened.
+
+    Raises:
+        CommitFailedError: an append of this name has been committed since then; `deltalake` compares names.
+    """
+    from deltalake import CommitProperties, PostCommitHookProperties  # noqa: PLC0415
+    from deltalake.transaction import AddAction, RemoveAction, Transaction  # noqa: PLC0415
+
+    now = int(time.time() * 1000)
+    adds: list[AddAction | RemoveAction] = [
+        AddAction(file.path, file.size, partition, now, True, json.dumps({"numRecords": file.rows}))
+        for file in files
+    ]
+    table.create_write_transaction(
+        adds,
+        "append",
+        table.schema(),
+        list(partition),
+        commit_properties=CommitProperties(app_transactions=[Transaction(once, 1)]),
+        # Old logs are Spark's to remove, by the table's properties.
+        post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+    )
+
+
+def _table(folder: str) -> DeltaTable:
     from deltalake import DeltaTable  # noqa: PLC0415
 
     return DeltaTable(folder)

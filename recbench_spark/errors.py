@@ -42,6 +42,10 @@ class DataError(RecbenchError):
     """Rows that cannot be evaluated: NaN scores, duplicates under `duplicates=error`, no test rows."""
 
 
+class SecondLookError(DataError):
+    """A value that a task does not take as it is; Spark's readers take it, or say what is wrong with it."""
+
+
 class ProtocolError(RecbenchError):
     """A split or candidate protocol cannot be carried out on this log."""
 

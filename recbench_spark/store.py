@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 class Store:
-    """Tables by name under one root; the only place that writes."""
+    """Tables by name under one root; all that is written goes through it."""
 
     def __init__(
         self, spark: SparkSession, root: str, read_only: bool = False, any_version: bool = False

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
 from zlib import crc32
 
 import numpy as np
@@ -23,14 +24,17 @@ import pyarrow.parquet as pq
 from pyspark import RDD
 from pyspark.sql import SparkSession
 
-from recbench_spark.blocks import ROWS_DEALT, Block, dealt_out
-from recbench_spark.errors import DataError
+from recbench_spark.blocks import ROWS_DEALT, Block, chunks, dealt_out, rows_dealt
+from recbench_spark.errors import SecondLookError
 
 if TYPE_CHECKING:  # workers import this module, and need no settings
     from recbench_spark.config import Dataset
 
 ROWS_A_READER = 1 << 23
 """Rows that a task reads and deals out, at most: what is done again where it fails."""
+
+COLUMNAR = ("parquet", "delta")
+"""Readers of files by column."""
 
 COLUMNS = ("user_id", "item_id", "rating", "event_time")
 
@@ -72,7 +76,8 @@ class LogFiles:
     def dealt(self, spark: SparkSession, owner: str, tasks: int) -> RDD[Block]:
         """The log in blocks, all rows of an owner in the same partition: the one shuffle.
 
-        A task reads ROWS_DEALT rows at a time.
+        A task deals out `rows_dealt` rows at a time; PySpark collects up to 10 blocks for each task of the
+        other side, or half of spark.python.worker.memory, before it hands them on.
 
         Args:
             spark: the session.
@@ -80,7 +85,7 @@ class LogFiles:
             tasks: number of partitions.
 
         Raises:
-            PythonException: of a DataError, when it is run: a value that needs a second look.
+            PythonException: of a SecondLookError, when it is run.
         """
         readers = min(len(self.groups), _readers(spark, self.n))
         read = partial(_read, files=self, readers=readers, owner=owner, tasks=tasks)
@@ -97,14 +102,19 @@ def _readers(spark: SparkSession, n: int) -> int:
 def log_files(dataset: Dataset) -> LogFiles | None:
     """The row groups of a log; None where `readers` must read it. Reads the footers of all files."""
     theirs = {name: dataset.columns.get(name, name) for name in COLUMNS}
-    footers = _footers(_files(dataset))
-    types = _types([footer.schema.to_arrow_schema() for footer in footers.values()], theirs)
+    paths, names = _files(dataset)
+    footers = _footers(paths)
+    schemas = [schema for schema, _ in footers]
+    # A column that the table has and a file has not is NULL there.
+    if names is not None and any(set(schema.names) != names for schema in schemas):
+        return None
+    types = _types(schemas, theirs)
     if not set(dataset.columns) <= types.keys() or not _is_plain(types, dataset.time_unit):
         return None
     groups = (
-        Group(path, number, footer.row_group(number).num_rows)
-        for path, footer in footers.items()
-        for number in range(footer.num_row_groups)
+        Group(path, number, rows)
+        for path, (_, sizes) in zip(paths, footers, strict=True)
+        for number, rows in enumerate(sizes)
     )
     present = {name: theirs[name] for name in types}
     micros = FACTORS.get(dataset.time_unit, 1)
@@ -112,49 +122,56 @@ def log_files(dataset: Dataset) -> LogFiles | None:
     return files if files.n else None
 
 
-def _files(dataset: Dataset) -> list[str]:
-    """The Parquet files of a log; none where `readers` must read it."""
+def _files(dataset: Dataset) -> tuple[list[str], set[str] | None]:
+    """The Parquet files of a log and, of Delta, the table's columns; none where `readers` must read it."""
     more = dataset.attributes or dataset.options or dataset.until or dataset.bad_rows == "reject"
-    path = Path(str(dataset.path))
-    if more or not path.exists() or dataset.reader not in ("parquet", "delta"):
-        return []
+    path = Path(str(dataset.path)).absolute()  # workers may stand elsewhere
+    if more or not path.exists() or dataset.reader not in COLUMNAR:
+        return [], None
     is_delta = (path / "_delta_log").is_dir()
     if is_delta != (dataset.reader == "delta"):
-        return []
-    return _of_table(path) if is_delta else _in_folder(path)
+        return [], None
+    return _of_table(path) if is_delta else (_in_folder(path), None)
 
 
-def _of_table(path: Path) -> list[str]:
+def _of_table(path: Path) -> tuple[list[str], set[str] | None]:
     """Of a Delta table's present version; none where its files do not say all, or hold deleted rows."""
     # Here: workers import this module and need none of it.
     from deltalake import DeltaTable  # noqa: PLC0415
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        table = DeltaTable(path.resolve())
-        plain = table.protocol().min_reader_version == 1 and not table.metadata().partition_columns
-        return sorted(table.file_uris()) if plain else []
+        table = None if "%" in str(path) else DeltaTable(path)  # it reads a path as a URL
     except DeltaError:
-        return []
+        return [], None
+    if table is None or table.protocol().min_reader_version > 1 or table.metadata().partition_columns:
+        return [], None
+    return sorted(map(unquote, table.file_uris())), {field.name for field in table.schema().fields}
 
 
 def _in_folder(path: Path) -> list[str]:
-    """As Spark lists them; none where a folder's name stands for a value."""
+    """The files that Spark reads; none where there are folders, whose names may stand for values."""
     if path.is_file():
         return [str(path)]
-    inside = {file: file.relative_to(path).parts for file in path.rglob("*") if file.is_file()}
-    shown = [file for file, parts in inside.items() if not any(part[0] in "_." for part in parts)]
-    partitioned = any("=" in part for file in shown for part in inside[file][:-1])
-    return [] if partitioned else sorted(map(str, shown))
+    entries = sorted(path.iterdir())
+    if any(entry.is_dir() and (entry.name[0] not in "_." or "=" in entry.name) for entry in entries):
+        return []
+    return [str(entry) for entry in entries if entry.is_file() and entry.name[0] not in "_."]
 
 
-def _footers(files: Sequence[str]) -> dict[str, pq.FileMetaData]:
-    """What each file says of itself; none where one is no Parquet."""
+def _footers(paths: Sequence[str]) -> list[tuple[pa.Schema, list[int]]]:
+    """The schema of each file and the rows of its groups; none where one is no Parquet."""
     try:
         with ThreadPoolExecutor(max_workers=16) as pool:
-            return dict(zip(files, pool.map(pq.read_metadata, files), strict=True))
+            return list(pool.map(_footer, paths))
     except (pa.ArrowException, OSError):
-        return {}
+        return []
+
+
+def _footer(path: str) -> tuple[pa.Schema, list[int]]:
+    found = pq.read_metadata(path)
+    sizes = [found.row_group(number).num_rows for number in range(found.num_row_groups)]
+    return found.schema.to_arrow_schema(), sizes
 
 
 def _types(schemas: Sequence[pa.Schema], theirs: Mapping[str, str]) -> dict[str, pa.DataType]:
@@ -192,8 +209,9 @@ def _is_whole(found: pa.DataType) -> bool:
 def _read(numbers: Iterator[int], files: LogFiles, readers: int, owner: str, tasks: int) -> Iterator[Block]:
     columns = list(dict.fromkeys(files.theirs.values()))
     for number in numbers:
-        for rows in _rows(files.groups[number::readers], columns):
-            log = _in_our_columns(rows, files)
+        read = _rows(files.groups[number::readers], columns)
+        ours = (batch for rows in read for batch in _in_our_columns(rows, files).to_batches())
+        for log in chunks(ours, rows_dealt(tasks)):
             yield from dealt_out(log, _tasks(log.column(owner), tasks))
 
 
@@ -202,20 +220,20 @@ def _rows(groups: Sequence[Group], columns: list[str]) -> Iterator[pa.Table]:
         try:
             file = pq.ParquetFile(path, memory_map=True)
             if number >= file.num_row_groups or file.metadata.row_group(number).num_rows != wanted:
-                raise DataError(f"{path} has changed since its footer was read")
+                raise SecondLookError(f"{path} has changed since its footer was read")
             for batch in file.iter_batches(ROWS_DEALT, [number], columns, use_threads=False):
                 yield pa.Table.from_batches([batch])
         except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{path}: cannot be read: {error}") from None
+            raise SecondLookError(f"{path}: cannot be read: {error}") from None
 
 
 def _in_our_columns(rows: pa.Table, files: LogFiles) -> pa.Table:
     if any(column.null_count for column in rows.columns):
-        raise DataError("a value is missing")
+        raise SecondLookError("a value is missing")
     found = {name: rows.column(their) for name, their in files.theirs.items()}
     ratings = _ratings(found.get("rating"), rows.num_rows)
     if not np.isfinite(ratings.to_numpy()).all():
-        raise DataError("a rating is not finite")
+        raise SecondLookError("a rating is not finite")
     times = _times(found["event_time"], files.micros) if "event_time" in found else pa.nulls(rows.num_rows)
     return pa.table(
         {
@@ -242,16 +260,18 @@ def _times(column: pa.ChunkedArray, micros: int) -> pa.Array:
             return column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         return pc.multiply_checked(column.cast(pa.int64()), micros)
     except pa.ArrowInvalid:
-        raise DataError("a time is out of range") from None
+        raise SecondLookError("a time is out of range") from None
 
 
 def _tasks(owners: pa.ChunkedArray, tasks: int) -> npt.NDArray[np.int32]:
     """The task of each row: a hash of its owner, who is in one task whatever the files."""
     if pa.types.is_integer(owners.type):
-        mixed = (owners.to_numpy().view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
+        # Multiplicative hashing (Knuth, The Art of Computer Programming 3, 6.4), high bits folded in.
+        id_r = owners.to_numpy().view(np.uint64)
+        mixed = ((id_r ^ (id_r >> np.uint64(32))) * np.uint64(2654435761)) >> np.uint64(16)
         numbers: npt.NDArray[np.int32] = (mixed % np.uint64(tasks)).astype(np.int32)
         return numbers
     encoded = owners.combine_chunks().dictionary_encode()
-    hashes = [crc32(owner.encode()) % tasks for owner in encoded.dictionary.to_pylist()]
+    hashes = [crc32(owner) % tasks for owner in encoded.dictionary.cast(pa.binary()).to_pylist()]
     hashed: npt.NDArray[np.int32] = np.array(hashes, np.int32)[encoded.indices.to_numpy()]
     return hashed

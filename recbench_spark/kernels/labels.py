@@ -13,8 +13,12 @@ Whole = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Hashes = npt.NDArray[np.uint64]
 
-TRAIN, GIVEN, VALID, LATER, TEST = (np.int8(n) for n in range(5))
-"""Codes; test rows dealt to several parts carry TEST and what follows it."""
+NAMES = ("train", "given", "valid", "later", "test")
+"""`given`: shown of a held-out user (or item) at evaluation; it does not train the model. `later`: after
+the test period, neither trained on nor tested."""
+
+TRAIN, GIVEN, VALID, LATER, TEST = (np.int8(code) for code in range(len(NAMES)))
+"""Codes of NAMES; test rows dealt to several parts carry TEST and what follows it."""
 
 
 def share(n_r: Whole, ratio: float) -> Whole:

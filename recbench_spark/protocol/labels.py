@@ -17,12 +17,9 @@ from recbench_spark.kernels.labels import Codes, Whole
 from recbench_spark.protocol.draws import Draws
 from recbench_spark.protocol.positions import Keep, in_order, one_a_pair, with_encoded_ids
 
-TRAIN, GIVEN, VALID, LATER, TEST = "train", "given", "valid", "later", "test"
-"""`given`: shown of a held-out user (or item) at evaluation; it does not train the model. `later`: after
-the test period, neither trained on nor tested."""
+TRAIN, GIVEN, VALID, LATER, TEST = labels.NAMES
 
-
-By = Literal["position", "given_n", "user_folds", "folds", "share", "instants", "given"]
+By = Literal["position", "n_given", "user_folds", "folds", "share", "instants", "given"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class Rule:
             hash, by a share of all, by instants; or as the log says (`given`).
         temporal: whether the owner's order is that of time; else of hashes.
         ratio: shares of train, valid, test.
-        n: test and validation rows of an owner; None: by `ratio`. For `given_n`: rows that train.
+        n: test and validation rows of an owner; None: by `ratio`. For `n_given`: rows that train.
         folds: their number, which one is test, whether the next one validates.
         instants: where validation, test and `later` begin, microseconds.
         parts: what test rows are dealt to.
@@ -66,7 +63,7 @@ class Rule:
     @property
     def by_owner(self) -> bool:
         """Whether rows are put in order within their owner's."""
-        return self.by in ("position", "given_n", "user_folds")
+        return self.by in ("position", "n_given", "user_folds")
 
     @property
     def owner(self) -> str:
@@ -84,7 +81,7 @@ def label(rows: pa.Table, rule: Rule) -> pa.Table:
         rule: the protocol.
 
     Raises:
-        DataError: a pair stands twice, where that is an error.
+        SecondLookError: a pair stands twice, where that is an error.
     """
     rows = with_encoded_ids(rows)
     if rule.duplicates:
@@ -96,7 +93,7 @@ def label(rows: pa.Table, rule: Rule) -> pa.Table:
         tie = "item_id" if rule.owner == "user_id" else "user_id"
         rows, position_r, n_r = in_order(rows, rule.owner, tie, _key(rows, rule))
     codes = _codes(rows, rule, position_r, n_r)
-    names = pa.array([TRAIN, GIVEN, VALID, LATER, *rule.parts])
+    names = pa.array([*labels.NAMES[:-1], *rule.parts])
     return _with_part(rows, pa.DictionaryArray.from_arrays(pa.array(codes), names))
 
 
@@ -110,7 +107,7 @@ def _key(rows: pa.Table, rule: Rule) -> Whole:
 def _codes(rows: pa.Table, rule: Rule, position_r: Whole, n_r: Whole) -> Codes:
     draws = Draws(rows, rule.seed)
     folds, fold, validates = rule.folds
-    if rule.by in ("position", "given_n"):
+    if rule.by in ("position", "n_given"):
         test_r, valid_r, kept = _wanted(rule, n_r)
         codes = labels.by_position(position_r, n_r, test_r, valid_r, kept)
     elif rule.by == "user_folds":
@@ -132,7 +129,7 @@ def _codes(rows: pa.Table, rule: Rule, position_r: Whole, n_r: Whole) -> Codes:
 
 def _wanted(rule: Rule, n_r: Whole) -> tuple[Whole, Whole, int]:
     """Test and validation rows asked for of each row's owner, and what it keeps in any case."""
-    if rule.by == "given_n":
+    if rule.by == "n_given":
         assert rule.n is not None
         return np.maximum(n_r - rule.n[0], 0), np.zeros_like(n_r), 0
     if rule.n is None:

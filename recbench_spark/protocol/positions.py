@@ -7,6 +7,7 @@ row's place. Nothing here imports Spark or the settings: workers load it in a mo
 
 from __future__ import annotations
 
+from math import copysign
 from typing import Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.errors import DataError
+from recbench_spark.errors import SecondLookError
 from recbench_spark.kernels.positions import last_of_each, positions_from_end, repeated
 
 Whole = npt.NDArray[np.int64]
@@ -83,14 +84,14 @@ def one_a_pair(rows: pa.Table, keep: Keep) -> pa.Table:
         keep: which row stays.
 
     Raises:
-        DataError: a pair stands twice and `keep` is `error`.
+        SecondLookError: a pair stands twice and `keep` is `error`.
     """
     user_r, item_r = whose(rows, "user_id"), whose(rows, "item_id")
     doubled_r = repeated(user_r, item_r)
     if not doubled_r.any():
         return rows
     if keep == "error":
-        raise DataError("the log holds pairs twice")
+        raise SecondLookError("pairs stand twice")
     places = np.flatnonzero(doubled_r)
     kept_r = ~doubled_r
     kept_r[places[_stay(rows.take(pa.array(places)), (user_r << 32 | item_r)[places], keep)]] = True
@@ -101,7 +102,7 @@ def _stay(rows: pa.Table, pair_r: Whole, keep: Keep) -> Flags:
     """Of the rows of pairs that stand twice, the one of each that stays."""
     time_r = pc.fill_null(rows.column("event_time"), 0).to_numpy()
     rating_r = rows.column("rating").to_numpy()
-    best_r, equal_r = last_of_each(pair_r, -time_r if keep == "keep_first" else time_r, rating_r)
+    best_r, equal_r = last_of_each(pair_r, ~time_r if keep == "keep_first" else time_r, rating_r)
     stay_r = np.zeros(len(pair_r), np.bool_)
     stay_r[best_r] = True
     stay_r[equal_r] = False
@@ -126,7 +127,8 @@ def _order(row: dict[str, object]) -> tuple[object, ...]:
     """As Spark orders a struct: what is missing comes first."""
     attributes = row.get("attributes")
     values = None if attributes is None else [_nullable(value) for _, value in attributes]  # type: ignore[attr-defined]
-    return (_nullable(row.get("part")), _nullable(values))
+    # 0 and -0 are equal ratings, and two values.
+    return (_nullable(row.get("part")), _nullable(values), copysign(1, row["rating"]))  # type: ignore[arg-type]
 
 
 def _nullable(value: object) -> tuple[object, ...]:

@@ -27,22 +27,15 @@ from recbench_spark.protocol.windows import instants
 from recbench_spark.schemas import ABSENT, COMPLETE, IDS
 
 
-def labelled(
-    log: DataFrame, split: Split, duplicates: Keep | None = None, n: int | None = None
-) -> DataFrame:
-    """The rows of `labelled_blocks`."""
-    return labelled_blocks(log, split, duplicates, n).rows()
-
-
 def labelled_blocks(
     log: DataFrame, split: Split, duplicates: Keep | None = None, n: int | None = None
 ) -> Blocks:
     """The log with `part` filled in, ids as text; rows that came with a part keep it, counting for nothing.
 
     One shuffle, by user (or held-out item), in which duplicates are dropped as well: a pair in two parts
-    would be a leak. Position p counts from the end of the user's order: the first `n_test` positions are
-    test, the next `n_valid` are valid. Equal times are ordered by item id, so the split is a function of
-    the data.
+    would be a leak. Cuts in time take one more for that, since their shares are of the rows that stay.
+    Position p counts from the end of the user's order: the first `n_test` positions are test, the next
+    `n_valid` are valid. Equal times are ordered by item id, so the split is a function of the data.
 
     Args:
         log: interactions, ids as text or, where they are stored as integers, int64.
@@ -57,18 +50,28 @@ def labelled_blocks(
     """
     n = log.count() if n is None else n
     if duplicates == "error":
-        refuse_duplicates(log, n)
+        _refuse_duplicates(log, n)
         duplicates = None
     if split.holdout == "given":
         _require_parts(log)
-    if split.temporal:
+    elif split.temporal:
         _require_times(log)
-    cut = instants(log, split) if split.group == "global" and split.temporal else None
+    tasks = tasks_for(log.sparkSession, n)
+    cut = None
+    if _by(split) == "instants":
+        cut = instants(_one_a_pair(log, duplicates, tasks).rows() if duplicates else log, split)
     rule = rule_of(split, duplicates, cut)
     rows = log.drop("part") if log.schema["part"].metadata.get(ABSENT) else log
-    tasks = tasks_for(log.sparkSession, n)
     packed = in_blocks(rows, F.xxhash64(rule.owner), tasks)
     return Blocks(packed, partial(label, rule=rule), _labelled_schema(log.schema))
+
+
+def _one_a_pair(log: DataFrame, keep: Keep, tasks: int) -> Blocks:
+    """The rows that a split is made of, unlabelled: shares of a cut in time are shares of them."""
+    rule = Rule(by="given", duplicates=keep)
+    slim = log.drop("attributes")  # they decide between rows of one time
+    packed = in_blocks(slim, F.xxhash64(rule.owner), tasks)
+    return Blocks(packed, partial(label, rule=rule), _labelled_schema(slim.schema))
 
 
 def _labelled_schema(log: T.StructType) -> T.StructType:
@@ -105,13 +108,18 @@ def rule_of(split: Split, duplicates: Keep | None, cut: tuple[int, int, int] | N
     )
 
 
-def is_apart(split: Split) -> bool:
-    """Whether the label of a row depends on its owner's rows alone, and nothing is asked of the log."""
-    return split.holdout != "given" and not (split.group == "global" and split.temporal)
+def is_apart(split: Split, has_times: bool) -> bool:
+    """Whether rows can be labelled as they are: nothing is to be asked of the whole log before.
+
+    Args:
+        split: the protocol.
+        has_times: whether each row is known to have one.
+    """
+    return _by(split) not in ("given", "instants") and (has_times or not split.temporal)
 
 
 def _by(split: Split) -> By:
-    per_user: dict[str, By] = {"folds": "user_folds", "n_given": "given_n"}
+    per_user: dict[str, By] = {"folds": "user_folds", "n_given": "n_given"}
     if split.holdout == "given":
         return "given"
     if split.group == "user":
@@ -169,7 +177,7 @@ def _repeated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([pa.array(doubled)], ["pair"])
 
 
-def refuse_duplicates(log: DataFrame, n: int | None = None) -> None:
+def _refuse_duplicates(log: DataFrame, n: int | None = None) -> None:
     """DataError where a pair (user_id, item_id) stands twice, with one of them as an example."""
     if not may_have_duplicates(log, n):
         return

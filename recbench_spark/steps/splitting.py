@@ -9,15 +9,16 @@ from functools import partial
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from recbench_spark import schemas
 from recbench_spark.blocks import Blocks, tasks_for
 from recbench_spark.config import Benchmark, Dataset, Slice, Split, digest
 from recbench_spark.data import worlds
-from recbench_spark.data.columnar import log_files
+from recbench_spark.data.columnar import COLUMNAR, COLUMNS, log_files
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import id_order, open_log, read_table
-from recbench_spark.errors import DataError
+from recbench_spark.errors import DataError, SecondLookError
 from recbench_spark.evaluation.user_blocks import Labels, user_blocks
 from recbench_spark.journal import Journal
 from recbench_spark.placeholders import end_of_log
@@ -33,8 +34,8 @@ HELD_OUT_PARTS = ("valid", "probe", "quiz", "test", "open_loop")
 """Parts that a log or a protocol may hold out, beside those that `split.parts` names."""
 
 
-COLUMNAR = ("parquet", "delta")
-
+LABELLED = T.StructType([field for field in SPLITS.schema if field.name in (*COLUMNS, "part")])
+"""What comes of a log that tasks read: it has no attributes."""
 
 DROPPED = "dropped"
 """Fact of a manifest: how often retention has removed the splits of this hash."""
@@ -112,7 +113,8 @@ def write_rows(store: Store, dataset: Dataset, split: Split, split_id: str) -> W
     """The log, labelled, to `splits`: read and checked, one shuffle, one commit.
 
     Parquet whose values need no second look is read, labelled and written by Python tasks alone; any other
-    log, and splits that need an instant or the log's own parts, go by Spark's readers (`open_log`).
+    log, and splits that need an instant or the log's own parts, go by Spark's readers (`open_log`). A value
+    that needs a second look ends the first attempt (on a cluster after all retries of its task).
 
     Args:
         store: the warehouse.
@@ -123,15 +125,15 @@ def write_rows(store: Store, dataset: Dataset, split: Split, split_id: str) -> W
     Raises:
         ConfigError, SchemaError, DataError, ProtocolError: as `open_log` and `labelled_blocks`.
     """
-    files = log_files(dataset)
-    if files is None or not is_apart(split) or (split.temporal and "event_time" not in files.theirs):
+    files = log_files(dataset) if is_apart(split, has_times=True) else None
+    if files is None or not is_apart(split, "event_time" in files.theirs):
         return _write_log(store, dataset, split, split_id)
     rule, tasks = rule_of(split, dataset.duplicates), tasks_for(store.spark, files.n)
     packed = files.dealt(store.spark, rule.owner, tasks)
     try:
-        store.append_blocks(Blocks(packed, partial(label, rule=rule), SPLITS.schema), SPLITS, split_id)
+        store.append_blocks(Blocks(packed, partial(label, rule=rule), LABELLED), SPLITS, split_id)
     except PythonException as error:
-        if DataError.__name__ not in str(error):
+        if SecondLookError.__name__ not in str(error):
             raise
         return _write_log(store, dataset, split, split_id)
     return Written(files.n, files.numeric)

@@ -10,10 +10,9 @@ import pytest
 from deltalake import DeltaTable
 
 from recbench_spark.config import Split
-from recbench_spark.protocol.splits import labelled
 from recbench_spark.schemas import INTERACTIONS
 from tests.cluster.processes import ROOT, properties, started
-from tests.stages.test_splits import random_log
+from tests.stages.test_splits import labelled, random_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -32,7 +31,7 @@ from pyspark import TaskContext
 from recbench_spark import blocks
 from recbench_spark.config import Dataset
 from recbench_spark.data import columnar
-from recbench_spark.protocol.splits import labelled
+from tests.stages.test_splits import labelled
 from recbench_spark.session import get_session
 from recbench_spark.steps import splitting
 from recbench_spark.store import Store

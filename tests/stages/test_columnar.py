@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,18 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.exceptions import CommitFailedError
+from deltalake.schema import PrimitiveType
 from pyspark.sql import functions as F
 
 from recbench_spark import delta_files
 from recbench_spark.config import Dataset, Split
+from recbench_spark.data import columnar
 from recbench_spark.data.columnar import COLUMNS, log_files
 from recbench_spark.data.readers import open_log
 from recbench_spark.errors import DataError, StoreError
-from recbench_spark.protocol.splits import labelled
+from recbench_spark.protocol.splits import labelled_blocks
 from recbench_spark.schemas import SPLITS
 from recbench_spark.steps import splitting
 from recbench_spark.steps.splitting import write_rows
@@ -125,7 +129,7 @@ def test_every_split_is_that_of_sparks_readers(
         found = write_rows(store, log, SPLIT_OF[name], split_id)
         assert (found.n, found.numeric) == (400, form != "texts")
         ours = of(store, split_id)
-        theirs = labelled(rows, SPLIT_OF[name], "keep_last").toPandas()
+        theirs = labelled_blocks(rows, SPLIT_OF[name], "keep_last").rows().toPandas()
         assert len(ours) < 400
         pd.testing.assert_frame_equal(in_order(ours), in_order(theirs), check_dtype=False)
     read = store.read(SPLITS).where(F.col("split_id") == split_id)
@@ -194,8 +198,68 @@ def test_an_append_is_made_once_and_files_that_the_driver_does_not_see_are_refus
     files = [delta_files.File("split_id=t/gone.parquet", 10, 1)]
     with pytest.raises(StoreError, match="the driver does not see it"):
         delta_files.check(store.location("splits"), files)
-    assert not delta_files.commit(store.location("splits"), files, {"split_id": "t"}, "splits/once")
-    assert DeltaTable(store.location("splits")).version() == table.version()
+
+
+@pytest.mark.spark
+def test_of_writers_of_one_name_only_the_first_adds_its_files(store: Store) -> None:
+    store.create(SPLITS)
+    folder, partition = Path(store.location("splits")), {"split_id": "race"}
+    before = DeltaTable(folder).version()
+    files = lone_files(folder / "split_id=race", 9)
+    opened = DeltaTable(folder)
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        commits = [
+            pool.submit(delta_files.commit, str(folder), [file], partition, "splits/race")
+            for file in files[:8]
+        ]
+    assert sorted(commit.result() for commit in commits) == [False] * 7 + [True]
+    with pytest.raises(CommitFailedError):
+        delta_files.append(opened, files[8:], partition, "splits/race")
+    assert DeltaTable(folder).version() == before + 1
+    assert len(of(store, "race")) == 1
+
+
+def lone_files(folder: Path, n: int) -> list[delta_files.File]:
+    """Files of one row each."""
+    folder.mkdir()
+    row = {"user_id": "u", "item_id": "i", "rating": 1.0, "event_time": 1, "part": "test"}
+    paths = [folder / f"{number}.parquet" for number in range(n)]
+    for path in paths:
+        pq.write_table(pa.Table.from_pylist([row]), path)
+    return [delta_files.File(f"{folder.name}/{path.name}", path.stat().st_size, 1) for path in paths]
+
+
+@pytest.mark.spark
+def test_many_splits_leave_a_checkpoint_that_spark_reads(spark, tmp_path: Path) -> None:
+    store = Store(spark, str(tmp_path / "a warehouse"))
+    store.create(SPLITS)
+    table, folder = store.identifier("splits"), Path(store.location("splits"))
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.checkpointInterval' = '3')")
+    for n, file in enumerate(lone_files(folder / "split_id=ü%", 4)):
+        delta_files.commit(str(folder), [file], {"split_id": "ü%"}, f"splits/{n}")
+    assert list((folder / "_delta_log").glob("*.checkpoint.parquet"))
+    assert DeltaTable(folder).transaction_version("splits/0") == 1
+    spark.sql(f"REFRESH TABLE {table}")
+    assert [r.split_id for r in store.read(SPLITS).collect()] == ["ü%"] * 4
+
+
+@pytest.mark.spark
+def test_a_table_that_asks_its_writers_for_more_is_written_by_spark(spark, tmp_path: Path) -> None:
+    """Read by tasks or by Spark, written by tasks or by Spark: four ways, the same rows."""
+    path = written(tmp_path, plain_log())
+    logs = {"by_tasks": dataset(path), "by_spark": dataset(path, options={"mergeSchema": "false"})}
+    store = Store(spark, str(tmp_path / "warehouse"))
+    store.create(SPLITS)
+    for name, log in logs.items():
+        write_rows(store, log, SPLIT_OF["netflix"], name)
+    table = store.identifier("splits")
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.minWriterVersion' = '3')")
+    assert not delta_files.can_commit(store.location("splits"))
+    for name, log in logs.items():
+        write_rows(store, log, SPLIT_OF["netflix"], f"{name}_twice")
+    found = [in_order(of(store, name)) for name in (*logs, *(f"{name}_twice" for name in logs))]
+    for other in found[1:]:
+        pd.testing.assert_frame_equal(found[0], other, check_dtype=False)
 
 
 # ------------------------------------------------------------------------------ without Spark
@@ -249,6 +313,27 @@ def test_folders_that_are_left_to_sparks_readers(tmp_path: Path) -> None:
     (path / "notes.txt").write_text("no Parquet")
     assert log_files(dataset(str(path))) is None
     (path / "notes.txt").unlink()
-    (path / "day=1").mkdir()
-    (path / "0.parquet").rename(path / "day=1" / "0.parquet")
-    assert log_files(dataset(str(path))) is None
+    for name, fits in (("_old", True), ("old", False), ("_day=1", False)):
+        (path / name).mkdir()
+        assert (log_files(dataset(str(path))) is not None) == fits
+        (path / name).rmdir()
+
+
+def test_delta_tables_that_are_left_to_sparks_readers(tmp_path: Path) -> None:
+    """Files that lack a column of the table, and a folder by partition."""
+    rows = pa.table({"user_id": [9, 9], "item_id": [1, 2]})
+    log = dataset(str(tmp_path / "a log"), reader="delta")
+    write_deltalake(tmp_path / "a log", rows)
+    assert log_files(log) is not None
+    DeltaTable(tmp_path / "a log").alter.add_columns([Field("rating", PrimitiveType("double"))])
+    assert log_files(log) is None
+    write_deltalake(tmp_path / "parts", rows, partition_by=["user_id"])
+    assert log_files(dataset(str(tmp_path / "parts"), reader="delta")) is None
+    (tmp_path / "parts" / "_delta_log" / "00000000000000000001.json").write_text("{")
+    assert log_files(dataset(str(tmp_path / "parts"), reader="delta")) is None
+
+
+def test_ids_that_are_no_utf8_have_a_task() -> None:
+    ids = pa.chunked_array([pa.array([b"\xff", b"a", b"\xff"]).view(pa.string())])
+    tasks = columnar._tasks(ids, 97)
+    assert tasks[0] == tasks[2] != tasks[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark.config import Split
 from recbench_spark.errors import DataError, ProtocolError
-from recbench_spark.protocol.splits import labelled
+from recbench_spark.protocol.splits import labelled_blocks
 from recbench_spark.protocol.windows import time_at
 from recbench_spark.randomness import hashed, uniform
 from recbench_spark.schemas import ABSENT, ID_KIND, INTERACTIONS
@@ -35,6 +36,11 @@ def parts_of(frame) -> dict[tuple[str, str], str]:
     found = frame.select("user_id", "item_id", "part").collect()
     assert len(found) == len({(r.user_id, r.item_id) for r in found})
     return {(r.user_id, r.item_id): r.part for r in found}
+
+
+def labelled(*arguments: Any) -> DataFrame:
+    """As rows of Spark."""
+    return labelled_blocks(*arguments).rows()
 
 
 @contextmanager
@@ -470,7 +476,8 @@ def one_of_each(rows: list[Row], keep: str) -> list[Row]:
         _, _, rating, time, part, attributes = row
         values = [] if attributes is None else [(v is not None, v or "") for v in attributes.values()]
         in_time = -(time or 0) if keep == "keep_first" else time or 0
-        return (in_time, rating, part is not None, part or "", attributes is not None, values)
+        sign = math.copysign(1, rating)
+        return (in_time, rating, part is not None, part or "", attributes is not None, values, sign)
 
     best: dict[tuple[str, str], Row] = {}
     for row in sorted(rows, key=order):
@@ -485,8 +492,8 @@ def test_duplicates_are_dropped_in_the_shuffle_of_the_split_by_the_same_rule(spa
         (
             f"u{draw.randrange(6)}",
             f"i{draw.randrange(8)}",
-            float(draw.randrange(2)),
-            draw.choice([1, 2]),
+            draw.choice([0.0, -0.0, 1.0]),
+            draw.choice([1, 2, -(2**63)]),
             draw.choice([None, None, "open_loop"]),
             draw.choice([None, {"a": None}, {"a": "x"}, {"a": "y"}, {"a": "x", "b": "z"}]),
         )
@@ -501,3 +508,12 @@ def test_duplicates_are_dropped_in_the_shuffle_of_the_split_by_the_same_rule(spa
         assert found == wanted and len(found) < len(rows)
     with pytest.raises(DataError, match="rows of user"):
         labelled(log, split, "error")
+
+
+def test_shares_of_a_cut_in_time_are_shares_of_the_rows_that_stay(spark) -> None:
+    """Ten pairs, the first of them forty times more at the end: two of the ten are test."""
+    rows = [row("u", f"i{n}", time=n) for n in range(10)]
+    rows += [row("u", "i0", time=100 + n) for n in range(40)]
+    log = spark.createDataFrame(rows, INTERACTIONS)
+    parts = parts_of(labelled(log, Split(group="global", order="temporal"), "keep_first"))
+    assert [parts["u", f"i{n}"] for n in range(10)] == ["train"] * 8 + ["test"] * 2
