@@ -64,10 +64,11 @@ class Blocks:
     def each(self, finish: Callable[[pa.Table], Finished]) -> list[Finished]:
         """What `finish` makes of each task's outcome, a few values: the driver holds them all."""
         if isinstance(self.packed, DataFrame):
-            run = partial(_finished_batches, change=self.change, finish=finish)
-            found = self.packed.mapInArrow(run, "found BINARY").collect()
+            run_batches = partial(_finished_batches, change=self.change, finish=finish)
+            found = self.packed.mapInArrow(run_batches, "found BINARY").collect()
             return [pickle.loads(row["found"]) for row in found]
-        return self.packed.mapPartitions(partial(_finished, change=self.change, finish=finish)).collect()
+        run = partial(_finished, change=self.change, finish=finish)
+        return self.packed.values().mapPartitions(run).collect()
 
     def _frame(self) -> DataFrame:
         if isinstance(self.packed, DataFrame):
@@ -101,7 +102,11 @@ def in_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
 
 def rows_of(batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
     """All rows of a partition's blocks; None where it has none."""
-    return unpacked(block.as_buffer() for batch in batches for block in batch.column("rows"))
+    return unpacked(_blocks(batches))
+
+
+def _blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Buffer]:
+    return (block.as_buffer() for batch in batches for block in batch.column("rows"))
 
 
 def unpacked(blocks: Iterable[bytes | pa.Buffer]) -> pa.Table | None:
@@ -137,9 +142,9 @@ def _as_rows(
 
 
 def _finished(
-    blocks: Iterable[Block], change: Change, finish: Callable[[pa.Table], Finished]
+    blocks: Iterable[bytes | pa.Buffer], change: Change, finish: Callable[[pa.Table], Finished]
 ) -> Iterator[Finished]:
-    table = unpacked(rows for _, rows in blocks)
+    table = unpacked(blocks)
     if table is not None:
         yield finish(change(table))
 
@@ -147,10 +152,8 @@ def _finished(
 def _finished_batches(
     batches: Iterator[pa.RecordBatch], change: Change, finish: Callable[[pa.Table], Finished]
 ) -> Iterator[pa.RecordBatch]:
-    table = rows_of(batches)
-    if table is not None:
-        found = pickle.dumps(finish(change(table)))
-        yield pa.RecordBatch.from_arrays([pa.array([found], pa.binary())], ["found"])
+    for found in _finished(_blocks(batches), change, finish):
+        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(found)], pa.binary())], ["found"])
 
 
 def _plain(column: pa.Array) -> pa.Array:

@@ -209,25 +209,23 @@ def _is_whole(found: pa.DataType) -> bool:
 def _read(numbers: Iterator[int], files: LogFiles, readers: int, owner: str, tasks: int) -> Iterator[Block]:
     columns = list(dict.fromkeys(files.theirs.values()))
     for number in numbers:
-        read = _rows(files.groups[number::readers], columns)
-        ours = (batch for rows in read for batch in _in_our_columns(rows, files).to_batches())
+        ours = (_in_our_columns(rows, files) for rows in _rows(files.groups[number::readers], columns))
         for log in chunks(ours, rows_dealt(tasks)):
             yield from dealt_out(log, _tasks(log.column(owner), tasks))
 
 
-def _rows(groups: Sequence[Group], columns: list[str]) -> Iterator[pa.Table]:
+def _rows(groups: Sequence[Group], columns: list[str]) -> Iterator[pa.RecordBatch]:
     for path, number, wanted in groups:
         try:
             file = pq.ParquetFile(path, memory_map=True)
             if number >= file.num_row_groups or file.metadata.row_group(number).num_rows != wanted:
                 raise SecondLookError(f"{path} has changed since its footer was read")
-            for batch in file.iter_batches(ROWS_DEALT, [number], columns, use_threads=False):
-                yield pa.Table.from_batches([batch])
+            yield from file.iter_batches(ROWS_DEALT, [number], columns, use_threads=False)
         except (OSError, pa.ArrowException) as error:
             raise SecondLookError(f"{path}: cannot be read: {error}") from None
 
 
-def _in_our_columns(rows: pa.Table, files: LogFiles) -> pa.Table:
+def _in_our_columns(rows: pa.RecordBatch, files: LogFiles) -> pa.RecordBatch:
     if any(column.null_count for column in rows.columns):
         raise SecondLookError("a value is missing")
     found = {name: rows.column(their) for name, their in files.theirs.items()}
@@ -235,7 +233,7 @@ def _in_our_columns(rows: pa.Table, files: LogFiles) -> pa.Table:
     if not np.isfinite(ratings.to_numpy()).all():
         raise SecondLookError("a rating is not finite")
     times = _times(found["event_time"], files.micros) if "event_time" in found else pa.nulls(rows.num_rows)
-    return pa.table(
+    return pa.RecordBatch.from_pydict(
         {
             "user_id": _ids(found["user_id"]),
             "item_id": _ids(found["item_id"]),
@@ -245,15 +243,15 @@ def _in_our_columns(rows: pa.Table, files: LogFiles) -> pa.Table:
     )
 
 
-def _ratings(column: pa.ChunkedArray | None, n: int) -> pa.Array:
+def _ratings(column: pa.Array | None, n: int) -> pa.Array:
     return pa.array(np.ones(n)) if column is None else column.cast(pa.float64(), safe=False)
 
 
-def _ids(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _ids(column: pa.Array) -> pa.Array:
     return column.cast(pa.int64()) if pa.types.is_integer(column.type) else column
 
 
-def _times(column: pa.ChunkedArray, micros: int) -> pa.Array:
+def _times(column: pa.Array, micros: int) -> pa.Array:
     """Microseconds since 1970."""
     try:
         if pa.types.is_timestamp(column.type):

@@ -36,7 +36,7 @@ import numpy.typing as npt
 import torch
 
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.compiling import compiled
+from recbench_spark.kernels.compiling import compiled, readonly
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -93,7 +93,7 @@ class ItemLists:
                 f"{name}: {wrong} item indices outside the catalogue of {items} items",
                 "map item ids with the catalogue of this model; -1 stands for an unknown item",
             )
-        return ItemLists(_readonly(offsets_u), _readonly(items_p))
+        return ItemLists(readonly(offsets_u), readonly(items_p))
 
 
 @dataclass(frozen=True)
@@ -150,14 +150,7 @@ def make_plan(scored_i: Flags, truth: ItemLists, masked: ItemLists) -> Plan:
 
 
 def _pair(lists: ItemLists) -> tuple[Ints, Ints]:
-    return _readonly(lists.offsets_u), _readonly(lists.items_p)
-
-
-def _readonly(array: npt.NDArray[Any]) -> Any:
-    """A view that cannot be written: one type for mapped files, Arrow buffers and fresh arrays."""
-    view = array.view(np.ndarray)
-    view.flags.writeable = False
-    return view
+    return readonly(lists.offsets_u), readonly(lists.items_p)
 
 
 @compiled
@@ -366,7 +359,7 @@ def make_products(
 ) -> Products:
     """One pass over the item vectors: lengths, and a DataError for numbers that are not finite."""
     items, dims = vectors_id.shape
-    vectors_id = _readonly(np.ascontiguousarray(vectors_id, np.float32))
+    vectors_id = readonly(np.ascontiguousarray(vectors_id, np.float32))
     scored = np.ones(items, np.bool_) if scored_i is None else np.array(scored_i, np.bool_)
     bias = np.zeros(items) if bias_i is None else np.where(scored, bias_i, 0.0)
     length_i = np.where(scored, lengths(vectors_id), 0.0)
@@ -417,7 +410,7 @@ def make_pairing(products: Products, vectors_ud: Floats32) -> Pairing:
             f"user vectors of shape {vectors_ud.shape}, item vectors of {products.dims} dimensions",
             "take both from the same model",
         )
-    vectors_ud = _readonly(np.ascontiguousarray(vectors_ud, np.float32))
+    vectors_ud = readonly(np.ascontiguousarray(vectors_ud, np.float32))
     length_u = lengths(vectors_ud)
     check_finite(length_u, "user vectors", "train again, or leave these users out")
     p = products
@@ -968,6 +961,6 @@ def count_scored_lists(truth: ItemLists, listed: Plan, scores_c: Floats, top_k: 
     """Counts among given candidates, whose lists a plan has put in order."""
     slot_p = _find_slots(*_pair(truth), listed.slot_offsets, listed.slot_items)
     offsets = listed.slot_offsets
-    counted = count_lists(slot_p, offsets, scores_c, _readonly(truth.offsets_u))
+    counted = count_lists(slot_p, offsets, scores_c, readonly(truth.offsets_u))
     top = top_lists(offsets, listed.slot_items, scores_c, top_k) if top_k else (None, None)
     return Counts(*counted, np.diff(offsets), *top)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.compiling import compiled
+from recbench_spark.kernels.compiling import compiled, readonly
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -65,16 +65,9 @@ def hash_texts(texts: Texts, which_r: npt.NDArray[Any], hashes_r: Hashes) -> Has
     """
     found = np.empty(len(which_r), np.uint64)
     inputs = (texts.starts_d, texts.bytes_b, which_r, hashes_r)
-    starts_d, bytes_b, which_r, hashes_r = (_readonly(array) for array in inputs)
+    starts_d, bytes_b, which_r, hashes_r = (readonly(array) for array in inputs)
     _fill_texts(starts_d, bytes_b, which_r, hashes_r, found)
     return found
-
-
-def _readonly(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A view that cannot be written: one type for Arrow buffers and fresh arrays, compiled once."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 def hash_bytes(text: bytes, hashes_r: Hashes) -> Hashes:

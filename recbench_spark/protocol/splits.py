@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from recbench_spark.blocks import Blocks, in_blocks, rows_of, tasks_for
 from recbench_spark.config import Split
@@ -24,7 +23,7 @@ from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.protocol.labels import By, HeldOutIds, Rule, label
 from recbench_spark.protocol.positions import Keep
 from recbench_spark.protocol.windows import instants
-from recbench_spark.schemas import ABSENT, COMPLETE, IDS
+from recbench_spark.schemas import ABSENT, COMPLETE, with_text_ids
 
 
 def labelled_blocks(
@@ -56,30 +55,23 @@ def labelled_blocks(
         _require_parts(log)
     elif split.temporal:
         _require_times(log)
-    tasks = tasks_for(log.sparkSession, n)
     cut = None
     if _by(split) == "instants":
-        cut = instants(_one_a_pair(log, duplicates, tasks).rows() if duplicates else log, split)
-    rule = rule_of(split, duplicates, cut)
-    rows = log.drop("part") if log.schema["part"].metadata.get(ABSENT) else log
-    packed = in_blocks(rows, F.xxhash64(rule.owner), tasks)
-    return Blocks(packed, partial(label, rule=rule), _labelled_schema(log.schema))
+        cut = instants(_one_a_pair(log, duplicates, n).rows() if duplicates else log, split)
+    return _in_tasks(log, rule_of(split, duplicates, cut), n)
 
 
-def _one_a_pair(log: DataFrame, keep: Keep, tasks: int) -> Blocks:
+def _one_a_pair(log: DataFrame, keep: Keep, n: int) -> Blocks:
     """The rows that a split is made of, unlabelled: shares of a cut in time are shares of them."""
-    rule = Rule(by="given", duplicates=keep)
-    slim = log.drop("attributes")  # they decide between rows of one time
-    packed = in_blocks(slim, F.xxhash64(rule.owner), tasks)
-    return Blocks(packed, partial(label, rule=rule), _labelled_schema(slim.schema))
+    # Attributes decide between rows of one time.
+    return _in_tasks(log.drop("attributes"), Rule(by="given", duplicates=keep), n)
 
 
-def _labelled_schema(log: T.StructType) -> T.StructType:
-    return T.StructType([_as_text(field) if field.name in IDS else field for field in log.fields])
-
-
-def _as_text(field: T.StructField) -> T.StructField:
-    return T.StructField(field.name, T.StringType(), field.nullable, field.metadata)
+def _in_tasks(log: DataFrame, rule: Rule, n: int) -> Blocks:
+    labels_all = rule.by != "given" and log.schema["part"].metadata.get(ABSENT)
+    rows = log.drop("part") if labels_all else log
+    packed = in_blocks(rows, F.xxhash64(rule.owner), tasks_for(log.sparkSession, n))
+    return Blocks(packed, partial(label, rule=rule), with_text_ids(log).schema)
 
 
 # --------------------------------------------------------------------------------- the protocol

@@ -47,9 +47,7 @@ def plain_log(seed: int = 3) -> dict[str, list[Any]]:
         (draw.randrange(30), draw.randrange(-3, 40), float(draw.randrange(4)), draw.randrange(6))
         for _ in range(400)
     ]
-    return dict(
-        zip(("user_id", "item_id", "rating", "event_time"), map(list, zip(*rows, strict=True)), strict=True)
-    )
+    return dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
 
 
 def written(folder: Path, columns: dict[str, Any], files: int = 3) -> str:

@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from recbench_spark.data.columnar import FACTORS
 from recbench_spark.data.readers.files import BAD_LINE, FILE, column, explained
 from recbench_spark.errors import DataError, SchemaError
 
@@ -141,7 +142,7 @@ def _in_zone(parsed: Column, zone: str) -> Column:
 
 def _micros(frame: DataFrame, name: str, unit: str, where: str) -> Column:
     """Whole numbers exactly, others to the nearest microsecond; NULL where out of range."""
-    factor = {"s": 1_000_000, "ms": 1000, "us": 1}[unit]
+    factor = FACTORS[unit]
     if isinstance(frame.schema[name].dataType, T.IntegralType):
         return F.try_multiply(column(name).cast("bigint"), F.lit(factor).cast("bigint"))
     number = _as_double(frame, name, where)
