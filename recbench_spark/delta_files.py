@@ -29,7 +29,9 @@ WRITER_VERSION = 2
 """Tables of a later version may ask for what is not done here (constraints, deletion vectors). NOT NULL is
 of version 2, and labelled rows keep it: their readers let no NULL pass."""
 
-ATTEMPTS = 6
+
+class ConflictError(Exception):
+    """Another writer was there first, so that the same commit may succeed now."""
 
 
 class File(NamedTuple):
@@ -100,25 +102,23 @@ def commit(folder: str, files: Sequence[File], partition: Mapping[str, str], onc
         Whether the files were added: False where another writer was there first.
 
     Raises:
-        StoreError: other writers were faster each time, or the folder is no place for a log.
+        ConflictError: another writer was faster; try again.
+        StoreError: the folder is no place for a log.
     """
     # Here: workers import this module and need none of it.
     from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
 
-    for attempt in range(ATTEMPTS):
-        time.sleep(0.1 * 2**attempt if attempt else 0)
-        table = _table(folder)
-        if table.transaction_version(once) is not None:
-            return False
-        try:
-            append(table, files, partition, once)
-            return True
-        except CommitFailedError as error:
-            last = error
-        except DeltaError as error:
-            hint = "is it a disk that links and renames files?"
-            raise StoreError(f"cannot write {folder}: {error}", hint) from None
-    raise StoreError(f"cannot write {folder}: {last}", "run again")
+    table = _table(folder)
+    if table.transaction_version(once) is not None:
+        return False
+    try:
+        append(table, files, partition, once)
+    except CommitFailedError as error:
+        raise ConflictError(str(error)) from None
+    except DeltaError as error:
+        hint = "is it a disk that links and renames files?"
+        raise StoreError(f"cannot write {folder}: {error}", hint) from None
+    return True
 
 
 def append(table: DeltaTable, files: Sequence[File], partition: Mapping[str, str], once: str) -> None:

@@ -35,6 +35,7 @@ from pyspark.sql.types import StructType
 
 from recbench_spark import delta_files, schemas
 from recbench_spark.blocks import Blocks
+from recbench_spark.delta_files import ConflictError
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import SCHEMA_VERSION, TABLES, Table, conform
 
@@ -44,6 +45,7 @@ CONFLICTS = (
     ConcurrentWriteException,
     MetadataChangedException,
     ProtocolChangedException,
+    ConflictError,
 )
 """Delta's Python classes are siblings, not subclasses of one another."""
 
@@ -163,7 +165,8 @@ class Store:
             self.append(blocks.rows().withColumn(column, F.lit(once)), table, once)
         elif not delta_files.appended(location, name):
             files = delta_files.write_files(blocks, location, {column: once})
-            delta_files.commit(location, files, {column: once}, name)
+            commit = partial(delta_files.commit, location, files, {column: once}, name)
+            self._retried(f"write {table.name}", commit)
 
     def append_all(self, frames: Sequence[tuple[DataFrame, Table]]) -> None:
         """Append to several tables at once: the driver plans one while executors work on another."""
@@ -248,7 +251,7 @@ class Store:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return action()
-            except PySparkException as error:
+            except (PySparkException, ConflictError) as error:
                 if not _is_conflict(error):
                     raise
                 if attempt == ATTEMPTS:
@@ -258,7 +261,7 @@ class Store:
         raise AssertionError("unreachable")
 
 
-def _is_conflict(error: PySparkException) -> bool:
+def _is_conflict(error: Exception) -> bool:
     """Whether another writer was there first, so that the same action may succeed now."""
     return isinstance(error, CONFLICTS) or BEING_CREATED in str(error)
 
