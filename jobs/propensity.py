@@ -29,6 +29,7 @@ from recbench_spark.journal import Journal
 from recbench_spark.kernels.power_law import PowerLaw
 from recbench_spark.schemas import ITEMS, PROPENSITIES, RATING_PROPENSITIES, SPLITS
 from recbench_spark.session import get_session
+from recbench_spark.steps import revising
 from recbench_spark.steps.propensity import Exposed, write_propensities
 from recbench_spark.steps.splitting import of_split
 from recbench_spark.store import Store
@@ -128,7 +129,8 @@ def reader_of(path: str) -> str:
 def of_log(store: Store, dataset: Dataset, args: argparse.Namespace) -> Exposed:
     """The rows of a log; one that does not name parts is training as a whole."""
     settings = dataset.model_dump(exclude={"name", "path"})
-    name = digest(settings, identity(store.spark, str(dataset.path)), args.part, args.sample)
+    found = identity(store.spark, str(dataset.path))
+    name = digest(settings, found, args.part, args.sample, revising.of_split(dataset))
     log = read_log(store.spark, dataset)
     return Exposed(store, name, chosen(log, args.part), None, log.where(F.col("part") == args.sample))
 

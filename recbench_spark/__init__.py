@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["__version__", "evaluate", "evaluate_frames", "evaluate_predictions"]
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 
 from recbench_spark.errors import SchemaError, nearest
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised when a column is added or changes its meaning; stored as a table property."""
 
 STRING, INT, LONG, DOUBLE, BOOLEAN = (
@@ -102,6 +102,11 @@ RUNS = Table(
         Column("config_hash", STRING, "Hash of config_json."),
         Column("inputs_json", STRING, "Identity of each input: Delta version, or size and time."),
         Column("code_version", STRING, "Version of recbench-spark."),
+        Column(
+            "revisions",
+            STRING,
+            "Revisions of what the numbers come of, as JSON, without those at 1; NULL: all at 1.",
+        ),
         Column("source", STRING, "own (the inventor), baseline (a rival), rerun, published."),
         Column("ran_by", STRING, "Who ran it."),
         Column("source_year", INT, "Year of a published figure."),
@@ -488,6 +493,16 @@ CHANGES = Table(
         ),
         Column("value", DOUBLE, "Mean over all users now, as in `metrics`.", False),
         Column("other_value", DOUBLE, "Mean over all users before.", False),
+        Column(
+            "code_change",
+            STRING,
+            "Versions and revisions in which the code of the two runs differs; NULL: in none.",
+        ),
+        Column(
+            "code_alone",
+            BOOLEAN,
+            "Whether log, settings and other inputs were the same: nothing but the code moved the number.",
+        ),
         Column("explained_at", TIMESTAMP, "When it was worked out, UTC.", False),
     ),
 )

@@ -8,14 +8,17 @@ that host's disk, under a lock; all its workers map these files: one copy a host
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import fs
+
+from recbench_spark.errors import DataError
 
 Arrays = dict[str, npt.NDArray[Any]]
 Builder = Callable[[ds.Dataset, Path], None]
@@ -58,13 +63,21 @@ class SharedRows:
         return ds.dataset([path for _, path in systems], filesystem=systems[0][0], format="parquet")
 
     def _folder(self, build: Builder) -> Path:
-        place = host_folder() / self.key
-        with _locked(host_folder() / f"{self.key}.lock"):
-            if not place.exists():
-                remove_old(host_folder())
-                partial = Path(tempfile.mkdtemp(prefix=f"{self.key}.", dir=host_folder()))
+        """The folder of the arrays; one whose files are not as they were written is built again."""
+        host = host_folder()
+        place = host / self.key
+        with _locked(host / f"{self.key}.lock"):
+            if not is_whole(place):
+                _remove(place)
+                remove_old(host)
+                partial = Path(tempfile.mkdtemp(prefix=f"{self.key}.", dir=host))
                 build(self.dataset(), partial)
+                write_list(partial)
                 partial.rename(place)
+                if not is_whole(place, digests=True):
+                    raise DataError(
+                        f"{place} is not as it was written", "is the disk full, or no local one?"
+                    )
         return place
 
 
@@ -76,19 +89,105 @@ def arrow_uri(file: str) -> str:
     return re.sub(r"^s3[an]://", "s3://", file)
 
 
+# ------------------------------------------------------------------------- the folder of a host
+
+
 def host_folder() -> Path:
-    """Where this host keeps mapped files: Spark's local directory, else the temporary one."""
-    base = os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0]
-    folder = Path(base) / f"recbench-spark-{os.getuid()}"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return folder
+    """Where this host keeps mapped files: under Spark's local directory, else the temporary one.
+
+    Anyone can write to a temporary directory, and the name can be guessed. The folder is taken only where
+    it is a folder (no link), this user's, and closed to all others; else the next name beside it.
+
+    Raises:
+        DataError: every name is taken by others.
+    """
+    base = Path(os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0])
+    base.mkdir(parents=True, exist_ok=True)
+    name = f"recbench-spark-{os.getuid()}"
+    for folder in (base / name, *(base / f"{name}-{n}" for n in range(1, NAMES))):
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        if is_private(folder):
+            return folder
+    raise DataError(
+        f"{base / name} and {NAMES - 1} names beside it belong to others, or are links",
+        "remove them, or set SPARK_LOCAL_DIRS to a folder of your own",
+    )
+
+
+NAMES = 8
+"""Names tried for the folder of a host: others can take some of them, and nothing is lost by that."""
+
+
+def is_private(folder: Path) -> bool:
+    """Whether it is a folder, no link, this user's, and nobody else can look into it or write to it.
+
+    One that is open to others is not closed but left: who knows what is in it.
+    """
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
 def forget(key: str) -> None:
     """Remove what this host keeps under a name; other hosts remove it after a day."""
     _open_folders.pop(key, None)
-    shutil.rmtree(host_folder() / key, ignore_errors=True)
+    _remove(host_folder() / key)
     (host_folder() / f"{key}.lock").unlink(missing_ok=True)
+
+
+def _remove(place: Path) -> None:
+    """A folder with all that is in it; of a link the link alone."""
+    if place.is_symlink() or place.is_file():
+        place.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+# ------------------------------------------------------------------------- what is in a folder
+
+LIST = "files.json"
+"""Name, bytes and digest of each array of a folder, written when all of them are there."""
+
+
+def write_list(folder: Path) -> None:
+    """Write down what the arrays are, from their bytes: read once, while they are in the page cache."""
+    listed = {file.name: [file.stat().st_size, digest_of(file)] for file in sorted(folder.glob("*.npy"))}
+    (folder / LIST).write_text(json.dumps(listed), encoding="utf-8")
+
+
+def digest_of(file: Path) -> str:
+    """SHA-256 of a file's bytes, in chunks."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def is_whole(folder: Path, digests: bool = False) -> bool:
+    """Whether the arrays of a folder are those that were written, and files of this user.
+
+    Args:
+        folder: of the arrays.
+        digests: compare all bytes too, not only their number.
+    """
+    try:
+        listed = dict(json.loads((folder / LIST).read_text(encoding="utf-8")))
+        found = {file.name: _own_length(file) for file in (folder / LIST, *folder.glob("*.npy"))}
+        wanted = {name: size for name, (size, _) in listed.items()}
+        whole = is_private(folder) and found.pop(LIST) >= 0 and found == wanted
+        return whole and not (digests and any(digest_of(folder / n) != d for n, (_, d) in listed.items()))
+    except (OSError, TypeError, ValueError):
+        return False
+
+
+def _own_length(file: Path) -> int:
+    """Bytes of a file of this user; -1 for a link, or another user's."""
+    found = file.lstat()
+    return found.st_size if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() else -1
+
+
+# ------------------------------------------------------------------------------------ arrays
 
 
 def create(folder: Path, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
@@ -122,13 +221,18 @@ def _map(folder: Path) -> Arrays:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as handle:
+    """Alone among the processes of this host. The file is no link, and nothing is written to it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(handle)
 
 
 def remove_old(folder: Path) -> None:
     """Remove what nobody has touched for a day: left behind by killed jobs."""
     for entry in folder.iterdir() if folder.exists() else ():
-        if time.time() - entry.stat().st_mtime > KEEP_SECONDS:
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another process was there first
+            if time.time() - entry.lstat().st_mtime > KEEP_SECONDS:
+                _remove(entry)

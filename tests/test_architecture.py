@@ -17,7 +17,7 @@ PACKAGE = "recbench_spark"
 
 LAYERS = (
     {"errors"},
-    {"definitions", "config", "placeholders"},
+    {"definitions", "config", "placeholders", "revisions"},
     {"kernels"},
     {"models"},
     {"schemas", "randomness", "indexing", "blocks", "delta_files", "shared_files", "journal", "session"},

@@ -504,9 +504,24 @@ def test_changes_are_drawn_as_bars_from_zero() -> None:
         ("within", "310.0", "0.6"),
     ]  # fmt: skip
     assert "0.5000 (2026-01-04) to 0.7500: +0.2500" in page and 'href="#changes"' in page
+    assert "the code changed" not in page
     still = make_changes(pd.DataFrame([change("still", 0.0, 0.0)]))
     assert "still" in render_html(replace(report(number("a", 0.75)), changes=still))
     assert make_changes(pd.DataFrame([], columns=list(change("x", 0, 0)))) == ()
+
+
+@pytest.mark.parametrize(
+    ("alone", "word"), [(True, "nothing else differs"), (False, "run that night again")]
+)
+def test_a_number_that_the_code_moved_is_said_to_be(alone: bool, word: str) -> None:
+    moved = {"code_change": "recbench-spark 1 -> 2: splits 1 -> 2", "code_alone": alone}
+    rows = [change("left", -0.25, 0.125, **moved), change("1", 0.5, 0.25, group_key="n_relevant", **moved)]
+    same = change("x", 0.0, 0.25, model="b", code_change=None, code_alone=None)
+    facts = make_changes(pd.DataFrame([*rows, same]))
+    page = render_html(replace(report(number("a", 0.75)), changes=facts))
+    said = re.findall('<p class="warn">(.*the code changed.*)</p>', page)
+    assert len(said) == 1 and said[0].startswith("a: ") and word in said[0]
+    assert "2026-01-04 (recbench-spark 1 -&gt; 2: splits 1 -&gt; 2)" in said[0]
 
 
 # ------------------------------------------------------------------------------- exposure

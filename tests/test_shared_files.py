@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recbench_spark import shared_files
+from recbench_spark.errors import DataError
 from recbench_spark.shared_files import SharedRows, flat
 
 
@@ -160,3 +161,139 @@ def test_values_hidden_under_a_null_do_not_count() -> None:
 )
 def test_files_as_arrow_names_them(hadoop: str, arrow: str) -> None:
     assert shared_files.arrow_uri(hadoop) == arrow
+
+
+# ------------------------------------------------------------------------------- hostile host users
+
+OTHER_USER = 12345
+"""A user id that is not ours; only root can give files away."""
+
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make files of another user")
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory anyone can write to, where nothing of ours is yet."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "disk"))
+    monkeypatch.setattr(shared_files, "_open_folders", type(shared_files._open_folders)())
+    (tmp_path / "disk").mkdir(mode=0o777)
+    return tmp_path / "disk"
+
+
+def taken(disk: Path) -> Path:
+    """The name that another user can guess."""
+    return disk / f"recbench-spark-{os.getuid()}"
+
+
+def check_own(disk: Path, tmp_path: Path) -> None:
+    """Arrays are built somewhere else, in a folder of ours that is closed."""
+    found = shared_files.host_folder()
+    state = found.lstat()
+    assert found != taken(disk) and found.parent == disk
+    assert state.st_uid == os.getuid() and state.st_mode & 0o777 == 0o700
+    assert rows_of(tmp_path, "k", [3, 1, 2]).arrays(build)["x"].tolist() == [3, 1, 2]
+    assert shared_files.host_folder() == found
+
+
+@as_root
+def test_a_folder_that_another_user_prepared_is_not_used(disk: Path, tmp_path: Path) -> None:
+    (taken(disk) / "k").mkdir(parents=True)
+    np.save(taken(disk) / "k" / "x.npy", np.array([6, 6, 6]))
+    shared_files.write_list(taken(disk) / "k")
+    for path in (taken(disk), taken(disk) / "k", *(taken(disk) / "k").iterdir()):
+        os.chown(path, OTHER_USER, OTHER_USER)
+    check_own(disk, tmp_path)
+    assert (taken(disk) / "k" / "x.npy").exists()
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(disk: Path, tmp_path: Path) -> None:
+    taken(disk).mkdir()
+    taken(disk).chmod(0o777)
+    check_own(disk, tmp_path)
+
+
+def test_a_link_in_the_folder_s_place_is_not_followed_and_nothing_behind_it_removed(
+    disk: Path, tmp_path: Path
+) -> None:
+    ours = tmp_path / "ours"
+    ours.mkdir(mode=0o700)
+    (ours / "thesis").write_text("years of work")
+    os.utime(ours / "thesis", (0, 0))
+    taken(disk).symlink_to(ours)
+    check_own(disk, tmp_path)
+    assert (ours / "thesis").read_text() == "years of work"
+
+
+def test_a_lock_that_is_a_link_is_refused_and_no_lock_is_truncated(host: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("years of work")
+    (host / "k.lock").symlink_to(victim)
+    with pytest.raises(OSError, match="lock"):
+        rows_of(tmp_path, "k", [1, 2]).arrays(build)
+    assert victim.read_text() == "years of work"
+    (host / "j.lock").write_text("kept")
+    rows_of(tmp_path, "j", [1, 2]).arrays(build)
+    assert (host / "j.lock").read_text() == "kept"
+
+
+def test_old_links_go_and_what_they_point_to_stays(host: Path, tmp_path: Path) -> None:
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    (ours / "thesis").write_text("years of work")
+    (host / "old").symlink_to(ours)
+    os.utime(host / "old", (0, 0), follow_symlinks=False)
+    rows_of(tmp_path, "k", [1, 2]).arrays(build)
+    assert not (host / "old").is_symlink() and (ours / "thesis").exists()
+
+
+def spoil_shorter(folder: Path) -> None:
+    with (folder / "x.npy").open("r+b") as file:
+        file.truncate(130)
+
+
+def spoil_linked(folder: Path) -> None:
+    (folder / "x.npy").rename(folder.parent / "moved.npy")
+    (folder / "x.npy").symlink_to(folder.parent / "moved.npy")
+
+
+def spoil_more(folder: Path) -> None:
+    np.save(folder / "y.npy", np.zeros(1))
+
+
+def spoil_open(folder: Path) -> None:
+    folder.chmod(0o777)
+
+
+def spoil_list(folder: Path) -> None:
+    (folder / shared_files.LIST).write_text("[]")
+
+
+def spoil_owner(folder: Path) -> None:
+    if os.getuid():
+        pytest.skip("only root can make files of another user")
+    os.chown(folder / "x.npy", OTHER_USER, OTHER_USER)
+
+
+@pytest.mark.parametrize(
+    "spoil", [spoil_shorter, spoil_linked, spoil_more, spoil_open, spoil_list, spoil_owner]
+)
+def test_what_is_not_as_it_was_written_is_built_again(host: Path, tmp_path: Path, spoil) -> None:
+    shared = rows_of(tmp_path, "k", [3, 1, 2])
+    shared.arrays(build)
+    spoil(host / "k")
+    shared_files._open_folders.clear()
+    assert shared.arrays(build)["x"].tolist() == [3, 1, 2]
+    assert shared_files.is_whole(host / "k", digests=True)
+
+
+def test_bytes_that_changed_at_the_same_length_are_found_by_digest(host: Path, tmp_path: Path) -> None:
+    rows_of(tmp_path, "k", [3, 1, 2]).arrays(build)
+    np.save(host / "k" / "x.npy", np.array([3, 1, 6]))
+    assert shared_files.is_whole(host / "k") and not shared_files.is_whole(host / "k", digests=True)
+
+
+def test_every_name_taken_is_said(disk: Path) -> None:
+    for n in range(shared_files.NAMES):
+        Path(f"{taken(disk)}{f'-{n}' if n else ''}").write_text("not a folder")
+    with pytest.raises(DataError, match="belong to others"):
+        shared_files.host_folder()

@@ -253,7 +253,11 @@ class GroupChange:
 
 @dataclass(frozen=True)
 class ChangeFacts:
-    """The change of a model's mean since the night before, over the groups of one key."""
+    """The change of a model's mean since the night before, over the groups of one key.
+
+    code: in which versions and revisions the code of the two nights differs, None where in none;
+    code_alone: whether nothing else differs.
+    """
 
     part: str
     model: str
@@ -263,6 +267,20 @@ class ChangeFacts:
     after: float
     key: str
     groups: tuple[GroupChange, ...]
+    code: str | None = None
+    code_alone: bool = False
+
+    @property
+    def code_sentence(self) -> str | None:
+        """That the code moved the number, and whether anything else did; None where it is the same."""
+        if self.code is None:
+            return None
+        rest = (
+            "nothing else differs: log and settings are the same"
+            if self.code_alone
+            else "log or settings differ as well; run that night again with this code to tell them apart"
+        )
+        return f"{self.model}: the code changed since {self.other_date} ({self.code}); {rest}."
 
     @property
     def mix(self) -> float:

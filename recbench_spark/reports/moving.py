@@ -35,6 +35,7 @@ def make_changes(changes: pd.DataFrame) -> tuple[ChangeFacts, ...]:
 
 def _facts(part: str, model: str, key: str, rows: list[dict[Any, Any]]) -> ChangeFacts:
     first = rows[0]
+    code = first.get("code_change")
     groups = sorted((_group(row) for row in rows), key=lambda g: (-g.size, g.group))
     shown, rest = groups[:GROUPS_A_KEY], groups[GROUPS_A_KEY:]
     metric = str(first["metric"]) if pd.isna(first["k"]) else f"{first['metric']}@{int(first['k'])}"
@@ -47,6 +48,8 @@ def _facts(part: str, model: str, key: str, rows: list[dict[Any, Any]]) -> Chang
         after=float(first["value"]),
         key=key,
         groups=(*shown, _added_up(rest)) if rest else tuple(shown),
+        code=None if pd.isna(code) else str(code),
+        code_alone=not pd.isna(code) and bool(first["code_alone"]),
     )
 
 

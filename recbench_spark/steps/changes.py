@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from recbench_spark import revisions
 from recbench_spark.config import Comparisons, digest
 from recbench_spark.evaluation.beyond import OVERALL
 from recbench_spark.evaluation.changes import Plan, changes
@@ -14,6 +16,8 @@ from recbench_spark.journal import Journal
 from recbench_spark.schemas import CHANGES, RANKINGS, USER_METRICS
 from recbench_spark.steps.comparing import run_before, runs_tonight, visible_runs
 from recbench_spark.steps.night import Night
+from recbench_spark.steps.revising import code_changes
+from recbench_spark.store import Store
 
 OF_USERS = ("cold_user", "users")
 """Slices in which all truth items of a user carry one label."""
@@ -25,11 +29,14 @@ def explain_changes(night: Night, journal: Journal) -> None:
     plan = make_plan(night, asked) if asked else None
     if plan is None:
         return
-    name = digest(plan.pairs, plan.metrics, plan.ks, plan.slices, length=32)
+    revised = revisions.of("changes")
+    name = digest(plan.pairs, plan.metrics, plan.ks, plan.slices, revised, length=32)
     if night.store.has(CHANGES, "change_id", name):
         return
     with journal.stage("changes", f"explain {len(plan.pairs)} changes", suite=night.benchmark.name):
-        found = changes(night.store.read(USER_METRICS), night.store.read(RANKINGS), plan)
+        found = with_code(
+            night.store, plan, changes(night.store.read(USER_METRICS), night.store.read(RANKINGS), plan)
+        )
         facts = {
             "change_id": F.lit(name),
             "suite": F.lit(night.benchmark.name),
@@ -37,6 +44,14 @@ def explain_changes(night: Night, journal: Journal) -> None:
             "explained_at": F.lit(datetime.now(UTC)),
         }
         night.store.append(found.withColumns(facts), CHANGES, once=name)
+
+
+def with_code(store: Store, plan: Plan, found: DataFrame) -> DataFrame:
+    """The rows with `code_change` and `code_alone`; both NULL where the two nights ran the same code."""
+    pairs = [(before.run_id, now.run_id) for before, now in plan.pairs]
+    moved = [(now, change.words, change.alone) for (_, now), change in code_changes(store, pairs).items()]
+    columns = "run_id STRING, code_change STRING, code_alone BOOLEAN"
+    return found.join(F.broadcast(store.spark.createDataFrame(moved, columns)), "run_id", "left")
 
 
 def make_plan(night: Night, asked: Comparisons) -> Plan | None:

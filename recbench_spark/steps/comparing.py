@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
+from recbench_spark import revisions
 from recbench_spark.config import Comparisons, digest
 from recbench_spark.definitions import Definition
 from recbench_spark.evaluation.beyond import OVERALL, PER_USER
@@ -16,6 +17,7 @@ from recbench_spark.journal import Journal
 from recbench_spark.reports.facts import LOWER_IS_BETTER
 from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS
 from recbench_spark.steps.night import Night
+from recbench_spark.steps.revising import CodeChange, code_changes
 
 
 def compare_night(night: Night, journal: Journal) -> tuple[str, ...]:
@@ -29,7 +31,7 @@ def compare_night(night: Night, journal: Journal) -> tuple[str, ...]:
     plan = make_plan(night, asked or Comparisons())
     if plan is None:
         return ()
-    name = digest(plan.runs, plan.contests, _settings(night), length=32)
+    name = digest(plan.runs, plan.contests, _settings(night), revisions.of("comparisons"), length=32)
     if not night.store.has(COMPARISONS, "comparison_id", name):
         with journal.stage("comparisons", f"compare {len(plan.runs)} runs", suite=night.benchmark.name):
             night.store.append(_rows(night, plan, name), COMPARISONS, once=name)
@@ -46,7 +48,7 @@ def _settings(night: Night) -> list[object]:
 def _rows(night: Night, plan: Plan, name: str) -> DataFrame:
     """The comparisons with what says when, of which suite and of which split they are."""
     user_metrics = night.store.read(USER_METRICS)
-    found = compare(user_metrics, plan, earlier_looks(night, night.store.read(COMPARISONS)))
+    found = compare(user_metrics, plan, earlier_looks(night, plan, night.store.read(COMPARISONS)))
     facts = {
         "comparison_id": F.lit(name),
         "suite": F.lit(night.benchmark.name),
@@ -94,9 +96,12 @@ def make_plan(night: Night, asked: Comparisons) -> Plan | None:
 
 
 def visible_runs(night: Night) -> list[Run]:
-    """The last succeeded attempt of each model and night of this suite, until tonight."""
+    """The last succeeded attempt of each model and night of this suite, until tonight's on this split."""
     of_suite = (F.col("suite") == night.benchmark.name) & (F.col("status") == "succeeded")
-    until = F.col("logical_date") <= F.lit(night.logical_date)
+    # Tonight's are those of this split: what older code or settings left of the same night is no rival.
+    until = (F.col("logical_date") < F.lit(night.logical_date)) | (
+        (F.col("logical_date") == F.lit(night.logical_date)) & (F.col("split_id") == night.split_id)
+    )
     newest = F.max_by("run_id", F.struct("finished_at", "attempt", "run_id")).alias("run_id")
     rows = (
         night.store.read(RUNS)
@@ -145,12 +150,17 @@ def _unbounded(metrics: Iterable[str], definition: Definition) -> list[str]:
     return [m for m in metrics if m in (*PER_USER, *counted)]
 
 
-def earlier_looks(night: Night, comparisons: DataFrame) -> DataFrame:
+def earlier_looks(night: Night, plan: Plan, comparisons: DataFrame) -> DataFrame:
     """Of each earlier split of this suite the last comparison of every pair: one look each.
 
     A night on the same split is the same users and items again, and no new look; `HASH.1` is the split
-    `HASH`, made again after retention removed it.
+    `HASH`, made again after retention removed it. Looks at runs of other revisions do not count either:
+    the log of a night would be looked at twice, under two names, and by numbers of two kinds.
     """
+    runs = night.store.read(RUNS).select("run_id", F.coalesce("revisions", F.lit("{}")).alias("code"))
+    ours = [run.run_id for run in plan.runs if run.logical_date == night.logical_date]
+    codes = runs.where(F.col("run_id").isin(ours)).select("code").distinct()
+    same_code = runs.join(F.broadcast(codes), "code", "left_semi").select("run_id")
     split, tonight = F.substring_index("split_id", ".", 1), night.split_id.partition(".")[0]
     earlier = (
         (F.col("suite") == night.benchmark.name)
@@ -161,7 +171,9 @@ def earlier_looks(night: Night, comparisons: DataFrame) -> DataFrame:
     pair = F.array_sort(F.array("model", "other"))
     place = (split, "part", "metric", "definition", "k")
     newest = F.max_by(F.struct("*"), F.struct("logical_date", "compared_at")).alias("row")
-    last = comparisons.where(earlier).withColumn("pair", pair).groupBy("pair", *place).agg(newest)
+    known = comparisons.where(earlier).join(same_code, "run_id", "left_semi")
+    known = known.join(same_code.withColumnRenamed("run_id", "other_run_id"), "other_run_id", "left_semi")
+    last = known.withColumn("pair", pair).groupBy("pair", *place).agg(newest)
     return last.select("row.*")
 
 
@@ -170,14 +182,16 @@ def earlier_looks(night: Night, comparisons: DataFrame) -> DataFrame:
 
 def _regressions(night: Night, name: str) -> tuple[str, ...]:
     """The regressions of a comparison, a sentence each."""
-    rows = night.store.read(COMPARISONS).where((F.col("comparison_id") == name) & F.col("regressed"))
-    return tuple(_sentence(row) for row in rows.orderBy("model", "part", "metric", "k", "kind").collect())
+    found = night.store.read(COMPARISONS).where((F.col("comparison_id") == name) & F.col("regressed"))
+    rows = found.orderBy("model", "part", "metric", "k", "kind").collect()
+    codes = code_changes(night.store, [(row.other_run_id, row.run_id) for row in rows]) if rows else {}
+    return tuple(_sentence(row, codes.get((row.other_run_id, row.run_id))) for row in rows)
 
 
-def _sentence(row: Row) -> str:
+def _sentence(row: Row, code: CodeChange | None) -> str:
     at = f"@{row.k}" if row.k else ""
     return (
         f"{row.model}: {row.metric}{at} of {row.part} is {row.value:.4f}, {row.other_value:.4f} on "
         f"{row.other_date}: {row.difference:+.4f} [{row.ci_low:+.4f}, {row.ci_high:+.4f}], "
-        f"allowed {row.allowed_drop:g}"
+        f"allowed {row.allowed_drop:g}{f'; the code differs, {code.words}' if code else ''}"
     )

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from recbench_spark import __version__, schemas
+from recbench_spark import __version__, revisions, schemas
 from recbench_spark.config import Benchmark, digest
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_table
@@ -23,6 +23,7 @@ from recbench_spark.evaluation.beyond import DIVERSITY, Catalogue
 from recbench_spark.evaluation.metrics import Plan, check_cut, check_names
 from recbench_spark.steps.exposure import Opened, open_exposure
 from recbench_spark.steps.gates import GateCheck, gate_checks
+from recbench_spark.steps.revising import of_run
 from recbench_spark.steps.sharing import base_folder, share_features
 from recbench_spark.steps.splitting import of_split
 from recbench_spark.store import Store
@@ -92,7 +93,7 @@ def night_gates(night: Night) -> list[GateCheck]:
 def model_key(night: Night, model: Any) -> str:
     """The split, and a hash of what else a trained model depends on; not of its name."""
     settings = model.model_dump(exclude={"name", "version", "provenance"})
-    return f"{night.split_id}-{digest(settings, night.definition.threshold)}"
+    return f"{night.split_id}-{digest(settings, night.definition.threshold, revisions.of(model.kind))}"
 
 
 def run_key(night: Night, model: Any) -> str:
@@ -106,6 +107,7 @@ def run_key(night: Night, model: Any) -> str:
         night.definition.model_dump(),
         inputs,
         __version__,
+        of_run(night.benchmark, night.definition, model),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from recbench_spark import revisions
 from recbench_spark.config import Paradoxes, digest
 from recbench_spark.evaluation import flips, paradoxes
 from recbench_spark.evaluation import metrics as metric_rows
@@ -31,7 +32,7 @@ def find_paradoxes(night: Night, journal: Journal) -> None:
     runs = tonight(night) if asked else ()
     if asked is None or len(runs) < 2:
         return
-    name = digest([run.run_id for run in runs], _settings(night), length=32)
+    name = digest([run.run_id for run in runs], _settings(night), revisions.of("paradoxes"), length=32)
     if night.store.has(PARADOXES, "paradox_id", name):
         return
     with journal.stage("paradoxes", f"paradoxes of {len(runs)} runs", suite=night.benchmark.name) as counts:

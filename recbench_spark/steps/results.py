@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from recbench_spark import __version__
+from recbench_spark import __version__, revisions
 from recbench_spark.config import Evaluation, Provenance, digest
 from recbench_spark.evaluation import metrics as metric_rows
 from recbench_spark.evaluation import sampled
@@ -20,6 +20,7 @@ from recbench_spark.evaluation.checks import Check
 from recbench_spark.evaluation.multiverse import multiverse
 from recbench_spark.evaluator import Result
 from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE, RANKINGS, RUNS, USER_METRICS
+from recbench_spark.steps import revising
 from recbench_spark.steps.night import Night, model_inputs, new_run_id, run_key
 from recbench_spark.store import Store
 
@@ -103,6 +104,7 @@ def publish(
         "settings": settings,
         "status": "failed" if error else "succeeded",
         "error": error,
+        "revisions": revising.as_text(revising.of_run(benchmark, night.definition, model)),
         "n_users": _users_in(found),
         **_provenance(model, model.provenance, benchmark.ran_by),
     }
@@ -118,12 +120,13 @@ def publish_standalone(store: Store, result: Result, run: dict[str, Any]) -> str
         frames.append((result.rankings.withColumn("part", F.lit("test")), RANKINGS))
     stamped = [(frame.withColumn("run_id", F.lit(run_id)), table) for frame, table in frames]
     store.append_all([*stamped, (check_frame(store.spark, run_id, found), CHECKS)])
-    identity = digest(run["inputs"], run["settings"], run["model"], __version__)
+    revised = revisions.of(*revising.STANDALONE)
+    identity = digest(run["inputs"], run["settings"], run["model"], __version__, revised)
     facts = {name: run[name] for name in ("suite", "logical_date", "model", "model_kind", "dataset")}
     truth = result.truth or digest({"truth": run["inputs"]["truth"]})
     row = {**facts, "run_key": identity, "attempt": 1, "split": "given", "split_id": truth}
     row |= {"inputs": run["inputs"], "settings": run["settings"], "source": "own", "ran_by": _user()}
-    row["n_users"] = _users_in(result.checks)
+    row |= {"revisions": revising.as_text(revised), "n_users": _users_in(result.checks)}
     _append_run(store, row, run_id, run["started_at"])
     return run_id
 

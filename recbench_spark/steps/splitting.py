@@ -28,6 +28,7 @@ from recbench_spark.protocol.manifests import FACTS, manifest
 from recbench_spark.protocol.splits import is_apart, labelled_blocks, rule_of
 from recbench_spark.schemas import ITEMS, MANIFESTS, PROPENSITIES, REJECTS, SPLITS, USER_BLOCKS
 from recbench_spark.session import narrow_rows
+from recbench_spark.steps import revising
 from recbench_spark.store import Store
 
 HELD_OUT_PARTS = ("valid", "probe", "quiz", "test", "open_loop")
@@ -67,7 +68,8 @@ def _split_hash(spark: SparkSession, benchmark: Benchmark) -> tuple[str, dict[st
             inputs[f"slice {cut.key}"] = identity(spark, cut.path)
     settings = dataset.model_dump(exclude={"name", "path"})
     slices = [cut.model_dump() for cut in benchmark.evaluation.slices]
-    return digest(settings, inputs, benchmark.split.model_dump(), slices), inputs
+    revised = revising.of_split(dataset)
+    return digest(settings, inputs, benchmark.split.model_dump(), slices, revised), inputs
 
 
 def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Journal) -> None:

@@ -187,7 +187,7 @@ def run_row(run_id: str, model: str, night: date, **more: object) -> tuple:
     values = {
         "run_id": run_id, "run_key": "key", "attempt": 1, "suite": "small", "model": model,
         "model_kind": model, "status": "succeeded", "logical_date": night, "source": "own",
-        "finished_at": datetime(2026, 1, 9, tzinfo=UTC), **more,
+        "finished_at": datetime(2026, 1, 9, tzinfo=UTC), "split_id": f"split{NIGHTS.index(night)}", **more,
     }  # fmt: skip
     return tuple(values.get(name) for name in RUNS.names)
 

@@ -18,7 +18,9 @@ SELECT
   current_changes.mean_after,
   current_changes.mix_change,
   current_changes.within_change,
-  current_changes.difference
+  current_changes.difference,
+  current_changes.code_change,
+  current_changes.code_alone
 FROM current_changes
 INNER JOIN (
   SELECT suite, model, MAX(logical_date) AS logical_date
