@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from graphlib import TopologicalSorter
 from importlib import resources
@@ -90,16 +90,32 @@ class Store:
         return self.location(name) if self.in_catalog else f"delta.`{self.location(name)}`"
 
     def exists(self, name: str) -> bool:
-        """Whether the table has been created."""
+        """Whether the table has been created.
+
+        Raises:
+            StoreError: its folder holds files and its log no commit, as while a restore is under way: such
+                a table is not an empty one.
+        """
         if name not in self._known:
             found = (
                 self.spark.catalog.tableExists(self.location(name))
                 if self.in_catalog
                 else DeltaTable.isDeltaTable(self.spark, self.location(name))
             )
+            if not self.in_catalog:
+                found = self._has_commit(name, found)
             if found:
                 self._known.add(name)
         return name in self._known
+
+    def _has_commit(self, name: str, is_table: bool) -> bool:
+        """Whether a table's folder holds a commit; `is_table`: as Delta says."""
+        location = self.location(name)
+        list_files = partial(_files_in, self.folder / name) if self.folder else None
+        born = _is_born(location, list_files or partial(_remote_files_in, self.spark, location))
+        if born and not is_table:
+            raise StoreError(f"{location}: Delta does not take its {LOG} for one", HINT_RESTORE)
+        return born
 
     def create(self, *tables: Table) -> None:
         """Create those tables that do not exist yet, with comments, layout and constraints."""
@@ -113,7 +129,6 @@ class Store:
 
         def create() -> DataFrame:
             if folder is not None:
-                _check_empty(folder)
                 _remove_unborn(folder)
             return self.spark.sql(statement)
 
@@ -366,18 +381,76 @@ def _check_writable(root: Path) -> None:
         raise StoreError(f"no permission to write to warehouse {root}", "choose another --warehouse")
 
 
-def _check_empty(folder: Path) -> None:
-    """Files that are not ours would become part of the table, and a VACUUM would delete them."""
-    if folder.is_dir() and not (folder / "_delta_log").exists() and any(folder.iterdir()):
-        raise StoreError(f"{folder} is no Delta table and not empty", "choose another --warehouse")
+LOG = "_delta_log"
+
+HINT_RESTORE = f"restore all of its {LOG}, or choose another --warehouse"
+
+COMMIT = re.compile(rf"{LOG}/[0-9]{{20}}\.(json|checkpoint.*\.parquet)")
+"""A file that says that the table exists; what else is gone of its log is for Delta to say."""
+
+LEFTOVER = re.compile(rf"{LOG}/(.*/)?(\.[^/]*|[^/]*\.tmp)")
+"""A file that a killed writer's first commit leaves: hidden (Hadoop's way) or ending in .tmp."""
+
+
+def _files_in(folder: Path) -> Iterator[str]:
+    """Paths of all that is no folder, from the folder on; the log's first."""
+    for place in (folder / LOG, folder):
+        for base, folders, names in os.walk(place):
+            if place == folder and Path(base) == folder:
+                folders[:] = [name for name in folders if name != LOG]
+            yield from (str(Path(base, name).relative_to(folder)) for name in names)
+
+
+def _remote_files_in(spark: SparkSession, folder: str) -> Iterator[str]:
+    """As `_files_in`, by Hadoop's file system."""
+    context = spark.sparkContext
+    hadoop = context._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
+    system = hadoop.Path(folder).getFileSystem(context._jsc.hadoopConfiguration())
+    whole = system.makeQualified(hadoop.Path(folder)).toString()
+    for place in (f"{folder}/{LOG}", folder):
+        found = system.listFiles(hadoop.Path(place), True) if system.exists(hadoop.Path(place)) else None
+        while found is not None and found.hasNext():
+            yield found.next().getPath().toString().removeprefix(f"{whole}/")
+
+
+def _is_born(folder: str, list_files: Callable[[], Iterable[str]]) -> bool:
+    """Whether the folder of a table holds a commit; False where it holds nothing but leftovers.
+
+    Raises:
+        StoreError: it holds files and no commit. Nothing of them is removed: they may be all that is left.
+    """
+    for file in list_files():
+        if COMMIT.fullmatch(file):
+            return True
+        if LEFTOVER.fullmatch(file):
+            continue
+        if any(map(COMMIT.fullmatch, list_files())):  # another writer's table was born meanwhile
+            return True
+        raise StoreError(
+            f"{folder} holds {file} and is no Delta table: its {LOG} has no commit", HINT_RESTORE
+        )
+    return False
 
 
 def _remove_unborn(folder: Path) -> None:
-    """Remove what a killed job left of a table before its first commit: Delta would refuse to create it."""
-    log = folder / "_delta_log"
-    young = log.is_dir() and time.time() - log.stat().st_mtime < UNBORN_SECONDS
-    if log.is_dir() and not young and not any(log.glob("*.json")) and not any(log.glob("*.parquet")):
-        shutil.rmtree(folder, ignore_errors=True)
+    """Remove what a killed job left of a table before its first commit: Delta would refuse to create it.
+
+    Only what such a job leaves, file by file, and folders that are empty then.
+
+    Raises:
+        StoreError: there are other files: they would become part of the table, and a VACUUM would delete
+            them.
+    """
+    log = folder / LOG
+    if _is_born(str(folder), partial(_files_in, folder)) or not log.is_dir():
+        return
+    if time.time() - log.stat().st_mtime < UNBORN_SECONDS:
+        return
+    for file in filter(LEFTOVER.fullmatch, list(_files_in(folder))):
+        (folder / file).unlink(missing_ok=True)
+    for base, _, _ in os.walk(folder, topdown=False):
+        with suppress(OSError):  # another writer is there by now
+            Path(base).rmdir()
 
 
 def _check_schema(spark: SparkSession, root: str) -> None:

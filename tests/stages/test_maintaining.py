@@ -217,6 +217,75 @@ def test_a_table_that_is_being_created_or_is_there_is_left_alone(tmp_path: Path)
         assert (folder / "_delta_log").is_dir()
 
 
+def unfinished(folder: Path, *files: str) -> Path:
+    """A table's folder with an old log and these files."""
+    (folder / "_delta_log").mkdir(parents=True)
+    for file in files:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text("kept")
+    os.utime(folder / "_delta_log", (0, 0))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "part-0.snappy.parquet",
+        "split_id=s/part-0.snappy.parquet",
+        ".part-0.parquet.crc",
+        "notes.txt",
+        "_delta_log/_last_checkpoint",
+        "_delta_log/00000000000000000000.crc",
+        "_delta_log/00000000000000000003.json.bak",
+    ],
+)
+def test_a_restore_that_copies_data_first_loses_nothing(tmp_path: Path, file: str) -> None:
+    folder = unfinished(tmp_path / "runs", file, "_delta_log/.00000000000000000000.json.0b7c.tmp")
+    with pytest.raises(StoreError, match="no commit"):
+        _remove_unborn(folder)
+    assert (folder / file).read_text() == "kept"
+
+
+@pytest.mark.parametrize("leftover", ["_commit_0b7c.json.tmp", ".00000000000000000000.json.0b7c.tmp"])
+def test_what_a_killed_create_leaves_goes(tmp_path: Path, leftover: str) -> None:
+    folder = unfinished(tmp_path / "runs", f"_delta_log/{leftover}")
+    (folder / "_delta_log" / "_staged_commits").mkdir()
+    os.utime(folder / "_delta_log", (0, 0))
+    _remove_unborn(folder)
+    assert not folder.exists()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_table_whose_log_is_gone_is_an_error_everywhere(
+    spark, tmp_path: Path, scheme: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither an empty leaderboard with exit 0 nor a new table over the old rows."""
+    root, row = f"{scheme}{tmp_path}/w", ("s", "log", "rows", 1.0, None)
+    Store(spark, root).append(spark.createDataFrame([row], MANIFESTS.schema), MANIFESTS)
+    log = tmp_path / "w" / "manifests" / "_delta_log"
+    files = sorted(log.parent.rglob("*.parquet"))
+    log.rename(tmp_path / "log")
+    for emptied in (False, True):
+        if emptied:
+            log.mkdir()
+            os.utime(log, (0, 0))
+        for ask in (
+            lambda: Store(spark, root).read(MANIFESTS),
+            lambda: Store(spark, root).install_views(),
+            lambda: Store(spark, root).create(MANIFESTS),
+        ):
+            with pytest.raises(StoreError, match=r"manifests.*no commit"):
+                ask()
+        ran = job("--warehouse", root, "--optimize")
+        said = capsys.readouterr().err
+        assert ran == 1 and "restore all of its _delta_log" in said and "Traceback" not in said
+    assert sorted(log.parent.rglob("*.parquet")) == files
+    log.rmdir()
+    (tmp_path / "log").rename(log)
+    assert Store(spark, root).read(MANIFESTS).count() == 1
+
+
 # ------------------------------------------------------------------------------------ late data
 
 
