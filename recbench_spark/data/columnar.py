@@ -60,13 +60,13 @@ class LogFiles:
         groups: a few values each, held by the driver and sent to all tasks.
         theirs: our names to theirs, of the columns that are there.
         micros: microseconds of the unit of time.
-        numeric: whether item ids are whole numbers.
+        whole: the names of id columns that are whole numbers.
     """
 
     groups: tuple[Group, ...]
     theirs: Mapping[str, str]
     micros: int
-    numeric: bool
+    whole: frozenset[str]
 
     @property
     def n(self) -> int:
@@ -118,7 +118,8 @@ def log_files(dataset: Dataset) -> LogFiles | None:
     )
     present = {name: theirs[name] for name in types}
     micros = FACTORS.get(dataset.time_unit, 1)
-    files = LogFiles(tuple(groups), present, micros, pa.types.is_integer(types["item_id"]))
+    whole = frozenset(name for name in ("user_id", "item_id") if pa.types.is_integer(types[name]))
+    files = LogFiles(tuple(groups), present, micros, whole)
     return files if files.n else None
 
 

@@ -217,8 +217,9 @@ class NeighbourScorer:
     """Item-based neighbours and EASE: s_ui = sum_j s_ji over the user's history j, plus b_i.
 
     Row j of the CSR (`offsets_j`, `items_n`, `weights_n`) holds the items i that item j speaks for
-    and the similarity s_ji; transpose the matrix where a model stores it by i. The sum is float64,
-    by rising j, a repeated or unknown j counted once or not at all; the bias is added last.
+    and the similarity s_ji; transpose the matrix where a model stores it by i. The sum is exact in two
+    float64 numbers and rounded once (Knuth's two-sum), so that histories with equal similarities in another
+    order tie; a repeated or unknown j counts once or not at all; the bias is added last.
     """
 
     def __init__(
@@ -272,13 +273,20 @@ def _sum_neighbours(
 ) -> Floats:
     users = len(offsets_u) - 1
     scores_ui = np.zeros((users, len(bias_i)))
+    rest_i = np.empty(len(bias_i))
     for u in range(users):
+        rest_i[:] = 0.0
         for h in range(offsets_u[u], offsets_u[u + 1]):
             j = items_h[h]
             for n in range(offsets_j[j], offsets_j[j + 1]):
-                scores_ui[u, items_n[n]] += weights_n[n]
+                i, weight = items_n[n], weights_n[n]
+                before = scores_ui[u, i]
+                total = before + weight
+                added = total - before
+                rest_i[i] += (before - (total - added)) + (weight - added)
+                scores_ui[u, i] = total
         for i in range(len(bias_i)):
-            scores_ui[u, i] += bias_i[i]
+            scores_ui[u, i] = (scores_ui[u, i] + rest_i[i]) + bias_i[i]
     return scores_ui
 
 

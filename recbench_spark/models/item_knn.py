@@ -30,7 +30,9 @@ def cosine_neighbours(
 ) -> Neighbours:
     """s_ij = |U_i and U_j| / sqrt(n_i n_j); each item i of the block keeps its k largest, j != i.
 
-    Equal similarities go to the smaller item index.
+    Equal similarities go to the smaller item index. They are equal numbers where their squares are
+    equal fractions: 3 / sqrt(13 * 18) and 1 / sqrt(13 * 2), divided by roots, differ in the last bit, so the
+    root is taken of |U_i and U_j|^2 / (n_i n_j), which float64 rounds by its value alone.
 
     Args:
         users_of_i: (items, users) binary CSR matrix.
@@ -44,12 +46,28 @@ def cosine_neighbours(
     columns = together.indices.astype(np.int64)
     other = rows != columns
     rows, columns, counts = rows[other], columns[other], together.data[other]
-    weights = counts / np.sqrt(n_i[rows].astype(np.float64) * n_i[columns])
+    weights = np.sqrt(_quotients(counts.astype(np.int64) ** 2, n_i[rows].astype(np.int64) * n_i[columns]))
     order = np.lexsort((columns, -weights, rows))
     rows, columns, weights = rows[order], columns[order], weights[order]
     place = np.arange(len(rows)) - np.searchsorted(rows, rows, side="left")
     kept = place < k
     return Neighbours(rows[kept], columns[kept], weights[kept])
+
+
+EXACT = 1 << 53
+"""Whole numbers below it are float64 numbers."""
+
+
+def _quotients(above_n: npt.NDArray[np.int64], below_n: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Fractions as float64: equal ones, equal numbers. Those of larger numbers are reduced first."""
+    large = below_n >= EXACT
+    if large.any():
+        divisor = np.gcd(above_n[large], below_n[large])
+        above_n, below_n = above_n.copy(), below_n.copy()
+        above_n[large] //= divisor
+        below_n[large] //= divisor
+    found: npt.NDArray[np.float64] = above_n / below_n
+    return found
 
 
 def scaled_to_one(found: Neighbours) -> Neighbours:
@@ -75,10 +93,15 @@ def centring_bias(
         weights_n: (n,) similarities s_ij.
     """
     expected_n = np.repeat(mean_i, np.diff(offsets_j)) * weights_n
-    return mean_i - np.bincount(items_n, expected_n, minlength=len(mean_i))
+    # By size, so that items with the same terms have the same sum, whatever their order.
+    order_n = np.lexsort((expected_n, items_n))
+    return mean_i - np.bincount(items_n[order_n], expected_n[order_n], minlength=len(mean_i))
 
 
 def binary_matrix(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32], n_items: int) -> Any:
-    """A user x item CSR matrix of ones from its row bounds and item indices."""
-    ones = np.ones(len(indices), dtype=np.float32)
+    """A user x item CSR matrix of ones from its row bounds and item indices.
+
+    Whole numbers: sums of float32 stand still at 2^24 users.
+    """
+    ones = np.ones(len(indices), dtype=np.int32)
     return sparse.csr_matrix((ones, indices, indptr), shape=(len(indptr) - 1, n_items))

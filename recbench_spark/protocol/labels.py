@@ -47,6 +47,7 @@ class Rule:
         held_out: ids held out.
         duplicates: which row of a pair stays; None: no pair stands twice.
         seed: of the hashes.
+        numeric: whether ids that decide between equal keys (`tie`) are ordered as numbers, as in rankings.
     """
 
     by: By
@@ -59,6 +60,7 @@ class Rule:
     held_out: HeldOutIds | None = None
     duplicates: Keep | None = None
     seed: int = 42
+    numeric: bool = False
 
     @property
     def by_owner(self) -> bool:
@@ -66,9 +68,14 @@ class Rule:
         return self.by in ("position", "n_given", "user_folds")
 
     @property
-    def owner(self) -> str:
+    def owner(self) -> Literal["user_id", "item_id"]:
         """Whose rows a task must hold all of: a user's, or those of a held-out item."""
         return "item_id" if self.by_owner and self.held_out and self.held_out.of == "items" else "user_id"
+
+    @property
+    def tie(self) -> Literal["user_id", "item_id"]:
+        """The ids that decide between rows of an owner with equal keys: rows of one instant."""
+        return "item_id" if self.owner == "user_id" else "user_id"
 
 
 def label(rows: pa.Table, rule: Rule) -> pa.Table:
@@ -90,8 +97,8 @@ def label(rows: pa.Table, rule: Rule) -> pa.Table:
         return rows
     position_r = n_r = np.empty(0, np.int64)
     if rule.by_owner:
-        tie = "item_id" if rule.owner == "user_id" else "user_id"
-        rows, position_r, n_r = in_order(rows, rule.owner, tie, _key(rows, rule))
+        key_r = _key(rows, rule)
+        rows, position_r, n_r = in_order(rows, rule.owner, rule.tie, key_r, rule.numeric)
     codes = _codes(rows, rule, position_r, n_r)
     names = pa.array([*labels.NAMES[:-1], *rule.parts])
     return _with_part(rows, pa.DictionaryArray.from_arrays(pa.array(codes), names))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from recbench_spark.config import Split
 from recbench_spark.protocol.labels import GIVEN, LATER, TRAIN
 from recbench_spark.protocol.splits import may_have_duplicates
+from recbench_spark.protocol.windows import refuse_empty
 
 FACTS = T.StructType(
     [
@@ -27,8 +32,17 @@ NOT_HELD_OUT = (TRAIN, GIVEN, LATER, "open_loop")
 """Parts whose times say nothing about the future of training; an open loop runs beside the log."""
 
 
+Parts = dict[str, Row]
+"""Of each part rows, content_hash, earliest, latest."""
+
+
 def manifest(
-    splits: DataFrame, log_rows: int, settings: str, rejected: int = 0, told: str | None = None
+    splits: DataFrame,
+    log_rows: int,
+    settings: str,
+    rejected: int = 0,
+    told: str | None = None,
+    of_parts: Parts | None = None,
 ) -> DataFrame:
     """Facts of a labelled log: counts and content hash per part, overlap, leakage in time, drift.
 
@@ -42,8 +56,9 @@ def manifest(
         settings: the split's settings as JSON.
         rejected: rows of the log that could not be used.
         told: why they could not.
+        of_parts: as `parts_of` gives them; None: they are counted.
     """
-    of_parts = {str(row["part"]): row for row in _by_part(splits).collect()}
+    of_parts = parts_of(splits) if of_parts is None else of_parts
     users, items = (_by_owner(splits, of, of_parts) for of in ("user", "item"))
     kept = sum(row["rows"] for row in of_parts.values())
     facts: list[Fact] = [
@@ -60,7 +75,29 @@ def manifest(
         ]
     facts += [*_facts_of(users, "user", of_parts), *_facts_of(items, "item", of_parts)]
     facts += [*_drift(items, of_parts), *_leakage(splits, users, of_parts)]
+    held_out = json.loads(settings).get("held_out")
+    if held_out:
+        of = held_out["of"]
+        facts += _all_given(users if of == "users" else items, of, of_parts)
     return splits.sparkSession.createDataFrame(facts, FACTS)
+
+
+def parts_of(splits: DataFrame) -> Parts:
+    """Rows, content hash and range in time of each part: one pass."""
+    return {str(row["part"]): row for row in _by_part(splits).collect()}
+
+
+def refuse_empty_parts(of_parts: Parts, split: Split) -> None:
+    """Refuse a split by which nothing trains or nothing is tested.
+
+    Raises:
+        ProtocolError: as `windows.refuse_empty`.
+    """
+    times = [row[name] for row in of_parts.values() for name in ("earliest", "latest")]
+    known = [time for time in times if time is not None]
+    wanted = {TRAIN: 0, **dict.fromkeys(split.parts, 0)}
+    sizes = wanted | {part: int(row["rows"]) for part, row in of_parts.items()}
+    refuse_empty(sizes, split, min(known, default=None), max(known, default=None))
 
 
 def _by_part(splits: DataFrame) -> DataFrame:
@@ -110,6 +147,14 @@ def _facts_of(owners: DataFrame, of: str, parts: dict[str, Row]) -> list[Fact]:
         if part != TRAIN
     ]
     return [*facts, ("log", f"test_only_{of}s", float(found["log"]), None)]
+
+
+def _all_given(owners: DataFrame, of: str, parts: Parts) -> list[Fact]:
+    """Held-out users (or items) all of whose rows are given, such as those with one row: never tested."""
+    others = [_n(part, parts) for part in parts if part not in (GIVEN, LATER, "open_loop")]
+    nothing = reduce(add, others, F.lit(0)) == 0
+    (found,) = owners.agg(F.count_if((_n(GIVEN, parts) > 0) & nothing).alias("n")).collect()
+    return [(GIVEN, f"untested_{of}", float(found.n), f"held-out {of} all of whose rows are given")]
 
 
 def _drift(items: DataFrame, parts: dict[str, Row]) -> list[Fact]:

@@ -46,16 +46,19 @@ def whose(rows: pa.Table, name: str) -> Whole:
     return numbers
 
 
-def ranks(rows: pa.Table, name: str) -> Whole:
-    """Each id's place among the distinct ids in the order of UTF-8 bytes, integers by their digits."""
+def ranks(rows: pa.Table, name: str, numeric: bool) -> Whole:
+    """Each id's place among the distinct ids: as numbers, or in the order of UTF-8 bytes."""
     column = encoded(rows, name)
-    rank = np.empty(len(column.dictionary), np.int64)
-    rank[pc.sort_indices(column.dictionary).to_numpy()] = np.arange(len(rank))
+    ids = column.dictionary.cast(pa.int64()) if numeric else column.dictionary
+    rank = np.empty(len(ids), np.int64)
+    rank[pc.sort_indices(ids).to_numpy()] = np.arange(len(rank))
     found: Whole = rank[column.indices.to_numpy()]
     return found
 
 
-def in_order(rows: pa.Table, owner: str, tie: str, key_r: Whole) -> tuple[pa.Table, Whole, Whole]:
+def in_order(
+    rows: pa.Table, owner: str, tie: str, key_r: Whole, numeric: bool
+) -> tuple[pa.Table, Whole, Whole]:
     """The rows by owner and in the owner's order, with places from the end and the owner's number of rows.
 
     Rows that came with a part (an open loop, say) are no part of that order.
@@ -65,12 +68,13 @@ def in_order(rows: pa.Table, owner: str, tie: str, key_r: Whole) -> tuple[pa.Tab
         owner: `user_id` or `item_id`.
         tie: the other one: it decides between equal keys.
         key_r: what rows are put in order by.
+        numeric: whether ids of `tie` are ordered as numbers.
     """
     owner_r = whose(rows, owner)
     if "part" in rows.column_names:
         owner_r = 2 * owner_r + pc.is_null(rows.column("part")).to_numpy()
     # A user's rows together: repeated ids are written several times as fast as scattered ones.
-    order_r, position_o, n_o = positions_from_end(owner_r, key_r, ranks(rows, tie))
+    order_r, position_o, n_o = positions_from_end(owner_r, key_r, ranks(rows, tie, numeric))
     return rows.take(pa.array(order_r)), position_o, n_o
 
 

@@ -27,14 +27,20 @@ from recbench_spark.schemas import ABSENT, COMPLETE, with_text_ids
 
 
 def labelled_blocks(
-    log: DataFrame, split: Split, duplicates: Keep | None = None, n: int | None = None
+    log: DataFrame,
+    split: Split,
+    duplicates: Keep | None = None,
+    n: int | None = None,
+    numeric: bool = False,
 ) -> Blocks:
     """The log with `part` filled in, ids as text; rows that came with a part keep it, counting for nothing.
 
     One shuffle, by user (or held-out item), in which duplicates are dropped as well: a pair in two parts
     would be a leak. Cuts in time take one more for that, since their shares are of the rows that stay.
     Position p counts from the end of the user's order: the first `n_test` positions are test, the next
-    `n_valid` are valid. Equal times are ordered by item id, so the split is a function of the data.
+    `n_valid` are valid. Equal times are ordered by item id (of held-out items by user id) as ties of rankings
+    are: as numbers where all ids are whole numbers, else by UTF-8 bytes. So the split is a function of the
+    data, and of two items of one instant the one that a tie puts last is tested.
 
     Args:
         log: interactions, ids as text or, where they are stored as integers, int64.
@@ -42,6 +48,7 @@ def labelled_blocks(
         duplicates: which row of a pair stays, as in `positions.one_a_pair`; `error` looks for any, by a
             shuffle of 64-bit hashes; None: no pair stands twice.
         n: rows of the log at most; None: they are counted.
+        numeric: whether these ids are ordered as numbers (`data.readers.id_order` says it).
 
     Raises:
         ProtocolError: a temporal order on a log without times, `given` without parts, an empty train.
@@ -58,7 +65,7 @@ def labelled_blocks(
     cut = None
     if _by(split) == "instants":
         cut = instants(_one_a_pair(log, duplicates, n).rows() if duplicates else log, split)
-    return _in_tasks(log, rule_of(split, duplicates, cut), n)
+    return _in_tasks(log, rule_of(split, duplicates, cut, numeric), n)
 
 
 def _one_a_pair(log: DataFrame, keep: Keep, n: int) -> Blocks:
@@ -77,13 +84,19 @@ def _in_tasks(log: DataFrame, rule: Rule, n: int) -> Blocks:
 # --------------------------------------------------------------------------------- the protocol
 
 
-def rule_of(split: Split, duplicates: Keep | None, cut: tuple[int, int, int] | None = None) -> Rule:
+def rule_of(
+    split: Split,
+    duplicates: Keep | None,
+    cut: tuple[int, int, int] | None = None,
+    numeric: bool = False,
+) -> Rule:
     """The protocol as tasks need it.
 
     Args:
         split: order, holdout, group and their amounts.
         duplicates: which row of a pair stays.
         cut: where validation, test and what comes after begin, for cuts in time.
+        numeric: whether ids that decide between equal times are ordered as numbers.
     """
     held = split.held_out
     return Rule(
@@ -97,6 +110,7 @@ def rule_of(split: Split, duplicates: Keep | None, cut: tuple[int, int, int] | N
         held_out=HeldOutIds(held.of, held.test, held.valid) if held else None,
         duplicates=duplicates,
         seed=split.seed,
+        numeric=numeric,
     )
 
 

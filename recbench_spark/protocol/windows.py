@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Split
 from recbench_spark.errors import ProtocolError
+from recbench_spark.protocol.labels import GIVEN, LATER, TRAIN, VALID
 
 BUCKETS = 1 << 14
 """Counts a pass of `time_at` collects: four passes for a log of a century in microseconds."""
@@ -22,7 +25,7 @@ def instants(log: DataFrame, split: Split) -> tuple[int, int, int]:
     Reads only the times of rows without a part, kept by Spark meanwhile.
 
     Raises:
-        ProtocolError: nothing is left to train on.
+        ProtocolError: nothing is left to train on, or nothing to test.
     """
     times = log.where(F.col("part").isNull()).select("event_time").cache()
     facts = times.agg(
@@ -35,13 +38,53 @@ def instants(log: DataFrame, split: Split) -> tuple[int, int, int]:
         valid, start, end = _period(split, high)
     else:
         valid, start, end = _instants(times, split, (low, high, n))
+    refuse_empty(_sizes(times, split, (valid, start, end)), split, low, high)
     times.unpersist()
-    if valid <= low:
-        raise ProtocolError(
-            f"no training rows: the log begins at {_shown(low)}, what is held out at {_shown(valid)}",
-            "hold out less, a later start, a smaller window number",
-        )
     return valid, start, end
+
+
+def _sizes(times: DataFrame, split: Split, cuts: tuple[int, int, int]) -> dict[str, int]:
+    """Rows of each part; test rows under the name of the first part that they are dealt to."""
+    bounds = [None, *cuts, None]
+    names = (TRAIN, VALID, split.parts[0], LATER)
+    time = F.col("event_time")
+    counts = [
+        F.count_if((F.lit(True) if a is None else time >= a) & (F.lit(True) if b is None else time < b))
+        for a, b in pairwise(bounds)
+    ]
+    (found,) = times.agg(*(count.alias(name) for count, name in zip(counts, names, strict=True))).collect()
+    return {name: int(found[name]) for name in names}
+
+
+def refuse_empty(sizes: Mapping[str, int], split: Split, first: int | None, last: int | None) -> None:
+    """Refuse a split by which nothing trains or nothing is tested.
+
+    Where the log says where its rows belong, some part must be held out.
+
+    Args:
+        sizes: rows of each part.
+        split: the protocol.
+        first: the log's earliest time, microseconds; None: it has no times.
+        last: its latest.
+
+    Raises:
+        ProtocolError: with the sizes of all parts and the log's range.
+    """
+    given = split.holdout == "given"
+    tested = sizes.keys() - {TRAIN, GIVEN, LATER} if given else {*split.parts}
+    empty = [] if given or sizes.get(TRAIN) else ["training"]
+    empty += [] if sum(sizes.get(part, 0) for part in tested) else ["test"]
+    if not empty:
+        return
+    listed = ", ".join(f"{part} {n:,}" for part, n in sizes.items())
+    span = "the log has no times"
+    if first is not None and last is not None:
+        span = f"the log runs from {_shown(first)} to {_shown(last)}"
+    hint = {
+        "training": "hold out less: a later start, a smaller n or window, smaller shares",
+        "test": "hold out more: an earlier start, a longer length, larger shares; give fewer rows",
+    }
+    raise ProtocolError(f"no {' and no '.join(empty)} rows ({listed}); {span}", hint[empty[0]])
 
 
 def _period(split: Split, last: int) -> tuple[int, int, int]:

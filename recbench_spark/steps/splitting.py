@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pyspark.errors import PythonException
@@ -24,7 +24,7 @@ from recbench_spark.journal import Journal
 from recbench_spark.placeholders import end_of_log
 from recbench_spark.protocol.catalogue import catalogue
 from recbench_spark.protocol.labels import label
-from recbench_spark.protocol.manifests import FACTS, manifest
+from recbench_spark.protocol.manifests import FACTS, manifest, parts_of, refuse_empty_parts
 from recbench_spark.protocol.splits import is_apart, labelled_blocks, rule_of
 from recbench_spark.schemas import ITEMS, MANIFESTS, PROPENSITIES, REJECTS, SPLITS, USER_BLOCKS
 from recbench_spark.session import narrow_rows
@@ -76,6 +76,9 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
     """Log to `splits`, `items`, `user_blocks`, `propensities`, and at last `manifests`.
 
     A split whose manifest stands is complete and is not made again.
+
+    Raises:
+        ProtocolError: a split without training or test rows; and all that `write_rows` raises.
     """
     if store.has(MANIFESTS, "split_id", split_id):
         journal.say(f"split {split_id}: made before")
@@ -85,9 +88,12 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
         written = write_rows(store, benchmark.dataset, split, split_id)
         counts |= {"rows": written.n, "later_rows": written.later, "rejected": written.rejected}
     splits = of_split(store, SPLITS, split_id)
+    of_parts = parts_of(splits)
+    refuse_empty_parts(of_parts, split)
     _write_blocks(store, benchmark, splits, split_id, written.numeric, journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
-        facts = manifest(splits, written.n, split.model_dump_json(), written.rejected, written.told)
+        settings = split.model_dump_json()
+        facts = manifest(splits, written.n, settings, written.rejected, written.told, of_parts)
         if benchmark.dataset.until:
             facts = facts.unionByName(_later_fact(store.spark, benchmark.dataset, written.later))
         _append_split(store, MANIFESTS, facts, split_id)
@@ -131,6 +137,7 @@ def write_rows(store: Store, dataset: Dataset, split: Split, split_id: str) -> W
     if files is None or not is_apart(split, "event_time" in files.theirs):
         return _write_log(store, dataset, split, split_id)
     rule, tasks = rule_of(split, dataset.duplicates), tasks_for(store.spark, files.n)
+    rule = replace(rule, numeric=rule.tie in files.whole)
     packed = files.dealt(store.spark, rule.owner, tasks)
     try:
         store.append_blocks(Blocks(packed, partial(label, rule=rule), LABELLED), SPLITS, split_id)
@@ -138,7 +145,7 @@ def write_rows(store: Store, dataset: Dataset, split: Split, split_id: str) -> W
         if SecondLookError.__name__ not in str(error):
             raise
         return _write_log(store, dataset, split, split_id)
-    return Written(files.n, files.numeric)
+    return Written(files.n, "item_id" in files.whole)
 
 
 def _write_log(store: Store, dataset: Dataset, split: Split, split_id: str) -> Written:
@@ -154,9 +161,12 @@ def _write_log(store: Store, dataset: Dataset, split: Split, split_id: str) -> W
         raise DataError(f"dataset {dataset.name} has no rows", "check dataset.path")
     # What the log has not is not shuffled either.
     slim = log if dataset.attributes or dataset.reader == "world" else log.drop("attributes")
-    with narrow_rows(store.spark):
-        store.append_blocks(labelled_blocks(slim, split, dataset.duplicates, n), SPLITS, split_id)
     numeric = id_order([log]) == "numeric"
+    tie = rule_of(split, None).tie
+    ordered = numeric if tie == "item_id" else id_order([log], tie) == "numeric"
+    with narrow_rows(store.spark):
+        blocks = labelled_blocks(slim, split, dataset.duplicates, n, ordered)
+        store.append_blocks(blocks, SPLITS, split_id)
     found.stored.unpersist()
     return Written(n, numeric, later, found.rejected, found.told())
 

@@ -15,22 +15,24 @@ CANONICAL_INTEGER = "^(0|-?[1-9][0-9]{0,17})$"
 """Text that is the only spelling of its number, and fits 64 bits."""
 
 
-def id_order(frames: Iterable[DataFrame]) -> Literal["numeric", "bytes"]:
-    """How the item ids of these frames are ordered for ties.
+def id_order(
+    frames: Iterable[DataFrame], name: Literal["user_id", "item_id"] = "item_id"
+) -> Literal["numeric", "bytes"]:
+    """How the item ids (or user ids) of these frames are ordered for ties, in splits and in rankings.
 
-    `numeric` where each frame's `item_id` is an integer column or, read from text, holds nothing but
+    `numeric` where each frame's column is an integer column or, read from text, holds nothing but
     canonical integers; else `bytes`: the order of UTF-8. A stored type is taken at its word: digits in
     a string column are text. For frames fresh from `read_log` and `read_table`, which note how ids
     were stored; one pass over those read from text.
     """
-    return "numeric" if all(_ids_are_numbers(frame) for frame in frames) else "bytes"
+    return "numeric" if all(_ids_are_numbers(frame, name) for frame in frames) else "bytes"
 
 
-def _ids_are_numbers(frame: DataFrame) -> bool:
-    field = frame.schema["item_id"]
+def _ids_are_numbers(frame: DataFrame, name: str) -> bool:
+    field = frame.schema[name]
     kind = field.metadata.get(ID_KIND, _type_kind(field.dataType))
     if kind == "text":
-        return frame.where(~F.col("item_id").rlike(CANONICAL_INTEGER)).isEmpty()
+        return frame.where(~F.col(name).rlike(CANONICAL_INTEGER)).isEmpty()
     return bool(kind == "integer")
 
 

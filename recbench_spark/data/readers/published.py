@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,7 +22,7 @@ from recbench_spark.data.readers.files import (
 from recbench_spark.data.readers.ids import id_kind
 from recbench_spark.data.readers.raw import Raw
 from recbench_spark.data.readers.values import Checks, Value
-from recbench_spark.errors import SchemaError
+from recbench_spark.errors import ConfigError, SchemaError
 
 WHOLE_NUMBERS = r"^\s*[0-9]+(\s+[0-9]+)*\s*$"
 CANDIDATE_LINE = r"^\s*\([0-9]+,[0-9]+\)(\s+[0-9]+)+\s*$"
@@ -137,11 +138,16 @@ def yahoo_r3(spark: SparkSession, dataset: Dataset) -> Raw:
 def lightgcn(spark: SparkSession, dataset: Dataset) -> Raw:
     """The NGCF and LightGCN splits (He et al., SIGIR 2020): `train.txt`, `test.txt`.
 
+    A `valid.txt` beside them, as later papers have it, is the part valid.
+
     A line a user: the user, then the items, in whole numbers. A user without items has no row; an item
     twice in a line gives two, which `dataset.duplicates` decides on. A task holds a line.
     """
     folder = str(dataset.path)
-    frames = {part: _adjacency(spark, find(spark, folder, [f"{part}.txt"])) for part in ("train", "test")}
+    files = {part: find(spark, folder, [f"{part}.txt"]) for part in ("train", "test")}
+    with suppress(ConfigError):  # most have none
+        files["valid"] = find(spark, folder, ["valid.txt"])
+    frames = {part: _adjacency(spark, path) for part, path in files.items()}
     return Raw(_in_parts(frames), folder, "'user item item ...' in whole numbers")
 
 
