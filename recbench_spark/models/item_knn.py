@@ -31,8 +31,8 @@ def cosine_neighbours(
     """s_ij = |U_i and U_j| / sqrt(n_i n_j); each item i of the block keeps its k largest, j != i.
 
     Equal similarities go to the smaller item index. They are equal numbers where their squares are
-    equal fractions: 3 / sqrt(13 * 18) and 1 / sqrt(13 * 2), divided by roots, differ in the last bit, so the
-    root is taken of |U_i and U_j|^2 / (n_i n_j), which float64 rounds by its value alone.
+    equal fractions: 3 / sqrt(13 * 18) and 1 / sqrt(13 * 2), divided by roots, differ in the last bit, so
+    the root is taken of |U_i and U_j|^2 / (n_i n_j), which float64 rounds by its value alone.
 
     Args:
         users_of_i: (items, users) binary CSR matrix.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from jobs import split
@@ -99,3 +101,76 @@ def test_a_log_becomes_labelled_tables_and_an_audit(
     assert "gate passed: log: overlap is 0" in again.out and "gate warning: test: rows is 4" in again.out
     (result,) = (warehouse / "results").glob("split-*.json")
     assert json.loads(result.read_text())["exit_code"] == 3
+
+
+# ------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [
+        (["holdout=period", "start=2030-01-01"], "train 20, valid 0, test 0, later 0"),
+        (["holdout=n_given", "n=5000"], "test 0, train 20"),
+        (["holdout=n_given", "n=5000", "order=temporal"], "test 0, train 20"),
+        (["holdout=n_given", "n=0"], "test 20, train 0"),
+        (["holdout=last_n", "n=3", "held_out.test=0.0001"], "test 0, train 20"),
+    ],
+)
+def test_a_split_without_training_or_test_rows_is_refused_with_sizes_and_range(
+    spark, log: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: list[str], sizes: str
+) -> None:
+    flags = [flag for setting in settings for flag in ("--set", f"split.{setting}")]
+    warehouse = tmp_path / "w"
+    assert run("--log", log, *COLUMNS, *flags, "--warehouse", str(warehouse)) == 1
+    said = capsys.readouterr().err
+    missing = "training" if "train 0" in sizes else "test"
+    found = re.search(r"error: no (\w+) rows \(([^)]*)\); the log runs from (.*) to (.*)", said)
+    assert found is not None, said
+    assert found[1] == missing and sorted(found[2].split(", ")) == sorted(sizes.split(", "))
+    assert (found[3], found[4]) == ("1970-01-01 00:00:00+00:00", "1970-01-01 00:05:40+00:00")
+    assert "hint: hold out" in said and not (warehouse / "manifests").exists()
+
+
+# ------------------------------------------------------------------------------- rows of one instant
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("kind", "items", "last"),
+    [("csv", (10, 9, 2), "10"), ("parquet", (10, 9, 2), "10"), ("parquet", ("10", "9", "2"), "9"),
+     ("csv", (10, 9, "b"), "b"), ("csv", ("a10", "a9", "a2"), "a9")],
+)  # fmt: skip
+def test_rows_of_one_instant_are_in_the_order_that_breaks_ties(
+    spark, tmp_path: Path, kind: str, items: tuple[object, ...], last: str
+) -> None:
+    """The last one is tested, and has the largest index: as numbers where all ids are, else by bytes."""
+    table = {"user_id": [1] * 3 + [2] * 3, "item_id": [*items] * 2, "event_time": [7] * 6}
+    path = tmp_path / f"log.{kind}"
+    frame = pd.DataFrame(table)
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_parquet(path, index=False)
+    warehouse = tmp_path / "w"
+    assert run("--log", str(path), "--protocol", "TO_LS", "--warehouse", str(warehouse)) == 0
+    read = spark.read.format("delta").load
+    tested = read(f"{warehouse}/splits").where("part = 'test'").collect()
+    assert {(row.user_id, row.item_id) for row in tested} == {("1", last), ("2", last)}
+    catalogue = {row.item_id: row.item_index for row in read(f"{warehouse}/items").collect()}
+    assert max(catalogue, key=lambda item: catalogue[item]) == last
+
+
+@pytest.mark.spark
+def test_of_held_out_items_the_users_of_one_instant_are_in_that_order(spark, tmp_path: Path) -> None:
+    """Every item is held out, its last row is tested: that of user 10, not of 9."""
+    path = tmp_path / "log.parquet"
+    pd.DataFrame(
+        [(user, item, 7) for user in (9, 10, 2) for item in range(40)],
+        columns=["user_id", "item_id", "event_time"],
+    ).to_parquet(path, index=False)
+    flags = ("--set", "split.order=temporal", "--set", "split.holdout=last_n", "--set", "split.n=1")
+    held = ("--set", "split.held_out={of: items, test: 0.5}", "--warehouse", str(tmp_path / "w"))
+    assert run("--log", str(path), *flags, *held) == 0
+    splits = spark.read.format("delta").load(f"{tmp_path / 'w'}/splits").where("part = 'test'").collect()
+    assert {row.user_id for row in splits} == {"10"} and len(splits) > 5

@@ -1,5 +1,6 @@
 """Neighbour, hash and whole-row scorers: scores by hand and in plain Python, ranks by the oracle."""
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -72,13 +73,31 @@ def test_neighbour_ranks_against_plain_python(seed):
     history = [rng.permutation(40)[: rng.integers(0, 9)].tolist() for _ in range(11)]
     scores_ui = np.zeros((11, 40))
     for u, row in enumerate(history):
-        for j in sorted(row):
+        of_item = [[] for _ in range(40)]
+        for j in row:
             for n in range(offsets[j], offsets[j + 1]):
-                scores_ui[u, items[n]] += weights[n]
-        scores_ui[u] += bias
+                of_item[items[n]].append(weights[n])
+        scores_ui[u] = list(map(math.fsum, of_item)) + bias
     truth = [rng.integers(-1, 40, 4).tolist() for _ in range(11)]
     block = UserBlock(np.arange(11), histories=lists(history))
     check_against_rows(scorer, block, truth, history, scores_ui)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_equal_similarities_in_any_order_give_equal_scores(seed):
+    """Items whose neighbours carry the same similarities, dealt in another order to each: all tie."""
+    rng = np.random.default_rng(seed)
+    weights = np.sqrt(rng.integers(1, 50, 60) / rng.integers(50, 9000, 60))
+    dealt = np.array([rng.permutation(weights) for _ in range(20)])  # (i, j)
+    entries = np.arange(0, 60 * 20 + 1, 20), np.tile(np.arange(20), 60), dealt.T.ravel()
+    offsets = np.concatenate([entries[0], np.full(0, 0)])
+    items = 60
+    scorer = NeighbourScorer(offsets[: items + 1], entries[1], entries[2])
+    block = UserBlock(np.arange(1), histories=lists([list(range(60))]))
+    (scores,) = scorer.score_rows(block, 0, 1)
+    assert set(scores[:20].tolist()) == {math.fsum(weights)}
+    # Plain sums would tell them apart.
+    assert len({sum(row) for row in dealt.tolist()}) > 1
 
 
 def splitmix64(state):

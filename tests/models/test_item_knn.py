@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from recbench_spark.kernels.scorers import NeighbourScorer, UserBlock
 from recbench_spark.models.item_knn import (
     Neighbours,
+    _quotients,
     binary_matrix,
     centring_bias,
     cosine_neighbours,
@@ -61,6 +64,53 @@ def test_equal_similarities_go_to_the_smaller_item() -> None:
     """Item 0 is together with 1, 2 and 3 once each; they are alike, so 1 is kept, then 2."""
     assert [j for i, j, _ in neighbours([{0, 1, 2, 3}], 4, k=2) if i == 0] == [1, 2]
     assert [j for i, j, _ in neighbours([{0, 1, 2, 3}], 4, k=2) if i == 1] == [0, 2]
+
+
+def squares(histories: Histories, n_items: int) -> dict[tuple[int, int], Fraction]:
+    """The squares of all cosines, as fractions."""
+    users = [{u for u, history in enumerate(histories) if i in history} for i in range(n_items)]
+    pairs = ((i, j) for i in range(n_items) for j in range(n_items) if i != j and users[i] & users[j])
+    return {
+        (i, j): Fraction(len(users[i] & users[j]) ** 2, len(users[i]) * len(users[j])) for i, j in pairs
+    }
+
+
+def test_cosines_equal_as_fractions_tie() -> None:
+    """Item 0 has 13 users; 3 / sqrt(13 18) with item 1 and 1 / sqrt(13 2) with item 2 are 1 / sqrt(26)."""
+    assert 3 / math.sqrt(13 * 18) != 1 / math.sqrt(13 * 2)
+    users: Histories = [{0, 2}, *({0, 1} for _ in range(3)), *({0} for _ in range(9))]
+    users += [*({1} for _ in range(15)), {2}]
+    assert squares(users, 3)[0, 1] == squares(users, 3)[0, 2] == Fraction(1, 26)
+    found = {(i, j): weight for i, j, weight in neighbours(users, 3, k=2)}
+    assert found[0, 1] == found[0, 2]
+    assert [j for i, j, _ in neighbours(users, 3, k=1) if i == 0] == [1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sets(st.integers(0, 7)), min_size=20, max_size=60))
+def test_weights_are_in_the_order_of_the_fractions(histories: Histories) -> None:
+    """Larger, smaller and equal exactly where the fractions are: no pair is told apart by an ulp."""
+    wanted = squares(histories, 8)
+    found = {(i, j): weight for i, j, weight in neighbours(histories, 8, k=8)}
+    assert found.keys() == wanted.keys()
+    ordered = sorted(wanted, key=lambda pair: wanted[pair])
+    for one, two in itertools.pairwise(ordered):
+        assert (wanted[one] == wanted[two]) == (found[one] == found[two]) and found[one] <= found[two]
+
+
+def test_fractions_of_numbers_beyond_float64() -> None:
+    """Reduced before they are divided: n_i n_j can exceed 2^53, and c^2 with it."""
+    above = np.array([3, 3 * 94_906_267**2, 6], np.int64)
+    below = np.array([7, 7 * 94_906_267**2, 14], np.int64)
+    assert set(_quotients(above, below).tolist()) == {3 / 7}
+
+
+def test_more_users_than_float32_can_count() -> None:
+    """Two items of 2^24 + 1 users each, all the same."""
+    n = 2**24 + 1
+    items_of_u = binary_matrix(np.arange(0, 2 * n + 1, 2), np.tile(np.array([0, 1], np.int32), n), 2)
+    found = cosine_neighbours(items_of_u.T.tocsr(), items_of_u, np.array([n, n]), range(2), 1)
+    assert found.weights.tolist() == [1.0, 1.0]
 
 
 def test_nothing_comes_of_nothing() -> None:

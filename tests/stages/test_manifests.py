@@ -114,3 +114,17 @@ def test_the_content_hash_knows_rows_and_not_their_order(spark) -> None:
     moved = facts_of(spark, changed)
     assert moved["train", "content_hash"] != before["train", "content_hash"]
     assert moved["test", "content_hash"] == before["test", "content_hash"]
+
+
+def test_held_out_owners_of_whom_nothing_is_tested_are_counted(spark) -> None:
+    """Item a is tested, b and c are given alone, d trains; user w has nothing but a given row."""
+    rows = [
+        ("u", "a", 1.0, 10, "given"), ("v", "a", 1.0, 20, "test"), ("u", "b", 1.0, 5, "given"),
+        ("w", "c", 1.0, 5, "given"), ("w", "c2", 1.0, 5, "open_loop"), ("u", "d", 1.0, 5, "train"),
+    ]  # fmt: skip
+    frame = spark.createDataFrame(rows, SCHEMA)
+    for of, n in (("items", 2), ("users", 1)):
+        facts = manifest(frame, 6, f'{{"held_out": {{"of": "{of}"}}}}').where("fact LIKE 'untested%'")
+        assert [tuple(row) for row in facts.select("part", "fact", "value").collect()] == [
+            ("given", f"untested_{of}", n)
+        ]

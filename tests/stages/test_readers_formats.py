@@ -165,6 +165,10 @@ def test_lightgcn(spark, tmp_path):
         log("3", "7", part="test"),
     ]
     assert id_order([frame]) == "numeric"
+    write(tmp_path / "valid.txt", "0 9\n3 8\n")
+    held_out = [log("0", "9", part="valid"), log("3", "8", part="valid")]
+    found = rows(read_log(spark, dataset("lightgcn", tmp_path)))
+    assert [row for row in found if row in held_out] == held_out and len(found) == 8
     write(tmp_path / "train.txt", "0 5 3\n1,5\n")
     with pytest.raises(
         DataError, match=r"1 lines that are not 'user item item \.\.\.'.*'1,5' in train\.txt"

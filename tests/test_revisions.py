@@ -1,0 +1,110 @@
+"""Revisions: a raised one enters the hashes of what follows from it, and no other."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from recbench_spark import revisions
+from recbench_spark.config import Benchmark
+from recbench_spark.definitions import Definition
+from recbench_spark.steps import revising
+from recbench_spark.steps.night import Night, model_key, run_key
+from recbench_spark.steps.splitting import _split_hash
+from tests.nights import SMALL, small
+
+UNIFORM = {**SMALL["evaluation"], "definition": {"candidates": "uniform"}}
+LOG = {"name": "d", "reader": "world"}
+
+
+def hashes(benchmark: Benchmark, name: str) -> dict[str, str]:
+    """split_id, model_id and run_key of one model."""
+    nothing: Any = SimpleNamespace(spark=None)
+    split_id, inputs = _split_hash(nothing, benchmark)
+    night = Night(nothing, benchmark, benchmark.evaluation.resolve(), split_id, inputs, date(2026, 1, 1))
+    (model,) = (model for model in benchmark.models if model.name == name)
+    return {"split": split_id, "model": model_key(night, model), "run": run_key(night, model)}
+
+
+def raised(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(revisions.REVISIONS, name, revisions.REVISIONS.get(name, 1) + 1)
+
+
+EVERYTHING = {"split", "model", "run"}
+
+
+@pytest.mark.parametrize(
+    ("revised", "benchmark", "model", "moved"),
+    [
+        ("splits", small(), "popular", EVERYTHING),
+        ("ids", small(), "popular", EVERYTHING),
+        ("worlds", small(), "popular", EVERYTHING),
+        ("propensities", small(), "popular", EVERYTHING),
+        ("lightgcn", small(), "popular", set()),
+        ("item_knn", small(), "item_knn", {"model", "run"}),
+        ("item_knn", small(), "popular", set()),
+        ("als", small(), "als_4", {"model", "run"}),
+        ("rankings", small(), "popular", {"run"}),
+        ("metrics", small(), "popular", {"run"}),
+        ("exposure", small(), "popular", set()),
+        ("exposure", small(evaluation={"exposure": {}}), "popular", {"run"}),
+        ("sampled", small(), "popular", set()),
+        ("sampled", small(evaluation=UNIFORM), "popular", {"run"}),
+        ("comparisons", small(), "popular", set()),
+        ("a new name", small(), "popular", set()),
+    ],
+)
+def test_a_revision_enters_the_hashes_it_affects(
+    revised: str, benchmark: Benchmark, model: str, moved: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = hashes(benchmark, model)
+    raised(revised, monkeypatch)
+    after = hashes(benchmark, model)
+    assert {name for name in before if before[name] != after[name]} == moved
+
+
+def test_the_reader_of_a_log_enters_its_split(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = {"name": "d", "reader": "lightgcn", "path": str(tmp_path)}
+    before = revising.of_split(small(dataset=file).dataset)
+    assert before["lightgcn"] == revisions.REVISIONS["lightgcn"] > 1 and "worlds" not in before
+    raised("lightgcn", monkeypatch)
+    assert revising.of_split(small(dataset=file).dataset) != before
+
+
+def test_equal_revisions_are_equal_texts() -> None:
+    benchmark = small()
+    run = revising.of_run(benchmark, Definition(), benchmark.models[0])
+    assert revising.as_text(run) == revising.as_text(dict(reversed(run.items())))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ({}, {}, ()),
+        ({"splits": 2}, {"splits": 2}, ()),
+        ({}, {"splits": 1}, ()),
+        ({}, {"splits": 2, "ids": 3}, ("ids 1 -> 3", "splits 1 -> 2")),
+        ({"ids": 3}, {}, ("ids 3 -> 1",)),
+    ],
+)
+def test_what_changed_in_words(
+    before: dict[str, int], after: dict[str, int], words: tuple[str, ...]
+) -> None:
+    assert revisions.changed(before, after) == words
+
+
+def test_every_revision_says_what_changed() -> None:
+    """A comment `N: ...` above each name for every N from 2 on."""
+    noted: list[int] = []
+    for line in Path(revisions.__file__).read_text().splitlines():
+        text = line.strip()
+        if text.startswith("# ") and text[2:3].isdigit():
+            noted.append(int(text[2 : text.index(":")]))
+        elif text.startswith('"') and text.endswith(","):
+            name, _, revision = text.rstrip(",").partition(": ")
+            assert noted == list(range(2, int(revision) + 1)), name
+            noted = []
