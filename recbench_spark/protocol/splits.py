@@ -39,8 +39,8 @@ def labelled_blocks(
     would be a leak. Cuts in time take one more for that, since their shares are of the rows that stay.
     Position p counts from the end of the user's order: the first `n_test` positions are test, the next
     `n_valid` are valid. Equal times are ordered by item id (of held-out items by user id) as ties of
-    rankings are: as numbers where all ids are whole numbers, else by UTF-8 bytes. So the split is a function
-    of the data, and of two items of one instant the one that a tie puts last is tested.
+    rankings are: as numbers where all ids are whole numbers, else by UTF-8 bytes. So the split is a
+    function of the data, and of two items of one instant the one that a tie puts last is tested.
 
     Args:
         log: interactions, ids as text or, where they are stored as integers, int64.
