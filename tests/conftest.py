@@ -80,7 +80,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     from recbench_spark.session import get_session
 
     # Two processes must not fetch Spark's packages into one cache at once.
-    with (Path(tempfile.gettempdir()) / f"recbench-tests-{os.getuid()}.lock").open("w") as lock:
+    with (Path(tempfile.gettempdir()) / f"recbench-tests-{os.getuid()}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         session = get_session("recbench-spark tests")
     yield session

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from jobs import maintain, nightly, query
 from recbench_spark import __version__, cli
@@ -123,8 +124,8 @@ def changes_of(store: Store, day: int) -> dict[str, set[tuple[bool, str, str]]]:
     store.install_views()
     asked = ("item_knn 1 -> 2", "splits 1 -> 2")
     found: dict[str, set[tuple[bool, str, str]]] = {}
-    for row in store.spark.table("current_changes").where("code_change IS NOT NULL").collect():
-        assert row.logical_date == date(2026, 1, day)
+    of_day = (F.col("logical_date") == F.lit(date(2026, 1, day))) & F.col("code_change").isNotNull()
+    for row in store.spark.table("current_changes").where(of_day).collect():
         versions = row.code_change[: row.code_change.index(": ") + 2]
         words = " ".join(word for word in asked if word in row.code_change)
         found.setdefault(row.model, set()).add((row.code_alone, versions, words))
