@@ -84,7 +84,7 @@ def refuse_empty(sizes: Mapping[str, int], split: Split, first: int | None, last
         "training": "hold out less: a later start, a smaller n or window, smaller shares",
         "test": "hold out more: an earlier start, a longer length, larger shares; give fewer rows",
     }
-    raise ProtocolError(f"no {' and no '.join(empty)} rows ({listed}); {span}", hint[empty[0]])
+    raise ProtocolError(f"no {' rows and no '.join(empty)} rows ({listed}); {span}", hint[empty[0]])
 
 
 def _period(split: Split, last: int) -> tuple[int, int, int]:

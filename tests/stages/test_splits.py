@@ -369,7 +369,8 @@ def test_cuts_that_leave_nothing_to_train_on_are_refused(spark) -> None:
     log = spark.createDataFrame([row("u", f"i{n}", time=5) for n in range(5)], INTERACTIONS)
     with pytest.raises(ProtocolError, match="no training rows"):
         labelled(log, Split(order="temporal", group="global"))
-    with pytest.raises(ProtocolError, match="no training rows"):
+    sizes = r"no training rows and no test rows \(train 0, valid 0, test 0, later 5\)"
+    with pytest.raises(ProtocolError, match=sizes):
         labelled(log, Split(holdout="period", length="1d", window=3))
     with pytest.raises(ProtocolError, match="no rows to split"):
         labelled(log.where("item_id = 'z'"), Split(order="temporal", group="global"))
