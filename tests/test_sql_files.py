@@ -322,7 +322,7 @@ def test_only_the_last_explanation_of_a_run_counts(database: sqlite3.Connection)
     add_change(database, "stayed", explained_at="2026-01-04", other_run_id="old", other_date="2025-12-31")
     add_change(database, "stayed", explained_at="2026-01-05", other_run_id="never")
     (row,) = ask(database, "why_did_the_number_move")
-    assert (row[1], row[10], row[-1]) == ("2026-01-02", "stayed", 0.5)
+    assert (row[1], row[10], *row[-3:]) == ("2026-01-02", "stayed", 0.5, None, None)
 
 
 def add_paradox(connection: sqlite3.Connection, model: str, other: str, **more: Any) -> None:
