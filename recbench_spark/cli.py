@@ -70,7 +70,7 @@ def check_text(flag: str, text: str) -> None:
     """ConfigError for text that cannot be a name, a path or a setting."""
     if not text.strip():
         raise ConfigError(f"{flag} is empty", "leave the flag out, or give it a value")
-    if "\0" in text or not text.isascii() and _is_garbled(text):
+    if "\0" in text or _is_garbled(text):
         raise ConfigError(f"{flag}: text that is not UTF-8", "check the terminal's encoding")
     refuse_secrets(text, flag)
 
@@ -97,6 +97,7 @@ def run(
     except (Exception, KeyboardInterrupt, Interrupted) as error:
         code = _ended(error, debug)
     finally:
+        _over.set()
         for number, handler in before.items():
             signal.signal(number, handler)
     _exit(code)
@@ -107,10 +108,13 @@ def run(
 _interrupted: list[Interrupted] = []
 """The first signal that came: what fails afterwards fails because of it."""
 
+_over = threading.Event()
+
 
 def _listen() -> dict[int, Any]:
     """Ctrl-C and SIGTERM end the job in order; returns who listened before."""
     _interrupted.clear()
+    _over.clear()
     if threading.current_thread() is not threading.main_thread():
         return {}
     return {number: signal.signal(number, _on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -127,11 +131,14 @@ def _on_signal(number: int, frame: object) -> NoReturn:
 
 
 def _cancel_jobs() -> None:
-    with suppress(Exception):  # Java may be gone already, with its jobs
-        from pyspark import SparkContext  # noqa: PLC0415
+    """Until the job has ended: a thread that was planning starts its next one meanwhile."""
+    while "pyspark" in sys.modules and not _over.is_set():
+        with suppress(Exception):  # Java may be gone already, with its jobs
+            from pyspark import SparkContext  # noqa: PLC0415
 
-        if SparkContext._active_spark_context is not None:
-            SparkContext._active_spark_context.cancelAllJobs()
+            if SparkContext._active_spark_context is not None:
+                SparkContext._active_spark_context.cancelAllJobs()
+        _over.wait(0.5)
 
 
 # ------------------------------------------------------------------------------------------- errors
@@ -248,6 +255,18 @@ def cutoffs(text: str) -> tuple[int, ...]:
     if found[-1] > INT:
         raise argparse.ArgumentTypeError(f"cut-offs end at {INT}")
     return found
+
+
+def count(text: str) -> int:
+    """A whole number from 1 on the command line."""
+    if not re.fullmatch("[0-9]{1,10}", text) or not 1 <= int(text) <= INT:
+        raise argparse.ArgumentTypeError(f"'{text[:50]}' is not a whole number from 1 to {INT}")
+    return int(text)
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Whole numbers from 1 on the command line, in the order given: 50,100,200."""
+    return tuple(count(part) for part in text.split(","))
 
 
 def curve(cuts: Sequence[int]) -> tuple[int, ...]:
