@@ -23,6 +23,9 @@ from recbench_spark.config import INT, LONGEST_CURVE, refuse_secrets
 from recbench_spark.errors import FAILED, USAGE, ConfigError, Interrupted, RecbenchError, nearest
 
 HINTS = {USAGE: "--help lists every flag; conf/benchmarks/demo.yaml is a benchmark file"}
+LONGEST = 3000
+"""Letters of a message."""
+
 USUAL = "--debug shows the whole trace"
 INTERRUPTED = (
     "interrupted, nothing published, run again\n"
@@ -43,7 +46,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Usage, the mistake, exit code 2."""
         self.print_usage(sys.stderr)
-        print(f"error: {message}\n  hint: --help lists every flag", file=sys.stderr)
+        print(f"error: {short(message)}\n  hint: --help lists every flag", file=sys.stderr)
         sys.exit(USAGE)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -54,6 +57,11 @@ class Parser(argparse.ArgumentParser):
                 for one in value if isinstance(value, list | tuple) else [value]:
                     check_value(f"--{name.replace('_', '-')}", one)
         return found, rest
+
+
+def short(text: str) -> str:
+    """A message without the middle of what somebody wrote at length."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
 
 
 def check_value(flag: str, value: object) -> None:
@@ -158,8 +166,9 @@ def _ended(error: BaseException, debug: bool) -> int:
         traceback.print_exception(error)
     code = error.exit_code if isinstance(error, RecbenchError) else FAILED
     text = _in_words(error)
-    hint = "" if "\n  hint: " in text else f"\n  hint: {HINTS.get(code, USUAL)}"
-    print(f"error: {text}{hint}", file=sys.stderr)
+    usual = "the trace is above" if debug else HINTS.get(code, USUAL)
+    text, _, hint = text.partition("\n  hint: ")
+    print(f"error: {short(text)}\n  hint: {short(hint) or usual}", file=sys.stderr)
     return code
 
 

@@ -75,10 +75,12 @@ class Strict(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_secrets(cls, document: Any) -> Any:
+    def _sound(cls, document: Any) -> Any:
         for key, value in document.items() if isinstance(document, dict) else ():
             if isinstance(value, str) and SECRETS.search(value):
                 raise ValueError(f"{key} holds a password, key or token; {ELSEWHERE}")
+            if isinstance(value, bool) and not _takes_truth(cls, key):
+                raise ValueError(f"{key}: a number or text is expected, and not {str(value).lower()}")
         return document
 
     @model_validator(mode="after")
@@ -89,6 +91,12 @@ class Strict(BaseModel):
                 if twice is not None:
                     raise ValueError(f"{name}: {twice!r} stands there twice")
         return self
+
+
+def _takes_truth(model: type[BaseModel], key: Any) -> bool:
+    """Whether a field is true or false: pydantic takes these for 1 and 0 elsewhere."""
+    field = model.model_fields.get(key) if isinstance(key, str) else None
+    return field is None or field.annotation is bool
 
 
 def _repeated(values: Sequence[Any]) -> Any:
@@ -112,8 +120,8 @@ Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=INT)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-Location = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")]
-"""A path or URI."""
+Location = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*[^\x00\s][^\x00]*$")]
+"""A path or URI, or the name of a column."""
 
 
 class World(Strict):
@@ -158,8 +166,8 @@ class Dataset(Strict):
         "delta",
     ]
     path: Location | None = None
-    columns: dict[str, str] = {}
-    attributes: tuple[str, ...] = ()
+    columns: dict[str, Location] = {}
+    attributes: tuple[Location, ...] = ()
     options: dict[str, str] = {}
     time_unit: Literal["s", "ms", "us", "timestamp"] = "s"
     time_zone: str = "UTC"
@@ -1045,6 +1053,8 @@ def _survey(events: Iterable[Event], where: str) -> None:
         nodes = 0
         if isinstance(event, NodeEvent) and inside:
             key = event.value if isinstance(event, ScalarEvent) else None
+            if key and not key.isascii() and any("\ud800" <= letter <= "\udfff" for letter in key):
+                raise ConfigError(f"{where}: text that is no Unicode", _line(event))
             if not inside[-1].takes(key):
                 raise ConfigError(f"{where}: key '{_cut(str(key))}' stands twice", _line(event))
         if isinstance(event, CollectionStartEvent):
@@ -1127,6 +1137,8 @@ def parse(model: type[M], document: Any, where: str) -> M:
         return model.model_validate(document)
     except ValidationError as error:
         raise ConfigError(*_explain(model, error, where)) from None
+    except UnicodeEncodeError:
+        raise ConfigError(f"{where}: text that is no Unicode", "write it as UTF-8") from None
 
 
 def _explain(model: type[BaseModel], error: ValidationError, where: str) -> tuple[str, str]:
