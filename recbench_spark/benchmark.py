@@ -26,7 +26,15 @@ from pyspark.sql import functions as F
 from recbench_spark import reports
 from recbench_spark.config import Benchmark
 from recbench_spark.data.identity import identity
-from recbench_spark.errors import FAILED, OK, DataError, Interrupted, RecbenchError, StoreError
+from recbench_spark.errors import (
+    FAILED,
+    OK,
+    DataError,
+    Interrupted,
+    RecbenchError,
+    StoreError,
+    is_cancelled,
+)
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.paradoxes import KINDS
 from recbench_spark.placeholders import on_night
@@ -77,7 +85,8 @@ def run_night(
             try:
                 run_ids[model.name] = run_model(run, journal)
             except (RecbenchError, PySparkException, Py4JError) as error:
-                stop_if_cancelled(error)
+                if is_cancelled(error):
+                    raise Interrupted from error
                 failed[model.name] = record_failure(run, error, journal)
     finally:
         drop_scratch(store)
@@ -182,12 +191,6 @@ def run_model(run: Run, journal: Journal) -> str:
     journal.record("publish", **run.facts)
     write_result(run, "succeeded", OK)
     return run.run_id
-
-
-def stop_if_cancelled(error: Exception) -> None:
-    """Interrupted where Spark's jobs were cancelled: that says nothing of a model."""
-    if "SPARK_JOB_CANCELLED" in str(error):
-        raise Interrupted from error
 
 
 def record_failure(run: Run, error: Exception, journal: Journal) -> str:

@@ -20,7 +20,15 @@ from typing import Any, NoReturn
 
 from recbench_spark import __version__
 from recbench_spark.config import INT, LONGEST_CURVE, refuse_secrets
-from recbench_spark.errors import FAILED, USAGE, ConfigError, Interrupted, RecbenchError, nearest
+from recbench_spark.errors import (
+    FAILED,
+    USAGE,
+    ConfigError,
+    Interrupted,
+    RecbenchError,
+    is_cancelled,
+    nearest,
+)
 
 HINTS = {USAGE: "--help lists every flag; conf/benchmarks/demo.yaml is a benchmark file"}
 LONGEST = 3000
@@ -154,11 +162,11 @@ def _cancel_jobs() -> None:
 
 def _ended(error: BaseException, debug: bool) -> int:
     """Tell how a job ended, and the exit code of that."""
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt) or (isinstance(error, _spark_errors()) and is_cancelled(error)):
         error = Interrupted()
     if _interrupted or isinstance(error, Interrupted):
         first = _interrupted[0] if _interrupted else error
-        print(INTERRUPTED, file=sys.stderr)
+        print(INTERRUPTED, file=sys.stderr, flush=True)
         return int(getattr(first, "exit_code", FAILED))
     if isinstance(error, BrokenPipeError):
         return FAILED
@@ -230,6 +238,8 @@ def _exit(code: int) -> NoReturn:
         code = code or FAILED
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if _interrupted:
+        os._exit(code)  # at once, and without complaints of what was cut off; Java ends with its pipe
     sys.exit(code)
 
 

@@ -81,6 +81,11 @@ class Interrupted(BaseException):
         self.exit_code = 128 + number
 
 
+def is_cancelled(error: BaseException) -> bool:
+    """Whether Spark's jobs were cancelled, which says nothing of a model or of the data."""
+    return "SPARK_JOB_CANCELLED" in str(error)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as `did you mean 'ndcg'? Known: hit, map, ndcg`."""
     options = sorted(str(option) for option in known)
