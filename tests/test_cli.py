@@ -101,8 +101,8 @@ WAITING = """
 import sys, time
 from recbench_spark import cli
 def main(args):
-    print("begun", flush=True)
     try:
+        print("begun", flush=True)
         time.sleep(60)
     finally:
         print("cleaned", flush=True)
@@ -148,7 +148,7 @@ def test_a_full_device_under_the_output_is_told():
         (["--path", "https://hush@host/x"], "--path holds a password"),
         (["--path", "https://host/x?sv=1&sig=hush"], "--path holds a password"),
         (["--number", "nan"], "finite"),
-        (["--number", "-inf"], "finite"),
+        (["--number=-inf"], "finite"),
         (["--whole", "9" * 30], "between"),
         (["--count", "0"], "whole number from 1"),
         (["--count", "9" * 5000], "whole number from 1"),

@@ -301,7 +301,7 @@ WITHOUT_A_TRACE = [
     ("headline=ndcg@0", "headline"),
     ("x" * 5000 + "=1", "letters"),
     ("dataset.name=a: b: c", "not valid YAML"),
-    ('description="\\ud800"', "no Unicode"),
+    ('description="\\ud800"', "not valid YAML"),
     ("evaluation.slices=[{key: a, of: popularity, key: b}]", "'key' stands twice"),
 ]
 
