@@ -4,7 +4,8 @@
     spark-submit --properties-file conf/spark/local.conf jobs/nightly.py --config FILE ...
 
 A second run of the same night does nothing and says so; --force makes a new attempt. Exit codes:
-0 fine, 1 failed, 2 wrong usage or configuration, 3 a quality gate failed, 4 a regression.
+0 fine, 1 failed, 2 wrong usage or configuration, 3 a quality gate failed, 4 a regression,
+130 and 143 interrupted.
 """
 
 from __future__ import annotations
