@@ -398,7 +398,7 @@ def test_an_anchor_used_twice_is_taken(write) -> None:
 def test_what_nothing_is_held_out_to_or_measured_is_said_before_spark(write) -> None:
     for override, word in (
         ("evaluation.parts=[tset]", "'tset'"),
-        ("headline=ngcd@5", "nobody measures it"),
+        ("headline=ngcd@5", "no such metric"),
     ):
         with pytest.raises(ConfigError, match=word):
             check_benchmark(load_benchmark(write(MINIMAL), [override]))
