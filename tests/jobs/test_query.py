@@ -78,8 +78,8 @@ def test_wrong_sql_ends_in_one_line(small_night: Ran, capsys: pytest.CaptureFixt
     assert end.value.code == 1
     said = capsys.readouterr().err
     # PySpark logs the query's error as one line of JSON of its own before ours.
-    last = said.rstrip().splitlines()[-1]
-    assert last.startswith("error: ") and "modle" in last
+    last, hint = said.rstrip().splitlines()[-2:]
+    assert last.startswith("error: ") and "modle" in last and hint.startswith("  hint: ")
     assert "\tat org.apache" not in said
 
 
