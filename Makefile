@@ -31,8 +31,12 @@ lint: $(STAMP) ## ruff and strict mypy
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# What is asked reaches the job through the environment: neither make nor the shell reads it as its own.
+unexport Q
+sql: export ASKED = $(value Q)
+sql: export ASKED_OF = $(value WAREHOUSE)
 sql: $(STAMP) ## ask in SQL: make sql Q="SELECT ..." or Q=which_model_is_best
-	@$(PY) jobs/query.py --warehouse $(WAREHOUSE) "$(Q)"
+	@$(PY) jobs/query.py --warehouse "$$ASKED_OF" "$$ASKED"
 
 report: $(STAMP) ## write the HTML report again
 	$(PY) jobs/report.py --config $(CONFIG) --warehouse $(WAREHOUSE) --logical-date $(DATE)

@@ -32,9 +32,11 @@ METRIC, K = "ndcg", 10
 def parser() -> cli.Parser:
     """The flags of this job."""
     found = cli.Parser(__doc__ or "")
-    found.add_argument("--models", default="50,100,200", help="numbers of models, comma-separated")
-    found.add_argument("--users", type=int, default=100_000)
-    found.add_argument("--replicates", type=int, default=1000)
+    found.add_argument(
+        "--models", type=cli.counts, default=(50, 100, 200), help="numbers of models, comma-separated"
+    )
+    found.add_argument("--users", type=cli.count, default=100_000)
+    found.add_argument("--replicates", type=cli.count, default=1000)
     found.add_argument("--folder", type=Path, help="where the values lie; default: a temporary folder")
     return found
 
@@ -42,7 +44,7 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """Generate, then time each number of models."""
     spark = get_session("recbench-spark bench comparing")
-    sizes = [int(size) for size in args.models.split(",")]
+    sizes = args.models
     with tempfile.TemporaryDirectory() as folder:
         path = str(args.folder or Path(folder) / "values")
         generate(spark, max(sizes), args.users).write.mode("overwrite").parquet(path)

@@ -37,8 +37,10 @@ WARM_UP = 200_000
 def parser() -> cli.Parser:
     """The flags of this job."""
     found = cli.Parser(__doc__ or "")
-    found.add_argument("--rows", default="1000000,10000000,50000000", help="interactions, comma-separated")
-    found.add_argument("--replicates", type=int, default=200)
+    found.add_argument(
+        "--rows", type=cli.counts, default=(10**6, 10**7, 5 * 10**7), help="interactions, comma-separated"
+    )
+    found.add_argument("--replicates", type=cli.count, default=200)
     found.add_argument("--folder", type=Path, help="where the rows lie; default: a temporary folder")
     return found
 
@@ -48,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
     spark = get_session("recbench-spark bench debiasing")
     print("interactions  propensities    strata  estimates  seconds a million rows")
     with tempfile.TemporaryDirectory() as folder:
-        for n in [WARM_UP, *map(int, args.rows.split(","))]:
+        for n in [WARM_UP, *args.rows]:
             seconds = measured(spark, args.folder or Path(folder), n, args.replicates)
             told = f"{n:12,}  " + "  ".join(f"{s:9.1f}" for s in seconds)
             print(

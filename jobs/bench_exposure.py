@@ -64,9 +64,13 @@ def parser() -> cli.Parser:
     """The flags of this job."""
     found = cli.Parser(__doc__ or "")
     found.add_argument("--warehouse", required=True, help="directory of the tables; what was run stays")
-    found.add_argument("--loops", default="0.3,0.9", help="strengths of the loop (default 0.3,0.9)")
+    found.add_argument(
+        "--loops", type=cli.numbers, default=(0.3, 0.9), help="strengths of the loop (default 0.3,0.9)"
+    )
     found.add_argument("--propensities", default=",".join(PROPENSITIES), help="methods, comma-separated")
-    found.add_argument("--users", default="50,400", help="users of a group, comma-separated")
+    found.add_argument(
+        "--users", type=cli.counts, default=(50, 400), help="users of a group, comma-separated"
+    )
     found.add_argument("--metric", default="recall@10", help="which number (default recall@10)")
     found.add_argument("--picture", type=Path, help="where to draw it: a .svg or .png file")
     found.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
@@ -76,17 +80,13 @@ def parser() -> cli.Parser:
 
 def main(args: argparse.Namespace) -> int:
     """Run the nights, deal the users into groups, compare with the truth."""
-    settings = [
-        Setting(float(loop), name)
-        for loop in args.loops.split(",")
-        for name in args.propensities.split(",")
-    ]
+    settings = [Setting(loop, name) for loop in args.loops for name in args.propensities.split(",")]
     benchmarks = [setting.benchmark(args.set) for setting in settings]
     if args.dry_run:
         print("\n".join(benchmark.name for benchmark in benchmarks))
         return OK
     store, journal = Store(get_session("recbench-spark study"), args.warehouse), Journal()
-    sizes = [int(size) for size in args.users.split(",")]
+    sizes = list(args.users)
     parts = []
     for setting, benchmark in zip(settings, benchmarks, strict=True):
         journal.say(benchmark.name)

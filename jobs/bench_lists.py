@@ -53,8 +53,8 @@ Run = dict[str, Any]
 def parser() -> cli.Parser:
     """The flags of this job."""
     found = cli.Parser(__doc__ or "")
-    found.add_argument("--users", type=int, default=50_000)
-    found.add_argument("--rounds", type=int, default=2)
+    found.add_argument("--users", type=cli.count, default=50_000)
+    found.add_argument("--rounds", type=cli.count, default=2)
     found.add_argument("--systems", default="ours,replay-polars,rectools,ranx")
     found.add_argument("--shuffled", action="store_true", help="rows in no order, not user by user")
     found.add_argument("--folder", type=Path, help="where the rows stay; default: a temporary folder")
@@ -150,7 +150,7 @@ def measurement(system: str, users: int, seconds: float, turn: int) -> Run:
 
 def main(args: argparse.Namespace) -> int:
     """Generate once, take turns, check values, print medians and ratios."""
-    systems = args.systems.split(",")
+    systems = cli.names(args.systems, "--systems")
     for system in systems:
         interpreter(system, args.environments)
     truth, lists = generate(args.users, shuffled=args.shuffled)

@@ -48,8 +48,8 @@ Run = dict[str, float]
 def parser() -> cli.Parser:
     """The flags of this job."""
     found = cli.Parser(__doc__ or "")
-    found.add_argument("--rows", type=int, default=10_000_000)
-    found.add_argument("--rounds", type=int, default=2)
+    found.add_argument("--rows", type=cli.count, default=10_000_000)
+    found.add_argument("--rounds", type=cli.count, default=2)
     found.add_argument("--systems", default="ours,replay,recommenders")
     found.add_argument("--protocols", default=",".join(PROTOCOLS))
     found.add_argument("--folder", type=Path, help="where the log stays; default: a temporary folder")
@@ -136,11 +136,12 @@ def main(args: argparse.Namespace) -> int:
     log = folder / f"log-{args.rows}"
     if not (log / "_SUCCESS").exists():
         generate(log, args.rows)
-    wanted = args.systems.split(",")
+    wanted = cli.names(args.systems, "--systems")
+    protocols = cli.names(args.protocols, "--protocols", PROTOCOLS)
     python = {system: interpreter(system, args.environments) for system in wanted}
     runs: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for _ in range(args.rounds):
-        for protocol in args.protocols.split(","):
+        for protocol in protocols:
             for system in filter(wanted.__contains__, PROTOCOLS[protocol]):
                 found = timed(python[system], system, protocol, log, folder)
                 runs[protocol, system].append(found)

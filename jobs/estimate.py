@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import cli
-from recbench_spark.config import NAME, Bootstrap
+from recbench_spark.config import NAME, Bootstrap, parse
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_propensities, read_rounds, read_table
 from recbench_spark.errors import OK, ConfigError
@@ -118,10 +118,13 @@ def check(args: argparse.Namespace) -> None:
             raise ConfigError(f"{flag} {value:g}: must be above 0")
     if args.floor is not None and not 0 < args.floor <= 1:
         raise ConfigError(f"--floor {args.floor:g}: must lie above 0 and at most at 1")
-    if args.bootstrap < 0 or not 0 < args.level < 1:
-        raise ConfigError(
-            f"--bootstrap {args.bootstrap} --level {args.level:g}", "0 or more; between 0 and 1"
-        )
+    bootstrap(args)
+
+
+def bootstrap(args: argparse.Namespace) -> Bootstrap:
+    """What is resampled, and the level of the intervals."""
+    asked = {"replicates": args.bootstrap, "level": args.level}
+    return parse(Bootstrap, asked, f"--bootstrap {args.bootstrap} --level {args.level:g}")
 
 
 def described(args: argparse.Namespace) -> str:
@@ -147,8 +150,7 @@ def of_matrix(spark: SparkSession, args: argparse.Namespace) -> Result:
         chances = read_propensities(spark, args.propensities)
     else:
         chances = read_table(spark, args.propensities, ["propensity"], "propensities")
-    bootstrap = Bootstrap(replicates=args.bootstrap, level=args.level)
-    return estimate_matrix(matrix, log, chances, bootstrap, args.floor)
+    return estimate_matrix(matrix, log, chances, bootstrap(args), args.floor)
 
 
 def of_rounds(spark: SparkSession, args: argparse.Namespace) -> Result:

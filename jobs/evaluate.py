@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import cli
-from recbench_spark.config import DEFAULT_METRICS, NAME, Bootstrap
+from recbench_spark.config import DEFAULT_METRICS, NAME, Bootstrap, parse
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_table
 from recbench_spark.definitions import Definition, make_definition
@@ -44,6 +44,9 @@ from recbench_spark.session import get_session
 from recbench_spark.steps.results import publish_standalone
 from recbench_spark.steps.sharing import base_folder, drop_scratch
 from recbench_spark.store import Store
+
+MOST_QUANTILES = 10_000
+"""Bins of predictions: each is rows of `metrics`, and its edges travel with every task."""
 
 KINDS = ("lists", "scores", "embeddings", "predictions")
 
@@ -128,13 +131,12 @@ def checked(args: argparse.Namespace, kind: str) -> Definition:
     _refuse_unused(args, kind)
     if not args.predictions and not args.truth:
         raise ConfigError("--truth is missing", "a table of user_id, item_id[, relevance]")
-    if args.bootstrap < 0:
-        raise ConfigError(f"--bootstrap {args.bootstrap}: must be 0 or more")
+    bootstrap(args)
     definition = make_definition(args.preset, cli.axes(args.set))
     views(args)
     if kind == "predictions":
         return definition
-    Asked(args.k, wanted_metrics(args, kind), definition, uncut=not args.cut)
+    Asked(cutoffs(args), wanted_metrics(args, kind), definition, uncut=not args.cut)
     check_needs(wanted_metrics(args, kind), bool(args.train), bool(args.features))
     check_candidates(definition, kind == "embeddings", bool(args.candidates))
     return definition
@@ -153,11 +155,10 @@ def _refuse_unused(args: argparse.Namespace, kind: str) -> None:
 
 def evaluated(store: Store, args: argparse.Namespace, kind: str) -> Result:
     """Read the tables and evaluate them."""
-    bootstrap = Bootstrap(replicates=args.bootstrap)
     spark = store.spark
     if kind == "predictions":
         rows = read(spark, args.predictions, ("user_id", "item_id"), kind)
-        return evaluate_predictions(rows, bootstrap, views(args))
+        return evaluate_predictions(rows, bootstrap(args), views(args))
     pair = ("user_id", "item_id")
     features = read(spark, args.features, ("item_id", "vector"), "features") if args.features else None
     optional = {
@@ -170,21 +171,33 @@ def evaluated(store: Store, args: argparse.Namespace, kind: str) -> Result:
         features=features,
         features_name=Path(args.features).stem if args.features else "",
         embeddings=embeddings(spark, args.embeddings),
-        k=range(1, max(args.k) + 1) if args.curve else args.k,
+        k=cutoffs(args),
         metrics=wanted_metrics(args, kind),
         preset=args.preset,
         definition=cli.axes(args.set),
         similarity=args.similarity,
-        bootstrap=bootstrap,
+        bootstrap=bootstrap(args),
         uncut=not args.cut,
         scratch=base_folder(store),
     )
+
+
+def bootstrap(args: argparse.Namespace) -> Bootstrap:
+    """What is resampled."""
+    return parse(Bootstrap, {"replicates": args.bootstrap}, "--bootstrap")
+
+
+def cutoffs(args: argparse.Namespace) -> tuple[int, ...]:
+    """The cut-offs, or all up to the largest."""
+    return cli.curve(args.k) if args.curve else tuple(args.k)
 
 
 def views(args: argparse.Namespace) -> Views:
     """Where predictions are looked at."""
     if len(args.fpr) != 2:
         raise ConfigError(f"--fpr: {len(args.fpr)} numbers, expected two", "e.g. --fpr 0,0.1")
+    if args.quantiles > MOST_QUANTILES:
+        raise ConfigError(f"--quantiles {args.quantiles}: at most {MOST_QUANTILES}", "10 or 100 are usual")
     return Views(args.quantiles, args.thresholds, args.fpr)
 
 
@@ -206,7 +219,7 @@ def embeddings(spark: SparkSession, paths: Sequence[str] | None) -> tuple[DataFr
 def wanted_metrics(args: argparse.Namespace, kind: str) -> tuple[str, ...]:
     """The metrics named, or the usual ones; lists have no AUC unless it is asked for."""
     if args.metrics is not None:
-        return tuple(name.strip() for name in args.metrics.split(","))
+        return cli.names(args.metrics, "--metrics")
     return tuple(name for name in DEFAULT_METRICS if kind != "lists" or name != "auc")
 
 

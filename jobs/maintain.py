@@ -12,7 +12,7 @@ that was removed can be run again. A run on a split that is removed meanwhile fa
 from __future__ import annotations
 
 import argparse
-from datetime import timedelta
+from datetime import date, timedelta
 
 from recbench_spark import cli
 from recbench_spark.errors import OK, ConfigError
@@ -72,10 +72,23 @@ def check(args: argparse.Namespace) -> None:
         raise ConfigError("nothing to do", "--migrate, --keep-days N, --optimize, --vacuum-hours N")
     if args.keep_days is not None and (args.keep_days < 1 or args.logical_date is None):
         raise ConfigError("--keep-days needs at least 1 day and --logical-date, the day to count from")
+    before(args)
     if args.vacuum_hours is not None and args.vacuum_hours < SHORTEST:
         raise ConfigError(
             f"--vacuum-hours {args.vacuum_hours}: at least {SHORTEST}", "a night may be at work"
         )
+
+
+def before(args: argparse.Namespace) -> date | None:
+    """The first night that is kept; None where none is removed."""
+    if args.keep_days is None:
+        return None
+    try:
+        first: date = args.logical_date - timedelta(days=args.keep_days)
+    except OverflowError:
+        told = f"--keep-days {args.keep_days}: before the calendar begins"
+        raise ConfigError(told, "leave the flag out to keep every night") from None
+    return first
 
 
 def migrate(store: Store, journal: Journal) -> None:
@@ -87,11 +100,12 @@ def migrate(store: Store, journal: Journal) -> None:
 
 def retain(store: Store, args: argparse.Namespace, journal: Journal) -> None:
     """Remove what is older than asked for, or tell what would be removed."""
-    before = args.logical_date - timedelta(days=args.keep_days)
-    old = find_old(store, before, args.keep_night)
-    print(f"nights before {before}: rows a user of {len(old.runs)} runs, {len(old.splits)} splits")
+    first = before(args)
+    assert first is not None
+    old = find_old(store, first, args.keep_night)
+    print(f"nights before {first}: rows a user of {len(old.runs)} runs, {len(old.splits)} splits")
     if not args.dry_run:
-        journal.say(f"remove nights before {before}")
+        journal.say(f"remove nights before {first}")
         drop_old(store, old)
 
 

@@ -42,8 +42,8 @@ def main(args: argparse.Namespace) -> int:
     """Run every protocol, then count worlds."""
     protocols = [
         protocol_of(args, split, candidates)
-        for split in args.protocols.split(",")
-        for candidates in args.candidates.split(",")
+        for split in cli.names(args.protocols, "--protocols")
+        for candidates in cli.names(args.candidates, "--candidates")
     ]
     for benchmark in protocols:
         check_benchmark(benchmark)

@@ -4,14 +4,14 @@
     spark-submit --properties-file conf/spark/local.conf jobs/nightly.py --config FILE ...
 
 A second run of the same night does nothing and says so; --force makes a new attempt. Exit codes:
-0 fine, 1 failed, 2 wrong usage or configuration, 3 a quality gate failed, 4 a regression.
+0 fine, 1 failed, 2 wrong usage or configuration, 3 a quality gate failed, 4 a regression,
+130 and 143 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from recbench_spark import cli
 from recbench_spark.benchmark import Outcome, dry_run, run_night
@@ -51,11 +51,12 @@ def main(args: argparse.Namespace) -> int:
         print(dry_run(args.warehouse, benchmark, args.logical_date))
         return OK
     journal = Journal()
+    if args.log:
+        journal.write_to(args.log)
     journal.say(f"benchmark {benchmark.name}, night {args.logical_date}: starting Spark")
     store = Store(get_session(f"recbench-spark {benchmark.name}"), args.warehouse)
-    if args.log or store.folder:
-        default = (store.folder or Path()) / "logs" / f"{benchmark.name}-{args.logical_date}.jsonl"
-        journal.write_to(args.log or default)
+    if store.folder and not args.log:
+        journal.write_to(store.folder / "logs" / f"{benchmark.name}-{args.logical_date}.jsonl")
     outcome = run_night(store, benchmark, args.logical_date, journal, args.force)
     if args.mlflow and outcome.run_ids:
         log_night(args.mlflow, store, benchmark, outcome.run_ids, journal)

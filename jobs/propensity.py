@@ -34,6 +34,9 @@ from recbench_spark.steps.propensity import Exposed, write_propensities
 from recbench_spark.steps.splitting import of_split
 from recbench_spark.store import Store
 
+MOST_LAWS = 100_000
+"""Simulated laws behind the goodness of fit."""
+
 METHODS = (
     *("power_law", "power_above_xmin", "steck", "relative_frequency"),
     *("naive_bayes", "logistic_regression", "given"),
@@ -96,8 +99,8 @@ def main(args: argparse.Namespace) -> int:
 
 def settings(args: argparse.Namespace) -> tuple[Propensities, Dataset | None]:
     """What is asked for, after the flags have been checked against each other."""
-    if args.goodness < 0:
-        raise ConfigError(f"--goodness {args.goodness}: must be 0 or more")
+    if not 0 <= args.goodness <= MOST_LAWS:
+        raise ConfigError(f"--goodness {args.goodness}: from 0 to {MOST_LAWS}", "2500 give two digits")
     if args.cells and args.method != "logistic_regression":
         raise ConfigError("--cells goes with --method logistic_regression", "others know items alone")
     named = {"method": args.method, "law": args.law, "scale": args.scale, "floor": args.floor}

@@ -4,7 +4,8 @@
     python jobs/query.py --warehouse warehouse/demo "SELECT model, value FROM leaderboard WHERE k = 10"
     python jobs/query.py --warehouse warehouse/demo --list
 
-A name means a view, a table, or one of the ready-made questions of recbench_spark/sql/queries.
+A name means a view, a table, or one of the ready-made questions of recbench_spark/sql/queries. Nothing is
+changed: a statement that is no query over these tables and views is refused (`steps.questions`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from recbench_spark import cli
 from recbench_spark.errors import OK, USAGE, ConfigError, nearest
 from recbench_spark.schemas import TABLES
 from recbench_spark.session import get_session
+from recbench_spark.steps.questions import judge
 from recbench_spark.store import Store, query_files, view_files
 
 
@@ -26,7 +28,7 @@ def parser() -> cli.Parser:
     found.add_argument("sql", nargs="?", help="a SELECT, or the name of a view, table or question")
     found.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
     found.add_argument("--list", action="store_true", help="list tables, views and questions")
-    found.add_argument("--limit", type=int, default=50, help="rows printed (default 50)")
+    found.add_argument("--limit", type=cli.count, default=50, help="rows printed (default 50)")
     found.add_argument("--format", choices=["table", "csv"], default="table")
     return found
 
@@ -40,13 +42,16 @@ def main(args: argparse.Namespace) -> int:
     if not any(map(store.exists, ("runs", "manifests", "speed"))):
         raise ConfigError(f"no results in warehouse {args.warehouse}", "run jobs/nightly.py first")
     store.install_views()
-    show(store.spark.sql(statement(args.sql)), args.limit, args.format)
+    sql = statement(args.sql)
+    judge(store.spark, sql, (*TABLES, *view_files()))
+    show(store.spark.sql(sql), args.limit, args.format)
     return OK
 
 
 def statement(text: str) -> str:
     """The SQL meant by a name or a statement."""
-    if " " in text.strip():
+    text = text.strip()
+    if len(text.split()) > 1:
         return text
     questions = query_files()
     known = [*TABLES, *view_files(), *questions]

@@ -69,11 +69,13 @@ def main(args: argparse.Namespace) -> int:
         print(f"split      {benchmark.split.describe()}\nwarehouse  {args.warehouse}")
         return OK
     journal = Journal()
+    if args.journal:
+        journal.write_to(args.journal)
     journal.say(f"split {benchmark.dataset.name}: starting Spark")
     store = Store(get_session(f"recbench-spark split {benchmark.dataset.name}"), args.warehouse)
     split_id, _ = split_identity(store, benchmark)
-    if args.journal or store.folder:
-        journal.write_to(args.journal or (store.folder or Path()) / "logs" / f"split-{split_id}.jsonl")
+    if store.folder and not args.journal:
+        journal.write_to(store.folder / "logs" / f"split-{split_id}.jsonl")
     prepare_split(store, benchmark, split_id, journal)
     return tell(store, benchmark, split_id, journal)
 

@@ -26,7 +26,15 @@ from pyspark.sql import functions as F
 from recbench_spark import reports
 from recbench_spark.config import Benchmark
 from recbench_spark.data.identity import identity
-from recbench_spark.errors import FAILED, OK, DataError, RecbenchError, StoreError
+from recbench_spark.errors import (
+    FAILED,
+    OK,
+    DataError,
+    Interrupted,
+    RecbenchError,
+    StoreError,
+    is_cancelled,
+)
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.paradoxes import KINDS
 from recbench_spark.placeholders import on_night
@@ -71,13 +79,17 @@ def run_night(
         require_truth(night)
         stop_at_gates(night, [(model, attempts[model.name] + 1) for model in todo], journal)
     run_ids, failed = {}, {}
-    for n, model in enumerate(todo, start=1):
-        run = Run(night, model, attempts[model.name] + 1, f"{n}/{len(todo)}")
-        try:
-            run_ids[model.name] = run_model(run, journal)
-        except (RecbenchError, PySparkException, Py4JError) as error:
-            failed[model.name] = record_failure(run, error, journal)
-    drop_scratch(store)
+    try:
+        for n, model in enumerate(todo, start=1):
+            run = Run(night, model, attempts[model.name] + 1, f"{n}/{len(todo)}")
+            try:
+                run_ids[model.name] = run_model(run, journal)
+            except (RecbenchError, PySparkException, Py4JError) as error:
+                if is_cancelled(error):
+                    raise Interrupted from error
+                failed[model.name] = record_failure(run, error, journal)
+    finally:
+        drop_scratch(store)
     regressed = compare_night(night, journal)
     find_paradoxes(night, journal)
     explain_changes(night, journal)

@@ -4,17 +4,41 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import re
+import signal
 import sys
+import tempfile
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import date, timedelta
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from recbench_spark import __version__
-from recbench_spark.errors import FAILED, USAGE, ConfigError, RecbenchError
+from recbench_spark.config import INT, LONGEST_CURVE, refuse_secrets
+from recbench_spark.errors import (
+    FAILED,
+    USAGE,
+    ConfigError,
+    Interrupted,
+    RecbenchError,
+    is_cancelled,
+    nearest,
+)
+
+HINTS = {USAGE: "--help lists every flag; conf/benchmarks/demo.yaml is a benchmark file"}
+LONGEST = 3000
+"""Letters of a message."""
+
+USUAL = "--debug shows the whole trace"
+INTERRUPTED = (
+    "interrupted, nothing published, run again\n"
+    "  hint: models that were done before stay as they are; what is unfinished is begun anew"
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -30,34 +54,150 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Usage, the mistake, exit code 2."""
         self.print_usage(sys.stderr)
-        print(f"error: {message}\n  hint: --help lists every flag", file=sys.stderr)
+        print(f"error: {short(message)}\n  hint: --help lists every flag", file=sys.stderr)
         sys.exit(USAGE)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """The flags, each of which can be printed, stored and turned into a number of Spark's."""
+        found, rest = super().parse_known_args(args, namespace)
+        for name, value in vars(found).items():
+            if value != self.get_default(name):
+                for one in value if isinstance(value, list | tuple) else [value]:
+                    check_value(f"--{name.replace('_', '-')}", one)
+        return found, rest
+
+
+def short(text: str) -> str:
+    """A message without the middle of what somebody wrote at length."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+
+
+def check_value(flag: str, value: object) -> None:
+    """ConfigError for an empty text, one that bears a secret, and numbers that mean nothing."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{flag} {value}: give a finite number")
+    if isinstance(value, int) and abs(value) > INT:
+        raise ConfigError(f"{flag}: a number between {-INT} and {INT} is expected", "give a smaller one")
+    if isinstance(value, str | Path):
+        check_text(flag, str(value))
+
+
+def check_text(flag: str, text: str) -> None:
+    """ConfigError for text that cannot be a name, a path or a setting."""
+    if not text.strip():
+        raise ConfigError(f"{flag} is empty", "leave the flag out, or give it a value")
+    if "\0" in text or _is_garbled(text):
+        raise ConfigError(f"{flag}: text that is not UTF-8", "check the terminal's encoding")
+    refuse_secrets(text, flag)
+
+
+def _is_garbled(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def run(
     main: Callable[[argparse.Namespace], int], parser: Parser, argv: Sequence[str] | None = None
 ) -> NoReturn:
     """Run a job and exit with its code; an error's last word is one sentence, never a stack trace."""
-    args = parser.parse_args(argv)
     # Spark's Python side logs each error as JSON before it raises it; we tell it once, in words.
     logging.getLogger("SQLQueryContextLogger").disabled = True
-    code = FAILED
+    debug = "--debug" in (sys.argv if argv is None else argv)
+    before = _listen()
     try:
-        code = main(args)
-    except BrokenPipeError:
-        code = FAILED
-    except RecbenchError as error:
-        _tell(error, str(error), args.debug)
-        code = error.exit_code
-    except _spark_errors() as error:
+        code = main(parser.parse_args(argv))
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt, Interrupted) as error:
+        code = _ended(error, debug)
+    finally:
+        _over.set()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    _exit(code)
+
+
+# ------------------------------------------------------------------------------------- interruption
+
+_interrupted: list[Interrupted] = []
+"""The first signal that came: what fails afterwards fails because of it."""
+
+_over = threading.Event()
+
+
+def _listen() -> dict[int, Any]:
+    """Ctrl-C and SIGTERM end the job in order; returns who listened before."""
+    _interrupted.clear()
+    _over.clear()
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {number: signal.signal(number, _on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+
+
+def _on_signal(number: int, frame: object) -> NoReturn:
+    """The first time unwinds the job while Spark's jobs are cancelled; the second ends it at once."""
+    if _interrupted:
+        os._exit(128 + number)
+    _interrupted.append(Interrupted(number))
+    # A thread of its own: this one is waiting for Java's answer, on a connection that is in use.
+    threading.Thread(target=_cancel_jobs, daemon=True).start()
+    raise _interrupted[0]
+
+
+def _cancel_jobs() -> None:
+    """Until the job has ended: a thread that was planning starts its next one meanwhile."""
+    while "pyspark" in sys.modules and not _over.is_set():
+        with suppress(Exception):  # Java may be gone already, with its jobs
+            from pyspark import SparkContext  # noqa: PLC0415
+
+            if SparkContext._active_spark_context is not None:
+                SparkContext._active_spark_context.cancelAllJobs()
+        _over.wait(0.5)
+
+
+# ------------------------------------------------------------------------------------------- errors
+
+
+def _ended(error: BaseException, debug: bool) -> int:
+    """Tell how a job ended, and the exit code of that."""
+    if isinstance(error, KeyboardInterrupt) or (isinstance(error, _spark_errors()) and is_cancelled(error)):
+        error = Interrupted()
+    if _interrupted or isinstance(error, Interrupted):
+        first = _interrupted[0] if _interrupted else error
+        print(INTERRUPTED, file=sys.stderr, flush=True)
+        return int(getattr(first, "exit_code", FAILED))
+    if isinstance(error, BrokenPipeError):
+        return FAILED
+    if debug:
+        traceback.print_exception(error)
+    code = error.exit_code if isinstance(error, RecbenchError) else FAILED
+    text = _in_words(error)
+    usual = "the trace is above" if debug else HINTS.get(code, USUAL)
+    text, _, hint = text.partition("\n  hint: ")
+    print(f"error: {short(text)}\n  hint: {short(hint) or usual}", file=sys.stderr)
+    return code
+
+
+def _in_words(error: BaseException) -> str:
+    """One sentence, and for most errors a hint."""
+    if isinstance(error, RecbenchError):
+        return str(error)
+    if isinstance(error, _spark_errors()):
         from recbench_spark.store import explain  # noqa: PLC0415
 
-        _tell(error, explain(error), args.debug)
-    except ConnectionError as error:
-        _tell(error, "the connection to Spark broke: its Java process has ended", args.debug)
-    except KeyboardInterrupt:
-        print("interrupted: nothing of the unfinished run is visible", file=sys.stderr)
-    _exit(code)
+        return explain(error)
+    if isinstance(error, ConnectionError):
+        return "the connection to Spark broke: its Java process has ended"
+    if isinstance(error, MemoryError):
+        return "out of memory\n  hint: smaller batches or tables, or a larger machine"
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename else ""
+        return (
+            f"{place}{error.strerror}\n  hint: check the path, its permissions, and the space on its disk"
+        )
+    return _internal(error)
 
 
 def _spark_errors() -> tuple[type[Exception], ...]:
@@ -70,18 +210,36 @@ def _spark_errors() -> tuple[type[Exception], ...]:
     return PySparkException, Py4JError
 
 
-def _tell(error: BaseException, text: str, debug: bool) -> None:
-    if debug:
-        traceback.print_exception(error)
-    print(f"error: {text}", file=sys.stderr)
+def _internal(error: BaseException) -> str:
+    """What nobody foresaw: its trace in a file, for whoever mends it."""
+    trace = "".join(traceback.format_exception(error))
+    told = f"internal error: {' '.join(f'{type(error).__name__}: {error}'.split())[:300]}"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="recbench-error-", suffix=".txt", delete=False, errors="backslashreplace"
+        ) as file:
+            file.write(trace)
+    except OSError:
+        print(trace, file=sys.stderr)
+        return f"{told}\n  hint: this is a mistake of recbench-spark: report it with the trace above"
+    return f"{told}\n  hint: this is a mistake of recbench-spark: report it with its trace, {file.name}"
 
 
 def _exit(code: int) -> NoReturn:
     """Flush and leave; the JVM of a bare python job ends with its pipe."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError) as error:
+        if not code and not isinstance(error, BrokenPipeError):
+            print(
+                f"error: cannot print: {error}\n  hint: the work is done; is the disk full?",
+                file=sys.stderr,
+            )
+        code = code or FAILED
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if _interrupted:
+        os._exit(code)  # at once, and without complaints of what was cut off; Java ends with its pipe
     sys.exit(code)
 
 
@@ -101,7 +259,7 @@ def day(text: str) -> date:
     written, earlier = re.fullmatch(r"(.*?)(?:-(\d+)d)?", text, re.DOTALL).groups()  # type: ignore[union-attr]
     try:
         return date.fromisoformat(written) - timedelta(days=int(earlier or 0))
-    except ValueError:
+    except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"'{text}' is not a date like 2026-01-31") from None
 
 
@@ -113,15 +271,51 @@ def cutoffs(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"'{text}' is not a list like 1,3,10") from None
     if found[0] < 1:
         raise argparse.ArgumentTypeError(f"cut-offs start at 1, and {found[0]} was given")
+    if found[-1] > INT:
+        raise argparse.ArgumentTypeError(f"cut-offs end at {INT}")
+    return found
+
+
+def count(text: str) -> int:
+    """A whole number from 1 on the command line."""
+    if not re.fullmatch("[0-9]{1,10}", text) or not 1 <= int(text) <= INT:
+        raise argparse.ArgumentTypeError(f"'{text[:50]}' is not a whole number from 1 to {INT}")
+    return int(text)
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Whole numbers from 1 on the command line, in the order given: 50,100,200."""
+    return tuple(count(part) for part in text.split(","))
+
+
+def curve(cuts: Sequence[int]) -> tuple[int, ...]:
+    """Every cut-off from 1 to the largest."""
+    if max(cuts) > LONGEST_CURVE:
+        raise ConfigError(f"--curve up to {max(cuts)}: every cut-off is kept, at most {LONGEST_CURVE}")
+    return tuple(range(1, max(cuts) + 1))
+
+
+def names(text: str, flag: str, known: Iterable[str] = ()) -> tuple[str, ...]:
+    """Names on the command line, each once: recall,ndcg."""
+    found = tuple(name.strip() for name in text.split(","))
+    listed = tuple(known)
+    for name in found:
+        if not name or found.count(name) > 1:
+            raise ConfigError(f"{flag} {text}: '{name}' stands there twice or is empty", "name each once")
+        if listed and name not in listed:
+            raise ConfigError(f"{flag}: unknown '{name}'", nearest(name, listed))
     return found
 
 
 def numbers(text: str) -> tuple[float, ...]:
     """Numbers on the command line: 0.1,0.5."""
     try:
-        return tuple(float(part) for part in text.split(","))
+        found = tuple(float(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is not a list like 0.1,0.5") from None
+    if not all(map(math.isfinite, found)) or len(set(found)) < len(found):
+        raise argparse.ArgumentTypeError(f"'{text}': finite numbers, each once")
+    return found
 
 
 def axes(pairs: Sequence[str]) -> dict[str, str | float | None]:

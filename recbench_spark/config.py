@@ -10,14 +10,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 from zoneinfo import ZoneInfo
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    CollectionStartEvent,
+    Event,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+)
 
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import ConfigError, nearest
@@ -33,26 +42,98 @@ OFFSET = re.compile(r"[+-](0[0-9]|1[0-8]):[0-5][0-9]")
 BENCHMARKS = Path(__file__).resolve().parent.parent / "conf" / "benchmarks"
 
 
+SECRET = (
+    r"pass(?:word|wd|phrase)|pwd|secret|token|credential|signature|\bsas\b|\bsig\b|\bauth"
+    r"|(?:access|account|api|private|storage).?key|\bkeys?\b|key(?:tab|store|file)"
+)
+"""Words of an option or of a parameter that holds a secret."""
+
+SECRETS = re.compile(
+    r"://[^/@\s:]*:(?!\d+(?:[/,]|$))\S*@"  # user:password@; a port has a slash or nothing after it
+    r"|https?://[^/\s@]+@"
+    rf"|[?&;][^=&;\s]*(?:{SECRET})[^=&;\s]*=",
+    re.IGNORECASE,
+)
+"""Text that bears a password, a key or a signature."""
+
+ELSEWHERE = (
+    "settings are printed and stored beside results: secrets belong to Spark (spark.hadoop.* in a "
+    "properties file of your own), to the cluster's roles, or to the environment"
+)
+
+
+def refuse_secrets(text: str, where: str) -> None:
+    """ConfigError, which does not repeat it, for text that bears a secret; what is printed must not."""
+    if SECRETS.search(text):
+        raise ConfigError(f"{where} holds a password, key or token", ELSEWHERE)
+
+
 class Strict(BaseModel):
-    """Frozen, and no key that is not known."""
+    """Frozen, no key that is not known, no number that is not finite, no secret, nothing named twice."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _sound(cls, document: Any) -> Any:
+        for key, value in document.items() if isinstance(document, dict) else ():
+            if isinstance(value, str) and SECRETS.search(value):
+                raise ValueError(f"{key} holds a password, key or token; {ELSEWHERE}")
+            if isinstance(value, bool) and not _takes_truth(cls, key):
+                raise ValueError(f"{key}: a number or text is expected, and not {str(value).lower()}")
+        return document
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        for name, found in self:
+            if name != "ratio" and isinstance(found, tuple):
+                twice = _repeated(found)
+                if twice is not None:
+                    raise ValueError(f"{name}: {twice!r} stands there twice")
+        return self
+
+
+def _takes_truth(model: type[BaseModel], key: Any) -> bool:
+    """Whether a field is true or false: pydantic takes these for 1 and 0 elsewhere."""
+    field = model.model_fields.get(key) if isinstance(key, str) else None
+    return field is None or field.annotation is bool
+
+
+def _repeated(values: Sequence[Any]) -> Any:
+    """The first text or number that was there before; sections have rules of their own."""
+    seen: set[Any] = set()
+    for value in values:
+        if isinstance(value, str | int | float):
+            if value in seen:
+                return value
+            seen.add(value)
+    return None
+
+
+INT = 2**31 - 1
+"""The largest whole number of the tables' columns k, n, rank."""
+
+LONGEST_CURVE = 10_000
+"""Cut-offs of `curve`: each is a row of `metrics`."""
 
 Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1, le=INT)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Location = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*[^\x00\s][^\x00]*$")]
+"""A path or URI, or the name of a column."""
 
 
 class World(Strict):
     """The generated world: who is there, how strong the loop is."""
 
-    users: Annotated[int, Field(ge=1)] = 1000
-    items: Annotated[int, Field(ge=2)] = 300
+    users: Annotated[int, Field(ge=1, le=10**9)] = 1000
+    items: Annotated[int, Field(ge=2, le=10**8)] = 300
     interactions: Annotated[int, Field(ge=1000, le=10**8)] = 60_000
-    open_loop: Annotated[int, Field(ge=0)] = 20_000
+    open_loop: Annotated[int, Field(ge=0, le=10**9)] = 20_000
     loop: Share = 0.8
     periods: Annotated[int, Field(ge=1, le=50)] = 4
-    seed: int = 42
+    seed: Seed = 42
 
 
 class Dataset(Strict):
@@ -84,9 +165,9 @@ class Dataset(Strict):
         "parquet",
         "delta",
     ]
-    path: str | None = None
-    columns: dict[str, str] = {}
-    attributes: tuple[str, ...] = ()
+    path: Location | None = None
+    columns: dict[str, Location] = {}
+    attributes: tuple[Location, ...] = ()
     options: dict[str, str] = {}
     time_unit: Literal["s", "ms", "us", "timestamp"] = "s"
     time_zone: str = "UTC"
@@ -106,6 +187,14 @@ class Dataset(Strict):
             raise ValueError(f"no time zone '{zone}': give one such as UTC, Europe/Rome or +02:00")
         return zone
 
+    @field_validator("options")
+    @classmethod
+    def _none_secret(cls, options: dict[str, str]) -> dict[str, str]:
+        for key, value in options.items():
+            if re.search(SECRET, key, re.IGNORECASE) or SECRETS.search(value):
+                raise ValueError(f"option {key} holds a secret; {ELSEWHERE}")
+        return options
+
     @field_validator("until", mode="before")
     @classmethod
     def _as_text(cls, until: Any) -> Any:
@@ -123,8 +212,29 @@ class Dataset(Strict):
         return self
 
 
-Duration = Annotated[str, Field(pattern="^[1-9][0-9]*[smhdw]$")]
+Duration = Annotated[str, Field(pattern="^[1-9][0-9]{0,11}[smhdw]$")]
 """Seconds, minutes, hours, days or weeks: `30m`, `7d`."""
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+LONGEST = 10_000 * 366 * UNITS["d"]
+"""Seconds of all the years that a date can have."""
+
+
+def seconds(duration: str) -> int:
+    """`7d` in seconds.
+
+    >>> seconds("2h")
+    7200
+    """
+    return int(duration[:-1]) * UNITS[duration[-1]]
+
+
+def _written(day: Any) -> Any:
+    """Days and instants are written out: pydantic takes 2026 for seconds since 1970."""
+    if isinstance(day, int | float) or (isinstance(day, str) and re.fullmatch(r"\s*[-+]?[\d_.]+\s*", day)):
+        raise ValueError("write a day like 2026-01-31, or a time like 2026-01-31T12:00:00+00:00")
+    return day
+
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "RO_RS": {"order": "random", "holdout": "ratio", "group": "user"},
@@ -188,16 +298,16 @@ class Split(Strict):
     group: Literal["user", "global"] = "user"
     ratio: tuple[Share, Share, Share] = (0.8, 0.0, 0.2)
     valid: bool = False
-    n: Annotated[int, Field(ge=0)] | None = None
+    n: Annotated[int, Field(ge=0, le=INT)] | None = None
     parts: tuple[Name, ...] = ("test",)
-    folds: Annotated[int, Field(ge=2)] = 10
+    folds: Annotated[int, Field(ge=2, le=INT)] = 10
     fold: Annotated[int, Field(ge=0)] = 0
     start: datetime | None = None
     length: Duration | None = None
     step: Duration | None = None
-    window: Annotated[int, Field(ge=0)] = 0
+    window: Annotated[int, Field(ge=0, le=INT)] = 0
     held_out: HeldOut | None = None
-    seed: int = 42
+    seed: Seed = 42
 
     @model_validator(mode="before")
     @classmethod
@@ -211,10 +321,18 @@ class Split(Strict):
             raise ValueError("train, valid, test must sum to 1, with train and test above 0")
         return ratio
 
+    @field_validator("start", mode="before")
+    @classmethod
+    def _written_out(cls, start: Any) -> Any:
+        return _written(start)
+
     @field_validator("start")
     @classmethod
     def _in_utc(cls, start: datetime | None) -> datetime | None:
-        return start.replace(tzinfo=start.tzinfo or UTC).astimezone(UTC) if start else None
+        try:
+            return start.replace(tzinfo=start.tzinfo or UTC).astimezone(UTC) if start else None
+        except OverflowError:
+            raise ValueError("no such time in UTC") from None
 
     @field_validator("parts")
     @classmethod
@@ -261,7 +379,7 @@ class Split(Strict):
 def _with_protocol(document: dict[str, Any]) -> dict[str, Any]:
     """The document with what a protocol's name stands for, and with the name of what it spells out."""
     name = document.get("protocol")
-    if name is not None and name not in PROTOCOLS:
+    if name is not None and not (isinstance(name, str) and name in PROTOCOLS):
         return document  # refused by the field's own check
     meant = PROTOCOLS.get(name or "", {})
     for key, value in meant.items():
@@ -291,6 +409,8 @@ def _usual(document: dict[str, Any]) -> dict[str, Any]:
 def _mistakes(split: Split) -> list[tuple[bool, str]]:
     """What contradicts itself in a split, each with its message."""
     holdout, per_user = split.holdout, split.group == "user"
+    length, step = (seconds(lasts) if lasts else 0 for lasts in (split.length, split.step))
+    span = length + split.window * (step or length)
     counted = holdout in ("leave_one_out", "last_n", "n_given")
     fields = type(split).model_fields
     strays = [
@@ -307,6 +427,7 @@ def _mistakes(split: Split) -> list[tuple[bool, str]]:
         (holdout == "folds" and split.temporal, "folds are random: order must be 'random'"),
         (split.fold >= split.folds, f"fold must be below folds, which is {split.folds}"),
         (holdout == "folds" and split.valid and split.folds == 2, "2 folds leave none to validate on"),
+        (max(length, step, span) > LONGEST, "length, step and window lead out of the calendar"),
         (holdout == "period" and (per_user or not split.temporal), "a period is temporal and global"),
         (holdout == "period" and not (split.start or split.length), "a period needs 'start' or 'length'"),
         (
@@ -345,7 +466,7 @@ class RandomModel(_Model):
     """Every (user, item) a uniform score by hash."""
 
     kind: Literal["random"]
-    seed: int = 42
+    seed: Seed = 42
 
 
 class PopularModel(_Model):
@@ -364,8 +485,8 @@ class ItemKnnModel(_Model):
 
     kind: Literal["item_knn"]
     scores: Literal["sum", "centred_mean"] = "sum"
-    neighbours: Annotated[int, Field(ge=1)] = 100
-    max_history: Annotated[int, Field(ge=2)] = 1000
+    neighbours: Count = 100
+    max_history: Annotated[int, Field(ge=2, le=INT)] = 1000
 
 
 class AlsModel(_Model):
@@ -373,11 +494,11 @@ class AlsModel(_Model):
 
     kind: Literal["als"]
     rank: Annotated[int, Field(ge=1, le=2048)] = 32
-    iterations: Annotated[int, Field(ge=1)] = 10
+    iterations: Annotated[int, Field(ge=1, le=10_000)] = 10
     regularization: Annotated[float, Field(ge=0)] = 0.05
     alpha: Annotated[float, Field(ge=0)] = 1.0
     implicit: bool = True
-    seed: int = 42
+    seed: Seed = 42
 
 
 class TruthModel(_Model):
@@ -390,8 +511,8 @@ class EmbeddingsModel(_Model):
     """Vectors another system made: (user_id, vector[, bias]) and (item_id, vector[, bias])."""
 
     kind: Literal["embeddings"]
-    users: str
-    items: str
+    users: Location
+    items: Location
     similarity: Literal["dot", "cosine"] = "dot"
 
 
@@ -399,14 +520,14 @@ class ScoresModel(_Model):
     """A table (user_id, item_id, score) another system made."""
 
     kind: Literal["scores"]
-    path: str
+    path: Location
 
 
 class ListsModel(_Model):
     """Ranked lists (user_id, item_id, rank or score) another system made."""
 
     kind: Literal["lists"]
-    path: str
+    path: Location
 
 
 class PublishedModel(_Model):
@@ -440,7 +561,7 @@ class Slice(Strict):
     key: Name
     of: Literal["popularity", "cold_user", "log", "users", "items"]
     column: str | None = None
-    path: str | None = None
+    path: Location | None = None
 
 
 class Bootstrap(Strict):
@@ -448,7 +569,7 @@ class Bootstrap(Strict):
 
     replicates: Annotated[int, Field(ge=0, le=100_000)] = 1000
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
-    seed: int = 42
+    seed: Seed = 42
 
 
 class Draw(Strict):
@@ -458,9 +579,9 @@ class Draw(Strict):
     that stand beside the raw values of uniform draws (see `kernels.sampled`), by name.
     """
 
-    n: Annotated[int, Field(ge=1)] = 100
+    n: Count = 100
     per: Literal["user", "positive"] = "user"
-    seed: int = 42
+    seed: Seed = 42
     estimators: tuple[
         Literal[
             "rank_estimate",
@@ -499,9 +620,9 @@ class Propensities(Strict):
     law: Literal["approximate", "exact"] = "approximate"
     scale: Literal["as_is", "largest", "interactions"] = "as_is"
     floor: Annotated[float, Field(gt=0, le=1)] | None = None
-    path: str | None = None
-    item_features: str | None = None
-    user_features: str | None = None
+    path: Location | None = None
+    item_features: Location | None = None
+    user_features: Location | None = None
     rate: Annotated[float, Field(gt=0, le=1)] = 0.1
 
     @model_validator(mode="after")
@@ -569,7 +690,7 @@ class Exposure(Strict):
     shrink: Annotated[float, Field(gt=0)] = 100.0
     strata: Strata = Strata()
     without_most_popular: Annotated[float, Field(ge=0, lt=1)] = 0.01
-    rewards: str | None = None
+    rewards: Location | None = None
 
     @model_validator(mode="after")
     def _of_items(self) -> Exposure:
@@ -600,8 +721,8 @@ class Evaluation(Strict):
     parts: tuple[Name, ...] = ("test",)
     preset: str | None = None
     definition: dict[str, Any] = {}
-    candidates_path: str | None = None
-    features: str | None = None
+    candidates_path: Location | None = None
+    features: Location | None = None
     draw: Draw = Draw()
     slices: tuple[Slice, ...] = (Slice(key="popularity", of="popularity"),)
     bootstrap: Bootstrap = Bootstrap()
@@ -613,9 +734,16 @@ class Evaluation(Strict):
     @field_validator("k")
     @classmethod
     def _positive(cls, k: tuple[int, ...]) -> tuple[int, ...]:
-        if not k or min(k) < 1:
-            raise ValueError("cut-offs must be whole numbers of at least 1")
+        if not k or min(k) < 1 or max(k) > INT:
+            raise ValueError(f"cut-offs must be whole numbers from 1 to {INT}")
         return tuple(sorted(set(k)))
+
+    @field_validator("metrics", "parts")
+    @classmethod
+    def _some(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not names:
+            raise ValueError("name at least one")
+        return names
 
     @field_validator("slices")
     @classmethod
@@ -629,6 +757,12 @@ class Evaluation(Strict):
         taken = [cut.key for cut in self.slices if self.exposure and cut.key in EXPOSURE_SLICES]
         if taken:
             raise ValueError(f"slice '{taken[0]}' is made by evaluation.exposure: choose another key")
+        return self
+
+    @model_validator(mode="after")
+    def _short_curve(self) -> Evaluation:
+        if self.curve and max(self.k) > LONGEST_CURVE:
+            raise ValueError(f"curve keeps every cut-off up to the largest k: at most {LONGEST_CURVE}")
         return self
 
     @model_validator(mode="after")
@@ -680,10 +814,15 @@ class Comparisons(Strict):
     baseline: Name | None = None
     baseline_night: date | None = None
     metrics: tuple[str, ...] | None = None
-    k: tuple[Annotated[int, Field(ge=1)] | None, ...] | None = None
+    k: tuple[Count | None, ...] | None = None
     minimum_difference: Annotated[float, Field(ge=0)] = 0.0
     replicates: Annotated[int, Field(ge=1, le=100_000)] = 1000
-    planned_users: Annotated[int, Field(ge=2)] = 10_000
+    planned_users: Annotated[int, Field(ge=2, le=10**12)] = 10_000
+
+    @field_validator("baseline_night", mode="before")
+    @classmethod
+    def _written_out(cls, night: Any) -> Any:
+        return _written(night)
 
 
 class Regression(Strict):
@@ -694,7 +833,7 @@ class Regression(Strict):
     """
 
     metric: str
-    k: Annotated[int, Field(ge=1)] | None = None
+    k: Count | None = None
     drop: Annotated[float, Field(ge=0)]
     part: Name = "test"
     model: Name | None = None
@@ -714,7 +853,7 @@ class Paradoxes(Strict):
 
     by: tuple[Name, ...] | None = None
     metrics: tuple[str, ...] | None = None
-    k: tuple[Annotated[int, Field(ge=1)] | None, ...] | None = None
+    k: tuple[Count | None, ...] | None = None
     parts: tuple[Name, ...] | None = None
     replicates: Annotated[int, Field(ge=1, le=100_000)] = 1000
     against: Literal["all", "best", "baseline"] = "all"
@@ -735,7 +874,7 @@ class Benchmark(Strict):
     split: Split = Split()
     models: tuple[Model, ...]
     evaluation: Evaluation = Evaluation()
-    headline: str = "ndcg@10"
+    headline: Annotated[str, Field(pattern="^[a-z_0-9]+(@[1-9][0-9]{0,8})?$")] = "ndcg@10"
     gates: tuple[Gate, ...] = ()
     comparisons: Comparisons | None = None
     regressions: tuple[Regression, ...] = ()
@@ -823,61 +962,173 @@ def make_benchmark(document: dict[str, Any], overrides: Sequence[str], where: st
 def find_benchmark(source: str) -> Path:
     """The file meant by a path or by a name under conf/benchmarks."""
     for path in (Path(source), BENCHMARKS / f"{source}.yaml"):
-        if path.is_file():
+        if _is_file(path):
             return path
     known = [path.stem for path in BENCHMARKS.glob("*.yaml")]
-    raise ConfigError(f"no benchmark file '{source}'", nearest(source, known))
+    raise ConfigError(f"no benchmark file '{_cut(source)}'", nearest(source, known))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name too long for a disk, a folder that may not be looked into
+        return False
+
+
+def _cut(text: str, longest: int = 300) -> str:
+    """Text that the user wrote, no longer than one likes to read."""
+    return text if len(text) <= longest else f"{text[:longest]}... ({len(text)} letters)"
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: not valid YAML: not UTF-8: {error.reason}", "save it as UTF-8"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", "check its permissions") from None
+    document = load_yaml(text, str(path))
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: expected keys and values", "see conf/benchmarks/demo.yaml")
     return document
+
+
+# ------------------------------------------------------------------------------------------- YAML
+
+Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's where it is installed: ten times faster."""
+
+DEEPEST = 50
+"""Sections inside one another; a benchmark file has six."""
+
+REPEATED = 100_000
+"""Nodes that aliases (`*name`) may add to those written: a few lines of them can stand for millions."""
+
+
+def load_yaml(text: str, where: str) -> Any:
+    """The value of a YAML text, in time and memory that its length bounds.
+
+    Raises:
+        ConfigError: no YAML, a key that stands twice, too deep, or grown by aliases.
+    """
+    try:
+        _survey(yaml.parse(text, Loader=Loader), where)
+        return yaml.load(text, Loader=Loader)
+    except yaml.YAMLError as error:
+        told = _cut(" ".join(str(error).split()))
+    # What PyYAML raises of a tag or a date that does not fit its text: !!int foo, 2026-99-99.
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        told = f"a value does not fit its tag or form: {_cut(str(error))}"
+    raise ConfigError(f"{where}: not valid YAML: {told}", "quote text that is not meant as YAML")
+
+
+class _Open:
+    """A section or list whose end has not come: nodes in it, and the keys of a section."""
+
+    def __init__(self, event: CollectionStartEvent) -> None:
+        self.anchor, self.nodes = event.anchor, 1
+        self.keys: set[str] | None = set() if isinstance(event, MappingStartEvent) else None
+        self.is_key = True
+
+    def takes(self, key: str | None) -> bool:
+        """Count what comes next, a key or a value; False for a key that was there."""
+        if self.keys is None:
+            return True
+        self.is_key, is_key = not self.is_key, self.is_key
+        if not is_key or key is None or key == "<<":
+            return True
+        known = key in self.keys
+        self.keys.add(key)
+        return not known
+
+
+def _survey(events: Iterable[Event], where: str) -> None:
+    """Look at a document before anything is made of it: depth, keys, and how far aliases make it grow."""
+    sizes: dict[str, int] = {}
+    inside: list[_Open] = []
+    repeated = 0
+    for event in events:
+        nodes = 0
+        if isinstance(event, NodeEvent) and inside:
+            key = event.value if isinstance(event, ScalarEvent) else None
+            if key and not key.isascii() and any("\ud800" <= letter <= "\udfff" for letter in key):
+                raise ConfigError(f"{where}: text that is no Unicode", _line(event))
+            if not inside[-1].takes(key):
+                raise ConfigError(f"{where}: key '{_cut(str(key))}' stands twice", _line(event))
+        if isinstance(event, CollectionStartEvent):
+            inside.append(_Open(event))
+            if len(inside) > DEEPEST:
+                raise ConfigError(f"{where}: more than {DEEPEST} sections in one another", _line(event))
+        elif isinstance(event, CollectionEndEvent):
+            ended = inside.pop()
+            nodes = ended.nodes
+            sizes |= {ended.anchor: nodes} if ended.anchor else {}
+        elif isinstance(event, AliasEvent):
+            nodes = _of_alias(event, sizes, inside, where)
+            repeated += nodes
+        elif isinstance(event, ScalarEvent):
+            nodes = 1
+        if inside:
+            inside[-1].nodes += nodes
+        if repeated > REPEATED:
+            raise ConfigError(f"{where}: aliases add more than {REPEATED} values", _line(event))
+
+
+def _of_alias(event: AliasEvent, sizes: dict[str, int], inside: list[_Open], where: str) -> int:
+    name = str(event.anchor)
+    if name in [section.anchor for section in inside]:
+        raise ConfigError(f"{where}: *{_cut(name)} stands in itself", _line(event))
+    return sizes.get(name, 1)
+
+
+def _line(event: Event) -> str:
+    return f"line {event.start_mark.line + 1}" if event.start_mark else ""
+
+
+# ------------------------------------------------------------------------------------- overrides
 
 
 def _apply(document: dict[str, Any], override: str) -> None:
     """Set one `a.b.0.c=value`; the value is read as YAML."""
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise ConfigError(f"--set {override}: expected KEY=VALUE", "e.g. --set split.seed=7")
+        raise ConfigError(f"--set {_cut(key)}: expected KEY=VALUE", "e.g. --set split.seed=7")
     *parents, last = key.split(".")
     place: Any = document
     for step in parents:
-        place = _descend(place, step, override)
-    value = _read_value(text, override)
+        place = _descend(place, step, key)
+    value = load_yaml(text, f"--set {_cut(key)}")
     if isinstance(place, list):
-        place[_position(place, last, override)] = value
-    else:
+        place[_position(place, last, key)] = value
+    elif isinstance(place, dict):
         place[last] = value
+    else:
+        raise _no_section(parents[-1], key)
 
 
-def _read_value(text: str, override: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"--set {override}: '{text}' is not a YAML value") from None
+def _no_section(step: str, key: str) -> ConfigError:
+    told = f"--set {_cut(key)}: '{_cut(step)}' is not a section of the benchmark file"
+    return ConfigError(told, "name a section, then its key: split.seed=7")
 
 
-def _descend(place: Any, step: str, override: str) -> Any:
+def _descend(place: Any, step: str, key: str) -> Any:
     if isinstance(place, list):
-        return place[_position(place, step, override)]
+        return place[_position(place, step, key)]
     if not isinstance(place, dict) or not isinstance(place.get(step, {}), dict | list):
-        raise ConfigError(f"--set {override}: '{step}' is not a section of the benchmark file")
+        raise _no_section(step, key)
     return place.setdefault(step, {})
 
 
-def _position(place: list[Any], step: str, override: str) -> int:
+def _position(place: list[Any], step: str, key: str) -> int:
     """An entry of a list by its number or, for models and slices, by its name."""
     names = [entry.get("name", entry.get("key")) for entry in place if isinstance(entry, dict)]
     if step in names:
         return names.index(step)
-    if step.isdigit() and int(step) < len(place):
+    if re.fullmatch("[0-9]{1,9}", step) and int(step) < len(place):
         return int(step)
-    raise ConfigError(f"--set {override}: no entry '{step}'", nearest(step, map(str, names)))
+    raise ConfigError(f"--set {_cut(key)}: no entry '{_cut(step)}'", nearest(step, map(str, names)))
 
 
 def parse(model: type[M], document: Any, where: str) -> M:
@@ -886,11 +1137,13 @@ def parse(model: type[M], document: Any, where: str) -> M:
         return model.model_validate(document)
     except ValidationError as error:
         raise ConfigError(*_explain(model, error, where)) from None
+    except UnicodeEncodeError:
+        raise ConfigError(f"{where}: text that is no Unicode", "write it as UTF-8") from None
 
 
 def _explain(model: type[BaseModel], error: ValidationError, where: str) -> tuple[str, str]:
     first = error.errors()[0]
-    path = ".".join(str(step) for step in first["loc"]) or "(top)"
+    path = _cut(".".join(str(step) for step in first["loc"]) or "(top)")
     hint = ""
     if first["type"] == "extra_forbidden":
         hint = nearest(str(first["loc"][-1]), _keys_at(model, first["loc"][:-1]))
@@ -899,7 +1152,7 @@ def _explain(model: type[BaseModel], error: ValidationError, where: str) -> tupl
         known = re.findall(r"'([^']+)'", str(context.get("expected", context.get("expected_tags"))))
         given = first["input"].get("kind") if isinstance(first["input"], dict) else first["input"]
         hint = nearest(str(given), known)
-    message = first["msg"].removeprefix("Value error, ")
+    message = _cut(first["msg"].removeprefix("Value error, "))
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"{where}: {path}: {message}{more}", hint
 

@@ -21,7 +21,7 @@ VERSION = "v1"
 class Definition(BaseModel):
     """One value for each axis; the first value of each `Literal` is the default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     users: Literal["truth", "both", "output"] = "truth"
     """Averaged users: all with truth (a missing list counts 0), with truth and list, with list."""

@@ -7,10 +7,14 @@ Python is never the last thing a user sees.
 from __future__ import annotations
 
 import difflib
+import signal
 from collections.abc import Iterable
 
 OK, FAILED, USAGE, GATE, REGRESSION = 0, 1, 2, 3, 4
 """Exit codes of every job: fine, failed, wrong usage or config, quality gate, regression."""
+
+LISTED = 50
+"""Names that a hint lists at most."""
 
 
 class RecbenchError(Exception):
@@ -66,9 +70,26 @@ class RegressionError(RecbenchError):
     exit_code = REGRESSION
 
 
+class Interrupted(BaseException):
+    """Ctrl-C, SIGTERM, or Spark's jobs cancelled: no error of a model, and nothing catches it on its way.
+
+    `exit_code` is 128 and the signal's number, as a shell has it.
+    """
+
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Whether Spark's jobs were cancelled, which says nothing of a model or of the data."""
+    return "SPARK_JOB_CANCELLED" in str(error)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as `did you mean 'ndcg'? Known: hit, map, ndcg`."""
     options = sorted(str(option) for option in known)
     close = difflib.get_close_matches(str(name), options, n=1, cutoff=0.5)
-    listed = "known: " + ", ".join(options)
+    more = f" and {len(options) - LISTED} more" if len(options) > LISTED else ""
+    listed = f"known: {', '.join(options[:LISTED])}{more}"
     return f"did you mean '{close[0]}'? {listed}" if close else listed

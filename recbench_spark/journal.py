@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+from recbench_spark.errors import StoreError
+
 
 class Journal:
     """Prints one line a stage to standard error, and writes one JSON line a stage to a file."""
@@ -21,9 +23,19 @@ class Journal:
         self.started = time.monotonic()
 
     def write_to(self, path: str | Path) -> None:
-        """From here on append JSON lines to this file."""
-        self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        """From here on append JSON lines to this file.
+
+        Raises:
+            StoreError: no file can be written there.
+        """
+        path = Path(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8"):
+                self.path = path
+        except (OSError, ValueError) as error:
+            hint = "give another file, or check permissions and space"
+            raise StoreError(f"cannot write the log {path}: {_why(error)}", hint) from None
 
     def say(self, text: str) -> None:
         """A line for the person watching, with the seconds since the start."""
@@ -37,8 +49,13 @@ class Journal:
                 "stage": stage,
                 **facts,
             }
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line, default=str) + "\n")
+            try:
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line, default=str) + "\n")
+            except OSError as error:
+                # A night is not lost for its log: the tables are the truth.
+                self.say(f"warning: no more lines in the log {self.path}: {_why(error)}")
+                self.path = None
 
     @contextmanager
     def stage(self, stage: str, text: str, **facts: Any) -> Iterator[dict[str, Any]]:
@@ -54,3 +71,7 @@ class Journal:
             raise
         seconds = round(time.monotonic() - started, 3)
         self.record(stage, **facts, **counts, seconds=seconds)
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)

@@ -104,8 +104,12 @@ def end_of_log(dataset: Dataset) -> int | None:
     except ValueError:
         hint = 'a day, or "{logical_date}"'
         raise ConfigError(f"dataset.until: '{dataset.until}' is no day like 2026-01-31", hint) from None
-    midnight = datetime.combine(day + timedelta(days=1), time(), _zone(dataset.time_zone))
-    return (midnight - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    try:
+        midnight = datetime.combine(day + timedelta(days=1), time(), _zone(dataset.time_zone))
+        return (midnight - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    except OverflowError:
+        hint = "leave dataset.until out where the log has no end"
+        raise ConfigError(f"dataset.until: the calendar ends with {dataset.until}", hint) from None
 
 
 def _zone(name: str) -> tzinfo:

@@ -8,7 +8,11 @@ jar stands in code, since a value on the builder would beat spark-submit's flags
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +51,31 @@ def local_properties() -> Path:
     return path
 
 
+LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+"""A session on one machine talks to itself, and listens to nobody else."""
+
+
+def submit_arguments(properties: Path) -> str:
+    """What a bare `python jobs/x.py` hands to Java; where the master is local it keeps to itself."""
+    text = properties.read_text(encoding="utf-8")
+    set_there = dict(re.findall(r"^\s*(spark\.\S+?)(?:\s*[=:]\s*|\s+)(.*?)\s*$", text, re.MULTILINE))
+    ours = {} if not set_there.get("spark.master", "local").startswith("local") else LOOPBACK
+    if ours:
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK["spark.driver.bindAddress"])  # its page, if any
+    flags = "".join(f"--conf {key}={value} " for key, value in ours.items() if key not in set_there)
+    return f"--properties-file {shlex.quote(str(properties))} {flags}pyspark-shell"
+
+
+@contextmanager
+def _kept_handler() -> Iterator[None]:
+    """Spark's context takes Ctrl-C over; a program that listens to it itself goes on doing so."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    ours = before not in (signal.default_int_handler, None)
+    if ours and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
+
+
 def get_session(app_name: str = "recbench-spark") -> SparkSession:
     """The session of spark-submit or of the notebook, else a local one from the properties file.
 
@@ -57,11 +86,10 @@ def get_session(app_name: str = "recbench-spark") -> SparkSession:
     if active is not None:
         return active
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        os.environ.setdefault(
-            "PYSPARK_SUBMIT_ARGS", f"--properties-file {local_properties()} pyspark-shell"
-        )
+        os.environ.setdefault("PYSPARK_SUBMIT_ARGS", submit_arguments(local_properties()))
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.appName(app_name).getOrCreate()
+    with _kept_handler():
+        spark = SparkSession.builder.appName(app_name).getOrCreate()
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     for key, (default, ours) in BETTER.items():
         if spark.conf.get(key) == default:

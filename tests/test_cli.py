@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
+import re
+import shlex
+import signal
 import subprocess
 import sys
+import tempfile
 from datetime import date
 from pathlib import Path
 
@@ -12,7 +18,9 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from recbench_spark import __version__, cli
-from recbench_spark.errors import ConfigError, DataError, GateError
+from recbench_spark.errors import ConfigError, DataError, GateError, Interrupted, StoreError
+from recbench_spark.journal import Journal
+from recbench_spark.session import submit_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -37,23 +45,146 @@ def _raising(error: BaseException):
 def test_errors_end_in_a_sentence(capsys, error, code):
     ended, out, err = _ended(_raising(error), capsys)
     assert (ended, out) == (code, "")
-    assert err == f"error: {error}\n"
+    assert err.startswith(f"error: {error}\n") and "  hint: " in err.splitlines()[-1]
 
 
 def test_spark_errors_lose_their_stack(capsys):
     message = "[TABLE_OR_VIEW_NOT_FOUND] no table t\n\tat org.apache.spark.Thing"
     code, _, err = _ended(_raising(AnalysisException(message)), capsys)
-    assert code == 1 and err == "error: [TABLE_OR_VIEW_NOT_FOUND] no table t\n"
+    assert code == 1 and err.startswith("error: [TABLE_OR_VIEW_NOT_FOUND] no table t\n  hint: ")
 
 
 def test_debug_shows_the_trace(capsys):
     _, _, err = _ended(_raising(DataError("wrong")), capsys, "--debug")
-    assert "Traceback" in err and err.endswith("error: wrong\n")
+    assert "Traceback" in err and err.endswith("error: wrong\n  hint: the trace is above\n")
 
 
-def test_interrupted(capsys):
-    code, _, err = _ended(_raising(KeyboardInterrupt()), capsys)
-    assert code == 1 and "nothing of the unfinished run is visible" in err
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (PermissionError(13, "Permission denied", "/etc/shadow"), "/etc/shadow: Permission denied"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (MemoryError(), "out of memory"),
+        (ConnectionRefusedError(111, "Connection refused"), "Java process has ended"),
+    ],
+)
+def test_what_the_machine_refuses_ends_in_one_line(capsys, error, word):
+    code, _, err = _ended(_raising(error), capsys)
+    assert code == 1 and word in err.splitlines()[0]
+    assert "Traceback" not in err and "internal error" not in err and len(err.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("odd"), RecursionError("deep"), OverflowError("big"), KeyError("k")]
+)
+def test_what_nobody_foresaw_is_an_internal_error_whose_trace_is_kept(capsys, tmp_path, monkeypatch, error):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code, _, err = _ended(_raising(error), capsys)
+    (trace,) = tmp_path.iterdir()
+    assert code == 1 and "Traceback" not in err and len(err.splitlines()) == 2
+    assert f"internal error: {type(error).__name__}" in err and str(trace) in err
+    assert "in main" in trace.read_text() and trace.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Interrupted()])
+def test_interrupted(capsys, error):
+    code, _, err = _ended(_raising(error), capsys)
+    assert code == 130 and err.startswith("interrupted, nothing published, run again\n")
+
+
+def test_jobs_of_spark_that_were_cancelled_are_an_interruption(capsys):
+    error = AnalysisException("[SPARK_JOB_CANCELLED] Job 7 cancelled because killed via the Web UI")
+    assert _ended(_raising(error), capsys)[0] == 130
+
+
+WAITING = """
+import sys, time
+from recbench_spark import cli
+def main(args):
+    try:
+        print("begun", flush=True)
+        time.sleep(60)
+    finally:
+        print("cleaned", flush=True)
+        {last}
+cli.run(main, cli.Parser("A job."), [])
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("last", ["", "raise ValueError('Java is gone')"])
+def test_a_signal_unwinds_the_job_and_says_so(number, code, last):
+    """What is left is cleaned; an error on the way out, when Java is gone, does not hide the signal."""
+    command = [sys.executable, "-c", WAITING.format(last=last)]
+    job = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert job.stdout and job.stdout.readline() == "begun\n"
+    job.send_signal(number)
+    out, err = job.communicate(timeout=60)
+    assert (job.returncode, out) == (code, "cleaned\n")
+    assert err.splitlines()[0] == "interrupted, nothing published, run again" and "Traceback" not in err
+
+
+def test_a_full_device_under_the_output_is_told():
+    command = [sys.executable, "jobs/nightly.py", "--config", "demo", "--warehouse", "w", "--dry-run"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*command, "--logical-date", "2026-01-01"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE,
+            text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+    assert done.returncode == 1 and "No space left" in done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (["--path", ""], "--path is empty"),
+        (["--path", "  "], "--path is empty"),
+        (["--path", "a\udcffb"], "not UTF-8"),
+        (["--path", "s3a://AKIA1:hush@bucket/x"], "--path holds a password"),
+        (["--path", "https://hush@host/x"], "--path holds a password"),
+        (["--path", "https://host/x?sv=1&sig=hush"], "--path holds a password"),
+        (["--number", "nan"], "finite"),
+        (["--number=-inf"], "finite"),
+        (["--whole", "9" * 30], "between"),
+        (["--count", "0"], "whole number from 1"),
+        (["--count", "9" * 5000], "whole number from 1"),
+        (["--day", "0001-01-01-1d"], "not a date"),
+        (["--day", "2026-01-01-99999999999d"], "not a date"),
+        (["--k", "1,2147483648"], "end at 2147483647"),
+        (["--numbers", "0.1,nan"], "finite"),
+    ],
+)
+def test_flags_that_mean_nothing_are_refused(capsys, flags, word):
+    parser = cli.Parser("A job.")
+    for name, kind in {"path": str, "number": float, "whole": int, "count": cli.count, "day": cli.day,
+                       "k": cli.cutoffs, "numbers": cli.numbers}.items():  # fmt: skip
+        parser.add_argument(f"--{name}", type=kind)
+    with pytest.raises(SystemExit) as ended:
+        cli.run(lambda args: 0, parser, flags)
+    err = capsys.readouterr().err
+    assert ended.value.code == 2 and word in err and "hint" in err and "hush" not in err
+
+
+@pytest.mark.parametrize(
+    "path", ["s3a://bucket/a@b/c", "hdfs://host:8020/a@b", "abfss://c@acc.dfs.core.windows.net/x"]
+)
+def test_paths_without_a_secret_are_taken(path):
+    cli.check_value("--path", path)
+
+
+def test_a_journal_on_a_folder_is_refused_and_on_a_full_device_does_not_stop_a_night(tmp_path):
+    with pytest.raises(StoreError, match="cannot write the log"):
+        Journal(io.StringIO()).write_to(tmp_path)
+    said = io.StringIO()
+    journal = Journal(said)
+    journal.write_to("/dev/full")
+    for _ in range(2):
+        journal.record("train", seconds=1)
+    assert said.getvalue().count("warning: no more lines in the log /dev/full: No space left") == 1
 
 
 def test_own_code_and_closed_pipe(capsys):
@@ -118,3 +249,41 @@ def test_a_day_may_be_counted_back(text: str, day: str) -> None:
 def test_other_days_are_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is not a date"):
         cli.day(text)
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ("spark.master local[*]\n", True),
+        ("spark.master=local[2]\n", True),
+        ("# no master: local[*]\n", True),
+        ("spark.master spark://host:7077\n", False),
+    ],
+)
+def test_a_bare_session_on_one_machine_listens_to_itself(tmp_path, monkeypatch, properties, expected):
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "")  # restored afterwards, whatever is set meanwhile
+    (tmp_path / "a b.conf").write_text(properties)
+    words = shlex.split(submit_arguments(tmp_path / "a b.conf"))
+    ours = {"spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1"}
+    assert words[:2] == ["--properties-file", str(tmp_path / "a b.conf")] and words[-1] == "pyspark-shell"
+    assert (ours <= set(words)) == expected
+
+
+def test_our_own_local_session_listens_to_itself():
+    text = (ROOT / "conf" / "spark" / "local.conf").read_text()
+    for key in ("spark.driver.host", "spark.driver.bindAddress"):
+        assert re.search(rf"^{re.escape(key)} +127\.0\.0\.1$", text, re.MULTILINE)
+
+
+def test_make_sql_hands_the_question_on_as_it_is(tmp_path):
+    """Backticks, dollars and quotes reach the job, and neither make nor the shell."""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+    python.chmod(0o755)
+    asked = f"SELECT `a`, 'b' FROM \"c\" -- $(touch {tmp_path}/one) `touch {tmp_path}/two` $HOME"
+    command = ["make", "-s", "sql", f"PY={python}", "STAMP=", f"Q={asked} $(shell touch {tmp_path}/three)"]
+    done = subprocess.run([*command, "WAREHOUSE="], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == f"{asked} $(shell touch {tmp_path}/three)", done.stderr
+    assert done.stdout.splitlines()[1:3] == ["--warehouse", ""]
+    assert [path.name for path in tmp_path.iterdir()] == ["python"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from recbench_spark.config import (
     load_benchmark,
 )
 from recbench_spark.errors import ConfigError
+from recbench_spark.placeholders import on_night
+from recbench_spark.steps.night import check_benchmark
 
 MINIMAL: dict[str, Any] = {
     "name": "small",
@@ -237,3 +240,173 @@ def test_a_column_map_and_a_world_are_part_of_a_dataset() -> None:
         Benchmark(name="b", dataset=dataset, models=[{"name": "p", "kind": "popular"}]).headline
         == "ndcg@10"
     )
+
+
+NOT_FINITE = [
+    ("gates=[{fact: rows, below: .nan}]", "gates.0.below"),
+    ("gates=[{fact: rows, above: .inf}]", "gates.0.above"),
+    ("regressions=[{metric: ndcg, k: 5, drop: .inf}]", "regressions.0.drop"),
+    ("comparisons.minimum_difference=.nan", "comparisons.minimum_difference"),
+    ("evaluation.exposure.clip=.inf", "evaluation.exposure.clip"),
+    ("evaluation.bootstrap.level=.nan", "evaluation.bootstrap.level"),
+    ("models.als_8.alpha=1.0e+999", "models.1.als.alpha"),
+    ("models.als_8.provenance.search_space={rank: [.nan]}", "models.1.als.provenance.search_space.rank"),
+    ("models=[{name: p, kind: published, figures: {ndcg: -.inf}}]", "models.0.published.figures"),
+    ("split.ratio=[.nan, 0, 0.2]", "split.ratio"),
+]
+
+
+@pytest.mark.parametrize(("override", "key"), NOT_FINITE, ids=[key for _, key in NOT_FINITE])
+def test_no_number_is_infinite_or_nan(write, override: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=r"finite|sum to 1|greater|less") as error:
+        load_benchmark(write(MINIMAL), [override])
+    assert key in error.value.message
+
+
+@pytest.mark.parametrize("threshold", [".nan", ".inf", "-.inf"])
+def test_no_axis_is_infinite_or_nan(write, threshold: str) -> None:
+    loaded = load_benchmark(write(MINIMAL), [f"evaluation.definition.threshold={threshold}"])
+    with pytest.raises(ConfigError, match=r"definition\.threshold"):
+        loaded.evaluation.resolve()
+
+
+WITHOUT_A_TRACE = [
+    ("models.²=1", "no entry '²'"),
+    ("models." + "9" * 5000 + ".rank=1", "no entry"),
+    ("a=2026-99-99", "not valid YAML"),
+    ("split.seed=!!int foo", "not valid YAML"),
+    ("split.seed=!!bool foo", "not valid YAML"),
+    ("split.seed=!!timestamp foo", "not valid YAML"),
+    ("split.seed=" + "[" * 100_000, "sections in one another"),
+    ("split.seed=" + "9" * 5000, "split.seed"),
+    ("split.seed=9223372036854775808", "split.seed"),
+    ("evaluation.k.0.x=1", "not a section"),
+    ("evaluation.k.0.x.y=1", "not a section"),
+    ("name.x=1", "not a section"),
+    ("split.protocol=[given]", "split.protocol"),
+    ("split.protocol={a: 1}", "split.protocol"),
+    ("split.start=2026", "write a day"),
+    ("split.start=0001-01-01T00:00:00+14:00", "split.start"),
+    ("split={holdout: period, length: 999999999999w}", "out of the calendar"),
+    ("split={holdout: period, length: 99999999999999999999d}", "split.length"),
+    ("comparisons.baseline_night=20260131", "write a day"),
+    ("evaluation.k=[2147483648]", "cut-offs"),
+    ("evaluation={curve: true, k: [2147483647]}", "at most 10000"),
+    ("evaluation.metrics=[ndcg, recall, ndcg]", "'ndcg' stands there twice"),
+    ("evaluation.metrics=[]", "at least one"),
+    ("evaluation.parts=[test, test]", "'test' stands there twice"),
+    ("evaluation.draw.estimators=[rank_estimate, rank_estimate]", "twice"),
+    ("evaluation.features=' '", "evaluation.features"),
+    ("dataset.world.users=true", "not true"),
+    ("headline=ndcg@0", "headline"),
+    ("x" * 5000 + "=1", "letters"),
+    ("dataset.name=a: b: c", "not valid YAML"),
+    ('description="\\ud800"', "not valid YAML"),
+    ("evaluation.slices=[{key: a, of: popularity, key: b}]", "'key' stands twice"),
+]
+
+
+@pytest.mark.parametrize(
+    ("override", "word"), WITHOUT_A_TRACE, ids=[text[:40] for text, _ in WITHOUT_A_TRACE]
+)
+def test_an_odd_override_ends_in_a_sentence(write, override: str, word: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_benchmark(write(MINIMAL), ["evaluation.k=[1]", override])
+    assert word in str(error.value) and len(str(error.value)) < 2000
+
+
+def test_a_name_too_long_for_a_disk_is_no_file() -> None:
+    with pytest.raises(ConfigError, match="no benchmark file") as error:
+        load_benchmark("a" * 5000)
+    assert len(error.value.message) < 400
+
+
+@pytest.mark.parametrize("until", ["9999-12-31", "2026-99-99", "20260131x"])
+def test_a_log_that_ends_with_the_calendar_is_told(write, until: str) -> None:
+    with pytest.raises(ConfigError, match=r"dataset\.until"):
+        on_night(load_benchmark(write(MINIMAL), [f"dataset.until='{until}'"]), date(2026, 1, 1))
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "dataset.path=s3a://key:hush@bucket/log",
+        "dataset.path=s3a://AKIA:hu/sh@bucket/log",
+        "dataset.path=https://host/log?sv=2&sig=hush",
+        "dataset.path=jdbc:postgresql://host/db;password=hush",
+        "models=[{name: l, kind: lists, path: 'abfss://u:hush@c.dfs.core.windows.net/l'}]",
+        "evaluation.features=https://hush@host/f",
+        "dataset.options={fs.s3a.secret.key: hush}",
+        "dataset.options={fs.azure.account.key.acc.dfs.core.windows.net: hush}",
+        "dataset.options={password: hush}",
+        "dataset.options={sasToken: hush}",
+        "dataset.options={url: 'jdbc:mysql://u:hush@host/db'}",
+        "ran_by=https://me:hush@host",
+    ],
+)
+def test_a_secret_is_refused_and_not_repeated(write, override: str) -> None:
+    with pytest.raises(ConfigError, match=r"secret|password") as error:
+        load_benchmark(write(MINIMAL), [override])
+    assert "hush" not in str(error.value) and "spark.hadoop" in str(error.value)
+
+
+def test_options_of_readers_and_plain_uris_are_no_secrets() -> None:
+    options = {
+        "sep": "|",
+        "header": "true",
+        "timestampFormat": "yyyy",
+        "pathGlobFilter": "*.csv",
+        "quote": "",
+    }
+    for path in (
+        "hdfs://host:8020/a@b",
+        "abfss://box@acc.dfs.core.windows.net/log",
+        "s3a://bucket/dt=2026",
+    ):
+        assert Dataset(name="log", reader="csv", path=path, options=options).path == path
+
+
+ANCHORS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{name}: &{name} [{','.join(['*' + before] * 9)}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        (ANCHORS, "aliases add more than"),
+        ("a: &a {b: *a}", "stands in itself"),
+        ("name: a\nname: b", "'name' stands twice"),
+        ("[" * 50_000, "sections in one another"),
+        ("name: !!python/object/apply:os.system [x]", "not valid YAML"),
+        ("- a", "expected keys and values"),
+    ],
+)
+def test_a_file_that_is_a_trap_is_refused_at_once(write, text: str, word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        load_benchmark(write(text))
+
+
+def test_an_anchor_used_twice_is_taken(write) -> None:
+    text = (
+        yaml.safe_dump(MINIMAL) + "evaluation: {metrics: &m [ndcg], k: [5]}\ncomparisons: {metrics: *m}\n"
+    )
+    assert load_benchmark(write(text)).comparisons is not None
+
+
+def test_what_nothing_is_held_out_to_or_measured_is_said_before_spark(write) -> None:
+    for override, word in (
+        ("evaluation.parts=[tset]", "'tset'"),
+        ("headline=ngcd@5", "no such metric"),
+    ):
+        with pytest.raises(ConfigError, match=word):
+            check_benchmark(load_benchmark(write(MINIMAL), [override]))
+
+
+def test_settings_made_before_keep_their_hashes() -> None:
+    """Split and evaluation of the demo as code of 7c5124e hashed them: old runs are found again."""
+    demo = load_benchmark("demo")
+    assert digest(demo.split.model_dump()) == "ded48bfe4d16db7e"
+    assert digest(demo.evaluation.model_dump()) == "f6382d29f3e58680"
+    assert digest(demo.models[0].model_dump()) == "de62e41fd8892c30"

@@ -9,14 +9,12 @@ from itertools import pairwise
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.config import Split
+from recbench_spark.config import Split, seconds
 from recbench_spark.errors import ProtocolError
 from recbench_spark.protocol.labels import GIVEN, LATER, TRAIN, VALID
 
 BUCKETS = 1 << 14
 """Counts a pass of `time_at` collects: four passes for a log of a century in microseconds."""
-
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def instants(log: DataFrame, split: Split) -> tuple[int, int, int]:
@@ -144,8 +142,11 @@ def microseconds(duration: str) -> int:
     >>> microseconds("2h")
     7200000000
     """
-    return int(duration[:-1]) * UNITS[duration[-1]] * 1_000_000
+    return seconds(duration) * 1_000_000
 
 
 def _shown(time: int) -> str:
-    return str(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time))
+    try:
+        return str(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time))
+    except OverflowError:
+        return f"{time} microseconds from 1970, outside the calendar"

@@ -18,14 +18,15 @@ from recbench_spark.config import Benchmark, digest
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_table
 from recbench_spark.definitions import Definition
-from recbench_spark.errors import ConfigError
-from recbench_spark.evaluation.beyond import DIVERSITY, Catalogue
+from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.evaluation.beyond import DIVERSITY, LIST_METRICS, Catalogue
 from recbench_spark.evaluation.metrics import Plan, check_cut, check_names
+from recbench_spark.kernels.ranking import METRICS
 from recbench_spark.steps.exposure import Opened, open_exposure
 from recbench_spark.steps.gates import GateCheck, gate_checks
 from recbench_spark.steps.revising import of_run
 from recbench_spark.steps.sharing import base_folder, share_features
-from recbench_spark.steps.splitting import of_split
+from recbench_spark.steps.splitting import held_out_parts, of_split
 from recbench_spark.store import Store
 
 STAMP = "%Y%m%dT%H%M%S"
@@ -138,11 +139,26 @@ def check_benchmark(benchmark: Benchmark) -> None:
         raise ConfigError("metric diversity needs evaluation.features", "a table of item_id, vector")
     if asked.exposure and asked.exposure.propensities.method == "true" and reader != "world":
         raise ConfigError("only the generated world knows its true propensities", "use another method")
+    for part in asked.parts:
+        if part not in (known := held_out_parts(benchmark.split)):
+            raise ConfigError(
+                f"evaluation.parts: nothing is ever held out to '{part}'", nearest(part, known)
+            )
+    _check_headline(benchmark)
     for cut in asked.slices:
         if cut.of in ("users", "items") and not cut.path:
             raise ConfigError(f"slice {cut.key}: of '{cut.of}' needs 'path'", "a table with the ids")
     for model in benchmark.models:
         _check_model(model, reader)
+
+
+def _check_headline(benchmark: Benchmark) -> None:
+    """A headline is a metric that is known, or one of a publication; not all nights measure it."""
+    name = benchmark.headline.partition("@")[0]
+    figures = [figure for model in benchmark.models for figure in getattr(model, "figures", {})]
+    known = {*METRICS, *LIST_METRICS, *(figure.partition("@")[0] for figure in figures)}
+    if name not in known:
+        raise ConfigError(f"headline {benchmark.headline}: no such metric", nearest(name, known))
 
 
 def _check_model(model: Any, reader: str) -> None:
@@ -152,7 +168,7 @@ def _check_model(model: Any, reader: str) -> None:
             "use another kind with this dataset",
         )
     for figure in getattr(model, "figures", {}):
-        if not re.fullmatch(r"[a-z_0-9]+(@[1-9][0-9]*)?", figure):
+        if not re.fullmatch(r"[a-z_0-9]+(@[1-9][0-9]{0,8})?", figure):
             raise ConfigError(f"model {model.name}: '{figure}' is no figure", "e.g. ndcg@10 or rmse")
 
 

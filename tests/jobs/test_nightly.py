@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import yaml
 
-from jobs import nightly
+from jobs import estimate, evaluate, maintain, nightly, propensity, split
 from recbench_spark import __version__, cli
-from tests.nights import RANKED, SMALL, Ran
+from recbench_spark.benchmark import run_night
+from recbench_spark.errors import Interrupted
+from recbench_spark.journal import Journal
+from recbench_spark.schemas import RUNS
+from recbench_spark.steps.sharing import SCRATCH
+from tests.nights import DATE, RANKED, SMALL, Ran, small
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -130,3 +137,71 @@ def test_a_warehouse_that_cannot_be_made_exits_1(
 ) -> None:
     assert run(*flags(small_file, "/proc/recbench")) == 1
     assert "cannot create warehouse /proc/recbench" in capsys.readouterr().err
+
+
+@pytest.mark.spark
+def test_jobs_that_were_cancelled_are_no_failed_model(small_night: Ran, tmp_path: Path) -> None:
+    """Whoever cancels Spark's jobs ends the night: nothing is published of it, and no scratch is left."""
+    store, over = small_night.store, threading.Event()
+
+    def cancel() -> None:
+        while not over.wait(0.02):
+            store.spark.sparkContext.cancelAllJobs()
+
+    benchmark = small(
+        name="cancelled", models=[{"name": "als_4", "kind": "als", "rank": 4, "iterations": 9}]
+    )
+    journal = Journal(io.StringIO())
+    journal.say = lambda text: cancelling.start() if ": train" in text else None  # type: ignore[method-assign]
+    cancelling = threading.Thread(target=cancel)
+    try:
+        with pytest.raises(Interrupted):
+            run_night(store, benchmark, DATE, journal)
+    finally:
+        over.set()
+        cancelling.join()
+    assert store.read(RUNS).where("suite = 'cancelled'").count() == 0
+    assert not (Path(store.root) / SCRATCH).exists()
+
+
+@pytest.mark.parametrize("place", ["folder", "/proc/recbench/x.jsonl"])
+def test_a_log_that_cannot_be_written_is_told_before_spark_starts(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nightly, "get_session", lambda *_: pytest.fail("Spark was started"))
+    log = str(tmp_path) if place == "folder" else place
+    assert run(*flags("demo", tmp_path / "w", "--log", log)) == 1
+    assert f"cannot write the log {log}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("job", "argv", "word"),
+    [
+        (evaluate, ["--model", "m", "--lists", "l", "--truth", "t", "--bootstrap", "100001"], "100000"),
+        (evaluate, ["--model", "m", "--lists", "l", "--truth", "t", "--metrics", "ndcg,ndcg"], "twice"),
+        (evaluate, ["--model", "m", "--lists", "l", "--truth", "t", "--k", "99999", "--curve"], "--curve"),
+        (evaluate, ["--model", "m", "--lists", "l", "--truth", "t", "--set", "definition.threshold=nan"],
+         "definition.threshold"),
+        (evaluate, ["--model", "m", "--predictions", "p", "--thresholds", "nan"], "finite"),
+        (evaluate, ["--model", "m", "--lists", "s3a://k:hush@b/l", "--truth", "t"], "--lists holds"),
+        (estimate, ["--model", "m", "--rounds", "r", "--bootstrap", "100001"], "100000"),
+        (estimate, ["--model", "m", "--rounds", "r", "--clip", "inf"], "finite"),
+        (estimate, ["--model", "m", "--rounds", "r", "--level", "nan"], "finite"),
+        (maintain, ["--keep-days", "999999", "--logical-date", "2026-01-01"], "calendar"),
+        (propensity, ["--log", "l.csv", "--floor", "nan"], "finite"),
+        (split, ["--log", "l.csv", "--gate", "rows above nan"], "finite"),
+        (nightly, ["--config", "a" * 5000, "--logical-date", "2026-01-01"], "no benchmark file"),
+        (nightly, ["--config", "demo", "--logical-date", "2026-01-01", "--mlflow", "http://u:hush@h"],
+         "--mlflow holds"),
+    ],
+)  # fmt: skip
+def test_what_a_flag_cannot_mean_is_said_before_spark_starts(
+    job, argv: list[str], word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "get_session", lambda *_: pytest.fail("Spark was started"))
+    for warehouse, expected in (("w", word), ("", "--warehouse is empty")):
+        with pytest.raises(SystemExit) as end:
+            cli.run(job.main, job.parser(), [*argv, "--warehouse", warehouse])
+        said = capsys.readouterr().err
+        assert end.value.code == 2 and "hush" not in said and "  hint: " in said
+        assert expected in said or (word in said and not warehouse)

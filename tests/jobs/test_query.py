@@ -10,6 +10,7 @@ from jobs import query
 from recbench_spark import cli
 from recbench_spark.errors import ConfigError
 from recbench_spark.schemas import TABLES
+from recbench_spark.steps.questions import judge
 from recbench_spark.store import query_files, view_files
 from tests.nights import RANKED, Ran
 
@@ -77,6 +78,145 @@ def test_wrong_sql_ends_in_one_line(small_night: Ran, capsys: pytest.CaptureFixt
     assert end.value.code == 1
     said = capsys.readouterr().err
     # PySpark logs the query's error as one line of JSON of its own before ours.
-    last = said.rstrip().splitlines()[-1]
-    assert last.startswith("error: ") and "modle" in last
+    last, hint = said.rstrip().splitlines()[-2:]
+    assert last.startswith("error: ") and "modle" in last and hint.startswith("  hint: ")
     assert "\tat org.apache" not in said
+
+
+ATTACKS = (
+    # changes, commands, scripts
+    "DELETE FROM delta.`{runs}`",
+    "DELETE FROM runs",
+    "-- SELECT\nDELETE FROM delta.`{runs}`",
+    "UPDATE delta.`{runs}` SET model = 'x'",
+    "MERGE INTO delta.`{runs}` USING runs ON true WHEN MATCHED THEN DELETE",
+    "INSERT INTO delta.`{runs}` SELECT * FROM runs",
+    "FROM runs INSERT INTO delta.`{runs}` SELECT *",
+    "TRUNCATE TABLE delta.`{runs}`",
+    "DROP TABLE delta.`{runs}`",
+    "VACUUM delta.`{runs}`",
+    "OPTIMIZE delta.`{runs}`",
+    "RESTORE TABLE delta.`{runs}` TO VERSION AS OF 0",
+    "ALTER TABLE delta.`{runs}` ADD COLUMNS (x INT)",
+    "CREATE TABLE mine AS SELECT 1",
+    "CREATE OR REPLACE TEMP VIEW runs AS SELECT 1",
+    "CREATE FUNCTION mine(x INT) RETURNS INT RETURN x",
+    "INSERT OVERWRITE DIRECTORY '{runs}' USING parquet SELECT 1",
+    "BEGIN DELETE FROM delta.`{runs}`; END",
+    "EXECUTE IMMEDIATE 'DELETE FROM delta.`{runs}`'",
+    "CALL system.rollback()",
+    "SET spark.sql.ansi.enabled=false",
+    "SET -v",
+    "ADD JAR '/tmp/x.jar'",
+    "CACHE TABLE runs",
+    "EXPLAIN SELECT 1",
+    "SHOW TABLES",
+    "DESCRIBE HISTORY delta.`{runs}`",
+    "SELECT 1; DELETE FROM delta.`{runs}`",
+    # files and tables that are not ours
+    "SELECT * FROM delta.`{runs}`",
+    "SELECT * FROM text.`/etc/passwd`",
+    "SELECT * FROM csv.`/etc/passwd`",
+    "SELECT * FROM binaryFile.`/etc/passwd`",
+    "SELECT * FROM runs, text.`/etc/passwd`",
+    "TABLE text.`/etc/passwd`",
+    "SELECT (SELECT max(value) FROM text.`/etc/passwd`)",
+    "SELECT * FROM runs WHERE run_id IN (SELECT value FROM text.`/etc/passwd`)",
+    "SELECT * FROM runs WHERE EXISTS (SELECT * FROM text.`/etc/passwd`)",
+    "WITH a AS (SELECT * FROM text.`/etc/passwd`) SELECT * FROM a",
+    "SELECT (WITH secrets AS (SELECT 1) SELECT 1), s.* FROM secrets s",
+    "FROM runs |> UNION ALL SELECT * FROM text.`/etc/passwd`",
+    "SELECT * FROM IDENTIFIER('text.`/etc/passwd`')",
+    "SELECT * FROM IDENTIFIER('text' || '.x')",
+    "SELECT * FROM global_temp.runs",
+    "SELECT * FROM spark_catalog.default.runs",
+    "SELECT * FROM read_files('/etc')",
+    "SELECT * FROM table_changes_by_path('{runs}', 0)",
+    "SELECT * FROM python_worker_logs()",
+    "SELECT * FROM STREAM(runs)",
+    "SELECT * FROM runs VERSION AS OF 0",
+    # code, and secrets of the session
+    "SELECT java_method('java.lang.System', 'exit', 0)",
+    "SELECT reflect('java.lang.System', 'getenv', 'HOME')",
+    "SELECT Try_Reflect('java.lang.System', 'getenv', 'HOME')",
+    "SELECT `reflect`('java.lang.System', 'getenv', 'HOME')",
+    "SELECT system.builtin.reflect('java.lang.System', 'getenv', 'HOME')",
+    "SELECT IDENTIFIER('reflect')('java.lang.System', 'getenv', 'HOME')",
+    "SELECT 1 FROM runs ORDER BY reflect('a', 'b')",
+    "SELECT sum(1) OVER w FROM runs WINDOW w AS (ORDER BY reflect('a', 'b'))",
+    "SELECT transform(array(1), x -> reflect('a', 'b'))",
+    "SELECT * FROM VALUES (reflect('a', 'b'))",
+    "SELECT * FROM runs LATERAL VIEW explode(array(reflect('a', 'b'))) t",
+    "SELECT * FROM explode(array(reflect('a', 'b')))",
+    "SELECT max(model) FILTER (WHERE reflect('a', 'b') = 'c') FROM runs",
+    "SELECT * FROM runs LIMIT int(reflect('a', 'b'))",
+    "WITH a AS (SELECT reflect('a', 'b')) SELECT 1 FROM runs",
+    "FROM runs |> EXTEND reflect('a', 'b') AS x",
+    "SELECT from_xml('<a/>', 'a INT', map('rowValidationXSDPath', '/etc/passwd'))",
+    "SELECT from_protobuf(x'', 'A', '/etc/passwd')",
+    "SELECT xpath('<a/>', 'a')",
+    "SELECT mine(1)",
+    "SELECT TRANSFORM(run_id) USING 'cat' AS (a) FROM runs",
+    "MAP run_id USING 'cat' FROM runs",
+    "SELECT '${{env:HOME}}'",
+    "SELECT '${{spark:spark.app.id}}'",
+    "SELECT :x",
+    "SELECT ?",
+    # no SQL
+    "SELEC 1 FROM",
+    "SELECT " + "(" * 5000 + "1" + ")" * 5000,
+)
+
+TAKEN = (
+    "FROM runs",
+    "TABLE runs",
+    "SELECT model, count(*) AS n FROM RUNS GROUP BY ALL HAVING n > 0 ORDER BY ALL",
+    "WITH a AS (SELECT 1 AS n), b AS (SELECT n + 1 AS n FROM a) SELECT * FROM a JOIN b USING (n)",
+    "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 3) SELECT * FROM r",
+    "SELECT row_number() OVER w FROM runs WINDOW w AS (ORDER BY run_id)",
+    "SELECT * FROM runs a, LATERAL (SELECT a.model AS m)",
+    "SELECT col FROM VALUES (array(1, 2)) AS t(a) LATERAL VIEW explode(a)",
+    "SELECT (SELECT max(id) FROM range(3)), transform(array(1), x -> x + 1)",
+    "FROM runs |> WHERE model = 'popular' |> SELECT run_id",
+    "SELECT * FROM runs PIVOT (max(n_users) FOR model IN ('a', 'b'))",
+)
+
+
+def contents(root: str) -> dict[str, tuple[int, int]]:
+    """Every file of a warehouse, its size and time."""
+    files = (path for path in Path(root).rglob("*") if path.is_file())
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
+
+
+@pytest.mark.spark
+def test_what_is_no_query_over_our_tables_is_refused_and_changes_nothing(
+    small_night: Ran, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = small_night.store.root
+    before, taken = contents(root), []
+    for attack in ATTACKS:
+        with pytest.raises(SystemExit) as end:
+            cli.run(query.main, query.parser(), ["--warehouse", root, attack.format(runs=f"{root}/runs")])
+        said = capsys.readouterr()
+        if end.value.code != 2 or said.out or "  hint: " not in said.err or "Traceback" in said.err:
+            taken.append((attack, end.value.code, said))
+    assert taken == []
+    assert contents(root) == before
+
+
+@pytest.mark.spark
+def test_queries_of_every_form_and_all_of_ours_are_taken(small_night: Ran) -> None:
+    store = small_night.store
+    store.install_views()
+    ours = {**view_files(), **query_files()}
+    for sql in (*TAKEN, *ours.values(), *map(query.statement, ours)):
+        judge(store.spark, sql, (*TABLES, *view_files()))
+    for sql in TAKEN:
+        assert store.spark.sql(sql).count() >= 0
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "2147483648", "ten"])
+def test_a_limit_is_a_number_of_rows(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.run(query.main, query.parser(), ["--warehouse", "w", "--limit", limit, "runs"])
+    assert end.value.code == 2 and "whole number from 1" in capsys.readouterr().err

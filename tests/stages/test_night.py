@@ -390,8 +390,8 @@ def test_a_failing_model_does_not_stop_the_others(small_night: Ran, tmp_path: Pa
 
 
 def test_an_empty_part_is_refused_and_names_those_with_rows(small_night: Ran) -> None:
-    evaluation = {**SMALL["evaluation"], "parts": ["tset"]}
-    with pytest.raises(DataError, match="part 'tset'") as error:
+    evaluation = {**SMALL["evaluation"], "parts": ["probe"]}
+    with pytest.raises(DataError, match="part 'probe'") as error:
         run(small_night.store, small(name="empty", evaluation=evaluation))
     assert "test" in error.value.hint
 

@@ -1,0 +1,197 @@
+"""What may be asked of the results: a query over our tables and views, judged by Spark's own parse of it.
+
+A plan holds only nodes of queries (no command, no change of a table, no script), only relations that are
+tables or views of this warehouse or names that the query gives itself, and only functions of Spark that
+compute from their arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from py4j.java_gateway import JavaObject, is_instance_of
+from py4j.protocol import Py4JError
+from pyspark.errors import ParseException
+from pyspark.sql import SparkSession
+
+from recbench_spark.errors import ConfigError, nearest
+
+CATALYST = "org.apache.spark.sql.catalyst."
+
+PLANS = frozenset(
+    (
+        *("Project", "Filter", "Sort", "GlobalLimit", "LocalLimit", "Offset", "Aggregate", "Distinct"),
+        *("Join", "LateralJoin", "Union", "Except", "Intersect", "Sample", "Generate", "Pivot", "Unpivot"),
+        *("SubqueryAlias", "UnresolvedSubqueryColumnAliases", "UnresolvedTVFAliases", "UnresolvedHaving"),
+        *("UnresolvedWith", "WithWindowDefinition", "UnresolvedHint", "PipeOperator", "OneRowRelation"),
+        *("LocalRelation", "UnresolvedInlineTable", "RepartitionByExpression"),
+        *("UnresolvedRelation", "UnresolvedTableValuedFunction"),
+    )
+)
+"""Nodes of a query."""
+
+REFUSED = frozenset(
+    (
+        *("java_method", "reflect", "try_reflect"),  # any method of Java
+        *(
+            "from_avro",
+            "to_avro",
+            "schema_of_avro",
+            "from_protobuf",
+            "to_protobuf",
+        ),  # read descriptor files
+        *("from_xml", "schema_of_xml"),  # read schema files
+        *("xpath", "xpath_boolean", "xpath_double", "xpath_float", "xpath_int", "xpath_long"),
+        *("xpath_number", "xpath_short", "xpath_string"),  # XML may name files
+        "python_worker_logs",
+    )
+)
+"""Functions of Spark that run code, or read more than their arguments."""
+
+ROWS_OF = frozenset(
+    (
+        *("explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer"),
+        *("stack", "json_tuple", "variant_explode", "variant_explode_outer", "range", "sql_keywords"),
+        "collations",
+    )
+)
+"""Functions that make a table and read none; Delta adds some that read any table by its path."""
+
+UNKNOWN = ("ExpressionWithUnresolvedIdentifier", "NamedParameter", "PosParameter")
+"""Expressions whose meaning the text does not say."""
+
+LEAVES = ("UnresolvedAttribute", "UnresolvedStar", "Literal")
+"""Expressions that hold names and values alone; most are."""
+
+SORTS = {
+    "plan": f"{CATALYST}plans.logical.LogicalPlan",
+    "expression": f"{CATALYST}expressions.Expression",
+    "": "org.apache.spark.sql.types.DataType",
+    "many": "scala.collection.Iterable",
+    "one": "scala.Product",
+}
+"""What parts of a plan are, the first that fits."""
+
+HINT = "ask by a SELECT over the tables and views that --list names"
+
+
+def judge(spark: SparkSession, sql: str, known: Iterable[str]) -> None:
+    """Refuse what is no query over known tables and views.
+
+    Args:
+        spark: the session in which the query will run.
+        sql: one statement.
+        known: names of tables and views, which are temporary views of the session.
+
+    Raises:
+        ConfigError: no SQL, no query, or one that reads or runs something else.
+    """
+    if "${" in sql:  # Spark would put settings and the environment in its place, before it parses
+        raise ConfigError("'${' is not taken in SQL", "write the value out")
+    _Judge(spark, known).plan(_parsed(spark, sql), frozenset())
+
+
+def _parsed(spark: SparkSession, sql: str) -> JavaObject:
+    try:
+        found: JavaObject = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)
+    except ParseException as error:
+        told = str(error).strip().partition("\n")[0]
+        raise ConfigError(f"no SQL: {told[:300]}", HINT) from None
+    except Py4JError:
+        raise ConfigError("no SQL that Spark can parse: is it too deep?", HINT) from None
+    return found
+
+
+class _Judge:
+    """Walks a parsed plan with all its expressions and subqueries."""
+
+    def __init__(self, spark: SparkSession, known: Iterable[str]) -> None:
+        context: Any = spark.sparkContext
+        self.gateway = context._gateway
+        self.known = frozenset(name.lower() for name in known)
+        registry = context._jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry
+        known_there = str(registry.functionSet().mkString("\n")).lower().replace("`", "").splitlines()
+        self.functions = {name.rpartition(".")[2] for name in known_there} - REFUSED
+        self.kinds: dict[str, str] = {}
+
+    def plan(self, node: JavaObject, named: frozenset[str]) -> None:
+        """A node of a plan; `named`: what queries around it have given a name (WITH)."""
+        kind = _kind(node)
+        if kind not in PLANS:
+            raise ConfigError(
+                f"this is no query: Spark reads it as {kind or node.getClass().getName()}", HINT
+            )
+        if kind == "UnresolvedRelation":
+            self._relation(list(_each(node.multipartIdentifier())), named)
+        elif kind == "UnresolvedTableValuedFunction":
+            self._function(list(_each(node.name())), ROWS_OF)
+        elif kind == "UnresolvedWith":
+            self._with(node, named)
+            return
+        self._inside(node, named)
+
+    def _with(self, node: JavaObject, named: frozenset[str]) -> None:
+        recursive = bool(node.allowRecursion())
+        for relation in _each(node.cteRelations()):
+            name = str(relation.productElement(0)).lower()
+            self.plan(relation.productElement(1), named | ({name} if recursive else set()))
+            named |= {name}
+        self.plan(node.child(), named)
+
+    def _relation(self, parts: list[str], named: frozenset[str]) -> None:
+        if len(parts) == 1 and parts[0].lower() in self.known | named:
+            return
+        raise ConfigError(f"no table or view '{'.'.join(parts)[:200]}'", nearest(parts[-1], self.known))
+
+    def _function(self, parts: list[str], allowed: Iterable[str]) -> None:
+        if len(parts) != 1 or parts[0].lower() not in allowed:
+            name = ".".join(parts)[:200]
+            told = f"function {name} is not taken: unknown, or it reads or runs more than its arguments"
+            raise ConfigError(told, HINT)
+
+    def _expression(self, node: JavaObject, named: frozenset[str]) -> None:
+        kind = _kind(node)
+        if not kind or kind in UNKNOWN:
+            raise ConfigError(f"'{node.toString()[:200]}' is not taken in SQL", HINT)
+        if kind == "UnresolvedFunction":
+            self._function(list(_each(node.nameParts())), self.functions)
+        elif kind == "UnresolvedGenerator":
+            self._function([node.name().unquotedString()], self.functions)
+        if kind not in LEAVES:
+            self._inside(node, named)
+
+    def _inside(self, node: JavaObject, named: frozenset[str]) -> None:
+        """Whatever a node is made of, in lists, pairs and maps too."""
+        values = node if self._sort(node) == "many" else node.productIterator()
+        for value in _each(values):
+            sort = self._sort(value) if isinstance(value, JavaObject) else ""
+            if sort == "plan":
+                self.plan(value, named)
+            elif sort == "expression":
+                self._expression(value, named)
+            elif sort in ("many", "one"):
+                self._inside(value, named)
+
+    def _sort(self, value: JavaObject) -> str:
+        """What holds a value, by its class: asked of Java once a class."""
+        name = str(value.getClass().getName())
+        if name not in self.kinds:
+            of = (sort for sort, java in SORTS.items() if is_instance_of(self.gateway, value, java))
+            self.kinds[name] = next(of, "")
+        return self.kinds[name]
+
+
+def _kind(node: JavaObject) -> str:
+    """The class of a node by its last name; empty where it is not one of Spark's parser."""
+    name = str(node.getClass().getName())
+    ours = name.startswith(
+        tuple(CATALYST + part for part in ("plans.logical.", "analysis.", "expressions."))
+    )
+    return name.rpartition(".")[2].rstrip("$") if ours else ""
+
+
+def _each(values: JavaObject) -> Iterator[Any]:
+    found = values.iterator()
+    while found.hasNext():
+        yield found.next()
