@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.kernels.resampling import exact_sums
+from recbench_spark.kernels.sums import Sums
+from recbench_spark.kernels.sums import exact_sums as exact_sums_of
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -32,7 +34,8 @@ def scaling(largest: float) -> float:
     >>> scaling(1.0), scaling(3e6)
     (1024.0, 0.000244140625)
     """
-    return 2.0 ** (BITS - math.ceil(math.log2(largest))) if largest > 0 else 1.0
+    # Powers of two beyond 2^1023 are no float64; parts below 2^-1000 stay smaller than asked.
+    return 2.0 ** min(BITS - math.ceil(math.log2(largest)), 1000) if largest > 0 else 1.0
 
 
 def ratio_moments(numerator_uc: Floats, denominator_uc: Floats) -> Ints:
@@ -53,16 +56,61 @@ def ratio_and_error(moments_c11: Ints) -> tuple[Floats, Floats, Ints]:
     By the delta method: variance n / (n - 1) sum (N - v D)^2 / (sum D)^2, which for D = 1 is that of
     a mean. NaN where sum(D) = 0, the error also below two. Cochran 1977, "Sampling techniques", 2.11.
     """
-    pairs = [_ratio_and_error(row) for row in moments_c11.tolist()]
+    fractions = [
+        [Fraction((h << 32) + low, 1 << 52) for h, low in zip(row[1::2], row[2::2], strict=True)]
+        for row in moments_c11.tolist()
+    ]
+    counts = moments_c11[:, 0]
+    pairs = [_ratio_and_error(int(n), *parts) for n, parts in zip(counts, fractions, strict=True)]
     table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    return table[:, 0], table[:, 1], moments_c11[:, 0]
+    return table[:, 0], table[:, 1], counts
 
 
-def _ratio_and_error(row: list[int]) -> tuple[float, float]:
-    count = row[0]
-    n, d, nn, nd, dd = (
-        Fraction((h << 32) + low, 1 << 52) for h, low in zip(row[1::2], row[2::2], strict=True)
-    )
+def exact_moments(numerator_uc: Floats, denominator_uc: Floats) -> Sums:
+    """As `ratio_moments` without any rounding, for parts of every size: sums (6, c).
+
+    Parts counted, N, D, N^2, N D and D^2. Parts should be scaled (`scaling`), so that the rounding errors
+    of products, which are added too, stay within float64.
+    """
+    n, d = np.broadcast_arrays(numerator_uc, denominator_uc)
+    left_out = np.isnan(n) | np.isnan(d)
+    n, d = np.where(left_out, 0.0, n), np.where(left_out, 0.0, d)
+    products = [n * n, n * d, d * d]
+    errors = [_product_error(*pair) for pair in ((n, n), (n, d), (d, d))]
+    whole = np.concatenate([1.0 - left_out, n, d, *products], axis=1)
+    rest = np.concatenate([np.zeros((len(n), 3 * n.shape[1])), *errors], axis=1)
+    return _in_rows(exact_sums_of(whole) + exact_sums_of(rest))
+
+
+def _in_rows(sums: Sums) -> Sums:
+    return Sums(sums.low, sums.limbs.reshape(len(sums.limbs), 6, -1))
+
+
+def exact_ratio_and_error(moments: Sums) -> tuple[Floats, Floats, Ints]:
+    """As `ratio_and_error`, from `exact_moments`."""
+    columns = np.array(moments.fractions(), dtype=object).reshape(6, -1).T.tolist()
+    pairs = [_ratio_and_error(int(column[0]), *column[1:]) for column in columns]
+    table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    return table[:, 0], table[:, 1], np.array([int(column[0]) for column in columns], dtype=np.int64)
+
+
+def _product_error(x: Floats, y: Floats) -> Floats:
+    """x y less the float64 product, exactly (Dekker 1971, "A floating-point technique", section 5)."""
+    (x_high, x_low), (y_high, y_low) = _halves(x), _halves(y)
+    error: Floats = x_low * y_low - (((x * y - x_high * y_high) - x_low * y_high) - x_high * y_low)
+    return error
+
+
+def _halves(x: Floats) -> tuple[Floats, Floats]:
+    """The upper 26 binary digits and the rest (Veltkamp)."""
+    far = x * (2.0**27 + 1.0)
+    high = far - (far - x)
+    return high, x - high
+
+
+def _ratio_and_error(
+    count: int, n: Fraction, d: Fraction, nn: Fraction, nd: Fraction, dd: Fraction
+) -> tuple[float, float]:
     if count == 0 or d == 0:
         return math.nan, math.nan
     value = n / d

@@ -22,6 +22,7 @@ from recbench_spark.kernels.scorers import (
     count_listed,
     count_ranks,
 )
+from recbench_spark.kernels.values import user_sums
 
 
 def warm() -> None:
@@ -42,6 +43,7 @@ def warm() -> None:
         count_listed(scorer, users, truth, truth, top_k=1)
     hash_bytes(b"any", start(2))
     bootstrap_sums(np.arange(2), np.ones((2, 1)), replicates=2, seed=1)
+    user_sums(np.array([0, 2]), np.ones(2), np.ones(2))
 
 
 def _mapped(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
