@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -22,6 +23,9 @@ Ints = npt.NDArray[np.int64]
 
 BITS = 10
 """Scaled parts lie below 2^10, so that their squares fit into an exact sum."""
+
+HALVES = 2.0**27 + 1.0
+"""Cuts a float64 into its upper 26 binary digits and the rest (Veltkamp)."""
 
 
 def scaling(largest: float) -> float:
@@ -73,17 +77,36 @@ def exact_moments(numerator_uc: Floats, denominator_uc: Floats) -> Sums:
     of products, which are added too, stay within float64.
     """
     n, d = np.broadcast_arrays(numerator_uc, denominator_uc)
-    left_out = np.isnan(n) | np.isnan(d)
-    n, d = np.where(left_out, 0.0, n), np.where(left_out, 0.0, d)
-    products = [n * n, n * d, d * d]
-    errors = [_product_error(*pair) for pair in ((n, n), (n, d), (d, d))]
-    whole = np.concatenate([1.0 - left_out, n, d, *products], axis=1)
-    rest = np.concatenate([np.zeros((len(n), 3 * n.shape[1])), *errors], axis=1)
-    return _in_rows(exact_sums_of(whole) + exact_sums_of(rest))
+    parts = np.zeros((len(n), 9, n.shape[1]))
+    _fill_parts(np.ascontiguousarray(n), np.ascontiguousarray(d), parts)
+    sums = exact_sums_of(parts.reshape(len(n), -1))
+    limbs = sums.limbs.reshape(len(sums.limbs), 9, -1)
+    limbs[:, 3:6] += limbs[:, 6:]
+    return Sums(sums.low, np.ascontiguousarray(limbs[:, :6]))
 
 
-def _in_rows(sums: Sums) -> Sums:
-    return Sums(sums.low, sums.limbs.reshape(len(sums.limbs), 6, -1))
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _fill_parts(numerator_uc: Floats, denominator_uc: Floats, parts: Floats) -> None:
+    """1, N, D, N^2, N D and D^2, and by how much these three products are rounded."""
+    for u in range(len(numerator_uc)):
+        for c in range(numerator_uc.shape[1]):
+            n, d = numerator_uc[u, c], denominator_uc[u, c]
+            if np.isnan(n) or np.isnan(d):
+                continue
+            parts[u, 0, c], parts[u, 1, c], parts[u, 2, c] = 1.0, n, d
+            parts[u, 3, c], parts[u, 4, c], parts[u, 5, c] = n * n, n * d, d * d
+            parts[u, 6, c] = _product_error(n, n)
+            parts[u, 7, c] = _product_error(n, d)
+            parts[u, 8, c] = _product_error(d, d)
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _product_error(x: float, y: float) -> float:
+    """x y less the float64 product, exactly (Dekker 1971, "A floating-point technique", section 5)."""
+    far_x, far_y = x * HALVES, y * HALVES
+    x_high, y_high = far_x - (far_x - x), far_y - (far_y - y)
+    x_low, y_low = x - x_high, y - y_high
+    return x_low * y_low - (((x * y - x_high * y_high) - x_low * y_high) - x_high * y_low)
 
 
 def exact_ratio_and_error(moments: Sums) -> tuple[Floats, Floats, Ints]:
@@ -92,20 +115,6 @@ def exact_ratio_and_error(moments: Sums) -> tuple[Floats, Floats, Ints]:
     pairs = [_ratio_and_error(int(column[0]), *column[1:]) for column in columns]
     table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     return table[:, 0], table[:, 1], np.array([int(column[0]) for column in columns], dtype=np.int64)
-
-
-def _product_error(x: Floats, y: Floats) -> Floats:
-    """x y less the float64 product, exactly (Dekker 1971, "A floating-point technique", section 5)."""
-    (x_high, x_low), (y_high, y_low) = _halves(x), _halves(y)
-    error: Floats = x_low * y_low - (((x * y - x_high * y_high) - x_low * y_high) - x_high * y_low)
-    return error
-
-
-def _halves(x: Floats) -> tuple[Floats, Floats]:
-    """The upper 26 binary digits and the rest (Veltkamp)."""
-    far = x * (2.0**27 + 1.0)
-    high = far - (far - x)
-    return high, x - high
 
 
 def _ratio_and_error(

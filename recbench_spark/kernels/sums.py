@@ -12,11 +12,12 @@ the range of the numbers), cut into limbs of which only those in use are kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -37,6 +38,9 @@ DROPPED_BITS = 12
 
 ROWS = 1 << 17
 """Rows added up before limbs are carried: 2^17 rows x weight 20 x 2^40 stays below 2^62."""
+
+SIZE, INFINITE, LAST = (1 << 63) - 1, 0x7FF << 52, 2046
+"""Of the 64 bits of a number: all but its sign, those of infinity (NaN is above), the last exponent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +101,18 @@ def exact_sums(values_uc: Floats) -> Sums:
 
     Raises DataError for infinite values.
     """
-    return _total(
-        values_uc, lambda low, limbs, rows: Sums(low, _carried(limbs.astype(np.int64).sum(axis=1)))
+    one = grouped(np.zeros(len(values_uc), dtype=np.int64), values_uc, 1)
+    return Sums(one.low, one.limbs[:, 0])
+
+
+def grouped(index_n: Ints, values_nc: Floats, count: int) -> Sums:
+    """Exact sums of the rows of each index, (count, c): a user's rows may lie in several batches."""
+    low, length = _places(values_nc)
+    return _added(
+        [
+            Sums(low, _carried(_cut(values_nc[rows], index_n[rows], low, (length, count))))
+            for rows in _stretches(len(values_nc))
+        ]
     )
 
 
@@ -108,46 +122,34 @@ def bootstrap_sums(keys: npt.NDArray[Any], values_uc: Floats, replicates: int, s
     Values are rounded to 41 binary digits first; the sums of what is left are exact. Raises DataError
     for infinite values.
     """
+    values = rounded(values_uc)
+    low, length = _places(values)
+    found = []
+    for rows in _stretches(len(keys)):
+        part = values[rows]
+        limbs = _cut(part, np.arange(len(part)), low, (length, len(part)))
+        found.append(Sums(low, _weighted(keys[rows], limbs, replicates, seed)))
+    return _added(found)
 
-    def weighted(low: int, limbs: Floats, rows: slice) -> Sums:
-        return Sums(low, _weighted(keys[rows], limbs, replicates, seed))
 
-    return _total(rounded(values_uc), weighted)
+def bootstrap_grouped(keys: npt.NDArray[Any], sums: Sums, replicates: int, seed: int) -> Sums:
+    """As `bootstrap_sums`, of users (u, c) who are exact sums already (see `grouped`)."""
+    found = [
+        Sums(sums.low, _weighted(keys[rows], sums.limbs[:, rows], replicates, seed))
+        for rows in _stretches(len(keys))
+    ]
+    return _added(found)
 
 
 def rounded(values: Floats) -> Floats:
     """The values to 41 binary digits, halves away from 0."""
     half, mask = np.int64(1 << (DROPPED_BITS - 1)), np.int64(-1 << DROPPED_BITS)
-    bits = np.ascontiguousarray(values).view(np.int64)
-    return ((bits + half) & mask).view(np.float64)
+    bits = np.ascontiguousarray(values, dtype=np.float64).view(np.int64)
+    return np.where(np.isfinite(values), ((bits + half) & mask).view(np.float64), values)
 
 
-def grouped(index_n: Ints, values_nc: Floats, count: int) -> Sums:
-    """Exact sums of the rows of each index, (count, c): a user's rows may lie in several batches."""
-
-    def added(low: int, limbs: Floats, rows: slice) -> Sums:
-        total = np.zeros((len(limbs), count, limbs.shape[2]), dtype=np.int64)
-        for place, limb in enumerate(limbs.astype(np.int64)):
-            np.add.at(total[place], index_n[rows], limb)
-        return Sums(low, _carried(total))
-
-    return _total(values_nc, added)
-
-
-def bootstrap_grouped(keys: npt.NDArray[Any], sums: Sums, replicates: int, seed: int) -> Sums:
-    """As `bootstrap_sums`, of users (u, c) who are exact sums already (see `grouped`)."""
-    limbs = sums.limbs.astype(np.float64)
-    starts = range(0, len(keys), ROWS)
-    parts = [slice(start, start + ROWS) for start in starts]
-    found = [Sums(sums.low, _weighted(keys[rows], limbs[:, rows], replicates, seed)) for rows in parts]
-    return _added(found)
-
-
-def _total(values_uc: Floats, add: Callable[[int, Floats, slice], Sums]) -> Sums:
-    """`add` of the limbs of some rows at a time."""
-    starts = range(0, max(len(values_uc), 1), ROWS)
-    parts = [slice(start, start + ROWS) for start in starts]
-    return _added([add(*cut(values_uc[rows]), rows) for rows in parts])
+def _stretches(rows: int) -> list[slice]:
+    return [slice(start, start + ROWS) for start in range(0, max(rows, 1), ROWS)]
 
 
 def _added(parts: list[Sums]) -> Sums:
@@ -157,29 +159,63 @@ def _added(parts: list[Sums]) -> Sums:
     return total
 
 
-def cut(values_uc: Floats) -> tuple[int, Floats]:
-    """Place of the first limb, and whole numbers below 2^40, float64 (l, u, c), of every value."""
-    rest = np.where(np.isnan(values_uc), 0.0, values_uc)
-    size = np.abs(rest)
-    if not np.isfinite(size).all():
+def _places(values: Floats) -> tuple[int, int]:
+    """The first limb and how many the digits of these values need; one limb where all are 0."""
+    bits = np.ascontiguousarray(values, dtype=np.float64).view(np.int64)
+    least, most = _exponents(bits.reshape(-1))
+    if most > LAST:
         raise DataError("an infinite value cannot be added up", "drop or repair these rows")
-    low, high = _places(size)
-    limbs = np.zeros((high - low + 1, *rest.shape))
-    for place in range(high, low - 1, -1):
-        limb = np.trunc(_times_power(rest, -_unit(place)))
-        limbs[place - low] = limb
-        rest -= _times_power(limb, _unit(place))
-    return low, limbs
+    if most < 0:
+        return 0, 1
+    # Exponents of the last and of the first digit: a number is m 2^(exponent - 1075), m below 2^53.
+    low, high = (least - 1075 + SHIFT) // LIMB_BITS, (most - 1075 + 52 + SHIFT) // LIMB_BITS
+    return low, high - low + 1
 
 
-def _places(size: Floats) -> tuple[int, int]:
-    """The lowest and the highest limb that these sizes need; one limb where all are 0."""
-    positive = size[size > 0]
-    if not positive.size:
-        return 0, 0
-    (_, least), (_, most) = np.frexp(positive.min()), np.frexp(positive.max())
-    smallest_digit = max(int(least) - 53, -1074)
-    return (smallest_digit + SHIFT) // LIMB_BITS, -(-(int(most) + SHIFT) // LIMB_BITS) - 1
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _exponents(bits_n: Ints) -> tuple[int, int]:
+    """The smallest and largest exponent of the numbers but 0 and NaN; (2048, -1) without any."""
+    least, most = 2048, -1
+    for n in range(len(bits_n)):
+        size = bits_n[n] & SIZE
+        if size == 0 or size > INFINITE:
+            continue
+        exponent = max(size >> 52, 1)
+        least, most = min(least, exponent), max(most, exponent)
+    return least, most
+
+
+def _cut(values_nc: Floats, index_n: Ints, low: int, shape: tuple[int, int]) -> Ints:
+    """Limbs of the values, added by index: int64 (l, count, c), each below rows x 2^40 in size."""
+    limbs = np.zeros((*shape, values_nc.shape[1]), dtype=np.int64)
+    bits = np.ascontiguousarray(values_nc, dtype=np.float64).view(np.int64)
+    _add_limbs(bits, np.ascontiguousarray(index_n), LIMB_BITS * low - SHIFT, limbs)
+    return limbs
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _add_limbs(bits_nc: Ints, index_n: Ints, first: int, limbs: Ints) -> None:
+    """first: the power of two that the first limb counts."""
+    full = (1 << LIMB_BITS) - 1
+    for n in range(bits_nc.shape[0]):
+        for c in range(bits_nc.shape[1]):
+            size = bits_nc[n, c] & SIZE
+            if size == 0 or size > INFINITE:
+                continue
+            sign = 1 if bits_nc[n, c] >= 0 else -1
+            exponent = max(size >> 52, 1)
+            digits = size & ((1 << 52) - 1)
+            if size >> 52:
+                digits |= 1 << 52
+            above = exponent - 1075 - first
+            place, shift = above // LIMB_BITS, above % LIMB_BITS
+            own = LIMB_BITS - shift
+            limbs[place, index_n[n], c] += sign * ((digits & ((1 << own) - 1)) << shift)
+            digits >>= own
+            while digits:
+                place += 1
+                limbs[place, index_n[n], c] += sign * (digits & full)
+                digits >>= LIMB_BITS
 
 
 def _unit(place: int) -> int:
@@ -192,17 +228,18 @@ def _times_power(values: Floats, power: int) -> Floats:
     return values * 2.0**power if abs(power) < 1000 else np.ldexp(values, power)
 
 
-def _weighted(keys: npt.NDArray[Any], limbs_luc: Floats, replicates: int, seed: int) -> Ints:
+def _weighted(keys: npt.NDArray[Any], limbs_luc: Ints, replicates: int, seed: int) -> Ints:
     """Weighted sums of limbs, int64 (l, b, c), carried; columns of zeros are not multiplied."""
     used_lc = limbs_luc.any(axis=1)
-    columns = np.ascontiguousarray(np.moveaxis(limbs_luc, 1, 0)[:, used_lc])
+    columns = np.moveaxis(limbs_luc, 1, 0)[:, used_lc].astype(np.float64)
     sums = np.zeros((replicates, columns.shape[1]), dtype=np.int64)
     for start in range(0, len(keys), BLOCK):
         weights = poisson_weights(keys[start : start + BLOCK], replicates, seed)
         # Exact in any order of summation: whole numbers below 2^53 (see LIMB_BITS).
         sums += (weights.astype(np.float64).T @ columns[start : start + BLOCK]).astype(np.int64)
     total = np.zeros((len(limbs_luc), replicates, limbs_luc.shape[2]), dtype=np.int64)
-    total[np.nonzero(used_lc)[0], :, np.nonzero(used_lc)[1]] = sums.T
+    place, column = np.nonzero(used_lc)
+    total[place, :, column] = sums.T
     return _carried(total)
 
 
