@@ -20,7 +20,13 @@ from recbench_spark.config import (
     digest,
     load_benchmark,
 )
+from recbench_spark.definitions import RANGES
 from recbench_spark.errors import ConfigError
+from recbench_spark.evaluation.beyond import LIST_METRICS
+from recbench_spark.kernels.ranking import METRICS
+from recbench_spark.kernels.values import RATES, VALUE_METRICS
+
+CALIBRATION = ("calibration_error", *RATES)
 
 MINIMAL: dict[str, Any] = {
     "name": "small",
@@ -237,3 +243,31 @@ def test_a_column_map_and_a_world_are_part_of_a_dataset() -> None:
         Benchmark(name="b", dataset=dataset, models=[{"name": "p", "kind": "popular"}]).headline
         == "ndcg@10"
     )
+
+
+@pytest.mark.parametrize(
+    ("figure", "value"),
+    [
+        ("ndcg@10", 17.0), ("ndcg", float("nan")), ("recall@5", -0.1), ("hit@10", 10.5), ("rmse", -1.0),
+        ("rmse", float("inf")), ("rig", 1.2), ("pe", -1.5), ("anything", float("nan")), ("gini", 1.01),
+    ],
+)  # fmt: skip
+def test_published_figures_that_no_definition_gives_are_refused(write, figure: str, value: float) -> None:
+    paper = {"name": "paper", "kind": "published", "figures": {"mrr": 0.2, figure: value}}
+    with pytest.raises(ConfigError, match=rf"figures.*{figure}: {value:g} is no value of it"):
+        load_benchmark(write({**MINIMAL, "models": [paper]}))
+
+
+def test_possible_figures_are_kept_and_every_metric_has_a_range(write) -> None:
+    figures = {
+        "ndcg@10": 1.0,
+        "hit@10": 3.2,
+        "rmse": 0.77,
+        "rig": -3.0,
+        "novelty@5": 11.0,
+        "anything": -4.0,
+    }
+    paper = {"name": "paper", "kind": "published", "figures": figures}
+    assert load_benchmark(write({**MINIMAL, "models": [paper]})).models[0].figures == figures
+    free = {"mean_prediction", "mean_outcome"}
+    assert {*METRICS, *LIST_METRICS, *VALUE_METRICS, "gauc"} - free == {*RANGES} - {"pauc", *CALIBRATION}
