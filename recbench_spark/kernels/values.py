@@ -205,7 +205,10 @@ def mean_outcome(t: dict[str, Floats]) -> Floats:
 
 @value_metric("logloss", binary=True)
 def logloss(t: dict[str, Floats]) -> Floats:
-    """Mean of -y ln p - (1 - y) ln(1 - p). Its scale is set by g: not comparable across data."""
+    """Mean of -y ln p - (1 - y) ln(1 - p). Its scale is set by g: not comparable across data.
+
+    Probabilities are clipped to CLIP .. 1 - CLIP: a certain prediction that is wrong costs 36.04.
+    """
     return t["logloss"] / t["n"]
 
 
@@ -476,6 +479,8 @@ def gauc_parts(offsets: Ints, p: Floats, y: Floats) -> Floats:
 def gauc(sums: Floats) -> float:
     """sum(AUC_u P_u) / sum(P_u) from the summed `gauc_parts`, (2,); NaN without any user.
 
+    Users are weighted by their positives P_u: Zhu et al. 2017, "Optimized cost per click in Taobao
+    display advertising", section 5, allow clicks or impressions; others weigh all users alike.
     Blind to all differences between users, and to users with one kind of outcome only.
     """
     return float(sums[0] / sums[1]) if sums[1] else math.nan
