@@ -36,8 +36,8 @@ SHIFT = 26
 DROPPED_BITS = 12
 """The bootstrap adds up values to 53 - 12 = 41 binary digits: a relative error of 2.3e-13 at most."""
 
-ROWS = 1 << 17
-"""Rows added up before limbs are carried: 2^17 rows x weight 20 x 2^40 stays below 2^62."""
+ROWS = 1 << 13
+"""Rows cut and added up before limbs are carried: whole numbers stay below 2^62, and memory small."""
 
 SIZE, INFINITE, LAST = (1 << 63) - 1, 0x7FF << 52, 2046
 """Of the 64 bits of a number: all but its sign, those of infinity (NaN is above), the last exponent."""
