@@ -68,6 +68,12 @@ def test_nan_counts_nothing_and_infinity_is_refused() -> None:
         exact_sums(column([math.inf]))
 
 
+def test_no_replicates_are_sent_and_added_too() -> None:
+    none = bootstrap_sums(np.arange(3), np.ones((3, 2)), 0, 1)
+    sent = sums.from_numbers(none.numbers(), (0, 2))
+    assert (sent + sent).floats().shape == (0, 2)
+
+
 def test_values_are_rounded_to_41_digits() -> None:
     for value in (1 / 3, -math.pi * 1e-200, 1e250, 2.0**41 - 1, 5e-324, 0.0):
         found = float(sums.rounded(np.array([value]))[0])
