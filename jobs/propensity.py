@@ -162,6 +162,8 @@ def tell(exposed: Exposed, asked: Propensities, law: PowerLaw | None) -> None:
     if law:
         print(f"power law: alpha {law.alpha!r} +- {law.error:.6g}, xmin {law.xmin}, {law.tail} of "
               f"{law.items} items in the tail, distance {law.distance:.6g}, {law.method}")  # fmt: skip
+        for one in law.against:
+            print(f"  beside a {one.name} tail: log-likelihood {one.ratio:+.6g}, z {one.z:+.3g}")
     table = RATING_PROPENSITIES if asked.method == "naive_bayes" else PROPENSITIES
     rows = of_split(exposed.store, table, exposed.split_id).where(F.col("method") == asked.name)
     value = F.col("propensity")

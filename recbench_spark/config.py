@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
@@ -28,7 +29,7 @@ from yaml.events import (
     ScalarEvent,
 )
 
-from recbench_spark.definitions import Definition, make_definition
+from recbench_spark.definitions import Definition, make_definition, range_of
 from recbench_spark.errors import ConfigError, nearest
 
 M = TypeVar("M", bound=BaseModel)
@@ -531,10 +532,22 @@ class ListsModel(_Model):
 
 
 class PublishedModel(_Model):
-    """Figures from a publication, kept beside our own: `ndcg@10: 0.31` or `rmse: 0.77`."""
+    """Figures from a publication, kept beside our own: `ndcg@10: 0.31` or `rmse: 0.77`.
+
+    A figure is a number that its metric can take (`definitions.RANGES`): 17.0 per cent is 0.17.
+    """
 
     kind: Literal["published"]
     figures: dict[str, float]
+
+    @field_validator("figures")
+    @classmethod
+    def _possible(cls, figures: dict[str, float]) -> dict[str, float]:
+        for figure, value in figures.items():
+            low, high = range_of(figure)
+            if not (math.isfinite(value) and low <= value <= high):
+                raise ValueError(f"{figure}: {value:g} is no value of it: it lies in {low:g} to {high:g}")
+        return figures
 
 
 Model = Annotated[

@@ -371,7 +371,9 @@ def evaluate_predictions(
     """RMSE, MSE, NMSE, MAE, PE, AUC, log-loss, RIG, GAUC, calibration error of predictions.
 
     Also partial AUC, the rates at thresholds, and log-loss, RIG and PE by quantile of the prediction,
-    as slices `fpr`, `threshold` and `prediction_quantile`.
+    as slices `fpr`, `threshold` and `prediction_quantile`. Log-loss clips probabilities to 2^-52 .. 1 -
+    2^-52, the same on both sides; GAUC weights each user's AUC by the user's positives. Values and
+    errors keep 12 digits at any scale and do not depend on partitions.
 
     Args:
         predictions: user_id, item_id, prediction, outcome (a rating, or 0 and 1).

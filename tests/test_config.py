@@ -21,9 +21,15 @@ from recbench_spark.config import (
     digest,
     load_benchmark,
 )
+from recbench_spark.definitions import RANGES
 from recbench_spark.errors import ConfigError
+from recbench_spark.evaluation.beyond import LIST_METRICS
+from recbench_spark.kernels.ranking import METRICS
+from recbench_spark.kernels.values import RATES, VALUE_METRICS
 from recbench_spark.placeholders import on_night
 from recbench_spark.steps.night import check_benchmark
+
+CALIBRATION = ("calibration_error", *RATES)
 
 MINIMAL: dict[str, Any] = {
     "name": "small",
@@ -410,3 +416,31 @@ def test_settings_made_before_keep_their_hashes() -> None:
     assert digest(demo.split.model_dump()) == "ded48bfe4d16db7e"
     assert digest(demo.evaluation.model_dump()) == "f6382d29f3e58680"
     assert digest(demo.models[0].model_dump()) == "de62e41fd8892c30"
+
+
+@pytest.mark.parametrize(
+    ("figure", "value"),
+    [
+        ("ndcg@10", 17.0), ("ndcg", float("nan")), ("recall@5", -0.1), ("hit@10", 10.5), ("rmse", -1.0),
+        ("rmse", float("inf")), ("rig", 1.2), ("pe", -1.5), ("anything", float("nan")), ("gini", 1.01),
+    ],
+)  # fmt: skip
+def test_published_figures_that_no_definition_gives_are_refused(write, figure: str, value: float) -> None:
+    paper = {"name": "paper", "kind": "published", "figures": {"mrr": 0.2, figure: value}}
+    with pytest.raises(ConfigError, match=rf"figures.*{figure}: {value:g} is no value of it"):
+        load_benchmark(write({**MINIMAL, "models": [paper]}))
+
+
+def test_possible_figures_are_kept_and_every_metric_has_a_range(write) -> None:
+    figures = {
+        "ndcg@10": 1.0,
+        "hit@10": 3.2,
+        "rmse": 0.77,
+        "rig": -3.0,
+        "novelty@5": 11.0,
+        "anything": -4.0,
+    }
+    paper = {"name": "paper", "kind": "published", "figures": figures}
+    assert load_benchmark(write({**MINIMAL, "models": [paper]})).models[0].figures == figures
+    free = {"mean_prediction", "mean_outcome"}
+    assert {*METRICS, *LIST_METRICS, *VALUE_METRICS, "gauc"} - free == {*RANGES} - {"pauc", *CALIBRATION}

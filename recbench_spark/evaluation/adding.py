@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from recbench_spark.kernels.sums import Sums, total_of
+
 Batches = Iterator[pa.RecordBatch]
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 def largest(rows: DataFrame, parts: Callable[[pa.RecordBatch], Floats]) -> Floats:
@@ -27,20 +28,23 @@ def largest(rows: DataFrame, parts: Callable[[pa.RecordBatch], Floats]) -> Float
     return most
 
 
-def added_up(rows: DataFrame, sums: Callable[[pa.RecordBatch], Ints]) -> Ints:
-    """Whole numbers of all batches added up, flat: in any order and partitioning the same bits."""
+def added_up(
+    rows: DataFrame, sums: Callable[[pa.RecordBatch], list[Sums]], shapes: Sequence[tuple[int, ...]]
+) -> list[Sums]:
+    """Sums of all batches, one of each shape: in any order and partitioning the same bits."""
+    names = [f"sums_{n}" for n in range(len(shapes))]
 
     def reduce(batches: Batches) -> Batches:
-        total: Ints | None = None
+        total: list[Sums] = []
         for batch in batches:
-            found = sums(batch).ravel()
-            total = found if total is None else total + found
-        if total is not None:
-            yield _one_row(pa.array(total))
+            found = sums(batch)
+            total = [one + other for one, other in zip(total, found, strict=True)] if total else found
+        if total:
+            lists = [pa.array([part.numbers()], pa.list_(pa.int64())) for part in total]
+            yield pa.RecordBatch.from_arrays(lists, names)
 
-    tasks = rows.mapInArrow(reduce, "numbers ARRAY<LONG>").toArrow()
-    total: Ints = np.sum([row.values.to_numpy() for row in tasks.column("numbers")], axis=0)
-    return total
+    tasks = rows.mapInArrow(reduce, ", ".join(f"{name} ARRAY<LONG>" for name in names)).toArrow()
+    return [total_of(tasks.column(name), shape) for name, shape in zip(names, shapes, strict=True)]
 
 
 def _one_row(numbers: pa.Array) -> pa.RecordBatch:

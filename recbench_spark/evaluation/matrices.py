@@ -15,12 +15,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from recbench_spark.config import Bootstrap
-from recbench_spark.evaluation.adding import added_up, largest
+from recbench_spark.evaluation.adding import added_up
 from recbench_spark.evaluation.values import Row, estimate_row
-from recbench_spark.kernels import matrices
+from recbench_spark.kernels import matrices, sums
 from recbench_spark.kernels.matrices import ESTIMATES, SUMS, Loss
-from recbench_spark.kernels.ratios import scaling
-from recbench_spark.kernels.resampling import BOOTSTRAP_BITS, bootstrap_sums, exact_sums, from_sums
+from recbench_spark.kernels.sums import Sums
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -35,8 +34,7 @@ OF_A_MODEL = [SUMS.index("correction"), SUMS.index("imputed")]
 def matrix_metrics(cells: DataFrame, bootstrap: Bootstrap, *, modelled: bool) -> list[Row]:
     """Rows of `metrics`: mse and mae by holdout (naive), ips, snips and, with a model of ratings, dr.
 
-    Two passes, one for the largest parts and one for sums; a row of replicates x 14 numbers a task
-    comes back. `n` is the number of known ratings.
+    One pass; a row of replicates x 14 sums a task comes back. `n` is the number of known ratings.
 
     Args:
         cells: user_key, prediction, rating and propensity (NULL: rating not known), imputed.
@@ -44,14 +42,13 @@ def matrix_metrics(cells: DataFrame, bootstrap: Bootstrap, *, modelled: bool) ->
         modelled: whether `imputed`, the rating that a model expects of the cell, is given.
     """
     parts = partial(_batch_parts, modelled=modelled)
-    scale_c = 1.0 / np.array([1024 / scaling(x) for x in largest(cells, parts)])
 
-    def sums(batch: pa.RecordBatch) -> Ints:
-        keys = batch.column("user_key").to_numpy()
-        return cell_sums(keys, parts(batch) * scale_c, bootstrap)
+    def found(batch: pa.RecordBatch) -> list[Sums]:
+        return cell_sums(batch.column("user_key").to_numpy(), parts(batch), bootstrap)
 
-    numbers = added_up(cells, sums)
-    totals, boots = estimable(numbers, scale_c, bootstrap, modelled=modelled)
+    columns = len(LOSSES) * len(SUMS)
+    exact, boot = added_up(cells, found, [(columns,), (bootstrap.replicates, columns)])
+    totals, boots = estimable(exact, boot, modelled=modelled)
     values, replicates = matrices.from_totals(totals), matrices.from_totals(boots)
     n = int(totals[0, 0])
 
@@ -90,29 +87,22 @@ def cell_parts(
     return np.concatenate(found, axis=1)
 
 
-def cell_sums(keys_n: Ints, parts_nc: Floats, bootstrap: Bootstrap) -> Ints:
-    """Exact sums, (c, 2), and those of each replicate, (b, c), end to end; parts are at most 1.
+def cell_sums(keys_n: Ints, parts_nc: Floats, bootstrap: Bootstrap) -> list[Sums]:
+    """Exact sums, (c,), and those of each replicate, (b, c), of what cells add.
 
-    Each cell is rounded before it joins its user's others, so that it does not matter how a user's
-    cells are spread over batches.
+    Each cell is rounded (to 41 binary digits) before it joins its user's others, so that it does not
+    matter how a user's cells are spread over batches.
     """
-    rounded = np.nan_to_num(np.rint(parts_nc * 2.0**BOOTSTRAP_BITS)) * 2.0**-BOOTSTRAP_BITS
     users, user_n = np.unique(keys_n, return_inverse=True)
-    sums_uc = np.zeros((len(users), rounded.shape[1]))
-    np.add.at(sums_uc, user_n, rounded)
-    boots, _ = bootstrap_sums(users, sums_uc, bootstrap.replicates, bootstrap.seed)
-    return np.concatenate([exact_sums(parts_nc).ravel(), boots.ravel()])
+    by_user = sums.grouped(user_n, sums.rounded(parts_nc), len(users))
+    boot = sums.bootstrap_grouped(users, by_user, bootstrap.replicates, bootstrap.seed)
+    return [sums.exact_sums(parts_nc), boot]
 
 
-def estimable(
-    numbers: Ints, scale_c: Floats, bootstrap: Bootstrap, *, modelled: bool
-) -> tuple[Floats, Floats]:
+def estimable(exact: Sums, boot: Sums, *, modelled: bool) -> tuple[Floats, Floats]:
     """Totals, (l, s), and those of each replicate, (b, l, s), from added up `cell_sums`."""
-    c = len(scale_c)
-    exact = from_sums(numbers[: 2 * c].reshape(c, 2)) / scale_c
-    boots = numbers[2 * c :].reshape(bootstrap.replicates, c) * 2.0**-BOOTSTRAP_BITS / scale_c
-    totals = exact.reshape(len(LOSSES), len(SUMS))
-    replicates = boots.reshape(-1, len(LOSSES), len(SUMS))
+    totals = exact.nearest().reshape(len(LOSSES), len(SUMS))
+    replicates = boot.floats().reshape(-1, len(LOSSES), len(SUMS))
     if not modelled:
         totals[:, OF_A_MODEL] = np.nan
         replicates[:, :, OF_A_MODEL] = np.nan

@@ -21,10 +21,10 @@ from recbench_spark.evaluation.checks import Check
 from recbench_spark.evaluation.values import Row, number_row
 from recbench_spark.kernels.bandits import ESTIMATORS, MODELLED, Rounds, contributions
 from recbench_spark.kernels.estimators import Settings
-from recbench_spark.kernels.ratios import ratio_and_error, ratio_moments, scaling
+from recbench_spark.kernels.ratios import exact_moments, exact_ratio_and_error, scaling
+from recbench_spark.kernels.sums import Sums
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 METRIC = "policy_value"
 HEAVY = 0.05
@@ -39,8 +39,8 @@ def policy_values(
 ) -> list[Row]:
     """Rows of `metrics`: the mean reward a round that the policy would have had, by each estimator.
 
-    Two passes, one for the largest parts and one for sums; a row of 11 numbers an estimator comes back
-    from each task. Errors take rounds as independent (`ratios.ratio_and_error`); intervals are normal.
+    Two passes, one for the largest parts and one for sums; a row of 6 sums an estimator comes back from
+    each task. Errors take rounds as independent (`ratios.ratio_and_error`); intervals are normal.
 
     Args:
         rounds: reward, propensity (above 0), pi_e; with a reward model also q and q_policy.
@@ -57,11 +57,12 @@ def policy_values(
     scale_c = np.array([scaling(x) for x in largest(rounds, parts)])
     e = len(names)
 
-    def sums(batch: pa.RecordBatch) -> Ints:
+    def sums(batch: pa.RecordBatch) -> list[Sums]:
         scaled = parts(batch) * scale_c
-        return ratio_moments(scaled[:, :e], scaled[:, e:])
+        return [exact_moments(scaled[:, :e], scaled[:, e:])]
 
-    ratio, spread, n = ratio_and_error(added_up(rounds, sums).reshape(e, -1))
+    (moments,) = added_up(rounds, sums, [(6, e)])
+    ratio, spread, n = exact_ratio_and_error(moments)
     back = scale_c[e:] / scale_c[:e]
     z = float(norm.ppf((1 + level) / 2))
     return [

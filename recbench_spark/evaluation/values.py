@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,8 @@ from recbench_spark.definitions import VERSION
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.checks import Check
 from recbench_spark.evaluation.prediction_ranges import count_ranges, edges_and_area, in_order
-from recbench_spark.kernels import resampling, values
+from recbench_spark.kernels import resampling, sums, values
+from recbench_spark.kernels.sums import Sums
 from recbench_spark.shared_files import flat
 
 Batches = Iterator[pa.RecordBatch]
@@ -25,12 +26,14 @@ Floats = npt.NDArray[np.float64]
 Row = dict[str, str | float | int | None]
 
 PER_USER = ("mse", "mae", "auc")
-SCALE = 2.0**-10
-"""Sums of a user are scaled (exactly) into the range of `resampling.exact_sums`: 4 million rows."""
 BY_QUANTILE = ("logloss", "rig", "pe", "mean_prediction", "mean_outcome")
 """What is given for each bin of the prediction."""
 
-_TOTALS = "sums_s2 ARRAY<LONG>, boot_bs ARRAY<LONG>"
+OF_QUANTILES = ("n", "p", "y", "logloss", "unfit")
+OF_THRESHOLDS = ("n", "y", "unfit")
+"""Those of `values.SUMS` that are looked at by bin: half of the work of a bootstrap is saved."""
+
+_TOTALS = "sums ARRAY<LONG>, boot ARRAY<LONG>"
 
 
 def by_user(predictions: DataFrame) -> DataFrame:
@@ -123,8 +126,8 @@ class Cuts:
     @property
     def columns(self) -> tuple[int, int, int, int]:
         """Sums of a user: of all rows, GAUC parts, of bins, of bins between thresholds."""
-        s = len(values.SUMS)
-        return s, 2, s * (len(self.quantiles) + 1), s * (len(self.thresholds) + 1)
+        quantiles = len(OF_QUANTILES) * (len(self.quantiles) + 1)
+        return len(values.SUMS), 2, quantiles, len(OF_THRESHOLDS) * (len(self.thresholds) + 1)
 
 
 def value_metrics(
@@ -183,21 +186,22 @@ class Totals:
         """Add users up; a task holds one row of whole numbers, and sends it back."""
         columns = sum(cuts.columns)
 
+        def both(keys: npt.NDArray[np.int64], found: Floats) -> list[Sums]:
+            boot = sums.bootstrap_sums(keys, found, bootstrap.replicates, bootstrap.seed)
+            return [sums.exact_sums(found), boot]
+
         def add(batches: Batches) -> Batches:
-            sums = np.zeros((columns, 2), np.int64)
-            boot = np.zeros((bootstrap.replicates, columns), np.int64)
+            total = both(np.zeros(0, np.int64), np.zeros((0, columns)))
             for batch in batches:
-                found = _sums(batch, cuts)
-                keys = batch.column("user_key").to_numpy()
-                sums += resampling.exact_sums(found * SCALE)
-                boot += resampling.bootstrap_sums(keys, found, bootstrap.replicates, bootstrap.seed)[0]
-            lists = [pa.array([part.ravel()], pa.list_(pa.int64())) for part in (sums, boot)]
-            yield pa.RecordBatch.from_arrays(lists, ["sums_s2", "boot_bs"])
+                found = both(batch.column("user_key").to_numpy(), _sums(batch, cuts))
+                total = [one + other for one, other in zip(total, found, strict=True)]
+            lists = [pa.array([part.numbers()], pa.list_(pa.int64())) for part in total]
+            yield pa.RecordBatch.from_arrays(lists, ["sums", "boot"])
 
         rows = users.mapInArrow(add, _TOTALS).toArrow()
-        sums = sum(row.values.to_numpy() for row in rows.column("sums_s2")).reshape(columns, 2)
-        boot = sum(row.values.to_numpy() for row in rows.column("boot_bs")).reshape(-1, columns)
-        return cls(resampling.from_sums(sums) / SCALE, boot.astype(np.float64), cuts, bootstrap.level)
+        exact = sums.total_of(rows.column("sums"), (columns,))
+        boot = sums.total_of(rows.column("boot"), (bootstrap.replicates, columns))
+        return cls(exact.nearest(), boot.floats(), cuts, bootstrap.level)
 
     @property
     def n(self) -> int:
@@ -210,17 +214,21 @@ class Totals:
         part = slice(ends[index] - self.cuts.columns[index], ends[index])
         return self.sums[part], self.boot[:, part]
 
-    def _bins(self, index: int) -> tuple[Floats, Floats]:
-        """Sums of bins, (bins, s) and (b, bins, s)."""
-        sums, boot = self._part(index)
-        s = len(values.SUMS)
-        return sums.reshape(-1, s), boot.reshape(len(boot), len(sums) // s, s)
+    def _bins(self, index: int, names: Sequence[str]) -> tuple[Floats, Floats]:
+        """Sums of bins, (bins, s) and (b, bins, s); NaN for those that are not looked at."""
+        every: list[Floats] = []
+        for part in self._part(index):
+            bins = part.reshape(*part.shape[:-1], part.shape[-1] // len(names), len(names))
+            wide = np.full((*bins.shape[:-1], len(values.SUMS)), np.nan)
+            wide[..., [values.SUMS.index(name) for name in names]] = bins
+            every.append(wide)
+        return every[0], every[1]
 
     def overall(self) -> list[Row]:
         """Metrics of all rows together."""
-        (sums, boot), (gauc, gauc_boot) = self._part(0), self._part(1)
-        (bins, bins_boot) = self._bins(2)
-        found = {name: float(value) for name, value in values.from_totals(sums).items()}
+        (total, boot), (gauc, gauc_boot) = self._part(0), self._part(1)
+        (bins, bins_boot) = self._bins(2, OF_QUANTILES)
+        found = {name: float(value) for name, value in values.from_totals(total).items()}
         replicates = values.from_totals(boot)
         found["gauc"] = values.gauc(gauc)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -231,25 +239,25 @@ class Totals:
 
     def by_quantile(self) -> list[Row]:
         """Log-loss, RIG, PE and both means in each bin of equal mass."""
-        sums, boot = self._bins(2)
-        found, replicates = values.from_totals(sums), values.from_totals(boot)
+        bins, boot = self._bins(2, OF_QUANTILES)
+        found, replicates = values.from_totals(bins), values.from_totals(boot)
         return [
             estimate_row(
                 name,
                 float(found[name][b]),
                 replicates[name][:, b],
-                int(sums[b, 0]),
+                int(bins[b, 0]),
                 self.level,
-                ("prediction_quantile", f"{b + 1}/{len(sums)}"),
+                ("prediction_quantile", f"{b + 1}/{len(bins)}"),
             )
             for name in BY_QUANTILE
-            for b in range(len(sums))
+            for b in range(len(bins))
         ]
 
     def by_threshold(self) -> list[Row]:
         """The four rates of calling predictions from each threshold on positive."""
-        sums, boot = self._bins(3)
-        found, replicates = values.threshold_rates(sums), values.threshold_rates(boot)
+        bins, boot = self._bins(3, OF_THRESHOLDS)
+        found, replicates = values.threshold_rates(bins), values.threshold_rates(boot)
         return [
             estimate_row(
                 name,
@@ -269,8 +277,8 @@ def _sums(batch: pa.RecordBatch, cuts: Cuts) -> Floats:
     binary = bool(((y == 0) | (y == 1)).all())
     parts = values.gauc_parts(offsets, p, y) if binary else np.zeros((batch.num_rows, 2))
     binned = (
-        values.user_binned_sums(offsets, edges, p, y).reshape(batch.num_rows, -1)
-        for edges in (cuts.quantiles, cuts.thresholds)
+        values.user_binned_sums(offsets, edges, p, y, names).reshape(batch.num_rows, -1)
+        for edges, names in ((cuts.quantiles, OF_QUANTILES), (cuts.thresholds, OF_THRESHOLDS))
     )
     return np.concatenate([values.user_sums(offsets, p, y), np.nan_to_num(parts), *binned], axis=1)
 

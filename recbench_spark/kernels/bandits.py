@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from recbench_spark.errors import ConfigError, DataError, nearest
 from recbench_spark.kernels.estimators import Settings, correction_weights
-from recbench_spark.kernels.ratios import ratio_and_error, ratio_moments, scaling
+from recbench_spark.kernels.ratios import exact_moments, exact_ratio_and_error, scaling
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -58,7 +58,7 @@ def value_and_error(numerator_ne: Floats, denominator_ne: Floats) -> tuple[Float
     """Value, standard error (rounds independent) and rounds, (e,) each, of rounds held in memory."""
     largest = [np.nanmax(np.abs(part), axis=0, initial=0.0) for part in (numerator_ne, denominator_ne)]
     f, g = (np.array([scaling(float(x)) for x in part]) for part in largest)
-    value, error, n = ratio_and_error(ratio_moments(numerator_ne * f, denominator_ne * g))
+    value, error, n = exact_ratio_and_error(exact_moments(numerator_ne * f, denominator_ne * g))
     return value * g / f, error * g / f, n
 
 

@@ -42,7 +42,7 @@ SIGNS_SALT = 0x5369676E73
 """Keeps the signs of the randomisation test apart from the weights of the bootstrap."""
 
 EXACT_USERS = 50
-"""Wilcoxon's distribution is exact up to so many users without ties, as in scipy."""
+"""Wilcoxon's p is exact up to so many users: 2^50 sign patterns, whose numbers float64 adds exactly."""
 
 DIFFERENCE_BITS = 16
 """Differences are rounded to 2^-16 before they are counted for Wilcoxon's test."""
@@ -256,8 +256,11 @@ def wilcoxon(
     """Signed-rank test from how many users have each difference (any unit, any order).
 
     Ties share their mean rank. wilcox: zeros are left out; pratt: they are ranked, then left out.
-    Exact up to 50 users without ties and zeros, else normal with the tie correction and without a
-    correction for continuity: scipy's defaults. p is 1 where nobody differs.
+    Exact up to 50 ranked users, given the ties: the share of all 2^n patterns of signs at least as far
+    out, twice the smaller tail. scipy counts them so up to 13 users with ties or zeros and up to 50
+    without; from 14 to 50 with ties its default is the normal approximation, ours is still exact. Beyond
+    50 normal with the tie correction and without a correction for continuity, as in scipy. p is 1 where
+    nobody differs.
     """
     size, back = np.unique(np.abs(difference_d), return_inverse=True)
     users = np.asarray(users_d, dtype=np.float64)
@@ -272,8 +275,9 @@ def wilcoxon(
     positive = float((rank * up)[counted].sum())
     if n == 0:
         return Wilcoxon(0.0, 0.0, 1.0, 0)
-    if n <= EXACT_USERS and not zero and (count == 1).all():
-        return Wilcoxon(positive, math.nan, _exact_wilcoxon(int(positive), int(n)), int(n))
+    if count.sum() <= EXACT_USERS:
+        ranks = np.repeat(2 * rank[counted], count[counted].astype(np.int64)).astype(np.int64)
+        return Wilcoxon(positive, math.nan, _exact_wilcoxon(int(2 * positive), ranks), int(n))
     dropped = zero if zeros == "pratt" else 0.0
     return _normal_wilcoxon(positive, count, counted, dropped)
 
@@ -289,13 +293,16 @@ def _normal_wilcoxon(positive: float, count_d: Floats, counted_d: Bools, zero: f
     return Wilcoxon(positive, z, float(2 * ndtr(-abs(z))), int(every - zero))
 
 
-def _exact_wilcoxon(positive: int, n: int) -> float:
-    """2 min(P(T <= t), P(T >= t)) by counting the subsets of 1 .. n with each sum."""
-    ways = np.zeros(n * (n + 1) // 2 + 1)
+def _exact_wilcoxon(positive: int, rank_n: Ints) -> float:
+    """2 min(P(T <= t), P(T >= t)) by counting the subsets of the ranks with each sum.
+
+    positive, rank_n: doubled, so that mean ranks of ties are whole numbers
+    """
+    ways = np.zeros(int(rank_n.sum()) + 1)
     ways[0] = 1.0
-    for rank in range(1, n + 1):
+    for rank in rank_n.tolist():
         ways[rank:] = ways[rank:] + ways[:-rank]
-    tail = min(ways[: positive + 1].sum(), ways[positive:].sum()) / 2.0**n
+    tail = min(ways[: positive + 1].sum(), ways[positive:].sum()) / 2.0 ** len(rank_n)
     return float(min(1.0, 2 * tail))
 
 

@@ -5,8 +5,8 @@ the work grows with the number of different counts: a log of 10^9 interactions h
 
 Axes: x different counts, ascending; t tails, one for each xmin tried; b points of a tail.
 
-Source: Clauset, Shalizi and Newman 2009, "Power-law distributions in empirical data", sections 3 and
-4 and appendices B and D.
+Source: Clauset, Shalizi and Newman 2009, "Power-law distributions in empirical data", sections 3 to
+5 and appendices B and D.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import minimize
+from scipy.special import log_ndtr
 
 from recbench_spark.errors import DataError
 
@@ -36,8 +38,30 @@ STEPS = 40
 COARSE = 64
 """Points at which every tail is looked at, before the promising ones are looked at wholly."""
 
+SMALLEST_TAIL = 50
+"""Items of the smallest tail tried: below, estimates are unreliable (Clauset et al. 2009, section 3.5)."""
+
+STEEPEST = 10.0
+"""Exponents above it are believed only where no thinner tail is as likely; published ones lie in 1.5..7."""
+
+SURE = 1.645
+"""Vuong's statistic from which the power law counts as more likely: one-sided 5 %."""
+
 TABLE = 1 << 14
 """Counts of a simulated tail drawn together; the few beyond are drawn one by one."""
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another law of the same tail.
+
+    ratio: ln of the power law's likelihood less that of this law; z: Vuong's statistic, ratio over its
+    standard deviation: positive where the power law is more likely, NaN where both are alike.
+    """
+
+    name: str
+    ratio: float
+    z: float
 
 
 @dataclass(frozen=True)
@@ -48,6 +72,7 @@ class PowerLaw:
     xmin: smallest count of the tail; tail, items: items in the tail and in all
     distance: Kolmogorov and Smirnov's, between the tail and the law
     method: how alpha was found (see `exponents`)
+    against: the law beside others (see `alternatives`), where they were asked for
     """
 
     alpha: float
@@ -57,6 +82,7 @@ class PowerLaw:
     items: int
     distance: float
     method: Method
+    against: tuple[Alternative, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,8 +98,9 @@ class Tails:
 def fit(count_x: npt.NDArray[Any], items_x: npt.NDArray[Any], method: Method = "approximate") -> PowerLaw:
     """The law whose xmin gives the least distance; the largest count is no xmin, ties: smallest.
 
-    Exact, although only a few tails are looked at wholly: the distance at some points of a tail is a
-    lower bound of its distance. Raises DataError for fewer than two different positive counts.
+    A tail holds at least 50 items, or all where there are no more. Exact, although only a few tails are
+    looked at wholly: the distance at some points of a tail is a lower bound of its distance. Raises
+    DataError for fewer than two different positive counts.
 
     Args:
         count_x: counts in any order; items with 0 take no part.
@@ -81,7 +108,8 @@ def fit(count_x: npt.NDArray[Any], items_x: npt.NDArray[Any], method: Method = "
         method: `approximate` (Clauset's eq. 3.7) or `exact` (the zeta likelihood).
     """
     tails = _tails(count_x, items_x)
-    alpha_t = exponents(tails, method)
+    enough = int((tails.tail[:-1] >= min(SMALLEST_TAIL, tails.tail[0])).sum())
+    alpha_t = exponents(tails, method, tails.count[:enough])
     bound_t = _bounds(tails, alpha_t)
     best, least = 0, np.inf
     for t in np.argsort(bound_t, kind="stable"):
@@ -154,6 +182,82 @@ def goodness(
     return (1 + farther) / (1 + replicates)
 
 
+def alternatives(
+    count_x: npt.NDArray[Any], items_x: npt.NDArray[Any], law: PowerLaw
+) -> tuple[Alternative, ...]:
+    """The law's likelihood beside those of a geometric and a lognormal law of the same tail.
+
+    Both are of whole numbers from xmin on, at their own most likely parameters. Vuong 1989, "Likelihood
+    ratio tests for model selection"; Clauset et al. 2009, section 5.
+    """
+    keep = np.asarray(count_x) >= law.xmin
+    count = np.asarray(count_x, dtype=np.float64)[keep]
+    items = np.asarray(items_x, dtype=np.float64)[keep]
+    own = -law.alpha * np.log(count) - float(log_zeta(law.alpha, law.xmin))
+    others = {
+        "geometric": _geometric(count, items, law.xmin),
+        "lognormal": _lognormal(count, items, law.xmin),
+    }
+    return tuple(_against(name, own - other, items) for name, other in others.items())
+
+
+def _against(name: str, gap_x: Floats, items_x: Floats) -> Alternative:
+    n, ratio = float(items_x.sum()), float(items_x @ gap_x)
+    variance = float(items_x @ (gap_x - ratio / n) ** 2) / n
+    return Alternative(name, ratio, ratio / (n * variance) ** 0.5 if variance > 0 else float("nan"))
+
+
+def _geometric(count_x: Floats, items_x: Floats, xmin: int) -> Floats:
+    """Log-likelihoods of (1 - q) q^(n - xmin), q from the mean."""
+    excess = float(items_x @ (count_x - xmin)) / float(items_x.sum())
+    stay = excess / (1.0 + excess)
+    return np.asarray(np.log1p(-stay) + (count_x - xmin) * np.log(stay))
+
+
+def _lognormal(count_x: Floats, items_x: Floats, xmin: int) -> Floats:
+    """Log-likelihoods of a lognormal number rounded to n, given that it is at least xmin - 1/2."""
+    logs = np.log(count_x)
+    mean = float(items_x @ logs) / float(items_x.sum())
+    spread = (float(items_x @ (logs - mean) ** 2) / float(items_x.sum())) ** 0.5
+    edges = np.log(np.array([count_x - 0.5, count_x + 0.5]))
+
+    def likelihoods(at: Floats) -> Floats:
+        scale = np.exp(at[1])
+        upper = log_ndtr(-(edges - at[0]) / scale)
+        start = float(log_ndtr(-(np.log(xmin - 0.5) - at[0]) / scale))
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            found = upper[0] + np.log(-np.expm1(upper[1] - upper[0])) - start
+        return np.asarray(np.nan_to_num(found, nan=-1e300, neginf=-1e300))
+
+    best = minimize(
+        lambda at: -float(items_x @ likelihoods(at)) / float(items_x.sum()),
+        np.array([mean, np.log(spread)]),
+        method="Nelder-Mead",
+        options={"xatol": 1e-7, "fatol": 1e-10, "maxiter": 2000},
+    )
+    return likelihoods(best.x)
+
+
+def check(law: PowerLaw) -> None:
+    """DataError for a law that is none: a steep one where a thinner tail is as likely, or more.
+
+    Counts that lie close together (every item shown to thousands) are fitted by exponents of hundreds,
+    under which propensities are no numbers. law: with its `alternatives`.
+    """
+    likely = [one for one in law.against if not one.z >= SURE]
+    if law.alpha > STEEPEST and likely:
+        raise no_law(law, f"a {likely[0].name} tail is as likely (z {likely[0].z:.2g})")
+
+
+def no_law(law: PowerLaw, why: str) -> DataError:
+    """The error that names the fit."""
+    return DataError(
+        f"the counts follow no power law: alpha {law.alpha:.6g} from xmin {law.xmin} on, a tail of "
+        f"{law.tail} of {law.items} items; {why}",
+        "use relative_frequency, or give propensities",
+    )
+
+
 def draw(alpha: float, xmin: int, size: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
     """Histogram of `size` draws from the law: counts ascending, and how many of each."""
     end = np.arange(xmin, xmin + TABLE + 1)
@@ -217,7 +321,7 @@ def _bounds(tails: Tails, alpha_t: Floats) -> Floats:
     # Dense at the start of a tail, where laws and tails differ most.
     place = np.unique(np.geomspace(1, last + 1, COARSE).astype(np.int64)) - 1
     bound = np.zeros(len(t))
-    start = log_zeta(alpha_t, tails.count[:-1])
+    start = log_zeta(alpha_t, tails.count[: len(t)])
     for step in place:
         x = np.minimum(t + step, last)
         law = np.exp(log_zeta(alpha_t, tails.count[x]) - start)

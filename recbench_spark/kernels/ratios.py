@@ -10,16 +10,22 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.kernels.resampling import exact_sums
+from recbench_spark.kernels.sums import Sums
+from recbench_spark.kernels.sums import exact_sums as exact_sums_of
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 BITS = 10
 """Scaled parts lie below 2^10, so that their squares fit into an exact sum."""
+
+HALVES = 2.0**27 + 1.0
+"""Cuts a float64 into its upper 26 binary digits and the rest (Veltkamp)."""
 
 
 def scaling(largest: float) -> float:
@@ -32,7 +38,8 @@ def scaling(largest: float) -> float:
     >>> scaling(1.0), scaling(3e6)
     (1024.0, 0.000244140625)
     """
-    return 2.0 ** (BITS - math.ceil(math.log2(largest))) if largest > 0 else 1.0
+    # Powers of two beyond 2^1023 are no float64; parts below 2^-1000 stay smaller than asked.
+    return 2.0 ** min(BITS - math.ceil(math.log2(largest)), 1000) if largest > 0 else 1.0
 
 
 def ratio_moments(numerator_uc: Floats, denominator_uc: Floats) -> Ints:
@@ -53,16 +60,66 @@ def ratio_and_error(moments_c11: Ints) -> tuple[Floats, Floats, Ints]:
     By the delta method: variance n / (n - 1) sum (N - v D)^2 / (sum D)^2, which for D = 1 is that of
     a mean. NaN where sum(D) = 0, the error also below two. Cochran 1977, "Sampling techniques", 2.11.
     """
-    pairs = [_ratio_and_error(row) for row in moments_c11.tolist()]
+    fractions = [
+        [Fraction((h << 32) + low, 1 << 52) for h, low in zip(row[1::2], row[2::2], strict=True)]
+        for row in moments_c11.tolist()
+    ]
+    counts = moments_c11[:, 0]
+    pairs = [_ratio_and_error(int(n), *parts) for n, parts in zip(counts, fractions, strict=True)]
     table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    return table[:, 0], table[:, 1], moments_c11[:, 0]
+    return table[:, 0], table[:, 1], counts
 
 
-def _ratio_and_error(row: list[int]) -> tuple[float, float]:
-    count = row[0]
-    n, d, nn, nd, dd = (
-        Fraction((h << 32) + low, 1 << 52) for h, low in zip(row[1::2], row[2::2], strict=True)
-    )
+def exact_moments(numerator_uc: Floats, denominator_uc: Floats) -> Sums:
+    """As `ratio_moments` without any rounding, for parts of every size: sums (6, c).
+
+    Parts counted, N, D, N^2, N D and D^2. Parts should be scaled (`scaling`), so that the rounding errors
+    of products, which are added too, stay within float64.
+    """
+    n, d = np.broadcast_arrays(numerator_uc, denominator_uc)
+    parts = np.zeros((len(n), 9, n.shape[1]))
+    _fill_parts(np.ascontiguousarray(n), np.ascontiguousarray(d), parts)
+    sums = exact_sums_of(parts.reshape(len(n), -1))
+    limbs = sums.limbs.reshape(len(sums.limbs), 9, -1)
+    limbs[:, 3:6] += limbs[:, 6:]
+    return Sums(sums.low, np.ascontiguousarray(limbs[:, :6]))
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _fill_parts(numerator_uc: Floats, denominator_uc: Floats, parts: Floats) -> None:
+    """1, N, D, N^2, N D and D^2, and by how much these three products are rounded."""
+    for u in range(len(numerator_uc)):
+        for c in range(numerator_uc.shape[1]):
+            n, d = numerator_uc[u, c], denominator_uc[u, c]
+            if np.isnan(n) or np.isnan(d):
+                continue
+            parts[u, 0, c], parts[u, 1, c], parts[u, 2, c] = 1.0, n, d
+            parts[u, 3, c], parts[u, 4, c], parts[u, 5, c] = n * n, n * d, d * d
+            parts[u, 6, c] = _product_error(n, n)
+            parts[u, 7, c] = _product_error(n, d)
+            parts[u, 8, c] = _product_error(d, d)
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _product_error(x: float, y: float) -> float:
+    """x y less the float64 product, exactly (Dekker 1971, "A floating-point technique", section 5)."""
+    far_x, far_y = x * HALVES, y * HALVES
+    x_high, y_high = far_x - (far_x - x), far_y - (far_y - y)
+    x_low, y_low = x - x_high, y - y_high
+    return x_low * y_low - (((x * y - x_high * y_high) - x_low * y_high) - x_high * y_low)
+
+
+def exact_ratio_and_error(moments: Sums) -> tuple[Floats, Floats, Ints]:
+    """As `ratio_and_error`, from `exact_moments`."""
+    columns = np.array(moments.fractions(), dtype=object).reshape(6, -1).T.tolist()
+    pairs = [_ratio_and_error(int(column[0]), *column[1:]) for column in columns]
+    table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    return table[:, 0], table[:, 1], np.array([int(column[0]) for column in columns], dtype=np.int64)
+
+
+def _ratio_and_error(
+    count: int, n: Fraction, d: Fraction, nn: Fraction, nd: Fraction, dd: Fraction
+) -> tuple[float, float]:
     if count == 0 or d == 0:
         return math.nan, math.nan
     value = n / d

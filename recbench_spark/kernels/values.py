@@ -1,9 +1,10 @@
 """Value metrics: how near predictions p come to outcomes y, from sums that add up in any order.
 
-Axes: u users, n rows, s sums (see SUMS). Row terms are rounded once to multiples of 2^-40 and added
-as integers, so that the sums of a user do not depend on the order of rows; totals of users add up
-exactly by `resampling.exact_sums`, and a bootstrap reweights users by `resampling.bootstrap_sums`.
-AUC counts pairs in whole numbers; its parts come from sorted, range-partitioned chunks.
+Axes: u users, n rows, s sums (see SUMS). The terms of a user's rows are added as whole numbers, 72 binary
+digits from the user's largest term down, so that sums are right to float64 at any scale and do not
+depend on the order of rows; totals of users add up exactly by `sums.exact_sums`, and a bootstrap
+reweights users by `sums.bootstrap_sums`. AUC counts pairs in whole numbers; its parts come from
+sorted, range-partitioned chunks.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -24,37 +26,89 @@ Ints = npt.NDArray[np.int64]
 SUMS = ("n", "p", "y", "squared", "absolute", "logloss", "unfit")
 """Rows, predictions, outcomes, (p - y)^2, |p - y|, log-loss, rows where log-loss is undefined."""
 
-CLIP = 1e-15
-"""Probabilities are clipped to [CLIP, 1 - CLIP] in the log-loss."""
+CLIP = float(np.finfo(np.float64).eps)
+"""Probabilities are clipped to [CLIP, 1 - CLIP] in the log-loss, as in scikit-learn: 2^-52, 2.2e-16.
 
-ROW_BITS = 40
-"""Resolution 2^-40 of the terms of a row: sums of a user stay below 2^23."""
+2^-52 is the smallest clip that float64 can subtract from 1, so that a certain prediction that is
+wrong costs the same on both sides, 52 ln 2 = 36.04 nats.
+"""
+
+LARGEST = 2.0**500
+"""No prediction or outcome may be larger: its square would leave float64 (as below 1e-146 it fades)."""
+
+HALF_BITS = 36
+"""A term is high 2^-36 + low 2^-72 of the user's largest: both add up below 2^62 over MOST_ROWS rows."""
+
+MOST_ROWS = 1 << 26
+"""Rows of one user."""
 
 
-def user_sums(offsets: Ints, p: Floats, y: Floats) -> Floats:
-    """The additive sums of each user: float64 (u, s), columns SUMS, the same in any order of rows.
+def user_sums(offsets: Ints, p: Floats, y: Floats, names: Sequence[str] = SUMS) -> Floats:
+    """The additive sums of each user: float64 (u, s), columns `names`, the same in any order of rows.
 
     offsets: (u + 1,), the rows of user u are `offsets[u]:offsets[u + 1]`; p, y: (n,)
-    Raises DataError for predictions or outcomes that are NaN or infinite.
+    Sums of terms of one sign are right to a few 2^-53 of their value, whatever their scale; others to so
+    much of their largest term. Raises DataError for predictions or outcomes that are NaN or infinite,
+    above LARGEST and for users of more than MOST_ROWS rows.
     """
     _check_finite(p, "predictions")
     _check_finite(y, "outcomes")
-    fit = ((y == 0) | (y == 1)) & (p >= 0) & (p <= 1)
-    terms = [np.ones_like(p), p, y, (p - y) ** 2, np.abs(p - y), _logloss(p, y, fit), ~fit]
-    fixed_sn = np.rint(np.array(terms, dtype=np.float64) * 2.0**ROW_BITS)
-    if (np.abs(fixed_sn).sum(axis=1) >= 2.0**62).any():
+    most = max(np.abs(p).max(initial=0.0), np.abs(y).max(initial=0.0))
+    if most > LARGEST or np.diff(offsets).max(initial=0) > MOST_ROWS:
         raise DataError("outcomes are too large to add up exactly", "rescale them, e.g. to 0..5")
-    running = np.cumsum(fixed_sn.astype(np.int64), axis=1)
-    ends = np.concatenate([np.zeros((len(terms), 1), dtype=np.int64), running], axis=1)[:, offsets]
-    sums: Floats = np.diff(ends, axis=1).T * 2.0**-ROW_BITS
+    sums = np.empty((len(offsets) - 1, len(names)))
+    for s, name in enumerate(names):
+        _add_rows(offsets, np.ascontiguousarray(TERMS[name](p, y), dtype=np.float64), sums[:, s])
     return sums
 
 
-def _logloss(p: Floats, y: Floats, fit: npt.NDArray[np.bool_]) -> Floats:
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _add_rows(offsets: Ints, term_n: Floats, sum_u: Floats) -> None:
+    """The sum of each user's terms, in any order of them the same bits."""
+    one = 2.0**HALF_BITS
+    for u in range(len(offsets) - 1):
+        largest = 0.0
+        for n in range(offsets[u], offsets[u + 1]):
+            largest = max(largest, abs(term_n[n]))
+        sum_u[u] = 0.0
+        if largest == 0.0:
+            continue
+        # In two steps: one power of two for the smallest and the largest numbers is none of float64.
+        power = HALF_BITS - math.frexp(largest)[1]
+        first, second = 2.0 ** (power // 2), 2.0 ** (power - power // 2)
+        high, low = np.int64(0), np.int64(0)
+        for n in range(offsets[u], offsets[u + 1]):
+            scaled = term_n[n] * first * second
+            whole = np.floor(scaled)
+            high += np.int64(whole)
+            low += np.int64(np.rint((scaled - whole) * one))
+        carried = low >> HALF_BITS
+        rest = low - (carried << HALF_BITS)
+        sum_u[u] = ((high + carried) + rest / one) / first / second
+
+
+def _fit(p: Floats, y: Floats) -> npt.NDArray[np.bool_]:
+    """Whether the log-loss of a row is defined."""
+    return np.asarray(((y == 0) | (y == 1)) & (p >= 0) & (p <= 1))
+
+
+def _logloss(p: Floats, y: Floats) -> Floats:
     """-y ln p - (1 - y) ln(1 - p), 0 where it is undefined."""
     q = np.clip(p, CLIP, 1 - CLIP)
-    loss: Floats = np.where(fit, -np.where(y == 1, np.log(q), np.log1p(-q)), 0.0)
+    loss: Floats = np.where(_fit(p, y), -np.where(y == 1, np.log(q), np.log1p(-q)), 0.0)
     return loss
+
+
+TERMS: dict[str, Callable[[Floats, Floats], npt.NDArray[Any]]] = {
+    "n": lambda p, y: np.ones_like(p),
+    "p": lambda p, y: p,
+    "y": lambda p, y: y,
+    "squared": lambda p, y: (p - y) ** 2,
+    "absolute": lambda p, y: np.abs(p - y),
+    "logloss": _logloss,
+    "unfit": lambda p, y: ~_fit(p, y),
+}
+"""What a row adds to each of SUMS."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +205,10 @@ def mean_outcome(t: dict[str, Floats]) -> Floats:
 
 @value_metric("logloss", binary=True)
 def logloss(t: dict[str, Floats]) -> Floats:
-    """Mean of -y ln p - (1 - y) ln(1 - p). Its scale is set by g: not comparable across data."""
+    """Mean of -y ln p - (1 - y) ln(1 - p). Its scale is set by g: not comparable across data.
+
+    Probabilities are clipped to CLIP .. 1 - CLIP: a certain prediction that is wrong costs 36.04.
+    """
     return t["logloss"] / t["n"]
 
 
@@ -183,8 +240,8 @@ def equal_mass_edges(p: Floats, bins: int) -> Floats:
 def binned_sums(edges: Floats, p: Floats, y: Floats) -> Floats:
     """The sums of the rows in each bin of the prediction: float64 (edges + 1, s), columns SUMS.
 
-    Bin b holds the rows with exactly b edges <= p. Bins of chunks of rows add up, as totals of users
-    do. `from_totals` of bins shows where predictions are wrong: a PE of 0 can hide a low range
+    Bin b holds the rows with exactly b edges <= p. Bins of users add up as their totals do (`sums`).
+    `from_totals` of bins shows where predictions are wrong: a PE of 0 can hide a low range
     estimated too high and a high range too low. The RIG of a bin is against the bin's own base rate:
     blind to what the order between bins is worth, near 0 even for perfect predictions, and not
     averaging to the RIG of all rows. Source: Yi et al. 2013, "Predictive model performance: offline
@@ -194,15 +251,17 @@ def binned_sums(edges: Floats, p: Floats, y: Floats) -> Floats:
     return sums
 
 
-def user_binned_sums(offsets: Ints, edges: Floats, p: Floats, y: Floats) -> Floats:
-    """`binned_sums` of each user, float64 (u, edges + 1, s); offsets, p and y as in `user_sums`."""
+def user_binned_sums(
+    offsets: Ints, edges: Floats, p: Floats, y: Floats, names: Sequence[str] = SUMS
+) -> Floats:
+    """`binned_sums` of each user, float64 (u, edges + 1, s); the others as in `user_sums`."""
     _check_finite(p, "predictions")
     users, bins = len(offsets) - 1, len(edges) + 1
     cell_n = np.repeat(np.arange(users), np.diff(offsets)) * bins + np.searchsorted(edges, p, side="right")
     order = np.argsort(cell_n, kind="stable")
     count = np.bincount(cell_n, minlength=users * bins)
     bounds = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
-    sums: Floats = user_sums(bounds, p[order], y[order]).reshape(users, bins, len(SUMS))
+    sums: Floats = user_sums(bounds, p[order], y[order], names).reshape(users, bins, len(names))
     return sums
 
 
@@ -420,6 +479,8 @@ def gauc_parts(offsets: Ints, p: Floats, y: Floats) -> Floats:
 def gauc(sums: Floats) -> float:
     """sum(AUC_u P_u) / sum(P_u) from the summed `gauc_parts`, (2,); NaN without any user.
 
+    Users are weighted by their positives P_u: Zhu et al. 2017, "Optimized cost per click in Taobao
+    display advertising", section 5, allow clicks or impressions; others weigh all users alike.
     Blind to all differences between users, and to users with one kind of outcome only.
     """
     return float(sums[0] / sums[1]) if sums[1] else math.nan

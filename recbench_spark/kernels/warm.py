@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from recbench_spark.kernels.counting import ItemLists, Settings
 from recbench_spark.kernels.hashing import hash_bytes, start
+from recbench_spark.kernels.ratios import exact_moments
 from recbench_spark.kernels.resampling import bootstrap_sums
 from recbench_spark.kernels.scorers import (
     DotScorer,
@@ -22,6 +23,7 @@ from recbench_spark.kernels.scorers import (
     count_listed,
     count_ranks,
 )
+from recbench_spark.kernels.values import user_sums
 
 
 def warm() -> None:
@@ -42,6 +44,8 @@ def warm() -> None:
         count_listed(scorer, users, truth, truth, top_k=1)
     hash_bytes(b"any", start(2))
     bootstrap_sums(np.arange(2), np.ones((2, 1)), replicates=2, seed=1)
+    user_sums(np.array([0, 2]), np.ones(2), np.ones(2))
+    exact_moments(np.ones((2, 1)), np.ones((2, 1)))
 
 
 def _mapped(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

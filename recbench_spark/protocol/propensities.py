@@ -7,7 +7,7 @@ Axes: x different counts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -77,12 +77,17 @@ def fit(shown: Histogram, asked: Propensities) -> Fitted:
     """The propensity of each count: a fitted power law or a share of users, scaled, then clipped.
 
     Raises:
-        DataError: fewer than two different counts, for a power law.
+        DataError: for a power law, fewer than two different counts or counts that follow none.
     """
     law = None
     if asked.method in propensities.POWERS:
         law = power_law.fit(shown.count_x, shown.items_x, asked.law)
-        value_x = propensities.POWERS[asked.method](shown.count_x, law)
+        law = replace(law, against=power_law.alternatives(shown.count_x, shown.items_x, law))
+        power_law.check(law)
+        with np.errstate(over="ignore"):
+            value_x = propensities.POWERS[asked.method](shown.count_x, law)
+        if not np.isfinite(value_x).all():
+            raise power_law.no_law(law, "propensities are too large for numbers")
     else:
         value_x = propensities.relative_frequency(shown.count_x, shown.users)
     per_user = shown.interactions / shown.users

@@ -12,6 +12,7 @@ from recbench_spark.evaluation import metrics as metric_rows
 from recbench_spark.evaluation import ranking
 from recbench_spark.evaluation.checks import Check
 from recbench_spark.evaluation.exposure import with_exposure
+from recbench_spark.evaluation.sampled import correction_checks
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import ITEMS, RANKINGS, USER_BLOCKS
 from recbench_spark.steps.candidates import with_candidates
@@ -42,6 +43,7 @@ def evaluate_model(night: Night, model: Any, run_id: str, journal: Journal) -> l
             further, found = [corrected], found + told
         write_metrics(store, rankings, plan, run_id, night.catalogue, asked=asked, further=further)
         found += check_rows.ranking_checks(rankings, asked.parts, night.definition.threshold)
+        found += correction_checks(plan, asked.draw.estimators)
         found += night_gates(night)
         write_checks(store, run_id, found)
         counts["warnings"] = sum(not check.passed for check in found)

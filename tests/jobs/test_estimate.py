@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+from fractions import Fraction
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,7 @@ from recbench_spark.evaluation.matrices import LOSSES, cell_parts, cell_sums, es
 from recbench_spark.kernels import matrices
 from recbench_spark.kernels.bandits import Rounds, contributions, value_and_error
 from recbench_spark.kernels.estimators import Settings
-from recbench_spark.kernels.resampling import percentile_interval
+from recbench_spark.kernels.resampling import percentile_interval, poisson_weights
 from recbench_spark.steps.estimating import estimate_matrix, estimate_rounds, with_policy
 
 # ------------------------------------------------------------------------------- without Spark
@@ -40,14 +44,14 @@ def test_intervals_over_maskings_hold_as_often_as_they_say() -> None:
     rng = np.random.default_rng(7)
     rating, prediction, model, chance = world()
     keys = np.repeat(np.arange(150), 30)
-    bootstrap, worlds, scale = Bootstrap(replicates=300), 200, np.full(14, 2.0**-9)
+    bootstrap, worlds = Bootstrap(replicates=300), 200
     covered = np.zeros((len(LOSSES), len(matrices.ESTIMATES)))
     truth = np.array([matrices.losses(prediction, rating, loss).mean() for loss in LOSSES.values()])
     for _ in range(worlds):
         seen = rng.random(rating.shape) < chance
         known, odds = np.where(seen, rating, np.nan), np.where(seen, chance, np.nan)
         parts = cell_parts(prediction.ravel(), known.ravel(), odds.ravel(), model.ravel())
-        _, boots = estimable(cell_sums(keys, parts * scale, bootstrap), scale, bootstrap, modelled=True)
+        _, boots = estimable(*cell_sums(keys, parts, bootstrap), modelled=True)
         for e, drawn in enumerate(matrices.from_totals(boots).values()):
             low, high = percentile_interval(drawn)
             covered[:, e] += (low <= truth) & (truth <= high)
@@ -60,13 +64,40 @@ def test_it_does_not_matter_how_cells_are_spread_over_batches() -> None:
     rating, prediction, model, chance = world()
     seen = rng.random(rating.shape) < chance
     parts = cell_parts(prediction.ravel(), np.where(seen, rating, np.nan).ravel(),
-                       np.where(seen, chance, np.nan).ravel(), model.ravel()) / 512  # fmt: skip
+                       np.where(seen, chance, np.nan).ravel(), model.ravel())  # fmt: skip
     keys, bootstrap = np.repeat(np.arange(150), 30) * 7919, Bootstrap(replicates=20)
     whole = cell_sums(keys, parts, bootstrap)
     for batches in (3, 50):
         part_n = rng.integers(0, batches, len(keys))
         torn = [cell_sums(keys[part_n == n], parts[part_n == n], bootstrap) for n in range(batches)]
-        assert (np.sum(torn, axis=0) == whole).all()
+        for one, found in zip(whole, zip(*torn, strict=True), strict=True):
+            assert reduce(add, found).floats().tobytes() == one.floats().tobytes()
+
+
+def test_cells_of_weights_from_one_to_a_hundred_million_and_errors_of_any_size() -> None:
+    """Ratings known by chances down to 1e-8, errors near 1e-7 beside 1: against fractions."""
+    rng = np.random.default_rng(5)
+    rating = rng.integers(1, 6, 400).astype(float)
+    prediction = rating + rng.lognormal(-8, 5, 400)
+    chance = 10.0 ** rng.uniform(-8, 0, 400)
+    parts = cell_parts(prediction, rating, chance)
+    keys = rng.integers(0, 50, 400)
+    exact, boot = cell_sums(keys, parts, Bootstrap(replicates=8))
+    totals, replicates = estimable(exact, boot, modelled=False)
+    squared = [Fraction(float(e)) for e in (prediction - rating) ** 2]
+    weight = [Fraction(1.0 / p) for p in chance.tolist()]
+    weights = poisson_weights(keys, 8, Bootstrap().seed)
+
+    def snips(times: Any) -> Fraction:
+        shares = [int(t) * w for t, w in zip(times, weight, strict=True)]
+        return sum(s * e for s, e in zip(shares, squared, strict=True)) / sum(shares)
+
+    def close(found: float, known: Fraction) -> bool:
+        return abs(Fraction(found) - known) < known * Fraction(1, 10**12)
+
+    assert close(matrices.from_totals(totals)["snips"][0], snips(np.ones(400)))
+    for b in range(8):
+        assert close(matrices.from_totals(replicates)["snips"][b, 0], snips(weights[:, b]))
 
 
 FLAGS = ["--warehouse", "w", "--model", "m"]
@@ -183,6 +214,28 @@ def test_rounds_by_hand_with_a_model_and_a_policy(spark) -> None:
     observed = {check.check: check.observed for check in result.checks}
     assert observed["effective rounds"] == pytest.approx(5.5**2 / 17.25)
     assert observed["largest share of the weight"] == pytest.approx(4 / 5.5)
+
+
+@pytest.mark.spark
+def test_weights_from_tiny_to_huge_keep_their_digits_however_rounds_are_spread(spark) -> None:
+    """Weights from 1e-8 to 1e8, and a reward whose variance is 1e-12 of its square: against fractions."""
+    rng = np.random.default_rng(6)
+    w = 10.0 ** rng.uniform(-8, 8, 300)
+    logged = np.column_stack([1 - 1e-6 * rng.random(300), np.minimum(1, 1 / w), np.minimum(1, w)])
+    rows, told = [tuple(row) for row in logged.tolist()], []
+    for parts in (1, 5):
+        rounds = spark.createDataFrame(rows, "reward double, propensity double, pi_e double")
+        result = estimate_rounds(rounds.repartition(parts), Settings(), "given", 0.95)
+        told.append({row.estimator: (row.value, row.stderr) for row in result.metrics.collect()})
+        result.release()
+    assert told[0] == told[1]
+    weight = [Fraction(float(pi / p)) for _, p, pi in rows]
+    top = [Fraction(float(x)) for x in (logged[:, 2] / logged[:, 1]) * logged[:, 0]]
+    for name, below in (("ips", [Fraction(1)] * 300), ("snips", weight)):
+        value = sum(top) / sum(below)
+        spread = sum((n - value * d) ** 2 for n, d in zip(top, below, strict=True))
+        error = math.sqrt(spread * 300 / 299 / sum(below) ** 2)
+        assert told[0][name] == pytest.approx((float(value), error), rel=1e-12), name
 
 
 @pytest.mark.spark

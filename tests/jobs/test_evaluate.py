@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.evaluation.batches import to_rankings
 from recbench_spark.evaluator import Result, evaluate_predictions
 from recbench_spark.kernels.ranking import measure
+from recbench_spark.kernels.resampling import poisson_weights
 from recbench_spark.schemas import RESULT_TABLES, TABLES
 from tests import oracles
 
@@ -342,6 +344,54 @@ def _by_sklearn(user, p, y) -> dict[str, float]:
         "auc": sk.roc_auc_score(y, p), "logloss": loss, "rig": 1 - loss / entropy, "pe": p.mean() / g - 1,
         "gauc": weighted / sum(positives.values()),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [5e-7, 1e-5, 1e-60])
+def test_small_errors_keep_their_digits_however_rows_are_spread(spark, error: float):
+    """RMSE, its standard error and interval, from fractions and the weights of the bootstrap."""
+    draw = np.random.default_rng(1)
+    user = draw.integers(0, 30, 400)
+    y = draw.integers(0, 2, 400).astype(float) * (error > 1e-30)
+    p = y + draw.lognormal(0, 1, 400) * error * np.where(y > 0, -1, 1)
+    rows = pd.DataFrame(
+        {"user_id": user.astype(str), "item_id": np.arange(400), "prediction": p, "outcome": y}
+    )
+    told = []
+    for parts in (1, 7):
+        frame = spark.createDataFrame(rows.sample(frac=1, random_state=parts)).repartition(parts)
+        result = evaluate_predictions(frame, FEW)
+        told.append(result.metrics.toPandas().sort_values(["metric", "slice_key", "slice_value"]))
+        result.release()
+    pd.testing.assert_frame_equal(*(one.reset_index(drop=True) for one in told), check_exact=True)
+    row = told[0].set_index("metric").loc["rmse"]
+    squares = [(Fraction(a) - Fraction(b)) ** 2 for a, b in zip(p.tolist(), y.tolist(), strict=True)]
+    scale = Fraction(error) ** 2
+    assert row.value == pytest.approx(math.sqrt(sum(squares) / scale / 400) * error, rel=1e-12)
+    names = spark.createDataFrame([(str(u),) for u in range(30)], "user_id string")
+    keys = {r.user_id: r.key for r in names.selectExpr("user_id", "xxhash64(user_id) AS key").collect()}
+    weights = poisson_weights(np.array([keys[str(u)] for u in user]), FEW.replicates, FEW.seed)
+    drawn = [
+        math.sqrt(sum(int(w) * s for w, s in zip(weights[:, b], squares, strict=True)) / scale
+                  / int(weights[:, b].sum())) * error
+        for b in range(FEW.replicates)
+    ]  # fmt: skip
+    assert row.stderr == pytest.approx(np.std(drawn, ddof=1), rel=1e-11)
+    ends = np.quantile(drawn, [(1 - FEW.level) / 2, (1 + FEW.level) / 2])
+    assert (row.ci_low, row.ci_high) == pytest.approx(tuple(ends), rel=1e-12)
+
+
+def test_rare_events_keep_their_digits(spark):
+    """Predictions of 1e-9: log-loss 1e-9 where nothing happens, PE to the last digits where one does."""
+    rows = [("a", str(n), 1e-9, 0.0) for n in range(100)]
+    columns = "user_id string, item_id string, prediction double, outcome double"
+    result = evaluate_predictions(spark.createDataFrame(rows, columns), NONE)
+    found = overall(result.metrics.toPandas())
+    assert found["logloss", None] == pytest.approx(1e-9 + 0.5e-18, rel=1e-12)
+    assert found["mean_prediction", None] == pytest.approx(1e-9, rel=1e-15)
+    result.release()
+    result = evaluate_predictions(spark.createDataFrame([*rows, ("b", "x", 1e-9, 1.0)], columns), NONE)
+    assert overall(result.metrics.toPandas())["pe", None] == pytest.approx(101e-9 - 1, rel=1e-15)
+    result.release()
 
 
 def test_gauc_of_o6(spark):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction
 from typing import Any
 
 import hypothesis.strategies as st
@@ -171,24 +172,84 @@ def test_pairs_over_different_users_have_no_randomisation() -> None:
     assert math.isnan(p[0, 1]) and p[0, 0] == 1
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(st.integers(-6, 6), min_size=1, max_size=30), st.sampled_from(["wilcox", "pratt"]))
-def test_wilcoxon_equals_scipy_with_ties_and_zeros(differences: list[int], zeros: Any) -> None:
+SMALL = st.one_of(
+    st.lists(st.integers(-2, 2), min_size=1, max_size=13),
+    st.lists(st.integers(-6, 6), min_size=1, max_size=13),
+    st.lists(st.integers(-300, 300), min_size=1, max_size=13),
+    st.lists(st.integers(-300, 300).filter(bool), min_size=1, max_size=40, unique_by=abs),
+)
+"""Ties and zeros everywhere, a few, hardly any; none."""
+
+
+def signed_rank(differences: list[int], zeros: Any) -> comparisons.Wilcoxon:
+    return wilcoxon(*np.unique(differences, return_counts=True), zeros)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SMALL, st.sampled_from(["wilcox", "pratt"]))
+def test_wilcoxon_of_few_users_equals_scipy(differences: list[int], zeros: Any) -> None:
+    found = signed_rank(differences, zeros)
     if not any(differences):
-        assert wilcoxon(np.array(differences), np.ones(len(differences)), zeros).p == 1.0
+        assert (found.p, found.users) == (1.0, 0)
         return
-    d, count = np.unique(differences, return_counts=True)
-    found = wilcoxon(d, count, zeros)
-    known = stats.wilcoxon(np.array(differences, float), zero_method=zeros, method="asymptotic")
-    assert found.users == np.count_nonzero(differences)
-    if not math.isnan(found.z):
-        assert found.p == pytest.approx(known.pvalue, rel=1e-12)
-        assert abs(found.z) == pytest.approx(abs(known.zstatistic), rel=1e-12)
-    assert found.positive == pytest.approx(
-        stats.wilcoxon(
-            np.array(differences, float), zero_method=zeros, alternative="greater", method="asymptotic"
-        ).statistic
-    )
+    known = stats.wilcoxon(np.array(differences, float), zero_method=zeros)
+    assert found.p == pytest.approx(known.pvalue, rel=1e-13)
+    assert math.isnan(found.z) and found.users == np.count_nonzero(differences)
+
+
+def enumerated(differences: list[int], zeros: str) -> Fraction:
+    """2 min(P(T <= t), P(T >= t)) over all patterns of signs, in fractions."""
+    kept = [d for d in differences if d or zeros == "pratt"]
+    size = [abs(d) for d in kept]
+    rank = [Fraction(sum(2 * (s < one) + (s == one) for s in size) + 1, 2) for one in size]
+    ranked = [(r, d > 0) for r, d in zip(rank, kept, strict=True) if d]
+    t = sum(r for r, up in ranked if up)
+    sums = [sum(itertools.compress((r for r, _ in ranked), p)) for p in signs(len(ranked))]
+    tail = min(sum(s <= t for s in sums), sum(s >= t for s in sums))
+    return min(Fraction(1), Fraction(2 * tail, len(sums)))
+
+
+def signs(n: int) -> Any:
+    return itertools.product([0, 1], repeat=n)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=9), st.sampled_from(["wilcox", "pratt"]))
+def test_wilcoxon_of_few_users_equals_every_pattern_of_signs(differences: list[int], zeros: Any) -> None:
+    assert Fraction(signed_rank(differences, zeros).p) == enumerated(differences, zeros)
+
+
+def test_wilcoxon_with_ties_by_hand() -> None:
+    """Four equal differences of one sign: 2 of 16 patterns are as far out; the zero says nothing."""
+    assert signed_rank([1, 1, 1, 1, 0], "wilcox").p == 0.125
+    assert signed_rank([1, 1, 1, 1, 0], "pratt").p == 0.125
+    assert signed_rank([1, 1, -2], "wilcox").p == 1.0, "3 against 3"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(-6, 6).filter(bool), min_size=51, max_size=80).map(lambda d: [*d, 0, 0]),
+    st.sampled_from(["wilcox", "pratt"]),
+)
+def test_wilcoxon_of_many_users_equals_scipy(differences: list[int], zeros: Any) -> None:
+    found = signed_rank(differences, zeros)
+    wanted = np.array(differences, float)
+    known = stats.wilcoxon(wanted, zero_method=zeros, method="asymptotic")
+    assert found.p == pytest.approx(known.pvalue, rel=1e-12)
+    assert abs(found.z) == pytest.approx(abs(known.zstatistic), rel=1e-12)
+    above = stats.wilcoxon(wanted, zero_method=zeros, alternative="greater", method="asymptotic")
+    assert found.positive == pytest.approx(above.statistic)
+
+
+def test_wilcoxon_with_ties_is_exact_up_to_fifty_users() -> None:
+    """Against the same enumeration of 2^16 patterns by scipy, which it does when asked."""
+    d = np.random.default_rng(4).integers(-3, 5, 16)
+    every = stats.PermutationMethod(n_resamples=2**16)
+    known = stats.wilcoxon(d.astype(float), method=every).pvalue
+    assert signed_rank(d.tolist(), "wilcox").p == pytest.approx(known, rel=1e-13)
+    one_sided = signed_rank([1] * 50, "wilcox")
+    assert one_sided.p == 2.0**-49 and math.isnan(one_sided.z)
+    assert not math.isnan(signed_rank([1] * 51, "wilcox").z)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 20, 50])

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from functools import reduce
+from operator import add
 
 import numpy as np
 import pytest
 
-from recbench_spark.kernels.ratios import ratio_and_error, ratio_moments, scaling
+from recbench_spark.kernels.ratios import (
+    exact_moments,
+    exact_ratio_and_error,
+    ratio_and_error,
+    ratio_moments,
+    scaling,
+)
 
 
 def test_by_hand() -> None:
@@ -57,6 +66,44 @@ def test_scaling_keeps_the_digits_of_weights_of_any_size(largest: float) -> None
     assert value[0] / factor == pytest.approx(n.sum() / d.sum(), rel=1e-13)
     residual = n - n.sum() / d.sum() * d
     assert error[0] / factor == pytest.approx((100 / 99 * (residual**2).sum()) ** 0.5 / d.sum(), rel=1e-9)
+
+
+def exact_error(n: list[float], d: list[float]) -> tuple[Fraction, Fraction]:
+    """The ratio and the square of its standard error, in fractions."""
+    ns, ds = [Fraction(x) for x in n], [Fraction(x) for x in d]
+    value = sum(ns) / sum(ds)
+    spread = sum((x - value * y) ** 2 for x, y in zip(ns, ds, strict=True))
+    return value, spread * len(ns) / (len(ns) - 1) / sum(ds) ** 2
+
+
+@pytest.mark.parametrize("decades", [0, 3, 8, 16])
+@pytest.mark.parametrize("spread", [1.0, 1e-7])
+def test_weights_from_tiny_to_huge_and_ratios_that_nearly_agree(decades: int, spread: float) -> None:
+    """Weights of 10^-8 beside 10^8, and numerators that differ in the eighth digit: against fractions."""
+    rng = np.random.default_rng(decades)
+    d = 10.0 ** rng.uniform(-decades / 2, decades / 2, (200, 1))
+    n = d * (0.3 + spread * rng.random((200, 1)))
+    f, g = scaling(float(n.max())), scaling(float(d.max()))
+    value, error, count = exact_ratio_and_error(exact_moments(n * f, d * g))
+    known, variance = exact_error(n[:, 0].tolist(), d[:, 0].tolist())
+    assert abs(Fraction(value[0]) * Fraction(g) / Fraction(f) - known) <= known / 10**15 and count[0] == 200
+    assert abs((Fraction(error[0]) * Fraction(g) / Fraction(f)) ** 2 / variance - 1) < Fraction(1, 10**12)
+
+
+def test_exact_moments_in_any_order_and_partitioning_and_without_left_out_parts() -> None:
+    rng = np.random.default_rng(5)
+    n, d = rng.normal(size=(90, 2)), rng.lognormal(0, 9, (90, 2)) * 2.0**-40
+    n[::7, 1] = math.nan
+    order = rng.permutation(90)
+    whole = exact_ratio_and_error(exact_moments(n, d))
+    torn = reduce(add, [exact_moments(n[part], d[part]) for part in np.array_split(order, 6)])
+    for one, other in zip(whole, exact_ratio_and_error(torn), strict=True):
+        assert one.tobytes() == other.tobytes()
+    assert whole[2].tolist() == [90, 77]
+
+
+def test_the_smallest_numbers_have_a_scaling() -> None:
+    assert scaling(1e-320) == 2.0**1000
 
 
 def test_intervals_cover_the_ratio_as_often_as_they_say() -> None:

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from scipy import stats
 
-from recbench_spark.definitions import Definition
+from recbench_spark.definitions import PRESETS, Definition, axis_values, make_definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels import sampled
+from recbench_spark.kernels.ranking import Rankings, cutoffs, measure
 from recbench_spark.kernels.sampled import Draw
 from tests.oracles import rankings_of
 
@@ -41,7 +42,9 @@ def test_the_toy_example_to_all_printed_digits(replacement: bool, metric: str, k
 
 def test_the_sample_reorders_the_toy_models() -> None:
     """Exactly C is best and A is worst by average precision; sampled it is the other way round."""
-    exact = {name: sampled.rank_values("mrr", np.array(r), [None]).mean() for name, r in TOY.items()}
+    exact = {
+        name: sampled.rank_values("mrr", np.array(r), [None], 10_000).mean() for name, r in TOY.items()
+    }
     assert exact["c"] == pytest.approx(sum(1 / r for r in TOY["c"]) / 5)
     assert exact["a"] == 0.01 < exact["b"] < exact["c"]
     draw = Draw(10_000, 99)
@@ -50,6 +53,75 @@ def test_the_sample_reorders_the_toy_models() -> None:
         for name, r in TOY.items()
     }
     assert raw["a"] > raw["b"] > raw["c"]
+
+
+# ---------------------------------------------------------------------- under every definition
+
+AXES = {axis: axis_values(axis) for axis in Definition.model_fields if axis_values(axis)}
+DEFINITIONS = st.one_of(
+    st.sampled_from(sorted(PRESETS)).map(make_definition),
+    st.fixed_dictionaries({axis: st.sampled_from(values) for axis, values in AXES.items()}).map(
+        lambda axes: make_definition(None, axes)
+    ),
+)
+
+
+def of_kernel(metric: str, definition: Definition, n: int, ks: list[int], grade: float = 1.0) -> Any:
+    """What the metric's own kernel gives users with one relevant item, at rank 1, 2, .. n: (n, c)."""
+    one, above = np.ones(n, dtype=np.int64), np.arange(n)
+    rankings = Rankings(np.arange(n + 1), grade * one, above, one * 0, one * 0, one * n)
+    return measure(rankings, [metric], ks, definition)[metric]
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(sorted(sampled.OF_RANK)), DEFINITIONS, st.integers(2, 40), st.data())
+def test_values_of_a_rank_are_those_of_the_definitions_own_kernel(
+    metric: str, definition: Definition, n: int, data: Any
+) -> None:
+    ks = sorted(data.draw(st.sets(st.integers(1, n), min_size=1, max_size=3)))
+    columns, ranks = cutoffs(metric, ks), np.arange(1, n + 1)
+    if sampled.no_value(metric, definition):
+        with pytest.raises(ConfigError, match="has no value of a single rank"):
+            sampled.rank_values(metric, ranks, columns, n, definition)
+        return
+    grade = data.draw(st.sampled_from([1.0, 2.0, 5.0]))
+    found = sampled.rank_values(metric, ranks, columns, n, definition)
+    np.testing.assert_allclose(found, of_kernel(metric, definition, n, ks, grade), rtol=1e-12, atol=1e-15)
+    between = sampled.rank_values(metric, np.arange(1.0, n, 0.25), columns, n, definition)
+    assert (np.diff(between, axis=0) <= 1e-15).all(), "between whole ranks values fall as the formula does"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("metric", sampled.OF_RANK)
+def test_every_preset_has_a_value_of_a_rank_that_is_its_own(preset: str, metric: str) -> None:
+    definition = make_definition(preset)
+    columns = cutoffs(metric, [1, 3, 10])
+    found = sampled.rank_values(metric, np.arange(1, 31), columns, 30, definition)
+    np.testing.assert_allclose(found, of_kernel(metric, definition, 30, [1, 3, 10]), rtol=1e-13)
+
+
+def test_presets_by_hand() -> None:
+    def at(preset: str, metric: str, rank: int) -> float:
+        value = sampled.rank_values(metric, np.array([rank]), [10], 1000, make_definition(preset))
+        return float(value[0, 0])
+
+    third = 1 / math.log2(3)
+    assert at("lenskit", "ndcg", 2) == 1.0 and at("recbench", "ndcg", 2) == third
+    assert at("rectools", "ndcg", 2) == pytest.approx(
+        third / sum(1 / math.log2(i + 1) for i in range(1, 11))
+    )
+    assert at("elliot", "map", 2) == pytest.approx(sum(Fraction(1, i) for i in range(2, 11)) / 10)
+    assert at("cornac", "mrr", 20) == 0.05 and at("recbench", "mrr", 20) == 0.0
+
+
+@pytest.mark.parametrize("preset", ["recbench", "elliot", "cornac", "lenskit", "rectools"])
+@pytest.mark.parametrize("metric", ["map", "mrr", "ndcg"])
+def test_corrections_aim_at_the_definition(preset: str, metric: str) -> None:
+    """Where draws tell all ranks apart least squares gives the definition's value of every rank."""
+    draw, definition = Draw(6, 5), make_definition(preset)
+    table = sampled.least_squares(metric, [1, 3, None], draw, definition)
+    mean, _ = sampled.expectation(table, draw, np.arange(1, 7))
+    np.testing.assert_allclose(mean, of_kernel(metric, definition, 6, [1, 3]), atol=1e-9)
 
 
 # ------------------------------------------------------------------------------- every possible draw
@@ -92,17 +164,19 @@ def test_least_squares_is_unbiased_where_the_draws_tell_all_ranks_apart(draw: Dr
     table = sampled.least_squares(metric, KS, draw)
     for rank in range(1, draw.n + 1):
         mean = sum(float(p) * table[j - 1] for j, p in every_draw(draw, rank).items())
-        np.testing.assert_allclose(mean, sampled.rank_values(metric, np.array([rank]), KS)[0], atol=1e-9)
+        np.testing.assert_allclose(
+            mean, sampled.rank_values(metric, np.array([rank]), KS, draw.n)[0], atol=1e-9
+        )
 
 
 def test_least_squares_has_the_least_bias() -> None:
     draw, ranks = Draw(12, 3), np.arange(1, 13)
-    f = sampled.rank_values("ndcg", ranks, KS)
+    f = sampled.rank_values("ndcg", ranks, KS, draw.n)
 
     def bias(table: Any) -> Any:
         return ((sampled.expectation(table, draw, ranks)[0] - f) ** 2).sum(axis=0)
 
-    tables = {name: make("ndcg", KS, draw) for name, make in sampled.ESTIMATORS.items()}
+    tables = {name: make("ndcg", KS, draw, Definition()) for name, make in sampled.ESTIMATORS.items()}
     for table in tables.values():
         assert (bias(tables["least_squares"]) <= bias(table) + 1e-12).all()
     rng = np.random.default_rng(0)
@@ -114,14 +188,14 @@ def test_least_squares_has_the_least_bias() -> None:
 @pytest.mark.parametrize("gamma", [0.01, 0.1, 1.0])
 def test_bias_variance_has_the_least_of_what_it_minimises(gamma: float) -> None:
     draw, ranks = Draw(12, 4, True), np.arange(1, 13)
-    f = sampled.rank_values("ndcg", ranks, KS)
+    f = sampled.rank_values("ndcg", ranks, KS, draw.n)
 
     def cost(table: Any) -> Any:
         mean, variance = sampled.expectation(table, draw, ranks)
         return ((mean - f) ** 2 + gamma * variance).sum(axis=0)
 
-    best = sampled.bias_variance("ndcg", KS, draw, gamma)
-    for other in (make("ndcg", KS, draw) for make in sampled.ESTIMATORS.values()):
+    best = sampled.bias_variance("ndcg", KS, draw, gamma=gamma)
+    for other in (make("ndcg", KS, draw, Definition()) for make in sampled.ESTIMATORS.values()):
         assert (cost(best) <= cost(other) + 1e-12).all()
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -132,8 +206,8 @@ def test_gamma_of_one_is_the_mean_of_f_given_the_sampled_rank() -> None:
     draw, ranks = Draw(9, 4), np.arange(1, 10)
     chances = draw.chances(ranks)
     posterior = chances / chances.sum(axis=0)
-    expected = posterior.T @ sampled.rank_values("mrr", ranks, KS)
-    np.testing.assert_allclose(sampled.bias_variance("mrr", KS, draw, 1.0), expected, atol=1e-14)
+    expected = posterior.T @ sampled.rank_values("mrr", ranks, KS, draw.n)
+    np.testing.assert_allclose(sampled.bias_variance("mrr", KS, draw, gamma=1.0), expected, atol=1e-14)
 
 
 def test_variance_of_an_estimate_equals_that_of_every_draw() -> None:
@@ -170,8 +244,8 @@ def test_few_ranks_stand_for_all(replacement: bool) -> None:
     assert np.abs(pairs - full).max() < 1e-13 * full.max()
     for metric in sampled.OF_RANK:
         ks = [10] if metric == "precision" else [10, None]
-        found = (few * ranks.weight[:, None]).T @ sampled.rank_values(metric, ranks.rank, ks)
-        expected = all_.T @ sampled.rank_values(metric, every, ks)
+        found = (few * ranks.weight[:, None]).T @ sampled.rank_values(metric, ranks.rank, ks, draw.n)
+        expected = all_.T @ sampled.rank_values(metric, every, ks, draw.n)
         assert np.abs(found - expected).max() < 1e-13 * expected.max()
 
 
@@ -216,7 +290,7 @@ def test_simulated_draws_agree_with_the_expected_values(replacement: bool) -> No
     draw, ranks = Draw(2_000, 50, replacement), skewed_ranks(2_000, 40_000, 0)
     j = draw_ranks(ranks, draw, 1)
     for name in ("sampled", "rank_estimate", "bias_variance", "monotone_least_squares"):
-        table = sampled.ESTIMATORS[name]("ndcg", [5, None], draw)
+        table = sampled.ESTIMATORS[name]("ndcg", [5, None], draw, Definition())
         mean, variance = sampled.expectation(table, draw, ranks)
         error = np.sqrt(variance.sum(axis=0)) / len(ranks)
         assert (np.abs(table[j - 1].mean(axis=0) - mean.mean(axis=0)) < 4.5 * error + 1e-12).all()
@@ -227,10 +301,10 @@ def test_simulated_draws_agree_with_the_expected_values(replacement: bool) -> No
 def test_corrected_values_are_closer_than_raw_ones_on_skewed_ranks(metric: str, replacement: bool) -> None:
     draw, ks = Draw(5_000, 100, replacement), [10]
     ranks = skewed_ranks(5_000, 50_000, 2)
-    exact = sampled.rank_values(metric, ranks, ks).mean()
+    exact = sampled.rank_values(metric, ranks, ks, draw.n).mean()
     j = draw_ranks(ranks, draw, 3)
     off = {
-        name: abs(sampled.ESTIMATORS[name](metric, ks, draw)[j - 1].mean() - exact)
+        name: abs(sampled.ESTIMATORS[name](metric, ks, draw, Definition())[j - 1].mean() - exact)
         for name in ("sampled", "rank_estimate", "bias_variance", "monotone_least_squares")
     }
     count = sampled.histogram(j, draw.m)[None]
@@ -246,7 +320,7 @@ def test_corrected_values_are_closer_than_raw_ones_on_skewed_ranks(metric: str, 
 def test_more_weight_on_variance_gives_less_of_it() -> None:
     draw, ranks = Draw(3_000, 60), skewed_ranks(3_000, 200, 4)
     variances = [
-        sampled.expectation(sampled.bias_variance("hit", [10], draw, gamma), draw, ranks)[1].mean()
+        sampled.expectation(sampled.bias_variance("hit", [10], draw, gamma=gamma), draw, ranks)[1].mean()
         for gamma in (0.001, 0.01, 0.1, 1.0)
     ]
     assert variances == sorted(variances, reverse=True)
@@ -324,7 +398,9 @@ def test_a_constant_stays_what_it_is(n: int, data: Any) -> None:
     replacement = data.draw(st.booleans())
     draw = Draw(n, data.draw(st.integers(1, 20 if replacement else min(20, n - 1))), replacement)
     for name in set(sampled.ESTIMATORS) - {"sampled"}:
-        mean, _ = sampled.expectation(sampled.ESTIMATORS[name]("hit", [n], draw), draw, np.arange(1, n + 1))
+        mean, _ = sampled.expectation(
+            sampled.ESTIMATORS[name]("hit", [n], draw, Definition()), draw, np.arange(1, n + 1)
+        )
         np.testing.assert_allclose(mean, 1.0, rtol=1e-7, err_msg=name)
 
 
@@ -335,4 +411,4 @@ def test_wrong_requests_are_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'ndcg'"):
         sampled.raw("ndgc", [1], Draw(10, 2))
     with pytest.raises(ConfigError, match="gamma 0 "):
-        sampled.bias_variance("hit", [1], Draw(10, 2), 0)
+        sampled.bias_variance("hit", [1], Draw(10, 2), gamma=0)

@@ -166,11 +166,71 @@ def test_sums_of_users_are_separate() -> None:
     np.testing.assert_allclose(found[0, 5], -math.log(0.5) - math.log(0.75))
 
 
-def test_probabilities_of_zero_and_one_are_clipped() -> None:
-    assert values.from_totals(one_user([0.0], [1]))["logloss"] == pytest.approx(-math.log(1e-15))
-    assert values.from_totals(one_user([1.0, 1.0], [1, 0]))["logloss"] == pytest.approx(
-        -math.log(1e-15) / 2, rel=1e-2
-    )
+def test_a_certain_prediction_costs_the_same_on_both_sides_and_as_in_scikit_learn() -> None:
+    wrong = [values.from_totals(one_user(*rows))["logloss"] for rows in (([0.0], [1]), ([1.0], [0]))]
+    assert wrong[0] == wrong[1] == pytest.approx(52 * math.log(2), rel=1e-15)
+    p, y = [0.0, 1.0, 0.3, 1.0, 0.0], [1, 0, 1, 1, 0]
+    found = values.from_totals(one_user(p, y))["logloss"]
+    assert found == pytest.approx(log_loss(y, p), rel=1e-14)
+    assert values.from_totals(one_user([1.0, 0.0], [1, 0]))["logloss"] == pytest.approx(2.0**-52)
+
+
+def fractions_of(p: Any, y: Any) -> dict[str, Fraction]:
+    """What the sums of rows should be, from the differences that float64 gives."""
+    error = [Fraction(a - b) for a, b in zip(p.tolist(), y.tolist(), strict=True)]
+    return {
+        "p": sum(map(Fraction, p.tolist()), Fraction(0)),
+        "y": sum(map(Fraction, y.tolist()), Fraction(0)),
+        "squared": sum((e * e for e in error), Fraction(0)),
+        "absolute": sum(map(abs, error), Fraction(0)),
+    }
+
+
+SCALES = [1e-140, 1e-30, 1e-9, 5e-7, 1e-5, 1.0, 1e3, 1e9, 1e30, 1e140]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_errors_of_any_scale_are_right_to_twelve_digits(scale: float) -> None:
+    """Errors of 5e-7 once gave an RMSE of 0; here against fractions, with rows of very different size."""
+    rng = np.random.default_rng(int(abs(math.log10(scale))))
+    for _ in range(20):
+        y = rng.integers(0, 6, 50) * scale
+        p = y + rng.lognormal(0, 4, 50) * scale * rng.choice([-1, 1], 50)
+        sums = dict(zip(values.SUMS, one_user(p, y).tolist(), strict=True))
+        for name, known in fractions_of(p, y).items():
+            size = sum(abs(Fraction(x)) for x in p.tolist()) if name == "p" else known
+            assert abs(Fraction(sums[name]) - known) <= size * Fraction(2) ** -51, name
+        rmse = float(values.from_totals(one_user(p, y))["rmse"])
+        assert rmse == pytest.approx(math.sqrt(mean_squared_error(y, p)), rel=1e-12)
+
+
+def test_small_errors_and_rare_events_by_hand() -> None:
+    y = np.tile([0.0, 1.0], 500)
+    for error in (5e-7, 1e-5):
+        found = values.from_totals(one_user(np.abs(y - error), y))
+        assert found["rmse"] == pytest.approx(error, rel=1e-9), "1 - 5e-7 is rounded to 2^-53"
+    p = np.full(1000, 1e-9)
+    never = one_user(p, np.zeros(1000))
+    assert values.from_totals(never)["logloss"] == pytest.approx(1e-9 + 0.5e-18, rel=1e-12)
+    once = np.append(np.zeros(999), 1.0)
+    assert values.from_totals(one_user(p, once))["pe"] == 1e-6 - 1
+    assert values.from_totals(one_user(p, once))["mean_prediction"] == pytest.approx(1e-9, rel=1e-15)
+
+
+ROW = st.tuples(st.floats(-1e100, 1e100), st.floats(-1e100, 1e100))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(ROW, max_size=12), st.randoms())
+def test_rows_of_any_size_in_any_order_give_the_same_bits(rows: list[Any], random: Any) -> None:
+    shuffled = random.sample(rows, len(rows))
+    one, other = (one_user([p for p, _ in some], [y for _, y in some]) for some in (rows, shuffled))
+    assert one.tobytes() == other.tobytes()
+
+
+def test_numbers_beyond_float64_are_refused() -> None:
+    with pytest.raises(DataError, match="too large to add up exactly"):
+        one_user([1e200], [0.0])
 
 
 def test_undefined_values_are_nan_with_a_reason() -> None:
@@ -255,7 +315,8 @@ def test_rates_equal_counting(pairs: list[Any], thresholds: list[float]) -> None
 def test_bins_of_chunks_add_up(one: list[Any], other: list[Any]) -> None:
     edges = np.array([0.3, 0.5])
     parts = [values.binned_sums(edges, *arrays(rows)) for rows in (one, other)]
-    assert (parts[0] + parts[1]).tobytes() == values.binned_sums(edges, *arrays(one + other)).tobytes()
+    whole = values.binned_sums(edges, *arrays(one + other))
+    np.testing.assert_allclose(parts[0] + parts[1], whole, rtol=1e-15)
 
 
 def test_perfectly_calibrated_predictions_have_only_noise() -> None:

@@ -28,12 +28,28 @@ WIDE = {
 }
 
 
+ODD = {
+    "ap": "mean_precision", "discount": "log2_max2", "ideal": "k", "mrr_cut": "uncut", "users": "both",
+}  # fmt: skip
+"""A definition that is far from the defaults in each metric."""
+
+
 @pytest.fixture(scope="module")
 def nights(small_night: Ran) -> dict[str, Ran]:
     """The most popular items under all candidates, under all of the pool drawn, and under a few."""
     wanted: dict[str, dict[str, Any]] = {
         "exact": {},
         "whole": {"definition": {"candidates": "uniform"}, "draw": {"n": 150, "estimators": ALL}},
+        "odd": {"definition": ODD, "metrics": ("map", "mrr", "ndcg")},
+        "odd_whole": {
+            "definition": {**ODD, "candidates": "uniform"},
+            "metrics": ("map", "mrr", "ndcg"),
+            "draw": {"n": 150, "estimators": ALL},
+        },
+        "tied": {
+            "definition": {"candidates": "uniform", "ties": "expected"},
+            "draw": {"n": FEW, "estimators": TABLES},
+        },
         # Several truth items a user, of which slices select some.
         "few": {"definition": {"candidates": "uniform"}, "draw": {"n": FEW}, "slices": BY_POPULARITY},
     }
@@ -69,6 +85,25 @@ def test_a_draw_of_everything_is_exact(nights: dict[str, Ran]) -> None:
         assert found[estimator].to_dict() == pytest.approx(exact.to_dict(), abs=1e-9), estimator
 
 
+def test_a_draw_of_everything_is_exact_under_a_far_definition_too(nights: dict[str, Ran]) -> None:
+    exact, found = values(nights["odd"]).value["holdout"], values(nights["odd_whole"]).value
+    for estimator in ("holdout", *ALL[:-1]):
+        assert found[estimator].to_dict() == pytest.approx(exact.to_dict(), abs=1e-9), estimator
+    assert exact["mrr@5"] == exact["mrr@nan"] and exact["map@5"] != exact["mrr@5"]
+
+
+def test_what_does_not_follow_from_one_rank_is_not_corrected_and_checks_say_so(
+    nights: dict[str, Ran],
+) -> None:
+    ran = nights["tied"]
+    assert set(values(ran).index.get_level_values(0)) == {"holdout"}
+    checks = ran.store.of_run("checks", ran.outcome.run_ids["popular"]).toPandas().set_index("check")
+    for metric in NAMES:
+        assert "no single rank" in checks.detail[f"{metric}: no corrected estimates"]
+    few = nights["few"].store.of_run("checks", nights["few"].outcome.run_ids["popular"]).toPandas()
+    assert not few.check.str.contains("no corrected").any()
+
+
 def test_few_draws_are_corrected_by_the_tables(nights: dict[str, Ran]) -> None:
     rows = values(nights["few"])
     rankings = nights["few"].store.of_run("rankings", nights["few"].outcome.run_ids["popular"])
@@ -79,7 +114,10 @@ def test_few_draws_are_corrected_by_the_tables(nights: dict[str, Ran]) -> None:
     assert set(draws) == {FEW} and 0 < min(pools) < max(pools) < 150
     users = np.repeat(np.arange(len(pools)), np.diff(batch.column("item_ids").offsets))
     for name in TABLES:
-        tables = [sampled.ESTIMATORS[name]("ndcg", (5,), sampled.Draw(pool + 1, FEW)) for pool in pools]
+        tables = [
+            sampled.ESTIMATORS[name]("ndcg", (5,), sampled.Draw(pool + 1, FEW), definition)
+            for pool in pools
+        ]
         values_p = [tables[u][rank - 1, 0] if rank else 0.0 for u, rank in zip(users, rank_p, strict=True)]
         estimates = pd.Series(values_p).groupby(users).mean()
         assert rows.value[name, "ndcg@5"] == pytest.approx(estimates.mean()), name
