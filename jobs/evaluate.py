@@ -136,7 +136,7 @@ def checked(args: argparse.Namespace, kind: str) -> Definition:
         return definition
     Asked(args.k, wanted_metrics(args, kind), definition, uncut=not args.cut)
     check_needs(wanted_metrics(args, kind), bool(args.train), bool(args.features))
-    check_candidates(definition, kind == "embeddings", bool(args.candidates))
+    check_candidates(definition, kind == "embeddings", bool(args.candidates), bool(args.train))
     return definition
 
 
