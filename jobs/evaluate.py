@@ -160,7 +160,7 @@ def evaluated(store: Store, args: argparse.Namespace, kind: str) -> Result:
         return evaluate_predictions(rows, bootstrap, views(args))
     pair = ("user_id", "item_id")
     features = read(spark, args.features, ("item_id", "vector"), "features") if args.features else None
-    optional = {
+    optional: dict[str, Any] = {
         name: read(spark, getattr(args, name), pair, name) if getattr(args, name) else None
         for name in ("train", "candidates", "lists", "scores")
     }

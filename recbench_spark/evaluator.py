@@ -185,7 +185,7 @@ def check_candidates(definition: Definition, embeddings: bool, candidates: bool,
     if embeddings and definition.candidates in SAMPLED and not train:
         raise ConfigError(
             f"definition.candidates is {definition.candidates} without training rows",
-            "give train: candidates are drawn among the items that a user has neither there nor in the truth",
+            "give train: items are drawn that a user has neither there nor in the truth",
         )
 
 
@@ -312,7 +312,8 @@ def _range_of(truth: DataFrame) -> npt.NDArray[np.float64]:
 def _typed_given(given: Mapping[str, Any]) -> tuple[DataFrame, ...]:
     """Lists or scores; or vectors of users, and of items. The last one holds the items."""
     if given["embeddings"] is not None:
-        return typed_embeddings(*given["embeddings"], ("user embeddings", "item embeddings"))
+        users, items = given["embeddings"]
+        return typed_embeddings(users, items, ("user embeddings", "item embeddings"))
     kind = "scores" if given["lists"] is None else "lists"
     return (typed_rows(given[kind], _value_columns(given[kind], kind), kind),)
 

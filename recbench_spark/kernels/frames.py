@@ -30,6 +30,7 @@ from recbench_spark.kernels.ranking import METRICS, check_cutoffs, cutoffs, meas
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Told = tuple[str, str]
 
 DEFAULT = ("hit", "precision", "recall", "f1", "map", "mrr", "ndcg")
 
@@ -137,19 +138,14 @@ def _ids(
     return columns[0].cast(kind), columns[1].cast(kind)
 
 
-def _told(truth: pa.Table, lists: pa.Table, name: str) -> tuple[tuple[str, str], tuple[str, str]]:
+def _told(truth: pa.Table, lists: pa.Table, name: str) -> tuple[Told, Told]:
     """How both columns are called, and their types as they came."""
     sides = ((lists, "lists"), (truth, "truth"))
     first, second = ((f"{name} of {what}", str(table.column(name).type)) for table, what in sides)
     return first, second
 
 
-def _meet(
-    ids_p: pa.ChunkedArray,
-    ids_n: pa.ChunkedArray,
-    told: tuple[tuple[str, str], tuple[str, str]],
-    must: bool,
-) -> None:
+def _meet(ids_p: pa.ChunkedArray, ids_n: pa.ChunkedArray, told: tuple[Told, Told], *, must: bool) -> None:
     """DataError where the ids of lists and truth do not meet, a warning where hardly any do."""
     unique = pc.unique(ids_n), pc.unique(ids_p)
     common = pc.sum(pc.is_in(unique[0], value_set=unique[1]), min_count=0).as_py()

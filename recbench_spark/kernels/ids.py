@@ -1,7 +1,7 @@
 """What an id is, by the type of its column; and whether the ids of two tables can meet.
 
     whole numbers           their digits
-    floats                  the whole number they stand for; NaN is a missing id. Refused: a float that is not
+    floats                  the whole number they stand for; NaN is a missing id. Refused: floats not
                             whole, and from 2^53 on (float32: 2^24, float16: 2^11), where neighbours are one
     decimals                the whole number they stand for; refused where they are not whole
     text                    as it is, white space and leading zeros too; refused where it is no UTF-8
@@ -148,7 +148,10 @@ class Side:
 
 @dataclass(frozen=True)
 class Meeting:
-    """How many distinct ids two sides have, how many in common, and how many whole numbers in their one spelling."""
+    """How many distinct ids two sides have, how many in common, and how many are whole numbers.
+
+    Text counts as a whole number in its one spelling: no leading zeros, no white space.
+    """
 
     n: tuple[int, int]
     common: int

@@ -34,7 +34,7 @@ def with_candidates(night: Night, users: DataFrame) -> DataFrame:
 
 
 def with_drawn(users: DataFrame, drawn: DataFrame, mode: str, n_items: int) -> DataFrame:
-    """The users with `candidates`, their truth and what was drawn; of uniform draws also `drawn` and `pool`.
+    """The users with `candidates`: their truth and what was drawn; uniform: also `drawn` and `pool`.
 
     Args:
         users: rows of `users_of_parts`.

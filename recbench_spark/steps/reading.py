@@ -80,7 +80,7 @@ def typed_numbers(rows: DataFrame, names: Sequence[str], what: str) -> DataFrame
 
 
 def _typed(rows: DataFrame, name: str, kind: str) -> Column:
-    """NULL where the value is of another kind, or a whole number that its type would not tell from others."""
+    """NULL where the value is of another kind, or a whole number that float64 does not tell from others."""
     raw, stored = F.col(name), rows.schema[name].dataType
     if kind == "double":
         exact = isinstance(stored, T.LongType) or (isinstance(stored, T.DecimalType) and not stored.scale)
@@ -99,7 +99,7 @@ def _unusable(name: str, column: Column) -> Column:
 def _refuse(
     rows: DataFrame, wrong: Mapping[str, Column], what: str, ids: Mapping[str, Ids] | None = None
 ) -> None:
-    """DataError where any test holds, or a value of these columns is no id, with the smallest such value."""
+    """DataError where any test holds, or a value of these columns is no id, with the smallest one."""
     columns = {name: found for name, found in (ids or {}).items() if _unchecked(rows, name)}
     counts = [F.count_if(test).alias(f"n_{name}") for name, test in wrong.items()]
     examples = [

@@ -49,10 +49,8 @@ def read_table(spark: SparkSession, path: str, columns_required: Sequence[str], 
     require(known, list(columns_required), where)
     values = {name: _value(frame, name, where, text_file=bool(line)) for name in known.columns}
     if line:
-        used = {
-            name: value for name, value in values.items() if name in columns_required and not value.expected
-        }
-        values |= {name: Value.field(frame, name) for name in used}
+        plain = [name for name in columns_required if not values[name].expected]
+        values |= {name: Value.field(frame, name) for name in plain}
     checks = Checks(frame, [*([Value.line(line)] if line else []), *values.values()], where)
     if checks.values:
         checks.refuse(checks.count())
