@@ -87,14 +87,14 @@ def as_arrays(truth: pa.Table, lists: pa.Table) -> tuple[Lists, Truth]:
     offsets_n, order_n = _by_user(user_n, users)
     item_p, item_n = _ids(truth, lists, "item_id", empty_items=True)
     some = pc.is_valid(item_p)
-    held_out, item_p = truth.filter(some), item_p.filter(some)
+    item_p = item_p.filter(some)
     # A system may miss the whole truth, and is worth 0; text can never be whole numbers.
     _meet(item_p, item_n, _told(truth, lists, "item_id"), must=False)
     offsets_p, order_p = _by_user(user_p.filter(some), users)
     key_p, key_n = _keys(item_p, item_n)
     return (
         Lists(offsets_n, key_n[order_n], **_ranked_by(lists, order_n)),
-        Truth(offsets_p, key_p[order_p], _relevance(held_out)[order_p]),
+        Truth(offsets_p, key_p[order_p], _relevance(truth, some)[order_p]),
     )
 
 
@@ -220,12 +220,12 @@ def _ranked_by(lists: pa.Table, order_n: Ints | slice) -> dict[str, npt.NDArray[
     return {"rank": rank.to_numpy()[order_n]}
 
 
-def _relevance(truth: pa.Table) -> Floats:
+def _relevance(truth: pa.Table, some: pa.ChunkedArray) -> Floats:
     for name in ("relevance", "rating"):
         if name in truth.column_names:
-            values: Floats = _typed(truth.column(name), pa.float64(), "truth", name).to_numpy()
+            values: Floats = _typed(truth.column(name), pa.float64(), "truth", name).filter(some).to_numpy()
             return values
-    return np.ones(truth.num_rows)
+    return np.ones(int(pc.sum(some, min_count=0).as_py()))
 
 
 def _mean_rows(values: Mapping[str, Floats], ks: Sequence[int], definition: Definition) -> pd.DataFrame:
