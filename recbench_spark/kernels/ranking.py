@@ -704,7 +704,7 @@ def check_cutoffs(ks: Sequence[int]) -> None:
         number = isinstance(k, int | float | np.integer | np.floating) and not isinstance(k, bool)
         if not number or not 1 <= k <= LARGEST_K or k != int(k):
             raise ConfigError(
-                f"cut-off {k!r} is not a whole number >= 1 and below 2^31", "give ks such as 5,10,50"
+                f"cut-off {k!r} is not a whole number >= 1 and below 2^31", "give cut-offs such as 5,10,50"
             )
 
 

@@ -107,6 +107,8 @@ def _refuse(
         for name, found in columns.items()
         if found.bad is not None
     ]
+    if not counts and not examples:
+        return
     (row,) = rows.agg(*counts, *examples).collect()
     for name, found in columns.items():
         if found.bad is not None and row[f"bad_{name}"] is not None:

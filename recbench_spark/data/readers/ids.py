@@ -77,7 +77,7 @@ def ids_of(frame: DataFrame, name: str, where: str, *, text_file: bool = False) 
     if isinstance(kind, T.StringType | T.BinaryType):
         bad = ~F.is_valid_utf8(raw.cast("string"))
         stored = noted.get(ID_TYPE, kind.simpleString())
-        return Ids(raw.cast("string"), bad, "an id (text in UTF-8)", noted.get(ID_KIND, "string"), stored)
+        return Ids(raw.cast("string"), bad, "text in UTF-8", noted.get(ID_KIND, "string"), stored)
     raise SchemaError(f"{where}: column '{name}' is {kind.simpleString()}, which holds no ids", IDS_AS_TEXT)
 
 
@@ -110,7 +110,7 @@ def _of_field(frame: DataFrame, name: str, where: str) -> Ids:
         )
         return _of_floats(raw.try_cast("double"), T.DoubleType(), f"{TEXT_FILE}, whole floats")
     bad = not_decoded(frame, name)
-    return Ids(raw, bad, "an id (text in UTF-8)", "text", TEXT_FILE, IN_UTF8)
+    return Ids(raw, bad, "text in UTF-8", "text", TEXT_FILE, IN_UTF8)
 
 
 def not_decoded(frame: DataFrame, name: str) -> Column | None:

@@ -148,7 +148,9 @@ def _checked(raw: Raw, dataset: Dataset) -> Log:
     """Rename, convert and check the columns of a log."""
     theirs = _log_columns(raw, dataset)
     values = _values(raw, theirs, dataset)
-    needed = [value if name in raw.nullable else value.with_nulls() for name, value in values.items()]
+    needed = []
+    for name, value in values.items():
+        needed += [value] if name in raw.nullable else value.with_nulls()
     if raw.line:
         needed += [Value.field(raw.frame, name) for name in dataset.attributes]
     checks = Checks(raw.frame, [*([Value.line(raw.line)] if raw.line else []), *needed], raw.where)

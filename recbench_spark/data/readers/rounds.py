@@ -74,8 +74,9 @@ def read_rounds(spark: SparkSession, path: str, time_zone: str = "UTC") -> DataF
     frame = _with_arrays(text.frame)
     known = frame.drop(*HIDDEN)
     require(known, [ROUND, *NEEDED], found)
-    values = [value.with_nulls() for value in _values(frame, found, time_zone)]
-    checks = Checks(frame, [Value.line(text.line), *values], found)
+    values = _values(frame, found, time_zone)
+    needed = [checked for value in values for checked in value.with_nulls()]
+    checks = Checks(frame, [Value.line(text.line), *needed], found)
     counted = checks.count()
     checks.refuse(counted)
     if not counted.rows:

@@ -43,11 +43,13 @@ class Value:
         """What is wrong with a bad row."""
         return f"not {self.expected}" if self.name == BAD_LINE else f"'{self.name}' is not {self.expected}"
 
-    def with_nulls(self) -> Value:
-        """The same, with NULL not allowed either."""
+    def with_nulls(self) -> list[Value]:
+        """The same, with NULL not allowed either; told apart where there is a hint for other rows."""
         missing = self.column.isNull()
-        bad = missing if self.bad is None else missing | F.coalesce(self.bad, F.lit(False))
-        return replace(self, bad=bad)
+        bad = F.lit(False) if self.bad is None else F.coalesce(self.bad, F.lit(False))
+        if not self.hint:
+            return [replace(self, bad=missing | bad)]
+        return [replace(self, bad=missing & ~bad, expected="an id", hint=""), self]
 
     @staticmethod
     def line(expected: str) -> Value:
