@@ -57,14 +57,24 @@ class Ids:
         return {ID_KIND: self.kind, ID_TYPE: self.stored}
 
 
-def ids_of(frame: DataFrame, name: str, where: str, *, text_file: bool = False) -> Ids:
-    """The ids of a column; NULL and NaN are NULL. One pass over a text file's column that begins as `10.0`.
+def ids_of(
+    frame: DataFrame, name: str, where: str, *, text_file: bool = False, floats: bool = False
+) -> Ids:
+    """The ids of a column; NULL and NaN are NULL.
+
+    Args:
+        frame: has the column, and BAD_LINE where it is from a text file.
+        name: of the column.
+        where: how errors name the frame.
+        text_file: whether its columns are fields of a text file.
+        floats: whether such fields may be whole floats (not in formats that are known to hold none): a look
+            at the first row, and one pass over a column that begins as `10.0`.
 
     Raises:
         SchemaError: a type that holds no ids.
     """
     if text_file:
-        return _of_field(frame, name, where)
+        return _of_field(frame, name, where, floats=floats)
     raw, kind, noted = column(name), frame.schema[name].dataType, frame.schema[name].metadata
     if isinstance(kind, T.IntegralType | T.NullType):
         return Ids(raw.cast("string"), None, "an id", "integer", kind.simpleString())
@@ -101,9 +111,9 @@ def _of_decimals(raw: Column, kind: T.DecimalType) -> Ids:
 # ----------------------------------------------------------------------------- fields of text files
 
 
-def _of_field(frame: DataFrame, name: str, where: str) -> Ids:
+def _of_field(frame: DataFrame, name: str, where: str, *, floats: bool) -> Ids:
     raw = column(name)
-    if _is_whole_floats(frame, name):
+    if floats and _is_whole_floats(frame, name):
         print(
             f"note: {where}: {name} is whole floats throughout, such as 10.0: read as whole numbers, 10",
             file=sys.stderr,

@@ -171,9 +171,10 @@ def _checked(raw: Raw, dataset: Dataset) -> Log:
 
 def _values(raw: Raw, theirs: dict[str, str], dataset: Dataset) -> dict[str, Value]:
     frame, where = raw.frame, raw.where
+    text, floats = bool(raw.line), dataset.reader == "csv"
     makers: dict[str, Callable[[str], Value]] = {
-        "user_id": lambda name: Value.ids(frame, name, where, text_file=bool(raw.line)),
-        "item_id": lambda name: Value.ids(frame, name, where, text_file=bool(raw.line)),
+        "user_id": lambda name: Value.ids(frame, name, where, text_file=text, floats=floats),
+        "item_id": lambda name: Value.ids(frame, name, where, text_file=text, floats=floats),
         "rating": lambda name: Value.number(frame, name, where),
         "event_time": lambda name: Value.time(frame, name, raw.time_unit, where, dataset.time_zone),
         "part": Value.part,

@@ -91,7 +91,7 @@ def _layout(path: str) -> Layout | None:
 def _value(frame: DataFrame, name: str, where: str, *, text_file: bool) -> Value:
     """The column converted by the meaning of its name."""
     if name in ("user_id", "item_id"):
-        return Value.ids(frame, name, where, text_file=text_file)
+        return Value.ids(frame, name, where, text_file=text_file, floats=True)
     if name in NUMBERS:
         return Value.number(frame, name, where)
     if name == "rank":

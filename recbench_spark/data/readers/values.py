@@ -57,9 +57,9 @@ class Value:
         return Value(BAD_LINE, F.col(BAD_LINE), F.col(BAD_LINE).isNotNull(), expected)
 
     @staticmethod
-    def ids(frame: DataFrame, name: str, where: str, *, text_file: bool) -> Value:
+    def ids(frame: DataFrame, name: str, where: str, *, text_file: bool, floats: bool = False) -> Value:
         """Ids as text, by the rule of `ids_of`; NULL where there is none, or NaN."""
-        found = ids_of(frame, name, where, text_file=text_file)
+        found = ids_of(frame, name, where, text_file=text_file, floats=floats)
         return Value(name, found.text, found.bad, found.expected, found.hint, found.notes)
 
     @staticmethod
