@@ -250,7 +250,7 @@ def test_which_users_share_a_batch_changes_nothing(spark) -> None:
     finally:
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", before)
     assert rows[0] == rows[1] == rows[2]
-    assert [row[1] for row in rows[0]] == [[-1], [-1], [-1], [3], [-1], [0]]
+    assert [row[1] for row in rows[0]] == [[-1], [-1], [-1], [3], [-1], [1]]
 
 
 @pytest.mark.parametrize("mode", ["uniform", "popularity"])
