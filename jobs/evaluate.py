@@ -138,7 +138,7 @@ def checked(args: argparse.Namespace, kind: str) -> Definition:
         return definition
     Asked(cutoffs(args), wanted_metrics(args, kind), definition, uncut=not args.cut)
     check_needs(wanted_metrics(args, kind), bool(args.train), bool(args.features))
-    check_candidates(definition, kind == "embeddings", bool(args.candidates))
+    check_candidates(definition, kind == "embeddings", bool(args.candidates), bool(args.train))
     return definition
 
 
@@ -161,7 +161,7 @@ def evaluated(store: Store, args: argparse.Namespace, kind: str) -> Result:
         return evaluate_predictions(rows, bootstrap(args), views(args))
     pair = ("user_id", "item_id")
     features = read(spark, args.features, ("item_id", "vector"), "features") if args.features else None
-    optional = {
+    optional: dict[str, Any] = {
         name: read(spark, getattr(args, name), pair, name) if getattr(args, name) else None
         for name in ("train", "candidates", "lists", "scores")
     }

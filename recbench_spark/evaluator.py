@@ -14,10 +14,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.config import DEFAULT_METRICS, Bootstrap, digest
+from recbench_spark.config import DEFAULT_METRICS, Bootstrap, Draw, digest
 from recbench_spark.data.readers import id_order
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import ConfigError, DataError
@@ -26,13 +28,16 @@ from recbench_spark.evaluation import metrics as metric_rows
 from recbench_spark.evaluation import ranking, sources, values
 from recbench_spark.evaluation.beyond import DIVERSITY, Catalogue
 from recbench_spark.evaluation.checks import Check, warn_above_zero
+from recbench_spark.evaluation.draws import draw_candidates, weight_rows
 from recbench_spark.evaluation.sources import DotSource
 from recbench_spark.evaluation.user_blocks import Labels, user_blocks
 from recbench_spark.evaluation.values import Views
 from recbench_spark.kernels.beyond import POPULARITY
+from recbench_spark.kernels.ranking import check_cutoffs, check_gains
 from recbench_spark.protocol.catalogue import catalogue
-from recbench_spark.schemas import METRICS, USER_METRICS, Table, conform, require
-from recbench_spark.steps.reading import candidate_lists, typed_embeddings, typed_rows
+from recbench_spark.schemas import IDS, METRICS, USER_METRICS, Table, conform, require
+from recbench_spark.steps.candidates import SAMPLED, with_drawn
+from recbench_spark.steps.reading import candidate_lists, meet, typed_embeddings, typed_rows
 from recbench_spark.steps.sharing import session_folder, share_features, share_in
 
 PART = "test"
@@ -69,13 +74,15 @@ class Asked:
     bootstrap: Bootstrap = field(default_factory=Bootstrap)
     features: str | None = None
     uncut: bool = True
+    draw: Draw = field(default_factory=Draw)
 
     def __post_init__(self) -> None:
         """ConfigError for a metric nobody knows, or a cut-off below 1."""
         metric_rows.check_names(self.metrics)
+        check_cutoffs(self.k)
         if not self.uncut:
             metric_rows.check_cut(self.metrics, self.definition)
-        if not self.metrics or not self.k or min(self.k) < 1:
+        if not self.metrics or not self.k:
             raise ConfigError(f"metrics {self.metrics} at k {self.k}", "name one, and cut-offs from 1 on")
 
     def plan(self) -> metric_rows.Plan:
@@ -102,6 +109,7 @@ def evaluate(  # noqa: PLR0913
     similarity: Literal["dot", "cosine"] = "dot",
     bootstrap: Bootstrap | None = None,
     uncut: bool = True,
+    draw: Draw | None = None,
     scratch: str | None = None,
 ) -> Result:
     """Metrics of lists, of scores, or of embeddings, against a truth.
@@ -123,38 +131,49 @@ def evaluate(  # noqa: PLR0913
         bootstrap: replicates, level and seed of the intervals.
         uncut: also values over the whole ranking; False: ranks are counted up to the largest k alone,
             which is several times faster with embeddings of many items.
+        draw: how many candidates are drawn, for whom and by which seed, where definition.candidates is
+            uniform or popularity (with embeddings): among the items that are neither training nor truth.
         scratch: folder that all executors can read, for embeddings; a local one by default.
 
     Raises:
         ConfigError: not exactly one of lists, scores, embeddings; unknown metric or axis; k below 1.
-        SchemaError: a column is missing. DataError: NULL, NaN or unusable values, with their number.
+        SchemaError: a column is missing, or of a type that holds no ids (`kernels.ids`). DataError: NULL,
+        NaN or unusable values, with their number; ids of two tables that do not meet.
     """
     given = {"lists": lists, "scores": scores, "embeddings": embeddings}
     if sum(value is not None for value in given.values()) != 1:
         raise ConfigError("give exactly one of lists, scores, embeddings", "what the system handed over")
+    check_cutoffs(k)
     asked = Asked(
-        tuple(sorted(set(k))),
+        tuple(sorted({int(cut) for cut in k})),
         tuple(metrics),
         make_definition(preset, definition),
         bootstrap or Bootstrap(),
         None if features is None else features_name,
         uncut,
+        draw or Draw(),
     )
-    check_candidates(asked.definition, embeddings is not None, candidates is not None)
+    check_candidates(asked.definition, embeddings is not None, candidates is not None, train is not None)
     check_needs(asked.metrics, train is not None, features is not None)
-    world = make_world(truth, train, _listed_items(given), asked.definition)
+    handed = _typed_given(given)
+    world = make_world(truth, train, [handed[-1]], asked.definition)
+    world.checks.extend(_meeting(world, handed, next(name for name in given if given[name] is not None)))
     place = scratch or session_folder(truth.sparkSession)
     if features is not None:
         world = replace(world, features=share_features(place, world.items, features, "features"))
     if embeddings is not None:
-        rankings = _rank_embeddings(world, embeddings, candidates, similarity, asked, place)
+        rankings = _rank_embeddings(world, handed, candidates, similarity, asked, place)
     else:
-        rankings = _rank_rows(world, {"lists": lists, "scores": scores}, asked)
-    return _result(world, rankings, asked)
+        rankings = _rank_rows(world, handed[0], "scores" if lists is None else "lists", asked)
+    return _result(world, rankings, asked, lists=lists is not None)
 
 
-def check_candidates(definition: Definition, embeddings: bool, candidates: bool) -> None:
-    """A table of candidates and `candidates=given` go together; lists and scores are their own."""
+def check_candidates(definition: Definition, embeddings: bool, candidates: bool, train: bool) -> None:
+    """A table of candidates and `candidates=given` go together; lists and scores are their own.
+
+    Raises:
+        ConfigError: they do not, or candidates are to be drawn and there are no training rows.
+    """
     if candidates and not embeddings:
         raise ConfigError("candidates are for embeddings", "lists and scores bring their own candidates")
     if embeddings and candidates != (definition.candidates == "given"):
@@ -162,6 +181,11 @@ def check_candidates(definition: Definition, embeddings: bool, candidates: bool)
             f"definition.candidates is {definition.candidates} {'with' if candidates else 'without'} a "
             "table of candidates",
             "a table of user_id, item_id and definition.candidates=given go together",
+        )
+    if embeddings and definition.candidates in SAMPLED and not train:
+        raise ConfigError(
+            f"definition.candidates is {definition.candidates} without training rows",
+            "give train: items are drawn that a user has neither there nor in the truth",
         )
 
 
@@ -203,22 +227,26 @@ def make_world(
     Args:
         truth: user_id, item_id[, relevance].
         train: user_id, item_id, or None.
-        further: frames whose items belong to the catalogue too.
+        further: frames whose items belong to the catalogue too, ids as text.
         definition: how duplicates are treated, and what is relevant.
     """
     truth_rows = typed_truth(truth)
     if truth_rows.isEmpty():
         raise DataError("truth: no rows", "a user with an empty truth has one row, with item_id NULL")
     listed = truth_rows.where(F.col("item_id").isNotNull())
-    parts = [(listed, PART), *([(typed_train(train), "train")] if train is not None else [])]
+    check_gains(_range_of(listed), definition)
+    trained = None if train is None else typed_train(train)
+    parts = [(listed, PART), *([(trained, "train")] if trained is not None else [])]
     found, log = _one_log(parts, definition)
-    ids = [log.select("item_id"), *(typed_ids(frame) for frame in further)]
-    numeric = id_order([frame for frame in (truth, train, *further) if frame is not None]) == "numeric"
+    if trained is not None:
+        for name in IDS:
+            found += meet(trained, truth_rows, name, ("train", "truth"), must=False)
+    ids = [log.select("item_id"), *(frame.select("item_id").distinct() for frame in further)]
+    numeric = id_order([listed, *([] if trained is None else [trained]), *further]) == "numeric"
     items = _catalogue(log, ids, numeric)
     labels: Labels = {} if train is None else {"popularity": F.col("popularity")}
     blocks = user_blocks(log, items, (PART,), labels)
     users = truth_rows.select("user_id").distinct()
-    trained = parts[1][0] if train is not None else None
     return World(items, _users(blocks, users, definition).cache(), found, trained, log)
 
 
@@ -275,15 +303,30 @@ def typed_train(train: DataFrame) -> DataFrame:
     return typed_rows(train, {}, "train").withColumn("rating", F.lit(1.0))
 
 
-def typed_ids(frame: DataFrame) -> DataFrame:
-    """The distinct item ids of a frame, as text."""
-    return frame.select(F.col("item_id").cast("string").alias("item_id")).distinct()
+def _range_of(truth: DataFrame) -> npt.NDArray[np.float64]:
+    """The smallest and the largest relevance."""
+    (found,) = truth.agg(F.min("rating"), F.max("rating")).collect()
+    return np.array([value for value in found if value is not None], np.float64)
 
 
-def _listed_items(given: Mapping[str, Any]) -> list[DataFrame]:
+def _typed_given(given: Mapping[str, Any]) -> tuple[DataFrame, ...]:
+    """Lists or scores; or vectors of users, and of items. The last one holds the items."""
     if given["embeddings"] is not None:
-        return [given["embeddings"][1]]
-    return [frame for frame in (given["lists"], given["scores"]) if frame is not None]
+        users, items = given["embeddings"]
+        return typed_embeddings(users, items, ("user embeddings", "item embeddings"))
+    kind = "scores" if given["lists"] is None else "lists"
+    return (typed_rows(given[kind], _value_columns(given[kind], kind), kind),)
+
+
+def _meeting(world: World, handed: tuple[DataFrame, ...], kind: str) -> list[Check]:
+    """Whether the ids handed over are those of the truth and, where there is one, of the training part.
+
+    Items without training rows need not meet the truth: a system may miss all of it, and is worth 0.
+    """
+    users = meet(handed[0], world.users, "user_id", (kind, "truth"))
+    known = "truth" if world.train is None else "train and truth"
+    items = meet(handed[-1], world.log, "item_id", (kind, known), must=world.train is not None)
+    return [*users, *items]
 
 
 # ------------------------------------------------------------------------------------- ranking
@@ -294,11 +337,7 @@ def _request(asked: Asked) -> ranking.Request:
     return ranking.Request(asked.definition, top, asked.plan().cutoff)
 
 
-def _rank_rows(world: World, given: Mapping[str, DataFrame | None], asked: Asked) -> DataFrame:
-    kind = "lists" if given["lists"] is not None else "scores"
-    frame = given[kind]
-    assert frame is not None
-    rows = typed_rows(frame, _value_columns(frame, kind), kind)
+def _rank_rows(world: World, rows: DataFrame, kind: str, asked: Asked) -> DataFrame:
     # Without training items nobody can say which items are known.
     known = world.items if world.train is None else world.log
     world.checks.extend(check_rows.list_checks(rows, world.users, known.select("item_id").distinct()))
@@ -326,26 +365,40 @@ def _value_columns(frame: DataFrame, kind: str) -> dict[str, str]:
 
 def _rank_embeddings(
     world: World,
-    embeddings: tuple[DataFrame, DataFrame],
+    embeddings: tuple[DataFrame, ...],
     candidates: DataFrame | None,
     similarity: Literal["dot", "cosine"],
     asked: Asked,
     scratch: str,
 ) -> DataFrame:
-    vectors, items = typed_embeddings(*embeddings, ("user embeddings", "item embeddings"))
-    users = world.users.join(vectors, "user_id", "left")
-    if asked.definition.candidates == "given":
+    vectors, items = embeddings
+    users, mode = world.users, asked.definition.candidates
+    if mode == "given":
         assert candidates is not None
-        users = users.join(candidate_lists(candidates, world.items), "user_id", "left")
+        users = users.join(candidate_lists(candidates, world.items, users), "user_id", "left")
+    elif mode in SAMPLED:
+        users = _with_drawn(world, mode, asked.draw, scratch)
+    users = users.join(vectors, "user_id", "left")
     shared = share_in(scratch, sources.vector_rows(world.items, items))
     dims = sources.dimensions(items, "item embeddings")
     source = sources.DotSource(shared, world.catalogue.n_items, dims, similarity)
     return ranking.rank_scored(users, source, _request(asked))
 
 
-def _result(world: World, rankings: DataFrame, asked: Asked) -> Result:
+def _with_drawn(world: World, mode: str, draw: Draw, scratch: str) -> DataFrame:
+    """The users with candidates drawn for them, and what was drawn among the checks."""
+    n_items = world.items.count()
+    weights = share_in(scratch, weight_rows(world.items, mode))
+    drawn = draw_candidates(world.users, weights, n_items, draw)
+    detail = f"{mode}, {draw.n} a {draw.per}, seed {draw.seed}, of {n_items} items"
+    world.checks.append(Check("candidates drawn", draw.n, None, "info", detail))
+    return with_drawn(world.users, drawn, mode, n_items)
+
+
+def _result(world: World, rankings: DataFrame, asked: Asked, *, lists: bool) -> Result:
     rankings, plan = rankings.cache(), asked.plan()
-    found = [*world.checks, *check_rows.ranking_checks(rankings, (PART,), plan.definition.threshold)]
+    threshold = plan.definition.threshold
+    found = [*world.checks, *check_rows.ranking_checks(rankings, (PART,), threshold, lists=lists)]
     rows = metric_rows.all_metrics(rankings, plan, world.catalogue)
     per_user = metric_rows.all_user_metrics(rankings, plan, world.catalogue)
     return Result(

@@ -639,6 +639,9 @@ RESULT_TABLES = ("metrics", "user_metrics", "rankings", "multiverse", "checks")
 ID_KIND = "recbench.id"
 """Column metadata: how ids were stored, as `integer`, as `string`, or as `text` of a text file."""
 
+ID_TYPE = "recbench.id_type"
+"""Column metadata: the type of ids as it was stored, in words."""
+
 ABSENT = "recbench.absent"
 """Column metadata: the log has no such column, so every value is the same."""
 

@@ -249,7 +249,13 @@ def _ratings(column: pa.Array | None, n: int) -> pa.Array:
 
 
 def _ids(column: pa.Array) -> pa.Array:
-    return column.cast(pa.int64()) if pa.types.is_integer(column.type) else column
+    if pa.types.is_integer(column.type):
+        return column.cast(pa.int64())
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        raise SecondLookError("an id is no UTF-8") from None
+    return column
 
 
 def _times(column: pa.Array, micros: int) -> pa.Array:

@@ -29,7 +29,7 @@ class Check:
 
 
 def ranking_checks(
-    rankings: DataFrame, parts: Sequence[str], threshold: float | None = None
+    rankings: DataFrame, parts: Sequence[str], threshold: float | None = None, *, lists: bool = False
 ) -> list[Check]:
     """Facts of the rankings of one run, by one aggregation without a shuffle of rows.
 
@@ -37,6 +37,7 @@ def ranking_checks(
         rankings: rows of the table `rankings`.
         parts: held-out parts.
         threshold: relevance from which an item is relevant; None: above 0.
+        lists: whether they are of given lists, which end somewhere: what they leave out is no warning.
     """
     relevant = F.exists("relevance", lambda r: r > 0 if threshold is None else r >= threshold)
     found = rankings.groupBy("part").agg(
@@ -48,10 +49,10 @@ def ranking_checks(
         F.sum(F.size(F.filter("tied", lambda t: t > 0))).alias("tied"),
     )
     facts = {row.part: row for row in found.collect()}
-    return [check for part in parts for check in _checks_of_part(part, facts.get(part))]
+    return [check for part in parts for check in _checks_of_part(part, facts.get(part), lists)]
 
 
-def _checks_of_part(part: str, row: Row | None) -> list[Check]:
+def _checks_of_part(part: str, row: Row | None, lists: bool) -> list[Check]:
     if row is None:
         return [Check(f"{part}: users", 0, None, "warning", "no user has truth in this part")]
     ties = "ties are broken by item id; see ties=expected"
@@ -60,7 +61,8 @@ def _checks_of_part(part: str, row: Row | None) -> list[Check]:
         Check(f"{part}: users without relevant items", row.barren, None, "info",
               "left out of the averages, or 0, as `empty_users` says"),
         warn_above_zero(f"{part}: users without output", row.silent, "they count 0, or as `users` says"),
-        warn_above_zero(f"{part}: unranked truth items", row.unranked, "not scored or listed"),
+        Check(f"{part}: unranked truth items", float(row.unranked or 0), None if lists else 0.0,
+              "info" if lists else "warning", "not scored or listed"),
         Check(f"{part}: tied truth items", row.tied / max(row.truth, 1), HEAVY_TIES, "warning", ties),
     ]  # fmt: skip
 

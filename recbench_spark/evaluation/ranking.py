@@ -117,16 +117,17 @@ def _score_batches(source: Source, request: Request, gpu_share: float, batches: 
     scorer, device = source.scorer(), task_device(gpu_share)
     item_ids = source.item_ids() if request.top else None
     for batch in batches:
-        counts = _count(scorer, request, device, batch)
+        counts = _count(scorer, _user_block(batch, source.dims), request, device, batch)
         top = None
         if item_ids is not None and counts.top_items_uk is not None:
             top = ids_to_lists(item_ids, counts.top_items_uk)
         yield _counted_batch(batch, counts, top)
 
 
-def _count(scorer: Scorer, request: Request, device: str, batch: pa.RecordBatch) -> Counts:
+def _count(
+    scorer: Scorer, users: UserBlock, request: Request, device: str, batch: pa.RecordBatch
+) -> Counts:
     truth, masked = item_lists(batch, "items"), item_lists(batch, "masked")
-    users = _user_block(batch)
     mode = request.definition.candidates
     if mode in GIVEN:
         listed = truth if mode == "rated" else item_lists(batch, "candidates")
@@ -139,22 +140,21 @@ def _count(scorer: Scorer, request: Request, device: str, batch: pa.RecordBatch)
     return _without_unknown_users(batch, truth, counts)
 
 
-def _user_block(batch: pa.RecordBatch) -> UserBlock:
+def _user_block(batch: pa.RecordBatch, dims: int) -> UserBlock:
     vectors = None
     if "vector" in batch.schema.names:
-        vectors = _matrix(batch.column("vector"))
+        vectors = _matrix(batch.column("vector"), dims)
     keys = batch.column("user_key").to_numpy()
     histories = item_lists(batch, "history") if "history" in batch.schema.names else None
     return UserBlock(keys, vectors, histories)
 
 
-def _matrix(column: pa.ListArray) -> npt.NDArray[np.float32]:
-    """Vectors as rows; users without one get zeros and are taken out afterwards."""
+def _matrix(column: pa.ListArray, dims: int) -> npt.NDArray[np.float32]:
+    """Vectors of the model's width as rows; users without one get zeros and are taken out afterwards."""
     offsets, values = flat(column)
-    lengths = np.diff(offsets)
-    dims = int(lengths.max(initial=0))
-    vectors = np.zeros((len(lengths), dims), np.float32)
-    vectors[lengths == dims] = values.reshape(-1, dims) if dims else 0
+    known = np.diff(offsets) > 0
+    vectors = np.zeros((len(known), dims), np.float32)
+    vectors[known] = values.reshape(int(known.sum()), dims)
     return vectors
 
 

@@ -34,6 +34,10 @@ class Source(Protocol):
     def wants_history(self) -> bool:
         """Whether a user is known by the items of the past."""
 
+    @property
+    def dims(self) -> int:
+        """How long the vectors of users are; 0 where users have none."""
+
     def scorer(self) -> Scorer:
         """The model over the shared arrays, opened once a worker."""
 
@@ -89,6 +93,7 @@ class NeighbourSource:
     n_items: int
 
     wants_history: ClassVar[bool] = True
+    dims: ClassVar[int] = 0
 
     def scorer(self) -> Scorer:
         """See `Source`."""
@@ -126,6 +131,7 @@ class HashSource:
     seed: int
 
     wants_history: ClassVar[bool] = False
+    dims: ClassVar[int] = 0
 
     def scorer(self) -> Scorer:
         """See `Source`."""

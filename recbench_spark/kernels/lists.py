@@ -27,6 +27,9 @@ Scalar = TypeVar("Scalar", np.int64, np.float64)
 CELLS = 1 << 17
 """Padded list entries sorted at once."""
 
+EXACT = 1 << 53
+"""From here on float64 does not tell whole numbers apart."""
+
 NO_KEY = np.iinfo(np.int64).max
 """Pads the key matrix; no item has this key."""
 
@@ -230,6 +233,11 @@ def _cost(lists: Lists) -> Floats:
                 f"{int((lists.rank < 1).sum())} ranks are below 1",
                 "ranks count from 1; leave the rank column out to rank by score",
             )
+        if (lists.rank >= EXACT).any():
+            raise DataError(
+                f"{int((lists.rank >= EXACT).sum())} ranks are 2^53 or more, where float64 makes ranks one",
+                "ranks count from 1; leave the rank column out to rank by score",
+            )
         return lists.rank.astype(np.float64)
     if lists.score is None:
         raise DataError("lists have neither rank nor score", "give one of the two columns")
@@ -244,10 +252,11 @@ def _cost(lists: Lists) -> Floats:
 
 def _distinct(truth: Truth, definition: Definition) -> tuple[Truth, int]:
     """Truth sorted by key within users, of equal keys the highest relevance; rows dropped."""
-    if np.isnan(truth.relevance).any():
+    wrong = ~np.isfinite(truth.relevance)
+    if wrong.any():
         raise DataError(
-            f"{int(np.isnan(truth.relevance).sum())} truth rows have no relevance",
-            "give every truth row a number",
+            f"{int(wrong.sum())} truth rows have no relevance, or an infinite one",
+            "give every truth row a finite number",
         )
     user = np.repeat(np.arange(len(truth.offsets) - 1), np.diff(truth.offsets))
     order = np.lexsort((-truth.relevance, truth.keys, user))

@@ -22,13 +22,19 @@ import numpy.typing as npt
 from scipy.special import digamma
 
 from recbench_spark.definitions import Definition
-from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.errors import ConfigError, DataError, nearest
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Weight = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 """The weight of a rank r = 1, 2, ..."""
+
+LARGEST_K = 2**31 - 1
+"""Cut-offs are kept in 32 bits."""
+
+LARGEST_GAIN = 2.0**1000
+"""Gains up to here can be added up for any list."""
 
 CELLS = 1 << 18
 """Users x ranks worked on at once: 2 MB of float64 stay in the second-level cache."""
@@ -133,7 +139,7 @@ def measure(
     `uncut` they follow from ranks that were counted up to the largest k alone.
     """
     columns = {name: len(cutoffs(name, ks, uncut)) for name in metrics}
-    _check_cutoffs(ks)
+    check_cutoffs(ks)
     u = len(rankings.length)
     values = {name: np.empty((u, c)) for name, c in columns.items()}
     for start, stop in _chunks(rankings, ks):
@@ -218,6 +224,7 @@ class Chunk:
     def gain_p(self) -> Floats:
         """The gain of each truth item."""
         grade = self.rankings.relevance
+        check_gains(grade, self.definition)
         if self.definition.gain == "binary":
             return self.relevant_p.astype(np.float64)
         if self.definition.gain == "exponential_above":
@@ -691,7 +698,25 @@ def _known(name: str) -> Metric:
     return METRICS[name]
 
 
-def _check_cutoffs(ks: Sequence[int]) -> None:
-    wrong = [k for k in ks if isinstance(k, bool) or int(k) != k or k < 1]
-    if wrong:
-        raise ConfigError(f"cut-off {wrong[0]} is not a whole number >= 1", "give ks such as 5,10,50")
+def check_cutoffs(ks: Sequence[int]) -> None:
+    """ConfigError for a cut-off that is no whole number from 1 to 2^31 - 1."""
+    for k in ks:
+        number = isinstance(k, int | float | np.integer | np.floating) and not isinstance(k, bool)
+        if not number or not 1 <= k <= LARGEST_K or k != int(k):
+            raise ConfigError(
+                f"cut-off {k!r} is not a whole number >= 1 and below 2^31", "give cut-offs such as 5,10,50"
+            )
+
+
+def check_gains(relevance: Floats, definition: Definition) -> None:
+    """DataError for relevance whose gain is beyond 2^1000: sums of such gains are no float64."""
+    exponent = 0.0 if definition.gain != "exponential_above" else 1.0 - (definition.threshold or 0.0)
+    linear, binary = definition.gain == "linear", definition.gain == "binary"
+    size = np.abs(relevance) if linear else relevance + exponent
+    wrong = np.zeros(0) if binary else relevance[size > (LARGEST_GAIN if linear else np.log2(LARGEST_GAIN))]
+    if len(wrong):
+        raise DataError(
+            f"{len(wrong)} truth rows with a relevance such as {wrong[0]:g}, whose gain "
+            f"({definition.gain}) is beyond 2^1000",
+            "scale the relevance down, or set definition.gain=linear or binary",
+        )

@@ -24,17 +24,29 @@ def with_candidates(night: Night, users: DataFrame) -> DataFrame:
     """
     mode, asked = night.definition.candidates, night.benchmark.evaluation
     if mode == "given" and not asked.candidates_path and night.benchmark.dataset.lists_negatives:
-        found = users.join(_listed_negatives(night), "user_id", "left")
+        found = users.join(_listed_negatives(night, users), "user_id", "left")
         return found.withColumn("candidates", F.concat("items", F.array_except("candidates", "items")))
     if mode == "given":
-        return users.join(_given(night), "user_id", "left")
+        return users.join(_given(night, users), "user_id", "left")
     if mode in SAMPLED:
-        drawn = drawn_candidates(night, users).select("user_id", "part", "items")
-        found = users.join(drawn.withColumnRenamed("items", "drawn"), ["user_id", "part"], "left")
-        found = found.withColumn("candidates", F.concat("items", "drawn"))
-        # Popularity draws have no correction: theirs would need the popularity of every rank.
-        return _of_uniform_draw(found, night.n_items) if mode == "uniform" else found.drop("drawn")
+        return with_drawn(users, drawn_candidates(night, users), mode, night.n_items)
     return users
+
+
+def with_drawn(users: DataFrame, drawn: DataFrame, mode: str, n_items: int) -> DataFrame:
+    """The users with `candidates`: their truth and what was drawn; uniform: also `drawn` and `pool`.
+
+    Args:
+        users: rows of `users_of_parts`.
+        drawn: user_id, part, items, as `draw_candidates` returns them.
+        mode: uniform or popularity.
+        n_items: items of the catalogue.
+    """
+    rows = drawn.select("user_id", "part", F.col("items").alias("drawn"))
+    found = users.join(rows, ["user_id", "part"], "left")
+    found = found.withColumn("candidates", F.concat("items", "drawn"))
+    # Popularity draws have no correction: theirs would need the popularity of every rank.
+    return _of_uniform_draw(found, n_items) if mode == "uniform" else found.drop("drawn")
 
 
 def _of_uniform_draw(users: DataFrame, n_items: int) -> DataFrame:
@@ -43,7 +55,7 @@ def _of_uniform_draw(users: DataFrame, n_items: int) -> DataFrame:
     return users.withColumn("drawn", F.size("drawn")).withColumn("pool", F.lit(n_items) - known)
 
 
-def _given(night: Night) -> DataFrame:
+def _given(night: Night, users: DataFrame) -> DataFrame:
     path = night.benchmark.evaluation.candidates_path
     if not path:
         raise ConfigError(
@@ -51,13 +63,13 @@ def _given(night: Night) -> DataFrame:
             "a table of user_id, item_id",
         )
     rows = read_table(night.spark, path, ["user_id", "item_id"], "candidates")
-    return candidate_lists(rows, night.table(ITEMS))
+    return candidate_lists(rows, night.table(ITEMS), users)
 
 
-def _listed_negatives(night: Night) -> DataFrame:
+def _listed_negatives(night: Night, users: DataFrame) -> DataFrame:
     """The negatives that the dataset's own files list; the truth is a candidate beside them."""
     rows = read_negatives(night.spark, str(night.benchmark.dataset.path))
-    return candidate_lists(rows, night.table(ITEMS))
+    return candidate_lists(rows, night.table(ITEMS), users)
 
 
 def drawn_candidates(night: Night, users: DataFrame) -> DataFrame:

@@ -19,7 +19,7 @@ from recbench_spark.steps.candidates import with_candidates
 from recbench_spark.steps.exposure import estimate, make_plan
 from recbench_spark.steps.models import open_model, train_rows
 from recbench_spark.steps.night import Night, night_gates
-from recbench_spark.steps.reading import read_scored_rows
+from recbench_spark.steps.reading import meet, read_scored_rows
 from recbench_spark.steps.results import write_checks, write_metrics
 
 
@@ -42,7 +42,9 @@ def evaluate_model(night: Night, model: Any, run_id: str, journal: Journal) -> l
             )
             further, found = [corrected], found + told
         write_metrics(store, rankings, plan, run_id, night.catalogue, asked=asked, further=further)
-        found += check_rows.ranking_checks(rankings, asked.parts, night.definition.threshold)
+        found += check_rows.ranking_checks(
+            rankings, asked.parts, night.definition.threshold, lists=model.kind == "lists"
+        )
         found += correction_checks(plan, asked.draw.estimators)
         found += night_gates(night)
         write_checks(store, run_id, found)
@@ -61,9 +63,12 @@ def rank(night: Night, model: Any, request: ranking.Request) -> tuple[DataFrame,
         return _rank_handed_over(night, model, users, request)
     users = with_candidates(night, users)
     source, vectors = open_model(night, model)
+    found = []
     if vectors is not None:
+        if model.kind == "embeddings":
+            found = meet(vectors, users, "user_id", (f"model {model.name}", "truth"))
         users = users.join(vectors, "user_id", "left")
-    return ranking.rank_scored(users, source, request), []
+    return ranking.rank_scored(users, source, request), found
 
 
 def _rank_handed_over(
@@ -71,7 +76,9 @@ def _rank_handed_over(
 ) -> tuple[DataFrame, list[Check]]:
     items = night.table(ITEMS)
     rows = read_scored_rows(night.spark, model.path, model.kind)
-    found = check_rows.list_checks(rows, users, items)
+    found = meet(rows, users, "user_id", (model.kind, "truth"))
+    found += meet(rows, items, "item_id", (model.kind, "catalogue"))
+    found += check_rows.list_checks(rows, users, items)
     if model.kind == "lists":
         found.append(check_rows.training_items_in_lists(rows, train_rows(night)))
     lists = ranking.as_lists(rows, items)

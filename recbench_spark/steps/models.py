@@ -14,7 +14,7 @@ from recbench_spark.data import worlds
 from recbench_spark.evaluation import sources
 from recbench_spark.schemas import EMBEDDINGS, ITEMS, SIMILARITIES, SPLITS
 from recbench_spark.steps.night import Night, model_key
-from recbench_spark.steps.reading import read_embeddings
+from recbench_spark.steps.reading import meet, read_embeddings
 from recbench_spark.steps.sharing import scratch_folder, share
 from recbench_spark.store import Store
 
@@ -113,6 +113,7 @@ def _dot_source(
     night: Night, items: DataFrame, vectors: DataFrame, kind: str, name: str
 ) -> sources.DotSource:
     dims = sources.dimensions(vectors, f"model {name}")
+    meet(vectors, items, "item_id", (f"model {name}", "catalogue"))
     shared = share(night.store, sources.vector_rows(items, vectors))
     return sources.DotSource(shared, night.n_items, dims, kind)  # type: ignore[arg-type]
 

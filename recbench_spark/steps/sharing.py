@@ -15,7 +15,7 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation import sources
 from recbench_spark.evaluation.sources import DotSource
 from recbench_spark.shared_files import SharedRows, remove_old
-from recbench_spark.steps.reading import typed_features
+from recbench_spark.steps.reading import meet, typed_features
 from recbench_spark.store import Store
 
 SCRATCH = f"_scratch/{uuid.uuid4().hex}"
@@ -88,6 +88,7 @@ def share_features(base: str, items: DataFrame, rows: DataFrame, what: str) -> D
     """Vectors of the items (item_id, vector), for `diversity`; items without one have all zeros."""
     typed = typed_features(rows, what)
     dims = sources.dimensions(typed, what)
+    meet(typed, items, "item_id", (what, "catalogue"))
     return DotSource(share_in(base, sources.vector_rows(items, typed)), items.count(), dims)
 
 

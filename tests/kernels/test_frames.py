@@ -119,7 +119,12 @@ GOOD = truth_of([(1, 7)]), lists_of([(1, 7, 1.0)])
         (GOOD[0], lists_of([(1, 7, 0)], "rank"), DataError, "1 ranks are below 1"),
         (GOOD[0], lists_of([(1, 7, 1), (1, 8, None)], "rank"), DataError, "1 rows whose rank is NULL"),
         (GOOD[0], lists_of([(1, None, 1.0), (1, 8, 1.0)]), DataError, "1 rows whose item_id is NULL"),
-        (GOOD[0], lists_of([(1, 7.5, 1.0)]), DataError, "item_id is no int64"),
+        (
+            GOOD[0],
+            lists_of([(1, 7.5, 1.0)]),
+            DataError,
+            "item_id: 1 rows .double. are not a whole number.*7.5",
+        ),
         (truth_of([(None, 7), (1, 7)]), GOOD[1], DataError, "1 rows whose user_id is NULL"),
         (GOOD[0].assign(relevance=[None]), GOOD[1], DataError, "no relevance"),
     ],

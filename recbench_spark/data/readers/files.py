@@ -21,6 +21,9 @@ from recbench_spark.errors import ConfigError, DataError, nearest
 BAD_LINE = "_bad_line"
 """Hidden column: the text of a line that is not laid out as it should be, else NULL."""
 
+REPLACEMENT = "spark.recbench.replacement"
+"""Spark's setting: `keep` where U+FFFD in text files is meant, and not bytes that could not be decoded."""
+
 FILE = "_file"
 """Hidden column: the file a row is from."""
 
@@ -38,7 +41,8 @@ class Layout:
     def options(self) -> dict[str, str]:
         """As Spark's CSV reader takes it; files with given names are not quoted."""
         options = {"sep": self.separator, "encoding": self.encoding}
-        return options if self.names is None else {**options, "quote": ""}
+        # A quote within quotes is doubled (RFC 4180), as everybody writes it; Spark expects a backslash.
+        return {**options, **({"escape": '"'} if self.names is None else {"quote": ""})}
 
 
 @dataclass(frozen=True)
@@ -57,18 +61,48 @@ def column(name: str) -> Column:
 # --- text ---
 
 
+def keeps_replacements(spark: SparkSession) -> bool:
+    """Whether U+FFFD in text files is taken as it stands."""
+    return spark.conf.get(REPLACEMENT, None) == "keep"
+
+
 def read_fields(
     spark: SparkSession, path: str, layout: Layout, options: dict[str, str] | None = None
 ) -> Text:
-    """Every field as text; a line with another number of fields is kept in BAD_LINE."""
+    """Every field as text; a line with another number of fields is kept in BAD_LINE.
+
+    Raises:
+        DataError: a file that cannot be read; a quoted field that goes on in the next line (unless
+            `options` speak of quotes or of lines): it would be two rows.
+    """
     given = {**layout.options(), "header": str(layout.names is None).lower(), **(options or {})}
     with explained(path):
         names = layout.names or spark.read.options(**given).csv(path).columns
+        if layout.names is None and not _QUOTING & {name.lower() for name in options or {}}:
+            _refuse_torn(spark, path, given["sep"])
     schema = T.StructType([T.StructField(name, T.StringType()) for name in (*names, BAD_LINE)])
     # Without all columns parsed Spark does not count the fields of a line.
     checked = {"columnNameOfCorruptRecord": BAD_LINE, "columnPruning": "false", "mode": "PERMISSIVE"}
     frame = spark.read.options(**{**given, **checked}).schema(schema).csv(path)
     return Text(_with_file(frame), f"{len(names)} fields separated by {given['sep']!r}")
+
+
+_QUOTING = {"quote", "escape", "multiline", "comment"}
+
+
+def _refuse_torn(spark: SparkSession, path: str, separator: str) -> None:
+    """DataError where a quote is opened and not closed in its line. Looks only at lines with quotes."""
+    start = f"(^|{re.escape(separator)})"
+    whole = rf'{start}"([^"]|"")*"(?={re.escape(separator)}|$)'
+    lines = _with_file(spark.read.text(path)).where(F.col("value").contains('"'))
+    torn = F.regexp_replace("value", whole, "$1").rlike(rf'{start}"([^"]|"")*$')
+    found = lines.where(torn).limit(1).collect()
+    if found:
+        raise DataError(
+            f"{found[0][FILE]}: a quoted field goes on in the next line: {found[0]['value'][:120]!r}",
+            "write the file without line breaks in fields, or as Parquet; for a log set "
+            "dataset.options multiLine: 'true'",
+        )
 
 
 def read_lines(spark: SparkSession, path: str, *, whole: bool = False) -> DataFrame:
@@ -155,9 +189,23 @@ def is_table(spark: SparkSession, name: str) -> bool:
 
 @contextmanager
 def explained(where: str) -> Iterator[None]:
-    """Turn an error of Spark into one of ours, with the first line of what it says."""
+    """Turn an error of Spark into one of ours: the file, and the cause beneath all others."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        first = str(error).strip().splitlines()[0][:300]
-        raise DataError(f"{where}: cannot be read: {first}") from None
+        said = _causes(error)
+        file = re.search(r"file:/\S*?(?=[.,:]?(\s|$))", " ".join(said))
+        inside = f"{file[0]}: " if file and file[0] not in said[-1] else ""
+        hint = "the file is damaged, cut off, or of another format: write it again" if file else ""
+        raise DataError(f"{where}: cannot be read: {inside}{said[-1][:300]}", hint) from None
+
+
+def _causes(error: Exception) -> list[str]:
+    """The first lines of what an error of Java says, and of what its causes say, the first one last."""
+    said = [str(error).strip().splitlines()[0]]
+    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while cause is not None:
+        message = cause.getMessage()
+        said += [message.strip().splitlines()[0]] if message and message.strip() else []
+        cause = cause.getCause()
+    return said

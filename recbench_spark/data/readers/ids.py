@@ -1,18 +1,149 @@
-"""Whether item ids are ordered as numbers or as text: decided once, for nights and for single calls."""
+"""Ids by the type of their column, as `kernels.ids` says, and whether they are ordered as numbers."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.schemas import ID_KIND
+from recbench_spark.data.readers.files import BAD_LINE, REPLACEMENT, column, keeps_replacements
+from recbench_spark.errors import SchemaError
+from recbench_spark.kernels.ids import (
+    CANONICAL_INTEGER,
+    EXACT_BITS,
+    IDS_AS_TEXT,
+    SAFE_DIGITS,
+    WHOLE_FLOAT,
+    whole_below,
+)
+from recbench_spark.schemas import ID_KIND, ID_TYPE
 
-CANONICAL_INTEGER = "^(0|-?[1-9][0-9]{0,17})$"
-"""Text that is the only spelling of its number, and fits 64 bits."""
+TEXT_FILE = "text of a file"
+"""How the type of a field of a text file is told."""
+
+TEXT_NOTES = {ID_KIND: "text", ID_TYPE: TEXT_FILE}
+"""Metadata of ids that a reader takes out of the lines of a text file itself."""
+
+IN_UTF8 = (
+    "the file is in another encoding: iconv -f ISO-8859-1 -t UTF-8 FILE, or, of a log, dataset.options "
+    "encoding: ISO-8859-1; "
+    f"where U+FFFD is meant: --conf {REPLACEMENT}=keep"
+)
+
+
+@dataclass(frozen=True)
+class Ids:
+    """A column of ids: as text, the rows in which it is none (None: it cannot be), and what is noted of it.
+
+    kind: `integer`, `string`, or `text` where only the values can say which
+    stored: the type as it is told
+    """
+
+    text: Column
+    bad: Column | None
+    expected: str
+    kind: str
+    stored: str
+    hint: str = IDS_AS_TEXT
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """Metadata of the column."""
+        return {ID_KIND: self.kind, ID_TYPE: self.stored}
+
+
+def ids_of(
+    frame: DataFrame, name: str, where: str, *, text_file: bool = False, floats: bool = False
+) -> Ids:
+    """The ids of a column; NULL and NaN are NULL.
+
+    Args:
+        frame: has the column, and BAD_LINE where it is from a text file.
+        name: of the column.
+        where: how errors name the frame.
+        text_file: whether its columns are fields of a text file.
+        floats: whether such fields may be whole floats (not in formats that are known to hold none): a look
+            at the first row, and one pass over a column that begins as `10.0`.
+
+    Raises:
+        SchemaError: a type that holds no ids.
+    """
+    if text_file:
+        return _of_field(frame, name, where, floats=floats)
+    raw, kind, noted = column(name), frame.schema[name].dataType, frame.schema[name].metadata
+    if isinstance(kind, T.IntegralType | T.NullType):
+        return Ids(raw.cast("string"), None, "an id", "integer", kind.simpleString())
+    if isinstance(kind, T.FloatType | T.DoubleType):
+        return _of_floats(raw, kind)
+    if isinstance(kind, T.DecimalType):
+        return _of_decimals(raw, kind)
+    if isinstance(kind, T.BooleanType):
+        return Ids(raw.cast("string"), None, "an id", "string", "boolean")
+    if isinstance(kind, T.StringType | T.BinaryType):
+        bad = ~F.is_valid_utf8(raw.cast("string"))
+        stored = noted.get(ID_TYPE, kind.simpleString())
+        return Ids(raw.cast("string"), bad, "text in UTF-8", noted.get(ID_KIND, "string"), stored)
+    raise SchemaError(f"{where}: column '{name}' is {kind.simpleString()}, which holds no ids", IDS_AS_TEXT)
+
+
+def _of_floats(raw: Column, kind: T.DataType, stored: str | None = None) -> Ids:
+    bits = EXACT_BITS[kind.simpleString()]
+    known = ~F.isnan(raw)
+    bad = known & ~((raw == F.floor(raw)) & (F.abs(raw) < F.lit(2.0**bits)))
+    # Not of infinity, which is no whole number, and stays an error where it is not looked at before.
+    text = F.when(known, raw.try_cast("bigint").cast("string"))
+    return Ids(text, bad, f"an id ({whole_below(bits)})", "integer", stored or kind.simpleString())
+
+
+def _of_decimals(raw: Column, kind: T.DecimalType) -> Ids:
+    digits = max(kind.precision - kind.scale, 1)
+    whole = raw.try_cast(T.DecimalType(digits, 0))
+    bad = raw.isNotNull() & (whole.isNull() | (raw != whole))
+    known = "integer" if digits <= SAFE_DIGITS else "text"
+    return Ids(whole.cast("string"), bad, "an id (a whole number)", known, kind.simpleString())
+
+
+# ----------------------------------------------------------------------------- fields of text files
+
+
+def _of_field(frame: DataFrame, name: str, where: str, *, floats: bool) -> Ids:
+    raw = column(name)
+    if floats and _is_whole_floats(frame, name):
+        print(
+            f"note: {where}: {name} is whole floats throughout, such as 10.0: read as whole numbers, 10",
+            file=sys.stderr,
+        )
+        return _of_floats(raw.try_cast("double"), T.DoubleType(), f"{TEXT_FILE}, whole floats")
+    bad = not_decoded(frame, name)
+    return Ids(raw, bad, "text in UTF-8", "text", TEXT_FILE, IN_UTF8)
+
+
+def not_decoded(frame: DataFrame, name: str) -> Column | None:
+    """Fields with U+FFFD, which stands where bytes could not be decoded; None where they are to be kept."""
+    return None if keeps_replacements(frame.sparkSession) else column(name).contains("\ufffd")
+
+
+def _is_whole_floats(frame: DataFrame, name: str) -> bool:
+    """Whether all fields are whole floats; of most columns the first one says that they are not."""
+    known = frame.where(column(name).isNotNull() & F.col(BAD_LINE).isNull())
+    # Spark refuses to read BAD_LINE with nothing but itself; with the column it is read.
+    first = known.select(column(name).alias("id"), BAD_LINE).limit(1).collect()
+    if not first or first[0]["id"] is None:
+        return False
+    other = known.where(~column(name).rlike(WHOLE_FLOAT)).select(column(name), BAD_LINE)
+    return _looks_whole(first[0]["id"]) and not other.limit(1).collect()
+
+
+def _looks_whole(text: str) -> bool:
+    return text.endswith(".0") or "e+" in text.lower()
+
+
+# ------------------------------------------------------------------------------------- their order
 
 
 def id_order(
@@ -20,26 +151,17 @@ def id_order(
 ) -> Literal["numeric", "bytes"]:
     """How the item ids (or user ids) of these frames are ordered for ties, in splits and in rankings.
 
-    `numeric` where each frame's column is an integer column or, read from text, holds nothing but
-    canonical integers; else `bytes`: the order of UTF-8. A stored type is taken at its word: digits in
-    a string column are text. For frames fresh from `read_log` and `read_table`, which note how ids
-    were stored; one pass over those read from text.
+    `numeric` where each frame's column is one of whole numbers (also as floats and decimals) or,
+    read from text or of more than 18 digits, holds nothing but canonical integers; else `bytes`: the order
+    of UTF-8. A stored type is taken at its word: digits in a string column are text. For frames that came
+    from `read_log`, `read_table` and `typed_rows`, which note how ids were stored; one pass over those
+    whose type does not say.
     """
     return "numeric" if all(_ids_are_numbers(frame, name) for frame in frames) else "bytes"
 
 
 def _ids_are_numbers(frame: DataFrame, name: str) -> bool:
-    field = frame.schema[name]
-    kind = field.metadata.get(ID_KIND, _type_kind(field.dataType))
-    if kind == "text":
-        return frame.where(~F.col(name).rlike(CANONICAL_INTEGER)).isEmpty()
-    return bool(kind == "integer")
-
-
-def id_kind(frame: DataFrame, name: str, kind: str) -> dict[str, str]:
-    """Metadata of an id column: `kind` is `text` for fields of a text file, else the type decides."""
-    return {ID_KIND: "text" if kind == "text" else _type_kind(frame.schema[name].dataType)}
-
-
-def _type_kind(data_type: T.DataType) -> str:
-    return "integer" if isinstance(data_type, T.IntegralType) else "string"
+    ids = ids_of(frame, name, "ids")
+    if ids.kind == "text":
+        return frame.where(~ids.text.rlike(CANONICAL_INTEGER)).isEmpty()
+    return ids.kind == "integer"

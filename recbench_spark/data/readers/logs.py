@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from recbench_spark.config import Dataset
 from recbench_spark.data.readers import published
@@ -24,7 +25,6 @@ from recbench_spark.data.readers.files import (
     read_fields,
     separator,
 )
-from recbench_spark.data.readers.ids import id_kind
 from recbench_spark.data.readers.movielens import MOVIELENS, movielens
 from recbench_spark.data.readers.netflix import netflix
 from recbench_spark.data.readers.raw import Raw
@@ -148,7 +148,11 @@ def _checked(raw: Raw, dataset: Dataset) -> Log:
     """Rename, convert and check the columns of a log."""
     theirs = _log_columns(raw, dataset)
     values = _values(raw, theirs, dataset)
-    needed = [value if name in raw.nullable else value.with_nulls() for name, value in values.items()]
+    needed = []
+    for name, value in values.items():
+        needed += [value] if name in raw.nullable else value.with_nulls()
+    if raw.line:
+        needed += [Value.field(raw.frame, name) for name in dataset.attributes]
     checks = Checks(raw.frame, [*([Value.line(raw.line)] if raw.line else []), *needed], raw.where)
     found = checks.count()
     if found.rows == 0:
@@ -167,9 +171,10 @@ def _checked(raw: Raw, dataset: Dataset) -> Log:
 
 def _values(raw: Raw, theirs: dict[str, str], dataset: Dataset) -> dict[str, Value]:
     frame, where = raw.frame, raw.where
+    text, floats = bool(raw.line), dataset.reader == "csv"
     makers: dict[str, Callable[[str], Value]] = {
-        "user_id": lambda name: Value.text(frame, name),
-        "item_id": lambda name: Value.text(frame, name),
+        "user_id": lambda name: Value.ids(frame, name, where, text_file=text, floats=floats),
+        "item_id": lambda name: Value.ids(frame, name, where, text_file=text, floats=floats),
         "rating": lambda name: Value.number(frame, name, where),
         "event_time": lambda name: Value.time(frame, name, raw.time_unit, where, dataset.time_zone),
         "part": Value.part,
@@ -181,14 +186,13 @@ def _in_our_columns(
     frame: DataFrame, raw: Raw, theirs: dict[str, str], values: dict[str, Value], dataset: Dataset
 ) -> DataFrame:
     absent = {"rating": F.lit(1.0), "event_time": F.lit(None), "part": F.lit(None)}
-    kind = "text" if raw.line else "stored"
-    notes: dict[str, dict[str, Any]] = {name: id_kind(frame, theirs[name], kind) for name in IDS}
+    notes: dict[str, dict[str, Any]] = {name: dict(values[name].notes) for name in IDS}
     whole = [name for name in IDS if notes[name][ID_KIND] == "integer"]
     notes |= {name: {ABSENT: True} for name in absent if name not in values}
     if "event_time" in values and "event_time" not in raw.nullable:
         notes["event_time"] = {COMPLETE: True}
     found = {name: values[name].column if name in values else absent[name] for name in COLUMNS}
-    found |= {name: column(theirs[name]).cast("bigint") for name in whole}
+    found |= {name: _whole(frame, theirs[name], values[name]) for name in whole}
     columns = [
         (column if name in whole else column.cast(INTERACTIONS[name].dataType)).alias(
             name, metadata=notes.get(name, {})
@@ -196,6 +200,12 @@ def _in_our_columns(
         for name, column in found.items()
     ]
     return frame.select(*columns, _attributes(dataset.attributes).alias("attributes"))
+
+
+def _whole(frame: DataFrame, their: str, ids: Value) -> Column:
+    """Ids that are whole numbers as int64; those stored so are not written out first."""
+    stored = isinstance(frame.schema[their].dataType, T.IntegralType)
+    return column(their).cast("bigint") if stored else ids.column.try_cast("bigint")
 
 
 def _rejects(raw: Raw, reason: Column, names: Sequence[str]) -> DataFrame:

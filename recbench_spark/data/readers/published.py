@@ -19,7 +19,7 @@ from recbench_spark.data.readers.files import (
     read_fields,
     read_lines,
 )
-from recbench_spark.data.readers.ids import id_kind
+from recbench_spark.data.readers.ids import TEXT_NOTES
 from recbench_spark.data.readers.raw import Raw
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.errors import ConfigError, SchemaError
@@ -87,7 +87,7 @@ def read_propensities(spark: SparkSession, path: str) -> DataFrame:
     value = Value.within(frame, "propensity", found, 0.0, "a probability above 0")
     checks = Checks(frame, [Value.line("as many numbers as in the first line"), value], found)
     checks.refuse(checks.count())
-    return frame.select(*_ids(frame), value.column.alias("propensity"))
+    return frame.select(*_ids(), value.column.alias("propensity"))
 
 
 def _matrix(spark: SparkSession, path: str, value: str) -> DataFrame:
@@ -109,10 +109,8 @@ def _bad_line(good: Column) -> Column:
     return F.when(~good, F.col("line")).alias(BAD_LINE)
 
 
-def _ids(frame: DataFrame) -> list[Column]:
-    return [
-        F.col(name).alias(name, metadata=id_kind(frame, name, "text")) for name in ("user_id", "item_id")
-    ]
+def _ids() -> list[Column]:
+    return [F.col(name).alias(name, metadata=TEXT_NOTES) for name in ("user_id", "item_id")]
 
 
 # --- Yahoo! R3 ---
@@ -211,4 +209,4 @@ def read_negatives(spark: SparkSession, path: str) -> DataFrame:
     frame = _exploded(lines, good, numbers[0], negatives)
     checks = Checks(frame, [Value.line("'(user,item) negative negative ...' in whole numbers")], found)
     checks.refuse(checks.count())
-    return frame.select(*_ids(frame))
+    return frame.select(*_ids())

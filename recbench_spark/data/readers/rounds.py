@@ -16,7 +16,6 @@ from recbench_spark.data.readers.files import (
     is_folder,
     read_fields,
 )
-from recbench_spark.data.readers.ids import id_kind
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.errors import DataError
 from recbench_spark.schemas import require
@@ -75,13 +74,14 @@ def read_rounds(spark: SparkSession, path: str, time_zone: str = "UTC") -> DataF
     frame = _with_arrays(text.frame)
     known = frame.drop(*HIDDEN)
     require(known, [ROUND, *NEEDED], found)
-    values = [value.with_nulls() for value in _values(frame, found, time_zone)]
-    checks = Checks(frame, [Value.line(text.line), *values], found)
+    values = _values(frame, found, time_zone)
+    needed = [checked for value in values for checked in value.with_nulls()]
+    checks = Checks(frame, [Value.line(text.line), *needed], found)
     counted = checks.count()
     checks.refuse(counted)
     if not counted.rows:
         raise DataError(f"{found}: no rows")
-    return frame.select(*_columns(frame, values))
+    return frame.select(*_columns(values))
 
 
 def _values(frame: DataFrame, where: str, zone: str) -> list[Value]:
@@ -93,7 +93,7 @@ def _values(frame: DataFrame, where: str, zone: str) -> list[Value]:
     return [
         Value.whole(frame, ROUND, where),
         Value.time(frame, "timestamp", "timestamp", where, zone),
-        Value.text(frame, "item_id"),
+        Value.ids(frame, "item_id", where, text_file=True),
         Value("position", position.column, ~(position.column >= 1), "a position from 1"),
         Value("click", click.column, ~click.column.isin(0.0, 1.0), "0 or 1"),
         Value.within(frame, "propensity_score", where, 0.0, "a probability above 0"),
@@ -118,11 +118,8 @@ def _numbered(frame: DataFrame, prefix: str) -> list[str]:
     return sorted(found, key=lambda name: int(name.removeprefix(prefix)))
 
 
-def _columns(frame: DataFrame, values: list[Value]) -> list[Column]:
-    kind = id_kind(frame, "item_id", "text")
+def _columns(values: list[Value]) -> list[Column]:
     return [
-        value.column.cast(field.dataType).alias(
-            field.name, metadata=kind if field.name == "item_id" else {}
-        )
+        value.column.cast(field.dataType).alias(field.name, metadata=dict(value.notes))
         for field, value in zip(ROUNDS, values, strict=True)
     ]

@@ -19,7 +19,6 @@ from recbench_spark.data.readers.files import (
     read_fields,
     separator,
 )
-from recbench_spark.data.readers.ids import id_kind
 from recbench_spark.data.readers.movielens import LAYOUTS
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.schemas import require
@@ -48,16 +47,15 @@ def read_table(spark: SparkSession, path: str, columns_required: Sequence[str], 
     where = f"{what} {path}"
     known = frame.drop(*HIDDEN)
     require(known, list(columns_required), where)
-    values = {name: _value(frame, name, where) for name in known.columns}
+    values = {name: _value(frame, name, where, text_file=bool(line)) for name in known.columns}
+    if line:
+        plain = [name for name in columns_required if not values[name].expected]
+        values |= {name: Value.field(frame, name) for name in plain}
     checks = Checks(frame, [*([Value.line(line)] if line else []), *values.values()], where)
     if checks.values:
         checks.refuse(checks.count())
-    kind = "text" if line else "stored"
     return frame.select(
-        *(
-            value.column.alias(name, metadata=id_kind(frame, name, kind) if name.endswith("_id") else {})
-            for name, value in values.items()
-        )
+        *(value.column.alias(name, metadata=dict(value.notes)) for name, value in values.items())
     )
 
 
@@ -90,10 +88,10 @@ def _layout(path: str) -> Layout | None:
     return None
 
 
-def _value(frame: DataFrame, name: str, where: str) -> Value:
+def _value(frame: DataFrame, name: str, where: str, *, text_file: bool) -> Value:
     """The column converted by the meaning of its name."""
     if name in ("user_id", "item_id"):
-        return Value.text(frame, name)
+        return Value.ids(frame, name, where, text_file=text_file, floats=True)
     if name in NUMBERS:
         return Value.number(frame, name, where)
     if name == "rank":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
 
@@ -13,6 +13,7 @@ from pyspark.sql import types as T
 
 from recbench_spark.data.columnar import FACTORS
 from recbench_spark.data.readers.files import BAD_LINE, FILE, column, explained
+from recbench_spark.data.readers.ids import IN_UTF8, ids_of, not_decoded
 from recbench_spark.errors import DataError, SchemaError
 
 PARTS = ("train", "given", "valid", "probe", "quiz", "test", "open_loop", "later")
@@ -24,23 +25,31 @@ HAS_OFFSET = r":[0-9.]+\s*([+-]|[A-Za-z])"
 
 @dataclass(frozen=True)
 class Value:
-    """A converted column, and the rows in which the conversion fails (None: it cannot fail)."""
+    """A converted column, and the rows in which the conversion fails (None: it cannot fail).
+
+    hint: what to do about such rows, where there is something to say of this column alone
+    notes: metadata of the column
+    """
 
     name: str
     column: Column
     bad: Column | None = None
     expected: str = ""
+    hint: str = ""
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def problem(self) -> str:
         """What is wrong with a bad row."""
         return f"not {self.expected}" if self.name == BAD_LINE else f"'{self.name}' is not {self.expected}"
 
-    def with_nulls(self) -> Value:
-        """The same, with NULL not allowed either."""
-        missing = column(self.name).isNull()
-        bad = missing if self.bad is None else missing | F.coalesce(self.bad, F.lit(False))
-        return Value(self.name, self.column, bad, self.expected)
+    def with_nulls(self) -> list[Value]:
+        """The same, with NULL not allowed either; told apart where there is a hint for other rows."""
+        missing = self.column.isNull()
+        bad = F.lit(False) if self.bad is None else F.coalesce(self.bad, F.lit(False))
+        if not self.hint:
+            return [replace(self, bad=missing | bad)]
+        return [replace(self, bad=missing & ~bad, expected="an id", hint=""), self]
 
     @staticmethod
     def line(expected: str) -> Value:
@@ -48,12 +57,15 @@ class Value:
         return Value(BAD_LINE, F.col(BAD_LINE), F.col(BAD_LINE).isNotNull(), expected)
 
     @staticmethod
-    def text(frame: DataFrame, name: str) -> Value:
-        """An id: text, not NaN where it is stored as a number."""
-        raw = column(name)
-        floating = isinstance(frame.schema[name].dataType, T.FloatType | T.DoubleType)
-        bad = F.isnan(raw) if floating else None
-        return Value(name, raw.cast("string"), bad, "an id")
+    def ids(frame: DataFrame, name: str, where: str, *, text_file: bool, floats: bool = False) -> Value:
+        """Ids as text, by the rule of `ids_of`; NULL where there is none, or NaN."""
+        found = ids_of(frame, name, where, text_file=text_file, floats=floats)
+        return Value(name, found.text, found.bad, found.expected, found.hint, found.notes)
+
+    @staticmethod
+    def field(frame: DataFrame, name: str) -> Value:
+        """Any field of a text file that is used as it is."""
+        return Value(name, column(name), not_decoded(frame, name), "text in UTF-8", IN_UTF8)
 
     @staticmethod
     def number(frame: DataFrame, name: str, where: str) -> Value:
@@ -162,6 +174,7 @@ class Found:
     bad: int
     reasons: dict[str, int]
     problems: list[str]
+    hint: str = ""
 
 
 class Checks:
@@ -201,7 +214,8 @@ class Checks:
         hit = [(n, value) for n, value in enumerate(self.values) if found[f"c{n}"]]
         reasons = {value.problem: int(found[f"c{n}"]) for n, value in hit}
         problems = [self._told(value, found[f"c{n}"], found[f"c{n}_e"]) for n, value in hit]
-        return Found(int(counted["rows"]), int(counted["bad"]), reasons, problems)
+        hint = next((value.hint for _, value in hit if value.hint), "")
+        return Found(int(counted["rows"]), int(counted["bad"]), reasons, problems, hint)
 
     def _count(self, key: str, value: Value) -> Sequence[Column]:
         """How many rows are bad, and the smallest bad value with its file as an example."""
@@ -220,4 +234,4 @@ class Checks:
     def refuse(self, found: Found, hint: str = "correct or remove these rows") -> None:
         """DataError where any row is bad."""
         if found.problems:
-            raise DataError(f"{self.where}: " + "; ".join(found.problems), hint)
+            raise DataError(f"{self.where}: " + "; ".join(found.problems), found.hint or hint)

@@ -1,0 +1,287 @@
+"""Ids through Spark's readers and evaluator: against the slow rule, and ids that do not meet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame
+
+import recbench_spark
+from recbench_spark.config import Bootstrap, Dataset, Draw
+from recbench_spark.data.readers import open_log, read_table
+from recbench_spark.errors import ConfigError, DataError, SchemaError
+from tests import id_rule
+
+pytestmark = pytest.mark.spark
+
+HIT: dict[str, Any] = {"k": [1], "metrics": ["hit"], "bootstrap": Bootstrap(replicates=0)}
+
+
+def parquet(path: Path, **columns: Any) -> str:
+    pq.write_table(pa.table(columns), path)
+    return str(path)
+
+
+def hit(truth: DataFrame, **handed: Any) -> float:
+    result = recbench_spark.evaluate(truth, **handed, **HIT)
+    value = result.metrics.where("metric = 'hit'").collect()[0].value
+    result.release()
+    return float(value)
+
+
+def in_order(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in frame.collect()), key=str)
+
+
+# --------------------------------------------------------------------------------- the rule by types
+
+
+def test_every_type_of_parquet_means_the_ids_of_the_rule(spark, tmp_path: Path) -> None:
+    """One table with a column of each type; both readers, and the log without missing ids."""
+    for name, (kind, values) in id_rule.GOOD.items():
+        path = parquet(
+            tmp_path / f"{name}.parquet", n=range(len(values)), item_id=id_rule.column(kind, values)
+        )
+        found = {row.n: row.item_id for row in read_table(spark, path, ["item_id"], "t").collect()}
+        assert found == {n: id_rule.id_of(kind, value) for n, value in enumerate(values)}, name
+        known = [value for value in values if id_rule.id_of(kind, value) is not None]
+        ids = id_rule.column(kind, known)
+        log = parquet(tmp_path / f"{name} log.parquet", user_id=ids, item_id=ids)
+        rows = open_log(spark, Dataset(name="log", reader="parquet", path=log)).rows
+        expected = [id_rule.id_of(kind, value) for value in known]
+        pairs = rows.select("user_id", "item_id")
+        assert in_order(pairs) == sorted(((one, one) for one in expected), key=str), name
+
+
+def test_values_that_are_no_ids_are_shown_by_file_and_column(spark, tmp_path: Path) -> None:
+    for name, (kind, values, shown) in id_rule.BAD.items():
+        ids = id_rule.column(kind, values)
+        path = parquet(tmp_path / f"{name}.parquet", user_id=[1, 2], item_id=ids)
+        pattern = (
+            rf"(?s){name}.parquet.*1 rows whose 'item_id' is not (an id|text in UTF-8).*e.g. '.*({shown})"
+        )
+        pattern = pattern.replace("^", r"\^")
+        for read in (
+            lambda path=path: read_table(spark, path, ["item_id"], "t"),
+            lambda path=path: open_log(spark, Dataset(name="log", reader="parquet", path=path)),
+        ):
+            with pytest.raises(DataError, match=pattern):
+                read()
+    path = parquet(tmp_path / "latin.parquet", user_id=[1, 2], item_id=id_rule.not_utf8())
+    with pytest.raises(DataError, match=r"latin.parquet.*'item_id' is not text in UTF-8"):
+        open_log(spark, Dataset(name="log", reader="parquet", path=path))
+    path = parquet(tmp_path / "time.parquet", user_id=[1], item_id=pa.array([1], pa.timestamp("us")))
+    with pytest.raises(SchemaError, match=r"item_id.*timestamp.*holds no ids"):
+        read_table(spark, path, ["item_id"], "t")
+
+
+FIELDS: dict[str, list[str | None]] = {
+    "whole floats": ["10.0", "11.0", "-3.0", None],
+    "beside a half": ["10.0", "1.5", None],
+    "beside an integer": ["10.0", "7", None],
+    "versions": ["1.0", "1.0.1", None],
+    "leading zeros": ["007", "7", " 7", None],
+    "integers": ["10", "11", None],
+    "quotes": ['a"b', 'say ""x""', "c,d", None],
+}
+
+
+def test_fields_of_csv_mean_the_ids_of_the_rule(spark, tmp_path: Path, capsys) -> None:
+    for name, fields in FIELDS.items():
+        path = tmp_path / f"{name}.csv"
+        pd.DataFrame({"user_id": range(len(fields)), "item_id": fields}).to_csv(path, index=False)
+        found = {
+            row.user_id: row.item_id for row in read_table(spark, str(path), ["item_id"], "t").collect()
+        }
+        assert found == {str(n): one for n, one in enumerate(id_rule.ids_of_csv(fields))}, name
+        noted = "item_id is whole floats throughout" in capsys.readouterr().err
+        assert noted == (name == "whole floats")
+    (tmp_path / "large.csv").write_text("user_id,item_id\n1,9007199254740992.0\n2,1.0\n")
+    with pytest.raises(DataError, match=r"'item_id' is not an id .a whole number below 2.53"):
+        open_log(spark, Dataset(name="log", reader="csv", path=str(tmp_path / "large.csv")))
+
+
+# ------------------------------------------------------------------------------- as the issue tells it
+
+
+def test_a_missing_item_makes_floats_and_no_other_number(spark, tmp_path: Path) -> None:
+    """The README's own way to say "empty truth": as Parquet, CSV, frames of Spark and of this process."""
+    truth = pd.DataFrame({"user_id": [1, 2, 3], "item_id": [10, 9, None]})
+    lists = pd.DataFrame({"user_id": [1, 1, 2, 2], "item_id": [10, 9, 10, 9], "score": [1.0] * 4})
+    truth.to_parquet(tmp_path / "truth.parquet")
+    truth.to_csv(tmp_path / "truth.csv", index=False)
+    pq.write_table(
+        pa.table({"user_id": [1, 2, 3], "item_id": [10.0, 9.0, np.nan]}), tmp_path / "nan.parquet"
+    )
+    given = spark.createDataFrame(lists)
+    frames = [read_table(spark, str(tmp_path / name), ["item_id"], "truth")
+              for name in ("truth.parquet", "truth.csv", "nan.parquet")]  # fmt: skip
+    frames.append(spark.createDataFrame(truth))
+    # Of equal scores the smaller number stands first: 9 before 10.
+    expected = float(recbench_spark.evaluate_frames(truth, lists, k=[1], metrics=["hit"]).value[0])
+    assert expected == 1 / 2
+    assert [hit(frame, lists=given) for frame in frames] == [expected] * 4
+
+
+def frame(spark, schema: str, *rows: Any) -> DataFrame:
+    return spark.createDataFrame(list(rows), schema)
+
+
+PAIR, SCORED = "user_id {0}, item_id {1}", "user_id {0}, item_id {1}, score double"
+
+
+def test_ids_that_do_not_meet_are_an_error_with_both_types(spark) -> None:
+    truth = frame(spark, PAIR.format("string", "string"), ("u1", "a"), ("u2", "b"))
+    ints = frame(spark, SCORED.format("long", "string"), (1, "a", 1.0), (2, "b", 1.0))
+    with pytest.raises(
+        DataError, match=r"(?s)user_id of lists \(bigint\): '1', '2'.*\(string\): 'u1', 'u2'"
+    ):
+        hit(truth, lists=ints)
+    train = frame(spark, PAIR.format("string", "string"), ("u1", "c"))
+    strange = frame(spark, SCORED.format("string", "string"), ("u1", "z", 1.0))
+    with pytest.raises(
+        DataError, match="item_id of scores and item_id of train and truth have no id in common"
+    ):
+        hit(truth, scores=strange, train=train)
+    # Without training rows a system may miss the whole truth; text can never be whole numbers.
+    assert hit(truth, lists=strange) == 0
+    numbers = frame(spark, SCORED.format("string", "long"), ("u1", 7, 1.0))
+    with pytest.raises(DataError, match=r"item_id of lists \(bigint\): '7'"):
+        hit(truth, lists=numbers)
+    with pytest.raises(DataError, match="item_id of train and item_id of truth"):
+        hit(truth, lists=strange, train=frame(spark, PAIR.format("string", "int"), ("u1", 7)))
+    vectors = spark.createDataFrame([(1.0, [1.0])], "user_id double, vector array<double>")
+    items = spark.createDataFrame([("a", [1.0])], "item_id string, vector array<double>")
+    with pytest.raises(DataError, match=r"user_id of embeddings \(double\): '1'"):
+        hit(truth, embeddings=(vectors, items))
+
+
+def test_few_ids_in_common_are_a_warning_and_unranked_items_of_lists_are_none(spark) -> None:
+    truth = frame(spark, PAIR.format("long", "long"), *((n, n) for n in range(150)))
+    lists = frame(spark, SCORED.format("long", "long"), *((n + 149, 1, 1.0) for n in range(150)))
+    result = recbench_spark.evaluate(truth, lists=lists, **HIT)
+    failed = [check for check in result.checks if not check.passed]
+    result.release()
+    (few,) = [check for check in failed if check.check == "user_id of lists not in truth"]
+    assert few.severity == "warning" and few.observed == 149 / 150 and "bigint" in few.detail
+    (unranked,) = [check for check in result.checks if check.check == "test: unranked truth items"]
+    assert unranked.passed and unranked.severity == "info" and unranked.observed == 150
+
+
+# --------------------------------------------------------------------------------- files gone wrong
+
+
+def test_latin_1_is_refused_and_a_genuine_replacement_character_by_option(spark, tmp_path: Path) -> None:
+    path = tmp_path / "latin.csv"
+    path.write_bytes("user_id,item_id\n1,café\n2,cafè\n".encode("latin-1"))
+    log = Dataset(name="log", reader="csv", path=str(path))
+    for read in (lambda: open_log(spark, log), lambda: read_table(spark, str(path), ["item_id"], "truth")):
+        with pytest.raises(DataError, match=r"latin.csv.*2 rows whose .item_id..*e.g. .caf\ufffd.") as told:
+            read()
+        assert "ISO-8859-1" in told.value.hint
+    told_so = log.model_copy(update={"options": {"encoding": "ISO-8859-1"}})
+    assert {row.item_id for row in open_log(spark, told_so).rows.collect()} == {"café", "cafè"}
+    path.write_text("user_id,item_id\n1,caf\ufffd\n", encoding="utf-8")
+    with pytest.raises(DataError, match="item_id"):
+        open_log(spark, log)
+    spark.conf.set("spark.recbench.replacement", "keep")
+    try:
+        assert [row.item_id for row in open_log(spark, log).rows.collect()] == ["caf\ufffd"]
+    finally:
+        spark.conf.unset("spark.recbench.replacement")
+
+
+def test_damaged_parquet_and_torn_lines_name_file_and_cause(spark, tmp_path: Path) -> None:
+    path = Path(parquet(tmp_path / "log.parquet", user_id=range(500), item_id=range(500)))
+    whole = path.read_bytes()
+    for spoilt, cause in ((whole[:900], "not a Parquet file"), (b"garbage" * 50, "not a Parquet file")):
+        path.write_bytes(spoilt)
+        for read in (
+            lambda: open_log(spark, Dataset(name="log", reader="parquet", path=str(path))),
+            lambda: read_table(spark, str(path), ["item_id"], "lists"),
+        ):
+            with pytest.raises(DataError, match=f"log.parquet.*{cause}") as told:
+                read()
+            assert "An error occurred while calling" not in str(told.value)
+    for n, text in enumerate(('1,"a\nb"\n2,c\n', '1,"a\n2,b"\n3,c\n')):
+        torn = tmp_path / f"torn{n}.csv"
+        torn.write_text("user_id,item_id\n" + text)
+        with pytest.raises(
+            DataError, match=rf"torn{n}.csv: a quoted field goes on in the next line: '1,\"a'"
+        ):
+            read_table(spark, str(torn), ["item_id"], "truth")
+    sound = tmp_path / "sound.csv"
+    sound.write_text('user_id,item_id\n1,"x,"\n"2","say ""y"""\n3,12" vinyl\n')
+    found = {row.item_id for row in read_table(spark, str(sound), ["item_id"], "truth").collect()}
+    assert found == {"x,", 'say "y"', '12" vinyl'}
+    log = Dataset(name="log", reader="csv", path=str(torn), options={"multiLine": "true"})
+    assert {row.item_id for row in open_log(spark, log).rows.collect()} == {"a\n2,b", "c"}
+
+
+# ------------------------------------------------------------------------------ batches, draws, values
+
+ITEMS = {"a": [1.0, 0.0], "b": [0.0, 1.0], "c": [1.0, 1.0], "d": [-1.0, 0.5]}
+
+
+def vectors_of(spark, known: dict[str, list[float]]) -> tuple[DataFrame, DataFrame]:
+    users = spark.createDataFrame(list(known.items()), "user_id string, vector array<double>")
+    return users, spark.createDataFrame(list(ITEMS.items()), "item_id string, vector array<double>")
+
+
+def test_which_users_share_a_batch_changes_nothing(spark) -> None:
+    """A batch of one, and of cold users alone: they are ranked nowhere, and nothing fails."""
+    truth = frame(spark, PAIR.format("string", "string"), *((f"u{n}", "abcd"[n % 4]) for n in range(6)))
+    both = vectors_of(spark, {"u3": [1.0, -1.0], "u5": [0.5, 2.0]})
+    rows = []
+    before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
+    try:
+        for size in ("1", "2", "64"):
+            spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", size)
+            result = recbench_spark.evaluate(truth, embeddings=both, **HIT)
+            assert result.rankings is not None
+            rows.append(in_order(result.rankings.select("user_id", "above", "tied", "before", "length")))
+            result.release()
+    finally:
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", before)
+    assert rows[0] == rows[1] == rows[2]
+    assert [row[1] for row in rows[0]] == [[-1], [-1], [-1], [3], [-1], [1]]
+
+
+@pytest.mark.parametrize("mode", ["uniform", "popularity"])
+def test_candidates_are_drawn_where_there_is_a_train(spark, mode: str) -> None:
+    truth = frame(spark, PAIR.format("string", "string"), ("u1", "a"), ("u2", "b"))
+    train = frame(spark, PAIR.format("string", "string"), ("u1", "b"), ("u2", "c"), ("u3", "d"))
+    both = vectors_of(spark, {"u1": [1.0, 0.0], "u2": [0.0, 1.0]})
+    wanted = {"candidates": mode}
+    with pytest.raises(ConfigError, match=f"candidates is {mode} without training rows"):
+        recbench_spark.evaluate(truth, embeddings=both, definition=wanted)
+    given: Any = {"embeddings": both, "train": train, "definition": wanted, **HIT}
+    result = recbench_spark.evaluate(truth, **given, draw=Draw(n=1))
+    assert result.rankings is not None
+    rows = result.rankings.collect()
+    assert [row.length for row in rows] == [2, 2]  # the truth and one drawn item
+    assert [row.drawn for row in rows] == ([1, 1] if mode == "uniform" else [None, None])
+    (told,) = [check for check in result.checks if check.check == "candidates drawn"]
+    assert told.observed == 1 and told.detail == f"{mode}, 1 a user, seed 42, of 4 items"
+    result.release()
+
+
+def test_gains_ranks_and_scores_beyond_float64(spark) -> None:
+    lists = frame(spark, SCORED.format("long", "long"), (1, 1, 1.0))
+    truth = frame(spark, "user_id long, item_id long, relevance double", (1, 1, 2000.0))
+    with pytest.raises(DataError, match="relevance such as 2000"):
+        recbench_spark.evaluate(truth, lists=lists, definition={"gain": "exponential"}, **HIT)
+    truth = truth.drop("relevance")
+    for column, value in (("rank", 2**53), ("score", 2**53)):
+        rows = frame(spark, f"user_id long, item_id long, {column} long", (1, 1, value))
+        with pytest.raises(DataError, match=f"lists: 1 rows whose {column}"):
+            hit(truth, lists=rows)
+    assert hit(truth, lists=frame(spark, "user_id long, item_id long, rank double", (1, 1, 1.0))) == 1
+    with pytest.raises(ConfigError, match="cut-off nan"):
+        recbench_spark.evaluate(truth, lists=lists, k=[float("nan")])
