@@ -10,6 +10,7 @@ the shuffle. `labels` is what tasks do; cuts at an instant, for all users at onc
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -27,7 +28,12 @@ from recbench_spark.schemas import ABSENT, COMPLETE, with_text_ids
 
 
 def labelled_blocks(
-    log: DataFrame, split: Split, duplicates: Keep | None = None, n: int | None = None
+    log: DataFrame,
+    split: Split,
+    duplicates: Keep | None = None,
+    n: int | None = None,
+    *,
+    open_apart: bool = False,
 ) -> Blocks:
     """The log with `part` filled in, ids as text; rows that came with a part keep it, counting for nothing.
 
@@ -42,12 +48,15 @@ def labelled_blocks(
         duplicates: which row of a pair stays, as in `positions.one_a_pair`; `error` looks for any, by a
             shuffle of 64-bit hashes; None: no pair stands twice.
         n: rows of the log at most; None: they are counted.
+        open_apart: pairs may stand in the open loop and in the rest, each at most once (see `Rule`).
 
     Raises:
         ProtocolError: a temporal order on a log without times, `given` without parts, an empty train.
         DataError: duplicates that are an error.
     """
     n = log.count() if n is None else n
+    if open_apart:
+        duplicates = None
     if duplicates == "error":
         _refuse_duplicates(log, n)
         duplicates = None
@@ -58,7 +67,7 @@ def labelled_blocks(
     cut = None
     if _by(split) == "instants":
         cut = instants(_one_a_pair(log, duplicates, n).rows() if duplicates else log, split)
-    return _in_tasks(log, rule_of(split, duplicates, cut), n)
+    return _in_tasks(log, replace(rule_of(split, duplicates, cut), open_apart=open_apart), n)
 
 
 def _one_a_pair(log: DataFrame, keep: Keep, n: int) -> Blocks:

@@ -157,8 +157,8 @@ def test_the_loop_feeds_on_good_ratings(spark):
     items = np.arange(WORLD.items)
     own_t = []
     for t in range(WORLD.periods):
-        weights_gi = np.stack([worlds._draw_probability(loop, g, t) for g in range(worlds.TASTES)])
-        own = worlds.genre_of(items, WORLD.seed)[None, :] == np.arange(worlds.TASTES)[:, None]
+        weights_gi = np.stack([worlds._draw_probability(loop, g, t) for g in range(WORLD.tastes)])
+        own = worlds.genre_of(items, WORLD)[None, :] == np.arange(WORLD.tastes)[:, None]
         own_t.append(weights_gi[own].mean() / weights_gi[~own].mean())
     assert own_t[0] < own_t[1] < own_t[2]
 
@@ -245,5 +245,5 @@ def test_factors_are_those_of_the_ids(spark, factors):
     users, items = factors
     assert len(users) == WORLD.users and len(items) == WORLD.items
     assert (np.abs(np.stack(items.vector)) <= worlds.CENTRE + worlds.SPREAD).all()
-    expected = worlds.user_factors(np.array([17]), WORLD.seed)[0]
+    expected = worlds.user_factors(np.array([17]), WORLD)[0]
     assert users.vector.loc["u000017"].tolist() == expected.tolist()
