@@ -156,11 +156,9 @@ def true_propensities(spark: SparkSession, world: World, by_taste: bool = False)
     Over a user drawn uniformly, or one of each taste, given the exposure weights that came about.
     Evaluated in float64 from the integer weights.
     """
-    loop = simulate(spark, world)
     counts_gl = _count_users(spark, world)
-    expected_gi = np.stack(
-        [counts_gl[g] @ (1 - _survival(loop, g, len(loop.draws_tl))) for g in range(world.tastes)]
-    )
+    chances_gli = exposure_chances(spark, world)
+    expected_gi = np.stack([counts_gl[g] @ chances_gli[g] for g in range(world.tastes)])
     items, frames = np.arange(world.items), []
     if not by_taste:
         table = {"item": items, "propensity": expected_gi.sum(axis=0) / counts_gl.sum()}
@@ -171,6 +169,12 @@ def true_propensities(spark: SparkSession, world: World, by_taste: bool = False)
     columns = ["propensity", "taste"] if by_taste else ["propensity"]
     frame = spark.createDataFrame(pa.concat_tables(frames))
     return frame.select(_item_id(F.col("item"), world).alias("item_id"), *columns)
+
+
+def exposure_chances(spark: SparkSession, world: World) -> Floats:
+    """The chance that the closed loop exposes the item to a user of a taste and level, (g, l, i)."""
+    loop = simulate(spark, world)
+    return 1 - np.stack([_survival(loop, g, len(loop.draws_tl)) for g in range(world.tastes)])
 
 
 @lru_cache(maxsize=4)
@@ -363,7 +367,7 @@ def open_rows(users: Ints, seen_r: Ints, world: World) -> tuple[Ints, Ints, Ints
     """User position, item and time of uniformly exposed items: of all, or of those not left out.
 
     A user gets the first fresh items of an endless uniform sequence, which is a draw without replacement;
-    half of the items left at most.
+    where pairs are left out, half of the items left at most.
 
     Args:
         users: their numbers.
@@ -372,7 +376,8 @@ def open_rows(users: Ints, seen_r: Ints, world: World) -> tuple[Ints, Ints, Ints
     """
     share = world.open_loop * np.stack([users, users + 1]) // world.users
     unseen_u = world.items - np.bincount(seen_r // world.items, minlength=len(users))
-    wanted_u = np.minimum(share[1] - share[0], unseen_u // 2)
+    most_u = unseen_u // 2 if world.open_items == "unseen" else unseen_u
+    wanted_u = np.minimum(share[1] - share[0], most_u)
     start_u = _hash(OPEN, users, seed=world.seed)
     length_u = 2 * wanted_u
     while True:
