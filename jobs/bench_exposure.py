@@ -1,23 +1,25 @@
 """How good is each estimator of exposure bias? Bias, spread and coverage against a known truth.
 
-    python jobs/bench_exposure.py --warehouse warehouse/study
-    python jobs/bench_exposure.py --warehouse warehouse/study --loops 0.9 --tastes 8 --seeds 1 --users 50
+    python jobs/bench_exposure.py --picture docs/exposure_study.png
+    python jobs/bench_exposure.py --loops 0.9 --tastes 8 --seeds 1 --users 50
     python jobs/bench_exposure.py --matrix
 
-On generated worlds (conf/benchmarks/exposure_study.yaml) of several strengths of the loop, numbers of tastes
-and seeds, models are trained and tested on what the loop showed. The open loop shows every pair, so the
-truth is the same metric over all pairs outside training. Estimates are made with the chances of each user
-and item, of the items alone, and with two that are fitted; of groups of users dealt by hash, each a small
-test of its own. `--matrix`: no loop and no Spark; what follows popularity is shown of a known matrix.
+On generated worlds of several strengths of the loop, numbers of tastes and seeds, four scorers learn from
+four fifths of what the loop showed and are tested on the rest. What users like is known of every pair, so
+the truth is the same metric over all pairs outside training. Estimates are made with the chances of each
+user and item, of the items alone, and with two that are fitted; of groups of users dealt by hash, each a
+small test of its own. All of it is arrays of users x items, without Spark. `--matrix`: no loop; a known
+matrix is shown by popularity.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import date
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,80 +27,63 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from recbench_spark import cli
-from recbench_spark.benchmark import open_night, run_night
-from recbench_spark.config import Benchmark, Propensities, World, load_benchmark
+from recbench_spark.config import World
 from recbench_spark.data import worlds
 from recbench_spark.definitions import Definition
-from recbench_spark.errors import FAILED, OK, ConfigError
-from recbench_spark.evaluation.batches import to_rankings
+from recbench_spark.errors import OK
 from recbench_spark.journal import Journal
-from recbench_spark.kernels import estimators, resampling, strata
-from recbench_spark.kernels.estimators import SUMS, Parts, Settings, contributions
+from recbench_spark.kernels import estimators, power_law, propensities, resampling, strata
+from recbench_spark.kernels.estimators import SUMS, Parts, Settings, contributions, divide_sums
 from recbench_spark.kernels.ranking import Rankings
-from recbench_spark.session import get_session
-from recbench_spark.steps.exposure import propensities_of
-from recbench_spark.steps.night import Night
-from recbench_spark.steps.paradoxes import tonight
-from recbench_spark.steps.sharing import drop_scratch
-from recbench_spark.store import Store
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
-CONFIG = "exposure_study"
-DAY = date(2026, 1, 1)
 METRICS = ("precision", "dcg", "recall", "ndcg")
 K = 10
 REPLICATES = 200
+TESTED = 0.2
+"""Share of what the loop showed that is held out."""
 
 PROPENSITIES = ("user_and_item", "item", "relative_frequency", "power_law")
 """The world's own of each user and item; their means over users; the share of users who trained on the
 item; a power of that number which is too steep, known up to a factor."""
 
 ORDER = ("holdout", "ips", "snips_user", "snips_global", "ips_pooled", "stratified")
+WEIGHED = ORDER[:-1]
 KEY = ["metric", "loop", "tastes", "propensities", "estimator", "users"]
+DEFINITION = Definition(threshold=worlds.RELEVANT)
 
 
 def parser() -> cli.Parser:
     """The flags of this job."""
     found = cli.Parser(__doc__ or "")
-    found.add_argument("--warehouse", help="directory of the tables; what was run stays")
     found.add_argument("--loops", default="0.3,0.9", type=cli.numbers, help="strengths (default 0.3,0.9)")
-    found.add_argument("--tastes", default="8,16", type=cli.cutoffs, help="numbers of tastes (default 8,16)")
-    found.add_argument("--seeds", default="1,2,3,4,5", type=cli.cutoffs, help="of the worlds (default 1 to 5)")
-    found.add_argument("--users", default="50,200", type=cli.cutoffs, help="users of a group (default 50,200)")
+    found.add_argument(
+        "--tastes", default="8,16", type=cli.cutoffs, help="numbers of tastes (default 8,16)"
+    )
+    found.add_argument("--seeds", type=cli.cutoffs, default="1,2,3,4,5,6,7,8,9,10", help="default 1 to 10")
+    found.add_argument(
+        "--users", default="50,200", type=cli.cutoffs, help="users of a group (default 50,200)"
+    )
     found.add_argument("--picture", type=Path, help="where to draw it: a .svg or .png file")
     found.add_argument("--table", type=Path, help="where to write all numbers: a .csv file")
-    found.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
     found.add_argument("--matrix", action="store_true", help="a known matrix, shown by popularity")
-    found.add_argument("--dry-run", action="store_true", help="say what would be run")
     return found
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run a night for each world, estimate, compare with the truth."""
+    """Estimate in every world, compare with the truth."""
     if args.matrix:
         show(known_matrix(args.seeds))
         return OK
-    benchmarks = [
-        benchmark_of(loop, tastes, seed, args.set)
-        for seed in args.seeds
-        for loop in args.loops
-        for tastes in args.tastes
-    ]
-    if args.dry_run:
-        print("\n".join(benchmark.name for benchmark in benchmarks))
-        return OK
-    if not args.warehouse:
-        raise ConfigError("no warehouse", "--warehouse DIRECTORY, or --matrix")
-    store, journal = Store(get_session("recbench-spark study"), args.warehouse), Journal()
-    parts = []
-    for benchmark in benchmarks:
-        journal.say(benchmark.name)
-        if run_night(store, benchmark, DAY, journal).failed:
-            return FAILED
-        parts += list(estimates_of(open_night(store, benchmark, DAY), args.users))
-        drop_scratch(store)
+    journal, parts = Journal(), []
+    for seed in args.seeds:
+        for loop in args.loops:
+            for tastes in args.tastes:
+                journal.say(f"seed {seed}, loop {loop:g}, {tastes} tastes")
+                parts += list(estimates_of(world_of(loop, tastes, seed), args.users))
     table = summary(pd.concat(parts, ignore_index=True))
     show(table)
     if args.table:
@@ -108,181 +93,220 @@ def main(args: argparse.Namespace) -> int:
     return OK
 
 
-def benchmark_of(loop: float, tastes: int, seed: int, given: Sequence[str]) -> Benchmark:
-    """The study's benchmark on one world."""
-    changes = [
-        f"name={CONFIG}-{loop:g}-{tastes}-{seed}",
-        f"dataset.world.loop={loop}",
-        f"dataset.world.tastes={tastes}",
-        f"dataset.world.seed={seed}",
-    ]
-    return load_benchmark(CONFIG, [*given, *changes])
+def world_of(loop: float, tastes: int, seed: int) -> World:
+    """4,000 users who are shown 60 of 300 items each, in the mean."""
+    return World(
+        users=4000, items=300, interactions=240_000, open_loop=0, loop=loop, tastes=tastes, seed=seed
+    )
 
 
-# ------------------------------------------------------------------------------- of one world
+# ------------------------------------------------------------------------------- a world, tested
 
 
 @dataclass(frozen=True)
 class Tested:
-    """A model's rankings of one part: numbers and keys of the users, and of the items of their truth."""
+    """A world with its training and test pairs, and what users like of all; (u, i) each."""
 
-    rankings: Rankings
-    users: Ints
-    keys: Ints
-    item_p: Ints
+    world: World
+    exposed_gli: Floats
+    train_ui: Bools
+    test_ui: Bools
+    liked_ui: Bools
 
-    @property
-    def user_p(self) -> Ints:
-        """The user of each truth item."""
-        return np.repeat(self.users, np.diff(self.rankings.offsets))
+    @cached_property
+    def keys(self) -> Ints:
+        """Of each user, for the groups and the bootstrap."""
+        draw = np.random.default_rng(self.world.seed + 1)
+        return draw.integers(0, 2**62, self.world.users)
+
+    def chances(self, name: str) -> Floats:
+        """The chance of each pair to stand in the test part, given that it is no training pair, (u, i).
+
+        A pair that the loop shows with chance p stands in a test part of share s with s p, and outside
+        training with 1 - (1 - s) p.
+        """
+        world, trained_i = self.world, self.train_ui.sum(axis=0)
+        if name == "power_law":
+            seen_i = np.maximum(trained_i, 1)
+            made = propensities.power_law(seen_i, power_law.fit(*np.unique(seen_i, return_counts=True)))
+            return np.broadcast_to(made, self.train_ui.shape)
+        users = np.arange(world.users)
+        shown: Floats = self.exposed_gli[worlds.taste_of(users, world), worlds.level_of(users, world.seed)]
+        if name == "item":
+            shown = np.broadcast_to(shown.mean(axis=0), shown.shape)
+        if name == "relative_frequency":
+            # Counted over training: so many of the pairs shown.
+            seen_i = np.maximum(trained_i, 1) / (1 - TESTED)
+            shown = np.broadcast_to(np.minimum(seen_i / world.users, 1.0), shown.shape)
+        return TESTED * shown / (1 - (1 - TESTED) * shown)
+
+    def scores(self) -> Iterator[tuple[str, Floats]]:
+        """Four scorers: by name, (u, i)."""
+        good_ui = (self.train_ui & self.liked_ui).astype(np.float64)
+        seen_i = self.train_ui.sum(axis=0).astype(np.float64)
+        yield "popular", np.broadcast_to(seen_i, good_ui.shape)
+        norm_i = np.maximum(np.sqrt(good_ui.sum(axis=0)), 1)
+        cosine_ii = good_ui.T @ good_ui / norm_i[:, None] / norm_i
+        np.fill_diagonal(cosine_ii, 0)
+        yield "item_knn", good_ui @ cosine_ii
+        left, size, right = np.linalg.svd(good_ui, full_matrices=False)
+        yield "svd_8", (left[:, :8] * size[:8]) @ right[:8]
+        world, (users, items) = self.world, (np.arange(n) for n in good_ui.shape)
+        affinity = worlds.user_factors(users, world) @ worlds.item_factors(items, world).T
+        yield "truth", affinity + worlds.quality_of(items, world.seed).astype(np.float64)
 
 
-def estimates_of(night: Night, sizes: Sequence[int]) -> Iterator[pd.DataFrame]:
-    """Every estimate of every group, with the truth beside it, model by model."""
-    world, definition = night.benchmark.dataset.world, night.definition
-    chances = dict(chances_of(night))
-    for run in tonight(night):
-        test, opened = (tested(night, run.run_id, part) for part in ("test", "open_loop"))
-        truth = values_of(opened.rankings, definition)
-        for name, chance in chances.items():
-            known = Settings(clip=np.inf, chances=name != "power_law")
-            found = of_groups(test, chance(test), known, definition, sizes)
-            at = {"loop": world.loop, "tastes": world.tastes, "seed": world.seed, "model": run.model}
+def tested(world: World) -> Tested:
+    """Run the loop, hold out a share of what it showed; what users like is known of every pair."""
+    users, shape = np.arange(world.users), (world.users, world.items)
+    user_r, item_r, _ = worlds.closed_rows(users, world, worlds.simulate(None, world))
+    shown_ui = np.zeros(shape, bool)
+    shown_ui[user_r, item_r] = True
+    held_ui = np.random.default_rng(world.seed).random(shape) < TESTED
+    exposed = worlds.exposure_chances(None, world)
+    return Tested(world, exposed, shown_ui & ~held_ui, shown_ui & held_ui, liked(world))
+
+
+def liked(world: World) -> Bools:
+    """Whether each user rates each item 4 or 5, (u, i)."""
+    users, items = np.divmod(np.arange(world.users * world.items), world.items)
+    ratings = worlds.ratings_of(np.arange(world.users), users, items, world)
+    return (ratings >= worlds.RELEVANT).reshape(world.users, world.items)
+
+
+def estimates_of(world: World, sizes: Sequence[int]) -> Iterator[pd.DataFrame]:
+    """Every estimate of every group, with the truth beside it, scorer by scorer."""
+    of_world = tested(world)
+    chances = {name: of_world.chances(name) for name in PROPENSITIES}
+    groups = {size: Dealt(of_world.keys, size) for size in sizes}
+    for model, score_ui in of_world.scores():
+        place_ui = places(np.where(of_world.train_ui, -np.inf, score_ui))
+        truth = values_of(rankings_of(of_world.liked_ui & ~of_world.train_ui, place_ui)[0])
+        rankings, item_p = rankings_of(of_world.liked_ui & of_world.test_ui, place_ui)
+        user_p = np.repeat(np.arange(world.users), np.diff(rankings.offsets))
+        for name, chance_ui in chances.items():
+            given = Settings(clip=np.inf, chances=name != "power_law")
+            found = pd.DataFrame(of_groups(rankings, chance_ui[user_p, item_p], given, groups))
+            at = {"loop": world.loop, "tastes": world.tastes, "seed": world.seed, "model": model}
             yield found.assign(propensities=name, truth=found.metric.map(truth), **at)
 
 
-def tested(night: Night, run_id: str, part: str) -> Tested:
-    """The rankings of a run and part, brought to the driver: the worlds of this study are small."""
-    rows = night.store.of_run("rankings", run_id).where(f"part = '{part}'").orderBy("user_id").toArrow()
-    batch = rows.combine_chunks().to_batches()[0]
-    items = batch.column("item_ids").flatten().to_numpy(zero_copy_only=False)
-    users = batch.column("user_id").to_numpy(zero_copy_only=False)
-    return Tested(
-        to_rankings(batch), _numbers(users), batch.column("user_key").to_numpy(), _numbers(items)
-    )
+def places(score_ui: Floats) -> Ints:
+    """How many items stand above each; ties by item, so that no order of rows decides."""
+    place: Ints = np.argsort(np.argsort(-score_ui, axis=1, kind="stable"), axis=1)
+    return place
 
 
-def _numbers(ids: npt.NDArray[np.object_]) -> Ints:
-    """u000017 and i00017 are 17."""
-    return np.array([int(name[1:]) for name in ids], dtype=np.int64)
-
-
-def chances_of(night: Night):  # type: ignore[no-untyped-def]
-    """(name, function of `Tested`): the chance of each truth item to stand in the test part.
-
-    A pair that the loop shows with chance p stands in a test part of share s with s p, and outside
-    training with 1 - (1 - s) p; given that it is no training pair the chance is the quotient.
-    """
-    world, share = night.benchmark.dataset.world, night.benchmark.split.ratio[2]
-    exposed_gli = worlds.exposure_chances(night.store.spark, world)
-
-    def held_out(shown: Floats) -> Floats:
-        return share * shown / (1 - (1 - share) * shown)
-
-    def of_user(test: Tested) -> Floats:
-        taste, level = worlds.taste_of(test.user_p, world), worlds.level_of(test.user_p, world.seed)
-        return held_out(exposed_gli[taste, level, test.item_p])
-
-    def of_item(method: str, scale: float):  # type: ignore[no-untyped-def]
-        rows = propensities_of(night.store, night.split_id, Propensities.model_validate({"method": method}))
-        table = rows.toPandas()
-        chance_i = np.full(world.items, np.nan)
-        chance_i[_numbers(table.item_id.to_numpy())] = table.propensity
-        chance_i = np.maximum(np.nan_to_num(chance_i), np.nanmin(chance_i[chance_i > 0]))
-        made = chance_i if method == "power_law" else held_out(np.minimum(chance_i * scale, 1.0))
-        return lambda test: made[test.item_p]
-
-    yield "user_and_item", of_user
-    yield "item", of_item("true", 1.0)
-    # Counted over training: so many of the pairs shown.
-    yield "relative_frequency", of_item("relative_frequency", 1 / (1 - share))
-    yield "power_law", of_item("power_law", 1.0)
+def rankings_of(relevant_ui: Bools, place_ui: Ints) -> tuple[Rankings, Ints]:
+    """Where the relevant items stand, and which they are; users without one have an item of grade 0."""
+    shown_ui = relevant_ui.copy()
+    shown_ui[~shown_ui.any(axis=1), 0] = True
+    users, item_p = np.nonzero(shown_ui)
+    above, zero = place_ui[users, item_p], np.zeros(len(users), np.int64)
+    offsets = np.concatenate([[0], np.cumsum(shown_ui.sum(axis=1))])
+    grade = np.where(relevant_ui[users, item_p], float(worlds.RELEVANT), 0.0)
+    return Rankings(
+        offsets, grade, above, zero, zero, np.full(len(relevant_ui), relevant_ui.shape[1])
+    ), item_p
 
 
 # ------------------------------------------------------------------------------- estimates
 
 
-def values_of(rankings: Rankings, definition: Definition) -> dict[str, float]:
-    """The metrics of all users, of sums with 0 for users without relevant items."""
+def values_of(rankings: Rankings) -> dict[str, float]:
+    """The metrics of all users; quotients of those who have something relevant."""
     one = np.ones(len(rankings.relevance))
-    return {
-        metric: float(_parts(rankings, one, ("holdout",), Settings(), definition, metric)["holdout"].estimate()[0])
-        for metric in METRICS
-    }
+    found = {metric: parts_of(rankings, one, ("holdout",), Settings(), metric) for metric in METRICS}
+    return {metric: float(parts["holdout"].estimate()[0]) for metric, parts in found.items()}
 
 
-def _parts(
-    rankings: Rankings, chance: Floats, names: Sequence[str], given: Settings, asked: Definition, metric: str
+def parts_of(
+    rankings: Rankings, chance_p: Floats, names: Sequence[str], given: Settings, metric: str
 ) -> dict[str, Parts]:
-    """The parts of each estimator at K. Sums are of all users, quotients of those with a relevant item."""
-    empty = "zero" if metric in SUMS else "leave_out"
-    definition = asked.model_copy(update={"empty_users": empty})
-    found = contributions(rankings, chance, [metric], (K,), definition, names, given)
+    """The parts of each estimator. Sums are of all users, quotients of those with a relevant item."""
+    definition = DEFINITION.model_copy(update={"empty_users": "zero" if metric in SUMS else "leave_out"})
+    found = contributions(rankings, chance_p, [metric], (K,), definition, names, given)
     return {name: parts for (name, _), parts in found.items()}
 
 
+class Dealt:
+    """Users dealt by hash into groups of about so many, and their sums, also of bootstrap replicates."""
+
+    def __init__(self, keys: Ints, size: int) -> None:
+        group = keys % max(2, len(keys) // size)
+        self.order = np.argsort(group, kind="stable")
+        self.starts = np.flatnonzero(np.diff(group[self.order], prepend=-1))
+        drawn = resampling.poisson_weights(keys, REPLICATES, 42).T.astype(np.float64)
+        # Replicate 0 is the estimate itself.
+        self.weight_ru = np.vstack([np.ones(len(keys)), drawn])[:, self.order]
+
+    def sums(self, value_u: Floats) -> Floats:
+        """Of each replicate and group, NaN counting nothing: (r + 1, g)."""
+        return np.add.reduceat(self.weight_ru * np.nan_to_num(value_u)[self.order], self.starts, axis=1)
+
+    def told(self, estimate_rg: Floats) -> dict[str, Floats]:
+        """The estimate and its interval, (g,) each."""
+        low, high = resampling.percentile_interval(estimate_rg[1:])
+        return {"value": estimate_rg[0], "low": low, "high": high}
+
+
 def of_groups(
-    test: Tested, chance: Floats, given: Settings, definition: Definition, sizes: Sequence[int]
-) -> pd.DataFrame:
-    """Each estimate of each group, with its interval."""
-    names = [name for name in ORDER if name != "stratified"]
-    cut = strata.cut("equal_mass", 2, *_histogram(chance))
-    rows = []
+    rankings: Rankings, chance_p: Floats, given: Settings, groups: dict[int, Dealt]
+) -> dict[str, list[Any]]:
+    """Each estimate of each group, with its interval, as columns."""
+    value_x, rows_x = np.unique(strata.rounded(chance_p), return_counts=True)
+    cut = strata.cut("equal_mass", 2, value_x, np.ones_like(rows_x), rows_x)
+    found: dict[str, list[Any]] = {
+        name: [] for name in ("metric", "users", "estimator", "value", "low", "high")
+    }
     for metric in METRICS:
-        parts = _parts(test.rankings, chance, names, given, definition, metric)
-        values, counts = _strata_of(test.rankings, cut.assign(chance), metric, definition)
-        for size in sizes:
-            for group in dealt(test.keys, size):
-                key = {"metric": metric, "users": size}
-                rows += [
-                    {**key, "estimator": name, **_estimate(part, test.keys, group)}
-                    for name, part in parts.items()
-                ]
-                if metric != "dcg":
-                    found = _stratified(values[group], counts[group], test.keys[group])
-                    rows.append({**key, "estimator": "stratified", **found})
-    return pd.DataFrame(rows)
+        parts = parts_of(rankings, chance_p, WEIGHED, given, metric)
+        made = {name: partial(weighed, part) for name, part in parts.items()}
+        if metric != "dcg":
+            made["stratified"] = partial(stratified, *strata_of(rankings, cut.assign(chance_p), metric))
+        for size, dealt in groups.items():
+            for name, estimate in made.items():
+                for column, values in dealt.told(estimate(dealt)).items():
+                    found[column] += values.tolist()
+                n = len(dealt.starts)
+                for column, value in (("metric", metric), ("users", size), ("estimator", name)):
+                    found[column] += [value] * n
+    return found
 
 
-def _histogram(chance: Floats) -> tuple[Floats, Ints, Ints]:
-    value_x, rows_x = np.unique(strata.rounded(chance), return_counts=True)
-    return value_x, np.ones_like(rows_x), rows_x
+def weighed(parts: Parts, dealt: Dealt) -> Floats:
+    """Each replicate's estimate of each group."""
+    number_u, size_u = (parts.denominator[:, 0], None if parts.size is None else parts.size[:, 0])
+    value, number = dealt.sums(parts.numerator[:, 0]), dealt.sums(number_u)
+    counted = dealt.sums((~np.isnan(number_u)).astype(np.float64))
+    ratio = divide_sums(value, number)
+    if parts.pooled is not None:
+        columns = parts.denominator.shape[1]
+        mean = np.repeat(divide_sums(number, counted)[..., None], columns, axis=-1)
+        return ratio * parts.pooled(mean)[..., 0]
+    return ratio if size_u is None else ratio * divide_sums(dealt.sums(size_u), counted)
 
 
-def dealt(keys: Ints, size: int) -> list[Ints]:
-    """The users dealt by hash into groups of about this size."""
-    count = max(2, len(keys) // size)
-    group = (keys >> 7) % count
-    return [np.flatnonzero(group == n) for n in range(count)]
+def strata_of(rankings: Rankings, stratum_p: Ints, metric: str) -> tuple[Floats, Floats]:
+    """The metric of each user in each of two strata, (u, s), and relevant items there, (u, s)."""
+    values, _ = estimators.stratified(rankings, stratum_p, 2, [metric], (K,), DEFINITION)
+    user_p = np.repeat(np.arange(len(rankings.length)), np.diff(rankings.offsets))
+    size_us = np.zeros((len(rankings.length), 2))
+    np.add.at(size_us, (user_p, stratum_p), rankings.relevance > 0)
+    return values[metric][:, :, 0], size_us
 
 
-def _estimate(parts: Parts, keys: Ints, group: Ints) -> dict[str, float]:
-    some = Parts(
-        *(None if x is None else x[group] for x in (parts.numerator, parts.denominator, parts.size)),  # type: ignore[arg-type]
-        parts.pooled,
+def stratified(value_us: Floats, size_us: Floats, dealt: Dealt) -> Floats:
+    """Each replicate's estimate of each group."""
+    known_us = (~np.isnan(value_us)).astype(np.float64)
+    mean, size = (
+        np.stack([make(s) for s in range(2)], axis=-1)
+        for make in (
+            lambda s: divide_sums(dealt.sums(value_us[:, s]), dealt.sums(known_us[:, s])),
+            lambda s: dealt.sums(size_us[:, s]),
+        )
     )
-    sums = estimators.replicate_sums(some, keys[group], REPLICATES, 42)
-    low, high = resampling.percentile_interval(estimators.replicate_estimates(sums, pooled=some.pooled))
-    return {"value": some.estimate()[0], "low": low[0], "high": high[0]}
-
-
-def _strata_of(rankings: Rankings, stratum_p: Ints, metric: str, asked: Definition) -> tuple[Floats, Floats]:
-    """The metric of each user in each of two strata at K, (u, s), and truth items there, (u, s)."""
-    definition = asked.model_copy(update={"empty_users": "leave_out"})
-    name = "ndcg" if metric == "dcg" else metric
-    values, sizes = estimators.stratified(rankings, stratum_p, 2, [name], (K,), definition)
-    return values[name][:, :, 0], sizes.astype(np.float64)
-
-
-def _stratified(value_us: Floats, size_us: Floats, keys: Ints) -> dict[str, float]:
-    sums, weights = resampling.bootstrap_sums(keys, np.hstack([value_us, size_us]), REPLICATES, 42)
-    means = resampling.replicate_means(sums, weights)[:, :2, None]
-    replicates, _ = estimators.combine_strata(means, sums[:, 2:].astype(np.float64))
-    low, high = resampling.percentile_interval(replicates)
-    known = (~np.isnan(value_us)).sum(axis=0)
-    mean = np.nansum(value_us, axis=0) / np.where(known, known, np.nan)
-    value, _ = estimators.combine_strata(mean[:, None], size_us.sum(axis=0))
-    return {"value": value[0], "low": low[0], "high": high[0]}
+    return estimators.combine_strata(mean[..., None], size)[0][..., 0]
 
 
 # ------------------------------------------------------------------------------- against the truth
@@ -358,16 +382,16 @@ def draw(table: pd.DataFrame, size: int) -> Figure:
 
 
 def _draw_panel(panel, rows: pd.DataFrame) -> None:  # type: ignore[no-untyped-def]
-    for n, (propensities, some) in enumerate(rows.groupby("propensities", observed=False)):
+    for n, (name, some) in enumerate(rows.groupby("propensities", observed=False)):
         places = [ORDER.index(name) + 0.18 * (n - 1.5) for name in some.estimator]
-        panel.errorbar(some.bias, places, xerr=some.spread, fmt="o", markersize=3, label=propensities)
+        panel.errorbar(some.bias, places, xerr=some.spread, fmt="o", markersize=3, label=name)
     panel.set_yticks(range(len(ORDER)), ORDER, fontsize=8)
     panel.set_ylim(len(ORDER) - 0.5, -0.5)
 
 
 # ------------------------------------------------------------------------------- a known matrix
 
-USERS, ITEMS, NIGHTS = 3000, 300, 5
+USERS, ITEMS, DRAWS = 3000, 300, 5
 
 
 def known_matrix(seeds: Sequence[int]) -> pd.DataFrame:
@@ -384,45 +408,27 @@ def known_matrix(seeds: Sequence[int]) -> pd.DataFrame:
     return table
 
 
-def _of_matrix(world: World) -> Iterator[dict[str, object]]:
-    users, items = np.divmod(np.arange(world.users * world.items), world.items)
-    ratings = worlds.ratings_of(np.arange(world.users), users, items, world)
-    liked_ui = (ratings >= worlds.RELEVANT).reshape(world.users, world.items)
+def _of_matrix(world: World) -> Iterator[dict[str, Any]]:
+    liked_ui, draw = liked(world), np.random.default_rng(world.seed)
     popularity = liked_ui.sum(axis=0)
     chance_i = np.minimum(0.1 * popularity / popularity.mean(), 1.0)
-    draw = np.random.default_rng(world.seed)
     noise = draw.normal(size=liked_ui.shape)
     scores = {
-        "popular": np.broadcast_to(popularity, liked_ui.shape) + 1e-6 * noise,
+        "popular": np.broadcast_to(popularity, liked_ui.shape),
         "noisy": liked_ui + noise,
         "both": liked_ui + noise + popularity / popularity.std(),
     }
-    definition = Definition(threshold=1.0)
     for model, score_ui in scores.items():
-        place_ui = (-score_ui).argsort(axis=1).argsort(axis=1)
-        truth = values_of(_rankings_of(liked_ui, place_ui)[0], definition)
-        for _ in range(NIGHTS):
+        place_ui = places(score_ui)
+        truth = values_of(rankings_of(liked_ui, place_ui)[0])
+        for _ in range(DRAWS):
             shown_ui = liked_ui & (draw.random(liked_ui.shape) < chance_i)
-            rankings, item_p = _rankings_of(shown_ui, place_ui)
+            rankings, item_p = rankings_of(shown_ui, place_ui)
             for metric in METRICS:
-                names = [name for name in ORDER if name != "stratified"]
-                found = _parts(rankings, chance_i[item_p], names, Settings(), definition, metric)
+                found = parts_of(rankings, chance_i[item_p], WEIGHED, Settings(), metric)
+                at = {"metric": metric, "model": model, "truth": truth[metric]}
                 for name, parts in found.items():
-                    error = float(parts.estimate()[0]) - truth[metric]
-                    yield {"metric": metric, "estimator": name, "model": model, "truth": truth[metric], "error": error}  # noqa: E501
-
-
-def _rankings_of(relevant_ui: npt.NDArray[np.bool_], place_ui: Ints) -> tuple[Rankings, Ints]:
-    """Where the relevant items stand among all; users without one have an item that is not relevant."""
-    shown_ui = relevant_ui.copy()
-    nobody = ~shown_ui.any(axis=1)
-    shown_ui[nobody, 0] = True
-    users, item_p = np.nonzero(shown_ui)
-    above, zero = place_ui[users, item_p], np.zeros(len(users), np.int64)
-    offsets = np.concatenate([[0], np.cumsum(shown_ui.sum(axis=1))])
-    relevance = relevant_ui[users, item_p].astype(np.float64)
-    length = np.full(len(relevant_ui), relevant_ui.shape[1])
-    return Rankings(offsets, relevance, above, zero, zero, length), item_p
+                    yield {**at, "estimator": name, "error": float(parts.estimate()[0]) - truth[metric]}
 
 
 if __name__ == "__main__":

@@ -387,7 +387,7 @@ class AlsModel(_Model):
 
 
 class TruthModel(_Model):
-    """The generated world's true factors: the ceiling."""
+    """The generated world's true factors, which know no noise of ratings."""
 
     kind: Literal["truth"]
 

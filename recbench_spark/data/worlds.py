@@ -171,16 +171,17 @@ def true_propensities(spark: SparkSession, world: World, by_taste: bool = False)
     return frame.select(_item_id(F.col("item"), world).alias("item_id"), *columns)
 
 
-def exposure_chances(spark: SparkSession, world: World) -> Floats:
+def exposure_chances(spark: SparkSession | None, world: World) -> Floats:
     """The chance that the closed loop exposes the item to a user of a taste and level, (g, l, i)."""
     loop = simulate(spark, world)
     return 1 - np.stack([_survival(loop, g, len(loop.draws_tl)) for g in range(world.tastes)])
 
 
 @lru_cache(maxsize=4)
-def simulate(spark: SparkSession, world: World) -> Loop:
+def simulate(spark: SparkSession | None, world: World) -> Loop:
     """Run the loop: per period choose the draws, aggregate the feedback on the cluster.
 
+    Without Spark (None) the feedback is counted here, all users at once: for small worlds.
     Raises ConfigError where the world has too few users and items for its interactions.
     """
     counts_gl = _count_users(spark, world)
@@ -482,14 +483,16 @@ def _users(spark: SparkSession, world: World) -> DataFrame:
     return spark.range(0, world.users, 1, min(partitions, world.users))
 
 
-def _count_users(spark: SparkSession, world: World) -> Ints:
+def _count_users(spark: SparkSession | None, world: World) -> Ints:
     """Users of each taste and level."""
     cells = partial(_user_cells, world=world)
     return _count_cells(spark, world, cells, world.tastes * LEVELS).reshape(world.tastes, LEVELS)
 
 
-def _count_cells(spark: SparkSession, world: World, cells: Any, size: int) -> Ints:
+def _count_cells(spark: SparkSession | None, world: World, cells: Any, size: int) -> Ints:
     """How often each cell 0..size-1 occurs over all users."""
+    if spark is None:
+        return np.bincount(cells(np.arange(world.users)), minlength=size)
     write = partial(_write_cells, cells=cells, world=world, loop=cells.keywords.get("loop"))
     found = _users(spark, world).mapInArrow(write, "cell long, n long")
     table = found.groupBy("cell").agg(F.sum("n").alias("n")).toArrow()

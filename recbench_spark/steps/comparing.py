@@ -171,10 +171,13 @@ def earlier_looks(night: Night, comparisons: DataFrame) -> DataFrame:
 def _regressions(night: Night, name: str) -> tuple[str, ...]:
     """The regressions of a comparison, a sentence each."""
     rows = night.store.read(COMPARISONS).where((F.col("comparison_id") == name) & F.col("regressed"))
-    return tuple(_sentence(row) for row in rows.orderBy("model", "part", "metric", "k", "kind").collect())
+    return tuple(
+        regression_in_words(row) for row in rows.orderBy("model", "part", "metric", "k", "kind").collect()
+    )
 
 
-def _sentence(row: Row) -> str:
+def regression_in_words(row: Row) -> str:
+    """A row of `comparisons` that fell by more than allowed: by how much since when."""
     at = f"@{row.k}" if row.k else ""
     return (
         f"{row.model}: {row.metric}{at} of {row.part} is {row.value:.4f}, {row.other_value:.4f} on "

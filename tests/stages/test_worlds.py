@@ -79,7 +79,9 @@ def test_rows_are_pinned(log, unseen):
     """
     assert _pin(unseen) == (6990, 18336, 39749161, 3511145)
     assert _pin(log) == PINNED
-    pd.testing.assert_frame_equal(*(frame[frame.part.isna()].reset_index(drop=True) for frame in (log, unseen)))
+    pd.testing.assert_frame_equal(
+        *(frame[frame.part.isna()].reset_index(drop=True) for frame in (log, unseen))
+    )
 
 
 def _pin(log: pd.DataFrame) -> tuple[int, ...]:
@@ -235,9 +237,11 @@ def test_the_split_keeps_training_out_of_the_open_loop_and_nothing_else(log, spa
     """What is left of the open loop: its pairs outside training, uniformly; tested ones stay in both."""
     split = Split(protocol="RO_RS", ratio=(0.7, 0.1, 0.2), seed=3)
     made = labelled_blocks(read_world(spark, WORLD), split, "keep_last", open_apart=True).rows().toPandas()
-    closed = labelled_blocks(
-        read_world(spark, WORLD).where("part IS NULL"), split, "keep_last"
-    ).rows().toPandas()
+    closed = (
+        labelled_blocks(read_world(spark, WORLD).where("part IS NULL"), split, "keep_last")
+        .rows()
+        .toPandas()
+    )
     parts = {part: set(zip(rows.user_id, rows.item_id, strict=True)) for part, rows in made.groupby("part")}
     for part, rows in closed.groupby("part"):
         assert parts[part] == set(zip(rows.user_id, rows.item_id, strict=True))
