@@ -233,16 +233,19 @@ class Dealt:
     """Users dealt by hash into groups of about so many, and their sums, also of bootstrap replicates."""
 
     def __init__(self, keys: Ints, size: int) -> None:
-        group = keys % max(2, len(keys) // size)
-        self.order = np.argsort(group, kind="stable")
-        self.starts = np.flatnonzero(np.diff(group[self.order], prepend=-1))
+        count = max(2, len(keys) // size)
+        self.groups = [np.flatnonzero(keys % count == n) for n in range(count)]
         drawn = resampling.poisson_weights(keys, REPLICATES, 42).T.astype(np.float64)
         # Replicate 0 is the estimate itself.
-        self.weight_ru = np.vstack([np.ones(len(keys)), drawn])[:, self.order]
+        weight_ru = np.vstack([np.ones(len(keys)), drawn])
+        self.weights = [np.ascontiguousarray(weight_ru[:, group]) for group in self.groups]
 
-    def sums(self, value_u: Floats) -> Floats:
-        """Of each replicate and group, NaN counting nothing: (r + 1, g)."""
-        return np.add.reduceat(self.weight_ru * np.nan_to_num(value_u)[self.order], self.starts, axis=1)
+    def sums(self, *values_u: Floats) -> list[Floats]:
+        """Of each replicate and group, NaN counting nothing: (r + 1, g) each."""
+        value_uc = np.nan_to_num(np.column_stack(values_u))
+        by_group = zip(self.weights, self.groups, strict=True)
+        found = np.stack([weight_ru @ value_uc[group] for weight_ru, group in by_group], axis=1)
+        return [found[:, :, c] for c in range(len(values_u))]
 
     def told(self, estimate_rg: Floats) -> dict[str, Floats]:
         """The estimate and its interval, (g,) each."""
@@ -268,7 +271,7 @@ def of_groups(
             for name, estimate in made.items():
                 for column, values in dealt.told(estimate(dealt)).items():
                     found[column] += values.tolist()
-                n = len(dealt.starts)
+                n = len(dealt.groups)
                 for column, value in (("metric", metric), ("users", size), ("estimator", name)):
                     found[column] += [value] * n
     return found
@@ -276,15 +279,16 @@ def of_groups(
 
 def weighed(parts: Parts, dealt: Dealt) -> Floats:
     """Each replicate's estimate of each group."""
-    number_u, size_u = (parts.denominator[:, 0], None if parts.size is None else parts.size[:, 0])
-    value, number = dealt.sums(parts.numerator[:, 0]), dealt.sums(number_u)
-    counted = dealt.sums((~np.isnan(number_u)).astype(np.float64))
+    number_u = parts.denominator[:, 0]
+    known_u = (~np.isnan(number_u)).astype(np.float64)
+    size_u = known_u if parts.size is None else parts.size[:, 0]
+    value, number, counted, size = dealt.sums(parts.numerator[:, 0], number_u, known_u, size_u)
     ratio = divide_sums(value, number)
     if parts.pooled is not None:
         columns = parts.denominator.shape[1]
         mean = np.repeat(divide_sums(number, counted)[..., None], columns, axis=-1)
         return ratio * parts.pooled(mean)[..., 0]
-    return ratio if size_u is None else ratio * divide_sums(dealt.sums(size_u), counted)
+    return ratio * divide_sums(size, counted)
 
 
 def strata_of(rankings: Rankings, stratum_p: Ints, metric: str) -> tuple[Floats, Floats]:
@@ -299,14 +303,9 @@ def strata_of(rankings: Rankings, stratum_p: Ints, metric: str) -> tuple[Floats,
 def stratified(value_us: Floats, size_us: Floats, dealt: Dealt) -> Floats:
     """Each replicate's estimate of each group."""
     known_us = (~np.isnan(value_us)).astype(np.float64)
-    mean, size = (
-        np.stack([make(s) for s in range(2)], axis=-1)
-        for make in (
-            lambda s: divide_sums(dealt.sums(value_us[:, s]), dealt.sums(known_us[:, s])),
-            lambda s: dealt.sums(size_us[:, s]),
-        )
-    )
-    return estimators.combine_strata(mean[..., None], size)[0][..., 0]
+    value, known, size = (np.stack(dealt.sums(*part.T), axis=-1) for part in (value_us, known_us, size_us))
+    found: Floats = estimators.combine_strata(divide_sums(value, known)[..., None], size)[0][..., 0]
+    return found
 
 
 # ------------------------------------------------------------------------------- against the truth

@@ -2,8 +2,10 @@
 
 An estimate is sum(numerator) / sum(denominator) over users (`Parts`), so that whoever resamples users
 resamples the denominator too; where an estimator averages users, the denominator is 1. The weight of
-a truth item is w = 1 / p, p its chance of being shown. With all p = 1 every weighted estimator is the
-holdout, but for the quotients of snips_global, which weigh users by what they could have.
+a truth item is w = 1 / p, p its chance of being shown; for sums, and ips_pooled, of standing in the part
+that is evaluated, given that it is no training pair: of a test part that holds a share s of what was shown
+that is s p / (1 - (1 - s) p), and the log's p leaves sums s times too small. With all p = 1 every weighted
+estimator is the holdout, but for the quotients of snips_global and ips_pooled, which pool users.
 
 holdout       the metric as it is
 ips           each gain w in place of 1, in the metric and in its own denominator: recall is divided
@@ -474,7 +476,8 @@ def ideal_of(metric: str, number_xc: Floats, ks: Sequence[int], definition: Defi
         return length
     length = np.where(length <= LONGEST_IDEAL, length, np.nan)
     ranks = np.arange(1.0, np.ceil(np.nanmax(length, initial=0.0)) + 1)
-    nobody = Rankings(*(np.zeros(n, np.int64) for n in (1, 0, 0, 0, 0, 0)))
+    none = np.zeros(0, np.int64)
+    nobody = Rankings(np.zeros(1, np.int64), np.zeros(0), none, none, none, none)
     table = np.concatenate([[0.0], np.cumsum(Chunk(nobody, tuple(ks), definition).discount(ranks))])
     best: Floats = np.interp(length, np.arange(len(table)), table)
     return best

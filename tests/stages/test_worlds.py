@@ -6,13 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recbench_spark.config import Split, World
+from recbench_spark.config import Benchmark, Split, World, parse
 from recbench_spark.data import worlds
 from recbench_spark.data.worlds import read_world, true_factors, true_propensities
 from recbench_spark.errors import ConfigError
 from recbench_spark.protocol.manifests import manifest
 from recbench_spark.protocol.splits import labelled_blocks
 from recbench_spark.schemas import INTERACTIONS
+from recbench_spark.steps.splitting import _split_hash, _world_settings
 
 pytestmark = pytest.mark.spark
 
@@ -318,3 +319,26 @@ def test_factors_are_those_of_the_ids(spark, factors):
     assert (np.abs(np.stack(items.vector)) <= worlds.CENTRE + worlds.SPREAD).all()
     expected = worlds.user_factors(np.array([17]), WORLD)[0]
     assert users.vector.loc["u000017"].tolist() == expected.tolist()
+
+
+def test_old_worlds_keep_their_splits_and_new_ones_have_names_of_their_own(spark):
+    """`open_items: unseen` makes the rows of version 0.1.0 and so their split; a log knows no world."""
+    asked = {
+        "models": [{"name": "popular", "kind": "popular"}],
+        "name": "x",
+        "split": {"protocol": "RO_RS"},
+    }
+    unseen = {**WORLD.model_dump(), "open_items": "unseen"}
+    before = {name: unseen[name] for name in unseen if name not in ("open_items", "tastes")}
+
+    def made(dataset: dict) -> Benchmark:
+        return parse(Benchmark, {**asked, "dataset": {"name": "d", **dataset}}, "test")
+
+    benchmarks = [
+        made({"reader": "world", "world": world})
+        for world in (unseen, before, {**unseen, "tastes": 9}, {**before, "tastes": 9})
+    ]
+    assert _world_settings(benchmarks[0].dataset) == before
+    assert len({_split_hash(spark, benchmark)[0] for benchmark in benchmarks}) == 4
+    log = made({"reader": "csv", "path": "log.csv"}).dataset
+    assert _world_settings(log) == {name: getattr(World(), name) for name in before}
