@@ -16,7 +16,7 @@ import sys
 from recbench_spark import cli
 from recbench_spark.benchmark import Outcome, dry_run, run_night
 from recbench_spark.config import load_benchmark
-from recbench_spark.errors import FAILED, OK, REGRESSION
+from recbench_spark.errors import OK
 from recbench_spark.journal import Journal
 from recbench_spark.placeholders import on_night
 from recbench_spark.session import get_session
@@ -61,9 +61,7 @@ def main(args: argparse.Namespace) -> int:
     if args.mlflow and outcome.run_ids:
         log_night(args.mlflow, store, benchmark, outcome.run_ids, journal)
     tell(outcome)
-    if outcome.failed:
-        return FAILED
-    return REGRESSION if outcome.regressions else OK
+    return outcome.exit_code
 
 
 def tell(outcome: Outcome) -> None:

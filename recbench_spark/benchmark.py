@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -29,6 +29,7 @@ from recbench_spark.data.identity import identity
 from recbench_spark.errors import (
     FAILED,
     OK,
+    REGRESSION,
     DataError,
     Interrupted,
     RecbenchError,
@@ -40,7 +41,7 @@ from recbench_spark.kernels.paradoxes import KINDS
 from recbench_spark.placeholders import on_night
 from recbench_spark.schemas import CHECKS, MANIFESTS, RUNS
 from recbench_spark.steps.changes import explain_changes
-from recbench_spark.steps.comparing import compare_night
+from recbench_spark.steps.comparing import compare_night, regression_in_words
 from recbench_spark.steps.evaluating import evaluate_model
 from recbench_spark.steps.gates import failure
 from recbench_spark.steps.models import train
@@ -63,6 +64,13 @@ class Outcome:
     leaderboard: str
     sql_lines: tuple[str, ...]
     regressions: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """How the job ends."""
+        if self.failed:
+            return FAILED
+        return REGRESSION if self.regressions else OK
 
 
 def run_night(
@@ -96,7 +104,9 @@ def run_night(
     skipped = tuple(model.name for model in benchmark.models if model not in todo)
     path, leaderboard = tell(night, journal) if run_ids or skipped else (None, "")
     lines = tuple(sql_lines(store, benchmark))
-    return Outcome(run_ids, skipped, failed, path, leaderboard, lines, regressed)
+    outcome = Outcome(run_ids, skipped, failed, path, leaderboard, lines, regressed)
+    write_night(night, outcome.exit_code, regressed, failed)
+    return outcome
 
 
 def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> Night:
@@ -155,6 +165,7 @@ def stop_at_gates(night: Night, todo: Sequence[tuple[Any, int]], journal: Journa
         return
     for n, (model, attempt) in enumerate(todo, start=1):
         record_failure(Run(night, model, attempt, f"{n}/{len(todo)}"), error, journal)
+    write_night(night, error.exit_code, (), {model.name: str(error) for model, _ in todo})
     raise error
 
 
@@ -211,6 +222,31 @@ def write_result(run: Run, status: str, exit_code: int, error: str | None = None
         write_json(folder / "results" / f"{run.run_id}.json", result)
 
 
+def write_night(
+    night: Night, exit_code: int, regressions: Sequence[str], failed: Mapping[str, str]
+) -> None:
+    """`results/night-SUITE-DATE.json`: how the night ended, and the run that counts of each model.
+
+    A run's own file is written before the runs are compared, and knows of no regression.
+    """
+    folder, suite, day = night.store.folder, night.benchmark.name, night.logical_date
+    if folder is None:
+        return
+    of_night = (F.col("suite") == suite) & (F.col("logical_date") == F.lit(day))
+    newest = F.max_by("run_id", F.struct("finished_at", "attempt", "run_id")).alias("run_id")
+    runs = night.store.read(RUNS).where(of_night & (F.col("status") == "succeeded"))
+    found = runs.groupBy("model").agg(newest).orderBy("model").collect()
+    content = {
+        "suite": suite,
+        "logical_date": day,
+        "exit_code": exit_code,
+        "regressions": regressions,
+        "failed": failed,
+        "run_ids": {row.model: row.run_id for row in found},
+    }
+    write_json(folder / "results" / f"night-{suite}-{day}.json", content)
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """A JSON file that is either whole or not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -247,6 +283,7 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
         benchmark.headline,
         sql_lines(store, benchmark),
         multiverse_pairs(store, [benchmark.name]) if benchmark.evaluation.multiverse else None,
+        regressions_shown(store, of_runs, logical_date) if benchmark.regressions else (),
     )
     if benchmark.paradoxes:
         shown = reports.make_disagreements(*disagreements_shown(store, of_runs))
@@ -264,6 +301,15 @@ def disagreements_shown(store: Store, of_runs: Column) -> tuple[pd.DataFrame, pd
     order = (F.desc("certain"), severity.desc(), F.desc("opposed_share"), "part", "metric", "k", "model")
     plainest = disagree.orderBy(*order, "other").limit(reports.DISAGREEMENTS_SHOWN)
     return plainest.toPandas(), found.groupBy("kind", "certain").count().toPandas()
+
+
+def regressions_shown(store: Store, of_runs: Column, logical_date: date) -> tuple[str, ...]:
+    """The regressions of these runs on a night in words, those of models that could be shipped first."""
+    kinds = store.read(RUNS).select("run_id", "model_kind")
+    fallen = of_runs & F.col("regressed") & (F.col("logical_date") == F.lit(logical_date))
+    rows = store.spark.table("current_comparisons").where(fallen).join(kinds, "run_id")
+    order = (F.col("model_kind").isin(*reports.NOT_SHIPPED), "model", "part", "metric", "k", "kind")
+    return tuple(regression_in_words(row) for row in rows.orderBy(*order).collect())
 
 
 def changes_shown(store: Store, benchmark: Benchmark, of_runs: Column) -> pd.DataFrame:

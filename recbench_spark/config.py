@@ -126,7 +126,11 @@ Location = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*[^\x00\s][^\x00
 
 
 class World(Strict):
-    """The generated world: who is there, how strong the loop is."""
+    """The generated world: who is there, how strong the loop is.
+
+    `open_items`: what the open loop shows, uniformly: any item, of which a split then leaves out the
+    pairs in training, or (`unseen`) only items that the loop did not show to the user.
+    """
 
     users: Annotated[int, Field(ge=1, le=10**9)] = 1000
     items: Annotated[int, Field(ge=2, le=10**8)] = 300
@@ -135,6 +139,8 @@ class World(Strict):
     loop: Share = 0.8
     periods: Annotated[int, Field(ge=1, le=50)] = 4
     seed: Seed = 42
+    tastes: Annotated[int, Field(ge=1, le=32)] = 8
+    open_items: Literal["all", "unseen"] = "all"
 
 
 class Dataset(Strict):
@@ -503,7 +509,7 @@ class AlsModel(_Model):
 
 
 class TruthModel(_Model):
-    """The generated world's true factors: the ceiling."""
+    """The generated world's true factors, which know no noise of ratings."""
 
     kind: Literal["truth"]
 
@@ -677,6 +683,11 @@ class Strata(Strict):
 class Exposure(Strict):
     """Estimates beside the holdout's for what a recommender exposed (see `kernels.estimators`).
 
+    Under chances `ips` is unbiased for sums (hits, precision, DCG). Weighted NDCG is not, and can be
+    farther from the truth than the holdout: its ideal list holds only what was shown. `ips_pooled` puts
+    the weighted DCG of all users over the ideal of a user with the mean number of relevant items,
+    estimated alike.
+
     `clip`, `switch`, `shrink`: settings of clipped_ips, switch_dr and dros. `without_most_popular`: the
     share of the items, most popular first, that the slice `most_popular` leaves out or keeps alone; 0:
     no such slice. `rewards`: a table (item_id[, user_id], reward) of a model's chances that an item is
@@ -690,6 +701,7 @@ class Exposure(Strict):
             "clipped_ips",
             "snips_user",
             "snips_global",
+            "ips_pooled",
             "dm",
             "dr",
             "switch_dr",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
@@ -218,10 +218,114 @@ def test_the_sentence_names_the_leader_and_how_far_ahead_it_is() -> None:
     assert "level with b" in report(number("a", 0.5), number("b", 0.5)).summary[0]
 
 
-def test_the_worlds_truth_is_a_ceiling_and_not_the_winner() -> None:
+def test_the_first_sentence_is_about_a_model_that_could_be_deployed() -> None:
     facts = report(number("t", 0.9, model_kind="truth"), number("a", 0.5), number("b", 0.4))
-    assert "a ceiling. Best below it is a with ndcg@10 0.5000" in facts.summary[0]
+    assert facts.summary[0].startswith(
+        "a is the best model that could be deployed, with ndcg@10 0.5000, 0.1"
+    )
+    assert facts.summary[0].endswith("t, the world's own truth, is above a with ndcg@10 0.9000.")
     assert facts.leaderboards[0].reference.model == "a"
+    beaten = report(number("t", 0.3, model_kind="truth"), number("a", 0.5), number("p", 0.5, source="x"))
+    assert beaten.summary[0].startswith("a leads with ndcg@10 0.5000, level with p.")
+    assert beaten.summary[0].endswith("truth, is below a with ndcg@10 0.3000.")
+
+
+def test_regressions_come_first_whatever_else_there_is_to_say() -> None:
+    fell = tuple(f"m{n}: ndcg@10 of test is 0.1, 0.3 before" for n in range(7))
+    rows = [number("a", 0.5), number("b", 0.4)]
+    columns = ([*LATEST, "model", "run_id", "value"], [*RUN, "run_id", "model"], CHECKS, MANIFESTS)
+    frames = [pd.DataFrame(rows if n == 0 else [], columns=names) for n, names in enumerate(columns)]
+    facts = make_report(*frames, "map@3", [], regressions=fell)
+    assert facts.summary[0] == "Regression: m0: ndcg@10 of test is 0.1, 0.3 before."
+    assert facts.summary[5] == "2 more regressions stand in the view regressions."
+    assert facts.summary[6].startswith("map@3 was not measured")
+    page = render_html(facts)
+    assert page.index("Regression: m0") < page.index("Regression: m4") < page.index("a leads")
+    assert '<dt>Regressions</dt><dd><span class="bad">7</span>' in page
+    assert "Regression: m0" in leaderboard_text(facts)
+    one = make_report(*frames, "ndcg@10", [], regressions=fell[:6])
+    assert one.summary[5] == "1 more regression stands in the view regressions."
+    nothing = make_report(*(frame.iloc[:0] for frame in frames), "ndcg@10", [], regressions=fell[:1])
+    assert nothing.summary == (
+        "Regression: m0: ndcg@10 of test is 0.1, 0.3 before.",
+        "No succeeded run to show.",
+    )
+
+
+MODELS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "value": st.sampled_from([None, -0.5, 0.0, 0.2, 0.2000001, 0.5]),
+            "model_kind": st.sampled_from(["als", "popular", "truth", "published"]),
+            "half": st.sampled_from([None, 0.01, 0.4]),
+        }
+    ),
+    min_size=1,
+    max_size=4,
+)
+METRICS_TOLD = st.sampled_from(["ndcg", "rmse", "pe", "rig"])
+
+
+@settings(deadline=None)
+@given(MODELS, st.none() | MODELS, METRICS_TOLD)
+def test_what_a_report_says_is_true_whatever_the_numbers(
+    tested: list[dict[str, Any]], opened: list[dict[str, Any]] | None, metric: str
+) -> None:
+    rows = [
+        number(
+            f"m{n}", m["value"], part=part, metric=metric, model_kind=m["model_kind"],
+            ci_low=None if m["value"] is None or m["half"] is None else m["value"] - m["half"],
+            ci_high=None if m["value"] is None or m["half"] is None else m["value"] + m["half"],
+        )
+        for part, models in (("test", tested), ("open_loop", opened or []))
+        for n, m in enumerate(models)
+    ]  # fmt: skip
+    facts = report(*rows, headline=f"{metric}@10")
+    told = " ".join(facts.summary)
+    assert not re.search(
+        r"\b1 (pairs|regressions) |\b1 of \d+ pairs? of models are|nan|ceiling|better by -", told
+    )
+    for board, sentence in zip(facts.leaderboards, facts.summary, strict=False):
+        _check_sentence(board, sentence)
+    render_html(facts)
+
+
+def _check_sentence(board: Any, sentence: str) -> None:
+    """Against the rows, by their own numbers."""
+    bad = {row.model: board.measure.badness(row.estimate.value) for row in board.rows}
+    known = [row for row in board.rows if math.isfinite(bad[row.model])]
+    if not known:
+        assert "undefined" in sentence
+        return
+    ours = [row.model for row in known if row.model_kind not in ("truth", "published")]
+    leader = re.sub(r"^On \w+, ", "", sentence).split()[0]
+    assert bad[leader] == min(bad[model] for model in ours or [row.model for row in known])
+    assert ("leads" in sentence) == (bad[leader] == min(bad.values()))
+    for size, other in re.findall(r"([\d.]+\d|0\.0001)(?: \([\d.]+ %\))? better than (m\d)", sentence):
+        gap = bad[other] - bad[leader]
+        assert gap > 0 and (abs(float(size) - gap) < 1e-4 or gap < 1e-4)
+    for other in re.findall(r"level with (m\d)[;.]", sentence):
+        assert bad[other] == bad[leader]
+    for model, place in re.findall(
+        r"(m\d), (?:the world's own truth|published), is (above|below|level)", sentence
+    ):
+        gap = bad[model] - bad[leader]
+        assert place == ("above" if gap < 0 else "below" if gap > 0 else "level")
+    if "no other model" in sentence:
+        assert len(known) == 1 and ("there is no other" in sentence) == (len(board.rows) == 1)
+
+
+def test_weighted_ndcg_carries_a_note() -> None:
+    rows = [number("a", 0.5), number("a", 0.4, estimator="ips", definition="v1;propensities=x")]
+    (facts,) = report(*rows).corrections
+    assert facts.note is not None and "farther from the truth than the holdout" in facts.note
+    assert "ips_pooled, not asked for here" in facts.note
+    assert facts.note in leaderboard_text(report(*rows)) and facts.note in render_html(report(*rows))
+    more = [*rows, number("a", 0.45, estimator="ips_pooled", definition="v1;propensities=x")]
+    (offered,) = report(*more).corrections
+    assert offered.note is not None and "not asked for" not in offered.note
+    recall = [{**row, "metric": "recall"} for row in rows]
+    assert report(*recall, headline="recall@10").corrections[0].note is None
 
 
 def test_curves_leave_out_the_uncut_value_and_sort_cutoffs() -> None:

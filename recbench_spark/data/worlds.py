@@ -2,8 +2,10 @@
 
 Users meet items in a closed loop: period by period a recommender exposes items, users rate them, and
 good ratings raise the exposure of the item among users of the same taste. Afterwards, in the open
-loop, items are exposed uniformly at random. Whom the loop favoured is known exactly, and so is what
-users really like: models can be held against the truth, and so can estimators.
+loop, items are exposed uniformly at random, whether or not the loop exposed them to the user before;
+`open_items: unseen` leaves out those that it did, and with them most of what the user likes best. Whom
+the loop favoured is known exactly, and so is what users really like: models can be held against the
+truth, and so can estimators.
 
 Everything follows from `xxhash64` and integers, user by user, so the rows are the same for a seed
 whatever the partitioning, cluster or platform. Workers make the rows of their users in blocks of at
@@ -40,8 +42,8 @@ Hashes = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float64]
 Cells = Callable[[Ints], Ints]
 
-TASTES, DIMS = 8, 12
-"""Groups of users with a taste in common, genres of items, and length of a factor."""
+DIMS = 12
+"""Length of a factor where `world.tastes` is at most 8; of more tastes see `dims_of`."""
 
 LEVELS = 16
 """Activity: level l is worth LEVELS / (LEVELS - l), so a Pareto tail from 1 to 16 times the least."""
@@ -53,7 +55,8 @@ QUALITY, NOISE = 12, 5
 """Item quality is drawn from -QUALITY..QUALITY, the noise of a rating from -NOISE..NOISE."""
 
 THRESHOLDS = np.array([-29, 5, 51, 69])
-"""Affinity plus noise at which the rating becomes 2, 3, 4 and 5: about 8 % of all pairs reach 4."""
+"""Affinity plus noise at which the rating becomes 2, 3, 4 and 5: about 8 % of all pairs reach 4 where
+there are 8 tastes or 16, about 12 % where there are 32."""
 
 RELEVANT = 4
 """Ratings from here on are positive feedback, and what a benchmark should count as relevant."""
@@ -153,11 +156,9 @@ def true_propensities(spark: SparkSession, world: World, by_taste: bool = False)
     Over a user drawn uniformly, or one of each taste, given the exposure weights that came about.
     Evaluated in float64 from the integer weights.
     """
-    loop = simulate(spark, world)
     counts_gl = _count_users(spark, world)
-    expected_gi = np.stack(
-        [counts_gl[g] @ (1 - _survival(loop, g, len(loop.draws_tl))) for g in range(TASTES)]
-    )
+    chances_gli = exposure_chances(spark, world)
+    expected_gi = np.stack([counts_gl[g] @ chances_gli[g] for g in range(world.tastes)])
     items, frames = np.arange(world.items), []
     if not by_taste:
         table = {"item": items, "propensity": expected_gi.sum(axis=0) / counts_gl.sum()}
@@ -170,16 +171,23 @@ def true_propensities(spark: SparkSession, world: World, by_taste: bool = False)
     return frame.select(_item_id(F.col("item"), world).alias("item_id"), *columns)
 
 
+def exposure_chances(spark: SparkSession | None, world: World) -> Floats:
+    """The chance that the closed loop exposes the item to a user of a taste and level, (g, l, i)."""
+    loop = simulate(spark, world)
+    return 1 - np.stack([_survival(loop, g, len(loop.draws_tl)) for g in range(world.tastes)])
+
+
 @lru_cache(maxsize=4)
-def simulate(spark: SparkSession, world: World) -> Loop:
+def simulate(spark: SparkSession | None, world: World) -> Loop:
     """Run the loop: per period choose the draws, aggregate the feedback on the cluster.
 
+    Without Spark (None) the feedback is counted here, all users at once: for small worlds.
     Raises ConfigError where the world has too few users and items for its interactions.
     """
     counts_gl = _count_users(spark, world)
-    feedback_gi = np.zeros((TASTES, world.items), dtype=np.int64)
+    feedback_gi = np.zeros((world.tastes, world.items), dtype=np.int64)
     draws = np.zeros((0, LEVELS), dtype=np.int64)
-    cumulative = np.zeros((0, TASTES, world.items), dtype=np.int64)
+    cumulative = np.zeros((0, world.tastes, world.items), dtype=np.int64)
     for t in range(world.periods):
         weights_gi = _exposure_weights(feedback_gi, world)
         cumulative = np.concatenate([cumulative, weights_gi.cumsum(axis=1)[None]])
@@ -187,16 +195,16 @@ def simulate(spark: SparkSession, world: World) -> Loop:
         draws = np.concatenate([draws, _choose_draws(Loop(draws, cumulative), counts_gl, rows)[None]])
         if t + 1 < world.periods:
             cells = partial(_feedback_cells, t=t, world=world, loop=Loop(draws, cumulative))
-            feedback_gi += _count_cells(spark, world, cells, feedback_gi.size).reshape(TASTES, -1)
+            feedback_gi += _count_cells(spark, world, cells, feedback_gi.size).reshape(world.tastes, -1)
     return Loop(draws, cumulative)
 
 
 # --- who is there: users and items from their numbers ---
 
 
-def taste_of(users: Ints, seed: int) -> Ints:
-    """The taste of each user, 0..TASTES-1."""
-    return _below(TASTES, TASTE, users, seed=seed)
+def taste_of(users: Ints, world: World) -> Ints:
+    """The taste of each user, 0..tastes-1."""
+    return _below(world.tastes, TASTE, users, seed=world.seed)
 
 
 def level_of(users: Ints, seed: int) -> Ints:
@@ -204,9 +212,9 @@ def level_of(users: Ints, seed: int) -> Ints:
     return _below(LEVELS, LEVEL, users, seed=seed)
 
 
-def genre_of(items: Ints, seed: int) -> Ints:
-    """The genre of each item, 0..TASTES-1: users of that taste like it best."""
-    return _below(TASTES, GENRE, items, seed=seed)
+def genre_of(items: Ints, world: World) -> Ints:
+    """The genre of each item, 0..tastes-1: users of that taste like it best."""
+    return _below(world.tastes, GENRE, items, seed=world.seed)
 
 
 def quality_of(items: Ints, seed: int) -> Ints:
@@ -214,22 +222,30 @@ def quality_of(items: Ints, seed: int) -> Ints:
     return _below(2 * QUALITY + 1, ITEM_QUALITY, items, seed=seed) - QUALITY
 
 
-def user_factors(users: Ints, seed: int) -> Ints:
+def dims_of(world: World) -> int:
+    """Length of a factor: so many signs that different tastes differ in half of them.
+
+    Up to 8 tastes 12, of which the last four repeat the first; else the next power of two.
+    """
+    return DIMS if world.tastes <= 8 else 1 << (world.tastes - 1).bit_length()
+
+
+def user_factors(users: Ints, world: World) -> Ints:
     """p_ud, whole numbers of at most CENTRE + SPREAD."""
-    return _factors(USER_FACTOR, users, taste_of(users, seed), seed)
+    return _factors(USER_FACTOR, users, taste_of(users, world), world)
 
 
-def item_factors(items: Ints, seed: int) -> Ints:
+def item_factors(items: Ints, world: World) -> Ints:
     """q_id, whole numbers of at most CENTRE + SPREAD."""
-    return _factors(ITEM_FACTOR, items, genre_of(items, seed), seed)
+    return _factors(ITEM_FACTOR, items, genre_of(items, world), world)
 
 
-def _factors(purpose: int, ids: Ints, tastes: Ints, seed: int) -> Ints:
+def _factors(purpose: int, ids: Ints, tastes: Ints, world: World) -> Ints:
     """Around the taste's row of a Hadamard matrix: different tastes differ in half of the signs."""
-    dims = np.arange(DIMS)
-    common = np.bitwise_count(np.arange(TASTES)[:, None] & dims[None, :]) % 2
+    dims = np.arange(dims_of(world))
+    common = np.bitwise_count(np.arange(world.tastes)[:, None] & dims[None, :]) % 2
     centre_gd = CENTRE * (1 - 2 * common.astype(np.int64))
-    own = _below(2 * SPREAD + 1, purpose, ids[:, None], dims[None, :], seed=seed) - SPREAD
+    own = _below(2 * SPREAD + 1, purpose, ids[:, None], dims[None, :], seed=world.seed) - SPREAD
     factors: Ints = centre_gd[tastes] + own
     return factors
 
@@ -240,10 +256,10 @@ def _factors(purpose: int, ids: Ints, tastes: Ints, seed: int) -> Ints:
 def _exposure_weights(feedback_gi: Ints, world: World) -> Ints:
     """Whole numbers proportional to P(draw = i) of the module's equations."""
     rank_i = np.argsort(np.argsort(_hash(RANK, np.arange(world.items), seed=world.seed), kind="stable"))
-    seed_i = world.interactions // TASTES // (rank_i + FLATTEN) + 1
+    seed_i = world.interactions // world.tastes // (rank_i + FLATTEN) + 1
     exposure_gi = seed_i + BOOST * feedback_gi
     total_g = exposure_gi.sum(axis=1, keepdims=True)
-    if int(total_g.max()) * world.items * LOOP_UNIT * TASTES >= 2**62:
+    if int(total_g.max()) * world.items * LOOP_UNIT * world.tastes >= 2**62:
         raise ConfigError(f"world: {world.items} items are too many for whole-number exposure weights")
     loop = round(world.loop * LOOP_UNIT)
     weights: Ints = loop * exposure_gi * world.items + (LOOP_UNIT - loop) * total_g
@@ -256,16 +272,16 @@ def _choose_draws(loop: Loop, counts_gl: Ints, rows: int) -> Ints:
     `loop` has the weights of the latest period but not yet its draws.
     """
     activity_l = 1000 * LEVELS // (LEVELS - np.arange(LEVELS))
-    items = loop.cumulative_tgi.shape[2]
-    before = [_survival(loop, g, len(loop.draws_tl)) for g in range(TASTES)]
-    draw_gi = [_draw_probability(loop, g, -1) for g in range(TASTES)]
+    _, tastes, items = loop.cumulative_tgi.shape
+    before = [_survival(loop, g, len(loop.draws_tl)) for g in range(tastes)]
+    draw_gi = [_draw_probability(loop, g, -1) for g in range(tastes)]
 
     def draws(scale: int) -> Ints:
         return np.maximum(1, activity_l * scale // DRAW_UNIT)
 
     def enough(scale: int) -> bool:
         expected = 0
-        for g in range(TASTES):
+        for g in range(tastes):
             still_li = before[g] * _power(1 - draw_gi[g], draws(scale))
             # Summed as whole numbers: a float sum depends on the order, and so on the platform.
             exposed_l = np.floor((1 - still_li) * 2**20).astype(np.int64).sum(axis=1)
@@ -329,7 +345,7 @@ def _draw_period(users: Ints, t: int, world: World, loop: Loop) -> tuple[Ints, I
     """User position, item and time of each draw of a period, repeats included."""
     draws_u = loop.draws_tl[t][level_of(users, world.seed)]
     user_r, slot_r = _slots(draws_u)
-    taste_r = taste_of(users, world.seed)[user_r]
+    taste_r = taste_of(users, world)[user_r]
     start_u = _hash(EXPOSE, users, np.int64(t), seed=world.seed)
     draw_r = _hash_long(slot_r, start_u[user_r])
     # All tastes in one ascending array: each starts where the one before ends.
@@ -349,15 +365,20 @@ def _spread(slot: Ints, within: Ints, slots: Ints) -> Ints:
 
 
 def open_rows(users: Ints, seen_r: Ints, world: World) -> tuple[Ints, Ints, Ints]:
-    """User position, item and time of uniformly exposed items that the user has not seen.
+    """User position, item and time of uniformly exposed items: of all, or of those not left out.
 
-    seen_r: ascending user position * items + item of the closed loop. A user gets the first fresh
-    items of an endless uniform sequence, which is a draw without replacement; half of the unseen
-    items at most.
+    A user gets the first fresh items of an endless uniform sequence, which is a draw without replacement;
+    where pairs are left out, half of the items left at most.
+
+    Args:
+        users: their numbers.
+        seen_r: pairs left out, ascending: user position * items + item.
+        world: how many in all, of how many items.
     """
     share = world.open_loop * np.stack([users, users + 1]) // world.users
     unseen_u = world.items - np.bincount(seen_r // world.items, minlength=len(users))
-    wanted_u = np.minimum(share[1] - share[0], unseen_u // 2)
+    most_u = unseen_u // 2 if world.open_items == "unseen" else unseen_u
+    wanted_u = np.minimum(share[1] - share[0], most_u)
     start_u = _hash(OPEN, users, seed=world.seed)
     length_u = 2 * wanted_u
     while True:
@@ -381,8 +402,8 @@ def open_rows(users: Ints, seen_r: Ints, world: World) -> tuple[Ints, Ints, Ints
 def ratings_of(users: Ints, user_r: Ints, item_r: Ints, world: World) -> Ints:
     """The rating 1..5 of each row: affinity and noise against the thresholds."""
     all_items = np.arange(world.items)
-    p_ud = user_factors(users, world.seed).astype(np.int32)
-    q_id = item_factors(all_items, world.seed).astype(np.int32)
+    p_ud = user_factors(users, world).astype(np.int32)
+    q_id = item_factors(all_items, world).astype(np.int32)
     affinity_r = np.einsum("rd,rd->r", p_ud[user_r], q_id[item_r])
     affinity_r = affinity_r + quality_of(all_items, world.seed)[item_r]
     start_u = _hash(NOISE_OF, users, seed=world.seed)
@@ -398,7 +419,8 @@ def ratings_of(users: Ints, user_r: Ints, item_r: Ints, world: World) -> Ints:
 def _write_rows(batches: Iterator[pa.RecordBatch], world: World, loop: Loop) -> Iterator[pa.RecordBatch]:
     for users in _blocks(batches, world, loop):
         closed = closed_rows(users, world, loop)
-        opened = open_rows(users, closed[0] * world.items + closed[1], world)
+        seen_r = closed[0] * world.items + closed[1]
+        opened = open_rows(users, seen_r if world.open_items == "unseen" else seen_r[:0], world)
         user_r, item_r, time_r = (np.concatenate(pair) for pair in zip(closed, opened, strict=True))
         columns = {
             "user": users[user_r],
@@ -406,8 +428,8 @@ def _write_rows(batches: Iterator[pa.RecordBatch], world: World, loop: Loop) -> 
             "rating": ratings_of(users, user_r, item_r, world).astype(np.int8),
             "event_time": time_r,
             "open": np.arange(len(user_r)) >= len(closed[0]),
-            "taste": taste_of(users, world.seed)[user_r],
-            "genre": genre_of(np.arange(world.items), world.seed)[item_r],
+            "taste": taste_of(users, world)[user_r],
+            "genre": genre_of(np.arange(world.items), world)[item_r],
         }
         yield pa.RecordBatch.from_pydict(columns)
 
@@ -417,8 +439,8 @@ def _write_factors(batches: Iterator[pa.RecordBatch], side: str, world: World) -
         ids = batch.column(0).to_numpy()
         factors = user_factors if side == "user" else item_factors
         bias = np.zeros(len(ids)) if side == "user" else quality_of(ids, world.seed)
-        values = pa.array(factors(ids, world.seed).astype(np.float32).ravel())
-        offsets = pa.array(np.arange(len(ids) + 1, dtype=np.int32) * DIMS)
+        values = pa.array(factors(ids, world).astype(np.float32).ravel())
+        offsets = pa.array(np.arange(len(ids) + 1, dtype=np.int32) * dims_of(world))
         vector = pa.ListArray.from_arrays(offsets, values)
         columns = {"id": ids, "vector": vector, "bias": bias.astype(np.float64)}
         yield pa.RecordBatch.from_pydict(columns)
@@ -432,15 +454,15 @@ def _write_cells(
         yield pa.RecordBatch.from_pydict({"cell": cell, "n": count})
 
 
-def _user_cells(users: Ints, seed: int) -> Ints:
-    return taste_of(users, seed) * LEVELS + level_of(users, seed)
+def _user_cells(users: Ints, world: World) -> Ints:
+    return taste_of(users, world) * LEVELS + level_of(users, world.seed)
 
 
 def _feedback_cells(users: Ints, t: int, world: World, loop: Loop) -> Ints:
     """taste * items + item of each good rating of a period; a repeated exposure counts again."""
     user_r, item_r, _ = _draw_period(users, t, world, loop)
     good = ratings_of(users, user_r, item_r, world) >= RELEVANT
-    return taste_of(users, world.seed)[user_r[good]] * world.items + item_r[good]
+    return taste_of(users, world)[user_r[good]] * world.items + item_r[good]
 
 
 def _blocks(batches: Iterator[pa.RecordBatch], world: World, loop: Loop | None) -> Iterator[Ints]:
@@ -461,14 +483,16 @@ def _users(spark: SparkSession, world: World) -> DataFrame:
     return spark.range(0, world.users, 1, min(partitions, world.users))
 
 
-def _count_users(spark: SparkSession, world: World) -> Ints:
+def _count_users(spark: SparkSession | None, world: World) -> Ints:
     """Users of each taste and level."""
-    cells = partial(_user_cells, seed=world.seed)
-    return _count_cells(spark, world, cells, TASTES * LEVELS).reshape(TASTES, LEVELS)
+    cells = partial(_user_cells, world=world)
+    return _count_cells(spark, world, cells, world.tastes * LEVELS).reshape(world.tastes, LEVELS)
 
 
-def _count_cells(spark: SparkSession, world: World, cells: Any, size: int) -> Ints:
+def _count_cells(spark: SparkSession | None, world: World, cells: Any, size: int) -> Ints:
     """How often each cell 0..size-1 occurs over all users."""
+    if spark is None:
+        return np.bincount(cells(np.arange(world.users)), minlength=size)
     write = partial(_write_cells, cells=cells, world=world, loop=cells.keywords.get("loop"))
     found = _users(spark, world).mapInArrow(write, "cell long, n long")
     table = found.groupBy("cell").agg(F.sum("n").alias("n")).toArrow()

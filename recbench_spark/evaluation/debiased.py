@@ -134,6 +134,8 @@ class Plan:
         """What no user's parts exceed."""
         largest, longest = self._largest_weight(estimator, weights), float(weights.longest)
         total = LARGEST_DISCOUNT * longest * largest * max(_gain(metric, weights.grade, self), 1.0)
+        if estimator == estimators.POOLED:
+            return total, longest * largest
         if estimator == "snips_global":
             # The ideal list of `ideal=k` has as many items as there are ranks.
             return total, total * (self.n_items if self.asked.definition.ideal == "k" else 1)
@@ -298,8 +300,13 @@ def _size(parts: Parts) -> Floats:
 
 def _joined(parts: list[Parts]) -> Parts:
     """The columns of several estimates side by side."""
-    every = [(p.numerator, p.denominator, _size(p)) for p in parts]
-    return Parts(*(np.concatenate(columns, axis=1) for columns in zip(*every, strict=True)))
+    numerators, denominators, sizes = zip(
+        *((p.numerator, p.denominator, _size(p)) for p in parts), strict=True
+    )
+    return Parts(
+        *(np.concatenate(side, axis=1) for side in (numerators, denominators)),
+        np.concatenate(sizes, axis=1),
+    )
 
 
 def _flat(*arrays: Ints) -> Ints:
@@ -330,11 +337,27 @@ def _finish_weighed(plan: Plan, part: str, estimator: str, totals: Ints) -> _Fou
     back = scalings[:, 1] / scalings[:, 0]
     ratio, error, users = ratios.ratio_and_error(moments)
     mean_size = estimators.divide_sums(resampling.from_sums(sizes), users.astype(np.float64))
-    replicates = estimators.replicate_estimates(sums) * back
+    value, replicates = ratio * back * mean_size, estimators.replicate_estimates(sums) * back
+    if estimator == estimators.POOLED:
+        # Columns 3 and 4 of the moments are the sum of the denominators.
+        mean = resampling.from_sums(moments[:, 3:5]) / scalings[:, 1] / np.maximum(users, 1)
+        means = resampling.replicate_means(sums[1], sums[3]) / scalings[:, 1]
+        value, replicates = value * _factor(plan, mean), replicates * _factor(plan, means)
     # A product of a ratio and a mean: the delta method of a ratio alone is not its error.
     pooled = np.array([estimator == "snips_global" and x.metric in estimators.SUMS for x in columns])
-    error = np.where(pooled, _spread(replicates), error * back)
-    return _Found(ratio * back * mean_size, error, users, replicates)
+    error = np.where(pooled | (estimator == estimators.POOLED), _spread(replicates), error * back)
+    return _Found(value, error, users, replicates)
+
+
+def _factor(plan: Plan, mean_xc: Floats) -> Floats:
+    """What turns the quotients of `ips_pooled` into estimates, from mean denominators, metric by metric."""
+    found, start = np.empty_like(mean_xc), 0
+    for metric in plan.metrics_of(estimators.POOLED):
+        end = start + len(plan.columns(estimators.POOLED, metric))
+        at = (..., slice(start, end))
+        found[at] = estimators.pooled_factor(metric, plan.asked.ks, plan.asked.definition, mean_xc[at])
+        start = end
+    return found
 
 
 def _spread(replicates_rc: Floats) -> Floats:

@@ -2,8 +2,10 @@
 
 An estimate is sum(numerator) / sum(denominator) over users (`Parts`), so that whoever resamples users
 resamples the denominator too; where an estimator averages users, the denominator is 1. The weight of
-a truth item is w = 1 / p, p its chance of being shown. With all p = 1 every weighted estimator is the
-holdout, but for the quotients of snips_global, which weigh users by what they could have.
+a truth item is w = 1 / p, p its chance of being shown; for sums, and ips_pooled, of standing in the part
+that is evaluated, given that it is no training pair: of a test part that holds a share s of what was shown
+that is s p / (1 - (1 - s) p), and the log's p leaves sums s times too small. With all p = 1 every weighted
+estimator is the holdout, but for the quotients of snips_global and ips_pooled, which pool users.
 
 holdout       the metric as it is
 ips           each gain w in place of 1, in the metric and in its own denominator: recall is divided
@@ -13,20 +15,37 @@ clipped_ips   the same with min(w, clip)
 snips_user    w scaled to a mean of 1 within the user (Yang et al. 2018): like so many items drawn alike
 snips_global  w scaled to a mean of 1 over all users: sum(w a) / sum(w) x mean number of items;
               quotients: sum of numerators / sum of denominators
+ips_pooled    quotients alone, both sides pooled over users: mean of sum(w a) over users / what the best
+              list of a user with the mean of sum(w) relevant items has; between whole numbers of items
+              on a line (see `ideal_of`)
 dm            the reward model alone: sum over the list of discount x expected reward
 dr            dm + sum over the truth of w (reward - expected) x discount
 switch_dr     dr with w only where w <= switch, else 0 (Wang, Agarwal and Dudik 2017)
 dros          dr with shrink w / (w^2 + shrink) (Su et al. 2020)
 stratified    sum over strata of |Q_s| / |Q| M(Q_s) (see `stratified` and `combine_strata`)
 
+NDCG under weights. The ideal list of ips, clipped_ips, snips_user and snips_global is made of the relevant
+items that were shown, whatever these weigh: it is shorter than the user's own, and its heaviest items come
+first. Where exposure follows popularity such an NDCG can be farther from the truth than the holdout's
+(`docs/exposure_study.md`). The sums (hits, precision, DCG) have no ideal and are unbiased under ips.
+ips_pooled estimates, at binary gains,
+
+    (sum_u DCG_u / U) / I(sum_u n_u / U),   I(n) = the DCG of n relevant items on the first ranks,
+
+of all U users and their n_u relevant items, shown or not. Numerator and mean number are unbiased under
+chances, so the quotient converges to this as users grow, whatever little each was shown. It is the mean
+NDCG of users where all have equally many relevant items, or at least k each; else it differs by as much
+as NDCG and I(n_u) vary together, and by I(mean) - mean(I) >= 0, I being concave. A user with nothing
+relevant in the log counts, whatever `empty_users`: something may not have been shown.
+
 Axes: u users, p truth items, c cut-offs (the last uncut), s strata, n list entries, x weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -48,6 +67,7 @@ ESTIMATORS = (
     "clipped_ips",
     "snips_user",
     "snips_global",
+    "ips_pooled",
     "dm",
     "dr",
     "switch_dr",
@@ -57,6 +77,7 @@ ESTIMATORS = (
 """Names in the column `estimator`."""
 
 WEIGHTED = ("ips", "clipped_ips", "snips_user", "snips_global")
+POOLED = "ips_pooled"
 MODELLED = ("dm", "dr", "switch_dr", "dros")
 SUMS = ("hit", "precision", "dcg")
 """Metrics that add up over items: hits (as a number), hits / k, discounted gain."""
@@ -92,15 +113,21 @@ class Parts:
     """What users add: the estimate is sum(numerator) / sum(denominator) [x mean(size)].
 
     All float64 (u, c), columns as `columns` says, NaN for users left out; size: None where it is 1.
+    pooled: the quotient is to be multiplied by this of the mean denominator (see `pooled_factor`).
     """
 
     numerator: Floats
     denominator: Floats
     size: Floats | None = None
+    pooled: Callable[[Floats], Floats] | None = None
 
     def estimate(self) -> Floats:
         """The estimate of these users, (c,), by plain float sums."""
-        ratio = divide_sums(np.nansum(self.numerator, axis=0), np.nansum(self.denominator, axis=0))
+        total = np.nansum(self.denominator, axis=0)
+        ratio = divide_sums(np.nansum(self.numerator, axis=0), total)
+        if self.pooled is not None:
+            counted = (~np.isnan(self.denominator)).sum(axis=0).astype(np.float64)
+            return ratio * self.pooled(divide_sums(total, counted))
         if self.size is None:
             return ratio
         users = (~np.isnan(self.size)).sum(axis=0).astype(np.float64)
@@ -128,9 +155,15 @@ def replicate_sums(
     return np.stack([sums[:, :c], sums[:, c : 2 * c], sums[:, 2 * c :], totals[:, :c]])
 
 
-def replicate_estimates(sums: Ints, scalings: tuple[float, float] = (1.0, 1.0)) -> Floats:
-    """The estimate of each replicate, (r, c), from the summed `replicate_sums`."""
+def replicate_estimates(
+    sums: Ints,
+    scalings: tuple[float, float] = (1.0, 1.0),
+    pooled: Callable[[Floats], Floats] | None = None,
+) -> Floats:
+    """The estimate of each replicate, (r, c), from the summed `replicate_sums`; pooled: as in `Parts`."""
     ratio = replicate_ratios(sums[0], sums[1]) * (scalings[1] / scalings[0])
+    if pooled is not None:
+        return ratio * pooled(replicate_means(sums[1], sums[3]) / scalings[1])
     return ratio * replicate_means(sums[2], sums[3])
 
 
@@ -158,6 +191,8 @@ def reason(
         return "the metric is no sum over items"
     if estimator in MODELLED:
         return _reason_of_model(metric, definition, rewards)
+    if estimator == POOLED:
+        return _reason_of_pooled(metric, definition, settings)
     return _reason_of_weights(estimator, metric, definition, settings)
 
 
@@ -169,6 +204,16 @@ def _reason_of_weights(
     if metric == "precision" and definition.precision_by == "min_k_relevant":
         return "divided by the number of relevant items, which is not known under exposure"
     if estimator in ("ips", "clipped_ips") and metric in SUMS and not settings.chances:
+        return "the propensities are known up to a factor only"
+    return None
+
+
+def _reason_of_pooled(metric: str, definition: Definition, settings: Settings) -> str | None:
+    if metric in SUMS:
+        return "a sum has no ideal: ips"
+    if metric == "ndcg" and definition.gain != "binary":
+        return "the ideal list of a mean user is known for gains of 0 and 1 alone"
+    if not settings.chances:
         return "the propensities are known up to a factor only"
     return None
 
@@ -199,8 +244,8 @@ def contributions(
 
     Users are those whom the definition averages: with `empty_users=leave_out` a user without a
     relevant item in the log says nothing, although one may exist that was not shown; estimators of
-    sums are unbiased with `empty_users=zero`. Values do not depend on the batch. Holds
-    (p, c) numbers. Raises DataError for propensities that are not positive.
+    sums are unbiased with `empty_users=zero`, and ips_pooled counts such users always. Values do not
+    depend on the batch. Holds (p, c) numbers. Raises DataError for propensities that are not positive.
     """
     check(propensity_p)
     work = _Work(Chunk(rankings, tuple(ks), definition), propensity_p, settings, rewards)
@@ -245,6 +290,8 @@ class _Work:
         if estimator == "holdout" and metric != "dcg":
             value = self.chunk.values(METRICS[metric])
             return Parts(value, _ones(value))
+        if estimator == POOLED:
+            return self._pooled_over_users(metric)
         made = self._weighted(estimator, metric) if estimator in WEIGHTED else self._sum(estimator, metric)
         keep = self._averaged(metric)
         cuts = slice(None, len(columns(metric, self.chunk.ks)))
@@ -280,6 +327,17 @@ class _Work:
         weight, size = (self._by_user(part * self._counted) for part in (weight_p, np.ones_like(weight_p)))
         shape = numerator.shape
         return numerator, np.broadcast_to(weight[:, None], shape), np.broadcast_to(size[:, None], shape)
+
+    def _pooled_over_users(self, metric: str) -> Parts:
+        """Weighted hits or gains, and the number of relevant items they are estimated of."""
+        weight_p = 1.0 / self.propensity
+        value = self._total(metric, weight_p * self._gain(metric))
+        number = np.broadcast_to(self._by_user(weight_p * self._counted)[:, None], value.shape)
+        keep = self._could_count(metric)[:, None]
+        cuts = slice(None, len(columns(metric, self.chunk.ks)))
+        value, number = (np.where(keep, part, np.nan)[:, cuts] for part in (value, number))
+        factor = partial(pooled_factor, metric, self.chunk.ks, self.chunk.definition)
+        return Parts(value, number, pooled=factor)
 
     def _quotient(self, metric: str, amount_p: Floats, numerator: Floats) -> Floats:
         value = divide(numerator, self._most(metric, amount_p), empty=np.nan if metric == "ndcg" else 0.0)
@@ -387,6 +445,47 @@ class _Work:
         rule = METRICS[name].users_axis
         counted: Bools = ~np.isnan(self.chunk.values(replace(METRICS["recall"], users_axis=rule)))
         return counted[:, :1]
+
+    def _could_count(self, metric: str) -> Bools:
+        """Users who would count, had they a relevant item in the log, (u,)."""
+        definition = self.chunk.definition
+        users = definition.ndcg_users if metric == "ndcg" else "same"
+        users = definition.users if users == "same" else users
+        return np.ones_like(self.chunk.length, np.bool_) if users == "truth" else self.chunk.length > 0
+
+
+LONGEST_IDEAL = 1 << 24
+"""More relevant items than this a mean user has not: no value."""
+
+
+def ideal_of(metric: str, number_xc: Floats, ks: Sequence[int], definition: Definition) -> Floats:
+    """What the best list has for so many relevant items of gain 1, on a line between whole numbers.
+
+    Args:
+        metric: recall or ndcg.
+        number_xc: relevant items, columns as `columns` says.
+        ks: cut-offs.
+        definition: gain, discount and length of the ideal list.
+    """
+    cuts = np.array([np.inf if k is None else k for k in columns(metric, ks)])
+    to_k = definition.recall_by if metric == "recall" else definition.ideal
+    length = number_xc if to_k == "relevant" else np.minimum(number_xc, cuts)
+    if to_k == "k":
+        length = np.broadcast_to(np.where(np.isinf(cuts), np.nan, cuts), number_xc.shape)
+    if metric == "recall":
+        return length
+    length = np.where(length <= LONGEST_IDEAL, length, np.nan)
+    ranks = np.arange(1.0, np.ceil(np.nanmax(length, initial=0.0)) + 1)
+    none = np.zeros(0, np.int64)
+    nobody = Rankings(np.zeros(1, np.int64), np.zeros(0), none, none, none, none)
+    table = np.concatenate([[0.0], np.cumsum(Chunk(nobody, tuple(ks), definition).discount(ranks))])
+    best: Floats = np.interp(length, np.arange(len(table)), table)
+    return best
+
+
+def pooled_factor(metric: str, ks: Sequence[int], definition: Definition, mean_xc: Floats) -> Floats:
+    """n / I(n) for a mean number n of relevant items: turns sum(w a) / sum(w) into ips_pooled."""
+    return divide_sums(mean_xc, ideal_of(metric, mean_xc, ks, definition))
 
 
 def correction_weights(estimator: str, weight: Floats, settings: Settings) -> Floats:

@@ -15,9 +15,11 @@ import pyarrow.compute as pc
 from recbench_spark.kernels import labels
 from recbench_spark.kernels.labels import Codes, Whole
 from recbench_spark.protocol.draws import Draws
-from recbench_spark.protocol.positions import Keep, in_order, one_a_pair, with_encoded_ids
+from recbench_spark.protocol.positions import Keep, in_order, one_a_pair, whose, with_encoded_ids
 
 TRAIN, GIVEN, VALID, LATER, TEST = labels.NAMES
+OPEN_LOOP = "open_loop"
+"""The part of a log that showed every item alike; a log comes with it."""
 
 By = Literal["position", "n_given", "user_folds", "folds", "share", "instants", "given"]
 
@@ -46,6 +48,8 @@ class Rule:
         parts: what test rows are dealt to.
         held_out: ids held out.
         duplicates: which row of a pair stays; None: no pair stands twice.
+        open_apart: the open loop is a log of its own, which shows any pair: those in training are left out
+            of it, all others may stand in it and in another part.
         seed: of the hashes.
         numeric: whether ids that decide between equal keys (`tie`) are ordered as numbers, as in rankings.
     """
@@ -59,6 +63,7 @@ class Rule:
     parts: tuple[str, ...] = (TEST,)
     held_out: HeldOutIds | None = None
     duplicates: Keep | None = None
+    open_apart: bool = False
     seed: int = 42
     numeric: bool = False
 
@@ -101,7 +106,19 @@ def label(rows: pa.Table, rule: Rule) -> pa.Table:
         rows, position_r, n_r = in_order(rows, rule.owner, rule.tie, key_r, rule.numeric)
     codes = _codes(rows, rule, position_r, n_r)
     names = pa.array([*labels.NAMES[:-1], *rule.parts])
-    return _with_part(rows, pa.DictionaryArray.from_arrays(pa.array(codes), names))
+    labelled = _with_part(rows, pa.DictionaryArray.from_arrays(pa.array(codes), names))
+    return _outside_training(labelled) if rule.open_apart else labelled
+
+
+def _outside_training(rows: pa.Table) -> pa.Table:
+    """Without the rows of the open loop whose pair a model knows before the test."""
+    pair_r = whose(rows, "user_id") << 32 | whose(rows, "item_id")
+    part = rows.column("part").combine_chunks()
+    known_r, open_r = (
+        pc.is_in(part, pa.array(names, part.type.value_type)).to_numpy(zero_copy_only=False)
+        for names in ((TRAIN, GIVEN, VALID), (OPEN_LOOP,))
+    )
+    return rows.filter(pa.array(~(open_r & np.isin(pair_r, pair_r[known_r]))))
 
 
 def _key(rows: pa.Table, rule: Rule) -> Whole:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.config import Split
-from recbench_spark.protocol.labels import GIVEN, LATER, TRAIN
+from recbench_spark.protocol.labels import GIVEN, LATER, OPEN_LOOP, TRAIN, VALID
 from recbench_spark.protocol.splits import may_have_duplicates
 from recbench_spark.protocol.windows import refuse_empty
 
@@ -28,7 +28,7 @@ FACTS = T.StructType(
 Fact = tuple[str, str, float | None, str | None]
 """part, fact, value, detail."""
 
-NOT_HELD_OUT = (TRAIN, GIVEN, LATER, "open_loop")
+NOT_HELD_OUT = (TRAIN, GIVEN, LATER, OPEN_LOOP)
 """Parts whose times say nothing about the future of training; an open loop runs beside the log."""
 
 
@@ -43,6 +43,7 @@ def manifest(
     rejected: int = 0,
     told: str | None = None,
     of_parts: Parts | None = None,
+    dropped: str | None = None,
 ) -> DataFrame:
     """Facts of a labelled log: counts and content hash per part, overlap, leakage in time, drift.
 
@@ -57,6 +58,7 @@ def manifest(
         rejected: rows of the log that could not be used.
         told: why they could not.
         of_parts: as `parts_of` gives them; None: they are counted.
+        dropped: what the rows are that the split left out, where they are no duplicates.
     """
     of_parts = parts_of(splits) if of_parts is None else of_parts
     users, items = (_by_owner(splits, of, of_parts) for of in ("user", "item"))
@@ -65,7 +67,7 @@ def manifest(
         ("log", "rows_read", float(log_rows), None),
         ("log", "settings", None, settings),
         ("log", "rejected_rows", float(rejected), told),
-        ("log", "duplicates_dropped", float(log_rows - kept), None),
+        ("log", "duplicates_dropped", float(log_rows - kept), dropped),
         ("log", "overlap", float(_overlap(splits)), "pairs in more than one row"),
     ]
     for part, row in of_parts.items():
@@ -182,7 +184,14 @@ def _drift(items: DataFrame, parts: dict[str, Row]) -> list[Fact]:
 def _overlap(splits: DataFrame) -> int:
     if not may_have_duplicates(splits):
         return 0
-    return splits.groupBy("user_id", "item_id").count().where("count > 1").count()
+    # What is tested on may be shown in the open loop too; what was trained on must not.
+    opened, known = F.col("part") == OPEN_LOOP, F.col("part").isin(TRAIN, GIVEN, VALID)
+    pairs = splits.groupBy("user_id", "item_id").agg(
+        F.count_if(opened).alias("opened"),
+        F.count_if(~opened).alias("others"),
+        F.count_if(known).alias("known"),
+    )
+    return pairs.where("opened > 1 OR others > 1 OR (opened > 0 AND known > 0)").count()
 
 
 def _leakage(splits: DataFrame, users: DataFrame, parts: dict[str, Row]) -> list[Fact]:

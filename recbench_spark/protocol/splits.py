@@ -10,6 +10,7 @@ the shuffle. `labels` is what tasks do; cuts at an instant, for all users at onc
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -32,6 +33,8 @@ def labelled_blocks(
     duplicates: Keep | None = None,
     n: int | None = None,
     numeric: bool = False,
+    *,
+    open_apart: bool = False,
 ) -> Blocks:
     """The log with `part` filled in, ids as text; rows that came with a part keep it, counting for nothing.
 
@@ -49,12 +52,15 @@ def labelled_blocks(
             shuffle of 64-bit hashes; None: no pair stands twice.
         n: rows of the log at most; None: they are counted.
         numeric: whether these ids are ordered as numbers (`data.readers.id_order` says it).
+        open_apart: pairs may stand in the open loop and in the rest, each at most once (see `Rule`).
 
     Raises:
         ProtocolError: a temporal order on a log without times, `given` without parts, an empty train.
         DataError: duplicates that are an error.
     """
     n = log.count() if n is None else n
+    if open_apart:
+        duplicates = None
     if duplicates == "error":
         _refuse_duplicates(log, n)
         duplicates = None
@@ -65,7 +71,8 @@ def labelled_blocks(
     cut = None
     if _by(split) == "instants":
         cut = instants(_one_a_pair(log, duplicates, n).rows() if duplicates else log, split)
-    return _in_tasks(log, rule_of(split, duplicates, cut, numeric), n)
+    rule = rule_of(split, duplicates, cut, numeric)
+    return _in_tasks(log, replace(rule, open_apart=open_apart), n)
 
 
 def _one_a_pair(log: DataFrame, keep: Keep, n: int) -> Blocks:

@@ -10,9 +10,11 @@ from recbench_spark.reports.making import make_multiverse, make_pairs, make_repo
 from recbench_spark.reports.moving import make_changes
 from recbench_spark.reports.page import render_html, render_multiverse, write_page, write_report
 from recbench_spark.reports.text import leaderboard_text, multiverse_text
+from recbench_spark.reports.words import NOT_SHIPPED
 
 __all__ = [
     "DISAGREEMENTS_SHOWN",
+    "NOT_SHIPPED",
     "Report",
     "leaderboard_text",
     "make_changes",

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from recbench_spark.kernels.comparisons import dependent_correlations, kendall_tau_b
 from recbench_spark.kernels.estimators import ESTIMATORS
 from recbench_spark.reports.facts import CorrectionColumn, CorrectionFacts, Estimate, Leaderboard, Number
+from recbench_spark.reports.words import note_on_estimators
 
 HOLDOUT, OPEN_LOOP = "holdout", "open_loop"
 
@@ -56,7 +57,10 @@ def _make(
         else column
         for column in columns
     )
-    return CorrectionFacts(board.part, board.measure, models, tested, OPEN_LOOP if reference else None)
+    note = note_on_estimators(board.measure.metric, named)
+    return CorrectionFacts(
+        board.part, board.measure, models, tested, OPEN_LOOP if reference else None, note
+    )
 
 
 def _values_of(board: Leaderboard) -> dict[str, Estimate]:

@@ -371,13 +371,15 @@ class CorrectionColumn:
 
 @dataclass(frozen=True)
 class CorrectionFacts:
-    """One measure of a part by all estimators; `reference`: the column of the open loop."""
+    """One measure of a part by all estimators; `reference`: the column of the open loop; `note`: what a
+    reader must know of them."""
 
     part: str
     measure: Measure
     models: tuple[str, ...]
     columns: tuple[CorrectionColumn, ...]
     reference: str | None
+    note: str | None = None
 
 
 @dataclass(frozen=True)
@@ -403,6 +405,7 @@ class Report:
     changes: tuple[ChangeFacts, ...] = ()
     disagreements: Disagreements | None = None
     corrections: tuple[CorrectionFacts, ...] = ()
+    regressions: tuple[str, ...] = ()
 
     @property
     def failures(self) -> tuple[CheckRow, ...]:

@@ -56,12 +56,13 @@ def make_report(
     headline: str,
     sql_lines: Sequence[str],
     pairs: pd.DataFrame | None = None,
+    regressions: Sequence[str] = (),
 ) -> Report:
     """The facts of one suite's latest night.
 
     `latest` has the columns of the view `latest_metrics`, the other frames those of their tables;
     rows that belong to other runs or splits are passed over. `headline` is `metric@k` or `metric`.
-    `pairs` has the columns of `multiverse_pairs`.
+    `pairs` has the columns of `multiverse_pairs`; `regressions`: a sentence each, without a full stop.
     Raises SchemaError for a missing column, DataError where `latest` holds more than one suite.
     """
     numbers = read_numbers(latest)
@@ -77,7 +78,7 @@ def make_report(
         logical_date=max((number.logical_date for number in numbers), default=""),
         level=_interval_level(run_facts),
         models=models,
-        summary=(*note, *summarise(boards, agreements)),
+        summary=summarise(boards, agreements, regressions, note),
         leaderboards=boards,
         agreements=agreements,
         curves=make_curves(numbers, boards),
@@ -90,6 +91,7 @@ def make_report(
         runs=run_facts,
         sql_lines=tuple(sql_lines),
         corrections=make_corrections(numbers, boards),
+        regressions=tuple(regressions),
     )
 
 
@@ -256,8 +258,13 @@ def make_agreements(boards: Sequence[Leaderboard]) -> tuple[Agreement, ...]:
         for uniform in boards
         if (held_out.part, uniform.part) == ("test", "open_loop")
         and (held_out.split_id, held_out.measure) == (uniform.split_id, uniform.measure)
-        and len({row.model for row in held_out.rows} & {row.model for row in uniform.rows}) > 1
+        and len(_known(held_out) & _known(uniform)) > 1
     )
+
+
+def _known(board: Leaderboard) -> set[str]:
+    """The models that have a value."""
+    return {row.model for row in board.rows if math.isfinite(row.estimate.value)}
 
 
 def _make_agreement(one: Leaderboard, other: Leaderboard) -> Agreement:
@@ -271,7 +278,7 @@ def _make_agreement(one: Leaderboard, other: Leaderboard) -> Agreement:
             theirs[mine.model].estimate,
         )
         for mine in one.rows
-        if mine.model in theirs
+        if mine.model in theirs and math.isfinite(mine.estimate.value + theirs[mine.model].estimate.value)
     )
     pairs = list(combinations(rows, 2))
     opposite = [

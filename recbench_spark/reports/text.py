@@ -124,7 +124,7 @@ def _corrections_text(facts: CorrectionFacts) -> list[str]:
     agree = "; tau-b: agreement of the order with that of the open loop" if agreed else ""
     agree += ", p: of one better than the holdout's" if "p" in [row[0] for row in table] else ""
     title = f"{facts.part}: {facts.measure.label} under exposure bias, by estimator{agree}"
-    return [title, lines[0], "─" * max(map(len, lines)), *lines[1:]]
+    return [title, lines[0], "─" * max(map(len, lines)), *lines[1:], *([facts.note] if facts.note else [])]
 
 
 def interval_bar(estimate: Estimate, axis: Axis) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from recbench_spark.definitions import Definition
 from recbench_spark.reports.facts import Agreement, Estimate, Leaderboard, LeaderboardRow, Measure
@@ -214,54 +214,128 @@ def format_number(value: float | None) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
 
 
-def summarise(boards: Sequence[Leaderboard], agreements: Sequence[Agreement]) -> tuple[str, ...]:
-    """What a reader should take away, as sentences."""
+# ------------------------------------------------------------------------------- conclusions
+
+NOT_SHIPPED = {"truth": "the world's own truth", "published": "published"}
+"""Kinds of models that nobody could deploy tonight, and what they are."""
+
+REGRESSIONS_TOLD = 5
+
+
+def summarise(
+    boards: Sequence[Leaderboard],
+    agreements: Sequence[Agreement],
+    regressions: Sequence[str] = (),
+    note: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """What a reader should take away, as sentences: what fell first; `note`: before who leads."""
+    fallen = _what_fell(regressions)
     if not boards:
-        return ("No succeeded run to show.",)
-    sentences = [_who_leads(board, len(boards) > 1) for board in boards]
-    return (*sentences, *(_how_parts_agree(agreement) for agreement in agreements))
+        return (*fallen, *note, "No succeeded run to show.")
+    sentences = [_who_leads(board, _where(board, boards)) for board in boards]
+    return (*fallen, *note, *sentences, *(_how_parts_agree(agreement) for agreement in agreements))
 
 
-def _who_leads(board: Leaderboard, several: bool) -> str:
+def _what_fell(regressions: Sequence[str]) -> tuple[str, ...]:
+    """One sentence each, of many the first few."""
+    told = [f"Regression: {sentence}." for sentence in regressions[:REGRESSIONS_TOLD]]
+    rest = len(regressions) - len(told)
+    more = [
+        f"{rest} more {'regressions stand' if rest > 1 else 'regression stands'} in the view regressions."
+    ]
+    return (*told, *(more if rest else []))
+
+
+def _where(board: Leaderboard, boards: Sequence[Leaderboard]) -> str:
+    """What tells a board from the others."""
+    if len(boards) == 1:
+        return ""
+    same = [other for other in boards if other.part == board.part]
+    further = []
+    if len({other.split_id for other in same}) > 1:
+        further.append(f"split {board.split_id} of {board.dataset}")
+    if len({other.measure for other in same}) > 1:
+        further.append(f"definition {board.measure.definition}, {board.measure.estimator}")
+    return f"On {board.part} ({', '.join(further)}), " if further else f"On {board.part}, "
+
+
+def _who_leads(board: Leaderboard, where: str) -> str:
+    """The best model that could be shipped and the next one such, then what stands above or level."""
     rows = [row for row in board.rows if math.isfinite(row.estimate.value)]
-    where = f"On {board.part}, " if several else ""
     if not rows:
-        return f"{where}{board.measure.label} is undefined for every model."
-    opening = f"{where}{rows[0].model} leads with {_measured(board.measure, rows[0].estimate)}"
-    if len(rows) == 1:
-        return f"{opening}; no other model has a value."
-    if rows[0].model_kind != "truth" or len(rows) == 2:
-        return f"{opening}, {_ahead(rows[0], rows[1])}."
-    best = f"{rows[1].model} with {_measured(board.measure, rows[1].estimate)}"
-    margin = f", {_ahead(rows[1], rows[2])}"
-    return f"{opening}: the world's own truth, a ceiling. Best below it is {best}{margin}."
+        whom = "every model" if len(board.rows) > 1 else board.rows[0].model
+        return f"{where}{board.measure.label} is undefined for {whom}."
+    ours = [row for row in rows if row.model_kind not in NOT_SHIPPED] or rows
+    leader, others = ours[0], [row for row in rows if row is not ours[0]]
+    first = all(row.position >= leader.position for row in rows)
+    verb = "leads with" if first else "is the best model that could be deployed, with"
+    opening = f"{where}{leader.model} {verb} {_measured(board.measure, leader.estimate)}"
+    if not others:
+        alone = "no other model has a value" if len(board.rows) > 1 else "there is no other model"
+        return f"{opening}; {alone}."
+    sentence = f"{opening}, {_ahead(board.measure, leader, ours[1])}." if len(ours) > 1 else f"{opening}."
+    return " ".join([sentence, *(_beside(board.measure, leader, row) for row in others if row not in ours)])
+
+
+def _beside(measure: Measure, leader: LeaderboardRow, row: LeaderboardRow) -> str:
+    """Where a model that nobody could ship stands."""
+    place = "level with" if row.position == leader.position else "below"
+    if row.position < leader.position:
+        place = "above"
+    value = _measured(measure, row.estimate)
+    return f"{row.model}, {NOT_SHIPPED[row.model_kind]}, is {place} {leader.model} with {value}."
 
 
 def _measured(measure: Measure, estimate: Estimate) -> str:
     return f"{measure.label} {format_estimate(estimate)}"
 
 
-def _ahead(leader: LeaderboardRow, second: LeaderboardRow) -> str:
+def _ahead(measure: Measure, leader: LeaderboardRow, second: LeaderboardRow) -> str:
+    """How much better, by what is good of the metric."""
     if leader.position == second.position:
         return f"level with {second.model}"
-    gap = abs(leader.estimate.value - second.estimate.value)
-    base = abs(second.estimate.value)
+    gap = measure.badness(second.estimate.value) - measure.badness(leader.estimate.value)
+    # Where values can have either sign a share of one says nothing.
+    base = 0.0 if leader.estimate.value < 0 or measure.metric == "pe" else second.estimate.value
     share = f" ({100 * gap / base:.1f} %)" if base > 0 else ""
     verdict = {
         True: "their intervals overlap, so this order may be chance",
         False: "their intervals do not overlap",
         None: "there are no intervals to judge this by",
     }[leader.estimate.overlaps(second.estimate)]
-    return f"{gap:.4f}{share} better than {second.model}; {verdict}"
+    size = f"{gap:.4f}{share}" if gap >= 0.00005 else "less than 0.0001"
+    return f"{size} better than {second.model}; {verdict}"
 
 
 def _how_parts_agree(agreement: Agreement) -> str:
     parts = f"{agreement.second_part} against {agreement.first_part}"
     if not agreement.reversed_pairs:
         return f"{parts}: no pair of models is ordered the other way round."
-    mover = max(agreement.rows, key=lambda row: abs(row.first_position - row.second_position))
+    moved = max(abs(row.first_position - row.second_position) for row in agreement.rows)
+    movers = [row for row in agreement.rows if abs(row.first_position - row.second_position) == moved]
+    most = "moves most" if len(movers) == 1 else "moves as far as any"
+    one = agreement.reversed_pairs == 1
+    pairs = "pairs" if agreement.pairs > 1 else "pair"
     return (
-        f"{parts}: {agreement.reversed_pairs} of {agreement.pairs} pairs of models are ordered the "
-        f"other way round, {agreement.clear} of them with intervals apart on both; {mover.model} moves "
-        f"most, from place {mover.first_position} to {mover.second_position}."
+        f"{parts}: {agreement.reversed_pairs} of {agreement.pairs} {pairs} "
+        f"of models {'is' if one else 'are'} ordered the other way round, {agreement.clear} of them with "
+        f"intervals apart on both; {movers[0].model} {most}, from place {movers[0].first_position} to "
+        f"{movers[0].second_position}."
     )
+
+
+WEIGHTED_NDCG = (
+    "Weighted NDCG (ips, clipped ips, snips) divides by an ideal list made of the relevant items that were "
+    "shown; where exposure follows popularity it can be farther from the truth than the holdout. With "
+    "right chances ips of sums (precision, DCG) is unbiased"
+)
+
+
+def note_on_estimators(metric: str, names: Iterable[str]) -> str | None:
+    """What a reader must know of weighted NDCG, where some is shown."""
+    shown = [name for name in names if name.startswith(("ips", "clipped ips", "snips"))]
+    if metric != "ndcg" or not set(shown) - {"ips pooled"}:
+        return None
+    better = "ips pooled, DCG and ideal of all users together, converges as users grow"
+    offered = better if "ips pooled" in shown else f"{better} (estimator ips_pooled, not asked for here)"
+    return f"{WEIGHTED_NDCG}, and {offered}."

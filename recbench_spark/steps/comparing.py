@@ -185,10 +185,11 @@ def _regressions(night: Night, name: str) -> tuple[str, ...]:
     found = night.store.read(COMPARISONS).where((F.col("comparison_id") == name) & F.col("regressed"))
     rows = found.orderBy("model", "part", "metric", "k", "kind").collect()
     codes = code_changes(night.store, [(row.other_run_id, row.run_id) for row in rows]) if rows else {}
-    return tuple(_sentence(row, codes.get((row.other_run_id, row.run_id))) for row in rows)
+    return tuple(regression_in_words(row, codes.get((row.other_run_id, row.run_id))) for row in rows)
 
 
-def _sentence(row: Row, code: CodeChange | None) -> str:
+def regression_in_words(row: Row, code: CodeChange | None = None) -> str:
+    """A row of `comparisons` that fell by more than allowed: by how much since when, and of which code."""
     at = f"@{row.k}" if row.k else ""
     return (
         f"{row.model}: {row.metric}{at} of {row.part} is {row.value:.4f}, {row.other_value:.4f} on "

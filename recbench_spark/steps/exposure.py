@@ -26,7 +26,7 @@ from recbench_spark.evaluation.exposure import (
     with_exposure,
 )
 from recbench_spark.evaluation.user_blocks import HISTORY
-from recbench_spark.kernels.estimators import MODELLED, Settings
+from recbench_spark.kernels.estimators import MODELLED, WEIGHTED, Settings
 from recbench_spark.kernels.propensities import CHANCES
 from recbench_spark.kernels.strata import Strata
 from recbench_spark.schemas import ITEMS, METRICS, PROPENSITIES, SPLITS, USER_BLOCKS
@@ -148,6 +148,7 @@ def estimate(
         *warn_of_items(opened),
         *(check for part in plan.parts for check in weight_checks(part, plan, opened)),
         *reason_checks(plan),
+        *ideal_checks(plan),
     ]
     if opened.wants_lists:
         rankings, unknown = _with_rewards(store, rankings, opened.asked)
@@ -238,6 +239,15 @@ def reason_checks(plan: Plan) -> list[Check]:
         Check(f"no {estimator} of {metric}", float(n), None, "info", reason)
         for (estimator, metric, reason), n in columns.items()
     ]
+
+
+def ideal_checks(plan: Plan) -> list[Check]:
+    """What is known of a weighted NDCG, where one is asked for."""
+    weighted = [name for name in plan.estimators if name in WEIGHTED and "ndcg" in plan.metrics_of(name)]
+    if not weighted:
+        return []
+    detail = "their ideal list holds only what was shown: see ips_pooled, and dcg by ips"
+    return [Check("estimators of weighted ndcg", float(len(weighted)), None, "info", detail)]
 
 
 def strata_check(part: str, plan: Plan, found: Proposal) -> Check:

@@ -58,4 +58,5 @@ def failure(checks: Sequence[Check]) -> GateError | None:
     if not failed:
         return None
     words = "; ".join(f"{c.check} is {c.observed:g} ({c.detail})" for c in failed)
-    return GateError(f"{len(failed)} gates failed: {words}", "see the table manifests, and `gates`")
+    gates = "gate" if len(failed) == 1 else "gates"
+    return GateError(f"{len(failed)} {gates} failed: {words}", "see the table manifests, and `gates`")

@@ -66,10 +66,27 @@ def _split_hash(spark: SparkSession, benchmark: Benchmark) -> tuple[str, dict[st
     for cut in benchmark.evaluation.slices:
         if cut.path:
             inputs[f"slice {cut.key}"] = identity(spark, cut.path)
-    settings = dataset.model_dump(exclude={"name", "path"})
+    settings = dataset.model_dump(exclude={"name", "path", "world"})
+    settings["world"] = _world_settings(dataset)
     slices = [cut.model_dump() for cut in benchmark.evaluation.slices]
     revised = revising.of_split(dataset)
     return digest(settings, inputs, benchmark.split.model_dump(), slices, revised), inputs
+
+
+def shows_all(dataset: Dataset) -> bool:
+    """Whether the log's open loop shows any pair, also those that the loop has shown."""
+    return dataset.reader == "world" and dataset.world.open_items == "all"
+
+
+def _world_settings(dataset: Dataset) -> dict[str, object]:
+    """The world as split hashes know it: a setting counts where its rows are not those from before it."""
+    world, before = dataset.world.model_dump(), {"tastes": 8, "open_items": "unseen"}
+    generated = dataset.reader == "world"
+    return {
+        name: value
+        for name, value in world.items()
+        if name not in before or (generated and value != before[name])
+    }
 
 
 def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Journal) -> None:
@@ -92,8 +109,15 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
     refuse_empty_parts(of_parts, split)
     _write_blocks(store, benchmark, splits, split_id, written.numeric, journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
-        settings = split.model_dump_json()
-        facts = manifest(splits, written.n, settings, written.rejected, written.told, of_parts)
+        facts = manifest(
+            splits,
+            written.n,
+            split.model_dump_json(),
+            written.rejected,
+            written.told,
+            of_parts,
+            "pairs in training that the open loop shows" if shows_all(benchmark.dataset) else None,
+        )
         if benchmark.dataset.until:
             facts = facts.unionByName(_later_fact(store.spark, benchmark.dataset, written.later))
         _append_split(store, MANIFESTS, facts, split_id)
@@ -165,7 +189,7 @@ def _write_log(store: Store, dataset: Dataset, split: Split, split_id: str) -> W
     tie = rule_of(split, None).tie
     ordered = numeric if tie == "item_id" else id_order([log], tie) == "numeric"
     with narrow_rows(store.spark):
-        blocks = labelled_blocks(slim, split, dataset.duplicates, n, ordered)
+        blocks = labelled_blocks(slim, split, dataset.duplicates, n, ordered, open_apart=shows_all(dataset))
         store.append_blocks(blocks, SPLITS, split_id)
     found.stored.unpersist()
     return Written(n, numeric, later, found.rejected, found.told())

@@ -97,7 +97,7 @@ def test_a_log_becomes_labelled_tables_and_an_audit(
     assert run(*flags, *gates) == 3
     again = capsys.readouterr()
     assert "made before" in again.err
-    assert "error: 1 gates failed: train: future_rows is 12 (gate: fail above 0)" in again.err
+    assert "error: 1 gate failed: train: future_rows is 12 (gate: fail above 0)" in again.err
     assert "gate passed: log: overlap is 0" in again.out and "gate warning: test: rows is 4" in again.out
     (result,) = (warehouse / "results").glob("split-*.json")
     assert json.loads(result.read_text())["exit_code"] == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def test_equal_chances_give_the_holdout(users: Any, d: Definition) -> None:
     one = np.ones(len(rankings.relevance))
     found = contributions(rankings, one, METRICS, KS, d, estimators.ESTIMATORS, SETTINGS)
     for (estimator, metric), parts in found.items():
-        if estimator == "snips_global" and metric in estimators.QUOTIENTS:
+        if estimator in ("snips_global", "ips_pooled") and metric in estimators.QUOTIENTS:
             continue
         held = found["holdout", metric]
         if not held.numerator[:, 0].any() and not any(oracles.relevant_items(t, d) for _, t in users):
@@ -264,6 +265,110 @@ def test_a_right_model_needs_no_chances(estimator: str) -> None:
     )
     for name in estimators.SUMS:
         np.testing.assert_allclose(found[estimator, name].numerator.mean(axis=0), truth[name], rtol=1e-12)
+
+
+def pooled_world() -> tuple[Any, Any]:
+    """Relevant at ranks 1 (always shown) and 3 (chance 1/4) for one user, at 2 (chance 1/2) for another."""
+    users = [
+        ({0: 9.0, 1: 8.0, 2: 7.0}, {0: 1.0, 2: 1.0}),
+        ({0: 9.0, 1: 8.0, 2: 7.0}, {1: 1.0}),
+    ]
+    return users, np.array([1.0, 1 / 4, 1 / 2])
+
+
+def pooled(keep: Any, estimator: str = "ips_pooled", metric: str = "ndcg") -> Parts:
+    users, chance = pooled_world()
+    seen = restrict(rankings_of(users), keep)
+    return contributions(seen, chance[keep], [metric], (2,), COUNT, [estimator], SETTINGS)[
+        estimator, metric
+    ]
+
+
+def test_pooled_by_hand() -> None:
+    """All shown: w 1 and 4, and 2: mean number (5 + 2) / 2, of which the first two ranks hold two."""
+    every, discount = np.ones(3, bool), 1 / math.log2(3)
+    mean_dcg, ideal = (1 + 2 * discount) / 2, 1 + discount
+    uncut = (1 + 4 / 2 + 2 * discount) / 2 / (1 + discount + 1 / 2 + 0.5 / math.log2(5))
+    np.testing.assert_allclose(pooled(every).estimate(), [mean_dcg / ideal, uncut], rtol=1e-14)
+    np.testing.assert_allclose(pooled(every, metric="recall").estimate(), [(1 + 2) / (5 + 2)], rtol=1e-14)
+    # Nothing of the second user was shown: counted all the same, with 0 of 0.
+    parts = pooled(np.array([True, False, False]))
+    assert parts.numerator[:, 0].tolist() == [1, 0] and parts.denominator[:, 0].tolist() == [1, 0]
+    assert parts.estimate()[0] == pytest.approx(1 / 2 / (1 / 2))
+
+
+def outcomes(estimator: str = "ips_pooled") -> list[tuple[Fraction, tuple[Fraction, Fraction], float]]:
+    """Of each pattern of exposure its chance, sums of both parts, and the estimate at 2."""
+    found = []
+    for first, second in itertools.product([True, False], repeat=2):
+        likely = Fraction(1, 4) if first else Fraction(3, 4)
+        parts = pooled(np.array([True, first, second]), estimator)
+        sums = [sum(map(Fraction, part[:, 0]), Fraction(0)) for part in (parts.numerator, parts.denominator)
+                if not np.isnan(part[:, 0]).any()]  # fmt: skip
+        found.append((likely / 2, tuple(sums), float(parts.estimate()[0])))
+    return found
+
+
+def test_both_sides_of_the_pooled_quotient_are_unbiased() -> None:
+    """In fractions, over all exposures: the mean of sums is the sum over all that is relevant."""
+    discount = Fraction(1 / math.log2(3))
+    for place, truth in ((0, 1 + discount), (1, 3)):
+        assert sum(likely * sums[place] for likely, sums, _ in outcomes()) == truth
+
+
+def test_pooled_ndcg_converges_to_its_estimand_and_weighted_ndcg_does_not() -> None:
+    """The exact mean over all exposures of 1, 2, 4 ... copies of the world."""
+    discount = 1 / math.log2(3)
+    estimand = (1 + discount) / 2 / (1 + 0.5 * discount)
+    one = {sums: likely for likely, sums, _ in outcomes()}
+    copies, errors = one, []
+    for n in (1, 2, 4, 8, 16, 32):
+        means = {
+            sums: float(sums[0] / (2 * n))
+            / np.interp(float(sums[1] / (2 * n)), [0, 1, 2], [0, 1, 1 + discount])
+            for sums in copies
+        }
+        errors.append(sum(float(copies[sums]) * mean for sums, mean in means.items()) - estimand)
+        copies = _added(copies, copies)
+    assert all(abs(after) < 0.6 * abs(before) for before, after in itertools.pairwise(errors[1:]))
+    assert abs(errors[-1]) < 0.004
+    # What is left is not chance: users have two and one relevant items.
+    mean_ndcg = (1 / (1 + discount) + discount) / 2
+    assert 0 < mean_ndcg - estimand < 0.003
+    # The weighted NDCG is a mean over users: more of them make it no better.
+    weighted = sum(float(likely) * value for likely, _, value in outcomes("ips"))
+    assert weighted - mean_ndcg > 0.1
+
+
+def _added(one: dict[Any, Fraction], other: dict[Any, Fraction]) -> dict[Any, Fraction]:
+    found: dict[Any, Fraction] = {}
+    for (a, p), (b, q) in itertools.product(one.items(), other.items()):
+        both = (a[0] + b[0], a[1] + b[1])
+        found[both] = found.get(both, Fraction(0)) + p * q
+    return found
+
+
+def test_ideals_of_a_mean_user() -> None:
+    """One and a half relevant items, at 1, 2 and uncut."""
+    half, discount = 0.5 / math.log2(3), 1 / math.log2(3)
+    wanted: dict[tuple[str, str, str], list[float]] = {
+        ("ndcg", "ideal", "min_k_relevant"): [1, 1 + half, 1 + half],
+        ("ndcg", "ideal", "relevant"): [1 + half, 1 + half, 1 + half],
+        ("ndcg", "ideal", "k"): [1, 1 + discount, math.nan],
+        ("ndcg", "discount", "ln"): [1 / math.log(2)] + [1 / math.log(2) + 0.5 / math.log(3)] * 2,
+        ("recall", "recall_by", "relevant"): [1.5, 1.5],
+        ("recall", "recall_by", "min_k_relevant"): [1, 1.5],
+    }
+    for (metric, axis, value), ideal in wanted.items():
+        number = np.full(len(estimators.columns(metric, (1, 2))), 1.5)
+        found = estimators.ideal_of(metric, number, (1, 2), Definition(**{axis: value}))  # type: ignore[arg-type]
+        np.testing.assert_allclose(found, ideal[: len(number)], rtol=1e-14)
+
+
+def test_pooled_reasons() -> None:
+    assert "ips" in str(reason("ips_pooled", "dcg", COUNT, SETTINGS))
+    assert "gains of 0 and 1" in str(reason("ips_pooled", "ndcg", Definition(gain="linear"), SETTINGS))
+    assert "factor" in str(reason("ips_pooled", "recall", COUNT, Settings(chances=False)))
 
 
 def test_a_cut_list_has_no_uncut_model_value() -> None:

@@ -196,7 +196,9 @@ def test_all_estimators_equal_the_kernels_in_one_batch(axes: Row) -> None:
         if estimator == "holdout" and metric != "dcg":
             continue
         sums = estimators.replicate_sums(parts, keys, 20, 42)
-        low, high = resampling.percentile_interval(estimators.replicate_estimates(sums))
+        low, high = resampling.percentile_interval(
+            estimators.replicate_estimates(sums, pooled=parts.pooled)
+        )
         for c, k in enumerate(estimators.columns(metric, (2, 5))):
             row = value(found, estimator, metric, k)
             np.testing.assert_allclose(row.value, parts.estimate()[c], rtol=1e-12)

@@ -53,7 +53,7 @@ def test_only_gates_that_fail_fail_the_job() -> None:
     assert failure(gate_checks([warn], FACTS)) is None
     error = failure(gate_checks([warn, fail], FACTS))
     assert error is not None and error.exit_code == GATE
-    assert error.message == "1 gates failed: train: rows is 80 (gate: fail above 50)"
+    assert error.message == "1 gate failed: train: rows is 80 (gate: fail above 50)"
 
 
 @pytest.mark.spark
@@ -63,7 +63,7 @@ def test_a_gate_stops_the_night_before_any_model_runs(small_night: Ran) -> None:
     with pytest.raises(GateError, match=r"test: rows is .* below 1e"):
         run(store, small(name="gated", models=models("popular"), gates=[gate]))
     (failed,) = store.read(RUNS).where("suite = 'gated'").collect()
-    assert failed.status == "failed" and "gates failed" in failed.error
+    assert failed.status == "failed" and "gate failed" in failed.error
     result = json.loads((Path(store.root) / "results" / f"{failed.run_id}.json").read_text())
     assert result["exit_code"] == GATE
 

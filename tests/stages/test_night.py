@@ -448,6 +448,43 @@ def test_each_run_leaves_a_result_file(small_night: Ran) -> None:
         assert (result["exit_code"], result["suite"], result["logical_date"]) == (0, "small", "2026-01-01")
 
 
+def test_a_regression_opens_the_report_and_stands_in_the_nights_result(small_night: Ran) -> None:
+    """The model falls to chance overnight; the world's truth, which nobody ships, falls for no reason."""
+    night = {
+        "name": "fallen",
+        "evaluation": {
+            **SMALL["evaluation"],
+            "metrics": ["ndcg"],
+            "k": [10],
+            "parts": ["test"],
+            "slices": [],
+        },
+        "comparisons": {"replicates": 20},
+        "regressions": [{"metric": "ndcg", "k": 10, "drop": 0.01}],
+    }
+    good, bad = (
+        {"name": "shipped", "kind": kind, **more}
+        for kind, more in (("item_knn", {"neighbours": 10}), ("random", {}))
+    )
+    folder = Path(small_night.store.root) / "results"
+    for day, model, code in ((DATE, good, 0), (date(2026, 1, 2), bad, 4)):
+        ran = run(small_night.store, small(**night, models=[model, *models("truth")]), day)
+        result = json.loads((folder / f"night-fallen-{day}.json").read_text())
+        assert (result["exit_code"], result["suite"], result["logical_date"]) == (code, "fallen", str(day))
+        assert result["run_ids"] == ran.outcome.run_ids and ran.outcome.exit_code == code
+        assert result["regressions"] == list(ran.outcome.regressions)
+        page = Path(ran.outcome.report_path or "").read_text()
+        summary = page[page.index('<div class="summary">') :]
+        first = summary[summary.index("<p") : summary.index("</p>")]
+        assert ("Regression: shipped: ndcg@10 of test is" in first) == (code == 4)
+        assert "Regression" in ran.outcome.leaderboard or code == 0
+    # Run again: nothing to do, and the same is said.
+    again = run(small_night.store, small(**night, models=[bad, *models("truth")]), date(2026, 1, 2))
+    assert not again.outcome.run_ids and again.outcome.exit_code == 4
+    repeated = json.loads((folder / "night-fallen-2026-01-02.json").read_text())
+    assert repeated == result
+
+
 def test_the_log_is_json_lines_with_seconds_and_counts(small_night: Ran) -> None:
     lines = [json.loads(line) for line in small_night.log.read_text().splitlines()]
     stages = {line["stage"] for line in lines}

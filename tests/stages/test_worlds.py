@@ -6,20 +6,30 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recbench_spark.config import World
+from recbench_spark.config import Benchmark, Split, World, parse
 from recbench_spark.data import worlds
 from recbench_spark.data.worlds import read_world, true_factors, true_propensities
 from recbench_spark.errors import ConfigError
+from recbench_spark.protocol.manifests import manifest
+from recbench_spark.protocol.splits import labelled_blocks
 from recbench_spark.schemas import INTERACTIONS
+from recbench_spark.steps.splitting import _split_hash, _world_settings
 
 pytestmark = pytest.mark.spark
 
 WORLD = World(users=400, items=60, interactions=5000, open_loop=2000, periods=3)
+PINNED = (6990, 18370, 39753365, 3511145)
+UNSEEN = WORLD.model_copy(update={"open_items": "unseen"})
 
 
 @pytest.fixture(scope="module")
 def log(spark) -> pd.DataFrame:
     return _sorted(read_world(spark, WORLD))
+
+
+@pytest.fixture(scope="module")
+def unseen(spark) -> pd.DataFrame:
+    return _sorted(read_world(spark, UNSEEN))
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +39,7 @@ def factors(spark) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _sorted(frame) -> pd.DataFrame:
-    return frame.toPandas().sort_values(["user_id", "item_id"], ignore_index=True)
+    return frame.toPandas().sort_values(["user_id", "item_id", "event_time"], ignore_index=True)
 
 
 def test_hash_is_sparks(spark):
@@ -63,11 +73,21 @@ def test_same_rows_whatever_the_partitioning(spark, log, monkeypatch, partitions
         spark.conf.set("spark.sql.shuffle.partitions", shuffles)
 
 
-def test_rows_are_pinned(log):
-    """Fails when a change of code changes the world: raise it knowingly, never by accident."""
+def test_rows_are_pinned(log, unseen):
+    """Fails when a change of code changes the world: raise it knowingly, never by accident.
+
+    Those of `open_items: unseen` are the rows of version 0.1.0, whose splits keep their names.
+    """
+    assert _pin(unseen) == (6990, 18336, 39749161, 3511145)
+    assert _pin(log) == PINNED
+    pd.testing.assert_frame_equal(
+        *(frame[frame.part.isna()].reset_index(drop=True) for frame in (log, unseen))
+    )
+
+
+def _pin(log: pd.DataFrame) -> tuple[int, ...]:
     user, item = (log[c].str[1:].astype(int) for c in ("user_id", "item_id"))
-    found = (len(log), int(log.rating.sum()), int((user * item).sum()), int((log.event_time % 997).sum()))
-    assert found == (6990, 18336, 39749161, 3511145)
+    return len(log), int(log.rating.sum()), int((user * item).sum()), int((log.event_time % 997).sum())
 
 
 def test_seed_changes_rows(spark, log):
@@ -82,9 +102,13 @@ def test_row_counts(log):
     assert (log.part == "open_loop").sum() == WORLD.open_loop
 
 
-def test_a_user_gets_an_item_once_and_the_open_loop_comes_later(log):
-    assert not log.duplicated(["user_id", "item_id"]).any()
+def test_a_user_gets_an_item_once_and_the_open_loop_comes_later(log, unseen):
+    assert not unseen.duplicated(["user_id", "item_id"]).any()
     opened = log.part == "open_loop"
+    assert not log[opened].duplicated(["user_id", "item_id"]).any()
+    assert not log[~opened].duplicated(["user_id", "item_id"]).any()
+    # An item is liked or not, whoever shows it.
+    assert (log.groupby(["user_id", "item_id"]).rating.nunique() == 1).all()
     assert log[opened].event_time.min() > log[~opened].event_time.max()
     assert (log[opened].groupby("user_id").size() == WORLD.open_loop // WORLD.users).all()
 
@@ -157,8 +181,8 @@ def test_the_loop_feeds_on_good_ratings(spark):
     items = np.arange(WORLD.items)
     own_t = []
     for t in range(WORLD.periods):
-        weights_gi = np.stack([worlds._draw_probability(loop, g, t) for g in range(worlds.TASTES)])
-        own = worlds.genre_of(items, WORLD.seed)[None, :] == np.arange(worlds.TASTES)[:, None]
+        weights_gi = np.stack([worlds._draw_probability(loop, g, t) for g in range(WORLD.tastes)])
+        own = worlds.genre_of(items, WORLD)[None, :] == np.arange(WORLD.tastes)[:, None]
         own_t.append(weights_gi[own].mean() / weights_gi[~own].mean())
     assert own_t[0] < own_t[1] < own_t[2]
 
@@ -169,19 +193,67 @@ def test_without_a_loop_exposure_is_uniform(spark):
     assert propensity.nunique() == 1
 
 
-def test_open_loop_is_uniform_over_unseen_items(log):
-    """Chi-square of items, against each user's equal chance of every item not seen before."""
+@pytest.mark.parametrize("seen_too", [True, False])
+def test_open_loop_is_uniform(log, unseen, seen_too):
+    """Chi-square of items, against each user's equal chance of every item (not seen before)."""
+    log = log if seen_too else unseen
     opened = (log.part == "open_loop").to_numpy()
     shape = (WORLD.users, WORLD.items)
     seen, shown = np.zeros(shape), np.zeros(shape)
     user, item = (log[c].str[1:].astype(int).to_numpy() for c in ("user_id", "item_id"))
     seen[user[~opened], item[~opened]] = 1
     shown[user[opened], item[opened]] = 1
+    if seen_too:
+        # Pairs of the closed loop are shown as often as any other: 2,000 of 24,000.
+        rate, n = shown[seen == 1].mean(), (seen == 1).sum()
+        assert abs(rate - 1 / 12) < 4 * np.sqrt(1 / 12 * 11 / 12 / n)
+        seen[:] = 0
     chance = (1 - seen) * (shown.sum(axis=1) / (1 - seen).sum(axis=1))[:, None]
     variance = (chance * (1 - chance)).sum(axis=0)
     chi_square = ((shown.sum(axis=0) - chance.sum(axis=0)) ** 2 / variance).sum()
     # 60 items: mean about 60, standard deviation about 11.
     assert 25 < chi_square < 105
+
+
+@pytest.mark.parametrize("tastes", [1, 9, 16])
+def test_tastes_differ_in_half_of_their_signs(spark, tastes):
+    world = WORLD.model_copy(update={"tastes": tastes})
+    users = np.arange(4000)
+    mean_gd = np.stack(
+        [
+            worlds.user_factors(users[worlds.taste_of(users, world) == g], world).mean(axis=0)
+            for g in range(tastes)
+        ]
+    )
+    signs = np.sign(mean_gd)
+    assert (np.abs(np.abs(mean_gd) - worlds.CENTRE) < 0.8).all()
+    assert (signs @ signs.T == worlds.dims_of(world) * np.eye(tastes)).all()
+    log = read_world(spark, world).toPandas()
+    assert set(log.attributes.str["taste"]) == {f"taste{g}" for g in range(tastes)}
+    vectors = [frame.toPandas().vector for frame in true_factors(spark, world)]
+    assert {len(v) for side in vectors for v in side} == {worlds.dims_of(world)}
+
+
+def test_the_split_keeps_training_out_of_the_open_loop_and_nothing_else(log, spark):
+    """What is left of the open loop: its pairs outside training, uniformly; tested ones stay in both."""
+    split = Split(protocol="RO_RS", ratio=(0.7, 0.1, 0.2), seed=3)
+    made = labelled_blocks(read_world(spark, WORLD), split, "keep_last", open_apart=True).rows().toPandas()
+    closed = (
+        labelled_blocks(read_world(spark, WORLD).where("part IS NULL"), split, "keep_last")
+        .rows()
+        .toPandas()
+    )
+    parts = {part: set(zip(rows.user_id, rows.item_id, strict=True)) for part, rows in made.groupby("part")}
+    for part, rows in closed.groupby("part"):
+        assert parts[part] == set(zip(rows.user_id, rows.item_id, strict=True))
+    shown = log[log.part == "open_loop"]
+    shown = set(zip(shown.user_id, shown.item_id, strict=True))
+    known = parts["train"] | parts["valid"]
+    assert parts["open_loop"] == shown - known and len(shown & known) > 100
+    assert len(parts["open_loop"] & parts["test"]) > 40
+    facts = manifest(spark.createDataFrame(made), len(log), "{}", dropped="so").toPandas().set_index("fact")
+    assert facts.value["overlap"] == 0
+    assert facts.value["duplicates_dropped"] == len(shown & known)
 
 
 def test_truth_leads_and_the_closed_loop_flatters_popularity(spark):
@@ -245,5 +317,28 @@ def test_factors_are_those_of_the_ids(spark, factors):
     users, items = factors
     assert len(users) == WORLD.users and len(items) == WORLD.items
     assert (np.abs(np.stack(items.vector)) <= worlds.CENTRE + worlds.SPREAD).all()
-    expected = worlds.user_factors(np.array([17]), WORLD.seed)[0]
+    expected = worlds.user_factors(np.array([17]), WORLD)[0]
     assert users.vector.loc["u000017"].tolist() == expected.tolist()
+
+
+def test_old_worlds_keep_their_splits_and_new_ones_have_names_of_their_own(spark):
+    """`open_items: unseen` makes the rows of version 0.1.0 and so their split; a log knows no world."""
+    asked = {
+        "models": [{"name": "popular", "kind": "popular"}],
+        "name": "x",
+        "split": {"protocol": "RO_RS"},
+    }
+    unseen = {**WORLD.model_dump(), "open_items": "unseen"}
+    before = {name: unseen[name] for name in unseen if name not in ("open_items", "tastes")}
+
+    def made(dataset: dict) -> Benchmark:
+        return parse(Benchmark, {**asked, "dataset": {"name": "d", **dataset}}, "test")
+
+    benchmarks = [
+        made({"reader": "world", "world": world})
+        for world in (unseen, before, {**unseen, "tastes": 9}, {**before, "tastes": 9})
+    ]
+    assert _world_settings(benchmarks[0].dataset) == before
+    assert len({_split_hash(spark, benchmark)[0] for benchmark in benchmarks}) == 4
+    log = made({"reader": "csv", "path": "log.csv"}).dataset
+    assert _world_settings(log) == {name: getattr(World(), name) for name in before}

@@ -23,7 +23,8 @@ LEFT JOIN leaderboard AS corrected
   AND COALESCE(corrected.k, 0) = COALESCE(held_out.k, 0)
   AND corrected.value IS NOT NULL
   AND corrected.estimator IN (
-    'ips', 'clipped_ips', 'snips_user', 'snips_global', 'dm', 'dr', 'switch_dr', 'dros', 'stratified'
+    'ips', 'clipped_ips', 'snips_user', 'snips_global', 'ips_pooled', 'dm', 'dr', 'switch_dr', 'dros',
+    'stratified'
   )
 LEFT JOIN leaderboard AS open_loop
   ON open_loop.run_id = held_out.run_id
