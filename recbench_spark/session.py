@@ -68,12 +68,24 @@ def submit_arguments(properties: Path) -> str:
 
 @contextmanager
 def _kept_handler() -> Iterator[None]:
-    """Spark's context takes Ctrl-C over; a program that listens to it itself goes on doing so."""
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    ours = before not in (signal.default_int_handler, None)
-    if ours and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, before)
+    """A program that listens to Ctrl-C and SIGTERM itself goes on doing so, and hears them once Java is up.
+
+    Spark's context takes Ctrl-C over; and a Java process whose start is cut off is never ended.
+    """
+    listens = signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, signal.SIG_IGN, None)
+    if not listens or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def get_session(app_name: str = "recbench-spark") -> SparkSession:

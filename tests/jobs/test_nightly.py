@@ -191,7 +191,7 @@ def test_a_log_that_cannot_be_written_is_told_before_spark_starts(
         (propensity, ["--log", "l.csv", "--floor", "nan"], "finite"),
         (split, ["--log", "l.csv", "--gate", "rows above nan"], "finite"),
         (nightly, ["--config", "a" * 5000, "--logical-date", "2026-01-01"], "no benchmark file"),
-        (nightly, ["--config", "demo", "--logical-date", "2026-01-01", "--mlflow", "http://u:hush@h"],
+        (nightly, ["--config", "demo", "--logical-date", "2026-01-01", "--mlflow", "https://u:hush@h"],
          "--mlflow holds"),
     ],
 )  # fmt: skip
