@@ -448,7 +448,7 @@ def test_each_run_leaves_a_result_file(small_night: Ran) -> None:
         assert (result["exit_code"], result["suite"], result["logical_date"]) == (0, "small", "2026-01-01")
 
 
-def test_a_regression_opens_the_report_and_stands_in_the_nights_result(small_night: Ran) -> None:
+def test_a_regression_opens_the_report_and_stands_in_the_nights_result(spark, tmp_path: Path) -> None:
     """The model falls to chance overnight; the world's truth, which nobody ships, falls for no reason."""
     night = {
         "name": "fallen",
@@ -466,9 +466,9 @@ def test_a_regression_opens_the_report_and_stands_in_the_nights_result(small_nig
         {"name": "shipped", "kind": kind, **more}
         for kind, more in (("item_knn", {"neighbours": 10}), ("random", {}))
     )
-    folder = Path(small_night.store.root) / "results"
+    store, folder = Store(spark, str(tmp_path / "warehouse")), tmp_path / "warehouse" / "results"
     for day, model, code in ((DATE, good, 0), (date(2026, 1, 2), bad, 4)):
-        ran = run(small_night.store, small(**night, models=[model, *models("truth")]), day)
+        ran = run(store, small(**night, models=[model, *models("truth")]), day)
         result = json.loads((folder / f"night-fallen-{day}.json").read_text())
         assert (result["exit_code"], result["suite"], result["logical_date"]) == (code, "fallen", str(day))
         assert result["run_ids"] == ran.outcome.run_ids and ran.outcome.exit_code == code
@@ -479,7 +479,7 @@ def test_a_regression_opens_the_report_and_stands_in_the_nights_result(small_nig
         assert ("Regression: shipped: ndcg@10 of test is" in first) == (code == 4)
         assert "Regression" in ran.outcome.leaderboard or code == 0
     # Run again: nothing to do, and the same is said.
-    again = run(small_night.store, small(**night, models=[bad, *models("truth")]), date(2026, 1, 2))
+    again = run(store, small(**night, models=[bad, *models("truth")]), date(2026, 1, 2))
     assert not again.outcome.run_ids and again.outcome.exit_code == 4
     repeated = json.loads((folder / "night-fallen-2026-01-02.json").read_text())
     assert repeated == result
