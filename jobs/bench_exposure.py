@@ -153,7 +153,7 @@ class Tested:
         yield "svd_8", (left[:, :8] * size[:8]) @ right[:8]
         world, (users, items) = self.world, (np.arange(n) for n in good_ui.shape)
         affinity = worlds.user_factors(users, world) @ worlds.item_factors(items, world).T
-        yield "truth", affinity + worlds.quality_of(items, world.seed).astype(np.float64)
+        yield "truth", np.asarray(affinity + worlds.quality_of(items, world.seed), np.float64)
 
 
 def tested(world: World) -> Tested:
@@ -187,7 +187,12 @@ def estimates_of(world: World, sizes: Sequence[int]) -> Iterator[pd.DataFrame]:
         for name, chance_ui in chances.items():
             given = Settings(clip=np.inf, chances=name != "power_law")
             found = pd.DataFrame(of_groups(rankings, chance_ui[user_p, item_p], given, groups))
-            at = {"loop": world.loop, "tastes": world.tastes, "seed": world.seed, "model": model}
+            at: dict[str, Any] = {
+                "loop": world.loop,
+                "tastes": world.tastes,
+                "seed": world.seed,
+                "model": model,
+            }
             yield found.assign(propensities=name, truth=found.metric.map(truth), **at)
 
 

@@ -300,13 +300,9 @@ def _size(parts: Parts) -> Floats:
 
 def _joined(parts: list[Parts]) -> Parts:
     """The columns of several estimates side by side."""
-    numerators, denominators, sizes = zip(
-        *((p.numerator, p.denominator, _size(p)) for p in parts), strict=True
-    )
-    return Parts(
-        *(np.concatenate(side, axis=1) for side in (numerators, denominators)),
-        np.concatenate(sizes, axis=1),
-    )
+    numerators = np.concatenate([part.numerator for part in parts], axis=1)
+    denominators = np.concatenate([part.denominator for part in parts], axis=1)
+    return Parts(numerators, denominators, np.concatenate([_size(part) for part in parts], axis=1))
 
 
 def _flat(*arrays: Ints) -> Ints:
