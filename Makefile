@@ -52,17 +52,17 @@ libraries: $(STAMP) ## one environment per library behind the presets, for tests
 
 bench: $(STAMP) ## ranking and lists beside their limits and other systems: half an hour; see docs/ranking_speed.md
 	./tools/library_envs.sh faiss replay-spark rectools ranx
-	$(PY) jobs/bench.py --output $(BENCH)/ranks.jsonl
-	$(PY) jobs/bench.py --world planted --output $(BENCH)/ranks.jsonl
-	$(PY) jobs/bench.py --world planted --users 4096 --items 100000 --output $(BENCH)/ranks.jsonl
-	$(PY) jobs/bench.py --world planted --users 50000 --systems spark,mllib,faiss --rounds 2 --output $(BENCH)/ranks.jsonl
-	$(PY) jobs/bench.py --world planted --users 200000 --items 100000 --systems spark --rounds 2 --output $(BENCH)/ranks.jsonl
-	$(PY) jobs/bench_lists.py --output $(BENCH)/lists.jsonl
-	$(PY) jobs/bench_lists.py --systems ours-spark,replay-spark --rounds 1 --output $(BENCH)/lists.jsonl
-	$(PY) jobs/bench.py --record $(BENCH)/ranks.jsonl $(BENCH)/lists.jsonl --warehouse warehouse/bench
+	$(PY) jobs/bench/ranking.py --output $(BENCH)/ranks.jsonl
+	$(PY) jobs/bench/ranking.py --world planted --output $(BENCH)/ranks.jsonl
+	$(PY) jobs/bench/ranking.py --world planted --users 4096 --items 100000 --output $(BENCH)/ranks.jsonl
+	$(PY) jobs/bench/ranking.py --world planted --users 50000 --systems spark,mllib,faiss --rounds 2 --output $(BENCH)/ranks.jsonl
+	$(PY) jobs/bench/ranking.py --world planted --users 200000 --items 100000 --systems spark --rounds 2 --output $(BENCH)/ranks.jsonl
+	$(PY) jobs/bench/lists.py --output $(BENCH)/lists.jsonl
+	$(PY) jobs/bench/lists.py --systems ours-spark,replay-spark --rounds 1 --output $(BENCH)/lists.jsonl
+	$(PY) jobs/bench/ranking.py --record $(BENCH)/ranks.jsonl $(BENCH)/lists.jsonl --warehouse warehouse/bench
 
 bench-gpu: ## the kernel on a GPU: torch and numpy are enough, without `make setup` give PY=python3
-	$(PY) jobs/bench.py --device cuda --users 100000 --items 100000 --world planted \
+	$(PY) jobs/bench/ranking.py --device cuda --users 100000 --items 100000 --world planted \
 		--systems product,topk,topk-tf32,kernel@k $(ARGS)
 
 package: $(STAMP) ## dist/: the zip for spark-submit --py-files, and the wheel

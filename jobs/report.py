@@ -1,41 +1,7 @@
-"""Write the HTML report of a suite's latest night again, and print its leaderboard.
+"""`python jobs/report.py --help`; what it does stands in `recbench_spark/commands/report.py`."""
 
-python jobs/report.py --config demo --warehouse warehouse/demo
-"""
-
-from __future__ import annotations
-
-import argparse
-
-from recbench_spark import benchmark as story
 from recbench_spark import cli
-from recbench_spark.config import load_benchmark
-from recbench_spark.errors import OK
-from recbench_spark.journal import Journal
-from recbench_spark.session import get_session
-from recbench_spark.store import Store
-
-
-def parser() -> cli.Parser:
-    """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
-    found.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
-    found.add_argument("--logical-date", required=True, type=cli.day, help="the night of the report's name")
-    found.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
-    return found
-
-
-def main(args: argparse.Namespace) -> int:
-    """Read the tables, write the report."""
-    benchmark = load_benchmark(args.config, args.set)
-    store = Store(get_session("recbench-spark report"), args.warehouse)
-    night = story.open_night(store, benchmark, args.logical_date)
-    path, leaderboard = story.tell(night, Journal())
-    print(leaderboard)
-    print(f"report: file://{path}" if path else "no report: the warehouse is not a local folder")
-    return OK
-
+from recbench_spark.commands.report import main, parser
 
 if __name__ == "__main__":
     cli.run(main, parser())

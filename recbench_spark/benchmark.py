@@ -37,9 +37,10 @@ from recbench_spark.errors import (
     is_cancelled,
 )
 from recbench_spark.journal import Journal
-from recbench_spark.kernels.paradoxes import KINDS
+from recbench_spark.kernels.comparison.paradoxes import KINDS
 from recbench_spark.placeholders import on_night
 from recbench_spark.schemas import CHECKS, MANIFESTS, RUNS
+from recbench_spark.sharing import base_folder, drop_scratch
 from recbench_spark.steps.changes import explain_changes
 from recbench_spark.steps.comparing import compare_night, regression_in_words
 from recbench_spark.steps.evaluating import evaluate_model
@@ -48,7 +49,6 @@ from recbench_spark.steps.models import train
 from recbench_spark.steps.night import Night, check_benchmark, new_run_id, night_gates, run_key, yesterday
 from recbench_spark.steps.paradoxes import find_paradoxes
 from recbench_spark.steps.results import publish, write_published
-from recbench_spark.steps.sharing import base_folder, drop_scratch
 from recbench_spark.steps.splitting import current_name, prepare_split, split_identity
 from recbench_spark.store import Store, explain
 

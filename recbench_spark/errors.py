@@ -46,7 +46,7 @@ class DataError(RecbenchError):
     """Rows that cannot be evaluated: NaN scores, duplicates under `duplicates=error`, no test rows."""
 
 
-class SecondLookError(DataError):
+class FallbackToSpark(DataError):  # noqa: N818 (a signal, caught where it is awaited)
     """A value that a task does not take as it is; Spark's readers take it, or say what is wrong with it."""
 
 

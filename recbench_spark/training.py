@@ -22,7 +22,7 @@ from recbench_spark import shared_files
 from recbench_spark.config import AlsModel, ItemKnnModel
 from recbench_spark.errors import DataError
 from recbench_spark.indexing import dense_index
-from recbench_spark.kernels import folding
+from recbench_spark.models import fold_in as folding
 from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours, scaled_to_one
 from recbench_spark.shared_files import Arrays, SharedRows
 

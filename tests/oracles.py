@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from recbench_spark.definitions import Definition
-from recbench_spark.kernels.ranking import Rankings
+from recbench_spark.kernels.ranking.rankings import Rankings
 
 Scores = Mapping[int, float]
 Grades = Mapping[int, float]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jobs import maintain, nightly
+from recbench_spark.commands import maintain, nightly
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 SPARK = sorted((CONF / "spark").glob("*.conf"))

@@ -1,5 +1,5 @@
 # ruff: noqa: PLC0415 (each environment has only one of the libraries)
-"""Metrics of lists by one system in this process: what `jobs/bench_lists.py` runs.
+"""Metrics of lists by one system in this process: what `jobs/bench/lists.py` runs.
 
     python tools/time_lists.py SYSTEM FOLDER K,K,...
 
@@ -48,27 +48,27 @@ def ours_spark(folder: str, ks: list[int]) -> dict[str, Any]:
 
     from recbench_spark import __version__
     from recbench_spark.config import Bootstrap
+    from recbench_spark.data.handed_over import typed_rows
     from recbench_spark.definitions import make_definition
-    from recbench_spark.evaluation import metrics as metric_rows
-    from recbench_spark.evaluation import ranking
-    from recbench_spark.evaluator import make_world
+    from recbench_spark.evaluation.metrics import accuracy as metric_rows
+    from recbench_spark.evaluation.ranking import rank
+    from recbench_spark.evaluator.evaluate import make_truth_tables
     from recbench_spark.schemas import METRICS as TABLE
     from recbench_spark.session import get_session
-    from recbench_spark.steps.reading import typed_rows
     from recbench_spark.store import Store
 
     spark, definition = get_session(), make_definition("replay")
     lists, truth = (spark.read.parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
     stored = f"{folder}/users"
     if not Path(stored, "_SUCCESS").exists():
-        world = make_world(truth, None, [lists], definition)
-        rows = ranking.as_lists(typed_rows(lists, {"score": "double"}, "lists"), world.items)
+        world = make_truth_tables(truth, None, [lists], definition)
+        rows = rank.as_lists(typed_rows(lists, {"score": "double"}, "lists"), world.items)
         world.users.join(rows, "user_id", "left").write.parquet(stored)
         spark.catalog.clearCache()
     store = Store(spark, tempfile.mkdtemp(prefix="warehouse-", dir=folder))
     store.create(TABLE)
-    plan = metric_rows.Plan(METRICS, tuple(ks), definition, Bootstrap())
-    request, run_ids = ranking.Request(definition), iter(("first", "second"))
+    plan = metric_rows.MetricPlan(METRICS, tuple(ks), definition, Bootstrap())
+    request, run_ids = rank.Request(definition), iter(("first", "second"))
 
     def run() -> str:
         run_id = next(run_ids)
@@ -172,10 +172,10 @@ def ranx(folder: str, ks: list[int]) -> dict[str, Any]:
     ]
     columns = {"q_id_col": "user_id", "doc_id_col": "item_id"}
     qrels = Qrels.from_df(text[1].assign(grade=1), score_col="grade", **columns)
-    ranking = Run.from_df(text[0], score_col="score", **columns)
+    rank = Run.from_df(text[0], score_col="score", **columns)
 
     def run() -> Values:
-        found = evaluate(qrels, ranking, list(asked.values()))
+        found = evaluate(qrels, rank, list(asked.values()))
         return {name: float(found[theirs]) for name, theirs in asked.items()}
 
     return timed(run, version("ranx"))

@@ -1,9 +1,10 @@
 # ruff: noqa: PLC0415 (each environment has only one of the libraries)
-"""Ranks of held-out items, or lists, by one system in this process: what `jobs/bench.py` runs.
+"""Ranks of held-out items, or lists, by one system in this process: what `jobs/bench/ranking.py` runs.
 
     python tools/time_ranks.py SYSTEM FOLDER K ROUNDS
 
-FOLDER holds users.npy, items.npy (float32) and lists.npz (written by `jobs/bench.py`). Prints a line of
+FOLDER holds users.npy, items.npy (float32) and lists.npz (written by `jobs/bench/ranking.py`). Prints
+a line of
 JSON a round: users, seconds, and users a second of the bare product, taken in turns with it, one thread.
 Not counted: starting the session, a first pass (MLlib's: over some users), and what each system is given.
 """
@@ -36,13 +37,13 @@ def ours(folder: Path, k: int) -> System:
 
     from recbench_spark import schemas
     from recbench_spark.config import Evaluation
-    from recbench_spark.evaluation import ranking
-    from recbench_spark.evaluation.beyond import Catalogue
-    from recbench_spark.evaluation.metrics import Plan
-    from recbench_spark.evaluation.sources import DotSource
+    from recbench_spark.evaluation.metrics.accuracy import MetricPlan
+    from recbench_spark.evaluation.metrics.beyond_accuracy import Catalogue
+    from recbench_spark.evaluation.ranking import rank
+    from recbench_spark.evaluation.ranking.sources import DotSource
     from recbench_spark.session import get_session
+    from recbench_spark.sharing import share_in
     from recbench_spark.steps.results import write_metrics
-    from recbench_spark.steps.sharing import share_in
     from recbench_spark.store import Store
 
     spark, root = get_session(), tempfile.mkdtemp(prefix="warehouse-", dir=folder)
@@ -57,16 +58,16 @@ def ours(folder: Path, k: int) -> System:
     source = DotSource(share_in(root, items), *np.load(folder / "items.npy", mmap_mode="r").shape)
     metrics = ("hit", "precision", "recall", "map", "mrr", "ndcg")
     asked = Evaluation(metrics=metrics, k=(10, k), uncut=False, slices=())
-    plan = Plan(asked.metrics, asked.cutoffs, asked.resolve(), asked.bootstrap, uncut=False)
+    plan = MetricPlan(asked.metrics, asked.cutoffs, asked.resolve(), asked.bootstrap, uncut=False)
     catalogue = Catalogue(items, rows.select("user_id"), None)
 
     def run(turn: int) -> float:
         started = time.perf_counter()
         blocks = store.read(schemas.USER_BLOCKS).where("split_id = 'bench'")
-        users = ranking.users_of_parts(blocks, ("test",), None, keep_empty=True)
+        users = rank.users_of_parts(blocks, ("test",), None, keep_empty=True)
         vectors = store.read(schemas.EMBEDDINGS).where("model_id = 'bench' AND side = 'user'")
         joined = users.join(vectors.select(F.col("id").alias("user_id"), "vector"), "user_id", "left")
-        ranked = ranking.rank_scored(joined, source, ranking.Request(plan.definition, 0, plan.cutoff))
+        ranked = rank.rank_scored(joined, source, rank.Request(plan.definition, 0, plan.cutoff))
         run_id = f"run-{turn}"
         store.append(ranked.withColumn("run_id", F.lit(run_id)), schemas.RANKINGS)
         ranked_after = time.perf_counter() - started

@@ -1,5 +1,5 @@
 # ruff: noqa: PLC0415 (each environment has only one of the libraries)
-"""One split by one library in this process: what `jobs/bench_splits.py` runs.
+"""One split by one library in this process: what `jobs/bench/splits.py` runs.
 
     python tools/time_split.py SYSTEM PROTOCOL LOG OUT
 

@@ -25,7 +25,7 @@ from pyspark import RDD
 from pyspark.sql import SparkSession
 
 from recbench_spark.blocks import ROWS_DEALT, Block, chunks, dealt_out, rows_dealt
-from recbench_spark.errors import SecondLookError
+from recbench_spark.errors import FallbackToSpark
 
 if TYPE_CHECKING:  # workers import this module, and need no settings
     from recbench_spark.config import Dataset
@@ -85,7 +85,7 @@ class LogFiles:
             tasks: number of partitions.
 
         Raises:
-            PythonException: of a SecondLookError, when it is run.
+            PythonException: of a FallbackToSpark, when it is run.
         """
         readers = min(len(self.groups), _readers(spark, self.n))
         read = partial(_read, files=self, readers=readers, owner=owner, tasks=tasks)
@@ -220,19 +220,19 @@ def _rows(groups: Sequence[Group], columns: list[str]) -> Iterator[pa.RecordBatc
         try:
             file = pq.ParquetFile(path, memory_map=True)
             if number >= file.num_row_groups or file.metadata.row_group(number).num_rows != wanted:
-                raise SecondLookError(f"{path} has changed since its footer was read")
+                raise FallbackToSpark(f"{path} has changed since its footer was read")
             yield from file.iter_batches(ROWS_DEALT, [number], columns, use_threads=False)
         except (OSError, pa.ArrowException) as error:
-            raise SecondLookError(f"{path}: cannot be read: {error}") from None
+            raise FallbackToSpark(f"{path}: cannot be read: {error}") from None
 
 
 def _in_our_columns(rows: pa.RecordBatch, files: LogFiles) -> pa.RecordBatch:
     if any(column.null_count for column in rows.columns):
-        raise SecondLookError("a value is missing")
+        raise FallbackToSpark("a value is missing")
     found = {name: rows.column(their) for name, their in files.theirs.items()}
     ratings = _ratings(found.get("rating"), rows.num_rows)
     if not np.isfinite(ratings.to_numpy()).all():
-        raise SecondLookError("a rating is not finite")
+        raise FallbackToSpark("a rating is not finite")
     times = _times(found["event_time"], files.micros) if "event_time" in found else pa.nulls(rows.num_rows)
     return pa.RecordBatch.from_pydict(
         {
@@ -254,7 +254,7 @@ def _ids(column: pa.Array) -> pa.Array:
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
-        raise SecondLookError("an id is no UTF-8") from None
+        raise FallbackToSpark("an id is no UTF-8") from None
     return column
 
 
@@ -265,7 +265,7 @@ def _times(column: pa.Array, micros: int) -> pa.Array:
             return column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         return pc.multiply_checked(column.cast(pa.int64()), micros)
     except pa.ArrowInvalid:
-        raise SecondLookError("a time is out of range") from None
+        raise FallbackToSpark("a time is out of range") from None
 
 
 def _tasks(owners: pa.ChunkedArray, tasks: int) -> npt.NDArray[np.int32]:

@@ -36,10 +36,9 @@ from pyspark.sql import functions as F
 
 from recbench_spark.config import World
 from recbench_spark.errors import ConfigError
+from recbench_spark.kernels.arrays import Floats, Ints
 
-Ints = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
-Floats = npt.NDArray[np.float64]
 Cells = Callable[[Ints], Ints]
 
 DIMS = 12
@@ -254,7 +253,7 @@ def _factors(purpose: int, ids: Ints, tastes: Ints, world: World) -> Ints:
 
 
 def _exposure_weights(feedback_gi: Ints, world: World) -> Ints:
-    """Whole numbers proportional to P(draw = i) of the module's equations."""
+    """Ints numbers proportional to P(draw = i) of the module's equations."""
     rank_i = np.argsort(np.argsort(_hash(RANK, np.arange(world.items), seed=world.seed), kind="stable"))
     seed_i = world.interactions // world.tastes // (rank_i + FLATTEN) + 1
     exposure_gi = seed_i + BOOST * feedback_gi

@@ -12,14 +12,11 @@ from fractions import Fraction
 
 import numba
 import numpy as np
-import numpy.typing as npt
 
+from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.resampling import exact_sums
 from recbench_spark.kernels.sums import Sums
 from recbench_spark.kernels.sums import exact_sums as exact_sums_of
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 BITS = 10
 """Scaled parts lie below 2^10, so that their squares fit into an exact sum."""

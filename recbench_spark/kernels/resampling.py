@@ -16,10 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.errors import DataError
+from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.hashing import GAMMA, mix, stream
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 HIGH_BITS, LOW_BITS = 20, 32
 """A value is high 2^-20 + low 2^-52 with 0 <= low <= 2^32: sums of 2^30 values fit in int64."""

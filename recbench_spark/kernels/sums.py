@@ -1,7 +1,7 @@
 """Sums of float64 numbers at any scale, the same bits in any order and partitioning.
 
 A number is cut, at fixed places of its binary digits, into whole numbers of 40 bits ("limbs"): value =
-sum over q of limb_q 2^(40 q - 26). Whole numbers add up in any order, and none is too small or too
+sum over q of limb_q 2^(40 q - 26). Ints numbers add up in any order, and none is too small or too
 large to have a limb: sums of 1e-300 are as exact as sums of 1e300. Two limbs hold most numbers.
 
 Axes: l limbs, u users (or rows), c columns, b bootstrap replicates. NaN counts nothing.
@@ -22,10 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.errors import DataError
+from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.resampling import BLOCK, poisson_weights
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 LIMB_BITS = 40
 """A block of 256 users with weights up to 20 adds up to less than 2^53, which float64 holds exactly."""

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.counting import ItemLists, Settings
 from recbench_spark.kernels.hashing import hash_bytes, start
-from recbench_spark.kernels.ratios import exact_moments
-from recbench_spark.kernels.resampling import bootstrap_sums
-from recbench_spark.kernels.scorers import (
+from recbench_spark.kernels.metrics.predictions import user_sums
+from recbench_spark.kernels.ranking.counting import Settings
+from recbench_spark.kernels.ranking.positives import ItemLists
+from recbench_spark.kernels.ranking.scorers import (
     DotScorer,
     HashScorer,
     NeighbourScorer,
@@ -23,7 +23,8 @@ from recbench_spark.kernels.scorers import (
     count_listed,
     count_ranks,
 )
-from recbench_spark.kernels.values import user_sums
+from recbench_spark.kernels.ratios import exact_moments
+from recbench_spark.kernels.resampling import bootstrap_sums
 
 
 def warm() -> None:

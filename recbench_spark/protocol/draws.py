@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recbench_spark.kernels.labels import Hashes
+from recbench_spark.kernels.splits.labels import Hashes
 from recbench_spark.protocol.positions import encoded
 
 

@@ -1,4 +1,4 @@
-"""The label of each row that a task holds: a protocol as plain numbers, and the rules of `kernels.labels`.
+"""The label of each row that a task holds: plain numbers, and the rules of `kernels.splits.labels`.
 
 Nothing here imports Spark or the settings: workers load it in a moment.
 """
@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.kernels import labels
-from recbench_spark.kernels.labels import Codes, Whole
+from recbench_spark.kernels.arrays import Ints
+from recbench_spark.kernels.splits import labels
+from recbench_spark.kernels.splits.labels import Codes
 from recbench_spark.protocol.draws import Draws
 from recbench_spark.protocol.positions import Keep, in_order, one_a_pair, whose, with_encoded_ids
 
@@ -93,7 +94,7 @@ def label(rows: pa.Table, rule: Rule) -> pa.Table:
         rule: the protocol.
 
     Raises:
-        SecondLookError: a pair stands twice, where that is an error.
+        FallbackToSpark: a pair stands twice, where that is an error.
     """
     rows = with_encoded_ids(rows)
     if rule.duplicates:
@@ -121,14 +122,14 @@ def _outside_training(rows: pa.Table) -> pa.Table:
     return rows.filter(pa.array(~(open_r & np.isin(pair_r, pair_r[known_r]))))
 
 
-def _key(rows: pa.Table, rule: Rule) -> Whole:
+def _key(rows: pa.Table, rule: Rule) -> Ints:
     if rule.temporal:
-        times: Whole = pc.fill_null(rows.column("event_time"), 0).to_numpy()
+        times: Ints = pc.fill_null(rows.column("event_time"), 0).to_numpy()
         return times
     return Draws(rows, rule.seed).pairs.view(np.int64)
 
 
-def _codes(rows: pa.Table, rule: Rule, position_r: Whole, n_r: Whole) -> Codes:
+def _codes(rows: pa.Table, rule: Rule, position_r: Ints, n_r: Ints) -> Codes:
     draws = Draws(rows, rule.seed)
     folds, fold, validates = rule.folds
     if rule.by in ("position", "n_given"):
@@ -151,7 +152,7 @@ def _codes(rows: pa.Table, rule: Rule, position_r: Whole, n_r: Whole) -> Codes:
     return codes if rule.parts == (TEST,) else labels.dealt(codes, draws.cards, len(rule.parts))
 
 
-def _wanted(rule: Rule, n_r: Whole) -> tuple[Whole, Whole, int]:
+def _wanted(rule: Rule, n_r: Ints) -> tuple[Ints, Ints, int]:
     """Test and validation rows asked for of each row's owner, and what it keeps in any case."""
     if rule.by == "n_given":
         assert rule.n is not None

@@ -11,15 +11,13 @@ from math import copysign
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.errors import SecondLookError
-from recbench_spark.kernels.positions import last_of_each, positions_from_end, repeated
+from recbench_spark.errors import FallbackToSpark
+from recbench_spark.kernels.arrays import Bools, Ints
+from recbench_spark.kernels.splits.positions import last_of_each, positions_from_end, repeated
 
-Whole = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 Keep = Literal["keep_last", "keep_first", "error"]
 
 IDS = ("user_id", "item_id")
@@ -40,25 +38,25 @@ def encoded(rows: pa.Table, name: str) -> pa.DictionaryArray:
     return rows.column(name).combine_chunks()
 
 
-def whose(rows: pa.Table, name: str) -> Whole:
+def whose(rows: pa.Table, name: str) -> Ints:
     """The number of each row's id among the distinct ones, in no order that means anything."""
-    numbers: Whole = encoded(rows, name).indices.to_numpy().astype(np.int64)
+    numbers: Ints = encoded(rows, name).indices.to_numpy().astype(np.int64)
     return numbers
 
 
-def ranks(rows: pa.Table, name: str, numeric: bool) -> Whole:
+def ranks(rows: pa.Table, name: str, numeric: bool) -> Ints:
     """Each id's place among the distinct ids: as numbers, or in the order of UTF-8 bytes."""
     column = encoded(rows, name)
     ids = column.dictionary.cast(pa.int64()) if numeric else column.dictionary
     rank = np.empty(len(ids), np.int64)
     rank[pc.sort_indices(ids).to_numpy()] = np.arange(len(rank))
-    found: Whole = rank[column.indices.to_numpy()]
+    found: Ints = rank[column.indices.to_numpy()]
     return found
 
 
 def in_order(
-    rows: pa.Table, owner: str, tie: str, key_r: Whole, numeric: bool
-) -> tuple[pa.Table, Whole, Whole]:
+    rows: pa.Table, owner: str, tie: str, key_r: Ints, numeric: bool
+) -> tuple[pa.Table, Ints, Ints]:
     """The rows by owner and in the owner's order, with places from the end and the owner's number of rows.
 
     Rows that came with a part (an open loop, say) are no part of that order.
@@ -88,21 +86,21 @@ def one_a_pair(rows: pa.Table, keep: Keep) -> pa.Table:
         keep: which row stays.
 
     Raises:
-        SecondLookError: a pair stands twice and `keep` is `error`.
+        FallbackToSpark: a pair stands twice and `keep` is `error`.
     """
     user_r, item_r = whose(rows, "user_id"), whose(rows, "item_id")
     doubled_r = repeated(user_r, item_r)
     if not doubled_r.any():
         return rows
     if keep == "error":
-        raise SecondLookError("pairs stand twice")
+        raise FallbackToSpark("pairs stand twice")
     places = np.flatnonzero(doubled_r)
     kept_r = ~doubled_r
     kept_r[places[_stay(rows.take(pa.array(places)), (user_r << 32 | item_r)[places], keep)]] = True
     return rows.filter(pa.array(kept_r))
 
 
-def _stay(rows: pa.Table, pair_r: Whole, keep: Keep) -> Flags:
+def _stay(rows: pa.Table, pair_r: Ints, keep: Keep) -> Bools:
     """Of the rows of pairs that stand twice, the one of each that stays."""
     time_r = pc.fill_null(rows.column("event_time"), 0).to_numpy()
     rating_r = rows.column("rating").to_numpy()
@@ -114,7 +112,7 @@ def _stay(rows: pa.Table, pair_r: Whole, keep: Keep) -> Flags:
     return stay_r
 
 
-def _decided(rows: pa.Table, pair_r: Whole, equal_r: Whole) -> list[int]:
+def _decided(rows: pa.Table, pair_r: Ints, equal_r: Ints) -> list[int]:
     """Of rows equal in time and rating the one of each pair that part and attributes decide for."""
     best: dict[int, tuple[object, int]] = {}
     columns = [name for name in ("part", "attributes") if name in rows.column_names]

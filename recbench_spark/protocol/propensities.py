@@ -10,18 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Propensities
 from recbench_spark.errors import DataError
-from recbench_spark.kernels import power_law, propensities
-from recbench_spark.kernels.power_law import PowerLaw
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.estimators import power_law, propensities
+from recbench_spark.kernels.estimators.power_law import PowerLaw
 
 
 @dataclass(frozen=True)

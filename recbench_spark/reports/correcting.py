@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.comparisons import dependent_correlations, kendall_tau_b
-from recbench_spark.kernels.estimators import ESTIMATORS
+from recbench_spark.kernels.comparison.tests import dependent_correlations, kendall_tau_b
+from recbench_spark.kernels.estimators.exposure import ESTIMATORS
 from recbench_spark.reports.facts import CorrectionColumn, CorrectionFacts, Estimate, Leaderboard, Number
 from recbench_spark.reports.words import note_on_estimators
 
@@ -88,7 +88,7 @@ def _column(
     truth: dict[str, Estimate],
 ) -> CorrectionColumn:
     estimates = tuple(values.get(model) for model in models)
-    bad = [math.inf if e is None else board.measure.badness(e.value) for e in estimates]
+    bad = [math.inf if e is None else board.measure.sort_key(e.value) for e in estimates]
     places = tuple(
         None if e is None else 1 + sum(other < own for other in bad)
         for e, own in zip(estimates, bad, strict=True)

@@ -33,7 +33,7 @@ class Measure:
         """The name as people write it: `ndcg@10`, or `auc` for a value without a cut-off."""
         return self.metric if self.k is None else f"{self.metric}@{self.k}"
 
-    def badness(self, value: float) -> float:
+    def sort_key(self, value: float) -> float:
         """A number that is smaller for the better value; NaN is worst."""
         if math.isnan(value):
             return math.inf

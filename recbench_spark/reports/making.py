@@ -214,7 +214,7 @@ def make_leaderboards(numbers: Iterable[Number], metric: str, k: int | None) -> 
 
 def _make_board(chosen: list[Number], same_part: list[Number]) -> Leaderboard:
     measure = chosen[0].measure
-    bad = {number.model: measure.badness(number.estimate.value) for number in chosen}
+    bad = {number.model: measure.sort_key(number.estimate.value) for number in chosen}
     ordered = sorted(chosen, key=lambda number: (bad[number.model], number.model))
     others = _companions(measure, same_part)
     found = {(number.model, number.measure): number.estimate for number in same_part}

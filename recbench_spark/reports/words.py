@@ -294,7 +294,7 @@ def _ahead(measure: Measure, leader: LeaderboardRow, second: LeaderboardRow) -> 
     """How much better, by what is good of the metric."""
     if leader.position == second.position:
         return f"level with {second.model}"
-    gap = measure.badness(second.estimate.value) - measure.badness(leader.estimate.value)
+    gap = measure.sort_key(second.estimate.value) - measure.sort_key(leader.estimate.value)
     # Where values can have either sign a share of one says nothing.
     base = 0.0 if leader.estimate.value < 0 or measure.metric == "pe" else second.estimate.value
     share = f" ({100 * gap / base:.1f} %)" if base > 0 else ""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from recbench_spark.data.handed_over import candidate_lists
 from recbench_spark.data.readers import read_negatives, read_table
 from recbench_spark.errors import ConfigError
-from recbench_spark.evaluation.draws import draw_candidates, weight_rows
+from recbench_spark.evaluation.ranking.negatives import draw_candidates, weight_rows
 from recbench_spark.schemas import CANDIDATES, ITEMS
+from recbench_spark.sharing import share
 from recbench_spark.steps.night import Night
-from recbench_spark.steps.reading import candidate_lists
-from recbench_spark.steps.sharing import share
 
 SAMPLED = ("uniform", "popularity")
 

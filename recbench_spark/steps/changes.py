@@ -9,9 +9,9 @@ from pyspark.sql import functions as F
 
 from recbench_spark import revisions
 from recbench_spark.config import Comparisons, digest
-from recbench_spark.evaluation.beyond import OVERALL
-from recbench_spark.evaluation.changes import Plan, changes
-from recbench_spark.evaluation.comparing import HOLDOUT
+from recbench_spark.evaluation.comparison.changes import ChangePlan, changes
+from recbench_spark.evaluation.comparison.comparing import HOLDOUT
+from recbench_spark.evaluation.metrics.beyond_accuracy import OVERALL
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import CHANGES, RANKINGS, USER_METRICS
 from recbench_spark.steps.comparing import run_before, runs_tonight, visible_runs
@@ -46,7 +46,7 @@ def explain_changes(night: Night, journal: Journal) -> None:
         night.store.append(found.withColumns(facts), CHANGES, once=name)
 
 
-def with_code(store: Store, plan: Plan, found: DataFrame) -> DataFrame:
+def with_code(store: Store, plan: ChangePlan, found: DataFrame) -> DataFrame:
     """The rows with `code_change` and `code_alone`; both NULL where the two nights ran the same code."""
     pairs = [(before.run_id, now.run_id) for before, now in plan.pairs]
     moved = [(now, change.words, change.alone) for (_, now), change in code_changes(store, pairs).items()]
@@ -54,7 +54,7 @@ def with_code(store: Store, plan: Plan, found: DataFrame) -> DataFrame:
     return found.join(F.broadcast(store.spark.createDataFrame(moved, columns)), "run_id", "left")
 
 
-def make_plan(night: Night, asked: Comparisons) -> Plan | None:
+def make_plan(night: Night, asked: Comparisons) -> ChangePlan | None:
     """Each model of this night with its last night before; None where no model has one."""
     runs = visible_runs(night)
     before = [(run_before(run, runs, None), run) for run in runs_tonight(night, runs)]
@@ -64,4 +64,4 @@ def make_plan(night: Night, asked: Comparisons) -> Plan | None:
     evaluation = night.benchmark.evaluation
     metrics = tuple(m for m in asked.metrics or evaluation.metrics if m not in OVERALL)
     slices = tuple(cut.key for cut in evaluation.slices if cut.of in OF_USERS)
-    return Plan(pairs, metrics, asked.k or (*evaluation.cutoffs, None), slices)
+    return ChangePlan(pairs, metrics, asked.k or (*evaluation.cutoffs, None), slices)

@@ -11,8 +11,14 @@ from pyspark.sql import functions as F
 from recbench_spark import revisions
 from recbench_spark.config import Comparisons, digest
 from recbench_spark.definitions import Definition
-from recbench_spark.evaluation.beyond import OVERALL, PER_USER
-from recbench_spark.evaluation.comparing import Contest, Plan, Run, compare, scales
+from recbench_spark.evaluation.comparison.comparing import (
+    ComparisonGroup,
+    ComparisonPlan,
+    Run,
+    compare,
+    scales,
+)
+from recbench_spark.evaluation.metrics.beyond_accuracy import OVERALL, PER_USER
 from recbench_spark.journal import Journal
 from recbench_spark.reports.facts import LOWER_IS_BETTER
 from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS
@@ -31,7 +37,7 @@ def compare_night(night: Night, journal: Journal) -> tuple[str, ...]:
     plan = make_plan(night, asked or Comparisons())
     if plan is None:
         return ()
-    name = digest(plan.runs, plan.contests, _settings(night), revisions.of("comparisons"), length=32)
+    name = digest(plan.runs, plan.groups, _settings(night), revisions.of("comparisons"), length=32)
     if not night.store.has(COMPARISONS, "comparison_id", name):
         with journal.stage("comparisons", f"compare {len(plan.runs)} runs", suite=night.benchmark.name):
             night.store.append(_rows(night, plan, name), COMPARISONS, once=name)
@@ -45,7 +51,7 @@ def _settings(night: Night) -> list[object]:
     return [compared, rules, asked.evaluation.bootstrap.model_dump()]
 
 
-def _rows(night: Night, plan: Plan, name: str) -> DataFrame:
+def _rows(night: Night, plan: ComparisonPlan, name: str) -> DataFrame:
     """The comparisons with what says when, of which suite and of which split they are."""
     user_metrics = night.store.read(USER_METRICS)
     found = compare(user_metrics, plan, earlier_looks(night, plan, night.store.read(COMPARISONS)))
@@ -63,26 +69,26 @@ def _rows(night: Night, plan: Plan, name: str) -> DataFrame:
 # ------------------------------------------------------------------------------- who is compared
 
 
-def make_plan(night: Night, asked: Comparisons) -> Plan | None:
+def make_plan(night: Night, asked: Comparisons) -> ComparisonPlan | None:
     """What is compared this night; None where there are no two runs to compare."""
     runs = visible_runs(night)
     tonight = runs_tonight(night, runs)
     chosen: list[Run] = list(tonight)
-    contests = [Contest("pair", tuple(range(len(tonight))))] if len(tonight) > 1 else []
+    groups = [ComparisonGroup("pair", tuple(range(len(tonight))))] if len(tonight) > 1 else []
     for kind, day in (("previous", None), ("baseline", asked.baseline_night)):
         for place, run in enumerate(tonight):
             before = run_before(run, runs, day) if kind == "previous" or day else None
             if before:
                 # A night can be both the one before and the pinned one.
                 chosen += [before] if before not in chosen else []
-                contests.append(Contest(kind, (place, chosen.index(before))))
-    if not contests:
+                groups.append(ComparisonGroup(kind, (place, chosen.index(before))))
+    if not groups:
         return None
     evaluation = night.benchmark.evaluation
     metrics = tuple(m for m in asked.metrics or evaluation.metrics if m not in OVERALL)
-    return Plan(
+    return ComparisonPlan(
         tuple(chosen),
-        tuple(contests),
+        tuple(groups),
         metrics,
         asked.k or (*evaluation.cutoffs, None),
         baselines(night, tonight, asked.baseline),
@@ -136,8 +142,8 @@ def baselines(
     best: dict[tuple[str, str, int | None], tuple[float, int]] = {}
     for row in rows.select("run_id", "part", "metric", "k", "value").collect():
         place = places[row.run_id]
-        badness = row.value if row.metric in LOWER_IS_BETTER else -row.value
-        rank = (0.0 if tonight[place].model == named else 1.0, place) if named else (badness, place)
+        sort_key = row.value if row.metric in LOWER_IS_BETTER else -row.value
+        rank = (0.0 if tonight[place].model == named else 1.0, place) if named else (sort_key, place)
         key = (row.part, row.metric, row.k)
         best[key] = min(best.get(key, rank), rank)
     named_ran = named is None or any(run.model == named for run in tonight)
@@ -150,7 +156,7 @@ def _unbounded(metrics: Iterable[str], definition: Definition) -> list[str]:
     return [m for m in metrics if m in (*PER_USER, *counted)]
 
 
-def earlier_looks(night: Night, plan: Plan, comparisons: DataFrame) -> DataFrame:
+def earlier_looks(night: Night, plan: ComparisonPlan, comparisons: DataFrame) -> DataFrame:
     """Of each earlier split of this suite the last comparison of every pair: one look each.
 
     A night on the same split is the same users and items again, and no new look; `HASH.1` is the split

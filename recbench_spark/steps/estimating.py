@@ -8,15 +8,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Bootstrap
+from recbench_spark.data.handed_over import typed_numbers, typed_rows
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.checks import Check
-from recbench_spark.evaluation.matrices import matrix_metrics
-from recbench_spark.evaluation.rounds import HEAVY, policy_values, round_checks
-from recbench_spark.evaluation.values import Row
-from recbench_spark.evaluator import PART, Result
-from recbench_spark.kernels.estimators import Settings
+from recbench_spark.evaluation.estimators.bandit_feedback import HEAVY, policy_values, round_checks
+from recbench_spark.evaluation.estimators.rating_matrix import matrix_metrics
+from recbench_spark.evaluation.metrics.predictions import Row
+from recbench_spark.evaluator.evaluate import PART, Result
+from recbench_spark.kernels.estimators.exposure import Settings
 from recbench_spark.schemas import METRICS, USER_METRICS, require
-from recbench_spark.steps.reading import typed_numbers, typed_rows
 
 CELL = ("user_id", "item_id")
 

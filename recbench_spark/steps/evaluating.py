@@ -7,19 +7,19 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from recbench_spark.data.handed_over import meet, read_scored_rows
 from recbench_spark.evaluation import checks as check_rows
-from recbench_spark.evaluation import metrics as metric_rows
-from recbench_spark.evaluation import ranking
 from recbench_spark.evaluation.checks import Check
-from recbench_spark.evaluation.exposure import with_exposure
-from recbench_spark.evaluation.sampled import correction_checks
+from recbench_spark.evaluation.estimators.exposure import with_exposure
+from recbench_spark.evaluation.estimators.sampled import correction_checks
+from recbench_spark.evaluation.metrics import accuracy as metric_rows
+from recbench_spark.evaluation.ranking import rank as ranking
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import ITEMS, RANKINGS, USER_BLOCKS
 from recbench_spark.steps.candidates import with_candidates
 from recbench_spark.steps.exposure import estimate, make_plan
 from recbench_spark.steps.models import open_model, train_rows
 from recbench_spark.steps.night import Night, night_gates
-from recbench_spark.steps.reading import meet, read_scored_rows
 from recbench_spark.steps.results import write_checks, write_metrics
 
 

@@ -12,10 +12,10 @@ from recbench_spark.config import Evaluation, Exposure
 from recbench_spark.data.readers import read_table
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
-from recbench_spark.evaluation import debiased, metrics, ranking
 from recbench_spark.evaluation.checks import Check, warn_above_zero
-from recbench_spark.evaluation.debiased import STRATIFIED, Plan, Proposal
-from recbench_spark.evaluation.exposure import (
+from recbench_spark.evaluation.estimators import debiased
+from recbench_spark.evaluation.estimators.debiased import STRATIFIED, EstimationPlan, Proposal
+from recbench_spark.evaluation.estimators.exposure import (
     Chances,
     Shown,
     Weights,
@@ -25,13 +25,15 @@ from recbench_spark.evaluation.exposure import (
     truth_weights,
     with_exposure,
 )
-from recbench_spark.evaluation.user_blocks import HISTORY
-from recbench_spark.kernels.estimators import MODELLED, WEIGHTED, Settings
-from recbench_spark.kernels.propensities import CHANCES
-from recbench_spark.kernels.strata import Strata
+from recbench_spark.evaluation.metrics import accuracy
+from recbench_spark.evaluation.ranking import rank
+from recbench_spark.evaluation.ranking.user_blocks import HISTORY
+from recbench_spark.kernels.estimators.exposure import MODELLED, WEIGHTED, Settings
+from recbench_spark.kernels.estimators.propensities import CHANCES
+from recbench_spark.kernels.estimators.strata import StratumEdges
 from recbench_spark.schemas import ITEMS, METRICS, PROPENSITIES, SPLITS, USER_BLOCKS
+from recbench_spark.sharing import share
 from recbench_spark.steps.propensity import Exposed, write_propensities
-from recbench_spark.steps.sharing import share
 from recbench_spark.steps.splitting import of_split
 from recbench_spark.store import Store
 
@@ -40,12 +42,12 @@ FEWEST_ROWS, SMALLEST_SHARE = 100, 0.1
 
 
 @dataclass(frozen=True)
-class Opened:
+class ExposureContext:
     """What all models of a night share: items, strata, the weights of each part, and findings."""
 
     asked: Exposure
     shown: Shown
-    strata: tuple[Strata, ...]
+    strata: tuple[StratumEdges, ...]
     weights: dict[str, Weights]
     unknown_items: int
 
@@ -55,7 +57,9 @@ class Opened:
         return bool(self.asked.rewards) and any(name in MODELLED for name in self.asked.estimators)
 
 
-def open_exposure(store: Store, split_id: str, asked: Evaluation, definition: Definition) -> Opened:
+def exposure_context(
+    store: Store, split_id: str, asked: Evaluation, definition: Definition
+) -> ExposureContext:
     """Propensities of the split, written once for each name, and what the truth weighs.
 
     Raises:
@@ -70,12 +74,12 @@ def open_exposure(store: Store, split_id: str, asked: Evaluation, definition: De
     popular = popular_from(chances.rows, wanted.without_most_popular)
     shown = Shown(shared, chances.items, strata[0] if strata else None, popular)
     blocks = of_split(store, USER_BLOCKS, split_id)
-    users = ranking.users_of_parts(blocks, asked.parts, definition.threshold, keep_empty=False)
+    users = rank.users_of_parts(blocks, asked.parts, definition.threshold, keep_empty=False)
     weights = truth_weights(with_exposure(users, shown), definition.threshold)
-    return Opened(wanted, shown, strata, weights, chances.unknown)
+    return ExposureContext(wanted, shown, strata, weights, chances.unknown)
 
 
-def _strata(chances: Chances, wanted: Exposure) -> tuple[Strata, ...]:
+def _strata(chances: Chances, wanted: Exposure) -> tuple[StratumEdges, ...]:
     """None where all items are shown alike."""
     if chances.low == chances.high:
         return ()
@@ -105,7 +109,7 @@ def _stored(store: Store, split_id: str, name: str) -> DataFrame:
 # ------------------------------------------------------------------------------- of a model
 
 
-def make_plan(opened: Opened, asked: metrics.Plan, headline: str) -> Plan:
+def make_plan(opened: ExposureContext, asked: accuracy.MetricPlan, headline: str) -> EstimationPlan:
     """What is estimated; by the headline a number of strata is proposed, where several are asked for."""
     wanted = opened.asked
     known = {
@@ -113,7 +117,7 @@ def make_plan(opened: Opened, asked: metrics.Plan, headline: str) -> Plan:
     }
     compared = known.get(headline, next(iter(known.values()), None))
     several = len(opened.strata) > 1 and STRATIFIED in wanted.estimators and asked.bootstrap.replicates > 1
-    return Plan(
+    return EstimationPlan(
         asked,
         wanted.estimators,
         _settings(wanted),
@@ -134,7 +138,7 @@ def _settings(wanted: Exposure) -> Settings:
 
 
 def estimate(
-    store: Store, opened: Opened, plan: Plan, rankings: DataFrame
+    store: Store, opened: ExposureContext, plan: EstimationPlan, rankings: DataFrame
 ) -> tuple[DataFrame, list[Check]]:
     """Rows of `metrics` beside the holdout's, and findings.
 
@@ -174,7 +178,7 @@ def _with_rewards(store: Store, rankings: DataFrame, wanted: Exposure) -> tuple[
     return joined, warn_above_zero("exposure: items without a reward", lost, "they count 0")
 
 
-def _empty_rows(store: Store, plan: Plan) -> DataFrame | None:
+def _empty_rows(store: Store, plan: EstimationPlan) -> DataFrame | None:
     """A NULL row for each estimate that has no value."""
     rows = [
         (part, column.metric, column.definition, column.k, column.estimator, 0)
@@ -202,13 +206,13 @@ class FewCheck(Check):
         return self.threshold is None or self.observed >= self.threshold
 
 
-def warn_of_items(opened: Opened) -> list[Check]:
+def warn_of_items(opened: ExposureContext) -> list[Check]:
     """How many items had no propensity."""
     detail = "they count as the least shown of the others"
     return [warn_above_zero("exposure: items without a propensity", opened.unknown_items, detail)]
 
 
-def weight_checks(part: str, plan: Plan, opened: Opened) -> list[Check]:
+def weight_checks(part: str, plan: EstimationPlan, opened: ExposureContext) -> list[Check]:
     """What the estimates of a part rest on: effective rows, largest weight, share of the largest 1 %.
 
     The effective rows, (sum w)^2 / sum w^2, are too few below 100 or a tenth of all rows.
@@ -229,7 +233,7 @@ def weight_checks(part: str, plan: Plan, opened: Opened) -> list[Check]:
     return found
 
 
-def reason_checks(plan: Plan) -> list[Check]:
+def reason_checks(plan: EstimationPlan) -> list[Check]:
     """One for each estimator and metric without a value: why."""
     columns: dict[tuple[str, str, str], int] = {}
     for column, reason in debiased.missing(plan):
@@ -241,7 +245,7 @@ def reason_checks(plan: Plan) -> list[Check]:
     ]
 
 
-def ideal_checks(plan: Plan) -> list[Check]:
+def ideal_checks(plan: EstimationPlan) -> list[Check]:
     """What is known of a weighted NDCG, where one is asked for."""
     weighted = [name for name in plan.estimators if name in WEIGHTED and "ndcg" in plan.metrics_of(name)]
     if not weighted:
@@ -250,7 +254,7 @@ def ideal_checks(plan: Plan) -> list[Check]:
     return [Check("estimators of weighted ndcg", float(len(weighted)), None, "info", detail)]
 
 
-def strata_check(part: str, plan: Plan, found: Proposal) -> Check:
+def strata_check(part: str, plan: EstimationPlan, found: Proposal) -> Check:
     """The number of strata proposed: a warning where neighbouring numbers never agree."""
     assert plan.compared is not None
     metric, k = plan.compared

@@ -11,11 +11,11 @@ from pyspark.sql import functions as F
 
 from recbench_spark import training
 from recbench_spark.data import worlds
-from recbench_spark.evaluation import sources
+from recbench_spark.data.handed_over import meet, read_embeddings
+from recbench_spark.evaluation.ranking import sources
 from recbench_spark.schemas import EMBEDDINGS, ITEMS, SIMILARITIES, SPLITS
+from recbench_spark.sharing import scratch_folder, share
 from recbench_spark.steps.night import Night, model_key
-from recbench_spark.steps.reading import meet, read_embeddings
-from recbench_spark.steps.sharing import scratch_folder, share
 from recbench_spark.store import Store
 
 

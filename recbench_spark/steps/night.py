@@ -19,13 +19,13 @@ from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_table
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest
-from recbench_spark.evaluation.beyond import DIVERSITY, LIST_METRICS, Catalogue
-from recbench_spark.evaluation.metrics import Plan, check_cut, check_names
-from recbench_spark.kernels.ranking import METRICS
-from recbench_spark.steps.exposure import Opened, open_exposure
+from recbench_spark.evaluation.metrics.accuracy import MetricPlan, check_cut, check_names
+from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS, Catalogue
+from recbench_spark.kernels.metrics.accuracy import METRICS
+from recbench_spark.sharing import base_folder, share_features
+from recbench_spark.steps.exposure import ExposureContext, exposure_context
 from recbench_spark.steps.gates import GateCheck, gate_checks
 from recbench_spark.steps.revising import of_run
-from recbench_spark.steps.sharing import base_folder, share_features
 from recbench_spark.steps.splitting import held_out_parts, of_split
 from recbench_spark.store import Store
 
@@ -66,21 +66,25 @@ class Night:
         return Catalogue(items, train_users, features)
 
     @cached_property
-    def exposure(self) -> Opened | None:
+    def exposure(self) -> ExposureContext | None:
         """What is known of exposure, where estimates that correct for it are asked for."""
         asked = self.benchmark.evaluation
-        return open_exposure(self.store, self.split_id, asked, self.definition) if asked.exposure else None
+        return (
+            exposure_context(self.store, self.split_id, asked, self.definition) if asked.exposure else None
+        )
 
     @property
     def n_items(self) -> int:
         """Items of the catalogue."""
         return self.catalogue.n_items
 
-    def plan(self) -> Plan:
+    def plan(self) -> MetricPlan:
         """What is measured."""
         asked = self.benchmark.evaluation
         features = Path(asked.features).stem if asked.features else None
-        return Plan(asked.metrics, asked.cutoffs, self.definition, asked.bootstrap, features, asked.uncut)
+        return MetricPlan(
+            asked.metrics, asked.cutoffs, self.definition, asked.bootstrap, features, asked.uncut
+        )
 
 
 def night_gates(night: Night) -> list[GateCheck]:

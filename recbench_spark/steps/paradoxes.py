@@ -10,12 +10,12 @@ from pyspark.sql import functions as F
 
 from recbench_spark import revisions
 from recbench_spark.config import Paradoxes, digest
-from recbench_spark.evaluation import flips, paradoxes
-from recbench_spark.evaluation import metrics as metric_rows
-from recbench_spark.evaluation.comparing import Run
-from recbench_spark.evaluation.flips import Duel, Verdict
+from recbench_spark.evaluation.comparison import flips, paradoxes
+from recbench_spark.evaluation.comparison.comparing import Run
+from recbench_spark.evaluation.comparison.flips import ModelPair, Verdict
+from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.journal import Journal
-from recbench_spark.kernels.ranking import METRICS
+from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.reports.facts import LOWER_IS_BETTER
 from recbench_spark.schemas import FLIPS, PARADOXES, RANKINGS, RUNS
 from recbench_spark.steps.comparing import baselines, runs_tonight, visible_runs
@@ -63,19 +63,19 @@ def tonight(night: Night) -> tuple[Run, ...]:
     return tuple(run for run in runs_tonight(night, visible_runs(night)) if run.run_id in of_split)
 
 
-def measured(night: Night, asked: Paradoxes) -> metric_rows.Plan:
+def measured(night: Night, asked: Paradoxes) -> metric_rows.MetricPlan:
     """What is measured: metrics of ranks, at the cut-offs asked for."""
     evaluation = night.benchmark.evaluation
     metrics = tuple(m for m in asked.metrics or evaluation.metrics if m in METRICS)
     ks = tuple(k for k in asked.k or evaluation.cutoffs if k is not None)
     bootstrap = evaluation.bootstrap.model_copy(update={"replicates": asked.replicates})
-    return metric_rows.Plan(metrics, ks or evaluation.cutoffs, night.definition, bootstrap)
+    return metric_rows.MetricPlan(metrics, ks or evaluation.cutoffs, night.definition, bootstrap)
 
 
-def make_plan(night: Night, asked: Paradoxes, runs: tuple[Run, ...]) -> paradoxes.Plan:
+def make_plan(night: Night, asked: Paradoxes, runs: tuple[Run, ...]) -> paradoxes.ParadoxPlan:
     """Which pairs are compared, and by which strata."""
     evaluation = night.benchmark.evaluation
-    return paradoxes.Plan(
+    return paradoxes.ParadoxPlan(
         runs,
         measured(night, asked),
         asked.k or (*evaluation.cutoffs, None),
@@ -105,25 +105,25 @@ def flip_rows(
 ) -> list[dict[str, Any]]:
     """A row a verdict; the driver holds pairs x metrics x cut-offs of them, with 20 ids each."""
     plan = flip_plan(night, asked, runs)
-    found = flips.smallest_flips(rankings, plan) if plan.duels else []
+    found = flips.smallest_flips(rankings, plan) if plan.pairs else []
     described = measured(night, asked)
     return [_flip_row(plan, described, verdict) for verdict in found]
 
 
-def flip_plan(night: Night, asked: Paradoxes, runs: tuple[Run, ...]) -> flips.Plan:
+def flip_plan(night: Night, asked: Paradoxes, runs: tuple[Run, ...]) -> flips.FlipPlan:
     """The verdicts that are turned: those of metrics that are sums over items."""
     plan = make_plan(night, asked, runs)
     metrics = flips.additive(plan.measured.metrics, night.definition)
     against = held_against(night, asked.flips_against, runs)
-    duels = [
-        Duel(removed, part, column, model, other)
+    pairs = [
+        ModelPair(removed, part, column, model, other)
         for removed in asked.flips
         for part in plan.parts
         for column, (metric, k) in enumerate(flips.columns(metrics, plan.measured.ks))
         if k in plan.ks
         for model, other in zip(*paradoxes.pairs_of(len(runs), against, (part, metric, k)), strict=True)
     ]
-    return flips.Plan(runs, metrics, plan.measured.ks, night.definition, tuple(duels))
+    return flips.FlipPlan(runs, metrics, plan.measured.ks, night.definition, tuple(pairs))
 
 
 _VERDICT = (
@@ -134,16 +134,16 @@ _VERDICT = (
 )
 
 
-def _flip_row(plan: flips.Plan, described: metric_rows.Plan, verdict: Verdict) -> dict[str, Any]:
+def _flip_row(plan: flips.FlipPlan, described: metric_rows.MetricPlan, verdict: Verdict) -> dict[str, Any]:
     """A row of `flips`: the model that leads first."""
-    duel, flip = verdict.duel, verdict.flip
-    places = (duel.model, duel.other) if verdict.sign > 0 else (duel.other, duel.model)
+    pair, flip = verdict.pair, verdict.flip
+    places = (pair.model, pair.other) if verdict.sign > 0 else (pair.other, pair.model)
     ours, theirs = (plan.runs[place] for place in places)
-    metric, k = plan.columns[duel.column]
+    metric, k = plan.columns[pair.column]
     row = {
         "model": ours.model, "other": theirs.model, "run_id": ours.run_id, "other_run_id": theirs.run_id,
-        "part": duel.part, "metric": metric, "definition": described.describe(metric), "k": k,
-        "removed_are": duel.removed, "out_of": verdict.out_of, "total": verdict.total,
+        "part": pair.part, "metric": metric, "definition": described.describe(metric), "k": k,
+        "removed_are": pair.removed, "out_of": verdict.out_of, "total": verdict.total,
     }  # fmt: skip
     if flip is None:
         return row

@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 from recbench_spark.config import Propensities
 from recbench_spark.data.readers import read_table
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.power_law import PowerLaw, goodness
+from recbench_spark.kernels.estimators.power_law import PowerLaw, goodness
 from recbench_spark.protocol import logistic
 from recbench_spark.protocol import propensities as fitting
 from recbench_spark.schemas import (

@@ -13,12 +13,12 @@ from pyspark.sql import functions as F
 
 from recbench_spark import __version__, revisions
 from recbench_spark.config import Evaluation, Provenance, digest
-from recbench_spark.evaluation import metrics as metric_rows
-from recbench_spark.evaluation import sampled
-from recbench_spark.evaluation.beyond import Catalogue
 from recbench_spark.evaluation.checks import Check
-from recbench_spark.evaluation.multiverse import multiverse
-from recbench_spark.evaluator import Result
+from recbench_spark.evaluation.estimators import sampled
+from recbench_spark.evaluation.metrics import accuracy as metric_rows
+from recbench_spark.evaluation.metrics.beyond_accuracy import Catalogue
+from recbench_spark.evaluation.metrics.multiverse import multiverse
+from recbench_spark.evaluator.evaluate import Result
 from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.steps import revising
 from recbench_spark.steps.night import Night, model_inputs, new_run_id, run_key
@@ -28,7 +28,7 @@ from recbench_spark.store import Store
 def write_metrics(
     store: Store,
     rankings: DataFrame,
-    plan: metric_rows.Plan,
+    plan: metric_rows.MetricPlan,
     run_id: str,
     catalogue: Catalogue,
     *,
@@ -112,7 +112,8 @@ def publish(
 
 
 def publish_standalone(store: Store, result: Result, run: dict[str, Any]) -> str:
-    """Write what `evaluator.evaluate` found, and at last the row of `runs`; returns the run's id."""
+    """Write what `evaluator.evaluate.evaluate` found, and at last the row of `runs`; returns the run's
+    id."""
     run_id = new_run_id(run["logical_date"], run["model"])
     found = [*result.checks, *other_base_rates(store, run["suite"], result)]
     frames = [(result.user_metrics, USER_METRICS), (result.metrics, METRICS)]

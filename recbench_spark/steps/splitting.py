@@ -18,8 +18,8 @@ from recbench_spark.data import worlds
 from recbench_spark.data.columnar import COLUMNAR, COLUMNS, log_files
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import id_order, open_log, read_table
-from recbench_spark.errors import DataError, SecondLookError
-from recbench_spark.evaluation.user_blocks import Labels, user_blocks
+from recbench_spark.errors import DataError, FallbackToSpark
+from recbench_spark.evaluation.ranking.user_blocks import Labels, user_blocks
 from recbench_spark.journal import Journal
 from recbench_spark.placeholders import end_of_log
 from recbench_spark.protocol.catalogue import catalogue
@@ -166,7 +166,7 @@ def write_rows(store: Store, dataset: Dataset, split: Split, split_id: str) -> W
     try:
         store.append_blocks(Blocks(packed, partial(label, rule=rule), LABELLED), SPLITS, split_id)
     except PythonException as error:
-        if SecondLookError.__name__ not in str(error):
+        if FallbackToSpark.__name__ not in str(error):
             raise
         return _write_log(store, dataset, split, split_id)
     return Written(files.n, "item_id" in files.whole)

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from recbench_spark.config import Split
 from recbench_spark.schemas import INTERACTIONS
 from tests.cluster.processes import ROOT, properties, started
-from tests.stages.test_splits import labelled, random_log
+from tests.protocol.test_splits import labelled, random_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -16,14 +16,14 @@ import pandas as pd
 import pytest
 from deltalake import DeltaTable
 
-from jobs import estimate as job
+from recbench_spark.commands import estimate as job
 from recbench_spark.config import Bootstrap
 from recbench_spark.data.readers import read_propensities
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.evaluation.matrices import LOSSES, cell_parts, cell_sums, estimable
-from recbench_spark.kernels import matrices
-from recbench_spark.kernels.bandits import Rounds, contributions, value_and_error
-from recbench_spark.kernels.estimators import Settings
+from recbench_spark.evaluation.estimators.rating_matrix import LOSSES, cell_parts, cell_sums, estimable
+from recbench_spark.kernels.estimators import rating_matrix
+from recbench_spark.kernels.estimators.bandit_feedback import Rounds, contributions, value_and_error
+from recbench_spark.kernels.estimators.exposure import Settings
 from recbench_spark.kernels.resampling import percentile_interval, poisson_weights
 from recbench_spark.steps.estimating import estimate_matrix, estimate_rounds, with_policy
 
@@ -45,14 +45,14 @@ def test_intervals_over_maskings_hold_as_often_as_they_say() -> None:
     rating, prediction, model, chance = world()
     keys = np.repeat(np.arange(150), 30)
     bootstrap, worlds = Bootstrap(replicates=300), 200
-    covered = np.zeros((len(LOSSES), len(matrices.ESTIMATES)))
-    truth = np.array([matrices.losses(prediction, rating, loss).mean() for loss in LOSSES.values()])
+    covered = np.zeros((len(LOSSES), len(rating_matrix.ESTIMATES)))
+    truth = np.array([rating_matrix.losses(prediction, rating, loss).mean() for loss in LOSSES.values()])
     for _ in range(worlds):
         seen = rng.random(rating.shape) < chance
         known, odds = np.where(seen, rating, np.nan), np.where(seen, chance, np.nan)
         parts = cell_parts(prediction.ravel(), known.ravel(), odds.ravel(), model.ravel())
         _, boots = estimable(*cell_sums(keys, parts, bootstrap), modelled=True)
-        for e, drawn in enumerate(matrices.from_totals(boots).values()):
+        for e, drawn in enumerate(rating_matrix.from_totals(boots).values()):
             low, high = percentile_interval(drawn)
             covered[:, e] += (low <= truth) & (truth <= high)
     assert (covered[:, 0] <= 0.02 * worlds).all()  # the naive mean
@@ -95,9 +95,9 @@ def test_cells_of_weights_from_one_to_a_hundred_million_and_errors_of_any_size()
     def close(found: float, known: Fraction) -> bool:
         return abs(Fraction(found) - known) < known * Fraction(1, 10**12)
 
-    assert close(matrices.from_totals(totals)["snips"][0], snips(np.ones(400)))
+    assert close(rating_matrix.from_totals(totals)["snips"][0], snips(np.ones(400)))
     for b in range(8):
-        assert close(matrices.from_totals(replicates)["snips"][b, 0], snips(weights[:, b]))
+        assert close(rating_matrix.from_totals(replicates)["snips"][b, 0], snips(weights[:, b]))
 
 
 FLAGS = ["--warehouse", "w", "--model", "m"]

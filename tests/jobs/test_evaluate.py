@@ -21,14 +21,14 @@ from pyspark.sql import functions as F
 from sklearn import metrics as sk
 
 import recbench_spark
-from jobs import evaluate as job
 from recbench_spark import cli
+from recbench_spark.commands import evaluate as job
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import ConfigError, DataError, SchemaError
-from recbench_spark.evaluation.batches import to_rankings
-from recbench_spark.evaluator import Result, evaluate_predictions
-from recbench_spark.kernels.ranking import measure
+from recbench_spark.evaluation.ranking.batches import to_rankings
+from recbench_spark.evaluator.evaluate import Result, evaluate_predictions
+from recbench_spark.kernels.metrics.accuracy import measure
 from recbench_spark.kernels.resampling import poisson_weights
 from recbench_spark.schemas import RESULT_TABLES, TABLES
 from tests import oracles

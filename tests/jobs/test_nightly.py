@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jobs import estimate, evaluate, maintain, nightly, propensity, split
 from recbench_spark import __version__, cli
 from recbench_spark.benchmark import run_night
+from recbench_spark.commands import estimate, evaluate, maintain, nightly, propensity, split
 from recbench_spark.errors import Interrupted
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import RUNS
-from recbench_spark.steps.sharing import SCRATCH
+from recbench_spark.sharing import SCRATCH
 from tests.nights import DATE, RANKED, SMALL, Ran, small
 
 ROOT = Path(__file__).resolve().parent.parent.parent

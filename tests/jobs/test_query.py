@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import query
 from recbench_spark import cli
+from recbench_spark.commands import query
 from recbench_spark.errors import ConfigError
 from recbench_spark.schemas import TABLES
 from recbench_spark.steps.questions import judge

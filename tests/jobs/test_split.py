@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from jobs import split
 from recbench_spark import cli
+from recbench_spark.commands import split
 
 ROWS = [(user, item, 3, 100 * user + 10 * item) for user in range(4) for item in range(5)]
 

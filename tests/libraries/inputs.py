@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from recbench_spark.definitions import Definition
-from recbench_spark.kernels.lists import Items, Lists, Truth, rank_lists
-from recbench_spark.kernels.ranking import METRICS, Rankings, cutoffs, measure
+from recbench_spark.kernels.metrics.accuracy import METRICS, cutoffs, measure
+from recbench_spark.kernels.ranking.lists import Items, Lists, Truth, rank_lists
+from recbench_spark.kernels.ranking.rankings import Rankings
 
 Input = dict[str, Any]
 KS = (1, 2, 3, 5, 8, 10)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from recbench_spark.definitions import PRESET_VERSIONS, make_definition
-from recbench_spark.kernels.ranking import measure
+from recbench_spark.kernels.metrics.accuracy import measure
 from tests import oracles
 from tests.libraries.example import EXAMPLE, FULL
 from tests.libraries.inputs import our_values, ranked, weighted_auc

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recbench_spark.kernels.scorers import NeighbourScorer, UserBlock
+from recbench_spark.kernels.ranking.scorers import NeighbourScorer, UserBlock
 from recbench_spark.models.item_knn import (
     Neighbours,
     _quotients,
@@ -20,7 +20,7 @@ from recbench_spark.models.item_knn import (
     cosine_neighbours,
     scaled_to_one,
 )
-from tests.kernels.test_counting import lists
+from tests.kernels.ranking.test_counting import lists
 
 Histories = list[set[int]]
 

@@ -1,0 +1,145 @@
+"""Is the cost of propensities, strata and corrected estimates linear in the log?
+
+    python jobs/bench/debiasing.py                              1, 10 and 50 million interactions
+    python jobs/bench/debiasing.py --rows 1000000,4000000 --replicates 200
+
+A log of hashed rows and the rankings of its test part (one truth item to five rows, ten a user) are
+written as Parquet; timed are counting and fitting (`power_law`), cutting strata, and all estimates that
+need no reward model, at two cut-offs, with bootstrap intervals. A small run first takes the warm-up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from recbench_spark import cli
+from recbench_spark.config import Bootstrap, Propensities, Strata
+from recbench_spark.definitions import Definition
+from recbench_spark.errors import OK
+from recbench_spark.evaluation.estimators import debiased, exposure
+from recbench_spark.evaluation.metrics import accuracy
+from recbench_spark.kernels.estimators.exposure import WEIGHTED, Settings
+from recbench_spark.protocol import propensities as fitting
+from recbench_spark.randomness import uniform
+from recbench_spark.session import get_session
+
+ITEMS, TRUTH_OF_USER, ROWS_OF_TRUTH = 100_000, 10, 5
+WARM_UP = 200_000
+
+
+def parser() -> cli.Parser:
+    """The flags of this job."""
+    found = cli.Parser(__doc__ or "")
+    found.add_argument(
+        "--rows", type=cli.counts, default=(10**6, 10**7, 5 * 10**7), help="interactions, comma-separated"
+    )
+    found.add_argument("--replicates", type=cli.count, default=200)
+    found.add_argument("--folder", type=Path, help="where the rows lie; default: a temporary folder")
+    return found
+
+
+def main(args: argparse.Namespace) -> int:
+    """Generate and time each size, the smallest twice."""
+    spark = get_session("recbench-spark bench debiasing")
+    print("interactions  propensities    strata  estimates  seconds a million rows")
+    with tempfile.TemporaryDirectory() as folder:
+        for n in [WARM_UP, *args.rows]:
+            seconds = measured(spark, args.folder or Path(folder), n, args.replicates)
+            told = f"{n:12,}  " + "  ".join(f"{s:9.1f}" for s in seconds)
+            print(
+                f"{told}  {sum(seconds) / n * 1e6:.2f}{'  (warm-up)' if n == WARM_UP else ''}", flush=True
+            )
+    return OK
+
+
+def measured(spark: SparkSession, folder: Path, n: int, replicates: int) -> list[float]:
+    """Seconds of propensities, strata and estimates on a log of n rows."""
+    rows = stored(log(spark, n), folder / f"log-{n}")
+    seconds, items = timed(lambda: _fit(rows))
+    chances = exposure.item_chances(items.drop("propensity"), items)
+    further, strata = timed(lambda: exposure.cut_strata(chances, Strata(n=(2,))))
+    users = stored(rankings(spark, n, chances.rows), folder / f"rankings-{n}")
+    weights = exposure.truth_weights(users, None)
+    asked = accuracy.MetricPlan(
+        ("recall", "ndcg"), (10, 100), Definition(), Bootstrap(replicates=replicates)
+    )
+    names = (*WEIGHTED, debiased.STRATIFIED)
+    plan = debiased.EstimationPlan(asked, names, Settings(), "power_law", strata, weights, chances.items)
+    return [seconds, further, timed(lambda: debiased.estimates(users, plan).toArrow())[0]]
+
+
+def _fit(rows: DataFrame) -> DataFrame:
+    counts = fitting.item_counts(rows).cache()
+    shown = fitting.histogram(counts, rows)
+    fitted = fitting.fit(shown, Propensities())
+    found = fitting.of_items(counts, shown, fitted).join(counts, "item_id")
+    index = F.col("item_id").cast("int").alias("item_index")
+    items = found.select("item_id", index, F.col("n").alias("n_train"), "propensity").cache()
+    items.count()
+    return items
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds, and what was made."""
+    start = time.perf_counter()
+    found = work()
+    return time.perf_counter() - start, found
+
+
+def stored(frame: DataFrame, path: Path) -> DataFrame:
+    """Written once, so that generating is not timed."""
+    if not path.exists():
+        frame.write.parquet(str(path))
+    return frame.sparkSession.read.parquet(str(path))
+
+
+def log(spark: SparkSession, n: int) -> DataFrame:
+    """user_id, item_id: items of very different popularity."""
+    item = F.floor(F.pow(uniform("id", seed=1), 3.0) * ITEMS)
+    user = F.floor(uniform("id", seed=2) * (n // (TRUTH_OF_USER * ROWS_OF_TRUTH)))
+    return spark.range(0, n, 1, 16).select(
+        user.cast("string").alias("user_id"), item.cast("string").alias("item_id")
+    )
+
+
+def rankings(spark: SparkSession, n: int, items: DataFrame) -> DataFrame:
+    """Rows of `rankings` with the propensities of items drawn from the log's own distribution."""
+    users = n // (TRUTH_OF_USER * ROWS_OF_TRUTH)
+    chances = (
+        items.orderBy(F.xxhash64("item_index"))
+        .select("propensity")
+        .limit(1000)
+        .toPandas()
+        .propensity.tolist()
+    )
+    place = F.array(*(F.lit(float(chance)) for chance in chances))
+    each = F.sequence(F.lit(0), F.lit(TRUTH_OF_USER - 1))
+
+    def drawn(seed: int, most: int) -> Any:
+        return F.transform(each, lambda j: F.floor(uniform("id", j, seed=seed) * most))
+
+    nothing = F.create_map().cast("map<string,array<string>>")
+    return spark.range(0, users, 1, 16).select(
+        F.col("id").cast("string").alias("user_id"),
+        F.lit("test").alias("part"),
+        F.xxhash64("id").alias("user_key"),
+        F.transform(each, lambda _: F.lit(1.0)).alias("relevance"),
+        drawn(3, 1000).alias("above"),
+        F.transform(each, lambda _: F.lit(0).cast("long")).alias("tied"),
+        F.transform(each, lambda _: F.lit(0).cast("long")).alias("before"),
+        F.lit(ITEMS).cast("long").alias("length"),
+        nothing.alias("slices"),
+        F.transform(drawn(4, len(chances)), lambda j: place[j]).alias("propensity"),
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())

@@ -1,0 +1,200 @@
+"""Measure metrics from lists beside other libraries, in turns, each in its own environment.
+
+    tools/library_envs.sh replay-spark rectools ranx
+    python jobs/bench/lists.py                                       in one process, a few minutes
+    python jobs/bench/lists.py --systems ours-spark,replay-spark --rounds 1
+
+Six metrics at six cut-offs of generated lists of 100 items, stored once as Parquet. Every run is a process
+of its own; reading the rows, starting a session and a first pass over all users are not counted. `ours`,
+`replay-polars`, `rectools` and `ranx` start from rows in memory. `ours-spark` starts from one row a user
+on disk and ends with the values in a Delta table; `ours-spark-rows` and `replay-spark` start from rows,
+grouping included. Values must agree with our preset of the library: to 1e-9, or the job fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from recbench_spark import cli
+from recbench_spark.errors import OK, ConfigError, DataError
+from recbench_spark.evaluator.in_process import evaluate_frames
+
+ROOT = Path(__file__).resolve().parents[2]
+METRICS = ("hit", "precision", "recall", "map", "mrr", "ndcg")
+KS = (1, 5, 10, 20, 50, 100)
+LENGTH, ITEMS = 100, 20_011
+"""Items of a list, and of the catalogue: a prime, so that steps of any size meet no item twice."""
+
+ENVIRONMENTS = {
+    "replay-polars": "replay-spark",
+    "replay-spark": "replay-spark",
+    "rectools": "rectools",
+    "ranx": "ranx",
+}
+"""Where a system is installed; ours here."""
+
+Run = dict[str, Any]
+
+
+def parser() -> cli.Parser:
+    """The flags of this job."""
+    found = cli.Parser(__doc__ or "")
+    found.add_argument("--users", type=cli.count, default=50_000)
+    found.add_argument("--rounds", type=cli.count, default=2)
+    found.add_argument("--systems", default="ours,replay-polars,rectools,ranx")
+    found.add_argument("--shuffled", action="store_true", help="rows in no order, not user by user")
+    found.add_argument("--folder", type=Path, help="where the rows stay; default: a temporary folder")
+    found.add_argument("--output", type=Path, help="measurements as lines of JSON are appended here")
+    found.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
+    return found
+
+
+def generate(users: int, *, shuffled: bool = False) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Truth (1 to 19 items a user, a third of them listed) and lists (scores all different), as rows."""
+    draws = np.random.default_rng(42)
+    first, step = draws.integers(0, ITEMS, users), draws.integers(1, ITEMS, users)
+    place_ul = np.broadcast_to(np.arange(LENGTH), (users, LENGTH))
+    score = (LENGTH - place_ul + draws.random((users, LENGTH))).ravel()
+    # One item at most of each 16 places of the user's walk through the catalogue: none twice.
+    held_out_up = np.arange(19) * 16 + draws.integers(0, 16, (users, 19))
+    kept_up = draws.random((users, 19)) < 0.5
+    kept_up[:, 0] = True
+    lists = _rows(first, step, place_ul, np.ones(place_ul.shape, dtype=bool)).assign(score=score)
+    truth = _rows(first, step, held_out_up, kept_up)
+    if shuffled:
+        order = draws.permutation(len(lists))
+        lists = lists.iloc[order].reset_index(drop=True)
+    return truth, lists
+
+
+def _rows(
+    first: npt.NDArray[np.int64],
+    step: npt.NDArray[np.int64],
+    place_up: npt.NDArray[np.int64],
+    kept_up: npt.NDArray[np.bool_],
+) -> pd.DataFrame:
+    items = (first[:, None] + place_up * step[:, None]) % ITEMS
+    return pd.DataFrame({"user_id": np.nonzero(kept_up)[0], "item_id": items[kept_up]})
+
+
+def expected(truth: pd.DataFrame, lists: pd.DataFrame, preset: str) -> dict[str, float]:
+    """Our own values, by name `metric@k`, under a library's definition."""
+    found = evaluate_frames(truth, lists, k=KS, metrics=METRICS, preset=preset).dropna(subset="k")
+    return {f"{name}@{k}": value for name, k, value in zip(found.metric, found.k, found.value, strict=True)}
+
+
+def preset_of(system: str) -> str:
+    """Whose definition a system follows; ours is asked for RePlay's."""
+    library = system.split("-", maxsplit=1)[0]
+    return "replay" if library == "ours" else library
+
+
+def largest_difference(values: dict[str, float], reference: dict[str, float]) -> float:
+    """The largest difference of a value; DataError where a metric or a cut-off is missing."""
+    if values.keys() != reference.keys():
+        raise DataError(f"values of {sorted(values)}", f"expected {sorted(reference)}")
+    return max(abs(values[name] - value) for name, value in reference.items())
+
+
+def timed(system: str, folder: Path, environments: Path) -> Run:
+    """One run in a process of its own."""
+    python = interpreter(system, environments)
+    command = [python, str(ROOT / "tools" / "time_lists.py"), system, str(folder), ",".join(map(str, KS))]
+    # Workers use the interpreter of their own environment.
+    own = system.startswith("ours")
+    environment = {**os.environ, "PYSPARK_PYTHON": python, "PYTHONPATH": str(ROOT) * own}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ConfigError(f"{system} failed", done.stderr[-800:])
+    found: Run = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def interpreter(system: str, environments: Path) -> str:
+    """The Python of a system's environment."""
+    if system.startswith("ours"):
+        return sys.executable
+    if system not in ENVIRONMENTS:
+        raise ConfigError(f"unknown system '{system}'", f"ours, ours-spark, {', '.join(ENVIRONMENTS)}")
+    return cli.library_python(ENVIRONMENTS[system], environments)
+
+
+def measurement(system: str, users: int, seconds: float, turn: int) -> Run:
+    """One line of `--output`."""
+    return {
+        "benchmark": "lists",
+        "system": system,
+        "users": users,
+        "items": ITEMS,
+        "dims": None,
+        "k": LENGTH,
+        "users_per_second": users / seconds,
+        "seconds": seconds,
+        "round": turn,
+    }
+
+
+def main(args: argparse.Namespace) -> int:
+    """Generate once, take turns, check values, print medians and ratios."""
+    systems = cli.names(args.systems, "--systems")
+    for system in systems:
+        interpreter(system, args.environments)
+    truth, lists = generate(args.users, shuffled=args.shuffled)
+    references = {preset: expected(truth, lists, preset) for preset in map(preset_of, systems)}
+    found: list[Run] = []
+    with tempfile.TemporaryDirectory(prefix="lists-") as temporary:
+        folder = (args.folder or Path(temporary)) / str(args.users)
+        folder.mkdir(parents=True, exist_ok=True)
+        truth.to_parquet(folder / "truth.parquet", index=False)
+        lists.to_parquet(folder / "lists.parquet", index=False)
+        for turn, system in product(range(args.rounds), systems):
+            run = timed(system, folder, args.environments)
+            told = checked(system, run, references[preset_of(system)])
+            found.append(measurement(system, args.users, run["seconds"], turn))
+            print(told, flush=True)
+            if args.output:
+                with args.output.open("a") as lines_of_json:
+                    lines_of_json.write(json.dumps(found[-1]) + "\n")
+    sizes = f"{args.users:,} users x {LENGTH} of {ITEMS:,} items"
+    print(f"\n{sizes}, {len(METRICS)} metrics x {len(KS)} cut-offs", *table(found), sep="\n")
+    return OK
+
+
+def checked(system: str, run: Run, reference: dict[str, float]) -> str:
+    """A line about a run; DataError where its values are not our preset's."""
+    off = largest_difference(run["values"], reference)
+    if off > 1e-9:
+        raise DataError(f"{system}: values differ by {off:.1e}", "from our preset of that name")
+    return f"{system:>16} {run['version']:>8} {run['seconds']:8.2f} s, values within {off:.0e}"
+
+
+def table(found: list[Run]) -> list[str]:
+    """A line a system: median speed, and how many times as long as the first system, round by round."""
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for row in found:
+        seconds[row["system"]].append(row["seconds"])
+    first = found[0]["system"]
+    lines = []
+    for system, spent in seconds.items():
+        ratios = ", ".join(f"{s / own:.1f}" for s, own in zip(spent, seconds[first], strict=True))
+        speed = found[0]["users"] / statistics.median(spent)
+        lines.append(f"{system:>16} {speed:10,.0f} users/s   {ratios} times the seconds of {first}")
+    return lines
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())

@@ -1,0 +1,416 @@
+"""Measure ranking beside its limit and beside other systems, in turns, on this machine.
+
+    python jobs/bench/ranking.py    in one process, one thread: minutes, no Spark
+    python jobs/bench/ranking.py --items 100000 --world planted
+    python jobs/bench/ranking.py --factors FOLDER    trained factors: users.npy, items.npy, lists.npz
+    python jobs/bench/ranking.py --systems spark,mllib,faiss    each in a process of its own
+    python jobs/bench/ranking.py --device cuda    on a GPU, with torch and numpy alone
+    python jobs/bench/ranking.py --record bench/ranks.jsonl --warehouse warehouse/bench
+
+Systems: `product` is the bare blocked matrix product and nothing else, the limit of anything that scores
+all pairs; `topk` is the fast full ranking of RecBole (scores, training items to -inf, torch.topk, look
+the held-out items up); ours counts ranks, of all held-out items (`ranks`) or up to a cut-off, in float32
+(`float32@k`) or with 8-bit products and bounds where that pays (`ranks@k`). `spark` is ours from stored
+user blocks to committed metrics of each user and of all, `spark: ranks` to committed ranks. Worlds:
+held-out items at random (most are far down the ranking, which is easy), or `planted` near the top. On a
+GPU also `topk-tf32`, the list from TF32 products, and `kernel@k`, `ranks@k` without what the processor
+prepares. Absolute times mean nothing: compare the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from recbench_spark import cli
+from recbench_spark.errors import OK, ConfigError, DataError
+from recbench_spark.kernels.ranking import devices
+from recbench_spark.kernels.ranking.counting import Prepared, Settings, plain_products, prepare_products
+from recbench_spark.kernels.ranking.positives import (
+    Counts,
+    ItemLists,
+    Tally,
+    count_candidates,
+    gather_counts,
+)
+from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_ranks
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK, TILE = 256, 1000
+"""Users and items of one product: the fastest of those tried for the bare product."""
+
+GPU_BLOCK, GPU_TILE = 4096, 16384
+"""The same on a GPU, where small products idle."""
+
+PLANTED = 0.3
+"""How much of his held-out items' vectors a user gets: a quarter of them come among the first 100."""
+
+APART = ("spark", "mllib", "faiss")
+"""Systems that run in a process of their own."""
+
+Run = dict[str, Any]
+
+
+def parser() -> cli.Parser:
+    """The flags of this job."""
+    found = cli.Parser(__doc__ or "")
+    found.add_argument("--users", type=cli.count, default=6400)
+    found.add_argument("--items", type=cli.count, default=20_000)
+    found.add_argument("--dims", type=cli.count, default=64)
+    found.add_argument("--world", choices=["random", "planted"], default="random")
+    found.add_argument("--factors", type=Path, help="a folder with users.npy, items.npy and lists.npz")
+    found.add_argument("--k", type=cli.count, default=100)
+    found.add_argument("--rounds", type=cli.count, default=3, help="turns of all systems")
+    found.add_argument("--systems", default="product,topk,ranks,float32@k,ranks@k")
+    found.add_argument("--threads", type=cli.count, default=1, help="of ours; the others take one")
+    found.add_argument("--device", default="cpu", help="cpu, or cuda")
+    found.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
+    found.add_argument("--output", type=Path, help="measurements as lines of JSON are appended here")
+    found.add_argument("--record", type=Path, nargs="+", help="write such files to the table `speed`")
+    found.add_argument("--warehouse", default="warehouse/bench", help="where that table is")
+    return found
+
+
+# ------------------------------------------------------------------------------------------- worlds
+
+
+class RankingTask:
+    """Factors of users and items, items to leave out (about 47 a user), held-out items (about 5)."""
+
+    def __init__(
+        self,
+        users_ud: npt.NDArray[np.float32],
+        items_id: npt.NDArray[np.float32],
+        masked: ItemLists,
+        truth: ItemLists,
+    ) -> None:
+        self.users_ud, self.items_id = users_ud, items_id
+        self.masked, self.truth = masked, truth
+        self.scorer = DotScorer(items_id)
+        self.block = UserBlock(np.arange(len(users_ud)), users_ud)
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        """Lists in order, held-out items scored: what kernels start from."""
+        return prepare_products(self.scorer.products, self.users_ud, self.truth, self.masked)
+
+    def save(self, folder: Path) -> None:
+        """As `tools/time_ranks.py` and `--factors` read it."""
+        np.save(folder / "users.npy", self.users_ud)
+        np.save(folder / "items.npy", self.items_id)
+        lists = {"masked": self.masked, "truth": self.truth}
+        arrays: dict[str, Any] = {name: one.items_p for name, one in lists.items()}
+        arrays |= {f"{name}_offsets": one.offsets_u for name, one in lists.items()}
+        np.savez(folder / "lists.npz", **arrays)
+
+
+def generate(args: argparse.Namespace) -> RankingTask:
+    """Random factors; `planted` moves each user towards his held-out items."""
+    draws = np.random.default_rng(42)
+    users_ud = draws.standard_normal((args.users, args.dims), np.float32)
+    items_id = draws.standard_normal((args.items, args.dims), np.float32)
+    masked, truth = (_lists(draws, args.users, args.items, n) for n in (47, 5))
+    if args.world == "planted":
+        wanted_upd = items_id[truth.items_p].reshape(args.users, 5, args.dims)
+        users_ud += np.float32(PLANTED) * wanted_upd.sum(axis=1)
+    return RankingTask(users_ud, items_id, masked, truth)
+
+
+def _lists(draws: np.random.Generator, users: int, items: int, n: int) -> ItemLists:
+    rows = np.sort(draws.integers(0, items, (users, n)), axis=1)
+    return ItemLists(np.arange(users + 1) * n, rows.ravel())
+
+
+def load(folder: Path) -> RankingTask:
+    """Factors that were trained elsewhere."""
+    names = ("users.npy", "items.npy", "lists.npz")
+    missing = [name for name in names if not (folder / name).exists()]
+    if missing:
+        raise ConfigError(f"{folder} has no {missing[0]}", f"it must have {', '.join(names)}")
+    users_ud, items_id = (np.load(folder / name, mmap_mode="r") for name in names[:2])
+    lists = np.load(folder / names[2])
+    masked, truth = (ItemLists(lists[f"{name}_offsets"], lists[name]) for name in ("masked", "truth"))
+    return RankingTask(users_ud, items_id, masked, truth)
+
+
+# ------------------------------------------------------------------------------------------- systems
+
+
+def product(world: RankingTask, device: str) -> None:
+    """The bare blocked product, nothing kept."""
+    users, items = _factors(world, device)
+    step, width = _cut(device)
+    out = torch.empty((step, width), device=device)
+    for start in range(0, len(users), step):
+        block = users[start : start + step]
+        for first in range(0, len(items), width):
+            tile = items[first : first + width]
+            torch.mm(block, tile.T, out=out[: len(block), : len(tile)])
+
+
+def topk(world: RankingTask, device: str, k: int) -> npt.NDArray[np.bool_]:
+    """Scores, training items to -inf, torch.topk; which held-out items stand in the list."""
+    users, items = _factors(world, device)
+    step, hits = _cut(device)[0], []
+    for start in range(0, len(users), step):
+        stop = min(start + step, len(users))
+        scores = users[start:stop] @ items.T
+        rows, known = _pairs(world.masked, start, stop)
+        scores[rows, known] = -torch.inf
+        listed = torch.topk(scores, min(k, len(items)), dim=1).indices.cpu()
+        rows, wanted = _pairs(world.truth, start, stop)
+        hits.append((listed[rows] == wanted[:, None]).any(dim=1).numpy())
+    return np.concatenate(hits)
+
+
+def _pairs(lists: ItemLists, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+    offsets = lists.offsets_u[start : stop + 1]
+    rows = np.repeat(np.arange(stop - start), np.diff(offsets))
+    return torch.from_numpy(rows), torch.from_numpy(lists.items_p[offsets[0] : offsets[-1]])
+
+
+def _cut(device: str) -> tuple[int, int]:
+    return (BLOCK, TILE) if device == "cpu" else (GPU_BLOCK, GPU_TILE)
+
+
+@cache
+def _factors(world: RankingTask, device: str) -> list[torch.Tensor]:
+    """Users and items, on the device before the clock starts."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a mapped file cannot be written to, and is not
+        return [torch.from_numpy(array).to(device) for array in (world.users_ud, world.items_id)]
+
+
+def topk_tf32(world: RankingTask, device: str, k: int) -> npt.NDArray[np.bool_]:
+    """As `topk`, from products whose factors are rounded to 10 bits: faster, and not exact."""
+    torch.set_float32_matmul_precision("high")
+    try:
+        return topk(world, device, k)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def kernel(world: RankingTask, device: str, cutoff: int | None = None) -> Counts:
+    """Ours from prepared lists: copies to the device and back, products, comparisons."""
+    plan, tally = world.prepared.plan, Tally(*(one.copy() for one in world.prepared.tally))
+    devices.count_products(world.prepared._replace(tally=tally), Settings(cutoff=cutoff), device)
+    return gather_counts(plan, tally, count_candidates(world.scorer.scored_i, plan), cutoff, None)
+
+
+def ranks(world: RankingTask, device: str, **settings: Any) -> Counts:
+    """Ours: counts of what stands above each held-out item."""
+    asked = Settings(**settings)
+    return count_ranks(world.scorer, world.block, world.truth, world.masked, device=device, settings=asked)
+
+
+def systems_here(world: RankingTask, args: argparse.Namespace) -> dict[str, Callable[[], object]]:
+    """What runs in this process; the product always, for the ratios."""
+    device, k = args.device, args.k
+    every: dict[str, Callable[[], object]] = {
+        "product": lambda: product(world, device),
+        "topk": lambda: topk(world, device, k),
+        "ranks": lambda: ranks(world, device, threads=args.threads),
+        "float32@k": lambda: ranks(world, device, threads=args.threads, cutoff=k, reduced=False),
+        "ranks@k": lambda: ranks(world, device, threads=args.threads, cutoff=k),
+    }
+    if device != "cpu":
+        every["topk-tf32"] = lambda: topk_tf32(world, device, k)
+        every["kernel@k"] = lambda: kernel(world, device, k)
+    wanted = [name for name in args.systems.split(",") if name not in APART]
+    unknown = [name for name in wanted if name not in every]
+    if unknown:
+        raise ConfigError(f"unknown system '{unknown[0]}'", f"{', '.join((*every, *APART))}")
+    return {name: every[name] for name in every if name in wanted} if wanted else {}
+
+
+def check(world: RankingTask, args: argparse.Namespace) -> None:
+    """DataError where ranks up to the cut-off are not those of a full count; says how `topk` agrees."""
+    count = ranks if args.device == "cpu" else kernel  # lists are put in order once
+    full, cut = count(world, args.device), count(world, args.device, cutoff=args.k)
+    inside = full.above_p < args.k
+    for name in ("above_p", "tied_p", "before_p"):
+        if not np.array_equal(getattr(full, name)[inside], getattr(cut, name)[inside]):
+            raise DataError(f"ranks up to the cut-off differ in {name}", "report this: it must not be")
+    listed = (full.above_p + full.before_p < args.k)[full.above_p >= 0]
+    same = listed == topk(world, args.device, args.k)[full.above_p >= 0]
+    print(
+        f"cut ranks are the full ones; {np.mean(listed):.3f} of held-out items are among the first {args.k}"
+    )
+    print(f"torch.topk agrees on {np.mean(same):.6f} of them")
+
+
+# ------------------------------------------------------------------------------------------- turns
+
+
+def take_turns(
+    systems: dict[str, Callable[[], object]], rounds: int, device: str
+) -> dict[str, list[float]]:
+    """Seconds of each system in each round, A B C A B C, after one warm-up of each."""
+    seconds: dict[str, list[float]] = {name: [] for name in systems}
+    for turn in range(rounds + 1):
+        for name, system in systems.items():
+            started = time.perf_counter()
+            system()
+            if device.startswith("cuda"):
+                torch.cuda.synchronize()
+            if turn:
+                seconds[name].append(time.perf_counter() - started)
+    return seconds
+
+
+def measured_here(world: RankingTask, args: argparse.Namespace) -> list[Run]:
+    """All systems of this process, in turns."""
+    systems = systems_here(world, args)
+    if not systems:
+        return []
+    with plain_products():
+        if "topk" in systems and systems.keys() & {"ranks", "kernel@k"}:
+            check(world, args)
+        seconds = take_turns(systems, args.rounds, args.device)
+    users = len(world.users_ud)
+    bare = seconds.get("product")
+    limits = [users / bare[turn] if bare else None for turn in range(args.rounds)]
+    return [
+        run(args, world, name, users, spent, turn, limits[turn])
+        for name, every in seconds.items()
+        for turn, spent in enumerate(every)
+    ]
+
+
+def measured_apart(world: RankingTask, args: argparse.Namespace) -> list[Run]:
+    """Systems in processes of their own, one after the other; each in turns with the bare product."""
+    found: list[Run] = []
+    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+        world.save(Path(folder))
+        for system in filter(args.systems.split(",").__contains__, APART):
+            for turn, told in enumerate(timed(system, Path(folder), args)):
+                limit = told["product"] or product_speed(world, args)
+                found.append(run(args, world, system, told["users"], told["seconds"], turn, limit))
+                if told["ranked"]:
+                    ranked = f"{system}: ranks"
+                    found.append(run(args, world, ranked, told["users"], told["ranked"], turn, limit))
+    return found
+
+
+def product_speed(world: RankingTask, args: argparse.Namespace) -> float:
+    """Users a second of the bare product, for a system whose environment has no torch."""
+    ((spent,),) = take_turns({"product": lambda: product(world, args.device)}, 1, args.device).values()
+    return len(world.users_ud) / spent
+
+
+def timed(system: str, folder: Path, args: argparse.Namespace) -> list[Run]:
+    """What `tools/time_ranks.py` says of a system, a line a round."""
+    python = interpreter(system, args.environments)
+    script, asked = str(ROOT / "tools" / "time_ranks.py"), (str(args.k), str(args.rounds))
+    command = [python, script, system, str(folder), *asked]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    if done.returncode:
+        raise ConfigError(f"{system} failed", done.stderr[-800:])
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def interpreter(system: str, environments: Path) -> str:
+    """The Python of a system's environment."""
+    return cli.library_python("faiss", environments) if system == "faiss" else sys.executable
+
+
+def run(
+    args: argparse.Namespace,
+    world: RankingTask,
+    system: str,
+    users: int,
+    seconds: float,
+    turn: int,
+    limit: Any,
+) -> Run:
+    """One line of `--output`, and one row of the table `speed`."""
+    items, dims = world.items_id.shape
+    speed = users / seconds
+    return {
+        "benchmark": str(args.factors.name if args.factors else args.world),
+        "system": system,
+        "users": users,
+        "items": items,
+        "dims": dims,
+        "k": args.k,
+        "round": turn,
+        "seconds": seconds,
+        "users_per_second": speed,
+        "of_product": speed / limit if limit else None,
+        "device": args.device,
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+# ------------------------------------------------------------------------------------------- results
+
+
+def table(found: list[Run]) -> list[str]:
+    """A line a system: median speed, and its share of the bare product's round by round."""
+    lines = []
+    for system in dict.fromkeys(row["system"] for row in found):
+        rows = [row for row in found if row["system"] == system]
+        speed = statistics.median(row["users_per_second"] for row in rows)
+        shares = [f"{100 * row['of_product']:.0f} %" for row in rows if row["of_product"]]
+        told = f"   of the bare product: {', '.join(shares)}" if shares else ""
+        lines.append(f"{system:>12} {speed:10,.0f} users/s{told}")
+    return lines
+
+
+def record(files: list[Path], warehouse: str) -> None:
+    """Append measurements to the table `speed`."""
+    # Here, so that a machine without Spark can measure.
+    from recbench_spark.schemas import SPEED  # noqa: PLC0415
+    from recbench_spark.session import get_session  # noqa: PLC0415
+    from recbench_spark.store import Store  # noqa: PLC0415
+
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    names = [column.name for column in SPEED.columns]
+    for row in rows:
+        row.setdefault("measured_at", datetime.now(UTC).isoformat(timespec="seconds"))
+        row["measured_at"] = datetime.fromisoformat(row["measured_at"])
+    spark = get_session()
+    store = Store(spark, warehouse)
+    store.create(SPEED)
+    values = [tuple(row.get(name) for name in names) for row in rows]
+    store.append(spark.createDataFrame(values, SPEED.schema), SPEED)
+    print(f"{len(rows)} measurements in {warehouse}: jobs/query.py --warehouse {warehouse} 'FROM speed'")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Warm up, check that values agree, take turns, print ratios; or record what was measured."""
+    if args.record:
+        record(args.record, args.warehouse)
+        return OK
+    torch.set_num_threads(1)
+    world = load(args.factors) if args.factors else generate(args)
+    found = measured_here(world, args) + measured_apart(world, args)
+    users, (items, dims) = len(world.users_ud), world.items_id.shape
+    print(f"{users:,} users x {items:,} items x {dims} dims, {args.device}", *table(found), sep="\n")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"this process held {peak:.1f} GiB at most, mapped files included")
+    if args.output:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        with args.output.open("a") as lines:
+            lines.writelines(json.dumps(row) + "\n" for row in found)
+    return OK
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())

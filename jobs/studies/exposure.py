@@ -1,0 +1,440 @@
+"""How good is each estimator of exposure bias? Bias, spread and coverage against a known truth.
+
+    python jobs/studies/exposure.py --picture docs/exposure_study.png
+    python jobs/studies/exposure.py --loops 0.9 --tastes 8 --seeds 1 --users 50
+    python jobs/studies/exposure.py --matrix
+
+On generated worlds of several strengths of the loop, numbers of tastes and seeds, four scorers learn from
+four fifths of what the loop showed and are tested on the rest. What users like is known of every pair, so
+the truth is the same metric over all pairs outside training. Estimates are made with the chances of each
+user and item, of the items alone, and with two that are fitted; of groups of users dealt by hash, each a
+small test of its own. All of it is arrays of users x items, without Spark. `--matrix`: no loop; a known
+matrix is shown by popularity.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from recbench_spark import cli
+from recbench_spark.config import World
+from recbench_spark.data import worlds
+from recbench_spark.definitions import Definition
+from recbench_spark.errors import OK
+from recbench_spark.journal import Journal
+from recbench_spark.kernels import resampling
+from recbench_spark.kernels.estimators import exposure, power_law, propensities, strata
+from recbench_spark.kernels.estimators.exposure import SUMS, Parts, Settings, contributions, divide_sums
+from recbench_spark.kernels.ranking.rankings import Rankings
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+METRICS = ("precision", "dcg", "recall", "ndcg")
+K = 10
+REPLICATES = 200
+TESTED = 0.2
+"""Share of what the loop showed that is held out."""
+
+PROPENSITIES = ("user_and_item", "item", "relative_frequency", "power_law")
+"""The world's own of each user and item; their means over users; the share of users who trained on the
+item; a power of that number which is too steep, known up to a factor."""
+
+ORDER = ("holdout", "ips", "snips_user", "snips_global", "ips_pooled", "stratified")
+WEIGHED = ORDER[:-1]
+KEY = ["metric", "loop", "tastes", "propensities", "estimator", "users"]
+DEFINITION = Definition(threshold=worlds.RELEVANT)
+
+
+def parser() -> cli.Parser:
+    """The flags of this job."""
+    found = cli.Parser(__doc__ or "")
+    found.add_argument("--loops", default="0.3,0.9", type=cli.numbers, help="strengths (default 0.3,0.9)")
+    found.add_argument(
+        "--tastes", default="8,16", type=cli.cutoffs, help="numbers of tastes (default 8,16)"
+    )
+    found.add_argument("--seeds", type=cli.cutoffs, default="1,2,3,4,5,6,7,8,9,10", help="default 1 to 10")
+    found.add_argument(
+        "--users", default="50,200", type=cli.cutoffs, help="users of a group (default 50,200)"
+    )
+    found.add_argument("--picture", type=Path, help="where to draw it: a .svg or .png file")
+    found.add_argument("--table", type=Path, help="where to write all numbers: a .csv file")
+    found.add_argument("--matrix", action="store_true", help="a known matrix, shown by popularity")
+    return found
+
+
+def main(args: argparse.Namespace) -> int:
+    """Estimate in every world, compare with the truth."""
+    if args.matrix:
+        show(known_matrix(args.seeds))
+        return OK
+    journal, parts = Journal(), []
+    for seed in args.seeds:
+        for loop in args.loops:
+            for tastes in args.tastes:
+                journal.say(f"seed {seed}, loop {loop:g}, {tastes} tastes")
+                parts += list(estimates_of(world_of(loop, tastes, seed), args.users))
+    table = summary(pd.concat(parts, ignore_index=True))
+    show(table)
+    if args.table:
+        table.to_csv(args.table, index=False)
+    if args.picture:
+        draw(table, max(args.users)).savefig(args.picture)
+    return OK
+
+
+def world_of(loop: float, tastes: int, seed: int) -> World:
+    """4,000 users who are shown 60 of 300 items each, in the mean."""
+    return World(
+        users=4000, items=300, interactions=240_000, open_loop=0, loop=loop, tastes=tastes, seed=seed
+    )
+
+
+# ------------------------------------------------------------------------------- a world, tested
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A world with its training and test pairs, and what users like of all; (u, i) each."""
+
+    world: World
+    exposed_gli: Floats
+    train_ui: Bools
+    test_ui: Bools
+    liked_ui: Bools
+
+    @cached_property
+    def keys(self) -> Ints:
+        """Of each user, for the groups and the bootstrap."""
+        draw = np.random.default_rng(self.world.seed + 1)
+        return draw.integers(0, 2**62, self.world.users)
+
+    def chances(self, name: str) -> Floats:
+        """The chance of each pair to stand in the test part, given that it is no training pair, (u, i).
+
+        A pair that the loop shows with chance p stands in a test part of share s with s p, and outside
+        training with 1 - (1 - s) p.
+        """
+        world, trained_i = self.world, self.train_ui.sum(axis=0)
+        if name == "power_law":
+            seen_i = np.maximum(trained_i, 1)
+            made = propensities.power_law(seen_i, power_law.fit(*np.unique(seen_i, return_counts=True)))
+            return np.broadcast_to(made, self.train_ui.shape)
+        users = np.arange(world.users)
+        shown: Floats = self.exposed_gli[worlds.taste_of(users, world), worlds.level_of(users, world.seed)]
+        if name == "item":
+            shown = np.broadcast_to(shown.mean(axis=0), shown.shape)
+        if name == "relative_frequency":
+            # Counted over training: so many of the pairs shown.
+            seen_i = np.maximum(trained_i, 1) / (1 - TESTED)
+            shown = np.broadcast_to(np.minimum(seen_i / world.users, 1.0), shown.shape)
+        return TESTED * shown / (1 - (1 - TESTED) * shown)
+
+    def scores(self) -> Iterator[tuple[str, Floats]]:
+        """Four scorers: by name, (u, i)."""
+        good_ui = (self.train_ui & self.liked_ui).astype(np.float64)
+        seen_i = self.train_ui.sum(axis=0).astype(np.float64)
+        yield "popular", np.broadcast_to(seen_i, good_ui.shape)
+        norm_i = np.maximum(np.sqrt(good_ui.sum(axis=0)), 1)
+        cosine_ii = good_ui.T @ good_ui / norm_i[:, None] / norm_i
+        np.fill_diagonal(cosine_ii, 0)
+        yield "item_knn", good_ui @ cosine_ii
+        left, size, right = np.linalg.svd(good_ui, full_matrices=False)
+        yield "svd_8", (left[:, :8] * size[:8]) @ right[:8]
+        world, (users, items) = self.world, (np.arange(n) for n in good_ui.shape)
+        affinity = worlds.user_factors(users, world) @ worlds.item_factors(items, world).T
+        yield "truth", np.asarray(affinity + worlds.quality_of(items, world.seed), np.float64)
+
+
+def tested(world: World) -> Tested:
+    """Run the loop, hold out a share of what it showed; what users like is known of every pair."""
+    users, shape = np.arange(world.users), (world.users, world.items)
+    user_r, item_r, _ = worlds.closed_rows(users, world, worlds.simulate(None, world))
+    shown_ui = np.zeros(shape, bool)
+    shown_ui[user_r, item_r] = True
+    held_ui = np.random.default_rng(world.seed).random(shape) < TESTED
+    exposed = worlds.exposure_chances(None, world)
+    return Tested(world, exposed, shown_ui & ~held_ui, shown_ui & held_ui, liked(world))
+
+
+def liked(world: World) -> Bools:
+    """Whether each user rates each item 4 or 5, (u, i)."""
+    users, items = np.divmod(np.arange(world.users * world.items), world.items)
+    ratings = worlds.ratings_of(np.arange(world.users), users, items, world)
+    return (ratings >= worlds.RELEVANT).reshape(world.users, world.items)
+
+
+def estimates_of(world: World, sizes: Sequence[int]) -> Iterator[pd.DataFrame]:
+    """Every estimate of every group, with the truth beside it, scorer by scorer."""
+    of_world = tested(world)
+    chances = {name: of_world.chances(name) for name in PROPENSITIES}
+    groups = {size: Dealt(of_world.keys, size) for size in sizes}
+    for model, score_ui in of_world.scores():
+        place_ui = places(np.where(of_world.train_ui, -np.inf, score_ui))
+        truth = values_of(rankings_of(of_world.liked_ui & ~of_world.train_ui, place_ui)[0])
+        rankings, item_p = rankings_of(of_world.liked_ui & of_world.test_ui, place_ui)
+        user_p = np.repeat(np.arange(world.users), np.diff(rankings.offsets))
+        for name, chance_ui in chances.items():
+            given = Settings(clip=np.inf, chances=name != "power_law")
+            found = pd.DataFrame(of_groups(rankings, chance_ui[user_p, item_p], given, groups))
+            at: dict[str, Any] = {
+                "loop": world.loop,
+                "tastes": world.tastes,
+                "seed": world.seed,
+                "model": model,
+            }
+            yield found.assign(propensities=name, truth=found.metric.map(truth), **at)
+
+
+def places(score_ui: Floats) -> Ints:
+    """How many items stand above each; ties by item, so that no order of rows decides."""
+    place: Ints = np.argsort(np.argsort(-score_ui, axis=1, kind="stable"), axis=1)
+    return place
+
+
+def rankings_of(relevant_ui: Bools, place_ui: Ints) -> tuple[Rankings, Ints]:
+    """Where the relevant items stand, and which they are; users without one have an item of grade 0."""
+    shown_ui = relevant_ui.copy()
+    shown_ui[~shown_ui.any(axis=1), 0] = True
+    users, item_p = np.nonzero(shown_ui)
+    above, zero = place_ui[users, item_p], np.zeros(len(users), np.int64)
+    offsets = np.concatenate([[0], np.cumsum(shown_ui.sum(axis=1))])
+    grade = np.where(relevant_ui[users, item_p], float(worlds.RELEVANT), 0.0)
+    return Rankings(
+        offsets, grade, above, zero, zero, np.full(len(relevant_ui), relevant_ui.shape[1])
+    ), item_p
+
+
+# ------------------------------------------------------------------------------- estimates
+
+
+def values_of(rankings: Rankings) -> dict[str, float]:
+    """The metrics of all users; quotients of those who have something relevant."""
+    one = np.ones(len(rankings.relevance))
+    found = {metric: parts_of(rankings, one, ("holdout",), Settings(), metric) for metric in METRICS}
+    return {metric: float(parts["holdout"].estimate()[0]) for metric, parts in found.items()}
+
+
+def parts_of(
+    rankings: Rankings, chance_p: Floats, names: Sequence[str], given: Settings, metric: str
+) -> dict[str, Parts]:
+    """The parts of each estimator. Sums are of all users, quotients of those with a relevant item."""
+    definition = DEFINITION.model_copy(update={"empty_users": "zero" if metric in SUMS else "leave_out"})
+    found = contributions(rankings, chance_p, [metric], (K,), definition, names, given)
+    return {name: parts for (name, _), parts in found.items()}
+
+
+class Dealt:
+    """Users dealt by hash into groups of about so many, and their sums, also of bootstrap replicates."""
+
+    def __init__(self, keys: Ints, size: int) -> None:
+        count = max(2, len(keys) // size)
+        self.groups = [np.flatnonzero(keys % count == n) for n in range(count)]
+        drawn = resampling.poisson_weights(keys, REPLICATES, 42).T.astype(np.float64)
+        # Replicate 0 is the estimate itself.
+        weight_ru = np.vstack([np.ones(len(keys)), drawn])
+        self.weights = [np.ascontiguousarray(weight_ru[:, group]) for group in self.groups]
+
+    def sums(self, *values_u: Floats) -> list[Floats]:
+        """Of each replicate and group, NaN counting nothing: (r + 1, g) each."""
+        value_uc = np.nan_to_num(np.column_stack(values_u))
+        by_group = zip(self.weights, self.groups, strict=True)
+        found = np.stack([weight_ru @ value_uc[group] for weight_ru, group in by_group], axis=1)
+        return [found[:, :, c] for c in range(len(values_u))]
+
+    def told(self, estimate_rg: Floats) -> dict[str, Floats]:
+        """The estimate and its interval, (g,) each."""
+        low, high = resampling.percentile_interval(estimate_rg[1:])
+        return {"value": estimate_rg[0], "low": low, "high": high}
+
+
+def of_groups(
+    rankings: Rankings, chance_p: Floats, given: Settings, groups: dict[int, Dealt]
+) -> dict[str, list[Any]]:
+    """Each estimate of each group, with its interval, as columns."""
+    value_x, rows_x = np.unique(strata.rounded(chance_p), return_counts=True)
+    cut = strata.cut("equal_mass", 2, value_x, np.ones_like(rows_x), rows_x)
+    found: dict[str, list[Any]] = {
+        name: [] for name in ("metric", "users", "estimator", "value", "low", "high")
+    }
+    for metric in METRICS:
+        parts = parts_of(rankings, chance_p, WEIGHED, given, metric)
+        made = {name: partial(weighed, part) for name, part in parts.items()}
+        if metric != "dcg":
+            made["stratified"] = partial(stratified, *strata_of(rankings, cut.assign(chance_p), metric))
+        for size, dealt in groups.items():
+            for name, estimate in made.items():
+                for column, values in dealt.told(estimate(dealt)).items():
+                    found[column] += values.tolist()
+                n = len(dealt.groups)
+                for column, value in (("metric", metric), ("users", size), ("estimator", name)):
+                    found[column] += [value] * n
+    return found
+
+
+def weighed(parts: Parts, dealt: Dealt) -> Floats:
+    """Each replicate's estimate of each group."""
+    number_u = parts.denominator[:, 0]
+    known_u = (~np.isnan(number_u)).astype(np.float64)
+    size_u = known_u if parts.size is None else parts.size[:, 0]
+    value, number, counted, size = dealt.sums(parts.numerator[:, 0], number_u, known_u, size_u)
+    ratio = divide_sums(value, number)
+    if parts.pooled is not None:
+        columns = parts.denominator.shape[1]
+        mean = np.repeat(divide_sums(number, counted)[..., None], columns, axis=-1)
+        return ratio * parts.pooled(mean)[..., 0]
+    return ratio * divide_sums(size, counted)
+
+
+def strata_of(rankings: Rankings, stratum_p: Ints, metric: str) -> tuple[Floats, Floats]:
+    """The metric of each user in each of two strata, (u, s), and relevant items there, (u, s)."""
+    values, _ = exposure.stratified(rankings, stratum_p, 2, [metric], (K,), DEFINITION)
+    user_p = np.repeat(np.arange(len(rankings.length)), np.diff(rankings.offsets))
+    size_us = np.zeros((len(rankings.length), 2))
+    np.add.at(size_us, (user_p, stratum_p), rankings.relevance > 0)
+    return values[metric][:, :, 0], size_us
+
+
+def stratified(value_us: Floats, size_us: Floats, dealt: Dealt) -> Floats:
+    """Each replicate's estimate of each group."""
+    known_us = (~np.isnan(value_us)).astype(np.float64)
+    value, known, size = (np.stack(dealt.sums(*part.T), axis=-1) for part in (value_us, known_us, size_us))
+    found: Floats = exposure.combine_strata(divide_sums(value, known)[..., None], size)[0][..., 0]
+    return found
+
+
+# ------------------------------------------------------------------------------- against the truth
+
+
+def summary(rows: pd.DataFrame) -> pd.DataFrame:
+    """Bias and spread, means over models and worlds; coverage; pairs in order; groups of a model."""
+    rows = rows.dropna(subset=["value"]).assign(
+        error=lambda r: r.value - r.truth, covered=lambda r: (r.low <= r.truth) & (r.truth <= r.high)
+    )
+    # The holdout knows no propensities.
+    first = rows.propensities == rows.propensities.iloc[0]
+    rows = rows[first | (rows.estimator != "holdout")]
+    of_models = rows.groupby([*KEY, "seed", "model"]).agg(
+        truth=("truth", "first"),
+        bias=("error", "mean"),
+        spread=("error", "std"),
+        coverage=("covered", "mean"),
+        groups=("error", "size"),
+    )
+    of_worlds = of_models.groupby([*KEY, "seed"]).agg(
+        {"truth": "mean", "bias": "mean", "spread": "mean", "coverage": "mean", "groups": "mean"}
+    )
+    table = of_worlds.groupby(KEY).agg(
+        truth=("truth", "mean"),
+        bias=("bias", "mean"),
+        bias_low=("bias", "min"),
+        bias_high=("bias", "max"),
+        spread=("spread", "mean"),
+        coverage=("coverage", "mean"),
+        groups=("groups", "sum"),
+    )
+    table = table.join(_pairs_in_order(of_models)).reset_index()
+    table["estimator"] = pd.Categorical(table.estimator, ORDER)
+    table["propensities"] = pd.Categorical(table.propensities, PROPENSITIES)
+    table["metric"] = pd.Categorical(table.metric, METRICS)
+    ordered: pd.DataFrame = table.sort_values(KEY, ignore_index=True)
+    return ordered
+
+
+def _pairs_in_order(of_models: pd.DataFrame) -> pd.Series:
+    """Share of pairs of models that the mean estimates of a world put in the order of the truth."""
+    rows = of_models.reset_index().assign(value=lambda r: r.truth + r.bias)
+    pairs = rows.merge(rows, on=[*KEY, "seed"], suffixes=("", "_2"))
+    pairs = pairs[pairs.model < pairs.model_2]
+    agree = (pairs.value - pairs.value_2) * (pairs.truth - pairs.truth_2) > 0
+    share: pd.Series = pairs.assign(in_order=agree).groupby(KEY).in_order.mean()
+    return share
+
+
+def show(table: pd.DataFrame) -> None:
+    """All of it, three decimals."""
+    print(table.to_string(index=False, float_format=lambda value: f"{value:.3f}"))
+
+
+def draw(table: pd.DataFrame, size: int) -> Figure:
+    """Bias, with one spread to either side, by estimator: a panel for each metric and world."""
+    rows = table[table.users == size]
+    kinds = sorted({(r.loop, r.tastes) for r in rows.itertuples()})
+    figure = Figure(figsize=(3.1 * len(kinds), 2.1 * len(METRICS)), layout="constrained")
+    panels = figure.subplots(len(METRICS), len(kinds), sharex="row", sharey=True, squeeze=False)
+    for row, metric in enumerate(METRICS):
+        for column, (loop, tastes) in enumerate(kinds):
+            panel = panels[row, column]
+            panel.axvline(0, color="0.6", linewidth=1)
+            panel.set_title(f"{metric}@{K}, loop {loop:g}, {tastes} tastes", fontsize=9)
+            there = (rows.metric == metric) & (rows.loop == loop) & (rows.tastes == tastes)
+            _draw_panel(panel, rows[there])
+    handles, names = panels[-1, 0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside upper right", ncols=len(names), fontsize=8, frameon=False)
+    figure.supxlabel(f"bias, and one standard deviation of groups of {size} users", fontsize=10)
+    return figure
+
+
+def _draw_panel(panel, rows: pd.DataFrame) -> None:  # type: ignore[no-untyped-def]
+    for n, (name, some) in enumerate(rows.groupby("propensities", observed=False)):
+        places = [ORDER.index(name) + 0.18 * (n - 1.5) for name in some.estimator]
+        panel.errorbar(some.bias, places, xerr=some.spread, fmt="o", markersize=3, label=name)
+    panel.set_yticks(range(len(ORDER)), ORDER, fontsize=8)
+    panel.set_ylim(len(ORDER) - 0.5, -0.5)
+
+
+# ------------------------------------------------------------------------------- a known matrix
+
+USERS, ITEMS, DRAWS = 3000, 300, 5
+
+
+def known_matrix(seeds: Sequence[int]) -> pd.DataFrame:
+    """Mean error of each estimator where every relevance is known and exposure follows popularity alone.
+
+    3,000 users of a world; an item is shown with a chance in proportion to the number of users who like
+    it, at most 1 and .1 in the mean; three scorers; means over five draws of the exposure, and worlds.
+    """
+    rows = [row for seed in seeds for row in _of_matrix(World(users=USERS, items=ITEMS, seed=seed))]
+    errors = pd.DataFrame(rows).groupby(["metric", "estimator"], as_index=False)[["truth", "error"]].mean()
+    errors["estimator"] = pd.Categorical(errors.estimator, ORDER)
+    errors["metric"] = pd.Categorical(errors.metric, METRICS)
+    table: pd.DataFrame = errors.sort_values(["metric", "estimator"], ignore_index=True)
+    return table
+
+
+def _of_matrix(world: World) -> Iterator[dict[str, Any]]:
+    liked_ui, draw = liked(world), np.random.default_rng(world.seed)
+    popularity = liked_ui.sum(axis=0)
+    chance_i = np.minimum(0.1 * popularity / popularity.mean(), 1.0)
+    noise = draw.normal(size=liked_ui.shape)
+    scores = {
+        "popular": np.broadcast_to(popularity, liked_ui.shape),
+        "noisy": liked_ui + noise,
+        "both": liked_ui + noise + popularity / popularity.std(),
+    }
+    for model, score_ui in scores.items():
+        place_ui = places(score_ui)
+        truth = values_of(rankings_of(liked_ui, place_ui)[0])
+        for _ in range(DRAWS):
+            shown_ui = liked_ui & (draw.random(liked_ui.shape) < chance_i)
+            rankings, item_p = rankings_of(shown_ui, place_ui)
+            for metric in METRICS:
+                found = parts_of(rankings, chance_i[item_p], WEIGHED, Settings(), metric)
+                at = {"metric": metric, "model": model, "truth": truth[metric]}
+                for name, parts in found.items():
+                    yield {**at, "estimator": name, "error": float(parts.estimate()[0]) - truth[metric]}
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())

@@ -1,0 +1,1 @@
+"""The commands that users start: flags, config, session, one library call, exit code."""

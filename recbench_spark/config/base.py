@@ -1,0 +1,188 @@
+"""What all sections share: strict models, names, one message for a mistake, the hash of settings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Self, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from recbench_spark.errors import ConfigError, nearest
+
+M = TypeVar("M", bound=BaseModel)
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+"""What a name may look like before it becomes part of SQL, a path or a partition value."""
+
+
+SECRET = (
+    r"pass(?:word|wd|phrase)|pwd|secret|token|credential|signature|\bsas\b|\bsig\b|\bauth"
+    r"|(?:access|account|api|private|storage).?key|\bkeys?\b|key(?:tab|store|file)"
+)
+"""Words of an option or of a parameter that holds a secret."""
+
+SECRETS = re.compile(
+    r"://[^/@\s:]*:(?!\d+(?:[/,]|$))\S*@"  # user:password@; a port has a slash or nothing after it
+    r"|https?://[^/\s@]+@"
+    rf"|[?&;][^=&;\s]*(?:{SECRET})[^=&;\s]*=",
+    re.IGNORECASE,
+)
+"""Text that bears a password, a key or a signature."""
+
+ELSEWHERE = (
+    "settings are printed and stored beside results: secrets belong to Spark (spark.hadoop.* in a "
+    "properties file of your own), to the cluster's roles, or to the environment"
+)
+
+
+def refuse_secrets(text: str, where: str) -> None:
+    """ConfigError, which does not repeat it, for text that bears a secret; what is printed must not."""
+    if SECRETS.search(text):
+        raise ConfigError(f"{where} holds a password, key or token", ELSEWHERE)
+
+
+class Strict(BaseModel):
+    """Frozen, no key that is not known, no number that is not finite, no secret, nothing named twice."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sound(cls, document: Any) -> Any:
+        for key, value in document.items() if isinstance(document, dict) else ():
+            if isinstance(value, str) and SECRETS.search(value):
+                raise ValueError(f"{key} holds a password, key or token; {ELSEWHERE}")
+            if isinstance(value, bool) and not _takes_truth(cls, key):
+                raise ValueError(f"{key}: a number or text is expected, and not {str(value).lower()}")
+        return document
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        for name, found in self:
+            if name != "ratio" and isinstance(found, tuple):
+                twice = _repeated(found)
+                if twice is not None:
+                    raise ValueError(f"{name}: {twice!r} stands there twice")
+        return self
+
+
+def _takes_truth(model: type[BaseModel], key: Any) -> bool:
+    """Whether a field is true or false: pydantic takes these for 1 and 0 elsewhere."""
+    field = model.model_fields.get(key) if isinstance(key, str) else None
+    return field is None or field.annotation is bool
+
+
+def _repeated(values: Sequence[Any]) -> Any:
+    """The first text or number that was there before; sections have rules of their own."""
+    seen: set[Any] = set()
+    for value in values:
+        if isinstance(value, str | int | float):
+            if value in seen:
+                return value
+            seen.add(value)
+    return None
+
+
+INT = 2**31 - 1
+"""The largest whole number of the tables' columns k, n, rank."""
+
+LONGEST_CURVE = 10_000
+"""Cut-offs of `curve`: each is a row of `metrics`."""
+
+Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1, le=INT)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Location = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*[^\x00\s][^\x00]*$")]
+"""A path or URI, or the name of a column."""
+
+
+Duration = Annotated[str, Field(pattern="^[1-9][0-9]{0,11}[smhdw]$")]
+"""Seconds, minutes, hours, days or weeks: `30m`, `7d`."""
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+LONGEST = 10_000 * 366 * UNITS["d"]
+"""Seconds of all the years that a date can have."""
+
+
+def seconds(duration: str) -> int:
+    """`7d` in seconds.
+
+    >>> seconds("2h")
+    7200
+    """
+    return int(duration[:-1]) * UNITS[duration[-1]]
+
+
+def written(day: Any) -> Any:
+    """Days and instants are written out: pydantic takes 2026 for seconds since 1970."""
+    if isinstance(day, int | float) or (isinstance(day, str) and re.fullmatch(r"\s*[-+]?[\d_.]+\s*", day)):
+        raise ValueError("write a day like 2026-01-31, or a time like 2026-01-31T12:00:00+00:00")
+    return day
+
+
+def shortened(text: str, longest: int = 300) -> str:
+    """Text that the user wrote, no longer than one likes to read."""
+    return text if len(text) <= longest else f"{text[:longest]}... ({len(text)} letters)"
+
+
+def parse(model: type[M], document: Any, where: str) -> M:
+    """Check a document; the first mistake becomes a ConfigError with file, key and nearest key."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError(*_explain(model, error, where)) from None
+    except UnicodeEncodeError:
+        raise ConfigError(f"{where}: text that is no Unicode", "write it as UTF-8") from None
+
+
+def _explain(model: type[BaseModel], error: ValidationError, where: str) -> tuple[str, str]:
+    first = error.errors()[0]
+    path = shortened(".".join(str(step) for step in first["loc"]) or "(top)")
+    hint = ""
+    if first["type"] == "extra_forbidden":
+        hint = nearest(str(first["loc"][-1]), _keys_at(model, first["loc"][:-1]))
+    elif first["type"] in ("literal_error", "union_tag_invalid"):
+        context = first.get("ctx", {})
+        known = re.findall(r"'([^']+)'", str(context.get("expected", context.get("expected_tags"))))
+        given = first["input"].get("kind") if isinstance(first["input"], dict) else first["input"]
+        hint = nearest(str(given), known)
+    message = shortened(first["msg"].removeprefix("Value error, "))
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"{where}: {path}: {message}{more}", hint
+
+
+def _keys_at(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
+    """The keys allowed at a path of a validation error."""
+    current: Any = model
+    for step in path:
+        fields = getattr(current, "model_fields", {})
+        options = _models_in(fields[step].annotation if step in fields else current)
+        tagged = [o for o in options if step in get_args(_kind(o))]
+        current = (tagged or options or [current])[0] if tagged or len(options) == 1 else options
+    chosen = current if isinstance(current, list) else [current]
+    return [name for option in chosen for name in getattr(option, "model_fields", {})]
+
+
+def _kind(model: Any) -> Any:
+    found = getattr(model, "model_fields", {}).get("kind")
+    return found.annotation if found else None
+
+
+def _models_in(annotation: Any) -> list[Any]:
+    if isinstance(annotation, list):
+        return annotation
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) is None:
+        return []
+    return [found for inner in get_args(annotation) for found in _models_in(inner)]
+
+
+def digest(*parts: Any, length: int = 16) -> str:
+    """A short hash of anything JSON can hold; equal parts, equal hash, on every machine."""
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]

@@ -1,0 +1,95 @@
+"""A benchmark file as a whole, and what its sections ask of each other."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator, model_validator
+
+from recbench_spark.config.base import Name, Strict
+from recbench_spark.config.comparisons import Comparisons, Gate, Paradoxes, Regression
+from recbench_spark.config.dataset import Dataset
+from recbench_spark.config.evaluation import EXPOSURE_SLICES, Evaluation
+from recbench_spark.config.models import Model
+from recbench_spark.config.split import Split
+
+
+class Benchmark(Strict):
+    """One benchmark file: one complete protocol."""
+
+    name: Name
+    description: str = ""
+    dataset: Dataset
+    split: Split = Split()
+    models: tuple[Model, ...]
+    evaluation: Evaluation = Evaluation()
+    headline: Annotated[str, Field(pattern="^[a-z_0-9]+(@[1-9][0-9]{0,8})?$")] = "ndcg@10"
+    gates: tuple[Gate, ...] = ()
+    comparisons: Comparisons | None = None
+    regressions: tuple[Regression, ...] = ()
+    paradoxes: Paradoxes | None = None
+    ran_by: str | None = None
+
+    @model_validator(mode="after")
+    def _comparable(self) -> Benchmark:
+        for wrong, message in (*_comparison_mistakes(self), *_paradox_mistakes(self)):
+            if wrong:
+                raise ValueError(message)
+        return self
+
+    @field_validator("models")
+    @classmethod
+    def _names_differ(cls, models: tuple[Any, ...]) -> tuple[Any, ...]:
+        names = [model.name for model in models]
+        if not names or len(set(names)) < len(names):
+            raise ValueError("give at least one model, each under a name of its own")
+        return models
+
+
+def _comparison_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
+    """What comparisons and regressions ask for that the rest of the file does not give."""
+    asked, evaluation = benchmark.comparisons or Comparisons(), benchmark.evaluation
+    wanted = bool(benchmark.comparisons or benchmark.regressions)
+    compared = asked.metrics or evaluation.metrics
+    cuts = asked.k or (*evaluation.cutoffs, None)
+    pinned = any(rule.against == "baseline" for rule in benchmark.regressions)
+    names = {model.name for model in benchmark.models}
+    unknown = {asked.baseline, *(rule.model for rule in benchmark.regressions)} - names - {None}
+    strange = [metric for metric in compared if metric not in evaluation.metrics]
+    uncompared = [
+        f"{rule.metric}@{rule.k or 'all'} of {rule.part}"
+        for rule in benchmark.regressions
+        if rule.metric not in compared or rule.k not in cuts or rule.part not in evaluation.parts
+    ]
+    return [
+        (wanted and not evaluation.user_metrics, "comparisons need evaluation.user_metrics: true"),
+        (bool(unknown), f"comparisons: no model '{next(iter(unknown), '')}' in this file"),
+        (bool(strange), f"comparisons: {', '.join(strange)} not in evaluation.metrics"),
+        (bool(uncompared), f"regressions: {', '.join(uncompared)} is not compared"),
+        (
+            pinned and asked.baseline_night is None,
+            "regressions against 'baseline' need comparisons.baseline_night",
+        ),
+    ]
+
+
+def _paradox_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
+    """What the search for paradoxes asks for that the rest of the file does not give."""
+    asked, evaluation = benchmark.paradoxes, benchmark.evaluation
+    if asked is None:
+        return []
+    keys = (*(cut.key for cut in evaluation.slices), *(EXPOSURE_SLICES if evaluation.exposure else ()))
+    cuts = [k for k in asked.k or () if k not in (*evaluation.cutoffs, None)]
+    unknown = {
+        "by": [key for key in asked.keys(evaluation) if key not in keys],
+        "metrics": [metric for metric in asked.metrics or () if metric not in evaluation.metrics],
+        "k": list(map(str, cuts)),
+        "parts": [part for part in asked.parts or () if part not in evaluation.parts],
+    }
+    pinned = "baseline" in (asked.against, asked.flips_against)
+    named = benchmark.comparisons is not None and benchmark.comparisons.baseline is not None
+    missing = [(key, ", ".join(names)) for key, names in unknown.items()]
+    return [
+        *((bool(names), f"paradoxes.{key}: {names} not in evaluation") for key, names in missing),
+        (pinned and not named, "paradoxes against 'baseline' need comparisons.baseline"),
+    ]

@@ -1,0 +1,94 @@
+"""The sections `gates`, `comparisons`, `regressions` and `paradoxes`."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from recbench_spark.config.base import Count, Name, Strict, written
+from recbench_spark.config.evaluation import Evaluation
+
+
+class Gate(Strict):
+    """A bound on a fact of the split's manifest: what lies outside it warns, or fails the job.
+
+    `part`: the part whose fact it is (`log` for the whole); None: every part that has the fact.
+    """
+
+    fact: Name
+    part: Name | None = None
+    above: float | None = None
+    below: float | None = None
+    action: Literal["fail", "warn"] = "fail"
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> Gate:
+        if (self.above is None) == (self.below is None):
+            raise ValueError("give one of 'above' (fails above it) and 'below' (fails below it)")
+        return self
+
+
+class Comparisons(Strict):
+    """Which differences between models, and between nights, hold.
+
+    `baseline`: model that all others are held against; None: the best other one, by metric.
+    `baseline_night`: a night that every later one is compared with, beside the one before.
+    `minimum_difference`: the smallest difference that matters. `planned_users`: differences after
+    which the interval over all nights should be narrowest; choose it before looking.
+    `metrics`, `k`: None takes all that have a value per user.
+    """
+
+    baseline: Name | None = None
+    baseline_night: date | None = None
+    metrics: tuple[str, ...] | None = None
+    k: tuple[Count | None, ...] | None = None
+    minimum_difference: Annotated[float, Field(ge=0)] = 0.0
+    replicates: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    planned_users: Annotated[int, Field(ge=2, le=10**12)] = 10_000
+
+    @field_validator("baseline_night", mode="before")
+    @classmethod
+    def _written_out(cls, night: Any) -> Any:
+        return written(night)
+
+
+class Regression(Strict):
+    """A fall of a metric against an earlier night that ends the job with exit code 4.
+
+    `k`: None is the whole ranking. `against`: the model's previous night, or
+    `comparisons.baseline_night`. `certain`: only where the interval of the difference excludes 0.
+    """
+
+    metric: str
+    k: Count | None = None
+    drop: Annotated[float, Field(ge=0)]
+    part: Name = "test"
+    model: Name | None = None
+    against: Literal["previous", "baseline"] = "previous"
+    certain: bool = False
+
+
+class Paradoxes(Strict):
+    """Where parts and whole disagree on which of two models is better (Simpson's paradox).
+
+    `by`: slice keys whose labels are the strata; None: `stratum` where there is `evaluation.exposure`,
+    else `popularity`. `metrics` (those of ranks), `k` (null: the whole ranking), `parts`: None takes
+    all that are measured. `against`: all pairs of models, or each with the best one, or with
+    `comparisons.baseline`. `flips`: also find the smallest set of items, or of users, whose removal
+    turns a verdict, for metrics that are sums over items; against which models says `flips_against`.
+    """
+
+    by: tuple[Name, ...] | None = None
+    metrics: tuple[str, ...] | None = None
+    k: tuple[Count | None, ...] | None = None
+    parts: tuple[Name, ...] | None = None
+    replicates: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    against: Literal["all", "best", "baseline"] = "all"
+    flips: tuple[Literal["items", "users"], ...] = ("items",)
+    flips_against: Literal["all", "best", "baseline"] = "best"
+
+    def keys(self, evaluation: Evaluation) -> tuple[str, ...]:
+        """The slice keys whose labels are the strata."""
+        return self.by or ("stratum" if evaluation.exposure else "popularity",)

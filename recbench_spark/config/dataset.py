@@ -1,0 +1,109 @@
+"""The section `dataset`: where a log lies and how it is read."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
+
+from pydantic import Field, field_validator, model_validator
+
+from recbench_spark.config.base import ELSEWHERE, SECRET, SECRETS, Location, Name, Seed, Share, Strict
+
+OFFSET = re.compile(r"[+-](0[0-9]|1[0-8]):[0-5][0-9]")
+"""A time zone without a name: +02:00."""
+
+
+class World(Strict):
+    """The generated world: who is there, how strong the loop is.
+
+    `open_items`: what the open loop shows, uniformly: any item, of which a split then leaves out the
+    pairs in training, or (`unseen`) only items that the loop did not show to the user.
+    """
+
+    users: Annotated[int, Field(ge=1, le=10**9)] = 1000
+    items: Annotated[int, Field(ge=2, le=10**8)] = 300
+    interactions: Annotated[int, Field(ge=1000, le=10**8)] = 60_000
+    open_loop: Annotated[int, Field(ge=0, le=10**9)] = 20_000
+    loop: Share = 0.8
+    periods: Annotated[int, Field(ge=1, le=50)] = 4
+    seed: Seed = 42
+    tastes: Annotated[int, Field(ge=1, le=32)] = 8
+    open_items: Literal["all", "unseen"] = "all"
+
+
+class Dataset(Strict):
+    """Where the log lies and how it is read.
+
+    `columns` maps our names (user_id, item_id, rating, event_time, part) to the log's; `attributes`
+    lists further columns kept to slice by. `time_zone` is that of times without an offset.
+    `bad_rows`: an error, or left out, counted and kept in the table `rejects`. `until`: the last day of
+    the log, in `time_zone`; what comes later is left out and counted. Paths, options and `until` may
+    hold `{logical_date}` (see `placeholders`).
+    """
+
+    name: Name
+    reader: Literal[
+        "world",
+        "movielens_100k",
+        "movielens_1m",
+        "movielens_10m",
+        "movielens_20m",
+        "movielens_25m",
+        "movielens_32m",
+        "movielens_latest",
+        "netflix",
+        "coat",
+        "yahoo_r3",
+        "lightgcn",
+        "ncf",
+        "csv",
+        "parquet",
+        "delta",
+    ]
+    path: Location | None = None
+    columns: dict[str, Location] = {}
+    attributes: tuple[Location, ...] = ()
+    options: dict[str, str] = {}
+    time_unit: Literal["s", "ms", "us", "timestamp"] = "s"
+    time_zone: str = "UTC"
+    bad_rows: Literal["error", "reject"] = "error"
+    duplicates: Literal["keep_last", "keep_first", "error"] = "keep_last"
+    until: str | None = None
+    world: World = World()
+
+    @field_validator("time_zone")
+    @classmethod
+    def _known_zone(cls, zone: str) -> str:
+        try:
+            known = OFFSET.fullmatch(zone) or ZoneInfo(zone)
+        except (KeyError, ValueError, OSError):
+            known = None
+        if not known:
+            raise ValueError(f"no time zone '{zone}': give one such as UTC, Europe/Rome or +02:00")
+        return zone
+
+    @field_validator("options")
+    @classmethod
+    def _none_secret(cls, options: dict[str, str]) -> dict[str, str]:
+        for key, value in options.items():
+            if re.search(SECRET, key, re.IGNORECASE) or SECRETS.search(value):
+                raise ValueError(f"option {key} holds a secret; {ELSEWHERE}")
+        return options
+
+    @field_validator("until", mode="before")
+    @classmethod
+    def _as_text(cls, until: Any) -> Any:
+        return until.isoformat() if isinstance(until, date) else until  # YAML reads 2026-01-31 as a date
+
+    @property
+    def lists_negatives(self) -> bool:
+        """Whether the files list candidates: `definition.candidates: given` then needs no path."""
+        return self.reader == "ncf"
+
+    @model_validator(mode="after")
+    def _path_given(self) -> Dataset:
+        if self.reader != "world" and not self.path:
+            raise ValueError(f"reader '{self.reader}' needs 'path'")
+        return self

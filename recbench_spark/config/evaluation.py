@@ -1,0 +1,248 @@
+"""The section `evaluation`: what is measured, against which candidates, with which corrections."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from recbench_spark.config.base import INT, LONGEST_CURVE, Count, Location, Name, Seed, Strict
+from recbench_spark.definitions import Definition, make_definition
+
+
+class Slice(Strict):
+    """A label for each truth item: metrics are given for each value of it.
+
+    `popularity` (head, torso, tail, cold) and `cold_user` are always known; `column` names an
+    attribute of the log, or of the users' or items' table at `path`.
+    """
+
+    key: Name
+    of: Literal["popularity", "cold_user", "log", "users", "items"]
+    column: str | None = None
+    path: Location | None = None
+
+
+class Bootstrap(Strict):
+    """Resampling of users behind the intervals."""
+
+    replicates: Annotated[int, Field(ge=0, le=100_000)] = 1000
+    level: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    seed: Seed = 42
+
+
+class Draw(Strict):
+    """Sampled candidates (definition.candidates uniform or popularity): how many, for whom, which seed.
+
+    `per`: `n` items for each user, or for each of the user's held-out items. `estimators`: corrections
+    that stand beside the raw values of uniform draws (see `kernels.estimators.sampled`), by name.
+    """
+
+    n: Count = 100
+    per: Literal["user", "positive"] = "user"
+    seed: Seed = 42
+    estimators: tuple[
+        Literal[
+            "rank_estimate",
+            "least_squares",
+            "monotone_least_squares",
+            "bias_variance",
+            "maximum_likelihood",
+        ],
+        ...,
+    ] = ("rank_estimate", "monotone_least_squares", "bias_variance", "maximum_likelihood")
+
+
+DEFAULT_METRICS = ("hit", "precision", "recall", "f1", "map", "mrr", "ndcg", "auc", "coverage")
+
+
+class Propensities(Strict):
+    """Chances that an item was shown, from the training part (see `kernels.estimators.propensities`).
+
+    `law`: how the exponent is found. `scale`: powers are known up to a factor; make the largest 1, or
+    their sum the interactions of a mean user. `floor`: smaller ones are raised to it, larger than 1
+    lowered. `given`: a table (item_id, propensity) at `path`. `true`: those of the generated world.
+    `logistic_regression`: on tables of features, (item_id, numbers ...) and (user_id, numbers ...), one
+    or both; `rate`: the share of the cells outside the log that it is fitted to.
+    """
+
+    method: Literal[
+        "power_law",
+        "power_above_xmin",
+        "steck",
+        "relative_frequency",
+        "naive_bayes",
+        "logistic_regression",
+        "given",
+        "true",
+    ] = "power_law"
+    law: Literal["approximate", "exact"] = "approximate"
+    scale: Literal["as_is", "largest", "interactions"] = "as_is"
+    floor: Annotated[float, Field(gt=0, le=1)] | None = None
+    path: Location | None = None
+    item_features: Location | None = None
+    user_features: Location | None = None
+    rate: Annotated[float, Field(gt=0, le=1)] = 0.1
+
+    @model_validator(mode="after")
+    def _given_by_a_path(self) -> Propensities:
+        if (self.method == "given") != bool(self.path):
+            raise ValueError("'path' goes with method 'given', which needs it")
+        if (self.method == "logistic_regression") != bool(self.item_features or self.user_features):
+            raise ValueError("'item_features' or 'user_features' go with method 'logistic_regression'")
+        if self.method == "logistic_regression" and self.scale != "as_is":
+            raise ValueError("'scale' is not for method 'logistic_regression', whose values are chances")
+        if self.method in ("given", "true") and (self.scale, self.floor) != ("as_is", None):
+            raise ValueError(f"'scale' and 'floor' are not for method '{self.method}'")
+        return self
+
+    @property
+    def name(self) -> str:
+        """The method and the settings that differ from the defaults, as in the column `method`."""
+        changed = self.model_dump(exclude_defaults=True, exclude={"method"})
+        return ";".join([self.method, *(f"{key}={value}" for key, value in changed.items())])
+
+
+class Strata(Strict):
+    """Items cut by propensity, Q1 the least shown (see `kernels.estimators.strata`): how, and into how
+    many.
+
+    The slice `stratum` is that of the first number.
+    """
+
+    kind: Literal["equal_mass", "equal_count", "equal_width"] = "equal_mass"
+    n: tuple[Annotated[int, Field(ge=2, le=10)], ...] = (2,)
+
+    @field_validator("n")
+    @classmethod
+    def _differ(cls, n: tuple[int, ...]) -> tuple[int, ...]:
+        if not n or len(set(n)) < len(n):
+            raise ValueError("give at least one number of strata, each once")
+        return n
+
+
+class Exposure(Strict):
+    """Estimates beside the holdout's for what a recommender exposed (see `kernels.estimators.exposure`).
+
+    Under chances `ips` is unbiased for sums (hits, precision, DCG). Weighted NDCG is not, and can be
+    farther from the truth than the holdout: its ideal list holds only what was shown. `ips_pooled` puts
+    the weighted DCG of all users over the ideal of a user with the mean number of relevant items,
+    estimated alike.
+
+    `clip`, `switch`, `shrink`: settings of clipped_ips, switch_dr and dros. `without_most_popular`: the
+    share of the items, most popular first, that the slice `most_popular` leaves out or keeps alone; 0:
+    no such slice. `rewards`: a table (item_id[, user_id], reward) of a model's chances that an item is
+    liked, for dm, dr, switch_dr and dros.
+    """
+
+    propensities: Propensities = Propensities()
+    estimators: tuple[
+        Literal[
+            "ips",
+            "clipped_ips",
+            "snips_user",
+            "snips_global",
+            "ips_pooled",
+            "dm",
+            "dr",
+            "switch_dr",
+            "dros",
+            "stratified",
+        ],
+        ...,
+    ] = ("ips", "clipped_ips", "snips_user", "snips_global", "stratified")
+    clip: Annotated[float, Field(gt=0)] = 100.0
+    switch: Annotated[float, Field(gt=0)] = 100.0
+    shrink: Annotated[float, Field(gt=0)] = 100.0
+    strata: Strata = Strata()
+    without_most_popular: Annotated[float, Field(ge=0, lt=1)] = 0.01
+    rewards: Location | None = None
+
+    @model_validator(mode="after")
+    def _of_items(self) -> Exposure:
+        if self.propensities.method == "naive_bayes":
+            raise ValueError("naive_bayes gives chances of ratings, and estimates need those of items")
+        if not self.estimators or len(set(self.estimators)) < len(self.estimators):
+            raise ValueError("name at least one estimator, each once")
+        return self
+
+
+EXPOSURE_SLICES = ("stratum", "most_popular")
+"""Keys of slices that `evaluation.exposure` makes."""
+
+
+class Evaluation(Strict):
+    """What is measured: metrics, cut-offs, definition, slices.
+
+    `features`: a table (item_id, vector) of what items are like, for the metric `diversity`.
+    `multiverse`: also measure under every defensible definition (`evaluation.multiverse`).
+    `exposure`: estimates that correct for what was shown, by propensities of the items.
+    `uncut`: count all ranks; false: only up to the largest k, several times faster on large catalogues,
+    with the same values at every k and none over the whole ranking.
+    """
+
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+    k: tuple[int, ...] = (1, 3, 5, 10, 20)
+    curve: bool = False
+    parts: tuple[Name, ...] = ("test",)
+    preset: str | None = None
+    definition: dict[str, Any] = {}
+    candidates_path: Location | None = None
+    features: Location | None = None
+    draw: Draw = Draw()
+    slices: tuple[Slice, ...] = (Slice(key="popularity", of="popularity"),)
+    bootstrap: Bootstrap = Bootstrap()
+    user_metrics: bool = True
+    multiverse: bool = False
+    exposure: Exposure | None = None
+    uncut: bool = True
+
+    @field_validator("k")
+    @classmethod
+    def _positive(cls, k: tuple[int, ...]) -> tuple[int, ...]:
+        if not k or min(k) < 1 or max(k) > INT:
+            raise ValueError(f"cut-offs must be whole numbers from 1 to {INT}")
+        return tuple(sorted(set(k)))
+
+    @field_validator("metrics", "parts")
+    @classmethod
+    def _some(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not names:
+            raise ValueError("name at least one")
+        return names
+
+    @field_validator("slices")
+    @classmethod
+    def _keys_differ(cls, slices: tuple[Slice, ...]) -> tuple[Slice, ...]:
+        if len({cut.key for cut in slices}) < len(slices):
+            raise ValueError("give each slice a key of its own")
+        return slices
+
+    @model_validator(mode="after")
+    def _keys_free(self) -> Evaluation:
+        taken = [cut.key for cut in self.slices if self.exposure and cut.key in EXPOSURE_SLICES]
+        if taken:
+            raise ValueError(f"slice '{taken[0]}' is made by evaluation.exposure: choose another key")
+        return self
+
+    @model_validator(mode="after")
+    def _short_curve(self) -> Evaluation:
+        if self.curve and max(self.k) > LONGEST_CURVE:
+            raise ValueError(f"curve keeps every cut-off up to the largest k: at most {LONGEST_CURVE}")
+        return self
+
+    @model_validator(mode="after")
+    def _whole_rankings(self) -> Evaluation:
+        whole = [name for name in ("multiverse", "exposure") if getattr(self, name)]
+        if whole and not self.uncut:
+            raise ValueError(f"{whole[0]} needs all ranks: leave uncut true")
+        return self
+
+    @property
+    def cutoffs(self) -> tuple[int, ...]:
+        """The cut-offs, or every 1..max(k) where the whole curve is kept."""
+        return tuple(range(1, max(self.k) + 1)) if self.curve else self.k
+
+    def resolve(self) -> Definition:
+        """The definition: preset, then single axes."""
+        return make_definition(self.preset, self.definition)

@@ -1,0 +1,102 @@
+"""From a file and `--set a.b=value` to a checked benchmark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from recbench_spark.config.base import parse, shortened
+from recbench_spark.config.benchmark import Benchmark
+from recbench_spark.config.documents import load_yaml
+from recbench_spark.errors import ConfigError, nearest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "conf" / "benchmarks"
+
+
+def load_benchmark(source: str, overrides: Sequence[str] = ()) -> Benchmark:
+    """A benchmark file by path, or by its name under conf/benchmarks, with `a.b=value` replaced."""
+    path = find_benchmark(source)
+    return make_benchmark(_read_yaml(path), overrides, str(path))
+
+
+def make_benchmark(document: dict[str, Any], overrides: Sequence[str], where: str) -> Benchmark:
+    """A benchmark from keys and values, with `a.b=value` replaced; `where` names them in errors."""
+    for override in overrides:
+        _apply(document, override)
+    return parse(Benchmark, document, where)
+
+
+def find_benchmark(source: str) -> Path:
+    """The file meant by a path or by a name under conf/benchmarks."""
+    for path in (Path(source), BENCHMARKS / f"{source}.yaml"):
+        if _is_file(path):
+            return path
+    known = [path.stem for path in BENCHMARKS.glob("*.yaml")]
+    raise ConfigError(f"no benchmark file '{shortened(source)}'", nearest(source, known))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name too long for a disk, a folder that may not be looked into
+        return False
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: not valid YAML: not UTF-8: {error.reason}", "save it as UTF-8"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", "check its permissions") from None
+    document = load_yaml(text, str(path))
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path}: expected keys and values", "see conf/benchmarks/demo.yaml")
+    return document
+
+
+def _apply(document: dict[str, Any], override: str) -> None:
+    """Set one `a.b.0.c=value`; the value is read as YAML."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set {shortened(key)}: expected KEY=VALUE", "e.g. --set split.seed=7")
+    *parents, last = key.split(".")
+    place: Any = document
+    for step in parents:
+        place = _descend(place, step, key)
+    value = load_yaml(text, f"--set {shortened(key)}")
+    if isinstance(place, list):
+        place[_position(place, last, key)] = value
+    elif isinstance(place, dict):
+        place[last] = value
+    else:
+        raise _no_section(parents[-1], key)
+
+
+def _no_section(step: str, key: str) -> ConfigError:
+    told = f"--set {shortened(key)}: '{shortened(step)}' is not a section of the benchmark file"
+    return ConfigError(told, "name a section, then its key: split.seed=7")
+
+
+def _descend(place: Any, step: str, key: str) -> Any:
+    if isinstance(place, list):
+        return place[_position(place, step, key)]
+    if not isinstance(place, dict) or not isinstance(place.get(step, {}), dict | list):
+        raise _no_section(step, key)
+    return place.setdefault(step, {})
+
+
+def _position(place: list[Any], step: str, key: str) -> int:
+    """An entry of a list by its number or, for models and slices, by its name."""
+    names = [entry.get("name", entry.get("key")) for entry in place if isinstance(entry, dict)]
+    if step in names:
+        return names.index(step)
+    if re.fullmatch("[0-9]{1,9}", step) and int(step) < len(place):
+        return int(step)
+    raise ConfigError(
+        f"--set {shortened(key)}: no entry '{shortened(step)}'", nearest(step, map(str, names))
+    )

@@ -1,0 +1,219 @@
+"""The section `split`: order, holdout and group, or a protocol that names them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from recbench_spark.config.base import INT, LONGEST, Duration, Name, Seed, Share, Strict, seconds, written
+
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "RO_RS": {"order": "random", "holdout": "ratio", "group": "user"},
+    "TO_RS": {"order": "temporal", "holdout": "ratio", "group": "user"},
+    "RO_LS": {"order": "random", "holdout": "leave_one_out", "group": "user"},
+    "TO_LS": {"order": "temporal", "holdout": "leave_one_out", "group": "user"},
+    "netflix": {"order": "temporal", "holdout": "last_n", "group": "user"},
+    "given": {"holdout": "given"},
+}
+"""Short names of combinations: the papers' codes (random or temporal order; ratio or leave one out)."""
+
+NETFLIX = {"n": 9, "parts": ("probe", "quiz", "test")}
+"""What the Netflix prize withheld of each user, and where it went; both can be replaced."""
+
+KEYS_OF_HOLDOUTS: dict[str, tuple[str, ...]] = {
+    "n": ("last_n", "n_given"),
+    "folds": ("folds",),
+    "fold": ("folds",),
+    **dict.fromkeys(("start", "length", "step", "window"), ("period",)),
+}
+"""Keys of a split that mean something only with these holdouts."""
+
+
+class HeldOut(Strict):
+    """Strong generalisation: a hashed share of the users (or items) does not train the model.
+
+    A part of each one's rows is `given`, the rest is held out, as the split's order and holdout say.
+    """
+
+    of: Literal["users", "items"] = "users"
+    test: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    valid: Share = 0.0
+
+    @model_validator(mode="after")
+    def _some_train(self) -> HeldOut:
+        if self.test + self.valid >= 1:
+            raise ValueError("test and valid must leave some to train on")
+        return self
+
+
+class Split(Strict):
+    """Order x holdout x group, or a `protocol` that names such a combination.
+
+    Rows are put in order (random: by hash), inside each user's rows or all together, and held out:
+
+    ratio: the last rows, shares of train, valid, test in `ratio`.
+    leave_one_out: the last row; the last but one for validation where `valid` is true.
+    last_n: the last `n` rows; the `n` before them for validation where `valid` is true.
+    n_given: all but the first `n` rows.
+    folds: fold number `fold` of `folds`, by hash; the next one for validation where `valid` is true.
+    period: the rows from `start` on (for `length`), `window` times `step` later; without `start` the
+      last `length` of the log, `window` times `step` earlier. What comes after it is labelled later.
+    given: nothing, the log says where each row belongs.
+
+    `parts`: the names of the held-out parts among which test rows are dealt by hash.
+    """
+
+    protocol: Literal["RO_RS", "TO_RS", "RO_LS", "TO_LS", "netflix", "given"] | None = None
+    order: Literal["random", "temporal"] = "random"
+    holdout: Literal["ratio", "leave_one_out", "last_n", "n_given", "folds", "period", "given"] = "ratio"
+    group: Literal["user", "global"] = "user"
+    ratio: tuple[Share, Share, Share] = (0.8, 0.0, 0.2)
+    valid: bool = False
+    n: Annotated[int, Field(ge=0, le=INT)] | None = None
+    parts: tuple[Name, ...] = ("test",)
+    folds: Annotated[int, Field(ge=2, le=INT)] = 10
+    fold: Annotated[int, Field(ge=0)] = 0
+    start: datetime | None = None
+    length: Duration | None = None
+    step: Duration | None = None
+    window: Annotated[int, Field(ge=0, le=INT)] = 0
+    held_out: HeldOut | None = None
+    seed: Seed = 42
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, document: Any) -> Any:
+        return _with_protocol(document) if isinstance(document, dict) else document
+
+    @field_validator("ratio")
+    @classmethod
+    def _sums_to_one(cls, ratio: tuple[float, float, float]) -> tuple[float, float, float]:
+        if abs(sum(ratio) - 1) > 1e-9 or ratio[0] == 0 or ratio[2] == 0:
+            raise ValueError("train, valid, test must sum to 1, with train and test above 0")
+        return ratio
+
+    @field_validator("start", mode="before")
+    @classmethod
+    def _written_out(cls, start: Any) -> Any:
+        return written(start)
+
+    @field_validator("start")
+    @classmethod
+    def _in_utc(cls, start: datetime | None) -> datetime | None:
+        try:
+            return start.replace(tzinfo=start.tzinfo or UTC).astimezone(UTC) if start else None
+        except OverflowError:
+            raise ValueError("no such time in UTC") from None
+
+    @field_validator("parts")
+    @classmethod
+    def _parts_differ(cls, parts: tuple[str, ...]) -> tuple[str, ...]:
+        if not parts or len(set(parts)) < len(parts) or {"train", "given", "later", "log"} & set(parts):
+            raise ValueError("give held-out parts names of their own; train, given, later, log are taken")
+        if len(parts) > 100:
+            raise ValueError("at most 100 parts")
+        return parts
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Split:
+        for wrong, message in _mistakes(self):
+            if wrong:
+                raise ValueError(message)
+        return self
+
+    @property
+    def temporal(self) -> bool:
+        """Whether rows are put in order of time."""
+        return self.order == "temporal"
+
+    def describe(self) -> str:
+        """The protocol in one short string, as it stands in `runs.split`."""
+        name = self.protocol or f"{self.order} {self.holdout} {self.group}"
+        words = [name, self._amount(), f"to {'/'.join(self.parts)}" if self.parts != ("test",) else ""]
+        if self.held_out:
+            valid = f"/{self.held_out.valid:g}" if self.held_out.valid else ""
+            words.append(f"of held-out {self.held_out.of} {self.held_out.test:g}{valid}")
+        return " ".join(word for word in [*words, f"seed {self.seed}"] if word)
+
+    def _amount(self) -> str:
+        valid = "with valid" if self.valid else ""
+        amounts = {
+            "ratio": "/".join(f"{share:g}" for share in self.ratio),
+            "leave_one_out": valid or "test only",
+            "folds": f"{self.fold} of {self.folds} {valid}".strip(),
+            "period": f"{self.start or 'last'} {self.length or ''} window {self.window} {valid}".strip(),
+            "given": "",
+        }
+        return amounts.get(self.holdout, f"{self.n} {valid}".strip())
+
+
+def _with_protocol(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with what a protocol's name stands for, and with the name of what it spells out."""
+    name = document.get("protocol")
+    if name is not None and not (isinstance(name, str) and name in PROTOCOLS):
+        return document  # refused by the field's own check
+    meant = PROTOCOLS.get(name or "", {})
+    for key, value in meant.items():
+        if document.get(key, value) != value:
+            raise ValueError(f"protocol {name} means {key} {value}, and {document[key]} is given")
+    filled = {**(NETFLIX if name == "netflix" else {}), **_usual(document), **document, **meant}
+    if name is None:
+        named = (
+            code
+            for code, meant in PROTOCOLS.items()
+            if code != "netflix" and meant.items() <= filled.items()
+        )
+        filled["protocol"] = next(named, None)
+    return filled
+
+
+def _usual(document: dict[str, Any]) -> dict[str, Any]:
+    """Order and group where they are not given."""
+    holdout = document.get("holdout", "ratio")
+    return {
+        "holdout": holdout,
+        "order": "temporal" if holdout == "period" else "random",
+        "group": "global" if holdout in ("folds", "period") else "user",
+    }
+
+
+def _mistakes(split: Split) -> list[tuple[bool, str]]:
+    """What contradicts itself in a split, each with its message."""
+    holdout, per_user = split.holdout, split.group == "user"
+    length, step = (seconds(lasts) if lasts else 0 for lasts in (split.length, split.step))
+    span = length + split.window * (step or length)
+    counted = holdout in ("leave_one_out", "last_n", "n_given")
+    fields = type(split).model_fields
+    strays = [
+        key
+        for key, holdouts in KEYS_OF_HOLDOUTS.items()
+        if holdout not in holdouts and getattr(split, key) != fields[key].default
+    ]
+    return [
+        (bool(strays), f"{', '.join(strays)}: not for holdout '{holdout}'"),
+        (counted and not per_user, f"holdout '{holdout}' is per user: group must be 'user'"),
+        (holdout in ("last_n", "n_given") and split.n is None, f"holdout '{holdout}' needs 'n'"),
+        (holdout == "last_n" and split.n == 0, "n must be at least 1"),
+        (holdout == "n_given" and split.valid, "n_given: instead of 'valid' name parts: [valid, test]"),
+        (holdout == "folds" and split.temporal, "folds are random: order must be 'random'"),
+        (split.fold >= split.folds, f"fold must be below folds, which is {split.folds}"),
+        (holdout == "folds" and split.valid and split.folds == 2, "2 folds leave none to validate on"),
+        (max(length, step, span) > LONGEST, "length, step and window lead out of the calendar"),
+        (holdout == "period" and (per_user or not split.temporal), "a period is temporal and global"),
+        (holdout == "period" and not (split.start or split.length), "a period needs 'start' or 'length'"),
+        (
+            holdout == "period" and (split.valid or split.window > 0) and not split.length,
+            "valid and window need the 'length' of the period",
+        ),
+        (
+            bool(split.held_out)
+            and (holdout not in ("ratio", "leave_one_out", "last_n", "n_given") or not per_user),
+            "held_out goes with group 'user' and holdout ratio, leave_one_out, last_n or n_given",
+        ),
+        (
+            bool(split.held_out) and (split.valid or split.ratio[1] > 0),
+            "with held_out, validation is held_out.valid, a share of its own",
+        ),
+    ]

@@ -1,0 +1,309 @@
+"""Why a model's mean moved between two nights: other users, or other results for the same ones.
+
+The difference of two published means is split, without a rest, over groups of users into the change of
+their shares and the change of their means (`kernels.comparison.decomposition`). Groups: who stayed,
+left or joined; users
+with 1, 2-3, 4-7 ... relevant items; the labels of slices of users. Sums are whole numbers, so no
+partitioning changes a bit. Axes: u users, r rows of `user_metrics`, c cut-offs; nights are 0 and 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.evaluation.comparison.comparing import HOLDOUT, Run
+from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.comparison.decomposition import UNIT, Change, Group, split, whole_number
+from recbench_spark.kernels.resampling import exact_sums
+from recbench_spark.shared_files import flat
+
+USERS, ACTIVITY = "users", "n_relevant"
+"""The groups that are always there, beside slices of users."""
+
+UNLABELLED = "unknown"
+"""Users whose label in a slice is NULL."""
+
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class ChangePlan:
+    """What is explained: (before, after) runs of one model each, metrics, cut-offs, slices of users."""
+
+    pairs: tuple[tuple[Run, Run], ...]
+    metrics: tuple[str, ...]
+    ks: tuple[int | None, ...]
+    slices: tuple[str, ...] = ()
+
+
+def changes(user_metrics: DataFrame, rankings: DataFrame, plan: ChangePlan) -> DataFrame:
+    """One row a pair of runs, part, metric, cut-off and group: columns of the table `changes`.
+
+    Shuffles the rows of both nights once by user (and, for slices, a label a user and run), then one
+    row a task and group. A task holds one batch of users. Nothing is given where a night has no users,
+    for instance because retention removed them.
+
+    Args:
+        user_metrics: rows of the table, of any runs.
+        rankings: rows of the table, of any runs: labels of `plan.slices`.
+        plan: runs, metrics, cut-offs, slices.
+    """
+    wanted = (F.col("estimator") == HOLDOUT) & F.col("metric").isin(list(plan.metrics))
+    entry = F.struct("night", "metric", "definition", "ks", "values", "n_relevant")
+    rows = _of_pairs(user_metrics.where(wanted), plan)
+    users = rows.groupBy(*_USER).agg(F.collect_list(entry).alias("rows"))
+    if plan.slices:
+        users = users.join(_labels(rankings, plan), [*_USER], "left")
+    # Batches of one pair and part: as many users as possible are added up at once.
+    ordered = users.sortWithinPartitions("pair", "part")
+    totals = ordered.mapInArrow(partial(_task_sums, plan), _TOTALS)
+
+    # Spark reads the kind of function from these annotations, which a partial does not show.
+    def finish(table: pa.Table) -> pa.Table:
+        return _finish(plan, table)
+
+    return totals.groupBy(*_CELL).applyInArrow(finish, _RESULTS)
+
+
+_USER = ("pair", "part", "user_id")
+
+
+def _of_pairs(rows: DataFrame, plan: ChangePlan) -> DataFrame:
+    """Rows of these runs with `pair`, the place of their pair, and `night`, 0 (before) or 1."""
+    run_ids = [run.run_id for pair in plan.pairs for run in pair]
+    places = F.map_from_arrays(
+        F.array(*map(F.lit, run_ids)), F.array(*(F.lit(n) for n in range(len(run_ids))))
+    )
+    place = places[F.col("run_id")]
+    chosen = rows.where(F.col("run_id").isin(run_ids))
+    return chosen.withColumns({"pair": (place / 2).cast("int"), "night": place % 2})
+
+
+def _labels(rankings: DataFrame, plan: ChangePlan) -> DataFrame:
+    """Each user's label in each slice on each night: all truth items of a user carry the same."""
+    columns = [
+        F.max(F.when(F.col("night") == night, F.col("slices")[key][0])).alias(_label(n, night))
+        for n, key in enumerate(plan.slices)
+        for night in (0, 1)
+    ]
+    return _of_pairs(rankings, plan).groupBy(*_USER).agg(*columns)
+
+
+def _label(number: int, night: int) -> str:
+    return f"label_{number}_{night}"
+
+
+# ------------------------------------------------------------------------------- sums of a task
+
+_NAMES = ("pair", "part", "metric", "definition")
+_CELL = (*_NAMES, "k", "group_key")
+_SUMS = ("users_before", "high_before", "low_before", "users_after", "high_after", "low_after")
+_TOTALS = (
+    "pair INT, part STRING, metric STRING, definition STRING, k INT, group_key STRING, "
+    "group_value STRING, " + ", ".join(f"{name} LONG" for name in _SUMS)
+)
+_CELL_TYPES = (pa.int32(), *(pa.string(),) * 3, pa.int32(), *(pa.string(),) * 2)
+
+Place = tuple[Any, ...]
+"""pair, part, metric, definition, group key, group value."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Some users of one pair, part, metric and definition.
+
+    values: of both nights, (2, u, c), NaN for users left out; labels: group key -> of both nights, (2, u)
+    """
+
+    key: tuple[Any, ...]
+    values: Floats
+    labels: Mapping[str, npt.NDArray[Any]]
+
+
+def _task_sums(plan: ChangePlan, batches: Batches) -> Batches:
+    totals: dict[Place, Ints] = {}
+    for batch in batches:
+        for cell in _cells(plan, batch):
+            for group, found in _groups(cell):
+                place = (*cell.key, *group)
+                totals[place] = totals[place] + found if place in totals else found
+    for place, found in totals.items():
+        yield _sum_batch(place, found, plan)
+
+
+def _sum_batch(place: Place, found: Ints, plan: ChangePlan) -> pa.RecordBatch:
+    """One row a cut-off at which the group has users; found: (2, c, 3)."""
+    rows = [c for c in range(len(plan.ks)) if found[:, c, 0].any()]
+    cells = [(*place[:4], plan.ks[c], *place[4:]) for c in rows]
+    keys = [pa.array([cell[n] for cell in cells], kind) for n, kind in enumerate(_CELL_TYPES)]
+    sums = [pa.array(found[night, rows, s]) for night in (0, 1) for s in range(3)]
+    return pa.RecordBatch.from_arrays([*keys, *sums], [*_CELL, "group_value", *_SUMS])
+
+
+def _cells(plan: ChangePlan, batch: pa.RecordBatch) -> Iterator[Cell]:
+    lists = batch.column("rows")
+    user_r = np.repeat(np.arange(batch.num_rows), np.diff(lists.offsets.to_numpy()))
+    entries = pa.RecordBatch.from_struct_array(lists.flatten())
+    values_rc = _at_cutoffs(entries, plan)
+    night_r, relevant_r = (entries.column(name).to_numpy() for name in ("night", "n_relevant"))
+    of_user = [batch.column(name).take(pa.array(user_r)) for name in ("pair", "part")]
+    keys = [*of_user, entries.column("metric"), entries.column("definition")]
+    for rows in _stretches(keys):
+        users, place_r = np.unique(user_r[rows], return_inverse=True)
+        where = (night_r[rows], place_r)
+        values = np.full((2, len(users), len(plan.ks)), np.nan)
+        values[where] = values_rc[rows]
+        relevant = np.zeros((2, len(users)), dtype=np.int64)
+        relevant[where] = relevant_r[rows]
+        labels = {ACTIVITY: activity(relevant), **_slice_labels(plan, batch, users)}
+        yield Cell(tuple(key[int(rows[0])].as_py() for key in keys), values, labels)
+
+
+def _stretches(keys: list[pa.Array]) -> list[Ints]:
+    """Places of the rows that agree in all keys."""
+    code = np.zeros(len(keys[0]), dtype=np.int64)
+    for key in keys:
+        found = key.dictionary_encode()
+        code = code * len(found.dictionary) + found.indices.to_numpy()
+    order = np.argsort(code, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(code[order])) + 1)
+
+
+def _at_cutoffs(entries: pa.RecordBatch, plan: ChangePlan) -> Floats:
+    """Values at the cut-offs of the plan, (r, c)."""
+    offsets, k_p = flat(entries.column("ks"))
+    _, value_p = flat(entries.column("values"))
+    row_p = np.repeat(np.arange(entries.num_rows), np.diff(offsets))
+    # A NULL cut-off, the whole ranking, is NaN among the floats.
+    cut_p = np.nan_to_num(k_p.astype(np.float64), nan=0.0)
+    values: Floats = np.full((entries.num_rows, len(plan.ks)), np.nan)
+    for c, k in enumerate(plan.ks):
+        kept = cut_p == (k or 0)
+        values[row_p[kept], c] = value_p[kept]
+    return values
+
+
+def activity(relevant: Ints) -> npt.NDArray[Any]:
+    """Relevant items in ranges that double: 0, 1, 2-3, 4-7 ..."""
+    bits = np.frexp(relevant.astype(np.float64))[1]
+    names = np.array(["0", "1", *(f"{1 << b}-{(2 << b) - 1}" for b in range(1, 32))], dtype=object)
+    return names[bits]
+
+
+def _slice_labels(plan: ChangePlan, batch: pa.RecordBatch, users: Ints) -> dict[str, npt.NDArray[Any]]:
+    def of_night(number: int, night: int) -> npt.NDArray[Any]:
+        column = batch.column(_label(number, night)).fill_null(UNLABELLED)
+        found: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)[users]
+        return found
+
+    return {key: np.stack([of_night(n, 0), of_night(n, 1)]) for n, key in enumerate(plan.slices)}
+
+
+def _groups(cell: Cell) -> Iterator[tuple[tuple[str, str], Ints]]:
+    """Users averaged and exact sums of each group, (2, c, 3), both nights and all cut-offs."""
+    counted = ~np.isnan(cell.values)
+    both, either = counted.all(axis=0), counted.any(axis=0)
+    members = {"stayed": both, "left": either & ~counted[1], "joined": either & ~counted[0]}
+    for name, member_uc in members.items():
+        yield (USERS, name), _sums(np.where(member_uc, cell.values, np.nan))
+    for key, labels in cell.labels.items():
+        for name in np.unique(labels):
+            yield (key, name), _sums(np.where((labels == name)[:, :, None], cell.values, np.nan))
+
+
+def _sums(values: Floats) -> Ints:
+    return np.stack(
+        [
+            np.column_stack([(~np.isnan(night)).sum(axis=0), exact_sums(night)])
+            for night in values
+        ]
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------- the changes
+
+_RESULT_TYPES = {
+    "model": (pa.string(), "STRING"),
+    "run_id": (pa.string(), "STRING"),
+    "other_run_id": (pa.string(), "STRING"),
+    "logical_date": (pa.date32(), "DATE"),
+    "other_date": (pa.date32(), "DATE"),
+    "part": (pa.string(), "STRING"),
+    "metric": (pa.string(), "STRING"),
+    "definition": (pa.string(), "STRING"),
+    "k": (pa.int32(), "INT"),
+    "group_key": (pa.string(), "STRING"),
+    "group_value": (pa.string(), "STRING"),
+    "users_before": (pa.int64(), "LONG"),
+    "users_after": (pa.int64(), "LONG"),
+    **dict.fromkeys(
+        (
+            *("share_before", "share_after", "mean_before", "mean_after"),
+            *("mix_change", "within_change", "difference", "value", "other_value"),
+        ),
+        (pa.float64(), "DOUBLE"),
+    ),
+}
+_RESULTS = ", ".join(f"{name} {kind}" for name, (_, kind) in _RESULT_TYPES.items())
+_SCHEMA = pa.schema([(name, kind) for name, (kind, _) in _RESULT_TYPES.items()])
+
+
+def _finish(plan: ChangePlan, table: pa.Table) -> pa.Table:
+    cell = {name: table.column(name)[0].as_py() for name in _CELL}
+    one, two = plan.pairs[cell.pop("pair")]
+    nights = _add_up(table)
+    if not all(sum(users for users, _ in night.values()) for night in nights):
+        return _SCHEMA.empty_table()
+    facts = {
+        **cell,
+        "model": two.model,
+        "run_id": two.run_id,
+        "other_run_id": one.run_id,
+        "logical_date": two.logical_date,
+        "other_date": one.logical_date,
+        "value": _mean(nights[1]),
+        "other_value": _mean(nights[0]),
+    }
+    rows = [{**facts, **_numbers(change, nights)} for change in split(*nights)]
+    return pa.Table.from_pylist(rows, _SCHEMA)
+
+
+def _add_up(table: pa.Table) -> tuple[dict[str, Group], dict[str, Group]]:
+    """Users and exact sum of each group on both nights, from the rows of all tasks."""
+    nights: tuple[dict[str, Group], dict[str, Group]] = ({}, {})
+    for row in table.select(["group_value", *_SUMS]).to_pylist():
+        for night, when in zip(nights, ("before", "after"), strict=True):
+            users, total = night.get(row["group_value"], (0, 0))
+            more = whole_number(row[f"high_{when}"], row[f"low_{when}"])
+            night[row["group_value"]] = (users + row[f"users_{when}"], total + more)
+    return nights
+
+
+def _mean(night: Mapping[str, Group]) -> float:
+    users, total = (sum(group[part] for group in night.values()) for part in (0, 1))
+    return float(total * UNIT / users)
+
+
+def _numbers(change: Change, nights: tuple[Mapping[str, Group], Mapping[str, Group]]) -> dict[str, Any]:
+    before, after = change.mean_before, change.mean_after
+    return {
+        "group_value": change.group,
+        "users_before": nights[0][change.group][0],
+        "users_after": nights[1][change.group][0],
+        "share_before": float(change.share_before),
+        "share_after": float(change.share_after),
+        "mean_before": None if before is None else float(before),
+        "mean_after": None if after is None else float(after),
+        "mix_change": float(change.mix),
+        "within_change": float(change.within),
+        "difference": float(change.mix + change.within),
+    }

@@ -1,0 +1,104 @@
+"""Values of the same users in several runs, side by side: arrays of users x runs x cut-offs.
+
+Rows of `user_metrics` are brought together by user (one shuffle) and sorted inside their partition, so
+that a task reads them as a stream: it holds one chunk, however many users and runs there are.
+Axes: u users, n runs, c cut-offs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.shared_files import flat
+
+CHUNK_ROWS = 1 << 18
+"""Rows (a user in a run) turned into arrays at once: 2 MB a cut-off."""
+
+KEY = ("part", "metric", "definition")
+"""Rows are compared within one key."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """Values of some users: key (part, metric, definition), their hashes, values; NaN: left out."""
+
+    key: tuple[str, str, str]
+    keys_u: Ints
+    values_unc: Floats
+
+
+def by_user(user_metrics: DataFrame, run_ids: Sequence[str], tasks: int) -> DataFrame:
+    """Rows of these runs, those of a user next to one another within its key.
+
+    One shuffle of (key, user, run, values) by user and a sort inside each of `tasks` partitions.
+    """
+    order = F.map_from_arrays(
+        F.array(*map(F.lit, run_ids)), F.array(*(F.lit(n) for n in range(len(run_ids))))
+    )
+    rows = user_metrics.where(F.col("run_id").isin(list(run_ids))).select(
+        *KEY, "user_id", F.xxhash64("user_id").alias("user_key"), order[F.col("run_id")].alias("run"),
+        "ks", "values",
+    )  # fmt: skip
+    return rows.repartition(tasks, "user_id").sortWithinPartitions(*KEY, "user_id")
+
+
+def sides(batches: Iterable[pa.RecordBatch], n_runs: int, ks: Sequence[int | None]) -> Iterator[Side]:
+    """The arrays of a partition of `by_user`, key after key, some thousand users at a time."""
+    for chunk in _whole_users(batches):
+        for start, stop in _stretches(chunk, KEY):
+            yield _side(chunk.slice(start, stop - start), n_runs, ks)
+
+
+def _whole_users(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Tables of about CHUNK_ROWS rows; a user's rows of one key are never torn apart."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= CHUNK_ROWS:
+            table = pa.Table.from_batches(waiting).combine_chunks()
+            last = _stretches(table, (*KEY, "user_id"))[-1][0]
+            if last:
+                yield table.slice(0, last)
+            waiting = table.slice(last).to_batches()
+            rows = table.num_rows - last
+    if rows:
+        yield pa.Table.from_batches(waiting).combine_chunks()
+
+
+def _stretches(table: pa.Table, names: Sequence[str]) -> list[tuple[int, int]]:
+    """Bounds of the stretches of rows that agree in these columns."""
+    new = np.zeros(table.num_rows, dtype=bool)
+    new[0] = True
+    for name in names:
+        column = table.column(name).combine_chunks()
+        new[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+    starts = np.flatnonzero(new)
+    return list(zip(starts.tolist(), [*starts[1:].tolist(), table.num_rows], strict=True))
+
+
+def _side(rows: pa.Table, n_runs: int, ks: Sequence[int | None]) -> Side:
+    first = np.array([start for start, _ in _stretches(rows, ("user_id",))])
+    user_r = np.searchsorted(first, np.arange(rows.num_rows), side="right") - 1
+    offsets, k_p = flat(rows.column("ks").combine_chunks())
+    _, value_p = flat(rows.column("values").combine_chunks())
+    row_p = np.repeat(np.arange(rows.num_rows), np.diff(offsets))
+    values = np.full((len(first), n_runs, len(ks)), np.nan)
+    # A NULL cut-off, the whole ranking, is NaN among the floats.
+    cut_p = np.nan_to_num(k_p.astype(np.float64), nan=0.0)
+    run_r = rows.column("run").to_numpy()
+    for c, k in enumerate(ks):
+        kept = cut_p == (k or 0)
+        values[user_r[row_p[kept]], run_r[row_p[kept]], c] = value_p[kept]
+    keys_u = rows.column("user_key").to_numpy()[first]
+    part, metric, definition = (rows.column(name)[0].as_py() for name in KEY)
+    return Side((part, metric, definition), keys_u, values)

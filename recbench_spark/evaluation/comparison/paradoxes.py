@@ -1,0 +1,354 @@
+"""Simpson's paradox, looked for in every pair of models: do the strata say what the whole says?
+
+The strata are the labels of a slice key in the table `rankings`. Bootstrap weights are a function of
+user, replicate and seed alone, so the paired bootstrap of a difference is the difference of two
+models' sums: each task adds up the users of a run, and pairs are formed from these sums. No user
+reaches the driver, and nothing is brought together by user.
+Axes: m models, s strata (0: the whole), r replicates, x pairs, c metrics x cut-offs, n rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from recbench_spark.evaluation.comparison.comparing import Run
+from recbench_spark.evaluation.metrics import accuracy as metric_rows
+from recbench_spark.evaluation.metrics.accuracy import RANKING_COLUMNS, Column, Selected, Totals
+from recbench_spark.kernels import resampling
+from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.comparison import paradoxes as kernel
+from recbench_spark.kernels.estimators.exposure import combine_strata
+from recbench_spark.kernels.metrics.accuracy import measure
+from recbench_spark.schemas import PARADOXES
+from recbench_spark.shared_files import flat
+
+SIZE_UNIT = 2.0**-20
+"""Truth items are added up as multiples of this, beside values of about 1."""
+
+CELLS = 1 << 22
+"""Replicates x strata x pairs worked on at once: 32 MB."""
+
+Batches = Iterator[pa.RecordBatch]
+Place = tuple[str, str, int | None]
+"""Part, metric, cut-off."""
+
+
+@dataclass(frozen=True)
+class ParadoxPlan:
+    """What is compared with what, and by which strata.
+
+    runs: one a model, all of one split; measured: metrics (of ranks), cut-offs, definition, bootstrap;
+    ks: cut-offs wanted, None for the whole ranking; by: slice keys;
+    against: place in `runs` of the model that others are held against; None: all pairs;
+    lower: metrics that are best when small.
+    """
+
+    runs: tuple[Run, ...]
+    measured: metric_rows.MetricPlan
+    ks: tuple[int | None, ...]
+    by: tuple[str, ...]
+    parts: tuple[str, ...]
+    against: Mapping[Place, int] | None = None
+    lower: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> list[Column]:
+        """All columns that are measured, wanted or not."""
+        return self.measured.table(self.measured.metrics)
+
+    def direction(self, metric: str) -> float:
+        """1 for a metric that is best when large, else -1."""
+        return -1.0 if metric in self.lower else 1.0
+
+
+def pairs_of(m: int, against: Mapping[Place, int] | None, place: Place) -> tuple[Ints, Ints]:
+    """Every pair once; or every other model with the one they are held against, none if it is unknown."""
+    if against is None:
+        a, b = np.triu_indices(m, 1)
+        return a.astype(np.int64), b.astype(np.int64)
+    held = against.get(place)
+    others = np.array([a for a in range(m) if a != held and held is not None], dtype=np.int64)
+    return others, np.full(len(others), -1 if held is None else held, dtype=np.int64)
+
+
+FOUND = T.StructType(
+    [
+        field
+        for field in PARADOXES.schema
+        if field.name not in ("paradox_id", "suite", "logical_date", "split_id", "found_at")
+    ]
+)
+"""The columns of the table that numbers decide."""
+
+
+def disagreements(rankings: DataFrame, plan: ParadoxPlan) -> DataFrame:
+    """One row a pair of models, part, metric, cut-off and slice key: the columns `FOUND`.
+
+    A task holds the sums of one run: parts x strata x columns x replicates whole numbers. One row a
+    task, run, stratum and column is shuffled, by part, metric and cut-off; such a group holds
+    16 KB x strata x (runs + tasks) at 1,000 replicates, however many users there are.
+
+    Args:
+        rankings: rows of the table `rankings`, of any runs.
+        plan: runs, metrics, strata, pairs.
+    """
+    labels = F.map_filter("slices", lambda key, _: key.isin(list(plan.by)))
+    columns = [name for name in RANKING_COLUMNS if name != "slices"]
+    rows = of_runs(rankings, plan.runs, plan.parts).select(*columns, "run", labels.alias("slices"))
+    totals = rows.mapInArrow(partial(_task_totals, plan), _TOTALS)
+
+    # Spark reads the kind of function from these annotations, which a partial does not show.
+    def finish(table: pa.Table) -> pa.Table:
+        return _finish(plan, table)
+
+    return totals.groupBy("part", "metric", "k").applyInArrow(finish, FOUND)
+
+
+def of_runs(rankings: DataFrame, runs: tuple[Run, ...], parts: tuple[str, ...]) -> DataFrame:
+    """The rows of these runs and parts, with the run's place as `run`."""
+    places: list[SparkColumn] = [F.lit(value) for n, run in enumerate(runs) for value in (run.run_id, n)]
+    known = F.col("run_id").isin([run.run_id for run in runs]) & F.col("part").isin(list(parts))
+    return rankings.where(known).withColumn("run", F.create_map(*places)[F.col("run_id")])
+
+
+def by_run(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each run in a batch. A file of `rankings` is of one run, so these come in stretches."""
+    for batch in batches:
+        for run in pc.unique(batch.column("run")).to_pylist():
+            yield run, batch.filter(pc.equal(batch.column("run"), run))
+
+
+# ------------------------------------------------------------------------------- sums of a task
+
+_TOTALS = (
+    "run INT, part STRING, metric STRING, k INT, slice_key STRING, slice_value STRING, "
+    "moments ARRAY<LONG>, boots ARRAY<LONG>, weights ARRAY<LONG>, size ARRAY<LONG>, sizes ARRAY<LONG>"
+)
+
+
+def _task_totals(plan: ParadoxPlan, batches: Batches) -> Batches:
+    for run, mine in groupby(by_run(batches), key=itemgetter(0)):
+        of_run = (batch for _, batch in mine)
+        for totals in metric_rows.totals_by_slice(of_run, partial(_measured, plan)):
+            yield _by_column(plan, run, totals)
+
+
+def _measured(plan: ParadoxPlan, some: Selected) -> Totals:
+    """The totals of each column, and last of the users' truth items."""
+    asked = plan.measured
+    values = measure(some.rankings, asked.metrics, asked.ks, asked.definition)
+    sizes = np.diff(some.rankings.offsets)[:, None] * SIZE_UNIT
+    return metric_rows.totals_of({**values, "": sizes}, some.keys_u, asked.bootstrap)
+
+
+def _by_column(plan: ParadoxPlan, run: int, totals: pa.RecordBatch) -> pa.RecordBatch:
+    """One row a wanted column."""
+    table = plan.table
+    kept = [c for c, column in enumerate(table) if column.k in plan.ks]
+
+    def numbers(name: str, width: int) -> Ints:
+        return flat(totals.column(name))[1].reshape(-1, width)
+
+    moments = numbers("moments_c5", 5)
+    boots, weights = (numbers(name, len(table) + 1).T for name in ("boot_bc", "weights_bc"))
+    lists = {
+        "moments": moments[kept],
+        "boots": boots[kept],
+        "weights": weights[kept],
+        "size": moments[[-1] * len(kept), 1:3],
+        "sizes": boots[[-1] * len(kept)],
+    }
+    columns = {
+        "run": pa.repeat(pa.scalar(run, pa.int32()), len(kept)),
+        "part": metric_rows.repeated(totals, "part", len(kept)),
+        "metric": pa.array([table[c].metric for c in kept], pa.string()),
+        "k": pa.array([table[c].k for c in kept], pa.int32()),
+        "slice_key": metric_rows.repeated(totals, "slice_key", len(kept)),
+        "slice_value": metric_rows.repeated(totals, "slice_value", len(kept)),
+    }
+    return pa.RecordBatch.from_pydict({**columns, **{name: _lists(rows) for name, rows in lists.items()}})
+
+
+def _lists(numbers_nw: Ints) -> pa.Array:
+    n, width = numbers_nw.shape
+    return pa.ListArray.from_arrays(pa.array(np.arange(n + 1) * width, pa.int32()), numbers_nw.ravel())
+
+
+# ------------------------------------------------------------------------------- pairs
+
+
+@dataclass(frozen=True)
+class StratumMeans:
+    """The models of one part, metric and cut-off, in the whole (s = 0) and in the strata of one key.
+
+    mean_sm, users_sm: means and users averaged; mean_smr: of the replicates; size_s, size_rs: truth
+    items of the strata (without the whole), the same for all models.
+    """
+
+    labels: list[str]
+    mean_sm: Floats
+    users_sm: Ints
+    mean_smr: Floats
+    size_s: Floats
+    size_rs: Floats
+
+
+def _finish(plan: ParadoxPlan, table: pa.Table) -> pa.Table:
+    part, metric, k = (table.column(name)[0].as_py() for name in ("part", "metric", "k"))
+    (column,) = (column for column in plan.table if (column.metric, column.k) == (metric, k))
+    keys = table.column("slice_key")
+    rows: list[dict[str, Any]] = []
+    for key in plan.by:
+        chosen = table.filter(pc.fill_null(pc.equal(keys, key), True))
+        strata = _strata(chosen, len(plan.runs))
+        cell = {"part": part, "metric": metric, "definition": column.definition, "k": k, "slice_key": key}
+        if strata.labels:
+            rows += [{**cell, **found} for found in _rows(plan, strata, (part, metric, k))]
+    return pa.Table.from_pylist(rows, schema=_ARROW)
+
+
+_ARROW_TYPES = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "array<string>": pa.list_(pa.string()),
+    "array<bigint>": pa.list_(pa.int64()),
+    "array<double>": pa.list_(pa.float64()),
+}
+_ARROW = pa.schema([(field.name, _ARROW_TYPES[field.dataType.simpleString()]) for field in FOUND])
+
+
+def _strata(table: pa.Table, m: int) -> StratumMeans:
+    """The sums of all tasks, added up by stratum and model, as means."""
+    values = table.column("slice_value").to_pylist()
+    # Q2 stands before Q10.
+    labels = sorted({value for value in values if value is not None}, key=lambda value: (len(value), value))
+    place = {None: 0, **{label: s for s, label in enumerate(labels, start=1)}}
+    s_n, m_n = np.array([place[value] for value in values]), table.column("run").to_numpy()
+
+    def total(name: str) -> Ints:
+        numbers_nw = flat(table.column(name).combine_chunks())[1].reshape(len(values), -1)
+        sums = np.zeros((len(place), m, numbers_nw.shape[1]), dtype=np.int64)
+        np.add.at(sums, (s_n, m_n), numbers_nw)
+        return sums
+
+    mean, _, users = resampling.mean_and_error(total("moments").reshape(-1, 5))
+    size = resampling.from_sums(total("size").max(axis=1)) / SIZE_UNIT
+    return StratumMeans(
+        labels,
+        mean.reshape(len(place), m),
+        users.reshape(len(place), m),
+        resampling.replicate_means(total("boots"), total("weights")),
+        size[1:],
+        total("sizes").max(axis=1)[1:].T.astype(np.float64),
+    )
+
+
+def _rows(plan: ParadoxPlan, strata: StratumMeans, place: Place) -> Iterator[dict[str, Any]]:
+    """A row a pair, the model that is better in the whole first."""
+    a, b = pairs_of(len(plan.runs), plan.against, place)
+    lead = (strata.mean_sm[0, a] - strata.mean_sm[0, b]) * plan.direction(place[1])
+    a, b = (np.where(lead < 0, y, x)[~np.isnan(lead)] for x, y in ((a, b), (b, a)))
+    step = max(1, CELLS // strata.mean_smr[:, 0].size)
+    for start in range(0, len(a), step):
+        yield from _block(plan, strata, a[start : start + step], b[start : start + step])
+
+
+def _block(plan: ParadoxPlan, strata: StratumMeans, a: Ints, b: Ints) -> Iterator[dict[str, Any]]:
+    """The rows of some pairs."""
+    level = plan.measured.bootstrap.level
+    found = compared(strata, a, b, level)
+    listed = {name: numbers.T.tolist() for name, numbers in found.items() if numbers.ndim == 2}
+    single = {name: numbers.tolist() for name, numbers in found.items() if numbers.ndim == 1}
+    for x, (ours, theirs) in enumerate(zip(a.tolist(), b.tolist(), strict=True)):
+        numbers = {name: _known(values[x]) for name, values in single.items()}
+        arrays = {name: [_known(value) for value in values[x]] for name, values in listed.items()}
+        yield {
+            "model": plan.runs[ours].model,
+            "other": plan.runs[theirs].model,
+            "run_id": plan.runs[ours].run_id,
+            "other_run_id": plan.runs[theirs].run_id,
+            "users": int(strata.users_sm[0, ours]),
+            "labels": strata.labels,
+            "sizes": [round(size) for size in strata.size_s.tolist()],
+            "stratum_users": strata.users_sm[1:, ours].tolist(),
+            **numbers,
+            **arrays,
+            "kind": kernel.KINDS[single["kind"][x]],
+        }
+
+
+def compared(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[str, npt.NDArray[Any]]:
+    """The numbers of pairs of models a - b: (x,), or (s, x) in the strata.
+
+    The stratified difference is the sum over strata of |Q_s| / |Q| x the difference in s, over the
+    strata in which both models have a mean.
+    """
+    difference_sx, low_sx, high_sx = _differences(strata, a, b, level)
+    combined_x, _ = combine_strata(difference_sx[1:], strata.size_s)
+    drawn_srx = (strata.mean_smr[1:, a] - strata.mean_smr[1:, b]).transpose(2, 0, 1)
+    low_x, high_x = resampling.percentile_interval(combine_strata(drawn_srx, strata.size_rs)[0], level)
+    both = ~np.isnan(difference_sx[1:])
+    value_x, other_x = (
+        combine_strata(np.where(both, strata.mean_sm[1:, model], np.nan), strata.size_s)[0]
+        for model in (a, b)
+    )
+    whole = (low_sx[0], high_sx[0])
+    kind_x = kernel.kinds(difference_sx[0], combined_x, difference_sx[1:].T)
+    by_strata = [kernel.certain(*whole, *bounds) for bounds in zip(low_sx[1:], high_sx[1:], strict=True)]
+    certain_x = np.where(
+        kind_x == kernel.KINDS.index("partial"),
+        np.any(by_strata, axis=0),
+        kernel.certain(*whole, low_x, high_x),
+    )
+    return {
+        "value": strata.mean_sm[0, a],
+        "other_value": strata.mean_sm[0, b],
+        "difference": difference_sx[0],
+        "ci_low": low_sx[0],
+        "ci_high": high_sx[0],
+        "stratified_value": value_x,
+        "other_stratified_value": other_x,
+        "stratified_difference": combined_x,
+        "stratified_low": low_x,
+        "stratified_high": high_x,
+        "differences": difference_sx[1:],
+        "lows": low_sx[1:],
+        "highs": high_sx[1:],
+        "kind": kind_x,
+        "certain": certain_x & (kind_x > 0),
+        "opposed_share": kernel.opposed_share(
+            difference_sx[0], difference_sx[1:].T, strata.size_s[None, :]
+        ),
+    }
+
+
+def _differences(strata: StratumMeans, a: Ints, b: Ints, level: float) -> tuple[Floats, Floats, Floats]:
+    """Differences in the whole and in the strata, and both ends of their intervals, (s, x) each."""
+    difference_sx = strata.mean_sm[:, a] - strata.mean_sm[:, b]
+    drawn_sxr = strata.mean_smr[:, a] - strata.mean_smr[:, b]
+    flat_rc = drawn_sxr.reshape(-1, drawn_sxr.shape[2]).T
+    low, high = resampling.percentile_interval(flat_rc, level)
+    return difference_sx, low.reshape(difference_sx.shape), high.reshape(difference_sx.shape)
+
+
+def _known(value: Any) -> Any:
+    """None for NaN."""
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,0 +1,1 @@
+"""Estimates beside the plain mean: corrected for exposure, for sampled candidates."""

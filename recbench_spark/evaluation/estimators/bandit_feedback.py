@@ -1,0 +1,124 @@
+"""The value of a policy from rounds that another one logged, with intervals.
+
+Rounds add whole numbers: nothing is shuffled but a row a task, and no partitioning changes a bit.
+Axes: n rounds, e estimators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from scipy.stats import norm
+
+from recbench_spark.definitions import VERSION
+from recbench_spark.evaluation.checks import Check
+from recbench_spark.evaluation.estimators.sums import added_up, largest
+from recbench_spark.evaluation.metrics.predictions import Row, number_row
+from recbench_spark.kernels.arrays import Floats
+from recbench_spark.kernels.estimators.bandit_feedback import ESTIMATORS, MODELLED, Rounds, contributions
+from recbench_spark.kernels.estimators.exposure import Settings
+from recbench_spark.kernels.ratios import exact_moments, exact_ratio_and_error, scaling
+from recbench_spark.kernels.sums import Sums
+
+METRIC = "policy_value"
+HEAVY = 0.05
+"""Share of all weight in one round from which an estimate is flagged."""
+
+FAR = 4.0
+"""Standard errors between the mean weight and 1 from which propensities are flagged."""
+
+
+def policy_values(
+    rounds: DataFrame, settings: Settings, policy: str, level: float, *, modelled: bool
+) -> list[Row]:
+    """Rows of `metrics`: the mean reward a round that the policy would have had, by each estimator.
+
+    Two passes, one for the largest parts and one for sums; a row of 6 sums an estimator comes back from
+    each task. Errors take rounds as independent (`ratios.ratio_and_error`); intervals are normal.
+
+    Args:
+        rounds: reward, propensity (above 0), pi_e; with a reward model also q and q_policy.
+        settings: bounds on weights.
+        policy: which policy is evaluated; stands in the definition.
+        level: of the intervals.
+        modelled: whether q (of the logged action) and q_policy (mean over the policy's) are given.
+    """
+    names = tuple(name for name in ESTIMATORS if modelled or name not in MODELLED)
+
+    def parts(batch: pa.RecordBatch) -> Floats:
+        return np.concatenate(contributions(to_rounds(batch, modelled), names, settings), axis=1)
+
+    scale_c = np.array([scaling(x) for x in largest(rounds, parts)])
+    e = len(names)
+
+    def sums(batch: pa.RecordBatch) -> list[Sums]:
+        scaled = parts(batch) * scale_c
+        return [exact_moments(scaled[:, :e], scaled[:, e:])]
+
+    (moments,) = added_up(rounds, sums, [(6, e)])
+    ratio, spread, n = exact_ratio_and_error(moments)
+    back = scale_c[e:] / scale_c[:e]
+    z = float(norm.ppf((1 + level) / 2))
+    return [
+        _row(name, (float(value), float(error)), int(count), z, _definition(name, policy, settings))
+        for name, value, error, count in zip(names, ratio * back, spread * back, n, strict=True)
+    ]
+
+
+def _row(estimator: str, found: tuple[float, float], n: int, z: float, definition: str) -> Row:
+    value, error = found
+    row = number_row(METRIC, (value, error, value - z * error, value + z * error), n)
+    return {**row, "estimator": estimator, "definition": definition}
+
+
+def _definition(estimator: str, policy: str, settings: Settings) -> str:
+    bounds = {"clipped_ips": "clip", "switch_dr": "switch", "dros": "shrink"}
+    bound = bounds.get(estimator)
+    return f"{VERSION};policy={policy}" + (f";{bound}={getattr(settings, bound):g}" if bound else "")
+
+
+def to_rounds(batch: pa.RecordBatch, modelled: bool) -> Rounds:
+    """The rounds of a batch."""
+    reward, propensity, asked = (_floats(batch, name) for name in ("reward", "propensity", "pi_e"))
+    model: Sequence[Floats] = [_floats(batch, name) for name in ("q", "q_policy")] if modelled else []
+    return Rounds(reward, asked / propensity, *model)
+
+
+def _floats(batch: pa.RecordBatch, name: str) -> Floats:
+    return np.asarray(batch.column(name).to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def round_checks(rounds: DataFrame, settings: Settings) -> list[Check]:
+    """What the estimates rest on: rounds, their effective number, heavy weights, the mean weight.
+
+    One aggregation. Where the logging policy's propensities are right and cover what the policy does,
+    the weights have mean 1.
+    """
+    w = F.col("pi_e") / F.col("propensity")
+    (found,) = rounds.agg(
+        F.count("*").alias("n"),
+        F.sum(w).alias("total"),
+        F.sum(w * w).alias("squares"),
+        F.max(w).alias("most"),
+        F.stddev(w).alias("spread"),
+        F.count_if(w > settings.switch).alias("beyond"),
+    ).collect()
+    n, total = found.n, found.total
+    effective = total**2 / found.squares if found.squares else 0.0
+    share = found.most / total if total else 0.0
+    error = (found.spread or 0.0) / n**0.5
+    far = abs(total / n - 1) / error if error else 0.0
+    return [
+        Check("rounds", n, None, "info", "logged rounds"),
+        Check("effective rounds", effective, None, "info", "(sum w)^2 / sum w^2"),
+        Check("largest share of the weight", share, HEAVY, "warning", "one round decides so much"),
+        Check(
+            "mean weight, standard errors from 1", far, FAR, "warning",
+            f"mean {total / n:g}; far from 1: wrong propensities or pi_e, or actions never logged",
+        ),
+        Check("weights above the switch", found.beyond, None, "info", f"above {settings.switch:g}"),
+    ]  # fmt: skip

@@ -1,0 +1,281 @@
+"""What a recommender showed, given to the truth: each item's chance, stratum and popularity.
+
+The chances of all items lie in files that the workers of a host share; a user's truth gets its own by
+item index, without a shuffle. From there on strata, and all but the most popular items, are slices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+
+from recbench_spark import shared_files
+from recbench_spark.config import EXPOSURE_SLICES
+from recbench_spark.config import Strata as Wanted
+from recbench_spark.errors import DataError
+from recbench_spark.evaluation.ranking.batches import by_part
+from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.estimators import strata
+from recbench_spark.kernels.estimators.exposure import Diagnostics, diagnostics
+from recbench_spark.kernels.estimators.strata import StratumEdges
+from recbench_spark.shared_files import Arrays, SharedRows, flat
+
+Batches = Iterator[pa.RecordBatch]
+
+# ------------------------------------------------------------------------------- of items
+
+
+@dataclass(frozen=True)
+class Chances:
+    """Every item of the catalogue with its chance, and the ends of these.
+
+    rows: item_index, n_train, propensity (all above 0); unknown: items that had none, or 0.
+    """
+
+    rows: DataFrame
+    items: int
+    low: float
+    high: float
+    unknown: int
+
+
+def item_chances(items: DataFrame, propensities: DataFrame) -> Chances:
+    """The chance of each item; one without, or with 0, counts as the least shown of the others.
+
+    Shuffles both by item where they are too large to broadcast; four numbers come to the driver.
+
+    Args:
+        items: item_id, item_index, n_train of the catalogue.
+        propensities: item_id, propensity.
+
+    Raises:
+        DataError: propensities below 0, NaN or infinite, none above 0, or an item twice.
+    """
+    known = propensities.select("item_id", "propensity")
+    joined = items.select("item_id", "item_index", "n_train").join(known, "item_id", "left")
+    value = F.col("propensity")
+    wrong = F.isnan(value) | (value < 0) | (value == float("inf"))
+    (found,) = joined.agg(
+        F.min(F.when(value > 0, value)).alias("low"),
+        F.max(value).alias("high"),
+        F.count_if(value.isNull() | (value == 0)).alias("unknown"),
+        F.count_if(wrong).alias("wrong"),
+        F.count("*").alias("items"),
+        (F.count("*") - F.count_distinct("item_index")).alias("twice"),
+    ).collect()
+    if found.wrong or found.twice or found.low is None or math.isinf(1 / found.low):
+        raise DataError(
+            f"propensities: {found.wrong} below 0 or no number, {found.twice} items twice, "
+            f"{found.unknown} without one",
+            "one finite number above 0 an item",
+        )
+    filled = F.when(value > 0, value).otherwise(found.low).alias("propensity")
+    rows = joined.select("item_index", "n_train", filled)
+    return Chances(rows, found.items, found.low, found.high, found.unknown)
+
+
+def cut_strata(chances: Chances, wanted: Wanted) -> tuple[StratumEdges, ...]:
+    """The strata for each number asked for.
+
+    Shuffles, and brings to the driver, one row a different propensity of 11 significant bits.
+
+    Raises:
+        DataError: all items are shown alike.
+    """
+    counted = chances.rows.groupBy(_rounded("propensity").alias("propensity")).agg(
+        F.count("*").alias("items"), F.sum("n_train").alias("n_train")
+    )
+    table = counted.orderBy("propensity").toArrow()
+    value_x, items_x, mass_x = (
+        table.column(name).to_numpy().copy() for name in ("propensity", "items", "n_train")
+    )
+    if wanted.kind == "equal_width":  # its edges hang on the ends alone
+        value_x[0], value_x[-1] = chances.low, chances.high
+    return tuple(strata.cut(wanted.kind, n, value_x, items_x, mass_x) for n in wanted.n)
+
+
+def _rounded(name: str) -> Any:
+    return arrow_udf(_rounded_values, "double")(name)  # type: ignore[call-overload]
+
+
+def _rounded_values(values: pa.Array) -> pa.Array:
+    return pa.array(strata.rounded(values.to_numpy(zero_copy_only=False)))
+
+
+def popular_from(rows: DataFrame, share: float) -> int | None:
+    """Training rows from which on an item belongs to the most popular share of all; None for share 0.
+
+    Items of one count stay together, so that they may be more. One row a different count is shuffled.
+
+    Args:
+        rows: n_train of every item.
+        share: of the items, rounded up.
+    """
+    if share == 0:
+        return None
+    counts = rows.groupBy("n_train").count().orderBy(F.col("n_train").desc()).toArrow()
+    items_x = np.cumsum(counts.column("count").to_numpy())
+    place = int(np.searchsorted(items_x, math.ceil(share * items_x[-1])))
+    return int(counts.column("n_train")[place].as_py())
+
+
+# ------------------------------------------------------------------------------- of the truth
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a task needs to know of every item: the rows of `Chances`, where strata are cut (their
+    labels Q1, Q2 ...), and from how many training rows on an item is one of the most popular."""
+
+    rows: SharedRows
+    n_items: int
+    strata: StratumEdges | None
+    popular_from: int | None
+
+    def arrays(self) -> Arrays:
+        """propensity and n_train by item index: 16 bytes an item, one copy a host."""
+        return self.rows.arrays(partial(_save, self.n_items))
+
+
+def _save(n_items: int, rows: ds.Dataset, folder: Path) -> None:
+    propensity = shared_files.create(folder, "propensity", (n_items,), np.float64)
+    n_train = shared_files.create(folder, "n_train", (n_items,), np.int64)
+    for batch in rows.to_batches():
+        index = batch.column("item_index").to_numpy()
+        propensity[index] = batch.column("propensity").to_numpy()
+        n_train[index] = batch.column("n_train").to_numpy()
+
+
+_OF_TRUTH = "STRUCT<propensity: ARRAY<DOUBLE>, stratum: ARRAY<STRING>, most_popular: ARRAY<STRING>>"
+
+
+def with_exposure(users: DataFrame, shown: Shown) -> DataFrame:
+    """The users with `propensity` of their truth, and its stratum and popularity in `slices`. No shuffle.
+
+    Slice `stratum` is Q1, Q2 ... up to the most shown; `most_popular` is `only` for the most popular
+    items and `without` for all others.
+
+    Args:
+        users: rows of `users_of_parts`.
+        shown: the items.
+    """
+
+    # Spark reads the kind of function from these annotations, which a partial does not show.
+    def of_truth(items: pa.Array) -> pa.Array:
+        return _of_truth(shown, items)
+
+    udf = arrow_udf(of_truth, _OF_TRUTH)  # type: ignore[call-overload]
+    found = users.withColumn("_shown", udf("items"))
+    there = {"stratum": shown.strata is not None, "most_popular": shown.popular_from is not None}
+    keys = [key for key in EXPOSURE_SLICES if there[key]]
+    labels = [entry for key in keys for entry in (F.lit(key), F.col(f"_shown.{key}"))]
+    known = F.coalesce("slices", F.create_map().cast("map<string,array<string>>"))
+    slices = F.map_concat(known, F.create_map(*labels)) if labels else F.col("slices")
+    return found.withColumns({"propensity": F.col("_shown.propensity"), "slices": slices}).drop("_shown")
+
+
+def _of_truth(shown: Shown, items: pa.Array) -> pa.Array:
+    arrays = shown.arrays()
+    offsets, item_p = flat(items)
+    propensity = arrays["propensity"][item_p]
+    stratum = np.zeros(len(item_p), dtype=np.int64)
+    labels = ["Q1"]
+    if shown.strata:
+        stratum, labels = shown.strata.assign(propensity), shown.strata.labels
+    popular = arrays["n_train"][item_p] >= (shown.popular_from or 0)
+    values = {
+        "propensity": pa.array(propensity),
+        "stratum": pa.array(np.array(labels, dtype=object)[stratum], pa.string()),
+        "most_popular": pa.array(np.where(popular, "only", "without").astype(object), pa.string()),
+    }
+    bounds = pa.array(offsets, pa.int32())
+    lists = [pa.ListArray.from_arrays(bounds, column) for column in values.values()]
+    return pa.StructArray.from_arrays(lists, list(values))
+
+
+# ------------------------------------------------------------------------------- of a part
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What the truth of a part weighs: bounds over all of it, and a histogram over its relevant items.
+
+    longest: truth items of a user; largest: weight; grade: size of a relevance. weight_x, rows_x: the
+    different weights 1 / p, rounded up to 11 bits, and the relevant truth items with each
+    """
+
+    longest: int
+    largest: float
+    grade: float
+    weight_x: Floats
+    rows_x: Ints
+
+    def diagnostics(self, clip: float = math.inf) -> Diagnostics:
+        """What an estimate with these weights rests on, each at most `clip`."""
+        return diagnostics(np.minimum(self.weight_x, clip), self.rows_x)
+
+
+WEIGHTS = "part STRING, weight DOUBLE, n LONG, longest LONG, largest DOUBLE, grade DOUBLE"
+
+
+def truth_weights(users: DataFrame, threshold: float | None) -> dict[str, Weights]:
+    """The weights of each part. One row a task and different weight is shuffled.
+
+    Args:
+        users: part, relevance, propensity of each user.
+        threshold: relevance from which an item is relevant; None: above 0.
+    """
+    narrow = users.select("part", "relevance", "propensity")
+    rows = narrow.mapInArrow(partial(_task_weights, threshold), WEIGHTS)
+    summed = rows.groupBy("part", "weight").agg(
+        F.sum("n").alias("n"), *(F.max(name).alias(name) for name in ("longest", "largest", "grade"))
+    )
+    found = summed.orderBy("part", "weight").toPandas()
+    return {
+        str(part): Weights(
+            int(of_part.longest.max()),
+            float(of_part.largest.max()),
+            float(of_part.grade.max()),
+            of_part.weight.to_numpy()[1:],
+            of_part.n.to_numpy()[1:],
+        )
+        for part, of_part in found.groupby("part")
+    }
+
+
+def _task_weights(threshold: float | None, batches: Batches) -> Batches:
+    for batch in batches:
+        for part, users in by_part(batch):
+            yield _weights_of(part, users, threshold)
+
+
+def _weights_of(part: str, users: pa.RecordBatch, threshold: float | None) -> pa.RecordBatch:
+    """The histogram of some users, after a row of weight 0 with the bounds."""
+    offsets, relevance = flat(users.column("relevance"))
+    weight_p = strata.rounded(1.0 / flat(users.column("propensity"))[1])
+    relevant = relevance > 0 if threshold is None else relevance >= threshold
+    weight_x, rows_x = np.unique(weight_p[relevant], return_counts=True)
+    bounds = {
+        "longest": int(np.diff(offsets).max(initial=0)),
+        "largest": float(weight_p.max(initial=0.0)),
+        "grade": float(np.abs(relevance).max(initial=0.0)),
+    }
+    n = 1 + len(weight_x)
+    columns = {
+        "part": pa.repeat(pa.scalar(part), n),
+        "weight": pa.array(np.concatenate([[0.0], weight_x])),
+        "n": pa.array(np.concatenate([[0], rows_x]).astype(np.int64)),
+        **{name: pa.array([bound] * n) for name, bound in bounds.items()},
+    }
+    return pa.RecordBatch.from_pydict(columns)

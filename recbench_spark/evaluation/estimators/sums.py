@@ -1,0 +1,50 @@
+"""Adding up what rows contribute, a row of numbers a task: nothing is shuffled, nothing is collected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from recbench_spark.kernels.arrays import Floats
+from recbench_spark.kernels.sums import Sums, total_of
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def largest(rows: DataFrame, parts: Callable[[pa.RecordBatch], Floats]) -> Floats:
+    """The largest absolute value of each column of `parts`, which gives (rows, c); 0 where all are NaN."""
+
+    def reduce(batches: Batches) -> Batches:
+        found = [np.nanmax(np.abs(parts(batch)), axis=0, initial=0.0) for batch in batches]
+        if found:
+            yield _one_row(pa.array(np.max(found, axis=0)))
+
+    tasks = rows.mapInArrow(reduce, "numbers ARRAY<DOUBLE>").toArrow()
+    most: Floats = np.max([row.values.to_numpy() for row in tasks.column("numbers")], axis=0)
+    return most
+
+
+def added_up(
+    rows: DataFrame, sums: Callable[[pa.RecordBatch], list[Sums]], shapes: Sequence[tuple[int, ...]]
+) -> list[Sums]:
+    """Sums of all batches, one of each shape: in any order and partitioning the same bits."""
+    names = [f"sums_{n}" for n in range(len(shapes))]
+
+    def reduce(batches: Batches) -> Batches:
+        total: list[Sums] = []
+        for batch in batches:
+            found = sums(batch)
+            total = [one + other for one, other in zip(total, found, strict=True)] if total else found
+        if total:
+            lists = [pa.array([part.numbers()], pa.list_(pa.int64())) for part in total]
+            yield pa.RecordBatch.from_arrays(lists, names)
+
+    tasks = rows.mapInArrow(reduce, ", ".join(f"{name} ARRAY<LONG>" for name in names)).toArrow()
+    return [total_of(tasks.column(name), shape) for name, shape in zip(names, shapes, strict=True)]
+
+
+def _one_row(numbers: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.ListArray.from_arrays([0, len(numbers)], numbers)], ["numbers"])

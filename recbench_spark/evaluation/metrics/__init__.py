@@ -1,0 +1,1 @@
+"""From rankings and predictions to values of users, means and intervals."""

@@ -1,0 +1,450 @@
+"""From rankings to metrics: per user, and overall with standard error and bootstrap interval.
+
+Sums over users are whole numbers (fixed point), so a published number does not depend on how users
+were spread over batches, tasks or machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.config import Bootstrap
+from recbench_spark.definitions import Definition
+from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.evaluation.metrics import beyond_accuracy
+from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS, Catalogue, Facts
+from recbench_spark.evaluation.ranking import rank
+from recbench_spark.evaluation.ranking.batches import by_part, select_truth, to_rankings
+from recbench_spark.kernels import resampling
+from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.metrics.accuracy import METRICS, cutoffs, measure, relevant_counts
+from recbench_spark.kernels.ranking.rankings import Rankings
+
+HOLDOUT = "holdout"
+
+Batches = Iterator[pa.RecordBatch]
+
+
+class Column(NamedTuple):
+    """What one number is: a metric at a cut-off, its definition, its estimator."""
+
+    metric: str
+    k: int | None
+    definition: str
+    estimator: str
+
+
+@dataclass(frozen=True)
+class MetricPlan:
+    """What is measured: metrics by name (see `check_names`), cut-offs, definition, intervals.
+
+    features: the name of the vectors behind `diversity`; others give another number.
+    uncut: ranks are counted beyond the largest k too, for values over the whole ranking.
+    """
+
+    metrics: tuple[str, ...]
+    ks: tuple[int, ...]
+    definition: Definition
+    bootstrap: Bootstrap
+    features: str | None = None
+    uncut: bool = True
+
+    @property
+    def cutoff(self) -> int | None:
+        """Up to where ranks have to be counted; None: all of them."""
+        return None if self.uncut else max(self.ks)
+
+    @property
+    def of_ranks(self) -> tuple[str, ...]:
+        """The metrics of each user that follow from the ranks of the truth items."""
+        return tuple(name for name in self.metrics if name not in LIST_METRICS)
+
+    @property
+    def of_lists(self) -> tuple[str, ...]:
+        """The metrics of each user that follow from the list itself."""
+        return tuple(name for name in self.metrics if name in beyond_accuracy.PER_USER)
+
+    @property
+    def overall(self) -> tuple[str, ...]:
+        """The metrics of all lists together: they have no value per user."""
+        return tuple(name for name in self.metrics if name in beyond_accuracy.OVERALL)
+
+    def columns(self, metric: str) -> list[int | None]:
+        """The cut-offs of a metric; None: over the whole ranking."""
+        return list(self.ks) if metric in LIST_METRICS else cutoffs(metric, self.ks, self.uncut)
+
+    def table(self, names: Sequence[str]) -> list[Column]:
+        """What the columns of these metrics' values are, in order."""
+        return [Column(name, k, self.describe(name), HOLDOUT) for name in names for k in self.columns(name)]
+
+    def describe(self, metric: str) -> str:
+        """The definition string that stands beside a metric: the axes it depends on."""
+        if metric not in LIST_METRICS:
+            return self.definition.describe(METRICS[metric].axes)
+        features = f";features={self.features}" if metric == beyond_accuracy.DIVERSITY else ""
+        return self.definition.describe(beyond_accuracy.AXES) + features
+
+
+def check_names(metrics: Sequence[str]) -> None:
+    """ConfigError, with the nearest known one, for a metric nobody knows."""
+    known = (*METRICS, *LIST_METRICS)
+    for name in metrics:
+        if name not in known:
+            raise ConfigError(f"unknown metric '{name}'", nearest(name, known))
+
+
+def check_cut(metrics: Sequence[str], definition: Definition) -> None:
+    """ConfigError for a value over the whole ranking, which ranks up to the largest k do not give."""
+    whole = [name for name in metrics if name in METRICS and METRICS[name].cuts == "uncut"]
+    axes = {"map": definition.map_cut, "mrr": definition.mrr_cut}
+    whole += [name for name in metrics if axes.get(name) == "uncut"]
+    if whole:
+        hint = f"list metrics without {whole[0]}, or leave uncut at true"
+        raise ConfigError(f"{whole[0]} is over the whole ranking, and uncut is false", hint)
+
+
+def wants_lists(metrics: Sequence[str]) -> bool:
+    """Whether a metric needs the lists themselves, not only the ranks of the truth items."""
+    return any(name in LIST_METRICS for name in metrics)
+
+
+# ------------------------------------------------------------------------------- per user
+
+_USER_METRICS = (
+    "user_id STRING, part STRING, metric STRING, definition STRING, estimator STRING, "
+    "ks ARRAY<INT>, values ARRAY<DOUBLE>, n_relevant INT"
+)
+
+
+def user_metrics(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
+    """One row a user and metric, with the values at every cut-off. No shuffle; one batch in memory.
+
+    Args:
+        rankings: rows of the table `rankings` of one run.
+        plan: metrics, cut-offs, definition.
+    """
+    return rankings.select(*RANKING_COLUMNS).mapInArrow(partial(_user_rows, plan), _USER_METRICS)
+
+
+def list_user_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: Catalogue) -> DataFrame:
+    """As `user_metrics`, for the metrics of each user's list; users without one have no row."""
+    listed = beyond_accuracy.listed(rankings, catalogue, plan.definition.threshold)
+    return listed.mapInArrow(partial(_listed_rows, plan, catalogue.facts(plan.of_lists)), _USER_METRICS)
+
+
+def all_user_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: Catalogue) -> DataFrame:
+    """`user_metrics` and, where they are asked for, `list_user_metrics`."""
+    rows = user_metrics(rankings, plan)
+    return rows.unionByName(list_user_metrics(rankings, plan, catalogue)) if plan.of_lists else rows
+
+
+RANKING_COLUMNS = (
+    "user_id", "part", "user_key", "relevance", "above", "tied", "before", "length", "slices",
+)  # fmt: skip
+
+
+def _user_rows(plan: MetricPlan, batches: Batches) -> Batches:
+    for batch in batches:
+        rankings = to_rankings(batch)
+        values = measure(rankings, plan.of_ranks, plan.ks, plan.definition, plan.uncut)
+        relevant = pa.array(relevant_counts(rankings, plan.definition), pa.int32())
+        for metric, values_uc in values.items():
+            yield _user_batch(batch, metric, values_uc, relevant, plan)
+
+
+def _listed_rows(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
+    for batch in batches:
+        values = beyond_accuracy.values_of(batch, plan.of_lists, facts, plan.ks)
+        for metric, values_uc in values.items():
+            yield _user_batch(batch, metric, values_uc, batch.column("n_relevant"), plan)
+
+
+def _user_batch(
+    batch: pa.RecordBatch, metric: str, values_uc: Floats, relevant: pa.Array, plan: MetricPlan
+) -> pa.RecordBatch:
+    n = batch.num_rows
+    ks = plan.columns(metric)
+    offsets = np.arange(n + 1, dtype=np.int32) * len(ks)
+    missing = np.isnan(values_uc).ravel()
+    columns = {
+        "user_id": batch.column("user_id"),
+        "part": batch.column("part"),
+        "metric": _constant(metric, n),
+        "definition": _constant(plan.describe(metric), n),
+        "estimator": _constant(HOLDOUT, n),
+        "ks": pa.ListArray.from_arrays(offsets, pa.array(ks * n, pa.int32())),
+        "values": pa.ListArray.from_arrays(offsets, pa.array(values_uc.ravel(), mask=missing)),
+        "n_relevant": relevant,
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _constant(text: str, n: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text), n)
+
+
+# ------------------------------------------------------------------------------- overall
+
+Slice = tuple[str, str | None, str | None]
+"""Held-out part, slice key and value; (part, None, None) is everyone."""
+SLICE = ("part", "slice_key", "slice_value")
+
+
+@dataclass
+class Totals:
+    """Sums over users of all metrics of one slice, whole numbers (see `kernels.resampling`).
+
+    moments_c5: users averaged, fixed-point sums of values and squares; boot_bc, weights_bc:
+    weighted sums and weights of each bootstrap replicate. c runs over metrics x cut-offs.
+    """
+
+    moments_c5: Ints
+    boot_bc: Ints
+    weights_bc: Ints
+
+    def add(self, other: Totals) -> None:
+        """Add other users; any order gives the same bits."""
+        self.moments_c5 += other.moments_c5
+        self.boot_bc += other.boot_bc
+        self.weights_bc += other.weights_bc
+
+
+def totals_of(values: dict[str, Floats], keys_u: Ints, boot: Bootstrap) -> Totals:
+    """The totals of some users. `keys_u`: hashes of their ids, which draw the bootstrap weights."""
+    values_uc = np.concatenate(list(values.values()), axis=1)
+    sums, weights = resampling.bootstrap_sums(keys_u, values_uc, boot.replicates, boot.seed)
+    return Totals(resampling.moments(values_uc), sums, weights)
+
+
+TOTALS = (
+    "part STRING, slice_key STRING, slice_value STRING, moments_c5 ARRAY<LONG>, boot_bc ARRAY<LONG>, "
+    "weights_bc ARRAY<LONG>"
+)
+METRIC_ROWS = (
+    "part STRING, slice_key STRING, slice_value STRING, metric STRING, definition STRING, k INT, "
+    "estimator STRING, value DOUBLE, stderr DOUBLE, ci_low DOUBLE, ci_high DOUBLE, n LONG"
+)
+
+
+def metrics(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
+    """One row a metric, cut-off and slice (NULL slice: everyone), with interval and users averaged.
+
+    Each task adds its users up; what is shuffled is one row a task and slice, of cut-offs x
+    replicates whole numbers. Nothing grows with users after the first pass.
+
+    Args:
+        rankings: rows of the table `rankings` of one run.
+        plan: metrics, cut-offs, definition, bootstrap.
+    """
+    narrow = rankings.select(*RANKING_COLUMNS)
+    totals = narrow.mapInArrow(partial(_task_totals, plan), TOTALS)
+    return finished(totals, plan.table(plan.of_ranks), plan.bootstrap)
+
+
+def metrics_of_lists(users: DataFrame, request: rank.Request, plan: MetricPlan, mask: bool) -> DataFrame:
+    """`metrics` of `ranking.rank_listed` in one pass through Python, where rankings are not to be kept.
+
+    Args:
+        users: one row a user with the list, as `rank_listed` wants it.
+        request: definition; no lists are asked for.
+        plan: metrics, cut-offs, definition, bootstrap.
+        mask: drop a user's training items from the lists.
+    """
+    narrow = rank.needed(users, request, mask)
+    totals = narrow.mapInArrow(partial(_ranked_totals, plan, request), TOTALS)
+    return finished(totals, plan.table(plan.of_ranks), plan.bootstrap)
+
+
+def _ranked_totals(plan: MetricPlan, request: rank.Request, batches: Batches) -> Batches:
+    yield from _task_totals(plan, rank.rank_batches(request, batches))
+
+
+def list_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: Catalogue) -> DataFrame:
+    """As `metrics`, for the metrics of each user's list, averaged over users with one; no slices."""
+    listed = beyond_accuracy.listed(rankings, catalogue, plan.definition.threshold)
+    totals = listed.mapInArrow(partial(_listed_totals, plan, catalogue.facts(plan.of_lists)), TOTALS)
+    return finished(totals, plan.table(plan.of_lists), plan.bootstrap)
+
+
+def finished(totals: DataFrame, columns: Sequence[Column], bootstrap: Bootstrap) -> DataFrame:
+    """Rows of `metrics` from the totals of tasks (`TOTALS`). Shuffles one row a task and slice."""
+
+    # Spark reads the kind of function from these annotations, which a partial does not show.
+    def finish(table: pa.Table) -> pa.Table:
+        return _finish(columns, bootstrap, table)
+
+    return totals.groupBy(*SLICE).applyInArrow(finish, METRIC_ROWS)
+
+
+def _listed_totals(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
+    totals: dict[Slice, Totals] = {}
+    for batch in batches:
+        for part, users in by_part(batch):
+            values = beyond_accuracy.values_of(users, plan.of_lists, facts, plan.ks)
+            found = totals_of(values, users.column("user_key").to_numpy(), plan.bootstrap)
+            _add(totals, (part, None, None), found)
+    for place, found in totals.items():
+        yield totals_batch(place, found)
+
+
+def _task_totals(plan: MetricPlan, batches: Batches) -> Batches:
+    def totals(some: Selected) -> Totals:
+        values = measure(some.rankings, plan.of_ranks, plan.ks, plan.definition, plan.uncut)
+        return totals_of(values, some.keys_u, plan.bootstrap)
+
+    yield from totals_by_slice(batches, totals)
+
+
+@dataclass(frozen=True)
+class Selected:
+    """Some truth items of a batch of the table `rankings`: all of them, or those of a slice.
+
+    rankings: of the users who have any of them, (u,), with these truth items only; users: their rows in
+    the batch; kept: which of the batch's truth items they are, (p,)
+    """
+
+    batch: pa.RecordBatch
+    rankings: Rankings
+    users: Ints
+    kept: npt.NDArray[np.bool_]
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """A column of the batch for these users, (u,)."""
+        values: npt.NDArray[Any] = self.batch.column(name).to_numpy()[self.users]
+        return values
+
+    @property
+    def keys_u(self) -> Ints:
+        """Hashes of the users' ids."""
+        return self.column("user_key")
+
+
+def totals_by_slice(batches: Batches, measured: Callable[[Selected], Totals]) -> Batches:
+    """The totals of each part and slice of a task's rankings, as rows `TOTALS`.
+
+    Args:
+        batches: rows of the table `rankings`.
+        measured: the totals of some truth items of a batch.
+    """
+    totals: dict[Slice, Totals] = {}
+    for batch in batches:
+        for part, users in by_part(batch):
+            rankings = to_rankings(users)
+            rows, all_p = np.arange(users.num_rows), np.ones(len(rankings.above), dtype=bool)
+            _add(totals, (part, None, None), measured(Selected(users, rankings, rows, all_p)))
+            for key, value, kept_p in select_truth(users):
+                some = Selected(users, *restricted(rankings, kept_p), kept_p)
+                _add(totals, (part, key, value), measured(some))
+    for place, found in totals.items():
+        yield totals_batch(place, found)
+
+
+def _add(totals: dict[Slice, Totals], place: Slice, found: Totals) -> None:
+    if place in totals:
+        totals[place].add(found)
+    else:
+        totals[place] = found
+
+
+def restricted(rankings: Rankings, kept_p: npt.NDArray[np.bool_]) -> tuple[Rankings, Ints]:
+    """The rankings with only some truth items, of the users who still have any; and who these are.
+
+    The other truth items become candidates like any other: not wanted here.
+    """
+    user_p = np.repeat(np.arange(len(rankings.length)), np.diff(rankings.offsets))
+    counts = np.bincount(user_p[kept_p], minlength=len(rankings.length))
+    users = np.flatnonzero(counts)
+    offsets = np.concatenate([[0], np.cumsum(counts[users])]).astype(np.int64)
+    kept = Rankings(
+        offsets,
+        rankings.relevance[kept_p],
+        rankings.above[kept_p],
+        rankings.tied[kept_p],
+        rankings.before[kept_p],
+        rankings.length[users],
+    )
+    return kept, users.astype(np.int64)
+
+
+def totals_batch(place: Slice, totals: Totals) -> pa.RecordBatch:
+    """One row `TOTALS`."""
+    columns = {name: pa.array([text], pa.string()) for name, text in zip(SLICE, place, strict=True)}
+    for name in ("moments_c5", "boot_bc", "weights_bc"):
+        numbers = pa.array(getattr(totals, name).ravel(), pa.int64())
+        columns[name] = pa.ListArray.from_arrays([0, len(numbers)], numbers)
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _finish(columns: Sequence[Column], bootstrap: Bootstrap, table: pa.Table) -> pa.Table:
+    totals = add_up(table, len(columns), bootstrap.replicates)
+    value, stderr, n = resampling.mean_and_error(totals.moments_c5)
+    low, high = resampling.interval(totals.boot_bc, totals.weights_bc, bootstrap.level)
+    return metric_table(table, columns, (value, stderr, low, high), n)
+
+
+def metric_table(
+    table: pa.Table, columns: Sequence[Column], numbers: Sequence[Floats], n: Ints
+) -> pa.Table:
+    """Rows `METRIC_ROWS` of one part and slice, which `table` names.
+
+    numbers: value, standard error, both ends of the interval, (c,) each; n: users averaged, (c,)
+    """
+    metric, k, definition, estimator = zip(*columns, strict=True)
+    named = dict(zip(("value", "stderr", "ci_low", "ci_high"), map(_numbers, numbers), strict=True))
+    return pa.table(
+        {
+            **{name: repeated(table, name, len(columns)) for name in SLICE},
+            "metric": pa.array(metric),
+            "definition": pa.array(definition),
+            "k": pa.array(k, pa.int32()),
+            "estimator": pa.array(estimator),
+            **named,
+            "n": pa.array(n),
+        }
+    )
+
+
+def add_up(table: pa.Table, c: int, replicates: int) -> Totals:
+    """The totals of all tasks."""
+
+    def add(name: str, shape: tuple[int, int]) -> Ints:
+        rows = [row.values.to_numpy() for row in table.column(name)]
+        return np.sum(rows, axis=0, dtype=np.int64).reshape(shape)
+
+    return Totals(add("moments_c5", (c, 5)), add("boot_bc", (replicates, c)),
+                  add("weights_bc", (replicates, c)))  # fmt: skip
+
+
+def repeated(table: pa.Table | pa.RecordBatch, name: str, n: int) -> pa.Array:
+    """The first value of a column of text, n times."""
+    return pa.array([table.column(name)[0].as_py()] * n, pa.string())
+
+
+def _numbers(values: Floats) -> pa.Array:
+    return pa.array(values, mask=np.isnan(values))
+
+
+# ------------------------------------------------------------------------------- everything
+
+
+def all_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: Catalogue) -> DataFrame:
+    """`metrics`, `list_metrics` and the metrics of all lists together, as far as they are asked for."""
+    frames = []
+    if plan.of_ranks:
+        frames.append(metrics(rankings, plan))
+    if plan.of_lists:
+        frames.append(list_metrics(rankings, plan, catalogue))
+    if plan.overall:
+        rows = beyond_accuracy.overall(rankings, catalogue, plan.overall, plan.ks)
+        definition = F.lit(plan.definition.describe(beyond_accuracy.AXES)).alias("definition")
+        frames.append(rows.select("*", definition, F.lit(HOLDOUT).alias("estimator")))
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)

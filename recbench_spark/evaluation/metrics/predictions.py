@@ -1,0 +1,323 @@
+"""Value metrics of predictions against outcomes: RMSE, log-loss, RIG, AUC ... and their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.config import Bootstrap
+from recbench_spark.definitions import VERSION
+from recbench_spark.errors import ConfigError
+from recbench_spark.evaluation.checks import Check
+from recbench_spark.evaluation.metrics.prediction_ranges import count_ranges, edges_and_area, in_order
+from recbench_spark.kernels import resampling, sums
+from recbench_spark.kernels.arrays import Floats
+from recbench_spark.kernels.metrics import predictions as values
+from recbench_spark.kernels.sums import Sums
+from recbench_spark.shared_files import flat
+
+Batches = Iterator[pa.RecordBatch]
+Row = dict[str, str | float | int | None]
+
+PER_USER = ("mse", "mae", "auc")
+BY_QUANTILE = ("logloss", "rig", "pe", "mean_prediction", "mean_outcome")
+"""What is given for each bin of the prediction."""
+
+OF_QUANTILES = ("n", "p", "y", "logloss", "unfit")
+OF_THRESHOLDS = ("n", "y", "unfit")
+"""Those of `values.SUMS` that are looked at by bin: half of the work of a bootstrap is saved."""
+
+_TOTALS = "sums ARRAY<LONG>, boot ARRAY<LONG>"
+
+
+def by_user(predictions: DataFrame) -> DataFrame:
+    """One row a user: user_id, user_key, prediction and outcome arrays. Shuffles rows by user.
+
+    Args:
+        predictions: user_id, prediction, outcome.
+    """
+    entry = F.struct("prediction", "outcome")
+    grouped = predictions.groupBy("user_id").agg(F.collect_list(entry).alias("rows"))
+    return grouped.select(
+        "user_id",
+        F.xxhash64("user_id").alias("user_key"),
+        F.col("rows.prediction").alias("prediction"),
+        F.col("rows.outcome").alias("outcome"),
+    )
+
+
+def user_values(users: DataFrame) -> DataFrame:
+    """mse, mae and auc of each user, in the shape of `user_metrics`. No shuffle.
+
+    Args:
+        users: rows of `by_user`.
+    """
+    schema = (
+        "user_id STRING, metric STRING, definition STRING, estimator STRING, ks ARRAY<INT>, "
+        "values ARRAY<DOUBLE>, n_relevant INT"
+    )
+    return users.mapInArrow(_user_rows, schema)
+
+
+def _user_rows(batches: Batches) -> Batches:
+    for batch in batches:
+        offsets, p, y = _arrays(batch)
+        found = values.from_totals(values.user_sums(offsets, p, y))
+        binary = bool(((y == 0) | (y == 1)).all())
+        found["auc"] = values.user_aucs(offsets, p, y)[0] if binary else np.full(batch.num_rows, np.nan)
+        positives = np.add.reduceat(np.append(y > 0, False), offsets[:-1]) * (np.diff(offsets) > 0)
+        for metric in PER_USER:
+            yield _user_batch(batch.column("user_id"), metric, found[metric], positives)
+
+
+def _user_batch(users: pa.Array, metric: str, found: Floats, positives: Floats) -> pa.RecordBatch:
+    n = len(users)
+    bounds = pa.array(np.arange(n + 1), pa.int32())
+    columns = {
+        "user_id": users,
+        "metric": pa.repeat(metric, n),
+        "definition": pa.repeat(VERSION, n),
+        "estimator": pa.repeat("holdout", n),
+        "ks": pa.ListArray.from_arrays(bounds, pa.nulls(n, pa.int32())),
+        "values": pa.ListArray.from_arrays(bounds, pa.array(found, mask=np.isnan(found))),
+        "n_relevant": pa.array(positives, pa.int32()),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _arrays(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], Floats, Floats]:
+    offsets, p = flat(batch.column("prediction"))
+    return offsets, p, flat(batch.column("outcome"))[1]
+
+
+# ------------------------------------------------------------------------------- overall
+
+
+@dataclass(frozen=True)
+class Views:
+    """Where predictions are looked at: bins of equal mass, thresholds, false-positive rates."""
+
+    quantiles: int = 10
+    thresholds: tuple[float, ...] = (0.5,)
+    fpr: tuple[float, float] = (0.0, 0.1)
+
+    def __post_init__(self) -> None:
+        """ConfigError for numbers that mean nothing."""
+        low, high = self.fpr
+        if not 0 <= low < high <= 1:
+            raise ConfigError(f"false-positive rates {low:g} to {high:g}", "two ascending numbers in 0..1")
+        if self.quantiles < 1:
+            raise ConfigError(f"{self.quantiles} quantiles", "1 or more")
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Inner edges of the bins, of equal mass and at the thresholds; all float64, ascending."""
+
+    quantiles: Floats
+    thresholds: Floats
+
+    @property
+    def columns(self) -> tuple[int, int, int, int]:
+        """Sums of a user: of all rows, GAUC parts, of bins, of bins between thresholds."""
+        quantiles = len(OF_QUANTILES) * (len(self.quantiles) + 1)
+        return len(values.SUMS), 2, quantiles, len(OF_THRESHOLDS) * (len(self.thresholds) + 1)
+
+
+def value_metrics(
+    users: DataFrame, predictions: DataFrame, bootstrap: Bootstrap, views: Views
+) -> tuple[list[Row], list[Check]]:
+    """Rows of `metrics`, and a check for each metric that is undefined, with the reason.
+
+    One sort of the predictions by range for AUC, partial AUC and bins of equal mass; one pass over
+    users, from which a row of sums a task comes back.
+
+    Args:
+        users: rows of `by_user`.
+        predictions: prediction, outcome.
+        bootstrap: replicates over users, level, seed.
+        views: bins, thresholds and false-positive rates looked at.
+    """
+    binary = predictions.where("outcome NOT IN (0, 1)").isEmpty()
+    ordered = in_order(predictions)
+    ranges = count_ranges(ordered, binary)
+    edges, area = edges_and_area(ordered, ranges, views.quantiles, views.fpr)
+    ordered.unpersist()
+    totals = Totals.of(users, Cuts(edges, np.array(sorted(set(views.thresholds)))), bootstrap)
+    label = f"{views.fpr[0]:g}-{views.fpr[1]:g}"
+    rows = [
+        *totals.overall(),
+        _auc_row(values.combine([one.pairs for one in ranges]), totals.n),
+        estimate_row("pauc", area, np.array([]), totals.n, 0.95, ("fpr", label)),
+        *totals.by_quantile(),
+        *totals.by_threshold(),
+    ]
+    return [row for row in rows if row["slice_key"] is None or row["value"] is not None], _undefined(
+        rows, totals
+    )
+
+
+def _undefined(rows: list[Row], totals: Totals) -> list[Check]:
+    why = values.reasons(totals.sums[: len(values.SUMS)])
+    missing = [str(row["metric"]) for row in rows if row["value"] is None and row["slice_key"] is None]
+    return [
+        Check(f"{name} undefined", 1, None, "info", why.get(name, "needs outcomes of 0 and 1"))
+        for name in missing
+    ]
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over users (s,) and of each replicate (b, s), laid out as `Cuts.columns`."""
+
+    sums: Floats
+    boot: Floats
+    cuts: Cuts
+    level: float
+
+    @classmethod
+    def of(cls, users: DataFrame, cuts: Cuts, bootstrap: Bootstrap) -> Totals:
+        """Add users up; a task holds one row of whole numbers, and sends it back."""
+        columns = sum(cuts.columns)
+
+        def both(keys: npt.NDArray[np.int64], found: Floats) -> list[Sums]:
+            boot = sums.bootstrap_sums(keys, found, bootstrap.replicates, bootstrap.seed)
+            return [sums.exact_sums(found), boot]
+
+        def add(batches: Batches) -> Batches:
+            total = both(np.zeros(0, np.int64), np.zeros((0, columns)))
+            for batch in batches:
+                found = both(batch.column("user_key").to_numpy(), _sums(batch, cuts))
+                total = [one + other for one, other in zip(total, found, strict=True)]
+            lists = [pa.array([part.numbers()], pa.list_(pa.int64())) for part in total]
+            yield pa.RecordBatch.from_arrays(lists, ["sums", "boot"])
+
+        rows = users.mapInArrow(add, _TOTALS).toArrow()
+        exact = sums.total_of(rows.column("sums"), (columns,))
+        boot = sums.total_of(rows.column("boot"), (bootstrap.replicates, columns))
+        return cls(exact.nearest(), boot.floats(), cuts, bootstrap.level)
+
+    @property
+    def n(self) -> int:
+        """Rows."""
+        return int(self.sums[0])
+
+    def _part(self, index: int) -> tuple[Floats, Floats]:
+        """One of the four parts, of all users (s,) and of each replicate (b, s)."""
+        ends = np.cumsum(self.cuts.columns)
+        part = slice(ends[index] - self.cuts.columns[index], ends[index])
+        return self.sums[part], self.boot[:, part]
+
+    def _bins(self, index: int, names: Sequence[str]) -> tuple[Floats, Floats]:
+        """Sums of bins, (bins, s) and (b, bins, s); NaN for those that are not looked at."""
+        every: list[Floats] = []
+        for part in self._part(index):
+            bins = part.reshape(*part.shape[:-1], part.shape[-1] // len(names), len(names))
+            wide = np.full((*bins.shape[:-1], len(values.SUMS)), np.nan)
+            wide[..., [values.SUMS.index(name) for name in names]] = bins
+            every.append(wide)
+        return every[0], every[1]
+
+    def overall(self) -> list[Row]:
+        """Metrics of all rows together."""
+        (total, boot), (gauc, gauc_boot) = self._part(0), self._part(1)
+        (bins, bins_boot) = self._bins(2, OF_QUANTILES)
+        found = {name: float(value) for name, value in values.from_totals(total).items()}
+        replicates = values.from_totals(boot)
+        found["gauc"] = values.gauc(gauc)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            replicates["gauc"] = gauc_boot[:, 0] / gauc_boot[:, 1]
+        found["calibration_error"] = float(values.calibration_error(bins))
+        replicates["calibration_error"] = values.calibration_error(bins_boot)
+        return [estimate_row(name, found[name], replicates[name], self.n, self.level) for name in found]
+
+    def by_quantile(self) -> list[Row]:
+        """Log-loss, RIG, PE and both means in each bin of equal mass."""
+        bins, boot = self._bins(2, OF_QUANTILES)
+        found, replicates = values.from_totals(bins), values.from_totals(boot)
+        return [
+            estimate_row(
+                name,
+                float(found[name][b]),
+                replicates[name][:, b],
+                int(bins[b, 0]),
+                self.level,
+                ("prediction_quantile", f"{b + 1}/{len(bins)}"),
+            )
+            for name in BY_QUANTILE
+            for b in range(len(bins))
+        ]
+
+    def by_threshold(self) -> list[Row]:
+        """The four rates of calling predictions from each threshold on positive."""
+        bins, boot = self._bins(3, OF_THRESHOLDS)
+        found, replicates = values.threshold_rates(bins), values.threshold_rates(boot)
+        return [
+            estimate_row(
+                name,
+                float(found[name][t]),
+                replicates[name][:, t],
+                self.n,
+                self.level,
+                ("threshold", f"{threshold:g}"),
+            )
+            for name in values.RATES
+            for t, threshold in enumerate(self.cuts.thresholds)
+        ]
+
+
+def _sums(batch: pa.RecordBatch, cuts: Cuts) -> Floats:
+    offsets, p, y = _arrays(batch)
+    binary = bool(((y == 0) | (y == 1)).all())
+    parts = values.gauc_parts(offsets, p, y) if binary else np.zeros((batch.num_rows, 2))
+    binned = (
+        values.user_binned_sums(offsets, edges, p, y, names).reshape(batch.num_rows, -1)
+        for edges, names in ((cuts.quantiles, OF_QUANTILES), (cuts.thresholds, OF_THRESHOLDS))
+    )
+    return np.concatenate([values.user_sums(offsets, p, y), np.nan_to_num(parts), *binned], axis=1)
+
+
+def estimate_row(
+    metric: str,
+    value: float,
+    replicates: Floats,
+    n: int,
+    level: float,
+    place: tuple[str | None, str | None] = (None, None),
+) -> Row:
+    """A row of `metrics` whose error and interval come from replicates, (b,)."""
+    known = replicates[np.isfinite(replicates)]
+    error = float(known.std(ddof=1)) if len(known) > 1 else math.nan
+    low, high = resampling.percentile_interval(known[:, None], level) if len(known) else ([math.nan],) * 2
+    return number_row(metric, (value, error, float(low[0]), float(high[0])), n, place)
+
+
+def number_row(
+    metric: str,
+    numbers: tuple[float, float, float, float],
+    n: int,
+    place: tuple[str | None, str | None] = (None, None),
+) -> Row:
+    """A row of `metrics` from value, standard error and both ends of the interval; NaN becomes NULL."""
+    names = ("value", "stderr", "ci_low", "ci_high")
+    known = {
+        name: None if math.isnan(number) else number for name, number in zip(names, numbers, strict=True)
+    }
+    facts: Row = {"metric": metric, "definition": VERSION, "k": None, "estimator": "holdout", "n": n}
+    return {**facts, **known, "slice_key": place[0], "slice_value": place[1]}
+
+
+def _auc_row(counts: values.PairCounts, n: int) -> Row:
+    value, error = values.auc(counts), values.auc_error(counts)
+    # Normal interval of the DeLong error, cut at the bounds of an AUC.
+    low, high = max(0.0, value - 1.959964 * error), min(1.0, value + 1.959964 * error)
+    if math.isnan(error):
+        low = high = math.nan
+    return number_row("auc", (value, error, low, high), n)

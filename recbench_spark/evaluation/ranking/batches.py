@@ -1,0 +1,96 @@
+"""Arrow batches of rankings to arrays and back: nothing is computed here."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as T
+
+from recbench_spark.kernels.ranking.positives import ItemLists
+from recbench_spark.kernels.ranking.rankings import Rankings
+from recbench_spark.schemas import RANKINGS
+from recbench_spark.shared_files import flat
+
+if "pyspark.worker" in sys.modules:
+    # Spark collects garbage after every task, and would walk all that torch and numba made: .2 s a task.
+    gc.freeze()
+
+RANKING = T.StructType([column for column in RANKINGS.schema if column.name != "run_id"])
+"""Rows of the table `rankings` before they are given a run."""
+
+
+def to_rankings(batch: pa.RecordBatch) -> Rankings:
+    """The rankings in a batch of the table `rankings`."""
+    offsets, relevance = flat(batch.column("relevance"))
+    above, tied, before = (flat(batch.column(name))[1] for name in ("above", "tied", "before"))
+    length = batch.column("length").to_numpy()
+    return Rankings(offsets, relevance, above, tied, before, length)
+
+
+def item_lists(batch: pa.RecordBatch, name: str) -> ItemLists:
+    """A list column of item indices."""
+    offsets, items = flat(batch.column(name))
+    return ItemLists(offsets, items.astype(np.int64))
+
+
+def ranking_batch(
+    batch: pa.RecordBatch,
+    offsets: npt.NDArray[np.int64],
+    columns: Mapping[str, npt.NDArray[Any]],
+    length: npt.NDArray[np.int64],
+    top_items: pa.Array | None,
+) -> pa.RecordBatch:
+    """A batch of rankings: what came in about the users, and what was found about their truth.
+
+    Args:
+        batch: has user_id, part, user_key, slices; drawn and pool where candidates were drawn,
+            propensity where exposure is corrected for.
+        offsets: (u + 1,) bounds of each user's truth items.
+        columns: item_ids, relevance, above, tied, before, each (p,).
+        length: (u,) ranked candidates.
+        top_items: (u,) lists of ids, or None.
+    """
+    bounds = pa.array(offsets, pa.int32())
+    lists = {name: pa.ListArray.from_arrays(bounds, pa.array(c)) for name, c in columns.items()}
+    nothing = pa.nulls(batch.num_rows, pa.list_(pa.string()))
+    named = {
+        **{name: batch.column(name) for name in ("user_id", "part", "user_key", "slices")},
+        **lists,
+        "length": pa.array(length, pa.int64()),
+        "top_items": nothing if top_items is None else top_items,
+        "drawn": _given_or_null(batch, "drawn", pa.int32()),
+        "pool": _given_or_null(batch, "pool", pa.int64()),
+        "propensity": _given_or_null(batch, "propensity", pa.list_(pa.float64())),
+    }
+    return pa.RecordBatch.from_pydict({name: named[name] for name in RANKING.names})
+
+
+def _given_or_null(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+    if name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, kind)
+    return batch.column(name).cast(kind)
+
+
+def by_part(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The users of each held-out part in a batch."""
+    for part in pc.unique(batch.column("part")).to_pylist():
+        yield part, batch.filter(pc.equal(batch.column("part"), part))
+
+
+def select_truth(batch: pa.RecordBatch) -> Iterator[tuple[str, str, npt.NDArray[np.bool_]]]:
+    """For each slice key and value in a batch: which truth items carry it, (p,)."""
+    slices = batch.column("slices")
+    keys = pc.unique(slices.keys).to_pylist() if len(slices) else []
+    for key in keys:
+        labels = pc.list_flatten(pc.map_lookup(slices, pa.scalar(key), "first"))
+        for value in pc.unique(labels).to_pylist():
+            if value is not None:
+                kept = pc.fill_null(pc.equal(labels, value), False)
+                yield key, value, kept.to_numpy(zero_copy_only=False)

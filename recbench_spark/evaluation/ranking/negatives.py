@@ -1,0 +1,85 @@
+"""Draws candidates for users on the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark import shared_files
+from recbench_spark.config import Draw
+from recbench_spark.evaluation.ranking.batches import item_lists
+from recbench_spark.kernels.arrays import Ints
+from recbench_spark.kernels.ranking.negatives import draw
+from recbench_spark.kernels.ranking.positives import ItemLists
+from recbench_spark.shared_files import SharedRows
+
+_DRAWN = "user_id STRING, part STRING, items ARRAY<INT>"
+
+
+def weight_rows(items: DataFrame, mode: str) -> DataFrame:
+    """item_index, weight: 1 for uniform draws, training interactions for draws by popularity."""
+    weight = F.lit(1).cast("long") if mode == "uniform" else F.col("n_train")
+    return items.select("item_index", weight.alias("weight"))
+
+
+def draw_candidates(users: DataFrame, weights: SharedRows, n_items: int, asked: Draw) -> DataFrame:
+    """Items drawn for each user among those in neither training nor truth. No shuffle.
+
+    A task maps the running sum of the weights, 8 bytes an item, one copy a host.
+
+    Args:
+        users: rows of `users_of_parts`.
+        weights: rows of `weight_rows`.
+        n_items: items of the catalogue.
+        asked: how many, per user or per held-out item, seed.
+
+    Returns:
+        user_id, part, items (item indices in the order drawn).
+    """
+    narrow = users.select("user_id", "part", "user_key", "items", "masked")
+    return narrow.mapInArrow(partial(_draw_batches, weights, n_items, asked), _DRAWN)
+
+
+def _draw_batches(
+    weights: SharedRows, n_items: int, asked: Draw, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    arrays = weights.arrays(lambda rows, folder: _running_sum(rows, folder, n_items))
+    for batch in batches:
+        truth = item_lists(batch, "items")
+        counts = np.diff(truth.offsets_u)
+        wanted = asked.n * (counts if asked.per == "positive" else np.ones_like(counts))
+        known = _joined(truth, item_lists(batch, "masked"))
+        keys = batch.column("user_key").to_numpy()
+        yield _batch(batch, draw(keys, known, wanted, arrays["running"], asked.seed))
+
+
+def _joined(one: ItemLists, other: ItemLists) -> ItemLists:
+    """Both lists of each user."""
+    user_p = np.concatenate([_users(one), _users(other)])
+    order = np.argsort(user_p, kind="stable")
+    items = np.concatenate([one.items_p, other.items_p])[order]
+    return ItemLists(one.offsets_u + other.offsets_u, items)
+
+
+def _users(lists: ItemLists) -> Ints:
+    return np.repeat(np.arange(lists.users), np.diff(lists.offsets_u))
+
+
+def _batch(batch: pa.RecordBatch, drawn: ItemLists) -> pa.RecordBatch:
+    bounds, items = pa.array(drawn.offsets_u, pa.int32()), pa.array(drawn.items_p, pa.int32())
+    columns = [batch.column("user_id"), batch.column("part"), pa.ListArray.from_arrays(bounds, items)]
+    return pa.RecordBatch.from_arrays(columns, ["user_id", "part", "items"])
+
+
+def _running_sum(rows: ds.Dataset, folder: Path, n_items: int) -> None:
+    running = shared_files.create(folder, "running", (n_items + 1,), np.int64)
+    for batch in rows.to_batches():
+        running[batch.column("item_index").to_numpy() + 1] = batch.column("weight").to_numpy()
+    np.cumsum(running, out=running)

@@ -1,0 +1,233 @@
+"""Models as the workers see them: small references that travel with a task and open shared arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar, Literal, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark import shared_files
+from recbench_spark.errors import DataError
+from recbench_spark.kernels.ranking.scorers import DotScorer, HashScorer, NeighbourScorer, Scorer
+from recbench_spark.models.item_knn import centring_bias
+from recbench_spark.shared_files import SharedRows
+
+Strings = npt.NDArray[np.bytes_]
+OPEN_MODELS = 2
+"""Scorers a worker keeps: nights evaluate one model after the other, one part after the other."""
+
+
+class Source(Protocol):
+    """What a task needs to score: the scorer, and the original ids of its catalogue."""
+
+    @property
+    def wants_history(self) -> bool:
+        """Whether a user is known by the items of the past."""
+
+    @property
+    def dims(self) -> int:
+        """How long the vectors of users are; 0 where users have none."""
+
+    def scorer(self) -> Scorer:
+        """The model over the shared arrays, opened once a worker."""
+
+    def item_ids(self) -> Strings:
+        """(i,) original item ids as UTF-8, by item_index."""
+
+
+@dataclass(frozen=True)
+class DotSource:
+    """Item vectors and biases; `rows` has item_index, item_id, vector, bias (NULL: not scored)."""
+
+    rows: SharedRows
+    n_items: int
+    dims: int
+    kind: Literal["dot", "cosine"] = "dot"
+
+    wants_history: ClassVar[bool] = False
+
+    def scorer(self) -> Scorer:
+        """See `Source`."""
+        return _dot_scorer(self)
+
+    def item_ids(self) -> Strings:
+        """See `Source`."""
+        return cast(Strings, self.rows.arrays(self.build)["item_ids"])
+
+    def build(self, rows: ds.Dataset, folder: Path) -> None:
+        """Stream the rows into arrays by item_index: 4 dims + 9 bytes an item, and its id."""
+        vectors = shared_files.create(folder, "vectors", (self.n_items, self.dims), np.float32)
+        bias = shared_files.create(folder, "bias", (self.n_items,), np.float64)
+        scored = shared_files.create(folder, "scored", (self.n_items,), np.bool_)
+        for batch in rows.to_batches(columns=["item_index", "vector", "bias"]):
+            known = batch.filter(pc.is_valid(batch.column("vector")))
+            index = known.column("item_index").to_numpy()
+            values = shared_files.flat(known.column("vector"))[1]
+            vectors[index] = values.reshape(len(index), self.dims)
+            bias[index] = known.column("bias").fill_null(0.0).to_numpy(zero_copy_only=False)
+            scored[index] = True
+        _save_ids(rows, self.n_items, folder)
+
+
+@lru_cache(maxsize=OPEN_MODELS)
+def _dot_scorer(source: DotSource) -> Scorer:
+    arrays = source.rows.arrays(source.build)
+    return DotScorer(arrays["vectors"], arrays["bias"], arrays["scored"], source.kind)
+
+
+@dataclass(frozen=True)
+class NeighbourSource:
+    """Item-to-item weights; `rows` has item_index, item_id, speaks_for ARRAY<INT>, weights, mean."""
+
+    rows: SharedRows
+    n_items: int
+
+    wants_history: ClassVar[bool] = True
+    dims: ClassVar[int] = 0
+
+    def scorer(self) -> Scorer:
+        """See `Source`."""
+        return _neighbour_scorer(self)
+
+    def item_ids(self) -> Strings:
+        """See `Source`."""
+        return cast(Strings, self.rows.arrays(self.build)["item_ids"])
+
+    def build(self, rows: ds.Dataset, folder: Path) -> None:
+        """The similarities as CSR by the item of the history: 12 bytes a pair; 8 bytes an item."""
+        table = rows.to_table().sort_by("item_index")
+        offsets, items = shared_files.flat(table.column("speaks_for").combine_chunks())
+        weights = shared_files.flat(table.column("weights").combine_chunks())[1]
+        shared_files.save(folder, "offsets", offsets)
+        shared_files.save(folder, "items", items.astype(np.int64))
+        shared_files.save(folder, "weights", weights)
+        bias = centring_bias(table.column("mean").to_numpy(), offsets, items, weights)
+        shared_files.save(folder, "bias", bias)
+        _save_ids(rows, self.n_items, folder)
+
+
+@lru_cache(maxsize=OPEN_MODELS)
+def _neighbour_scorer(source: NeighbourSource) -> Scorer:
+    arrays = source.rows.arrays(source.build)
+    return NeighbourScorer(arrays["offsets"], arrays["items"], arrays["weights"], arrays["bias"])
+
+
+@dataclass(frozen=True)
+class HashSource:
+    """The random model; `rows` has item_index and item_id."""
+
+    rows: SharedRows
+    n_items: int
+    seed: int
+
+    wants_history: ClassVar[bool] = False
+    dims: ClassVar[int] = 0
+
+    def scorer(self) -> Scorer:
+        """See `Source`."""
+        return HashScorer(np.arange(self.n_items), self.seed)
+
+    def item_ids(self) -> Strings:
+        """See `Source`."""
+        build = lambda rows, folder: _save_ids(rows, self.n_items, folder)  # noqa: E731
+        return cast(Strings, self.rows.arrays(build)["item_ids"])
+
+
+def _save_ids(rows: ds.Dataset, n_items: int, folder: Path) -> None:
+    """Ids as fixed-width bytes: they can be mapped, and need no pickle."""
+    longest = max((_longest(batch) for batch in _ids(rows)), default=1)
+    ids = shared_files.create(folder, "item_ids", (n_items,), f"S{max(longest, 1)}")
+    for batch in _ids(rows):
+        index = batch.column("item_index").to_numpy()
+        ids[index] = np.array([text.encode() for text in batch.column("item_id").to_pylist()])
+
+
+def _ids(rows: ds.Dataset) -> Iterator[pa.RecordBatch]:
+    batches = rows.to_batches(columns=["item_index", "item_id"])
+    return (batch for batch in batches if batch.num_rows)
+
+
+def _longest(batch: pa.RecordBatch) -> int:
+    return int(pc.max(pc.binary_length(batch.column("item_id"))).as_py())
+
+
+def ids_to_lists(item_ids: Strings, top_items_uk: npt.NDArray[np.int64]) -> pa.Array:
+    """Lists of original ids from item indices padded with -1."""
+    kept = top_items_uk >= 0
+    offsets = np.concatenate([[0], np.cumsum(kept.sum(axis=1))]).astype(np.int32)
+    texts = pa.array(item_ids[top_items_uk[kept]], pa.binary()).cast(pa.string())
+    return pa.ListArray.from_arrays(pa.array(offsets), texts)
+
+
+# ----------------------------------------------------------------------- plans that write the rows
+
+
+def vector_rows(items: DataFrame, vectors: DataFrame) -> DataFrame:
+    """The catalogue with each item's vector and bias, NULL where the model has none.
+
+    Args:
+        items: item_id, item_index.
+        vectors: item_id, vector, bias.
+    """
+    return items.select("item_id", "item_index").join(
+        vectors.select("item_id", "vector", "bias"), "item_id", "left"
+    )
+
+
+def neighbour_rows(items: DataFrame, similarities: DataFrame, means: DataFrame | None = None) -> DataFrame:
+    """The catalogue with, for each item, whose scores it raises and by how much, and its mean.
+
+    Args:
+        items: item_id, item_index.
+        similarities: item_id, neighbour_id, weight.
+        means: item_id, mean; what a history's entry is counted against (None: 0).
+    """
+    index = items.select("item_id", "item_index")
+    centre = index.withColumn("mean", F.lit(0.0)) if means is None else index.join(means, "item_id", "left")
+    pairs = similarities.join(index, "item_id").withColumnRenamed("item_index", "item")
+    entry = F.struct("item", "weight")
+    by_neighbour = pairs.groupBy(F.col("neighbour_id").alias("item_id")).agg(
+        F.sort_array(F.collect_list(entry)).alias("entries")
+    )
+    joined = centre.join(by_neighbour, "item_id", "left")
+    entries = F.coalesce("entries", F.array().cast("array<struct<item:int,weight:double>>"))
+    return joined.select(
+        "item_id",
+        "item_index",
+        F.transform(entries, lambda e: e["item"]).alias("speaks_for"),
+        F.transform(entries, lambda e: e["weight"]).alias("weights"),
+        F.coalesce("mean", F.lit(0.0)).alias("mean"),
+    )
+
+
+def dimensions(vectors: DataFrame, what: str) -> int:
+    """The one length of all vectors.
+
+    Raises:
+        DataError: vectors of different lengths, a NULL vector, no vectors at all, or an id twice.
+    """
+    size = F.size("vector")
+    ids = vectors.columns[0]
+    (row,) = vectors.agg(
+        F.min(size), F.max(size), F.count("*"), F.count("vector"), F.count_distinct(ids)
+    ).collect()
+    shortest, longest, rows, given, distinct = row
+    if not rows:
+        raise DataError(f"{what}: no vectors", "check the path and the ids")
+    if given < rows:
+        raise DataError(f"{what}: {rows - given} of {rows} vectors are NULL", "leave these rows out")
+    if shortest != longest:
+        raise DataError(f"{what}: vectors of {shortest} to {longest} dimensions", "give one length")
+    if distinct < rows:
+        raise DataError(f"{what}: {rows - distinct} ids stand more than once", "keep one vector an id")
+    return int(longest)

@@ -1,0 +1,461 @@
+"""One call that evaluates what any system handed over: no config file, no split, no training.
+
+    import recbench_spark
+    result = recbench_spark.evaluate(truth, lists=lists, k=(1, 3, 10))
+    result.metrics.show()
+
+`jobs/evaluate.py` is this function with files and a warehouse around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.config import DEFAULT_METRICS, Bootstrap, Draw, digest
+from recbench_spark.data.handed_over import candidate_lists, meet, typed_embeddings, typed_rows
+from recbench_spark.data.readers import id_order
+from recbench_spark.definitions import Definition, make_definition
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.evaluation import checks as check_rows
+from recbench_spark.evaluation.checks import Check, warn_above_zero
+from recbench_spark.evaluation.metrics import accuracy as metric_rows
+from recbench_spark.evaluation.metrics import predictions as values
+from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, Catalogue
+from recbench_spark.evaluation.metrics.predictions import Views
+from recbench_spark.evaluation.ranking import rank, sources
+from recbench_spark.evaluation.ranking.negatives import draw_candidates, weight_rows
+from recbench_spark.evaluation.ranking.sources import DotSource
+from recbench_spark.evaluation.ranking.user_blocks import Labels, user_blocks
+from recbench_spark.kernels.metrics.accuracy import check_cutoffs, check_gains
+from recbench_spark.kernels.metrics.beyond_accuracy import POPULARITY
+from recbench_spark.protocol.catalogue import catalogue
+from recbench_spark.schemas import IDS, METRICS, USER_METRICS, Table, conform, require
+from recbench_spark.sharing import session_folder, share_features, share_in
+from recbench_spark.steps.candidates import SAMPLED, with_drawn
+
+PART = "test"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an evaluation found. Frames are lazy; rankings are kept by Spark until `release`.
+
+    rankings: one row a user (`schemas.RANKINGS`), None for predictions; truth: of predictions, a hash
+    of what is predicted.
+    """
+
+    metrics: DataFrame
+    user_metrics: DataFrame
+    rankings: DataFrame | None
+    checks: list[Check]
+    kept: tuple[DataFrame, ...] = ()
+    truth: str | None = None
+
+    def release(self) -> None:
+        """Let Spark forget what it kept for these frames."""
+        for frame in self.kept:
+            frame.unpersist()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is measured, and how."""
+
+    k: tuple[int, ...] = (1, 3, 5, 10, 20)
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+    definition: Definition = field(default_factory=Definition)
+    bootstrap: Bootstrap = field(default_factory=Bootstrap)
+    features: str | None = None
+    uncut: bool = True
+    draw: Draw = field(default_factory=Draw)
+
+    def __post_init__(self) -> None:
+        """ConfigError for a metric nobody knows, or a cut-off below 1."""
+        metric_rows.check_names(self.metrics)
+        check_cutoffs(self.k)
+        if not self.uncut:
+            metric_rows.check_cut(self.metrics, self.definition)
+        if not self.metrics or not self.k:
+            raise ConfigError(f"metrics {self.metrics} at k {self.k}", "name one, and cut-offs from 1 on")
+
+    def plan(self) -> metric_rows.MetricPlan:
+        """As the evaluation stage wants it."""
+        return metric_rows.MetricPlan(
+            self.metrics, self.k, self.definition, self.bootstrap, self.features, self.uncut
+        )
+
+
+def evaluate(  # noqa: PLR0913
+    truth: DataFrame,
+    *,
+    lists: DataFrame | None = None,
+    scores: DataFrame | None = None,
+    embeddings: tuple[DataFrame, DataFrame] | None = None,
+    train: DataFrame | None = None,
+    candidates: DataFrame | None = None,
+    features: DataFrame | None = None,
+    features_name: str = "given",
+    k: Sequence[int] = (1, 3, 5, 10, 20),
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    preset: str | None = None,
+    definition: Mapping[str, Any] | None = None,
+    similarity: Literal["dot", "cosine"] = "dot",
+    bootstrap: Bootstrap | None = None,
+    uncut: bool = True,
+    draw: Draw | None = None,
+    scratch: str | None = None,
+) -> Result:
+    """Metrics of lists, of scores, or of embeddings, against a truth.
+
+    Args:
+        truth: user_id, item_id[, relevance]; a user with an empty truth has one row, item NULL.
+        lists: user_id, item_id, and rank (from 1) or score.
+        scores: user_id, item_id, score: ranked after the training items are taken out.
+        embeddings: (user_id, vector) and (item_id, vector[, bias]); every item is a candidate.
+        train: user_id, item_id. Taken out of the candidates where we score; counted in lists.
+        candidates: user_id, item_id, for definition candidates=given.
+        features: item_id, vector: what items are like, for the metric diversity.
+        features_name: stands in the definition of diversity, which other vectors would change.
+        k: cut-offs.
+        metrics: names of `kernels.metrics.accuracy.METRICS` and
+            `evaluation.metrics.beyond_accuracy.LIST_METRICS`.
+        preset: another library's definition.
+        definition: single axes (`definitions.Definition`) that replace the preset's.
+        similarity: of embeddings.
+        bootstrap: replicates, level and seed of the intervals.
+        uncut: also values over the whole ranking; False: ranks are counted up to the largest k alone,
+            which is several times faster with embeddings of many items.
+        draw: how many candidates are drawn, for whom and by which seed, where definition.candidates is
+            uniform or popularity (with embeddings): among the items that are neither training nor truth.
+        scratch: folder that all executors can read, for embeddings; a local one by default.
+
+    Raises:
+        ConfigError: not exactly one of lists, scores, embeddings; unknown metric or axis; k below 1.
+        SchemaError: a column is missing, or of a type that holds no ids (`kernels.ids`). DataError: NULL,
+        NaN or unusable values, with their number; ids of two tables that do not meet.
+    """
+    given = {"lists": lists, "scores": scores, "embeddings": embeddings}
+    if sum(value is not None for value in given.values()) != 1:
+        raise ConfigError("give exactly one of lists, scores, embeddings", "what the system handed over")
+    check_cutoffs(k)
+    asked = Asked(
+        tuple(sorted({int(cut) for cut in k})),
+        tuple(metrics),
+        make_definition(preset, definition),
+        bootstrap or Bootstrap(),
+        None if features is None else features_name,
+        uncut,
+        draw or Draw(),
+    )
+    check_candidates(asked.definition, embeddings is not None, candidates is not None, train is not None)
+    check_needs(asked.metrics, train is not None, features is not None)
+    handed = _typed_given(given)
+    world = make_truth_tables(truth, train, [handed[-1]], asked.definition)
+    world.checks.extend(_meeting(world, handed, next(name for name in given if given[name] is not None)))
+    place = scratch or session_folder(truth.sparkSession)
+    if features is not None:
+        world = replace(world, features=share_features(place, world.items, features, "features"))
+    if embeddings is not None:
+        rankings = _rank_embeddings(world, handed, candidates, similarity, asked, place)
+    else:
+        rankings = _rank_rows(world, handed[0], "scores" if lists is None else "lists", asked)
+    return _result(world, rankings, asked, lists=lists is not None)
+
+
+def check_candidates(definition: Definition, embeddings: bool, candidates: bool, train: bool) -> None:
+    """A table of candidates and `candidates=given` go together; lists and scores are their own.
+
+    Raises:
+        ConfigError: they do not, or candidates are to be drawn and there are no training rows.
+    """
+    if candidates and not embeddings:
+        raise ConfigError("candidates are for embeddings", "lists and scores bring their own candidates")
+    if embeddings and candidates != (definition.candidates == "given"):
+        raise ConfigError(
+            f"definition.candidates is {definition.candidates} {'with' if candidates else 'without'} a "
+            "table of candidates",
+            "a table of user_id, item_id and definition.candidates=given go together",
+        )
+    if embeddings and definition.candidates in SAMPLED and not train:
+        raise ConfigError(
+            f"definition.candidates is {definition.candidates} without training rows",
+            "give train: items are drawn that a user has neither there nor in the truth",
+        )
+
+
+def check_needs(metrics: Sequence[str], train: bool, features: bool) -> None:
+    """ConfigError for a metric of lists that lacks what it is measured against."""
+    popular = [name for name in metrics if name in POPULARITY]
+    if popular and not train:
+        raise ConfigError(f"{popular[0]} needs the training rows", "give train (--train PATH)")
+    if DIVERSITY in metrics and not features:
+        raise ConfigError("diversity needs vectors of the items", "give features (--features PATH)")
+
+
+# ----------------------------------------------------------------------------- truth and train
+
+
+@dataclass(frozen=True)
+class TruthTables:
+    """The truth as user blocks, with its catalogue and what was left out of it."""
+
+    items: DataFrame
+    users: DataFrame
+    checks: list[Check]
+    train: DataFrame | None
+    log: DataFrame
+    features: DotSource | None = None
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """What metrics of lists are measured against."""
+        train = self.log.where(F.col("part") == "train")
+        return Catalogue(self.items, train.select("user_id").distinct(), self.features)
+
+
+def make_truth_tables(
+    truth: DataFrame, train: DataFrame | None, further: list[DataFrame], definition: Definition
+) -> TruthTables:
+    """Truth and training rows as one labelled log, and from it the same blocks as on a night.
+
+    Args:
+        truth: user_id, item_id[, relevance].
+        train: user_id, item_id, or None.
+        further: frames whose items belong to the catalogue too, ids as text.
+        definition: how duplicates are treated, and what is relevant.
+    """
+    truth_rows = typed_truth(truth)
+    if truth_rows.isEmpty():
+        raise DataError("truth: no rows", "a user with an empty truth has one row, with item_id NULL")
+    listed = truth_rows.where(F.col("item_id").isNotNull())
+    check_gains(_range_of(listed), definition)
+    trained = None if train is None else typed_train(train)
+    parts = [(listed, PART), *([(trained, "train")] if trained is not None else [])]
+    found, log = _one_log(parts, definition)
+    if trained is not None:
+        for name in IDS:
+            found += meet(trained, truth_rows, name, ("train", "truth"), must=False)
+    ids = [log.select("item_id"), *(frame.select("item_id").distinct() for frame in further)]
+    numeric = id_order([listed, *([] if trained is None else [trained]), *further]) == "numeric"
+    items = _catalogue(log, ids, numeric)
+    labels: Labels = {} if train is None else {"popularity": F.col("popularity")}
+    blocks = user_blocks(log, items, (PART,), labels)
+    users = truth_rows.select("user_id").distinct()
+    return TruthTables(items, _users(blocks, users, definition).cache(), found, trained, log)
+
+
+def _one_log(parts: list[tuple[DataFrame, str]], definition: Definition) -> tuple[list[Check], DataFrame]:
+    """Each part without duplicates, under each other; duplicates are counted, or refused."""
+    found, frames = [], []
+    for frame, part in parts:
+        unique = frame.groupBy("user_id", "item_id").agg(F.max("rating").alias("rating"))
+        dropped = frame.count() - unique.count()
+        if dropped and definition.duplicates == "error":
+            raise DataError(
+                f"{part}: {dropped} duplicate (user_id, item_id) rows", "or set duplicates=drop"
+            )
+        found.append(warn_above_zero(f"{part}: duplicate rows", dropped, "the highest relevance is kept"))
+        frames.append(unique.withColumn("part", F.lit(part)))
+    log = frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
+    return found, log.cache()
+
+
+def _catalogue(log: DataFrame, ids: list[DataFrame], numeric: bool) -> DataFrame:
+    every = log.select("item_id", "part")
+    for frame in ids[1:]:
+        every = every.unionByName(frame.withColumn("part", F.lit("catalogue")))
+    return catalogue(every, numeric).cache()
+
+
+def _users(blocks: DataFrame, users: DataFrame, definition: Definition) -> DataFrame:
+    """Every user of the truth, also those whose truth is empty."""
+    kept = users.join(blocks.drop("user_key"), "user_id", "left").select(
+        "user_id",
+        F.xxhash64("user_id").alias("user_key"),
+        *(
+            F.coalesce(name, F.array().cast(kind)).alias(name)
+            for name, kind in (("train_items", "array<int>"), ("train_ratings", "array<double>"))
+        ),
+        "held_out",
+    )
+    return rank.users_of_parts(kept, (PART,), definition.threshold, keep_empty=True)
+
+
+def typed_truth(truth: DataFrame) -> DataFrame:
+    """user_id, item_id as text, rating: relevance, or 1 where there is none."""
+    require(truth, ["user_id", "item_id"], "truth")
+    value = "relevance" if "relevance" in truth.columns else "rating"
+    rows = typed_rows(truth, {value: "double"} if value in truth.columns else {}, "truth", empty_items=True)
+    if value not in truth.columns:
+        return rows.withColumn("rating", F.lit(1.0))
+    return rows.withColumnRenamed(value, "rating")
+
+
+def typed_train(train: DataFrame) -> DataFrame:
+    """user_id, item_id as text, rating 1."""
+    require(train, ["user_id", "item_id"], "train")
+    return typed_rows(train, {}, "train").withColumn("rating", F.lit(1.0))
+
+
+def _range_of(truth: DataFrame) -> npt.NDArray[np.float64]:
+    """The smallest and the largest relevance."""
+    (found,) = truth.agg(F.min("rating"), F.max("rating")).collect()
+    return np.array([value for value in found if value is not None], np.float64)
+
+
+def _typed_given(given: Mapping[str, Any]) -> tuple[DataFrame, ...]:
+    """Lists or scores; or vectors of users, and of items. The last one holds the items."""
+    if given["embeddings"] is not None:
+        users, items = given["embeddings"]
+        return typed_embeddings(users, items, ("user embeddings", "item embeddings"))
+    kind = "scores" if given["lists"] is None else "lists"
+    return (typed_rows(given[kind], _value_columns(given[kind], kind), kind),)
+
+
+def _meeting(world: TruthTables, handed: tuple[DataFrame, ...], kind: str) -> list[Check]:
+    """Whether the ids handed over are those of the truth and, where there is one, of the training part.
+
+    Items without training rows need not meet the truth: a system may miss all of it, and is worth 0.
+    """
+    users = meet(handed[0], world.users, "user_id", (kind, "truth"))
+    known = "truth" if world.train is None else "train and truth"
+    items = meet(handed[-1], world.log, "item_id", (kind, known), must=world.train is not None)
+    return [*users, *items]
+
+
+# ------------------------------------------------------------------------------------- ranking
+
+
+def _request(asked: Asked) -> rank.Request:
+    top = max(asked.k) if metric_rows.wants_lists(asked.metrics) else 0
+    return rank.Request(asked.definition, top, asked.plan().cutoff)
+
+
+def _rank_rows(world: TruthTables, rows: DataFrame, kind: str, asked: Asked) -> DataFrame:
+    # Without training items nobody can say which items are known.
+    known = world.items if world.train is None else world.log
+    world.checks.extend(check_rows.list_checks(rows, world.users, known.select("item_id").distinct()))
+    if asked.definition.duplicates == "error":
+        _refuse_duplicates(world.checks)
+    if kind == "lists" and world.train is not None:
+        world.checks.append(check_rows.training_items_in_lists(rows, world.train))
+    mask = kind == "scores" and asked.definition.candidates == "unseen"
+    return rank.rank_given(world.users, rank.as_lists(rows, world.items), _request(asked), mask)
+
+
+def _refuse_duplicates(found: list[Check]) -> None:
+    for check in found:
+        if "duplicate" in check.check and check.observed:
+            raise DataError(f"{check.check}: {check.observed:.0f}", "or set definition.duplicates=drop")
+
+
+def _value_columns(frame: DataFrame, kind: str) -> dict[str, str]:
+    known = {"rank": "long", "score": "double"}
+    found = {name: kind_ for name, kind_ in known.items() if name in frame.columns}
+    if kind == "scores" or not found:
+        require(frame, ["user_id", "item_id", "score"], kind)
+    return found if kind == "lists" else {"score": "double"}
+
+
+def _rank_embeddings(
+    world: TruthTables,
+    embeddings: tuple[DataFrame, ...],
+    candidates: DataFrame | None,
+    similarity: Literal["dot", "cosine"],
+    asked: Asked,
+    scratch: str,
+) -> DataFrame:
+    vectors, items = embeddings
+    users, mode = world.users, asked.definition.candidates
+    if mode == "given":
+        assert candidates is not None
+        users = users.join(candidate_lists(candidates, world.items, users), "user_id", "left")
+    elif mode in SAMPLED:
+        users = _with_drawn(world, mode, asked.draw, scratch)
+    users = users.join(vectors, "user_id", "left")
+    shared = share_in(scratch, sources.vector_rows(world.items, items))
+    dims = sources.dimensions(items, "item embeddings")
+    source = sources.DotSource(shared, world.catalogue.n_items, dims, similarity)
+    return rank.rank_scored(users, source, _request(asked))
+
+
+def _with_drawn(world: TruthTables, mode: str, draw: Draw, scratch: str) -> DataFrame:
+    """The users with candidates drawn for them, and what was drawn among the checks."""
+    n_items = world.items.count()
+    weights = share_in(scratch, weight_rows(world.items, mode))
+    drawn = draw_candidates(world.users, weights, n_items, draw)
+    detail = f"{mode}, {draw.n} a {draw.per}, seed {draw.seed}, of {n_items} items"
+    world.checks.append(Check("candidates drawn", draw.n, None, "info", detail))
+    return with_drawn(world.users, drawn, mode, n_items)
+
+
+def _result(world: TruthTables, rankings: DataFrame, asked: Asked, *, lists: bool) -> Result:
+    rankings, plan = rankings.cache(), asked.plan()
+    threshold = plan.definition.threshold
+    found = [*world.checks, *check_rows.ranking_checks(rankings, (PART,), threshold, lists=lists)]
+    rows = metric_rows.all_metrics(rankings, plan, world.catalogue)
+    per_user = metric_rows.all_user_metrics(rankings, plan, world.catalogue)
+    return Result(
+        _conform(rows, METRICS),
+        _conform(per_user, USER_METRICS),
+        rankings,
+        found,
+        (rankings, world.users, world.items, world.log),
+    )
+
+
+def _conform(frame: DataFrame, table: Table) -> DataFrame:
+    """The columns of a result table without the run, which only a warehouse knows."""
+    return conform(frame.withColumn("run_id", F.lit("")), table).drop("run_id")
+
+
+# ------------------------------------------------------------------------------------ predictions
+
+
+def evaluate_predictions(
+    predictions: DataFrame, bootstrap: Bootstrap | None = None, views: Views | None = None
+) -> Result:
+    """RMSE, MSE, NMSE, MAE, PE, AUC, log-loss, RIG, GAUC, calibration error of predictions.
+
+    Also partial AUC, the rates at thresholds, and log-loss, RIG and PE by quantile of the prediction,
+    as slices `fpr`, `threshold` and `prediction_quantile`. Log-loss clips probabilities to 2^-52 .. 1 -
+    2^-52, the same on both sides; GAUC weights each user's AUC by the user's positives. Values and
+    errors keep 12 digits at any scale and do not depend on partitions.
+
+    Args:
+        predictions: user_id, item_id, prediction, outcome (a rating, or 0 and 1).
+        bootstrap: replicates, level and seed of the intervals.
+        views: bins, thresholds and false-positive rates.
+
+    Raises:
+        SchemaError: a column is missing. DataError: NULL or NaN values, with their number.
+    """
+    require(predictions, ["user_id", "item_id", "prediction", "outcome"], "predictions")
+    rows = typed_rows(predictions, {"prediction": "double", "outcome": "double"}, "predictions").cache()
+    if rows.isEmpty():
+        raise DataError("predictions: no rows", "check the path")
+    users = values.by_user(rows).cache()
+    numbers, found = values.value_metrics(users, rows, bootstrap or Bootstrap(), views or Views())
+    found.append(Check(f"{PART}: users", users.count(), None, "info", "users with predictions"))
+    schema = METRICS.schema
+    full = [{"run_id": "", "part": PART, **row} for row in numbers]
+    metrics = rows.sparkSession.createDataFrame(
+        [tuple(row[name] for name in schema.names) for row in full], schema
+    )
+    per_user = _conform(values.user_values(users).withColumn("part", F.lit(PART)), USER_METRICS)
+    return Result(metrics.drop("run_id"), per_user, None, found, (rows, users), outcomes_hash(rows))
+
+
+def outcomes_hash(predictions: DataFrame) -> str:
+    """What is predicted, whoever predicts it: a hash of the rows user_id, item_id, outcome."""
+    row = F.xxhash64("user_id", "item_id", "outcome").cast("decimal(38,0)")
+    found = predictions.agg(F.sum(row).alias("hashes"), F.count("*").alias("rows")).collect()[0]
+    return digest(str(found.hashes), found.rows)

@@ -1,0 +1,1 @@
+"""What two models, or two nights, say together."""

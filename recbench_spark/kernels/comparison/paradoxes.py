@@ -1,0 +1,162 @@
+"""Simpson's paradox: where parts and whole disagree on which of two models is better.
+
+Two questions. Do the strata oppose the whole (`kinds`)? And, without chosen strata, how few items or
+users decide the verdict (`smallest_flip`)? Axes: x comparisons, s strata, n items or users, b buckets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.kernels.arrays import Floats, Ints
+
+KINDS = ("none", "partial", "reversal", "full")
+"""No stratum opposes the whole and the stratified estimate agrees; some stratum opposes it; the
+stratified estimate does; all strata do. The last that holds counts; a difference of 0 opposes none."""
+
+BITS = 30
+"""Contributions are multiples of 2^-30 where they are added up exactly."""
+
+SHIFTS = (40, 28, 14, 0)
+"""Bits dropped in each pass of the distributed search: at most 2^14 buckets a pass."""
+
+
+def stratified_rate(
+    hits_s: npt.NDArray[Any], rows_s: npt.NDArray[Any], weight_s: npt.NDArray[Any]
+) -> float:
+    """sum_s P(s) E(Y | s): the mean of the strata's rates by the weights of the strata."""
+    weight = np.asarray(weight_s, dtype=np.float64)
+    rate = np.asarray(hits_s, dtype=np.float64) / np.asarray(rows_s, dtype=np.float64)
+    return float(weight @ rate / weight.sum())
+
+
+def kinds(whole_x: Floats, stratified_x: Floats, strata_xs: Floats) -> Ints:
+    """Index into KINDS of each comparison from differences between two models, int64 (x,).
+
+    whole_x: over everyone; stratified_x: the stratified estimate; strata_xs: in each stratum, NaN
+    where the stratum is empty.
+    """
+    sign = np.sign(whole_x)
+    known = ~np.isnan(strata_xs)
+    opposed = known & (np.sign(np.where(known, strata_xs, 0.0)) == -sign[:, None]) & (sign[:, None] != 0)
+    full = opposed.sum(axis=1) == np.maximum(known.sum(axis=1), 1)
+    reversal = (np.sign(stratified_x) == -sign) & (sign != 0)
+    return np.select([full, reversal, opposed.any(axis=1)], [3, 2, 1], default=0).astype(np.int64)
+
+
+def certain(
+    whole_low_x: Floats, whole_high_x: Floats, other_low_x: Floats, other_high_x: Floats
+) -> npt.NDArray[np.bool_]:
+    """Whether both intervals of a disagreement exclude 0, on opposite sides."""
+    up_down = (whole_low_x > 0) & (other_high_x < 0)
+    down_up = (whole_high_x < 0) & (other_low_x > 0)
+    return np.asarray(up_down | down_up)
+
+
+def opposed_share(whole_x: Floats, strata_xs: Floats, size_xs: npt.NDArray[Any]) -> Floats:
+    """Share of the interactions that lie in strata which oppose the whole, (x,)."""
+    size = np.asarray(size_xs, dtype=np.float64)
+    against = (np.sign(strata_xs) * np.sign(whole_x)[:, None]) < 0
+    share: Floats = (size * against).sum(axis=1) / size.sum(axis=1)
+    return share
+
+
+@dataclass(frozen=True)
+class Flip:
+    """The smallest set whose removal turns the sign of a sum: the largest contributions to it.
+
+    count: how many must go; all with a value above `threshold`, and `at_threshold` of those equal
+    to it (which of them does not matter: smaller id first)
+    removed, total: what goes and what there was, in the direction of the verdict
+    """
+
+    count: int
+    threshold: float
+    at_threshold: int
+    removed: float
+    total: float
+
+
+def smallest_flip(contribution_n: Floats) -> Flip | None:
+    """The smallest set, by sorting; None where the sum is 0, and no set can turn it.
+
+    Contributions must be additive: the difference between two models is their sum, or their sum
+    divided by a number that removal leaves alone (hits, DCG, or quotients with fixed denominators) or
+    keeps positive (a mean over users). They are rounded to 2^-30 and added as whole numbers. Taking
+    the largest first is optimal: no other set of as many removes more.
+    """
+    value, direction = _directed(contribution_n)
+    goal = abs(int(value.sum()))
+    if not goal:
+        return None
+    largest = np.sort(value * direction)[::-1]
+    running = np.cumsum(largest)
+    # Everything positive sums to at least the goal; it exceeds it only where something opposes.
+    count = int(np.searchsorted(running[largest > 0], goal, side="right")) + 1
+    if count > int((largest > 0).sum()):
+        return None
+    threshold = int(largest[count - 1])
+    at = count - int((largest > threshold).sum())
+    return Flip(count, threshold * 2.0**-BITS, at, int(running[count - 1]) * 2.0**-BITS, goal * 2.0**-BITS)
+
+
+def fixed(contribution_n: Floats) -> Ints:
+    """Contributions as multiples of 2^-30, int64 (n,), whose sums are exact."""
+    return np.rint(np.asarray(contribution_n, dtype=np.float64) * 2.0**BITS).astype(np.int64)
+
+
+def buckets(value_n: Ints, shift: int) -> Ints:
+    """The bucket of each directed contribution in a pass: its bits above `shift`."""
+    return value_n >> shift
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where the running sum of a pass exceeds the goal: in this bucket, after what lies above it."""
+
+    bucket: int
+    count: int
+    removed: int
+
+
+def crossing(
+    bucket_b: npt.NDArray[Any],
+    count_b: npt.NDArray[Any],
+    sum_b: npt.NDArray[Any],
+    goal: int,
+    above: Crossing | None = None,
+) -> Crossing | None:
+    """One pass of the distributed search: the bucket of positive contributions that crosses the goal.
+
+    Pass j groups directed (`fixed` times the verdict's sign) positive contributions inside the bucket
+    found before by `buckets(., SHIFTS[j])` and hands over the number and sum of each group, at most
+    2^14 rows. After the last pass, `resolve`. None: all of them do not exceed the goal.
+
+    Args:
+        bucket_b, count_b, sum_b: buckets in any order, their members and exact sums.
+        goal: the whole sum, in the direction of the verdict.
+        above: what earlier passes have taken.
+    """
+    order = np.argsort(-np.asarray(bucket_b, dtype=np.int64), kind="stable")
+    count, removed = (above.count, above.removed) if above else (0, 0)
+    for b in order.tolist():
+        if removed + int(sum_b[b]) > goal:
+            return Crossing(int(bucket_b[b]), count, removed)
+        count, removed = count + int(count_b[b]), removed + int(sum_b[b])
+    return None
+
+
+def resolve(last: Crossing, goal: int) -> Flip:
+    """The answer after the last pass, whose bucket is one value."""
+    at = (goal - last.removed) // last.bucket + 1
+    removed = last.removed + at * last.bucket
+    return Flip(last.count + at, last.bucket * 2.0**-BITS, at, removed * 2.0**-BITS, goal * 2.0**-BITS)
+
+
+def _directed(contribution_n: Floats) -> tuple[Ints, int]:
+    value = fixed(contribution_n)
+    return value, int(np.sign(value.sum()))

@@ -1,0 +1,1 @@
+"""Estimates under exposure bias, of sampled candidates, of rating matrices and logged rounds."""

@@ -1,0 +1,84 @@
+"""The value of a policy from rounds logged by another one.
+
+In a round the logging policy b showed an action in a context and saw a reward r; e is the policy in
+question, w = e(action) / b(action), q the reward a model expects. Rounds add (numerator, denominator)
+pairs, so that values, errors and bootstraps follow from sums (`ratios`). Axes: n rounds, e estimators.
+
+Sources: Dudik, Langford and Li 2011 (dr); Swaminathan and Joachims 2015 (snips); Wang, Agarwal and
+Dudik 2017 (switch_dr); Su et al. 2020 (dros).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from recbench_spark.errors import ConfigError, DataError, nearest
+from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.estimators.exposure import Settings, correction_weights
+from recbench_spark.kernels.ratios import exact_moments, exact_ratio_and_error, scaling
+
+ESTIMATORS = ("ips", "clipped_ips", "snips", "dm", "dr", "switch_dr", "dros")
+MODELLED = ("dm", "dr", "switch_dr", "dros")
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Logged rounds, float64 (n,) each.
+
+    reward: what was seen; weight: e(action) / b(action), 0 where e never takes it
+    expected: q of the logged action; policy: mean of q over the actions of e. None: no model
+    """
+
+    reward: Floats
+    weight: Floats
+    expected: Floats | None = None
+    policy: Floats | None = None
+
+
+def contributions(rounds: Rounds, estimators: Sequence[str], settings: Settings) -> tuple[Floats, Floats]:
+    """Numerators and denominators of each round, (n, e) each; NaN where the model is missing.
+
+    The value is sum(numerator) / sum(denominator): the denominator is w for snips, else 1.
+    Raises DataError for weights or rewards that are not finite, or weights below 0.
+    """
+    _check(rounds, estimators)
+    numerator = np.column_stack([_numerator(rounds, name, settings) for name in estimators])
+    one = np.ones_like(rounds.weight)
+    denominator = np.column_stack([rounds.weight if name == "snips" else one for name in estimators])
+    return numerator, denominator
+
+
+def value_and_error(numerator_ne: Floats, denominator_ne: Floats) -> tuple[Floats, Floats, Ints]:
+    """Value, standard error (rounds independent) and rounds, (e,) each, of rounds held in memory."""
+    largest = [np.nanmax(np.abs(part), axis=0, initial=0.0) for part in (numerator_ne, denominator_ne)]
+    f, g = (np.array([scaling(float(x)) for x in part]) for part in largest)
+    value, error, n = exact_ratio_and_error(exact_moments(numerator_ne * f, denominator_ne * g))
+    return value * g / f, error * g / f, n
+
+
+def _numerator(rounds: Rounds, name: str, settings: Settings) -> Floats:
+    if name in ("ips", "snips"):
+        return rounds.weight * rounds.reward
+    if name == "clipped_ips":
+        return np.minimum(rounds.weight, settings.clip) * rounds.reward
+    if rounds.policy is None or rounds.expected is None:
+        return np.full(len(rounds.weight), np.nan)
+    if name == "dm":
+        return rounds.policy
+    weight = correction_weights(name, rounds.weight, settings)
+    return rounds.policy + weight * (rounds.reward - rounds.expected)
+
+
+def _check(rounds: Rounds, estimators: Sequence[str]) -> None:
+    for name in estimators:
+        if name not in ESTIMATORS:
+            raise ConfigError(f"unknown estimator '{name}'", nearest(name, ESTIMATORS))
+    fine = np.isfinite(rounds.weight) & (rounds.weight >= 0) & np.isfinite(rounds.reward)
+    if not fine.all():
+        raise DataError(
+            f"{int((~fine).sum())} of {len(fine)} rounds have a weight or reward that is no number >= 0",
+            "the logging policy must give every logged action a positive propensity",
+        )

@@ -1,0 +1,133 @@
+"""Items cut into strata by propensity, and the number of strata that a table of estimates proposes.
+
+The state is a histogram: for each different propensity its items and interactions. Propensities from
+counts have few different values; others are first rounded up (`rounded`), which keeps them in order,
+so that equal mass and equal count, cut at rounded values, hold for the values themselves too.
+Axes: x different propensities, ascending; s strata, stratum 0 the least shown; n items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.kernels.arrays import Floats, Ints
+
+Kind = Literal["equal_width", "equal_mass", "equal_count"]
+
+FEWEST, MOST = 2, 10
+"""Numbers of strata that are offered."""
+
+
+@dataclass(frozen=True)
+class StratumEdges:
+    """Where propensities are cut: stratum s holds edges[s - 1] < propensity <= edges[s].
+
+    edges: (s - 1,); items, interactions: (s,), what lies in each stratum
+    kind: what is equal; asked: strata asked for, of which a few large values can leave fewer
+    """
+
+    kind: Kind
+    asked: int
+    edges: Floats
+    items: Ints
+    interactions: Ints
+
+    def assign(self, propensity_n: npt.NDArray[Any]) -> Ints:
+        """The stratum of each propensity, (n,)."""
+        return assign(propensity_n, self.edges)
+
+    @property
+    def labels(self) -> list[str]:
+        """Q1, Q2, ..., the most shown last."""
+        return [f"Q{s + 1}" for s in range(len(self.items))]
+
+
+def assign(propensity_n: npt.NDArray[Any], edges: npt.NDArray[Any]) -> Ints:
+    """Number of edges below each propensity, int64 (n,)."""
+    return np.searchsorted(edges, propensity_n, side="left").astype(np.int64)
+
+
+def cut(
+    kind: Kind,
+    n_strata: int,
+    propensity_x: npt.NDArray[Any],
+    items_x: npt.NDArray[Any],
+    interactions_x: npt.NDArray[Any],
+) -> StratumEdges:
+    """Strata of equal width of propensity, of equal mass (interactions) or of equal count (items).
+
+    Equal width is what the code of Jadidinejad et al. 2021 does; nearly all items lie in its first
+    stratum, and a stratum may be empty. Equal mass and count cut where the running total is nearest
+    to j / s of the whole (ties: lower); items of one propensity stay together.
+    """
+    if not FEWEST <= n_strata <= MOST:
+        raise ConfigError(f"{n_strata} strata", f"ask for {FEWEST} to {MOST}")
+    value, items, mass = _histogram(propensity_x, items_x, interactions_x)
+    if kind == "equal_width":
+        edges = np.linspace(value[0], value[-1], n_strata + 1)[1:-1]
+    else:
+        edges = value[_nearest_cuts(items if kind == "equal_count" else mass, n_strata)]
+    stratum = assign(value, edges)
+    return StratumEdges(
+        kind, n_strata, edges, _totals(stratum, items, edges), _totals(stratum, mass, edges)
+    )
+
+
+def rounded(propensity_n: npt.NDArray[Any], bits: int = 10) -> Floats:
+    """Positive propensities rounded up to `bits` bits of mantissa: relative change below 2^-bits.
+
+    Ascending order is kept: p <= q gives rounded(p) <= rounded(q), and p <= e exactly where
+    rounded(p) <= e for each rounded e. At most 2^bits different values between two powers of two.
+    """
+    low = np.int64((1 << (52 - bits)) - 1)
+    whole = np.asarray(propensity_n, dtype=np.float64).view(np.int64)
+    return ((whole + low) & ~low).view(np.float64)
+
+
+def propose(strata_k: Sequence[int], low_k: Sequence[float], high_k: Sequence[float]) -> int | None:
+    """The smallest number of strata from which on two more steps change nothing that can be seen.
+
+    For each k of strata_k, ascending, low and high are the interval of V(next k) - V(k), from one
+    paired bootstrap. k is proposed where this interval and the next one hold 0 (at the end, this
+    one); None: none does.
+    """
+    agree = [low <= 0 <= high for low, high in zip(low_k, high_k, strict=True)]
+    for place, k in enumerate(strata_k[: len(agree)]):
+        if all(agree[place : place + 2]):
+            return k
+    return None
+
+
+def _histogram(
+    propensity_x: npt.NDArray[Any], items_x: npt.NDArray[Any], interactions_x: npt.NDArray[Any]
+) -> tuple[Floats, Ints, Ints]:
+    value, back = np.unique(np.asarray(propensity_x, dtype=np.float64), return_inverse=True)
+    if len(value) < 2 or not np.isfinite(value).all():
+        raise DataError(
+            f"strata need two different finite propensities, found {len(value)}",
+            "all items are shown alike: there is nothing to stratify",
+        )
+    items, mass = np.zeros((2, len(value)), dtype=np.int64)
+    np.add.at(items, back, np.asarray(items_x, dtype=np.int64))
+    np.add.at(mass, back, np.asarray(interactions_x, dtype=np.int64))
+    return value, items, mass
+
+
+def _nearest_cuts(amount_x: Ints, n_strata: int) -> Ints:
+    """Last value of each stratum but the highest, by whole numbers; coinciding cuts become one."""
+    running = np.cumsum(amount_x)[:-1] * n_strata
+    wanted = np.arange(1, n_strata) * int(amount_x.sum())
+    places = [int(np.argmin(np.abs(running - goal))) for goal in wanted]
+    return np.unique(np.array(places, dtype=np.int64))
+
+
+def _totals(stratum_x: Ints, amount_x: Ints, edges: Floats) -> Ints:
+    total = np.zeros(len(edges) + 1, dtype=np.int64)
+    np.add.at(total, stratum_x, amount_x)
+    return total

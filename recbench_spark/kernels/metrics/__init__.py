@@ -1,0 +1,1 @@
+"""Metrics of ranks, of lists and of predictions: one value a user."""

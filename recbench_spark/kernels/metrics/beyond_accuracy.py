@@ -1,0 +1,181 @@
+"""What lists are like beside being right: new, popular, varied; and how evenly items get a place.
+
+Axes: u users, n list entries laid end to end, best first (`lists.Items`), i items of the catalogue,
+k places, c cut-offs, d dimensions, g categories. A value at k is that of the first min(k, length)
+entries, NaN where they do not define it; sums run along a list, so that a user's value does not
+depend on the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.kernels.arrays import Floats, Ints
+
+CELLS = 1 << 20
+"""Numbers worked on at once: users x places x (dimensions or places)."""
+
+
+def novelty(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floats:
+    """Mean of -log2 p over the first k entries, p the share of training users who have the item.
+
+    float64 (u, c), in bits; NaN for a user without a list. An item that nobody has counts as if one
+    user had it: log2(users), the largest value there is. Blind to whether anything new is any good,
+    and to what the user knows from elsewhere. Source: Zhou et al. 2010, "Solving the apparent
+    diversity-accuracy dilemma of recommender systems" (surprisal).
+
+    Args:
+        offsets: (u + 1,), the entries of user u are `offsets[u]:offsets[u + 1]`.
+        count_n: training users of each listed item.
+        users: training users, at least 1.
+        ks: cut-offs.
+    """
+    share = np.clip(count_n, 1, users) / users
+    return mean_of_first(offsets, -np.log2(share), ks)
+
+
+def mean_popularity(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floats:
+    """Mean over the first k entries of the share of training users who have the item, in [0, 1].
+
+    float64 (u, c); NaN for a user without a list. A mean: blind to one unknown item among hits. Args
+    as for `novelty`. Source: Yin et al. 2012, "Challenging the long tail recommendation", as a share.
+    """
+    return mean_of_first(offsets, np.clip(count_n, 0, users) / users, ks)
+
+
+POPULARITY: dict[str, Callable[[Ints, Ints, int, Sequence[int]], Floats]] = {
+    "novelty": novelty,
+    "mean_popularity": mean_popularity,
+}
+"""Metrics of each user that follow from how many training users have each listed item."""
+
+
+def mean_of_first(offsets: Ints, value_n: Floats, ks: Sequence[int]) -> Floats:
+    """The mean of the first min(k, length) values of each list, float64 (u, c); NaN for empty ones."""
+    length = np.diff(offsets)
+    out = np.full((len(length), len(ks)), np.nan)
+    for rows, place in _blocks(offsets, ks, 1):
+        running = np.cumsum(np.where(place >= 0, value_n[place], 0.0), axis=1)
+        out[rows] = _at(running, length[rows], ks, at_least=1)
+    return out
+
+
+def intra_list_diversity(offsets: Ints, items: Ints, vector_id: Floats, ks: Sequence[int]) -> Floats:
+    """1 - mean cosine of the pairs among the first k entries, float64 (u, c), in [0, 2].
+
+    NaN for fewer than two entries; a vector of zeros has cosine 0 with all. sum_{a < b} v_a v_b is
+    summed as v_b (v_1 + .. + v_{b-1}), all k in one pass. Depends on whose vectors these are: vectors
+    of the model itself call its own lists alike. Source: Ziegler et al. 2005, "Improving
+    recommendation lists through topic diversification"; Zhang and Hurley 2008.
+
+    Args:
+        offsets: (u + 1,), bounds of the lists.
+        items: (n,), rows of `vector_id`; -1: an item without a vector, as one of zeros.
+        vector_id: (i, d), of any length.
+        ks: cut-offs.
+    """
+    norm = np.linalg.norm(vector_id, axis=1, keepdims=True)
+    unit = np.divide(vector_id, norm, out=np.zeros(vector_id.shape), where=norm > 0)
+
+    def similar(items_uk: Ints) -> Floats:
+        v_ukd = np.where(items_uk[:, :, None] >= 0, unit[items_uk], 0.0)
+        earlier = np.cumsum(v_ukd, axis=1) - v_ukd
+        total: Floats = np.einsum("ukd,ukd->uk", v_ukd, earlier)
+        return total
+
+    return _one_minus_pairs(offsets, items, similar, vector_id.shape[1], ks)
+
+
+def category_diversity(
+    offsets: Ints, items: Ints, category_ig: npt.NDArray[np.bool_], ks: Sequence[int]
+) -> Floats:
+    """1 - mean Jaccard index of the categories of the pairs among the first k, (u, c), in [0, 1].
+
+    NaN for fewer than two entries; two items without any category have nothing in common. Blind to
+    differences within a category. Args as for `intra_list_diversity`, with bool (i, g).
+    """
+
+    def similar(items_uk: Ints) -> Floats:
+        has = np.where(items_uk[:, :, None] >= 0, category_ig[items_uk], False).astype(np.float64)
+        both = has @ has.transpose(0, 2, 1)
+        size = has.sum(axis=2)
+        either = size[:, :, None] + size[:, None, :] - both
+        jaccard = np.divide(both, either, out=np.zeros(both.shape), where=either > 0)
+        total: Floats = np.triu(jaccard, 1).sum(axis=1)
+        return total
+
+    depth = max(*ks, category_ig.shape[1])
+    return _one_minus_pairs(offsets, items, similar, depth, ks)
+
+
+def _one_minus_pairs(
+    offsets: Ints, items: Ints, similar: Callable[[Ints], Floats], width: int, ks: Sequence[int]
+) -> Floats:
+    """1 - mean over pairs; `similar` sums, for each place, its similarities to earlier places."""
+    length = np.diff(offsets)
+    out = np.full((len(length), len(ks)), np.nan)
+    for rows, place in _blocks(offsets, ks, width):
+        running = np.cumsum(similar(np.where(place >= 0, items[place], -1)), axis=1)
+        shown = np.minimum(length[rows, None], ks)
+        pairs = shown * (shown - 1) / 2
+        # _at divides by the entries shown; a mean over pairs wants their number instead.
+        total = _at(running, length[rows], ks, at_least=2) * shown
+        out[rows] = 1.0 - np.divide(total, pairs, out=np.full(total.shape, np.nan), where=pairs > 0)
+    return out
+
+
+def _blocks(offsets: Ints, ks: Sequence[int], width: int) -> Iterator[tuple[slice, Ints]]:
+    """Users with the positions of their first max(k) entries, (u, k), -1 beyond the list."""
+    length = np.diff(offsets)
+    depth = int(min(max(ks), length.max(initial=0)))
+    step = max(1, CELLS // max(1, depth * width))
+    for start in range(0, len(length) if depth else 0, step):
+        rows = slice(start, start + step)
+        place = offsets[:-1][rows, None] + np.arange(depth)
+        yield rows, np.where(place < offsets[1:][rows, None], place, -1)
+
+
+def _at(running_uk: Floats, length_u: Ints, ks: Sequence[int], *, at_least: int) -> Floats:
+    """Running sums at min(k, length), divided by it; NaN below `at_least` entries."""
+    shown = np.minimum(length_u[:, None], np.asarray(ks, dtype=np.int64))
+    total = np.take_along_axis(running_uk, np.maximum(shown, 1) - 1, axis=1)
+    mean: Floats = np.full(total.shape, np.nan)
+    return np.divide(total, shown, out=mean, where=shown >= at_least)
+
+
+def gini(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
+    """How unevenly places in lists fall on the items of the catalogue, 0 .. 1 - 1 / n_items.
+
+    With the n counts in ascending order, G = sum_j (2 j - n - 1) t_j / (n sum t); items_x items were
+    listed times_x times, and items never listed count 0. 0: all equally often. Ints numbers until the
+    division. NaN where nothing was listed. Blind to which items are favoured, and to demand: lists
+    that follow it are uneven. Source: Fleder and Hosanagar 2009, "Blockbuster culture's next rise or
+    fall", section 4.
+
+    Args:
+        times_x: different numbers of lists, in any order.
+        items_x: items that stand in so many lists.
+        n_items: items of the catalogue, at least sum(items_x).
+    """
+    known = sorted((int(t), int(h)) for t, h in zip(times_x, items_x, strict=True))
+    never = int(n_items) - sum(h for _, h in known)
+    # Items a + 1 .. a + h share a count: sum (2 j - n - 1) = h (2 a + h - n).
+    before = accumulate((h for _, h in known), initial=never)
+    spread = sum(t * h * (2 * a + h - n_items) for (t, h), a in zip(known, before, strict=False))
+    total = n_items * sum(t * h for t, h in known)
+    return spread / total if total else float("nan")
+
+
+def gini_of(times_i: npt.NDArray[Any]) -> float:
+    """The same from the number of lists of every item of the catalogue, (i,).
+
+    >>> gini_of(np.array([0, 0, 0, 4])), gini_of(np.array([2, 2]))
+    (0.75, 0.0)
+    """
+    times, items = np.unique(times_i, return_counts=True)
+    return gini(times.tolist(), items.tolist(), len(times_i))

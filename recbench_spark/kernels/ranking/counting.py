@@ -1,0 +1,255 @@
+"""Ranks by counting: exact for every block size, partitioning, thread count and device.
+
+The score of user u and item i is, by definition, a float64 number:
+
+    s_ui = (sum_d u_d * v_id, added in index order) / n_i + b_i
+
+of the stored float32 vectors, with n_i = 1 (dot) or |v_i| (cosine; 0 for a zero vector) and the
+item's bias b_i. A product of two float32 is exact in float64, so a fused multiply-add (which rounds
+once) and a product followed by an addition give the same bits: the definition needs no compiler
+flag. The rank of a positive p is a count, `1 + #{c : s_c > s_p}` and a tie term: no list, no sort.
+
+The counting multiplies tiles of users by tiles of items in float32 and compares while the tile is
+in the second-level cache. With x the float32 product and E its error bound (`_error_bound`),
+
+    x > s_p + E  =>  s > s_p          x < s_p - E  =>  s < s_p
+
+decides all but a few pairs; what lies between is scored in float64. Low precision never decides
+more than it has proven, so the counts do not depend on how the product was computed.
+
+Source of the bound: N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., eq. 3.5:
+|fl(x'y) - x'y| <= gamma_n |x|'|y| with gamma_n = n u / (1 - n u), in any order of summation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from recbench_spark.errors import DataError
+from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
+from recbench_spark.kernels.compiling import compiled, readonly
+from recbench_spark.kernels.ranking.positives import (
+    Counts,
+    ItemLists,
+    Positives,
+    Tally,
+    arrays_of,
+    count_among_positives,
+    count_exact,
+    find_slots,
+    make_positives,
+    make_tally,
+)
+from recbench_spark.kernels.ranking.products import (
+    Pairing,
+    Products,
+    error_bounds,
+    exact_scores,
+    make_pairing,
+)
+from recbench_spark.kernels.ranking.tiles import Tile, scan_tile
+from recbench_spark.kernels.ranking.top import Work, make_work, sort_best, top_lists
+
+USER_TILE, ITEM_TILE = 128, 2048
+"""Scores of one tile: 1 MB, so that they are compared before they leave the cache."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked for, and how the work is cut; the cut never changes a number.
+
+    `top_k` 0: no lists. `cutoff` K: positives beyond rank K are only known to be there (above = K,
+    no ties) and are no longer compared, nor are users multiplied who have no others. `reduced`: up to
+    a cut-off, 8-bit products and bounds decide what they can (`kernels.ranking.cutoff`); None: where
+    that pays.
+    """
+
+    top_k: int = 0
+    cutoff: int | None = None
+    threads: int = 1
+    user_tile: int | None = None
+    item_tile: int | None = None
+    reduced: bool | None = None
+
+    @property
+    def may_reduce(self) -> bool:
+        """Whether 8-bit products can answer what is asked for."""
+        return self.cutoff is not None and not self.top_k and self.reduced is not False
+
+
+class Prepared(NamedTuple):
+    """A block of users, ready to be counted by tiles on any device."""
+
+    products: Products
+    pairing: Pairing
+    plan: Positives
+    scores_s: Floats
+    tally: Tally
+
+
+def prepare_products(
+    products: Products, vectors_ud: Floats32, truth: ItemLists, masked: ItemLists
+) -> Prepared:
+    """Order the lists, score the positives in float64, compare them with each other."""
+    pairing = make_pairing(products, vectors_ud)
+    plan = make_positives(products.scored_i, truth, masked)
+    if truth.users != len(vectors_ud):
+        raise DataError(
+            f"{len(vectors_ud)} user vectors, truth of {truth.users} users",
+            "give one row, possibly empty, to each user",
+        )
+    scores_s, tally = exact_scores(pairing, plan.slot_users, plan.slot_items), make_tally(plan)
+    count_among_positives(plan, scores_s, tally)
+    return Prepared(products, pairing, plan, scores_s, tally)
+
+
+def count_products(
+    prepared: Prepared, settings: Settings, users_u: Ints | None = None
+) -> tuple[Ints, Floats] | None:
+    """Count all tiles on the CPU into `prepared.tally`; returns the first K if asked for.
+
+    `users_u`: only these of the block, by default all.
+    """
+    if users_u is None:
+        users_u = np.arange(len(prepared.pairing.length_u))
+    work = make_work(prepared.plan, _bounds_u(prepared), settings.top_k)
+
+    def count(part: Ints) -> None:
+        _count_users(part, prepared, work, settings)
+
+    with plain_products():
+        in_threads(count, users_u, settings.threads)
+    if not settings.top_k:
+        return None
+    items_uc, count_u = work.best_items[users_u], work.best_count[users_u]
+    return sort_best(users_u, prepared.pairing, items_uc, count_u, settings.top_k)
+
+
+def in_threads(count: Callable[[Ints], None], users_u: Ints, threads: int) -> None:
+    """Count parts of the users at a time, one torch thread each."""
+    parts = np.array_split(users_u, max(1, threads))
+    one_each = partial(torch.set_num_threads, 1)
+    with ThreadPoolExecutor(len(parts), initializer=one_each) as pool:
+        for done in [pool.submit(count, part) for part in parts]:
+            done.result()
+
+
+@contextmanager
+def plain_products() -> Iterator[None]:
+    """float32 products without TF32 or bfloat16 inside: the bound is one of float32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _bounds_u(prepared: Prepared) -> Floats:
+    """The error bound of each user over all items."""
+    length, bias = prepared.products.size(0, len(prepared.products.scored_i))
+    return error_bounds(prepared.pairing.length_u, length, bias, prepared.products.dims)
+
+
+def _count_users(users_u: Ints, prepared: Prepared, work: Work, settings: Settings) -> None:
+    """Tiles of items outside, so that each is read once; tiles of users inside."""
+    products, items = prepared.products, len(prepared.products.scored_i)
+    user_tile, item_tile = settings.user_tile or USER_TILE, settings.item_tile or ITEM_TILE
+    operand_ud = products.user_operand(prepared.pairing.vectors_ud[users_u])
+    buffer = torch.empty(user_tile * item_tile)
+    for start in range(0, items, item_tile):
+        stop = min(start + item_tile, items)
+        tile = Tile(start, *products.size(start, stop))
+        operand_di = torch.from_numpy(products.item_operand(start, stop)).t()
+        for at in range(0, len(users_u), user_tile):
+            rows_rd = torch.from_numpy(operand_ud[at : at + user_tile])
+            x_ri = buffer[: len(rows_rd) * (stop - start)].view(len(rows_rd), stop - start)
+            torch.mm(rows_rd, operand_di, out=x_ri)
+            users_r = users_u[at : at + user_tile]
+            _scan(x_ri.numpy(), users_r, tile, prepared, work, settings)
+        users_u, operand_ud = _still_open(users_u, operand_ud, prepared, settings)
+
+
+def _scan(
+    x_ri: Floats32,
+    users_r: Ints,
+    tile: Tile,
+    prepared: Prepared,
+    work: Work,
+    settings: Settings,
+) -> None:
+    _, pairing, plan, scores_s, tally = prepared
+    limits, progress = (_cutoff(settings), settings.top_k), (tally, work)
+    scan_tile(x_ri, users_r, tile, pairing, plan, scores_s, limits, progress)
+
+
+def _cutoff(settings: Settings) -> int:
+    return np.iinfo(np.int64).max if settings.cutoff is None else settings.cutoff
+
+
+def _still_open(
+    users_u: Ints, operand_ud: Floats32, prepared: Prepared, settings: Settings
+) -> tuple[Ints, Floats32]:
+    """Users with a positive that may still be within the cut-off, once enough others are done."""
+    if settings.cutoff is None or settings.top_k:
+        return users_u, operand_ud
+    open_u = _open_users(users_u, prepared.plan.slot_offsets, prepared.tally.above, settings.cutoff)
+    if np.count_nonzero(open_u) > 0.9 * len(users_u):
+        return users_u, operand_ud
+    return users_u[open_u], operand_ud[open_u]
+
+
+@compiled
+def _open_users(users_u: Ints, slot_offsets: Ints, above_s: Ints, cutoff: int) -> Bools:
+    out = np.zeros(len(users_u), np.bool_)
+    for r in range(len(users_u)):
+        for s in range(slot_offsets[users_u[r]], slot_offsets[users_u[r] + 1]):
+            out[r] |= above_s[s] < cutoff
+    return out
+
+
+@compiled
+def count_rows(scores_ri: Floats, first_user: int, scored_i: Bools, plan: Positives, tally: Tally) -> None:
+    """Count float64 rows of the users from `first_user`; what is not ranked becomes NaN in place."""
+    for r in range(scores_ri.shape[0]):
+        u, row = first_user + r, scores_ri[r]
+        for i in range(len(row)):
+            if not scored_i[i]:
+                row[i] = np.nan
+        for m in range(plan.masked_offsets[u], plan.masked_offsets[u + 1]):
+            row[plan.masked_items[m]] = np.nan
+        for s in range(plan.slot_offsets[u], plan.slot_offsets[u + 1]):
+            above, tied, before = count_exact(row, plan.slot_items[s])
+            tally.above[s], tally.tied[s], tally.before[s] = above, tied, before
+
+
+@compiled
+def count_lists(
+    slot_p: Ints, offsets_u: Ints, scores_c: Floats, truth_offsets: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """above, tied, before of each truth entry among its user's scored list."""
+    above, tied, before = np.full(len(slot_p), -1), np.zeros_like(slot_p), np.zeros_like(slot_p)
+    for u in range(len(offsets_u) - 1):
+        first = offsets_u[u]
+        row = scores_c[first : offsets_u[u + 1]]
+        for p in range(truth_offsets[u], truth_offsets[u + 1]):
+            if slot_p[p] >= 0:
+                above[p], tied[p], before[p] = count_exact(row, slot_p[p] - first)
+    return above, tied, before
+
+
+def count_scored_lists(truth: ItemLists, listed: Positives, scores_c: Floats, top_k: int) -> Counts:
+    """Counts among given candidates, whose lists a plan has put in order."""
+    slot_p = find_slots(*arrays_of(truth), listed.slot_offsets, listed.slot_items)
+    offsets = listed.slot_offsets
+    counted = count_lists(slot_p, offsets, scores_c, readonly(truth.offsets_u))
+    top = top_lists(offsets, listed.slot_items, scores_c, top_k) if top_k else (None, None)
+    return Counts(*counted, np.diff(offsets), *top)

@@ -1,0 +1,313 @@
+"""From given lists (or score tables) to `Rankings`: sort, drop duplicates, find the truth items.
+
+Axes: u users, n list entries, p truth items, m masked items; b users of a block x l places of their
+longest list. Lists of like length are padded to one matrix and sorted row by row, which stays in
+the cache; one sort of all entries at once is several times slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.definitions import Definition
+from recbench_spark.errors import DataError
+from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.ranking.rankings import Rankings
+
+Scalar = TypeVar("Scalar", np.int64, np.float64)
+
+CELLS = 1 << 17
+"""Padded list entries sorted at once."""
+
+EXACT = 1 << 53
+"""From here on float64 does not tell whole numbers apart."""
+
+NO_KEY = np.iinfo(np.int64).max
+"""Pads the key matrix; no item has this key."""
+
+
+@dataclass(frozen=True)
+class Items:
+    """Items of u users laid end to end; those of user u are `keys[offsets[u]:offsets[u + 1]]`.
+
+    keys: int64, in the order in which equal scores are ranked
+    """
+
+    offsets: Ints
+    keys: Ints
+
+
+@dataclass(frozen=True)
+class Lists(Items):
+    """The items a system gave each user, with `rank` (from 1) or `score` (higher first).
+
+    Where both are given rank wins. rank: int64 (n,) or None; score: float64 (n,) or None
+    """
+
+    rank: Ints | None = None
+    score: Floats | None = None
+
+
+@dataclass(frozen=True)
+class Truth(Items):
+    """The held-out items of each user with their relevance, float64 (p,)."""
+
+    relevance: Floats
+
+
+@dataclass(frozen=True)
+class RankedLists:
+    """What `rank_lists` returns.
+
+    rankings: truth items of each user sorted by key, duplicates dropped
+    keys: int64 (p,), their keys
+    duplicates_in_lists, duplicates_in_truth: rows dropped, the best of each kept
+    train_items: list entries that are items of the user's training part (dropped if masked)
+    top: the first K items of each cleaned list, best first, where asked for
+    """
+
+    rankings: Rankings
+    keys: Ints
+    duplicates_in_lists: int
+    duplicates_in_truth: int
+    train_items: int
+    top: Items | None
+
+
+@dataclass
+class _Work:
+    """Arrays the blocks write to, and counters."""
+
+    above: Ints
+    tied: Ints
+    before: Ints
+    length: Ints
+    top: Ints
+    duplicates: int = 0
+    train_items: int = 0
+
+    @classmethod
+    def make(cls, u: int, p: int, top: int) -> _Work:
+        above, tied, before = np.zeros((3, p), dtype=np.int64)
+        return cls(above, tied, before, np.zeros(u, dtype=np.int64), np.full((u, top), NO_KEY))
+
+
+def rank_lists(
+    lists: Lists,
+    truth: Truth,
+    definition: Definition,
+    train: Items | None = None,
+    *,
+    mask_train: bool = True,
+    top: int = 0,
+) -> RankedLists:
+    """Rank the truth items of u users in their lists.
+
+    train: the users' training items; counted, and with `mask_train` dropped from the lists
+    top: also return the first `top` items of each list, for coverage, novelty and export
+
+    Under `candidates=rated` only truth items stay in the lists. Raises DataError for NaN or infinite
+    scores, ranks below 1 and, under `duplicates=error`, duplicates.
+    """
+    cost = _cost(lists)
+    truth, dropped = _distinct(truth, definition)
+    work = _Work.make(len(truth.offsets) - 1, len(truth.keys), top)
+    for users in _blocks(lists.offsets):
+        block = _Block.make(lists, cost, users, definition, work)
+        block.remove_train(train, mask_train, work)
+        if definition.candidates == "rated":
+            block.keep_only(truth)
+        block.place(truth, work)
+    rankings = Rankings(truth.offsets, truth.relevance, work.above, work.tied, work.before, work.length)
+    best = _as_items(work, top) if top else None
+    return RankedLists(rankings, truth.keys, work.duplicates, dropped, work.train_items, best)
+
+
+@dataclass
+class _Block:
+    """Lists of some users, sorted by key within a row; a removed entry costs infinity."""
+
+    users: Ints
+    keys_bl: Ints
+    cost_bl: Floats
+
+    @classmethod
+    def make(cls, lists: Lists, cost: Floats, users: Ints, definition: Definition, work: _Work) -> _Block:
+        start, count = lists.offsets[users], np.diff(lists.offsets)[users]
+        place = np.arange(max(int(count.max()), 1))
+        inside = place < count[:, None]
+        entry = (start[:, None] + place)[inside]
+        keys_bl = np.full(inside.shape, NO_KEY)
+        cost_bl = np.full(inside.shape, np.inf)
+        keys_bl[inside], cost_bl[inside] = lists.keys[entry], cost[entry]
+        order = np.argsort(keys_bl, axis=1)
+        block = cls(users, _take(keys_bl, order), _take(cost_bl, order))
+        block._remove_duplicates(definition, work)
+        return block
+
+    def _remove_duplicates(self, definition: Definition, work: _Work) -> None:
+        again = (self.keys_bl[:, 1:] == self.keys_bl[:, :-1]) & (self.keys_bl[:, 1:] != NO_KEY)
+        count = int(again.sum())
+        if not count:
+            return
+        _refuse_duplicates(count, "the lists", definition)
+        rows = np.flatnonzero(again.any(axis=1))
+        order = np.lexsort((self.cost_bl[rows], self.keys_bl[rows]), axis=1)
+        self.cost_bl[rows] = _take(self.cost_bl[rows], order)
+        self.cost_bl[:, 1:][again] = np.inf
+        work.duplicates += count
+
+    def find(self, items: Items) -> tuple[Ints, Ints, Ints]:
+        """Where these users' items stand: (index into items, row, place); place -1: not listed."""
+        count = np.diff(items.offsets)[self.users]
+        row = np.repeat(np.arange(len(count)), count)
+        shift = np.repeat(items.offsets[self.users] - np.cumsum(count) + count, count)
+        index = np.arange(len(row)) + shift
+        key = items.keys[index]
+        low, width = np.zeros_like(row), self.keys_bl.shape[1]
+        # The first place whose key is not smaller, by halving all rows' intervals at once.
+        step = 1 << (width.bit_length() - 1)
+        while step:
+            probe = low + step - 1
+            smaller = (probe < width) & (self.keys_bl[row, np.minimum(probe, width - 1)] < key)
+            low += np.where(smaller, step, 0)
+            step >>= 1
+        place = np.minimum(low, width - 1)
+        found = (self.keys_bl[row, place] == key) & np.isfinite(self.cost_bl[row, place])
+        return index, row, np.where(found, place, -1)
+
+    def remove_train(self, train: Items | None, mask: bool, work: _Work) -> None:
+        if train is None:
+            return
+        _, row, place = self.find(train)
+        hit = np.zeros(self.keys_bl.shape, dtype=bool)
+        hit[row[place >= 0], place[place >= 0]] = True
+        work.train_items += int(hit.sum())
+        if mask:
+            self.cost_bl[hit] = np.inf
+
+    def keep_only(self, items: Items) -> None:
+        _, row, place = self.find(items)
+        kept = np.zeros(self.keys_bl.shape, dtype=bool)
+        kept[row[place >= 0], place[place >= 0]] = True
+        self.cost_bl[~kept] = np.inf
+
+    def place(self, truth: Truth, work: _Work) -> None:
+        """Write the counts above, tied and before of the truth items, and the first items."""
+        # Stable, so that equal costs stay in the order of keys.
+        order = np.argsort(self.cost_bl, axis=1, kind="stable")
+        cost_bl = _take(self.cost_bl, order)
+        position = np.empty_like(order)
+        np.put_along_axis(position, order, np.arange(order.shape[1])[None, :], axis=1)
+        first, last = _runs(cost_bl)
+        index, row, place = self.find(truth)
+        work.above[index] = -1
+        index, row, place = index[place >= 0], row[place >= 0], place[place >= 0]
+        at = position[row, place]
+        work.above[index] = first[row, at]
+        work.tied[index] = last[row, at] - first[row, at]
+        work.before[index] = at - first[row, at]
+        work.length[self.users] = np.isfinite(cost_bl).sum(axis=1)
+        self._write_top(order, cost_bl, work)
+
+    def _write_top(self, order: Ints, cost_bl: Floats, work: _Work) -> None:
+        width = min(work.top.shape[1], order.shape[1])
+        best = _take(self.keys_bl, order[:, :width])
+        listed = np.isfinite(cost_bl[:, :width])
+        work.top[self.users, :width] = np.where(listed, best, NO_KEY)
+
+
+def _cost(lists: Lists) -> Floats:
+    """What lists are sorted by, lower first: the rank, else minus the score."""
+    if lists.rank is not None:
+        if (lists.rank < 1).any():
+            raise DataError(
+                f"{int((lists.rank < 1).sum())} ranks are below 1",
+                "ranks count from 1; leave the rank column out to rank by score",
+            )
+        if (lists.rank >= EXACT).any():
+            raise DataError(
+                f"{int((lists.rank >= EXACT).sum())} ranks are 2^53 or more, where float64 makes ranks one",
+                "ranks count from 1; leave the rank column out to rank by score",
+            )
+        return lists.rank.astype(np.float64)
+    if lists.score is None:
+        raise DataError("lists have neither rank nor score", "give one of the two columns")
+    wrong = ~np.isfinite(lists.score)
+    if wrong.any():
+        raise DataError(
+            f"{int(wrong.sum())} of {len(wrong)} scores are NaN or infinite",
+            "drop these rows, or give them the lowest finite score",
+        )
+    return -lists.score
+
+
+def _distinct(truth: Truth, definition: Definition) -> tuple[Truth, int]:
+    """Truth sorted by key within users, of equal keys the highest relevance; rows dropped."""
+    wrong = ~np.isfinite(truth.relevance)
+    if wrong.any():
+        raise DataError(
+            f"{int(wrong.sum())} truth rows have no relevance, or an infinite one",
+            "give every truth row a finite number",
+        )
+    user = np.repeat(np.arange(len(truth.offsets) - 1), np.diff(truth.offsets))
+    order = np.lexsort((-truth.relevance, truth.keys, user))
+    user, keys = user[order], truth.keys[order]
+    new = np.ones(len(user), dtype=bool)
+    new[1:] = (user[1:] != user[:-1]) | (keys[1:] != keys[:-1])
+    dropped = int((~new).sum())
+    if dropped:
+        _refuse_duplicates(dropped, "the truth", definition)
+    count = np.bincount(user[new], minlength=len(truth.offsets) - 1)
+    offsets = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
+    return Truth(offsets, keys[new], truth.relevance[order][new]), dropped
+
+
+def _refuse_duplicates(count: int, where: str, definition: Definition) -> None:
+    if definition.duplicates == "error":
+        raise DataError(
+            f"{count} (user, item) pairs occur more than once in {where}",
+            "drop them, or set definition.duplicates=drop to keep the best of each",
+        )
+
+
+def _blocks(offsets: Ints) -> Iterator[Ints]:
+    """Users of like list length, so that little is padded."""
+    count = np.diff(offsets)
+    users = np.argsort(count, kind="stable")
+    start = 0
+    while start < len(users):
+        # The longest list of a block is its last; the first guess only bounds the search.
+        stop = min(len(users), start + max(1, CELLS // max(1, int(count[users[start]]))))
+        while stop - start > 1 and (stop - start) * count[users[stop - 1]] > CELLS:
+            stop = start + (stop - start) // 2
+        yield users[start:stop]
+        start = stop
+
+
+def _runs(cost_bl: Floats) -> tuple[Ints, Ints]:
+    """First and last place of the run of equal costs around each place of sorted rows."""
+    place = np.broadcast_to(np.arange(cost_bl.shape[1]), cost_bl.shape)
+    step = cost_bl[:, 1:] != cost_bl[:, :-1]
+    first, last = place.copy(), place.copy()
+    if step.all():
+        return first, last
+    first[:, 1:][~step] = 0
+    last[:, :-1][~step] = cost_bl.shape[1]
+    first = np.maximum.accumulate(first, axis=1)
+    return first, np.minimum.accumulate(last[:, ::-1], axis=1)[:, ::-1]
+
+
+def _take(value_bl: npt.NDArray[Scalar], order_bl: Ints) -> npt.NDArray[Scalar]:
+    return np.take_along_axis(value_bl, order_bl, axis=1)
+
+
+def _as_items(work: _Work, top: int) -> Items:
+    count = np.minimum(work.length, top)
+    offsets = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
+    return Items(offsets, work.top[np.arange(top) < count[:, None]])

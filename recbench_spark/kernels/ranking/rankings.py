@@ -1,0 +1,39 @@
+"""Where truth items stand: the few whole numbers that every metric follows from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recbench_spark.kernels.arrays import Floats, Ints
+
+
+@dataclass(frozen=True)
+class Rankings:
+    """Where the truth items of u users stand among their candidates (users laid end to end).
+
+    offsets: int64 (u + 1,), the truth items of user u are `offsets[u]:offsets[u + 1]`
+    relevance: float64 (p,), the grade of each truth item, relevant or not
+    above: int64 (p,), candidates with a strictly higher score; -1: the item is not ranked
+    tied: int64 (p,), other candidates with exactly the same score, truth items included
+    before: int64 (p,), those of `tied` that come first by item id
+    length: int64 (u,), ranked candidates; 0: the system gave this user no output
+    """
+
+    offsets: Ints
+    relevance: Floats
+    above: Ints
+    tied: Ints
+    before: Ints
+    length: Ints
+
+    def users(self, start: int, stop: int) -> Rankings:
+        """The rankings of users start..stop - 1."""
+        first, last = int(self.offsets[start]), int(self.offsets[stop])
+        return Rankings(
+            self.offsets[start : stop + 1] - first,
+            self.relevance[first:last],
+            self.above[first:last],
+            self.tied[first:last],
+            self.before[first:last],
+            self.length[start:stop],
+        )

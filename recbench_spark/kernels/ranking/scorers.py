@@ -1,0 +1,327 @@
+"""Models as scorers of (user, item), and the two ways to rank with any of them.
+
+A scorer is anything with the four members of `Scorer`. Where scores are products of vectors it
+says so in `products`, and ranks are counted by tiles on any device; else it gives whole float64
+rows, and one counting function serves all. Results depend on neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar
+
+import numpy as np
+import torch
+
+from recbench_spark.errors import DataError
+from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
+from recbench_spark.kernels.compiling import compiled
+from recbench_spark.kernels.hashing import splitmix64
+from recbench_spark.kernels.ranking import counting, cutoff, devices, positives
+from recbench_spark.kernels.ranking.counting import Settings
+from recbench_spark.kernels.ranking.positives import Counts, ItemLists
+from recbench_spark.kernels.ranking.products import (
+    Products,
+    check_finite,
+    exact_scores,
+    make_pairing,
+    make_products,
+)
+from recbench_spark.kernels.ranking.top import top_rows
+
+_ROW_CELLS = 2**21  # float64 scores of one block of whole rows: 16 MB
+
+
+@dataclass(frozen=True)
+class UserBlock:
+    """What scorers may want to know of a block of users; each takes its own part.
+
+    `keys_u` int64: user ids or hashes of them. `vectors_ud` float32. `histories`: the items each
+    user is known by.
+    """
+
+    keys_u: Ints
+    vectors_ud: Floats32 | None = None
+    histories: ItemLists | None = None
+
+    def vectors(self, dims: int) -> Floats32:
+        """The vectors; none are needed where there are no dimensions (a bias alone)."""
+        if self.vectors_ud is None and dims == 0:
+            return np.zeros((len(self.keys_u), 0), np.float32)
+        return _given(self.vectors_ud, "vectors")
+
+    def history(self) -> ItemLists:
+        """The histories; a DataError where there are none."""
+        return _given(self.histories, "histories")
+
+
+_T = TypeVar("_T")
+
+
+def _given(value: _T | None, name: str) -> _T:
+    if value is None:
+        raise DataError(f"this model needs the users' {name}", f"pass UserBlock({name}=...)")
+    return value
+
+
+class Scorer(Protocol):
+    """A model, as far as ranking needs it; i are all items of its catalogue."""
+
+    @property
+    def scored_i(self) -> Bools:
+        """Items the model can score; others are never candidates."""
+
+    @property
+    def products(self) -> Products | None:
+        """The item side of scores that are products, None for others."""
+
+    def score_rows(self, users: UserBlock, start: int, stop: int) -> Floats:
+        """float64 (stop - start, i): users `start` to `stop` of the block against all items."""
+
+    def score_listed(self, users: UserBlock, listed: ItemLists) -> Floats:
+        """float64 (entries): each user's listed items, in the order given."""
+
+
+def count_ranks(
+    scorer: Scorer,
+    users: UserBlock,
+    truth: ItemLists,
+    masked: ItemLists,
+    *,
+    device: str | torch.device = "cpu",
+    settings: Settings | None = None,
+) -> Counts:
+    """Ranks of the truth items among all scored items that are not masked.
+
+    "cpu" is the compiled path; any other torch device, "cpu:0" among them, the one of `devices`.
+    A truth item that is masked, unscored or unknown (-1) stays unranked: `above_p` is -1. Equal
+    bits for every tile, block of users, number of threads and device. DataError: numbers that are
+    not finite, lists that do not fit the catalogue or each other.
+    """
+    settings = settings or Settings()
+    if scorer.products is None:
+        return _count_whole_rows(scorer, users, truth, masked, settings)
+    vectors_ud = users.vectors(scorer.products.dims)
+    prepared = counting.prepare_products(scorer.products, vectors_ud, truth, masked)
+    top = None
+    if str(device) == "cpu" and cutoff.applies(prepared, settings):
+        cutoff.count_products(prepared, settings)
+    elif str(device) == "cpu":
+        top = counting.count_products(prepared, settings)
+    else:
+        top = devices.count_products(prepared, settings, device)
+    candidates_u = positives.count_candidates(scorer.scored_i, prepared.plan)
+    return positives.gather_counts(prepared.plan, prepared.tally, candidates_u, settings.cutoff, top)
+
+
+def _count_whole_rows(
+    scorer: Scorer, users: UserBlock, truth: ItemLists, masked: ItemLists, settings: Settings
+) -> Counts:
+    plan = positives.make_positives(scorer.scored_i, truth, masked)
+    tally, tops = positives.make_tally(plan), []
+    for start, stop in _blocks(truth.users, len(scorer.scored_i)):
+        scores_ui = scorer.score_rows(users, start, stop)
+        _check_scores(scores_ui[:, scorer.scored_i])
+        counting.count_rows(scores_ui, start, scorer.scored_i, plan, tally)
+        tops.append(top_rows(scores_ui, settings.top_k))
+    candidates_u = positives.count_candidates(scorer.scored_i, plan)
+    top = _stacked(tops, settings.top_k) if settings.top_k else None
+    return positives.gather_counts(plan, tally, candidates_u, settings.cutoff, top)
+
+
+def _stacked(tops: list[tuple[Ints, Floats]], top_k: int) -> tuple[Ints, Floats]:
+    none = np.empty((0, top_k), np.int64), np.empty((0, top_k))
+    items, scores = zip(none, *tops, strict=True)
+    return np.concatenate(items), np.concatenate(scores)
+
+
+def count_listed(
+    scorer: Scorer, users: UserBlock, truth: ItemLists, candidates: ItemLists, *, top_k: int = 0
+) -> Counts:
+    """Ranks of the truth items among each user's given candidates, scored in float64.
+
+    A truth item that is no candidate (or unscored, unknown) stays unranked. DataError as above.
+    """
+    items = len(scorer.scored_i)
+    nothing = ItemLists.empty(candidates.users)
+    listed = positives.make_positives(scorer.scored_i, candidates, nothing)
+    truth = truth.checked(items, "truth")
+    if truth.users != candidates.users:
+        raise DataError(
+            f"truth of {truth.users} users, candidates of {candidates.users}",
+            "give one row, possibly empty, to each user in both",
+        )
+    scores_c = scorer.score_listed(users, ItemLists(listed.slot_offsets, listed.slot_items))
+    _check_scores(scores_c)
+    return counting.count_scored_lists(truth, listed, scores_c, top_k)
+
+
+def _check_scores(scores: Floats) -> None:
+    check_finite(scores, "scores", "train again, or mark these items as not scored")
+
+
+def _blocks(users: int, items: int) -> Iterator[tuple[int, int]]:
+    step = max(1, _ROW_CELLS // max(1, items))
+    for start in range(0, users, step):
+        yield start, min(start + step, users)
+
+
+# ------------------------------------------------------------------------------------------- models
+
+
+class DotScorer:
+    """Matrix factorisation and popularity: user vector times item vector, plus the item's bias.
+
+    `vectors_id` float32, may be a memory-mapped file; `bias_i` float64; `scored_i` bool. Kind
+    "cosine" divides by the item's length. A user's own bias is constant in his ranking: add it to
+    reported scores. Popularity is a bias on vectors of 0 dimensions.
+    """
+
+    def __init__(
+        self,
+        vectors_id: Floats32,
+        bias_i: Floats | None = None,
+        scored_i: Bools | None = None,
+        kind: Literal["dot", "cosine"] = "dot",
+    ) -> None:
+        self.products = make_products(vectors_id, bias_i, scored_i, kind)
+        self.scored_i = self.products.scored_i
+
+    def score_rows(self, users: UserBlock, start: int, stop: int) -> Floats:
+        """The definition of the score, pair by pair; NaN where an item is not scored."""
+        items = len(self.scored_i)
+        every = ItemLists(np.arange(stop - start + 1) * items, np.tile(np.arange(items), stop - start))
+        vectors_ud = users.vectors(self.products.dims)[start:stop]
+        part = UserBlock(users.keys_u[start:stop], vectors_ud)
+        return self.score_listed(part, every).reshape(stop - start, items)
+
+    def score_listed(self, users: UserBlock, listed: ItemLists) -> Floats:
+        """float64 (entries)."""
+        pairing = make_pairing(self.products, users.vectors(self.products.dims))
+        users_c = np.repeat(np.arange(listed.users), np.diff(listed.offsets_u))
+        return exact_scores(pairing, users_c, listed.items_p)
+
+
+def _listed_from_rows(scorer: Scorer, users: UserBlock, listed: ItemLists) -> Floats:
+    """Scores of listed items for a scorer of whole rows, block by block."""
+    out = np.empty(len(listed.items_p))
+    for start, stop in _blocks(listed.users, len(scorer.scored_i)):
+        scores_ui = scorer.score_rows(users, start, stop)
+        row_c = np.repeat(np.arange(stop - start), np.diff(listed.offsets_u[start : stop + 1]))
+        cut = slice(listed.offsets_u[start], listed.offsets_u[stop])
+        out[cut] = scores_ui[row_c, listed.items_p[cut]]
+    return out
+
+
+class NeighbourScorer:
+    """Item-based neighbours and EASE: s_ui = sum_j s_ji over the user's history j, plus b_i.
+
+    Row j of the CSR (`offsets_j`, `items_n`, `weights_n`) holds the items i that item j speaks for
+    and the similarity s_ji; transpose the matrix where a model stores it by i. The sum is exact in two
+    float64 numbers and rounded once (Knuth's two-sum), so that histories with equal similarities in another
+    order tie; a repeated or unknown j counts once or not at all; the bias is added last.
+    """
+
+    def __init__(
+        self,
+        offsets_j: Ints,
+        items_n: Ints,
+        weights_n: Floats | Floats32,
+        bias_i: Floats | None = None,
+        scored_i: Bools | None = None,
+    ) -> None:
+        items = len(offsets_j) - 1
+        rows = ItemLists(offsets_j, items_n).checked(items, "similarities")
+        check_finite(weights_n, "similarities", "compute them again")
+        self.products: Products | None = None
+        self.rows = ItemLists(rows.offsets_u.copy(), rows.items_p.copy())
+        self.weights_n = np.array(weights_n, np.float64)
+        self.bias_i = np.zeros(items) if bias_i is None else np.array(bias_i, np.float64)
+        self.scored_i = np.ones(items, np.bool_) if scored_i is None else scored_i
+
+    def score_rows(self, users: UserBlock, start: int, stop: int) -> Floats:
+        """float64 (stop - start, i)."""
+        offsets_u, items_h = users.history().offsets_u, users.history().items_p
+        part = ItemLists(
+            offsets_u[start : stop + 1] - offsets_u[start],
+            items_h[offsets_u[start] : offsets_u[stop]],
+        )
+        everything = np.ones(len(self.scored_i), np.bool_)
+        known = positives.make_positives(everything, part, ItemLists.empty(part.users))
+        return _sum_neighbours(
+            known.slot_offsets,
+            known.slot_items,
+            self.rows.offsets_u,
+            self.rows.items_p,
+            self.weights_n,
+            self.bias_i,
+        )
+
+    def score_listed(self, users: UserBlock, listed: ItemLists) -> Floats:
+        """float64 (entries)."""
+        return _listed_from_rows(self, users, listed)
+
+
+@compiled
+def _sum_neighbours(
+    offsets_u: Ints,
+    items_h: Ints,
+    offsets_j: Ints,
+    items_n: Ints,
+    weights_n: Floats,
+    bias_i: Floats,
+) -> Floats:
+    users = len(offsets_u) - 1
+    scores_ui = np.zeros((users, len(bias_i)))
+    rest_i = np.empty(len(bias_i))
+    for u in range(users):
+        rest_i[:] = 0.0
+        for h in range(offsets_u[u], offsets_u[u + 1]):
+            j = items_h[h]
+            for n in range(offsets_j[j], offsets_j[j + 1]):
+                i, weight = items_n[n], weights_n[n]
+                before = scores_ui[u, i]
+                total = before + weight
+                added = total - before
+                rest_i[i] += (before - (total - added)) + (weight - added)
+                scores_ui[u, i] = total
+        for i in range(len(bias_i)):
+            scores_ui[u, i] = (scores_ui[u, i] + rest_i[i]) + bias_i[i]
+    return scores_ui
+
+
+class HashScorer:
+    """The random model: a uniform number of 53 bits for each (user key, item key, seed).
+
+    Three rounds of splitmix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
+    generators"), so the order of a user's items is the same in every block, night and machine.
+    """
+
+    def __init__(self, item_keys_i: Ints, seed: int = 0, scored_i: Bools | None = None) -> None:
+        self.products: Products | None = None
+        self.item_keys_i = np.array(item_keys_i, np.int64)
+        self.seed = np.uint64(seed % 2**64)
+        self.scored_i = np.ones(len(item_keys_i), np.bool_) if scored_i is None else scored_i
+
+    def score_rows(self, users: UserBlock, start: int, stop: int) -> Floats:
+        """float64 (stop - start, i), in [0, 1)."""
+        keys_u = np.ascontiguousarray(users.keys_u[start:stop], np.int64)
+        return _hash_rows(keys_u.view(np.uint64), self.item_keys_i.view(np.uint64), self.seed)
+
+    def score_listed(self, users: UserBlock, listed: ItemLists) -> Floats:
+        """float64 (entries)."""
+        return _listed_from_rows(self, users, listed)
+
+
+@compiled
+def _hash_rows(
+    keys_u: np.typing.NDArray[np.uint64], keys_i: np.typing.NDArray[np.uint64], seed: np.uint64
+) -> Floats:
+    out = np.empty((len(keys_u), len(keys_i)))
+    start = splitmix64(seed)
+    for u in range(len(keys_u)):
+        user = splitmix64(start ^ keys_u[u])
+        for i in range(len(keys_i)):
+            out[u, i] = np.float64(splitmix64(user ^ keys_i[i]) >> np.uint64(11)) * 2.0**-53
+    return out

@@ -1,0 +1,157 @@
+"""The first K candidates by score, then smaller index."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
+from recbench_spark.kernels.compiling import compiled
+from recbench_spark.kernels.ranking.positives import Positives
+from recbench_spark.kernels.ranking.products import Pairing, exact_scores, undecided
+
+BLOCK = 64  # scores looked at together when a few of a tile are wanted
+
+
+class Work(NamedTuple):
+    """What the tiles leave behind: places in the lists, best candidates."""
+
+    masked_at: Ints
+    slot_at: Ints
+    best_items: Ints
+    best_x: Floats32
+    best_count: Ints
+    best_cut: Floats32
+    best_bound: Floats
+
+
+def make_work(plan: Positives, bound_u: Floats, top_k: int) -> Work:
+    """Before the first tile. The candidates of a list have room for twice the list and some."""
+    users = len(plan.slot_offsets) - 1
+    room = 2 * top_k + 4 * BLOCK if top_k else 0
+    return Work(
+        masked_at=plan.masked_offsets[:-1].copy(),
+        slot_at=plan.slot_offsets[:-1].copy(),
+        best_items=np.empty((users, room), np.int64),
+        best_x=np.empty((users, room), np.float32),
+        best_count=np.zeros(users, np.int64),
+        best_cut=np.full(users, -np.inf, np.float32),
+        best_bound=bound_u,
+    )
+
+
+@compiled
+def count_within(block: Floats32, low: np.float32, high: np.float32) -> int:
+    """#{low <= x <= high}."""
+    within = np.int32(0)
+    for c in range(len(block)):
+        within = np.int32(within + ((block[c] >= low) & (block[c] <= high)))
+    return int(within)
+
+
+@compiled
+def collect(row: Floats32, start: int, u: int, pairing: Pairing, top_k: int, work: Work) -> None:
+    """Keep the candidates that may be among the first K: running threshold, then compaction."""
+    items, x = work.best_items[u], work.best_x[u]
+    count, cut = work.best_count[u], work.best_cut[u]
+    for begin in range(0, len(row), BLOCK):
+        block = row[begin : begin + BLOCK]
+        reached = count_within(block, cut, np.float32(np.inf))
+        if reached == 0:
+            continue
+        if count + reached > len(items):
+            work.best_count[u] = count
+            _compact(u, pairing, top_k, work)
+            count, cut = work.best_count[u], work.best_cut[u]
+        for c in range(len(block)):
+            if block[c] >= cut:
+                items[count], x[count] = start + begin + c, block[c]
+                count += 1
+    work.best_count[u] = count
+
+
+@compiled
+def _compact(u: int, pairing: Pairing, top_k: int, work: Work) -> None:
+    """Drop candidates that K others beat for certain; if many stay, those that K others beat.
+
+    Items arrive by rising index and stay in this order, so a later item loses every tie.
+    """
+    count, bound = work.best_count[u], work.best_bound[u]
+    if count <= top_k:
+        return
+    kth = np.partition(work.best_x[u, :count], count - top_k)[count - top_k]
+    low, _ = undecided(np.float64(kth), 2.0 * bound)
+    cut = max(work.best_cut[u], low)
+    _keep(u, work.best_x[u, :count] >= cut, work)
+    count = work.best_count[u]
+    if count > top_k + BLOCK:
+        scores = exact_scores(pairing, np.full(count, u), work.best_items[u, :count])
+        kept = np.zeros(count, np.bool_)
+        order = np.argsort(-scores, kind="mergesort")[:top_k]
+        kept[order] = True
+        low, _ = undecided(scores[order[-1]], bound)
+        cut = max(cut, low)
+        _keep(u, kept, work)
+    work.best_cut[u] = cut
+
+
+@compiled
+def _keep(u: int, kept: Bools, work: Work) -> None:
+    at = 0
+    for c in range(len(kept)):
+        if kept[c]:
+            work.best_items[u, at] = work.best_items[u, c]
+            work.best_x[u, at] = work.best_x[u, c]
+            at += 1
+    work.best_count[u] = at
+
+
+@compiled
+def sort_best(
+    users_u: Ints, pairing: Pairing, items_uc: Ints, count_u: Ints, top_k: int
+) -> tuple[Ints, Floats]:
+    """The first K of each user's candidates (ascending rows of `items_uc`), by exact score."""
+    top_items = np.full((len(users_u), top_k), -1, np.int64)
+    top_scores = np.full((len(users_u), top_k), np.nan)
+    for r in range(len(users_u)):
+        items = items_uc[r, : count_u[r]]
+        scores = exact_scores(pairing, np.full(len(items), users_u[r]), items)
+        order = np.argsort(-scores, kind="mergesort")[:top_k]
+        for k in range(len(order)):
+            top_items[r, k], top_scores[r, k] = items[order[k]], scores[order[k]]
+    return top_items, top_scores
+
+
+@compiled
+def top_rows(scores_ri: Floats, top_k: int) -> tuple[Ints, Floats]:
+    """The first K of each row by score, then smaller index; NaN is no candidate."""
+    if top_k == 0:
+        return np.empty((len(scores_ri), 0), np.int64), np.empty((len(scores_ri), 0))
+    top_items = np.full((len(scores_ri), top_k), -1, np.int64)
+    top_scores = np.full((len(scores_ri), top_k), np.nan)
+    for r in range(len(scores_ri)):
+        items = np.flatnonzero(~np.isnan(scores_ri[r]))
+        scores = scores_ri[r][items]
+        if len(items) > top_k:
+            kth = np.partition(scores, len(items) - top_k)[len(items) - top_k]
+            items, scores = items[scores >= kth], scores[scores >= kth]
+        order = np.argsort(-scores, kind="mergesort")[:top_k]
+        for k in range(len(order)):
+            top_items[r, k], top_scores[r, k] = items[order[k]], scores[order[k]]
+    return top_items, top_scores
+
+
+@compiled
+def top_lists(offsets_u: Ints, items_c: Ints, scores_c: Floats, top_k: int) -> tuple[Ints, Floats]:
+    """The first K of each ascending list by score, then smaller index."""
+    users = len(offsets_u) - 1
+    top_items = np.full((users, top_k), -1, np.int64)
+    top_scores = np.full((users, top_k), np.nan)
+    for u in range(users):
+        row = slice(offsets_u[u], offsets_u[u + 1])
+        items, scores = items_c[row], scores_c[row]
+        order = np.argsort(-scores, kind="mergesort")[:top_k]
+        for k in range(len(order)):
+            top_items[u, k], top_scores[u, k] = items[order[k]], scores[order[k]]
+    return top_items, top_scores

@@ -1,0 +1,1 @@
+"""Which rows of a log are held out."""

@@ -1,0 +1,122 @@
+"""What a table is: columns with comments, a key, a layout; columns that many tables share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from recbench_spark.errors import SchemaError, nearest
+
+SCHEMA_VERSION = 3
+"""Raised when a column is added or changes its meaning; stored as a table property."""
+
+STRING: T.DataType = T.StringType()
+INT: T.DataType = T.IntegerType()
+LONG: T.DataType = T.LongType()
+DOUBLE: T.DataType = T.DoubleType()
+BOOLEAN: T.DataType = T.BooleanType()
+TIMESTAMP: T.DataType = T.TimestampType()
+DATE: T.DataType = T.DateType()
+
+
+def array_of(element: T.DataType) -> T.ArrayType:
+    """An array; Delta knows no NOT NULL inside arrays and maps, so elements count as nullable."""
+    return T.ArrayType(element)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: name, type, what it means to the person who queries it."""
+
+    name: str
+    type: T.DataType
+    comment: str
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: columns, what one row is, and how its files are laid out."""
+
+    name: str
+    comment: str
+    columns: tuple[Column, ...]
+    partition_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    constraints: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def schema(self) -> T.StructType:
+        """The Spark schema, comments included."""
+        return T.StructType(
+            [T.StructField(c.name, c.type, c.nullable, {"comment": c.comment}) for c in self.columns]
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns, in order."""
+        return [column.name for column in self.columns]
+
+
+def text_id(name: str, comment: str) -> Column:
+    """A column of ids as text, never NULL."""
+    return Column(name, STRING, comment, nullable=False)
+
+
+RUN_ID: Column = text_id("run_id", "Attempt of one model on one night; visible once `runs` says succeeded.")
+SPLIT_ID: Column = text_id("split_id", "Hash of the log's identity and the split's settings.")
+USER_ID: Column = text_id("user_id", "Original user id, as text.")
+ITEM_ID: Column = text_id("item_id", "Original item id, as text.")
+PART: Column = text_id("part", "Held-out part evaluated: valid, test or open_loop.")
+METRIC: Column = text_id("metric", "Metric, lower case: ndcg, recall, auc ...")
+DEFINITION: Column = text_id(
+    "definition", "Version of the defaults and the axes in which this number differs from them."
+)
+ESTIMATOR: Column = text_id("estimator", "How exposure is corrected for; holdout means it is not.")
+K: Column = Column("k", INT, "Cut-off; NULL for a value over the whole ranking.")
+SUITE: Column = text_id("suite", "Name of the benchmark file.")
+
+ID_KIND = "recbench.id"
+"""Column metadata: how ids were stored, as `integer`, as `string`, or as `text` of a text file."""
+
+ABSENT = "recbench.absent"
+"""Column metadata: the log has no such column, so every value is the same."""
+
+COMPLETE = "recbench.complete"
+"""Column metadata: the reader has seen that no value is missing."""
+
+IDS = ("user_id", "item_id")
+
+
+def require(frame: DataFrame, columns: list[str], what: str) -> None:
+    """Raise SchemaError naming the missing columns, those there are and the nearest."""
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        raise SchemaError(
+            f"{what} has no column {', '.join(missing)}; it has {', '.join(frame.columns)}",
+            nearest(missing[0], frame.columns),
+        )
+
+
+def with_text_ids(log: DataFrame) -> DataFrame:
+    """The log with its ids as text, what is noted of its columns kept."""
+    text = {
+        name: F.col(name).cast("string").alias(name, metadata=log.schema[name].metadata)
+        for name in IDS
+        if log.schema[name].dataType != STRING
+    }
+    return log.select(*(text.get(name, name) for name in log.columns)) if text else log
+
+
+def conform(frame: DataFrame, table: Table) -> DataFrame:
+    """The frame with the table's columns, in its order and types; lacking nullable ones are NULL."""
+    require(frame, [c.name for c in table.columns if not c.nullable], f"rows for '{table.name}'")
+    return frame.select(
+        *(
+            (F.col(c.name) if c.name in frame.columns else F.lit(None)).cast(c.type).alias(c.name)
+            for c in table.columns
+        )
+    )

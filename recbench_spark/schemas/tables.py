@@ -1,0 +1,55 @@
+"""Every table by name."""
+
+from __future__ import annotations
+
+from recbench_spark.schemas.base import Table
+from recbench_spark.schemas.comparisons import CHANGES, COMPARISONS, FLIPS, PARADOXES
+from recbench_spark.schemas.evaluation import METRICS, MULTIVERSE, RANKINGS, USER_METRICS
+from recbench_spark.schemas.models import EMBEDDINGS, SIMILARITIES
+from recbench_spark.schemas.runs import CHECKS, RUNS, SPEED
+from recbench_spark.schemas.splits import (
+    CANDIDATES,
+    CELL_PROPENSITIES,
+    ITEMS,
+    MANIFESTS,
+    POWER_LAWS,
+    PROPENSITIES,
+    RATING_PROPENSITIES,
+    REJECTS,
+    SPLITS,
+    USER_BLOCKS,
+)
+
+TABLES: dict[str, Table] = {
+    table.name: table
+    for table in (
+        RUNS,
+        METRICS,
+        USER_METRICS,
+        RANKINGS,
+        MULTIVERSE,
+        CHECKS,
+        MANIFESTS,
+        REJECTS,
+        SPLITS,
+        ITEMS,
+        USER_BLOCKS,
+        CANDIDATES,
+        EMBEDDINGS,
+        SIMILARITIES,
+        PROPENSITIES,
+        COMPARISONS,
+        PARADOXES,
+        FLIPS,
+        CHANGES,
+        RATING_PROPENSITIES,
+        CELL_PROPENSITIES,
+        POWER_LAWS,
+        SPEED,
+    )
+}
+RESULT_TABLES = ("metrics", "user_metrics", "rankings", "multiverse", "checks")
+"""Tables whose rows become visible through a succeeded row of `runs`."""
+
+ID_TYPE = "recbench.id_type"
+"""Column metadata: the type of ids as it was stored, in words."""

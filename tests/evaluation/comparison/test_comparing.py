@@ -1,0 +1,273 @@
+"""Comparisons of runs on Spark: against scipy, by hand, whatever the partitioning."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from recbench_spark.config import Benchmark, Bootstrap, Regression, parse
+from recbench_spark.definitions import Definition
+from recbench_spark.errors import ConfigError
+from recbench_spark.evaluation.comparison.comparing import ComparisonGroup, ComparisonPlan, Run, compare
+from recbench_spark.journal import Journal
+from recbench_spark.kernels.comparison.tests import benjamini_hochberg, holm, sequence_interval
+from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS
+from recbench_spark.steps.comparing import compare_night
+from recbench_spark.steps.night import Night
+from recbench_spark.store import Store, query_files
+from tests.nights import SMALL, models, small
+
+NIGHTS = [date(2026, 1, day) for day in (1, 2, 3)]
+KS = (5, 10, None)
+N = 90
+
+
+def values_of(model: int, night: int) -> np.ndarray:
+    """ndcg of 90 users at three cut-offs; the third model knows only the first 70."""
+    rng = np.random.default_rng(100 * night + model)
+    easy = np.random.default_rng(night).random((N, 1))
+    values = np.clip(0.6 * easy + 0.3 * rng.random((N, 3)) + 0.03 * model, 0, 1)
+    values[rng.random((N, 3)) < 0.2] = 0.0
+    if model == 2:
+        values[70:] = np.nan
+    return values
+
+
+def user_rows(run_id: str, values: np.ndarray, metric: str = "ndcg") -> list[tuple]:
+    """Rows of `user_metrics`, with the cut-offs in an order of their own."""
+    order = [2, 0, 1]
+    return [
+        (run_id, f"u{u}", "test", metric, "v1", "holdout", [KS[c] for c in order],
+         [None if np.isnan(values[u, c]) else float(values[u, c]) for c in order], 1)
+        for u in range(len(values))
+    ]  # fmt: skip
+
+
+def at(results: pd.DataFrame, k: int | None, **wanted: str) -> pd.Series:
+    rows = results[results.k.isna() if k is None else results.k == k]
+    for name, value in wanted.items():
+        rows = rows[rows[name] == value]
+    assert len(rows) == 1, (k, wanted, len(rows))
+    return rows.iloc[0]
+
+
+# ------------------------------------------------------------------------- the stage
+
+
+RUNS_ = tuple(
+    Run(f"{name}{night}", name, NIGHTS[night]) for night in (1, 0) for name in ("alice", "bob", "carol")
+)
+PLAN = ComparisonPlan(
+    RUNS_,
+    (ComparisonGroup("pair", (0, 1, 2)), *(ComparisonGroup("previous", (m, 3 + m)) for m in range(3))),
+    ("ndcg",),
+    KS,
+    {("test", "ndcg", k): 0 for k in KS},
+    Bootstrap(replicates=200, seed=4),
+    minimum=0.05,
+    planned=100,
+    rules=(Regression(metric="ndcg", k=10, drop=0.001),),
+)
+
+
+@pytest.fixture(scope="module")
+def results(spark) -> pd.DataFrame:
+    rows = [
+        row
+        for place, run in enumerate(RUNS_)
+        for row in user_rows(run.run_id, values_of(place % 3, 1 - place // 3))
+    ]
+    frame = spark.createDataFrame(rows, USER_METRICS.schema).repartition(3)
+    earlier = spark.createDataFrame([], COMPARISONS.schema)
+    return compare(frame, PLAN, earlier).toPandas()
+
+
+@pytest.mark.spark
+def test_every_pair_and_every_model_with_its_past_is_there_once(results: pd.DataFrame) -> None:
+    pairs = {(r.kind, r.model, r.other) for r in results.itertuples()}
+    assert pairs == {
+        ("pair", "bob", "alice"), ("pair", "carol", "alice"), ("pair", "bob", "carol"),
+        *(("previous", name, name) for name in ("alice", "bob", "carol")),
+    }  # fmt: skip
+    assert len(results) == 6 * len(KS)
+    assert set(results[results.with_baseline & (results.kind == "pair")].other) == {"alice"}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("c", range(3))
+def test_tests_agree_with_scipy(results: pd.DataFrame, c: int) -> None:
+    night = [values_of(m, 1)[:, c] for m in range(3)]
+    for a, b, names in ((1, 0, ("bob", "alice")), (2, 0, ("carol", "alice"))):
+        row = at(results, KS[c], kind="pair", model=names[0], other=names[1])
+        both = ~np.isnan(night[a]) & ~np.isnan(night[b])
+        x, y = night[a][both], night[b][both]
+        test = stats.ttest_rel(x, y)
+        assert (row.users, row.value) == (both.sum(), pytest.approx(x.mean(), abs=1e-8))
+        assert row.difference == pytest.approx((x - y).mean(), abs=1e-8)
+        assert row.stderr == pytest.approx(stats.sem(x - y), rel=1e-6)
+        assert row.p_t == pytest.approx(test.pvalue, rel=1e-6)
+        assert row.effect == pytest.approx((x - y).mean() / (x - y).std(ddof=1), rel=1e-6)
+        steps = np.rint((x - y) * 2**16)
+        assert row.p_wilcoxon == pytest.approx(stats.wilcoxon(steps, method="approx").pvalue, rel=1e-9)
+    bob = at(results, KS[c], kind="pair", model="bob", other="alice")
+    assert bob.ci_low < bob.difference < bob.ci_high
+    assert abs(bob.p_randomisation - bob.p_t) < 0.06 and abs(bob.p_bootstrap - bob.p_t) < 0.06
+    width = bob.ci_high - bob.ci_low
+    assert width == pytest.approx(2 * 1.96 * bob.stderr, rel=0.25)
+    # Carol is averaged over other users: no paired bootstrap, Student's interval in its place.
+    carol = at(results, KS[c], kind="pair", model="carol", other="alice")
+    assert np.isnan(carol.p_randomisation) and np.isnan(carol.p_bootstrap)
+    reach = stats.t.ppf(0.975, 69) * carol.stderr
+    assert carol.ci_high == pytest.approx(carol.difference + reach, rel=1e-9)
+
+
+@pytest.mark.spark
+def test_a_model_is_compared_with_its_past_on_the_users_of_both(results: pd.DataFrame) -> None:
+    for place, name in enumerate(("alice", "bob", "carol")):
+        row = at(results, 10, kind="previous", model=name)
+        now, then = values_of(place, 1)[:, 1], values_of(place, 0)[:, 1]
+        assert row.users == (70 if name == "carol" else 90)
+        assert row.difference == pytest.approx(np.nanmean(now - then), abs=1e-8)
+        assert (row.logical_date, row.other_date) == (NIGHTS[1], NIGHTS[0])
+        assert row.p_randomisation > 0 and np.isnan(row.sequence_low)
+        assert (row.allowed_drop, row.regressed) == (0.001, row.difference < -0.001)
+    assert results[results.kind == "previous"].regressed.any()
+    assert not results[(results.kind == "pair") | (results.k != 10)].regressed.any()
+
+
+@pytest.mark.spark
+def test_families_and_verdicts(results: pd.DataFrame) -> None:
+    pairs = results[results.kind == "pair"]
+    held = pairs[pairs.with_baseline]
+    assert set(held.family) == {6} and set(pairs[~pairs.with_baseline].family) == {9}
+    np.testing.assert_allclose(held.p_holm, holm(held.p_t.to_numpy()))
+    np.testing.assert_allclose(held.p_bh, benjamini_hochberg(held.p_t.to_numpy()))
+    others = ~pairs.with_baseline
+    np.testing.assert_allclose(pairs[others].p_holm, holm(pairs.p_t.to_numpy())[others])
+    for row in results.itertuples():
+        low, high = row.ci_low, row.ci_high
+        wanted = "better" if low > 0.05 else "worse" if high < -0.05 else "unclear"
+        assert row.verdict == ("equivalent" if low >= -0.05 and high <= 0.05 else wanted)
+
+
+@pytest.mark.spark
+def test_the_partitioning_changes_no_bit(spark, results: pd.DataFrame) -> None:
+    rows = [
+        row
+        for place, run in reversed(list(enumerate(RUNS_)))
+        for row in user_rows(run.run_id, values_of(place % 3, 1 - place // 3))
+    ]
+    frame = spark.createDataFrame(rows, USER_METRICS.schema).coalesce(1)
+    earlier = spark.createDataFrame([], COMPARISONS.schema)
+    again = compare(frame, PLAN, earlier).toPandas()
+    order = ["kind", "model", "other", "k"]
+    pd.testing.assert_frame_equal(
+        results.sort_values(order).reset_index(drop=True), again.sort_values(order).reset_index(drop=True)
+    )
+
+
+# ------------------------------------------------------------------------- the step
+
+
+ASKED = {
+    "comparisons": {"replicates": 50, "baseline": "popular", "baseline_night": "2026-01-01"},
+    "regressions": [{"metric": "ndcg", "k": 10, "drop": 0.05}, {"metric": "ndcg", "drop": 0.5,
+                    "against": "baseline"}],
+    "models": models("popular", "random"),
+    "evaluation": {**SMALL["evaluation"], "metrics": ["ndcg"], "k": [10], "parts": ["test"]},
+}  # fmt: skip
+
+
+def run_row(run_id: str, model: str, night: date, **more: object) -> tuple:
+    values = {
+        "run_id": run_id, "run_key": "key", "attempt": 1, "suite": "small", "model": model,
+        "model_kind": model, "status": "succeeded", "logical_date": night, "source": "own",
+        "finished_at": datetime(2026, 1, 9, tzinfo=UTC), "split_id": f"split{NIGHTS.index(night)}", **more,
+    }  # fmt: skip
+    return tuple(values.get(name) for name in RUNS.names)
+
+
+@pytest.mark.spark
+def test_nights_are_compared_once_and_looks_add_up(spark, tmp_path: Path) -> None:
+    store = Store(spark, str(tmp_path / "warehouse"))
+    benchmark = small(**ASKED)
+    users, metrics, runs = [], [], []
+    level = {(0, "popular"): 0.5, (0, "random"): 0.2, (1, "popular"): 0.4, (1, "random"): 0.2}
+    for (night, model), base in level.items():
+        run_id = f"{model}-{night}"
+        values = np.clip(base + 0.1 * np.random.default_rng(night).random((40, 3)), 0, 1)
+        values += 0.05 * np.random.default_rng(len(model)).random((40, 3))
+        users += user_rows(run_id, values)
+        metrics.append((run_id, "test", "ndcg", "v1", 10, "holdout", None, None,
+                        float(values[:, 1].mean()), None, None, None, 40))  # fmt: skip
+        runs.append(run_row(run_id, model, NIGHTS[night]))
+    # An attempt that failed and another suite's run take no part.
+    runs += [run_row("f", "popular", NIGHTS[1], status="failed", attempt=2),
+             run_row("s", "popular", NIGHTS[1], suite="other")]  # fmt: skip
+    store.append_all([
+        (spark.createDataFrame(users, USER_METRICS.schema), USER_METRICS),
+        (spark.createDataFrame(metrics, METRICS.schema), METRICS),
+        (spark.createDataFrame(runs, RUNS.schema), RUNS),
+    ])  # fmt: skip
+    said = {}
+    for night in (0, 1, 1):
+        place = Night(store, benchmark, Definition(), f"split{night}", {}, NIGHTS[night])
+        said[night] = compare_night(place, Journal())
+    found = store.read(COMPARISONS).toPandas()
+    assert found.comparison_id.nunique() == 2
+    pairs = found[(found.kind == "pair") & (found.k == 10)].sort_values("logical_date")
+    assert list(zip(pairs.model, pairs.other, pairs.looks, pairs.sequence_users, strict=True)) == [
+        ("random", "popular", 1, 40),
+        ("random", "popular", 2, 80),
+    ]
+    differences = np.concatenate([pair_difference(users, f"random-{n}", f"popular-{n}") for n in (0, 1)])
+    wanted = sequence_interval(differences.mean(), differences.std(ddof=1), 80, 10_000)
+    assert tuple(pairs.iloc[1][["sequence_low", "sequence_high"]]) == pytest.approx(wanted, abs=1e-7)
+    assert said[0] == ()
+    (sentence,) = said[1]
+    assert sentence.startswith("popular: ndcg@10 of test is 0.") and "2026-01-01: -0." in sentence
+    assert {(r.kind, r.model) for r in found.itertuples() if r.kind != "pair"} == {
+        (kind, name) for kind in ("previous", "baseline") for name in ("popular", "random")
+    }
+    store.install_views()
+    (row,) = spark.sql("SELECT kind, model, k, allowed_drop FROM regressions").collect()
+    assert tuple(row) == ("previous", "popular", 10, 0.05)
+    questions = query_files()
+    assert {r.model for r in spark.sql(questions["which_models_fell_behind"]).collect()} == {"popular"}
+    held = spark.sql(questions["which_differences_hold"]).where("k = 10").collect()
+    assert [(r.model, r.verdict) for r in held] == [("random", "worse")]
+    last = "kind = 'pair' AND k = 10 AND logical_date = '2026-01-02'"
+    both = spark.table("current_comparisons").where(last).collect()
+    found_both = {r.model: (r.difference, r.verdict) for r in both}
+    assert found_both["popular"][0] == -found_both["random"][0] > 0
+    assert (found_both["popular"][1], found_both["random"][1]) == ("better", "worse")
+
+
+def pair_difference(rows: list[tuple], ours: str, theirs: str) -> np.ndarray:
+    """Differences at k = 10, user by user."""
+    value = {(r[0], r[1]): r[7][r[6].index(10)] for r in rows}
+    return np.array([value[ours, f"u{u}"] - value[theirs, f"u{u}"] for u in range(40)])
+
+
+# ------------------------------------------------------------------------- the file
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"comparisons": {"baseline": "nobody"}}, "no model 'nobody'"),
+        ({"comparisons": {"metrics": ["rmse"]}}, "rmse not in evaluation.metrics"),
+        ({"regressions": [{"metric": "ndcg", "k": 7, "drop": 0}]}, "ndcg@7 of test is not compared"),
+        ({"regressions": [{"metric": "ndcg", "drop": 0, "part": "valid"}]}, "of valid is not compared"),
+        ({"regressions": [{"metric": "ndcg", "drop": 0, "against": "baseline"}]}, "baseline_night"),
+        ({"comparisons": {}, "evaluation": {"user_metrics": False}}, "user_metrics: true"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(change: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(Benchmark, {**SMALL, **change}, "file")

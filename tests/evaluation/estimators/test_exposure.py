@@ -1,0 +1,594 @@
+"""Estimates under exposure bias: by hand, against the kernels, however users are spread, in a night."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recbench_spark.config import Benchmark, Bootstrap, Dataset, Exposure, Propensities, Strata, parse
+from recbench_spark.data.readers import read_log
+from recbench_spark.definitions import Definition
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.evaluation.estimators import debiased, exposure
+from recbench_spark.evaluation.estimators.debiased import EstimationPlan, missing, proposal
+from recbench_spark.evaluation.estimators.exposure import Chances, Weights
+from recbench_spark.evaluation.metrics import accuracy
+from recbench_spark.evaluation.ranking import rank as ranking_stage
+from recbench_spark.evaluation.ranking.batches import to_rankings
+from recbench_spark.evaluation.ranking.rank import Request
+from recbench_spark.evaluation.ranking.sources import DotSource, vector_rows
+from recbench_spark.evaluation.ranking.user_blocks import user_blocks
+from recbench_spark.kernels import resampling
+from recbench_spark.kernels.estimators import exposure as estimators
+from recbench_spark.kernels.estimators import strata
+from recbench_spark.kernels.estimators.exposure import Rewards, Settings, contributions, reason
+from recbench_spark.placeholders import on_night
+from recbench_spark.protocol import propensities as fitting
+from recbench_spark.protocol.catalogue import catalogue
+from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS
+from recbench_spark.sharing import share_in
+from recbench_spark.steps.exposure import ExposureContext, _strata, propensities_of, weight_checks
+from recbench_spark.steps.night import check_benchmark
+from recbench_spark.training import train_popular
+from tests.nights import SMALL, Ran, models, run, small
+
+ALL = estimators.ESTIMATORS[1:]
+CHANCES = [1.0, 0.5, 0.25, 0.125]
+FOUR = np.ones(4, dtype=int)
+CUTS = tuple(strata.cut("equal_count", n, np.array(CHANCES), FOUR, FOUR) for n in (2, 3))
+BOUNDS = {"test": Weights(8, 8.0, 5.0, np.array([1.0, 8.0]), np.array([3, 1]))}
+SETTINGS = Settings(clip=3.0, switch=3.0, shrink=2.0)
+
+Row = dict[str, Any]
+
+
+def plan(*names: str, ks: tuple[int, ...] = (1, 3), replicates: int = 20, **more: Any) -> EstimationPlan:
+    axes = more.pop("axes", {})
+    asked = accuracy.MetricPlan(names, ks, Definition(**axes), Bootstrap(replicates=replicates))
+    values: dict[str, Any] = {
+        "estimators": ALL, "settings": SETTINGS, "exposed": "given", "strata": CUTS, "weights": BOUNDS,
+        "n_items": 60, "rewards": None, "compared": None,
+    }  # fmt: skip
+    return EstimationPlan(asked, **{**values, **more})
+
+
+def ranking(user: str, above: Sequence[int], propensity: Sequence[float], **more: Any) -> Row:
+    """One user whose truth items stand behind so many candidates; all of relevance 1."""
+    n = len(above)
+    values: Row = {
+        "user_id": user, "part": "test", "user_key": random.Random(user).getrandbits(63),
+        "relevance": [1.0] * n, "above": above, "tied": [0] * n, "before": [0] * n, "length": 60,
+        "slices": [], "propensity": propensity,
+    }  # fmt: skip
+    return {**values, **more}
+
+
+SCHEMA = pa.schema(
+    [
+        ("user_id", pa.string()), ("part", pa.string()), ("user_key", pa.int64()),
+        ("relevance", pa.list_(pa.float64())),
+        *((n, pa.list_(pa.int64())) for n in ("above", "tied", "before")),
+        ("length", pa.int64()), ("slices", pa.map_(pa.string(), pa.list_(pa.string()))),
+        *((n, pa.list_(pa.float64())) for n in ("propensity", "truth_rewards", "listed_rewards")),
+    ]
+)  # fmt: skip
+
+
+def estimates(rows: list[Row], asked: EstimationPlan, tasks: int = 1, batch: int = 1000) -> pd.DataFrame:
+    """What `debiased.estimates` does on Spark: tasks, a shuffle by key, the end of each group."""
+    groups = defaultdict(list)
+    for task in range(tasks):
+        mine = rows[task::tasks]
+        batches = [mine[start : start + batch] for start in range(0, len(mine), batch)]
+        for sent in debiased._task_totals(asked, iter(map(record_batch, batches))):
+            groups[tuple(sent.column(name)[0].as_py() for name in debiased.KEY)].append(sent)
+    found = [debiased._finish(asked, pa.Table.from_batches(sent)).to_pandas() for sent in groups.values()]
+    table = pd.concat(found, ignore_index=True)
+    return table.sort_values(["estimator", "definition", "metric", "k"], ignore_index=True)
+
+
+def record_batch(rows: list[Row]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+
+def value(found: pd.DataFrame, estimator: str, metric: str, k: int | None) -> pd.Series:
+    at = found.k.isna() if k is None else found.k == k
+    (row,) = found[(found.estimator == estimator) & (found.metric == metric) & at].itertuples()
+    return row
+
+
+# ------------------------------------------------------------------------------------- by hand
+
+
+def test_by_hand() -> None:
+    """u: ranks 1 and 4 of chances 1/2 and 1/8 (w = 2, 8); v: rank 2 of chance 1/4 (w = 4)."""
+    rows = [ranking("u", [0, 3], [1 / 2, 1 / 8]), ranking("v", [1], [1 / 4])]
+    asked = plan("recall", "precision", "ndcg", strata=CUTS[:1])
+    found = estimates(rows, asked)
+    assert value(found, "ips", "recall", 1).value == (2 / 10 + 0 / 4) / 2
+    assert value(found, "ips", "recall", 3).value == (2 / 10 + 4 / 4) / 2
+    assert value(found, "ips", "precision", 3).value == pytest.approx((2 / 3 + 4 / 3) / 2)
+    assert value(found, "clipped_ips", "recall", 3).value == pytest.approx((2 / 5 + 3 / 3) / 2)
+    assert value(found, "clipped_ips", "precision", 3).value == pytest.approx((2 / 3 + 3 / 3) / 2)
+    # Two items of mean weight 1: 2 / 5 and 8 / 5.
+    assert value(found, "snips_user", "precision", 3).value == pytest.approx((0.4 / 3 + 1 / 3) / 2)
+    assert value(found, "snips_global", "recall", 3).value == (2 + 4) / (10 + 4)
+    assert value(found, "snips_global", "precision", 3).value == pytest.approx(2 / 14 * 3 / 2)
+    # Strata: 1/8 and 1/4 below, 1/2 above. Q1: u's rank 4, v's rank 2; Q2: u's rank 1.
+    assert value(found, "stratified", "recall", 3).value == pytest.approx(2 / 3 * 1 / 2 + 1 / 3 * 1)
+    discount = 1 / math.log2(3)
+    assert value(found, "ips", "dcg", 3).value == pytest.approx((2 + 4 * discount) / 2)
+    assert value(found, "holdout", "dcg", 3).value == pytest.approx((1 + discount) / 2)
+    row = value(found, "ips", "recall", 3)
+    spread = [(x - 0.6) ** 2 for x in (0.2, 1.0)]
+    assert row.n == 2 and row.stderr == pytest.approx(math.sqrt(sum(spread) / 1 / 2))
+    assert row.ci_low <= row.value <= row.ci_high
+    assert row.definition == "v1;propensities=given"
+    assert value(found, "clipped_ips", "recall", 3).definition == "v1;propensities=given;clip=3"
+    strata_of = "v1;propensities=given;strata=2 equal_count"
+    assert value(found, "stratified", "recall", 3).definition == strata_of
+
+
+def test_reward_models_by_hand() -> None:
+    """Rank 2 of chance 1/4 and expected .5, after an item expected .25: what it adds is w (1 - .5)."""
+    rows = [ranking("u", [1], [1 / 4], truth_rewards=[0.5], listed_rewards=[0.25, 0.5])]
+    found = estimates(rows, plan("precision", ks=(2,), rewards="model"))
+    assert value(found, "dm", "precision", 2).value == pytest.approx(0.75 / 2)
+    assert value(found, "dr", "precision", 2).value == pytest.approx((0.75 + 4 * 0.5) / 2)
+    assert value(found, "switch_dr", "precision", 2).value == pytest.approx(0.75 / 2)
+    shrunk = 2 * 4 / (4**2 + 2)
+    assert value(found, "dros", "precision", 2).value == pytest.approx((0.75 + shrunk * 0.5) / 2)
+    assert value(found, "dr", "precision", 2).definition == "v1;propensities=given;rewards=model"
+
+
+# ------------------------------------------------------------------------------ against kernels
+
+
+def random_rows(seed: int, users: int = 70, one: bool = False) -> list[Row]:
+    draw = random.Random(seed)
+    rows = []
+    for n in range(users):
+        size = draw.randint(1, 8)
+        above = [-1 if draw.random() < 0.1 else place for place in sorted(draw.sample(range(60), size))]
+        rows.append(
+            ranking(
+                f"u{n}",
+                above,
+                [1.0 if one else draw.choice(CHANCES) for _ in above],
+                relevance=[float(draw.randint(1, 5)) for _ in above],
+                truth_rewards=[draw.random() for _ in above],
+                listed_rewards=[draw.random() for _ in range(5)],
+            )
+        )
+    return rows
+
+
+NAMES = ("hit", "precision", "recall", "ndcg", "map", "auc")
+AXES = [{"threshold": 3.0, "hit": "count"}, {"gain": "linear", "ties": "expected", "empty_users": "zero"}]
+
+
+@pytest.mark.parametrize("axes", AXES, ids=str)
+def test_all_estimators_equal_the_kernels_in_one_batch(axes: Row) -> None:
+    rows = random_rows(1)
+    asked = plan(*NAMES, ks=(2, 5), axes=axes, rewards="model")
+    found, batch = estimates(rows, asked, tasks=3, batch=7), record_batch(rows)
+    rankings, definition = to_rankings(batch), asked.asked.definition
+    chance, keys = np.concatenate([row["propensity"] for row in rows]), batch.column("user_key").to_numpy()
+    listed = np.concatenate([row["listed_rewards"] for row in rows])
+    model = Rewards(
+        np.arange(len(rows) + 1) * 5, listed, np.concatenate([r["truth_rewards"] for r in rows])
+    )
+    kernel = contributions(
+        rankings, chance, (*NAMES, "dcg"), (2, 5), definition, ("holdout", *ALL), SETTINGS, model
+    )
+    seen = 0
+    for (estimator, metric), parts in kernel.items():
+        if estimator == "holdout" and metric != "dcg":
+            continue
+        sums = estimators.replicate_sums(parts, keys, 20, 42)
+        low, high = resampling.percentile_interval(
+            estimators.replicate_estimates(sums, pooled=parts.pooled)
+        )
+        for c, k in enumerate(estimators.columns(metric, (2, 5))):
+            row = value(found, estimator, metric, k)
+            np.testing.assert_allclose(row.value, parts.estimate()[c], rtol=1e-12)
+            np.testing.assert_allclose((row.ci_low, row.ci_high), (low[c], high[c]), rtol=1e-6)
+            assert row.n == (~np.isnan(parts.numerator[:, c])).sum()
+            if (parts.denominator[:, c] == 1).all():
+                values = parts.numerator[:, c]
+                np.testing.assert_allclose(row.stderr, pd.Series(values).sem(), rtol=1e-9)
+            seen += 1
+    per_metric = found[found.estimator != "stratified"].groupby(["estimator", "metric"])
+    assert len(per_metric) == len(kernel) - len(NAMES) and seen == per_metric.size().sum()
+
+
+@pytest.mark.parametrize("axes", AXES, ids=str)
+def test_strata_are_combined_as_by_the_kernel(axes: Row) -> None:
+    rows = random_rows(2)
+    asked = plan(*NAMES, ks=(2, 5), axes=axes, estimators=("stratified",), compared=("ndcg", 5))
+    found, rankings = estimates(rows, asked, tasks=2, batch=11), to_rankings(record_batch(rows))
+    chance = np.concatenate([row["propensity"] for row in rows])
+    for cut in CUTS:
+        values, sizes = estimators.stratified(
+            rankings, cut.assign(chance), len(cut.items), NAMES, (2, 5), asked.asked.definition
+        )
+        for metric in NAMES:
+            value_usc = np.where(sizes[:, :, None] > 0, values[metric], np.nan)
+            wanted, _ = estimators.combine_strata(np.nanmean(value_usc, axis=0), sizes.sum(axis=0))
+            definition = asked.columns("stratified", metric, cut)[0].definition
+            mine = found[(found.definition == definition) & (found.metric == metric)]
+            np.testing.assert_allclose(mine.value, wanted, rtol=1e-12)
+            assert (mine.ci_low <= mine.ci_high).all() and (mine.stderr > 0).all()
+            assert (mine.n == (~np.isnan(value_usc)).any(axis=1).sum(axis=0)).all()
+    proposed = proposal(list(found.itertuples()), asked, "test")
+    steps = [np.array(row.replicates) for row in found.itertuples() if row.replicates is not None]
+    low, high = np.quantile(steps[1] - steps[0], (0.025, 0.975))
+    assert proposed.strata == (2, 3) and proposed.steps == ((pytest.approx(low), pytest.approx(high)),)
+    assert proposed.proposed == (2 if low <= 0 <= high else None)
+
+
+def test_the_same_bits_however_users_are_spread() -> None:
+    rows = random_rows(3)
+    asked = plan(*NAMES, ks=(2, 5), axes=AXES[0], rewards="model")
+    found = []
+    for tasks, batch in ((1, 1000), (3, 7), (17, 2)):
+        random.Random(tasks).shuffle(rows)
+        found.append(estimates(rows, asked, tasks, batch))
+    pd.testing.assert_frame_equal(found[0], found[1], check_exact=True)
+    pd.testing.assert_frame_equal(found[0], found[2], check_exact=True)
+    assert found[0].ci_low.notna().sum() > 50
+
+
+def test_equal_chances_are_the_holdout() -> None:
+    rows = random_rows(4, one=True)
+    asked = plan(*NAMES, ks=(2, 5), axes=AXES[0], estimators=estimators.WEIGHTED)
+    found = estimates(rows, asked, tasks=2)
+    plain = accuracy.measure(to_rankings(record_batch(rows)), NAMES, (2, 5), asked.asked.definition)
+    for name in ("hit", "precision", "recall", "ndcg"):
+        means = np.nanmean(plain[name], axis=0)
+        for c, k in enumerate(asked.asked.columns(name)):
+            for estimator in estimators.WEIGHTED[: 3 if name in estimators.QUOTIENTS else 4]:
+                assert value(found, estimator, name, k).value == pytest.approx(means[c], rel=1e-12)
+
+
+@pytest.mark.parametrize("exponent", [-12, 12])
+def test_weights_of_any_size_stay_exact(exponent: int) -> None:
+    """Powers of counts range over many orders of magnitude; scaling them changes no quotient."""
+    rows = random_rows(5)
+    for row in rows:
+        row["propensity"] = [p**3 * 10.0**exponent for p in row["propensity"]]
+    largest = max(1 / p for row in rows for p in row["propensity"])
+    weights = {"test": Weights(8, largest, 5.0, np.array([largest]), np.array([1]))}
+    asked = plan(
+        "recall", "ndcg", "precision", axes=AXES[1], weights=weights, strata=(), estimators=ALL[:4]
+    )
+    found = estimates(rows, asked, tasks=3)
+    chance = np.concatenate([row["propensity"] for row in rows])
+    kernel = contributions(
+        to_rankings(record_batch(rows)), chance, ("recall", "ndcg", "precision"), (1, 3),
+        asked.asked.definition, ALL[:4], SETTINGS,
+    )  # fmt: skip
+    for (estimator, metric), parts in kernel.items():
+        mine = found[(found.estimator == estimator) & (found.metric == metric)]
+        np.testing.assert_allclose(mine.value, parts.estimate(), rtol=1e-11)
+        assert (mine.ci_low < mine.ci_high).all()
+
+
+DEFINITIONS = st.builds(
+    Definition,
+    hit=st.just("count"),
+    threshold=st.sampled_from([None, 3.0]),
+    gain=st.sampled_from(["binary", "linear", "exponential", "exponential_above"]),
+    discount=st.sampled_from(["log2", "ln", "log2_max2"]),
+    ideal=st.sampled_from(["min_k_relevant", "k", "relevant"]),
+    recall_by=st.sampled_from(["relevant", "min_k_relevant"]),
+    ties=st.sampled_from(["id", "expected"]),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(DEFINITIONS, st.integers(0, 10**6))
+def test_no_user_exceeds_the_bounds_behind_the_scaling(definition: Definition, seed: int) -> None:
+    """A larger one would be too large for an exact sum, and fail a night."""
+    rows = random_rows(seed, users=6)
+    listed, held = (np.concatenate([row[f"{of}_rewards"] for row in rows]) for of in ("listed", "truth"))
+    model = Rewards(np.arange(len(rows) + 1) * 5, listed, held)
+    chance = np.concatenate([row["propensity"] for row in rows])
+    asked = plan(*NAMES, ks=(2, 5), axes=definition.model_dump(), rewards="model")
+    made = debiased._contributions(asked, to_rankings(record_batch(rows)), chance, model)
+    assert {name for name, _ in made} >= {"ips", "snips_global", "dr", "holdout"}
+    for (estimator, metric), parts in made.items():
+        bounds = asked._bounds(estimator, metric, BOUNDS["test"])
+        for values, bound in zip((parts.numerator, parts.denominator), bounds, strict=True):
+            assert np.nanmax(np.abs(values), initial=0.0) <= bound * (1 + 1e-9), (estimator, metric)
+
+
+def test_what_has_no_value_says_why() -> None:
+    asked = plan("map", "ndcg", "hit", settings=Settings(chances=False))
+    why = {(column.estimator, column.metric): text for column, text in missing(asked)}
+    names = [(e, m) for e in ALL for m in ("map", "ndcg", "hit", "dcg") if (e, m) != ("stratified", "dcg")]
+    definition = asked.asked.definition
+    assert why == {pair: text for pair in names if (text := reason(*pair, definition, asked.settings))}
+    assert why["ips", "dcg"] == "the propensities are known up to a factor only"
+    assert "reward" in why["dm", "dcg"] and "sum" in why["ips", "map"]
+
+
+def test_items_shown_alike_have_no_strata_and_no_stratified_value() -> None:
+    alike = Chances(None, 3, 0.5, 0.5, 0)  # type: ignore[arg-type]
+    assert _strata(alike, Exposure()) == ()
+    asked = plan("recall", "map", estimators=("ips", "stratified"), strata=())
+    why = {(column.estimator, column.metric): text for column, text in missing(asked)}
+    assert why["stratified", "recall"] == why["stratified", "map"] == "all items are shown alike"
+    found = estimates(random_rows(3), asked)
+    assert set(found.estimator) == {"ips"}
+
+
+# ------------------------------------------------------------------------------------ settings
+
+
+def test_the_settings_know_the_kernels_estimators() -> None:
+    (names, _) = get_args(Exposure.model_fields["estimators"].annotation)
+    assert get_args(names) == ALL
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"propensities": {"method": "naive_bayes"}}, "naive_bayes"),
+        ({"propensities": {"method": "true", "floor": 0.1}}, "floor"),
+        ({"estimators": []}, "estimator"),
+        ({"strata": {"n": [2, 2]}}, "strata"),
+        ({"strata": {"n": [11]}}, "exposure.strata.n"),
+        ({"estimators": ["holdout"]}, "exposure.estimators"),
+    ],
+)
+def test_settings_that_contradict_are_refused(section: Row, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(Benchmark, {**SMALL, "evaluation": {"exposure": section}}, "file")
+
+
+def test_a_slice_may_not_take_the_key_of_the_strata() -> None:
+    taken = {"exposure": {}, "slices": [{"key": "stratum", "of": "popularity"}]}
+    with pytest.raises(ConfigError, match="another key"):
+        parse(Benchmark, {**SMALL, "evaluation": taken}, "file")
+
+
+def test_days_are_filled_into_the_paths() -> None:
+    section = {
+        "propensities": {"method": "given", "path": "/p/{logical_date}"},
+        "rewards": "/r/{logical_date:%Y%m%d}",
+    }
+    asked = parse(Benchmark, {**SMALL, "evaluation": {"exposure": section}}, "file")
+    found = on_night(asked, date(2026, 1, 5)).evaluation.exposure
+    assert found is not None
+    assert (found.propensities.path, found.rewards) == ("/p/2026-01-05", "/r/20260105")
+
+
+def test_only_the_generated_world_knows_its_chances() -> None:
+    log = {"name": "log", "reader": "csv", "path": "log.csv"}
+    section = {"exposure": {"propensities": {"method": "true"}}}
+    asked = parse(
+        Benchmark, {**SMALL, "dataset": log, "models": models("popular"), "evaluation": section}, "f"
+    )
+    with pytest.raises(ConfigError, match="generated world"):
+        check_benchmark(asked)
+
+
+# ------------------------------------------------------------------------------------ in a night
+
+
+EVERY: Row = {
+    "propensities": {"method": "true"},
+    "estimators": list(ALL),
+    "clip": 3,
+    "strata": {"kind": "equal_count", "n": [3, 2]},
+    "without_most_popular": 0.1,
+}
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """A night with estimates under exposure bias, and what its models share."""
+
+    ran: Ran
+    opened: ExposureContext
+
+    def rows(self, table: str) -> pd.DataFrame:
+        return rows_of(self.ran, table)
+
+
+@pytest.fixture(scope="module")
+def night(small_night: Ran, tmp_path_factory: pytest.TempPathFactory) -> Corrected:
+    """The same split as the small night's, corrected in every way; rewards of all items but one."""
+    rewards = tmp_path_factory.mktemp("rewards") / "model.csv"
+    ids = [row.item_id for row in small_night.night.table(ITEMS).orderBy("item_id").collect()]
+    rewards.write_text("item_id,reward\n" + "".join(f"{item},0.25\n" for item in ids[1:]))
+    section = {**SMALL["evaluation"], "metrics": ["ndcg", "precision", "map"], "user_metrics": False}
+    section["exposure"] = {**EVERY, "rewards": str(rewards)}
+    ran = run(small_night.store, small(name="exposed", models=models("popular"), evaluation=section))
+    opened = ran.night.exposure
+    assert not ran.outcome.failed and opened is not None
+    return Corrected(ran, opened)
+
+
+def rows_of(night: Ran, table: str) -> pd.DataFrame:
+    return night.store.of_run(table, night.outcome.run_ids["popular"]).toPandas()
+
+
+@pytest.mark.spark
+def test_a_night_gives_all_estimates_side_by_side(night: Corrected) -> None:
+    rankings = night.rows("rankings")
+    truth = rankings[rankings.part == "test"].sort_values("user_id")
+    known = night.ran.night.table(PROPENSITIES).where("method = 'true'").collect()
+    chance = {row.item_id: row.propensity for row in known}
+    for row in rankings.itertuples():
+        assert list(row.propensity) == [chance[item] for item in row.item_ids]
+    found = night.rows("metrics")
+    found = found[found.slice_key.isna()]
+    assert set(found[found.part == "open_loop"].estimator) == {"holdout"}
+    found = found[found.part == "test"]
+    opened = night.opened
+    assert opened.weights["test"].longest == truth.item_ids.map(len).max()
+    asked = plan(
+        "ndcg", "precision", "map", ks=(5, 10), replicates=50, axes={"threshold": 4.0}, rewards="model",
+        settings=Settings(clip=3.0), exposed="true", strata=opened.strata, weights=opened.weights,
+    )  # fmt: skip
+    wanted = estimates(list(with_rewards_of(truth)), asked, tasks=2)
+    columns = ["metric", "k", "estimator", "definition", "value", "stderr", "ci_low", "ci_high", "n"]
+    mine = found[found.value.notna() & ((found.estimator != "holdout") | (found.metric == "dcg"))]
+    mine = mine.sort_values(["estimator", "definition", "metric", "k"], ignore_index=True)[columns]
+    # Of a whole ranking a reward model says nothing where only the first items are listed.
+    known = wanted.value.notna()
+    cut = set(wanted[~known].estimator)
+    assert cut == set(estimators.MODELLED) and wanted[~known].k.isna().all()
+    pd.testing.assert_frame_equal(
+        mine, wanted[known].reset_index(drop=True)[columns], check_exact=True, check_dtype=False
+    )
+    empty = found[found.value.isna()]
+    assert len(empty) == len(missing(asked)) + 4 and (empty.n == 0).all()
+
+
+def with_rewards_of(rankings: pd.DataFrame) -> Iterator[Row]:
+    """Every item is expected to be liked with chance 1/4, but the first by id, which nobody knows."""
+    first = min(item for items in (*rankings.item_ids, *rankings.top_items) for item in items)
+    for row in rankings.to_dict("records"):
+        listed, held = ([0.0 if x == first else 0.25 for x in row[n]] for n in ("top_items", "item_ids"))
+        kept = {name: row[name] for name in SCHEMA.names if name in row and name != "slices"}
+        yield {**kept, "slices": [], "truth_rewards": held, "listed_rewards": listed}
+
+
+@pytest.mark.spark
+def test_strata_and_all_but_the_most_popular_are_slices(night: Corrected) -> None:
+    items = {row.item_id: row for row in night.ran.night.table(ITEMS).collect()}
+    opened = night.opened
+    counts = sorted((row.n_train for row in items.values()), reverse=True)
+    popular = counts[math.ceil(0.1 * len(items)) - 1]
+    labels = opened.strata[0].labels
+    assert len(labels) == 3 and opened.shown.popular_from == popular
+    for row in night.rows("rankings").itertuples():
+        slices = dict(row.slices)
+        strata_p = opened.strata[0].assign(np.array(row.propensity))
+        assert list(slices["stratum"]) == [labels[s] for s in strata_p]
+        kept = ["only" if items[item].n_train >= popular else "without" for item in row.item_ids]
+        assert list(slices["most_popular"]) == kept and {"popularity", "genre"} <= set(slices)
+    found = night.rows("metrics")
+    sliced = found[found.slice_key.isin(("stratum", "most_popular"))]
+    assert set(sliced.slice_value) == {"Q1", "Q2", "Q3", "only", "without"}
+    assert set(sliced.part) == {"test", "open_loop"}
+
+
+@pytest.mark.spark
+def test_findings_of_a_night(night: Corrected) -> None:
+    found = night.rows("checks").set_index("check")
+    rankings = night.rows("rankings")
+    truth = rankings[rankings.part == "test"]
+    weight = np.concatenate([1 / np.array(row.propensity) for row in truth.itertuples()])
+    weight = weight[np.concatenate([np.array(row.relevance) >= 4 for row in truth.itertuples()])]
+    effective = weight.sum() ** 2 / (weight**2).sum()
+    assert found.observed["test: weights: effective rows"] == pytest.approx(effective, rel=2e-3)
+    assert found.observed["test: weights: largest"] == pytest.approx(weight.max(), rel=1e-3)
+    assert found.passed["test: weights: effective rows"] == (effective >= max(100, len(weight) / 10))
+    assert found.detail["no dm of ndcg"].startswith("divided by what is relevant")
+    assert found.observed["exposure: items without a reward"] > 0
+    assert not found.passed["exposure: items without a reward"]
+    assert "ndcg@10 by number of strata 2: 0." in found.detail["test: strata proposed"]
+    assert found.observed["exposure: items without a propensity"] == 0
+
+
+@pytest.mark.spark
+def test_propensities_are_fitted_to_the_training_part_once(small_night: Ran) -> None:
+    store, split_id = small_night.store, small_night.night.split_id
+    wanted = parse(Exposure, {"propensities": {"method": "relative_frequency"}}, "test")
+    for _ in range(2):
+        found = propensities_of(store, split_id, wanted).collect()
+    items = small_night.night.table(ITEMS).collect()
+    users = small_night.night.table(SPLITS).where("part = 'train'").select("user_id").distinct().count()
+    assert {row.item_id: row.propensity for row in found} == {
+        row.item_id: pytest.approx(row.n_train / users) for row in items
+    }
+    assert len(found) == len(items)
+
+
+def test_few_effective_rows_are_a_warning() -> None:
+    """One weight of 1,000 beside 999 of 1: (1999)^2 / (10^6 + 999) = 3.99 of 1,000 rows."""
+    weights = {"test": Weights(1, 1000.0, 1.0, np.array([1.0, 1000.0]), np.array([999, 1]))}
+    asked = plan("recall", weights=weights, settings=Settings(clip=10.0))
+    opened = type("Opened", (), {"weights": weights})()
+    found = {check.check: check for check in weight_checks("test", asked, opened)}
+    few = found["test: weights: effective rows"]
+    assert few.observed == 4.0 and few.threshold == 100 and not few.passed
+    top = found["test: weights: share of the top 1 %"]
+    assert top.observed == pytest.approx((1000 + 9) / 1999) and top.passed
+    assert found["test: clipped weights: effective rows"].passed
+
+
+@pytest.mark.spark
+def test_propensities_that_cannot_be_used(spark: Any) -> None:
+    counted = [("a", 0, 3), ("b", 1, 2), ("c", 2, 1)]
+    items = spark.createDataFrame(counted, "item_id string, item_index int, n_train long")
+    good = spark.createDataFrame([("a", 0.5), ("b", 0.0)], "item_id string, propensity double")
+    found = exposure.item_chances(items, good)
+    assert {row.item_index: row.propensity for row in found.rows.collect()} == {0: 0.5, 1: 0.5, 2: 0.5}
+    assert (found.unknown, found.low, found.high) == (2, 0.5, 0.5)
+    assert exposure.popular_from(found.rows, 0.4) == 2 and exposure.popular_from(found.rows, 0.0) is None
+    wrong = spark.createDataFrame([("a", -0.5), ("b", math.nan), ("c", 1.0), ("c", 1.0)], good.schema)
+    with pytest.raises(DataError, match="2 below 0 or no number, 1 items twice"):
+        exposure.item_chances(items, wrong)
+    rewards = spark.createDataFrame([("a", 0.5), ("a", 1.5), ("b", None)], "item_id string, reward double")
+    with pytest.raises(DataError, match=r"2 rows are no chance .* 1 stand twice"):
+        debiased.check_rewards(rewards)
+
+
+# ------------------------------------------------------------------------------------ real data
+
+
+@pytest.mark.spark
+@pytest.mark.data
+@pytest.mark.slow
+def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Path) -> None:
+    """Most popular on the open loop, training items kept, and the strata of the study's code.
+
+    By the stages themselves: a split keeps a (user, item) pair in one part only, and 366 pairs of the
+    open loop are in the training part as well.
+    """
+    log = read_log(spark, Dataset(name="coat", reader="coat", path=str(shared_data / "coat"))).cache()
+    train, items = log.where("part = 'train'"), catalogue(log, True).cache()
+    counts = fitting.item_counts(train, items)
+    shown = fitting.histogram(counts, train)
+    fitted = fitting.fit(shown, Propensities(method="power_above_xmin"))
+    chances = exposure.item_chances(items, fitting.of_items(counts, shown, fitted))
+    (cut,) = exposure.cut_strata(chances, Strata(kind="equal_width"))
+    assert cut.items.tolist() == [295, 5]
+
+    asked = plan(
+        "ndcg", ks=(5, 10, 20, 30, 100), replicates=0,
+        axes={"threshold": 4.0, "candidates": "all", "ties": "expected"},
+    ).asked  # fmt: skip
+    facts = exposure.Shown(share_in(str(tmp_path), chances.rows), chances.items, cut, None)
+    blocks = user_blocks(log, items, ("open_loop",), {})
+    users = ranking_stage.users_of_parts(blocks, ("open_loop",), 4.0, keep_empty=False)
+    vectors = share_in(str(tmp_path), vector_rows(items, train_popular(items).items))
+    rankings = ranking_stage.rank_scored(
+        exposure.with_exposure(users, facts),
+        DotSource(vectors, chances.items, 0),
+        Request(asked.definition),
+    )
+    found = accuracy.metrics(rankings, asked).toPandas()
+    whole = found[found.slice_key.isna()]
+    assert {None if np.isnan(row.k) else row.k: round(row.value, 5) for row in whole.itertuples()} == {
+        None: 0.24194, 100: 0.12482, 30: 0.06709, 20: 0.05588, 10: 0.03522, 5: 0.02561,
+    }  # fmt: skip
+    assert set(whole.n) == {237} and set(found.slice_value.dropna()) == {"Q1", "Q2"}

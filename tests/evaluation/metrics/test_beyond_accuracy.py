@@ -1,0 +1,179 @@
+"""Novelty, popularity, coverage and Gini of lists: by hand, and the same bits however rows are spread."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from pyspark.sql import functions as F
+
+from recbench_spark.config import Bootstrap
+from recbench_spark.definitions import Definition
+from recbench_spark.errors import ConfigError
+from recbench_spark.evaluation.metrics.accuracy import (
+    MetricPlan,
+    all_metrics,
+    all_user_metrics,
+    check_names,
+    wants_lists,
+)
+from recbench_spark.evaluation.metrics.beyond_accuracy import Catalogue
+from recbench_spark.evaluator.evaluate import evaluate
+from recbench_spark.kernels.metrics import beyond_accuracy
+from recbench_spark.schemas import METRICS, RANKINGS, USER_METRICS, conform
+
+NAMES = ("novelty", "mean_popularity", "coverage", "gini")
+N_TRAIN = {"a": 8, "b": 4, "c": 2, "d": 0, "e": 8}
+
+
+def row(user: str, items: list[str] | None, part: str = "test", **more: Any) -> tuple[Any, ...]:
+    values: dict[str, Any] = {
+        "run_id": "r", "user_id": user, "part": part, "user_key": random.Random(user).getrandbits(63),
+        "item_ids": ["a", "b"], "relevance": [1.0, 0.0], "above": [0, 1], "tied": [0, 0], "before": [0, 0],
+        "length": len(items or []), "top_items": items, "slices": {}, "drawn": None, "pool": None,
+        "propensity": None,
+    }  # fmt: skip
+    return tuple({**values, **more}[name] for name in RANKINGS.names)
+
+
+def plan(*names: str, ks: tuple[int, ...] = (1, 3), replicates: int = 20, **axes: Any) -> MetricPlan:
+    return MetricPlan(names, ks, Definition(**axes), Bootstrap(replicates=replicates))
+
+
+@pytest.fixture(scope="module")
+def catalogue(spark) -> Catalogue:
+    """Five items, eight training users."""
+    rows = [(item, n, index) for index, (item, n) in enumerate(N_TRAIN.items())]
+    items = spark.createDataFrame(rows, "item_id string, n_train long, item_index int")
+    return Catalogue(items, spark.range(8).select(F.col("id").cast("string").alias("user_id")))
+
+
+@pytest.fixture(scope="module")
+def rankings(spark) -> Any:
+    rows = [
+        row("u", ["a", "b", "d", "e"]),
+        row("v", ["b"]),
+        row("w", []),
+        row("x", None),
+        row("u", ["c", "?"], part="open_loop"),
+    ]
+    return spark.createDataFrame(rows, RANKINGS.schema)
+
+
+@pytest.mark.spark
+def test_overall_by_hand(rankings, catalogue) -> None:
+    """p: a 1, b 1/2, c 1/4, d none (counts 1/8 in novelty), e 1; `?` is outside of the catalogue."""
+    found = all_metrics(rankings, plan(*NAMES), catalogue).collect()
+    value = {(r.part, r.metric, r.k): (r.value, r.n) for r in found}
+    assert len(found) == len(value) == 16
+    of = {key[1:]: pair for key, pair in value.items() if key[0] == "test"}
+    u_bits, u_share = (0 + 1 + 3) / 3, (1 + 1 / 2 + 0) / 3
+    expected = {
+        ("novelty", 1): (0 + 1) / 2, ("novelty", 3): (u_bits + 1) / 2,
+        ("mean_popularity", 1): (1 + 1 / 2) / 2, ("mean_popularity", 3): (u_share + 1 / 2) / 2,
+        ("coverage", 1): 2 / 5, ("coverage", 3): 3 / 5,
+        ("gini", 1): beyond_accuracy.gini_of(np.array([1, 1, 0, 0, 0])),
+        ("gini", 3): beyond_accuracy.gini_of(np.array([1, 2, 0, 1, 0])),
+    }  # fmt: skip
+    assert {key: pair[0] for key, pair in of.items()} == pytest.approx(expected, abs=1e-12)
+    assert {pair[1] for pair in of.values()} == {2}, "users with a list"
+    assert value["open_loop", "novelty", 3] == (pytest.approx((2 + 3) / 2), 1)
+    assert value["open_loop", "coverage", 3] == (pytest.approx(1 / 5), 1)
+    intervals = [r for r in found if r.metric == "novelty" and r.part == "test"]
+    assert all(r.ci_low <= r.value <= r.ci_high and r.stderr is not None for r in intervals)
+    assert {(r.definition, r.estimator) for r in found} == {("v1", "holdout")}
+
+
+@pytest.mark.spark
+def test_of_each_user_by_hand(rankings, catalogue) -> None:
+    found = all_user_metrics(rankings, plan("ndcg", "novelty", "mean_popularity", "gini"), catalogue)
+    rows = conform(found.withColumn("run_id", F.lit("r")), USER_METRICS).collect()
+    assert {r.metric for r in rows} == {"ndcg", "novelty", "mean_popularity"}
+    novelty = {(r.user_id, r.part): r for r in rows if r.metric == "novelty"}
+    assert set(novelty) == {("u", "test"), ("v", "test"), ("u", "open_loop")}
+    assert novelty["u", "test"]["values"] == pytest.approx([0, 4 / 3])
+    assert (novelty["u", "test"].ks, novelty["u", "test"].n_relevant) == ([1, 3], 1)
+    assert sum(r.metric == "ndcg" for r in rows) == 5
+
+
+@pytest.mark.spark
+def test_rows_fit_the_tables_and_stand_beside_other_metrics(rankings, catalogue) -> None:
+    asked = plan("ndcg", *NAMES, candidates="all")
+    rows = conform(
+        all_metrics(rankings, asked, catalogue).withColumn("run_id", F.lit("r")), METRICS
+    ).collect()
+    assert {r.metric for r in rows} == {"ndcg", *NAMES}
+    assert {r.definition for r in rows} == {"v1;candidates=all"}
+    assert {r.k for r in rows if r.metric in NAMES} == {1, 3}
+    assert {r.k for r in rows if r.metric == "ndcg"} == {1, 3, None}
+
+
+@pytest.mark.spark
+def test_the_same_bits_for_any_partitioning_and_batch_size(spark) -> None:
+    draw = random.Random(3)
+    ids = [f"i{n}" for n in range(40)]
+    counts = [(item, draw.randint(0, 50)) for item in ids]
+    indexed = [(item, n, index) for index, (item, n) in enumerate(counts)]
+    items = spark.createDataFrame(indexed, "item_id string, n_train long, item_index int")
+    world = Catalogue(items, spark.range(50).select(F.col("id").cast("string").alias("user_id")))
+    lists = [draw.sample(ids, draw.randint(0, 12)) for _ in range(120)]
+    rows = [row(f"u{n}", found) for n, found in enumerate(lists)]
+    asked, found = plan(*NAMES, ks=(2, 5, 20)), []
+    before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
+    for partitions, batch in ((1, 1000), (7, 5)):
+        draw.shuffle(rows)
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch))
+        spread = spark.createDataFrame(rows, RANKINGS.schema).repartition(partitions)
+        pdf = all_metrics(spread, asked, world).toPandas()
+        found.append(pdf.sort_values(["metric", "k"], ignore_index=True))
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", before)
+    pd.testing.assert_frame_equal(found[0], found[1], check_exact=True)
+    value = found[0].set_index(["metric", "k"]).value
+    train = dict(counts)
+    for k in (2, 5, 20):
+        shown = [i for items in lists for i in items[:k]]
+        assert value["coverage", k] == len(set(shown)) / 40
+        assert value["gini", k] == beyond_accuracy.gini_of(np.array([shown.count(i) for i in ids]))
+        bits = [[-math.log2(max(train[i], 1) / 50) for i in items[:k]] for items in lists if items]
+        assert value["novelty", k] == pytest.approx(np.mean([np.mean(b) for b in bits]), abs=1e-12)
+
+
+@pytest.mark.spark
+def test_from_python_lists_and_training_rows(spark) -> None:
+    """Of two training users both have a, one has b: novelty of [c, a] is (1 + 0) / 2 bits."""
+    lists = spark.createDataFrame(
+        [("u", "c", 1), ("u", "a", 2)], "user_id string, item_id string, rank int"
+    )
+    truth = spark.createDataFrame([("u", "a")], "user_id string, item_id string")
+    train = spark.createDataFrame([("x", "a"), ("y", "a"), ("y", "b")], "user_id string, item_id string")
+    vectors = [("a", [1.0, 0.0]), ("b", [0.0, 1.0]), ("c", [1.0, 1.0])]
+    features = spark.createDataFrame(vectors, "item_id string, vector array<double>")
+    result = evaluate(
+        truth, lists=lists, train=train, features=features, k=(1, 2), metrics=("hit", "diversity", *NAMES)
+    )
+    rows = result.metrics.where("slice_key IS NULL").collect()
+    found = {(r.metric, r.k): r.value for r in rows}
+    result.release()
+    assert {r.definition for r in rows if r.metric == "diversity"} == {"v1;features=given"}
+    assert found == pytest.approx({
+        ("hit", 1): 0, ("hit", 2): 1, ("novelty", 1): 1, ("novelty", 2): 1 / 2,
+        ("diversity", 1): None, ("diversity", 2): 1 - 1 / math.sqrt(2),
+        ("mean_popularity", 1): 0, ("mean_popularity", 2): 1 / 2,
+        ("coverage", 1): 1 / 3, ("coverage", 2): 2 / 3, ("gini", 1): 2 / 3, ("gini", 2): 1 / 3,
+    })  # fmt: skip
+    with pytest.raises(ConfigError, match="novelty needs the training rows"):
+        evaluate(truth, lists=lists, metrics=("hit", "novelty"))
+    with pytest.raises(ConfigError, match="diversity needs vectors"):
+        evaluate(truth, lists=lists, metrics=("hit", "diversity"))
+
+
+def test_names_are_known_and_say_whether_lists_are_needed() -> None:
+    check_names(("ndcg", *NAMES))
+    with pytest.raises(ConfigError, match=r"unknown metric 'noveltie'(.|\n)*did you mean 'novelty'"):
+        check_names(("ndcg", "noveltie"))
+    assert not wants_lists(("ndcg", "auc"))
+    assert all(wants_lists(("ndcg", name)) for name in (*NAMES, "diversity"))

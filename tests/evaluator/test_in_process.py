@@ -1,0 +1,149 @@
+"""Metrics of frames in this process: by hand, against all orders of ties, in any order of rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+
+import recbench_spark
+from recbench_spark.definitions import make_definition
+from recbench_spark.errors import ConfigError, DataError, SchemaError
+from recbench_spark.evaluator.in_process import evaluate_frames
+from tests import oracles
+
+Pairs = list[tuple[Any, Any]]
+WANTED, SCORED = ["user_id", "item_id"], ["user_id", "item_id", "score"]
+USERS = st.dictionaries(
+    st.integers(0, 9),
+    st.tuples(
+        st.dictionaries(st.integers(-3, 12), st.sampled_from([1.0, 2.0, 3.0]), max_size=5),
+        st.dictionaries(st.integers(-3, 12), st.sampled_from([0.0, 1.0, 2.0]), min_size=1, max_size=5),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def truth_of(pairs: Pairs) -> pd.DataFrame:
+    return pd.DataFrame(pairs, columns=WANTED)
+
+
+def lists_of(rows: list[tuple[Any, Any, Any]], value: str = "score") -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=[*WANTED, value])
+
+
+def values(found: pd.DataFrame) -> dict[tuple[str, int | None], float]:
+    return {(row.metric, None if pd.isna(row.k) else row.k): row.value for row in found.itertuples()}
+
+
+def test_three_users_by_hand() -> None:
+    """a: its one item at rank 2; b: nothing listed; c: no truth, left out; d: listed, not asked for."""
+    truth = truth_of([("a", 1), ("b", 5), ("b", 6), ("c", None)])
+    lists = lists_of([("a", 1, 0.1), ("d", 1, 1.0), ("a", 7, 0.9), ("c", 1, 1.0)])
+    found = evaluate_frames(truth, lists, k=[2, 1, 2], metrics=["recall", "ndcg", "precision"])
+    assert list(found.metric) == ["recall"] * 2 + ["ndcg"] * 3 + ["precision"] * 2
+    assert list(found.k.fillna(0)) == [1, 2, 1, 2, 0, 1, 2]
+    ndcg = 1 / math.log2(3) / 2
+    np.testing.assert_allclose(found.value, [0, 1 / 2, 0, ndcg, ndcg, 0, 1 / 4], rtol=1e-15)
+    # Recalls 1 and 0: variance 1/2, over two users.
+    assert found.stderr[1] == 1 / 2 and set(found.n) == {2} and set(found.definition) == {"v1"}
+    assert recbench_spark.evaluate_frames is evaluate_frames
+
+
+@settings(max_examples=60, deadline=None)
+@given(USERS, st.sampled_from([None, "replay", "ranx", "mllib"]), st.randoms(), st.booleans())
+def test_values_equal_the_oracle(users: Any, preset: str | None, random: Any, text: bool) -> None:
+    definition, names = make_definition(preset), ["hit", "recall", "map", "mrr", "ndcg", "auc"]
+    rows = [(user, i, score) for user, (scores, _) in users.items() for i, score in scores.items()]
+    wanted = [(user, i, grade) for user, (_, grades) in users.items() for i, grade in grades.items()]
+    random.shuffle(rows)
+    random.shuffle(wanted)
+    types = {"user_id": str if text else np.int32, "item_id": np.int64, "score": np.float64}
+    lists = lists_of(rows).astype(types)
+    truth = pa.Table.from_pandas(pd.DataFrame(wanted, columns=[*WANTED, "relevance"]))
+    truth = truth.set_column(0, "user_id", truth["user_id"].cast(pa.string() if text else pa.int64()))
+    found = values(evaluate_frames(truth, lists, k=[1, 3], metrics=names, preset=preset))
+    for (name, k), value in found.items():
+        of_users = [oracles.value(name, scores, grades, k, definition) for scores, grades in users.values()]
+        known = [v for v in of_users if not math.isnan(v)]
+        expected = sum(known) / len(known) if known else math.nan
+        assert value == pytest.approx(expected, abs=1e-12, nan_ok=True), (name, k)
+
+
+def test_ids_are_ordered_as_numbers_or_by_their_bytes() -> None:
+    """Two items of one score: 2 stands before 10, "10" before "2", also in one column of two."""
+    for item, k1 in ((int, 0.0), (str, 1.0)):
+        lists = lists_of([("u", item(2), 1.0), ("u", item(10), 1.0)])
+        for wanted in (10, item(10)):
+            found = evaluate_frames(truth_of([("u", wanted)]), lists, k=[1], metrics=["hit"])
+            assert found.value[0] == k1
+    mixed = lists_of([("u", "é", 1.0), ("u", "z", 1.0), ("u", "Z", 1.0)]).astype({"item_id": "category"})
+    found = evaluate_frames(truth_of([("u", "é")]), mixed, k=[2, 3], metrics=["hit"])
+    assert list(found.value) == [0, 1]
+
+
+def test_rank_wins_over_score_and_duplicates_keep_the_best() -> None:
+    lists = lists_of([(1, 7, 3), (1, 8, 1), (1, 7, 2)], "rank").assign(score=[9.0, np.nan, 8.0])
+    found = evaluate_frames(truth_of([(1, 7), (1, 7)]), lists, k=[1, 2], metrics=["recall"])
+    assert list(found.value) == [0, 1]
+    for truth, rows in ((truth_of([(1, 7), (1, 7)]), lists[:2]), (truth_of([(1, 7)]), lists)):
+        with pytest.raises(DataError, match="occur more than once"):
+            evaluate_frames(truth, rows, definition={"duplicates": "error"})
+
+
+def test_no_list_at_all() -> None:
+    empty = lists_of([]).astype({"score": float})
+    found = evaluate_frames(truth_of([(1, 7)]), empty, k=[1], metrics=["hit", "ndcg"])
+    assert list(found.value) == [0, 0, 0] and set(found.n) == {1}
+
+
+GOOD = truth_of([(1, 7)]), lists_of([(1, 7, 1.0)])
+
+
+@pytest.mark.parametrize(
+    ("truth", "lists", "error", "message"),
+    [
+        (GOOD[0][:0], GOOD[1], DataError, "truth: no rows"),
+        (GOOD[0][["user_id"]], GOOD[1], SchemaError, "truth: no column item_id"),
+        (GOOD[0], GOOD[1][WANTED], SchemaError, "lists: no column score"),
+        (GOOD[0], lists_of([(1, 7, None), (1, 8, 1.0)]), DataError, "1 of 2 scores are NaN or infinite"),
+        (GOOD[0], lists_of([(1, 7, math.inf)]), DataError, "1 of 1 scores are NaN or infinite"),
+        (GOOD[0], lists_of([(1, 7, "good")]), DataError, "score is no double"),
+        (GOOD[0], lists_of([(1, 7, 0)], "rank"), DataError, "1 ranks are below 1"),
+        (GOOD[0], lists_of([(1, 7, 1), (1, 8, None)], "rank"), DataError, "1 rows whose rank is NULL"),
+        (GOOD[0], lists_of([(1, None, 1.0), (1, 8, 1.0)]), DataError, "1 rows whose item_id is NULL"),
+        (
+            GOOD[0],
+            lists_of([(1, 7.5, 1.0)]),
+            DataError,
+            "item_id: 1 rows .double. are not a whole number.*7.5",
+        ),
+        (truth_of([(None, 7), (1, 7)]), GOOD[1], DataError, "1 rows whose user_id is NULL"),
+        (GOOD[0].assign(relevance=[None]), GOOD[1], DataError, "no relevance"),
+    ],
+)
+def test_unusable_rows(truth: Any, lists: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        evaluate_frames(truth, lists, k=[1], metrics=["hit"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metrics": ["ndgc"]}, "unknown metric 'ndgc'"),
+        ({"metrics": []}, "metrics"),
+        ({"k": []}, "at k"),
+        ({"k": [0]}, "cut-off 0"),
+        ({"preset": "nobody"}, "unknown preset"),
+    ],
+)
+def test_unusable_wishes(options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        evaluate_frames(*GOOD, **options)

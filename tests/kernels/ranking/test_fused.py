@@ -1,0 +1,397 @@
+"""The GPU kernels, run by Triton's interpreter on the CPU: the same counts, bit for bit."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from recbench_spark.kernels.ranking import counting, devices
+from recbench_spark.kernels.ranking.counting import Settings
+from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_ranks
+from tests.kernels.ranking.test_counting import lists, random_world, run, same
+
+ROOT = Path(__file__).resolve().parents[3]
+CUTOFFS = (0, 1, 3, 20, 1000)
+
+
+@pytest.fixture(scope="module")
+def fused():
+    """Triton asks for the variable when it is loaded: other tests neither set it nor load Triton."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    assert "triton" not in sys.modules or "recbench_spark.kernels.ranking.fused" in sys.modules
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        module = importlib.import_module("recbench_spark.kernels.ranking.fused")
+        sizes = {"ROWS": 16, "ITEMS": 32, "FIRST_TILE": 32, "LAST_TILE": 64, "PAIRS_AT_ONCE": 500}
+        for name, size in sizes.items():  # several programs, tiles and portions in small worlds
+            patch.setattr(module, name, size)
+        patch.setattr(module, "_WRITE_ROWS", 16)
+        yield module
+
+
+def check(world, cutoffs=CUTOFFS, **options):
+    """As the float32 path of the CPU counts them, which has an oracle of its own."""
+    for cutoff in cutoffs:
+        expected = run(world, 0, cutoff=cutoff, reduced=False)
+        same(expected, run(world, 0, device="cpu:0", cutoff=cutoff, **options))
+
+
+@pytest.mark.parametrize("kind", ["dot", "cosine"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("grid", [None, 2])
+def test_kinds_biases_and_ties(fused, kind, bias, grid):
+    check(random_world(3, users=20, items=130, kind=kind, bias=bias, grid=grid))
+
+
+def test_the_kernels_are_what_counts(fused, monkeypatch):
+    counted = []
+    count_block = fused.count_block
+    monkeypatch.setattr(
+        fused,
+        "count_block",
+        lambda *args, **more: counted.append(len(args[0])) or count_block(*args, **more),
+    )
+    world = random_world(1, users=10)
+    run(world, 0, device="cpu:0", cutoff=3, user_tile=4)
+    assert counted == [4, 4, 2]
+    for other in ({"cutoff": None}, {"cutoff": 3, "reduced": False}):
+        run(world, 0, device="cpu:0", **other)
+    run(world, 2, device="cpu:0", cutoff=3)
+    assert counted == [4, 4, 2]
+
+
+@pytest.mark.parametrize("dims", [1, 31, 33, 130, 300])
+def test_any_number_of_dimensions(fused, dims):
+    check(random_world(dims, users=5, items=50, dims=dims), (3,))
+
+
+def test_popularity_alone(fused):
+    check(random_world(2, dims=0, bias=True), (3,))
+
+
+@pytest.mark.parametrize("scale", [1e-45, 1e-23, 1e18, 1e38])
+@pytest.mark.parametrize("bias", [False, True])
+def test_tiny_and_huge_numbers(fused, scale, bias):
+    for grid in (None, 1):
+        check(random_world(3, items=60, scale=scale, grid=grid, bias=bias), (3, 1000))
+
+
+def test_huge_and_tiny_items_and_biases_in_one_catalogue(fused):
+    world = random_world(5, dims=4, bias=True)
+    world[1][::7] *= np.float32(1e25)
+    world[1][::5] *= np.float32(1e-25)
+    world[0][::2] *= np.float32(1e20)
+    check(world, (3, 1000))
+    world[2][::3] *= 1e300
+    check(world, (3, 1000))
+
+
+def test_zero_vectors_tie_at_the_bias(fused):
+    world = random_world(11, bias=True)
+    world[0][0] = 0
+    world[1][:40] = 0
+    check(world, (3, 1000))
+    without = (*world[:2], np.zeros(90), *world[3:])
+    check(without, (3, 1000))
+    world[1][:] = 0
+    check((*world[:4], "cosine", *world[5:]), (3, 1000))
+
+
+def near_ties(kind="dot"):
+    """One coordinate of each second item moves by one bit: 8-bit products see nothing of it."""
+    rng = np.random.default_rng(8)
+    vectors, base = rng.standard_normal((6, 16)).astype("f4"), rng.standard_normal(16).astype("f4")
+    items = np.tile(base, (120, 1))
+    for i in range(0, 120, 2):
+        d = rng.integers(16)
+        items[i, d] = np.nextafter(items[i, d], np.float32(rng.choice([-9, 9])))
+    truth = [rng.permutation(120)[:5].tolist() for _ in range(6)]
+    every = [list(range(120)) for _ in range(6)]
+    return vectors, items, np.zeros(120), np.ones(120, bool), kind, truth, every
+
+
+@pytest.mark.parametrize("kind", ["dot", "cosine"])
+def test_near_ties_in_the_last_bit(fused, kind):
+    check(near_ties(kind), (1, 20, 1000))
+
+
+def test_duplicated_items_are_ties_in_order(fused):
+    vectors, items = np.ones((3, 8), "f4"), np.ones((150, 8), "f4")
+    truth = [[0, 149, 70], [70, 70], [-1, 5]]
+    every = [list(range(150)), list(range(1, 150)), list(range(0, 150, 2))]
+    world = vectors, items, np.zeros(150), np.ones(150, bool), "dot", truth, every
+    counts = run(world, 0, device="cpu:0", cutoff=5)
+    assert counts.above_p.tolist() == [0, 0, 0, 0, 0, -1, -1]
+    assert counts.before_p.tolist() == [0, 149, 70, 69, 69, 0, 0]
+    check(world)
+
+
+def test_masks_of_everything_users_without_positives_and_many_of_them(fused):
+    vectors, items, bias, scored, kind, _, _ = random_world(4, users=6, items=80)
+    truth = [[], [3], list(range(80)), [5, 6], [], [7] * 3]
+    candidates = [[], [], list(range(80)), [5], list(range(80)), [*range(0, 80, 3), 7]]
+    check((vectors, items, bias, scored, kind, truth, candidates))
+    check((vectors, items, bias, np.zeros(80, bool), kind, truth, candidates), (3,))
+    check((vectors[:0], items, bias, scored, kind, [], []), (3,))
+
+
+def test_unscored_items_may_hold_anything(fused):
+    world = random_world(51, bias=True)
+    world[1][~world[3]] = np.nan
+    world[2][~world[3]] = np.inf
+    check(world, (3, 1000))
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    size=st.tuples(st.integers(1, 5), st.integers(1, 70), st.integers(1, 9)),
+    form=st.tuples(st.sampled_from(["dot", "cosine"]), st.booleans()),
+    exponent=st.integers(-45, 38),
+    grid=st.sampled_from([None, 1, 3]),
+    cutoff=st.integers(0, 80),
+    tiles=st.tuples(st.integers(1, 5), st.sampled_from([None, 1, 40])),
+)
+def test_any_world(fused, seed, size, form, exponent, grid, cutoff, tiles):
+    world = random_world(seed, *size, *form, 10.0**exponent, grid)
+    check(world, (cutoff,), user_tile=tiles[0], item_tile=tiles[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_many_larger_worlds(fused, seed):
+    """Factors as models have them: some items far longer than others, many undecided pairs."""
+    rng = np.random.default_rng(seed)
+    world = random_world(seed, users=60, items=600, dims=int(rng.integers(1, 70)), bias=seed % 2 == 1)
+    world[1][:] *= rng.lognormal(0, 1, (600, 1)).astype("f4")
+    world[1][100:200] = world[1][:100]
+    check((*world[:4], ("dot", "cosine")[seed % 3 == 0], *world[5:]), (1, 20, 100))
+
+
+def test_a_full_device_halves_the_block_and_goes_on(fused, monkeypatch):
+    import torch
+
+    world, sizes, make_block = random_world(60, users=9), [], fused.make_block
+
+    def small_device(users_u, **more):
+        sizes.append(len(users_u))
+        if len(users_u) > 2:
+            raise torch.OutOfMemoryError("no room")
+        return make_block(users_u, **more)
+
+    monkeypatch.setattr(fused, "make_block", small_device)
+    check(world, (3,))
+    assert sizes == [9, 4, 4, 2, 2, 2, 2, 1]  # the block after a full one was on its way already
+
+
+def test_a_device_too_small_for_one_user_says_so(fused, monkeypatch):
+    import torch
+
+    def full(*_args, **_more):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(fused, "make_block", full)
+    with pytest.raises(torch.OutOfMemoryError, match="no room for one user"):
+        check(random_world(60), (3,))
+
+
+def test_items_that_do_not_fit_go_tile_by_tile_and_are_tried_once(fused, monkeypatch):
+    import torch
+
+    tried = []
+
+    def full(*_args):
+        tried.append(1)
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(fused, "_put_items", full)
+    vectors, items, *_ = world = random_world(61)
+    block, scorer = UserBlock(np.arange(7), vectors), DotScorer(items)
+    for _ in range(2):
+        with pytest.warns(devices.RecbenchWarning, match="items do not fit"):
+            counts = count_ranks(
+                scorer, block, lists(world[5]), lists([[]] * 7), device="cpu:0", settings=Settings(cutoff=4)
+            )
+    same(count_ranks(scorer, block, lists(world[5]), lists([[]] * 7), settings=Settings(cutoff=4)), counts)
+    assert len(tried) == 1
+
+
+def test_bounds_hold_and_leave_little_undecided(fused):
+    """|s - a c P| <= E on every pair, and what is undecided is a small part of all pairs."""
+    import torch
+
+    rng = np.random.default_rng(5)
+    scorer = DotScorer(rng.standard_normal((128, 64)).astype("f4"), rng.standard_normal(128))
+    truth = lists([[int(i)] for i in rng.integers(0, 128, 30)])
+    vectors = rng.standard_normal((30, 64)).astype("f4")
+    prepared = counting.prepare_products(scorer.products, vectors, truth, lists([[]] * 30))
+    items = fused._put_items(scorer.products, torch.device("cpu"), 128)
+    block = fused.make_block(np.arange(30), prepared, items)
+    rows = fused._make_rows(torch.arange(30), block, items.tiles[0])
+    order = scorer.products.order
+    exact_rt = scorer.score_rows(UserBlock(np.arange(30), vectors), 0, 30)[:, order.items_t]
+    found_rt = block.rows_ud.to(torch.int64) @ items.rows_td.to(torch.int64).T
+    found_rt += (items.share_t[None, :] * rows.one_r[:, None]).to(torch.int64)
+    above_rt, below_rt = (
+        (found_rt >= rows.high_r[:, None]).numpy(),
+        (found_rt < rows.low_r[:, None]).numpy(),
+    )
+    own_r = block.score_s.numpy()[:, None]
+    assert np.all(exact_rt[above_rt] > np.broadcast_to(own_r, exact_rt.shape)[above_rt])
+    assert np.all(exact_rt[below_rt] < np.broadcast_to(own_r, exact_rt.shape)[below_rt])
+    assert 0 < np.count_nonzero(~above_rt & ~below_rt) < 0.15 * exact_rt.size
+
+
+def test_kernels_that_fail_or_err_are_not_used(fused, monkeypatch):
+    """What a compiler raises, or counts that are wrong, cost speed and nothing else."""
+    count_tile, world = fused._count_tile, random_world(3)
+
+    def wrong(*args):
+        above_r, reached_r = count_tile(*args)
+        return above_r + 1, reached_r + 1
+
+    def broken(*_args):
+        raise RuntimeError("no compiler\nand much else")
+
+    for fault, told in ((wrong, "counts differ"), (broken, r"RuntimeError: no compiler\)")):
+        fused.trial.cache_clear()
+        monkeypatch.setattr(fused, "_count_tile", fault)
+        with pytest.warns(devices.RecbenchWarning, match=told):
+            check(world, (3,))
+    fused.trial.cache_clear()
+
+
+def test_tiles_grow_and_cover_everything(fused, monkeypatch):
+    monkeypatch.setattr(fused, "FIRST_TILE", 128)
+    monkeypatch.setattr(fused, "LAST_TILE", 512)
+    assert list(fused._cuts(1500, None)) == [(0, 128), (128, 384), (384, 896), (896, 1408), (1408, 1500)]
+    assert list(fused._cuts(70, 20)) == [(0, 32), (32, 64), (64, 70)]
+    assert list(fused._cuts(0, None)) == []
+
+
+def test_portions_hold_so_many_pairs_or_one_row(fused, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(fused, "PAIRS_AT_ONCE", 5)
+    parts = list(fused._portions(torch.tensor([3, 2, 1, 9, 0, 5])))
+    assert [(part.start, part.stop) for part in parts] == [(0, 2), (2, 3), (3, 4), (4, 6)]
+
+
+CPU_ONLY = """
+import sys
+import numpy as np
+from recbench_spark.kernels.ranking.counting import ItemLists, Settings
+from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_ranks
+
+rng = np.random.default_rng(0)
+scorer = DotScorer(rng.standard_normal((50, 4)).astype("f4"))
+truth = ItemLists(np.array([0, 1, 2]), np.array([3, 4]))
+block = UserBlock(np.arange(2), rng.standard_normal((2, 4)).astype("f4"))
+for device in ("cpu", "cpu:0"):
+    count_ranks(scorer, block, truth, ItemLists.empty(2), device=device, settings=Settings(cutoff=2))
+print([name for name in ("triton", "pyspark") if name in sys.modules])
+"""
+
+BENCH_ALONE = """
+import runpy, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"numba", "pyspark", "py4j", "delta", "pyarrow", "pandas", "scipy"}:
+            raise ImportError(f"{name} is not here")
+
+sys.meta_path.insert(0, Absent())
+sys.argv = "bench.py --users 8 --items 40 --dims 4 --k 3 --rounds 1 --device DEVICE --systems".split()
+sys.argv += ["product,topk,SYSTEM"]
+runpy.run_path("jobs/bench/ranking.py", run_name="__main__")
+"""
+
+
+COMPILED = """
+import json, sys
+from triton import compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from recbench_spark.kernels import fused
+
+KINDS = {"users": "*i8", "items": "*i8", "bias": "*fp32", "one": "*fp32", "low": "*i32", "high": "*i32"}
+KINDS |= {"user": "*i64", "row": "*i64", "place": "*i64", "next": "*i64", "item": "*i64", "sum": "*fp64"}
+KINDS |= {"above": "*i32", "reached": "*i32", "found": "*i32"}
+
+def built(kernel, constants, capability, warps, stages, **other):
+    kinds = {f"{name}_ptr": kind for name, kind in (KINDS | other).items()}
+    names = kernel.arg_names
+    signature = {name: "constexpr" if name in constants else kinds.get(name, "i32") for name in names}
+    aligned = {(n,): [["tt.divisibility", 16]] for n, name in enumerate(names) if signature[name][0] == "*"}
+    values = {(names.index(name),): value for name, value in constants.items()}
+    options = {"num_warps": warps, "num_stages": stages}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=values, attrs=aligned)
+    return compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+for capability in (80, 86, 89, 90, 100):
+    for dims in (64, 1024):
+        shape = {"dims": dims, "depth": fused._depth(dims), "biased": dims > 64}
+        count = shape | {"rows": fused.ROWS, "items": fused.ITEMS}
+        write = shape | {"rows": fused._WRITE_ROWS, "items": fused._WRITE_ITEMS}
+        pairs = shape | {"pairs": fused._PAIRS}
+        for kernel, constants, warps, stages in (
+            (fused._count_kernel, count, 8, 3),
+            (fused._write_kernel, write, 4, 2),
+            (fused._take_off_kernel, pairs, 4, 3),
+        ):
+            made = built(kernel, constants, capability, warps, stages)
+            print(json.dumps([kernel.__name__, capability, made.metadata.shared, made.asm["ptx"]]))
+    summed = {"pairs": fused._PAIRS}
+    made = built(fused._sum_kernel, summed, capability, 4, 3, users="*fp32", items="*fp32")
+    print(json.dumps([fused._sum_kernel.__name__, capability, made.metadata.shared, made.asm["ptx"]]))
+"""
+
+
+@pytest.mark.slow
+def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
+    """To 8-bit tensor-core instructions, within the shared memory of the smallest; sums lose nothing."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    said = in_a_process(COMPILED, TRITON_CACHE_DIR=str(tmp_path))
+    built = [json.loads(line) for line in said.splitlines()]
+    assert len(built) == 5 * 7
+    for name, capability, shared, ptx in built:
+        assert shared <= 99 * 1024
+        if name in ("_count_kernel", "_write_kernel"):
+            wanted = {90: "wgmma.mma_async.sync.aligned.m64n", 100: "tcgen05.mma.cta_group::1.kind::i8"}
+            assert wanted.get(capability, "mma.sync.aligned.m16n8k32.row.col") in ptx
+        if name == "_sum_kernel":
+            assert "cvt.f64.f32" in ptx and "fma.rn.f64" in ptx
+            assert ".ftz" not in ptx
+
+
+def in_a_process(code, **variables):
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    alone = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=alone | variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_run_on_the_cpu_loads_neither_triton_nor_spark():
+    assert in_a_process(CPU_ONLY).strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("device", "system", "interpret"), [("cpu", "ranks", "0"), ("cpu:0", "kernel@k", "1")]
+)
+def test_the_bench_needs_torch_and_numpy_alone(device, system, interpret):
+    code = BENCH_ALONE.replace("DEVICE", device).replace("SYSTEM", system)
+    said = in_a_process(code, TRITON_INTERPRET=interpret)
+    assert "agrees on 1.000000" in said
+    assert system in said

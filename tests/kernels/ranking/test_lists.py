@@ -1,0 +1,161 @@
+"""From lists to ranks: against dictionaries and loops, and the metrics of a worked example."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from recbench_spark.definitions import Definition
+from recbench_spark.errors import DataError
+from recbench_spark.kernels.metrics.accuracy import measure
+from recbench_spark.kernels.ranking import lists as lists_module
+from recbench_spark.kernels.ranking.lists import Items, Lists, RankedLists, Truth, rank_lists
+from tests import oracles
+
+Row = tuple[int, float]
+ROWS = st.lists(st.tuples(st.integers(-3, 6), st.sampled_from([1.0, 2.0, 3.0])), max_size=9)
+USER = st.tuples(ROWS, ROWS, st.sets(st.integers(-3, 6), max_size=4))
+USERS = st.lists(USER, min_size=1, max_size=5)
+
+
+def flat(users: list[list[Row]]) -> tuple[Any, Any, Any]:
+    offsets = np.cumsum([0, *map(len, users)])
+    rows = [row for user in users for row in user]
+    return offsets, np.array([i for i, _ in rows], dtype=np.int64), np.array([v for _, v in rows])
+
+
+def rank(
+    users: list[tuple[list[Row], list[Row], set[int]]], *, by: str = "score", **options: Any
+) -> RankedLists:
+    definition = options.pop("definition", Definition())
+    offsets, keys, value = flat([rows for rows, _, _ in users])
+    given = {by: value.astype(np.int64) if by == "rank" else value}
+    train_offsets, train_keys, _ = flat([[(i, 0.0) for i in t] for _, _, t in users])
+    truth = Truth(*flat([t for _, t, _ in users]))
+    train = Items(train_offsets, train_keys)
+    return rank_lists(Lists(offsets, keys, **given), truth, definition, train, **options)
+
+
+def best_of(rows: list[Row], sign: float = 1.0) -> dict[int, float]:
+    best: dict[int, float] = {}
+    for item, value in rows:
+        best[item] = max(best.get(item, -np.inf), sign * value)
+    return best
+
+
+@settings(max_examples=300, deadline=None)
+@given(USERS, st.sampled_from(["score", "rank"]), st.booleans(), st.booleans())
+def test_ranks_equal_the_oracle(users: list[Any], by: str, mask: bool, rated: bool) -> None:
+    definition = Definition(candidates="rated" if rated else "unseen")
+    found = rank(users, by=by, mask_train=mask, definition=definition, top=3)
+    expected, train_items = [], 0
+    for rows, truth, train in users:
+        scores = best_of(rows, -1.0 if by == "rank" else 1.0)
+        train_items += len(train & set(scores))
+        dropped = train if mask else set()
+        kept = {i: s for i, s in scores.items() if i not in dropped}
+        grades = dict(sorted(best_of(truth).items()))
+        expected.append(({i: s for i, s in kept.items() if i in grades or not rated}, grades))
+    assert found.train_items == train_items
+    assert found.duplicates_in_lists == sum(len(r) - len(best_of(r)) for r, _, _ in users)
+    assert found.duplicates_in_truth == sum(len(t) - len(best_of(t)) for _, t, _ in users)
+    check_rankings(found, expected)
+
+
+def check_rankings(found: RankedLists, expected: list[Any]) -> None:
+    assert found.keys.tolist() == [i for _, truth in expected for i in truth]
+    assert found.rankings.length.tolist() == [len(scores) for scores, _ in expected]
+    if len(found.keys):
+        oracle = oracles.rankings_of(expected)
+        for name in ("offsets", "relevance", "above", "tied", "before"):
+            np.testing.assert_array_equal(getattr(found.rankings, name), getattr(oracle, name), name)
+    assert found.top is not None
+    for u, (scores, _) in enumerate(expected):
+        order = sorted(scores, key=lambda item: (-scores[item], item))
+        top = found.top.keys[found.top.offsets[u] : found.top.offsets[u + 1]]
+        assert top.tolist() == order[:3]
+
+
+@pytest.mark.parametrize("cells", [1, 50, 10**6])
+def test_blocks_of_users_change_nothing(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    users: list[Any] = []
+    for length in rng.integers(0, 40, 50):
+        rows = [(int(i), float(s)) for i, s in rng.integers(0, 60, (length, 2))]
+        truth = [(int(i), 1.0) for i in rng.integers(0, 60, 5)]
+        users.append((rows, truth, set(rng.integers(0, 60, 4).tolist())))
+    monkeypatch.setattr(lists_module, "CELLS", cells)
+    found = rank(users, top=3)
+    expected = [
+        (
+            {i: s for i, s in best_of(rows).items() if i not in train},
+            dict(sorted(best_of(truth).items())),
+        )
+        for rows, truth, train in users
+    ]
+    check_rankings(found, expected)
+
+
+def test_o1_lists_with_scores() -> None:
+    scores = [
+        [(3, 0.6), (7, 0.5), (10, 0.4), (11, 0.3), (2, 0.2)],
+        [(5, 0.6), (8, 0.5), (11, 0.4), (1, 0.3), (3, 0.2)],
+        [(4, 1.0), (9, 0.5), (2, 0.1)],
+    ]
+    truth = [range(5, 11), (4, 6, 7, 10, 11), range(1, 6)]
+    users = [(s, [(i, 1.0) for i in t], set()) for s, t in zip(scores, truth, strict=True)]
+    names = ["precision", "recall", "ndcg", "map", "mrr", "hit"]
+    found = measure(rank(users).rankings, names, [2, 3, 5, 10], Definition())
+    mean = {name: values.mean(axis=0) for name, values in found.items()}
+    log3 = np.log2(3)
+    np.testing.assert_allclose(mean["precision"], [1 / 3, 5 / 9, 1 / 3, 1 / 6])
+    np.testing.assert_allclose(mean["recall"][[0, 3]], [(1 / 6 + 0 + 1 / 5) / 3, 14 / 45])
+    ndcg = [(1 / log3) / (1 + 1 / log3), 0, 1 / (1 + 1 / log3)]
+    np.testing.assert_allclose(found["ndcg"][:, 0], ndcg)
+    np.testing.assert_allclose(ndcg[::2], [0.3868528, 0.6131472], atol=5e-8)
+    np.testing.assert_allclose(mean["ndcg"][1:4], [0.48976, 0.35396, 0.34018], atol=5e-6)
+    np.testing.assert_allclose(mean["map"][:4], [0.25, 0.35185, 0.21111, 0.198148], atol=5e-6)
+    np.testing.assert_allclose(mean["mrr"][:4], [0.5, 11 / 18, 11 / 18, 11 / 18])
+    np.testing.assert_allclose(mean["hit"], [2 / 3, 1, 1, 1])
+
+
+def test_duplicated_truth_never_exceeds_one() -> None:
+    found = rank([([(1, 2.0), (3, 1.0)], [(1, 1.0), (1, 1.0), (2, 1.0)], set())])
+    values = measure(found.rankings, ["ndcg", "map", "recall"], [2], Definition())
+    assert found.duplicates_in_truth == 1
+    np.testing.assert_allclose(values["ndcg"][:, 0], 1 / (1 + 1 / np.log2(3)))
+    assert values["map"][0, 0] == values["recall"][0, 0] == 1 / 2
+
+
+def test_rank_wins_over_score() -> None:
+    lists = Lists(np.array([0, 2]), np.array([1, 2]), rank=np.array([2, 1]), score=np.array([9.0, 1.0]))
+    truth = Truth(np.array([0, 1]), np.array([2]), np.array([1.0]))
+    assert rank_lists(lists, truth, Definition()).rankings.above.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "truth", "message"),
+    [
+        ([(1, 1.0), (1, 2.0)], [(1, 1.0)], "1 .user, item. pairs .* in the lists"),
+        ([(1, 1.0)], [(1, 1.0), (1, 1.0), (1, 2.0)], "2 .user, item. pairs .* in the truth"),
+        ([(1, float("nan")), (2, 1.0)], [(1, 1.0)], "1 of 2 scores are NaN"),
+        ([(1, float("inf"))], [(1, 1.0)], "scores are NaN or infinite"),
+        ([(1, 1.0)], [(1, float("nan"))], "no relevance"),
+    ],
+)
+def test_wrong_rows_are_refused_with_a_hint(rows: Any, truth: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message) as error:
+        rank([(rows, truth, set())], definition=Definition(duplicates="error"))
+    assert error.value.hint
+
+
+def test_wrong_ranks_are_refused() -> None:
+    with pytest.raises(DataError, match="1 ranks are below 1"):
+        rank([([(1, 0.0), (2, 1.0)], [(1, 1.0)], set())], by="rank")
+    nothing = Lists(np.array([0, 0]), np.array([], dtype=np.int64))
+    with pytest.raises(DataError, match="neither rank nor score"):
+        rank_lists(nothing, Truth(np.array([0, 0]), nothing.keys, np.array([])), Definition())

@@ -1,0 +1,169 @@
+"""Propensities on Spark: by hand, and the published study's exponents on its own data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from recbench_spark.commands import propensity
+from recbench_spark.config import Propensities, parse
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.kernels.estimators.power_law import fit
+from recbench_spark.schemas import (
+    CELL_PROPENSITIES,
+    ITEMS,
+    POWER_LAWS,
+    PROPENSITIES,
+    RATING_PROPENSITIES,
+    SPLITS,
+)
+from recbench_spark.steps.propensity import Exposed, write_propensities
+from recbench_spark.store import Store
+
+# a is shown to 4 users, b and c to 2, d to 1, e only in the test part; ratings 5 where the user is odd.
+SHOWN = {"a": (1, 2, 3, 4), "b": (1, 2), "c": (3, 4), "d": (1,)}
+SPLIT = "s1"
+
+
+@pytest.fixture(scope="module")
+def store(spark, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    made = Store(spark, str(tmp_path_factory.mktemp("propensities") / "warehouse"))
+    rows = [
+        (SPLIT, f"u{user}", item, 5.0 if user % 2 else 1.0, None, "train", None)
+        for item, users in SHOWN.items()
+        for user in users
+    ]
+    # Of ten cells drawn at random two are rated 5 and eight 1.
+    rows += [
+        (SPLIT, f"u{n % 4 + 1}", "abcde"[n % 5], 5.0 if n < 2 else 1.0, None, "open_loop", None)
+        for n in range(10)
+    ]
+    made.append(spark.createDataFrame(rows, SPLITS.schema), SPLITS)
+    items = [(SPLIT, item, n, 0, "tail", None) for n, item in enumerate("abcde")]
+    made.append(spark.createDataFrame(items, ITEMS.schema), ITEMS)
+    return made
+
+
+def written(store: Store, name: str) -> dict[str, float]:
+    rows = store.read(PROPENSITIES).where(f"split_id = '{SPLIT}' AND method = '{name}'").collect()
+    return {row.item_id: row.propensity for row in rows}
+
+
+def run(store: Store, *flags: str) -> None:
+    args = propensity.parser().parse_args(["--warehouse", store.root, *flags])
+    assert propensity.main(args) == 0
+
+
+@pytest.mark.spark
+def test_relative_frequencies_by_hand_through_the_job(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(store, "--split", SPLIT, "--method", "relative_frequency")
+    assert written(store, "relative_frequency") == {"a": 1.0, "b": 0.5, "c": 0.5, "d": 0.25, "e": 0.0}
+    assert "5 items: propensities 0 to 1" in capsys.readouterr().out
+
+
+@pytest.mark.spark
+def test_powers_by_hand_scaled_and_clipped_and_written_once(store: Store) -> None:
+    law = fit([1, 2, 4], [1, 2, 1])
+    asked = Propensities(scale="largest", floor=0.2)
+    rows = store.read(SPLITS).where("part = 'train'")
+    exposed = Exposed(store, SPLIT, rows, store.read(ITEMS))
+    for _ in range(2):
+        found = write_propensities(exposed, asked, replicates=20)
+    assert found is not None and (found.alpha, found.xmin) == (law.alpha, law.xmin)
+    power = (law.alpha + 1) / 2
+    wanted = {item: max(0.2, (len(users) / 4) ** power) for item, users in SHOWN.items()}
+    assert asked.name == "power_law;scale=largest;floor=0.2"
+    assert written(store, asked.name) == pytest.approx({**wanted, "e": 0.2})
+    assert store.read(PROPENSITIES).where(f"method = '{asked.name}'").count() == 5
+    (row,) = store.read(POWER_LAWS).collect()
+    assert (row.alpha, row.items, row.users, row.interactions) == (law.alpha, 4, 4, 9)
+    assert row.lowered == 0 and row.raised == sum(p == 0.2 for p in {**wanted, "e": 0.2}.values())
+    assert row.factor == pytest.approx(4**-power) and 0 < row.p <= 1
+
+
+@pytest.mark.spark
+def test_naive_bayes_by_hand(store: Store) -> None:
+    run(store, "--split", SPLIT, "--method", "naive_bayes")
+    rows = store.read(RATING_PROPENSITIES).collect()
+    # P(5 | shown) P(shown) / P(5): 5 of 9 rows are 5, 9 of 20 cells are shown, 2 of 10 drawn are 5.
+    assert {row.rating: row.propensity for row in rows} == pytest.approx(
+        {5.0: (5 / 20) / (2 / 10), 1.0: (4 / 20) / (8 / 10)}
+    )
+
+
+def features(path: Path, key: str, values: np.ndarray) -> str:
+    rows = [f"{key[0]}{n},{','.join(map(str, row))}" for n, row in enumerate(values)]
+    names = ",".join(f"x{n}" for n in range(values.shape[1]))
+    path.write_text("\n".join([f"{key},{names}", *rows]) + "\n")
+    return str(path)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_logistic_regression_against_sklearn_and_with_cells_drawn(spark, tmp_path: Path) -> None:
+    """100 users with one feature, 30 items with two, of whom one item is never shown; 1 in 8 cells is."""
+    rng = np.random.default_rng(5)
+    of_users, of_items = rng.normal(size=(100, 1)).round(3), rng.normal(size=(30, 2)).round(3)
+    logit = 0.7 * of_users + (of_items @ [0.8, -0.5])[None, :] - 2.5
+    shown = rng.random(logit.shape) < 1 / (1 + np.exp(-logit))
+    shown[:, 7] = False
+    store = Store(spark, str(tmp_path / "w"))
+    cells = [(SPLIT, f"u{u}", f"i{i}", 1.0, None, "train", None) for u, i in np.argwhere(shown)]
+    rows = spark.createDataFrame(cells, SPLITS.schema)
+    tables = {"user_features": features(tmp_path / "users.csv", "user_id", of_users),
+              "item_features": features(tmp_path / "items.csv", "item_id", of_items)}  # fmt: skip
+    found = {}
+    for rate in (1.0, 0.3):
+        asked = Propensities(method="logistic_regression", rate=rate, **tables)
+        write_propensities(Exposed(store, SPLIT, rows), asked, cells=rate == 1.0)
+        found[rate] = written(store, asked.name)
+    there = np.flatnonzero(shown.any(axis=1))  # who has no row is no user of the log
+    users = len(there)
+    cases = np.concatenate([np.repeat(of_users[there], 30, axis=0), np.tile(of_items, (users, 1))], axis=1)
+    model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(cases, shown[there].ravel())
+    chance = model.predict_proba(cases)[:, 1].reshape(users, 30)
+    mean = chance.mean(axis=0)
+    every = {(row.user_id, row.item_id): row.propensity for row in store.read(CELL_PROPENSITIES).collect()}
+    wanted = {(f"u{there[u]}", f"i{i}"): p for (u, i), p in np.ndenumerate(chance)}
+    assert every == pytest.approx(wanted, rel=1e-4)
+    assert found[1.0] == pytest.approx({f"i{i}": mean[i] for i in range(30)}, rel=1e-4)
+    # Three in ten of 2,486 cells outside the log; with the intercept as fitted values would be tripled.
+    drawn = np.array([found[0.3][f"i{i}"] for i in range(30)])
+    assert np.abs(drawn / mean - 1).max() < 0.25 and abs(drawn.mean() / mean.mean() - 1) < 0.1
+    (tmp_path / "users.csv").write_text("user_id,x\nu0,1\n")
+    with pytest.raises(DataError, match="ids of user_id without all features"):
+        write_propensities(Exposed(store, "other", rows), asked)
+
+
+def test_flags_and_settings_that_contradict_are_refused() -> None:
+    flags = ["--warehouse", "w", "--split", "s"]
+    for more in (
+        ["--reader", "csv"],
+        ["--goodness", "-1"],
+        ["--given", "p"],
+        ["--method", "given"],
+        ["--cells"],
+    ):
+        with pytest.raises(ConfigError):
+            propensity.main(propensity.parser().parse_args([*flags, *more]))
+    logistic = {"method": "logistic_regression"}
+    for wrong in ({"floor": 0.0}, logistic, {"item_features": "f"},
+                  {**logistic, "item_features": "f", "scale": "largest"}):  # fmt: skip
+        with pytest.raises(ConfigError):
+            parse(Propensities, wrong, "file")
+
+
+@pytest.mark.spark
+@pytest.mark.data
+@pytest.mark.slow
+def test_the_published_exponents_of_coat(
+    spark, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(Store(spark, str(tmp_path)), "--log", str(shared_data / "coat"), "--reader", "coat")
+    told = capsys.readouterr().out
+    assert "alpha 4.0147929445274" in told and "xmin 28, 82 of 300 items" in told

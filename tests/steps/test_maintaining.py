@@ -1,0 +1,354 @@
+"""Retention, migration, late data: what a warehouse goes through over the years."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recbench_spark import cli
+from recbench_spark.benchmark import require_split
+from recbench_spark.commands import maintain
+from recbench_spark.config import Benchmark
+from recbench_spark.errors import ConfigError, StoreError
+from recbench_spark.schemas import (
+    EMBEDDINGS,
+    MANIFESTS,
+    METRICS,
+    RANKINGS,
+    RUNS,
+    SPLITS,
+    USER_BLOCKS,
+    USER_METRICS,
+)
+from recbench_spark.sharing import SETTING, base_folder, own_disk
+from recbench_spark.steps.maintaining import Old, find_old
+from recbench_spark.store import VERSION_PROPERTY, Store, _remove_unborn
+from tests.nights import models, run, small
+
+DAYS = [date(2026, 1, day) for day in (1, 2, 3)]
+
+
+def job(*argv: str | Path) -> int | str | None:
+    with pytest.raises(SystemExit) as end:
+        cli.run(maintain.main, maintain.parser(), [str(arg) for arg in argv])
+    return end.value.code
+
+
+def numbers(store: Store, day: date) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    """Every number of a night's last attempts."""
+    store.install_views()
+    rows = store.spark.table("current_runs").where(f"logical_date = DATE'{day}'")
+    found = rows.select("run_id", "model").join(store.read(METRICS), "run_id").collect()
+    key = ("model", "part", "metric", "k", "slice_key", "slice_value")
+    values = ("value", "stderr", "ci_low", "ci_high", "n")
+    assert len({tuple(row[name] for name in key) for row in found}) == len(found) >= 3
+    return {tuple(row[name] for name in key): tuple(row[name] for name in values) for row in found}
+
+
+# ------------------------------------------------------------------------------------ flags
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        ([], "nothing to do"),
+        (["--keep-days", "3"], "--logical-date"),
+        (["--keep-days", "0", "--logical-date", "2026-01-01"], "at least 1 day"),
+        (["--vacuum-hours", "23"], "at least 24"),
+    ],
+)
+def test_flags_that_mean_nothing_exit_2(
+    flags: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert job("--warehouse", "w", *flags) == 2
+    assert word in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------ retention
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_old_nights_go_and_can_be_run_again(spark, tmp_path: Path) -> None:
+    store = Store(spark, str(tmp_path / "w"))
+    world = {"users": 60, "items": 40, "interactions": 1000, "open_loop": 100}
+
+    def night_of(day: date) -> Benchmark:
+        """Each night a log of its own."""
+        dataset = {"name": "d", "reader": "world", "world": {**world, "seed": day.day}}
+        evaluation = {"metrics": ["ndcg"], "k": [5, 10], "slices": [], "bootstrap": {"replicates": 10}}
+        return small(dataset=dataset, models=models("popular"), evaluation=evaluation)
+
+    nights = [run(store, night_of(day), day) for day in DAYS[:2]]
+    before = numbers(store, DAYS[0])
+    first, second = (
+        store.spark.table("current_runs").where(f"logical_date = DATE'{day}'").first() for day in DAYS[:2]
+    )
+    assert first is not None and second is not None and first.split_id != second.split_id
+    opened = open_night_of(nights[0], DAYS[0])
+
+    assert find_old(store, DAYS[1], keep=[DAYS[0]]) == Old((), ())
+    assert find_old(store, DAYS[1]) == Old((first.run_id,), (first.split_id,))
+    flags = ["--warehouse", store.root, "--logical-date", "2026-01-03", "--keep-days", "1"]
+    assert job(*flags, "--dry-run") == 0
+    assert find_old(store, DAYS[1]) == Old((first.run_id,), (first.split_id,))
+    assert job(*flags, "--optimize", "--vacuum-hours", "24") == 0
+
+    for table, column in (
+        (RANKINGS, "run_id"),
+        (USER_METRICS, "run_id"),
+        (SPLITS, "split_id"),
+        (USER_BLOCKS, "split_id"),
+    ):
+        assert [row[0] for row in store.read(table).select(column).distinct().collect()] == [second[column]]
+    kept = {row.model_id.partition("-")[0] for row in store.read(EMBEDDINGS).select("model_id").collect()}
+    assert kept == {second.split_id}
+    assert numbers(store, DAYS[0]) == before
+    assert find_old(store, DAYS[1]) == Old((), ())
+    with pytest.raises(StoreError, match="removed"):
+        require_split(opened)
+
+    again = run(store, night_of(DAYS[0]), DAYS[0])
+    assert again.outcome.skipped == ("popular",)
+    forced = run(store, night_of(DAYS[0]), DAYS[0], force=True)
+    assert forced.outcome.failed == {}
+    latest = store.spark.table("current_runs").where(f"logical_date = DATE'{DAYS[0]}'").first()
+    assert latest is not None and latest.split_id == f"{first.split_id}.1" and latest.attempt == 2
+    assert numbers(store, DAYS[0]) == before
+    assert store.read(RANKINGS).where(f"run_id = '{latest.run_id}'").count() > 0
+
+
+def open_night_of(ran: Any, day: date) -> Any:
+    return replace(ran.night, logical_date=day)
+
+
+# ------------------------------------------------------------------------------------ migration
+
+
+OLDER = ("n_users", "error", "at_grid_edge")
+
+
+def older_runs(spark, folder: Path) -> Store:
+    """A table `runs` as an earlier schema had it: without three columns and one constraint."""
+    kept = [c for c in RUNS.columns if c.name not in OLDER]
+    columns = ", ".join(
+        f"`{c.name}` {c.type.simpleString()}{'' if c.nullable else ' NOT NULL'}" for c in kept
+    )
+    spark.sql(
+        f"CREATE TABLE delta.`{folder}/runs` ({columns}) USING delta "
+        f"TBLPROPERTIES ('{VERSION_PROPERTY}' = '0')"
+    )
+    values = {"run_id": "r1", "run_key": "k", "attempt": 1, "suite": "s", "model": "m", "split_id": "x",
+              "status": "succeeded", "source": "own", "logical_date": DAYS[0]}  # fmt: skip
+    schema = RUNS.schema
+    rows = [tuple(values.get(c.name) for c in kept)]
+    types = type(schema)([schema[c.name] for c in kept])
+    spark.createDataFrame(rows, types).write.format("delta").mode("append").save(f"{folder}/runs")
+    return Store(spark, str(folder), any_version=True)
+
+
+@pytest.mark.spark
+def test_an_older_warehouse_is_migrated(spark, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = older_runs(spark, tmp_path / "w").root
+    with pytest.raises(StoreError) as error:
+        Store(spark, root)
+    assert f"jobs/maintain.py --warehouse {root} --migrate" in str(error.value)
+    assert job("--warehouse", root, "--migrate") == 0
+    assert "ADD COLUMNS" in capsys.readouterr().err
+
+    store = Store(spark, root)
+    (old,) = store.read(RUNS).collect()
+    assert (old.run_id, old.n_users, old.error, old.at_grid_edge) == ("r1", None, None, None)
+    comments = {row.col_name: row.comment for row in spark.sql(f"DESCRIBE delta.`{root}/runs`").collect()}
+    assert comments["n_users"] == next(c.comment for c in RUNS.columns if c.name == "n_users")
+    names = {
+        name.removeprefix("delta.constraints.")
+        for name in store._properties("runs")
+        if "constraints" in name
+    }
+    assert names == set(RUNS.constraints)
+    store.append(spark.createDataFrame([old.asDict() | {"run_id": "r2", "n_users": 7}], RUNS.schema), RUNS)
+    assert {row.run_id: row.n_users for row in store.read(RUNS).collect()} == {"r1": None, "r2": 7}
+    assert store.migrate() == []
+
+
+@pytest.mark.spark
+def test_what_cannot_be_migrated_is_refused(spark, tmp_path: Path) -> None:
+    newer = tmp_path / "newer"
+    properties = f"TBLPROPERTIES ('{VERSION_PROPERTY}' = '99')"
+    spark.sql(f"CREATE TABLE delta.`{newer}/runs` (run_id STRING) USING delta {properties}")
+    with pytest.raises(StoreError, match="update"):
+        Store(spark, str(newer))
+    with pytest.raises(StoreError, match="newer code"):
+        Store(spark, str(newer), any_version=True).migrate()
+    foreign = tmp_path / "foreign"
+    spark.sql(f"CREATE TABLE delta.`{foreign}/runs` (run_id INT) USING delta")
+    with pytest.raises(StoreError, match="run_id cannot be brought"):
+        Store(spark, str(foreign), any_version=True).migrate()
+
+
+@pytest.mark.spark
+def test_a_table_whose_creation_was_killed_is_created(spark, tmp_path: Path) -> None:
+    """Its folder and log are there, its first commit is not."""
+    log = tmp_path / "w" / "manifests" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / ".00000000000000000000.json.0b7c.tmp").write_text("{}")
+    store, row = Store(spark, str(tmp_path / "w")), ("s", "log", "rows", 1.0, None)
+    long_ago = time.time() - 60
+    os.utime(log, (long_ago, long_ago))
+    store.append(spark.createDataFrame([row], MANIFESTS.schema), MANIFESTS)
+    assert store.read(MANIFESTS).count() == 1
+
+
+def test_a_table_that_is_being_created_or_is_there_is_left_alone(tmp_path: Path) -> None:
+    young, made = tmp_path / "young", tmp_path / "made"
+    for folder in (young, made):
+        (folder / "_delta_log").mkdir(parents=True)
+    (made / "_delta_log" / "00000000000000000000.json").write_text("{}")
+    os.utime(made / "_delta_log", (0, 0))
+    for folder in (young, made):
+        _remove_unborn(folder)
+        assert (folder / "_delta_log").is_dir()
+
+
+def unfinished(folder: Path, *files: str) -> Path:
+    """A table's folder with an old log and these files."""
+    (folder / "_delta_log").mkdir(parents=True)
+    for file in files:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text("kept")
+    os.utime(folder / "_delta_log", (0, 0))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "part-0.snappy.parquet",
+        "split_id=s/part-0.snappy.parquet",
+        ".part-0.parquet.crc",
+        "notes.txt",
+        "_delta_log/_last_checkpoint",
+        "_delta_log/00000000000000000000.crc",
+        "_delta_log/00000000000000000003.json.bak",
+    ],
+)
+def test_a_restore_that_copies_data_first_loses_nothing(tmp_path: Path, file: str) -> None:
+    folder = unfinished(tmp_path / "runs", file, "_delta_log/.00000000000000000000.json.0b7c.tmp")
+    with pytest.raises(StoreError, match="no commit"):
+        _remove_unborn(folder)
+    assert (folder / file).read_text() == "kept"
+
+
+@pytest.mark.parametrize("leftover", ["_commit_0b7c.json.tmp", ".00000000000000000000.json.0b7c.tmp"])
+def test_what_a_killed_create_leaves_goes(tmp_path: Path, leftover: str) -> None:
+    folder = unfinished(tmp_path / "runs", f"_delta_log/{leftover}")
+    (folder / "_delta_log" / "_staged_commits").mkdir()
+    os.utime(folder / "_delta_log", (0, 0))
+    _remove_unborn(folder)
+    assert not folder.exists()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_table_whose_log_is_gone_is_an_error_everywhere(
+    spark, tmp_path: Path, scheme: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither an empty leaderboard with exit 0 nor a new table over the old rows."""
+    root, row = f"{scheme}{tmp_path}/w", ("s", "log", "rows", 1.0, None)
+    Store(spark, root).append(spark.createDataFrame([row], MANIFESTS.schema), MANIFESTS)
+    log = tmp_path / "w" / "manifests" / "_delta_log"
+    files = sorted(log.parent.rglob("*.parquet"))
+    log.rename(tmp_path / "log")
+    for emptied in (False, True):
+        if emptied:
+            log.mkdir()
+            os.utime(log, (0, 0))
+        for ask in (
+            lambda: Store(spark, root).read(MANIFESTS),
+            lambda: Store(spark, root).install_views(),
+            lambda: Store(spark, root).create(MANIFESTS),
+        ):
+            with pytest.raises(StoreError, match=r"manifests.*no commit"):
+                ask()
+        ran = job("--warehouse", root, "--optimize")
+        said = capsys.readouterr().err
+        assert ran == 1 and "restore all of its _delta_log" in said and "Traceback" not in said
+    assert sorted(log.parent.rglob("*.parquet")) == files
+    log.rmdir()
+    (tmp_path / "log").rename(log)
+    assert Store(spark, root).read(MANIFESTS).count() == 1
+
+
+# ------------------------------------------------------------------------------------ late data
+
+
+def log_until(spark, path: Path, days: int) -> str:
+    """A log that grows day by day: users like what their number says, and more of it each day."""
+    rows = [
+        (user, (user * 7 + day * 5 + n * n) % 23, 1.0, datetime(2026, 1, day, 8 + n % 12, n, tzinfo=UTC))
+        for day in range(1, days + 1)
+        for user in range(1, 31)
+        for n in range(6)
+    ]
+    frame = spark.createDataFrame(rows, "user_id long, item_id long, rating double, event_time timestamp")
+    frame.coalesce(1).write.mode("overwrite").parquet(str(path))
+    return str(path)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_nights_run_in_any_order_give_the_same_bits(spark, tmp_path: Path) -> None:
+    """One warehouse runs each night on the log as it lay then, the other runs them late, and backwards."""
+
+    def benchmark() -> Benchmark:
+        dataset = {"name": "growing", "reader": "parquet", "path": str(tmp_path / "log"),
+                   "time_unit": "timestamp", "until": "{logical_date}"}  # fmt: skip
+        evaluation = {
+            "metrics": ["ndcg", "recall"],
+            "k": [5],
+            "slices": [],
+            "bootstrap": {"replicates": 20},
+        }
+        return small(dataset=dataset, models=models("popular"), evaluation=evaluation)
+
+    on_time, late = (Store(spark, str(tmp_path / name)) for name in ("on_time", "late"))
+    for day in DAYS[:2]:
+        log_until(spark, tmp_path / "log", day.day)
+        run(on_time, benchmark(), day)
+    for day in reversed(DAYS[:2]):
+        run(late, benchmark(), day)
+    first, second = (numbers(on_time, day) for day in DAYS[:2])
+    assert first == numbers(late, DAYS[0]) != second == numbers(late, DAYS[1])
+    facts = late.read(MANIFESTS).where("fact = 'later_rows'").collect()
+    assert sorted(row.value for row in facts) == [0.0, 180.0]
+    assert {row.detail[:21] for row in facts} == {"rows after 2026-01-01", "rows after 2026-01-02"}
+
+
+# ------------------------------------------------------------------------------------ scratch
+
+
+@pytest.mark.spark
+def test_scratch_lies_where_spark_is_told(spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Store(spark, str(tmp_path))
+    catalog = Store(spark, "spark_catalog.default")
+    assert base_folder(folder) == folder.root
+    assert Path(base_folder(catalog)).is_dir()
+    spark.conf.set(SETTING, "s3a://bucket/scratch")
+    try:
+        assert base_folder(folder) == base_folder(catalog) == "s3a://bucket/scratch"
+    finally:
+        spark.conf.unset(SETTING)
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host", "unknown"])
+def test_a_catalog_on_a_cluster_needs_the_setting(master: str) -> None:
+    with pytest.raises(ConfigError, match=r"--conf spark\.recbench\.scratch="):
+        own_disk(master)
+    assert Path(own_disk("local[*]")).is_dir()
