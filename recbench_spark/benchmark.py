@@ -24,7 +24,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from recbench_spark import reports
-from recbench_spark.config import Benchmark
+from recbench_spark.config import Benchmark, ModelConfig, PublishedModel
 from recbench_spark.data.identity import identity
 from recbench_spark.errors import (
     FAILED,
@@ -40,12 +40,11 @@ from recbench_spark.journal import Journal
 from recbench_spark.kernels.comparison.paradoxes import KINDS
 from recbench_spark.placeholders import on_night
 from recbench_spark.schemas import CHECKS, MANIFESTS, RUNS
-from recbench_spark.sharing import base_folder, drop_scratch
+from recbench_spark.sharing import drop_scratch
 from recbench_spark.steps.changes import explain_changes
 from recbench_spark.steps.comparing import compare_night, regression_in_words
-from recbench_spark.steps.evaluating import evaluate_model
+from recbench_spark.steps.evaluating import evaluate_model, train
 from recbench_spark.steps.gates import failure
-from recbench_spark.steps.models import train
 from recbench_spark.steps.night import Night, check_benchmark, new_run_id, night_gates, run_key, yesterday
 from recbench_spark.steps.paradoxes import find_paradoxes
 from recbench_spark.steps.results import publish, write_published
@@ -97,7 +96,7 @@ def run_night(
                     raise Interrupted from error
                 failed[model.name] = record_failure(run, error, journal)
     finally:
-        drop_scratch(store)
+        drop_scratch(store.spark, store.scratch)
     regressed = compare_night(night, journal)
     find_paradoxes(night, journal)
     explain_changes(night, journal)
@@ -113,7 +112,7 @@ def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> Night:
     """Check the settings, name the split and the inputs of a night."""
     benchmark = on_night(benchmark, logical_date)
     check_benchmark(benchmark)
-    base_folder(store)  # whether workers can read it is known before hours of work
+    _ = store.scratch  # whether workers can read it is known before hours of work
     split_id, inputs = split_identity(store, benchmark)
     asked = benchmark.evaluation
     shown = asked.exposure
@@ -158,7 +157,7 @@ def require_split(night: Night) -> None:
         raise StoreError(f"split {night.split_id} was removed by jobs/maintain.py meanwhile", "run again")
 
 
-def stop_at_gates(night: Night, todo: Sequence[tuple[Any, int]], journal: Journal) -> None:
+def stop_at_gates(night: Night, todo: Sequence[tuple[ModelConfig, int]], journal: Journal) -> None:
     """Where a gate fails the night, every run of it is recorded as failed, and the job ends."""
     error = failure(night_gates(night))
     if error is None:
@@ -172,7 +171,7 @@ def stop_at_gates(night: Night, todo: Sequence[tuple[Any, int]], journal: Journa
 class Run:
     """One attempt at one model."""
 
-    def __init__(self, night: Night, model: Any, attempt: int, place: str) -> None:
+    def __init__(self, night: Night, model: ModelConfig, attempt: int, place: str) -> None:
         self.night, self.model, self.attempt, self.place = night, model, attempt, place
         self.run_id = new_run_id(night.logical_date, model.name)
         self.started = datetime.now(UTC)
@@ -191,7 +190,7 @@ class Run:
 def run_model(run: Run, journal: Journal) -> str:
     """Train or open one model, rank, measure, publish; returns the run's id."""
     night, model, found = run.night, run.model, []
-    if model.kind == "published":
+    if isinstance(model, PublishedModel):
         write_published(night, model, run.run_id)
     else:
         with journal.stage("train", f"model {run.place} {model.name}: train", **run.facts) as counts:

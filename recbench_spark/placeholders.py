@@ -25,7 +25,6 @@ KNOWN = ("logical_date",)
 DIRECTIVES = set("YymdjGVu")
 """Of strftime: those that say a day, in digits, in every language."""
 
-OF_MODELS = ("users", "items", "path")
 OF_DATASETS = ("path", "until", "options")
 OF_EVALUATIONS = ("candidates_path", "features")
 OF_PROPENSITIES = ("path", "item_features", "user_features")
@@ -56,7 +55,7 @@ def on_night(benchmark: Benchmark, logical_date: date | None) -> Benchmark:
     return benchmark.model_copy(
         update={
             "dataset": dataset,
-            "models": tuple(fill(model, OF_MODELS, f"models.{model.name}") for model in benchmark.models),
+            "models": tuple(fill(model, model.paths, f"models.{model.name}") for model in benchmark.models),
             "evaluation": evaluation.model_copy(update={"slices": slices, "exposure": exposure}),
         }
     )

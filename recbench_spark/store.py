@@ -33,7 +33,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from recbench_spark import delta_files, schemas
+from recbench_spark import delta_files, schemas, sharing
 from recbench_spark.blocks import Blocks
 from recbench_spark.delta_files import ConflictError
 from recbench_spark.errors import StoreError
@@ -80,6 +80,11 @@ class Store:
     def folder(self) -> Path | None:
         """The root as a local folder; None where it is remote or a catalog."""
         return None if self.in_catalog or "://" in self.root else Path(self.root)
+
+    @property
+    def scratch(self) -> str:
+        """Where rows lie that workers map (see `sharing.base_folder`)."""
+        return sharing.base_folder(self.spark, None if self.in_catalog else self.root)
 
     def location(self, name: str) -> str:
         """The directory of a table, or its name in the catalog."""

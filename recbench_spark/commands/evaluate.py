@@ -41,7 +41,7 @@ from recbench_spark.evaluator.evaluate import (
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.session import get_session
-from recbench_spark.sharing import base_folder, drop_scratch
+from recbench_spark.sharing import drop_scratch
 from recbench_spark.steps.results import publish_standalone
 from recbench_spark.store import Store
 
@@ -119,7 +119,7 @@ def main(args: argparse.Namespace) -> int:
         show(store, run_id)
         result.release()
     finally:
-        drop_scratch(store)
+        drop_scratch(store.spark, store.scratch)
     return OK
 
 
@@ -178,7 +178,7 @@ def evaluated(store: Store, args: argparse.Namespace, kind: str) -> Result:
         similarity=args.similarity,
         bootstrap=bootstrap(args),
         uncut=not args.cut,
-        scratch=base_folder(store),
+        scratch=store.scratch,
     )
 
 

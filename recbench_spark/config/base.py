@@ -6,9 +6,17 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from recbench_spark.errors import ConfigError, nearest
 
@@ -45,9 +53,23 @@ def refuse_secrets(text: str, where: str) -> None:
 
 
 class Strict(BaseModel):
-    """Frozen, no key that is not known, no number that is not finite, no secret, nothing named twice."""
+    """Frozen, no key that is not known, no number that is not finite, no secret, nothing named twice.
+
+    `added_later`: fields that came after warehouses were written; they are left out of what is stored
+    and hashed while they hold their default, so that no name changes.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    added_later: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = handler(self)
+        fields = type(self).model_fields
+        for name in self.added_later & found.keys():
+            if getattr(self, name) == fields[name].default:
+                del found[name]
+        return found
 
     @model_validator(mode="before")
     @classmethod
@@ -129,12 +151,19 @@ def shortened(text: str, longest: int = 300) -> str:
     return text if len(text) <= longest else f"{text[:longest]}... ({len(text)} letters)"
 
 
-def parse(model: type[M], document: Any, where: str) -> M:
-    """Check a document; the first mistake becomes a ConfigError with file, key and nearest key."""
+def parse(model: type[M], document: Any, where: str, joined: str = ": ") -> M:
+    """Check a document; the first mistake becomes a ConfigError with file, key and nearest key.
+
+    Args:
+        model: what the document is to be.
+        document: keys and values.
+        where: a file, or a place in one.
+        joined: what stands between that and the key.
+    """
     try:
-        return model.model_validate(document)
+        return model.model_validate(document, context={"where": where})
     except ValidationError as error:
-        raise ConfigError(*_explain(model, error, where)) from None
+        raise ConfigError(*_explain(model, error, f"{where}{joined}")) from None
     except UnicodeEncodeError:
         raise ConfigError(f"{where}: text that is no Unicode", "write it as UTF-8") from None
 
@@ -152,7 +181,7 @@ def _explain(model: type[BaseModel], error: ValidationError, where: str) -> tupl
         hint = nearest(str(given), known)
     message = shortened(first["msg"].removeprefix("Value error, "))
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{where}: {path}: {message}{more}", hint
+    return f"{where}{path}: {message}{more}", hint
 
 
 def _keys_at(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:

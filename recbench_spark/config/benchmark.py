@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from recbench_spark.config.base import Name, Strict
 from recbench_spark.config.comparisons import Comparisons, Gate, Paradoxes, Regression
 from recbench_spark.config.dataset import Dataset
 from recbench_spark.config.evaluation import EXPOSURE_SLICES, Evaluation
-from recbench_spark.config.models import Model
+from recbench_spark.config.models import ModelConfig, make_model
 from recbench_spark.config.split import Split
 
 
@@ -21,7 +21,7 @@ class Benchmark(Strict):
     description: str = ""
     dataset: Dataset
     split: Split = Split()
-    models: tuple[Model, ...]
+    models: tuple[SerializeAsAny[ModelConfig], ...]
     evaluation: Evaluation = Evaluation()
     headline: Annotated[str, Field(pattern="^[a-z_0-9]+(@[1-9][0-9]{0,8})?$")] = "ndcg@10"
     gates: tuple[Gate, ...] = ()
@@ -37,9 +37,17 @@ class Benchmark(Strict):
                 raise ValueError(message)
         return self
 
+    @field_validator("models", mode="before")
+    @classmethod
+    def _of_their_kinds(cls, models: Any, info: ValidationInfo) -> Any:
+        if not isinstance(models, list | tuple):
+            return models  # refused by the field's own check
+        where = (info.context or {}).get("where", "benchmark")
+        return tuple(make_model(model, f"{where}: models.{n}") for n, model in enumerate(models))
+
     @field_validator("models")
     @classmethod
-    def _names_differ(cls, models: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _names_differ(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
         names = [model.name for model in models]
         if not names or len(set(names)) < len(names):
             raise ValueError("give at least one model, each under a name of its own")

@@ -1,14 +1,22 @@
-"""The section `models`: one class a kind."""
+"""The section `models`: one class a kind, found by `kind`; each names what a night does with it."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+import pkgutil
+import re
+from collections.abc import Mapping
+from importlib import import_module, util
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator
 
-from recbench_spark.config.base import INT, Count, Location, Name, Seed, Strict
+from recbench_spark.config.base import INT, Count, Location, Name, Seed, Strict, parse
 from recbench_spark.definitions import range_of
+from recbench_spark.errors import ConfigError, nearest
+
+BUILT_IN = "recbench_spark.models"
+"""A package whose module `KIND` may hold the class of that kind: a model of one file."""
 
 
 class Provenance(Strict):
@@ -21,26 +29,113 @@ class Provenance(Strict):
     budget: str | None = None
 
 
-class _Model(Strict):
+class ModelConfig(Strict):
+    """The settings of one model. A subclass whose `kind` is a Literal is known from then on.
+
+    `behaviour`: `module:Class` of a `training.behaviour.Behaviour`, imported when it is first used, so
+    that settings load without Spark and torch. `paths`: settings that are paths: `{logical_date}` is
+    filled in, and what lies there enters the key of a run. `measured`: False for figures that others
+    measured.
+    """
+
+    behaviour: ClassVar[str]
+    paths: ClassVar[tuple[str, ...]] = ()
+    measured: ClassVar[bool] = True
+
     name: Name
     version: str = "1"
     provenance: Provenance = Provenance()
+    kind: str
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Remember the class by its kind; a kind is of one class."""
+        for kind in get_args(cls.model_fields["kind"].annotation):
+            other = MODELS.setdefault(kind, cls)
+            if (other.__module__, other.__name__) != (cls.__module__, cls.__name__):
+                raise TypeError(f"kind '{kind}' is taken by {other.__module__}.{other.__name__}")
+
+    def check(self, reader: str) -> None:
+        """What can be known to be wrong before Spark starts, beyond each setting by itself.
+
+        Args:
+            reader: the reader of the dataset.
+
+        Raises:
+            ConfigError: a setting that does not go with another, or with the dataset.
+        """
 
 
-class RandomModel(_Model):
+MODELS: dict[str, type[ModelConfig]] = {}
+"""Every class of models that was imported, by its kind."""
+
+
+def model_class(kind: str) -> type[ModelConfig]:
+    """The class of a kind: a name, or `module:Class` for a model of another package.
+
+    Raises:
+        ConfigError: no such kind, module or class.
+    """
+    if ":" in kind:
+        return imported_class(kind)
+    if kind not in MODELS and kind.isidentifier() and util.find_spec(f"{BUILT_IN}.{kind}"):
+        import_module(f"{BUILT_IN}.{kind}")
+    if kind not in MODELS:
+        raise ConfigError(f"no model of kind '{kind}'", nearest(kind, known_kinds()))
+    return MODELS[kind]
+
+
+def known_kinds() -> list[str]:
+    """Kinds that were imported; further ones stand in the modules of `models/`."""
+    package = import_module(BUILT_IN)
+    for module in pkgutil.iter_modules(package.__path__):
+        if not module.ispkg:
+            import_module(f"{BUILT_IN}.{module.name}")
+    return sorted(MODELS)
+
+
+def imported_class(name: str) -> type[ModelConfig]:
+    """The class meant by `module:Class`."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"kind '{name}': {error}", "module:Class, importable from here") from None
+    if not (isinstance(found, type) and issubclass(found, ModelConfig)):
+        raise ConfigError(f"kind '{name}' is not a ModelConfig", "see recbench_spark/config/models.py")
+    return found
+
+
+def make_model(document: Any, where: str) -> ModelConfig:
+    """A model from keys and values; `where` names them in errors."""
+    if isinstance(document, ModelConfig):
+        return document
+    if not isinstance(document, Mapping) or not isinstance(document.get("kind"), str):
+        raise ConfigError(f"{where}: expected keys and values with a 'kind'", "{name: ours, kind: als}")
+    try:
+        chosen = model_class(document["kind"])
+    except ConfigError as error:
+        raise ConfigError(f"{where}.kind: {error.message}", error.hint) from None
+    (kind, *_) = get_args(chosen.model_fields["kind"].annotation)
+    return parse(chosen, {**document, "kind": kind}, f"{where}.{kind}", joined=".")
+
+
+class RandomModel(ModelConfig):
     """Every (user, item) a uniform score by hash."""
 
+    behaviour: ClassVar[str] = "recbench_spark.training.random:Random"
     kind: Literal["random"]
     seed: Seed = 42
 
 
-class PopularModel(_Model):
+class PopularModel(ModelConfig):
     """Training interactions of the item."""
 
+    behaviour: ClassVar[str] = "recbench_spark.training.popular:Popular"
     kind: Literal["popular"]
 
 
-class ItemKnnModel(_Model):
+class ItemKnnModel(ModelConfig):
     """Cosine item-kNN: each item i keeps its most similar items j, whose presence in a history counts.
 
     `scores: sum` is sum_j s_ij r_uj with the cosines s_ij as they are. `centred_mean` scales an item's
@@ -48,15 +143,17 @@ class ItemKnnModel(_Model):
     training row and 0 else, mean_i the mean of that column over all users, so popularity counts.
     """
 
+    behaviour: ClassVar[str] = "recbench_spark.training.item_knn:ItemKnn"
     kind: Literal["item_knn"]
     scores: Literal["sum", "centred_mean"] = "sum"
     neighbours: Count = 100
     max_history: Annotated[int, Field(ge=2, le=INT)] = 1000
 
 
-class AlsModel(_Model):
+class AlsModel(ModelConfig):
     """Spark MLlib's alternating least squares."""
 
+    behaviour: ClassVar[str] = "recbench_spark.training.als:Als"
     kind: Literal["als"]
     rank: Annotated[int, Field(ge=1, le=2048)] = 32
     iterations: Annotated[int, Field(ge=1, le=10_000)] = 10
@@ -66,41 +163,57 @@ class AlsModel(_Model):
     seed: Seed = 42
 
 
-class TruthModel(_Model):
+class TruthModel(ModelConfig):
     """The generated world's true factors, which know no noise of ratings."""
 
+    behaviour: ClassVar[str] = "recbench_spark.training.truth:Truth"
     kind: Literal["truth"]
 
+    def check(self, reader: str) -> None:
+        """See `ModelConfig`."""
+        if reader != "world":
+            raise ConfigError(
+                f"model {self.name}: only the generated world knows its true factors",
+                "use another kind with this dataset",
+            )
 
-class EmbeddingsModel(_Model):
+
+class EmbeddingsModel(ModelConfig):
     """Vectors another system made: (user_id, vector[, bias]) and (item_id, vector[, bias])."""
 
+    behaviour: ClassVar[str] = "recbench_spark.training.handed_over:Embeddings"
+    paths: ClassVar[tuple[str, ...]] = ("users", "items")
     kind: Literal["embeddings"]
     users: Location
     items: Location
     similarity: Literal["dot", "cosine"] = "dot"
 
 
-class ScoresModel(_Model):
+class ScoresModel(ModelConfig):
     """A table (user_id, item_id, score) another system made."""
 
+    behaviour: ClassVar[str] = "recbench_spark.training.handed_over:Scores"
+    paths: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["scores"]
     path: Location
 
 
-class ListsModel(_Model):
+class ListsModel(ModelConfig):
     """Ranked lists (user_id, item_id, rank or score) another system made."""
 
+    behaviour: ClassVar[str] = "recbench_spark.training.handed_over:Lists"
+    paths: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["lists"]
     path: Location
 
 
-class PublishedModel(_Model):
+class PublishedModel(ModelConfig):
     """Figures from a publication, kept beside our own: `ndcg@10: 0.31` or `rmse: 0.77`.
 
     A figure is a number that its metric can take (`definitions.RANGES`): 17.0 per cent is 0.17.
     """
 
+    measured: ClassVar[bool] = False
     kind: Literal["published"]
     figures: dict[str, float]
 
@@ -113,16 +226,8 @@ class PublishedModel(_Model):
                 raise ValueError(f"{figure}: {value:g} is no value of it: it lies in {low:g} to {high:g}")
         return figures
 
-
-Model = Annotated[
-    RandomModel
-    | PopularModel
-    | ItemKnnModel
-    | AlsModel
-    | TruthModel
-    | EmbeddingsModel
-    | ScoresModel
-    | ListsModel
-    | PublishedModel,
-    Field(discriminator="kind"),
-]
+    def check(self, reader: str) -> None:
+        """See `ModelConfig`."""
+        for figure in self.figures:
+            if not re.fullmatch(r"[a-z_0-9]+(@[1-9][0-9]{0,8})?", figure):
+                raise ConfigError(f"model {self.name}: '{figure}' is no figure", "e.g. ndcg@10 or rmse")

@@ -8,11 +8,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from recbench_spark.checks import Check
 from recbench_spark.data.readers import read_table
 from recbench_spark.data.readers.ids import Ids, ids_of
 from recbench_spark.errors import DataError
-from recbench_spark.evaluation.checks import Check
-from recbench_spark.evaluation.ranking import sources
 from recbench_spark.kernels.ids import CANONICAL_INTEGER, FEW, Meeting, Side
 from recbench_spark.schemas import ID_TYPE, IDS, require
 
@@ -157,7 +156,7 @@ def typed_embeddings(
         require(rows, [f"{side}_id", "vector"], where)
         bias = F.col("bias").cast("double") if "bias" in rows.columns else F.lit(0.0)
         sides.append(_typed_vectors(rows, f"{side}_id", bias, where))
-    dims = [sources.dimensions(rows, name) for rows, name in zip(sides, what, strict=True)]
+    dims = [dimensions(rows, name) for rows, name in zip(sides, what, strict=True)]
     if dims[0] != dims[1]:
         raise DataError(
             f"{what[0]} has {dims[0]} dimensions, {what[1]} has {dims[1]}", "both must be of one model"
@@ -202,6 +201,29 @@ def candidate_lists(rows: DataFrame, items: DataFrame, users: DataFrame) -> Data
     known = typed.join(items.select("item_id", "item_index"), "item_id")
     listed = F.sort_array(F.collect_set("item_index"))
     return known.groupBy("user_id").agg(listed.alias("candidates"))
+
+
+def dimensions(vectors: DataFrame, what: str) -> int:
+    """The one length of all vectors.
+
+    Raises:
+        DataError: vectors of different lengths, a NULL vector, no vectors at all, or an id twice.
+    """
+    size = F.size("vector")
+    ids = vectors.columns[0]
+    (row,) = vectors.agg(
+        F.min(size), F.max(size), F.count("*"), F.count("vector"), F.count_distinct(ids)
+    ).collect()
+    shortest, longest, rows, given, distinct = row
+    if not rows:
+        raise DataError(f"{what}: no vectors", "check the path and the ids")
+    if given < rows:
+        raise DataError(f"{what}: {rows - given} of {rows} vectors are NULL", "leave these rows out")
+    if shortest != longest:
+        raise DataError(f"{what}: vectors of {shortest} to {longest} dimensions", "give one length")
+    if distinct < rows:
+        raise DataError(f"{what}: {rows - distinct} ids stand more than once", "keep one vector an id")
+    return int(longest)
 
 
 # ----------------------------------------------------------------------------- ids that do not meet

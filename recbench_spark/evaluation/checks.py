@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
+from recbench_spark.checks import Check, warn_above_zero
+
 HEAVY_TIES = 0.1
 """Share of truth items that tie with another candidate from which a model is flagged."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """A row of the table `checks` without its run."""
-
-    check: str
-    observed: float
-    threshold: float | None
-    severity: str
-    detail: str
-
-    @property
-    def passed(self) -> bool:
-        """Whether the observed value is at most the threshold, where there is one."""
-        return self.threshold is None or self.observed <= self.threshold
 
 
 def ranking_checks(
@@ -65,11 +50,6 @@ def _checks_of_part(part: str, row: Row | None, lists: bool) -> list[Check]:
               "info" if lists else "warning", "not scored or listed"),
         Check(f"{part}: tied truth items", row.tied / max(row.truth, 1), HEAVY_TIES, "warning", ties),
     ]  # fmt: skip
-
-
-def warn_above_zero(check: str, observed: float, detail: str) -> Check:
-    """A count that is reported, as a warning where it is not 0."""
-    return Check(check, float(observed or 0), 0.0, "warning", detail)
 
 
 def list_checks(rows: DataFrame, users: DataFrame, items: DataFrame) -> list[Check]:

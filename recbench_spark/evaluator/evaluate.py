@@ -19,13 +19,19 @@ import numpy.typing as npt
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import DEFAULT_METRICS, Bootstrap, Draw, digest
-from recbench_spark.data.handed_over import candidate_lists, meet, typed_embeddings, typed_rows
+from recbench_spark.data.handed_over import (
+    candidate_lists,
+    dimensions,
+    meet,
+    typed_embeddings,
+    typed_rows,
+)
 from recbench_spark.data.readers import id_order
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation import checks as check_rows
-from recbench_spark.evaluation.checks import Check, warn_above_zero
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics import predictions as values
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, Catalogue
@@ -38,8 +44,9 @@ from recbench_spark.kernels.metrics.accuracy import check_cutoffs, check_gains
 from recbench_spark.kernels.metrics.beyond_accuracy import POPULARITY
 from recbench_spark.protocol.catalogue import catalogue
 from recbench_spark.schemas import IDS, METRICS, USER_METRICS, Table, conform, require
-from recbench_spark.sharing import session_folder, share_features, share_in
+from recbench_spark.sharing import base_folder, share
 from recbench_spark.steps.candidates import SAMPLED, with_drawn
+from recbench_spark.steps.features import share_features
 
 PART = "test"
 
@@ -160,7 +167,7 @@ def evaluate(  # noqa: PLR0913
     handed = _typed_given(given)
     world = make_truth_tables(truth, train, [handed[-1]], asked.definition)
     world.checks.extend(_meeting(world, handed, next(name for name in given if given[name] is not None)))
-    place = scratch or session_folder(truth.sparkSession)
+    place = scratch or base_folder(truth.sparkSession)
     if features is not None:
         world = replace(world, features=share_features(place, world.items, features, "features"))
     if embeddings is not None:
@@ -381,8 +388,8 @@ def _rank_embeddings(
     elif mode in SAMPLED:
         users = _with_drawn(world, mode, asked.draw, scratch)
     users = users.join(vectors, "user_id", "left")
-    shared = share_in(scratch, sources.vector_rows(world.items, items))
-    dims = sources.dimensions(items, "item embeddings")
+    shared = share(scratch, sources.vector_rows(world.items, items))
+    dims = dimensions(items, "item embeddings")
     source = sources.DotSource(shared, world.catalogue.n_items, dims, similarity)
     return rank.rank_scored(users, source, _request(asked))
 
@@ -390,7 +397,7 @@ def _rank_embeddings(
 def _with_drawn(world: TruthTables, mode: str, draw: Draw, scratch: str) -> DataFrame:
     """The users with candidates drawn for them, and what was drawn among the checks."""
     n_items = world.items.count()
-    weights = share_in(scratch, weight_rows(world.items, mode))
+    weights = share(scratch, weight_rows(world.items, mode))
     drawn = draw_candidates(world.users, weights, n_items, draw)
     detail = f"{mode}, {draw.n} a {draw.per}, seed {draw.seed}, of {n_items} items"
     world.checks.append(Check("candidates drawn", draw.n, None, "info", detail))

@@ -79,7 +79,7 @@ def drawn_candidates(night: Night, users: DataFrame) -> DataFrame:
     for part in night.benchmark.evaluation.parts:
         stored = _stored(night, name).where(F.col("part") == part)
         if stored.isEmpty():
-            weights = share(night.store, weight_rows(night.table(ITEMS), mode))
+            weights = share(night.store.scratch, weight_rows(night.table(ITEMS), mode))
             rows = draw_candidates(users.where(F.col("part") == part), weights, night.n_items, draw)
             named = rows.withColumn("draw", F.lit(name)).withColumn("split_id", F.lit(night.split_id))
             night.store.append(named, CANDIDATES, once=f"{night.split_id}/{part}/{name}")

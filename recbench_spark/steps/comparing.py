@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark import revisions
 from recbench_spark.config import Comparisons, digest
+from recbench_spark.config.models import MODELS
 from recbench_spark.definitions import Definition
 from recbench_spark.evaluation.comparison.comparing import (
     ComparisonGroup,
@@ -109,9 +110,10 @@ def visible_runs(night: Night) -> list[Run]:
         (F.col("logical_date") == F.lit(night.logical_date)) & (F.col("split_id") == night.split_id)
     )
     newest = F.max_by("run_id", F.struct("finished_at", "attempt", "run_id")).alias("run_id")
+    of_others = [kind for kind, model in MODELS.items() if not model.measured]
     rows = (
         night.store.read(RUNS)
-        .where(of_suite & until & (F.col("model_kind") != "published"))
+        .where(of_suite & until & ~F.col("model_kind").isin(*of_others))
         .groupBy("model", "logical_date")
         .agg(newest)
     )

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap
 from recbench_spark.data.handed_over import typed_numbers, typed_rows
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.evaluation.checks import Check
 from recbench_spark.evaluation.estimators.bandit_feedback import HEAVY, policy_values, round_checks
 from recbench_spark.evaluation.estimators.rating_matrix import matrix_metrics
 from recbench_spark.evaluation.metrics.predictions import Row

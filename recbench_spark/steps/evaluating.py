@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.data.handed_over import meet, read_scored_rows
+from recbench_spark.checks import Check
+from recbench_spark.config import ModelConfig
 from recbench_spark.evaluation import checks as check_rows
-from recbench_spark.evaluation.checks import Check
 from recbench_spark.evaluation.estimators.exposure import with_exposure
 from recbench_spark.evaluation.estimators.sampled import correction_checks
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.ranking import rank as ranking
 from recbench_spark.journal import Journal
-from recbench_spark.schemas import ITEMS, RANKINGS, USER_BLOCKS
+from recbench_spark.schemas import RANKINGS, USER_BLOCKS
 from recbench_spark.steps.candidates import with_candidates
 from recbench_spark.steps.exposure import estimate, make_plan
-from recbench_spark.steps.models import open_model, train_rows
 from recbench_spark.steps.night import Night, night_gates
 from recbench_spark.steps.results import write_checks, write_metrics
+from recbench_spark.training.behaviour import behaviour_of
 
 
-def evaluate_model(night: Night, model: Any, run_id: str, journal: Journal) -> list[Check]:
+def evaluate_model(night: Night, model: ModelConfig, run_id: str, journal: Journal) -> list[Check]:
     """Rankings, per-user values, metrics and checks of one model, all held-out parts in one pass."""
     asked, plan, store = night.benchmark.evaluation, night.plan(), night.store
     facts = {"run_id": run_id, "model": model.name}
@@ -43,7 +41,7 @@ def evaluate_model(night: Night, model: Any, run_id: str, journal: Journal) -> l
             further, found = [corrected], found + told
         write_metrics(store, rankings, plan, run_id, night.catalogue, asked=asked, further=further)
         found += check_rows.ranking_checks(
-            rankings, asked.parts, night.definition.threshold, lists=model.kind == "lists"
+            rankings, asked.parts, night.definition.threshold, lists=behaviour_of(model).lists
         )
         found += correction_checks(plan, asked.draw.estimators)
         found += night_gates(night)
@@ -52,34 +50,25 @@ def evaluate_model(night: Night, model: Any, run_id: str, journal: Journal) -> l
     return found
 
 
-def rank(night: Night, model: Any, request: ranking.Request) -> tuple[DataFrame, list[Check]]:
+def train(night: Night, model: ModelConfig) -> bool:
+    """Train what is trained here, into the tables of models; True if anything was done."""
+    behaviour = behaviour_of(model)
+    if not behaviour.learns or behaviour.saved(night.data):
+        return False
+    trained = behaviour.fit(night.data)
+    if trained is not None:
+        behaviour.save(trained, night.data)
+    return trained is not None
+
+
+def rank(night: Night, model: ModelConfig, request: ranking.Request) -> tuple[DataFrame, list[Check]]:
     """The rankings by a model of any kind, and what its inputs left out."""
+    behaviour = behaviour_of(model)
     keep_empty = night.definition.empty_users == "zero"
     parts = night.benchmark.evaluation.parts
     users = ranking.users_of_parts(night.table(USER_BLOCKS), parts, night.definition.threshold, keep_empty)
     if night.exposure:
         users = with_exposure(users, night.exposure.shown)
-    if model.kind in ("lists", "scores"):
-        return _rank_handed_over(night, model, users, request)
-    users = with_candidates(night, users)
-    source, vectors = open_model(night, model)
-    found = []
-    if vectors is not None:
-        if model.kind == "embeddings":
-            found = meet(vectors, users, "user_id", (f"model {model.name}", "truth"))
-        users = users.join(vectors, "user_id", "left")
-    return ranking.rank_scored(users, source, request), found
-
-
-def _rank_handed_over(
-    night: Night, model: Any, users: DataFrame, request: ranking.Request
-) -> tuple[DataFrame, list[Check]]:
-    items = night.table(ITEMS)
-    rows = read_scored_rows(night.spark, model.path, model.kind)
-    found = meet(rows, users, "user_id", (model.kind, "truth"))
-    found += meet(rows, items, "item_id", (model.kind, "catalogue"))
-    found += check_rows.list_checks(rows, users, items)
-    if model.kind == "lists":
-        found.append(check_rows.training_items_in_lists(rows, train_rows(night)))
-    lists = ranking.as_lists(rows, items)
-    return ranking.rank_given(users, lists, request, mask=model.kind == "scores"), found
+    if not behaviour.brings_candidates:
+        users = with_candidates(night, users)
+    return behaviour.rank(users, night.data, request)

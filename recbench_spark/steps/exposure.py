@@ -8,11 +8,11 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import Evaluation, Exposure
 from recbench_spark.data.readers import read_table
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
-from recbench_spark.evaluation.checks import Check, warn_above_zero
 from recbench_spark.evaluation.estimators import debiased
 from recbench_spark.evaluation.estimators.debiased import STRATIFIED, EstimationPlan, Proposal
 from recbench_spark.evaluation.estimators.exposure import (
@@ -69,7 +69,7 @@ def exposure_context(
     assert wanted is not None
     items = of_split(store, ITEMS, split_id)
     chances = item_chances(items, propensities_of(store, split_id, wanted))
-    shared = share(store, chances.rows)
+    shared = share(store.scratch, chances.rows)
     strata = _strata(chances, wanted)
     popular = popular_from(chances.rows, wanted.without_most_popular)
     shown = Shown(shared, chances.items, strata[0] if strata else None, popular)

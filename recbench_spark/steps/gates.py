@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from recbench_spark.checks import Check
 from recbench_spark.config import Gate
 from recbench_spark.errors import GateError
-from recbench_spark.evaluation.checks import Check
 
 
 @dataclass(frozen=True)

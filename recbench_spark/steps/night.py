@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from recbench_spark import __version__, revisions, schemas
-from recbench_spark.config import Benchmark, digest
+from recbench_spark import __version__, schemas
+from recbench_spark.config import Benchmark, ModelConfig, digest
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_table
 from recbench_spark.definitions import Definition
@@ -22,12 +20,13 @@ from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan, check_cut, check_names
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS, Catalogue
 from recbench_spark.kernels.metrics.accuracy import METRICS
-from recbench_spark.sharing import base_folder, share_features
 from recbench_spark.steps.exposure import ExposureContext, exposure_context
+from recbench_spark.steps.features import share_features
 from recbench_spark.steps.gates import GateCheck, gate_checks
 from recbench_spark.steps.revising import of_run
 from recbench_spark.steps.splitting import held_out_parts, of_split
 from recbench_spark.store import Store
+from recbench_spark.training.behaviour import SplitData
 
 STAMP = "%Y%m%dT%H%M%S"
 """How run ids begin: the start of the attempt, UTC."""
@@ -61,7 +60,7 @@ class Night:
         features = None
         if path and DIVERSITY in self.benchmark.evaluation.metrics:
             rows = read_table(self.spark, path, ["item_id", "vector"], "features")
-            features = share_features(base_folder(self.store), items, rows, f"features {path}")
+            features = share_features(self.store.scratch, items, rows, f"features {path}")
         train_users = blocks.where(F.size("train_items") > 0).select("user_id")
         return Catalogue(items, train_users, features)
 
@@ -77,6 +76,18 @@ class Night:
     def n_items(self) -> int:
         """Items of the catalogue."""
         return self.catalogue.n_items
+
+    @cached_property
+    def data(self) -> SplitData:
+        """What models may know of the night."""
+        held_out = self.benchmark.split.held_out
+        return SplitData(
+            self.store,
+            self.split_id,
+            self.definition.threshold,
+            self.benchmark.dataset.world,
+            folds_users=held_out is not None and held_out.of == "users",
+        )
 
     def plan(self) -> MetricPlan:
         """What is measured."""
@@ -95,13 +106,7 @@ def night_gates(night: Night) -> list[GateCheck]:
     return gate_checks(night.benchmark.gates, facts)
 
 
-def model_key(night: Night, model: Any) -> str:
-    """The split, and a hash of what else a trained model depends on; not of its name."""
-    settings = model.model_dump(exclude={"name", "version", "provenance"})
-    return f"{night.split_id}-{digest(settings, night.definition.threshold, revisions.of(model.kind))}"
-
-
-def run_key(night: Night, model: Any) -> str:
+def run_key(night: Night, model: ModelConfig) -> str:
     """Hash of all that a run's numbers depend on: same key, same numbers."""
     asked = night.benchmark.evaluation.model_dump(exclude={"preset", "definition"})
     inputs = {**night.inputs, **model_inputs(night.spark, model)}
@@ -116,9 +121,9 @@ def run_key(night: Night, model: Any) -> str:
     )
 
 
-def model_inputs(spark: SparkSession, model: Any) -> dict[str, str]:
+def model_inputs(spark: SparkSession, model: ModelConfig) -> dict[str, str]:
     """Identity of the files a model was handed over in."""
-    paths = {name: getattr(model, name, None) for name in ("users", "items", "path")}
+    paths = {name: getattr(model, name) for name in model.paths}
     return {f"model {name}": identity(spark, path) for name, path in paths.items() if path}
 
 
@@ -153,7 +158,7 @@ def check_benchmark(benchmark: Benchmark) -> None:
         if cut.of in ("users", "items") and not cut.path:
             raise ConfigError(f"slice {cut.key}: of '{cut.of}' needs 'path'", "a table with the ids")
     for model in benchmark.models:
-        _check_model(model, reader)
+        model.check(reader)
 
 
 def _check_headline(benchmark: Benchmark) -> None:
@@ -163,17 +168,6 @@ def _check_headline(benchmark: Benchmark) -> None:
     known = {*METRICS, *LIST_METRICS, *(figure.partition("@")[0] for figure in figures)}
     if name not in known:
         raise ConfigError(f"headline {benchmark.headline}: no such metric", nearest(name, known))
-
-
-def _check_model(model: Any, reader: str) -> None:
-    if model.kind == "truth" and reader != "world":
-        raise ConfigError(
-            f"model {model.name}: only the generated world knows its true factors",
-            "use another kind with this dataset",
-        )
-    for figure in getattr(model, "figures", {}):
-        if not re.fullmatch(r"[a-z_0-9]+(@[1-9][0-9]{0,8})?", figure):
-            raise ConfigError(f"model {model.name}: '{figure}' is no figure", "e.g. ndcg@10 or rmse")
 
 
 def yesterday() -> str:

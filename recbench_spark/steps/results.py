@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import __version__, revisions
-from recbench_spark.config import Evaluation, Provenance, digest
-from recbench_spark.evaluation.checks import Check
+from recbench_spark.checks import Check
+from recbench_spark.config import Evaluation, ModelConfig, Provenance, PublishedModel, digest
 from recbench_spark.evaluation.estimators import sampled
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.beyond_accuracy import Catalogue
@@ -73,7 +73,7 @@ def check_frame(spark: SparkSession, run_id: str, found: Sequence[Check]) -> Dat
 
 def publish(
     night: Night,
-    model: Any,
+    model: ModelConfig,
     run_id: str,
     started: datetime,
     attempt: int,
@@ -174,7 +174,7 @@ def _user() -> str:
     return os.environ.get("USER", "unknown")
 
 
-def _provenance(model: Any, provenance: Provenance, ran_by: str | None) -> dict[str, Any]:
+def _provenance(model: ModelConfig, provenance: Provenance, ran_by: str | None) -> dict[str, Any]:
     return {
         "source": provenance.source,
         "ran_by": provenance.ran_by or ran_by or _user(),
@@ -185,7 +185,7 @@ def _provenance(model: Any, provenance: Provenance, ran_by: str | None) -> dict[
     }
 
 
-def grid_edges(model: Any, provenance: Provenance) -> list[str]:
+def grid_edges(model: ModelConfig, provenance: Provenance) -> list[str]:
     """Settings whose value is the smallest or largest one searched: the grid may be too small."""
     return [
         name
@@ -194,7 +194,7 @@ def grid_edges(model: Any, provenance: Provenance) -> list[str]:
     ]
 
 
-def write_published(night: Night, model: Any, run_id: str) -> None:
+def write_published(night: Night, model: PublishedModel, run_id: str) -> None:
     """Figures from a publication as rows of `metrics`: `ndcg@10: 0.31`, `rmse: 0.77`."""
     rows = []
     for name, value in model.figures.items():

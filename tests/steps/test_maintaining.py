@@ -26,7 +26,7 @@ from recbench_spark.schemas import (
     USER_BLOCKS,
     USER_METRICS,
 )
-from recbench_spark.sharing import SETTING, base_folder, own_disk
+from recbench_spark.sharing import SETTING, own_disk
 from recbench_spark.steps.maintaining import Old, find_old
 from recbench_spark.store import VERSION_PROPERTY, Store, _remove_unborn
 from tests.nights import models, run, small
@@ -338,11 +338,11 @@ def test_nights_run_in_any_order_give_the_same_bits(spark, tmp_path: Path) -> No
 def test_scratch_lies_where_spark_is_told(spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Store(spark, str(tmp_path))
     catalog = Store(spark, "spark_catalog.default")
-    assert base_folder(folder) == folder.root
-    assert Path(base_folder(catalog)).is_dir()
+    assert folder.scratch == folder.root
+    assert Path(catalog.scratch).is_dir()
     spark.conf.set(SETTING, "s3a://bucket/scratch")
     try:
-        assert base_folder(folder) == base_folder(catalog) == "s3a://bucket/scratch"
+        assert folder.scratch == catalog.scratch == "s3a://bucket/scratch"
     finally:
         spark.conf.unset(SETTING)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recbench_spark import training
 from recbench_spark.config import AlsModel, ItemKnnModel
 from recbench_spark.errors import DataError
+from recbench_spark.training import als, item_knn, popular
 
 pytestmark = pytest.mark.spark
 
@@ -42,7 +42,7 @@ def items(spark):
 
 
 def test_popularity_is_the_count_as_a_bias(items) -> None:
-    trained = training.train_popular(items)
+    trained = popular.train_popular(items)
     assert trained.users is None and trained.similarities is None
     found = {row.item_id: (row.vector, row.bias) for row in trained.items.collect()}
     assert found == {row.item_id: ([], float(row.n_train)) for row in items.collect()}
@@ -54,7 +54,7 @@ def test_als_gives_a_vector_to_each_user_and_item_it_saw(
     train, items, tmp_path: Path, implicit: bool
 ) -> None:
     model = AlsModel(name="m", kind="als", rank=3, iterations=2, implicit=implicit)
-    trained = training.train_als(train, items, model, 4.0, str(tmp_path))
+    trained = als.train_als(train, items, model, 4.0, str(tmp_path))
     rows = [row for row in ratings() if row[2] >= 4 or not implicit]
     for side, place in (("user", 0), ("item", 1)):
         found = getattr(trained, f"{side}s").collect()
@@ -69,7 +69,7 @@ def test_explicit_als_learns_the_ratings(spark, items, tmp_path: Path) -> None:
     rows = [(f"u{u}", f"i{i:02}", (1 + u % 3) * (1 + i % 2) * 0.5) for u in range(12) for i in range(8)]
     frame = spark.createDataFrame(rows, "user_id string, item_id string, rating double")
     model = AlsModel(name="m", kind="als", rank=2, iterations=20, regularization=0.001, implicit=False)
-    trained = training.train_als(frame, items, model, None, str(tmp_path))
+    trained = als.train_als(frame, items, model, None, str(tmp_path))
     users = {row.user_id: np.array(row.vector) for row in trained.users.collect()}
     vectors = {row.item_id: np.array(row.vector) for row in trained.items.collect()}
     assert max(abs(users[u] @ vectors[i] - r) for u, i, r in rows) < 0.05
@@ -77,7 +77,7 @@ def test_explicit_als_learns_the_ratings(spark, items, tmp_path: Path) -> None:
 
 def test_als_without_relevant_rows_is_refused(train, items, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="model m: no training rows"):
-        training.train_als(train, items, AlsModel(name="m", kind="als"), 99.0, str(tmp_path))
+        als.train_als(train, items, AlsModel(name="m", kind="als"), 99.0, str(tmp_path))
 
 
 def cosine(matrix_ui: np.ndarray, k: int) -> dict[tuple[int, int], float]:
@@ -95,9 +95,9 @@ def cosine(matrix_ui: np.ndarray, k: int) -> dict[tuple[int, int], float]:
 def test_item_knn_equals_numpy(
     train, items, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int, block: int, scores: str
 ) -> None:
-    monkeypatch.setattr(training, "ITEMS_A_TASK", block)
+    monkeypatch.setattr(item_knn, "ITEMS_A_TASK", block)
     model = ItemKnnModel(name="m", kind="item_knn", neighbours=k, scores=scores)
-    trained = training.train_item_knn(train, items, model, 3.0, str(tmp_path / f"histories{k}"))
+    trained = item_knn.train_item_knn(train, items, model, 3.0, str(tmp_path / f"histories{k}"))
     found = {(r.item_id, r.neighbour_id): r.weight for r in trained.similarities.collect()}
     relevant = [(user, item) for user, item, rating in ratings() if rating >= 3]
     users = sorted({user for user, _ in relevant})
@@ -106,7 +106,7 @@ def test_item_knn_equals_numpy(
         matrix[users.index(user), int(item[1:])] = 1
     weights = cosine(matrix, k)
     if scores == "centred_mean":
-        means = {row.item_id: row.mean for row in training.item_means(train, 3.0).collect()}
+        means = {row.item_id: row.mean for row in item_knn.item_means(train, 3.0).collect()}
         assert means == {f"i{i:02}": mean for i, mean in enumerate(matrix.mean(axis=0)) if mean}
         sums = [sum(w for (i, _), w in weights.items() if i == item) for item in range(N_ITEMS)]
         weights = {(i, j): w / sums[i] for (i, j), w in weights.items()}
@@ -121,7 +121,7 @@ def test_a_long_history_is_cut_and_always_in_the_same_place(train, items, tmp_pa
     found = []
     for n in (1, 3):
         rows = train.orderBy("rating").repartition(n)
-        trained = training.train_item_knn(rows, items, model, None, str(tmp_path / f"cut{n}"))
+        trained = item_knn.train_item_knn(rows, items, model, None, str(tmp_path / f"cut{n}"))
         found.append({(r.item_id, r.neighbour_id): r.weight for r in trained.similarities.collect()})
     assert found[0] == found[1]
     assert 0 < len(found[0]) <= 2 * 50
@@ -129,5 +129,5 @@ def test_a_long_history_is_cut_and_always_in_the_same_place(train, items, tmp_pa
 
 def test_item_knn_without_relevant_rows_knows_no_neighbours(train, items, tmp_path: Path) -> None:
     model = ItemKnnModel(name="m", kind="item_knn")
-    trained = training.train_item_knn(train, items, model, 99.0, str(tmp_path / "none"))
+    trained = item_knn.train_item_knn(train, items, model, 99.0, str(tmp_path / "none"))
     assert trained.similarities.collect() == []

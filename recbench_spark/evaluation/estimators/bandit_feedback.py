@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from scipy.stats import norm
 
+from recbench_spark.checks import Check
 from recbench_spark.definitions import VERSION
-from recbench_spark.evaluation.checks import Check
 from recbench_spark.evaluation.estimators.sums import added_up, largest
 from recbench_spark.evaluation.metrics.predictions import Row, number_row
 from recbench_spark.kernels.arrays import Floats

@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from recbench_spark.checks import Check
 from recbench_spark.definitions import Definition
-from recbench_spark.evaluation.checks import Check
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.accuracy import (
     METRIC_ROWS,

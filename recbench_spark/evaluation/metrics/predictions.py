@@ -12,10 +12,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import VERSION
 from recbench_spark.errors import ConfigError
-from recbench_spark.evaluation.checks import Check
 from recbench_spark.evaluation.metrics.prediction_ranges import count_ranges, edges_and_area, in_order
 from recbench_spark.kernels import resampling, sums
 from recbench_spark.kernels.arrays import Floats

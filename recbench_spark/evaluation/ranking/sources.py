@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark import shared_files
-from recbench_spark.errors import DataError
 from recbench_spark.kernels.ranking.scorers import DotScorer, HashScorer, NeighbourScorer, Scorer
 from recbench_spark.models.item_knn import centring_bias
 from recbench_spark.shared_files import SharedRows
@@ -208,26 +207,3 @@ def neighbour_rows(items: DataFrame, similarities: DataFrame, means: DataFrame |
         F.transform(entries, lambda e: e["weight"]).alias("weights"),
         F.coalesce("mean", F.lit(0.0)).alias("mean"),
     )
-
-
-def dimensions(vectors: DataFrame, what: str) -> int:
-    """The one length of all vectors.
-
-    Raises:
-        DataError: vectors of different lengths, a NULL vector, no vectors at all, or an id twice.
-    """
-    size = F.size("vector")
-    ids = vectors.columns[0]
-    (row,) = vectors.agg(
-        F.min(size), F.max(size), F.count("*"), F.count("vector"), F.count_distinct(ids)
-    ).collect()
-    shortest, longest, rows, given, distinct = row
-    if not rows:
-        raise DataError(f"{what}: no vectors", "check the path and the ids")
-    if given < rows:
-        raise DataError(f"{what}: {rows - given} of {rows} vectors are NULL", "leave these rows out")
-    if shortest != longest:
-        raise DataError(f"{what}: vectors of {shortest} to {longest} dimensions", "give one length")
-    if distinct < rows:
-        raise DataError(f"{what}: {rows - distinct} ids stand more than once", "keep one vector an id")
-    return int(longest)

@@ -39,10 +39,10 @@ from recbench_spark.placeholders import on_night
 from recbench_spark.protocol import propensities as fitting
 from recbench_spark.protocol.catalogue import catalogue
 from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS
-from recbench_spark.sharing import share_in
+from recbench_spark.sharing import share
 from recbench_spark.steps.exposure import ExposureContext, _strata, propensities_of, weight_checks
 from recbench_spark.steps.night import check_benchmark
-from recbench_spark.training import train_popular
+from recbench_spark.training.popular import train_popular
 from tests.nights import SMALL, Ran, models, run, small
 
 ALL = estimators.ESTIMATORS[1:]
@@ -577,10 +577,10 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
         "ndcg", ks=(5, 10, 20, 30, 100), replicates=0,
         axes={"threshold": 4.0, "candidates": "all", "ties": "expected"},
     ).asked  # fmt: skip
-    facts = exposure.Shown(share_in(str(tmp_path), chances.rows), chances.items, cut, None)
+    facts = exposure.Shown(share(str(tmp_path), chances.rows), chances.items, cut, None)
     blocks = user_blocks(log, items, ("open_loop",), {})
     users = ranking_stage.users_of_parts(blocks, ("open_loop",), 4.0, keep_empty=False)
-    vectors = share_in(str(tmp_path), vector_rows(items, train_popular(items).items))
+    vectors = share(str(tmp_path), vector_rows(items, train_popular(items).items))
     rankings = ranking_stage.rank_scored(
         exposure.with_exposure(users, facts),
         DotSource(vectors, chances.items, 0),

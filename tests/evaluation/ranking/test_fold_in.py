@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recbench_spark import training
 from recbench_spark.config import AlsModel
 from recbench_spark.models.fold_in import explicit, implicit
+from recbench_spark.training import als
+from recbench_spark.training.behaviour import Trained
 
 pytestmark = pytest.mark.spark
 
@@ -29,8 +30,8 @@ def test_folded_users_have_the_vectors_of_the_kernel(spark, tmp_path: Path, kind
     model = AlsModel(
         name="als", kind="als", rank=2, regularization=0.3, alpha=4, implicit=kind == "implicit"
     )
-    trained = training.Trained(items=factors)
-    found = training.fold_in(given, trained, items, model, 4.0, str(tmp_path / "factors")).collect()
+    trained = Trained(items=factors)
+    found = als.fold_in(given, trained, items, model, 4.0, str(tmp_path / "factors")).collect()
     by_user = {row.user_id: row.vector for row in found}
     if kind == "explicit":
         offsets, rated = np.array([0, 2, 3]), np.array([0, 2, 1])

@@ -1,13 +1,9 @@
-"""Models trained here, so that a night has something to stand beside: from training rows to tables.
-
-Every model ends as rows of `embeddings` (vectors and biases) or of `similarities`; what another
-system trained is handed over in the same shape and evaluated by the same code.
-"""
+"""Spark MLlib's alternating least squares, and users folded into it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,37 +15,36 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark import shared_files
-from recbench_spark.config import AlsModel, ItemKnnModel
+from recbench_spark.config import AlsModel
 from recbench_spark.errors import DataError
 from recbench_spark.indexing import dense_index
 from recbench_spark.models import fold_in as folding
-from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours, scaled_to_one
-from recbench_spark.shared_files import Arrays, SharedRows
+from recbench_spark.shared_files import SharedRows
+from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
+from recbench_spark.training.relevance import relevant
 
 VECTOR = T.ArrayType(T.FloatType())
-ITEMS_A_TASK = 512
-"""Items whose neighbours are computed together: bounds a task's block of the product."""
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What a model is made of; None where it has no such side."""
+class Als(Behaviour[AlsModel]):
+    """Vectors of users and items."""
 
-    users: DataFrame | None = None
-    items: DataFrame | None = None
-    similarities: DataFrame | None = None
+    def fit(self, data: SplitData) -> Trained:
+        """MLlib's factors; also of users held out from training, from the rows given of them."""
+        scratch = data.scratch_folder()
+        trained = train_als(data.train_rows, data.items, self.settings, data.threshold, scratch)
+        folded = self.fold_in(trained, data)
+        if folded is None:
+            return trained
+        assert trained.users is not None
+        return replace(trained, users=trained.users.unionByName(folded))
 
-
-def relevant(frame: DataFrame, threshold: float | None) -> DataFrame:
-    """Rows whose rating makes them relevant."""
-    return frame.where(F.col("rating") > 0 if threshold is None else F.col("rating") >= threshold)
-
-
-def train_popular(items: DataFrame) -> Trained:
-    """The number of training interactions as the item's bias; no vectors at all."""
-    empty = F.array().cast(VECTOR)
-    bias = F.col("n_train").cast("double")
-    return Trained(items=items.select("item_id", empty.alias("vector"), bias.alias("bias")))
+    def fold_in(self, trained: Trained, data: SplitData) -> DataFrame | None:
+        """One ridge solve a user held out from training."""
+        if not data.folds_users:
+            return None
+        scratch = data.scratch_folder()
+        return fold_in(data.given_rows, trained, data.items, self.settings, data.threshold, scratch)
 
 
 CHECKPOINT_EVERY = 3
@@ -174,94 +169,3 @@ def _build_factors(rows: ds.Dataset, folder: Path, n_items: int, rank: int) -> N
     for batch in rows.to_batches(columns=["item_index", "vector"]):
         index = batch.column("item_index").to_numpy()
         factors_id[index] = shared_files.flat(batch.column("vector"))[1].reshape(len(index), rank)
-
-
-def train_item_knn(
-    train: DataFrame, items: DataFrame, model: ItemKnnModel, threshold: float | None, scratch: str
-) -> Trained:
-    """Cosine item-kNN on relevant rows; histories are cut at `max_history` items, by hash of the user.
-
-    The user x item matrix is written once and mapped by every worker; a task multiplies the rows of
-    its items with it and keeps the neighbours: nothing is shuffled but the matrix's own rows.
-
-    Args:
-        train: user_id, item_id, rating.
-        items: item_id, item_index.
-        model: neighbours kept, longest history, whether weights are scaled to sum to 1.
-        threshold: rating from which a row is relevant.
-        scratch: folder all executors can read; must not exist yet.
-    """
-    spark = train.sparkSession
-    _write_histories(relevant(train, threshold), items, model.max_history, scratch)
-    shared = SharedRows(Path(scratch).name, tuple(spark.read.parquet(scratch).inputFiles()))
-    n_items = items.count()
-    blocks = spark.range(0, n_items, ITEMS_A_TASK, numPartitions=-(-n_items // ITEMS_A_TASK))
-    found = blocks.mapInArrow(_neighbour_task(shared, n_items, model), _NEIGHBOURS)
-    return Trained(similarities=_with_ids(found, items))
-
-
-def item_means(train: DataFrame, threshold: float | None) -> DataFrame:
-    """item_id, mean: the share of all users with a relevant training row of the item.
-
-    Two shuffles, of distinct users and of one row an item; the driver learns one number.
-    """
-    rows = relevant(train, threshold)
-    users = rows.select("user_id").distinct().count()
-    return rows.groupBy("item_id").agg((F.count_distinct("user_id") / users).alias("mean"))
-
-
-_NEIGHBOURS = "item INT, neighbour INT, weight DOUBLE"
-
-
-def _write_histories(rows: DataFrame, items: DataFrame, longest: int, folder: str) -> None:
-    indexed = rows.join(items.select("item_id", "item_index"), "item_id")
-    entry = F.struct(F.xxhash64("user_id", "item_id").alias("key"), F.col("item_index").alias("item"))
-    history = F.slice(F.sort_array(F.collect_list(entry)), 1, longest)
-    histories = indexed.groupBy("user_id").agg(history.alias("history"))
-    histories.select(F.sort_array("history.item").alias("items")).write.parquet(folder)
-
-
-def _neighbour_task(shared: SharedRows, n_items: int, model: ItemKnnModel):  # type: ignore[no-untyped-def]
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        arrays = shared.arrays(lambda rows, folder: _build_matrix(rows, folder, n_items))
-        items_of_u = binary_matrix(arrays["indptr"], arrays["indices"], n_items)
-        users_of_i = binary_matrix(arrays["indptr_t"], arrays["indices_t"], len(arrays["indptr"]) - 1)
-        n_i = np.diff(arrays["indptr_t"])
-        for batch in batches:
-            for start in batch.column(0).to_pylist():
-                block = range(start, min(start + ITEMS_A_TASK, n_items))
-                found = cosine_neighbours(users_of_i, items_of_u, n_i, block, model.neighbours)
-                if model.scores == "centred_mean":
-                    found = scaled_to_one(found)
-                columns = [
-                    pa.array(found.items, pa.int32()),
-                    pa.array(found.neighbours, pa.int32()),
-                    pa.array(found.weights),
-                ]
-                yield pa.RecordBatch.from_arrays(columns, ["item", "neighbour", "weight"])
-
-    return run
-
-
-def _build_matrix(rows: ds.Dataset, folder: Path, n_items: int) -> None:
-    """The user x item matrix and its transpose as CSR arrays: 4 bytes an interaction each."""
-    lists = rows.to_table(columns=["items"]).column("items").combine_chunks()
-    indptr, indices = shared_files.flat(lists)
-    transposed = binary_matrix(indptr, indices.astype(np.int32), n_items).tocsc()
-    matrix: Arrays = {
-        "indptr": indptr,
-        "indices": indices.astype(np.int32),
-        "indptr_t": transposed.indptr.astype(np.int64),
-        "indices_t": transposed.indices.astype(np.int32),
-    }
-    for name, array in matrix.items():
-        shared_files.save(folder, name, array)
-
-
-def _with_ids(found: DataFrame, items: DataFrame) -> DataFrame:
-    of_item = items.select(F.col("item_index").alias("item"), "item_id")
-    of_neighbour = items.select(
-        F.col("item_index").alias("neighbour"), F.col("item_id").alias("neighbour_id")
-    )
-    named = found.join(of_item, "item").join(of_neighbour, "neighbour")
-    return named.select("item_id", "neighbour_id", "weight")

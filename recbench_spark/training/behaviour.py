@@ -1,0 +1,208 @@
+"""The one protocol of all models: fit, keep, rank, predict, fold users in.
+
+A class of settings (`config.models.ModelConfig`) names its behaviour; nothing else in the package knows
+kinds by name. Behaviours know tables and, through `Source`, the scorers that workers open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from importlib import import_module
+from typing import ClassVar, Generic, TypeVar, cast
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from recbench_spark import revisions
+from recbench_spark.checks import Check
+from recbench_spark.config import World, digest
+from recbench_spark.config.models import ModelConfig
+from recbench_spark.data.handed_over import dimensions
+from recbench_spark.errors import ConfigError
+from recbench_spark.evaluation.ranking import rank, sources
+from recbench_spark.evaluation.ranking.sources import Source
+from recbench_spark.schemas import EMBEDDINGS, ITEMS, SIMILARITIES, SPLITS, Table
+from recbench_spark.sharing import scratch_folder, share
+from recbench_spark.store import Store
+
+Settings = TypeVar("Settings", bound=ModelConfig)
+
+
+@dataclass(frozen=True)
+class SplitData:
+    """What a model may know of a night: the split's tables, and from which rating a row is relevant.
+
+    world: settings of the generated world, for models that know its truth. folds_users: whether users
+    were held out from training, of whom some rows are given.
+    """
+
+    store: Store
+    split_id: str
+    threshold: float | None
+    world: World
+    folds_users: bool = False
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session."""
+        return self.store.spark
+
+    def table(self, table: Table) -> DataFrame:
+        """The split's rows of a table."""
+        return self.store.read(table).where(F.col("split_id") == self.split_id)
+
+    @property
+    def items(self) -> DataFrame:
+        """The catalogue."""
+        return self.table(ITEMS)
+
+    @cached_property
+    def n_items(self) -> int:
+        """Items of the catalogue."""
+        return self.items.count()
+
+    @property
+    def train_rows(self) -> DataFrame:
+        """The training part: user_id, item_id, rating."""
+        return self._part("train")
+
+    @property
+    def given_rows(self) -> DataFrame:
+        """Rows given of users whom training has not seen."""
+        return self._part("given")
+
+    def _part(self, part: str) -> DataFrame:
+        rows = self.table(SPLITS).where(F.col("part") == part)
+        return rows.select("user_id", "item_id", "rating")
+
+    def scratch_folder(self) -> str:
+        """A new folder that all executors can read; removed at the end of the night."""
+        return scratch_folder(self.store.scratch)
+
+    def key(self, settings: ModelConfig) -> str:
+        """The split, and a hash of what else a trained model depends on; not of its name."""
+        found = settings.model_dump(exclude={"name", "version", "provenance"})
+        return f"{self.split_id}-{digest(found, self.threshold, revisions.of(settings.kind))}"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a model is made of; None where it has no such side.
+
+    users, items: user_id (item_id), vector, bias. similarities: item_id, neighbour_id, weight.
+    """
+
+    users: DataFrame | None = None
+    items: DataFrame | None = None
+    similarities: DataFrame | None = None
+
+
+class Behaviour(Generic[Settings]):
+    """What a night does with a model of one kind; a subclass says what differs.
+
+    `learns`: there is something to fit and to keep. `brings_candidates`: the model's own tables say what
+    is ranked, no candidates are added. `lists`: these are lists, which leave out what is not near the top.
+    """
+
+    learns: ClassVar[bool] = True
+    brings_candidates: ClassVar[bool] = False
+    lists: ClassVar[bool] = False
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    # -------------------------------------------------------------------------- fit, save, load
+
+    def fit(self, data: SplitData) -> Trained | None:
+        """Learn from the training rows; None where nothing is learnt here."""
+        return None
+
+    def fold_in(self, trained: Trained, data: SplitData) -> DataFrame | None:
+        """user_id, vector, bias of users whom training has not seen, from `data.given_rows`."""
+        return None
+
+    def save(self, trained: Trained, data: SplitData) -> None:
+        """Into the tables of trained models, all sides in one commit a table, once a key."""
+        key = data.key(self.settings)
+        sides = [
+            frame.withColumnRenamed(f"{side}_id", "id").withColumn("side", F.lit(side))
+            for side, frame in (("user", trained.users), ("item", trained.items))
+            if frame is not None
+        ]
+        if sides:
+            rows = reduce(DataFrame.unionByName, sides).withColumn("model_id", F.lit(key))
+            data.store.append(rows, EMBEDDINGS, once=key)
+        if trained.similarities is not None:
+            rows = trained.similarities.withColumn("model_id", F.lit(key))
+            data.store.append(rows, SIMILARITIES, once=key)
+
+    def saved(self, data: SplitData) -> bool:
+        """Whether the model was trained on this split before."""
+        key = data.key(self.settings)
+        return any(data.store.has(table, "model_id", key) for table in (EMBEDDINGS, SIMILARITIES))
+
+    def load(self, data: SplitData) -> Trained:
+        """The model as it was saved, or as it was handed over."""
+        key = data.key(self.settings)
+        rows = data.store.read(EMBEDDINGS).where(F.col("model_id") == key)
+        users, items = (
+            rows.where(F.col("side") == side).select(F.col("id").alias(f"{side}_id"), "vector", "bias")
+            for side in ("user", "item")
+        )
+        similarities = data.store.read(SIMILARITIES).where(F.col("model_id") == key)
+        return Trained(users, items, similarities)
+
+    # -------------------------------------------------------------------------- rank, predict
+
+    def source(self, trained: Trained, data: SplitData) -> Source:
+        """What workers score blocks of users with: vectors of items by default."""
+        assert trained.items is not None
+        dims = dimensions(trained.items, f"model {self.settings.name}")
+        shared = share(data.store.scratch, sources.vector_rows(data.items, trained.items))
+        return sources.DotSource(shared, data.n_items, dims)
+
+    def users(self, trained: Trained, source: Source) -> DataFrame | None:
+        """user_id, vector of the users, where the source asks for vectors."""
+        return trained.users if getattr(source, "dims", 0) else None
+
+    def rank(
+        self, users: DataFrame, data: SplitData, request: rank.Request
+    ) -> tuple[DataFrame, list[Check]]:
+        """Rankings of users, and what the model's inputs left out.
+
+        Args:
+            users: rows of `users_of_parts`, with candidates where the definition asks for any.
+            data: the split.
+            request: the definition, length of lists, up to where ranks are counted.
+        """
+        trained = self.load(data)
+        source = self.source(trained, data)
+        vectors = self.users(trained, source)
+        if vectors is not None:
+            users = users.join(vectors.drop("bias"), "user_id", "left")
+        return rank.rank_scored(users, source, request), []
+
+    def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
+        """Predicted ratings of pairs of users and items.
+
+        Args:
+            users: rows of `users_of_parts`: one row a user with `items` and `relevance`.
+            data: the split.
+
+        Returns:
+            user_id, user_key, prediction, outcome (arrays); unknown: pairs that the model does not know.
+
+        Raises:
+            ConfigError: a model that does not predict ratings.
+        """
+        raise ConfigError(
+            f"model {self.settings.name}: kind '{self.settings.kind}' does not predict ratings",
+            "evaluation.task: ranking, or a model such as means or als with implicit: false",
+        )
+
+
+def behaviour_of(settings: ModelConfig) -> Behaviour[ModelConfig]:
+    """The behaviour that a model's settings name, imported now."""
+    module, _, name = settings.behaviour.partition(":")
+    return cast("Behaviour[ModelConfig]", getattr(import_module(module), name)(settings))
