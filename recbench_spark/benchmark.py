@@ -47,6 +47,7 @@ from recbench_spark.steps.evaluating import evaluate_model, train
 from recbench_spark.steps.gates import failure
 from recbench_spark.steps.night import Night, check_benchmark, new_run_id, night_gates, run_key, yesterday
 from recbench_spark.steps.paradoxes import find_paradoxes
+from recbench_spark.steps.rating import predict_model
 from recbench_spark.steps.results import publish, write_published
 from recbench_spark.steps.splitting import current_name, prepare_split, split_identity
 from recbench_spark.store import Store, explain
@@ -195,7 +196,8 @@ def run_model(run: Run, journal: Journal) -> str:
     else:
         with journal.stage("train", f"model {run.place} {model.name}: train", **run.facts) as counts:
             counts["trained"] = train(night, model)
-        found = evaluate_model(night, model, run.run_id, journal)
+        measure = predict_model if night.benchmark.evaluation.task == "rating" else evaluate_model
+        found = measure(night, model, run.run_id, journal)
     require_split(night)
     publish(night, model, run.run_id, run.started, run.attempt, found=found)
     journal.record("publish", **run.facts)

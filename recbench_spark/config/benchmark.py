@@ -30,6 +30,14 @@ class Benchmark(Strict):
     paradoxes: Paradoxes | None = None
     ran_by: str | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _headline_of_the_task(cls, document: Any) -> Any:
+        evaluation = document.get("evaluation") if isinstance(document, dict) else None
+        if isinstance(evaluation, dict) and evaluation.get("task") == "rating":
+            return {"headline": "rmse", **document}
+        return document
+
     @model_validator(mode="after")
     def _comparable(self) -> Benchmark:
         for wrong, message in (*_comparison_mistakes(self), *_paradox_mistakes(self)):
@@ -86,6 +94,8 @@ def _paradox_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
     asked, evaluation = benchmark.paradoxes, benchmark.evaluation
     if asked is None:
         return []
+    if evaluation.task == "rating":
+        return [(True, "paradoxes are of rankings: evaluation.task is 'rating'")]
     keys = (*(cut.key for cut in evaluation.slices), *(EXPOSURE_SLICES if evaluation.exposure else ()))
     cuts = [k for k in asked.k or () if k not in (*evaluation.cutoffs, None)]
     unknown = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -171,12 +171,20 @@ EXPOSURE_SLICES = ("stratum", "most_popular")
 """Keys of slices that `evaluation.exposure` makes."""
 
 
+RATING_METRICS = ("rmse", "mse", "mae")
+"""What is measured of predicted ratings where `metrics` is not given."""
+
+OF_RANKINGS = ("curve", "preset", "candidates_path", "features", "multiverse", "exposure", "uncut")
+"""Settings that mean something only where items are ranked."""
+
+
 class Evaluation(Strict):
     """What is measured: metrics, cut-offs, definition, slices.
 
     `features`: a table (item_id, vector) of what items are like, for the metric `diversity`.
     `multiverse`: also measure under every defensible definition (`evaluation.multiverse`).
     `exposure`: estimates that correct for what was shown, by propensities of the items.
+    `task`: rank items, or predict the ratings of held-out rows (`metrics` are then rmse, mse, mae ...).
     `uncut`: count all ranks; false: only up to the largest k, several times faster on large catalogues,
     with the same values at every k and none over the whole ranking.
     """
@@ -196,6 +204,25 @@ class Evaluation(Strict):
     multiverse: bool = False
     exposure: Exposure | None = None
     uncut: bool = True
+    task: Literal["ranking", "rating"] = "ranking"
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"task"})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_task(cls, document: Any) -> Any:
+        """What is measured of predicted ratings, where the file does not say it."""
+        if not isinstance(document, dict) or document.get("task") != "rating":
+            return document
+        return {"metrics": RATING_METRICS, "slices": (), **document}
+
+    @model_validator(mode="after")
+    def _goes_with_the_task(self) -> Evaluation:
+        defaults = type(self).model_fields
+        strays = [name for name in OF_RANKINGS if getattr(self, name) != defaults[name].default]
+        if self.task == "rating" and (strays or self.slices):
+            raise ValueError(f"{[*strays, 'slices'][0]}: not for task 'rating'")
+        return self
 
     @field_validator("k")
     @classmethod

@@ -135,7 +135,7 @@ def check_benchmark(benchmark: Benchmark) -> None:
     """
     asked, reader = benchmark.evaluation, benchmark.dataset.reader
     definition = asked.resolve()
-    check_names(asked.metrics)
+    check_names(asked.metrics, asked.task)
     if not asked.uncut:
         check_cut(asked.metrics, definition)
     listed = asked.candidates_path or benchmark.dataset.lists_negatives

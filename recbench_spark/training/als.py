@@ -16,7 +16,8 @@ from pyspark.sql import types as T
 
 from recbench_spark import shared_files
 from recbench_spark.config import AlsModel
-from recbench_spark.errors import DataError
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.evaluation.ranking import predict
 from recbench_spark.indexing import dense_index
 from recbench_spark.models import fold_in as folding
 from recbench_spark.shared_files import SharedRows
@@ -38,6 +39,19 @@ class Als(Behaviour[AlsModel]):
             return trained
         assert trained.users is not None
         return replace(trained, users=trained.users.unionByName(folded))
+
+    def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
+        """The products of both sides' vectors; the mean rating for pairs that training has not seen."""
+        if self.settings.implicit:
+            raise ConfigError(
+                f"model {self.settings.name}: implicit ALS does not predict ratings", "implicit: false"
+            )
+        trained = self.load(data)
+        assert trained.users is not None
+        known = users.join(trained.users.drop("bias"), "user_id", "left")
+        return predict.predict_scored(
+            known, self.source(trained, data), predict.mean_rating(data.train_rows)
+        )
 
     def fold_in(self, trained: Trained, data: SplitData) -> DataFrame | None:
         """One ridge solve a user held out from training."""

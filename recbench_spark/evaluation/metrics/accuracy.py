@@ -27,6 +27,7 @@ from recbench_spark.evaluation.ranking.batches import by_part, select_truth, to_
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.metrics.accuracy import METRICS, cutoffs, measure, relevant_counts
+from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
 from recbench_spark.kernels.ranking.rankings import Rankings
 
 HOLDOUT = "holdout"
@@ -94,9 +95,9 @@ class MetricPlan:
         return self.definition.describe(beyond_accuracy.AXES) + features
 
 
-def check_names(metrics: Sequence[str]) -> None:
-    """ConfigError, with the nearest known one, for a metric nobody knows."""
-    known = (*METRICS, *LIST_METRICS)
+def check_names(metrics: Sequence[str], task: str = "ranking") -> None:
+    """ConfigError, with the nearest known one, for a metric nobody knows in this task."""
+    known = (*METRICS, *LIST_METRICS) if task == "ranking" else tuple(VALUE_METRICS)
     for name in metrics:
         if name not in known:
             raise ConfigError(f"unknown metric '{name}'", nearest(name, known))

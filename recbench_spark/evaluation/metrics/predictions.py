@@ -164,6 +164,19 @@ def value_metrics(
     )
 
 
+def rating_metrics(users: DataFrame, metrics: Sequence[str], bootstrap: Bootstrap) -> list[Row]:
+    """Rows of `metrics` of predicted ratings; one pass over users, a row of sums a task comes back.
+
+    Args:
+        users: user_key, prediction and outcome arrays: one row a user.
+        metrics: names of `kernels.metrics.predictions.VALUE_METRICS`.
+        bootstrap: replicates over users, level, seed.
+    """
+    nowhere = np.zeros(0)
+    totals = Totals.of(users, Cuts(nowhere, nowhere), bootstrap)
+    return [row for row in totals.overall() if row["metric"] in metrics]
+
+
 def _undefined(rows: list[Row], totals: Totals) -> list[Check]:
     why = values.reasons(totals.sums[: len(values.SUMS)])
     missing = [str(row["metric"]) for row in rows if row["value"] is None and row["slice_key"] is None]

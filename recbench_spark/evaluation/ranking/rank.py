@@ -118,7 +118,7 @@ def _score_batches(source: Source, request: Request, gpu_share: float, batches: 
     scorer, device = source.scorer(), task_device(gpu_share)
     item_ids = source.item_ids() if request.top else None
     for batch in batches:
-        counts = _count(scorer, _user_block(batch, source.dims), request, device, batch)
+        counts = _count(scorer, user_block(batch, source.dims), request, device, batch)
         top = None
         if item_ids is not None and counts.top_items_uk is not None:
             top = ids_to_lists(item_ids, counts.top_items_uk)
@@ -141,7 +141,8 @@ def _count(
     return _without_unknown_users(batch, truth, counts)
 
 
-def _user_block(batch: pa.RecordBatch, dims: int) -> UserBlock:
+def user_block(batch: pa.RecordBatch, dims: int) -> UserBlock:
+    """What scorers may want to know of a batch's users."""
     vectors = None
     if "vector" in batch.schema.names:
         vectors = _matrix(batch.column("vector"), dims)

@@ -1,0 +1,93 @@
+"""What a model predicts for each user's truth items: its scores, where they are ratings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.evaluation.ranking.batches import item_lists
+from recbench_spark.evaluation.ranking.rank import user_block
+from recbench_spark.evaluation.ranking.sources import Source
+from recbench_spark.kernels.arrays import Bools, Floats
+from recbench_spark.kernels.ranking.positives import ItemLists
+from recbench_spark.kernels.ranking.scorers import Scorer, UserBlock
+from recbench_spark.shared_files import flat
+
+Batches = Iterator[pa.RecordBatch]
+
+PREDICTED = (
+    "user_id STRING, part STRING, user_key LONG, "
+    "prediction ARRAY<DOUBLE>, outcome ARRAY<DOUBLE>, unknown INT"
+)
+
+
+def mean_rating(rows: DataFrame) -> float:
+    """The mean of the column rating, the same under any partitioning: a sum of decimals."""
+    found = rows.agg(F.sum(F.col("rating").cast("decimal(38,15)")), F.count("*")).collect()[0]
+    return float(Fraction(found[0]) / found[1]) if found[1] else 0.0
+
+
+def predict_scored(users: DataFrame, source: Source, mean: float) -> DataFrame:
+    """Predictions of users' truth items by a model's scores. No shuffle; a task holds one batch.
+
+    Args:
+        users: rows of `users_of_parts`; with `vector` for models of vectors, with `user_bias` (added
+            to each score) where users have one.
+        source: the model.
+        mean: predicted for a pair whose user or item the model does not know.
+
+    Returns:
+        Rows of `PREDICTED`; `unknown`: how many of the pairs are such.
+    """
+    return users.mapInArrow(partial(predict_batches, source, mean), PREDICTED)
+
+
+def predict_batches(source: Source, mean: float, batches: Batches) -> Batches:
+    """Rows of `PREDICTED` of rows of users."""
+    scorer = source.scorer()
+    for batch in batches:
+        truth = item_lists(batch, "items")
+        known_p = _known(batch, truth, scorer)
+        prediction_p = np.full(len(known_p), mean)
+        prediction_p[known_p] = _scores(scorer, user_block(batch, source.dims), truth, known_p)
+        if "user_bias" in batch.schema.names:
+            bias_u = batch.column("user_bias").to_numpy()
+            prediction_p += np.repeat(bias_u, np.diff(truth.offsets_u))
+        yield _predicted(batch, truth, prediction_p, known_p)
+
+
+def _known(batch: pa.RecordBatch, truth: ItemLists, scorer: Scorer) -> Bools:
+    """Whether the model knows both sides of each pair."""
+    scored_p = (truth.items_p >= 0) & scorer.scored_i[np.maximum(truth.items_p, 0)]
+    if "vector" not in batch.schema.names:
+        return np.asarray(scored_p)
+    known_u = batch.column("vector").is_valid().to_numpy(zero_copy_only=False)
+    return np.asarray(scored_p & np.repeat(known_u, np.diff(truth.offsets_u)))
+
+
+def _scores(scorer: Scorer, users: UserBlock, truth: ItemLists, known_p: Bools) -> Floats:
+    """Scores of the known pairs, in their order."""
+    before_p = np.concatenate([[0], np.cumsum(known_p)])
+    return scorer.score_listed(users, ItemLists(before_p[truth.offsets_u], truth.items_p[known_p]))
+
+
+def _predicted(
+    batch: pa.RecordBatch, truth: ItemLists, prediction_p: Floats, known_p: Bools
+) -> pa.RecordBatch:
+    bounds = pa.array(truth.offsets_u, pa.int32())
+    before_p = np.concatenate([[0], np.cumsum(~known_p)])
+    columns = {
+        "user_id": batch.column("user_id"),
+        "part": batch.column("part"),
+        "user_key": batch.column("user_key"),
+        "prediction": pa.ListArray.from_arrays(bounds, pa.array(prediction_p)),
+        "outcome": pa.ListArray.from_arrays(bounds, pa.array(flat(batch.column("relevance"))[1])),
+        "unknown": pa.array(np.diff(before_p[truth.offsets_u]), pa.int32()),
+    }
+    return pa.RecordBatch.from_pydict(columns)

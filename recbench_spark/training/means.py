@@ -1,0 +1,60 @@
+"""Means of users and items on the cluster: a sum a user and item, in whole numbers."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.evaluation.ranking import predict
+from recbench_spark.models.means import MeansModel
+from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
+
+EXACT = "decimal(38,15)"
+"""Deviations are added up at this grain: the same sums under any partitioning."""
+
+
+class Means(Behaviour[MeansModel]):
+    """The mean of all and the deviations of users and items, as biases without vectors."""
+
+    def fit(self, data: SplitData) -> Trained:
+        """Two shuffles of the training rows, by the first side and by the second.
+
+        The items' biases hold the mean of all too, so that what ranks and predicts is one number.
+        """
+        mean = predict.mean_rating(data.train_rows)
+        rows = data.train_rows.select("user_id", "item_id", (F.col("rating") - F.lit(mean)).alias("left"))
+        order = [] if self.settings.means == "global" else self.settings.means.split("_")
+        biases = {}
+        for side in order:
+            biases[side], rows = _deviations(
+                rows, side[:-1], getattr(self.settings, f"{side[:-1]}_shrinkage")
+            )
+        users, items = biases.get("users"), biases.get("items")
+        every = data.items.select("item_id")
+        deviation = F.lit(0.0) if items is None else F.coalesce("bias", F.lit(0.0))
+        listed = every if items is None else every.join(items, "item_id", "left")
+        shifted = listed.select("item_id", (F.lit(mean) + deviation).alias("bias"))
+        return Trained(None if users is None else _without_vectors(users), _without_vectors(shifted))
+
+    def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
+        """See `Behaviour`: an unseen user deviates by 0, an item without ratings likewise."""
+        trained = self.load(data)
+        assert trained.users is not None
+        biases = trained.users.select("user_id", F.col("bias").alias("user_bias"))
+        known = users.join(biases, "user_id", "left").fillna({"user_bias": 0.0})
+        return predict.predict_scored(
+            known, self.source(trained, data), predict.mean_rating(data.train_rows)
+        )
+
+
+def _deviations(rows: DataFrame, side: str, shrinkage: float) -> tuple[DataFrame, DataFrame]:
+    """(ID, bias) of one side, and the rows with what it leaves."""
+    ids = f"{side}_id"
+    total = F.sum(F.col("left").cast(EXACT)).cast("double")
+    found = rows.groupBy(ids).agg((total / (F.count("*") + F.lit(shrinkage))).alias("bias"))
+    left: Column = F.col("left") - F.col("bias")
+    return found, rows.join(found, ids).withColumn("left", left).drop("bias")
+
+
+def _without_vectors(biases: DataFrame) -> DataFrame:
+    return biases.select(biases.columns[0], F.array().cast("array<float>").alias("vector"), "bias")

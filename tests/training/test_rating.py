@@ -1,0 +1,127 @@
+"""A night that predicts ratings: means and ALS against plain arithmetic on the tables of the split."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recbench_spark.errors import ConfigError
+from recbench_spark.schemas import CHECKS, METRICS, SPLITS, USER_METRICS
+from recbench_spark.store import Store
+from tests.nights import Ran, run, small
+
+pytestmark = pytest.mark.spark
+Rows = list[tuple[str, str, float]]
+
+MODELS = [
+    {"name": "mean", "kind": "means", "means": "global"},
+    {"name": "means", "kind": "means", "item_shrinkage": 3, "user_shrinkage": 2},
+    {"name": "als", "kind": "als", "rank": 3, "iterations": 3, "implicit": False},
+    {"name": "newest", "kind": "tests.outside_model:NewestModel"},
+]
+
+
+@pytest.fixture(scope="module")
+def night(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    evaluation = {"task": "rating", "bootstrap": {"replicates": 20}}
+    store = Store(spark, str(tmp_path_factory.mktemp("rating")))
+    return run(store, small(models=MODELS, evaluation=evaluation, comparisons={}))
+
+
+def rows_of(night: Ran, part: str) -> Rows:
+    found = night.store.read(SPLITS).where(f"part = '{part}'").collect()
+    return [(row.user_id, row.item_id, row.rating) for row in found]
+
+
+def value(night: Ran, model: str, metric: str) -> float:
+    run_id = night.outcome.run_ids[model]
+    (row,) = night.store.read(METRICS).where(f"run_id = '{run_id}' AND metric = '{metric}'").collect()
+    assert (row.part, row.k, row.slice_key) == ("test", None, None)
+    return float(row.value)
+
+
+def slow_means(train: Rows, item_shrinkage: int, user_shrinkage: int) -> Any:
+    """mu, b_i and b_u as fractions, one user and item at a time."""
+    mean = Fraction(sum(Fraction(r) for _, _, r in train), len(train))
+
+    def deviations(side: int, left: list[Fraction], shrinkage: int) -> dict[str, Fraction]:
+        ids = {row[side] for row in train}
+        own = {one: [x for row, x in zip(train, left, strict=True) if row[side] == one] for one in ids}
+        return {one: sum(xs, Fraction()) / (len(xs) + shrinkage) for one, xs in own.items()}
+
+    left = [Fraction(r) - mean for _, _, r in train]
+    items = deviations(1, left, item_shrinkage)
+    left = [x - items[i] for x, (_, i, _) in zip(left, train, strict=True)]
+    users = deviations(0, left, user_shrinkage)
+    return lambda u, i: mean + items.get(i, Fraction()) + users.get(u, Fraction())
+
+
+def rmse_and_mae(test: Rows, predict: Any) -> tuple[float, float]:
+    errors = [predict(u, i) - Fraction(r) for u, i, r in test]
+    return math.sqrt(sum(e * e for e in errors) / len(errors)), float(sum(map(abs, errors)) / len(errors))
+
+
+def test_means_predict_what_plain_arithmetic_does(night: Ran) -> None:
+    train, test = rows_of(night, "train"), rows_of(night, "test")
+    means = rmse_and_mae(test, slow_means(train, 3, 2))
+    assert (value(night, "means", "rmse"), value(night, "means", "mae")) == pytest.approx(means, rel=1e-9)
+    mean = Fraction(sum(Fraction(r) for _, _, r in train), len(train))
+    assert value(night, "mean", "rmse") == pytest.approx(rmse_and_mae(test, lambda u, i: mean)[0], rel=1e-9)
+    assert value(night, "means", "rmse") < value(night, "mean", "rmse")
+
+
+def test_als_is_measured_on_its_stored_vectors_and_unseen_pairs_get_the_mean(night: Ran) -> None:
+    train, test = rows_of(night, "train"), rows_of(night, "test")
+    vectors = {}
+    rows = night.store.spark.read.format("delta").load(night.store.location("embeddings"))
+    for row in rows.where("size(vector) = 3").collect():
+        vectors[row.side, row.id] = [float(x) for x in row.vector]
+    mean = sum(r for _, _, r in train) / len(train)
+
+    def predict(u: str, i: str) -> float:
+        if ("user", u) not in vectors or ("item", i) not in vectors:
+            return mean
+        return sum(a * b for a, b in zip(vectors["user", u], vectors["item", i], strict=True))
+
+    wanted = math.sqrt(sum((predict(u, i) - r) ** 2 for u, i, r in test) / len(test))
+    assert value(night, "als", "rmse") == pytest.approx(wanted, rel=1e-9)
+
+
+def test_users_pairs_and_unknown_pairs_stand_in_checks(night: Ran) -> None:
+    train, test = rows_of(night, "train"), rows_of(night, "test")
+    known = [{row[side] for row in train} for side in (0, 1)]
+    unknown = sum(u not in known[0] or i not in known[1] for u, i, _ in test)
+    found = night.store.read(CHECKS).where(f"run_id = '{night.outcome.run_ids['als']}'").collect()
+    facts = {row.check: row.observed for row in found}
+    assert facts["test: predicted pairs"] == len(test)
+    assert facts["test: users"] == len({u for u, _, _ in test})
+    assert facts["test: pairs unknown to the model"] == unknown
+
+
+def test_squared_errors_of_users_are_kept_and_compared(night: Ran) -> None:
+    run_id = night.outcome.run_ids["mean"]
+    rows = night.store.read(USER_METRICS).where(f"run_id = '{run_id}'").collect()
+    assert {row.metric for row in rows} == {"mse", "mae"}
+    compared = night.store.spark.read.format("delta").load(night.store.location("comparisons"))
+    assert {row.metric for row in compared.select("metric").distinct().collect()} == {"mse", "mae"}
+
+
+def test_a_model_without_ratings_fails_alone_and_says_why(night: Ran) -> None:
+    assert set(night.outcome.run_ids) == {"mean", "means", "als"}
+    assert "kind 'newest' does not predict ratings" in night.outcome.failed["newest"]
+
+
+def test_the_report_and_the_leaderboard_know_the_headline(night: Ran) -> None:
+    assert "rmse" in night.outcome.leaderboard
+    lines = [line for line in night.outcome.leaderboard.splitlines() if "mean" in line]
+    assert lines.index(next(x for x in lines if "means" in x)) == 0
+
+
+def test_a_metric_of_rankings_is_refused(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown metric 'ndcg'"):
+        evaluation = {"task": "rating", "metrics": ["ndcg"]}
+        run(Store(spark, str(tmp_path)), small(models=MODELS, evaluation=evaluation))
