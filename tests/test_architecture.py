@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -15,28 +16,77 @@ from recbench_spark.schemas import TABLES
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "recbench_spark"
 
-LAYERS = (
+LEVELS = (
     {"errors"},
-    {"definitions", "config", "placeholders", "revisions"},
+    {"definitions", "revisions"},
+    {"config"},
+    {"placeholders"},
     {"kernels"},
+    {"kernels.ranking", "kernels.splits"},
+    {"kernels.metrics"},
+    {"kernels.estimators"},
+    {"kernels.comparison"},
+    {"kernels.warm"},
     {"models"},
-    {"schemas", "randomness", "indexing", "blocks", "delta_files", "shared_files", "journal", "session"},
-    {"data", "protocol", "training", "evaluation", "store", "reports"},
-    {"steps", "evaluator", "benchmark", "cli"},
+    {"schemas", "randomness", "journal", "session", "blocks", "shared_files", "checks"},
+    {"indexing", "delta_files", "sharing"},
+    {"store", "data", "protocol", "reports", "evaluation"},
+    {"evaluation.ranking"},
+    {"evaluation.metrics"},
+    {"evaluation.estimators"},
+    {"evaluation.comparison"},
+    {"training"},
+    {"steps"},
+    {"benchmark", "evaluator"},
+    {"cli"},
+    {"commands"},
     {"jobs"},
 )
-"""Low to high: a module imports from layers below its own, and from itself."""
+"""Low to high: a module imports from its own room and from rooms of lower levels, nothing else.
 
-STAGES = LAYERS[5]
-"""They talk through tables, never through imports of one another."""
+A room is a module or a folder of the package; of `kernels` and `evaluation` each folder is one, and the
+files beside these folders are another.
+"""
 
-WITHOUT_SPARK = {*set().union(*LAYERS[:4]), "shared_files", "journal"}
+CUT_FURTHER = {"kernels", "evaluation"}
+ROOMS_OF_ONE_FILE = {"kernels.warm"}
+STAGES = {"store", "data", "protocol", "reports", *(f"evaluation{x}" for x in ("", *(
+    f".{room}" for room in ("ranking", "metrics", "estimators", "comparison"))))}  # fmt: skip
+"""They talk through tables, never through imports of one another; rooms of `evaluation` are one stage."""
+
+WITHOUT_SPARK = {
+    *set().union(*LEVELS[: LEVELS.index({"models"}) + 1]),
+    "shared_files",
+    "journal",
+    "reports",
+}
 
 
-def layer(module: str) -> int:
-    found = [n for n, names in enumerate(LAYERS) if module in names]
-    assert found, f"module '{module}' has no layer: add it to LAYERS and to ARCHITECTURE.md"
+def level(room: str) -> int:
+    found = [n for n, rooms in enumerate(LEVELS) if room in rooms]
+    assert found, f"room '{room}' has no level: add it to LEVELS and to ARCHITECTURE.md"
     return found[0]
+
+
+def room_of(parts: Sequence[str]) -> str:
+    """The room of a module of the package, by the parts of its name below the package."""
+    two = ".".join(parts[:2])
+    cut = parts[0] in CUT_FURTHER and (len(parts) > 2 or two in ROOMS_OF_ONE_FILE)
+    return two if cut else parts[0]
+
+
+def module_parts(name: str) -> list[str]:
+    """The parts of the longest prefix of a dotted name that is a module of the package."""
+    parts = name.split(".")
+    while parts and not _is_module(ROOT / PACKAGE, parts):
+        parts = parts[:-1]
+    folder = (ROOT / PACKAGE).joinpath(*parts) if parts else None
+    return [*parts, "__init__"] if folder is not None and folder.is_dir() else parts
+
+
+def _is_module(folder: Path, parts: Sequence[str]) -> bool:
+    place = folder.joinpath(*parts)
+    return place.with_suffix(".py").exists() or (place / "__init__.py").exists()
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -50,9 +100,9 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def breaches(file: Path, root: Path) -> list[str]:
-    """`path:line: what` for every import of a file that its layer does not allow."""
+    """`path:line: what` for every import of a file that its level does not allow."""
     parts = file.relative_to(root).with_suffix("").parts
-    own = parts[1] if parts[0] == PACKAGE else parts[0]
+    own = room_of(parts[1:]) if parts[0] == PACKAGE else parts[0]
     if own == "__init__":
         return []
     found = []
@@ -61,17 +111,19 @@ def breaches(file: Path, root: Path) -> list[str]:
         top, _, rest = name.partition(".")
         if top in ("pyspark", "delta", "py4j") and own in WITHOUT_SPARK:
             found.append(f"{where}: {own} must not import {name}")
-        if top == "jobs" or (top == PACKAGE and not _allowed(own, rest.split(".")[0])):
+        if (top == "jobs" and own != "jobs") or (top == PACKAGE and not _allowed(own, rest)):
             found.append(f"{where}: {own} must not import {name}")
     return found
 
 
-def _allowed(own: str, other: str) -> bool:
-    if other in ("", own, "__version__", "evaluate", "evaluate_predictions"):
+def _allowed(own: str, name: str) -> bool:
+    parts = module_parts(name)
+    if not parts:  # the package's own version
         return True
-    if layer(other) == layer(own):
-        return own not in STAGES
-    return layer(other) < layer(own)
+    other = room_of(parts)
+    if own in STAGES and other in STAGES and own.split(".", maxsplit=1)[0] != other.split(".")[0]:
+        return False
+    return other == own or level(other) < level(own)
 
 
 def source_files() -> list[Path]:
@@ -82,29 +134,48 @@ def test_layers() -> None:
     assert [breach for file in source_files() for breach in breaches(file, ROOT)] == []
 
 
-def test_every_module_has_a_layer_and_every_layer_its_modules() -> None:
+def test_every_module_has_a_level_and_every_level_its_modules() -> None:
     folder = ROOT / PACKAGE
-    modules = {
-        path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
-    }
-    listed = set().union(*LAYERS)
-    assert modules - {"__init__"} | {"jobs"} == listed
+    files = [path.relative_to(folder).with_suffix("").parts for path in folder.rglob("*.py")]
+    rooms = {room_of(parts) for parts in files} - {"__init__"}
+    assert rooms | {"jobs"} == set().union(*LEVELS)
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    graph = {}
+    for file in source_files():
+        parts = file.relative_to(ROOT).with_suffix("").parts
+        names = (name for _, name in imports(ast.parse(file.read_text(encoding="utf-8"))))
+        inside = (module_parts(name.partition(".")[2]) for name in names if name.startswith(f"{PACKAGE}."))
+        graph[".".join(parts)] = {f"{PACKAGE}.{'.'.join(found)}" for found in inside if found}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
 @pytest.mark.parametrize(
     ("place", "line", "allowed"),
     [
-        ("kernels/metrics/predictions.py", "import pyspark.sql", False),
-        ("kernels/metrics/predictions.py", "from pyspark.sql import functions", False),
-        ("kernels/metrics/predictions.py", "from recbench_spark.errors import DataError", True),
-        ("kernels/metrics/predictions.py", "from recbench_spark import schemas", False),
-        ("models/item_knn.py", "from recbench_spark.kernels import values", True),
+        ("kernels/metrics/accuracy.py", "import pyspark.sql", False),
+        ("kernels/metrics/accuracy.py", "from pyspark.sql import functions", False),
+        ("kernels/metrics/accuracy.py", "from recbench_spark.errors import DataError", True),
+        ("kernels/metrics/accuracy.py", "from recbench_spark import schemas", False),
+        ("kernels/metrics/accuracy.py", "from recbench_spark.kernels.estimators import exposure", False),
+        ("kernels/estimators/exposure.py", "from recbench_spark.kernels.metrics import accuracy", True),
+        ("kernels/ranking/lists.py", "from recbench_spark.kernels.metrics.accuracy import METRICS", False),
+        ("kernels/hashing.py", "from recbench_spark.kernels.ranking import counting", False),
+        ("models/item_knn.py", "from recbench_spark.kernels import hashing", True),
         ("protocol/splits.py", "from recbench_spark.data.readers import read_log", False),
         ("protocol/splits.py", "from recbench_spark.protocol import catalogue", True),
+        ("evaluation/ranking/rank.py", "from recbench_spark.evaluation.metrics import accuracy", False),
+        ("evaluation/comparison/flips.py", "from recbench_spark.evaluation.metrics import accuracy", True),
+        ("evaluation/ranking/rank.py", "from recbench_spark.data import handed_over", False),
         ("store.py", "def f():\n    from recbench_spark.steps import night", False),
         ("steps/night.py", "from recbench_spark.data import identity", True),
+        ("steps/results.py", "from recbench_spark.evaluator.evaluate import evaluate", False),
+        ("training/als.py", "from recbench_spark.steps import night", False),
         ("benchmark.py", "from jobs import nightly", False),
-        ("config/", "import delta.tables", False),
+        ("benchmark.py", "from recbench_spark.commands import nightly", False),
+        ("config/loading.py", "import delta.tables", False),
+        ("reports/making.py", "import pyspark", False),
     ],
 )
 def test_the_checker_itself(tmp_path: Path, place: str, line: str, allowed: bool) -> None:

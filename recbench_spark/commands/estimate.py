@@ -32,7 +32,7 @@ from recbench_spark.config import NAME, Bootstrap, parse
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_propensities, read_rounds, read_table
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.evaluator.evaluate import Result
+from recbench_spark.evaluation.result import Result
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.estimators.exposure import Settings
 from recbench_spark.session import get_session

@@ -30,9 +30,9 @@ from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
 from recbench_spark.evaluation.metrics.predictions import Views
+from recbench_spark.evaluation.result import Result
 from recbench_spark.evaluator.evaluate import (
     Asked,
-    Result,
     check_candidates,
     check_needs,
     evaluate,

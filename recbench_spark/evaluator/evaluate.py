@@ -40,6 +40,7 @@ from recbench_spark.evaluation.ranking import rank, sources
 from recbench_spark.evaluation.ranking.negatives import draw_candidates, weight_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.ranking.user_blocks import Labels, user_blocks
+from recbench_spark.evaluation.result import PART, Result
 from recbench_spark.kernels.metrics.accuracy import check_cutoffs, check_gains
 from recbench_spark.kernels.metrics.beyond_accuracy import POPULARITY
 from recbench_spark.protocol.catalogue import catalogue
@@ -47,29 +48,6 @@ from recbench_spark.schemas import IDS, METRICS, USER_METRICS, Table, conform, r
 from recbench_spark.sharing import base_folder, share
 from recbench_spark.steps.candidates import SAMPLED, with_drawn
 from recbench_spark.steps.features import share_features
-
-PART = "test"
-
-
-@dataclass(frozen=True)
-class Result:
-    """What an evaluation found. Frames are lazy; rankings are kept by Spark until `release`.
-
-    rankings: one row a user (`schemas.RANKINGS`), None for predictions; truth: of predictions, a hash
-    of what is predicted.
-    """
-
-    metrics: DataFrame
-    user_metrics: DataFrame
-    rankings: DataFrame | None
-    checks: list[Check]
-    kept: tuple[DataFrame, ...] = ()
-    truth: str | None = None
-
-    def release(self) -> None:
-        """Let Spark forget what it kept for these frames."""
-        for frame in self.kept:
-            frame.unpersist()
 
 
 @dataclass(frozen=True)

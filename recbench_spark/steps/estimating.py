@@ -14,7 +14,7 @@ from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.estimators.bandit_feedback import HEAVY, policy_values, round_checks
 from recbench_spark.evaluation.estimators.rating_matrix import matrix_metrics
 from recbench_spark.evaluation.metrics.predictions import Row
-from recbench_spark.evaluator.evaluate import PART, Result
+from recbench_spark.evaluation.result import PART, Result
 from recbench_spark.kernels.estimators.exposure import Settings
 from recbench_spark.schemas import METRICS, USER_METRICS, require
 

@@ -18,7 +18,7 @@ from recbench_spark.evaluation.estimators import sampled
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.beyond_accuracy import Catalogue
 from recbench_spark.evaluation.metrics.multiverse import multiverse
-from recbench_spark.evaluator.evaluate import Result
+from recbench_spark.evaluation.result import Result
 from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.steps import revising
 from recbench_spark.steps.night import Night, model_inputs, new_run_id, run_key
