@@ -42,7 +42,7 @@ def ours(folder: Path, k: int) -> System:
     from recbench_spark.evaluation.ranking import rank
     from recbench_spark.evaluation.ranking.sources import DotSource
     from recbench_spark.session import get_session
-    from recbench_spark.sharing import share_in
+    from recbench_spark.sharing import share
     from recbench_spark.steps.results import write_metrics
     from recbench_spark.store import Store
 
@@ -55,7 +55,7 @@ def ours(folder: Path, k: int) -> System:
     store.append(rows.selectExpr(*BLOCK), schemas.USER_BLOCKS)
     store.append(rows.selectExpr(*VECTOR), schemas.EMBEDDINGS)
     items = spark.read.parquet(f"{folder}/items.parquet")
-    source = DotSource(share_in(root, items), *np.load(folder / "items.npy", mmap_mode="r").shape)
+    source = DotSource(share(root, items), *np.load(folder / "items.npy", mmap_mode="r").shape)
     metrics = ("hit", "precision", "recall", "map", "mrr", "ndcg")
     asked = Evaluation(metrics=metrics, k=(10, k), uncut=False, slices=())
     plan = MetricPlan(asked.metrics, asked.cutoffs, asked.resolve(), asked.bootstrap, uncut=False)
