@@ -28,6 +28,23 @@ LISTED = 4096
 """Users for whom slow systems make lists: users a second do not depend on their number."""
 
 
+def _stored(folder: Path) -> Any:
+    """A warehouse with user blocks and vectors, its folder, and the rows they are made of."""
+    from recbench_spark import schemas
+    from recbench_spark.session import get_session
+    from recbench_spark.store import Store
+
+    spark, root = get_session(), tempfile.mkdtemp(prefix="warehouse-", dir=folder)
+    store = Store(spark, root)
+    results = (schemas.METRICS, schemas.RANKINGS, schemas.USER_METRICS)
+    store.create(schemas.EMBEDDINGS, schemas.USER_BLOCKS, *results)
+    write_parquet(folder)
+    rows = spark.read.parquet(f"{folder}/users.parquet")
+    store.append(rows.selectExpr(*BLOCK), schemas.USER_BLOCKS)
+    store.append(rows.selectExpr(*VECTOR), schemas.EMBEDDINGS)
+    return store, root, rows
+
+
 def ours(folder: Path, k: int) -> System:
     """Given stored user blocks and vectors; to committed rankings, values of each user and metrics.
 
@@ -41,20 +58,11 @@ def ours(folder: Path, k: int) -> System:
     from recbench_spark.evaluation.metrics.beyond_accuracy import Catalogue
     from recbench_spark.evaluation.ranking import rank
     from recbench_spark.evaluation.ranking.sources import DotSource
-    from recbench_spark.session import get_session
     from recbench_spark.sharing import share
     from recbench_spark.steps.results import write_metrics
-    from recbench_spark.store import Store
 
-    spark, root = get_session(), tempfile.mkdtemp(prefix="warehouse-", dir=folder)
-    store = Store(spark, root)
-    results = (schemas.METRICS, schemas.RANKINGS, schemas.USER_METRICS)
-    store.create(schemas.EMBEDDINGS, schemas.USER_BLOCKS, *results)
-    write_parquet(folder)
-    rows = spark.read.parquet(f"{folder}/users.parquet")
-    store.append(rows.selectExpr(*BLOCK), schemas.USER_BLOCKS)
-    store.append(rows.selectExpr(*VECTOR), schemas.EMBEDDINGS)
-    items = spark.read.parquet(f"{folder}/items.parquet")
+    store, root, rows = _stored(folder)
+    items = store.spark.read.parquet(f"{folder}/items.parquet")
     source = DotSource(share(root, items), *np.load(folder / "items.npy", mmap_mode="r").shape)
     metrics = ("hit", "precision", "recall", "map", "mrr", "ndcg")
     asked = Evaluation(metrics=metrics, k=(10, k), uncut=False, slices=())

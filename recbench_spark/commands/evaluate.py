@@ -70,6 +70,18 @@ def parser() -> cli.Parser:
     found.add_argument("--candidates", metavar="PATH", help="candidates of each user (user_id, item_id)")
     found.add_argument("--features", metavar="PATH", help="what items are like (item_id, vector)")
     found.add_argument("--similarity", choices=["dot", "cosine"], default="dot", help="of embeddings")
+    _add_measures(found)
+    found.add_argument("--dataset", help="name under which runs are compared (default: the truth's path)")
+    found.add_argument("--suite", default="standalone", help="name under which runs are compared")
+    found.add_argument(
+        "--logical-date", type=cli.day, default=None, help="the day evaluated (default: today)"
+    )
+    found.add_argument("--dry-run", action="store_true", help="check the flags and say what would be done")
+    return found
+
+
+def _add_measures(found: cli.Parser) -> None:
+    """The flags that say what is measured, and how."""
     found.add_argument("--k", type=cli.cutoffs, default=(1, 3, 5, 10, 20), help="cut-offs, e.g. 1,3,10")
     found.add_argument("--metrics", help=f"comma-separated; default {','.join(DEFAULT_METRICS)}")
     found.add_argument("--curve", action="store_true", help="keep every cut-off from 1 to the largest k")
@@ -92,13 +104,6 @@ def parser() -> cli.Parser:
     found.add_argument(
         "--bootstrap", type=int, default=1000, help="replicates behind the intervals (0: none)"
     )
-    found.add_argument("--dataset", help="name under which runs are compared (default: the truth's path)")
-    found.add_argument("--suite", default="standalone", help="name under which runs are compared")
-    found.add_argument(
-        "--logical-date", type=cli.day, default=None, help="the day evaluated (default: today)"
-    )
-    found.add_argument("--dry-run", action="store_true", help="check the flags and say what would be done")
-    return found
 
 
 def main(args: argparse.Namespace) -> int:

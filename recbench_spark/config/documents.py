@@ -74,11 +74,7 @@ def _survey(events: Iterable[Event], where: str) -> None:
     for event in events:
         nodes = 0
         if isinstance(event, NodeEvent) and inside:
-            key = event.value if isinstance(event, ScalarEvent) else None
-            if key and not key.isascii() and any("\ud800" <= letter <= "\udfff" for letter in key):
-                raise ConfigError(f"{where}: text that is no Unicode", _line(event))
-            if not inside[-1].takes(key):
-                raise ConfigError(f"{where}: key '{shortened(str(key))}' stands twice", _line(event))
+            _check_key(event, inside[-1], where)
         if isinstance(event, CollectionStartEvent):
             inside.append(_Open(event))
             if len(inside) > DEEPEST:
@@ -96,6 +92,15 @@ def _survey(events: Iterable[Event], where: str) -> None:
             inside[-1].nodes += nodes
         if repeated > REPEATED:
             raise ConfigError(f"{where}: aliases add more than {REPEATED} values", _line(event))
+
+
+def _check_key(event: NodeEvent, section: _Open, where: str) -> None:
+    """ConfigError for text that is not Unicode, and for a key of a section that was there before."""
+    key = event.value if isinstance(event, ScalarEvent) else None
+    if key and not key.isascii() and any("\ud800" <= letter <= "\udfff" for letter in key):
+        raise ConfigError(f"{where}: text that is no Unicode", _line(event))
+    if not section.takes(key):
+        raise ConfigError(f"{where}: key '{shortened(str(key))}' stands twice", _line(event))
 
 
 def _of_alias(event: AliasEvent, sizes: dict[str, int], inside: list[_Open], where: str) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from recbench_spark.evaluation.checks import Check
+from recbench_spark.checks import Check
 
 PART = "test"
 """The part that what is handed over without a split is evaluated on."""

@@ -146,13 +146,16 @@ def evaluate(  # noqa: PLR0913
     world = make_truth_tables(truth, train, [handed[-1]], asked.definition)
     world.checks.extend(_meeting(world, handed, next(name for name in given if given[name] is not None)))
     place = scratch or base_folder(truth.sparkSession)
-    if features is not None:
-        world = replace(world, features=share_features(place, world.items, features, "features"))
+    world = world if features is None else _with_features(world, features, place)
     if embeddings is not None:
         rankings = _rank_embeddings(world, handed, candidates, similarity, asked, place)
     else:
         rankings = _rank_rows(world, handed[0], "scores" if lists is None else "lists", asked)
     return _result(world, rankings, asked, lists=lists is not None)
+
+
+def _with_features(world: TruthTables, features: DataFrame, scratch: str) -> TruthTables:
+    return replace(world, features=share_features(scratch, world.items, features, "features"))
 
 
 def check_candidates(definition: Definition, embeddings: bool, candidates: bool, train: bool) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import ModelConfig
-from recbench_spark.evaluation.checks import Check, warn_above_zero
 from recbench_spark.evaluation.metrics.predictions import rating_metrics, user_values
 from recbench_spark.evaluation.ranking.rank import users_of_parts
 from recbench_spark.journal import Journal
