@@ -21,6 +21,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from recbench_spark.kernels.arrays import Batches
+
 Change = Callable[[pa.Table], pa.Table]
 
 ROWS_A_TASK = 1 << 20
@@ -100,12 +102,12 @@ def in_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
     return blocks.repartitionById(tasks, F.col("task"))
 
 
-def rows_of(batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
+def rows_of(batches: Batches) -> pa.Table | None:
     """All rows of a partition's blocks; None where it has none."""
     return unpacked(_blocks(batches))
 
 
-def _blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Buffer]:
+def _blocks(batches: Batches) -> Iterator[pa.Buffer]:
     return (block.as_buffer() for batch in batches for block in batch.column("rows"))
 
 
@@ -131,9 +133,7 @@ def dealt_out(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> Iterator[Block
         yield int(sorted_r[start]), _packed(rows.slice(start, end - start))
 
 
-def _as_rows(
-    batches: Iterator[pa.RecordBatch], change: Change, names: tuple[str, ...]
-) -> Iterator[pa.RecordBatch]:
+def _as_rows(batches: Batches, change: Change, names: tuple[str, ...]) -> Batches:
     table = rows_of(batches)
     if table is not None:
         changed = change(table)
@@ -149,9 +149,7 @@ def _finished(
         yield finish(change(table))
 
 
-def _finished_batches(
-    batches: Iterator[pa.RecordBatch], change: Change, finish: Callable[[pa.Table], Finished]
-) -> Iterator[pa.RecordBatch]:
+def _finished_batches(batches: Batches, change: Change, finish: Callable[[pa.Table], Finished]) -> Batches:
     for found in _finished(_blocks(batches), change, finish):
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(found)], pa.binary())], ["found"])
 
@@ -160,7 +158,7 @@ def _plain(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def _deal(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+def _deal(batches: Batches, rows: int) -> Batches:
     for table in chunks(batches, rows):
         blocks = dealt_out(table.drop_columns(["_task"]), table.column("_task").to_numpy())
         tasks, packed = zip(*blocks, strict=True)
@@ -168,7 +166,7 @@ def _deal(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBat
         yield pa.RecordBatch.from_arrays(columns, ["task", "rows"])
 
 
-def chunks(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
     """Batches put together to tables of so many rows or more, one chunk each; the last may be smaller."""
     held: list[pa.RecordBatch] = []
     n = 0

@@ -36,7 +36,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark.config import World
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.arrays import Batches, Floats, Ints
 
 Hashes = npt.NDArray[np.uint64]
 Cells = Callable[[Ints], Ints]
@@ -415,7 +415,7 @@ def ratings_of(users: Ints, user_r: Ints, item_r: Ints, world: World) -> Ints:
 # --- workers ---
 
 
-def _write_rows(batches: Iterator[pa.RecordBatch], world: World, loop: Loop) -> Iterator[pa.RecordBatch]:
+def _write_rows(batches: Batches, world: World, loop: Loop) -> Batches:
     for users in _blocks(batches, world, loop):
         closed = closed_rows(users, world, loop)
         seen_r = closed[0] * world.items + closed[1]
@@ -433,7 +433,7 @@ def _write_rows(batches: Iterator[pa.RecordBatch], world: World, loop: Loop) -> 
         yield pa.RecordBatch.from_pydict(columns)
 
 
-def _write_factors(batches: Iterator[pa.RecordBatch], side: str, world: World) -> Iterator[pa.RecordBatch]:
+def _write_factors(batches: Batches, side: str, world: World) -> Batches:
     for batch in batches:
         ids = batch.column(0).to_numpy()
         factors = user_factors if side == "user" else item_factors
@@ -445,9 +445,7 @@ def _write_factors(batches: Iterator[pa.RecordBatch], side: str, world: World) -
         yield pa.RecordBatch.from_pydict(columns)
 
 
-def _write_cells(
-    batches: Iterator[pa.RecordBatch], cells: Cells, world: World, loop: Loop | None
-) -> Iterator[pa.RecordBatch]:
+def _write_cells(batches: Batches, cells: Cells, world: World, loop: Loop | None) -> Batches:
     for users in _blocks(batches, world, loop):
         cell, count = np.unique(cells(users), return_counts=True)
         yield pa.RecordBatch.from_pydict({"cell": cell, "n": count})
@@ -464,7 +462,7 @@ def _feedback_cells(users: Ints, t: int, world: World, loop: Loop) -> Ints:
     return taste_of(users, world)[user_r[good]] * world.items + item_r[good]
 
 
-def _blocks(batches: Iterator[pa.RecordBatch], world: World, loop: Loop | None) -> Iterator[Ints]:
+def _blocks(batches: Batches, world: World, loop: Loop | None) -> Iterator[Ints]:
     """Users of the batches, so many at once that their draws stay near BLOCK_ROWS."""
     for batch in batches:
         users = batch.column(0).to_numpy()

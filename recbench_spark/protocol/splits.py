@@ -9,7 +9,6 @@ the shuffle. `labels` is what tasks do; cuts at an instant, for all users at onc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -21,6 +20,7 @@ from pyspark.sql import functions as F
 from recbench_spark.blocks import Blocks, in_blocks, rows_of, tasks_for
 from recbench_spark.config import Split
 from recbench_spark.errors import DataError, ProtocolError
+from recbench_spark.kernels.arrays import Batches
 from recbench_spark.protocol.labels import By, HeldOutIds, Rule, label
 from recbench_spark.protocol.positions import Keep
 from recbench_spark.protocol.windows import instants
@@ -181,7 +181,7 @@ def may_have_duplicates(log: DataFrame, n: int | None = None) -> bool:
     return not blocks.mapInArrow(_repeated, "pair BIGINT").isEmpty()
 
 
-def _repeated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _repeated(batches: Batches) -> Batches:
     """One value that stands twice, where there is one."""
     table = rows_of(batches)
     if table is not None:

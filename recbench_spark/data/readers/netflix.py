@@ -33,6 +33,7 @@ from recbench_spark.data.readers.files import (
     read_lines,
 )
 from recbench_spark.data.readers.raw import Raw
+from recbench_spark.kernels.arrays import Batches
 
 FIELDS = ("user_id", "rating", "event_time")
 LINE = "'user,rating,date' under a line 'movie:'"
@@ -109,9 +110,7 @@ def _openings(placed: DataFrame) -> dict[Place, str | None]:
     return found
 
 
-def _carry(
-    openings: dict[Place, str | None], batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _carry(openings: dict[Place, str | None], batches: Batches) -> Batches:
     place, movie = None, None
     for batch in batches:
         for here, rows in _by_place(batch):

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.evaluation.comparison.comparing import HOLDOUT, Run
-from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.arrays import Batches, Floats, Ints
 from recbench_spark.kernels.comparison.decomposition import UNIT, Change, Group, split, whole_number
 from recbench_spark.kernels.resampling import exact_sums
 from recbench_spark.shared_files import flat
@@ -31,8 +31,6 @@ USERS, ACTIVITY = "users", "n_relevant"
 
 UNLABELLED = "unknown"
 """Users whose label in a slice is NULL."""
-
-Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ Axes: u users, m models of a group, c cut-offs, r replicates, x pairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark.config import Bootstrap, Regression
 from recbench_spark.evaluation.comparison.paired_values import Side, by_user, sides
-from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.arrays import Batches, Floats, Ints
 from recbench_spark.kernels.comparison import tests as kernel
 from recbench_spark.kernels.ratios import scaling
 from recbench_spark.kernels.resampling import bootstrap_sums
@@ -30,8 +30,6 @@ from recbench_spark.kernels.resampling import bootstrap_sums
 HOLDOUT = "holdout"
 PAYLOAD = 1 << 30
 """Bytes of partial sums that one group of the last step may receive."""
-
-Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True)

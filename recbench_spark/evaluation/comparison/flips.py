@@ -29,7 +29,7 @@ from recbench_spark.definitions import Definition
 from recbench_spark.evaluation.comparison.comparing import Run
 from recbench_spark.evaluation.comparison.paradoxes import by_run, of_runs
 from recbench_spark.evaluation.ranking.batches import by_part, to_rankings
-from recbench_spark.kernels.arrays import Ints
+from recbench_spark.kernels.arrays import Batches, Ints
 from recbench_spark.kernels.comparison import paradoxes as kernel
 from recbench_spark.kernels.comparison.paradoxes import Crossing, Flip
 from recbench_spark.kernels.estimators import exposure
@@ -41,8 +41,6 @@ SHOWN = 20
 
 CELLS = 1 << 22
 """Ids x models x columns worked on at once: 32 MB."""
-
-Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from recbench_spark.evaluation.comparison.comparing import Run
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.accuracy import RANKING_COLUMNS, Column, Selected, Totals
 from recbench_spark.kernels import resampling
-from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.arrays import Batches, Floats, Ints
 from recbench_spark.kernels.comparison import paradoxes as kernel
 from recbench_spark.kernels.estimators.exposure import combine_strata
 from recbench_spark.kernels.metrics.accuracy import measure
@@ -43,7 +43,6 @@ SIZE_UNIT = 2.0**-20
 CELLS = 1 << 22
 """Replicates x strata x pairs worked on at once: 32 MB."""
 
-Batches = Iterator[pa.RecordBatch]
 Place = tuple[str, str, int | None]
 """Part, metric, cut-off."""
 

@@ -7,7 +7,6 @@ item index, without a shuffle. From there on strata, and all but the most popula
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,13 +24,11 @@ from recbench_spark.config import EXPOSURE_SLICES
 from recbench_spark.config import Strata as Wanted
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.ranking.batches import by_part
-from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.arrays import Batches, Floats, Ints
 from recbench_spark.kernels.estimators import strata
 from recbench_spark.kernels.estimators.exposure import Diagnostics, diagnostics
 from recbench_spark.kernels.estimators.strata import StratumEdges
 from recbench_spark.shared_files import Arrays, SharedRows, flat
-
-Batches = Iterator[pa.RecordBatch]
 
 # ------------------------------------------------------------------------------- of items
 

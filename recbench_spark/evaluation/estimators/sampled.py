@@ -12,7 +12,7 @@ follow from the rank of one item is not corrected, and `correction_checks` says 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -35,11 +35,9 @@ from recbench_spark.evaluation.metrics.accuracy import (
 )
 from recbench_spark.evaluation.ranking.batches import to_rankings
 from recbench_spark.kernels import resampling
-from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.arrays import Batches, Floats, Ints
 from recbench_spark.kernels.estimators import sampled
 from recbench_spark.kernels.metrics.accuracy import METRICS, Chunk, measure
-
-Batches = Iterator[pa.RecordBatch]
 
 LIKELIHOOD = "maximum_likelihood"
 LIKELIHOOD_REPLICATES = 100

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from recbench_spark.kernels.arrays import Floats
+from recbench_spark.kernels.arrays import Batches, Floats
 from recbench_spark.kernels.sums import Sums, total_of
-
-Batches = Iterator[pa.RecordBatch]
 
 
 def largest(rows: DataFrame, parts: Callable[[pa.RecordBatch], Floats]) -> Floats:

@@ -8,11 +8,9 @@ through a multiverse analysis".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from itertools import product
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -26,9 +24,8 @@ from recbench_spark.evaluation.metrics.accuracy import (
     Selected,
     Totals,
 )
+from recbench_spark.kernels.arrays import Batches
 from recbench_spark.kernels.metrics.accuracy import METRICS, cutoffs, measure
-
-Batches = Iterator[pa.RecordBatch]
 
 WORLDS = ("hit", "precision", "recall", "f1", "map", "mrr", "ndcg")
 """The metrics looked at: higher is better in all of them."""

@@ -6,7 +6,7 @@ whole numbers a task, so that no number depends on how many ranges there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -16,10 +16,8 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.arrays import Floats
+from recbench_spark.kernels.arrays import Batches, Floats
 from recbench_spark.kernels.metrics import predictions as values
-
-Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True)

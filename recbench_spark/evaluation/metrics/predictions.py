@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,12 +18,11 @@ from recbench_spark.definitions import VERSION
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.metrics.prediction_ranges import count_ranges, edges_and_area, in_order
 from recbench_spark.kernels import resampling, sums
-from recbench_spark.kernels.arrays import Floats
+from recbench_spark.kernels.arrays import Batches, Floats
 from recbench_spark.kernels.metrics import predictions as values
 from recbench_spark.kernels.sums import Sums
 from recbench_spark.shared_files import flat
 
-Batches = Iterator[pa.RecordBatch]
 Row = dict[str, str | float | int | None]
 
 PER_USER = ("mse", "mae", "auc")
