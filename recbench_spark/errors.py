@@ -64,12 +64,6 @@ class GateError(RecbenchError):
     exit_code = GATE
 
 
-class RegressionError(RecbenchError):
-    """A model fell behind an earlier night by more than the benchmark file allows."""
-
-    exit_code = REGRESSION
-
-
 class Interrupted(BaseException):
     """Ctrl-C, SIGTERM, or Spark's jobs cancelled: no error of a model, and nothing catches it on its way.
 

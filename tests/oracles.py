@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from recbench_spark.definitions import Definition
+from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.comparison import paradoxes
 from recbench_spark.kernels.ranking.rankings import Rankings
+from recbench_spark.kernels.ratios import exact_moments, exact_ratio_and_error, scaling
 
 Scores = Mapping[int, float]
 Grades = Mapping[int, float]
@@ -259,3 +262,28 @@ METRICS: dict[str, Callable[[Order, Grades, int | None, Definition], float]] = {
     "rbp": _rbp,
     "percentile_rank": _percentile_rank,
 }
+
+
+def value_and_error(numerator_ne: Floats, denominator_ne: Floats) -> tuple[Floats, Floats, Ints]:
+    """Value, standard error (rounds independent) and rounds, (e,) each, of rounds held in memory."""
+    largest = [np.nanmax(np.abs(part), axis=0, initial=0.0) for part in (numerator_ne, denominator_ne)]
+    f, g = (np.array([scaling(float(x)) for x in part]) for part in largest)
+    value, error, n = exact_ratio_and_error(exact_moments(numerator_ne * f, denominator_ne * g))
+    return value * g / f, error * g / f, n
+
+
+def smallest_flip(contribution_n: Floats) -> paradoxes.Flip | None:
+    """The smallest set whose removal turns the sum, by sorting; None where no set can turn it."""
+    value = paradoxes.fixed(contribution_n)
+    goal = abs(int(value.sum()))
+    if not goal:
+        return None
+    largest = np.sort(value * np.sign(value.sum()))[::-1]
+    running = np.cumsum(largest)
+    # Everything positive sums to at least the goal; it exceeds it only where something opposes.
+    count = int(np.searchsorted(running[largest > 0], goal, side="right")) + 1
+    if count > int((largest > 0).sum()):
+        return None
+    threshold = int(largest[count - 1])
+    at, unit = count - int((largest > threshold).sum()), 2.0**-paradoxes.BITS
+    return paradoxes.Flip(count, threshold * unit, at, int(running[count - 1]) * unit, goal * unit)

@@ -10,7 +10,6 @@ from pyspark.sql import functions as F
 
 from recbench_spark.indexing import dense_index
 
-CLASSES = ("tail", "torso", "head")
 COLD = "cold"
 
 

@@ -1,4 +1,4 @@
-"""Every table: its columns with their comments, its key, its layout. Column names are spelt here only.
+"""Every table: its columns with their comments, its key, its layout.
 
 `user_id` and `item_id` are the original ids, as text, in every table; `item_index` and `user_index`
 are dense positions that mean something only inside one `split_id`.

@@ -11,7 +11,7 @@ SELECT
   estimator,
   RANK() OVER (
     PARTITION BY dataset, split, part, metric, k, definition, estimator
-    ORDER BY badness ASC NULLS LAST
+    ORDER BY sort_key ASC NULLS LAST
   ) AS position,
   method,
   model,
@@ -39,7 +39,7 @@ FROM (
     scored.*,
     ROW_NUMBER() OVER (
       PARTITION BY dataset, split, part, metric, k, definition, estimator, method
-      ORDER BY badness ASC NULLS LAST, logical_date ASC, run_id ASC
+      ORDER BY sort_key ASC NULLS LAST, logical_date ASC, run_id ASC
     ) AS place
   FROM (
     SELECT
@@ -77,7 +77,7 @@ FROM (
         WHEN metrics.metric = 'pe' THEN ABS(metrics.value)
         WHEN metrics.metric IN ('mean_prediction', 'mean_outcome') THEN NULL
         ELSE -metrics.value
-      END AS badness
+      END AS sort_key
     FROM current_runs
     INNER JOIN metrics ON metrics.run_id = current_runs.run_id
     LEFT JOIN (

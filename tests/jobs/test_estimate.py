@@ -22,10 +22,11 @@ from recbench_spark.data.readers import read_propensities
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.estimators.rating_matrix import LOSSES, cell_parts, cell_sums, estimable
 from recbench_spark.kernels.estimators import rating_matrix
-from recbench_spark.kernels.estimators.bandit_feedback import Rounds, contributions, value_and_error
+from recbench_spark.kernels.estimators.bandit_feedback import Rounds, contributions
 from recbench_spark.kernels.estimators.exposure import Settings
 from recbench_spark.kernels.resampling import percentile_interval, poisson_weights
 from recbench_spark.steps.estimating import estimate_matrix, estimate_rounds, with_policy
+from tests.oracles import value_and_error
 
 # ------------------------------------------------------------------------------- without Spark
 

@@ -106,7 +106,7 @@ def columns(metrics: Sequence[str], ks: Sequence[int]) -> list[tuple[str, int | 
 
 
 def smallest_flips(rankings: DataFrame, plan: FlipPlan) -> list[Verdict]:
-    """The smallest set of each verdict, equal sums left out: `smallest_flip` of the kernel.
+    """The smallest set of each verdict, equal sums left out (see `Flip` of the kernel).
 
     Contributions are shuffled once by (run, id) and once by id, and kept on the executors for the
     passes; each pass shuffles at most 2^14 rows a verdict and task. The driver holds a row a verdict.

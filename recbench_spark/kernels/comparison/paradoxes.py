@@ -1,7 +1,7 @@
 """Simpson's paradox: where parts and whole disagree on which of two models is better.
 
 Two questions. Do the strata oppose the whole (`kinds`)? And, without chosen strata, how few items or
-users decide the verdict (`smallest_flip`)? Axes: x comparisons, s strata, n items or users, b buckets.
+users decide the verdict (`Flip`)? Axes: x comparisons, s strata, n items or users, b buckets.
 """
 
 from __future__ import annotations
@@ -72,6 +72,11 @@ class Flip:
     count: how many must go; all with a value above `threshold`, and `at_threshold` of those equal
     to it (which of them does not matter: smaller id first)
     removed, total: what goes and what there was, in the direction of the verdict
+
+    Contributions must be additive: the difference between two models is their sum, or their sum
+    divided by a number that removal leaves alone (hits, DCG, or quotients with fixed denominators) or
+    keeps positive (a mean over users). They are rounded to 2^-30 and added as whole numbers. Taking
+    the largest first is optimal: no other set of as many removes more.
     """
 
     count: int
@@ -79,29 +84,6 @@ class Flip:
     at_threshold: int
     removed: float
     total: float
-
-
-def smallest_flip(contribution_n: Floats) -> Flip | None:
-    """The smallest set, by sorting; None where the sum is 0, and no set can turn it.
-
-    Contributions must be additive: the difference between two models is their sum, or their sum
-    divided by a number that removal leaves alone (hits, DCG, or quotients with fixed denominators) or
-    keeps positive (a mean over users). They are rounded to 2^-30 and added as whole numbers. Taking
-    the largest first is optimal: no other set of as many removes more.
-    """
-    value, direction = _directed(contribution_n)
-    goal = abs(int(value.sum()))
-    if not goal:
-        return None
-    largest = np.sort(value * direction)[::-1]
-    running = np.cumsum(largest)
-    # Everything positive sums to at least the goal; it exceeds it only where something opposes.
-    count = int(np.searchsorted(running[largest > 0], goal, side="right")) + 1
-    if count > int((largest > 0).sum()):
-        return None
-    threshold = int(largest[count - 1])
-    at = count - int((largest > threshold).sum())
-    return Flip(count, threshold * 2.0**-BITS, at, int(running[count - 1]) * 2.0**-BITS, goal * 2.0**-BITS)
 
 
 def fixed(contribution_n: Floats) -> Ints:
@@ -155,8 +137,3 @@ def resolve(last: Crossing, goal: int) -> Flip:
     at = (goal - last.removed) // last.bucket + 1
     removed = last.removed + at * last.bucket
     return Flip(last.count + at, last.bucket * 2.0**-BITS, at, removed * 2.0**-BITS, goal * 2.0**-BITS)
-
-
-def _directed(contribution_n: Floats) -> tuple[Ints, int]:
-    value = fixed(contribution_n)
-    return value, int(np.sign(value.sum()))

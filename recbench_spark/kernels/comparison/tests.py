@@ -328,9 +328,6 @@ def _adjusted(p_x: Floats, function: Any) -> Floats:
     return out.reshape(np.shape(p_x))
 
 
-VERDICTS = ("better", "worse", "equivalent", "unclear")
-
-
 def practical(low: float, high: float, minimum: float) -> str:
     """What an interval of a difference says beside the smallest difference that matters.
 
@@ -375,12 +372,6 @@ def dependent_correlations(r_xy: float, r_xz: float, r_yz: float, n: int) -> tup
     return t, float(stdtr(n - 3, -t))
 
 
-def fixed_interval(mean: float, deviation: float, n: int, level: float = 0.95) -> tuple[float, float]:
-    """mean -+ z deviation / sqrt(n): valid for one look, chosen before."""
-    reach = float(ndtri((1 + level) / 2)) * deviation / math.sqrt(n)
-    return mean - reach, mean + reach
-
-
 def sequence_interval(
     mean: float, deviation: float, n: int, planned: int, level: float = 0.95
 ) -> tuple[float, float]:
@@ -405,28 +396,3 @@ def sequence_interval(
 def sequence_rho(planned: int, alpha: float) -> float:
     """rho that makes the sequence narrowest near n = planned: sqrt((-2 ln a + ln(1 - 2 ln a)) / n)."""
     return math.sqrt((-2 * math.log(alpha) + math.log(1 - 2 * math.log(alpha))) / planned)
-
-
-def bounded_sequence(
-    difference_t: npt.ArrayLike, level: float = 0.95, low: float = -1.0, high: float = 1.0
-) -> tuple[Floats, Floats]:
-    """Predictable plug-in empirical-Bernstein confidence sequence of the mean: (t,) low and high.
-
-    Needs no distribution and no large n: each difference lies in low..high, and given the past has
-    the mean in question, such as one number a night. Wide for few nights. Running intersection.
-    Source: Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting",
-    theorem 2.
-    """
-    x = (np.asarray(difference_t, dtype=np.float64) - low) / (high - low)
-    if not ((x >= 0) & (x <= 1)).all():
-        raise DataError(f"a difference lies outside {low}..{high}", "give the bounds of the metric")
-    alpha, t = 1 - level, np.arange(1.0, len(x) + 1)
-    running = (0.5 + np.cumsum(x)) / (t + 1)
-    variance = (0.25 + np.cumsum((x - running) ** 2)) / (t + 1)
-    before_mean, before = np.append(0.5, running[:-1]), np.append(0.25, variance[:-1])
-    bet = np.minimum(np.sqrt(2 * math.log(2 / alpha) / (before * t * np.log(t + 1))), 0.5)
-    cost = (x - before_mean) ** 2 * (-np.log1p(-bet) - bet)
-    centre = np.cumsum(bet * x) / np.cumsum(bet)
-    reach = (math.log(2 / alpha) + np.cumsum(cost)) / np.cumsum(bet)
-    bounds = np.clip(np.stack([centre - reach, centre + reach]), 0.0, 1.0) * (high - low) + low
-    return np.maximum.accumulate(bounds[0]), np.minimum.accumulate(bounds[1])

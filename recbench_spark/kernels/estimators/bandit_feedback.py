@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from recbench_spark.errors import ConfigError, DataError, nearest
-from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.estimators.exposure import Settings, correction_weights
-from recbench_spark.kernels.ratios import exact_moments, exact_ratio_and_error, scaling
 
 ESTIMATORS = ("ips", "clipped_ips", "snips", "dm", "dr", "switch_dr", "dros")
 MODELLED = ("dm", "dr", "switch_dr", "dros")
@@ -49,14 +48,6 @@ def contributions(rounds: Rounds, estimators: Sequence[str], settings: Settings)
     one = np.ones_like(rounds.weight)
     denominator = np.column_stack([rounds.weight if name == "snips" else one for name in estimators])
     return numerator, denominator
-
-
-def value_and_error(numerator_ne: Floats, denominator_ne: Floats) -> tuple[Floats, Floats, Ints]:
-    """Value, standard error (rounds independent) and rounds, (e,) each, of rounds held in memory."""
-    largest = [np.nanmax(np.abs(part), axis=0, initial=0.0) for part in (numerator_ne, denominator_ne)]
-    f, g = (np.array([scaling(float(x)) for x in part]) for part in largest)
-    value, error, n = exact_ratio_and_error(exact_moments(numerator_ne * f, denominator_ne * g))
-    return value * g / f, error * g / f, n
 
 
 def _numerator(rounds: Rounds, name: str, settings: Settings) -> Floats:

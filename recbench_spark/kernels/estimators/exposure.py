@@ -261,7 +261,7 @@ def addends(
     """What each truth item adds to its user's metric, (p, c), NaN for users left out.
 
     A user's items sum to the metric; the denominator of a quotient is held where it is. Summed by
-    item (or user), the differences between two models are what `paradoxes.smallest_flip` sorts.
+    item (or user), the differences between two models are what the smallest flips are found among.
     Raises ConfigError for metrics that are no such sum.
     """
     work = _Work(Chunk(rankings, tuple(ks), definition), np.ones(len(rankings.relevance)), Settings(), None)

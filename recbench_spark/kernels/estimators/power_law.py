@@ -108,7 +108,7 @@ def fit(count_x: npt.NDArray[Any], items_x: npt.NDArray[Any], method: Method = "
     """
     tails = _tails(count_x, items_x)
     enough = int((tails.tail[:-1] >= min(SMALLEST_TAIL, tails.tail[0])).sum())
-    alpha_t = exponents(tails, method, tails.count[:enough])
+    alpha_t = exponents(tails, method, enough)
     bound_t = _bounds(tails, alpha_t)
     best, least = 0, np.inf
     for t in np.argsort(bound_t, kind="stable"):
@@ -120,25 +120,14 @@ def fit(count_x: npt.NDArray[Any], items_x: npt.NDArray[Any], method: Method = "
     return _law(tails, best, float(alpha_t[best]), least, method)
 
 
-def fit_above(
-    count_x: npt.NDArray[Any], items_x: npt.NDArray[Any], xmin: int, method: Method = "approximate"
-) -> PowerLaw:
-    """The law of the counts from a given xmin on."""
-    keep = np.asarray(count_x) >= xmin
-    tails = _tails(np.asarray(count_x)[keep], np.asarray(items_x)[keep])
-    alpha = float(exponents(tails, method, np.array([xmin]))[0])
-    law = _law(tails, 0, alpha, _distance(tails, 0, alpha, xmin), method, xmin)
-    return PowerLaw(**{**vars(law), "items": int(np.sum(items_x))})
-
-
-def exponents(tails: Tails, method: Method, xmin_t: Ints | None = None) -> Floats:
-    """Alpha for each xmin but the largest count, (t,).
+def exponents(tails: Tails, method: Method, tried: int) -> Floats:
+    """Alpha for each of the first `tried` xmin, (t,); the largest count is none.
 
     approximate: 1 + m / sum ln(n / (xmin - 1/2)), good for xmin of about 6 and more
     exact: the maximum of -m ln zeta(alpha, xmin) - alpha sum ln n
     """
-    xmin = (tails.count[:-1] if xmin_t is None else xmin_t).astype(np.float64)
-    tail, log_sum = tails.tail[: len(xmin)], tails.log_sum[: len(xmin)]
+    xmin = tails.count[:tried].astype(np.float64)
+    tail, log_sum = tails.tail[:tried], tails.log_sum[:tried]
     start = 1.0 + tail / (log_sum - tail * np.log(xmin - 0.5))
     return start if method == "approximate" else _exact(start, xmin, log_sum / tail)
 
@@ -306,10 +295,9 @@ def _log_zeta_slopes(alpha: Floats, xmin: Floats) -> tuple[Floats, Floats]:
     return first, second
 
 
-def _distance(tails: Tails, t: int, alpha: float, xmin: int | None = None) -> float:
+def _distance(tails: Tails, t: int, alpha: float) -> float:
     """max |P(X < n) of the tail - of the law| over the counts of the tail."""
-    start = tails.count[t] if xmin is None else xmin
-    law = np.exp(log_zeta(alpha, tails.count[t:]) - log_zeta(alpha, start))
+    law = np.exp(log_zeta(alpha, tails.count[t:]) - log_zeta(alpha, tails.count[t]))
     return float(np.abs(law - tails.tail[t:] / tails.tail[t]).max())
 
 
@@ -328,10 +316,8 @@ def _bounds(tails: Tails, alpha_t: Floats) -> Floats:
     return np.asarray(bound - 1e-12)
 
 
-def _law(
-    tails: Tails, t: int, alpha: float, distance: float, method: Method, xmin: int | None = None
-) -> PowerLaw:
-    start, tail = int(tails.count[t] if xmin is None else xmin), int(tails.tail[t])
+def _law(tails: Tails, t: int, alpha: float, distance: float, method: Method) -> PowerLaw:
+    start, tail = int(tails.count[t]), int(tails.tail[t])
     errors: dict[Method, Callable[[], float]] = {
         "approximate": lambda: (alpha - 1) / tail**0.5,
         "exact": lambda: float(

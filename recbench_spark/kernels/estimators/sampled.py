@@ -397,18 +397,6 @@ ESTIMATORS: dict[str, Callable[[str, Ks, Draw, Definition], Floats]] = {
 """Tables that need nothing but the draw, by the name that stands in the column `estimator`."""
 
 
-def expectation(table_jc: Floats, draw: Draw, rank_r: Ints) -> tuple[Floats, Floats]:
-    """Mean and variance of f^(j) over draws, for items of rank r: float64 (r, c) each."""
-    chance_rj = draw.chances(rank_r)
-    mean = chance_rj @ table_jc
-    # Centred before it is squared: values of 10^8 would cancel.
-    spread = [p @ (table_jc - e) ** 2 for p, e in zip(chance_rj, mean, strict=True)]
-    return mean, np.array(spread)
-
-
-# --------------------------------------------------------------------------- the likely ranks of all
-
-
 def histogram(rank_p: Ints, m: int) -> Ints:
     """Truth items at each sampled rank, int64 (m + 1,); to be added over users. Unranked: left out."""
     return np.bincount(rank_p, minlength=m + 2)[1:].astype(np.int64)
@@ -449,18 +437,6 @@ def maximum_likelihood(count_bj: Ints, metric: str, ks: Ks, draw: Draw, steps: i
     ranks, share = rank_distribution(count_bj, draw, ks, steps)
     value = share @ rank_values(metric, ranks.rank, ks, draw.n)
     return np.where(count_bj.sum(axis=1, keepdims=True) > 0, value, np.nan)
-
-
-def likelihood_table(count_j: Ints, metric: str, ks: Ks, draw: Draw, steps: int = ITERATIONS) -> Floats:
-    """E[f(r) | j] under the likely ranks, (m + 1, c): a table like the others, made from the data.
-
-    Its mean over the items counted is `maximum_likelihood` after one more step. The spread of its
-    values over users leaves out that pi itself was estimated from these users.
-    """
-    ranks, share = rank_distribution(count_j[None, :], draw, ks, steps)
-    joint_rj = share[0][:, None] * draw.chances(ranks.rank)
-    value = joint_rj.T @ rank_values(metric, ranks.rank, ks, draw.n)
-    return _ratio(value, joint_rj.sum(axis=0)[:, None])
 
 
 def _ratio(numerator: Floats, denominator: Floats) -> Floats:

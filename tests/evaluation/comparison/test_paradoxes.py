@@ -24,13 +24,13 @@ from recbench_spark.evaluation.comparison.comparing import Run
 from recbench_spark.evaluation.comparison.flips import ModelPair
 from recbench_spark.evaluation.metrics import accuracy
 from recbench_spark.journal import Journal
-from recbench_spark.kernels.comparison.paradoxes import smallest_flip
 from recbench_spark.kernels.resampling import poisson_weights
 from recbench_spark.reports import make_disagreements
 from recbench_spark.schemas import FLIPS, PARADOXES, RANKINGS
 from recbench_spark.steps.paradoxes import find_paradoxes
 from recbench_spark.store import query_files
 from tests.nights import DATE, RANKED, SMALL, Ran, small
+from tests.oracles import smallest_flip
 
 RUNS_ = tuple(Run(name, name, date(2026, 1, 1)) for name in ("a", "b"))
 KIDNEYS = {"small": {"a": (81, 87), "b": (234, 270)}, "large": {"a": (192, 263), "b": (55, 80)}}

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 
 from recbench_spark.kernels.comparison import paradoxes
-from recbench_spark.kernels.comparison.paradoxes import KINDS, Crossing, smallest_flip, stratified_rate
+from recbench_spark.kernels.comparison.paradoxes import KINDS, Crossing, stratified_rate
+from tests.oracles import smallest_flip
 
 VALUES = st.lists(st.integers(-12, 12), min_size=1, max_size=9)
 

@@ -301,7 +301,6 @@ def test_a_minimum_practical_difference() -> None:
     }
     for (low, high), verdict in cases.items():
         assert tests.practical(low, high, 0.01) == verdict
-    assert set(cases.values()) == set(tests.VERDICTS)
     assert tests.practical(0.001, 0.002, 0.0) == "better"
 
 
@@ -343,6 +342,12 @@ def test_dependent_correlations_refuse_as_often_as_they_say() -> None:
     assert 0.03 < (np.array(p) < 0.05).mean() < 0.075
 
 
+def fixed_interval(mean: float, deviation: float, n: int) -> tuple[float, float]:
+    """mean -+ z deviation / sqrt(n): 95 %, valid for one look, chosen before."""
+    reach = stats.norm.ppf(0.975) * deviation / math.sqrt(n)
+    return mean - reach, mean + reach
+
+
 def test_the_sequence_holds_at_all_looks_where_the_fixed_interval_does_not() -> None:
     """60 nights of 50 users without any difference, looked at every night."""
     rng = np.random.default_rng(1)
@@ -353,7 +358,7 @@ def test_the_sequence_holds_at_all_looks_where_the_fixed_interval_does_not() -> 
         outside = np.zeros(2, dtype=bool)
         for n in range(50, 3001, 50):
             mean, deviation = running[n - 1] / n, d[:n].std(ddof=1)
-            low, high = tests.fixed_interval(mean, deviation, n)
+            low, high = fixed_interval(mean, deviation, n)
             outside[0] |= not low <= 0 <= high
             low, high = tests.sequence_interval(mean, deviation, n, planned=1000)
             outside[1] |= not low <= 0 <= high
@@ -370,18 +375,4 @@ def test_the_sequence_by_hand_and_narrowest_where_planned() -> None:
     assert (low, high) == pytest.approx((0.1 - reach, 0.1 + reach))
     widths = [tests.sequence_interval(0, 1, 400, planned)[1] for planned in (40, 400, 4000)]
     assert widths[1] < min(widths[0], widths[2])
-    assert widths[1] < 2 * tests.fixed_interval(0, 1, 400)[1]
-
-
-def test_the_bounded_sequence_covers_and_shrinks() -> None:
-    rng = np.random.default_rng(2)
-    missed = 0
-    for _ in range(300):
-        low, high = tests.bounded_sequence(rng.choice([-1, -0.2, 0.4, 1.0], 200, p=[0.2, 0.3, 0.3, 0.2]))
-        missed += not (low.max() <= 0.06 <= high.min())
-    assert missed / 300 <= 0.05
-    low, high = tests.bounded_sequence(0.02 + rng.normal(size=2000) * 0.01, low=-0.2, high=0.2)
-    assert low[-1] > 0 and high[-1] - low[-1] < 0.02 and (np.diff(high - low) <= 0).all()
-    assert low[0] == -0.2 and high[0] == 0.2
-    with pytest.raises(DataError, match="outside"):
-        tests.bounded_sequence([2.0])
+    assert widths[1] < 2 * fixed_interval(0, 1, 400)[1]

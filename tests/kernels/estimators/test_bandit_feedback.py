@@ -12,8 +12,9 @@ import pytest
 
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.estimators import bandit_feedback
-from recbench_spark.kernels.estimators.bandit_feedback import Rounds, contributions, value_and_error
+from recbench_spark.kernels.estimators.bandit_feedback import Rounds, contributions
 from recbench_spark.kernels.estimators.exposure import Settings, diagnostics
+from tests.oracles import value_and_error
 
 SETTINGS = Settings(clip=2.0, switch=2.0, shrink=4.0)
 ALL = bandit_feedback.ESTIMATORS

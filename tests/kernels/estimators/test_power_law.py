@@ -16,7 +16,7 @@ from scipy import special, stats
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.estimators import power_law
-from recbench_spark.kernels.estimators.power_law import PowerLaw, fit, fit_above, goodness, log_zeta
+from recbench_spark.kernels.estimators.power_law import PowerLaw, fit, goodness, log_zeta
 
 COUNTS = st.one_of(
     st.lists(st.integers(1, 60), min_size=2, max_size=40),
@@ -26,6 +26,13 @@ COUNTS = st.one_of(
 
 def histogram(counts: Any) -> tuple[Any, Any]:
     return np.unique(np.asarray(counts), return_counts=True)
+
+
+def fit_whole(counts: Any, items: Any, method: power_law.Method = "approximate") -> PowerLaw:
+    """The law with the smallest count as xmin: where all items must be in the tail, no other is tried."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(power_law, "SMALLEST_TAIL", int(np.sum(items)))
+        return fit(counts, items, method)
 
 
 def slow_fit(counts: list[int]) -> float:
@@ -70,7 +77,7 @@ def test_pruning_changes_nothing_on_long_histograms() -> None:
     counts, items = power_law.draw(1.4, 3, 20_000, np.random.default_rng(0))
     law = fit(counts, items)
     tails = power_law._tails(counts, items)
-    alpha = power_law.exponents(tails, "approximate")
+    alpha = power_law.exponents(tails, "approximate", len(tails.count) - 1)
     every = [power_law._distance(tails, t, alpha[t]) for t in range(len(alpha)) if tails.tail[t] >= 50]
     assert len(every) > 1000 and law.distance == min(every)
     assert law.xmin == counts[int(np.argmin(every))]
@@ -94,15 +101,6 @@ def test_by_hand() -> None:
     assert (law.xmin, law.tail, law.items) == (2, 3, 3)
 
 
-def test_fit_above_a_given_xmin_between_two_counts() -> None:
-    law = fit_above(np.array([1, 4, 9]), np.array([5, 2, 1]), 3)
-    assert law.alpha == pytest.approx(1 + 3 / (2 * math.log(4 / 2.5) + math.log(9 / 2.5)))
-    assert (law.xmin, law.tail, law.items) == (3, 3, 8)
-    expected = abs(1 - special.zeta(law.alpha, 9) / special.zeta(law.alpha, 3) - 2 / 3)
-    first = abs(1 - special.zeta(law.alpha, 4) / special.zeta(law.alpha, 3))
-    assert law.distance == pytest.approx(max(expected, first))
-
-
 def test_draws_follow_the_law_also_beyond_the_table() -> None:
     counts, items = power_law.draw(1.3, 4, 200_000, np.random.default_rng(1))
     assert items.sum() == 200_000 and (np.diff(counts) > 0).all()
@@ -116,7 +114,7 @@ def test_draws_follow_the_law_also_beyond_the_table() -> None:
 
 def test_both_methods_recover_a_known_exponent_within_their_errors() -> None:
     counts, items = power_law.draw(2.3, 30, 20_000, np.random.default_rng(2))
-    laws = [fit_above(counts, items, 30, method) for method in ("approximate", "exact")]
+    laws = [fit_whole(counts, items, method) for method in ("approximate", "exact")]
     for law in laws:
         assert abs(law.alpha - 2.3) < 3 * law.error and law.error == pytest.approx(
             1.3 / 20_000**0.5, rel=0.05
@@ -129,7 +127,9 @@ def test_goodness_accepts_a_power_law_and_refuses_a_poisson() -> None:
     good = goodness(counts, items, fit(counts, items), 40, seed=1)
     assert good > 0.1 and good == goodness(counts, items, fit(counts, items), 40, seed=1)
     poisson = histogram(1 + rng.poisson(30, 3000))
-    law = PowerLaw(**{**vars(fit_above(*poisson, 20)), "method": "approximate"})
+    above = poisson[0] >= 20
+    law = replace(fit_whole(poisson[0][above], poisson[1][above]), items=3000)
+    assert law.xmin == 20
     assert goodness(*poisson, law, 40, seed=1) == pytest.approx(1 / 41)
 
 
@@ -170,7 +170,8 @@ def test_laws_beside_others() -> None:
 def test_likelihoods_of_alternatives_by_scipy() -> None:
     """The geometric law from its distribution, the lognormal one at the best of a grid of parameters."""
     counts = np.random.default_rng(3).geometric(0.1, 400) + 9
-    law = fit_above(*histogram(counts), 10)
+    law = fit_whole(*histogram(counts))
+    assert law.xmin == 10
     geometric, lognormal = power_law.alternatives(*histogram(counts), law)
     own = -law.alpha * np.log(counts) - float(log_zeta(law.alpha, 10))
     known = stats.geom(1 / (counts.mean() - 9), loc=9).logpmf(counts)
