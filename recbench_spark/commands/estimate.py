@@ -40,8 +40,13 @@ from recbench_spark.steps.estimating import estimate_matrix, estimate_rounds, fr
 from recbench_spark.steps.results import publish_standalone
 from recbench_spark.store import Store
 
-OF_MATRIX = ("log", "propensities", "floor")
-OF_ROUNDS = ("uniform", "policy", "policy_log")
+LARGEST = 100.0
+OF_MATRIX = {"log": None, "propensities": None, "floor": None, "bootstrap": 1000}
+OF_ROUNDS = {
+    "reader": "table", "uniform": None, "policy": None, "policy_log": None,
+    "clip": LARGEST, "switch": LARGEST, "shrink": LARGEST,
+}  # fmt: skip
+"""Flags that go with one kind of input alone, and what they are where they are not given."""
 
 
 def parser() -> cli.Parser:
@@ -56,20 +61,18 @@ def parser() -> cli.Parser:
     matrix.add_argument("--log", metavar="PATH", help="known ratings (default: the matrix's column rating)")
     matrix.add_argument("--propensities", metavar="PATH", help="chances that a rating became known")
     matrix.add_argument("--floor", type=float, help="raise smaller propensities to it, lower others to 1")
-    matrix.add_argument("--bootstrap", type=int, default=1000, help="replicates behind the intervals")
+    matrix.add_argument("--bootstrap", type=int, help="replicates behind the intervals (1000)")
     rounds = found.add_argument_group("with --rounds")
-    rounds.add_argument(
-        "--reader", choices=["table", "open_bandit"], default="table", help="how to read rounds"
-    )
+    rounds.add_argument("--reader", choices=["table", "open_bandit"], help="how to read rounds (table)")
     policies = rounds.add_mutually_exclusive_group()
     policies.add_argument(
         "--uniform", type=int, metavar="N", help="a policy that takes each of N items alike"
     )
     policies.add_argument("--policy", metavar="PATH", help="table item_id[, position], pi_e")
     policies.add_argument("--policy-log", metavar="PATH", help="rounds of the policy in question")
-    rounds.add_argument("--clip", type=float, default=100.0, help="largest weight of clipped_ips")
-    rounds.add_argument("--switch", type=float, default=100.0, help="largest weight trusted by switch_dr")
-    rounds.add_argument("--shrink", type=float, default=100.0, help="lambda of dros")
+    rounds.add_argument("--clip", type=float, help="largest weight of clipped_ips (100)")
+    rounds.add_argument("--switch", type=float, help="largest weight trusted by switch_dr (100)")
+    rounds.add_argument("--shrink", type=float, help="lambda of dros (100)")
     found.add_argument("--level", type=float, default=0.95, help="level of the intervals")
     found.add_argument("--dataset", help="name under which runs are compared (default: the log's path)")
     found.add_argument("--suite", default="standalone", help="name under which runs are compared")
@@ -80,6 +83,7 @@ def parser() -> cli.Parser:
 
 def main(args: argparse.Namespace) -> int:
     """Check the flags, read, estimate, write, print."""
+    args = completed(args)
     check(args)
     if args.dry_run:
         print(f"model {args.model}: {described(args)}")
@@ -94,15 +98,22 @@ def main(args: argparse.Namespace) -> int:
     return OK
 
 
+def completed(args: argparse.Namespace) -> argparse.Namespace:
+    """The flags with their defaults; one of the other kind of input is refused: it would do nothing."""
+    kind, other = ("matrix", "rounds") if args.matrix else ("rounds", "matrix")
+    flags = {"matrix": OF_MATRIX, "rounds": OF_ROUNDS}
+    for name in flags[other]:
+        if getattr(args, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} is not used with --{kind}", "leave it out")
+    given = {name: value for name, value in vars(args).items() if value is not None}
+    return argparse.Namespace(**{**vars(args), **flags[other], **flags[kind], **given})
+
+
 def check(args: argparse.Namespace) -> None:
-    """Refuse flags that contradict one another or would do nothing."""
+    """Refuse flags that contradict one another, or whose values mean nothing."""
     for name in (args.model, args.suite):
         if not NAME.fullmatch(name):
             raise ConfigError(f"'{name}' is no usable name", "letters, digits, dot, dash, underscore")
-    strays = [name for name in (OF_ROUNDS if args.matrix else OF_MATRIX) if getattr(args, name) is not None]
-    if strays:
-        kind = "matrix" if args.matrix else "rounds"
-        raise ConfigError(f"--{strays[0].replace('_', '-')} is not used with --{kind}", "leave it out")
     if args.matrix and not args.propensities:
         raise ConfigError("--propensities is missing", "a table of item_id, propensity, for instance")
     if args.rounds and args.reader == "open_bandit" and policy_name(args) == "given":
