@@ -60,10 +60,10 @@ def appended(folder: str, once: str) -> bool:
 
 
 def write_files(blocks: Blocks, folder: str, partition: Mapping[str, str]) -> list[File]:
-    """What comes of the blocks as Parquet files in one partition of a table: one a task.
+    """What comes of the blocks as Parquet files in one partition of a table: one per task.
 
     A task that is tried again writes a file of another name; those that are not returned belong to no
-    version of the table, and VACUUM removes them. The driver holds three values a file.
+    version of the table, and VACUUM removes them. The driver holds three values per file.
 
     Args:
         blocks: the shuffle and what each task makes of its rows.

@@ -1,8 +1,8 @@
-"""Arrays that every Python worker of a host maps from one file, made once a host.
+"""Arrays that every Python worker of a host maps from one file, made once per host.
 
 The driver writes rows as Parquet where all executors can read them (local disk of one machine, s3,
 hdfs, a shared mount). The first worker of a host that needs them streams them into `.npy` files on
-that host's disk, under a lock; all its workers map these files: one copy a host, in the page cache.
+that host's disk, under a lock; all its workers map these files: one copy per host, in the page cache.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Newest(Behaviour[NewestModel]):
     """The place in the catalogue as the item's bias."""
 
     def fit(self, data: SplitData) -> Trained:
-        """One row an item."""
+        """One row per item."""
         empty = F.array().cast("array<float>").alias("vector")
         bias = (F.col("item_index") * F.lit(self.settings.step)).alias("bias")
         return Trained(items=data.items.select("item_id", empty, bias))

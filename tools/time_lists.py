@@ -40,7 +40,7 @@ def ours(folder: str, ks: list[int]) -> dict[str, Any]:
 
 
 def ours_spark(folder: str, ks: list[int]) -> dict[str, Any]:
-    """Given one row a user, as Parquet; ends with the rows of `metrics` committed to a Delta table.
+    """Given one row per user, as Parquet; ends with the rows of `metrics` committed to a Delta table.
 
     With the usual 1,000 bootstrap replicates: the others have no intervals.
     """

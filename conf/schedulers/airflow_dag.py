@@ -1,4 +1,4 @@
-"""Airflow: one night a day by SparkSubmitOperator, maintenance on Sundays. Copy into the DAGs folder.
+"""Airflow: one night per day by SparkSubmitOperator, maintenance on Sundays. Copy into the DAGs folder.
 
 Needs apache-airflow-providers-apache-spark and a connection `spark_default` to the cluster. Set the
 Airflow variable `recbench_home` to this repository and `recbench_warehouse` to the tables.

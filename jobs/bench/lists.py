@@ -6,7 +6,7 @@
 
 Six metrics at six cut-offs of generated lists of 100 items, stored once as Parquet. Every run is a process
 of its own; reading the rows, starting a session and a first pass over all users are not counted. `ours`,
-`replay-polars`, `rectools` and `ranx` start from rows in memory. `ours-spark` starts from one row a user
+`replay-polars`, `rectools` and `ranx` start from rows in memory. `ours-spark` starts from one row per user
 on disk and ends with the values in a Delta table; `ours-spark-rows` and `replay-spark` start from rows,
 grouping included. Values must agree with our preset of the library: to 1e-9, or the job fails.
 """
@@ -64,7 +64,7 @@ def parser() -> cli.Parser:
 
 
 def generate(users: int, *, shuffled: bool = False) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Truth (1 to 19 items a user, a third of them listed) and lists (scores all different), as rows."""
+    """Truth (1 to 19 items per user, a third of them listed) and lists (scores all different), as rows."""
     draws = np.random.default_rng(42)
     first, step = draws.integers(0, ITEMS, users), draws.integers(1, ITEMS, users)
     place_ul = np.broadcast_to(np.arange(LENGTH), (users, LENGTH))

@@ -91,7 +91,7 @@ def parser() -> cli.Parser:
 
 
 class RankingTask:
-    """Factors of users and items, items to leave out (about 47 a user), held-out items (about 5)."""
+    """Factors of users and items, items to leave out (about 47 per user), held-out items (about 5)."""
 
     def __init__(
         self,
@@ -315,7 +315,7 @@ def product_speed(world: RankingTask, args: argparse.Namespace) -> float:
 
 
 def timed(system: str, folder: Path, args: argparse.Namespace) -> list[Run]:
-    """What `tools/time_ranks.py` says of a system, a line a round."""
+    """What `tools/time_ranks.py` says of a system, a line per round."""
     python = interpreter(system, args.environments)
     script, asked = str(ROOT / "tools" / "time_ranks.py"), (str(args.k), str(args.rounds))
     command = [python, script, system, str(folder), *asked]

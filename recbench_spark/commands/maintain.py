@@ -4,7 +4,7 @@
     python jobs/maintain.py --warehouse DIR --vacuum-hours 168
     python jobs/maintain.py --warehouse DIR --migrate
 
---keep-days N keeps the rows a user (rankings, user_metrics) and the splits, blocks and models of nights
+--keep-days N keeps the rows per user (rankings, user_metrics) and the splits, blocks and models of nights
 of the last N days before --logical-date; metrics, checks, comparisons and runs are kept for ever. A night
 that was removed can be run again. A run on a split that is removed meanwhile fails: keep the two apart.
 """
@@ -32,7 +32,7 @@ def parser() -> cli.Parser:
     found = cli.Parser(__doc__ or "")
     found.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
     found.add_argument("--migrate", action="store_true", help="bring an older warehouse to this schema")
-    found.add_argument("--keep-days", type=int, metavar="N", help="nights whose rows a user are kept")
+    found.add_argument("--keep-days", type=int, metavar="N", help="nights whose rows per user are kept")
     found.add_argument("--logical-date", type=cli.day, help="the day that --keep-days counts back from")
     found.add_argument("--keep-night", type=cli.day, action="append", default=[], metavar="DAY",
                        help="a night never removed, e.g. comparisons.baseline_night")  # fmt: skip
@@ -103,7 +103,7 @@ def retain(store: Store, args: argparse.Namespace, journal: Journal) -> None:
     first = before(args)
     assert first is not None
     old = find_old(store, first, args.keep_night)
-    print(f"nights before {first}: rows a user of {len(old.runs)} runs, {len(old.splits)} splits")
+    print(f"nights before {first}: rows per user of {len(old.runs)} runs, {len(old.splits)} splits")
     if not args.dry_run:
         journal.say(f"remove nights before {first}")
         drop_old(store, old)

@@ -190,7 +190,7 @@ def _unusable_vectors(ids: str) -> dict[str, Column]:
 
 
 def candidate_lists(rows: DataFrame, items: DataFrame, users: DataFrame) -> DataFrame:
-    """Rows (user_id, item_id) as one row a user: user_id, candidates (item indices).
+    """Rows (user_id, item_id) as one row per user: user_id, candidates (item indices).
 
     Raises:
         DataError: none of the items is in the catalogue, or none of the users among `users`.

@@ -113,7 +113,7 @@ def read_world(spark: SparkSession, world: World) -> DataFrame:
     """The log in `INTERACTIONS`: closed loop (`part` NULL) and open loop (`part` 'open_loop').
 
     The number of closed-loop rows is `world.interactions` within about a per cent: a user gets an
-    item once, so the draws are chosen to leave that many. Runs one small job a period for the
+    item once, so the draws are chosen to leave that many. Runs one small job per period for the
     feedback; the rows themselves are lazy. Attributes: the user's `taste`, the item's `genre`.
     """
     rows = _users(spark, world).mapInArrow(

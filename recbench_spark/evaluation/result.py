@@ -16,7 +16,7 @@ PART = "test"
 class Result:
     """What an evaluation found. Frames are lazy; rankings are kept by Spark until `release`.
 
-    rankings: one row a user (`schemas.RANKINGS`), None for predictions; truth: of predictions, a hash
+    rankings: one row per user (`schemas.RANKINGS`), None for predictions; truth: of predictions, a hash
     of what is predicted.
     """
 

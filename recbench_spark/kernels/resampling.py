@@ -81,7 +81,7 @@ def mean_and_error(moments_c5: Ints) -> tuple[Floats, Floats, Ints]:
 def poisson_weights(keys: npt.NDArray[Any], replicates: int, seed: int) -> npt.NDArray[np.int8]:
     """Bootstrap weights of users: int8 (u, b), Poisson(1), a function of (key, replicate, seed).
 
-    keys: int64 or uint64 (u,), one a user, the same whatever the run, model or partition. The same
+    keys: int64 or uint64 (u,), one per user, the same whatever the run, model or partition. The same
     weights for two models make a bootstrap of their difference paired. Source: Chamandy et al.
     2012, "Estimating uncertainty for massive data streams", section 2.
     """

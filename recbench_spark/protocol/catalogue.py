@@ -19,10 +19,10 @@ def id_sort_key(numeric: bool) -> Column:
 
 
 def catalogue(splits: DataFrame, numeric: bool) -> DataFrame:
-    """One row an item: item_id, item_index, n_train, popularity.
+    """One row per item: item_id, item_index, n_train, popularity.
 
-    Shuffles one row an item twice (count, sort by range); the driver sees the distinct training
-    counts with their numbers of items (at most sqrt(2 rows) of them) and one number a partition.
+    Shuffles one row per item twice (count, sort by range); the driver sees the distinct training
+    counts with their numbers of items (at most sqrt(2 rows) of them) and one number per partition.
 
     Args:
         splits: labelled log.

@@ -85,7 +85,7 @@ class Rule:
 
 
 def label(rows: pa.Table, rule: Rule) -> pa.Table:
-    """The rows with `part` filled in, ids as dictionaries of texts; one row a pair.
+    """The rows with `part` filled in, ids as dictionaries of texts; one row per pair.
 
     A row that came with a part keeps it and counts for nothing.
 

@@ -47,8 +47,8 @@ def manifest(
 ) -> DataFrame:
     """Facts of a labelled log: counts and content hash per part, overlap, leakage in time, drift.
 
-    Four passes: by part (nothing but a row a part is shuffled), by user and by item (combined on the map
-    side; a row a user and a row an item are shuffled), by 64-bit hashes of pairs for the overlap.
+    Four passes: by part (nothing but a row per part is shuffled), by user and by item (combined on the map
+    side; a row per user and a row per item are shuffled), by 64-bit hashes of pairs for the overlap.
     A fifth, joining training rows with their users, only where a user trains on its own future.
 
     Args:
@@ -114,7 +114,7 @@ def _by_part(splits: DataFrame) -> DataFrame:
 
 
 def _by_owner(splits: DataFrame, of: str, parts: dict[str, Row]) -> DataFrame:
-    """One row a user (or item): its rows in each part, its last training and first held-out time."""
+    """One row per user (or item): its rows in each part, its last training and first held-out time."""
     counts = [F.count_if(F.col("part") == part).alias(_rows(part)) for part in parts]
     train, held_out = F.col("part") == TRAIN, ~F.col("part").isin(*NOT_HELD_OUT)
     return splits.groupBy(f"{of}_id").agg(
@@ -233,7 +233,7 @@ def _own_future(train: DataFrame, users: DataFrame) -> int:
 
 
 def table(facts: Sequence[dict[str, Any]]) -> str:
-    """The manifest for a terminal: a row a fact, a column a part, texts below."""
+    """The manifest for a terminal: a row per fact, a column per part, texts below."""
     parts = sorted({row["part"] for row in facts if row["value"] is not None}, key=_part_order)
     names = sorted({row["fact"] for row in facts if row["value"] is not None})
     cells = {(row["fact"], row["part"]): row["value"] for row in facts}

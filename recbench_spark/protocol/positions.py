@@ -1,4 +1,4 @@
-"""Rows of some owners in order, one row a pair: what a task does with the table it holds.
+"""Rows of some owners in order, one row per pair: what a task does with the table it holds.
 
 A window sorts whole rows by text, time and text in the JVM, after a pass that looks for duplicates. Here
 rows are brought together by user without a sort (`blocks`); numpy looks for duplicates and finds each
@@ -62,7 +62,7 @@ def in_order(
     Rows that came with a part (an open loop, say) are no part of that order.
 
     Args:
-        rows: ids as in `with_encoded_ids`, one row a pair.
+        rows: ids as in `with_encoded_ids`, one row per pair.
         owner: `user_id` or `item_id`.
         tie: the other one: it decides between equal keys.
         key_r: what rows are put in order by.

@@ -174,7 +174,7 @@ def _require_parts(log: DataFrame) -> None:
 
 
 def may_have_duplicates(log: DataFrame, n: int | None = None) -> bool:
-    """False only where no pair (user_id, item_id) stands twice. Shuffles 8 bytes a row."""
+    """False only where no pair (user_id, item_id) stands twice. Shuffles 8 bytes per row."""
     pairs = log.select(F.xxhash64("user_id", "item_id").alias("pair"))
     tasks = tasks_for(log.sparkSession, log.count() if n is None else n)
     blocks = in_blocks(pairs, F.col("pair"), tasks)

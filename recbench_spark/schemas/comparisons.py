@@ -75,7 +75,7 @@ COMPARISONS = Table(
 
 CHANGES = Table(
     "changes",
-    "One row a group of users: what it adds to the change of a model's mean since the night before.",
+    "One row per group of users: what it adds to the change of a model's mean since the night before.",
     (
         text_id("change_id", "Hash of the runs and what was asked: all rows of one explanation."),
         SUITE,
@@ -128,7 +128,7 @@ FOUND_AT = Column("found_at", TIMESTAMP, "When it was worked out, UTC.", False)
 
 PARADOXES = Table(
     "paradoxes",
-    "One row a pair of models, metric, cut-off and slice key: whether strata and whole agree.",
+    "One row per pair of models, metric, cut-off and slice key: whether strata and whole agree.",
     (
         PARADOX_ID,
         SUITE,
@@ -174,7 +174,7 @@ PARADOXES = Table(
 
 FLIPS = Table(
     "flips",
-    "One row a verdict: the smallest set of items, or users, without which the other model leads.",
+    "One row per verdict: the smallest set of items, or users, without which the other model leads.",
     (
         PARADOX_ID,
         SUITE,

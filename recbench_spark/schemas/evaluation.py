@@ -23,7 +23,7 @@ from recbench_spark.schemas.base import (
 
 METRICS = Table(
     "metrics",
-    "One row a number: a metric at a cut-off, with its interval. Long form; NULL slice: everyone.",
+    "One row per number: a metric at a cut-off, with its interval. Long form; NULL slice: everyone.",
     (
         RUN_ID,
         PART,
@@ -44,7 +44,7 @@ METRICS = Table(
 
 USER_METRICS = Table(
     "user_metrics",
-    "One row a user and metric: the values at every cut-off asked for.",
+    "One row per user and metric: the values at every cut-off asked for.",
     (
         RUN_ID,
         USER_ID,
@@ -61,7 +61,7 @@ USER_METRICS = Table(
 
 RANKINGS = Table(
     "rankings",
-    "One row a user: where each truth item stands. Every metric of every definition follows from it.",
+    "One row per user: where each truth item stands. Every metric of every definition follows from it.",
     (
         RUN_ID,
         USER_ID,
@@ -95,7 +95,7 @@ RANKINGS = Table(
 
 MULTIVERSE = Table(
     "multiverse",
-    "One row a world: a metric at a cut-off under one of all defensible definitions.",
+    "One row per world: a metric at a cut-off under one of all defensible definitions.",
     (
         RUN_ID,
         PART,

@@ -45,7 +45,7 @@ REJECTS = Table(
 
 SPLITS = Table(
     "splits",
-    "The log with one label a row.",
+    "The log with one label per row.",
     (
         SPLIT_ID,
         USER_ID,
@@ -83,7 +83,7 @@ HELD_OUT = T.StructType(
 
 USER_BLOCKS = Table(
     "user_blocks",
-    "One row a user: training items and held-out items as arrays, made once for all models.",
+    "One row per user: training items and held-out items as arrays, made once for all models.",
     (
         SPLIT_ID,
         USER_ID,

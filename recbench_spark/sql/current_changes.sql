@@ -1,4 +1,4 @@
--- Why did each number move? The last explanation of every run that counts, one row a group of users.
+-- Why did each number move? The last explanation of every run that counts, one row per group of users.
 -- needs: current_runs
 SELECT *
 FROM (

@@ -1,4 +1,4 @@
--- What are the usual metrics of each run, side by side? One row a run, part and estimator.
+-- What are the usual metrics of each run, side by side? One row per run, part and estimator.
 -- needs: current_runs
 -- A metric measured under several definitions shows the one nearest to the defaults; `definition`
 -- is NULL where the columns do not share one: ask `metrics` then.

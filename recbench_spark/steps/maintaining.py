@@ -14,7 +14,7 @@ from recbench_spark.steps.splitting import DROPPED
 from recbench_spark.store import Store
 
 LARGE_RESULTS = ("rankings", "user_metrics")
-"""A row a user and run. What is left of an old night, its metrics and checks, is small and stays."""
+"""A row per user and run. What is left of an old night, its metrics and checks, is small and stays."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Old:
 
 
 def find_old(store: Store, before: date, keep: Sequence[date] = ()) -> Old:
-    """Runs of earlier nights that still have rows a user, and splits that only such runs have used.
+    """Runs of earlier nights that still have rows per user, and splits that only such runs have used.
 
     The driver holds names of runs and splits, none a user.
     """

@@ -103,7 +103,7 @@ def held_against(
 def flip_rows(
     night: Night, asked: Paradoxes, runs: tuple[Run, ...], rankings: DataFrame
 ) -> list[dict[str, Any]]:
-    """A row a verdict; the driver holds pairs x metrics x cut-offs of them, with 20 ids each."""
+    """A row per verdict; the driver holds pairs x metrics x cut-offs of them, with 20 ids each."""
     plan = flip_plan(night, asked, runs)
     found = flips.smallest_flips(rankings, plan) if plan.pairs else []
     described = measured(night, asked)

@@ -19,7 +19,7 @@ from recbench_spark.training.behaviour import behaviour_of
 def predict_model(night: Night, model: ModelConfig, run_id: str, journal: Journal) -> list[Check]:
     """Errors of a model's predictions of each held-out part, into `metrics`, `user_metrics`, `checks`.
 
-    Predictions of one part are kept on the executors while they are measured: an array a user.
+    Predictions of one part are kept on the executors while they are measured: an array per user.
     """
     found: list[Check] = [*night_gates(night)]
     for part in night.benchmark.evaluation.parts:

@@ -149,11 +149,11 @@ def test_propensities_agree_with_what_was_exposed(spark, log):
     true = true_propensities(spark, WORLD).toPandas().set_index("item_id").propensity
     assert len(true) == WORLD.items and true.between(0, 1).all()
     closed = log[log.part.isna()]
-    # The draws were chosen so that the propensities sum to the rows a user, as nearly as whole
+    # The draws were chosen so that the propensities sum to the rows per user, as nearly as whole
     # numbers of draws allow.
     assert true.sum() * WORLD.users == pytest.approx(WORLD.interactions, rel=0.02)
     seen = closed.groupby("item_id").size().reindex(true.index, fill_value=0)
-    # A sum of independent draws, one a user: variance at most n p (1 - p).
+    # A sum of independent draws, one per user: variance at most n p (1 - p).
     z = (seen - WORLD.users * true) / np.sqrt(WORLD.users * true * (1 - true))
     assert np.abs(z).max() < 4.5
     assert (z**2).mean() < 1.5

@@ -426,7 +426,7 @@ def test_ids_stored_as_integers_and_a_log_without_parts_are_split_alike(spark) -
 
 
 def without_duplicates(log: DataFrame, keep: str) -> DataFrame:
-    """One row a pair, labelled by a split that needs nothing of the log."""
+    """One row per pair, labelled by a split that needs nothing of the log."""
     return labelled(log, Split(group="global"), keep)
 
 

@@ -106,7 +106,7 @@ def _refuse_torn(spark: SparkSession, path: str, separator: str) -> None:
 
 
 def read_lines(spark: SparkSession, path: str, *, whole: bool = False) -> DataFrame:
-    """`line` and FILE: a row a line (LF or CRLF) that is not blank, or a row a file."""
+    """`line` and FILE: a row per line (LF or CRLF) that is not blank, or a row per file."""
     frame = _with_file(spark.read.text(path, wholetext=whole).withColumnRenamed("value", "line"))
     return frame if whole else frame.where(F.trim("line") != "")
 

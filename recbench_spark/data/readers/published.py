@@ -45,7 +45,7 @@ def _nothing() -> Column:
 
 
 def _exploded(lines: DataFrame, good: Column, user: Column, items: Column) -> DataFrame:
-    """user_id, item_id, BAD_LINE and FILE: a row an item of a good line, one row of a bad one."""
+    """user_id, item_id, BAD_LINE and FILE: a row per item of a good line, one row of a bad one."""
     # Lines are parsed in a step of their own: beside `explode` that would be done again for each item.
     parsed = lines.select(
         F.when(good, user).alias("user_id"),
@@ -62,7 +62,7 @@ def _exploded(lines: DataFrame, good: Column, user: Column, items: Column) -> Da
 def coat(spark: SparkSession, dataset: Dataset) -> Raw:
     """Coat Shopping (Schnabel et al., ICML 2016): `train.ascii` is part train, `test.ascii` open_loop.
 
-    A line a user, a rating an item, 0 for none; user and item ids are the positions of line and
+    A line per user, a rating per item, 0 for none; user and item ids are the positions of line and
     number, from 0. A task holds one matrix as text (290 x 300 numbers).
     """
     folder = str(dataset.path)
@@ -138,7 +138,7 @@ def lightgcn(spark: SparkSession, dataset: Dataset) -> Raw:
 
     A `valid.txt` beside them, as later papers have it, is the part valid.
 
-    A line a user: the user, then the items, in whole numbers. A user without items has no row; an item
+    A line per user: the user, then the items, in whole numbers. A user without items has no row; an item
     twice in a line gives two, which `dataset.duplicates` decides on. A task holds a line.
     """
     folder = str(dataset.path)

@@ -44,10 +44,10 @@ class ChangePlan:
 
 
 def changes(user_metrics: DataFrame, rankings: DataFrame, plan: ChangePlan) -> DataFrame:
-    """One row a pair of runs, part, metric, cut-off and group: columns of the table `changes`.
+    """One row per pair of runs, part, metric, cut-off and group: columns of the table `changes`.
 
-    Shuffles the rows of both nights once by user (and, for slices, a label a user and run), then one
-    row a task and group. A task holds one batch of users. Nothing is given where a night has no users,
+    Shuffles the rows of both nights once by user (and, for slices, a label per user and run), then one
+    row per task and group. A task holds one batch of users. Nothing is given where a night has no users,
     for instance because retention removed them.
 
     Args:

@@ -103,7 +103,7 @@ def scales(user_metrics: DataFrame, metrics: Sequence[str]) -> dict[str, float]:
 def compare(user_metrics: DataFrame, plan: ComparisonPlan, earlier: DataFrame) -> DataFrame:
     """One row a difference: the columns of the table `comparisons` that numbers decide.
 
-    Shuffles the rows once by user, then a row a task, metric, cut-off and group, then the counts
+    Shuffles the rows once by user, then a row per task, metric, cut-off and group, then the counts
     of differences to the baselines (at most 2^17 different ones each), then one row a result.
 
     Args:

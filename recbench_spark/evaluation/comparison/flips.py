@@ -109,7 +109,7 @@ def smallest_flips(rankings: DataFrame, plan: FlipPlan) -> list[Verdict]:
     """The smallest set of each verdict, equal sums left out (see `Flip` of the kernel).
 
     Contributions are shuffled once by (run, id) and once by id, and kept on the executors for the
-    passes; each pass shuffles at most 2^14 rows a verdict and task. The driver holds a row a verdict.
+    passes; each pass shuffles at most 2^14 rows per verdict and task. The driver holds a row per verdict.
 
     Args:
         rankings: rows of the table `rankings`, of any runs.

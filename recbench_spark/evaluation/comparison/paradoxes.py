@@ -51,7 +51,7 @@ Place = tuple[str, str, int | None]
 class ParadoxPlan:
     """What is compared with what, and by which strata.
 
-    runs: one a model, all of one split; measured: metrics (of ranks), cut-offs, definition, bootstrap;
+    runs: one per model, all of one split; measured: metrics (of ranks), cut-offs, definition, bootstrap;
     ks: cut-offs wanted, None for the whole ranking; by: slice keys;
     against: place in `runs` of the model that others are held against; None: all pairs;
     lower: metrics that are best when small.
@@ -96,7 +96,7 @@ FOUND = T.StructType(
 
 
 def disagreements(rankings: DataFrame, plan: ParadoxPlan) -> DataFrame:
-    """One row a pair of models, part, metric, cut-off and slice key: the columns `FOUND`.
+    """One row per pair of models, part, metric, cut-off and slice key: the columns `FOUND`.
 
     A task holds the sums of one run: parts x strata x columns x replicates whole numbers. One row a
     task, run, stratum and column is shuffled, by part, metric and cut-off; such a group holds
@@ -261,7 +261,7 @@ def _strata(table: pa.Table, m: int) -> StratumMeans:
 
 
 def _rows(plan: ParadoxPlan, strata: StratumMeans, place: Place) -> Iterator[dict[str, Any]]:
-    """A row a pair, the model that is better in the whole first."""
+    """A row per pair, the model that is better in the whole first."""
     a, b = pairs_of(len(plan.runs), plan.against, place)
     lead = (strata.mean_sm[0, a] - strata.mean_sm[0, b]) * plan.direction(place[1])
     a, b = (np.where(lead < 0, y, x)[~np.isnan(lead)] for x, y in ((a, b), (b, a)))

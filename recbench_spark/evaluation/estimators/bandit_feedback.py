@@ -1,6 +1,6 @@
 """The value of a policy from rounds that another one logged, with intervals.
 
-Rounds add whole numbers: nothing is shuffled but a row a task, and no partitioning changes a bit.
+Rounds add whole numbers: nothing is shuffled but a row per task, and no partitioning changes a bit.
 Axes: n rounds, e estimators.
 """
 
@@ -37,7 +37,7 @@ def policy_values(
 ) -> list[Row]:
     """Rows of `metrics`: the mean reward a round that the policy would have had, by each estimator.
 
-    Two passes, one for the largest parts and one for sums; a row of 6 sums an estimator comes back from
+    Two passes, one for the largest parts and one for sums; a row of 6 sums per estimator comes back from
     each task. Errors take rounds as independent (`ratios.ratio_and_error`); intervals are normal.
 
     Args:

@@ -184,7 +184,7 @@ Place = tuple[str, str, int | None, str | None]
 def estimates(rankings: DataFrame, plan: EstimationPlan) -> DataFrame:
     """Rows of `metrics` for each estimator, metric and cut-off that has a value.
 
-    Each task adds its users up; shuffled is a row a task, part and estimator (of strata: number of
+    Each task adds its users up; shuffled is a row per task, part and estimator (of strata: number of
     them and metric) of columns x replicates whole numbers.
 
     Args:
@@ -552,5 +552,5 @@ def check_rewards(rewards: DataFrame) -> None:
     if found.wrong or found.twice:
         raise DataError(
             f"rewards: {found.wrong} rows are no chance within 0..1, {found.twice} stand twice",
-            "one chance an item, or an item of a user",
+            "one chance per item, or per item of a user",
         )

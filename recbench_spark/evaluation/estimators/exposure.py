@@ -75,7 +75,7 @@ def item_chances(items: DataFrame, propensities: DataFrame) -> Chances:
         raise DataError(
             f"propensities: {found.wrong} below 0 or no number, {found.twice} items twice, "
             f"{found.unknown} without one",
-            "one finite number above 0 an item",
+            "one finite number above 0 per item",
         )
     filled = F.when(value > 0, value).otherwise(found.low).alias("propensity")
     rows = joined.select("item_index", "n_train", filled)
@@ -141,7 +141,7 @@ class Shown:
     popular_from: int | None
 
     def arrays(self) -> Arrays:
-        """propensity and n_train by item index: 16 bytes an item, one copy a host."""
+        """propensity and n_train by item index: 16 bytes per item, one copy per host."""
         return self.rows.arrays(partial(_save, self.n_items))
 
 
@@ -227,7 +227,7 @@ WEIGHTS = "part STRING, weight DOUBLE, n LONG, longest LONG, largest DOUBLE, gra
 
 
 def truth_weights(users: DataFrame, threshold: float | None) -> dict[str, Weights]:
-    """The weights of each part. One row a task and different weight is shuffled.
+    """The weights of each part. One row per task and different weight is shuffled.
 
     Args:
         users: part, relevance, propensity of each user.

@@ -1,6 +1,6 @@
 """MSE and MAE of predicted ratings over all cells, of which a biased part is known, with intervals.
 
-Cells add whole numbers, so nothing is shuffled but a row a task and no partitioning changes a bit. The
+Cells add whole numbers, so nothing is shuffled but a row per task and no partitioning changes a bit. The
 bootstrap draws users: a cell has its user's weight in whichever task it lies. Axes: n cells, l losses,
 s sums (`kernels.estimators.rating_matrix.SUMS`), b replicates.
 """
@@ -32,7 +32,7 @@ OF_A_MODEL = [SUMS.index("correction"), SUMS.index("imputed")]
 def matrix_metrics(cells: DataFrame, bootstrap: Bootstrap, *, modelled: bool) -> list[Row]:
     """Rows of `metrics`: mse and mae by holdout (naive), ips, snips and, with a model of ratings, dr.
 
-    One pass; a row of replicates x 14 sums a task comes back. `n` is the number of known ratings.
+    One pass; a row of replicates x 14 sums per task comes back. `n` is the number of known ratings.
 
     Args:
         cells: user_key, prediction, rating and propensity (NULL: rating not known), imputed.

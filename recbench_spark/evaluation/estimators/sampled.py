@@ -52,7 +52,7 @@ def corrected_metrics(
 ) -> DataFrame:
     """Rows of `metrics` for each corrected estimator, with intervals over users.
 
-    Nothing is shuffled but one row a task and slice.
+    Nothing is shuffled but one row per task and slice.
 
     Args:
         rankings: rows of the table `rankings` with `drawn` and `pool`; users without are left out.

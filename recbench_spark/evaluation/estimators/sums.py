@@ -1,4 +1,4 @@
-"""Adding up what rows contribute, a row of numbers a task: nothing is shuffled, nothing is collected."""
+"""Adding up what rows contribute, a row of numbers per task: nothing is shuffled, nothing is collected."""
 
 from __future__ import annotations
 

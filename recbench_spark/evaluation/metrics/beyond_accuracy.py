@@ -41,7 +41,7 @@ class Catalogue:
     """What list metrics know of a split; the numbers are counted when first asked for.
 
     items: item_id, n_train of every item.
-    train_users: one row a user with training rows.
+    train_users: one row per user with training rows.
     features: vectors of the items, for diversity.
     """
 
@@ -76,7 +76,7 @@ class Facts:
 
 
 def listed(rankings: DataFrame, catalogue: Catalogue, threshold: float | None) -> DataFrame:
-    """One row a user with a list: how many training users have each item of it.
+    """One row per user with a list: how many training users have each item of it.
 
     Shuffles the (user, place) rows by user, one row a place; by item before, where the catalogue is
     too large to be broadcast. Items outside of the catalogue count as nobody's.

@@ -69,7 +69,7 @@ def multiverse(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
     """part, metric, k, definition, value, n: about 600 definitions at every cut-off.
 
     One pass over the rankings, as `metrics`, without bootstrap: a task measures its users once for
-    each definition; what is shuffled is one row a task and part.
+    each definition; what is shuffled is one row per task and part.
 
     Args:
         rankings: rows of the table `rankings` of one run.

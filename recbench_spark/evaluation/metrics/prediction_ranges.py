@@ -1,7 +1,7 @@
 """What needs all predictions in order: AUC, partial AUC, edges of equal mass.
 
 The predictions are sorted once by range (a task holds its range); each pass brings back a row of
-whole numbers a task, so that no number depends on how many ranges there are.
+whole numbers per task, so that no number depends on how many ranges there are.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _TOTALS = "sums ARRAY<LONG>, boot ARRAY<LONG>"
 
 
 def by_user(predictions: DataFrame) -> DataFrame:
-    """One row a user: user_id, user_key, prediction and outcome arrays. Shuffles rows by user.
+    """One row per user: user_id, user_key, prediction and outcome arrays. Shuffles rows by user.
 
     Args:
         predictions: user_id, prediction, outcome.
@@ -136,7 +136,7 @@ def value_metrics(
     """Rows of `metrics`, and a check for each metric that is undefined, with the reason.
 
     One sort of the predictions by range for AUC, partial AUC and bins of equal mass; one pass over
-    users, from which a row of sums a task comes back.
+    users, from which a row of sums per task comes back.
 
     Args:
         users: rows of `by_user`.
@@ -164,10 +164,10 @@ def value_metrics(
 
 
 def rating_metrics(users: DataFrame, metrics: Sequence[str], bootstrap: Bootstrap) -> list[Row]:
-    """Rows of `metrics` of predicted ratings; one pass over users, a row of sums a task comes back.
+    """Rows of `metrics` of predicted ratings; one pass over users, a row of sums per task comes back.
 
     Args:
-        users: user_key, prediction and outcome arrays: one row a user.
+        users: user_key, prediction and outcome arrays: one row per user.
         metrics: names of `kernels.metrics.predictions.VALUE_METRICS`.
         bootstrap: replicates over users, level, seed.
     """

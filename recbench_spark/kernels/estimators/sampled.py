@@ -412,7 +412,7 @@ def rank_distribution(
     are therefore the same for all models. The grid of `ranks_of` changes no more than its sums do.
 
     Args:
-        count_bj: counts of each sampled rank, one histogram a row (e.g. one a bootstrap replicate).
+        count_bj: counts of each sampled rank, one histogram per row (e.g. one per bootstrap replicate).
         draw: how negatives were drawn.
         ks: cut-offs up to which ranks must stand one by one.
         steps: of EM.
@@ -432,7 +432,7 @@ def rank_distribution(
 def maximum_likelihood(count_bj: Ints, metric: str, ks: Ks, draw: Draw, steps: int = ITERATIONS) -> Floats:
     """sum_r pi_r f(r) for each histogram, float64 (b, c): mean over truth items, not over users.
 
-    Its variance over users: bootstrap the users, one histogram a replicate. NaN without any item.
+    Its variance over users: bootstrap the users, one histogram per replicate. NaN without any item.
     """
     ranks, share = rank_distribution(count_bj, draw, ks, steps)
     value = share @ rank_values(metric, ranks.rank, ks, draw.n)

@@ -9,7 +9,7 @@ that are settled leave no holes. Items go in tiles by falling length; for each t
 
     1. rows that K candidates beat, or that no item from here on can reach, are dropped;
     2. a kernel multiplies and counts, #{P >= high} and #{P >= low}: no product is ever written to
-       memory, two numbers a row are;
+       memory, two numbers per row are;
     3. the products of masked items and of the user's positives are made once more, pair by pair, and
        taken off the counts: whole numbers, so exactly what was added;
     4. a second kernel writes down the undecided pairs of the rows that are still open. Their number is
@@ -17,7 +17,7 @@ that are settled leave no holes. Items go in tiles by falling length; for each t
     5. these pairs are scored in float64 in index order: products of float32 are exact in float64, so
        the sums have the bits of `counting.exact_score`, with or without fused multiply-add.
 
-All but the four kernels are torch operations of a few values a row. Integers alone are added
+All but the four kernels are torch operations of a few values per row. Integers alone are added
 atomically, so the order of threads changes nothing. Imported only where a device is used; runs
 without one under TRITON_INTERPRET=1.
 
@@ -61,7 +61,7 @@ _ROUNDING = 2.0**-19  # of |u| L + |b|: as in `cutoff`, and as much for the bias
 
 @cache
 def trial(device: torch.device) -> str:
-    """Why the kernels cannot be used on this device, empty where they can: asked once a process.
+    """Why the kernels cannot be used on this device, empty where they can: asked once per process.
 
     They are compiled where they run, for hardware nobody has tried them on: they count a small world
     whose counts the CPU knows.
@@ -268,7 +268,7 @@ class Items(NamedTuple):
 
 
 def items_on(products: Products, device: torch.device, item_tile: int | None) -> Items | None:
-    """The items on `device`, 5 bytes a dimension and about 40 an item; None where they do not fit.
+    """The items on `device`, 5 bytes per dimension and about 40 per item; None where they do not fit.
 
     Put there, or found to be too many, once.
     """

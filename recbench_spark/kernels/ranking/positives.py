@@ -74,7 +74,7 @@ class Counts:
 
 
 class Positives(NamedTuple):
-    """Positives to rank and items to leave out: ascending, without duplicates, a row a user.
+    """Positives to rank and items to leave out: ascending, without duplicates, a row per user.
 
     A slot is one ranked positive of one user; `slot_p` leads from a truth entry to its slot, or -1.
     """

@@ -107,7 +107,7 @@ def _resolve_slot(
     u: int,
     pairing: Pairing,
 ) -> tuple[int, int, int]:
-    """above, tied, before among the undecided items, scored in float64, each once a row."""
+    """above, tied, before among the undecided items, scored in float64, each once per row."""
     low, high = limits
     score, own_item = own
     above, tied, before = 0, 0, 0

@@ -66,7 +66,7 @@ def test_activity_in_ranges_that_double() -> None:
 
 @pytest.mark.spark
 def test_without_a_rest_and_against_pandas(spark) -> None:
-    """Two models, 150 users a night of whom 100 stay; in the second definition nobody was before."""
+    """Two models, 150 users per night of whom 100 stay; in the second definition nobody was before."""
     rng = np.random.default_rng(0)
     tables, rows = {}, []
     for model in "xy":

@@ -50,7 +50,7 @@ def nights(small_night: Ran) -> dict[str, Ran]:
             "definition": {"candidates": "uniform", "ties": "expected"},
             "draw": {"n": FEW, "estimators": TABLES},
         },
-        # Several truth items a user, of which slices select some.
+        # Several truth items per user, of which slices select some.
         "few": {"definition": {"candidates": "uniform"}, "draw": {"n": FEW}, "slices": BY_POPULARITY},
     }
     common: dict[str, Any] = {"metrics": NAMES, "k": (5, 10), "bootstrap": {"replicates": 20}, "slices": []}

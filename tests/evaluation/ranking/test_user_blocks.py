@@ -1,4 +1,4 @@
-"""User blocks: the labelled log as one row a user, by hand."""
+"""User blocks: the labelled log as one row per user, by hand."""
 
 from __future__ import annotations
 
