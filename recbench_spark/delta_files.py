@@ -103,7 +103,7 @@ def commit(folder: str, files: Sequence[File], partition: Mapping[str, str], onc
 
     Raises:
         ConflictError: another writer was faster; try again.
-        StoreError: the folder is no place for a log.
+        StoreError: the folder is not a place for a log.
     """
     # Here: workers import this module and need none of it.
     from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415

@@ -94,7 +94,7 @@ def end_of_log(dataset: Dataset) -> int | None:
     """Microseconds of UTC at which the day `dataset.until` ends in the dataset's zone; None: no end.
 
     Raises:
-        ConfigError: `until` is no day.
+        ConfigError: `until` is not a day.
     """
     if dataset.until is None:
         return None
@@ -102,7 +102,7 @@ def end_of_log(dataset: Dataset) -> int | None:
         day = date.fromisoformat(dataset.until)
     except ValueError:
         hint = 'a day, or "{logical_date}"'
-        raise ConfigError(f"dataset.until: '{dataset.until}' is no day like 2026-01-31", hint) from None
+        raise ConfigError(f"dataset.until: '{dataset.until}' is not a day like 2026-01-31", hint) from None
     try:
         midnight = datetime.combine(day + timedelta(days=1), time(), _zone(dataset.time_zone))
         return (midnight - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

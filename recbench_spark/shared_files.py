@@ -221,7 +221,7 @@ def _map(folder: Path) -> Arrays:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Alone among the processes of this host. The file is no link, and nothing is written to it."""
+    """Alone among the processes of this host. The file is not a link, and nothing is written to it."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

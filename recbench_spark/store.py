@@ -287,7 +287,7 @@ def _is_conflict(error: Exception) -> bool:
 
 
 def create_statement(table: Table, identifier: str) -> str:
-    """The table as SQL: Delta's own builder knows no name of three parts."""
+    """The table as SQL: Delta's own builder does not know names of three parts."""
     null = {True: "", False: "NOT NULL"}
     columns = (
         f"`{c.name}` {c.type.simpleString()} {null[c.nullable]} COMMENT {_quoted(c.comment)}"
@@ -398,7 +398,7 @@ LEFTOVER = re.compile(rf"{LOG}/(.*/)?(\.[^/]*|[^/]*\.tmp)")
 
 
 def _files_in(folder: Path) -> Iterator[str]:
-    """Paths of all that is no folder, from the folder on; the log's first."""
+    """Paths of all that is not a folder, from the folder on; the log's first."""
     for place in (folder / LOG, folder):
         for base, folders, names in os.walk(place):
             if place == folder and Path(base) == folder:
@@ -432,7 +432,7 @@ def _is_born(folder: str, list_files: Callable[[], Iterable[str]]) -> bool:
         if any(map(COMMIT.fullmatch, list_files())):  # another writer's table was born meanwhile
             return True
         raise StoreError(
-            f"{folder} holds {file} and is no Delta table: its {LOG} has no commit", HINT_RESTORE
+            f"{folder} holds {file} and is not a Delta table: its {LOG} has no commit", HINT_RESTORE
         )
     return False
 

@@ -70,7 +70,7 @@ BAD: dict[str, tuple[pa.DataType, list[Any], str]] = {
     "wide decimal": (pa.decimal128(38, 2), [Decimal("1.00"), Decimal("10.50")], "10.50"),
     "bytes": (pa.binary(), [b"a", b"caf\xe9"], "caf"),
 }
-"""Column types with a value that is no id, and what the error shows of it."""
+"""Column types with a value that is not an id, and what the error shows of it."""
 
 
 def column(kind: pa.DataType, values: list[Any]) -> pa.Array:

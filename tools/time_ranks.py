@@ -5,7 +5,7 @@
 
 FOLDER holds users.npy, items.npy (float32) and lists.npz (written by `jobs/bench/ranking.py`). Prints
 a line of
-JSON a round: users, seconds, and users a second of the bare product, taken in turns with it, one thread.
+JSON per round: users, seconds, and users a second of the bare product, taken in turns with it, one thread.
 Not counted: starting the session, a first pass (MLlib's: over some users), and what each system is given.
 """
 
@@ -123,7 +123,7 @@ def write_parquet(folder: Path) -> None:
 
 
 def vectors(rows_nd: Any) -> Any:
-    """A list of float32 a row."""
+    """A list of float32 per row."""
     import pyarrow as pa
 
     offsets = pa.array(np.arange(len(rows_nd) + 1, dtype=np.int32) * rows_nd.shape[1])

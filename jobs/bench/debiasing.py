@@ -49,7 +49,7 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """Generate and time each size, the smallest twice."""
     spark = get_session("recbench-spark bench debiasing")
-    print("interactions  propensities    strata  estimates  seconds a million rows")
+    print("interactions  propensities    strata  estimates  seconds per million rows")
     with tempfile.TemporaryDirectory() as folder:
         for n in [WARM_UP, *args.rows]:
             seconds = measured(spark, args.folder or Path(folder), n, args.replicates)

@@ -121,7 +121,7 @@ class Tested:
         return draw.integers(0, 2**62, self.world.users)
 
     def chances(self, name: str) -> Floats:
-        """The chance of each pair to stand in the test part, given that it is no training pair, (u, i).
+        """The chance of each pair to stand in the test part, given that it is not a training pair, (u, i).
 
         A pair that the loop shows with chance p stands in a test part of share s with s p, and outside
         training with 1 - (1 - s) p.

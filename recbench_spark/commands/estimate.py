@@ -113,7 +113,7 @@ def check(args: argparse.Namespace) -> None:
     """Refuse flags that contradict one another, or whose values mean nothing."""
     for name in (args.model, args.suite):
         if not NAME.fullmatch(name):
-            raise ConfigError(f"'{name}' is no usable name", "letters, digits, dot, dash, underscore")
+            raise ConfigError(f"'{name}' is not a usable name", "letters, digits, dot, dash, underscore")
     if args.matrix and not args.propensities:
         raise ConfigError("--propensities is missing", "a table of item_id, propensity, for instance")
     if args.rounds and args.reader == "open_bandit" and policy_name(args) == "given":

@@ -132,7 +132,7 @@ def checked(args: argparse.Namespace, kind: str) -> Definition:
     """The definition asked for, after the flags have been checked against each other."""
     for name in (args.model, args.suite):
         if not NAME.fullmatch(name):
-            raise ConfigError(f"'{name}' is no usable name", "letters, digits, dot, dash, underscore")
+            raise ConfigError(f"'{name}' is not a usable name", "letters, digits, dot, dash, underscore")
     _refuse_unused(args, kind)
     if not args.predictions and not args.truth:
         raise ConfigError("--truth is missing", "a table of user_id, item_id[, relevance]")

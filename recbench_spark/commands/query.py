@@ -5,7 +5,7 @@
     python jobs/query.py --warehouse warehouse/demo --list
 
 A name means a view, a table, or one of the ready-made questions of recbench_spark/sql/queries. Nothing is
-changed: a statement that is no query over these tables and views is refused (`steps.questions`).
+changed: a statement that is not a query over these tables and views is refused (`steps.questions`).
 """
 
 from __future__ import annotations

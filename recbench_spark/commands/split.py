@@ -127,7 +127,7 @@ def gate(text: str) -> dict[str, Any]:
     except ValueError:
         bound = None
     if words is None or bound is None:
-        raise ConfigError(f"--gate '{text}' is no gate", "FACT [of PART] above|below NUMBER [warn|fail]")
+        raise ConfigError(f"--gate '{text}' is not a gate", "FACT [of PART] above|below NUMBER [warn|fail]")
     return {
         "fact": words["fact"],
         "part": words["part"],

@@ -165,7 +165,7 @@ def parse(model: type[M], document: Any, where: str, joined: str = ": ") -> M:
     except ValidationError as error:
         raise ConfigError(*_explain(model, error, f"{where}{joined}")) from None
     except UnicodeEncodeError:
-        raise ConfigError(f"{where}: text that is no Unicode", "write it as UTF-8") from None
+        raise ConfigError(f"{where}: text that is not Unicode", "write it as UTF-8") from None
 
 
 def _explain(model: type[BaseModel], error: ValidationError, where: str) -> tuple[str, str]:

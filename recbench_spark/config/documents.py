@@ -98,7 +98,7 @@ def _check_key(event: NodeEvent, section: _Open, where: str) -> None:
     """ConfigError for text that is not Unicode, and for a key of a section that was there before."""
     key = event.value if isinstance(event, ScalarEvent) else None
     if key and not key.isascii() and any("\ud800" <= letter <= "\udfff" for letter in key):
-        raise ConfigError(f"{where}: text that is no Unicode", _line(event))
+        raise ConfigError(f"{where}: text that is not Unicode", _line(event))
     if not section.takes(key):
         raise ConfigError(f"{where}: key '{shortened(str(key))}' stands twice", _line(event))
 

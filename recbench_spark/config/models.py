@@ -223,11 +223,11 @@ class PublishedModel(ModelConfig):
         for figure, value in figures.items():
             low, high = range_of(figure)
             if not (math.isfinite(value) and low <= value <= high):
-                raise ValueError(f"{figure}: {value:g} is no value of it: it lies in {low:g} to {high:g}")
+                raise ValueError(f"{figure}: {value:g} lies outside {low:g} to {high:g}")
         return figures
 
     def check(self, reader: str) -> None:
         """See `ModelConfig`."""
         for figure in self.figures:
             if not re.fullmatch(r"[a-z_0-9]+(@[1-9][0-9]{0,8})?", figure):
-                raise ConfigError(f"model {self.name}: '{figure}' is no figure", "e.g. ndcg@10 or rmse")
+                raise ConfigError(f"model {self.name}: '{figure}' is not a figure", "e.g. ndcg@10 or rmse")

@@ -161,7 +161,7 @@ def _in_folder(path: Path) -> list[str]:
 
 
 def _footers(paths: Sequence[str]) -> list[tuple[pa.Schema, list[int]]]:
-    """The schema of each file and the rows of its groups; none where one is no Parquet."""
+    """The schema of each file and the rows of its groups; none where one is not Parquet."""
     try:
         with ThreadPoolExecutor(max_workers=16) as pool:
             return list(pool.map(_footer, paths))
@@ -254,7 +254,7 @@ def _ids(column: pa.Array) -> pa.Array:
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
-        raise FallbackToSpark("an id is no UTF-8") from None
+        raise FallbackToSpark("an id is not UTF-8") from None
     return column
 
 

@@ -46,7 +46,7 @@ def typed_rows(
 
     Raises:
         SchemaError: a column is missing.
-        DataError: NULL ids, or values that are NULL, NaN, infinite, no number, or ranks below 1.
+        DataError: NULL ids, or values that are NULL, NaN, infinite, not a number, or ranks below 1.
     """
     require(rows, ["user_id", "item_id", *values], what)
     ids = {name: ids_of(rows, name, what) for name in IDS}
@@ -70,7 +70,7 @@ def typed_numbers(rows: DataFrame, names: Sequence[str], what: str) -> DataFrame
     """The rows with these columns as float64.
 
     Raises:
-        SchemaError: a column is missing. DataError: values that are NULL, NaN, infinite or no number.
+        SchemaError: a column is missing. DataError: values that are NULL, NaN, infinite or not a number.
     """
     require(rows, list(names), what)
     typed = {name: _typed(rows, name, "double") for name in names}
@@ -98,7 +98,7 @@ def _unusable(name: str, column: Column) -> Column:
 def _refuse(
     rows: DataFrame, wrong: Mapping[str, Column], what: str, ids: Mapping[str, Ids] | None = None
 ) -> None:
-    """DataError where any test holds, or a value of these columns is no id, with the smallest one."""
+    """DataError where any test holds, or a value of these columns is not an id, with the smallest one."""
     columns = {name: found for name, found in (ids or {}).items() if _unchecked(rows, name)}
     counts = [F.count_if(test).alias(f"n_{name}") for name, test in wrong.items()]
     examples = [
@@ -130,7 +130,7 @@ def _unchecked(rows: DataFrame, name: str) -> bool:
 
 def _told(name: str) -> str:
     if name == "rank":
-        return "a rank below 1, NULL or no whole number, or 2^53 and more, where float64 makes ranks one"
+        return "a rank below 1, NULL or not a whole number, or 2^53 and more, where float64 makes ranks one"
     return "NULL, NaN, infinite or, of whole numbers, beyond 2^53"
 
 

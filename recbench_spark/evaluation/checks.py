@@ -22,7 +22,7 @@ def ranking_checks(
         rankings: rows of the table `rankings`.
         parts: held-out parts.
         threshold: relevance from which an item is relevant; None: above 0.
-        lists: whether they are of given lists, which end somewhere: what they leave out is no warning.
+        lists: whether they are of given lists, which end somewhere: what they leave out is not a warning.
     """
     relevant = F.exists("relevance", lambda r: r > 0 if threshold is None else r >= threshold)
     found = rankings.groupBy("part").agg(

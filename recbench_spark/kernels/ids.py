@@ -4,7 +4,7 @@
     floats                  the whole number they stand for; NaN is a missing id. Refused: floats not
                             whole, and from 2^53 on (float32: 2^24, float16: 2^11), where neighbours are one
     decimals                the whole number they stand for; refused where they are not whole
-    text                    as it is, white space and leading zeros too; refused where it is no UTF-8
+    text                    as it is, white space and leading zeros too; refused where it is not UTF-8
     bytes                   the text that they spell in UTF-8
     booleans                `true` and `false`
     dictionaries            as their values

@@ -35,7 +35,7 @@ def scaling(largest: float) -> float:
     >>> scaling(1.0), scaling(3e6)
     (1024.0, 0.000244140625)
     """
-    # Powers of two beyond 2^1023 are no float64; parts below 2^-1000 stay smaller than asked.
+    # Powers of two beyond 2^1023 are not float64; parts below 2^-1000 stay smaller than asked.
     return 2.0 ** min(BITS - math.ceil(math.log2(largest)), 1000) if largest > 0 else 1.0
 
 

@@ -86,7 +86,7 @@ class Sums:
 
 def from_numbers(numbers: Ints, shape: tuple[int, ...]) -> Sums:
     """What `Sums.numbers` wrote, of sums of this shape."""
-    # Sums of no replicates are no numbers: the limbs cannot be told from how many there are.
+    # Sums of no replicates are not numbers: the limbs cannot be told from how many there are.
     limbs = numbers[1:].reshape(-1, *shape) if 0 not in shape else np.zeros((1, *shape), dtype=np.int64)
     return Sums(int(numbers[0]), limbs)
 

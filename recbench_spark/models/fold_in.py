@@ -1,7 +1,8 @@
 """Folding users in: the vector of a user whom training has not seen, with item factors held fixed.
 
-One ridge solve a user, the user half-step of alternating least squares. Explicit (Zhou et al., "Large-scale
-Parallel Collaborative Filtering for the Netflix Prize", AAIM 2008, section 3.1), as Spark MLlib weighs it:
+One ridge solve per user, the user half-step of alternating least squares. Explicit (Zhou et al.,
+"Large-scale Parallel Collaborative Filtering for the Netflix Prize", AAIM 2008, section 3.1), as Spark
+MLlib weighs it:
 
     x_u = (Y_u' Y_u + lambda n_u I)^-1 Y_u' r_u        Y_u: the factors of the n_u items rated
 

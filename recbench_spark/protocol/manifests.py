@@ -58,7 +58,7 @@ def manifest(
         rejected: rows of the log that could not be used.
         told: why they could not.
         of_parts: as `parts_of` gives them; None: they are counted.
-        dropped: what the rows are that the split left out, where they are no duplicates.
+        dropped: what the rows are that the split left out, where they are not duplicates.
     """
     of_parts = parts_of(splits) if of_parts is None else of_parts
     users, items = (_by_owner(splits, of, of_parts) for of in ("user", "item"))

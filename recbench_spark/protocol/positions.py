@@ -59,7 +59,7 @@ def in_order(
 ) -> tuple[pa.Table, Ints, Ints]:
     """The rows by owner and in the owner's order, with places from the end and the owner's number of rows.
 
-    Rows that came with a part (an open loop, say) are no part of that order.
+    Rows that came with a part (an open loop, say) are not part of that order.
 
     Args:
         rows: ids as in `with_encoded_ids`, one row per pair.

@@ -105,7 +105,7 @@ def _instants(times: DataFrame, split: Split, facts: tuple[int, int, int]) -> tu
     low, high, n = facts
     n_test, n_valid = (int(share * n + 1e-9) for share in (split.ratio[2], split.ratio[1]))
     if not n_test:
-        raise ProtocolError(f"a share of {split.ratio[2]:g} of {n} rows is no row", "hold out more")
+        raise ProtocolError(f"a share of {split.ratio[2]:g} of {n} rows is not a row", "hold out more")
     start = time_at(times, n - n_test, low, high)
     valid = time_at(times, n - n_test - n_valid, low, high) if n_valid else start
     return valid, start, high + 1

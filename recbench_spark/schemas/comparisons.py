@@ -37,7 +37,7 @@ COMPARISONS = Table(
         text_id("other", "The other model; the baseline where the pair has it; the model itself by night."),
         RUN_ID,
         text_id("other_run_id", "Run that was subtracted."),
-        Column("split_id", STRING, "Split of `run_id`: a night on the same split is no new look."),
+        Column("split_id", STRING, "Split of `run_id`: a night on the same split is not a new look."),
         PART,
         METRIC,
         DEFINITION,

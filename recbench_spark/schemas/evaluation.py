@@ -78,7 +78,7 @@ RANKINGS = Table(
         Column("tied", array_of(LONG), "Other candidates with the same score.", False),
         Column("before", array_of(LONG), "Those of the tied ones with a smaller item id.", False),
         Column("length", LONG, "Ranked candidates of the user; 0: the model gave nothing.", False),
-        Column("drawn", INT, "Negatives drawn uniformly for the user; NULL: candidates are no such draw."),
+        Column("drawn", INT, "Negatives drawn uniformly for the user; NULL: not such a draw."),
         Column("pool", LONG, "Items they were drawn from: neither training nor truth of the user."),
         Column("top_items", array_of(STRING), "The first max(k) items, where lists are asked for."),
         Column(

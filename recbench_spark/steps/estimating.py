@@ -174,7 +174,7 @@ def _refuse_chances(rounds: DataFrame) -> None:
     for name in wrong:
         if found[name]:
             raise DataError(
-                f"{found[name]} of {found.rounds} rounds have a {name} that is no probability",
+                f"{found[name]} of {found.rounds} rounds have a {name} that is not a probability",
                 "the logging policy must give every logged action a probability above 0",
             )
 

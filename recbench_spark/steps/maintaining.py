@@ -28,7 +28,7 @@ class Old:
 def find_old(store: Store, before: date, keep: Sequence[date] = ()) -> Old:
     """Runs of earlier nights that still have rows per user, and splits that only such runs have used.
 
-    The driver holds names of runs and splits, none a user.
+    The driver holds names of runs and splits, none per user.
     """
     kept = (F.col("logical_date") >= F.lit(before)) | F.col("logical_date").isin(list(keep))
     runs = store.read(RUNS).select("run_id", "split_id", kept.alias("kept"))

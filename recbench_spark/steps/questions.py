@@ -77,7 +77,7 @@ HINT = "ask by a SELECT over the tables and views that --list names"
 
 
 def judge(spark: SparkSession, sql: str, known: Iterable[str]) -> None:
-    """Refuse what is no query over known tables and views.
+    """Refuse what is not a query over known tables and views.
 
     Args:
         spark: the session in which the query will run.
@@ -120,7 +120,7 @@ class _Judge:
         kind = _kind(node)
         if kind not in PLANS:
             raise ConfigError(
-                f"this is no query: Spark reads it as {kind or node.getClass().getName()}", HINT
+                f"this is not a query: Spark reads it as {kind or node.getClass().getName()}", HINT
             )
         if kind == "UnresolvedRelation":
             self._relation(list(_each(node.multipartIdentifier())), named)

@@ -55,7 +55,7 @@ def write_checks(store: Store, run_id: str, found: Sequence[Check]) -> None:
 
 
 def check_frame(spark: SparkSession, run_id: str, found: Sequence[Check]) -> DataFrame:
-    """Rows of `checks`; what passed is no more than an information."""
+    """Rows of `checks`; what passed is information only."""
     rows = [
         (
             run_id,

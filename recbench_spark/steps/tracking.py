@@ -60,7 +60,7 @@ def log_runs(uri: str, experiment: str, runs: Sequence[Tracked]) -> int:
 
 
 def tracked(store: Store, run_ids: dict[str, str]) -> list[Tracked]:
-    """What there is to log of these runs. The driver holds published numbers, none a user."""
+    """What there is to log of these runs. The driver holds published numbers, none per user."""
     of_runs = F.col("run_id").isin(list(run_ids.values()))
     everyone = of_runs & F.col("slice_key").isNull() & (F.col("estimator") == "holdout")
     rows = store.read(METRICS).where(everyone & F.col("value").isNotNull()).collect()

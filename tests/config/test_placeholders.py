@@ -105,7 +105,7 @@ def test_the_day_the_clocks_change_has_23_hours() -> None:
 
 @pytest.mark.parametrize("until", ["yesterday", "2026-13-01", "2026-01-05T12:00"])
 def test_until_is_a_day(until: str) -> None:
-    with pytest.raises(ConfigError, match="no day like"):
+    with pytest.raises(ConfigError, match="not a day like"):
         on_night(benchmark(until=until), DAY)
 
 

@@ -121,7 +121,7 @@ ROUNDS = [*FLAGS, "--rounds", "r.csv"]
         ([*ROUNDS, "--reader", "open_bandit"], "no pi_e"),
         ([*ROUNDS, "--uniform", "0"], "--uniform 0: must be above 0"),
         ([*ROUNDS, "--level", "1"], "--level 1"),
-        ([*ROUNDS, "--suite", "a b"], "no usable name"),
+        ([*ROUNDS, "--suite", "a b"], "not a usable name"),
     ],
 )
 def test_flags_that_contradict_are_refused(flags: list[str], message: str) -> None:
@@ -248,8 +248,8 @@ def test_weights_from_tiny_to_huge_keep_their_digits_however_rounds_are_spread(s
 def test_rounds_that_cannot_be_estimated(spark) -> None:
     columns = "reward double, propensity double, pi_e double"
     for row, message in (
-        ((1.0, 0.0, 0.5), "a propensity that is no"),
-        ((1.0, 0.5, 1.5), "a pi_e that is no"),
+        ((1.0, 0.0, 0.5), "a propensity that is not"),
+        ((1.0, 0.5, 1.5), "a pi_e that is not"),
         ((1.0, 0.5, None), "pi_e is NULL"),
     ):
         with pytest.raises(DataError, match=message):

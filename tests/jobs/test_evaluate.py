@@ -147,7 +147,7 @@ def test_o1_from_csv(call, spark, tmp_path):
 def _check_printed(lines: list[str]) -> None:
     assert any(line.split()[:3] == ["ndcg", "2", "0.333333"] for line in lines)
     assert any(line.split()[:3] == ["map", "3", "0.351852"] for line in lines)
-    # Lists end somewhere: what they leave out is no warning.
+    # Lists end somewhere: what they leave out is not a warning.
     assert not any("unranked truth items" in line for line in lines)
 
 

@@ -93,7 +93,7 @@ def test_old_numbers_are_neither_skipped_nor_mixed_and_the_code_is_named(
     compared = store.read(TABLES["comparisons"]).where("logical_date = DATE'2026-01-03'").collect()
     previous = {(row.model, row.run_id, row.other_run_id) for row in compared if row.kind == "previous"}
     assert previous == {(model, runs[model, 3].run_id, runs[model, 2].run_id) for model in MODELS}
-    # Looks at the old numbers are no looks at these.
+    # Looks at the old numbers are not looks at these.
     assert {row.looks for row in compared if row.kind == "pair"} == {1}
 
     assert changes_of(store, 3) == {

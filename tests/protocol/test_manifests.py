@@ -71,7 +71,7 @@ def test_a_temporal_split_of_one_user_does_not_leak(spark) -> None:
 
 
 def test_parts_of_any_protocol(spark) -> None:
-    """Given and later rows are no training; the earliest held-out row may be one of the probe."""
+    """Given and later rows are not training; the earliest held-out row may be one of the probe."""
     rows = [
         ("u", "a", 1.0, 1, "train"),
         ("u", "b", 1.0, 9, "train"),

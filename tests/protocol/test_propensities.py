@@ -122,7 +122,7 @@ def test_logistic_regression_against_sklearn_and_with_cells_drawn(spark, tmp_pat
         asked = Propensities(method="logistic_regression", rate=rate, **tables)
         write_propensities(Exposed(store, SPLIT, rows), asked, cells=rate == 1.0)
         found[rate] = written(store, asked.name)
-    there = np.flatnonzero(shown.any(axis=1))  # who has no row is no user of the log
+    there = np.flatnonzero(shown.any(axis=1))  # who has no row is not a user of the log
     users = len(there)
     cases = np.concatenate([np.repeat(of_users[there], 30, axis=0), np.tile(of_items, (users, 1))], axis=1)
     model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(cases, shown[there].ravel())

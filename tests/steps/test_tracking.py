@@ -43,7 +43,7 @@ def test_without_mlflow_a_night_is_warned_and_goes_on(small_night: Ran) -> None:
     "RECBENCH_MLFLOW_PYTHON" not in os.environ, reason="no environment with mlflow-skinny named"
 )
 def test_with_mlflow_runs_stand_in_its_folder(tmp_path: Path) -> None:
-    """In an environment of its own, since mlflow is no requirement: RECBENCH_MLFLOW_PYTHON names it."""
+    """In an environment of its own, since mlflow is not a requirement: RECBENCH_MLFLOW_PYTHON names it."""
     site = Path(pydantic.__file__).parents[1]
     code = [
         "import sys",

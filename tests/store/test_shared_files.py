@@ -1,4 +1,4 @@
-"""Rows that workers map: built once a host, flat lists right whatever their slices and gaps."""
+"""Rows that workers map: built once per host, flat lists right whatever their slices and gaps."""
 
 from __future__ import annotations
 

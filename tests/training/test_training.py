@@ -116,7 +116,7 @@ def test_item_knn_equals_numpy(
 
 
 def test_a_long_history_is_cut_and_always_in_the_same_place(train, items, tmp_path: Path) -> None:
-    """With histories of two items, each user adds one pair at most; the order of rows is no matter."""
+    """With histories of two items, each user adds one pair at most; the order of rows does not matter."""
     model = ItemKnnModel(name="m", kind="item_knn", max_history=2)
     found = []
     for n in (1, 3):

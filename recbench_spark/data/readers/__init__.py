@@ -1,7 +1,7 @@
 """Reading what others wrote: interaction logs, and tables of lists, scores, truth, embeddings.
 
 Everything is checked where it is read, in one pass of counting: a missing file or column, a value
-that is no number, a row without ids becomes an error that names file, column and an example. Nothing
+that is not a number, a row without ids becomes an error that names file, column and an example. Nothing
 is dropped silently, and nothing surfaces later as a Java stack trace.
 
     logs             what every log goes through, and the formats that are tables of their own

@@ -166,7 +166,7 @@ def find(spark: SparkSession, folder: str, patterns: Sequence[str]) -> str:
     """The path of the entry that fits the first pattern that any fits; `.gz` may follow.
 
     Raises:
-        ConfigError: nothing fits, or the path is no folder; the hint has the nearest name.
+        ConfigError: nothing fits, or the path is not a folder; the hint has the nearest name.
     """
     if not is_folder(spark, folder):
         raise ConfigError(f"{folder} is a file", f"expected a folder with {' or '.join(patterns)}")

@@ -95,7 +95,7 @@ def _of_floats(raw: Column, kind: T.DataType, stored: str | None = None) -> Ids:
     bits = EXACT_BITS[kind.simpleString()]
     known = ~F.isnan(raw)
     bad = known & ~((raw == F.floor(raw)) & (F.abs(raw) < F.lit(2.0**bits)))
-    # Not of infinity, which is no whole number, and stays an error where it is not looked at before.
+    # Not of infinity, which is not a whole number, and stays an error where it is not looked at before.
     text = F.when(known, raw.try_cast("bigint").cast("string"))
     return Ids(text, bad, f"an id ({whole_below(bits)})", "integer", stored or kind.simpleString())
 

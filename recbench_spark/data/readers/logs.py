@@ -84,7 +84,7 @@ def open_log(spark: SparkSession, dataset: Dataset) -> Log:
     Raises:
         ConfigError: no such path, or a mapping of columns that means nothing.
         SchemaError: a column is missing or of a type that cannot be read.
-        DataError: no rows; ids, ratings or times that are missing, not finite or no numbers, lines of
+        DataError: no rows; ids, ratings or times that are missing, not finite or not numbers, lines of
             another layout (unless they are to be rejected).
     """
     if dataset.reader == "world":

@@ -41,7 +41,7 @@ def read_table(spark: SparkSession, path: str, columns_required: Sequence[str], 
     Raises:
         ConfigError: there is no such path or table.
         SchemaError: a required column is missing, or of a type that cannot be read.
-        DataError: values that are no numbers, lines with too many or too few fields.
+        DataError: values that are not numbers, lines with too many or too few fields.
     """
     frame, line = _open(spark, path)
     where = f"{what} {path}"

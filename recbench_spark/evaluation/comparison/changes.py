@@ -1,6 +1,6 @@
 """Why a model's mean moved between two nights: other users, or other results for the same ones.
 
-The difference of two published means is split, without a rest, over groups of users into the change of
+The difference of two published means is split, without remainder, over groups of users into the change of
 their shares and the change of their means (`kernels.comparison.decomposition`). Groups: who stayed,
 left or joined; users
 with 1, 2-3, 4-7 ... relevant items; the labels of slices of users. Sums are whole numbers, so no
@@ -139,7 +139,7 @@ def _task_sums(plan: ChangePlan, batches: Batches) -> Batches:
 
 
 def _sum_batch(place: Place, found: Ints, plan: ChangePlan) -> pa.RecordBatch:
-    """One row a cut-off at which the group has users; found: (2, c, 3)."""
+    """One row per cut-off at which the group has users; found: (2, c, 3)."""
     rows = [c for c in range(len(plan.ks)) if found[:, c, 0].any()]
     cells = [(*place[:4], plan.ks[c], *place[4:]) for c in rows]
     keys = [pa.array([cell[n] for cell in cells], kind) for n, kind in enumerate(_CELL_TYPES)]

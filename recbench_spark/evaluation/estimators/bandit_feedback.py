@@ -35,7 +35,7 @@ FAR = 4.0
 def policy_values(
     rounds: DataFrame, settings: Settings, policy: str, level: float, *, modelled: bool
 ) -> list[Row]:
-    """Rows of `metrics`: the mean reward a round that the policy would have had, by each estimator.
+    """Rows of `metrics`: the mean reward per round that the policy would have had, by each estimator.
 
     Two passes, one for the largest parts and one for sums; a row of 6 sums per estimator comes back from
     each task. Errors take rounds as independent (`ratios.ratio_and_error`); intervals are normal.

@@ -551,6 +551,6 @@ def check_rewards(rewards: DataFrame) -> None:
     ).collect()
     if found.wrong or found.twice:
         raise DataError(
-            f"rewards: {found.wrong} rows are no chance within 0..1, {found.twice} stand twice",
+            f"rewards: {found.wrong} rows are not a chance within 0..1, {found.twice} stand twice",
             "one chance per item, or per item of a user",
         )

@@ -73,7 +73,7 @@ def item_chances(items: DataFrame, propensities: DataFrame) -> Chances:
     ).collect()
     if found.wrong or found.twice or found.low is None or math.isinf(1 / found.low):
         raise DataError(
-            f"propensities: {found.wrong} below 0 or no number, {found.twice} items twice, "
+            f"propensities: {found.wrong} below 0 or not a number, {found.twice} items twice, "
             f"{found.unknown} without one",
             "one finite number above 0 per item",
         )
@@ -97,7 +97,7 @@ def cut_strata(chances: Chances, wanted: Wanted) -> tuple[StratumEdges, ...]:
     value_x, items_x, mass_x = (
         table.column(name).to_numpy().copy() for name in ("propensity", "items", "n_train")
     )
-    if wanted.kind == "equal_width":  # its edges hang on the ends alone
+    if wanted.kind == "equal_width":  # its edges depend on the ends alone
         value_x[0], value_x[-1] = chances.low, chances.high
     return tuple(strata.cut(wanted.kind, n, value_x, items_x, mass_x) for n in wanted.n)
 

@@ -3,7 +3,7 @@
 A raw value (estimator `holdout`) measures another thing than the metric over all items. Here each
 truth item is ranked against the drawn negatives alone, and a table made for the draw turns its
 sampled rank into an estimate of the metric over all candidates (see `kernels.estimators.sampled`). A user's
-value is the mean over the user's truth items, one by one: with one truth item a user, as under
+value is the mean over the user's truth items, one by one: with one truth item per user, as under
 leave-one-out, it estimates the metric itself; with several, recall where each is ranked without the
 others, which the definition says as `items=one_by_one`. Only relevant items are averaged, by the rules
 for users, ties, discounts and denominators of the definition; a metric that under its definition does not

@@ -4,7 +4,7 @@ Users stay where they are. A batch of users adds to a small array (m models): `p
 t-tests of all pairs, `resampling.bootstrap_sums` for the paired bootstrap, `sign_sums` for the
 randomisation test (one draw of weights or signs serves every pair), a histogram of differences for
 Wilcoxon's test. All are whole numbers: any order and partitioning gives the same bits.
-Axes: u users, m models (a, b a pair: a minus b), r replicates, d different differences, t looks.
+Axes: u users, m models (pairs a, b: a minus b), r replicates, d different differences, t looks.
 """
 
 from __future__ import annotations

@@ -70,6 +70,6 @@ def _check(rounds: Rounds, estimators: Sequence[str]) -> None:
     fine = np.isfinite(rounds.weight) & (rounds.weight >= 0) & np.isfinite(rounds.reward)
     if not fine.all():
         raise DataError(
-            f"{int((~fine).sum())} of {len(fine)} rounds have a weight or reward that is no number >= 0",
+            f"{int((~fine).sum())} of {len(fine)} rounds have a weight or reward that is not a number >= 0",
             "the logging policy must give every logged action a positive propensity",
         )

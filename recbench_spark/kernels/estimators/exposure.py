@@ -3,9 +3,9 @@
 An estimate is sum(numerator) / sum(denominator) over users (`Parts`), so that whoever resamples users
 resamples the denominator too; where an estimator averages users, the denominator is 1. The weight of
 a truth item is w = 1 / p, p its chance of being shown; for sums, and ips_pooled, of standing in the part
-that is evaluated, given that it is no training pair: of a test part that holds a share s of what was shown
-that is s p / (1 - (1 - s) p), and the log's p leaves sums s times too small. With all p = 1 every weighted
-estimator is the holdout, but for the quotients of snips_global and ips_pooled, which pool users.
+that is evaluated, given that it is not a training pair: of a test part that holds a share s of what was
+shown that is s p / (1 - (1 - s) p), and the log's p leaves sums s times too small. With all p = 1 every
+weighted estimator is the holdout, but for the quotients of snips_global and ips_pooled, which pool users.
 
 holdout       the metric as it is
 ips           each gain w in place of 1, in the metric and in its own denominator: recall is divided
@@ -262,14 +262,14 @@ def addends(
 
     A user's items sum to the metric; the denominator of a quotient is held where it is. Summed by
     item (or user), the differences between two models are what the smallest flips are found among.
-    Raises ConfigError for metrics that are no such sum.
+    Raises ConfigError for metrics that are not such a sum.
     """
     work = _Work(Chunk(rankings, tuple(ks), definition), np.ones(len(rankings.relevance)), Settings(), None)
     for name in metrics:
         why = _reason_of_weights("snips_global", name, definition, Settings())
         if name not in (*SUMS, *QUOTIENTS) or (name == "hit" and definition.hit == "any") or why:
             raise ConfigError(
-                f"'{name}' is no sum over items", "hit (hit=count), precision, recall, dcg, ndcg"
+                f"'{name}' is not a sum over items", "hit (hit=count), precision, recall, dcg, ndcg"
             )
     return {name: work.addends(name) for name in metrics}
 

@@ -95,7 +95,7 @@ class Tails:
 
 
 def fit(count_x: npt.NDArray[Any], items_x: npt.NDArray[Any], method: Method = "approximate") -> PowerLaw:
-    """The law whose xmin gives the least distance; the largest count is no xmin, ties: smallest.
+    """The law whose xmin gives the least distance; the largest count is not an xmin, ties: smallest.
 
     A tail holds at least 50 items, or all where there are no more. Exact, although only a few tails are
     looked at wholly: the distance at some points of a tail is a lower bound of its distance. Raises
@@ -230,7 +230,7 @@ def check(law: PowerLaw) -> None:
     """DataError for a law that is none: a steep one where a thinner tail is as likely, or more.
 
     Counts that lie close together (every item shown to thousands) are fitted by exponents of hundreds,
-    under which propensities are no numbers. law: with its `alternatives`.
+    under which propensities are not numbers. law: with its `alternatives`.
     """
     likely = [one for one in law.against if not one.z >= SURE]
     if law.alpha > STEEPEST and likely:

@@ -281,7 +281,7 @@ class _Best:
         self.items_rk = torch.full((rows, self.room), -1, dtype=torch.int64, device=device)
 
     def add(self, x_ri: torch.Tensor, start: int) -> None:
-        """Merge a tile; NaN is no candidate."""
+        """Merge a tile; NaN is not a candidate."""
         x_ri = torch.where(torch.isnan(x_ri), -torch.inf, x_ri)
         x_rk, at_rk = torch.topk(x_ri, min(self.room, x_ri.shape[1]), dim=1)
         items_rk = torch.where(torch.isinf(x_rk), -1, at_rk + start)

@@ -216,7 +216,7 @@ def _take_off_kernel(  # type: ignore[no-untyped-def]
 def _sum_kernel(  # type: ignore[no-untyped-def]
     users_ptr, items_ptr, user_ptr, item_ptr, sum_ptr, count, dims, pairs: tl.constexpr
 ):
-    """sum_d u_d v_d of pairs in float64, in index order: one thread a pair."""
+    """sum_d u_d v_d of pairs in float64, in index order: one thread per pair."""
     pair_c = tl.program_id(0) * pairs + tl.arange(0, pairs)
     inside_c = pair_c < count
     user_c = tl.load(user_ptr + pair_c, mask=inside_c, other=0).to(tl.int64) * dims

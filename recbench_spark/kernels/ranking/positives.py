@@ -36,7 +36,7 @@ class ItemLists:
         return len(self.offsets_u) - 1
 
     def checked(self, items: int, name: str) -> ItemLists:
-        """Itself as int64 arrays; a DataError where it is no CSR of indices in [-1, items)."""
+        """Itself as int64 arrays; a DataError where it is not a CSR of indices in [-1, items)."""
         offsets_u = np.ascontiguousarray(self.offsets_u, np.int64)
         items_p = np.ascontiguousarray(self.items_p, np.int64)
         ends = (len(offsets_u) > 0 and offsets_u[0] == 0) and offsets_u[-1] == len(items_p)

@@ -141,7 +141,7 @@ def count_listed(
 ) -> Counts:
     """Ranks of the truth items among each user's given candidates, scored in float64.
 
-    A truth item that is no candidate (or unscored, unknown) stays unranked. DataError as above.
+    A truth item that is not a candidate (or unscored, unknown) stays unranked. DataError as above.
     """
     items = len(scorer.scored_i)
     nothing = ItemLists.empty(candidates.users)

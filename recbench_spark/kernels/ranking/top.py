@@ -125,7 +125,7 @@ def sort_best(
 
 @compiled
 def top_rows(scores_ri: Floats, top_k: int) -> tuple[Ints, Floats]:
-    """The first K of each row by score, then smaller index; NaN is no candidate."""
+    """The first K of each row by score, then smaller index; NaN is not a candidate."""
     if top_k == 0:
         return np.empty((len(scores_ri), 0), np.int64), np.empty((len(scores_ri), 0))
     top_items = np.full((len(scores_ri), top_k), -1, np.int64)

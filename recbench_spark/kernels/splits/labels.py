@@ -1,4 +1,4 @@
-"""Which rows of a log are held out: one code a row, from its place, its hash or its time.
+"""Which rows of a log are held out: one code per row, from its place, its hash or its time.
 
 Axis r: rows. What a label depends on is computed elsewhere (`positions`, `hashing`); here are the rules.
 """

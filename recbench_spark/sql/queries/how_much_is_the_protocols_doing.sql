@@ -1,4 +1,4 @@
--- Which verdicts hang on the protocol? Share of the worlds in which a model wins, least certain first.
+-- Which verdicts depend on the protocol? Share of the worlds in which a model wins, least certain first.
 SELECT
   dataset,
   part,

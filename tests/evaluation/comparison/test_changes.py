@@ -1,4 +1,4 @@
-"""Why a number moved overnight: by hand, against pandas, and without a rest."""
+"""Why a number moved overnight: by hand, against pandas, and without remainder."""
 
 from __future__ import annotations
 

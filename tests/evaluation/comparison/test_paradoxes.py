@@ -227,7 +227,7 @@ def test_differences_and_intervals_against_numpy(
 @pytest.mark.spark
 def test_flips_equal_a_sort_of_all_contributions(night: Ran, rankings: Rows) -> None:
     table = night.store.read(FLIPS).where(F.col("logical_date") == F.lit(DATE)).toPandas()
-    # Four models against the best one, two cut-offs and parts, items and users; AUC is no sum over items.
+    # Four models against the best one, two cut-offs and parts, items, users; AUC is not a sum over items.
     assert set(table.metric) == {"ndcg"} and len(table) == 4 * 2 * 2 * 2
     assert set(table.removed_are) == {"items", "users"} and set(table.model) == {"truth"}
     for row in table.itertuples():

@@ -545,10 +545,10 @@ def test_propensities_that_cannot_be_used(spark: Any) -> None:
     assert (found.unknown, found.low, found.high) == (2, 0.5, 0.5)
     assert exposure.popular_from(found.rows, 0.4) == 2 and exposure.popular_from(found.rows, 0.0) is None
     wrong = spark.createDataFrame([("a", -0.5), ("b", math.nan), ("c", 1.0), ("c", 1.0)], good.schema)
-    with pytest.raises(DataError, match="2 below 0 or no number, 1 items twice"):
+    with pytest.raises(DataError, match="2 below 0 or not a number, 1 items twice"):
         exposure.item_chances(items, wrong)
     rewards = spark.createDataFrame([("a", 0.5), ("a", 1.5), ("b", None)], "item_id string, reward double")
-    with pytest.raises(DataError, match=r"2 rows are no chance .* 1 stand twice"):
+    with pytest.raises(DataError, match=r"2 rows are not a chance .* 1 stand twice"):
         debiased.check_rewards(rewards)
 
 

@@ -1,4 +1,4 @@
-"""Drawn candidates and the corrected estimates, on nights of a small world with one truth item a user."""
+"""Drawn candidates and the corrected estimates, on nights of a small world with one truth item per user."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def drawn_area(pairs: list[Any], low: float, high: float) -> float:
     thresholds = [math.inf, *sorted({p for p, _ in pairs}, reverse=True)]
     fpr = [sum(1 - y for p, y in pairs if p >= t) / wrong for t in thresholds]
     tpr = [sum(y for p, y in pairs if p >= t) / total for t in thresholds]
-    # A jump is no part of the area: just after it the curve is at its top.
+    # A jump is not part of the area: just after it the curve is at its top.
     x, y = np.array(fpr) + 1e-13 * np.arange(len(fpr)), np.array(tpr)
     at = np.unique(np.concatenate([[low, high], x[(x > low) & (x < high)]]))
     return float(np.trapezoid(np.interp(at, x, y), at) / (high - low))
@@ -244,7 +244,7 @@ def test_undefined_values_are_nan_with_a_reason() -> None:
 
 
 def test_totals_may_have_any_shape() -> None:
-    """As a bootstrap does: one row of totals a replicate."""
+    """As a bootstrap does: one row of totals per replicate."""
     totals = np.stack([one_user([0.2, 0.6], [0, 1]), one_user([0.1, 0.1], [0, 1])])
     np.testing.assert_allclose(predictions.from_totals(totals)["mse"], [(0.04 + 0.16) / 2, 0.82 / 2])
 
