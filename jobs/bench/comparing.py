@@ -31,14 +31,14 @@ METRIC, K = "ndcg", 10
 
 def parser() -> cli.Parser:
     """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument(
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument(
         "--models", type=cli.counts, default=(50, 100, 200), help="numbers of models, comma-separated"
     )
-    found.add_argument("--users", type=cli.count, default=100_000)
-    found.add_argument("--replicates", type=cli.count, default=1000)
-    found.add_argument("--folder", type=Path, help="where the values lie; default: a temporary folder")
-    return found
+    flags.add_argument("--users", type=cli.count, default=100_000)
+    flags.add_argument("--replicates", type=cli.count, default=1000)
+    flags.add_argument("--folder", type=Path, help="where the values lie; default: a temporary folder")
+    return flags
 
 
 def main(args: argparse.Namespace) -> int:

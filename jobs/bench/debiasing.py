@@ -37,13 +37,13 @@ WARM_UP = 200_000
 
 def parser() -> cli.Parser:
     """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument(
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument(
         "--rows", type=cli.counts, default=(10**6, 10**7, 5 * 10**7), help="interactions, comma-separated"
     )
-    found.add_argument("--replicates", type=cli.count, default=200)
-    found.add_argument("--folder", type=Path, help="where the rows lie; default: a temporary folder")
-    return found
+    flags.add_argument("--replicates", type=cli.count, default=200)
+    flags.add_argument("--folder", type=Path, help="where the rows lie; default: a temporary folder")
+    return flags
 
 
 def main(args: argparse.Namespace) -> int:

@@ -52,15 +52,15 @@ Run = dict[str, Any]
 
 def parser() -> cli.Parser:
     """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument("--users", type=cli.count, default=50_000)
-    found.add_argument("--rounds", type=cli.count, default=2)
-    found.add_argument("--systems", default="ours,replay-polars,rectools,ranx")
-    found.add_argument("--shuffled", action="store_true", help="rows in no order, not user by user")
-    found.add_argument("--folder", type=Path, help="where the rows stay; default: a temporary folder")
-    found.add_argument("--output", type=Path, help="measurements as lines of JSON are appended here")
-    found.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
-    return found
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--users", type=cli.count, default=50_000)
+    flags.add_argument("--rounds", type=cli.count, default=2)
+    flags.add_argument("--systems", default="ours,replay-polars,rectools,ranx")
+    flags.add_argument("--shuffled", action="store_true", help="rows in no order, not user by user")
+    flags.add_argument("--folder", type=Path, help="where the rows stay; default: a temporary folder")
+    flags.add_argument("--output", type=Path, help="measurements as lines of JSON are appended here")
+    flags.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
+    return flags
 
 
 def generate(users: int, *, shuffled: bool = False) -> tuple[pd.DataFrame, pd.DataFrame]:

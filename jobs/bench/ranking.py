@@ -69,22 +69,22 @@ Run = dict[str, Any]
 
 def parser() -> cli.Parser:
     """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument("--users", type=cli.count, default=6400)
-    found.add_argument("--items", type=cli.count, default=20_000)
-    found.add_argument("--dims", type=cli.count, default=64)
-    found.add_argument("--world", choices=["random", "planted"], default="random")
-    found.add_argument("--factors", type=Path, help="a folder with users.npy, items.npy and lists.npz")
-    found.add_argument("--k", type=cli.count, default=100)
-    found.add_argument("--rounds", type=cli.count, default=3, help="turns of all systems")
-    found.add_argument("--systems", default="product,topk,ranks,float32@k,ranks@k")
-    found.add_argument("--threads", type=cli.count, default=1, help="of ours; the others take one")
-    found.add_argument("--device", default="cpu", help="cpu, or cuda")
-    found.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
-    found.add_argument("--output", type=Path, help="measurements as lines of JSON are appended here")
-    found.add_argument("--record", type=Path, nargs="+", help="write such files to the table `speed`")
-    found.add_argument("--warehouse", default="warehouse/bench", help="where that table is")
-    return found
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--users", type=cli.count, default=6400)
+    flags.add_argument("--items", type=cli.count, default=20_000)
+    flags.add_argument("--dims", type=cli.count, default=64)
+    flags.add_argument("--world", choices=["random", "planted"], default="random")
+    flags.add_argument("--factors", type=Path, help="a folder with users.npy, items.npy and lists.npz")
+    flags.add_argument("--k", type=cli.count, default=100)
+    flags.add_argument("--rounds", type=cli.count, default=3, help="turns of all systems")
+    flags.add_argument("--systems", default="product,topk,ranks,float32@k,ranks@k")
+    flags.add_argument("--threads", type=cli.count, default=1, help="of ours; the others take one")
+    flags.add_argument("--device", default="cpu", help="cpu, or cuda")
+    flags.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
+    flags.add_argument("--output", type=Path, help="measurements as lines of JSON are appended here")
+    flags.add_argument("--record", type=Path, nargs="+", help="write such files to the table `speed`")
+    flags.add_argument("--warehouse", default="warehouse/bench", help="where that table is")
+    return flags
 
 
 # ------------------------------------------------------------------------------------------- worlds

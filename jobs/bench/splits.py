@@ -47,14 +47,14 @@ Run = dict[str, float]
 
 def parser() -> cli.Parser:
     """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument("--rows", type=cli.count, default=10_000_000)
-    found.add_argument("--rounds", type=cli.count, default=2)
-    found.add_argument("--systems", default="ours,replay,recommenders")
-    found.add_argument("--protocols", default=",".join(PROTOCOLS))
-    found.add_argument("--folder", type=Path, help="where the log stays; default: a temporary folder")
-    found.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
-    return found
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--rows", type=cli.count, default=10_000_000)
+    flags.add_argument("--rounds", type=cli.count, default=2)
+    flags.add_argument("--systems", default="ours,replay,recommenders")
+    flags.add_argument("--protocols", default=",".join(PROTOCOLS))
+    flags.add_argument("--folder", type=Path, help="where the log stays; default: a temporary folder")
+    flags.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
+    return flags
 
 
 def generate(path: Path, rows: int) -> None:

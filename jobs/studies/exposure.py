@@ -59,19 +59,19 @@ DEFINITION = Definition(threshold=worlds.RELEVANT)
 
 def parser() -> cli.Parser:
     """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument("--loops", default="0.3,0.9", type=cli.numbers, help="strengths (default 0.3,0.9)")
-    found.add_argument(
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--loops", default="0.3,0.9", type=cli.numbers, help="strengths (default 0.3,0.9)")
+    flags.add_argument(
         "--tastes", default="8,16", type=cli.cutoffs, help="numbers of tastes (default 8,16)"
     )
-    found.add_argument("--seeds", type=cli.cutoffs, default="1,2,3,4,5,6,7,8,9,10", help="default 1 to 10")
-    found.add_argument(
+    flags.add_argument("--seeds", type=cli.cutoffs, default="1,2,3,4,5,6,7,8,9,10", help="default 1 to 10")
+    flags.add_argument(
         "--users", default="50,200", type=cli.cutoffs, help="users of a group (default 50,200)"
     )
-    found.add_argument("--picture", type=Path, help="where to draw it: a .svg or .png file")
-    found.add_argument("--table", type=Path, help="where to write all numbers: a .csv file")
-    found.add_argument("--matrix", action="store_true", help="a known matrix, shown by popularity")
-    return found
+    flags.add_argument("--picture", type=Path, help="where to draw it: a .svg or .png file")
+    flags.add_argument("--table", type=Path, help="where to write all numbers: a .csv file")
+    flags.add_argument("--matrix", action="store_true", help="a known matrix, shown by popularity")
+    return flags
 
 
 def main(args: argparse.Namespace) -> int:

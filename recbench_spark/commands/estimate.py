@@ -41,8 +41,8 @@ from recbench_spark.steps.results import publish_standalone
 from recbench_spark.store import Store
 
 LARGEST = 100.0
-OF_MATRIX = {"log": None, "propensities": None, "floor": None, "bootstrap": 1000}
-OF_ROUNDS = {
+OF_MATRIX: dict[str, Any] = {"log": None, "propensities": None, "floor": None, "bootstrap": 1000}
+OF_ROUNDS: dict[str, Any] = {
     "reader": "table", "uniform": None, "policy": None, "policy_log": None,
     "clip": LARGEST, "switch": LARGEST, "shrink": LARGEST,
 }  # fmt: skip
@@ -51,18 +51,18 @@ OF_ROUNDS = {
 
 def parser() -> cli.Parser:
     """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
-    found.add_argument("--model", required=True, help="name of the model or policy in the tables")
-    given = found.add_mutually_exclusive_group(required=True)
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
+    flags.add_argument("--model", required=True, help="name of the model or policy in the tables")
+    given = flags.add_mutually_exclusive_group(required=True)
     given.add_argument("--matrix", metavar="PATH", help="predictions of all cells")
     given.add_argument("--rounds", metavar="PATH", help="logged rounds")
-    matrix = found.add_argument_group("with --matrix")
+    matrix = flags.add_argument_group("with --matrix")
     matrix.add_argument("--log", metavar="PATH", help="known ratings (default: the matrix's column rating)")
     matrix.add_argument("--propensities", metavar="PATH", help="chances that a rating became known")
     matrix.add_argument("--floor", type=float, help="raise smaller propensities to it, lower others to 1")
     matrix.add_argument("--bootstrap", type=int, help="replicates behind the intervals (1000)")
-    rounds = found.add_argument_group("with --rounds")
+    rounds = flags.add_argument_group("with --rounds")
     rounds.add_argument("--reader", choices=["table", "open_bandit"], help="how to read rounds (table)")
     policies = rounds.add_mutually_exclusive_group()
     policies.add_argument(
@@ -73,12 +73,12 @@ def parser() -> cli.Parser:
     rounds.add_argument("--clip", type=float, help="largest weight of clipped_ips (100)")
     rounds.add_argument("--switch", type=float, help="largest weight trusted by switch_dr (100)")
     rounds.add_argument("--shrink", type=float, help="lambda of dros (100)")
-    found.add_argument("--level", type=float, default=0.95, help="level of the intervals")
-    found.add_argument("--dataset", help="name under which runs are compared (default: the log's path)")
-    found.add_argument("--suite", default="standalone", help="name under which runs are compared")
-    found.add_argument("--logical-date", type=cli.day, help="the day evaluated (default: today)")
-    found.add_argument("--dry-run", action="store_true", help="check the flags and say what would be done")
-    return found
+    flags.add_argument("--level", type=float, default=0.95, help="level of the intervals")
+    flags.add_argument("--dataset", help="name under which runs are compared (default: the log's path)")
+    flags.add_argument("--suite", default="standalone", help="name under which runs are compared")
+    flags.add_argument("--logical-date", type=cli.day, help="the day evaluated (default: today)")
+    flags.add_argument("--dry-run", action="store_true", help="check the flags and say what would be done")
+    return flags
 
 
 def main(args: argparse.Namespace) -> int:

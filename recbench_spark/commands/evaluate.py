@@ -53,10 +53,10 @@ KINDS = ("lists", "scores", "embeddings", "predictions")
 
 def parser() -> cli.Parser:
     """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
-    found.add_argument("--model", required=True, help="name of the model in the tables")
-    given = found.add_argument_group(
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
+    flags.add_argument("--model", required=True, help="name of the model in the tables")
+    given = flags.add_argument_group(
         "what the system hands over (exactly one)"
     ).add_mutually_exclusive_group(required=True)
     given.add_argument("--lists", metavar="PATH", help="ranked lists")
@@ -65,43 +65,43 @@ def parser() -> cli.Parser:
         "--embeddings", nargs=2, metavar=("USERS", "ITEMS"), help="vectors; all items are ranked"
     )
     given.add_argument("--predictions", metavar="PATH", help="predictions with their outcomes")
-    found.add_argument("--truth", metavar="PATH", help="held-out items (not with --predictions)")
-    found.add_argument("--train", metavar="PATH", help="training items: not ranked where we score")
-    found.add_argument("--candidates", metavar="PATH", help="candidates of each user (user_id, item_id)")
-    found.add_argument("--features", metavar="PATH", help="what items are like (item_id, vector)")
-    found.add_argument("--similarity", choices=["dot", "cosine"], default="dot", help="of embeddings")
-    _add_measures(found)
-    found.add_argument("--dataset", help="name under which runs are compared (default: the truth's path)")
-    found.add_argument("--suite", default="standalone", help="name under which runs are compared")
-    found.add_argument(
+    flags.add_argument("--truth", metavar="PATH", help="held-out items (not with --predictions)")
+    flags.add_argument("--train", metavar="PATH", help="training items: not ranked where we score")
+    flags.add_argument("--candidates", metavar="PATH", help="candidates of each user (user_id, item_id)")
+    flags.add_argument("--features", metavar="PATH", help="what items are like (item_id, vector)")
+    flags.add_argument("--similarity", choices=["dot", "cosine"], default="dot", help="of embeddings")
+    _add_measures(flags)
+    flags.add_argument("--dataset", help="name under which runs are compared (default: the truth's path)")
+    flags.add_argument("--suite", default="standalone", help="name under which runs are compared")
+    flags.add_argument(
         "--logical-date", type=cli.day, default=None, help="the day evaluated (default: today)"
     )
-    found.add_argument("--dry-run", action="store_true", help="check the flags and say what would be done")
-    return found
+    flags.add_argument("--dry-run", action="store_true", help="check the flags and say what would be done")
+    return flags
 
 
-def _add_measures(found: cli.Parser) -> None:
+def _add_measures(flags: cli.Parser) -> None:
     """The flags that say what is measured, and how."""
-    found.add_argument("--k", type=cli.cutoffs, default=(1, 3, 5, 10, 20), help="cut-offs, e.g. 1,3,10")
-    found.add_argument("--metrics", help=f"comma-separated; default {','.join(DEFAULT_METRICS)}")
-    found.add_argument("--curve", action="store_true", help="keep every cut-off from 1 to the largest k")
-    found.add_argument(
+    flags.add_argument("--k", type=cli.cutoffs, default=(1, 3, 5, 10, 20), help="cut-offs, e.g. 1,3,10")
+    flags.add_argument("--metrics", help=f"comma-separated; default {','.join(DEFAULT_METRICS)}")
+    flags.add_argument("--curve", action="store_true", help="keep every cut-off from 1 to the largest k")
+    flags.add_argument(
         "--cut", action="store_true", help="rank only up to the largest k: faster, no uncut values"
     )
-    found.add_argument("--preset", help="definition of another library, e.g. recbole, rectools, mllib")
-    found.add_argument(
+    flags.add_argument("--preset", help="definition of another library, e.g. recbole, rectools, mllib")
+    flags.add_argument(
         "--set", action="append", default=[], metavar="definition.AXIS=VALUE", help="one axis"
     )
-    found.add_argument(
+    flags.add_argument(
         "--quantiles", type=int, default=10, help="bins of equal mass in which predictions are looked at"
     )
-    found.add_argument(
+    flags.add_argument(
         "--thresholds", type=cli.numbers, default=(0.5,), help="TPR, FPR ... of predictions from here on"
     )
-    found.add_argument(
+    flags.add_argument(
         "--fpr", type=cli.numbers, default=(0.0, 0.1), help="false-positive rates of the partial AUC: 0,0.1"
     )
-    found.add_argument(
+    flags.add_argument(
         "--bootstrap", type=int, default=1000, help="replicates behind the intervals (0: none)"
     )
 

@@ -29,18 +29,18 @@ SHORTEST = 24
 
 def parser() -> cli.Parser:
     """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
-    found.add_argument("--migrate", action="store_true", help="bring an older warehouse to this schema")
-    found.add_argument("--keep-days", type=int, metavar="N", help="nights whose rows per user are kept")
-    found.add_argument("--logical-date", type=cli.day, help="the day that --keep-days counts back from")
-    found.add_argument("--keep-night", type=cli.day, action="append", default=[], metavar="DAY",
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
+    flags.add_argument("--migrate", action="store_true", help="bring an older warehouse to this schema")
+    flags.add_argument("--keep-days", type=int, metavar="N", help="nights whose rows per user are kept")
+    flags.add_argument("--logical-date", type=cli.day, help="the day that --keep-days counts back from")
+    flags.add_argument("--keep-night", type=cli.day, action="append", default=[], metavar="DAY",
                        help="a night never removed, e.g. comparisons.baseline_night")  # fmt: skip
-    found.add_argument("--optimize", action="store_true", help="compact small files")
-    found.add_argument("--vacuum-hours", type=int, metavar="N",
+    flags.add_argument("--optimize", action="store_true", help="compact small files")
+    flags.add_argument("--vacuum-hours", type=int, metavar="N",
                        help="remove files unused for N hours; time travel ends there")  # fmt: skip
-    found.add_argument("--dry-run", action="store_true", help="say what retention would remove, and stop")
-    return found
+    flags.add_argument("--dry-run", action="store_true", help="say what retention would remove, and stop")
+    return flags
 
 
 def main(args: argparse.Namespace) -> int:

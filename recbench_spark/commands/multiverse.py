@@ -27,15 +27,15 @@ CANDIDATES = ("unseen", "uniform")
 
 def parser() -> cli.Parser:
     """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
-    found.add_argument("--warehouse", required=True, help="directory of the tables")
-    found.add_argument("--logical-date", required=True, type=cli.day, help="the day evaluated, YYYY-MM-DD")
-    found.add_argument("--protocols", default=",".join(PROTOCOLS), help="splits, comma-separated")
-    found.add_argument("--candidates", default=",".join(CANDIDATES), help="candidates, comma-separated")
-    found.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
-    found.add_argument("--dry-run", action="store_true", help="check the files and say what would be run")
-    return found
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
+    flags.add_argument("--warehouse", required=True, help="directory of the tables")
+    flags.add_argument("--logical-date", required=True, type=cli.day, help="the day evaluated, YYYY-MM-DD")
+    flags.add_argument("--protocols", default=",".join(PROTOCOLS), help="splits, comma-separated")
+    flags.add_argument("--candidates", default=",".join(CANDIDATES), help="candidates, comma-separated")
+    flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
+    flags.add_argument("--dry-run", action="store_true", help="check the files and say what would be run")
+    return flags
 
 
 def main(args: argparse.Namespace) -> int:
@@ -55,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
     for n, benchmark in enumerate(protocols, start=1):
         journal.say(f"protocol {n}/{len(protocols)}: {benchmark.name}")
         failed.update(run_night(store, benchmark, args.logical_date, journal).failed)
-    tell(store, load_benchmark(args.config, args.set).name, protocols)
+    print_shares(store, load_benchmark(args.config, args.set).name, protocols)
     return FAILED if failed else OK
 
 
@@ -73,7 +73,7 @@ def protocol_of(args: argparse.Namespace, split: str, candidates: str) -> Benchm
     return load_benchmark(args.config, [*args.set, *changes])
 
 
-def tell(store: Store, name: str, protocols: list[Benchmark]) -> None:
+def print_shares(store: Store, name: str, protocols: list[Benchmark]) -> None:
     """The shares on the terminal, and a page."""
     pairs = multiverse_pairs(store, [one.name for one in protocols])
     if pairs.empty:

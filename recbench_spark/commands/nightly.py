@@ -27,20 +27,20 @@ from recbench_spark.store import Store
 
 def parser() -> cli.Parser:
     """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
-    found.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
-    found.add_argument("--logical-date", required=True, type=cli.day, help="the day evaluated, YYYY-MM-DD")
-    found.add_argument(
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
+    flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
+    flags.add_argument("--logical-date", required=True, type=cli.day, help="the day evaluated, YYYY-MM-DD")
+    flags.add_argument(
         "--force", action="store_true", help="run again what has succeeded, as a new attempt"
     )
-    found.add_argument("--dry-run", action="store_true", help="check the file and say what would be done")
-    found.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
-    found.add_argument(
+    flags.add_argument("--dry-run", action="store_true", help="check the file and say what would be done")
+    flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
+    flags.add_argument(
         "--log", help="JSON-lines log (default: WAREHOUSE/logs/...jsonl where that is local)"
     )
-    found.add_argument("--mlflow", metavar="URI", help="also log new runs there (needs mlflow-skinny)")
-    return found
+    flags.add_argument("--mlflow", metavar="URI", help="also log new runs there (needs mlflow-skinny)")
+    return flags
 
 
 def main(args: argparse.Namespace) -> int:
@@ -60,11 +60,11 @@ def main(args: argparse.Namespace) -> int:
     outcome = run_night(store, benchmark, args.logical_date, journal, args.force)
     if args.mlflow and outcome.run_ids:
         log_night(args.mlflow, store, benchmark, outcome.run_ids, journal)
-    tell(outcome)
+    print_outcome(outcome)
     return outcome.exit_code
 
 
-def tell(outcome: Outcome) -> None:
+def print_outcome(outcome: Outcome) -> None:
     """The leaderboard, what was skipped, where to look next."""
     print(outcome.leaderboard)
     if outcome.skipped:

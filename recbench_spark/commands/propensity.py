@@ -45,38 +45,38 @@ METHODS = (
 
 def parser() -> cli.Parser:
     """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    given = found.add_mutually_exclusive_group(required=True)
+    flags = cli.Parser(__doc__ or "")
+    given = flags.add_mutually_exclusive_group(required=True)
     given.add_argument("--split", metavar="ID", help="a split_id of the warehouse")
     given.add_argument("--log", metavar="PATH", help="interactions: CSV, Parquet or Delta, file or folder")
-    found.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
-    found.add_argument("--columns", default="", help="with --log: ours=theirs,... e.g. user_id=userId")
-    found.add_argument("--reader", default="", help="with --log: csv, parquet, delta, coat ...")
-    found.add_argument("--part", default="train", help="rows fitted to: train (with given), or all")
-    found.add_argument("--sample", default="open_loop", help="part drawn at random, for naive_bayes")
-    found.add_argument("--method", choices=METHODS, default="power_law", help="what propensities are")
-    found.add_argument(
+    flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
+    flags.add_argument("--columns", default="", help="with --log: ours=theirs,... e.g. user_id=userId")
+    flags.add_argument("--reader", default="", help="with --log: csv, parquet, delta, coat ...")
+    flags.add_argument("--part", default="train", help="rows fitted to: train (with given), or all")
+    flags.add_argument("--sample", default="open_loop", help="part drawn at random, for naive_bayes")
+    flags.add_argument("--method", choices=METHODS, default="power_law", help="what propensities are")
+    flags.add_argument(
         "--law", choices=["approximate", "exact"], default="approximate", help="how alpha is found"
     )
-    found.add_argument(
+    flags.add_argument(
         "--scale", choices=["as_is", "largest", "interactions"], default="as_is",
         help="largest: the largest is 1; interactions: they sum to the rows of a mean user",
     )  # fmt: skip
-    found.add_argument("--floor", type=float, help="raise smaller propensities to it, lower others to 1")
-    found.add_argument("--item-features", metavar="PATH", help="table item_id, numbers ...")
-    found.add_argument("--user-features", metavar="PATH", help="table user_id, numbers ...")
-    found.add_argument(
+    flags.add_argument("--floor", type=float, help="raise smaller propensities to it, lower others to 1")
+    flags.add_argument("--item-features", metavar="PATH", help="table item_id, numbers ...")
+    flags.add_argument("--user-features", metavar="PATH", help="table user_id, numbers ...")
+    flags.add_argument(
         "--rate", type=float, default=0.1, help="share of the cells outside the log that is fitted to"
     )
-    found.add_argument(
+    flags.add_argument(
         "--cells", action="store_true", help="with logistic_regression: also for every user and item"
     )
-    found.add_argument("--given", metavar="PATH", help="table item_id, propensity, for --method given")
-    found.add_argument(
+    flags.add_argument("--given", metavar="PATH", help="table item_id, propensity, for --method given")
+    flags.add_argument(
         "--goodness", type=int, default=0, metavar="N", help="simulated laws behind the goodness of fit"
     )
-    found.add_argument("--dry-run", action="store_true", help="check the flags and say what would be done")
-    return found
+    flags.add_argument("--dry-run", action="store_true", help="check the flags and say what would be done")
+    return flags
 
 
 def main(args: argparse.Namespace) -> int:
@@ -93,7 +93,7 @@ def main(args: argparse.Namespace) -> int:
     exposed = of_log(store, dataset, args) if dataset else of_warehouse(store, args)
     with journal.stage("propensities", "count and fit", split_id=exposed.split_id):
         law = write_propensities(exposed, asked, args.goodness, cells=args.cells)
-    tell(exposed, asked, law)
+    print_propensities(exposed, asked, law)
     return OK
 
 
@@ -157,18 +157,18 @@ def chosen(rows: DataFrame, part: str) -> DataFrame:
     return rows.where(F.col("part").isin(*wanted) | unnamed)
 
 
-def tell(exposed: Exposed, asked: Propensities, law: PowerLaw | None) -> None:
+def print_propensities(exposed: Exposed, settings: Propensities, law: PowerLaw | None) -> None:
     """The law, and the ends of the propensities."""
     if law:
         print(f"power law: alpha {law.alpha!r} +- {law.error:.6g}, xmin {law.xmin}, {law.tail} of "
               f"{law.items} items in the tail, distance {law.distance:.6g}, {law.method}")  # fmt: skip
         for one in law.against:
             print(f"  beside a {one.name} tail: log-likelihood {one.ratio:+.6g}, z {one.z:+.3g}")
-    table = RATING_PROPENSITIES if asked.method == "naive_bayes" else PROPENSITIES
-    rows = of_split(exposed.store, table, exposed.split_id).where(F.col("method") == asked.name)
+    table = RATING_PROPENSITIES if settings.method == "naive_bayes" else PROPENSITIES
+    rows = of_split(exposed.store, table, exposed.split_id).where(F.col("method") == settings.name)
     value = F.col("propensity")
     found = rows.agg(F.count("*").alias("n"), F.min(value).alias("low"), F.max(value).alias("high"))
     (row,) = found.collect()
-    what = "ratings" if asked.method == "naive_bayes" else "items"
+    what = "ratings" if settings.method == "naive_bayes" else "items"
     print(f"{row.n} {what}: propensities {row.low:g} to {row.high:g}")
-    print(f"split_id {exposed.split_id}, method {asked.name}, in {exposed.store.location(table.name)}")
+    print(f"split_id {exposed.split_id}, method {settings.name}, in {exposed.store.location(table.name)}")

@@ -24,13 +24,13 @@ from recbench_spark.store import Store, query_files, view_files
 
 def parser() -> cli.Parser:
     """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument("sql", nargs="?", help="a SELECT, or the name of a view, table or question")
-    found.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
-    found.add_argument("--list", action="store_true", help="list tables, views and questions")
-    found.add_argument("--limit", type=cli.count, default=50, help="rows printed (default 50)")
-    found.add_argument("--format", choices=["table", "csv"], default="table")
-    return found
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("sql", nargs="?", help="a SELECT, or the name of a view, table or question")
+    flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
+    flags.add_argument("--list", action="store_true", help="list tables, views and questions")
+    flags.add_argument("--limit", type=cli.count, default=50, help="rows printed (default 50)")
+    flags.add_argument("--format", choices=["table", "csv"], default="table")
+    return flags
 
 
 def main(args: argparse.Namespace) -> int:

@@ -18,12 +18,12 @@ from recbench_spark.store import Store
 
 def parser() -> cli.Parser:
     """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
-    found.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
-    found.add_argument("--logical-date", required=True, type=cli.day, help="the night of the report's name")
-    found.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
-    return found
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
+    flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
+    flags.add_argument("--logical-date", required=True, type=cli.day, help="the night of the report's name")
+    flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
+    return flags
 
 
 def main(args: argparse.Namespace) -> int:

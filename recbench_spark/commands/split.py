@@ -38,32 +38,32 @@ GATE = re.compile(
 
 def parser() -> cli.Parser:
     """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    given = found.add_mutually_exclusive_group(required=True)
+    flags = cli.Parser(__doc__ or "")
+    given = flags.add_mutually_exclusive_group(required=True)
     given.add_argument("--config", help="benchmark file, or its name under conf/benchmarks")
     given.add_argument("--log", metavar="PATH", help="interactions: CSV, Parquet or Delta, file or folder")
-    found.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
-    found.add_argument("--columns", default="", help="with --log: ours=theirs,... e.g. user_id=userId")
-    found.add_argument(
+    flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
+    flags.add_argument("--columns", default="", help="with --log: ours=theirs,... e.g. user_id=userId")
+    flags.add_argument(
         "--reader", help="with --log: csv, parquet, delta, movielens_1m ... (default: by name)"
     )
-    found.add_argument(
+    flags.add_argument(
         "--protocol", choices=list(PROTOCOLS), help="name of a split; others by --set split.KEY="
     )
-    found.add_argument("--gate", action="append", default=[], metavar="TEXT",
+    flags.add_argument("--gate", action="append", default=[], metavar="TEXT",
                        help="'FACT [of PART] above|below NUMBER [warn|fail]'")  # fmt: skip
-    found.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
-    found.add_argument("--logical-date", type=cli.day, help="fills {logical_date} in, YYYY-MM-DD")
-    found.add_argument("--dry-run", action="store_true", help="check the flags and say what would be done")
-    found.add_argument(
+    flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
+    flags.add_argument("--logical-date", type=cli.day, help="fills {logical_date} in, YYYY-MM-DD")
+    flags.add_argument("--dry-run", action="store_true", help="check the flags and say what would be done")
+    flags.add_argument(
         "--journal", help="JSON-lines log (default: WAREHOUSE/logs/split-ID.jsonl where local)"
     )
-    return found
+    return flags
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the flags, split, tell, hold the gates."""
-    benchmark = asked_for(args)
+    """Check the flags, split, print the audit, hold the gates."""
+    benchmark = benchmark_of(args)
     if args.dry_run:
         print(f"dataset    {benchmark.dataset.reader} {benchmark.dataset.path or ''}".rstrip())
         print(f"split      {benchmark.split.describe()}\nwarehouse  {args.warehouse}")
@@ -77,10 +77,10 @@ def main(args: argparse.Namespace) -> int:
     if store.folder and not args.journal:
         journal.write_to(store.folder / "logs" / f"split-{split_id}.jsonl")
     prepare_split(store, benchmark, split_id, journal)
-    return tell(store, benchmark, split_id, journal)
+    return print_audit(store, benchmark, split_id, journal)
 
 
-def asked_for(args: argparse.Namespace) -> Benchmark:
+def benchmark_of(args: argparse.Namespace) -> Benchmark:
     """The benchmark whose dataset, split and gates are meant."""
     protocol = [f"split.protocol={args.protocol}"] if args.protocol else []
     if args.config:
@@ -88,11 +88,11 @@ def asked_for(args: argparse.Namespace) -> Benchmark:
             raise ConfigError(
                 "--columns and --reader go with --log", "use --set dataset.columns.user_id=..."
             )
-        found = load_benchmark(args.config, [*protocol, *args.set])
+        benchmark = load_benchmark(args.config, [*protocol, *args.set])
     else:
-        found = make_benchmark(document(args), [*protocol, *args.set], "flags")
+        benchmark = make_benchmark(document(args), [*protocol, *args.set], "flags")
     extra = [parse(Gate, gate(text), f"--gate '{text}'") for text in args.gate]
-    return on_night(found.model_copy(update={"gates": (*found.gates, *extra)}), args.logical_date)
+    return on_night(benchmark.model_copy(update={"gates": (*benchmark.gates, *extra)}), args.logical_date)
 
 
 def document(args: argparse.Namespace) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def gate(text: str) -> dict[str, Any]:
     }
 
 
-def tell(store: Store, benchmark: Benchmark, split_id: str, journal: Journal) -> int:
+def print_audit(store: Store, benchmark: Benchmark, split_id: str, journal: Journal) -> int:
     """The audit on the terminal; GateError where a gate fails the job."""
     facts = [row.asDict() for row in of_split(store, MANIFESTS, split_id).collect()]
     print(f"split {split_id}: {benchmark.dataset.name}, {benchmark.split.describe()}")

@@ -200,8 +200,8 @@ def _is_plain(types: Mapping[str, pa.DataType], unit: str) -> bool:
     return {"user_id", "item_id"} <= types.keys() and all(allowed[name](types[name]) for name in types)
 
 
-def _is_whole(found: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(found) and found != pa.uint64())
+def _is_whole(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) and kind != pa.uint64())
 
 
 # --------------------------------------------------------------------------------- in a task

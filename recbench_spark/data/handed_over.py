@@ -99,26 +99,26 @@ def _refuse(
     rows: DataFrame, wrong: Mapping[str, Column], what: str, ids: Mapping[str, Ids] | None = None
 ) -> None:
     """DataError where any test holds, or a value of these columns is not an id, with the smallest one."""
-    columns = {name: found for name, found in (ids or {}).items() if _unchecked(rows, name)}
+    columns = {name: rule for name, rule in (ids or {}).items() if _unchecked(rows, name)}
     counts = [F.count_if(test).alias(f"n_{name}") for name, test in wrong.items()]
     examples = [
-        F.min(F.when(F.coalesce(found.bad, F.lit(False)), F.col(name).cast("string"))).alias(f"bad_{name}")
-        for name, found in columns.items()
-        if found.bad is not None
+        F.min(F.when(F.coalesce(rule.bad, F.lit(False)), F.col(name).cast("string"))).alias(f"bad_{name}")
+        for name, rule in columns.items()
+        if rule.bad is not None
     ]
     if not counts and not examples:
         return
     (row,) = rows.agg(*counts, *examples).collect()
-    for name, found in columns.items():
-        if found.bad is not None and row[f"bad_{name}"] is not None:
+    for name, rule in columns.items():
+        if rule.bad is not None and row[f"bad_{name}"] is not None:
             raise DataError(
-                f"{what}: {name} ({found.stored}) is not {found.expected}, e.g. {row[f'bad_{name}']!r}",
-                found.hint,
+                f"{what}: {name} ({rule.stored}) is not {rule.expected}, e.g. {row[f'bad_{name}']!r}",
+                rule.hint,
             )
     for name in wrong:
         if row[f"n_{name}"]:
             raise DataError(
-                f"{what}: {row[f'n_{name}']} rows whose {name} is {_told(name)}",
+                f"{what}: {row[f'n_{name}']} rows whose {name} is {_wrong_values(name)}",
                 "leave these rows out, or mend the system that wrote them",
             )
 
@@ -128,7 +128,7 @@ def _unchecked(rows: DataFrame, name: str) -> bool:
     return ID_TYPE not in rows.schema[name].metadata
 
 
-def _told(name: str) -> str:
+def _wrong_values(name: str) -> str:
     if name == "rank":
         return "a rank below 1, NULL or not a whole number, or 2^53 and more, where float64 makes ranks one"
     return "NULL, NaN, infinite or, of whole numbers, beyond 2^53"

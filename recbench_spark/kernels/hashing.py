@@ -87,14 +87,14 @@ def _fill_texts(
     bytes_b: npt.NDArray[np.uint8],
     which_r: npt.NDArray[Any],
     hashes_r: Hashes,
-    found: Hashes,
+    out_r: Hashes,
 ) -> None:
     for r in range(len(which_r)):
         at, end = starts_d[which_r[r]], starts_d[which_r[r] + 1]
         state = hashes_r[r] + _P5
         if end - at >= 32:
             state = _of_lanes(bytes_b, at, end, hashes_r[r])
-        found[r] = _finished(bytes_b, end - (end - at) % 32, end, state + np.uint64(end - at))
+        out_r[r] = _finished(bytes_b, end - (end - at) % 32, end, state + np.uint64(end - at))
 
 
 @compiled

@@ -66,14 +66,14 @@ def _quotients(above_n: npt.NDArray[np.int64], below_n: npt.NDArray[np.int64]) -
         above_n, below_n = above_n.copy(), below_n.copy()
         above_n[large] //= divisor
         below_n[large] //= divisor
-    found: npt.NDArray[np.float64] = above_n / below_n
-    return found
+    quotient_n: npt.NDArray[np.float64] = above_n / below_n
+    return quotient_n
 
 
-def scaled_to_one(found: Neighbours) -> Neighbours:
+def scaled_to_one(given: Neighbours) -> Neighbours:
     """The same neighbours with the weights of each item divided by their sum: s_ij / sum_j s_ij."""
-    sums = np.bincount(found.items, found.weights) if len(found.items) else np.zeros(0)
-    return Neighbours(found.items, found.neighbours, found.weights / sums[found.items])
+    sums = np.bincount(given.items, given.weights) if len(given.items) else np.zeros(0)
+    return Neighbours(given.items, given.neighbours, given.weights / sums[given.items])
 
 
 def centring_bias(

@@ -41,7 +41,7 @@ def manifest(
     log_rows: int,
     settings: str,
     rejected: int = 0,
-    told: str | None = None,
+    reasons: str | None = None,
     of_parts: Parts | None = None,
     dropped: str | None = None,
 ) -> DataFrame:
@@ -56,7 +56,7 @@ def manifest(
         log_rows: rows read, before duplicates were dropped.
         settings: the split's settings as JSON.
         rejected: rows of the log that could not be used.
-        told: why they could not.
+        reasons: why they could not.
         of_parts: as `parts_of` gives them; None: they are counted.
         dropped: what the rows are that the split left out, where they are not duplicates.
     """
@@ -66,7 +66,7 @@ def manifest(
     facts: list[Fact] = [
         ("log", "rows_read", float(log_rows), None),
         ("log", "settings", None, settings),
-        ("log", "rejected_rows", float(rejected), told),
+        ("log", "rejected_rows", float(rejected), reasons),
         ("log", "duplicates_dropped", float(log_rows - kept), dropped),
         ("log", "overlap", float(_overlap(splits)), "pairs in more than one row"),
     ]
@@ -238,7 +238,7 @@ def table(facts: Sequence[dict[str, Any]]) -> str:
     names = sorted({row["fact"] for row in facts if row["value"] is not None})
     cells = {(row["fact"], row["part"]): row["value"] for row in facts}
     lines = [["", *parts]]
-    lines += [[name, *(_shown(cells.get((name, part))) for part in parts)] for name in names]
+    lines += [[name, *(_formatted(cells.get((name, part))) for part in parts)] for name in names]
     widths = [max(len(line[column]) for line in lines) for column in range(len(parts) + 1)]
     text = [
         "  ".join(
@@ -259,7 +259,7 @@ def _part_order(part: str) -> tuple[int, str]:
     return (PART_ORDER.index(part) if part in PART_ORDER else len(PART_ORDER), part)
 
 
-def _shown(value: float | None) -> str:
+def _formatted(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if value == int(value) else f"{value:.4f}"

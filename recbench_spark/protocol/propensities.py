@@ -70,35 +70,35 @@ def histogram(counts: DataFrame, rows: DataFrame) -> Histogram:
     return Histogram(count_x, items_x, int(users))
 
 
-def fit(shown: Histogram, asked: Propensities) -> Fitted:
+def fit(observed: Histogram, settings: Propensities) -> Fitted:
     """The propensity of each count: a fitted power law or a share of users, scaled, then clipped.
 
     Raises:
         DataError: for a power law, fewer than two different counts or counts that follow none.
     """
     law = None
-    if asked.method in propensities.POWERS:
-        law = power_law.fit(shown.count_x, shown.items_x, asked.law)
-        law = replace(law, against=power_law.alternatives(shown.count_x, shown.items_x, law))
+    if settings.method in propensities.POWERS:
+        law = power_law.fit(observed.count_x, observed.items_x, settings.law)
+        law = replace(law, against=power_law.alternatives(observed.count_x, observed.items_x, law))
         power_law.check(law)
         with np.errstate(over="ignore"):
-            value_x = propensities.POWERS[asked.method](shown.count_x, law)
+            value_x = propensities.POWERS[settings.method](observed.count_x, law)
         if not np.isfinite(value_x).all():
             raise power_law.no_law(law, "propensities are too large for numbers")
     else:
-        value_x = propensities.relative_frequency(shown.count_x, shown.users)
-    per_user = shown.interactions / shown.users
-    factor = propensities.scale(value_x, shown.items_x, asked.scale, per_user)
+        value_x = propensities.relative_frequency(observed.count_x, observed.users)
+    per_user = observed.interactions / observed.users
+    factor = propensities.scale(value_x, observed.items_x, settings.scale, per_user)
     value_x = value_x * factor
-    if asked.floor is None:
+    if settings.floor is None:
         return Fitted(value_x, law, factor, 0, 0)
-    clipped = propensities.clip(value_x, shown.items_x, asked.floor)
+    clipped = propensities.clip(value_x, observed.items_x, settings.floor)
     return Fitted(clipped.propensity, law, factor, clipped.raised, clipped.lowered)
 
 
-def of_items(counts: DataFrame, shown: Histogram, fitted: Fitted) -> DataFrame:
+def of_items(counts: DataFrame, observed: Histogram, fitted: Fitted) -> DataFrame:
     """item_id, propensity: a join with one row a different count; nothing of the items is shuffled."""
-    table = pa.table({"n": shown.count_x, "propensity": fitted.propensity_x})
+    table = pa.table({"n": observed.count_x, "propensity": fitted.propensity_x})
     by_count = counts.sparkSession.createDataFrame(table)
     return counts.join(F.broadcast(by_count), "n").select("item_id", "propensity")
 

@@ -77,7 +77,7 @@ def refuse_empty(sizes: Mapping[str, int], split: Split, first: int | None, last
     listed = ", ".join(f"{part} {n:,}" for part, n in sizes.items())
     span = "the log has no times"
     if first is not None and last is not None:
-        span = f"the log runs from {_shown(first)} to {_shown(last)}"
+        span = f"the log runs from {_formatted(first)} to {_formatted(last)}"
     hint = {
         "training": "hold out less: a later start, a smaller n or window, smaller shares",
         "test": "hold out more: an earlier start, a longer length, larger shares; give fewer rows",
@@ -145,7 +145,7 @@ def microseconds(duration: str) -> int:
     return seconds(duration) * 1_000_000
 
 
-def _shown(time: int) -> str:
+def _formatted(time: int) -> str:
     try:
         return str(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time))
     except OverflowError:

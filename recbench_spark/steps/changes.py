@@ -25,8 +25,8 @@ OF_USERS = ("cold_user", "users")
 
 def explain_changes(night: Night, journal: Journal) -> None:
     """Append to `changes` where the benchmark file compares nights; once for the same runs."""
-    asked = night.benchmark.comparisons
-    plan = make_plan(night, asked) if asked else None
+    settings = night.benchmark.comparisons
+    plan = make_plan(night, settings) if settings else None
     if plan is None:
         return
     revised = revisions.of("changes")
@@ -34,7 +34,7 @@ def explain_changes(night: Night, journal: Journal) -> None:
     if night.store.has(CHANGES, "change_id", name):
         return
     with journal.stage("changes", f"explain {len(plan.pairs)} changes", suite=night.benchmark.name):
-        found = with_code(
+        rows = with_code(
             night.store, plan, changes(night.store.read(USER_METRICS), night.store.read(RANKINGS), plan)
         )
         facts = {
@@ -43,18 +43,18 @@ def explain_changes(night: Night, journal: Journal) -> None:
             "estimator": F.lit(HOLDOUT),
             "explained_at": F.lit(datetime.now(UTC)),
         }
-        night.store.append(found.withColumns(facts), CHANGES, once=name)
+        night.store.append(rows.withColumns(facts), CHANGES, once=name)
 
 
-def with_code(store: Store, plan: ChangePlan, found: DataFrame) -> DataFrame:
+def with_code(store: Store, plan: ChangePlan, rows: DataFrame) -> DataFrame:
     """The rows with `code_change` and `code_alone`; both NULL where the two nights ran the same code."""
     pairs = [(before.run_id, now.run_id) for before, now in plan.pairs]
     moved = [(now, change.words, change.alone) for (_, now), change in code_changes(store, pairs).items()]
     columns = "run_id STRING, code_change STRING, code_alone BOOLEAN"
-    return found.join(F.broadcast(store.spark.createDataFrame(moved, columns)), "run_id", "left")
+    return rows.join(F.broadcast(store.spark.createDataFrame(moved, columns)), "run_id", "left")
 
 
-def make_plan(night: Night, asked: Comparisons) -> ChangePlan | None:
+def make_plan(night: Night, settings: Comparisons) -> ChangePlan | None:
     """Each model of this night with its last night before; None where no model has one."""
     runs = visible_runs(night)
     before = [(run_before(run, runs, None), run) for run in runs_tonight(night, runs)]
@@ -62,6 +62,6 @@ def make_plan(night: Night, asked: Comparisons) -> ChangePlan | None:
     if not pairs:
         return None
     evaluation = night.benchmark.evaluation
-    metrics = tuple(m for m in asked.metrics or evaluation.metrics if m not in OVERALL)
+    metrics = tuple(m for m in settings.metrics or evaluation.metrics if m not in OVERALL)
     slices = tuple(cut.key for cut in evaluation.slices if cut.of in OF_USERS)
-    return ChangePlan(pairs, metrics, asked.k or (*evaluation.cutoffs, None), slices)
+    return ChangePlan(pairs, metrics, settings.k or (*evaluation.cutoffs, None), slices)

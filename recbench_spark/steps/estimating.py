@@ -210,9 +210,9 @@ def _text(name: str) -> Column:
 # ------------------------------------------------------------------------------- results
 
 
-def _result(rows: DataFrame, numbers: Sequence[Mapping[str, object] | Row], found: list[Check]) -> Result:
+def _result(rows: DataFrame, numbers: Sequence[Mapping[str, object] | Row], checks: list[Check]) -> Result:
     spark, schema = rows.sparkSession, METRICS.schema
     full = [{"run_id": "", "part": PART, **number} for number in numbers]
     metrics = spark.createDataFrame([tuple(row[name] for name in schema.names) for row in full], schema)
     nobody = spark.createDataFrame([], USER_METRICS.schema)
-    return Result(metrics.drop("run_id"), nobody.drop("run_id"), None, found, (rows,))
+    return Result(metrics.drop("run_id"), nobody.drop("run_id"), None, checks, (rows,))

@@ -17,7 +17,7 @@ from recbench_spark.evaluation.estimators import debiased
 from recbench_spark.evaluation.estimators.debiased import STRATIFIED, EstimationPlan, Proposal
 from recbench_spark.evaluation.estimators.exposure import (
     Chances,
-    Shown,
+    ExposedItems,
     Weights,
     cut_strata,
     item_chances,
@@ -45,8 +45,8 @@ FEWEST_ROWS, SMALLEST_SHARE = 100, 0.1
 class ExposureContext:
     """What all models of a night share: items, strata, the weights of each part, and findings."""
 
-    asked: Exposure
-    shown: Shown
+    settings: Exposure
+    shown: ExposedItems
     strata: tuple[StratumEdges, ...]
     weights: dict[str, Weights]
     unknown_items: int
@@ -54,27 +54,27 @@ class ExposureContext:
     @property
     def wants_lists(self) -> bool:
         """Whether an estimator needs the first items of each list."""
-        return bool(self.asked.rewards) and any(name in MODELLED for name in self.asked.estimators)
+        return bool(self.settings.rewards) and any(name in MODELLED for name in self.settings.estimators)
 
 
 def exposure_context(
-    store: Store, split_id: str, asked: Evaluation, definition: Definition
+    store: Store, split_id: str, evaluation: Evaluation, definition: Definition
 ) -> ExposureContext:
     """Propensities of the split, written once for each name, and what the truth weighs.
 
     Raises:
         DataError: propensities that cannot be used, or no true ones.
     """
-    wanted = asked.exposure
+    wanted = evaluation.exposure
     assert wanted is not None
     items = of_split(store, ITEMS, split_id)
     chances = item_chances(items, propensities_of(store, split_id, wanted))
     shared = share(store.scratch, chances.rows)
     strata = _strata(chances, wanted)
     popular = popular_from(chances.rows, wanted.without_most_popular)
-    shown = Shown(shared, chances.items, strata[0] if strata else None, popular)
+    shown = ExposedItems(shared, chances.items, strata[0] if strata else None, popular)
     blocks = of_split(store, USER_BLOCKS, split_id)
-    users = rank.users_of_parts(blocks, asked.parts, definition.threshold, keep_empty=False)
+    users = rank.users_of_parts(blocks, evaluation.parts, definition.threshold, keep_empty=False)
     weights = truth_weights(with_exposure(users, shown), definition.threshold)
     return ExposureContext(wanted, shown, strata, weights, chances.unknown)
 
@@ -88,17 +88,17 @@ def _strata(chances: Chances, wanted: Exposure) -> tuple[StratumEdges, ...]:
 
 def propensities_of(store: Store, split_id: str, wanted: Exposure) -> DataFrame:
     """item_id, propensity: given ones as they lie, all others from the table, fitted first if need be."""
-    asked = wanted.propensities
-    if asked.method == "given":
-        return read_table(store.spark, str(asked.path), ["item_id", "propensity"], "propensities")
-    if asked.method != "true":
+    settings = wanted.propensities
+    if settings.method == "given":
+        return read_table(store.spark, str(settings.path), ["item_id", "propensity"], "propensities")
+    if settings.method != "true":
         training = of_split(store, SPLITS, split_id).where(F.col("part").isin(*HISTORY))
         exposed = Exposed(store, split_id, training, of_split(store, ITEMS, split_id))
-        if _stored(store, split_id, asked.name).isEmpty():
-            write_propensities(exposed, asked)
-    found = _stored(store, split_id, asked.name)
+        if _stored(store, split_id, settings.name).isEmpty():
+            write_propensities(exposed, settings)
+    found = _stored(store, split_id, settings.name)
     if found.isEmpty():
-        raise DataError(f"no propensities '{asked.name}' of split {split_id}", "jobs/propensity.py")
+        raise DataError(f"no propensities '{settings.name}' of split {split_id}", "jobs/propensity.py")
     return found
 
 
@@ -109,22 +109,26 @@ def _stored(store: Store, split_id: str, name: str) -> DataFrame:
 # ------------------------------------------------------------------------------- of a model
 
 
-def make_plan(opened: ExposureContext, asked: accuracy.MetricPlan, headline: str) -> EstimationPlan:
+def make_plan(context: ExposureContext, measured: accuracy.MetricPlan, headline: str) -> EstimationPlan:
     """What is estimated; by the headline a number of strata is proposed, where several are asked for."""
-    wanted = opened.asked
+    wanted = context.settings
     known = {
-        f"{name}@{k}" if k else name: (name, k) for name in asked.of_ranks for k in asked.columns(name)
+        f"{name}@{k}" if k else name: (name, k)
+        for name in measured.of_ranks
+        for k in measured.columns(name)
     }
     compared = known.get(headline, next(iter(known.values()), None))
-    several = len(opened.strata) > 1 and STRATIFIED in wanted.estimators and asked.bootstrap.replicates > 1
+    several = (
+        len(context.strata) > 1 and STRATIFIED in wanted.estimators and measured.bootstrap.replicates > 1
+    )
     return EstimationPlan(
-        asked,
+        measured,
         wanted.estimators,
         _settings(wanted),
         wanted.propensities.name.replace(";", " "),
-        opened.strata if STRATIFIED in wanted.estimators else (),
-        opened.weights,
-        opened.shown.n_items,
+        context.strata if STRATIFIED in wanted.estimators else (),
+        context.weights,
+        context.shown.n_items,
         Path(wanted.rewards).stem if wanted.rewards else None,
         compared if several else None,
     )
@@ -138,24 +142,24 @@ def _settings(wanted: Exposure) -> Settings:
 
 
 def estimate(
-    store: Store, opened: ExposureContext, plan: EstimationPlan, rankings: DataFrame
+    store: Store, context: ExposureContext, plan: EstimationPlan, rankings: DataFrame
 ) -> tuple[DataFrame, list[Check]]:
     """Rows of `metrics` beside the holdout's, and findings.
 
     Args:
         store: the warehouse.
-        opened: what all models share.
+        context: what all models share.
         plan: what is estimated.
         rankings: rows of the table `rankings` of one run.
     """
     found = [
-        *warn_of_items(opened),
-        *(check for part in plan.parts for check in weight_checks(part, plan, opened)),
+        *warn_of_items(context),
+        *(check for part in plan.parts for check in weight_checks(part, plan, context)),
         *reason_checks(plan),
         *ideal_checks(plan),
     ]
-    if opened.wants_lists:
-        rankings, unknown = _with_rewards(store, rankings, opened.asked)
+    if context.wants_lists:
+        rankings, unknown = _with_rewards(store, rankings, context.settings)
         found.append(unknown)
     rows = debiased.estimates(rankings, plan)
     if plan.compared:
@@ -206,18 +210,18 @@ class FewCheck(Check):
         return self.threshold is None or self.observed >= self.threshold
 
 
-def warn_of_items(opened: ExposureContext) -> list[Check]:
+def warn_of_items(context: ExposureContext) -> list[Check]:
     """How many items had no propensity."""
     detail = "they count as the least shown of the others"
-    return [warn_above_zero("exposure: items without a propensity", opened.unknown_items, detail)]
+    return [warn_above_zero("exposure: items without a propensity", context.unknown_items, detail)]
 
 
-def weight_checks(part: str, plan: EstimationPlan, opened: ExposureContext) -> list[Check]:
+def weight_checks(part: str, plan: EstimationPlan, context: ExposureContext) -> list[Check]:
     """What the estimates of a part rest on: effective rows, largest weight, share of the largest 1 %.
 
     The effective rows, (sum w)^2 / sum w^2, are too few below 100 or a tenth of all rows.
     """
-    weights, found = opened.weights[part], []
+    weights, found = context.weights[part], []
     clips = [("weights", float("inf"))]
     if "clipped_ips" in plan.estimators and weights.largest > plan.settings.clip:
         clips.append(("clipped weights", plan.settings.clip))
@@ -254,11 +258,13 @@ def ideal_checks(plan: EstimationPlan) -> list[Check]:
     return [Check("estimators of weighted ndcg", float(len(weighted)), None, "info", detail)]
 
 
-def strata_check(part: str, plan: EstimationPlan, found: Proposal) -> Check:
+def strata_check(part: str, plan: EstimationPlan, proposal: Proposal) -> Check:
     """The number of strata proposed: a warning where neighbouring numbers never agree."""
     assert plan.compared is not None
     metric, k = plan.compared
-    told = ", ".join(f"{n}: {value:.4f}" for n, value in zip(found.strata, found.values, strict=True))
-    detail = f"{metric}{f'@{k}' if k else ''} by number of strata {told}; "
-    detail += "from the proposed on, neighbours agree" if found.proposed else "neighbours do not agree"
-    return FewCheck(f"{part}: strata proposed", float(found.proposed or 0), 1.0, "warning", detail)
+    values = ", ".join(
+        f"{n}: {value:.4f}" for n, value in zip(proposal.strata, proposal.values, strict=True)
+    )
+    detail = f"{metric}{f'@{k}' if k else ''} by number of strata {values}; "
+    detail += "from the proposed on, neighbours agree" if proposal.proposed else "neighbours do not agree"
+    return FewCheck(f"{part}: strata proposed", float(proposal.proposed or 0), 1.0, "warning", detail)

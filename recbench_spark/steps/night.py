@@ -67,9 +67,11 @@ class Night:
     @cached_property
     def exposure(self) -> ExposureContext | None:
         """What is known of exposure, where estimates that correct for it are asked for."""
-        asked = self.benchmark.evaluation
+        evaluation = self.benchmark.evaluation
         return (
-            exposure_context(self.store, self.split_id, asked, self.definition) if asked.exposure else None
+            exposure_context(self.store, self.split_id, evaluation, self.definition)
+            if evaluation.exposure
+            else None
         )
 
     @property
@@ -91,10 +93,15 @@ class Night:
 
     def plan(self) -> MetricPlan:
         """What is measured."""
-        asked = self.benchmark.evaluation
-        features = Path(asked.features).stem if asked.features else None
+        evaluation = self.benchmark.evaluation
+        features = Path(evaluation.features).stem if evaluation.features else None
         return MetricPlan(
-            asked.metrics, asked.cutoffs, self.definition, asked.bootstrap, features, asked.uncut
+            evaluation.metrics,
+            evaluation.cutoffs,
+            self.definition,
+            evaluation.bootstrap,
+            features,
+            evaluation.uncut,
         )
 
 
@@ -108,12 +115,12 @@ def night_gates(night: Night) -> list[GateCheck]:
 
 def run_key(night: Night, model: ModelConfig) -> str:
     """Hash of all that a run's numbers depend on: same key, same numbers."""
-    asked = night.benchmark.evaluation.model_dump(exclude={"preset", "definition"})
+    evaluation = night.benchmark.evaluation.model_dump(exclude={"preset", "definition"})
     inputs = {**night.inputs, **model_inputs(night.spark, model)}
     return digest(
         night.split_id.partition(".")[0],
         model.model_dump(exclude={"provenance"}),
-        asked,
+        evaluation,
         night.definition.model_dump(),
         inputs,
         __version__,

@@ -28,19 +28,19 @@ def find_paradoxes(night: Night, journal: Journal) -> None:
     Nothing is done again that was done for these runs and settings. All pairs are kept, those without
     a disagreement too: that one was looked for is a finding.
     """
-    asked = night.benchmark.paradoxes
-    runs = tonight(night) if asked else ()
-    if asked is None or len(runs) < 2:
+    settings = night.benchmark.paradoxes
+    runs = tonight(night) if settings else ()
+    if settings is None or len(runs) < 2:
         return
     name = digest([run.run_id for run in runs], _settings(night), revisions.of("paradoxes"), length=32)
     if night.store.has(PARADOXES, "paradox_id", name):
         return
     with journal.stage("paradoxes", f"paradoxes of {len(runs)} runs", suite=night.benchmark.name) as counts:
         rankings = night.store.read(RANKINGS)
-        verdicts = flip_rows(night, asked, runs, rankings)
+        verdicts = flip_rows(night, settings, runs, rankings)
         counts["flips"] = len(verdicts)
-        found = paradoxes.disagreements(rankings, make_plan(night, asked, runs))
-        frames = [(found.withColumns(_facts(night, name)), PARADOXES)]
+        pairs = paradoxes.disagreements(rankings, make_plan(night, settings, runs))
+        frames = [(pairs.withColumns(_facts(night, name)), PARADOXES)]
         if verdicts:
             rows = night.spark.createDataFrame(verdicts, _VERDICT)
             frames.append((rows.withColumns(_facts(night, name)), FLIPS))
@@ -51,9 +51,9 @@ def find_paradoxes(night: Night, journal: Journal) -> None:
 
 def _settings(night: Night) -> list[object]:
     """What the numbers depend on beside the runs."""
-    asked = night.benchmark
-    compared = asked.comparisons and asked.comparisons.baseline
-    sections = (asked.paradoxes, asked.evaluation.bootstrap, night.definition)
+    benchmark = night.benchmark
+    compared = benchmark.comparisons and benchmark.comparisons.baseline
+    sections = (benchmark.paradoxes, benchmark.evaluation.bootstrap, night.definition)
     return [compared, *(section.model_dump() for section in sections if section)]
 
 
@@ -63,25 +63,25 @@ def tonight(night: Night) -> tuple[Run, ...]:
     return tuple(run for run in runs_tonight(night, visible_runs(night)) if run.run_id in of_split)
 
 
-def measured(night: Night, asked: Paradoxes) -> metric_rows.MetricPlan:
+def measured(night: Night, settings: Paradoxes) -> metric_rows.MetricPlan:
     """What is measured: metrics of ranks, at the cut-offs asked for."""
     evaluation = night.benchmark.evaluation
-    metrics = tuple(m for m in asked.metrics or evaluation.metrics if m in METRICS)
-    ks = tuple(k for k in asked.k or evaluation.cutoffs if k is not None)
-    bootstrap = evaluation.bootstrap.model_copy(update={"replicates": asked.replicates})
+    metrics = tuple(m for m in settings.metrics or evaluation.metrics if m in METRICS)
+    ks = tuple(k for k in settings.k or evaluation.cutoffs if k is not None)
+    bootstrap = evaluation.bootstrap.model_copy(update={"replicates": settings.replicates})
     return metric_rows.MetricPlan(metrics, ks or evaluation.cutoffs, night.definition, bootstrap)
 
 
-def make_plan(night: Night, asked: Paradoxes, runs: tuple[Run, ...]) -> paradoxes.ParadoxPlan:
+def make_plan(night: Night, settings: Paradoxes, runs: tuple[Run, ...]) -> paradoxes.ParadoxPlan:
     """Which pairs are compared, and by which strata."""
     evaluation = night.benchmark.evaluation
     return paradoxes.ParadoxPlan(
         runs,
-        measured(night, asked),
-        asked.k or (*evaluation.cutoffs, None),
-        asked.keys(evaluation),
-        asked.parts or evaluation.parts,
-        held_against(night, asked.against, runs),
+        measured(night, settings),
+        settings.k or (*evaluation.cutoffs, None),
+        settings.keys(evaluation),
+        settings.parts or evaluation.parts,
+        held_against(night, settings.against, runs),
         LOWER_IS_BETTER,
     )
 
@@ -101,23 +101,23 @@ def held_against(
 
 
 def flip_rows(
-    night: Night, asked: Paradoxes, runs: tuple[Run, ...], rankings: DataFrame
+    night: Night, settings: Paradoxes, runs: tuple[Run, ...], rankings: DataFrame
 ) -> list[dict[str, Any]]:
     """A row per verdict; the driver holds pairs x metrics x cut-offs of them, with 20 ids each."""
-    plan = flip_plan(night, asked, runs)
-    found = flips.smallest_flips(rankings, plan) if plan.pairs else []
-    described = measured(night, asked)
-    return [_flip_row(plan, described, verdict) for verdict in found]
+    plan = flip_plan(night, settings, runs)
+    verdicts = flips.smallest_flips(rankings, plan) if plan.pairs else []
+    described = measured(night, settings)
+    return [_flip_row(plan, described, verdict) for verdict in verdicts]
 
 
-def flip_plan(night: Night, asked: Paradoxes, runs: tuple[Run, ...]) -> flips.FlipPlan:
+def flip_plan(night: Night, settings: Paradoxes, runs: tuple[Run, ...]) -> flips.FlipPlan:
     """The verdicts that are turned: those of metrics that are sums over items."""
-    plan = make_plan(night, asked, runs)
+    plan = make_plan(night, settings, runs)
     metrics = flips.additive(plan.measured.metrics, night.definition)
-    against = held_against(night, asked.flips_against, runs)
+    against = held_against(night, settings.flips_against, runs)
     pairs = [
         ModelPair(removed, part, column, model, other)
-        for removed in asked.flips
+        for removed in settings.flips
         for part in plan.parts
         for column, (metric, k) in enumerate(flips.columns(metrics, plan.measured.ks))
         if k in plan.ks

@@ -40,39 +40,41 @@ class Exposed:
 
 
 def write_propensities(
-    exposed: Exposed, asked: Propensities, replicates: int = 0, *, cells: bool = False
+    exposed: Exposed, settings: Propensities, replicates: int = 0, *, cells: bool = False
 ) -> PowerLaw | None:
     """Fit and append under `asked.name`, once for each name; returns the fitted power law.
 
     Args:
         exposed: the log.
-        asked: method, scale, clipping.
+        settings: method, scale, clipping.
         replicates: simulated laws behind the goodness of fit; 0: none.
         cells: by logistic regression also write a propensity for every user and item.
     """
-    if asked.method == "naive_bayes":
-        _append(exposed, asked, RATING_PROPENSITIES, _by_rating(exposed))
+    if settings.method == "naive_bayes":
+        _append(exposed, settings, RATING_PROPENSITIES, _by_rating(exposed))
         return None
-    if asked.method == "given":
-        given = read_table(exposed.store.spark, str(asked.path), ["item_id", "propensity"], "propensities")
-        _append(exposed, asked, PROPENSITIES, given)
+    if settings.method == "given":
+        given = read_table(
+            exposed.store.spark, str(settings.path), ["item_id", "propensity"], "propensities"
+        )
+        _append(exposed, settings, PROPENSITIES, given)
         return None
-    if asked.method == "logistic_regression":
-        _by_features(exposed, asked, cells)
+    if settings.method == "logistic_regression":
+        _by_features(exposed, settings, cells)
         return None
     counts = fitting.item_counts(exposed.rows, exposed.items).cache()
-    shown = fitting.histogram(counts, exposed.rows)
-    fitted = fitting.fit(shown, asked)
-    _append(exposed, asked, PROPENSITIES, fitting.of_items(counts, shown, fitted))
+    observed = fitting.histogram(counts, exposed.rows)
+    fitted = fitting.fit(observed, settings)
+    _append(exposed, settings, PROPENSITIES, fitting.of_items(counts, observed, fitted))
     counts.unpersist()
     if fitted.law:
-        _append(exposed, asked, POWER_LAWS, _law_row(exposed, shown, fitted, replicates))
+        _append(exposed, settings, POWER_LAWS, _law_row(exposed, observed, fitted, replicates))
     return fitted.law
 
 
-def _append(exposed: Exposed, asked: Propensities, table: Table, rows: DataFrame) -> None:
-    named = rows.withColumns({"split_id": F.lit(exposed.split_id), "method": F.lit(asked.name)})
-    exposed.store.append(named, table, once=f"{exposed.split_id}/{asked.name}")
+def _append(exposed: Exposed, settings: Propensities, table: Table, rows: DataFrame) -> None:
+    named = rows.withColumns({"split_id": F.lit(exposed.split_id), "method": F.lit(settings.name)})
+    exposed.store.append(named, table, once=f"{exposed.split_id}/{settings.name}")
 
 
 def _by_rating(exposed: Exposed) -> DataFrame:
@@ -82,12 +84,12 @@ def _by_rating(exposed: Exposed) -> DataFrame:
     return fitting.of_ratings(exposed.rows, exposed.sample, items.distinct().count())
 
 
-def _by_features(exposed: Exposed, asked: Propensities, cells: bool) -> None:
+def _by_features(exposed: Exposed, settings: Propensities, cells: bool) -> None:
     """Over the catalogue, else the items that have features, else those shown."""
     spark = exposed.store.spark
     tables = {
         key: read_table(spark, path, [key], "features") if path else None
-        for key, path in (("user_id", asked.user_features), ("item_id", asked.item_features))
+        for key, path in (("user_id", settings.user_features), ("item_id", settings.item_features))
     }
     listed = exposed.items if exposed.items is not None else tables["item_id"]
     ids = {"user_id": exposed.rows, "item_id": exposed.rows if listed is None else listed}
@@ -95,27 +97,27 @@ def _by_features(exposed: Exposed, asked: Propensities, cells: bool) -> None:
         logistic.with_features(rows.select(key).distinct(), key, tables[key], f"features of {key}")
         for key, rows in ids.items()
     )
-    odds = logistic.fit(exposed.rows, users, items, asked.rate, SEED)
+    odds = logistic.fit(exposed.rows, users, items, settings.rate, SEED)
     found = [(logistic.item_propensities(odds, users, items), PROPENSITIES)]
     if cells:
         found.append((logistic.cell_propensities(odds, users, items), CELL_PROPENSITIES))
     for rows, table in found:
-        raised = F.greatest(F.col("propensity"), F.lit(asked.floor or 0.0))
-        _append(exposed, asked, table, rows.withColumn("propensity", raised))
+        raised = F.greatest(F.col("propensity"), F.lit(settings.floor or 0.0))
+        _append(exposed, settings, table, rows.withColumn("propensity", raised))
 
 
 def _law_row(
-    exposed: Exposed, shown: fitting.Histogram, fitted: fitting.Fitted, replicates: int
+    exposed: Exposed, observed: fitting.Histogram, fitted: fitting.Fitted, replicates: int
 ) -> DataFrame:
     assert fitted.law is not None
-    p = goodness(shown.count_x, shown.items_x, fitted.law, replicates, SEED) if replicates else None
+    p = goodness(observed.count_x, observed.items_x, fitted.law, replicates, SEED) if replicates else None
     facts: dict[str, Any] = {
         **asdict(fitted.law),
         "fitted_by": fitted.law.method,
         "p": p,
         "replicates": replicates,
-        "interactions": shown.interactions,
-        "users": shown.users,
+        "interactions": observed.interactions,
+        "users": observed.users,
         "factor": fitted.factor,
         "raised": fitted.raised,
         "lowered": fitted.lowered,

@@ -48,13 +48,13 @@ def write_metrics(
     store.append_all([(frame.withColumn("run_id", F.lit(run_id)), table) for frame, table in frames])
 
 
-def write_checks(store: Store, run_id: str, found: Sequence[Check]) -> None:
+def write_checks(store: Store, run_id: str, checks: Sequence[Check]) -> None:
     """Append to `checks`."""
-    if found:
-        store.append(check_frame(store.spark, run_id, found), CHECKS)
+    if checks:
+        store.append(check_frame(store.spark, run_id, checks), CHECKS)
 
 
-def check_frame(spark: SparkSession, run_id: str, found: Sequence[Check]) -> DataFrame:
+def check_frame(spark: SparkSession, run_id: str, checks: Sequence[Check]) -> DataFrame:
     """Rows of `checks`; what passed is information only."""
     rows = [
         (
@@ -66,7 +66,7 @@ def check_frame(spark: SparkSession, run_id: str, found: Sequence[Check]) -> Dat
             c.passed,
             c.detail,
         )
-        for c in found
+        for c in checks
     ]
     return spark.createDataFrame(rows, CHECKS.schema)
 
@@ -165,9 +165,9 @@ def _append_run(store: Store, row: dict[str, Any], run_id: str, started: datetim
     store.append(store.spark.createDataFrame([values], RUNS.schema), RUNS)
 
 
-def _users_in(found: Sequence[Check]) -> int:
+def _users_in(checks: Sequence[Check]) -> int:
     """Users of the held-out part that has most."""
-    return int(max((check.observed for check in found if check.check.endswith(": users")), default=0))
+    return int(max((check.observed for check in checks if check.check.endswith(": users")), default=0))
 
 
 def _user() -> str:

@@ -29,16 +29,16 @@ def of_split(dataset: Dataset) -> dict[str, int]:
 
 def of_run(benchmark: Benchmark, definition: Definition, model: Any) -> dict[str, int]:
     """What the numbers of a run come of: its split, its model, and how it is measured."""
-    asked = benchmark.evaluation
+    evaluation = benchmark.evaluation
     names = [model.kind, "rankings", "metrics"]
-    names += ["sampled"] if definition.candidates == "uniform" and asked.draw.estimators else []
-    names += ["exposure"] if asked.exposure else []
+    names += ["sampled"] if definition.candidates == "uniform" and evaluation.draw.estimators else []
+    names += ["exposure"] if evaluation.exposure else []
     return of_split(benchmark.dataset) | revisions.of(*names)
 
 
-def as_text(found: dict[str, int]) -> str:
+def as_text(revised: dict[str, int]) -> str:
     """As in `runs.revisions`: equal revisions, equal text."""
-    return json.dumps(found, sort_keys=True)
+    return json.dumps(revised, sort_keys=True)
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
             written.n,
             split.model_dump_json(),
             written.rejected,
-            written.told,
+            written.reasons,
             of_parts,
             "pairs in training that the open loop shows" if shows_all(benchmark.dataset) else None,
         )
@@ -131,14 +131,14 @@ class Written:
         n: rows of the log, duplicates included; none that were rejected or lie after its end.
         numeric: whether item ids are ordered as numbers.
         later: rows after `dataset.until`.
-        rejected: rows that could not be used, and `told` why.
+        rejected, reasons: how many rows could not be used, and why.
     """
 
     n: int
     numeric: bool
     later: int = 0
     rejected: int = 0
-    told: str | None = None
+    reasons: str | None = None
 
 
 def write_rows(store: Store, dataset: Dataset, split: Split, split_id: str) -> Written:
@@ -192,7 +192,7 @@ def _write_log(store: Store, dataset: Dataset, split: Split, split_id: str) -> W
         blocks = labelled_blocks(slim, split, dataset.duplicates, n, ordered, open_apart=shows_all(dataset))
         store.append_blocks(blocks, SPLITS, split_id)
     found.stored.unpersist()
-    return Written(n, numeric, later, found.rejected, found.told())
+    return Written(n, numeric, later, found.rejected, found.reasons_in_words())
 
 
 def before_the_end(log: DataFrame, dataset: Dataset) -> tuple[DataFrame, int]:

@@ -65,7 +65,7 @@ class Log:
         """The log in `INTERACTIONS`, lazy."""
         return with_text_ids(self.stored)
 
-    def told(self) -> str | None:
+    def reasons_in_words(self) -> str | None:
         """The reasons with their numbers, in one text; None where nothing was left out."""
         return "; ".join(f"{n} {reason}" for reason, n in self.reasons.items()) or None
 

@@ -167,7 +167,7 @@ def _micros(frame: DataFrame, name: str, unit: str, where: str) -> Column:
 
 
 @dataclass(frozen=True)
-class Found:
+class RowCounts:
     """One pass over the rows: how many there are, how many are bad, and why."""
 
     rows: int
@@ -196,7 +196,7 @@ class Checks:
         told = [F.when(self.bad(value), F.lit(value.problem)) for value in self.values]
         return F.concat_ws("; ", *told) if told else F.lit("")
 
-    def count(self) -> Found:
+    def count(self) -> RowCounts:
         """Rows and bad rows in one pass; where some are bad, a second one for reasons and examples."""
         any_bad = reduce(or_, map(self.bad, self.values), F.lit(False))
         # Spark refuses to read BAD_LINE alone, so another column is counted with it.
@@ -204,18 +204,18 @@ class Checks:
         counts.append(F.count_if(any_bad).alias("bad"))
         with explained(self.where):
             found = self.frame.agg(*counts).collect()[0]
-        return self._explained(found) if found["bad"] else Found(int(found["rows"]), 0, {}, [])
+        return self._explained(found) if found["bad"] else RowCounts(int(found["rows"]), 0, {}, [])
 
-    def _explained(self, counted: Row) -> Found:
+    def _explained(self, counted: Row) -> RowCounts:
         # Not in the first pass: Spark compiles no sums beside examples, and takes several times as long.
         told = [count for n, value in enumerate(self.values) for count in self._count(f"c{n}", value)]
         with explained(self.where):
             found = self.frame.agg(*told).collect()[0]
         hit = [(n, value) for n, value in enumerate(self.values) if found[f"c{n}"]]
         reasons = {value.problem: int(found[f"c{n}"]) for n, value in hit}
-        problems = [self._told(value, found[f"c{n}"], found[f"c{n}_e"]) for n, value in hit]
+        problems = [self._in_words(value, found[f"c{n}"], found[f"c{n}_e"]) for n, value in hit]
         hint = next((value.hint for _, value in hit if value.hint), "")
-        return Found(int(counted["rows"]), int(counted["bad"]), reasons, problems, hint)
+        return RowCounts(int(counted["rows"]), int(counted["bad"]), reasons, problems, hint)
 
     def _count(self, key: str, value: Value) -> Sequence[Column]:
         """How many rows are bad, and the smallest bad value with its file as an example."""
@@ -224,14 +224,14 @@ class Checks:
         example = F.struct(column(value.name).cast("string").alias("value"), file.alias("file"))
         return F.count_if(bad).alias(key), F.min(F.when(bad, example)).alias(f"{key}_e")
 
-    def _told(self, value: Value, n: int, example: Row) -> str:
+    def _in_words(self, value: Value, n: int, example: Row) -> str:
         shown = "a missing value" if example["value"] is None else repr(example["value"][:120])
         name = (example["file"] or "").rsplit("/", 1)[-1]
         inside = f" in {name}" if name and not self.where.endswith(name) else ""
         what = "lines that are" if value.name == BAD_LINE else "rows whose"
         return f"{n} {what} {value.problem}, e.g. {shown}{inside}"
 
-    def refuse(self, found: Found, hint: str = "correct or remove these rows") -> None:
+    def refuse(self, counts: RowCounts, hint: str = "correct or remove these rows") -> None:
         """DataError where any row is bad."""
-        if found.problems:
-            raise DataError(f"{self.where}: " + "; ".join(found.problems), found.hint or hint)
+        if counts.problems:
+            raise DataError(f"{self.where}: " + "; ".join(counts.problems), counts.hint or hint)

@@ -69,8 +69,8 @@ def policy_values(
     ]
 
 
-def _row(estimator: str, found: tuple[float, float], n: int, z: float, definition: str) -> Row:
-    value, error = found
+def _row(estimator: str, value_and_error: tuple[float, float], n: int, z: float, definition: str) -> Row:
+    value, error = value_and_error
     row = number_row(METRIC, (value, error, value - z * error, value + z * error), n)
     return {**row, "estimator": estimator, "definition": definition}
 

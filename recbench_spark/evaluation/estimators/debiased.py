@@ -50,13 +50,13 @@ LARGEST_DISCOUNT = 1.5
 class EstimationPlan:
     """What is estimated.
 
-    asked: metrics, cut-offs, definition, bootstrap. estimators: names, in order. exposed: the
+    measured: metrics, cut-offs, definition, bootstrap. estimators: names, in order. exposed: the
     propensities, as definitions name them. strata: one for each number of them. weights: of each part.
     rewards: how a reward model is named, if there is one. compared: the metric and cut-off whose
     replicates are kept, by which a number of strata is proposed. n_items: of the catalogue.
     """
 
-    asked: metric_rows.MetricPlan
+    measured: metric_rows.MetricPlan
     estimators: tuple[str, ...]
     settings: Settings
     exposed: str
@@ -74,7 +74,7 @@ class EstimationPlan:
     @property
     def metrics(self) -> tuple[str, ...]:
         """The metrics of ranks, with `dcg` where NDCG is asked for."""
-        names = self.asked.of_ranks
+        names = self.measured.of_ranks
         return (*names, SUM) if "ndcg" in names else names
 
     @property
@@ -88,7 +88,7 @@ class EstimationPlan:
             return "strata are combined for the metrics asked for"
         if estimator == STRATIFIED and not self.strata:
             return "all items are shown alike"
-        definition, given = self.asked.definition, bool(self.rewards)
+        definition, given = self.measured.definition, bool(self.rewards)
         return exposure.reason(estimator, metric, definition, self.settings, rewards=given)
 
     def metrics_of(self, estimator: str) -> list[str]:
@@ -99,9 +99,9 @@ class EstimationPlan:
 
     def columns(self, estimator: str, metric: str, cut: StratumEdges | None = None) -> list[Column]:
         """What the columns of an estimate are."""
-        definition = self.asked.definition.describe(METRICS[_plain(metric)].axes)
+        definition = self.measured.definition.describe(METRICS[_plain(metric)].axes)
         definition = ";".join([definition, *self._settings(estimator, cut)])
-        ks = exposure.columns(metric, self.asked.ks)
+        ks = exposure.columns(metric, self.measured.ks)
         return [Column(metric, k, definition, estimator) for k in ks]
 
     def table(self, estimator: str) -> list[Column]:
@@ -136,9 +136,9 @@ class EstimationPlan:
             return total, longest * largest
         if estimator == "snips_global":
             # The ideal list of `ideal=k` has as many items as there are ranks.
-            return total, total * (self.n_items if self.asked.definition.ideal == "k" else 1)
+            return total, total * (self.n_items if self.measured.definition.ideal == "k" else 1)
         if estimator in MODELLED:
-            return 2 * total + LARGEST_DISCOUNT * max(self.asked.ks), 1.0
+            return 2 * total + LARGEST_DISCOUNT * max(self.measured.ks), 1.0
         return (1.0 if metric in QUOTIENTS else total), 1.0
 
     def _largest_weight(self, estimator: str, weights: Weights) -> float:
@@ -159,10 +159,12 @@ def _plain(metric: str) -> str:
 
 def _gain(metric: str, grade: float, plan: EstimationPlan) -> float:
     """The size of the largest gain of an item whose relevance is at most this in size."""
-    kind = plan.asked.definition.gain
+    kind = plan.measured.definition.gain
     if metric not in (SUM, "ndcg") or kind == "binary":
         return 1.0
-    above = grade - (plan.asked.definition.threshold or 0.0) + 1.0 if kind == "exponential_above" else grade
+    above = (
+        grade - (plan.measured.definition.threshold or 0.0) + 1.0 if kind == "exponential_above" else grade
+    )
     largest: float = grade if kind == "linear" else math.exp2(above)
     return largest
 
@@ -270,7 +272,7 @@ def _weighed_totals(
     }
     if not scaled:
         return
-    boot, start = plan.asked.bootstrap, 0
+    boot, start = plan.measured.bootstrap, 0
     sums = exposure.replicate_sums(_joined(list(scaled.values())), keys, boot.replicates, boot.seed)
     for name, parts in scaled.items():
         end = start + parts.numerator.shape[1]
@@ -283,11 +285,11 @@ def _weighed_totals(
 def _contributions(
     plan: EstimationPlan, rankings: Rankings, propensity_p: Floats, rewards: Rewards | None
 ) -> dict[tuple[str, str], Parts]:
-    asked, names = plan.asked, plan.weighed
+    measured, names = plan.measured, plan.weighed
     made: dict[tuple[str, str], Parts] = {}
     for some, metrics in ((names[:1], plan.metrics_of(HOLDOUT)), (names[1:], plan.metrics)):
         made |= exposure.contributions(
-            rankings, propensity_p, metrics, asked.ks, asked.definition, some, plan.settings, rewards
+            rankings, propensity_p, metrics, measured.ks, measured.definition, some, plan.settings, rewards
         )
     return made
 
@@ -331,7 +333,7 @@ class _Found:
 
 
 def _finish_weighed(plan: EstimationPlan, part: str, estimator: str, totals: Ints) -> _Found:
-    columns, r = plan.table(estimator), plan.asked.bootstrap.replicates
+    columns, r = plan.table(estimator), plan.measured.bootstrap.replicates
     c = len(columns)
     moments, sizes, sums = _split(totals, (c, 11), (c, 2), (4, r, c))
     scalings = np.array([plan.scalings(estimator, column.metric, part) for column in columns])
@@ -356,7 +358,7 @@ def _factor(plan: EstimationPlan, mean_xc: Floats) -> Floats:
     for metric in plan.metrics_of(exposure.POOLED):
         end = start + len(plan.columns(exposure.POOLED, metric))
         at = (..., slice(start, end))
-        found[at] = exposure.pooled_factor(metric, plan.asked.ks, plan.asked.definition, mean_xc[at])
+        found[at] = exposure.pooled_factor(metric, plan.measured.ks, plan.measured.definition, mean_xc[at])
         start = end
     return found
 
@@ -377,9 +379,9 @@ def _stratified_totals(
     plan: EstimationPlan, cut: StratumEdges, rankings: Rankings, propensity_p: Floats, keys: Ints
 ) -> Iterator[tuple[str, Ints]]:
     """Of each metric what `_finish_stratified` needs; bootstrap weights are drawn once for all."""
-    asked, boot, s = plan.asked, plan.asked.bootstrap, len(cut.items)
+    measured, boot, s = plan.measured, plan.measured.bootstrap, len(cut.items)
     values, sizes_us = exposure.stratified(
-        rankings, cut.assign(propensity_p), s, asked.of_ranks, asked.ks, asked.definition
+        rankings, cut.assign(propensity_p), s, measured.of_ranks, measured.ks, measured.definition
     )
     # Whoever has no truth in a stratum is not averaged there, as in a slice, also where empty users count.
     flat_values = {
@@ -407,7 +409,7 @@ def _stratified_totals(
 
 
 def _finish_stratified(plan: EstimationPlan, cut: StratumEdges, metric: str, totals: Ints) -> _Found:
-    r, s = plan.asked.bootstrap.replicates, len(cut.items)
+    r, s = plan.measured.bootstrap.replicates, len(cut.items)
     c = len(plan.columns(STRATIFIED, metric))
     users, moments, sizes, sums, weights, boot_sizes = _split(
         totals, (c,), (s * c, 5), (s,), (r, s * c), (r, s * c), (r, s)
@@ -434,7 +436,7 @@ def _finish(plan: EstimationPlan, table: pa.Table) -> pa.Table:
     else:
         columns = plan.columns(estimator, metric, plan.strata[n])
         found = _finish_stratified(plan, plan.strata[n], metric, totals)
-    ends = resampling.percentile_interval(found.replicates, plan.asked.bootstrap.level)
+    ends = resampling.percentile_interval(found.replicates, plan.measured.bootstrap.level)
     numbers = (found.value, found.error, *ends)
     kept = [
         found.replicates[:, c] if n is not None and plan.compared == (x.metric, x.k) else None
@@ -487,7 +489,7 @@ def proposal(rows: list[Any], plan: EstimationPlan, part: str) -> Proposal:
     replicates = [np.array(row.replicates, dtype=np.float64) for row in found.values()]
     steps = [after - before for before, after in pairwise(replicates)]
     low, high = (
-        resampling.percentile_interval(np.column_stack(steps), plan.asked.bootstrap.level)
+        resampling.percentile_interval(np.column_stack(steps), plan.measured.bootstrap.level)
         if steps
         else (np.zeros(0), np.zeros(0))
     )

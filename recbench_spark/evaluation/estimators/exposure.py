@@ -131,7 +131,7 @@ def popular_from(rows: DataFrame, share: float) -> int | None:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ExposedItems:
     """What a task needs to know of every item: the rows of `Chances`, where strata are cut (their
     labels Q1, Q2 ...), and from how many training rows on an item is one of the most popular."""
 
@@ -157,7 +157,7 @@ def _save(n_items: int, rows: ds.Dataset, folder: Path) -> None:
 _OF_TRUTH = "STRUCT<propensity: ARRAY<DOUBLE>, stratum: ARRAY<STRING>, most_popular: ARRAY<STRING>>"
 
 
-def with_exposure(users: DataFrame, shown: Shown) -> DataFrame:
+def with_exposure(users: DataFrame, exposed: ExposedItems) -> DataFrame:
     """The users with `propensity` of their truth, and its stratum and popularity in `slices`. No shuffle.
 
     Slice `stratum` is Q1, Q2 ... up to the most shown; `most_popular` is `only` for the most popular
@@ -165,16 +165,16 @@ def with_exposure(users: DataFrame, shown: Shown) -> DataFrame:
 
     Args:
         users: rows of `users_of_parts`.
-        shown: the items.
+        exposed: the items.
     """
 
     # Spark reads the kind of function from these annotations, which a partial does not show.
     def of_truth(items: pa.Array) -> pa.Array:
-        return _of_truth(shown, items)
+        return _of_truth(exposed, items)
 
     udf = arrow_udf(of_truth, _OF_TRUTH)  # type: ignore[call-overload]
     found = users.withColumn("_shown", udf("items"))
-    there = {"stratum": shown.strata is not None, "most_popular": shown.popular_from is not None}
+    there = {"stratum": exposed.strata is not None, "most_popular": exposed.popular_from is not None}
     keys = [key for key in EXPOSURE_SLICES if there[key]]
     labels = [entry for key in keys for entry in (F.lit(key), F.col(f"_shown.{key}"))]
     known = F.coalesce("slices", F.create_map().cast("map<string,array<string>>"))
@@ -182,15 +182,15 @@ def with_exposure(users: DataFrame, shown: Shown) -> DataFrame:
     return found.withColumns({"propensity": F.col("_shown.propensity"), "slices": slices}).drop("_shown")
 
 
-def _of_truth(shown: Shown, items: pa.Array) -> pa.Array:
-    arrays = shown.arrays()
+def _of_truth(exposed: ExposedItems, items: pa.Array) -> pa.Array:
+    arrays = exposed.arrays()
     offsets, item_p = flat(items)
     propensity = arrays["propensity"][item_p]
     stratum = np.zeros(len(item_p), dtype=np.int64)
     labels = ["Q1"]
-    if shown.strata:
-        stratum, labels = shown.strata.assign(propensity), shown.strata.labels
-    popular = arrays["n_train"][item_p] >= (shown.popular_from or 0)
+    if exposed.strata:
+        stratum, labels = exposed.strata.assign(propensity), exposed.strata.labels
+    popular = arrays["n_train"][item_p] >= (exposed.popular_from or 0)
     values = {
         "propensity": pa.array(propensity),
         "stratum": pa.array(np.array(labels, dtype=object)[stratum], pa.string()),

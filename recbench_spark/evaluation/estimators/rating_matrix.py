@@ -52,8 +52,8 @@ def matrix_metrics(cells: DataFrame, bootstrap: Bootstrap, *, modelled: bool) ->
 
     def row(m: int, metric: str, name: str) -> Row:
         value, drawn = float(values[name][m]), replicates[name][:, m]
-        found = estimate_row(metric, value, drawn, n, bootstrap.level)
-        return {**found, "estimator": NAMES.get(name, name)}
+        columns_of_row = estimate_row(metric, value, drawn, n, bootstrap.level)
+        return {**columns_of_row, "estimator": NAMES.get(name, name)}
 
     names = [name for name in ESTIMATES if modelled or name != "dr"]
     return [row(m, metric, name) for m, metric in enumerate(LOSSES) for name in names]

@@ -76,7 +76,7 @@ def _user_rows(batches: Batches) -> Batches:
             yield _user_batch(batch.column("user_id"), metric, found[metric], positives)
 
 
-def _user_batch(users: pa.Array, metric: str, found: Floats, positives: Floats) -> pa.RecordBatch:
+def _user_batch(users: pa.Array, metric: str, value_u: Floats, positives: Floats) -> pa.RecordBatch:
     n = len(users)
     bounds = pa.array(np.arange(n + 1), pa.int32())
     columns = {
@@ -85,7 +85,7 @@ def _user_batch(users: pa.Array, metric: str, found: Floats, positives: Floats) 
         "definition": pa.repeat(VERSION, n),
         "estimator": pa.repeat("holdout", n),
         "ks": pa.ListArray.from_arrays(bounds, pa.nulls(n, pa.int32())),
-        "values": pa.ListArray.from_arrays(bounds, pa.array(found, mask=np.isnan(found))),
+        "values": pa.ListArray.from_arrays(bounds, pa.array(value_u, mask=np.isnan(value_u))),
         "n_relevant": pa.array(positives, pa.int32()),
     }
     return pa.RecordBatch.from_pydict(columns)

@@ -114,12 +114,12 @@ def _log_products(factor_ri: Floats) -> Floats:
 class Cut:
     """Ranks r, cut-offs k (uncut: the n ranked candidates), where values are not 0, and the definition.
 
-    rank, k, shown: (r, c); n: candidates
+    rank, k, listed: (r, c); n: candidates
     """
 
     rank: Floats
     k: Floats
-    shown: npt.NDArray[np.bool_]
+    listed: npt.NDArray[np.bool_]
     n: float
     definition: Definition
 
@@ -137,19 +137,19 @@ class Cut:
 
 
 def _hit(cut: Cut) -> Floats:
-    return np.where(cut.shown, 1.0, 0.0)
+    return np.where(cut.listed, 1.0, 0.0)
 
 
 def _precision(cut: Cut) -> Floats:
     length = {"k": cut.k, "list": np.minimum(cut.k, cut.n), "min_k_relevant": np.ones_like(cut.k)}
-    return np.where(cut.shown, 1.0 / length[cut.definition.precision_by], 0.0)
+    return np.where(cut.listed, 1.0 / length[cut.definition.precision_by], 0.0)
 
 
 def _average_precision(cut: Cut) -> Floats:
     """1 / r; as a mean of precisions sum_{i = r}^k 1 / i / k, continued by the digamma function."""
     whole = cut.definition.map_cut == "uncut"
     k = np.full_like(cut.k, cut.n) if whole else cut.k
-    shown = cut.rank <= cut.n if whole else cut.shown
+    shown = cut.rank <= cut.n if whole else cut.listed
     if cut.definition.ap == "mean_precision":
         value = (digamma(k + 1.0) - digamma(cut.rank)) / k
     else:
@@ -158,12 +158,12 @@ def _average_precision(cut: Cut) -> Floats:
 
 
 def _reciprocal_rank(cut: Cut) -> Floats:
-    shown = cut.rank <= cut.n if cut.definition.mrr_cut == "uncut" else cut.shown
+    shown = cut.rank <= cut.n if cut.definition.mrr_cut == "uncut" else cut.listed
     return np.where(shown, 1.0 / cut.rank, 0.0)
 
 
 def _ndcg(cut: Cut) -> Floats:
-    return np.where(cut.shown, cut.discount(cut.rank) / cut.ideal, 0.0)
+    return np.where(cut.listed, cut.discount(cut.rank) / cut.ideal, 0.0)
 
 
 OF_RANK: dict[str, Callable[[Cut], Floats]] = {

@@ -185,7 +185,7 @@ def test_all_estimators_equal_the_kernels_in_one_batch(axes: Row) -> None:
     rows = random_rows(1)
     asked = plan(*NAMES, ks=(2, 5), axes=axes, rewards="model")
     found, batch = estimates(rows, asked, tasks=3, batch=7), record_batch(rows)
-    rankings, definition = to_rankings(batch), asked.asked.definition
+    rankings, definition = to_rankings(batch), asked.measured.definition
     chance, keys = np.concatenate([row["propensity"] for row in rows]), batch.column("user_key").to_numpy()
     listed = np.concatenate([row["listed_rewards"] for row in rows])
     model = Rewards(
@@ -223,7 +223,7 @@ def test_strata_are_combined_as_by_the_kernel(axes: Row) -> None:
     chance = np.concatenate([row["propensity"] for row in rows])
     for cut in CUTS:
         values, sizes = estimators.stratified(
-            rankings, cut.assign(chance), len(cut.items), NAMES, (2, 5), asked.asked.definition
+            rankings, cut.assign(chance), len(cut.items), NAMES, (2, 5), asked.measured.definition
         )
         for metric in NAMES:
             value_usc = np.where(sizes[:, :, None] > 0, values[metric], np.nan)
@@ -256,10 +256,10 @@ def test_equal_chances_are_the_holdout() -> None:
     rows = random_rows(4, one=True)
     asked = plan(*NAMES, ks=(2, 5), axes=AXES[0], estimators=estimators.WEIGHTED)
     found = estimates(rows, asked, tasks=2)
-    plain = accuracy.measure(to_rankings(record_batch(rows)), NAMES, (2, 5), asked.asked.definition)
+    plain = accuracy.measure(to_rankings(record_batch(rows)), NAMES, (2, 5), asked.measured.definition)
     for name in ("hit", "precision", "recall", "ndcg"):
         means = np.nanmean(plain[name], axis=0)
-        for c, k in enumerate(asked.asked.columns(name)):
+        for c, k in enumerate(asked.measured.columns(name)):
             for estimator in estimators.WEIGHTED[: 3 if name in estimators.QUOTIENTS else 4]:
                 assert value(found, estimator, name, k).value == pytest.approx(means[c], rel=1e-12)
 
@@ -279,7 +279,7 @@ def test_weights_of_any_size_stay_exact(exponent: int) -> None:
     chance = np.concatenate([row["propensity"] for row in rows])
     kernel = contributions(
         to_rankings(record_batch(rows)), chance, ("recall", "ndcg", "precision"), (1, 3),
-        asked.asked.definition, ALL[:4], SETTINGS,
+        asked.measured.definition, ALL[:4], SETTINGS,
     )  # fmt: skip
     for (estimator, metric), parts in kernel.items():
         mine = found[(found.estimator == estimator) & (found.metric == metric)]
@@ -320,7 +320,7 @@ def test_what_has_no_value_says_why() -> None:
     asked = plan("map", "ndcg", "hit", settings=Settings(chances=False))
     why = {(column.estimator, column.metric): text for column, text in missing(asked)}
     names = [(e, m) for e in ALL for m in ("map", "ndcg", "hit", "dcg") if (e, m) != ("stratified", "dcg")]
-    definition = asked.asked.definition
+    definition = asked.measured.definition
     assert why == {pair: text for pair in names if (text := reason(*pair, definition, asked.settings))}
     assert why["ips", "dcg"] == "the propensities are known up to a factor only"
     assert "reward" in why["dm", "dcg"] and "sum" in why["ips", "map"]
@@ -576,8 +576,8 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
     asked = plan(
         "ndcg", ks=(5, 10, 20, 30, 100), replicates=0,
         axes={"threshold": 4.0, "candidates": "all", "ties": "expected"},
-    ).asked  # fmt: skip
-    facts = exposure.Shown(share(str(tmp_path), chances.rows), chances.items, cut, None)
+    ).measured  # fmt: skip
+    facts = exposure.ExposedItems(share(str(tmp_path), chances.rows), chances.items, cut, None)
     blocks = user_blocks(log, items, ("open_loop",), {})
     users = ranking_stage.users_of_parts(blocks, ("open_loop",), 4.0, keep_empty=False)
     vectors = share(str(tmp_path), vector_rows(items, train_popular(items).items))
