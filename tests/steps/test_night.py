@@ -31,7 +31,7 @@ from recbench_spark.schemas import (
     USER_METRICS,
 )
 from recbench_spark.steps import splitting
-from recbench_spark.steps.night import check_benchmark, model_key
+from recbench_spark.steps.night import attempts_so_far, check_benchmark, model_key, open_night
 from recbench_spark.steps.results import grid_edges
 from recbench_spark.store import Store, query_files
 from tests import oracles
@@ -310,7 +310,7 @@ def test_force_makes_a_second_attempt_with_the_same_numbers(small_night: Ran) ->
 def test_a_changed_setting_is_another_run(small_night: Ran) -> None:
     evaluation = {**SMALL["evaluation"], "k": [5]}
     changed = small(models=models("popular"), evaluation=evaluation)
-    assert story.attempts_so_far(story.open_night(small_night.store, changed, DATE)) == {"popular": 0}
+    assert attempts_so_far(open_night(small_night.store, changed, DATE)) == {"popular": 0}
 
 
 # ------------------------------------------------------------------------- killed and failing
