@@ -7,7 +7,6 @@ stand beside it in every table, as the short string of `Definition.describe`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
@@ -140,32 +139,6 @@ PRESET_VERSIONS: dict[str, str] = {
     "recpack": "0.3.6",
 }
 """The version of each library whose numbers its preset gives (replay: replay-rec; mllib: pyspark)."""
-
-
-_SHARES = (
-    *("precision", "recall", "calibrated_recall", "f1", "map", "mrr", "ndcg", "auc", "r_precision", "rbp"),
-    *("percentile_rank", "coverage", "gini", "mean_popularity", "gauc", "pauc", "calibration_error"),
-    *("tpr", "fnr", "tnr", "fpr"),
-)
-RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(_SHARES, (0.0, 1.0)),
-    **dict.fromkeys(("mse", "rmse", "mae", "nmse", "logloss", "novelty", "hit"), (0.0, math.inf)),
-    "diversity": (0.0, 2.0),
-    "pe": (-1.0, math.inf),
-    "rig": (-math.inf, 1.0),
-}
-"""The least and the largest value of each metric under any definition; of `hit` (as a number) at k: k."""
-
-
-def range_of(figure: str) -> tuple[float, float]:
-    """The values that `ndcg@10` or `rmse` can take; unknown metrics: any.
-
-    >>> range_of("hit@10"), range_of("ndcg"), range_of("rmse")
-    ((0.0, 10.0), (0.0, 1.0), (0.0, inf))
-    """
-    metric, _, k = figure.partition("@")
-    low, high = RANGES.get(metric, (-math.inf, math.inf))
-    return low, min(high, float(k)) if metric == "hit" and k.isdigit() else high
 
 
 def axis_values(axis: str) -> tuple[str, ...]:

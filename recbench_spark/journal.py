@@ -73,5 +73,13 @@ class Journal:
         self.record(stage, **facts, **counts, seconds=seconds)
 
 
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """A JSON file that is either whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".tmp")
+    partial.write_text(json.dumps(content, indent=2, default=str) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
 def _why(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)

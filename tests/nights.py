@@ -8,10 +8,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from recbench_spark.benchmark import Outcome, open_night, run_night
+from recbench_spark.benchmark import Outcome, run_night
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.journal import Journal
-from recbench_spark.steps.night import Night
+from recbench_spark.steps.night import Night, open_night
 from recbench_spark.store import Store
 
 DATE = date(2026, 1, 1)

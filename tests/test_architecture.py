@@ -19,11 +19,11 @@ PACKAGE = "recbench_spark"
 LEVELS = (
     {"errors"},
     {"definitions", "revisions"},
-    {"config"},
-    {"placeholders"},
     {"kernels"},
     {"kernels.ranking", "kernels.splits"},
     {"kernels.metrics"},
+    {"config"},
+    {"placeholders"},
     {"kernels.estimators"},
     {"kernels.comparison"},
     {"kernels.warm"},

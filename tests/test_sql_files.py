@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 import recbench_spark
-from recbench_spark.reports.facts import LOWER_IS_BETTER
+from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
+from recbench_spark.kernels.metrics.about import ABOUT, Best, best_when
+from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.schemas import TABLES
 
 SQL = Path(recbench_spark.__file__).parent / "sql"
@@ -67,12 +69,47 @@ def test_views_say_what_they_need_and_need_no_circle(name: str) -> None:
     assert name not in reached
 
 
+def listed(name: str, then: str) -> list[str]:
+    """The metrics of the one line `WHEN metric IN (...) THEN ...` or `WHEN metric = '...' THEN ...`."""
+    when = r"WHEN\s+(?:metrics\.)?metric (?:IN \(([^)]*)\)|= ('\w+'))\s+" + then
+    ((several, one),) = re.findall(when, VIEWS[name])
+    return sorted(re.findall(r"'(\w+)'", several or one))
+
+
 @pytest.mark.parametrize("name", ["leaderboard", "best_known"])
-def test_the_views_know_the_same_direction_of_metrics_as_the_report(name: str) -> None:
-    listed = [
-        tuple(re.findall(r"'(\w+)'", text)) for text in re.findall(r"metric IN \(([^)]*)\)", VIEWS[name])
-    ]
-    assert LOWER_IS_BETTER in listed
+@pytest.mark.parametrize(
+    ("best", "then"),
+    [
+        ("small", r"THEN (?:metrics\.)?value"),
+        ("near 0", r"THEN ABS\((?:metrics\.)?value\)"),
+        ("none", "THEN NULL"),
+    ],
+)
+def test_the_views_list_metrics_by_the_direction_that_they_register(
+    name: str, best: Best, then: str
+) -> None:
+    assert listed(name, then) == sorted(best_when(best))
+
+
+def test_what_depends_on_the_base_rate_is_warned_of_as_registered() -> None:
+    wanted = sorted(metric for metric, about in ABOUT.items() if about.of_base_rate)
+    assert listed("best_known", r"AND MIN\(base_rate\)") == wanted
+
+
+def test_metrics_wide_has_the_columns_of_the_metrics_that_ask_for_them() -> None:
+    """At four cut-offs, uncut, or both, as a metric is measured."""
+    of_lists = dict.fromkeys(LIST_METRICS, "k")
+    cuts = {**of_lists, **{name: metric.cuts for name, metric in METRICS.items()}}
+    wanted = {}
+    for name in (name for name, about in ABOUT.items() if about.wide):
+        cut = cuts.get(name, "uncut")
+        at_k = {f"{name}_{k}": (name, f"= {k}") for k in (1, 5, 10, 20) if cut != "uncut"}
+        wanted |= at_k
+        if cut != "k":
+            wanted[name if cut == "uncut" else f"{name}_full"] = (name, "IS NULL")
+    line = r"MAX\(CASE WHEN metric = '(\w+)' AND k (= \d+|IS NULL) THEN value END\) AS (\w+)"
+    found = {column: (metric, at) for metric, at, column in re.findall(line, VIEWS["metrics_wide"])}
+    assert found == wanted
 
 
 # ------------------------------------------------------------------------------- on SQLite

@@ -13,12 +13,13 @@ from __future__ import annotations
 import argparse
 
 from recbench_spark import cli, reports
-from recbench_spark.benchmark import multiverse_pairs, run_night
+from recbench_spark.benchmark import run_night
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import FAILED, OK, DataError
 from recbench_spark.journal import Journal
 from recbench_spark.session import get_session
 from recbench_spark.steps.night import check_benchmark
+from recbench_spark.steps.reporting import multiverse_pairs
 from recbench_spark.store import Store
 
 PROTOCOLS = ("RO_RS", "TO_RS", "RO_LS", "TO_LS")

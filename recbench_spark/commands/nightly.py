@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from datetime import date
 
 from recbench_spark import cli
-from recbench_spark.benchmark import Outcome, dry_run, run_night
-from recbench_spark.config import load_benchmark
+from recbench_spark.benchmark import Outcome, run_night
+from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import OK
 from recbench_spark.journal import Journal
 from recbench_spark.placeholders import on_night
@@ -62,6 +64,23 @@ def main(args: argparse.Namespace) -> int:
         log_night(args.mlflow, store, benchmark, outcome.run_ids, journal)
     print_outcome(outcome)
     return outcome.exit_code
+
+
+def dry_run(store_root: str, benchmark: Benchmark, logical_date: date) -> str:
+    """What a night would do, in words, without Spark."""
+    asked = benchmark.evaluation
+    lines: Sequence[str] = [
+        f"benchmark   {benchmark.name}: {benchmark.description}".rstrip(": "),
+        f"night       {logical_date}",
+        f"warehouse   {store_root}",
+        f"dataset     {benchmark.dataset.name} ({benchmark.dataset.reader}) {benchmark.dataset.path or ''}",
+        f"split       {benchmark.split.describe()}",
+        f"models      {', '.join(f'{model.name} ({model.kind})' for model in benchmark.models)}",
+        f"metrics     {', '.join(asked.metrics)} at {', '.join(map(str, asked.cutoffs))}",
+        f"parts       {', '.join(asked.parts)}",
+        f"definition  {asked.resolve().describe()}",
+    ]
+    return "\n".join(lines)
 
 
 def print_outcome(outcome: Outcome) -> None:

@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from recbench_spark import cli
-from recbench_spark.benchmark import write_json
 from recbench_spark.config import PROTOCOLS, Benchmark, Gate, load_benchmark, make_benchmark, parse
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.journal import Journal
+from recbench_spark.journal import Journal, write_json
 from recbench_spark.placeholders import on_night
 from recbench_spark.protocol.manifests import table
 from recbench_spark.schemas import MANIFESTS

@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import Field, field_validator
 
 from recbench_spark.config.base import INT, Count, Location, Name, Seed, Strict, parse
-from recbench_spark.definitions import range_of
 from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.kernels.metrics.about import range_of
 
 BUILT_IN = "recbench_spark.models"
 """A package whose module `KIND` may hold the class of that kind: a model of one file."""
@@ -210,7 +210,7 @@ class ListsModel(ModelConfig):
 class PublishedModel(ModelConfig):
     """Figures from a publication, kept beside our own: `ndcg@10: 0.31` or `rmse: 0.77`.
 
-    A figure is a number that its metric can take (`definitions.RANGES`): 17.0 per cent is 0.17.
+    A figure is a number that its metric can take (`kernels.metrics.about.range_of`): 17.0 per cent is 0.17.
     """
 
     measured: ClassVar[bool] = False

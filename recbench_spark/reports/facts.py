@@ -5,18 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-LOWER_IS_BETTER = (
-    "rmse",
-    "mse",
-    "mae",
-    "logloss",
-    "nmse",
-    "percentile_rank",
-    "gini",
-    "mean_popularity",
-    "calibration_error",
-)
-"""Best when small. `pe`, the relative bias of the mean, is best at 0, every other metric when large."""
+from recbench_spark.kernels.metrics.about import about_metric
 
 
 @dataclass(frozen=True, order=True)
@@ -35,11 +24,7 @@ class Measure:
 
     def sort_key(self, value: float) -> float:
         """A number that is smaller for the better value; NaN is worst."""
-        if math.isnan(value):
-            return math.inf
-        if self.metric == "pe":
-            return abs(value)
-        return value if self.metric in LOWER_IS_BETTER else -value
+        return about_metric(self.metric).sort_key(value)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from recbench_spark.errors import DataError, SchemaError, nearest
+from recbench_spark.kernels.metrics.about import place_in_reports
 from recbench_spark.reports.correcting import is_corrected, make_corrections
 from recbench_spark.reports.facts import (
     Agreement,
@@ -34,12 +35,6 @@ from recbench_spark.reports.facts import (
 )
 from recbench_spark.reports.words import defaults_in_words, definition_in_words, summarise
 
-METRIC_ORDER = (
-    *("ndcg", "recall", "precision", "map", "mrr", "hit", "auc", "coverage", "f1"),
-    *("r_precision", "rbp", "percentile_rank"),
-    *("novelty", "diversity", "mean_popularity", "gini"),
-    *("rmse", "mae", "mse", "nmse", "logloss", "rig", "pe", "gauc", "pauc", "calibration_error"),
-)
 PART_ORDER = ("test", "open_loop", "valid")
 SLICE_ORDER = ("head", "torso", "tail", "cold")
 FACT_ORDER = ("rows_read", "duplicates_dropped", "rows", "users", "items", "overlap", "future_share")
@@ -190,7 +185,7 @@ def choose_headline(numbers: Sequence[Number], headline: str) -> tuple[str, int 
     if not there or wanted in there:
         return (*wanted, ())
     same = [pair for pair in there if pair[0] == name]
-    metric, k = min(same or there, key=lambda pair: (_place(pair[0], METRIC_ORDER), -(pair[1] or 0)))
+    metric, k = min(same or there, key=lambda pair: (place_in_reports(pair[0]), -(pair[1] or 0)))
     label = Measure(metric, k, "", "").label
     return metric, k, (f"{headline} was not measured; models are ranked by {label} instead.",)
 
@@ -241,7 +236,8 @@ def _companions(headline: Measure, numbers: Iterable[Number]) -> tuple[Measure, 
     fitting = [m for m in there if m.k in (headline.k, None) and m.estimator == headline.estimator]
     fitting.sort(
         key=lambda m: (
-            *_order(m.metric, METRIC_ORDER),
+            place_in_reports(m.metric),
+            m.metric,
             m.k != headline.k,
             m.definition != headline.definition,
             m.definition,
@@ -460,7 +456,7 @@ def make_definitions(numbers: Iterable[Number]) -> tuple[DefinitionFacts, ...]:
     return tuple(
         DefinitionFacts(
             text,
-            tuple(sorted(metrics[text], key=lambda metric: _order(metric, METRIC_ORDER))),
+            tuple(sorted(metrics[text], key=lambda metric: (place_in_reports(metric), metric))),
             definition_in_words(text),
         )
         for text in sorted(metrics)

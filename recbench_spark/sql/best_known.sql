@@ -72,7 +72,10 @@ FROM (
       metrics.n,
       base_rates.base_rate,
       CASE
-        WHEN metrics.metric IN ('rmse', 'mse', 'mae', 'logloss', 'nmse', 'percentile_rank', 'gini', 'mean_popularity', 'calibration_error')
+        WHEN metrics.metric IN (
+          'rmse', 'mse', 'mae', 'logloss', 'nmse', 'percentile_rank', 'gini', 'mean_popularity',
+          'calibration_error', 'fnr', 'fpr'
+        )
           THEN metrics.value
         WHEN metrics.metric = 'pe' THEN ABS(metrics.value)
         WHEN metrics.metric IN ('mean_prediction', 'mean_outcome') THEN NULL

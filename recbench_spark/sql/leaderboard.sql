@@ -16,7 +16,10 @@ SELECT
     PARTITION BY suite, split_id, part, metric, k, definition, estimator
     ORDER BY
       CASE
-        WHEN metric IN ('rmse', 'mse', 'mae', 'logloss', 'nmse', 'percentile_rank', 'gini', 'mean_popularity', 'calibration_error') THEN value
+        WHEN metric IN (
+          'rmse', 'mse', 'mae', 'logloss', 'nmse', 'percentile_rank', 'gini', 'mean_popularity',
+          'calibration_error', 'fnr', 'fpr'
+        ) THEN value
         WHEN metric = 'pe' THEN ABS(value)
         WHEN metric IN ('mean_prediction', 'mean_outcome') THEN NULL
         ELSE -value

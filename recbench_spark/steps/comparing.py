@@ -21,7 +21,7 @@ from recbench_spark.evaluation.comparison.comparing import (
 )
 from recbench_spark.evaluation.metrics.beyond_accuracy import OVERALL, PER_USER
 from recbench_spark.journal import Journal
-from recbench_spark.reports.facts import LOWER_IS_BETTER
+from recbench_spark.kernels.metrics.about import about_metric, best_when
 from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS
 from recbench_spark.steps.night import Night
 from recbench_spark.steps.revising import CodeChange, code_changes
@@ -96,7 +96,7 @@ def make_plan(night: Night, asked: Comparisons) -> ComparisonPlan | None:
         evaluation.bootstrap.model_copy(update={"replicates": asked.replicates}),
         asked.minimum_difference,
         asked.planned_users,
-        LOWER_IS_BETTER,
+        best_when("small"),
         night.benchmark.regressions,
         scales(night.store.read(USER_METRICS), _unbounded(metrics, night.definition)),
     )
@@ -144,7 +144,7 @@ def baselines(
     best: dict[tuple[str, str, int | None], tuple[float, int]] = {}
     for row in rows.select("run_id", "part", "metric", "k", "value").collect():
         place = places[row.run_id]
-        sort_key = row.value if row.metric in LOWER_IS_BETTER else -row.value
+        sort_key = about_metric(row.metric).sort_key(row.value)
         rank = (0.0 if tonight[place].model == named else 1.0, place) if named else (sort_key, place)
         key = (row.part, row.metric, row.k)
         best[key] = min(best.get(key, rank), rank)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
@@ -16,15 +17,16 @@ from recbench_spark.config import Benchmark, ModelConfig, digest
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_table
 from recbench_spark.definitions import Definition
-from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.errors import ConfigError, DataError, StoreError, nearest
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan, check_cut, check_names
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS, Catalogue
 from recbench_spark.kernels.metrics.accuracy import METRICS
+from recbench_spark.placeholders import on_night
 from recbench_spark.steps.exposure import ExposureContext, exposure_context
 from recbench_spark.steps.features import share_features
 from recbench_spark.steps.gates import GateCheck, gate_checks
 from recbench_spark.steps.revising import of_run
-from recbench_spark.steps.splitting import held_out_parts, of_split
+from recbench_spark.steps.splitting import current_name, held_out_parts, of_split, split_identity
 from recbench_spark.store import Store
 from recbench_spark.training.behaviour import SplitData
 
@@ -103,6 +105,55 @@ class Night:
             features,
             evaluation.uncut,
         )
+
+
+def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> Night:
+    """Check the settings, name the split and the inputs of a night."""
+    benchmark = on_night(benchmark, logical_date)
+    check_benchmark(benchmark)
+    _ = store.scratch  # whether workers can read it is known before hours of work
+    split_id, inputs = split_identity(store, benchmark)
+    asked = benchmark.evaluation
+    shown = asked.exposure
+    paths = {"candidates": asked.candidates_path, "features": asked.features}
+    if shown:
+        chances = shown.propensities
+        paths |= {"propensities": chances.path, "rewards": shown.rewards}
+        paths |= {"item features": chances.item_features, "user features": chances.user_features}
+    for name, path in paths.items():
+        if path:
+            inputs[name] = identity(store.spark, path)
+    return Night(store, benchmark, asked.resolve(), split_id, inputs, logical_date)
+
+
+def attempts_so_far(night: Night) -> dict[str, int]:
+    """Succeeded runs of each model with its key on this night."""
+    of_night = (
+        (F.col("suite") == night.benchmark.name)
+        & (F.col("logical_date") == F.lit(night.logical_date))
+        & (F.col("status") == "succeeded")
+    )
+    rows = night.store.read(schemas.RUNS).where(of_night).select("model", "run_key").collect()
+    done = Counter((row.model, row.run_key) for row in rows)
+    return {model.name: done[model.name, run_key(night, model)] for model in night.benchmark.models}
+
+
+def require_truth(night: Night) -> None:
+    """Refuse a night whose parts hold no rows."""
+    rows = night.table(schemas.MANIFESTS).where("fact = 'rows'").select("part", "value").collect()
+    filled = {row.part for row in rows if row.value}
+    for part in night.benchmark.evaluation.parts:
+        if part not in filled:
+            raise DataError(
+                f"part '{part}' of dataset {night.benchmark.dataset.name} is empty",
+                f"parts with rows: {', '.join(sorted(filled))}; see split and evaluation.parts",
+            )
+
+
+def require_split(night: Night) -> None:
+    """Refuse to publish what was measured while retention removed the split under it."""
+    if current_name(night.store, night.split_id) != night.split_id:
+        raise StoreError(f"split {night.split_id} was removed by jobs/maintain.py meanwhile", "run again")
 
 
 def night_gates(night: Night) -> list[GateCheck]:

@@ -15,8 +15,8 @@ from recbench_spark.evaluation.comparison.comparing import Run
 from recbench_spark.evaluation.comparison.flips import ModelPair, Verdict
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.journal import Journal
+from recbench_spark.kernels.metrics.about import best_when
 from recbench_spark.kernels.metrics.accuracy import METRICS
-from recbench_spark.reports.facts import LOWER_IS_BETTER
 from recbench_spark.schemas import FLIPS, PARADOXES, RANKINGS, RUNS
 from recbench_spark.steps.comparing import baselines, runs_tonight, visible_runs
 from recbench_spark.steps.night import Night
@@ -82,7 +82,7 @@ def make_plan(night: Night, settings: Paradoxes, runs: tuple[Run, ...]) -> parad
         settings.keys(evaluation),
         settings.parts or evaluation.parts,
         held_against(night, settings.against, runs),
-        LOWER_IS_BETTER,
+        best_when("small"),
     )
 
 

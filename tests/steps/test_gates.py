@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from recbench_spark.benchmark import open_night
 from recbench_spark.config import Gate
 from recbench_spark.errors import GATE, GateError
 from recbench_spark.schemas import RUNS
 from recbench_spark.steps.gates import failure, gate_checks
-from recbench_spark.steps.night import night_gates
+from recbench_spark.steps.night import night_gates, open_night
 from recbench_spark.steps.results import check_frame
 from tests.nights import DATE, Ran, models, run, small
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from recbench_spark import cli
-from recbench_spark.benchmark import require_split
 from recbench_spark.commands import maintain
 from recbench_spark.config import Benchmark
 from recbench_spark.errors import ConfigError, StoreError
@@ -28,6 +27,7 @@ from recbench_spark.schemas import (
 )
 from recbench_spark.sharing import SETTING, own_disk
 from recbench_spark.steps.maintaining import Old, find_old
+from recbench_spark.steps.night import require_split
 from recbench_spark.store import VERSION_PROPERTY, Store, _remove_unborn
 from tests.nights import models, run, small
 

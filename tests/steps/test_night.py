@@ -31,7 +31,7 @@ from recbench_spark.schemas import (
     USER_METRICS,
 )
 from recbench_spark.steps import splitting
-from recbench_spark.steps.night import check_benchmark, model_key
+from recbench_spark.steps.night import attempts_so_far, check_benchmark, open_night
 from recbench_spark.steps.results import grid_edges
 from recbench_spark.store import Store, query_files
 from tests import oracles
@@ -170,7 +170,7 @@ def test_the_best_setting_on_the_edge_of_its_grid_is_said(small_night: Ran) -> N
 def als_scores(small_night: Ran) -> dict[str, dict[int, float]]:
     """float64 scores of every user for every item the model knows: sums in index order."""
     night = small_night.night
-    key = model_key(night, model_named(small_night, "als_4"))
+    key = night.data.key(model_named(small_night, "als_4"))
     rows = small_night.store.read(EMBEDDINGS).where(f"model_id = '{key}'").collect()
     index = {row.item_id: row.item_index for row in night.table(ITEMS).collect()}
     users = {r.id: np.array(r.vector, np.float32) for r in rows if r.side == "user"}
@@ -239,7 +239,7 @@ def test_models_handed_over_get_the_numbers_of_the_model_they_came_from(
     The lists come with scores: this model has ties, which ranks would break, and AUC would tell.
     """
     night = small_night.night
-    key = model_key(night, model_named(small_night, "als_4"))
+    key = night.data.key(model_named(small_night, "als_4"))
     rows = small_night.store.read(EMBEDDINGS).where(f"model_id = '{key}'").toPandas()
     for side in ("user", "item"):
         one = rows[rows.side == side].rename(columns={"id": f"{side}_id"})
@@ -310,7 +310,7 @@ def test_force_makes_a_second_attempt_with_the_same_numbers(small_night: Ran) ->
 def test_a_changed_setting_is_another_run(small_night: Ran) -> None:
     evaluation = {**SMALL["evaluation"], "k": [5]}
     changed = small(models=models("popular"), evaluation=evaluation)
-    assert story.attempts_so_far(story.open_night(small_night.store, changed, DATE)) == {"popular": 0}
+    assert attempts_so_far(open_night(small_night.store, changed, DATE)) == {"popular": 0}
 
 
 # ------------------------------------------------------------------------- killed and failing

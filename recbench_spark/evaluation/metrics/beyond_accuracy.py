@@ -27,7 +27,7 @@ DIVERSITY = "diversity"
 PER_USER = (*beyond_accuracy.POPULARITY, DIVERSITY)
 """List metrics with a value for each user."""
 
-OVERALL = ("coverage", "gini")
+OVERALL = tuple(beyond_accuracy.OVERALL)
 """List metrics of all lists together."""
 
 LIST_METRICS = (*OVERALL, *PER_USER)
@@ -141,10 +141,7 @@ def overall(
 ) -> DataFrame:
     """Coverage and Gini at each cut-off: part, metric, k, value, n (users with a list).
 
-    coverage: share of the catalogue in at least one user's first k; blind to how often an item is
-    shown: one list in a million is enough. gini: see `kernels.metrics.beyond_accuracy.gini`. Items
-        outside of the
-    catalogue do not count.
+    See `kernels.metrics.beyond_accuracy.OVERALL`. Items outside of the catalogue do not count.
 
     One shuffle of (item, times shown at each k), combined on the map side; then how many items were
     shown how often, a few thousand rows at most for each cut-off.
@@ -185,10 +182,8 @@ def _measure(histogram: pa.Table, names: Sequence[str], ks: Sequence[int], n_ite
     rows = []
     for at, k in enumerate(ks):
         times_x, items_x = times[c == at], items[c == at]
-        value = {
-            "coverage": items_x[times_x > 0].sum() / n_items,
-            "gini": beyond_accuracy.gini(times_x.tolist(), items_x.tolist(), n_items),
-        }
+        shown = times_x.tolist(), items_x.tolist(), n_items
+        value = {name: beyond_accuracy.OVERALL[name](*shown) for name in names}
         rows += [(histogram.column("part")[0].as_py(), name, k, float(value[name])) for name in names]
     columns = zip(*rows, strict=True)
     kinds = (pa.string(), pa.string(), pa.int32(), pa.float64())

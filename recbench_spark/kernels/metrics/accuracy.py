@@ -24,6 +24,7 @@ from scipy.special import digamma
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, DataError, nearest
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
+from recbench_spark.kernels.metrics.about import NOT_NEGATIVE, About, register
 from recbench_spark.kernels.ranking.rankings import Rankings
 
 Weight = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
@@ -51,7 +52,7 @@ class Metric:
     cuts: Literal["k", "both", "uncut"]
     users_axis: str
     worst: float
-    bounded: bool
+    about: About
 
 
 METRICS: dict[str, Metric] = {}
@@ -66,20 +67,21 @@ def metric(
     common: Sequence[str] = COMMON_AXES,
     users_axis: str = "users",
     worst: float = 0.0,
-    bounded: bool = True,
+    about: About,
 ) -> Callable[[Callable[[Chunk], Floats]], Callable[[Chunk], Floats]]:
     """Register a function of a `Chunk` that returns (u, c + 1): a column a cut-off, the last uncut.
 
     axes: what it depends on beside the common ones
     cuts: whether values at k, the uncut one, or both are published
-    worst: the value of a user without a list; bounded: whether values lie in [0, 1]
+    worst: the value of a user without a list
+    about: its direction, its place in reports, its bounds
     """
 
-    def register(function: Callable[[Chunk], Floats]) -> Callable[[Chunk], Floats]:
-        METRICS[name] = Metric(name, function, (*common, *axes), cuts, users_axis, worst, bounded)
-        return function
+    def keep(function: Callable[[Chunk], Floats]) -> Callable[[Chunk], Floats]:
+        METRICS[name] = Metric(name, function, (*common, *axes), cuts, users_axis, worst, about)
+        return register(name, about)(function)
 
-    return register
+    return keep
 
 
 def cutoffs(name: str, ks: Sequence[int], uncut: bool = True) -> list[int | None]:
@@ -152,9 +154,8 @@ class Chunk:
         """A metric of these users, (u, c), with the axes of users applied."""
         every = metric.function(self)
         value = {"k": every[:, :-1], "both": every, "uncut": every[:, -1:]}[metric.cuts].copy()
-        if metric.bounded:
-            # The sums round: all of five items may add up to 1 + 2e-16.
-            np.clip(value, 0.0, 1.0, out=value)
+        # The sums round: all of five items may add up to 1 + 2e-16.
+        np.clip(value, *metric.about.bounds, out=value)
         empty = metric.worst if self.definition.empty_users == "zero" else np.nan
         value[self.length == 0] = metric.worst
         value[self.relevant == 0] = empty
@@ -422,37 +423,37 @@ class Chunk:
         return self.total(groups, gain, self.discount)
 
 
-@metric("hit", ("hit",), bounded=False)
+@metric("hit", ("hit",), about=About(place=60, bounds=NOT_NEGATIVE, wide=True))
 def hit(chunk: Chunk) -> Floats:
     """1 if any relevant item is among the first k, or their number."""
     return chunk.hits if chunk.definition.hit == "count" else chunk.first_hit[0]
 
 
-@metric("precision", ("precision_by",))
+@metric("precision", ("precision_by",), about=About(place=30, wide=True))
 def precision(chunk: Chunk) -> Floats:
     """hits / k."""
     return divide(chunk.hits, chunk.precision_length)
 
 
-@metric("recall", ("recall_by",))
+@metric("recall", ("recall_by",), about=About(place=20, wide=True))
 def recall(chunk: Chunk) -> Floats:
     """hits / relevant."""
     return divide(chunk.hits, chunk.recall_length)
 
 
-@metric("calibrated_recall")
+@metric("calibrated_recall", about=About())
 def calibrated_recall(chunk: Chunk) -> Floats:
     """hits / min(k, relevant), whatever recall divides by: 1 can be reached at every k."""
     return divide(chunk.hits, chunk.found_at_most)
 
 
-@metric("f1", ("precision_by", "recall_by"))
+@metric("f1", ("precision_by", "recall_by"), about=About(place=90, wide=True))
 def f1(chunk: Chunk) -> Floats:
     """2 P R / (P + R) = 2 hits / (denominator of P + denominator of R)."""
     return divide(2 * chunk.hits, chunk.precision_length + chunk.recall_length)
 
 
-@metric("map", ("ap", "ap_by", "ap_ties", "map_cut"), "both")
+@metric("map", ("ap", "ap_by", "ap_ties", "map_cut"), "both", about=About(place=40, wide=True))
 def average_precision(chunk: Chunk) -> Floats:
     """Sum of the precisions at the relevant items of the first k / min(k, relevant)."""
     definition = chunk.definition
@@ -477,7 +478,7 @@ def average_precision_length(chunk: Chunk) -> Floats:
     return np.broadcast_to(chunk.relevant[:, None], chunk.k_uc.shape)
 
 
-@metric("mrr", ("mrr_cut",), "both")
+@metric("mrr", ("mrr_cut",), "both", about=About(place=50, wide=True))
 def reciprocal_rank(chunk: Chunk) -> Floats:
     """1 / rank of the first relevant item."""
     value = chunk.first_hit[1]
@@ -489,6 +490,7 @@ def reciprocal_rank(chunk: Chunk) -> Floats:
     ("ndcg_users", "gain", "negative_grades", "discount", "ideal"),
     "both",
     users_axis="ndcg_users",
+    about=About(place=10, wide=True),
 )
 def ndcg(chunk: Chunk) -> Floats:
     """DCG / ideal DCG; NaN where no order gains anything (Jarvelin and Kekalainen 2002).
@@ -502,7 +504,13 @@ def ndcg(chunk: Chunk) -> Floats:
     return np.where((chunk.ideal == worst) & (chunk.ideal > 0), 1.0, value)
 
 
-@metric("auc", ("auc_ties", "auc_by"), "uncut", common=[a for a in COMMON_AXES if a != "ties"])
+@metric(
+    "auc",
+    ("auc_ties", "auc_by"),
+    "uncut",
+    common=[a for a in COMMON_AXES if a != "ties"],
+    about=About(place=70, wide=True),
+)
 def auc(chunk: Chunk) -> Floats:
     """Share of (relevant, other) pairs in the right order, ties one half; NaN without pairs.
 
@@ -523,7 +531,7 @@ def auc(chunk: Chunk) -> Floats:
     return divide(wins, negatives * chunk.relevant, empty=np.nan)[:, None]
 
 
-@metric("r_precision", (), "uncut")
+@metric("r_precision", (), "uncut", about=About(place=100))
 def r_precision(chunk: Chunk) -> Floats:
     """Share of relevant items among the first `relevant` ranks."""
     g = chunk.groups
@@ -532,14 +540,14 @@ def r_precision(chunk: Chunk) -> Floats:
     return divide(hits, chunk.relevant)[:, None]
 
 
-@metric("rbp", ("persistence",), "both")
+@metric("rbp", ("persistence",), "both", about=About(place=110))
 def rank_biased_precision(chunk: Chunk) -> Floats:
     """(1 - p) sum of p^(r - 1) over relevant ranks r, p the persistence (Moffat and Zobel 2008)."""
     p = chunk.definition.persistence
     return chunk.total(chunk.groups, chunk.groups.relevant, lambda r: (1 - p) * p ** (r - 1))
 
 
-@metric("percentile_rank", (), "uncut", worst=1.0)
+@metric("percentile_rank", (), "uncut", worst=1.0, about=About("small", place=120))
 def percentile_rank(chunk: Chunk) -> Floats:
     """Mean of (rank - 1) / (candidates - 1) of the relevant items; lower is better, random 1/2.
 

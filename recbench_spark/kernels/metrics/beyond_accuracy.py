@@ -16,11 +16,42 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.metrics.about import NOT_NEGATIVE, About, register
 
 CELLS = 1 << 20
 """Numbers worked on at once: users x places x (dimensions or places)."""
 
+OfPopularity = Callable[[Ints, Ints, int, Sequence[int]], Floats]
+OfAllLists = Callable[[Sequence[int], Sequence[int], int], float]
 
+POPULARITY: dict[str, OfPopularity] = {}
+"""Metrics of each user that follow from how many training users have each listed item."""
+
+OVERALL: dict[str, OfAllLists] = {}
+"""Metrics of all lists together, from how many items are listed how often."""
+
+
+def popularity_metric(name: str, about: About) -> Callable[[OfPopularity], OfPopularity]:
+    """Register a function of POPULARITY."""
+
+    def keep(function: OfPopularity) -> OfPopularity:
+        POPULARITY[name] = function
+        return register(name, about)(function)
+
+    return keep
+
+
+def overall_metric(name: str, about: About) -> Callable[[OfAllLists], OfAllLists]:
+    """Register a function of OVERALL."""
+
+    def keep(function: OfAllLists) -> OfAllLists:
+        OVERALL[name] = function
+        return register(name, about)(function)
+
+    return keep
+
+
+@popularity_metric("novelty", About(place=130, bounds=NOT_NEGATIVE))
 def novelty(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floats:
     """Mean of -log2 p over the first k entries, p the share of training users who have the item.
 
@@ -39,6 +70,7 @@ def novelty(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floa
     return mean_of_first(offsets, -np.log2(share), ks)
 
 
+@popularity_metric("mean_popularity", About("small", place=150))
 def mean_popularity(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floats:
     """Mean over the first k entries of the share of training users who have the item, in [0, 1].
 
@@ -46,13 +78,6 @@ def mean_popularity(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int])
     as for `novelty`. Source: Yin et al. 2012, "Challenging the long tail recommendation", as a share.
     """
     return mean_of_first(offsets, np.clip(count_n, 0, users) / users, ks)
-
-
-POPULARITY: dict[str, Callable[[Ints, Ints, int, Sequence[int]], Floats]] = {
-    "novelty": novelty,
-    "mean_popularity": mean_popularity,
-}
-"""Metrics of each user that follow from how many training users have each listed item."""
 
 
 def mean_of_first(offsets: Ints, value_n: Floats, ks: Sequence[int]) -> Floats:
@@ -65,6 +90,7 @@ def mean_of_first(offsets: Ints, value_n: Floats, ks: Sequence[int]) -> Floats:
     return out
 
 
+@register("diversity", About(place=140, bounds=(0.0, 2.0)))
 def intra_list_diversity(offsets: Ints, items: Ints, vector_id: Floats, ks: Sequence[int]) -> Floats:
     """1 - mean cosine of the pairs among the first k entries, float64 (u, c), in [0, 2].
 
@@ -148,6 +174,19 @@ def _at(running_uk: Floats, length_u: Ints, ks: Sequence[int], *, at_least: int)
     return np.divide(total, shown, out=mean, where=shown >= at_least)
 
 
+@overall_metric("coverage", About(place=80, wide=True))
+def coverage(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
+    """Share of the catalogue in at least one list; args as for `gini`.
+
+    Blind to how often an item is shown: one list in a million is enough.
+
+    >>> coverage([2, 1], [1, 2], 6)
+    0.5
+    """
+    return sum(items for times, items in zip(times_x, items_x, strict=True) if times > 0) / n_items
+
+
+@overall_metric("gini", About("small", place=160))
 def gini(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
     """How unevenly places in lists fall on the items of the catalogue, 0 .. 1 - 1 / n_items.
 

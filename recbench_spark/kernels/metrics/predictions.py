@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.metrics.about import ANY, NOT_NEGATIVE, About, register
 
 SUMS = ("n", "p", "y", "squared", "absolute", "logloss", "unfit")
 """Rows, predictions, outcomes, (p - y)^2, |p - y|, log-loss, rows where log-loss is undefined."""
@@ -121,14 +122,14 @@ VALUE_METRICS: dict[str, ValueMetric] = {}
 """Every metric that follows from SUMS; `binary` ones need y in {0, 1} and p in [0, 1]."""
 
 
-def value_metric(name: str, *, binary: bool = False) -> Callable[[Any], Any]:
-    """Register a function of the totals."""
+def value_metric(name: str, about: About, *, binary: bool = False) -> Callable[[Any], Any]:
+    """Register a function of the totals; `about`: its direction, its place in reports, its bounds."""
 
-    def register(function: Callable[[dict[str, Floats]], Floats]) -> Any:
+    def keep(function: Callable[[dict[str, Floats]], Floats]) -> Any:
         VALUE_METRICS[name] = ValueMetric(function, binary)
-        return function
+        return register(name, about)(function)
 
-    return register
+    return keep
 
 
 def from_totals(totals: Floats) -> dict[str, Floats]:
@@ -158,50 +159,54 @@ def _reason(t: dict[str, float], binary: bool) -> str:
     return "the outcomes do not vary" if binary else "the mean outcome is 0"
 
 
-@value_metric("mse")
+@value_metric("mse", About("small", place=190, bounds=NOT_NEGATIVE, wide=True))
 def mse(t: dict[str, Floats]) -> Floats:
     """Mean of (p - y)^2. Blind to the order of items, and to which users bear the error."""
     return t["squared"] / t["n"]
 
 
-@value_metric("rmse")
+@value_metric("rmse", About("small", place=170, bounds=NOT_NEGATIVE, wide=True))
 def rmse(t: dict[str, Floats]) -> Floats:
     """Square root of MSE, in units of the outcome. A low RMSE says nothing of the top of a list."""
     return np.sqrt(t["squared"] / t["n"])
 
 
-@value_metric("mae")
+@value_metric("mae", About("small", place=180, bounds=NOT_NEGATIVE, wide=True))
 def mae(t: dict[str, Floats]) -> Floats:
     """Mean of |p - y|. Best at the median: for rare outcomes always predicting 0 looks good."""
     return t["absolute"] / t["n"]
 
 
-@value_metric("nmse", binary=True)
+@value_metric(
+    "nmse", About("small", place=200, bounds=NOT_NEGATIVE, wide=True, of_base_rate=True), binary=True
+)
 def nmse(t: dict[str, Floats]) -> Floats:
     """MSE / (g (1 - g)), g = mean y; 1: no better than predicting g. Blind to the order."""
     g = t["y"] / t["n"]
     return (t["squared"] / t["n"]) / (g * (1 - g))
 
 
-@value_metric("pe")
+@value_metric("pe", About("near 0", place=230, bounds=(-1.0, math.inf), wide=True, of_base_rate=True))
 def pe(t: dict[str, Floats]) -> Floats:
     """mean(p) / g - 1, over- or under-estimation. Blind to all but the mean: constants can be 0."""
     return t["p"] / t["y"] - 1
 
 
-@value_metric("mean_prediction")
+@value_metric("mean_prediction", About("none", bounds=ANY))
 def mean_prediction(t: dict[str, Floats]) -> Floats:
     """mean(p), to be read beside mean(y). Says nothing of any single prediction."""
     return t["p"] / t["n"]
 
 
-@value_metric("mean_outcome")
+@value_metric("mean_outcome", About("none", bounds=ANY))
 def mean_outcome(t: dict[str, Floats]) -> Floats:
     """g = mean(y), the base rate: a fact of the data, not of the model."""
     return t["y"] / t["n"]
 
 
-@value_metric("logloss", binary=True)
+@value_metric(
+    "logloss", About("small", place=210, bounds=NOT_NEGATIVE, wide=True, of_base_rate=True), binary=True
+)
 def logloss(t: dict[str, Floats]) -> Floats:
     """Mean of -y ln p - (1 - y) ln(1 - p). Its scale is set by g: not comparable across data.
 
@@ -210,7 +215,7 @@ def logloss(t: dict[str, Floats]) -> Floats:
     return t["logloss"] / t["n"]
 
 
-@value_metric("rig", binary=True)
+@value_metric("rig", About(place=220, bounds=(-math.inf, 1.0), wide=True, of_base_rate=True), binary=True)
 def rig(t: dict[str, Floats]) -> Floats:
     """1 - logloss / H(g), H the entropy. Blind to a change of base rate: falls as g rises."""
     g = t["y"] / t["n"]
@@ -263,6 +268,7 @@ def user_binned_sums(
     return sums
 
 
+@register("calibration_error", About("small", place=260))
 def calibration_error(sums_bs: Floats) -> Floats:
     """ECE: sum_b (n_b / n) |mean p - mean y| = sum_b |sum p - sum y| / n, from bins (..., b, s).
 
@@ -278,6 +284,10 @@ def calibration_error(sums_bs: Floats) -> Floats:
     return _divide(gap, np.where(unfit == 0, n, 0.0))
 
 
+@register("tpr", About())
+@register("fnr", About("small"))
+@register("tnr", About())
+@register("fpr", About("small"))
 def threshold_rates(sums_bs: Floats) -> dict[str, Floats]:
     """TPR, FNR, TNR and FPR of calling p >= t positive: (..., t) each, from bins whose edges are t.
 
@@ -391,6 +401,7 @@ def auc_error(counts: PairCounts) -> float:
     return math.sqrt(spread_x + spread_z)
 
 
+@register("pauc", About(place=250))
 def partial_auc(p: Floats, y: Floats, low: float, high: float) -> float:
     """Area under the ROC curve over false-positive rates low..high, divided by high - low.
 
@@ -474,6 +485,7 @@ def gauc_parts(offsets: Ints, p: Floats, y: Floats) -> Floats:
     return np.column_stack([value * weight, weight])
 
 
+@register("gauc", About(place=240, wide=True))
 def gauc(sums: Floats) -> float:
     """sum(AUC_u P_u) / sum(P_u) from the summed `gauc_parts`, (2,); NaN without any user.
 

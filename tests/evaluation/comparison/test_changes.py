@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recbench_spark.benchmark import make_report
 from recbench_spark.definitions import Definition
 from recbench_spark.evaluation.comparison.changes import ChangePlan, activity, changes
 from recbench_spark.evaluation.comparison.comparing import Run
@@ -21,6 +20,7 @@ from recbench_spark.kernels.resampling import mean_and_error, moments
 from recbench_spark.schemas import CHANGES, METRICS, RANKINGS, RUNS, USER_METRICS, Table
 from recbench_spark.steps.changes import explain_changes
 from recbench_spark.steps.night import Night
+from recbench_spark.steps.reporting import make_report
 from recbench_spark.store import Store, query_files
 from tests.nights import SMALL, models, small
 

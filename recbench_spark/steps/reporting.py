@@ -1,0 +1,110 @@
+"""What a night tells in the end: one HTML file, the leaderboard, and lines of SQL to go on with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+
+import pandas as pd
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from recbench_spark import reports
+from recbench_spark.config import Benchmark
+from recbench_spark.journal import Journal
+from recbench_spark.kernels.comparison.paradoxes import KINDS
+from recbench_spark.schemas import CHECKS, MANIFESTS, RUNS
+from recbench_spark.steps.comparing import regression_in_words
+from recbench_spark.steps.night import Night
+from recbench_spark.store import Store
+
+
+def report_night(night: Night, journal: Journal) -> tuple[str | None, str]:
+    """The report as one HTML file (where the warehouse is a local folder) and the leaderboard."""
+    with journal.stage("report", "report"):
+        report = make_report(night.store, night.benchmark, night.logical_date, night.split_id)
+        path = None
+        if night.store.folder is not None:
+            name = f"{night.benchmark.name}-{night.logical_date}.html"
+            path = str(night.store.folder / "reports" / name)
+            reports.write_report(report, path)
+    return path, reports.leaderboard_text(report)
+
+
+def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id: str) -> reports.Report:
+    """The facts of one suite's night. The driver holds published numbers, none a user."""
+    store.install_views()
+    spark = store.spark
+    of_suite = F.col("suite") == benchmark.name
+    latest = spark.table("latest_metrics").where(of_suite).toPandas()
+    of_runs = F.col("run_id").isin(latest.run_id.unique().tolist())
+    failed = of_suite & (F.col("logical_date") == F.lit(logical_date)) & (F.col("status") == "failed")
+    report = reports.make_report(
+        latest,
+        store.read(RUNS).where(of_runs | failed).toPandas(),
+        store.read(CHECKS).where(of_runs).toPandas(),
+        store.read(MANIFESTS).where(F.col("split_id") == split_id).toPandas(),
+        benchmark.headline,
+        sql_lines(store, benchmark),
+        multiverse_pairs(store, [benchmark.name]) if benchmark.evaluation.multiverse else None,
+        regressions_shown(store, of_runs, logical_date) if benchmark.regressions else (),
+    )
+    if benchmark.paradoxes:
+        shown = reports.make_disagreements(*disagreements_shown(store, of_runs))
+        report = replace(report, disagreements=shown)
+    if benchmark.comparisons is None:
+        return report
+    return replace(report, changes=reports.make_changes(changes_shown(store, benchmark, of_runs)))
+
+
+def disagreements_shown(store: Store, of_runs: Column) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The plainest rows of `current_paradoxes` of these runs, and how many there are of each kind."""
+    found = store.spark.table("current_paradoxes").where(of_runs)
+    disagree = found.where("kind <> 'none'")
+    severity = F.array_position(F.array(*map(F.lit, KINDS)), F.col("kind"))
+    order = (F.desc("certain"), severity.desc(), F.desc("opposed_share"), "part", "metric", "k", "model")
+    plainest = disagree.orderBy(*order, "other").limit(reports.DISAGREEMENTS_SHOWN)
+    return plainest.toPandas(), found.groupBy("kind", "certain").count().toPandas()
+
+
+def regressions_shown(store: Store, of_runs: Column, logical_date: date) -> tuple[str, ...]:
+    """The regressions of these runs on a night in words, those of models that could be shipped first."""
+    kinds = store.read(RUNS).select("run_id", "model_kind")
+    fallen = of_runs & F.col("regressed") & (F.col("logical_date") == F.lit(logical_date))
+    rows = store.spark.table("current_comparisons").where(fallen).join(kinds, "run_id")
+    order = (F.col("model_kind").isin(*reports.NOT_SHIPPED), "model", "part", "metric", "k", "kind")
+    return tuple(regression_in_words(row) for row in rows.orderBy(*order).collect())
+
+
+def changes_shown(store: Store, benchmark: Benchmark, of_runs: Column) -> pd.DataFrame:
+    """Rows of `current_changes` of these runs at the headline: some groups a model and part."""
+    metric, _, k = benchmark.headline.partition("@")
+    at = (F.col("metric") == metric) & F.col("k").eqNullSafe(F.lit(int(k) if k.isdecimal() else None))
+    return store.spark.table("current_changes").where(of_runs & at).toPandas()
+
+
+def multiverse_pairs(store: Store, suites: Sequence[str]) -> pd.DataFrame:
+    """The view `multiverse_pairs` of some suites: a row a pair of models, metric and protocol."""
+    store.install_views()
+    pairs = store.spark.table("multiverse_pairs").where(F.col("suite").isin(list(suites)))
+    return pairs.toPandas()
+
+
+def sql_lines(store: Store, benchmark: Benchmark) -> list[str]:
+    """Lines to paste: with Spark, and without."""
+    metric, _, k = benchmark.headline.partition("@")
+    at = f"k = {k}" if k else "k IS NULL"
+    chosen = f"suite = '{benchmark.name}' AND metric = '{metric}' AND {at} AND estimator = 'holdout'"
+    sql = f"SELECT part, position, model, value FROM leaderboard WHERE {chosen}"
+    mask = f"(t.metric == '{metric}') & {f'(t.k == {k})' if k else 't.k.isna()'} & t.slice_key.isna()"
+    mask += " & (t.estimator == 'holdout')"
+    return [
+        f"make sql WAREHOUSE={store.root} Q=leaderboard",
+        f'{sys.executable} jobs/query.py --warehouse {store.root} "{sql}"',
+        f'{sys.executable} -c "from deltalake import DeltaTable as T; '
+        f"r, m = (T('{store.root}/' + n).to_pandas() for n in ('runs', 'metrics')); "
+        f"t = m.merge(r[r.status == 'succeeded'][['run_id', 'model']]); "
+        f"print(t[{mask}][['part', 'model', 'value', 'ci_low', 'ci_high']].to_string(index=False))\"",
+    ]

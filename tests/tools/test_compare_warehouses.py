@@ -1,0 +1,132 @@
+"""The tool that says whether two warehouses hold the same bits, on tables of three rows; no JVM."""
+
+import copy
+import math
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from tools.compare_warehouses import main
+
+Rows = list[dict[str, Any]]
+Tables = dict[str, Rows]
+TYPES = {"vector": pa.list_(pa.float32()), "shares": pa.map_(pa.string(), pa.float64())}
+
+
+def tables(root: Path, started: str) -> Tables:
+    """A night of two models, one run of each, that began at `started`."""
+    ids = [f"{started}-20260101-{model}-0123abcd" for model in ("als-8", "pop")]
+    moment = datetime.strptime(started, "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+    runs = [
+        {
+            "run_id": run_id, "suite": "s", "logical_date": date(2026, 1, 1), "model": model, "attempt": 1,
+            "config_json": f'{{"path": "{root}/splits"}}', "seconds": moment.second / 7,
+            "started_at": moment, "run_key": "key", "code_version": "1",
+        }
+        for run_id, model in zip(ids, ("als-8", "pop"), strict=True)
+    ]  # fmt: skip
+    values = zip(ids, (0.1, math.nan), (date(2026, 1, 1), None), strict=True)
+    metrics = [{"run_id": i, "detail": f"see {i}.", "value": v, "day": day} for i, v, day in values]
+    vectors = [
+        {"id": n, "vector": [0.5, 1.0 / (n + 3)], "shares": [("head", 0.25), ("tail", n / 3)]}
+        for n in (0, 1, 1)
+    ]
+    return {"runs": runs, "metrics": metrics, "embeddings": vectors}
+
+
+def write(root: Path, every: Tables) -> Path:
+    for name, rows in every.items():
+        columns = {key: pa.array([row[key] for row in rows], TYPES.get(key)) for key in rows[0]}
+        write_deltalake(root / name, pa.table(columns))
+    return root
+
+
+def nights(tmp_path: Path, change: Callable[[Tables], object] = lambda tables: None) -> list[str]:
+    """Folders of two equal nights, an hour apart; one thing is changed in the second."""
+    before, after = tmp_path / "before", tmp_path / "elsewhere" / "after"
+    later = copy.deepcopy(tables(after, "20260102T020005"))
+    change(later)
+    later["embeddings"].reverse()
+    return [str(write(before, tables(before, "20260102T010000"))), str(write(after, later))]
+
+
+def test_two_nights_with_equal_numbers_are_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(nights(tmp_path)) == 0
+    assert re.findall(r"^(\w+) +(\d) rows  (.*)$", capsys.readouterr().out, flags=re.MULTILINE) == [
+        ("embeddings", "3", "same"),
+        ("metrics", "2", "same"),
+        ("runs", "2", "same"),
+    ]
+
+
+def next_float(rows: Rows) -> None:
+    rows[0]["value"] = np.nextafter(rows[0]["value"], 1.0)
+
+
+def next_float_in_array(rows: Rows) -> None:
+    rows[2]["vector"][1] = float(np.nextafter(np.float32(rows[2]["vector"][1]), np.float32(1)))
+
+
+def next_float_in_map(rows: Rows) -> None:
+    rows[1]["shares"][1] = ("tail", float(np.nextafter(rows[1]["shares"][1][1], 1.0)))
+
+
+def another_type(rows: Rows) -> None:
+    for row in rows:
+        row["value"] = str(row["value"])
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "said"),
+    [
+        ("metrics", next_float, "1 rows lost, 1 new"),
+        ("embeddings", next_float_in_array, "1 rows lost, 1 new"),
+        ("embeddings", next_float_in_map, "1 rows lost, 1 new"),
+        ("embeddings", lambda rows: rows.pop(), "1 rows lost, 0 new"),
+        ("embeddings", lambda rows: rows.append(rows[0]), "0 rows lost, 1 new"),
+        ("metrics", lambda rows: rows[1].update(run_id=rows[0]["run_id"]), "1 rows lost, 1 new"),
+        ("metrics", lambda rows: rows[1].update(value=None), "1 rows lost, 1 new"),
+        ("metrics", another_type, "1 rows lost, 1 new; other columns"),
+        ("runs", lambda rows: rows[0].update(run_key="other"), "1 rows lost, 1 new"),
+    ],
+)
+def test_whatever_differs_is_found(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    table: str,
+    change: Callable[[Rows], object],
+    said: str,
+) -> None:
+    assert main(nights(tmp_path, lambda later: change(later[table]))) == 1
+    lines = re.findall(r"^(\w+) .* rows  (.*)$", capsys.readouterr().out, flags=re.MULTILINE)
+    assert {name: verdict for name, verdict in lines if verdict != "same"} == {table: said}
+
+
+def test_a_lost_table_is_found_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = nights(tmp_path)
+    write(Path(after), {"changes": [{"run_id": "x"}]})
+    assert (main([after, before]), main([before, after])) == (1, 1)
+    assert (
+        "changes                          1 rows  1 rows lost, 0 new; other columns"
+        in capsys.readouterr().out
+    )
+
+
+def test_another_version_of_the_code_may_be_left_out(tmp_path: Path) -> None:
+    folders = nights(tmp_path, lambda later: later["runs"][0].update(code_version="2", run_key="k"))
+    assert main(folders) == 1
+    assert main([*folders, "--other-code"]) == 0
+
+
+def test_a_folder_that_is_no_warehouse_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no table runs"):
+        main([str(tmp_path), str(tmp_path)])

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Whether two warehouses hold the same bits: for a change that must not move any number.
+
+    python tools/compare_warehouses.py BEFORE AFTER [--other-code]
+
+Tables are read with `deltalake` and compared as sets of rows with repetitions, floats bit for bit; columns
+by name and type. What no two nights share is left out or put in its place: moments (`..._at`) and measured
+times are dropped, as are hashes of ids of runs; an id of a run becomes suite, night, model and attempt, the
+folder of the warehouse `WAREHOUSE`, wherever in a text they stand. Other paths stay as they are and enter
+hashes of settings: give both nights the same inputs in the same places. With --other-code also the version
+of the code and the keys it enters are left out. Prints a line a table and the first rows that a side lacks;
+exit code 1 where any differ. Both warehouses are held in memory, a row at a time as text: for small nights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+MEASURED = {"seconds", "users_per_second", "of_product"}
+OF_RUN_IDS = {"comparison_id", "change_id", "paradox_id"}
+OF_THE_CODE = {"code_version", "run_key"}
+RUN_ID = re.compile(r"\d{8}T\d{6}-\d{8}-[\w.-]+?-[0-9a-f]{8}(?![0-9a-f])")
+SHOWN = 3
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Compare and tell; 0 where all tables agree."""
+    args = parser().parse_args(argv)
+    left_out = MEASURED | OF_RUN_IDS | (OF_THE_CODE if args.other_code else set())
+    before, after = (Warehouse.of(folder) for folder in (args.before, args.after))
+    names = sorted({*before.tables, *after.tables})
+    found = [
+        print_difference(name, before.read(name, left_out), after.read(name, left_out)) for name in names
+    ]
+    return int(any(found))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Two folders, and what to leave out."""
+    words = argparse.RawDescriptionHelpFormatter
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=words)
+    found.add_argument("before", type=Path)
+    found.add_argument("after", type=Path)
+    found.add_argument("--other-code", action="store_true", help="the code's version differs")
+    return found
+
+
+@dataclass(frozen=True)
+class Content:
+    """The columns of a table with their types, and each row as text with how often it is there."""
+
+    columns: frozenset[str]
+    rows: Counter[str]
+
+
+@dataclass(frozen=True)
+class Warehouse:
+    """A folder of Delta tables; `runs`: what each run is, whenever it ran."""
+
+    folder: Path
+    tables: Mapping[str, DeltaTable]
+    runs: Mapping[str, str]
+
+    @classmethod
+    def of(cls, folder: Path) -> Warehouse:
+        """Open all tables of a warehouse."""
+        found = {path.parent.name: DeltaTable(path.parent) for path in sorted(folder.glob("*/_delta_log"))}
+        if "runs" not in found:
+            sys.exit(f"error: no table runs in {folder}\n  hint: give the folder of a warehouse")
+        facts = ["run_id", "suite", "logical_date", "model", "attempt"]
+        rows = found["runs"].to_pyarrow_table(columns=facts).to_pylist()
+        names = {row.pop("run_id"): "/".join(map(str, row.values())) for row in rows}
+        return cls(folder.resolve(), found, names)
+
+    def read(self, name: str, left_out: set[str]) -> Content:
+        """A table as it compares with that of another night; nothing where there is none."""
+        if name not in self.tables:
+            return Content(frozenset(), Counter())
+        table = self.tables[name].to_pyarrow_table()
+        columns = frozenset(f"{field.name} {field.type}" for field in table.schema)
+        kept = sorted(f.name for f in table.schema if f.name not in left_out and not is_moment(f))
+        return Content(columns, Counter(repr(self.exact(row)) for row in by_row(table, kept)))
+
+    def exact(self, value: Any) -> Any:
+        """A value as text that says every bit of its floats, without what is of this night alone."""
+        if isinstance(value, float):
+            return value.hex()
+        if isinstance(value, str):
+            placed = value.replace(str(self.folder), "WAREHOUSE")
+            return RUN_ID.sub(lambda found: self.runs.get(found[0], found[0]), placed)
+        if isinstance(value, list | tuple):  # a map comes as pairs, in any order
+            inner = [self.exact(entry) for entry in value]
+            return sorted(inner, key=repr) if value and isinstance(value[0], tuple) else inner
+        if isinstance(value, dict):
+            return {key: self.exact(entry) for key, entry in sorted(value.items())}
+        return str(value) if isinstance(value, datetime.date) else value
+
+
+def is_moment(field: pa.Field) -> bool:
+    """Whether a column says when something was worked out; the times of a log are data."""
+    return field.name.endswith("_at") and pa.types.is_timestamp(field.type)
+
+
+def by_row(table: pa.Table, names: list[str]) -> Iterator[dict[str, Any]]:
+    """One row after another."""
+    for batch in table.select(names).to_batches(max_chunksize=10_000):
+        yield from batch.to_pylist()
+
+
+def print_difference(name: str, before: Content, after: Content) -> bool:
+    """A line a table, and the first columns and rows that one side lacks; whether any differ."""
+    lost, new = before.rows - after.rows, after.rows - before.rows
+    verdicts = [f"{lost.total()} rows lost, {new.total()} new"] if lost or new else []
+    verdicts += ["other columns"] if before.columns != after.columns else []
+    print(f"{name:24} {before.rows.total():9} rows  {'; '.join(verdicts) or 'same'}")
+    for sign, one, other in (("-", before, after), ("+", after, before)):
+        for column in sorted(one.columns - other.columns):
+            print(f"  {sign} column {column}")
+        for row in sorted(one.rows - other.rows)[:SHOWN]:
+            print(f"  {sign} {row[:1000]}")
+    return bool(verdicts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
