@@ -13,7 +13,7 @@ from recbench_spark import revisions
 from recbench_spark.config import Benchmark
 from recbench_spark.definitions import Definition
 from recbench_spark.steps import revising
-from recbench_spark.steps.night import Night, model_key, run_key
+from recbench_spark.steps.night import Night, run_key
 from recbench_spark.steps.splitting import _split_hash
 from tests.nights import SMALL, small
 
@@ -27,7 +27,7 @@ def hashes(benchmark: Benchmark, name: str) -> dict[str, str]:
     split_id, inputs = _split_hash(nothing, benchmark)
     night = Night(nothing, benchmark, benchmark.evaluation.resolve(), split_id, inputs, date(2026, 1, 1))
     (model,) = (model for model in benchmark.models if model.name == name)
-    return {"split": split_id, "model": model_key(night, model), "run": run_key(night, model)}
+    return {"split": split_id, "model": night.data.key(model), "run": run_key(night, model)}
 
 
 def raised(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

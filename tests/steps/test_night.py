@@ -31,7 +31,7 @@ from recbench_spark.schemas import (
     USER_METRICS,
 )
 from recbench_spark.steps import splitting
-from recbench_spark.steps.night import check_benchmark, model_key
+from recbench_spark.steps.night import check_benchmark
 from recbench_spark.steps.results import grid_edges
 from recbench_spark.store import Store, query_files
 from tests import oracles
@@ -170,7 +170,7 @@ def test_the_best_setting_on_the_edge_of_its_grid_is_said(small_night: Ran) -> N
 def als_scores(small_night: Ran) -> dict[str, dict[int, float]]:
     """float64 scores of every user for every item the model knows: sums in index order."""
     night = small_night.night
-    key = model_key(night, model_named(small_night, "als_4"))
+    key = night.data.key(model_named(small_night, "als_4"))
     rows = small_night.store.read(EMBEDDINGS).where(f"model_id = '{key}'").collect()
     index = {row.item_id: row.item_index for row in night.table(ITEMS).collect()}
     users = {r.id: np.array(r.vector, np.float32) for r in rows if r.side == "user"}
@@ -239,7 +239,7 @@ def test_models_handed_over_get_the_numbers_of_the_model_they_came_from(
     The lists come with scores: this model has ties, which ranks would break, and AUC would tell.
     """
     night = small_night.night
-    key = model_key(night, model_named(small_night, "als_4"))
+    key = night.data.key(model_named(small_night, "als_4"))
     rows = small_night.store.read(EMBEDDINGS).where(f"model_id = '{key}'").toPandas()
     for side in ("user", "item"):
         one = rows[rows.side == side].rename(columns={"id": f"{side}_id"})
