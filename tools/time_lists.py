@@ -47,10 +47,10 @@ def ours_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     from pyspark.sql import functions as F
 
     from recbench_spark import __version__
-    from recbench_spark.config import Bootstrap
     from recbench_spark.data.handed_over import typed_rows
     from recbench_spark.definitions import make_definition
-    from recbench_spark.evaluation.metrics import accuracy as metric_rows
+    from recbench_spark.evaluation.metrics.accuracy import MetricPlan
+    from recbench_spark.evaluation.metrics.measuring import metrics_of_lists
     from recbench_spark.evaluation.ranking import rank
     from recbench_spark.evaluator.evaluate import make_truth_tables
     from recbench_spark.schemas import METRICS as TABLE
@@ -67,12 +67,12 @@ def ours_spark(folder: str, ks: list[int]) -> dict[str, Any]:
         spark.catalog.clearCache()
     store = Store(spark, tempfile.mkdtemp(prefix="warehouse-", dir=folder))
     store.create(TABLE)
-    plan = metric_rows.MetricPlan(METRICS, tuple(ks), definition, Bootstrap())
-    request, run_ids = rank.Request(definition), iter(("first", "second"))
+    plan = MetricPlan.checked(METRICS, ks, definition)
+    request, run_ids = plan.request(), iter(("first", "second"))
 
     def run() -> str:
         run_id = next(run_ids)
-        found = metric_rows.metrics_of_lists(spark.read.parquet(stored), request, plan, mask=False)
+        found = metrics_of_lists(spark.read.parquet(stored), request, plan, mask=False)
         store.append(found.withColumn("run_id", F.lit(run_id)), TABLE)
         return run_id
 

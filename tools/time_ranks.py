@@ -55,7 +55,7 @@ def ours(folder: Path, k: int) -> System:
     from recbench_spark import schemas
     from recbench_spark.config import Evaluation
     from recbench_spark.evaluation.metrics.accuracy import MetricPlan
-    from recbench_spark.evaluation.metrics.beyond_accuracy import Catalogue
+    from recbench_spark.evaluation.metrics.top_lists import Catalogue
     from recbench_spark.evaluation.ranking import rank
     from recbench_spark.evaluation.ranking.sources import DotSource
     from recbench_spark.sharing import share
@@ -74,8 +74,8 @@ def ours(folder: Path, k: int) -> System:
         blocks = store.read(schemas.USER_BLOCKS).where("split_id = 'bench'")
         users = rank.users_of_parts(blocks, ("test",), None, keep_empty=True)
         vectors = store.read(schemas.EMBEDDINGS).where("model_id = 'bench' AND side = 'user'")
-        joined = users.join(vectors.select(F.col("id").alias("user_id"), "vector"), "user_id", "left")
-        ranked = rank.rank_scored(joined, source, rank.Request(plan.definition, 0, plan.cutoff))
+        known = vectors.select(F.col("id").alias("user_id"), "vector")
+        ranked = rank.rank(users, rank.Scored(source, known), plan.request())
         run_id = f"run-{turn}"
         store.append(ranked.withColumn("run_id", F.lit(run_id)), schemas.RANKINGS)
         ranked_after = time.perf_counter() - started

@@ -28,11 +28,11 @@ from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_table
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import OK, ConfigError
+from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
 from recbench_spark.evaluation.metrics.predictions import Views
 from recbench_spark.evaluation.result import Result
 from recbench_spark.evaluator.evaluate import (
-    Asked,
     check_candidates,
     check_needs,
     evaluate,
@@ -141,8 +141,8 @@ def checked(args: argparse.Namespace, kind: str) -> Definition:
     views(args)
     if kind == "predictions":
         return definition
-    Asked(cutoffs(args), wanted_metrics(args, kind), definition, uncut=not args.cut)
-    check_needs(wanted_metrics(args, kind), bool(args.train), bool(args.features))
+    plan = MetricPlan.checked(wanted_metrics(args, kind), cutoffs(args), definition, uncut=not args.cut)
+    check_needs(plan.metrics, bool(args.train), bool(args.features))
     check_candidates(definition, kind == "embeddings", bool(args.candidates), bool(args.train))
     return definition
 

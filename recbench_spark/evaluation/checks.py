@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check, warn_above_zero
+from recbench_spark.evaluation.batch_schemas import RANKING_COUNTS, ddl
+from recbench_spark.evaluation.ranking_counts import COUNTED, checks_of, count_batches
 
-HEAVY_TIES = 0.1
-"""Share of truth items that tie with another candidate from which a model is flagged."""
+COUNTS = ddl(RANKING_COUNTS)
 
 
 def ranking_checks(
     rankings: DataFrame, parts: Sequence[str], threshold: float | None = None, *, lists: bool = False
 ) -> list[Check]:
-    """Facts of the rankings of one run, by one aggregation without a shuffle of rows.
+    """Facts of the rankings of one run: each task counts, the driver adds up one row a task and part.
 
     Args:
         rankings: rows of the table `rankings`.
@@ -24,32 +26,8 @@ def ranking_checks(
         threshold: relevance from which an item is relevant; None: above 0.
         lists: whether they are of given lists, which end somewhere: what they leave out is not a warning.
     """
-    relevant = F.exists("relevance", lambda r: r > 0 if threshold is None else r >= threshold)
-    found = rankings.groupBy("part").agg(
-        F.count("*").alias("users"),
-        F.count_if(F.col("length") == 0).alias("silent"),
-        F.count_if(~relevant).alias("barren"),
-        F.sum(F.size("above")).alias("truth"),
-        F.sum(F.size(F.filter("above", lambda a: a < 0))).alias("unranked"),
-        F.sum(F.size(F.filter("tied", lambda t: t > 0))).alias("tied"),
-    )
-    facts = {row.part: row for row in found.collect()}
-    return [check for part in parts for check in _checks_of_part(part, facts.get(part), lists)]
-
-
-def _checks_of_part(part: str, row: Row | None, lists: bool) -> list[Check]:
-    if row is None:
-        return [Check(f"{part}: users", 0, None, "warning", "no user has truth in this part")]
-    ties = "ties are broken by item id; see ties=expected"
-    return [
-        Check(f"{part}: users", row.users, None, "info", "users in the truth"),
-        Check(f"{part}: users without relevant items", row.barren, None, "info",
-              "left out of the averages, or 0, as `empty_users` says"),
-        warn_above_zero(f"{part}: users without output", row.silent, "they count 0, or as `users` says"),
-        Check(f"{part}: unranked truth items", float(row.unranked or 0), None if lists else 0.0,
-              "info" if lists else "warning", "not scored or listed"),
-        Check(f"{part}: tied truth items", row.tied / max(row.truth, 1), HEAVY_TIES, "warning", ties),
-    ]  # fmt: skip
+    tasks = rankings.select(*COUNTED).mapInArrow(partial(count_batches, threshold), COUNTS).toArrow()
+    return checks_of(iter(tasks.to_batches()), parts, lists=lists)
 
 
 def list_checks(rows: DataFrame, users: DataFrame, items: DataFrame) -> list[Check]:

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import DEFAULT_METRICS, Bootstrap, Draw, digest
 from recbench_spark.data.handed_over import (
+    VALUES,
     candidate_lists,
     dimensions,
     meet,
@@ -32,50 +33,26 @@ from recbench_spark.data.readers import id_order
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation import checks as check_rows
-from recbench_spark.evaluation.metrics import accuracy as metric_rows
+from recbench_spark.evaluation.metrics import measuring
 from recbench_spark.evaluation.metrics import predictions as values
-from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, Catalogue
+from recbench_spark.evaluation.metrics.accuracy import MetricPlan
+from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY
 from recbench_spark.evaluation.metrics.predictions import Views
-from recbench_spark.evaluation.ranking import rank, sources
+from recbench_spark.evaluation.metrics.top_lists import Catalogue
+from recbench_spark.evaluation.ranking.candidates import SAMPLED, Candidates
 from recbench_spark.evaluation.ranking.negatives import draw_candidates, weight_rows
+from recbench_spark.evaluation.ranking.rank import Given, Ranked, Scored, rank, users_of_parts
+from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.ranking.user_blocks import Labels, user_blocks
 from recbench_spark.evaluation.result import PART, Result
-from recbench_spark.kernels.metrics.accuracy import check_cutoffs, check_gains
+from recbench_spark.kernels.metrics.accuracy import check_gains
 from recbench_spark.kernels.metrics.beyond_accuracy import POPULARITY
 from recbench_spark.protocol.catalogue import catalogue
 from recbench_spark.schemas import IDS, METRICS, USER_METRICS, Table, conform, require
 from recbench_spark.sharing import base_folder, share
-from recbench_spark.steps.candidates import SAMPLED, with_drawn
 from recbench_spark.steps.features import share_features
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What is measured, and how."""
-
-    k: tuple[int, ...] = (1, 3, 5, 10, 20)
-    metrics: tuple[str, ...] = DEFAULT_METRICS
-    definition: Definition = field(default_factory=Definition)
-    bootstrap: Bootstrap = field(default_factory=Bootstrap)
-    features: str | None = None
-    uncut: bool = True
-    draw: Draw = field(default_factory=Draw)
-
-    def __post_init__(self) -> None:
-        """ConfigError for a metric nobody knows, or a cut-off below 1."""
-        metric_rows.check_names(self.metrics)
-        check_cutoffs(self.k)
-        if not self.uncut:
-            metric_rows.check_cut(self.metrics, self.definition)
-        if not self.metrics or not self.k:
-            raise ConfigError(f"metrics {self.metrics} at k {self.k}", "name one, and cut-offs from 1 on")
-
-    def plan(self) -> metric_rows.MetricPlan:
-        """As the evaluation stage wants it."""
-        return metric_rows.MetricPlan(
-            self.metrics, self.k, self.definition, self.bootstrap, self.features, self.uncut
-        )
+from recbench_spark.training.handed_over import Known, meeting_checks, row_checks
 
 
 def evaluate(  # noqa: PLR0913
@@ -127,35 +104,29 @@ def evaluate(  # noqa: PLR0913
         SchemaError: a column is missing, or of a type that holds no ids (`kernels.ids`). DataError: NULL,
         NaN or unusable values, with their number; ids of two tables that do not meet.
     """
-    given = {"lists": lists, "scores": scores, "embeddings": embeddings}
-    if sum(value is not None for value in given.values()) != 1:
-        raise ConfigError("give exactly one of lists, scores, embeddings", "what the system handed over")
-    check_cutoffs(k)
-    asked = Asked(
-        tuple(sorted({int(cut) for cut in k})),
-        tuple(metrics),
-        make_definition(preset, definition),
-        bootstrap or Bootstrap(),
-        None if features is None else features_name,
-        uncut,
-        draw or Draw(),
-    )
-    check_candidates(asked.definition, embeddings is not None, candidates is not None, train is not None)
-    check_needs(asked.metrics, train is not None, features is not None)
-    handed = _typed_given(given)
-    world = make_truth_tables(truth, train, [handed[-1]], asked.definition)
-    world.checks.extend(_meeting(world, handed, next(name for name in given if given[name] is not None)))
+    kind, system = _the_one(lists=lists, scores=scores, embeddings=embeddings)
+    wanted, name = make_definition(preset, definition), None if features is None else features_name
+    plan = MetricPlan.checked(metrics, k, wanted, bootstrap, name, uncut=uncut)
+    check_candidates(wanted, kind == "embeddings", candidates is not None, train is not None)
+    check_needs(plan.metrics, train is not None, features is not None)
+    handed = _typed_given(kind, system)
+    world = make_truth_tables(truth, train, [handed[-1]], wanted)
+    world.checks.extend(_meeting(world, handed, kind))
     place = scratch or base_folder(truth.sparkSession)
-    world = world if features is None else _with_features(world, features, place)
-    if embeddings is not None:
-        rankings = _rank_embeddings(world, handed, candidates, similarity, asked, place)
-    else:
-        rankings = _rank_rows(world, handed[0], "scores" if lists is None else "lists", asked)
-    return _result(world, rankings, asked, lists=lists is not None)
+    if features is not None:
+        world = replace(world, features=share_features(place, world.items, features, "features"))
+    mode = wanted.candidates if kind == "embeddings" else None
+    found = _candidates(world, candidates, mode, draw or Draw(), place)
+    ranked = _ranked(world, kind, handed, wanted, similarity, place)
+    return _result(world, rank(world.users, ranked, plan.request(), found), plan, lists=kind == "lists")
 
 
-def _with_features(world: TruthTables, features: DataFrame, scratch: str) -> TruthTables:
-    return replace(world, features=share_features(scratch, world.items, features, "features"))
+def _the_one(**given: Any) -> tuple[str, Any]:
+    """The name and the tables of what the system handed over."""
+    found = [(name, value) for name, value in given.items() if value is not None]
+    if len(found) != 1:
+        raise ConfigError("give exactly one of lists, scores, embeddings", "what the system handed over")
+    return found[0]
 
 
 def check_candidates(definition: Definition, embeddings: bool, candidates: bool, train: bool) -> None:
@@ -274,7 +245,7 @@ def _users(blocks: DataFrame, users: DataFrame, definition: Definition) -> DataF
         ),
         "held_out",
     )
-    return rank.users_of_parts(kept, (PART,), definition.threshold, keep_empty=True)
+    return users_of_parts(kept, (PART,), definition.threshold, keep_empty=True)
 
 
 def typed_truth(truth: DataFrame) -> DataFrame:
@@ -299,13 +270,19 @@ def _range_of(truth: DataFrame) -> npt.NDArray[np.float64]:
     return np.array([value for value in found if value is not None], np.float64)
 
 
-def _typed_given(given: Mapping[str, Any]) -> tuple[DataFrame, ...]:
+def _typed_given(kind: str, system: Any) -> tuple[DataFrame, ...]:
     """Lists or scores; or vectors of users, and of items. The last one holds the items."""
-    if given["embeddings"] is not None:
-        users, items = given["embeddings"]
+    if kind == "embeddings":
+        users, items = system
         return typed_embeddings(users, items, ("user embeddings", "item embeddings"))
-    kind = "scores" if given["lists"] is None else "lists"
-    return (typed_rows(given[kind], _value_columns(given[kind], kind), kind),)
+    return (typed_rows(system, _value_columns(system, kind), kind),)
+
+
+def _value_columns(frame: DataFrame, kind: str) -> dict[str, str]:
+    found = {name: kind_ for name, kind_ in VALUES.items() if name in frame.columns}
+    if kind == "scores" or not found:
+        require(frame, ["user_id", "item_id", "score"], kind)
+    return found if kind == "lists" else {"score": "double"}
 
 
 def _meeting(world: TruthTables, handed: tuple[DataFrame, ...], kind: str) -> list[Check]:
@@ -313,84 +290,57 @@ def _meeting(world: TruthTables, handed: tuple[DataFrame, ...], kind: str) -> li
 
     Items without training rows need not meet the truth: a system may miss all of it, and is worth 0.
     """
-    users = meet(handed[0], world.users, "user_id", (kind, "truth"))
-    known = "truth" if world.train is None else "train and truth"
-    items = meet(handed[-1], world.log, "item_id", (kind, known), must=world.train is not None)
-    return [*users, *items]
+    name = "truth" if world.train is None else "train and truth"
+    known = Known(world.users, world.log, name, must=world.train is not None)
+    return meeting_checks(handed[0], handed[-1], known, kind)
 
 
 # ------------------------------------------------------------------------------------- ranking
 
 
-def _request(asked: Asked) -> rank.Request:
-    top = max(asked.k) if metric_rows.wants_lists(asked.metrics) else 0
-    return rank.Request(asked.definition, top, asked.plan().cutoff)
-
-
-def _rank_rows(world: TruthTables, rows: DataFrame, kind: str, asked: Asked) -> DataFrame:
-    # Without training items nobody can say which items are known.
-    known = world.items if world.train is None else world.log
-    world.checks.extend(check_rows.list_checks(rows, world.users, known.select("item_id").distinct()))
-    if asked.definition.duplicates == "error":
-        _refuse_duplicates(world.checks)
-    if kind == "lists" and world.train is not None:
-        world.checks.append(check_rows.training_items_in_lists(rows, world.train))
-    mask = kind == "scores" and asked.definition.candidates == "unseen"
-    return rank.rank_given(world.users, rank.as_lists(rows, world.items), _request(asked), mask)
-
-
-def _refuse_duplicates(found: list[Check]) -> None:
-    for check in found:
-        if "duplicate" in check.check and check.observed:
-            raise DataError(f"{check.check}: {check.observed:.0f}", "or set definition.duplicates=drop")
-
-
-def _value_columns(frame: DataFrame, kind: str) -> dict[str, str]:
-    known = {"rank": "long", "score": "double"}
-    found = {name: kind_ for name, kind_ in known.items() if name in frame.columns}
-    if kind == "scores" or not found:
-        require(frame, ["user_id", "item_id", "score"], kind)
-    return found if kind == "lists" else {"score": "double"}
-
-
-def _rank_embeddings(
+def _ranked(
     world: TruthTables,
-    embeddings: tuple[DataFrame, ...],
-    candidates: DataFrame | None,
+    kind: str,
+    handed: tuple[DataFrame, ...],
+    definition: Definition,
     similarity: Literal["dot", "cosine"],
-    asked: Asked,
     scratch: str,
-) -> DataFrame:
-    vectors, items = embeddings
-    users, mode = world.users, asked.definition.candidates
-    if mode == "given":
-        assert candidates is not None
-        users = users.join(candidate_lists(candidates, world.items, users), "user_id", "left")
-    elif mode in SAMPLED:
-        users = _with_drawn(world, mode, asked.draw, scratch)
-    users = users.join(vectors, "user_id", "left")
-    shared = share(scratch, sources.vector_rows(world.items, items))
-    dims = dimensions(items, "item embeddings")
-    source = sources.DotSource(shared, world.catalogue.n_items, dims, similarity)
-    return rank.rank_scored(users, source, _request(asked))
+) -> Ranked:
+    """What is ranked; what of lists and scores cannot count goes to the checks."""
+    if kind == "embeddings":
+        vectors, items = handed
+        shared = share(scratch, vector_rows(world.items, items))
+        dims = dimensions(items, "item embeddings")
+        return Scored(DotSource(shared, world.catalogue.n_items, dims, similarity), vectors)
+    # Without training items nobody can say which items are known.
+    known = (world.items if world.train is None else world.log).select("item_id").distinct()
+    train = world.train if kind == "lists" else None
+    world.checks.extend(row_checks(handed[0], world.users, known, definition, train=train))
+    return Given(handed[0], world.items, kind == "scores" and definition.candidates == "unseen")
 
 
-def _with_drawn(world: TruthTables, mode: str, draw: Draw, scratch: str) -> DataFrame:
-    """The users with candidates drawn for them, and what was drawn among the checks."""
+def _candidates(
+    world: TruthTables, given: DataFrame | None, mode: str | None, draw: Draw, scratch: str
+) -> Candidates | None:
+    """The table of candidates, or those drawn, of which the checks tell; None: there are none."""
+    if given is not None:
+        return Candidates(candidate_lists(given, world.items, world.users))
+    if mode is None or mode not in SAMPLED:
+        return None
     n_items = world.items.count()
     weights = share(scratch, weight_rows(world.items, mode))
-    drawn = draw_candidates(world.users, weights, n_items, draw)
+    rows = draw_candidates(world.users, weights, n_items, draw)
     detail = f"{mode}, {draw.n} a {draw.per}, seed {draw.seed}, of {n_items} items"
     world.checks.append(Check("candidates drawn", draw.n, None, "info", detail))
-    return with_drawn(world.users, drawn, mode, n_items)
+    return Candidates(rows, drawn=mode, n_items=n_items)
 
 
-def _result(world: TruthTables, rankings: DataFrame, asked: Asked, *, lists: bool) -> Result:
-    rankings, plan = rankings.cache(), asked.plan()
+def _result(world: TruthTables, rankings: DataFrame, plan: MetricPlan, *, lists: bool) -> Result:
+    rankings = rankings.cache()
     threshold = plan.definition.threshold
     found = [*world.checks, *check_rows.ranking_checks(rankings, (PART,), threshold, lists=lists)]
-    rows = metric_rows.all_metrics(rankings, plan, world.catalogue)
-    per_user = metric_rows.all_user_metrics(rankings, plan, world.catalogue)
+    rows = measuring.all_metrics(rankings, plan, world.catalogue)
+    per_user = measuring.all_user_metrics(rankings, plan, world.catalogue)
     return Result(
         _conform(rows, METRICS),
         _conform(per_user, USER_METRICS),

@@ -8,51 +8,27 @@ from pyspark.sql import functions as F
 from recbench_spark.data.handed_over import candidate_lists
 from recbench_spark.data.readers import read_negatives, read_table
 from recbench_spark.errors import ConfigError
+from recbench_spark.evaluation.ranking.candidates import SAMPLED, Candidates
 from recbench_spark.evaluation.ranking.negatives import draw_candidates, weight_rows
 from recbench_spark.schemas import CANDIDATES, ITEMS
 from recbench_spark.sharing import share
 from recbench_spark.steps.night import Night
 
-SAMPLED = ("uniform", "popularity")
 
-
-def with_candidates(night: Night, users: DataFrame) -> DataFrame:
-    """The users with `candidates` (item indices) where the definition asks for any.
+def candidates_of(night: Night, users: DataFrame) -> Candidates | None:
+    """What the definition ranks users' items among, where users bring it.
 
     Args:
         users: rows of `users_of_parts`.
     """
     mode, asked = night.definition.candidates, night.benchmark.evaluation
     if mode == "given" and not asked.candidates_path and night.benchmark.dataset.lists_negatives:
-        found = users.join(_listed_negatives(night, users), "user_id", "left")
-        return found.withColumn("candidates", F.concat("items", F.array_except("candidates", "items")))
+        return Candidates(_listed_negatives(night, users), with_truth=True)
     if mode == "given":
-        return users.join(_given(night, users), "user_id", "left")
+        return Candidates(_given(night, users))
     if mode in SAMPLED:
-        return with_drawn(users, drawn_candidates(night, users), mode, night.n_items)
-    return users
-
-
-def with_drawn(users: DataFrame, drawn: DataFrame, mode: str, n_items: int) -> DataFrame:
-    """The users with `candidates`: their truth and what was drawn; uniform: also `drawn` and `pool`.
-
-    Args:
-        users: rows of `users_of_parts`.
-        drawn: user_id, part, items, as `draw_candidates` returns them.
-        mode: uniform or popularity.
-        n_items: items of the catalogue.
-    """
-    rows = drawn.select("user_id", "part", F.col("items").alias("drawn"))
-    found = users.join(rows, ["user_id", "part"], "left")
-    found = found.withColumn("candidates", F.concat("items", "drawn"))
-    # Popularity draws have no correction: theirs would need the popularity of every rank.
-    return _of_uniform_draw(found, n_items) if mode == "uniform" else found.drop("drawn")
-
-
-def _of_uniform_draw(users: DataFrame, n_items: int) -> DataFrame:
-    """How many negatives each user has, and of how many: what the corrections need."""
-    known = F.size(F.array_union("items", "masked"))
-    return users.withColumn("drawn", F.size("drawn")).withColumn("pool", F.lit(n_items) - known)
+        return Candidates(drawn_candidates(night, users), drawn=mode, n_items=night.n_items)
+    return None
 
 
 def _given(night: Night, users: DataFrame) -> DataFrame:

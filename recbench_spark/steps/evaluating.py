@@ -10,11 +10,11 @@ from recbench_spark.config import ModelConfig
 from recbench_spark.evaluation import checks as check_rows
 from recbench_spark.evaluation.estimators.exposure import with_exposure
 from recbench_spark.evaluation.estimators.sampled import correction_checks
-from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.ranking import rank as ranking
+from recbench_spark.evaluation.ranking.request import Request
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import RANKINGS, USER_BLOCKS
-from recbench_spark.steps.candidates import with_candidates
+from recbench_spark.steps.candidates import candidates_of
 from recbench_spark.steps.exposure import estimate, make_plan
 from recbench_spark.steps.night import Night, night_gates
 from recbench_spark.steps.results import write_checks, write_metrics
@@ -27,9 +27,8 @@ def evaluate_model(night: Night, model: ModelConfig, run_id: str, journal: Journ
     facts = {"run_id": run_id, "model": model.name}
     with journal.stage("rankings", f"{model.name}: rank {', '.join(asked.parts)}", **facts):
         exposure = night.exposure
-        lists = metric_rows.wants_lists(plan.metrics) or (exposure is not None and exposure.wants_lists)
-        top = max(plan.ks) if lists else 0
-        rankings, found = rank(night, model, ranking.Request(night.definition, top, plan.cutoff))
+        request = plan.request(lists=exposure is not None and exposure.wants_lists)
+        rankings, found = rank(night, model, request)
         store.append(rankings.withColumn("run_id", F.lit(run_id)), RANKINGS)
     rankings = store.of_run("rankings", run_id)
     with journal.stage("metrics", f"{model.name}: measure", **facts) as counts:
@@ -61,7 +60,7 @@ def train(night: Night, model: ModelConfig) -> bool:
     return trained is not None
 
 
-def rank(night: Night, model: ModelConfig, request: ranking.Request) -> tuple[DataFrame, list[Check]]:
+def rank(night: Night, model: ModelConfig, request: Request) -> tuple[DataFrame, list[Check]]:
     """The rankings by a model of any kind, and what its inputs left out."""
     behaviour = behaviour_of(model)
     keep_empty = night.definition.empty_users == "zero"
@@ -69,6 +68,6 @@ def rank(night: Night, model: ModelConfig, request: ranking.Request) -> tuple[Da
     users = ranking.users_of_parts(night.table(USER_BLOCKS), parts, night.definition.threshold, keep_empty)
     if night.exposure:
         users = with_exposure(users, night.exposure.shown)
-    if not behaviour.brings_candidates:
-        users = with_candidates(night, users)
-    return behaviour.rank(users, night.data, request)
+    candidates = None if behaviour.brings_candidates else candidates_of(night, users)
+    ranked, found = behaviour.ranked(users, night.data)
+    return ranking.rank(users, ranked, request, candidates), found

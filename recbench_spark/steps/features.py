@@ -5,7 +5,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 
 from recbench_spark.data.handed_over import dimensions, meet, typed_features
-from recbench_spark.evaluation.ranking.sources import DotSource, vector_rows
+from recbench_spark.evaluation.ranking.source_rows import vector_rows
+from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.sharing import share
 
 

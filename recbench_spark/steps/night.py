@@ -13,13 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import __version__, schemas
-from recbench_spark.config import Benchmark, ModelConfig, digest
+from recbench_spark.config import Benchmark, Evaluation, ModelConfig, digest
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_table
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, DataError, StoreError, nearest
-from recbench_spark.evaluation.metrics.accuracy import MetricPlan, check_cut, check_names
-from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS, Catalogue
+from recbench_spark.evaluation.metrics.accuracy import MetricPlan, check_names
+from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS
+from recbench_spark.evaluation.metrics.top_lists import Catalogue
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.placeholders import on_night
 from recbench_spark.steps.exposure import ExposureContext, exposure_context
@@ -88,23 +89,22 @@ class Night:
         return SplitData(
             self.store,
             self.split_id,
-            self.definition.threshold,
+            self.definition,
             self.benchmark.dataset.world,
             folds_users=held_out is not None and held_out.of == "users",
         )
 
     def plan(self) -> MetricPlan:
         """What is measured."""
-        evaluation = self.benchmark.evaluation
-        features = Path(evaluation.features).stem if evaluation.features else None
-        return MetricPlan(
-            evaluation.metrics,
-            evaluation.cutoffs,
-            self.definition,
-            evaluation.bootstrap,
-            features,
-            evaluation.uncut,
-        )
+        return metric_plan(self.benchmark.evaluation, self.definition)
+
+
+def metric_plan(asked: Evaluation, definition: Definition) -> MetricPlan:
+    """What a benchmark file measures of rankings; ConfigError where that cannot be."""
+    features = Path(asked.features).stem if asked.features else None
+    return MetricPlan.checked(
+        asked.metrics, asked.cutoffs, definition, asked.bootstrap, features, uncut=asked.uncut
+    )
 
 
 def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> Night:
@@ -193,9 +193,10 @@ def check_benchmark(benchmark: Benchmark) -> None:
     """
     asked, reader = benchmark.evaluation, benchmark.dataset.reader
     definition = asked.resolve()
-    check_names(asked.metrics, asked.task)
-    if not asked.uncut:
-        check_cut(asked.metrics, definition)
+    if asked.task == "rating":
+        check_names(asked.metrics, asked.task)
+    else:
+        metric_plan(asked, definition)
     listed = asked.candidates_path or benchmark.dataset.lists_negatives
     if definition.candidates == "given" and not listed:
         raise ConfigError(

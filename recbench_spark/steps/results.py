@@ -15,9 +15,10 @@ from recbench_spark import __version__, revisions
 from recbench_spark.checks import Check
 from recbench_spark.config import Evaluation, ModelConfig, Provenance, PublishedModel, digest
 from recbench_spark.evaluation.estimators import sampled
-from recbench_spark.evaluation.metrics import accuracy as metric_rows
-from recbench_spark.evaluation.metrics.beyond_accuracy import Catalogue
+from recbench_spark.evaluation.metrics import measuring
+from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.multiverse import multiverse
+from recbench_spark.evaluation.metrics.top_lists import Catalogue
 from recbench_spark.evaluation.result import Result
 from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.steps import revising
@@ -28,7 +29,7 @@ from recbench_spark.store import Store
 def write_metrics(
     store: Store,
     rankings: DataFrame,
-    plan: metric_rows.MetricPlan,
+    plan: MetricPlan,
     run_id: str,
     catalogue: Catalogue,
     *,
@@ -36,7 +37,7 @@ def write_metrics(
     further: Sequence[DataFrame] = (),
 ) -> None:
     """Append to `user_metrics` (where asked for) and to `metrics`, with further rows of these."""
-    frames = [(rows, METRICS) for rows in (metric_rows.all_metrics(rankings, plan, catalogue), *further)]
+    frames = [(rows, METRICS) for rows in (measuring.all_metrics(rankings, plan, catalogue), *further)]
     draw = asked.draw
     if plan.definition.candidates == "uniform" and draw.estimators and sampled.correctable(plan):
         corrected = sampled.corrected_metrics(rankings, plan, draw.estimators, draw.n)
@@ -44,7 +45,7 @@ def write_metrics(
     if asked.multiverse:
         frames.append((multiverse(rankings, plan), MULTIVERSE))
     if asked.user_metrics and (plan.of_ranks or plan.of_lists):
-        frames.append((metric_rows.all_user_metrics(rankings, plan, catalogue), USER_METRICS))
+        frames.append((measuring.all_user_metrics(rankings, plan, catalogue), USER_METRICS))
     store.append_all([(frame.withColumn("run_id", F.lit(run_id)), table) for frame, table in frames])
 
 

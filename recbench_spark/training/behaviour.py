@@ -19,9 +19,11 @@ from recbench_spark.checks import Check
 from recbench_spark.config import World, digest
 from recbench_spark.config.models import ModelConfig
 from recbench_spark.data.handed_over import dimensions
+from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
-from recbench_spark.evaluation.ranking import rank, sources
-from recbench_spark.evaluation.ranking.sources import Source
+from recbench_spark.evaluation.ranking.rank import Ranked, Scored
+from recbench_spark.evaluation.ranking.source_rows import vector_rows
+from recbench_spark.evaluation.ranking.sources import DotSource, Source
 from recbench_spark.schemas import EMBEDDINGS, ITEMS, SIMILARITIES, SPLITS, Table
 from recbench_spark.sharing import scratch_folder, share
 from recbench_spark.store import Store
@@ -31,7 +33,7 @@ Settings = TypeVar("Settings", bound=ModelConfig)
 
 @dataclass(frozen=True)
 class SplitData:
-    """What a model may know of a night: the split's tables, and from which rating a row is relevant.
+    """What a model may know of a night: the split's tables, and what counts (`definition`).
 
     world: settings of the generated world, for models that know its truth. folds_users: whether users
     were held out from training, of whom some rows are given.
@@ -39,9 +41,14 @@ class SplitData:
 
     store: Store
     split_id: str
-    threshold: float | None
+    definition: Definition
     world: World
     folds_users: bool = False
+
+    @property
+    def threshold(self) -> float | None:
+        """The rating from which a row is relevant; None: above 0."""
+        return self.definition.threshold
 
     @property
     def spark(self) -> SparkSession:
@@ -159,29 +166,23 @@ class Behaviour(Generic[Settings]):
         """What workers score blocks of users with: vectors of items by default."""
         assert trained.items is not None
         dims = dimensions(trained.items, f"model {self.settings.name}")
-        shared = share(data.store.scratch, sources.vector_rows(data.items, trained.items))
-        return sources.DotSource(shared, data.n_items, dims)
+        shared = share(data.store.scratch, vector_rows(data.items, trained.items))
+        return DotSource(shared, data.n_items, dims)
 
     def users(self, trained: Trained, source: Source) -> DataFrame | None:
         """user_id, vector of the users, where the source asks for vectors."""
         return trained.users if getattr(source, "dims", 0) else None
 
-    def rank(
-        self, users: DataFrame, data: SplitData, request: rank.Request
-    ) -> tuple[DataFrame, list[Check]]:
-        """Rankings of users, and what the model's inputs left out.
+    def ranked(self, users: DataFrame, data: SplitData) -> tuple[Ranked, list[Check]]:
+        """What `evaluation.ranking.rank` ranks, and what the model's inputs left out.
 
         Args:
-            users: rows of `users_of_parts`, with candidates where the definition asks for any.
+            users: rows of `users_of_parts`.
             data: the split.
-            request: the definition, length of lists, up to where ranks are counted.
         """
         trained = self.load(data)
         source = self.source(trained, data)
-        vectors = self.users(trained, source)
-        if vectors is not None:
-            users = users.join(vectors.drop("bias"), "user_id", "left")
-        return rank.rank_scored(users, source, request), []
+        return Scored(source, self.users(trained, source)), []
 
     def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
         """Predicted ratings of pairs of users and items.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
 from pyspark.sql import DataFrame
@@ -10,12 +11,82 @@ from pyspark.sql import DataFrame
 from recbench_spark.checks import Check
 from recbench_spark.config import EmbeddingsModel, ListsModel, ScoresModel
 from recbench_spark.data.handed_over import meet, read_embeddings, read_scored_rows
+from recbench_spark.definitions import Definition
+from recbench_spark.errors import DataError
 from recbench_spark.evaluation import checks
-from recbench_spark.evaluation.ranking import rank
+from recbench_spark.evaluation.ranking.rank import Given, Ranked, Scored
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
 
 Rows = TypeVar("Rows", ListsModel, ScoresModel)
+
+
+# ------------------------------------------------------------------- checks of what is handed over
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the ids of another system have to meet.
+
+    users: rows of `users_of_parts`. items: item_id, of which `name` says what they are. must: whether it
+    is an error that no item is one of these.
+    """
+
+    users: DataFrame
+    items: DataFrame
+    name: str = "catalogue"
+    must: bool = True
+
+
+def meeting_checks(users: DataFrame, items: DataFrame, known: Known, what: str) -> list[Check]:
+    """Whether the users and the items handed over are those of the evaluation (`data.handed_over.meet`).
+
+    Args:
+        users: has user_id.
+        items: has item_id.
+        known: what they have to meet.
+        what: how errors call them.
+
+    Raises:
+        DataError: they do not meet.
+    """
+    found = meet(users, known.users, "user_id", (what, "truth"))
+    return found + meet(items, known.items, "item_id", (what, known.name), must=known.must)
+
+
+def row_checks(
+    rows: DataFrame,
+    users: DataFrame,
+    items: DataFrame,
+    definition: Definition,
+    *,
+    train: DataFrame | None = None,
+) -> list[Check]:
+    """What of given lists or scores cannot count.
+
+    Args:
+        rows: user_id, item_id of the lists or scores.
+        users: rows of `users_of_parts`.
+        items: item_id of the items that are known, each once.
+        definition: how duplicates are treated.
+        train: user_id, item_id that lists should not recommend again; None: not looked at.
+
+    Raises:
+        DataError: duplicates, where the definition says that they are an error.
+    """
+    found = checks.list_checks(rows, users, items)
+    if definition.duplicates == "error":
+        _refuse_duplicates(found)
+    return found if train is None else [*found, checks.training_items_in_lists(rows, train)]
+
+
+def _refuse_duplicates(found: Sequence[Check]) -> None:
+    for check in found:
+        if "duplicate" in check.check and check.observed:
+            raise DataError(f"{check.check}: {check.observed:.0f}", "or set definition.duplicates=drop")
+
+
+# ------------------------------------------------------------------------------------- behaviours
 
 
 class Embeddings(Behaviour[EmbeddingsModel]):
@@ -30,21 +101,18 @@ class Embeddings(Behaviour[EmbeddingsModel]):
 
     def source(self, trained: Trained, data: SplitData) -> DotSource:
         """The vectors of the items, with the similarity that the settings name."""
-        assert trained.items is not None
-        meet(trained.items, data.items, "item_id", (f"model {self.settings.name}", "catalogue"))
         found = super().source(trained, data)
         assert isinstance(found, DotSource)
         return replace(found, kind=self.settings.similarity)
 
-    def rank(
-        self, users: DataFrame, data: SplitData, request: rank.Request
-    ) -> tuple[DataFrame, list[Check]]:
-        """See `Behaviour`; users whose ids do not meet the truth's are refused."""
-        vectors = self.load(data).users
-        assert vectors is not None
-        found = meet(vectors, users, "user_id", (f"model {self.settings.name}", "truth"))
-        rankings, further = super().rank(users, data, request)
-        return rankings, [*found, *further]
+    def ranked(self, users: DataFrame, data: SplitData) -> tuple[Ranked, list[Check]]:
+        """See `Behaviour`; users and items whose ids do not meet the night's are refused."""
+        trained = self.load(data)
+        assert trained.users is not None
+        assert trained.items is not None
+        known = Known(users, data.items)
+        found = meeting_checks(trained.users, trained.items, known, f"model {self.settings.name}")
+        return Scored(self.source(trained, data), trained.users), found
 
 
 class _HandedOver(Behaviour[Rows]):
@@ -54,20 +122,14 @@ class _HandedOver(Behaviour[Rows]):
     learns: ClassVar[bool] = False
     masks: ClassVar[bool]
 
-    def rank(
-        self, users: DataFrame, data: SplitData, request: rank.Request
-    ) -> tuple[DataFrame, list[Check]]:
+    def ranked(self, users: DataFrame, data: SplitData) -> tuple[Ranked, list[Check]]:
         """See `Behaviour`."""
-        rows: DataFrame = read_scored_rows(data.spark, self.settings.path, self.settings.kind)
-        found = meet(rows, users, "user_id", (self.settings.kind, "truth"))
-        found += meet(rows, data.items, "item_id", (self.settings.kind, "catalogue"))
-        found += [*checks.list_checks(rows, users, data.items), *self.further_checks(rows, data)]
-        lists = rank.as_lists(rows, data.items)
-        return rank.rank_given(users, lists, request, mask=self.masks), found
-
-    def further_checks(self, rows: DataFrame, data: SplitData) -> list[Check]:
-        """What only one of both kinds is asked."""
-        return []
+        kind = self.settings.kind
+        rows = read_scored_rows(data.spark, self.settings.path, kind)
+        found = meeting_checks(rows, rows, Known(users, data.items), kind)
+        train = data.train_rows if self.lists else None
+        found += row_checks(rows, users, data.items, data.definition, train=train)
+        return Given(rows, data.items, self.masks), found
 
 
 class Scores(_HandedOver[ScoresModel]):
@@ -81,7 +143,3 @@ class Lists(_HandedOver[ListsModel]):
 
     masks: ClassVar[bool] = False
     lists: ClassVar[bool] = True
-
-    def further_checks(self, rows: DataFrame, data: SplitData) -> list[Check]:
-        """Training items in lists."""
-        return [checks.training_items_in_lists(rows, data.train_rows)]

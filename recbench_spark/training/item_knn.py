@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from recbench_spark import shared_files
 from recbench_spark.config import ItemKnnModel
 from recbench_spark.evaluation.ranking import sources
+from recbench_spark.evaluation.ranking.source_rows import neighbour_rows
 from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours, scaled_to_one
 from recbench_spark.shared_files import Arrays, SharedRows
 from recbench_spark.sharing import share
@@ -37,7 +38,7 @@ class ItemKnn(Behaviour[ItemKnnModel]):
         assert trained.similarities is not None
         centred = self.settings.scores == "centred_mean"
         means = item_means(data.train_rows, data.threshold) if centred else None
-        rows = sources.neighbour_rows(data.items, trained.similarities, means)
+        rows = neighbour_rows(data.items, trained.similarities, means)
         return sources.NeighbourSource(share(data.store.scratch, rows), data.n_items)
 
 

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 from recbench_spark.checks import Check
 from recbench_spark.definitions import Definition
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
+from recbench_spark.evaluation.metrics import measuring
 from recbench_spark.evaluation.metrics.accuracy import (
     METRIC_ROWS,
     RANKING_COLUMNS,
@@ -65,7 +66,7 @@ def corrected_metrics(
     frame = None
     if by_table:
         totals = drawn.mapInArrow(partial(_table_totals, plan, by_table), TOTALS)
-        frame = metric_rows.finished(totals, columns_of(plan, by_table), plan.bootstrap)
+        frame = measuring.finished(totals, columns_of(plan, by_table), plan.bootstrap)
     if LIKELIHOOD in estimators:
         likely = _likely(drawn, plan, draws)
         frame = likely if frame is None else frame.unionByName(likely)

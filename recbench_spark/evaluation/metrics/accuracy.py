@@ -1,4 +1,4 @@
-"""From rankings to metrics: per user, and overall with standard error and bootstrap interval.
+"""From rankings to metrics: per user, and overall with standard error and bootstrap interval; no Spark.
 
 Sums over users are whole numbers (fixed point), so a published number does not depend on how users
 were spread over batches, tasks or machines.
@@ -8,25 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.evaluation import batch_schemas
+from recbench_spark.evaluation.batch_schemas import ddl
 from recbench_spark.evaluation.metrics import beyond_accuracy
-from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS, Catalogue, Facts
-from recbench_spark.evaluation.ranking import rank
+from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS, Facts
 from recbench_spark.evaluation.ranking.batches import by_part, select_truth, to_rankings
+from recbench_spark.evaluation.ranking.request import Request
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.arrays import Floats, Ints
-from recbench_spark.kernels.metrics.accuracy import METRICS, cutoffs, measure, relevant_counts
+from recbench_spark.kernels.metrics.accuracy import (
+    METRICS,
+    check_cutoffs,
+    cutoffs,
+    measure,
+    relevant_counts,
+)
 from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
 from recbench_spark.kernels.ranking.rankings import Rankings
 
@@ -58,6 +63,38 @@ class MetricPlan:
     bootstrap: Bootstrap
     features: str | None = None
     uncut: bool = True
+
+    @classmethod
+    def checked(
+        cls,
+        metrics: Sequence[str],
+        ks: Sequence[int],
+        definition: Definition,
+        bootstrap: Bootstrap | None = None,
+        features: str | None = None,
+        *,
+        uncut: bool = True,
+    ) -> MetricPlan:
+        """The plan of these settings, cut-offs ascending and each once.
+
+        Raises:
+            ConfigError: a metric nobody knows, none at all, a cut-off below 1, or a value over the whole
+                ranking where ranks are not counted beyond the largest k.
+        """
+        check_names(metrics)
+        check_cutoffs(ks)
+        if not uncut:
+            check_cut(metrics, definition)
+        if not metrics or not ks:
+            hint = "name one, and cut-offs from 1 on"
+            raise ConfigError(f"metrics {tuple(metrics)} at k {tuple(ks)}", hint)
+        cuts = tuple(sorted({int(k) for k in ks}))
+        return cls(tuple(metrics), cuts, definition, bootstrap or Bootstrap(), features, uncut)
+
+    def request(self, lists: bool = False) -> Request:
+        """What is asked of the ranking; `lists`: others than these metrics want the lists too."""
+        wanted = lists or any(name in LIST_METRICS for name in self.metrics)
+        return Request(self.definition, max(self.ks) if wanted else 0, self.cutoff)
 
     @property
     def cutoff(self) -> int | None:
@@ -113,47 +150,15 @@ def check_cut(metrics: Sequence[str], definition: Definition) -> None:
         raise ConfigError(f"{whole[0]} is over the whole ranking, and uncut is false", hint)
 
 
-def wants_lists(metrics: Sequence[str]) -> bool:
-    """Whether a metric needs the lists themselves, not only the ranks of the truth items."""
-    return any(name in LIST_METRICS for name in metrics)
-
-
 # ------------------------------------------------------------------------------- per user
-
-_USER_METRICS = (
-    "user_id STRING, part STRING, metric STRING, definition STRING, estimator STRING, "
-    "ks ARRAY<INT>, values ARRAY<DOUBLE>, n_relevant INT"
-)
-
-
-def user_metrics(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
-    """One row a user and metric, with the values at every cut-off. No shuffle; one batch in memory.
-
-    Args:
-        rankings: rows of the table `rankings` of one run.
-        plan: metrics, cut-offs, definition.
-    """
-    return rankings.select(*RANKING_COLUMNS).mapInArrow(partial(_user_rows, plan), _USER_METRICS)
-
-
-def list_user_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: Catalogue) -> DataFrame:
-    """As `user_metrics`, for the metrics of each user's list; users without one have no row."""
-    listed = beyond_accuracy.listed(rankings, catalogue, plan.definition.threshold)
-    return listed.mapInArrow(partial(_listed_rows, plan, catalogue.facts(plan.of_lists)), _USER_METRICS)
-
-
-def all_user_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: Catalogue) -> DataFrame:
-    """`user_metrics` and, where they are asked for, `list_user_metrics`."""
-    rows = user_metrics(rankings, plan)
-    return rows.unionByName(list_user_metrics(rankings, plan, catalogue)) if plan.of_lists else rows
-
 
 RANKING_COLUMNS = (
     "user_id", "part", "user_key", "relevance", "above", "tied", "before", "length", "slices",
 )  # fmt: skip
 
 
-def _user_rows(plan: MetricPlan, batches: Batches) -> Batches:
+def user_value_batches(plan: MetricPlan, batches: Batches) -> Batches:
+    """Rows of `USER_VALUES` of rows of `RANKED`: one a user and metric of ranks."""
     for batch in batches:
         rankings = to_rankings(batch)
         values = measure(rankings, plan.of_ranks, plan.ks, plan.definition, plan.uncut)
@@ -162,7 +167,8 @@ def _user_rows(plan: MetricPlan, batches: Batches) -> Batches:
             yield _user_batch(batch, metric, values_uc, relevant, plan)
 
 
-def _listed_rows(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
+def listed_value_batches(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
+    """Rows of `USER_VALUES` of rows of `top_lists.listed`: one a user and metric of lists."""
     for batch in batches:
         values = beyond_accuracy.values_of(batch, plan.of_lists, facts, plan.ks)
         for metric, values_uc in values.items():
@@ -186,7 +192,7 @@ def _user_batch(
         "values": pa.ListArray.from_arrays(offsets, pa.array(values_uc.ravel(), mask=missing)),
         "n_relevant": relevant,
     }
-    return pa.RecordBatch.from_pydict(columns)
+    return pa.RecordBatch.from_pydict(columns, schema=batch_schemas.USER_VALUES)
 
 
 def _constant(text: str, n: int) -> pa.Array:
@@ -226,67 +232,13 @@ def totals_of(values: dict[str, Floats], keys_u: Ints, boot: Bootstrap) -> Total
     return Totals(resampling.moments(values_uc), sums, weights)
 
 
-TOTALS = (
-    "part STRING, slice_key STRING, slice_value STRING, moments_c5 ARRAY<LONG>, boot_bc ARRAY<LONG>, "
-    "weights_bc ARRAY<LONG>"
-)
-METRIC_ROWS = (
-    "part STRING, slice_key STRING, slice_value STRING, metric STRING, definition STRING, k INT, "
-    "estimator STRING, value DOUBLE, stderr DOUBLE, ci_low DOUBLE, ci_high DOUBLE, n LONG"
-)
+TOTALS = ddl(batch_schemas.TOTALS)
+"""The schema of the same name, as Spark wants it told; so also `METRIC_ROWS`."""
+METRIC_ROWS = ddl(batch_schemas.METRIC_ROWS)
 
 
-def metrics(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
-    """One row a metric, cut-off and slice (NULL slice: everyone), with interval and users averaged.
-
-    Each task adds its users up; what is shuffled is one row a task and slice, of cut-offs x
-    replicates whole numbers. Nothing grows with users after the first pass.
-
-    Args:
-        rankings: rows of the table `rankings` of one run.
-        plan: metrics, cut-offs, definition, bootstrap.
-    """
-    narrow = rankings.select(*RANKING_COLUMNS)
-    totals = narrow.mapInArrow(partial(_task_totals, plan), TOTALS)
-    return finished(totals, plan.table(plan.of_ranks), plan.bootstrap)
-
-
-def metrics_of_lists(users: DataFrame, request: rank.Request, plan: MetricPlan, mask: bool) -> DataFrame:
-    """`metrics` of `ranking.rank_listed` in one pass through Python, where rankings are not to be kept.
-
-    Args:
-        users: one row a user with the list, as `rank_listed` wants it.
-        request: definition; no lists are asked for.
-        plan: metrics, cut-offs, definition, bootstrap.
-        mask: drop a user's training items from the lists.
-    """
-    narrow = rank.needed(users, request, mask)
-    totals = narrow.mapInArrow(partial(_ranked_totals, plan, request), TOTALS)
-    return finished(totals, plan.table(plan.of_ranks), plan.bootstrap)
-
-
-def _ranked_totals(plan: MetricPlan, request: rank.Request, batches: Batches) -> Batches:
-    yield from _task_totals(plan, rank.rank_batches(request, batches))
-
-
-def list_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: Catalogue) -> DataFrame:
-    """As `metrics`, for the metrics of each user's list, averaged over users with one; no slices."""
-    listed = beyond_accuracy.listed(rankings, catalogue, plan.definition.threshold)
-    totals = listed.mapInArrow(partial(_listed_totals, plan, catalogue.facts(plan.of_lists)), TOTALS)
-    return finished(totals, plan.table(plan.of_lists), plan.bootstrap)
-
-
-def finished(totals: DataFrame, columns: Sequence[Column], bootstrap: Bootstrap) -> DataFrame:
-    """Rows of `metrics` from the totals of tasks (`TOTALS`). Shuffles one row a task and slice."""
-
-    # Spark reads the kind of function from these annotations, which a partial does not show.
-    def finish(table: pa.Table) -> pa.Table:
-        return _finish(columns, bootstrap, table)
-
-    return totals.groupBy(*SLICE).applyInArrow(finish, METRIC_ROWS)
-
-
-def _listed_totals(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
+def listed_total_batches(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
+    """Rows of `TOTALS` of rows of `top_lists.listed`: one a part, for the metrics of users' lists."""
     totals: dict[Slice, Totals] = {}
     for batch in batches:
         for part, users in by_part(batch):
@@ -297,7 +249,9 @@ def _listed_totals(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
         yield totals_batch(place, found)
 
 
-def _task_totals(plan: MetricPlan, batches: Batches) -> Batches:
+def total_batches(plan: MetricPlan, batches: Batches) -> Batches:
+    """Rows of `TOTALS` of rows of `RANKED`: one a part and slice, for all metrics of ranks."""
+
     def totals(some: Selected) -> Totals:
         values = measure(some.rankings, plan.of_ranks, plan.ks, plan.definition, plan.uncut)
         return totals_of(values, some.keys_u, plan.bootstrap)
@@ -382,10 +336,28 @@ def totals_batch(place: Slice, totals: Totals) -> pa.RecordBatch:
     for name in ("moments_c5", "boot_bc", "weights_bc"):
         numbers = pa.array(getattr(totals, name).ravel(), pa.int64())
         columns[name] = pa.ListArray.from_arrays([0, len(numbers)], numbers)
-    return pa.RecordBatch.from_pydict(columns)
+    return pa.RecordBatch.from_pydict(columns, schema=batch_schemas.TOTALS)
 
 
-def _finish(columns: Sequence[Column], bootstrap: Bootstrap, table: pa.Table) -> pa.Table:
+def metric_batches(columns: Sequence[Column], bootstrap: Bootstrap, batches: Batches) -> Batches:
+    """Rows of `METRIC_ROWS` of rows of `TOTALS`, of all tasks: one batch a part and slice.
+
+    Args:
+        columns: what the numbers are, as `MetricPlan.table` tells.
+        bootstrap: replicates and level, as for the totals.
+        batches: the totals, in any order.
+    """
+    by_slice: dict[Slice, list[pa.RecordBatch]] = {}
+    for batch in batches:
+        for n in range(batch.num_rows):
+            part, key, value = (batch.column(name)[n].as_py() for name in SLICE)
+            by_slice.setdefault((part, key, value), []).append(batch.slice(n, 1))
+    for rows in by_slice.values():
+        yield from finish(columns, bootstrap, pa.Table.from_batches(rows)).to_batches()
+
+
+def finish(columns: Sequence[Column], bootstrap: Bootstrap, table: pa.Table) -> pa.Table:
+    """Rows of `METRIC_ROWS` of the rows of `TOTALS` of one part and slice."""
     totals = add_up(table, len(columns), bootstrap.replicates)
     value, stderr, n = resampling.mean_and_error(totals.moments_c5)
     low, high = resampling.interval(totals.boot_bc, totals.weights_bc, bootstrap.level)
@@ -432,20 +404,3 @@ def repeated(table: pa.Table | pa.RecordBatch, name: str, n: int) -> pa.Array:
 
 def _numbers(values: Floats) -> pa.Array:
     return pa.array(values, mask=np.isnan(values))
-
-
-# ------------------------------------------------------------------------------- everything
-
-
-def all_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: Catalogue) -> DataFrame:
-    """`metrics`, `list_metrics` and the metrics of all lists together, as far as they are asked for."""
-    frames = []
-    if plan.of_ranks:
-        frames.append(metrics(rankings, plan))
-    if plan.of_lists:
-        frames.append(list_metrics(rankings, plan, catalogue))
-    if plan.overall:
-        rows = beyond_accuracy.overall(rankings, catalogue, plan.overall, plan.ks)
-        definition = F.lit(plan.definition.describe(beyond_accuracy.AXES)).alias("definition")
-        frames.append(rows.select("*", definition, F.lit(HOLDOUT).alias("estimator")))
-    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark.definitions import Definition
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
+from recbench_spark.evaluation.metrics import measuring
 from recbench_spark.evaluation.metrics.accuracy import (
     RANKING_COLUMNS,
     TOTALS,
@@ -79,7 +80,7 @@ def multiverse(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
     narrow = rankings.select(*RANKING_COLUMNS).withColumn("slices", without_slices)
     plain = plan.bootstrap.model_copy(update={"replicates": 0})
     totals = narrow.mapInArrow(partial(_totals, plan), TOTALS)
-    rows = metric_rows.finished(totals, columns_of(plan), plain)
+    rows = measuring.finished(totals, columns_of(plan), plain)
     return rows.select("part", "metric", "k", "definition", "value", "n")
 
 

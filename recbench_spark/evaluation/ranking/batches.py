@@ -11,19 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import types as T
 
+from recbench_spark.evaluation.batch_schemas import RANKED
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.rankings import Rankings
-from recbench_spark.schemas import RANKINGS
 from recbench_spark.shared_files import flat
 
 if "pyspark.worker" in sys.modules:
     # Spark collects garbage after every task, and would walk all that torch and numba made: .2 s a task.
     gc.freeze()
-
-RANKING = T.StructType([column for column in RANKINGS.schema if column.name != "run_id"])
-"""Rows of the table `rankings` before they are given a run."""
 
 
 def to_rankings(batch: pa.RecordBatch) -> Rankings:
@@ -69,7 +65,7 @@ def ranking_batch(
         "pool": _given_or_null(batch, "pool", pa.int64()),
         "propensity": _given_or_null(batch, "propensity", pa.list_(pa.float64())),
     }
-    return pa.RecordBatch.from_pydict({name: named[name] for name in RANKING.names})
+    return pa.RecordBatch.from_pydict({name: named[name] for name in RANKED.names})
 
 
 def _given_or_null(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:

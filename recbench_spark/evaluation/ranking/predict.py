@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.evaluation.ranking.batches import item_lists
-from recbench_spark.evaluation.ranking.rank import user_block
+from recbench_spark.evaluation.ranking.scored import user_block
 from recbench_spark.evaluation.ranking.sources import Source
 from recbench_spark.kernels.arrays import Bools, Floats
 from recbench_spark.kernels.ranking.positives import ItemLists

@@ -13,8 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from recbench_spark import shared_files
 from recbench_spark.kernels.ranking.scorers import DotScorer, HashScorer, NeighbourScorer, Scorer
@@ -166,44 +164,3 @@ def ids_to_lists(item_ids: Strings, top_items_uk: npt.NDArray[np.int64]) -> pa.A
     offsets = np.concatenate([[0], np.cumsum(kept.sum(axis=1))]).astype(np.int32)
     texts = pa.array(item_ids[top_items_uk[kept]], pa.binary()).cast(pa.string())
     return pa.ListArray.from_arrays(pa.array(offsets), texts)
-
-
-# ----------------------------------------------------------------------- plans that write the rows
-
-
-def vector_rows(items: DataFrame, vectors: DataFrame) -> DataFrame:
-    """The catalogue with each item's vector and bias, NULL where the model has none.
-
-    Args:
-        items: item_id, item_index.
-        vectors: item_id, vector, bias.
-    """
-    return items.select("item_id", "item_index").join(
-        vectors.select("item_id", "vector", "bias"), "item_id", "left"
-    )
-
-
-def neighbour_rows(items: DataFrame, similarities: DataFrame, means: DataFrame | None = None) -> DataFrame:
-    """The catalogue with, for each item, whose scores it raises and by how much, and its mean.
-
-    Args:
-        items: item_id, item_index.
-        similarities: item_id, neighbour_id, weight.
-        means: item_id, mean; what a history's entry is counted against (None: 0).
-    """
-    index = items.select("item_id", "item_index")
-    centre = index.withColumn("mean", F.lit(0.0)) if means is None else index.join(means, "item_id", "left")
-    pairs = similarities.join(index, "item_id").withColumnRenamed("item_index", "item")
-    entry = F.struct("item", "weight")
-    by_neighbour = pairs.groupBy(F.col("neighbour_id").alias("item_id")).agg(
-        F.sort_array(F.collect_list(entry)).alias("entries")
-    )
-    joined = centre.join(by_neighbour, "item_id", "left")
-    entries = F.coalesce("entries", F.array().cast("array<struct<item:int,weight:double>>"))
-    return joined.select(
-        "item_id",
-        "item_index",
-        F.transform(entries, lambda e: e["item"]).alias("speaks_for"),
-        F.transform(entries, lambda e: e["weight"]).alias("weights"),
-        F.coalesce("mean", F.lit(0.0)).alias("mean"),
-    )

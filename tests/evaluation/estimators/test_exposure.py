@@ -25,11 +25,11 @@ from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.estimators import debiased, exposure
 from recbench_spark.evaluation.estimators.debiased import EstimationPlan, missing, proposal
 from recbench_spark.evaluation.estimators.exposure import Chances, Weights
-from recbench_spark.evaluation.metrics import accuracy
+from recbench_spark.evaluation.metrics import accuracy, measuring
 from recbench_spark.evaluation.ranking import rank as ranking_stage
 from recbench_spark.evaluation.ranking.batches import to_rankings
-from recbench_spark.evaluation.ranking.rank import Request
-from recbench_spark.evaluation.ranking.sources import DotSource, vector_rows
+from recbench_spark.evaluation.ranking.source_rows import vector_rows
+from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.ranking.user_blocks import user_blocks
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.estimators import exposure as estimators
@@ -581,12 +581,12 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
     blocks = user_blocks(log, items, ("open_loop",), {})
     users = ranking_stage.users_of_parts(blocks, ("open_loop",), 4.0, keep_empty=False)
     vectors = share(str(tmp_path), vector_rows(items, train_popular(items).items))
-    rankings = ranking_stage.rank_scored(
+    rankings = ranking_stage.rank(
         exposure.with_exposure(users, facts),
-        DotSource(vectors, chances.items, 0),
-        Request(asked.definition),
+        ranking_stage.Scored(DotSource(vectors, chances.items, 0)),
+        asked.request(),
     )
-    found = accuracy.metrics(rankings, asked).toPandas()
+    found = measuring.metrics(rankings, asked).toPandas()
     whole = found[found.slice_key.isna()]
     assert {None if np.isnan(row.k) else row.k: round(row.value, 5) for row in whole.itertuples()} == {
         None: 0.24194, 100: 0.12482, 30: 0.06709, 20: 0.05588, 10: 0.03522, 5: 0.02561,

@@ -14,13 +14,15 @@ from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition
 from recbench_spark.evaluation.metrics.accuracy import (
     MetricPlan,
+)
+from recbench_spark.evaluation.metrics.measuring import (
     all_metrics,
     metrics,
     metrics_of_lists,
     user_metrics,
 )
-from recbench_spark.evaluation.metrics.beyond_accuracy import Catalogue
-from recbench_spark.evaluation.ranking.rank import Request
+from recbench_spark.evaluation.metrics.top_lists import Catalogue
+from recbench_spark.evaluation.ranking.request import Request
 from recbench_spark.schemas import RANKINGS
 from tests import oracles
 

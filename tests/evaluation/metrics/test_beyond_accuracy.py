@@ -16,12 +16,10 @@ from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.metrics.accuracy import (
     MetricPlan,
-    all_metrics,
-    all_user_metrics,
     check_names,
-    wants_lists,
 )
-from recbench_spark.evaluation.metrics.beyond_accuracy import Catalogue
+from recbench_spark.evaluation.metrics.measuring import all_metrics, all_user_metrics
+from recbench_spark.evaluation.metrics.top_lists import Catalogue
 from recbench_spark.evaluator.evaluate import evaluate
 from recbench_spark.kernels.metrics import beyond_accuracy
 from recbench_spark.schemas import METRICS, RANKINGS, USER_METRICS, conform
@@ -175,5 +173,6 @@ def test_names_are_known_and_say_whether_lists_are_needed() -> None:
     check_names(("ndcg", *NAMES))
     with pytest.raises(ConfigError, match=r"unknown metric 'noveltie'(.|\n)*did you mean 'novelty'"):
         check_names(("ndcg", "noveltie"))
-    assert not wants_lists(("ndcg", "auc"))
-    assert all(wants_lists(("ndcg", name)) for name in (*NAMES, "diversity"))
+    assert plan("ndcg", "auc").request().top == 0
+    assert plan("ndcg", "auc").request(lists=True).top == 3
+    assert all(plan("ndcg", name).request().top == 3 for name in (*NAMES, "diversity"))

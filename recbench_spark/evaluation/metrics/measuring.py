@@ -1,0 +1,131 @@
+"""Rankings of the cluster measured: the functions of batches of `accuracy`, called by Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial, reduce
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.config import Bootstrap
+from recbench_spark.evaluation import batch_schemas
+from recbench_spark.evaluation.metrics import accuracy, beyond_accuracy, top_lists
+from recbench_spark.evaluation.metrics.accuracy import (
+    HOLDOUT,
+    METRIC_ROWS,
+    RANKING_COLUMNS,
+    SLICE,
+    TOTALS,
+    Column,
+    MetricPlan,
+)
+from recbench_spark.evaluation.metrics.top_lists import Catalogue
+from recbench_spark.evaluation.ranking import rank
+from recbench_spark.evaluation.ranking.given import rank_batches
+from recbench_spark.evaluation.ranking.request import Request
+
+Batches = Iterator[pa.RecordBatch]
+
+USER_VALUES = batch_schemas.ddl(batch_schemas.USER_VALUES)
+
+# ------------------------------------------------------------------------------- per user
+
+
+def user_metrics(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
+    """One row a user and metric, with the values at every cut-off. No shuffle; one batch in memory.
+
+    Args:
+        rankings: rows of the table `rankings` of one run.
+        plan: metrics, cut-offs, definition.
+    """
+    return rankings.select(*RANKING_COLUMNS).mapInArrow(
+        partial(accuracy.user_value_batches, plan), USER_VALUES
+    )
+
+
+def list_user_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: Catalogue) -> DataFrame:
+    """As `user_metrics`, for the metrics of each user's list; users without one have no row."""
+    listed = top_lists.listed(rankings, catalogue, plan.definition.threshold)
+    return listed.mapInArrow(
+        partial(accuracy.listed_value_batches, plan, catalogue.facts(plan.of_lists)), USER_VALUES
+    )
+
+
+def all_user_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: Catalogue) -> DataFrame:
+    """`user_metrics` and, where they are asked for, `list_user_metrics`."""
+    rows = user_metrics(rankings, plan)
+    return rows.unionByName(list_user_metrics(rankings, plan, catalogue)) if plan.of_lists else rows
+
+
+# ------------------------------------------------------------------------------- overall
+
+
+def metrics(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
+    """One row a metric, cut-off and slice (NULL slice: everyone), with interval and users averaged.
+
+    Each task adds its users up; what is shuffled is one row a task and slice, of cut-offs x
+    replicates whole numbers. Nothing grows with users after the first pass.
+
+    Args:
+        rankings: rows of the table `rankings` of one run.
+        plan: metrics, cut-offs, definition, bootstrap.
+    """
+    narrow = rankings.select(*RANKING_COLUMNS)
+    totals = narrow.mapInArrow(partial(accuracy.total_batches, plan), TOTALS)
+    return finished(totals, plan.table(plan.of_ranks), plan.bootstrap)
+
+
+def metrics_of_lists(users: DataFrame, request: Request, plan: MetricPlan, mask: bool) -> DataFrame:
+    """`metrics` of `ranking.rank_listed` in one pass through Python, where rankings are not to be kept.
+
+    Args:
+        users: one row a user with the list, as `rank_listed` wants it.
+        request: definition; no lists are asked for.
+        plan: metrics, cut-offs, definition, bootstrap.
+        mask: drop a user's training items from the lists.
+    """
+    narrow = rank.needed(users, request, mask)
+    totals = narrow.mapInArrow(partial(_ranked_totals, plan, request), TOTALS)
+    return finished(totals, plan.table(plan.of_ranks), plan.bootstrap)
+
+
+def _ranked_totals(plan: MetricPlan, request: Request, batches: Batches) -> Batches:
+    yield from accuracy.total_batches(plan, rank_batches(request, batches))
+
+
+def list_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: Catalogue) -> DataFrame:
+    """As `metrics`, for the metrics of each user's list, averaged over users with one; no slices."""
+    listed = top_lists.listed(rankings, catalogue, plan.definition.threshold)
+    totals = listed.mapInArrow(
+        partial(accuracy.listed_total_batches, plan, catalogue.facts(plan.of_lists)), TOTALS
+    )
+    return finished(totals, plan.table(plan.of_lists), plan.bootstrap)
+
+
+def finished(totals: DataFrame, columns: Sequence[Column], bootstrap: Bootstrap) -> DataFrame:
+    """Rows of `metrics` from the totals of tasks (`TOTALS`). Shuffles one row a task and slice."""
+
+    # Spark reads the kind of function from these annotations, which a partial does not show.
+    def finish(table: pa.Table) -> pa.Table:
+        return accuracy.finish(columns, bootstrap, table)
+
+    return totals.groupBy(*SLICE).applyInArrow(finish, METRIC_ROWS)
+
+
+# ------------------------------------------------------------------------------- everything
+
+
+def all_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: Catalogue) -> DataFrame:
+    """`metrics`, `list_metrics` and the metrics of all lists together, as far as they are asked for."""
+    frames = []
+    if plan.of_ranks:
+        frames.append(metrics(rankings, plan))
+    if plan.of_lists:
+        frames.append(list_metrics(rankings, plan, catalogue))
+    if plan.overall:
+        rows = top_lists.overall(rankings, catalogue, plan.overall, plan.ks)
+        definition = F.lit(plan.definition.describe(beyond_accuracy.AXES)).alias("definition")
+        frames.append(rows.select("*", definition, F.lit(HOLDOUT).alias("estimator")))
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)

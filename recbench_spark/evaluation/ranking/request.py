@@ -1,0 +1,21 @@
+"""What is asked of a ranking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recbench_spark.definitions import Definition
+
+BROUGHT = ("rated", "given", "uniform", "popularity")
+"""Candidate modes in which each user brings the candidates."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is ranked: the definition, how long the lists are that are asked for (0: none), and up to
+    where ranks are counted (None: all; where users bring the candidates, always all).
+    """
+
+    definition: Definition
+    top: int = 0
+    cutoff: int | None = None

@@ -1,0 +1,103 @@
+"""Users ranked by a model that scores: a function of Arrow batches, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recbench_spark.evaluation.ranking.batches import item_lists, ranking_batch
+from recbench_spark.evaluation.ranking.request import BROUGHT, Request
+from recbench_spark.evaluation.ranking.sources import Source, ids_to_lists
+from recbench_spark.kernels.ranking.counting import Settings
+from recbench_spark.kernels.ranking.positives import Counts, ItemLists
+from recbench_spark.kernels.ranking.scorers import Scorer, UserBlock, count_listed, count_ranks
+from recbench_spark.shared_files import flat
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def score_batches(source: Source, request: Request, batches: Batches, *, device: str = "cpu") -> Batches:
+    """Rows of `RANKED` of rows of `USERS`; a batch of users and one tile of scores in memory.
+
+    Args:
+        source: the model.
+        request: definition, length of lists, up to where ranks are counted.
+        batches: users; with `history` and `vector` as the source asks, with `candidates` where users
+            bring them.
+        device: of torch.
+    """
+    scorer = source.scorer()
+    item_ids = source.item_ids() if request.top else None
+    for batch in batches:
+        counts = _count(scorer, user_block(batch, source.dims), request, device, batch)
+        top = None
+        if item_ids is not None and counts.top_items_uk is not None:
+            top = ids_to_lists(item_ids, counts.top_items_uk)
+        yield _counted_batch(batch, counts, top)
+
+
+def _count(
+    scorer: Scorer, users: UserBlock, request: Request, device: str, batch: pa.RecordBatch
+) -> Counts:
+    truth, masked = item_lists(batch, "items"), item_lists(batch, "masked")
+    mode = request.definition.candidates
+    if mode in BROUGHT:
+        listed = truth if mode == "rated" else item_lists(batch, "candidates")
+        counts = count_listed(scorer, users, truth, listed, top_k=request.top)
+    else:
+        nothing = ItemLists.empty(masked.users)
+        out = masked if mode == "unseen" else nothing
+        settings = Settings(top_k=request.top, cutoff=request.cutoff)
+        counts = count_ranks(scorer, users, truth, out, device=device, settings=settings)
+    return _without_unknown_users(batch, truth, counts)
+
+
+def user_block(batch: pa.RecordBatch, dims: int) -> UserBlock:
+    """What scorers may want to know of a batch's users."""
+    vectors = None
+    if "vector" in batch.schema.names:
+        vectors = _matrix(batch.column("vector"), dims)
+    keys = batch.column("user_key").to_numpy()
+    histories = item_lists(batch, "history") if "history" in batch.schema.names else None
+    return UserBlock(keys, vectors, histories)
+
+
+def _matrix(column: pa.ListArray, dims: int) -> npt.NDArray[np.float32]:
+    """Vectors of the model's width as rows; users without one get zeros and are taken out afterwards."""
+    offsets, values = flat(column)
+    known = np.diff(offsets) > 0
+    vectors = np.zeros((len(known), dims), np.float32)
+    vectors[known] = values.reshape(int(known.sum()), dims)
+    return vectors
+
+
+def _without_unknown_users(batch: pa.RecordBatch, truth: ItemLists, counts: Counts) -> Counts:
+    """Users for whom the model has no vector get no list: nothing of theirs is ranked."""
+    if "vector" not in batch.schema.names or not batch.column("vector").null_count:
+        return counts
+    known_u = batch.column("vector").is_valid().to_numpy(zero_copy_only=False)
+    known_p = np.repeat(known_u, np.diff(truth.offsets_u))
+    top = counts.top_items_uk
+    return Counts(
+        np.where(known_p, counts.above_p, -1),
+        np.where(known_p, counts.tied_p, 0),
+        np.where(known_p, counts.before_p, 0),
+        np.where(known_u, counts.candidates_u, 0),
+        None if top is None else np.where(known_u[:, None], top, -1),
+        counts.top_scores_uk,
+    )
+
+
+def _counted_batch(batch: pa.RecordBatch, counts: Counts, top: pa.Array | None) -> pa.RecordBatch:
+    offsets, relevance = flat(batch.column("relevance"))
+    columns = {
+        "item_ids": batch.column("item_ids").flatten(),
+        "relevance": relevance,
+        "above": counts.above_p,
+        "tied": counts.tied_p,
+        "before": counts.before_p,
+    }
+    return ranking_batch(batch, offsets, columns, counts.candidates_u, top)

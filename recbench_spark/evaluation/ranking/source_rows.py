@@ -1,0 +1,44 @@
+"""What models are made of as rows of their catalogue: written once, mapped by workers (`sources`)."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+
+def vector_rows(items: DataFrame, vectors: DataFrame) -> DataFrame:
+    """The catalogue with each item's vector and bias, NULL where the model has none.
+
+    Args:
+        items: item_id, item_index.
+        vectors: item_id, vector, bias.
+    """
+    return items.select("item_id", "item_index").join(
+        vectors.select("item_id", "vector", "bias"), "item_id", "left"
+    )
+
+
+def neighbour_rows(items: DataFrame, similarities: DataFrame, means: DataFrame | None = None) -> DataFrame:
+    """The catalogue with, for each item, whose scores it raises and by how much, and its mean.
+
+    Args:
+        items: item_id, item_index.
+        similarities: item_id, neighbour_id, weight.
+        means: item_id, mean; what a history's entry is counted against (None: 0).
+    """
+    index = items.select("item_id", "item_index")
+    centre = index.withColumn("mean", F.lit(0.0)) if means is None else index.join(means, "item_id", "left")
+    pairs = similarities.join(index, "item_id").withColumnRenamed("item_index", "item")
+    entry = F.struct("item", "weight")
+    by_neighbour = pairs.groupBy(F.col("neighbour_id").alias("item_id")).agg(
+        F.sort_array(F.collect_list(entry)).alias("entries")
+    )
+    joined = centre.join(by_neighbour, "item_id", "left")
+    entries = F.coalesce("entries", F.array().cast("array<struct<item:int,weight:double>>"))
+    return joined.select(
+        "item_id",
+        "item_index",
+        F.transform(entries, lambda e: e["item"]).alias("speaks_for"),
+        F.transform(entries, lambda e: e["weight"]).alias("weights"),
+        F.coalesce("mean", F.lit(0.0)).alias("mean"),
+    )
