@@ -3,7 +3,8 @@
     python jobs/bench/graph.py --edges 1e6,3e6,1e7 --rounds 2 --output DIR/graph.jsonl
     python jobs/bench/graph.py --edges 1e6 --systems ours-mean,bag,sql,grouped,khop
 
-Systems: ours-mean, ours-mean16 (float16 vectors), ours-convolve, ours-gather (plan G), layout; bag, bag16,
+Systems: ours-mean, ours-mean16 (float16 vectors), ours-convolve, ours-gather (plan G), ours-scatter (plan
+S; of both, bytes as predicted and as Spark counts them: spark.shuffle.compress false), layout; bag, bag16,
 bag-convolve (torch in one process with two threads, writing the same bytes: the limit); scipy; sql (the
 fastest of 64 sums, Summarizer and vector_sum), grouped (Arrow, a call a node), khop (two-hop subgraphs a
 node, as pipelines without layers compute them). The graph is Zipf in sources and uniform in destinations,
@@ -38,6 +39,7 @@ from recbench_spark.graph.passes import Pass, Target
 from recbench_spark.graph.runner import Model, run_pass
 from recbench_spark.graph_config import GraphSource
 from recbench_spark.kernels.graph.aggregate import partial as pooled_part
+from recbench_spark.kernels.graph.costs import FRAME
 from recbench_spark.kernels.graph.csr import Csr
 from recbench_spark.kernels.graph.ids import hashed_numbers
 from recbench_spark.kernels.graph.layers import Layer, LayerForm, make_layer, random_weights, shapes
@@ -46,8 +48,14 @@ from recbench_spark.session import get_session
 from recbench_spark.store import Store
 
 DIMS, DEGREE = 64, 20
-OURS = ("ours-mean", "ours-mean16", "ours-convolve", "ours-gather", "layout")
-LIMITS = {"ours-mean": "bag", "ours-mean16": "bag16", "ours-convolve": "bag-convolve", "ours-gather": "bag"}
+OURS = ("ours-mean", "ours-mean16", "ours-convolve", "ours-gather", "ours-scatter", "layout")
+LIMITS = {
+    "ours-scatter": "bag",
+    "ours-mean": "bag",
+    "ours-mean16": "bag16",
+    "ours-convolve": "bag-convolve",
+    "ours-gather": "bag",
+}
 SYSTEMS = (*OURS, "bag", "bag16", "bag-convolve", "scipy", "sql", "grouped", "khop")
 PIECE = 1 << 20
 MEAN = Layer("mean", None, None, None, np.zeros(DIMS, np.float32), False, False)
@@ -160,6 +168,7 @@ class Bench:
             "ours-mean": partial(self.ours, MEAN, "pool", "float32", "R"),
             "ours-mean16": partial(self.ours, MEAN, "pool", "float16", "R"),
             "ours-gather": partial(self.ours, MEAN, "pool", "float32", "G"),
+            "ours-scatter": partial(self.ours, MEAN, "pool", "float32", "S"),
             "ours-convolve": partial(self.ours, self.convolve, "layer", "float32", "R"),
             "layout": self.layout,
             "bag": partial(self.bag, "float32"),
@@ -194,11 +203,24 @@ class Bench:
         model = Model(name, (layer,), (), "projected", dtype, h, str(folder), target.folder, None)
 
         def work() -> dict[str, Any]:
-            results, projected = run_pass(self.context, self.graph, step, self.graph.blocks, plan, model)  # type: ignore[arg-type]
-            payload = sum(result.received for result in results)
-            return {"projected": projected, "bytes_moved": payload}
+            before = shuffled(self.spark)
+            _, projected = run_pass(self.context, self.graph, step, self.graph.blocks, plan, model)  # type: ignore[arg-type]
+            return {
+                "projected": projected,
+                "bytes_shuffled": shuffled(self.spark) - before,
+                "predicted_bytes": self.predicted(plan),
+            }
 
         return work
+
+    def predicted(self, plan: str) -> int:
+        """Bytes of a shuffle of means, by counting; with what Spark adds to each value."""
+        blocks, moved = self.graph.blocks, 0
+        if plan == "G":
+            moved = sum(block.sources for block in blocks) * DIMS * 4
+        elif plan == "S":
+            moved = sum(block.parts for block in blocks) * (DIMS * 4 + 4)
+        return moved + len(blocks) ** 2 * FRAME if moved else 0
 
     def layout(self) -> Callable[[], dict[str, Any]]:
         """From the edge list to blocks."""
@@ -322,6 +344,14 @@ class Bench:
             }
 
         return work
+
+
+def shuffled(spark: SparkSession) -> int:
+    """Bytes that all stages so far have written to shuffles, as Spark counts them."""
+    context: Any = spark.sparkContext
+    none, java = context._gateway.new_array(context._jvm.double, 0), context._jvm.java.util
+    stages = context._jsc.sc().statusStore().stageList(None, False, False, none, java.ArrayList())
+    return sum(stages.apply(n).shuffleWriteBytes() for n in range(stages.size()))
 
 
 def seconds_of(frame: DataFrame) -> float:

@@ -56,6 +56,14 @@ def parser() -> cli.Parser:
     given = found.add_argument_group("the graph").add_mutually_exclusive_group()
     given.add_argument("--edges", metavar="PATH", help="edge list: CSV, Parquet or Delta, file or folder")
     given.add_argument("--split", metavar="ID", help="training part of a split of this warehouse")
+    _add_reading(found)
+    _add_model(found)
+    _add_running(found)
+    return found
+
+
+def _add_reading(found: cli.Parser) -> None:
+    """How the edges are read."""
     graph = found.add_argument_group("how it is read")
     graph.add_argument(
         "--format", choices=["csv", "parquet", "delta"], help="of --edges (default: by name)"
@@ -72,6 +80,10 @@ def parser() -> cli.Parser:
     graph.add_argument("--drop-duplicates", action="store_true", help="one edge a pair")
     graph.add_argument("--drop-self-loops", action="store_true", help="no edge from a node to itself")
     graph.add_argument("--blocks", type=int, help="blocks of a side (default: 4 million edges each)")
+
+
+def _add_model(found: cli.Parser) -> None:
+    """What is computed."""
     model = found.add_argument_group("the model")
     model.add_argument("--model", metavar="FILE", help="YAML with layers, features ...; see docs/graph.md")
     model.add_argument("--name", help="of the model in the tables")
@@ -86,6 +98,10 @@ def parser() -> cli.Parser:
     model.add_argument("--weights", metavar="FILE", help="safetensors (default: random ones by --seed)")
     model.add_argument("--seed", type=int, help="of random weights, hashed features, the LSTM's order")
     model.add_argument("--wire", choices=["float16", "float32"], help="of stored vectors")
+
+
+def _add_running(found: cli.Parser) -> None:
+    """How it is run, or only told."""
     running = found.add_argument_group("running")
     running.add_argument("--plan", choices=["auto", "G", "R", "S"], help="G gather, R replicate, S scatter")
     running.add_argument("--batch", type=int, help="nodes that a task works on at once")
@@ -99,7 +115,6 @@ def parser() -> cli.Parser:
     running.add_argument("--explain", action="store_true", help="lay the graph out, say the cost, stop")
     running.add_argument("--dry-run", action="store_true", help="check flags and files' names, stop")
     running.add_argument("--journal", help="JSON-lines log (default: WAREHOUSE/logs/embed-ID.jsonl)")
-    return found
 
 
 def widths(text: str) -> tuple[int, ...]:
