@@ -278,7 +278,8 @@ class Bench:
         counts = np.maximum(np.diff(csr.indptr), 1)
         data = np.repeat(1 / counts, np.diff(csr.indptr)).astype(np.float32)
         shape = (self.graph.nodes, self.graph.nodes)
-        matrix, h = csr_matrix((data, csr.src, csr.indptr), shape), np.load(self.features("float32"))
+        matrix = csr_matrix((data, csr.src.astype(np.int64), csr.indptr), shape)
+        h = np.load(self.features("float32"))
 
         def work() -> dict[str, Any]:
             (matrix @ h).tofile(self.folder / "limit.bin")
