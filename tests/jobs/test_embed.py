@@ -90,7 +90,7 @@ def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa:
     one = tmp_path / "one"
     monkeypatch.setattr(runner.delta_files, "commit", dying)
     monkeypatch.setattr(runner, "groups_of", lambda blocks, size: [(block,) for block in blocks])
-    assert run(*given, "--warehouse", str(one), "--plan", "R") == 1
+    assert run(*given, "--warehouse", str(one), "--plan", "R") == 130
     monkeypatch.setattr(runner.delta_files, "commit", commit)
     told = capsys.readouterr()
     assert "interrupted" in told.err and "layer 1" not in told.err
