@@ -20,17 +20,17 @@ LEVELS = (
     {"errors"},
     {"definitions", "revisions"},
     {"kernels"},
-    {"kernels.ranking", "kernels.splits"},
+    {"kernels.ranking", "kernels.splits", "kernels.graph"},
     {"kernels.metrics"},
     {"config"},
     {"placeholders"},
     {"kernels.estimators"},
     {"kernels.comparison"},
     {"kernels.warm"},
-    {"models"},
+    {"models", "graph_config"},
     {"schemas", "randomness", "journal", "session", "blocks", "shared_files", "checks"},
     {"indexing", "delta_files", "sharing"},
-    {"store", "data", "protocol", "reports", "evaluation"},
+    {"store", "data", "protocol", "graph", "reports", "evaluation"},
     {"evaluation.ranking"},
     {"evaluation.metrics"},
     {"evaluation.estimators"},
@@ -50,12 +50,12 @@ files beside these folders are another.
 
 CUT_FURTHER = {"kernels", "evaluation"}
 ROOMS_OF_ONE_FILE = {"kernels.warm"}
-STAGES = {"store", "data", "protocol", "reports", *(f"evaluation{x}" for x in ("", *(
+STAGES = {"store", "data", "protocol", "graph", "reports", *(f"evaluation{x}" for x in ("", *(
     f".{room}" for room in ("ranking", "metrics", "estimators", "comparison"))))}  # fmt: skip
 """They talk through tables, never through imports of one another; rooms of `evaluation` are one stage."""
 
 WITHOUT_SPARK = {
-    *set().union(*LEVELS[: LEVELS.index({"models"}) + 1]),
+    *set().union(*LEVELS[: LEVELS.index({"models", "graph_config"}) + 1]),
     "shared_files",
     "journal",
     "reports",

@@ -3,6 +3,7 @@
     python jobs/evaluate.py --warehouse DIR --model NAME --lists PATH --truth PATH --k 1,3,10
     python jobs/evaluate.py ... --scores PATH            --truth PATH --train PATH
     python jobs/evaluate.py ... --embeddings USERS ITEMS --truth PATH --train PATH
+    python jobs/evaluate.py ... --embeddings ITEMS       --pairs PATH
     python jobs/evaluate.py ... --predictions PATH
 
 Parquet, CSV or Delta. lists: user_id, item_id, rank (from 1) or score. truth: user_id, item_id
@@ -38,6 +39,7 @@ from recbench_spark.evaluator.evaluate import (
     evaluate,
     evaluate_predictions,
 )
+from recbench_spark.evaluator.pairs import evaluate_pairs
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.session import get_session
@@ -62,10 +64,16 @@ def parser() -> cli.Parser:
     given.add_argument("--lists", metavar="PATH", help="ranked lists")
     given.add_argument("--scores", metavar="PATH", help="scores of candidates")
     given.add_argument(
-        "--embeddings", nargs=2, metavar=("USERS", "ITEMS"), help="vectors; all items are ranked"
+        "--embeddings",
+        nargs="+",
+        metavar="PATH",
+        help="vectors of USERS ITEMS, or with --pairs ITEMS alone",
     )
     given.add_argument("--predictions", metavar="PATH", help="predictions with their outcomes")
     flags.add_argument("--truth", metavar="PATH", help="held-out items (not with --predictions)")
+    flags.add_argument(
+        "--pairs", metavar="PATH", help="labelled pairs (query_id, item_id): items near an item are ranked"
+    )
     flags.add_argument("--train", metavar="PATH", help="training items: not ranked where we score")
     flags.add_argument("--candidates", metavar="PATH", help="candidates of each user (user_id, item_id)")
     flags.add_argument("--features", metavar="PATH", help="what items are like (item_id, vector)")
@@ -111,7 +119,7 @@ def main(args: argparse.Namespace) -> int:
     kind = next(name for name in KINDS if getattr(args, name))
     definition = checked(args, kind)
     if args.dry_run:
-        against = args.truth or "their outcomes"
+        against = args.truth or args.pairs or "their outcomes"
         print(f"{kind} of model {args.model} against {against}: {definition.describe()}")
         return OK
     journal, started = Journal(), datetime.now(UTC)
@@ -134,7 +142,8 @@ def checked(args: argparse.Namespace, kind: str) -> Definition:
         if not NAME.fullmatch(name):
             raise ConfigError(f"'{name}' is not a usable name", "letters, digits, dot, dash, underscore")
     _refuse_unused(args, kind)
-    if not args.predictions and not args.truth:
+    _check_sides(args)
+    if not args.predictions and not args.truth and not args.pairs:
         raise ConfigError("--truth is missing", "a table of user_id, item_id[, relevance]")
     bootstrap(args)
     definition = make_definition(args.preset, cli.axes(args.set))
@@ -145,6 +154,18 @@ def checked(args: argparse.Namespace, kind: str) -> Definition:
     check_needs(plan.metrics, bool(args.train), bool(args.features))
     check_candidates(definition, kind == "embeddings", bool(args.candidates), bool(args.train))
     return definition
+
+
+def _check_sides(args: argparse.Namespace) -> None:
+    """Two tables of vectors, or with labelled pairs the one of items and nothing else."""
+    given, wanted = len(args.embeddings or ()), 1 if args.pairs else 2
+    if args.pairs and not args.embeddings:
+        raise ConfigError("--pairs is for embeddings", "--embeddings ITEMS --pairs PAIRS")
+    if args.embeddings and given != wanted:
+        raise ConfigError(f"--embeddings: {given} tables", "USERS ITEMS; with --pairs ITEMS alone")
+    more = (args.truth, args.train, args.candidates, args.metrics, args.set, args.preset)
+    if args.pairs and any(more):
+        raise ConfigError("--pairs has hit rates and scaled MRR alone", "without --truth, --train ...")
 
 
 def _refuse_unused(args: argparse.Namespace, kind: str) -> None:
@@ -164,6 +185,12 @@ def evaluated(store: Store, args: argparse.Namespace, kind: str) -> Result:
     if kind == "predictions":
         rows = read(spark, args.predictions, ("user_id", "item_id"), kind)
         return evaluate_predictions(rows, bootstrap(args), views(args))
+    if args.pairs:
+        items = read(spark, args.embeddings[0], ("item_id", "vector"), "items")
+        pairs = read(spark, args.pairs, ("query_id", "item_id"), "pairs")
+        return evaluate_pairs(
+            items, pairs, k=cutoffs(args), similarity=args.similarity, scratch=store.scratch
+        )
     pair = ("user_id", "item_id")
     features = read(spark, args.features, ("item_id", "vector"), "features") if args.features else None
     optional: dict[str, Any] = {
@@ -232,7 +259,8 @@ def identify(
     spark: SparkSession, args: argparse.Namespace, kind: str, definition: Definition
 ) -> dict[str, Any]:
     """What the row of `runs` says of this evaluation."""
-    paths = {name: getattr(args, name) for name in ("truth", "train", "candidates", "features", *KINDS)}
+    paths = {name: getattr(args, name) for name in ("train", "candidates", "features", *KINDS)}
+    paths = {"truth": args.truth or args.pairs, **paths}
     flat = {
         f"{name}{n or ''}": path
         for name, given in paths.items()
@@ -244,7 +272,7 @@ def identify(
         "logical_date": args.logical_date or date.today(),
         "model": args.model,
         "model_kind": kind,
-        "dataset": args.dataset or args.truth or args.predictions,
+        "dataset": args.dataset or args.truth or args.pairs or args.predictions,
         "settings": {
             "k": args.k,
             "preset": args.preset,

@@ -38,6 +38,7 @@ from recbench_spark.schemas.base import (
 )
 from recbench_spark.schemas.comparisons import CHANGES, COMPARISONS, FLIPS, FOUND_AT, PARADOX_ID, PARADOXES
 from recbench_spark.schemas.evaluation import METRICS, MULTIVERSE, RANKINGS, USER_METRICS
+from recbench_spark.schemas.graphs import GRAPH_NODES, GRAPH_RUNS, GRAPH_VECTORS, GRAPHS
 from recbench_spark.schemas.models import EMBEDDINGS, SIMILARITIES
 from recbench_spark.schemas.runs import CHECKS, RUNS, SPEED
 from recbench_spark.schemas.splits import (
@@ -73,6 +74,10 @@ __all__ = [
     "ESTIMATOR",
     "FLIPS",
     "FOUND_AT",
+    "GRAPHS",
+    "GRAPH_NODES",
+    "GRAPH_RUNS",
+    "GRAPH_VECTORS",
     "HELD_OUT",
     "IDS",
     "ID_KIND",

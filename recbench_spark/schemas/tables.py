@@ -5,6 +5,7 @@ from __future__ import annotations
 from recbench_spark.schemas.base import Table
 from recbench_spark.schemas.comparisons import CHANGES, COMPARISONS, FLIPS, PARADOXES
 from recbench_spark.schemas.evaluation import METRICS, MULTIVERSE, RANKINGS, USER_METRICS
+from recbench_spark.schemas.graphs import GRAPH_NODES, GRAPH_RUNS, GRAPH_VECTORS, GRAPHS
 from recbench_spark.schemas.models import EMBEDDINGS, SIMILARITIES
 from recbench_spark.schemas.runs import CHECKS, RUNS, SPEED
 from recbench_spark.schemas.splits import (
@@ -46,6 +47,10 @@ TABLES: dict[str, Table] = {
         CELL_PROPENSITIES,
         POWER_LAWS,
         SPEED,
+        GRAPHS,
+        GRAPH_NODES,
+        GRAPH_VECTORS,
+        GRAPH_RUNS,
     )
 }
 RESULT_TABLES = ("metrics", "user_metrics", "rankings", "multiverse", "checks")

@@ -921,3 +921,19 @@ def test_bare_python_from_another_folder(files):
         done.stdout
     )
     assert "\tat " not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--embeddings", "a", "b", "--pairs", "p"), "USERS ITEMS; with --pairs ITEMS alone"),
+        (("--embeddings", "a", "--truth", "t"), "USERS ITEMS; with --pairs ITEMS alone"),
+        (("--lists", "a", "--pairs", "p"), "--pairs is for embeddings"),
+        (("--embeddings", "a", "--pairs", "p", "--truth", "t"), "hit rates and scaled MRR alone"),
+    ],
+)
+def test_pairs_go_with_the_vectors_of_items_alone(flags, message, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.run(job.main, job.parser(), [*flags, "--warehouse", "w", "--model", "m", "--dry-run"])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""Graphs of nodes and edges: laid out once, embedded layer by layer, by Python tasks over mapped files."""

@@ -1,0 +1,120 @@
+"""How far embeddings moved since the night before: cosines in quantiles, neighbours that stayed.
+
+Nodes are matched by the hash of their ids. Cosines are counted in bins of a thousandth, so that no node
+reaches the driver; neighbours are those of the first nodes by hash, which are a fair draw.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pyspark import SparkContext
+
+from recbench_spark.graph.folders import Block, Graph, mapped
+from recbench_spark.graph.layout import Finder
+from recbench_spark.kernels.graph.dense import normalise
+from recbench_spark.kernels.graph.ids import MOST_NODES
+
+BINS = 2000
+QUANTILES = (0.01, 0.1, 0.5)
+DRAWN, NEIGHBOURS = 200, 10
+
+
+def drift(
+    context: SparkContext, graph: Graph, vectors: str, before: Graph, old: str
+) -> list[tuple[str, str, float]]:
+    """Facts of each side: (side, fact, value).
+
+    drift_common: share of nodes that were there the night before; drift_cosine_p01, _p10, _p50: quantiles
+    of the cosine between a node's two vectors, to 0.001 (a vector of zeros has 1 with itself, else 0);
+    drift_neighbours_kept: share of a node's ten nearest by cosine that were among its ten nearest before.
+
+    Args:
+        context: Spark's.
+        graph: tonight's; before: last night's.
+        vectors: file of tonight's vectors by dense id; old: of last night's.
+        before: see graph.
+        old: see vectors.
+    """
+    found = []
+    for side, name in enumerate(graph.sides):
+        blocks = [block for block in graph.blocks_of(side) if block.rows]
+        count = partial(_cosines, graph=graph, vectors=vectors, before=before, old=old)
+        bins = sum(
+            context.parallelize(blocks, max(1, len(blocks))).map(count).collect(), np.zeros(BINS + 1)
+        )
+        first, end = graph.side_range(side)
+        found.append((name, "drift_common", float(bins.sum()) / max(end - first, 1)))
+        if bins.sum():
+            found += [(name, f"drift_cosine_p{q * 100:02.0f}", _quantile(bins, q)) for q in QUANTILES]
+            found.append((name, "drift_neighbours_kept", _kept(context, graph, vectors, before, old, side)))
+    return found
+
+
+def _quantile(bins: npt.NDArray[Any], q: float) -> float:
+    """The smallest bin with at least this share at or below it."""
+    place = int(np.searchsorted(np.cumsum(bins), q * bins.sum()))
+    return place * 2 / BINS - 1
+
+
+def _unit(rows: Any) -> npt.NDArray[np.float32]:
+    return normalise(np.ascontiguousarray(rows, np.float32).copy())
+
+
+def _cosines(block: Block, graph: Graph, vectors: str, before: Graph, old: str) -> npt.NDArray[Any]:
+    """(bins,) how many of a block's nodes have each cosine."""
+    place = Finder(before)(graph.hashes()[block.first : block.end], block.side)
+    there = np.flatnonzero(place < MOST_NODES)
+    counts = np.zeros(BINS + 1)
+    for at in range(0, len(there), 1 << 14):
+        rows = there[at : at + (1 << 14)]
+        a = np.asarray(mapped(Path(vectors))[block.first + rows], np.float32)
+        b = np.asarray(mapped(Path(old))[place[rows]], np.float32)
+        cosine = (_unit(a) * _unit(b)).sum(axis=1, dtype=np.float64)
+        cosine[(a == b).all(axis=1)] = 1.0
+        counts += np.bincount(np.rint((cosine.clip(-1, 1) + 1) * BINS / 2).astype(int), minlength=BINS + 1)
+    return counts
+
+
+def _kept(context: SparkContext, graph: Graph, vectors: str, before: Graph, old: str, side: int) -> float:
+    """Share of neighbours that stayed, of the first DRAWN nodes that both nights have."""
+    first, end = graph.side_range(side)
+    hashes = np.asarray(graph.hashes()[first : min(end, first + 10 * DRAWN)])
+    place = Finder(before)(hashes, side)
+    rows = np.flatnonzero(place < MOST_NODES)[:DRAWN]
+    now = _nearest(context, graph, vectors, side, first + rows)
+    then = _nearest(context, before, old, side, np.asarray(place[rows], np.int64))
+    shares = [len(np.intersect1d(a, b)) / max(len(a), 1) for a, b in zip(now, then, strict=True)]
+    return float(np.mean(shares)) if shares else 1.0
+
+
+def _nearest(
+    context: SparkContext, graph: Graph, vectors: str, side: int, nodes: npt.NDArray[np.int64]
+) -> list[npt.NDArray[np.uint64]]:
+    """By node the hashes of its nearest others of its side; ties to the smaller dense id."""
+    blocks = [block for block in graph.blocks_of(side) if block.rows]
+    search = partial(_nearest_in, graph=graph, vectors=vectors, nodes=nodes)
+    parts = context.parallelize(blocks, len(blocks)).map(search).collect()
+    scores, places = (np.concatenate([part[n] for part in parts], axis=1) for n in (0, 1))
+    order = np.lexsort((places, -scores))[:, :NEIGHBOURS]
+    nearest = np.take_along_axis(places, order, axis=1)
+    hashes = graph.hashes()
+    most = min(NEIGHBOURS, graph.side_range(side)[1] - graph.side_range(side)[0] - 1)
+    return [hashes[row[:most]] for row in nearest]
+
+
+def _nearest_in(
+    block: Block, graph: Graph, vectors: str, nodes: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    stored = mapped(Path(vectors))
+    scores = _unit(stored[nodes]).astype(np.float64) @ _unit(stored[block.first : block.end]).T.astype(
+        np.float64
+    )
+    places = np.broadcast_to(np.arange(block.first, block.end), scores.shape)
+    scores = np.where(places == nodes[:, None], -np.inf, scores)
+    order = np.lexsort((places, -scores))[:, :NEIGHBOURS]
+    return np.take_along_axis(scores, order, axis=1), np.take_along_axis(places, order, axis=1)

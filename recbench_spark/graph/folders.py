@@ -1,0 +1,191 @@
+"""Where a graph's and a model's files lie: a folder that the driver and all workers see under one path."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.errors import StoreError
+from recbench_spark.kernels.graph.csr import Csr, Halo, halo_of
+from recbench_spark.kernels.hashing import Hashes
+
+MANIFEST = "graph.json"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A range of dense ids: the nodes of one side whose hashes are in one range.
+
+    Attributes:
+        number: of all blocks.
+        side: place of its side.
+        first: dense id of its first node.
+        rows: nodes.
+        edges: edges into them.
+        sources: distinct sources of these.
+        parts: pairs of a node and a block that has sources of it.
+    """
+
+    number: int
+    side: int
+    first: int
+    rows: int
+    edges: int = 0
+    sources: int = 0
+    parts: int = 0
+
+    @property
+    def end(self) -> int:
+        """Dense id after its last node."""
+        return self.first + self.rows
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph laid out: what a task needs to know of it, a few numbers a block.
+
+    Attributes:
+        graph_id: hash of its inputs.
+        folder: of its files.
+        sides: names of its sides.
+        numeric: by side, whether ids are whole numbers.
+        blocks: by number; those of a side stand together.
+        weighted: whether edges have weights.
+        seed: of the hashes.
+        checks: what was counted.
+    """
+
+    graph_id: str
+    folder: str
+    sides: tuple[str, ...]
+    numeric: tuple[bool, ...]
+    blocks: tuple[Block, ...]
+    weighted: bool
+    seed: int
+    checks: dict[str, int]
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of all sides."""
+        return self.blocks[-1].end
+
+    @property
+    def edges(self) -> int:
+        """Edges as they are stored: both ways counts twice."""
+        return sum(block.edges for block in self.blocks)
+
+    def side_range(self, side: int) -> tuple[int, int]:
+        """Dense ids of a side."""
+        own = [block for block in self.blocks if block.side == side]
+        return own[0].first, own[-1].end
+
+    def blocks_of(self, side: int | None) -> tuple[Block, ...]:
+        """Blocks of a side, or all."""
+        return tuple(block for block in self.blocks if side is None or block.side == side)
+
+    def hashes(self) -> Hashes:
+        """(nodes,) hash of each node's id, mapped."""
+        return mapped(Path(self.folder, "hashes.npy"))
+
+    def csr(self, block: Block) -> Csr:
+        """The edges into a block, mapped."""
+        place = Path(self.folder, "blocks", f"{block.number:05d}")
+        weight = mapped(place / "weight.npy") if self.weighted else None
+        return Csr(mapped(place / "indptr.npy"), mapped(place / "src.npy"), weight)
+
+    def halo(self, block: Block) -> Halo:
+        """What a block needs of others; worked out by the first that asks, and kept."""
+        place = Path(self.folder, "blocks", f"{block.number:05d}")
+        if not (place / "place.npy").exists():
+            found = halo_of(self.csr(block))
+            save(place / "need.npy", found.need)
+            save(place / "place.npy", found.place)
+        return Halo(mapped(place / "need.npy"), mapped(place / "place.npy"))
+
+    def index(self, side: int) -> npt.NDArray[np.int64]:
+        """Where hashes begin (`ids.index_of`), mapped."""
+        return mapped(Path(self.folder, f"index-{side}.npy"))
+
+    def texts(self, block: Block) -> Path:
+        """The texts of a block's ids, by dense id."""
+        return Path(self.folder, "texts", f"{block.number:05d}.parquet")
+
+    def write(self) -> None:
+        """The manifest, last of all files: a graph that has one is whole."""
+        replace_text(Path(self.folder, MANIFEST), json.dumps(asdict(self)))
+
+
+def read_graph(folder: Path) -> Graph | None:
+    """A graph by its manifest; None where it is not whole."""
+    if not (folder / MANIFEST).is_file():
+        return None
+    found: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    blocks = tuple(Block(**block) for block in found["blocks"])
+    sides, numeric = tuple(found["sides"]), tuple(found["numeric"])
+    more = {"folder": str(folder), "blocks": blocks, "sides": sides, "numeric": numeric}
+    return Graph(**{**found, **more})
+
+
+def mapped(path: Path) -> npt.NDArray[Any]:
+    """A `.npy` file, mapped read-only.
+
+    Raises:
+        StoreError: it is not there.
+    """
+    try:
+        if path.stat().st_size <= 1 << 12:  # an empty file cannot be mapped, a small one need not be
+            return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
+        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+    except FileNotFoundError:
+        raise StoreError(
+            f"no file {path}", "all hosts must see the warehouse's folder; else remove the graph's folder"
+        ) from None
+
+
+def save(path: Path, array: npt.NDArray[Any]) -> None:
+    """An array as a `.npy` file that is there whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    with partial.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+    partial.replace(path)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """A text file that is there whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def new_matrix(path: Path, shape: tuple[int, ...], dtype: Any) -> None:
+    """A `.npy` file of zeros that tasks fill, each its own rows; what is there already stays."""
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    np.lib.format.open_memmap(partial, mode="w+", dtype=dtype, shape=shape).flush()
+    partial.replace(path)
+
+
+def writable(path: Path) -> npt.NDArray[Any]:
+    """A matrix that a task fills; two attempts write the same bits to the same rows."""
+    return np.load(path, mmap_mode="r+", allow_pickle=False)  # type: ignore[no-any-return]
+
+
+def new_file(folder: str, partition: Mapping[str, str], name: str = "part") -> tuple[str, Path]:
+    """A new Parquet file of a table's partition: its path within the table's folder, and where that is."""
+    directory = "/".join(f"{column}={value}" for column, value in partition.items())
+    file = f"{directory}/{name}-{uuid.uuid4()}.parquet"
+    path = Path(folder, file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return file, path

@@ -1,0 +1,544 @@
+"""From an edge list to a graph on disk: dense ids, degrees, adjacency in blocks. Once a graph.
+
+Two passes over the edges, one shuffle each, in blocks of bytes. First, tasks deal the distinct hashes of
+ids out by range; each range sorted is a block of nodes, and a node's place among all is its dense id. Then
+tasks look up both ends of each edge in the mapped file of hashes (no join) and deal the edges out by the
+block of their destination, which sorts them. A task holds a chunk of edges, or the edges into one block: 12
+bytes an edge, three times. The driver holds a few numbers a block.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark import SparkContext
+
+from recbench_spark import delta_files
+from recbench_spark.blocks import Block as Packed
+from recbench_spark.blocks import dealt_out, unpacked
+from recbench_spark.delta_files import File
+from recbench_spark.errors import DataError, StoreError
+from recbench_spark.graph.edges import (
+    Piece,
+    Rows,
+    flat_lists,
+    id_array,
+    open_rows,
+    require_one_kind,
+    task_count,
+)
+from recbench_spark.graph.folders import (
+    Block,
+    Graph,
+    new_file,
+    new_matrix,
+    read_graph,
+    save,
+    writable,
+)
+from recbench_spark.kernels.graph.csr import built, dealt, edge_keys, spread
+from recbench_spark.kernels.graph.ids import (
+    MOST_NODES,
+    blocks_of,
+    distinct,
+    hashed_texts,
+    hashes_of,
+    index_of,
+    numbers_of,
+    places,
+)
+from recbench_spark.kernels.hashing import Hashes
+
+if TYPE_CHECKING:  # workers import this module, and need no settings
+    from recbench_spark.graph_config import GraphSource
+
+EDGES_A_BLOCK = 1 << 22
+"""Edges into a block, about: some 100 MB in the task that sorts them."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is read: the edges, and tables of nodes by side.
+
+    Attributes:
+        edges: rows with both ends of each edge.
+        names: source, destination and weight column (of lists: neighbours, node, weights).
+        nodes: side -> its table of ids and the name of their column.
+        numeric: by side, whether ids are whole numbers.
+        sides: their names.
+        both_ways: whether messages also go from destination to source.
+        lists: whether a row is a node with its neighbours.
+        loops: whether self loops are kept.
+        seed: of the hashes.
+    """
+
+    edges: Rows
+    names: tuple[str, str, str | None]
+    nodes: tuple[tuple[int, Rows, str], ...]
+    numeric: tuple[bool, ...]
+    sides: tuple[str, ...]
+    both_ways: bool
+    lists: bool
+    loops: bool
+    seed: int
+
+    @property
+    def bipartite(self) -> bool:
+        """Whether there are two sides."""
+        return len(self.sides) == 2
+
+
+class Counts(NamedTuple):
+    """What a task saw of the edges it read."""
+
+    edges: int = 0
+    null_ids: int = 0
+    bad_weights: int = 0
+    negative_weights: int = 0
+    zero_weights: int = 0
+    self_loops: int = 0
+
+
+def open_inputs(source: GraphSource) -> Inputs:
+    """The files of a graph; reads footers only.
+
+    Raises:
+        DataError, SchemaError, ConfigError: nothing there, a column is missing, ids of two types.
+    """
+    ours = ("neighbours", "node", "weights") if source.lists else ("src", "dst", "weight")
+    src, dst, weight = (source.column(name) for name in ours)
+    rows = open_rows(
+        source.edges,
+        [src, dst, *([weight] if source.weighted else [])],
+        "edges",
+        fmt=source.format,
+        ids={src: source.ids, dst: source.ids},
+        where=source.where,
+        partitions=source.partitions,
+    )
+    kinds = dict(rows.numeric)
+    if not source.bipartite:
+        require_one_kind(rows, (src, dst), "edges")
+    numeric = tuple(kinds[name] for name in (src, dst)[: len(source.sides)])
+    nodes = []
+    for side, path in source.nodes.items():
+        place, column = source.sides.index(side), source.node_column
+        ids = "numeric" if numeric[place] else "text"
+        nodes.append((place, open_rows(path, [column], f"nodes of {side}", ids={column: ids}), column))
+    return Inputs(
+        rows,
+        (src, dst, weight if source.weighted else None),
+        tuple(nodes),
+        numeric,
+        source.sides,
+        source.bipartite or not source.directed,
+        source.lists,
+        source.self_loops == "keep",
+        source.seed,
+    )
+
+
+def default_blocks(edges: int, cores: int) -> int:
+    """Blocks of a side: some 4 million edges each, and work for all cores."""
+    return max(2 * cores, -(-edges // EDGES_A_BLOCK))
+
+
+def lay_out(
+    context: SparkContext, source: GraphSource, graph_id: str, folder: Path, blocks: int | None = None
+) -> Graph:
+    """The graph of a source, laid out unless it is there.
+
+    Args:
+        context: Spark's.
+        source: where edges lie.
+        graph_id: its name, a hash of its inputs.
+        folder: for its files.
+        blocks: blocks of each side.
+
+    Raises:
+        DataError: ids or weights that cannot be used, no edges, two texts of one hash.
+    """
+    found = read_graph(folder)
+    if found is not None:
+        return found
+    inputs = open_inputs(source)
+    cores = context.defaultParallelism
+    per_side = blocks or default_blocks(inputs.edges.n, cores)
+    folder.mkdir(parents=True, exist_ok=True)
+    counts, nodes = _lay_nodes(context, inputs, folder, per_side)
+    _check(counts, source)
+    graph = _graph(inputs, graph_id, folder, nodes)
+    _index(context, graph, per_side)
+    into = _lay_edges(context, inputs, graph, per_side, source.duplicates == "drop")
+    whole = tuple(
+        replace(block, edges=found.edges, sources=found.sources, parts=found.parts)
+        for block, found in zip(graph.blocks, sorted(into), strict=True)
+    )
+    checks = {
+        **counts._asdict(),
+        "nodes": graph.nodes,
+        "isolated_nodes": sum(n.isolated for n in nodes),
+        "duplicate_edges": sum(found.doubles for found in into),
+        "stored_edges": sum(block.edges for block in whole),
+        "most_edges_of_a_node": max(found.most for found in into),
+    }
+    done = replace(graph, blocks=whole, checks=checks)
+    done.write()
+    return done
+
+
+def _check(counts: Counts, source: GraphSource) -> None:
+    """Refuse what no graph can be made of; with `bad_rows: drop` such rows are left out and counted."""
+    words = {
+        "null_ids": "edges with an id that is NULL",
+        "bad_weights": "edges whose weight is NULL, NaN or infinite",
+        "negative_weights": "edges of negative weight",
+    }
+    for name, what in words.items():
+        found = getattr(counts, name)
+        if found and source.bad_rows == "error":
+            raise DataError(
+                f"{source.edges}: {found} of {counts.edges} {what}",
+                "mend them, or leave them out: bad_rows: drop (--drop-bad-rows)",
+            )
+    if counts.edges == counts.null_ids + counts.bad_weights + counts.negative_weights:
+        raise DataError(f"{source.edges}: no edges that can be used", "check the path, columns and where")
+
+
+# --------------------------------------------------------------------------------- nodes
+
+
+class Found(NamedTuple):
+    """A block of nodes: number, rows, how many of them have no edge at all."""
+
+    number: int
+    rows: int
+    isolated: int
+
+
+def _lay_nodes(
+    context: SparkContext, inputs: Inputs, folder: Path, per_side: int
+) -> tuple[Counts, list[Found]]:
+    """Hashes of all nodes, sorted, a file a block; texts beside them."""
+    total = per_side * len(inputs.sides)
+    readers = task_count(inputs.edges, context.defaultParallelism)
+    read = partial(_deal_nodes, inputs=inputs, readers=readers, per_side=per_side)
+    packed = context.parallelize(range(readers), readers).mapPartitions(read)
+    write = partial(_write_nodes, inputs=inputs, folder=str(folder), per_side=per_side)
+    results = packed.partitionBy(total + 1, int).mapPartitionsWithIndex(write).collect()
+    counts = [found for found in results if isinstance(found, Counts)]
+    nodes = {found.number: found for found in results if isinstance(found, Found)}
+    return Counts(*map(sum, zip(*counts, strict=True))), [
+        nodes.get(number, Found(number, 0, 0)) for number in range(total)
+    ]
+
+
+def _deal_nodes(numbers: Iterator[int], inputs: Inputs, readers: int, per_side: int) -> Iterator[Packed]:
+    """Distinct ids of each chunk by block; what was counted goes to the partition after the last block."""
+    total = per_side * len(inputs.sides)
+    for number in numbers:
+        counted = Counts()
+        for ends, _, counts in _edges(inputs, inputs.edges.part(number, readers)):
+            counted = Counts(*map(sum, zip(counted, counts, strict=True)))
+            for side, ids in _ids_by_side(inputs, ends):
+                yield from _dealt_ids(ids, side, per_side, inputs.seed, linked=True)
+        for side, rows, column in inputs.nodes:
+            for chunk in rows.chunks(rows.part(number, readers)):
+                ids = id_array(chunk.column(column), inputs.numeric[side])
+                if ids.null_count:
+                    raise DataError(
+                        f"nodes of {inputs.sides[side]}: {ids.null_count} ids are NULL",
+                        "leave these rows out",
+                    )
+                yield from _dealt_ids(ids, side, per_side, inputs.seed, linked=False)
+        yield total, pickle.dumps(counted)
+
+
+def _ids_by_side(inputs: Inputs, ends: tuple[pa.Array, pa.Array]) -> Iterator[tuple[int, pa.Array]]:
+    if inputs.bipartite:
+        yield from enumerate(ends)
+    else:
+        yield 0, pa.concat_arrays(list(ends))
+
+
+def _dealt_ids(ids: pa.Array, side: int, per_side: int, seed: int, linked: bool) -> Iterator[Packed]:
+    if pa.types.is_integer(ids.type):
+        hashes = distinct(hashes_of(ids, seed))
+        columns: dict[str, Any] = {"hash": hashes}
+    else:
+        words = pc.unique(ids)
+        hashes = hashed_texts(words.cast(pa.large_binary()), seed)
+        columns = {"hash": hashes, "text": words}
+    table = pa.table({**columns, "linked": np.full(len(hashes), linked)})
+    if len(hashes):
+        yield from dealt_out(table, blocks_of(hashes, per_side) + side * per_side)
+
+
+def _write_nodes(
+    partition: int,
+    blocks: Iterator[Packed],
+    inputs: Inputs,
+    folder: str,
+    per_side: int,
+) -> Iterator[Counts | Found]:
+    if partition == per_side * len(inputs.sides):
+        for _, counts in blocks:
+            yield pickle.loads(counts)
+        return
+    table = unpacked(block for _, block in blocks)
+    if table is None:
+        return
+    hashes = table.column("hash").to_numpy()
+    order = np.argsort(hashes, kind="stable")
+    hashes = hashes[order]
+    first = np.append(True, hashes[1:] != hashes[:-1])
+    if not inputs.numeric[partition // per_side]:
+        _write_texts(table.column("text").combine_chunks(), order, hashes, first, folder, partition)
+    linked = np.logical_or.reduceat(table.column("linked").to_numpy()[order], np.flatnonzero(first))
+    save(Path(folder, "nodes", f"{partition:05d}.npy"), hashes[first])
+    yield Found(partition, int(first.sum()), int(np.count_nonzero(~linked)))
+
+
+def _write_texts(
+    texts: pa.Array, order: Any, hashes: Hashes, first: npt.NDArray[np.bool_], folder: str, number: int
+) -> None:
+    """One text a hash, by dense id.
+
+    Raises:
+        DataError: two texts of one hash, which happens once in 7,000 graphs of 50 million nodes.
+    """
+    in_order = texts.take(pa.array(order))
+    pairs = np.flatnonzero(~first[1:])
+    before, after = (in_order.take(pa.array(pairs + shift)) for shift in (0, 1))
+    differ = np.flatnonzero(pc.not_equal(before, after).to_numpy(zero_copy_only=False))
+    if len(differ):
+        one, other = (texts[int(differ[0])].as_py() for texts in (before, after))
+        raise DataError(f"ids '{one}' and '{other}' have one hash", "choose another seed: graph.seed: 1")
+    path = Path(folder, "texts", f"{number:05d}.parquet")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = in_order.take(pa.array(np.flatnonzero(first)))
+    partial_path = path.with_suffix(".partial")
+    pq.write_table(pa.table({"id": kept}), partial_path, write_statistics=False)
+    partial_path.replace(path)
+
+
+def _graph(inputs: Inputs, graph_id: str, folder: Path, nodes: list[Found]) -> Graph:
+    total = sum(found.rows for found in nodes)
+    if total >= MOST_NODES:
+        raise StoreError(f"{total} nodes, and a graph holds {MOST_NODES - 1}", "cut it into graphs")
+    per_side, at, blocks = len(nodes) // len(inputs.sides), 0, []
+    for found in nodes:
+        blocks.append(Block(found.number, found.number // per_side, at, found.rows))
+        at += found.rows
+    return Graph(
+        graph_id, str(folder), inputs.sides, inputs.numeric, tuple(blocks),
+        inputs.names[2] is not None, inputs.seed, {},
+    )  # fmt: skip
+
+
+def _index(context: SparkContext, graph: Graph, per_side: int) -> None:
+    """One file of the hashes of all nodes, and where prefixes begin in each side."""
+    new_matrix(Path(graph.folder, "hashes.npy"), (graph.nodes,), np.uint64)
+    sides = range(len(graph.sides))
+    context.parallelize(sides, len(sides)).foreach(partial(_index_side, graph=graph))
+    shutil.rmtree(Path(graph.folder, "nodes"))
+
+
+def _index_side(side: int, graph: Graph) -> None:
+    out = writable(Path(graph.folder, "hashes.npy"))
+    for block in graph.blocks_of(side):
+        if block.rows:
+            out[block.first : block.end] = np.load(Path(graph.folder, "nodes", f"{block.number:05d}.npy"))
+    first, end = graph.side_range(side)
+    save(Path(graph.folder, f"index-{side}.npy"), index_of(out[first:end]))
+
+
+# --------------------------------------------------------------------------------- edges
+
+
+class Into(NamedTuple):
+    """The edges into a block: their number, repeated pairs, most of one node, and how they are spread."""
+
+    number: int
+    edges: int
+    doubles: int
+    most: int
+    sources: int
+    parts: int
+
+
+Ends = tuple[pa.Array, pa.Array]
+Weight = npt.NDArray[np.float32] | None
+
+
+def _edges(inputs: Inputs, pieces: tuple[Piece, ...]) -> Iterator[tuple[Ends, Weight, Counts]]:
+    """Source and destination ids of usable edges, their weights, and what was counted, chunk by chunk."""
+    src, dst, weight = inputs.names
+    kinds = dict(inputs.edges.numeric)
+    for chunk in inputs.edges.chunks(pieces):
+        rows = chunk
+        if inputs.lists:
+            rows = flat_lists(chunk, dst, src, weight)
+            names = ("src", "dst", None if weight is None else "weight")
+        else:
+            names = (src, dst, weight)
+        ends = (id_array(rows.column(names[0]), kinds[src]), id_array(rows.column(names[1]), kinds[dst]))
+        yield _usable(inputs, ends, None if names[2] is None else rows.column(names[2]))
+
+
+def _usable(inputs: Inputs, ends: Ends, weights: pa.ChunkedArray | None) -> tuple[Ends, Weight, Counts]:
+    n = len(ends[0])
+    missing = np.logical_or(*(pc.is_null(end).to_numpy(zero_copy_only=False) for end in ends))
+    bad = negative = np.zeros(n, bool)
+    weight: Weight = None
+    if weights is not None:
+        filled = pc.fill_null(weights.combine_chunks().cast(pa.float64(), safe=False), float("nan"))
+        weight = filled.to_numpy(zero_copy_only=False).astype(np.float32)
+        bad = ~np.isfinite(weight) & ~missing
+        negative = (weight < 0) & ~bad & ~missing
+    kept = ~(missing | bad | negative)
+    loops = np.zeros(n, bool)
+    if not inputs.bipartite:
+        loops = pc.fill_null(pc.equal(*ends), False).to_numpy(zero_copy_only=False) & kept
+    zero = 0 if weight is None else int(np.count_nonzero((weight == 0) & kept))
+    null, unusable, below = (int(np.count_nonzero(flags)) for flags in (missing, bad, negative))
+    counts = Counts(n, null, unusable, below, zero, int(loops.sum()))
+    if not inputs.loops:
+        kept &= ~loops
+    if not kept.all():
+        mask = pa.array(kept)
+        ends = (ends[0].filter(mask), ends[1].filter(mask))
+        weight = None if weight is None else weight[kept]
+    return ends, weight, counts
+
+
+def _lay_edges(
+    context: SparkContext, inputs: Inputs, graph: Graph, per_side: int, drop: bool
+) -> list[Into]:
+    """Adjacency of each block."""
+    readers = task_count(inputs.edges, context.defaultParallelism)
+    read = partial(_deal_edges, inputs=inputs, graph=graph, readers=readers, per_side=per_side)
+    write = partial(_write_block, graph=graph, drop=drop)
+    dealt_edges = context.parallelize(range(readers), readers).mapPartitions(read)
+    return dealt_edges.partitionBy(len(graph.blocks), int).mapPartitionsWithIndex(write).collect()
+
+
+def _deal_edges(
+    numbers: Iterator[int], inputs: Inputs, graph: Graph, readers: int, per_side: int
+) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+    firsts = np.array([block.first for block in graph.blocks], np.int64)
+    find = Finder(graph)
+    for number in numbers:
+        for ends, weight, _ in _edges(inputs, inputs.edges.part(number, readers)):
+            hashes = [hashes_of(end, inputs.seed) for end in ends]
+            sides = (0, 1) if inputs.bipartite else (0, 0)
+            dense = [find(h, side) for h, side in zip(hashes, sides, strict=True)]
+            ways = [(0, 1), (1, 0)] if inputs.both_ways else [(0, 1)]
+            for way, (one, other) in enumerate(ways):
+                into = blocks_of(hashes[other], per_side) + sides[other] * per_side
+                src, dst, w, block = dense[one], dense[other], weight, into
+                if way == 1 and not inputs.bipartite:  # a loop is its own way back
+                    once = src != dst
+                    src, dst, block = src[once], dst[once], block[once]
+                    w = None if w is None else w[once]
+                yield from _dealt_edges(block, dst, src, w, firsts)
+
+
+class Finder:
+    """Dense ids of hashes, by the mapped files of a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.hashes = graph, graph.hashes()
+        self.index = [graph.index(side) for side in range(len(graph.sides))]
+
+    def __call__(self, hashes: Hashes, side: int) -> npt.NDArray[np.uint32]:
+        """(r,) dense ids; `ids.NOT_THERE` where the side has no such node."""
+        first, end = self.graph.side_range(side)
+        found = places(hashes, self.hashes[first:end], self.index[side])
+        there = found < MOST_NODES
+        found[there] += np.uint32(first)
+        return found
+
+
+def _dealt_edges(
+    block: npt.NDArray[np.int32], dst: Any, src: Any, weight: Weight, firsts: npt.NDArray[np.int64]
+) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+    local = (dst - firsts[block]).astype(np.uint32)
+    found = dealt(block, edge_keys(local, src), weight, len(firsts))
+    begin = 0
+    for number, end in enumerate(found.ends):
+        if end > begin:
+            weights = b"" if found.weight is None else found.weight[begin:end].tobytes()
+            yield number, (found.keys[begin:end].tobytes(), weights)
+        begin = end
+
+
+def _write_block(
+    number: int, blocks: Iterator[tuple[int, tuple[bytes, bytes]]], graph: Graph, drop: bool
+) -> Iterator[Into]:
+    received = [packed for _, packed in blocks]
+    keys = np.frombuffer(b"".join(keys for keys, _ in received), np.uint64).copy()
+    weight = np.frombuffer(b"".join(w for _, w in received), np.float32) if graph.weighted else None
+    del received
+    csr, doubles = built(graph.blocks[number].rows, keys, weight, drop)
+    place = Path(graph.folder, "blocks", f"{number:05d}")
+    shutil.rmtree(place, ignore_errors=True)  # a halo of an attempt that was killed
+    save(place / "indptr.npy", csr.indptr)
+    save(place / "src.npy", csr.src)
+    if csr.weight is not None:
+        save(place / "weight.npy", csr.weight)
+    most = int(np.diff(csr.indptr).max(initial=0))
+    ends = np.array([block.end for block in graph.blocks], np.int64)
+    sources, parts = spread(csr, graph.nodes, ends)
+    yield Into(number, csr.edges, doubles, most, sources, parts)
+
+
+# --------------------------------------------------------------------------------- a table of nodes
+
+
+def write_nodes(context: SparkContext, graph: Graph, folder: str) -> None:
+    """The nodes of a graph into `graph_nodes`, a file a block, one commit, once a graph."""
+    partition = {"graph_id": graph.graph_id}
+    name = f"graph_nodes/{graph.graph_id}"
+    if delta_files.appended(folder, name):
+        return
+    write = partial(_node_rows, graph=graph, folder=folder, partition=partition)
+    files = context.parallelize(graph.blocks, len(graph.blocks)).map(write).collect()
+    delta_files.check(folder, files)
+    delta_files.commit(folder, files, partition, name)
+
+
+def _node_rows(block: Block, graph: Graph, folder: str, partition: dict[str, str]) -> File:
+    nodes = np.arange(block.first, block.end)
+    rows = pa.table(
+        {
+            "side": pa.array([graph.sides[block.side]] * block.rows, pa.string()).dictionary_encode(),
+            "id": ids_of(graph, block).cast(pa.string()),
+            "node_index": pa.array(nodes, pa.int64()),
+            "block": pa.array(np.full(block.rows, block.number, np.int32)),
+            "edges": pa.array(np.diff(graph.csr(block).indptr)),
+        }
+    )
+    file, path = new_file(folder, partition)
+    pq.write_table(rows, path, use_dictionary=["side"], write_statistics=False, store_schema=False)
+    return File(file, path.stat().st_size, rows.num_rows)
+
+
+def ids_of(graph: Graph, block: Block) -> pa.Array:
+    """Raw ids of a block's nodes, whole numbers or texts, by dense id."""
+    if graph.numeric[block.side]:
+        return pa.array(numbers_of(graph.hashes()[block.first : block.end], graph.seed))
+    if not block.rows:
+        return pa.array([], pa.string())
+    return pq.read_table(graph.texts(block)).column("id").combine_chunks()

@@ -1,0 +1,358 @@
+"""Layer after layer over a laid-out graph: a pass a layer, committed by groups of blocks, begun again where
+it stopped.
+
+The driver holds a few numbers a block. A task holds the messages that its block needs (G), a block of
+partial sums (S), or nothing but its batch (R); vectors and adjacency are mapped files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyspark import RDD, SparkContext
+
+from recbench_spark import delta_files
+from recbench_spark.errors import ConfigError, StoreError
+from recbench_spark.graph.folders import Block, Graph, mapped, new_matrix, writable
+from recbench_spark.graph.passes import (
+    Done,
+    Kept,
+    Pass,
+    Plan,
+    Target,
+    Work,
+    gathered_from,
+    gathered_to,
+    project,
+    replicated,
+    scattered_from,
+    scattered_to,
+)
+from recbench_spark.graph.vectors import committed, groups_of, read_back
+from recbench_spark.kernels.graph.aggregate import SCATTERED
+from recbench_spark.kernels.graph.dense import Dense
+from recbench_spark.kernels.graph.layers import Layer
+
+COMMITS = 5
+"""Times that a commit is tried when another writer was faster."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model with its weights, over a laid-out graph.
+
+    Attributes:
+        model_id: its name.
+        layers: with their weights.
+        ends: dense layers after the last one.
+        mode: `projected` or `bipartite`.
+        dtype: of stored vectors and of those on the wire.
+        features: file of the nodes' first vectors.
+        folder: for its files while it runs.
+        vectors: folder of the table of layers' vectors.
+        embeddings: folder of the table of embeddings; None: the last layer's vectors are `vectors` too.
+        batch: destinations worked on at once.
+        group: blocks committed together; None: by the number of cores.
+        kept: by layer, what is taken over from the night before, under plan R; empty: all is computed.
+    """
+
+    model_id: str
+    layers: tuple[Layer, ...]
+    ends: tuple[Dense, ...]
+    mode: str
+    dtype: str
+    features: str
+    folder: str
+    vectors: str
+    embeddings: str | None
+    batch: int = 4096
+    group: int | None = None
+    kept: tuple[Kept, ...] = ()
+
+
+class LayerRun(NamedTuple):
+    """What a pass did.
+
+    Attributes:
+        layer: its number.
+        kind: layer or pool.
+        aggregator: of the layer.
+        plan: of the pass.
+        nodes: destinations computed now; those committed before are not.
+        edges: aggregated over.
+        width: of a message.
+        projected: vectors that went through a projection.
+        shuffled: bytes of vectors or sums that tasks received.
+        seconds: wall time.
+        started: when it began, seconds since 1970.
+    """
+
+    layer: int
+    kind: str
+    aggregator: str
+    plan: str
+    nodes: int
+    edges: int
+    width: int
+    projected: int
+    shuffled: int
+    seconds: float
+    started: float
+
+
+def passes_of(model: Model, graph: Graph) -> list[Pass]:
+    """The passes of a model, in order; files of the layers between are named by number."""
+    found: list[Pass] = []
+    h, last = model.features, len(model.layers)
+    for k, layer in enumerate(model.layers, 1):
+        width = layer.message_width(mapped(Path(h)).shape[1] if k == 1 else model.layers[k - 2].width)
+        projects = layer.project is not None
+        z = f"{model.folder}/messages-{k}-{width}.npy" if projects else h
+        bipartite = model.mode == "bipartite"
+        ends = model.ends if k == last else ()
+        out = f"{model.folder}/layer-{k}.npy" if k < last or bipartite else None
+        target = _target(model, k)
+        base = Pass(k, "layer", None, None, layer, projects, h, z, model.dtype, ends, out, target)
+        if bipartite:
+            boards = f"{model.folder}/pools-{k}-{width}.npy"
+            pool = replace(base, kind="pool", side=0, sources=1, ends=(), out=boards, target=None)
+            found += [pool, replace(base, side=1, sources=0, projects=False, z=boards)]
+        else:
+            found.append(base)
+        h = out or h
+    if model.mode == "bipartite":
+        last_width = len(model.ends[-1].bias) if model.ends else model.layers[-1].width
+        assert last_width
+        target = _target(model, last + (model.embeddings is None))
+        found.append(
+            Pass(last + 1, "pool", 0, 1, _pooling(model), False, h, h, model.dtype, (), None, target)
+        )
+    return found
+
+
+def _pooling(model: Model) -> Layer:
+    """How nodes of the first side get their vectors: as pools of those of the second one."""
+    return replace(model.layers[-1], project=None)
+
+
+def _target(model: Model, layer: int) -> Target:
+    if layer >= len(model.layers) and model.embeddings is not None:
+        return Target(model.embeddings, {"model_id": model.model_id}, "embeddings")
+    return Target(model.vectors, {"model_id": model.model_id, "layer": str(layer)}, "vectors")
+
+
+def out_width(step: Pass) -> int:
+    """Dimensions of the vectors that a pass makes."""
+    if step.kind == "layer":
+        return step.width
+    stored = int(mapped(Path(step.h)).shape[1])
+    return step.module.message_width(stored) if step.projects else stored
+
+
+class Pending(NamedTuple):
+    """A pass and the blocks that it has still to do."""
+
+    step: Pass
+    blocks: tuple[Block, ...]
+    files: dict[int, str]
+
+
+def pending(graph: Graph, step: Pass) -> Pending:
+    """What of a pass is not committed; all blocks of a pass without a table."""
+    blocks = graph.blocks_of(step.side)
+    if step.target is None:
+        return Pending(step, blocks, {})
+    files: dict[int, str] = {}
+    for side in dict.fromkeys(block.side for block in blocks):
+        first = next(block for block in blocks if block.side == side)
+        partition = step.target.partition_of(graph, first)
+        files |= committed(step.target.folder, partition, len(graph.blocks))
+    return Pending(step, tuple(block for block in blocks if block.number not in files), files)
+
+
+def run(
+    context: SparkContext,
+    graph: Graph,
+    model: Model,
+    choose: Callable[[Pass], Plan],
+    tell: Callable[[LayerRun], None] = lambda _: None,
+) -> list[LayerRun]:
+    """All passes of a model that are not done; a second run does nothing.
+
+    Args:
+        context: Spark's.
+        graph: laid out.
+        model: with its weights.
+        choose: plan of a pass.
+        tell: called after each pass.
+    """
+    steps = [pending(graph, step) for step in passes_of(model, graph)]
+    done: list[LayerRun] = []
+    for number, todo in enumerate(steps):
+        needed = any(_waits(later) for later in steps[number:])
+        if not needed:
+            break
+        _prepare(graph, todo)
+        if todo.step.target is None and not _is_needed(steps, number):
+            continue
+        if todo.blocks:
+            started, begun = time.time(), time.monotonic()
+            plan = "R" if model.kept else choose(todo.step)
+            results, projected = run_pass(context, graph, todo.step, todo.blocks, plan, model)
+            done.append(_told(graph, todo, plan, results, projected, time.monotonic() - begun, started))
+            tell(done[-1])
+    return done
+
+
+def _waits(todo: Pending) -> bool:
+    return bool(todo.blocks) and todo.step.target is not None
+
+
+def _is_needed(steps: Sequence[Pending], number: int) -> bool:
+    """Whether what a pass without a table makes is read by a pass that has work to do."""
+    return any(later.step.z == steps[number].step.out and later.blocks for later in steps[number + 1 :])
+
+
+def _prepare(graph: Graph, todo: Pending) -> None:
+    """The file that a pass writes, with what is committed already."""
+    step = todo.step
+    if step.out is None:
+        return
+    new_matrix(Path(step.out), (graph.nodes, out_width(step)), step.dtype)
+    by_number = {block.number: block for block in graph.blocks}
+    out = writable(Path(step.out))
+    for number, file in todo.files.items():
+        for first, vectors in read_back(file, by_number[number]):
+            out[first : first + len(vectors)] = vectors.astype(step.dtype)
+
+
+def _told(
+    graph: Graph,
+    todo: Pending,
+    plan: str,
+    results: list[Done],
+    projected: int,
+    seconds: float,
+    started: float,
+) -> LayerRun:
+    step = todo.step
+    width = mapped(Path(step.h if step.projects else step.z)).shape[1]
+    return LayerRun(
+        step.layer,
+        step.kind,
+        step.module.aggregator,
+        plan,
+        sum(result.nodes for result in results),
+        sum(result.edges for result in results),
+        step.module.message_width(width) if step.projects else int(width),
+        projected,
+        sum(result.received for result in results),
+        seconds,
+        started,
+    )
+
+
+def run_pass(
+    context: SparkContext, graph: Graph, step: Pass, blocks: Sequence[Block], plan: Plan, model: Model
+) -> tuple[list[Done], int]:
+    """One pass over some blocks, committed group by group; what tasks did, and vectors projected.
+
+    Raises:
+        ConfigError: plan S of an aggregator whose parts cannot be put together.
+    """
+    if plan == "S" and step.module.aggregator not in SCATTERED:
+        raise ConfigError(f"plan S cannot take {step.module.aggregator} apart", "plan: G or R")
+    kept = model.kept[step.layer - 1] if model.kept else None
+    work = Work(graph, step, model.batch, tuple(blocks), kept)
+    start, projected = _prepared(context, work, plan)
+    results: list[Done] = []
+    size = model.group or 8 * context.defaultParallelism
+    for group in groups_of(blocks, size):
+        found = start(group)
+        if step.target is not None:
+            _commit(graph, step.target, group, found)
+        results += found
+    return results, projected
+
+
+def _prepared(
+    context: SparkContext, work: Work, plan: Plan
+) -> tuple[Callable[[tuple[Block, ...]], list[Done]], int]:
+    """What runs a group of blocks under a plan, once each vector is projected."""
+    graph, step = work.graph, work.step
+    from_blocks = graph.blocks_of(step.sources)
+    projected = sum(block.rows for block in from_blocks) if step.projects else 0
+    if plan == "R":
+        if step.projects:
+            z = Path(step.z)
+            width = step.module.message_width(mapped(Path(step.h)).shape[1])
+            new_matrix(z, (graph.nodes, width), step.dtype)
+            run_project = partial(project, work=replace(work, destinations=()))
+            projected = sum(context.parallelize(from_blocks, len(from_blocks)).map(run_project).collect())
+        task = partial(replicated, work=replace(work, destinations=()))
+        return lambda group: context.parallelize(group, len(group)).map(task).collect(), projected
+    if plan == "G":
+        halos = context.parallelize(work.destinations, len(work.destinations))
+        halos.foreach(partial(_make_halo, graph=graph))
+    send, receive = (gathered_from, gathered_to) if plan == "G" else (scattered_from, scattered_to)
+    sent = context.parallelize(from_blocks, len(from_blocks)).mapPartitions(partial(send, work=work))
+    moved = sent.partitionBy(len(work.destinations), int)
+    return partial(_of_group, context, moved, partial(receive, work=work), work.destinations), projected
+
+
+def _make_halo(block: Block, graph: Graph) -> None:
+    graph.halo(block)
+
+
+def _of_group(
+    context: SparkContext,
+    moved: RDD[Any],
+    receive: Callable[[int, Iterable[Any]], Iterable[Done]],
+    destinations: tuple[Block, ...],
+    group: tuple[Block, ...],
+) -> list[Done]:
+    """The shuffle's first half is done once: Spark keeps what it sent for the groups that follow."""
+    places = [destinations.index(block) for block in group]
+    taken = moved.mapPartitionsWithIndex(receive)
+    return context.runJob(taken, _as_they_are, places)
+
+
+def _as_they_are(done: Iterable[Done]) -> Iterable[Done]:
+    return done
+
+
+def _commit(graph: Graph, target: Target, group: tuple[Block, ...], done: Sequence[Done]) -> None:
+    """Files of a group into the table, all or none, once."""
+    files = [result.file for result in done if result.file is not None]
+    partition = target.partition_of(graph, group[0])
+    delta_files.check(target.folder, files)
+    numbers = ",".join(str(block.number) for block in group)
+    named = hashlib.sha256(f"{len(graph.blocks)}:{numbers}".encode()).hexdigest()[:16]
+    name = "/".join([*partition.values(), named])
+    for attempt in range(1, COMMITS + 1):
+        try:
+            if not delta_files.commit(target.folder, files, partition, name):
+                _check_there(graph, target, group, partition)
+            return
+        except delta_files.ConflictError:
+            if attempt == COMMITS:
+                raise
+            time.sleep(0.1 * 2**attempt)
+
+
+def _check_there(
+    graph: Graph, target: Target, group: tuple[Block, ...], partition: Mapping[str, str]
+) -> None:
+    """Another run was faster with the same group; or its rows were deleted since."""
+    there = committed(target.folder, partition, len(graph.blocks))
+    if not {block.number for block in group} <= there.keys():
+        raise StoreError(
+            f"blocks of {dict(partition)} were committed before and have been deleted since",
+            "Delta would take them for a repetition: use another seed of the model, or another warehouse",
+        )

@@ -1,0 +1,158 @@
+"""Vectors of a block as Parquet files, committed to Delta by groups, each block once.
+
+A file's name holds its block's number: what a table has of a layer is read from its log alone. A task that
+is tried again, or a run that is begun again, writes the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recbench_spark.delta_files import File
+from recbench_spark.errors import StoreError
+from recbench_spark.graph.folders import Block, new_file
+
+PREFIX = "part-b"
+
+VECTORS = pa.schema(
+    [
+        pa.field("block", pa.int32(), False),
+        pa.field("first", pa.int64(), False),
+        pa.field("nodes", pa.int32(), False),
+        pa.field("dims", pa.int32(), False),
+        pa.field("dtype", pa.string(), False),
+        pa.field("vectors", pa.binary(), False),
+    ]
+)
+
+
+def write_vectors(
+    folder: str,
+    partition: Mapping[str, str],
+    block: Block,
+    blocks: int,
+    rows: Iterable[tuple[int, Any]],
+) -> File:
+    """Vectors as bytes (`graph_vectors`), some thousand nodes a row.
+
+    Args:
+        folder: of the table.
+        partition: model_id and layer.
+        block: whose these are.
+        blocks: of the whole graph; a run that goes on must have as many.
+        rows: dense id of the first node, and vectors (r, d) as they are stored.
+    """
+    file, path = new_file(folder, partition, f"{PREFIX}{block.number:05d}of{blocks}")
+    written = 0
+    with pq.ParquetWriter(
+        path, VECTORS, compression="none", use_dictionary=False, write_statistics=False, store_schema=False
+    ) as out:
+        for first, vectors in rows:
+            packed = pa.Array.from_buffers(
+                pa.binary(),
+                1,
+                [None, pa.py_buffer(np.array([0, vectors.nbytes], np.int32)), pa.py_buffer(vectors)],
+            )
+            values: list[Any] = [
+                [block.number],
+                [first],
+                [len(vectors)],
+                [vectors.shape[1]],
+                [vectors.dtype.name],
+            ]
+            arrays = [pa.array(v, f.type) for v, f in zip(values, list(VECTORS)[:5], strict=True)]
+            out.write_batch(pa.RecordBatch.from_arrays([*arrays, packed], schema=VECTORS))
+            written += 1
+    return File(file, path.stat().st_size, written)
+
+
+def write_embeddings(
+    folder: str,
+    partition: Mapping[str, str],
+    block: Block,
+    blocks: int,
+    ids: pa.Array,
+    rows: Iterable[tuple[int, Any]],
+) -> File:
+    """Vectors as arrays with their nodes' ids (`embeddings`).
+
+    Args:
+        folder: of the table.
+        partition: model_id and side.
+        block: whose these are.
+        blocks: of the whole graph; a run that goes on must have as many.
+        ids: (rows,) raw ids, by dense id.
+        rows: dense id of the first node, and vectors (r, d) float32.
+    """
+    file, path = new_file(folder, partition, f"{PREFIX}{block.number:05d}of{blocks}")
+    schema = pa.schema([("id", pa.string()), ("vector", pa.list_(pa.float32())), ("bias", pa.float64())])
+    with pq.ParquetWriter(
+        path,
+        schema,
+        compression="none",
+        use_dictionary=["bias"],
+        write_statistics=False,
+        store_schema=False,
+    ) as out:
+        for first, vectors in rows:
+            n, d = vectors.shape
+            offsets = pa.array(np.arange(0, n * d + 1, d, dtype=np.int32))
+            lists = pa.ListArray.from_arrays(offsets, pa.array(vectors.reshape(-1)))
+            names = ids.slice(first - block.first, n).cast(pa.string())
+            batch = pa.RecordBatch.from_arrays([names, lists, pa.array(np.zeros(n))], schema=schema)
+            out.write_batch(batch)
+    return File(file, path.stat().st_size, block.rows)
+
+
+def committed(folder: str, partition: Mapping[str, str], blocks: int) -> dict[int, str]:
+    """Blocks of a partition that are in the table, and the file of each.
+
+    Raises:
+        StoreError: it was begun with another number of blocks.
+    """
+    from deltalake import DeltaTable  # noqa: PLC0415
+
+    filters = [(name, "=", value) for name, value in partition.items()]
+    files = DeltaTable(folder).file_uris(partition_filters=filters)
+    found = {}
+    for file in sorted(unquote(file).removeprefix("file://") for file in files):
+        name = file.rsplit("/", 1)[1]
+        if name.startswith(PREFIX):
+            number, _, of = name[len(PREFIX) :].split("-")[0].partition("of")
+            if int(of) != blocks:
+                raise StoreError(
+                    f"{dict(partition)} was begun over {of} blocks, and the graph has {blocks} now",
+                    "go on with the same number of blocks (--blocks, a side's)",
+                )
+            found[int(number)] = file
+    return found
+
+
+def read_back(file: str, block: Block) -> Iterator[tuple[int, Any]]:
+    """What `write_vectors` or `write_embeddings` wrote: dense id of the first node, and vectors."""
+    first = block.first
+    for batch in pq.ParquetFile(file).iter_batches(1 << 14):
+        if "vectors" in batch.schema.names:
+            for row in batch.to_pylist():
+                vectors = np.frombuffer(row["vectors"], row["dtype"]).reshape(row["nodes"], row["dims"])
+                yield row["first"], vectors
+        elif batch.num_rows:
+            values = batch.column("vector").flatten().to_numpy()
+            yield first, values.reshape(batch.num_rows, -1)
+            first += batch.num_rows
+
+
+def groups_of(blocks: Sequence[Block], size: int) -> list[tuple[Block, ...]]:
+    """Blocks in groups of one side each, committed together."""
+    found: list[list[Block]] = []
+    for block in blocks:
+        if not found or len(found[-1]) >= size or found[-1][-1].side != block.side:
+            found.append([])
+        found[-1].append(block)
+    return [tuple(group) for group in found]

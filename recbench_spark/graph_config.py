@@ -1,0 +1,207 @@
+"""Settings of graphs and of embeddings over them: strict and frozen, as those of a benchmark file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, model_validator
+
+from recbench_spark.config import Name, Strict, digest, parse
+from recbench_spark.errors import ConfigError
+from recbench_spark.kernels.graph.aggregate import Aggregator
+from recbench_spark.kernels.graph.layers import LayerForm
+
+Width = Annotated[int, Field(ge=1, le=8192)]
+
+COLUMNS = {"src": "src", "dst": "dst", "weight": "weight"}
+LIST_COLUMNS = {"node": "node", "neighbours": "neighbours", "weights": "weights"}
+
+
+class GraphSource(Strict):
+    """Where a graph's edges lie and what is made of them.
+
+    `edges` is a file or folder (CSV, Parquet) or a Delta table, one row an edge; messages go from `src` to
+    `dst`, both ways where `directed` is false. With `sides` the graph is bipartite: src is of the first
+    side, dst of the second, and messages go both ways. `lists`: one row a node with its neighbours, as
+    arrays (node, neighbours[, weights]). `columns` maps our names to the table's. `where` keeps the rows of
+    one value of a text column. `nodes`: tables with an id column, by side, whose nodes belong to the graph
+    though they may have no edge.
+    """
+
+    edges: str
+    format: Literal["csv", "parquet", "delta"] | None = None
+    columns: dict[str, str] = Field(default_factory=dict)
+    lists: bool = False
+    directed: bool = True
+    sides: Annotated[tuple[Name, ...], Field(min_length=1, max_length=2)] = ("node",)
+    weighted: bool = False
+    ids: Literal["auto", "numeric", "text"] = "auto"
+    where: dict[str, str] = Field(default_factory=dict)
+    partitions: dict[str, str] = Field(default_factory=dict)
+    nodes: dict[Name, str] = Field(default_factory=dict)
+    node_column: str = "id"
+    duplicates: Literal["keep", "drop"] = "keep"
+    self_loops: Literal["keep", "drop"] = "keep"
+    bad_rows: Literal["error", "drop"] = "error"
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+
+    @model_validator(mode="after")
+    def _sides_and_columns(self) -> GraphSource:
+        if len(set(self.sides)) < len(self.sides):
+            raise ValueError("sides: two different names")
+        if self.lists and len(self.sides) > 1:
+            raise ValueError("lists: neighbourhoods are of nodes of one side")
+        unknown = set(self.nodes) - set(self.sides)
+        if unknown:
+            raise ValueError(f"nodes: no side {sorted(unknown)[0]}; sides are {', '.join(self.sides)}")
+        known = LIST_COLUMNS if self.lists else COLUMNS
+        wrong = set(self.columns) - set(known)
+        if wrong:
+            raise ValueError(f"columns: no column {sorted(wrong)[0]}; known: {', '.join(known)}")
+        return self
+
+    @property
+    def bipartite(self) -> bool:
+        """Whether there are two sides."""
+        return len(self.sides) == 2
+
+    def column(self, ours: str) -> str:
+        """The table's name of one of our columns."""
+        return self.columns.get(ours, ours)
+
+
+class Features(Strict):
+    """What nodes are known by before the first layer.
+
+    `path`: a table (id, vector) of the nodes of `side` (bipartite: the second one). `kind` else: `degrees`
+    (their number of neighbours), `constant` (1), or `hashed` (`dims` numbers in [-1, 1) by hash of the id).
+    """
+
+    path: str | None = None
+    side: Name | None = None
+    id_column: str = "id"
+    kind: Literal["table", "degrees", "constant", "hashed"] = "degrees"
+    dims: Width = 64
+    missing: Literal["error", "zero"] = "error"
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Features:
+        if (self.kind == "table") != (self.path is not None):
+            raise ValueError("path belongs to kind: table, and to it alone")
+        return self
+
+
+class LayerSettings(Strict):
+    """One layer: see `kernels.graph.layers`."""
+
+    form: Literal["convolve", "sage"] = "sage"
+    aggregator: Aggregator = "mean"
+    width: Width = 64
+    hidden: Width | None = None
+    join: Literal["concat", "add"] = "concat"
+    activation: Literal["relu", "none"] = "relu"
+    normalise: bool = True
+    neighbours: Annotated[int, Field(ge=1)] = 25
+
+    @model_validator(mode="after")
+    def _known_together(self) -> LayerSettings:
+        if self.form == "convolve" and self.aggregator in ("gcn", "lstm"):
+            raise ValueError("convolve pools by sum, mean, importance or max; gcn and lstm are sage's")
+        return self
+
+    def layer_form(self) -> LayerForm:
+        """As the kernels take it."""
+        return LayerForm(
+            self.form,
+            self.aggregator,
+            self.width,
+            self.hidden or self.width,
+            self.join,
+            self.activation == "relu",
+            self.normalise,
+            self.neighbours,
+        )
+
+
+class GraphModel(Strict):
+    """Embeddings of all nodes of a graph after some layers.
+
+    mode `projected`: a layer pools over a node's neighbours (Ying et al. 2018, section 3.2). `bipartite`:
+    over the neighbours of its neighbours, items over boards over items (section 3.4): nodes of the second
+    side are embedded, those of the first side are pools of them.
+
+    `plan` and `groups` change no number and no name.
+    """
+
+    name: Name = "graph"
+    graph: GraphSource
+    features: Features = Features()
+    layers: Annotated[tuple[LayerSettings, ...], Field(min_length=1)] = (LayerSettings(), LayerSettings())
+    final: tuple[Width, ...] = ()
+    mode: Literal["projected", "bipartite"] = "projected"
+    weights: str | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 42
+    wire: Literal["float16", "float32"] = "float32"
+    plan: Literal["auto", "G", "R", "S"] = "auto"
+    blocks: Annotated[int, Field(ge=1, le=65536)] | None = None
+    groups: Annotated[int, Field(ge=1)] | None = None
+    batch: Annotated[int, Field(ge=1)] = 4096
+    output: Literal["embeddings", "vectors"] = "embeddings"
+
+    @model_validator(mode="after")
+    def _modes(self) -> GraphModel:
+        if self.mode == "bipartite" and not self.graph.bipartite:
+            raise ValueError("mode bipartite: graph.sides must name two sides")
+        if self.mode == "bipartite":
+            for layer in self.layers:
+                if layer.aggregator in ("gcn", "lstm"):
+                    raise ValueError(
+                        f"mode bipartite pools twice, which {layer.aggregator} is not made for"
+                    )
+        if self.features.side and self.features.side not in self.graph.sides:
+            raise ValueError(
+                f"features.side: {self.features.side} is none of {', '.join(self.graph.sides)}"
+            )
+        if self.mode == "bipartite" and self.features.side == self.graph.sides[0]:
+            raise ValueError("mode bipartite embeds the second side: name the sides the other way round")
+        if not self.features.side and self.features.path:
+            side = self.graph.sides[-1]
+            object.__setattr__(self, "features", self.features.model_copy(update={"side": side}))
+        return self
+
+    def forms(self) -> tuple[LayerForm, ...]:
+        """The layers as the kernels take them."""
+        return tuple(layer.layer_form() for layer in self.layers)
+
+    def key(self, graph_id: str, features_id: str, weights_id: str) -> str:
+        """The model's name: a hash of all that its numbers hang on."""
+        layers = [layer.model_dump() for layer in self.layers]
+        features = self.features.model_dump(exclude={"path"})
+        words = (self.mode, self.wire, list(self.final), self.seed)
+        return digest("graph", graph_id, features, features_id, weights_id, layers, words)
+
+
+def load_model(path: str, more: dict[str, Any]) -> GraphModel:
+    """A model from a YAML file, keys of `more` replaced.
+
+    Raises:
+        ConfigError: no such file, no YAML, an unknown key or a value out of range.
+    """
+    try:
+        document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: {error}", "a YAML file as docs/graph.md shows it") from None
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path}: not a YAML mapping", "a YAML file as docs/graph.md shows it")
+    return parse(GraphModel, merged(document, more), path)
+
+
+def merged(document: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """A document with the values of another in place of its own, key by key."""
+    found = dict(document)
+    for key, value in more.items():
+        both = isinstance(value, dict) and isinstance(found.get(key), dict)
+        found[key] = merged(found[key], value) if both else value
+    return found

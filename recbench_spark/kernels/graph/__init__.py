@@ -1,0 +1,1 @@
+"""Graphs as arrays: dense ids, adjacency, aggregation, layers, costs. No Spark."""

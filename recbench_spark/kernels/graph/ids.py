@@ -1,0 +1,148 @@
+"""Node ids as hashes, and dense ids in the order of these hashes.
+
+The hash of a whole number is a bijection of 64 bits: two ids never share one, and the id comes back from
+it. Texts are hashed by xxhash64. A node's dense id is its place in the order of hashes, so it needs no
+sort of raw ids, a range of hashes is a range of dense ids, and "ascending dense id" is an order that hangs
+on raw ids and seed alone: adding in it gives the same bits however a graph is cut into blocks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recbench_spark.kernels.compiling import compiled, readonly
+from recbench_spark.kernels.hashing import GAMMA, Hashes, Texts, hash_texts, mix, start
+
+NOT_THERE = np.uint32(2**32 - 1)
+"""Dense id of an id that the graph has not; a graph has fewer nodes than this."""
+
+MOST_NODES = int(NOT_THERE)
+
+PER_ENTRY = 4
+"""Nodes that an entry of the index stands for, on average."""
+
+INVERSE_1, INVERSE_2 = np.uint64(0x96DE1B173F119089), np.uint64(0x319642B2D24D8EC3)
+"""Inverses modulo 2^64 of the two factors of splitmix64."""
+
+
+def hashes_of(ids: pa.Array | pa.ChunkedArray, seed: int) -> Hashes:
+    """(r,) hash of each id.
+
+    Args:
+        ids: whole numbers or texts, no NULL.
+        seed: another seed, another order of nodes.
+    """
+    if pa.types.is_integer(ids.type):
+        return hashed_numbers(ids.cast(pa.int64()).to_numpy(), seed)
+    array = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
+    encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+    hash_d = hashed_texts(encoded.dictionary.cast(pa.large_binary()), seed)
+    found: Hashes = hash_d[encoded.indices.to_numpy()]
+    return found
+
+
+def hashed_texts(words: pa.Array, seed: int) -> Hashes:
+    """(r,) hash of each text, given as large_binary: xxhash64 of the text on that of the seed."""
+    starts_d = np.frombuffer(words.buffers()[1], np.int64)[words.offset : words.offset + len(words) + 1]
+    bytes_b = np.frombuffer(words.buffers()[2] or b"", np.uint8)
+    begin = hashed_numbers(np.array([seed], np.int64), 0)[0]
+    before = start(len(words)) ^ begin
+    return hash_texts(Texts(starts_d, bytes_b), np.arange(len(words)), before)
+
+
+def hashed_numbers(id_r: npt.NDArray[np.int64], seed: int) -> Hashes:
+    """(r,) splitmix64's output function of id and seed: a bijection for each seed."""
+    return _mixed(readonly(id_r).view(np.uint64), np.uint64(seed))
+
+
+def numbers_of(hash_r: Hashes, seed: int) -> npt.NDArray[np.int64]:
+    """(r,) the whole numbers with these hashes: the inverse of `hashed_numbers`."""
+    found: npt.NDArray[np.int64] = _unmixed(readonly(hash_r), np.uint64(seed)).view(np.int64)
+    return found
+
+
+@compiled
+def _mixed(id_r: Hashes, seed: np.uint64) -> Hashes:
+    found = np.empty(len(id_r), np.uint64)
+    for r in range(len(id_r)):
+        found[r] = mix(id_r[r] + (seed + np.uint64(1)) * GAMMA)
+    return found
+
+
+@compiled
+def _unmixed(hash_r: Hashes, seed: np.uint64) -> Hashes:
+    found = np.empty(len(hash_r), np.uint64)
+    for r in range(len(hash_r)):
+        x = _unshifted(hash_r[r], 31) * INVERSE_2
+        x = _unshifted(x, 27) * INVERSE_1
+        found[r] = _unshifted(x, 30) - (seed + np.uint64(1)) * GAMMA
+    return found
+
+
+@compiled
+def _unshifted(x: np.uint64, bits: int) -> np.uint64:
+    """The y with y ^ (y >> bits) = x, for bits above 21."""
+    return x ^ (x >> np.uint64(bits)) ^ (x >> np.uint64(2 * bits))
+
+
+def distinct(hash_r: Hashes) -> Hashes:
+    """The different hashes, ascending. numpy's own `unique` goes by a hash table, ten times as long."""
+    found = np.sort(hash_r)
+    return found[np.append(True, found[1:] != found[:-1])] if len(found) else found
+
+
+def blocks_of(hash_r: Hashes, blocks: int) -> npt.NDArray[np.int32]:
+    """(r,) the block of each hash: equal ranges of hashes, so that blocks follow dense ids."""
+    return _blocks(readonly(hash_r), blocks)
+
+
+@compiled
+def _blocks(hash_r: Hashes, blocks: int) -> npt.NDArray[np.int32]:
+    found = np.empty(len(hash_r), np.int32)
+    for r in range(len(hash_r)):
+        found[r] = ((hash_r[r] >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)
+    return found
+
+
+def index_of(sorted_n: Hashes) -> npt.NDArray[np.int64]:
+    """Where hashes that begin with each number of `bits` bits start, (2^bits + 1,).
+
+    Args:
+        sorted_n: all hashes, ascending.
+    """
+    bits = index_bits(len(sorted_n))
+    firsts = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
+    return np.append(np.searchsorted(sorted_n, firsts), len(sorted_n)).astype(np.int64)
+
+
+def index_bits(n: int) -> int:
+    """Leading bits of a hash that the index knows: so that few hashes share them."""
+    return max(1, int(n // PER_ENTRY).bit_length())
+
+
+def places(hash_r: Hashes, sorted_n: Hashes, index: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+    """(r,) dense id of each hash, NOT_THERE where the graph has no such node.
+
+    Args:
+        hash_r: hashes asked for.
+        sorted_n: hashes of all nodes (of a side), ascending.
+        index: as `index_of` makes it.
+    """
+    found = np.empty(len(hash_r), np.uint32)
+    bits = (len(index) - 1).bit_length() - 1
+    _places(readonly(hash_r), readonly(sorted_n), readonly(index), 64 - bits, found)
+    return found
+
+
+@compiled
+def _places(hash_r: Hashes, sorted_n: Hashes, index: Any, shift: int, found: Any) -> None:
+    for r in range(len(hash_r)):
+        prefix = hash_r[r] >> np.uint64(shift)
+        at, end = index[prefix], index[prefix + np.uint64(1)]
+        while at < end and sorted_n[at] < hash_r[r]:
+            at += 1
+        found[r] = at if at < end and sorted_n[at] == hash_r[r] else NOT_THERE

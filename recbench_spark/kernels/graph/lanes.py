@@ -1,0 +1,196 @@
+"""What numba has no word for: fused multiply-add, half precision, and one row of a sum held in registers.
+
+A lane is a column of a vector; lanes never meet, so how many of them a machine works on at once changes no
+bit. Along a lane terms are added one after the other, in the order given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from llvmlite import ir
+from numba import extending, types
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+intrinsic: Callable[[Function], Any] = extending.intrinsic
+overload: Callable[[Any], Callable[[Function], Function]] = extending.overload
+
+LANES = 16
+"""Columns in a vector of registers; a machine with narrower ones takes several."""
+
+FLOAT, HALF, I16, I32, I64 = ir.FloatType(), ir.HalfType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+
+
+@intrinsic
+def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
+    """a b + c, rounded once, on every machine (float32)."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    return types.float32(types.float32, types.float32, types.float32), build
+
+
+@intrinsic
+def widened(context: Any, bits: Any) -> Any:
+    """Half precision, as its 16 bits, in float32."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fpext(builder.bitcast(arguments[0], HALF), FLOAT)
+
+    return types.float32(types.uint16), build
+
+
+@intrinsic
+def narrowed(context: Any, number: Any) -> Any:
+    """float32 as the 16 bits of the nearest half (ties to even)."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(builder.fptrunc(arguments[0], HALF), I16)
+
+    return types.uint16(types.float32), build
+
+
+def single(x: Any) -> Any:
+    """A stored number in float32, whether it is stored so or as the bits of a half."""
+    raise NotImplementedError("inside compiled functions only")
+
+
+@overload(single)
+def _single(x: Any) -> Any:
+    def of_half(x: Any) -> Any:
+        return widened(x)
+
+    def as_it_is(x: Any) -> Any:
+        return x
+
+    return of_half if x == types.uint16 else as_it_is
+
+
+def stored(x: Any, like: Any) -> Any:
+    """A float32 as it is stored in an array of the type of `like`."""
+    raise NotImplementedError("inside compiled functions only")
+
+
+@overload(stored)
+def _stored(x: Any, like: Any) -> Any:
+    def as_half(x: Any, like: Any) -> Any:
+        return narrowed(x)
+
+    def as_it_is(x: Any, like: Any) -> Any:
+        return x
+
+    return as_half if like == types.uint16 else as_it_is
+
+
+def _row_of(kind: str, vectors: int) -> Any:
+    """An intrinsic (out, at, x, column, d, src, w, a, b): lanes of one row over edges a to b.
+
+    `out[at : at + 16 vectors]` is read, the edges' source vectors are taken in one after the other, and it
+    is written: `sum` adds them, `weighted` adds w times them by fused multiply-add, `max` keeps the larger.
+    """
+
+    @intrinsic
+    def row(  # noqa: PLR0913, PLR0917
+        context: Any, out: Any, at: Any, x: Any, column: Any, d: Any, src: Any, w: Any, a: Any, b: Any
+    ) -> Any:
+        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return _loop(context, builder, signature, arguments, kind, vectors)
+
+        whole = types.int64
+        return types.void(out, whole, x, whole, whole, src, w, whole, whole), build
+
+    return row
+
+
+AHEAD = 16
+"""Edges ahead whose vectors are fetched into the cache."""
+
+
+def _loop(context: Any, builder: Any, signature: Any, arguments: Any, kind: str, vectors: int) -> Any:
+    data = [
+        context.make_array(of)(context, builder, value).data if isinstance(of, types.Array) else value
+        for of, value in zip(signature.args, arguments, strict=True)
+    ]
+    out, at, x, column, d, src, w, a, b = data
+    halves = signature.args[2].dtype == types.uint16
+    vector = ir.VectorType(FLOAT, LANES)
+    begin = builder.bitcast(builder.gep(out, [at]), vector.as_pointer())
+    places = [builder.gep(begin, [I64(v)]) for v in range(vectors)]
+    first = [builder.load(place, align=4) for place in places]
+    entry = builder.block
+    head, body, end = (builder.append_basic_block(name) for name in ("head", "body", "end"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    edge = builder.phi(I64)
+    sums = [builder.phi(vector) for _ in range(vectors)]
+    edge.add_incoming(a, entry)
+    for found, start in zip(sums, first, strict=True):
+        found.add_incoming(start, entry)
+    builder.cbranch(builder.icmp_signed("<", edge, b), body, end)
+    builder.position_at_end(body)
+    row = _vector_of(builder, x, src, edge, d, column)
+    _fetch(builder, _vector_of(builder, x, src, builder.add(edge, I64(AHEAD)), d, column), vectors, halves)
+    weight = _spread(builder, builder.load(builder.gep(w, [edge]))) if kind == "weighted" else None
+    after = [
+        _taken(builder, kind, found, _loaded(builder, row, v, halves), weight)
+        for v, found in enumerate(sums)
+    ]
+    edge.add_incoming(builder.add(edge, I64(1)), builder.block)
+    for found, value in zip(sums, after, strict=True):
+        found.add_incoming(value, builder.block)
+    builder.branch(head)
+    builder.position_at_end(end)
+    for found, place in zip(sums, places, strict=True):
+        builder.store(found, place, align=4)
+    return context.get_dummy_value()
+
+
+def _vector_of(builder: Any, x: Any, src: Any, edge: Any, d: Any, column: Any) -> Any:
+    """Where the source vector of an edge begins."""
+    source = builder.zext(builder.load(builder.gep(src, [edge])), I64)
+    return builder.gep(x, [builder.add(builder.mul(source, d), column)])
+
+
+def _fetch(builder: Any, row: Any, vectors: int, halves: bool) -> None:
+    byte = builder.bitcast(row, ir.IntType(8).as_pointer())
+    kind = ir.FunctionType(ir.VoidType(), [byte.type, I32, I32, I32])
+    name = "llvm.prefetch.p0"
+    known = builder.module.globals
+    fetch = known[name] if name in known else ir.Function(builder.module, kind, name)
+    size = vectors * LANES * (2 if halves else 4)
+    for start in range(0, size, 64):
+        builder.call(fetch, [builder.gep(byte, [I64(start)]), I32(0), I32(3), I32(1)])
+
+
+def _loaded(builder: Any, row: Any, v: int, halves: bool) -> Any:
+    kind = ir.VectorType(HALF if halves else FLOAT, LANES)
+    place = builder.gep(builder.bitcast(row, kind.as_pointer()), [I64(v)])
+    value = builder.load(place, align=2 if halves else 4)
+    return builder.fpext(value, ir.VectorType(FLOAT, LANES)) if halves else value
+
+
+def _spread(builder: Any, number: Any) -> Any:
+    vector = ir.VectorType(FLOAT, LANES)
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, I32(0))
+    zeros = ir.Constant(ir.VectorType(I32, LANES), [0] * LANES)
+    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
+
+
+def _taken(builder: Any, kind: str, found: Any, value: Any, weight: Any) -> Any:
+    if kind == "sum":
+        return builder.fadd(found, value)
+    if kind == "max":
+        return builder.select(builder.fcmp_ordered(">", value, found), value, found)
+    name = f"llvm.fma.v{LANES}f32"
+    known = builder.module.globals
+    kinds = ir.FunctionType(found.type, [found.type] * 3)
+    fused = known[name] if name in known else ir.Function(builder.module, kinds, name)
+    return builder.call(fused, [weight, value, found])
+
+
+sum_row_8, sum_row_4, sum_row_1 = (_row_of("sum", vectors) for vectors in (8, 4, 1))
+weighted_row_8, weighted_row_4, weighted_row_1 = (_row_of("weighted", vectors) for vectors in (8, 4, 1))
+max_row_8, max_row_4, max_row_1 = (_row_of("max", vectors) for vectors in (8, 4, 1))

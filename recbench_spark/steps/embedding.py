@@ -1,0 +1,569 @@
+"""From edges and features to embeddings: `graphs`, `graph_vectors`, `embeddings`, `graph_runs`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.config import digest, parse
+from recbench_spark.data.identity import identity
+from recbench_spark.errors import ConfigError, DataError, StoreError
+from recbench_spark.graph import features as first
+from recbench_spark.graph.edges import Rows
+from recbench_spark.graph.folders import Graph, mapped, new_matrix, read_graph, replace_text
+from recbench_spark.graph.layout import default_blocks, lay_out, open_inputs, write_nodes
+from recbench_spark.graph.passes import Pass, Plan
+from recbench_spark.graph.runner import LayerRun, Model, passes_of, run
+from recbench_spark.graph_config import GraphModel, GraphSource
+from recbench_spark.journal import Journal
+from recbench_spark.kernels.graph import costs
+from recbench_spark.kernels.graph.aggregate import SCATTERED
+from recbench_spark.kernels.graph.layers import (
+    all_shapes,
+    check_weights,
+    make_layers,
+    random_weights,
+)
+from recbench_spark.schemas import CHECKS, EMBEDDINGS, GRAPH_NODES, GRAPH_RUNS, GRAPH_VECTORS, GRAPHS
+from recbench_spark.store import Store
+
+FOLDER = "graph_files"
+"""Of the warehouse: adjacency and features of graphs, and of models while they run."""
+
+MAPPED_SHARE = 0.4
+"""Of a host's memory that plan R may map."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model ready to run.
+
+    Attributes:
+        settings: as asked for.
+        graph: laid out.
+        model: with its weights, features laid out.
+        checks: what was counted.
+    """
+
+    settings: GraphModel
+    graph: Graph
+    model: Model
+    checks: dict[str, int]
+
+
+def files_folder(store: Store) -> Path:
+    """Where files that tasks map lie.
+
+    Raises:
+        StoreError: the warehouse is a catalog or remote, where nothing can be mapped.
+    """
+    if store.folder is None:
+        raise StoreError(
+            f"{store.root} is no folder, and a graph's files are mapped",
+            "--warehouse must be a folder that the driver and all workers see",
+        )
+    return store.folder / FOLDER
+
+
+def split_source(store: Store, split_id: str, **more: Any) -> GraphSource:
+    """The training part of a split as a bipartite graph: no held-out row is ever read."""
+    return GraphSource(
+        edges=store.location("splits"),
+        format="delta",
+        columns={"src": "user_id", "dst": "item_id", "weight": "rating"},
+        sides=("user", "item"),
+        where={"part": "train"},
+        partitions={"split_id": split_id},
+        **more,
+    )
+
+
+def embed_split(
+    store: Store, split_id: str, settings: Mapping[str, Any], journal: Journal
+) -> tuple[str, DataFrame, DataFrame]:
+    """A model of a split's training part, embedded where it is not yet: for `kind: graph` in a benchmark.
+
+    Args:
+        store: the warehouse, where the split lies.
+        split_id: its name.
+        settings: keys of `GraphModel` without `graph`; features are by default hashed ids of items.
+        journal: progress.
+
+    Returns:
+        The model's name, (user_id, vector) and (item_id, vector, bias) as `evaluator.evaluate` takes them.
+
+    Raises:
+        ConfigError, DataError, StoreError: as `prepare` and `embed`.
+    """
+    wanted = {"mode": "bipartite", "features": {"kind": "hashed"}, **settings}
+    source = split_source(store, split_id)
+    model = parse(GraphModel, {**wanted, "graph": source.model_dump()}, "model of kind graph")
+    prepared = prepare(store, model, journal)
+    embed(store, prepared, journal)
+    rows = store.read(EMBEDDINGS).where(F.col("model_id") == prepared.model.model_id)
+    users, items = (
+        rows.where(F.col("side") == side).select(F.col("id").alias(f"{side}_id"), "vector", "bias")
+        for side in ("user", "item")
+    )
+    return prepared.model.model_id, users.drop("bias"), items
+
+
+# --------------------------------------------------------------------------------- graphs
+
+
+def graph_identity(store: Store, source: GraphSource) -> tuple[str, str]:
+    """The name of a graph, a hash of its inputs, and the identity of its edges."""
+    if source.partitions:
+        of = ",".join(f"{name}={value}" for name, value in sorted(source.partitions.items()))
+    else:
+        of = identity(store.spark, str(Path(source.edges).absolute()))
+    nodes = {side: identity(store.spark, path) for side, path in source.nodes.items()}
+    settings = source.model_dump(exclude={"edges", "nodes"})
+    return digest("graph", settings, of, nodes), of
+
+
+def graph_folder(store: Store, graph_id: str, blocks: int) -> Path:
+    """Of a graph's files: cut into other blocks, it lies beside."""
+    return files_folder(store) / f"{graph_id}-{blocks}"
+
+
+def graph_of(
+    store: Store, source: GraphSource, blocks: int | None, journal: Journal, nodes: bool = True
+) -> Graph:
+    """The graph of a source; laid out once, with rows in `graphs`, `graph_nodes` and `checks`.
+
+    Args:
+        store: the warehouse.
+        source: where edges lie.
+        blocks: of each side; None: by the number of edges.
+        journal: progress.
+        nodes: whether `graph_nodes` is written.
+
+    Raises:
+        ConfigError, DataError, SchemaError, StoreError: as `layout.lay_out`.
+    """
+    graph_id, of = graph_identity(store, source)
+    context = store.spark.sparkContext
+    wanted = blocks or default_blocks(open_inputs(source).edges.n, context.defaultParallelism)
+    folder = graph_folder(store, graph_id, wanted)
+    found = read_graph(folder)
+    if found is not None:
+        journal.say(f"graph {graph_id}: laid out before")
+        return found
+    started = time.monotonic()
+    with journal.stage("graph", f"graph {graph_id}: lay out {source.edges}", graph_id=graph_id) as counts:
+        graph = lay_out(context, source, graph_id, folder, wanted)
+        seconds = time.monotonic() - started
+        counts |= {"nodes": graph.nodes, "edges": graph.edges}
+    rate = graph.checks["edges"] / max(seconds, 1e-9) / 1e6
+    journal.say(
+        f"graph {graph_id}: {graph.nodes:,} nodes, {graph.edges:,} edges, {rate:.2f} million a second"
+    )
+    if nodes:
+        _append_nodes(store, graph)
+    _append_graph(store, source, graph, of, seconds)
+    return graph
+
+
+def _append_graph(store: Store, source: GraphSource, graph: Graph, of: str, seconds: float) -> None:
+    where = f", {json.dumps(source.where)}" if source.where else ""
+    row = {
+        "graph_id": graph.graph_id,
+        "sides": list(graph.sides),
+        "nodes": graph.nodes,
+        "edges": graph.edges,
+        "blocks": len(graph.blocks),
+        "weighted": graph.weighted,
+        "source": source.edges + where,
+        "source_identity": of,
+        "settings_json": source.model_dump_json(),
+        "seconds": seconds,
+        "laid_out_at": datetime.now(UTC),
+    }
+    names = GRAPHS.schema.names
+    frame = store.spark.createDataFrame([tuple(row[name] for name in names)], GRAPHS.schema)
+    store.append(frame, GRAPHS, once=graph.graph_id)
+    write_graph_checks(store, graph.graph_id, graph.checks)
+
+
+BAD = ("null_ids", "bad_weights", "negative_weights", "nodes_without_features")
+"""Counts that should be 0."""
+
+
+def write_graph_checks(store: Store, name: str, counts: Mapping[str, int]) -> None:
+    """Counts of a graph or a model as rows of `checks`, whose run_id is its name; once a name and count."""
+    rows = [
+        (
+            name,
+            f"graph: {what.replace('_', ' ')}",
+            "warning" if what in BAD else "info",
+            float(found),
+            0.0 if what in BAD else None,
+            what not in BAD or not found,
+            "",
+        )
+        for what, found in counts.items()
+    ]
+    store.append(store.spark.createDataFrame(rows, CHECKS.schema), CHECKS, once=f"graph/{name}")
+
+
+def _append_nodes(store: Store, graph: Graph) -> None:
+    store.create(GRAPH_NODES)
+    write_nodes(store.spark.sparkContext, graph, store.location("graph_nodes"))
+
+
+# --------------------------------------------------------------------------------- models
+
+
+def prepare(store: Store, settings: GraphModel, journal: Journal) -> Prepared:
+    """Graph, features and weights of a model, each made once and checked before anything runs.
+
+    Raises:
+        ConfigError: weights of a wrong shape, or that do not know a layer.
+        DataError: features that are missing, of another length or not finite.
+    """
+    given, weights_id = read_weights(settings.weights)
+    graph = graph_of(store, settings.graph, settings.blocks, journal)
+    path, features_id, checks = lay_features(store, settings, graph, journal)
+    dims = int(mapped(path).shape[1])
+    wanted = all_shapes(settings.forms(), settings.final, dims)
+    if given is None:
+        weights = random_weights(wanted, settings.seed)
+    else:
+        weights = check_weights(given, wanted, str(settings.weights))
+    layers, ends = make_layers(settings.forms(), settings.final, weights, dims, settings.seed)
+    model_id = settings.key(graph.graph_id, features_id, weights_id)
+    for table in (GRAPH_VECTORS, EMBEDDINGS):
+        store.create(table)
+    model = Model(
+        model_id,
+        layers,
+        ends,
+        settings.mode,
+        settings.wire,
+        str(path),
+        str(files_folder(store) / "models" / model_id),
+        store.location("graph_vectors"),
+        store.location("embeddings") if settings.output == "embeddings" else None,
+        settings.batch,
+        settings.groups,
+    )
+    return Prepared(settings, graph, model, checks)
+
+
+def read_weights(path: str | None) -> tuple[dict[str, Any] | None, str]:
+    """Weights of a safetensors file and a hash of its bytes; None and `random` without one.
+
+    Raises:
+        ConfigError: no such file, or it is none of safetensors.
+    """
+    if path is None:
+        return None, "random"
+    from safetensors import SafetensorError  # noqa: PLC0415
+    from safetensors.numpy import load  # noqa: PLC0415
+
+    try:
+        packed = Path(path).read_bytes()
+        return load(packed), hashlib.sha256(packed).hexdigest()[:16]
+    except OSError as error:
+        raise ConfigError(f"weights {path}: {error.strerror}", "a file of safetensors") from None
+    except (SafetensorError, KeyError) as error:
+        raise ConfigError(f"weights {path}: {error}", "save them by safetensors.torch.save_file") from None
+
+
+def lay_features(
+    store: Store, settings: GraphModel, graph: Graph, journal: Journal
+) -> tuple[Path, str, dict[str, int]]:
+    """The matrix of features by dense id, its name, and what was counted; made once for all models."""
+    asked, context = settings.features, store.spark.sparkContext
+    kept = asked.model_dump(exclude={"path", "missing"})
+    seed = settings.seed if asked.kind == "hashed" else 0
+    of = "" if asked.path is None else identity(store.spark, str(Path(asked.path).absolute()))
+    name = digest(kept, of, asked.missing, seed, settings.wire)
+    path = Path(graph.folder, "features", name, "features.npy")
+    counts = path.with_name("counts.json")
+    if counts.exists():
+        return path, name, json.loads(counts.read_text())
+    with journal.stage("features", f"features: {asked.path or asked.kind}", graph_id=graph.graph_id):
+        found = _lay_features(context, settings, graph, path)
+    replace_text(counts, json.dumps(found))
+    return path, name, found
+
+
+def _lay_features(context: Any, settings: GraphModel, graph: Graph, path: Path) -> dict[str, int]:
+    asked = settings.features
+    path.unlink(missing_ok=True)  # of a run that was killed
+    if asked.path is None:
+        dims = asked.dims if asked.kind == "hashed" else 1
+        new_matrix(path, (graph.nodes, dims), settings.wire)
+        first.lay_made(context, graph, asked.kind, dims, settings.seed, path)
+        return {}
+    side = graph.sides.index(asked.side or graph.sides[-1])
+    rows: Rows = first.table_of(asked.path, asked.id_column, graph.numeric[side])
+    dims = first.dimensions(rows)
+    new_matrix(path, (graph.nodes, dims), settings.wire)
+    try:
+        return first.lay_table(context, graph, rows, side, dims, path, asked.missing)
+    except DataError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+# --------------------------------------------------------------------------------- costs
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a pass is predicted to cost under a plan.
+
+    Attributes:
+        step: the pass.
+        plan: chosen or asked for.
+        size: what it has to do.
+        seconds: predicted, with `low` and `high` around them.
+        low: see seconds.
+        high: see seconds.
+        tasks: their number.
+        moved: bytes of vectors or sums on the wire.
+        memory: bytes of a worker, mapped files apart.
+    """
+
+    step: Pass
+    plan: Plan
+    size: costs.Size
+    seconds: float
+    low: float
+    high: float
+    tasks: int
+    moved: int
+    memory: int
+
+
+def size_of(graph: Graph, step: Pass, widths: tuple[int, int]) -> costs.Size:
+    """A pass as its cost sees it; widths: of own vectors, and of what comes out."""
+    into, sources = graph.blocks_of(step.side), graph.blocks_of(step.sources)
+    d, o = widths
+    m = step.module.message_width(d) if step.module.project is not None else d
+    return costs.Size(
+        sum(block.rows for block in into),
+        sum(block.edges for block in into),
+        sum(block.rows for block in sources),
+        sum(block.sources for block in into),
+        sum(block.parts for block in into),
+        len(into),
+        len(sources),
+        d,
+        m,
+        o,
+        np.dtype(step.dtype).itemsize,
+        step.projects,
+        step.module.aggregator == "gcn",
+        step.kind == "layer",
+    )
+
+
+def estimates(prepared: Prepared, rates: costs.Rates, cores: int, plan: str) -> list[Estimate]:
+    """What each pass is predicted to cost, with its plan, before anything runs."""
+    found = []
+    d = int(mapped(Path(prepared.model.features)).shape[1])
+    for step in passes_of(prepared.model, prepared.graph):
+        pooled = d if step.module.project is None else step.module.message_width(d)
+        o = step.width if step.kind == "layer" else pooled
+        size = size_of(prepared.graph, step, (d, o))
+        found.append(_estimate(step, size, rates, cores, plan, prepared))
+        d = o if step.kind == "layer" else d
+    return found
+
+
+def _estimate(
+    step: Pass, size: costs.Size, rates: costs.Rates, cores: int, plan: str, prepared: Prepared
+) -> Estimate:
+    scattered = step.module.aggregator in SCATTERED
+    item = 4 if step.target is not None and step.target.kind == "embeddings" else size.item
+    copies = (step.out is not None) + (step.target is not None)
+    costs.check_plan(plan, step.module.aggregator, scattered)
+    if plan == "auto":
+        plan = costs.cheapest(size, rates, cores, item * copies, scattered, _mappable())
+    amounts = size.amounts(plan, item * copies)
+    seconds = rates.predict(amounts, cores)
+    low, high = rates.interval(seconds)
+    memory = size.worker_bytes(plan, prepared.model.batch)
+    moved, tasks = size.bytes_moved(plan), int(amounts.tasks)
+    return Estimate(step, cast(Plan, plan), size, seconds, low, high, tasks, moved, memory)
+
+
+def _mappable() -> int:
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(pages * MAPPED_SHARE)
+
+
+def rates_of(store: Store) -> costs.Rates:
+    """Rates fitted to this warehouse's own runs; those built in where there are few."""
+    rows = store.read(GRAPH_RUNS).orderBy(F.desc("started_at")).limit(200).collect()
+    return costs.fitted(
+        [(costs.Amounts(*json.loads(row.amounts_json)), row.seconds, row.cores) for row in rows]
+    )
+
+
+def explain(found: list[Estimate], prepared: Prepared, rates: costs.Rates, cores: int) -> str:
+    """Plan, tasks, bytes, memory, seconds and core-hours with their interval, a line a pass."""
+    graph = prepared.graph
+    lines = [
+        f"model {prepared.model.model_id} over graph {graph.graph_id}: {graph.nodes:,} nodes, "
+        f"{graph.edges:,} edges, {len(graph.blocks)} blocks, wire {prepared.model.dtype}",
+        f"{'pass':<22}{'plan':<6}{'tasks':>6}{'moved':>12}{'a worker':>12}"
+        f"{'seconds':>10}{'from':>9}{'to':>9}",
+    ]
+    for one in found:
+        name = f"{one.step.layer} {one.step.kind} {one.step.module.aggregator}"
+        lines.append(
+            f"{name:<22}{one.plan:<6}{one.tasks:>6}{_bytes(one.moved):>12}{_bytes(one.memory):>12}"
+            f"{one.seconds:>10.2f}{one.low:>9.2f}{one.high:>9.2f}"
+        )
+    seconds, low, high = (sum(getattr(one, what) for one in found) for what in ("seconds", "low", "high"))
+    hours = " to ".join(f"{value * cores / 3600:.4f}" for value in (low, high))
+    lines.append(f"all: {seconds:.2f} s ({low:.2f} to {high:.2f}), {hours} core-hours on {cores} cores")
+    basis = f"fitted to {rates.runs} runs of this warehouse" if rates.runs else "built in: no runs here yet"
+    lines.append(f"rates: {basis}; intervals hold 19 times in 20")
+    return "\n".join(lines)
+
+
+def _bytes(n: int) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n = n / 1000  # type: ignore[assignment]
+    return f"{n:.1f} TB"
+
+
+# --------------------------------------------------------------------------------- running
+
+
+def embed(store: Store, prepared: Prepared, journal: Journal) -> list[LayerRun]:
+    """All layers, committed as they come, told in `graph_runs` and `checks`; what is there stays."""
+    context = store.spark.sparkContext
+    cores, rates = context.defaultParallelism, rates_of(store)
+    planned = {_key(one.step): one for one in estimates(prepared, rates, cores, prepared.settings.plan)}
+    tell = partial(_say, journal, planned)
+    runs = run(context, prepared.graph, prepared.model, _chooser(planned), tell)
+    _remember(prepared)
+    if not runs:
+        journal.say(f"model {prepared.model.model_id}: made before")
+        return runs
+    rows = [_run_row(prepared, one, planned, cores) for one in runs]
+    names = GRAPH_RUNS.schema.names
+    frame = store.spark.createDataFrame(
+        [tuple(row[name] for name in names) for row in rows], GRAPH_RUNS.schema
+    )
+    store.append(frame, GRAPH_RUNS)
+    projected = {
+        f"vectors_projected_in_layer_{one.layer}": one.projected for one in runs if one.kind == "layer"
+    }
+    pooled = {f"vectors_projected_in_layer_{one.layer}": one.projected for one in runs if one.projected}
+    write_graph_checks(store, prepared.model.model_id, {**prepared.checks, **projected, **pooled})
+    return runs
+
+
+NIGHT = "night.json"
+"""Of a model's folder: what the next night needs to know of it."""
+
+
+def family(prepared: Prepared) -> str:
+    """A model's settings and weights without its graph: equal for the nights of one model."""
+    weights = hashlib.sha256()
+    for layer in prepared.model.layers:
+        arrays = [layer.own_t, layer.pooled_t, layer.bias, layer.recurrent_t, *(layer.project or ())[:2]]
+        for array in arrays:
+            weights.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
+    for end in prepared.model.ends:
+        weights.update(end.weight_t.tobytes() + end.bias.tobytes())
+    return prepared.settings.key("family", "", weights.hexdigest()[:16])
+
+
+def _remember(prepared: Prepared) -> None:
+    """The model is whole: remove the files of its layers, and note where its tables are."""
+    folder = Path(prepared.model.folder)
+    for file in folder.glob("*.npy"):
+        file.unlink()
+    note = {
+        "model_id": prepared.model.model_id,
+        "graph": prepared.graph.folder,
+        "features": prepared.model.features,
+        "family": family(prepared),
+        "layers": len(prepared.model.layers),
+        "output": prepared.settings.output,
+    }
+    replace_text(folder / NIGHT, json.dumps(note))
+
+
+def places_of(
+    store: Store, graph: Graph, note: Mapping[str, Any]
+) -> tuple[tuple[str, tuple[dict[str, str], ...]], ...]:
+    """Table and partitions of each layer's vectors, of a model that was remembered."""
+    name, found = str(note["model_id"]), []
+    for k in range(1, int(note["layers"]) + 1):
+        if k == note["layers"] and note["output"] == "embeddings":
+            sides = tuple({"model_id": name, "side": side} for side in graph.sides)
+            found.append((store.location("embeddings"), sides))
+        else:
+            found.append((store.location("graph_vectors"), ({"model_id": name, "layer": str(k)},)))
+    return tuple(found)
+
+
+def _chooser(planned: Mapping[tuple[int, str], Estimate]) -> Callable[[Pass], Plan]:
+    return lambda step: planned[_key(step)].plan
+
+
+def _key(step: Pass) -> tuple[int, str]:
+    return step.layer, step.kind
+
+
+def _say(journal: Journal, planned: Mapping[tuple[int, str], Estimate], run: LayerRun) -> None:
+    expected = planned[run.layer, run.kind].seconds
+    journal.say(
+        f"layer {run.layer} {run.kind} ({run.aggregator}, plan {run.plan}): {run.nodes:,} nodes, "
+        f"{run.edges / max(run.seconds, 1e-9) / 1e6:.1f} million edges/s, {_bytes(run.shuffled)} shuffled, "
+        f"{run.seconds:.1f} s, {run.seconds / expected:.0%} of the predicted time"
+    )
+    journal.record("graph_layer", **run._asdict(), predicted=expected)
+
+
+def _run_row(
+    prepared: Prepared, run: LayerRun, planned: Mapping[tuple[int, str], Estimate], cores: int
+) -> dict[str, Any]:
+    one = planned[run.layer, run.kind]
+    share = run.nodes / max(one.size.nodes, 1)
+    item = 4 if one.step.target is not None and one.step.target.kind == "embeddings" else one.size.item
+    copies = (one.step.out is not None) + (one.step.target is not None)
+    amounts = one.size.amounts(run.plan, item * copies)
+    return {
+        "model_id": prepared.model.model_id,
+        "graph_id": prepared.graph.graph_id,
+        "model": prepared.settings.name,
+        "layer": run.layer,
+        "aggregator": run.aggregator,
+        "plan": run.plan,
+        "nodes": run.nodes,
+        "edges": run.edges,
+        "width": run.width,
+        "vectors_projected": run.projected,
+        "bytes_shuffled": run.shuffled,
+        "predicted_bytes": int(one.moved * share),
+        "seconds": run.seconds,
+        "predicted_seconds": one.seconds * share,
+        "amounts_json": json.dumps([amount * share for amount in amounts[:-1]] + [amounts.passes]),
+        "cores": cores,
+        "started_at": datetime.fromtimestamp(run.started, UTC),
+    }

@@ -1,0 +1,134 @@
+"""Tonight's embeddings from last night's: the touched computed, the rest taken over; and the drift."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from recbench_spark.errors import ConfigError
+from recbench_spark.graph.drift import drift
+from recbench_spark.graph.folders import mapped, read_graph
+from recbench_spark.graph.incremental import Night, Touched, compare, is_whole, kept_of, last_night
+from recbench_spark.journal import Journal
+from recbench_spark.kernels.graph import costs
+from recbench_spark.schemas import MANIFESTS
+from recbench_spark.steps.embedding import NIGHT, Prepared, estimates, family, files_folder, places_of
+from recbench_spark.store import Store
+
+
+def night_of(store: Store, model_id: str) -> tuple[Night, str]:
+    """A model that has been embedded, and the name of its settings without its graph.
+
+    Raises:
+        ConfigError: no such model in this warehouse, or its graph's files are gone.
+    """
+    file = files_folder(store) / "models" / model_id / NIGHT
+    if not file.is_file():
+        raise ConfigError(f"no embedded model {model_id} in {store.root}", "see model_id in graph_runs")
+    found = json.loads(file.read_text(encoding="utf-8"))
+    graph = read_graph(Path(found["graph"]))
+    if graph is None or not Path(found["features"]).exists():
+        raise ConfigError(
+            f"the graph of model {model_id} is gone: {found['graph']}", "run without --previous"
+        )
+    return Night(graph, found["features"], places_of(store, graph, found)), found["family"]
+
+
+def refreshed(
+    store: Store, prepared: Prepared, previous: str, rates: costs.Rates, journal: Journal
+) -> tuple[Prepared, str]:
+    """The model, told what to take over from an earlier one where that is cheaper; and a sentence on it.
+
+    Raises:
+        ConfigError: another mode, other settings, or a graph of another kind.
+    """
+    before, of = night_of(store, previous)
+    _check(prepared, before, of, previous)
+    if not is_whole(before):
+        return prepared, f"previous {previous}: its layers are not all there, so all is computed"
+    context, layers = store.spark.sparkContext, len(prepared.model.layers)
+    folder = Path(prepared.model.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with journal.stage("compare", f"compare with {previous}", previous=previous):
+        found = compare(context, prepared.graph, prepared.model.features, before, layers, folder)
+    full, less = _seconds(prepared, found, rates, context.defaultParallelism)
+    listed = ", ".join(f"layer {k} {one.nodes:,}" for k, one in enumerate(found, 1))
+    told = f"previous {previous}: of {prepared.graph.nodes:,} nodes touched are {listed}; "
+    if less >= full:
+        return prepared, f"{told}a full run is cheaper ({full:.2f} s against {less:.2f} s)"
+    for k in range(1, layers + 1):
+        is_last = k == layers and prepared.model.embeddings is not None
+        kind = "float32" if is_last else prepared.model.dtype
+        last_night(context, before, k, folder / f"before-{k}.npy", kind)
+    kept = tuple(kept_of(folder, k) for k in range(1, layers + 1))
+    model = replace(prepared.model, kept=kept)
+    return replace(
+        prepared, model=model
+    ), f"{told}these alone are computed ({less:.2f} s against {full:.2f} s)"
+
+
+def _check(prepared: Prepared, before: Night, of: str, previous: str) -> None:
+    graph, old = prepared.graph, before.graph
+    if prepared.settings.mode != "projected":
+        raise ConfigError("--previous is for mode projected", "a bipartite model is computed whole")
+    if of != family(prepared):
+        raise ConfigError(
+            f"model {previous} has other layers, weights, features' settings or seed",
+            "run without --previous",
+        )
+    if (graph.sides, graph.numeric, graph.seed, graph.weighted) != (
+        old.sides,
+        old.numeric,
+        old.seed,
+        old.weighted,
+    ):
+        raise ConfigError(
+            f"the graph of {previous} has other sides, ids, weights or seed", "run without --previous"
+        )
+
+
+def _seconds(
+    prepared: Prepared, found: list[Touched], rates: costs.Rates, cores: int
+) -> tuple[float, float]:
+    """Predicted seconds of all nodes, and of those that are touched with all others copied."""
+    full = less = 0.0
+    for one, part in zip(estimates(prepared, rates, cores, "R"), found, strict=True):
+        whole = one.size.amounts("R", one.size.item)
+        share = part.edges / max(one.size.edges, 1)
+        nodes = part.nodes / max(one.size.nodes, 1)
+        some = whole._replace(read=whole.read * share, flops=whole.flops * nodes, written=2 * whole.written)
+        full += rates.predict(whole, cores)
+        less += rates.predict(some, cores)
+    return full, less
+
+
+def tell_drift(
+    store: Store, prepared: Prepared, previous: str, journal: Journal
+) -> list[tuple[str, str, float]]:
+    """How far embeddings moved since an earlier model: printed, and facts in `manifests`."""
+    before, _ = night_of(store, previous)
+    now, _ = night_of(store, prepared.model.model_id)
+    folder, context = Path(prepared.model.folder), store.spark.sparkContext
+    layer = len(prepared.model.layers)
+    for name, night in (("now", now), ("then", before)):
+        last_night(context, night, layer, folder / f"{name}.npy", "float32")
+    widths = [mapped(folder / f"{name}.npy").shape[1] for name in ("now", "then")]
+    if len(set(widths)) > 1:
+        raise ConfigError(
+            f"vectors of {widths[0]} and {widths[1]} dimensions have no cosine", "same widths"
+        )
+    facts = drift(context, now.graph, str(folder / "now.npy"), before.graph, str(folder / "then.npy"))
+    for side, fact, value in facts:
+        journal.say(f"{side}: {fact.replace('_', ' ')} {value:.4f}")
+    name = prepared.model.model_id
+    rows = [
+        (name, side, fact, float(np.float64(value)), f"since {previous}") for side, fact, value in facts
+    ]
+    frame = store.spark.createDataFrame(rows, MANIFESTS.schema)
+    store.append(frame, MANIFESTS, once=f"drift/{name}/{previous}")
+    for file in ("now.npy", "then.npy"):
+        (folder / file).unlink()
+    return facts

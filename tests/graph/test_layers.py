@@ -1,0 +1,305 @@
+"""Layers over a laid-out graph: dense algebra in float64, and the same bits under every plan and cut."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recbench_spark.graph import features, passes
+from recbench_spark.graph.folders import Graph, mapped, new_matrix
+from recbench_spark.graph.layout import ids_of, lay_out
+from recbench_spark.graph.nodes import embed_nodes
+from recbench_spark.graph.passes import Work
+from recbench_spark.graph.runner import Model, out_width, passes_of
+from recbench_spark.graph_config import GraphSource
+from recbench_spark.kernels.graph.aggregate import AGGREGATORS
+from recbench_spark.kernels.graph.layers import LayerForm, all_shapes, make_layers, random_weights
+from recbench_spark.kernels.hashing import stream
+from tests.graph import oracle
+
+pytestmark = pytest.mark.spark
+
+DIMS = 20
+CUTS = (1, 3, 17)
+
+FORMS = {
+    **{f"sage {kind}": LayerForm("sage", kind, 12, 9) for kind in AGGREGATORS},
+    **{
+        f"convolve {kind}": LayerForm("convolve", kind, 12, 9)
+        for kind in ("sum", "mean", "importance", "max")
+    },
+    "wider": LayerForm("sage", "mean", 24, 9),
+    "added": LayerForm("sage", "importance", 12, 9, join="add"),
+    "added and raw": LayerForm("convolve", "max", 12, DIMS, join="add", relu=False, normalise=False),
+}
+
+
+@pytest.fixture(scope="module")
+def drawn() -> oracle.Drawn:
+    return oracle.multigraph()
+
+
+@pytest.fixture(scope="module")
+def laid(spark, drawn, tmp_path_factory) -> dict[int, Graph]:
+    """The same graph cut into 1, 3 and 17 blocks."""
+    folder = tmp_path_factory.mktemp("graph")
+    edges, nodes = drawn.write(folder)
+    source = GraphSource(edges=edges, weighted=True, nodes={"node": nodes})
+    return {cut: lay_out(spark.sparkContext, source, "g", folder / str(cut), cut) for cut in CUTS}
+
+
+def vectors(n: int, dims: int = DIMS) -> np.ndarray:
+    return np.random.default_rng(3).standard_normal((n, dims)).astype(np.float32)
+
+
+def by_dense_id(graph: Graph, drawn: oracle.Drawn) -> np.ndarray:
+    """(n,) place in `drawn.ids` of each dense id."""
+    places = {value: place for place, value in enumerate(drawn.ids)}
+    return np.array([places[i] for block in graph.blocks for i in ids_of(graph, block).to_pylist()])
+
+
+def model_of(
+    graph: Graph, drawn: oracle.Drawn, forms: tuple[LayerForm, ...], folder: Path, dtype: str = "float32",
+    final: tuple[int, ...] = (), mode: str = "projected", batch: int = 7,
+) -> tuple[Model, dict[str, np.ndarray]]:  # fmt: skip
+    weights = random_weights(all_shapes(forms, final, DIMS), seed=5)
+    weights = {k: v + np.float32(0.1) if "bias" in k else v for k, v in weights.items()}
+    layers, ends = make_layers(forms, final, weights, DIMS, seed=9)
+    folder.mkdir(parents=True)
+    h = vectors(len(drawn.ids))[by_dense_id(graph, drawn)].astype(dtype)
+    np.save(folder / "h.npy", h)
+    model = Model(
+        "m", layers, ends, mode, dtype, str(folder / "h.npy"), str(folder), str(folder), None, batch
+    )
+    return model, weights
+
+
+def computed(graph: Graph, model: Model, plan: str) -> np.ndarray:
+    """What the tasks of all passes write, without Spark between them: its shuffle is a dictionary here."""
+    for one in passes_of(model, graph):
+        out = Path(model.folder, f"out-{one.layer}-{one.kind}.npy")
+        step = replace(one, out=one.out or str(out), target=None)
+        new_matrix(Path(step.out), (graph.nodes, out_width(step)), step.dtype)
+        work = Work(graph, step, model.batch, graph.blocks_of(step.side))
+        if plan == "R":
+            if step.projects:
+                width = step.module.message_width(mapped(Path(step.h)).shape[1])
+                new_matrix(Path(step.z), (graph.nodes, width), step.dtype)
+                done = [passes.project(b, work) for b in graph.blocks_of(step.sources)]
+                assert sum(done) == sum(block.rows for block in graph.blocks_of(step.sources))
+            for block in work.destinations:
+                passes.replicated(block, work)
+            continue
+        send = passes.gathered_from if plan == "G" else passes.scattered_from
+        receive = passes.gathered_to if plan == "G" else passes.scattered_to
+        sent: dict[int, list[Any]] = defaultdict(list)
+        for place, packed in send(iter(graph.blocks_of(step.sources)), work):
+            sent[place].insert(0, (place, packed))  # they arrive in any order
+        for place in range(len(work.destinations)):
+            list(receive(place, iter(sent[place]), work))
+    return np.load(step.out)
+
+
+def expected(graph: Graph, drawn: oracle.Drawn, forms, weights, final=()) -> np.ndarray:
+    """By the equations, in the order of `drawn.ids`."""
+    h = vectors(len(drawn.ids)).astype(np.float64)
+    for k, form in enumerate(forms):
+        own = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{k}.")}
+        pools = None
+        if form.aggregator == "lstm":
+            order = lstm_order(graph, drawn, form.most, seed=9 + k)
+            pools = lambda z, own=own, order=order: oracle.lstm_states(own, order, z)  # noqa: E731
+        h = oracle.layer(form, own, drawn, h, pools)
+    for k in range(len(final)):
+        h = h @ weights[f"final.{k}.weight"].T.astype(float) + weights[f"final.{k}.bias"]
+        h = np.maximum(h, 0) if k < len(final) - 1 else h
+    return h
+
+
+def lstm_order(graph: Graph, drawn: oracle.Drawn, most: int, seed: int) -> list[list[int]]:
+    place = by_dense_id(graph, drawn)
+    hashes = dict(zip(place.tolist(), graph.hashes(), strict=True))
+    sources = defaultdict(list)
+    for s, d, _ in drawn.edges:
+        key = stream(np.uint64(stream(np.uint64(seed), hashes[d])), hashes[s])
+        sources[d].append((int(key), s))
+    return [[s for _, s in sorted(sources[v])][:most] for v in range(len(drawn.ids))]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_layer_is_its_equation_under_every_plan_and_cut(name, laid, drawn, tmp_path) -> None:
+    found = {}
+    for cut, graph in laid.items():
+        for plan in ("R", "G", "S"):
+            if plan == "S" and FORMS[name].aggregator == "lstm":
+                continue
+            folder = tmp_path / f"{cut}{plan}"
+            model, weights = model_of(graph, drawn, (FORMS[name],), folder, batch=3 + cut)
+            found[cut, plan] = computed(graph, model, plan)
+    place = by_dense_id(laid[1], drawn)
+    want = expected(laid[1], drawn, (FORMS[name],), weights)[place]
+    exact = {key: value.tobytes() for key, value in found.items() if key[1] != "S"}
+    assert len(set(exact.values())) == 1
+    for (_, plan), value in found.items():
+        np.testing.assert_allclose(value, want, rtol=3e-5, atol=3e-6)
+        if plan == "S" and FORMS[name].aggregator == "max":
+            assert value.tobytes() == exact[1, "R"]
+
+
+def test_sums_that_are_exact_have_the_same_bits_scattered(laid, drawn, tmp_path) -> None:
+    form = LayerForm("sage", "sum", DIMS + 1, 9, relu=False, normalise=False)
+    found = set()
+    for cut, graph in laid.items():
+        for plan in ("R", "S"):
+            model, _ = model_of(graph, drawn, (form,), tmp_path / f"{cut}{plan}")
+            whole = np.round(np.load(model.features) * 4)
+            np.save(model.features, whole)
+            found.add(computed(graph, model, plan).tobytes())
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_layers_and_dense_ends_on_the_wire(dtype, laid, drawn, tmp_path) -> None:
+    forms = (LayerForm("convolve", "importance", 16, 12), LayerForm("sage", "gcn", 11, 9))
+    found, single = set(), set()
+    for cut, graph in laid.items():
+        for plan in ("R", "G"):
+            model, weights = model_of(graph, drawn, forms, tmp_path / f"{cut}{plan}", dtype, final=(10, 6))
+            found.add(computed(graph, model, plan).tobytes())
+            few = np.arange(0, graph.nodes, 4)
+            single.add(embed_nodes(graph, model, few).astype(dtype).tobytes())
+    assert len(found) == len(single) == 1
+    graph = laid[1]
+    value = np.frombuffer(found.pop(), dtype).reshape(graph.nodes, 6)
+    assert single.pop() == np.ascontiguousarray(value[::4]).tobytes()
+    place = by_dense_id(graph, drawn)
+    want = expected(graph, drawn, forms, weights, (10, 6))[place]
+    tolerance = 1e-5 if dtype == "float32" else 2e-3
+    np.testing.assert_allclose(value.astype(float), want, atol=tolerance)
+
+
+def test_ids_in_another_order_change_rows_alone(spark, drawn, laid, tmp_path) -> None:
+    """Texts for numbers: other hashes, another order of additions, the same embeddings but for rounding."""
+    named = oracle.Drawn([f"id {value}" for value in drawn.ids], drawn.edges)
+    edges, nodes = named.write(tmp_path / "text")
+    source = GraphSource(edges=edges, weighted=True, nodes={"node": nodes})
+    other = lay_out(spark.sparkContext, source, "t", tmp_path / "laid", 3)
+    form = LayerForm("convolve", "importance", 12, 9)
+    one, _ = model_of(laid[3], drawn, (form,), tmp_path / "one")
+    two, _ = model_of(other, named, (form,), tmp_path / "two")
+    a, b = np.empty((2, 60, 12))
+    a[by_dense_id(laid[3], drawn)] = computed(laid[3], one, "R")
+    b[by_dense_id(other, named)] = computed(other, two, "G")
+    np.testing.assert_allclose(a, b, atol=1e-6)
+    assert (by_dense_id(laid[3], drawn) != by_dense_id(other, named)).any()
+
+
+def test_weights_may_be_scaled(laid, drawn, tmp_path, spark) -> None:
+    """L1-normalised: all weights times 4 are the same importance."""
+    four = oracle.Drawn(drawn.ids, [(s, d, 4 * w) for s, d, w in drawn.edges])
+    edges, nodes = four.write(tmp_path / "four")
+    source = GraphSource(edges=edges, weighted=True, nodes={"node": nodes})
+    other = lay_out(spark.sparkContext, source, "f", tmp_path / "laid", 3)
+    form = LayerForm("convolve", "importance", 12, 9)
+    one, _ = model_of(laid[3], drawn, (form,), tmp_path / "one")
+    two, _ = model_of(other, four, (form,), tmp_path / "two")
+    np.testing.assert_array_equal(computed(laid[3], one, "R"), computed(other, two, "R"))
+
+
+# ----------------------------------------------------------------------------- bipartite
+
+
+@pytest.fixture(scope="module")
+def boards(spark, tmp_path_factory) -> tuple[oracle.Drawn, dict[int, Graph]]:
+    drawn, folder = oracle.bipartite(), tmp_path_factory.mktemp("boards")
+    edges, _ = drawn.write(folder)
+    for side, ids in (("board", drawn.ids[:20]), ("pin", drawn.ids[20:])):
+        pq.write_table(pa.table({"id": ids}), folder / f"{side}.parquet")
+    nodes = {side: str(folder / f"{side}.parquet") for side in ("board", "pin")}
+    source = GraphSource(edges=edges, weighted=True, sides=("board", "pin"), nodes=nodes)
+    return drawn, {cut: lay_out(spark.sparkContext, source, "b", folder / str(cut), cut) for cut in CUTS}
+
+
+def test_pins_over_boards_over_pins(boards, tmp_path) -> None:
+    drawn, laid = boards
+    form = LayerForm("convolve", "importance", 12, 9)
+    found = set()
+    for cut, graph in laid.items():
+        for plan in ("R", "G"):
+            model, weights = model_of(graph, drawn, (form,), tmp_path / f"{cut}{plan}", mode="bipartite")
+            last = computed(graph, model, plan)
+            pins = np.load(Path(model.folder, "layer-1.npy"))
+            few = np.arange(graph.nodes)
+            again = embed_nodes(graph, model, few)
+            cut_at = graph.side_range(1)[0]
+            np.testing.assert_array_equal(again[:cut_at], last[:cut_at])
+            np.testing.assert_array_equal(again[cut_at:], pins[cut_at:])
+            found.add((last[:cut_at].tobytes(), pins[cut_at:].tobytes()))
+    assert len(found) == 1
+    graph = laid[1]
+    steps = two_steps(drawn)
+    own = {name.split(".", 2)[2]: w for name, w in weights.items()}
+    want = oracle.layer(form, own, drawn, vectors(50).astype(float), lambda z: steps @ z)
+    place = by_dense_id(graph, drawn)
+    np.testing.assert_allclose(pins[graph.side_range(1)[0] :], want[place][20:], atol=1e-6)
+
+
+def two_steps(drawn: oracle.Drawn) -> np.ndarray:
+    """(n, n) chance to come from a pin to another by one of its boards, by weight."""
+    weights = drawn.matrix(weighted=True) + drawn.matrix(weighted=True).T
+    sums = weights.sum(axis=1, keepdims=True)
+    chances = weights / np.where(sums == 0, 1, sums)
+    return chances @ chances
+
+
+def test_projected_over_whole_neighbourhoods_is_bipartite(spark, boards, tmp_path) -> None:
+    """Sections 3.2 and 3.4 of the paper agree where neighbours' weights are the two-step probabilities."""
+    drawn, laid = boards
+    steps = two_steps(drawn)
+    lists = {"node": [], "neighbours": [], "weights": []}
+    for v in range(20, 50):
+        there = np.flatnonzero(steps[v])
+        lists["node"].append(drawn.ids[v])
+        lists["neighbours"].append([drawn.ids[u] for u in there])
+        lists["weights"].append([float(steps[v, u]) for u in there])
+    (tmp_path / "n").mkdir()
+    pq.write_table(pa.table(lists), tmp_path / "n" / "lists.parquet", row_group_size=7)
+    path = str(tmp_path / "n" / "lists.parquet")
+    source = GraphSource(edges=path, lists=True, weighted=True, nodes={"node": path}, node_column="node")
+    pins = oracle.Drawn(drawn.ids, drawn.edges)
+    graph = lay_out(spark.sparkContext, source, "p", tmp_path / "laid", 3)
+    assert graph.nodes == 30
+    form = LayerForm("convolve", "importance", 12, 9)
+    one, _ = model_of(graph, pins, (form,), tmp_path / "one")
+    two, _ = model_of(laid[3], drawn, (form,), tmp_path / "two", mode="bipartite")
+    a, b = np.zeros((2, 50, 12))
+    a[by_dense_id(graph, pins)] = computed(graph, one, "R")
+    computed(laid[3], two, "R")
+    b[by_dense_id(laid[3], drawn)] = np.load(Path(two.folder, "layer-1.npy"))
+    np.testing.assert_allclose(a[20:], b[20:], atol=1e-6)
+
+
+# ----------------------------------------------------------------------------- features
+
+
+def test_features_by_hash_degree_and_constant(spark, laid, drawn, tmp_path) -> None:
+    found = {}
+    for cut, graph in laid.items():
+        for kind, dims in (("hashed", 5), ("degrees", 1), ("constant", 1)):
+            path = tmp_path / f"{kind}{cut}.npy"
+            new_matrix(path, (graph.nodes, dims), np.float32)
+            features.lay_made(spark.sparkContext, graph, kind, dims, 3, path)
+            found[kind, cut] = np.load(path)
+    for kind in ("hashed", "degrees", "constant"):
+        assert len({found[kind, cut].tobytes() for cut in CUTS}) == 1
+    degrees = drawn.matrix().sum(axis=1)[by_dense_id(laid[1], drawn)]
+    np.testing.assert_array_equal(found["degrees", 1][:, 0], degrees)
+    hashed = found["hashed", 1]
+    assert np.unique(hashed).size == hashed.size and -1 <= hashed.min() < -0.9 and 0.9 < hashed.max() < 1

@@ -1,0 +1,87 @@
+"""A split's training part as a graph, embedded and evaluated: no held-out pair is an edge."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from recbench_spark import cli
+from recbench_spark.commands import embed, split
+from recbench_spark.evaluator.evaluate import evaluate
+from recbench_spark.graph.folders import read_graph
+from recbench_spark.graph.layout import ids_of
+from recbench_spark.journal import Journal
+from recbench_spark.steps.embedding import embed_split
+from recbench_spark.store import Store
+
+pytestmark = pytest.mark.spark
+
+
+def run(job, *flags: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.run(job.main, job.parser(), flags)
+    return int(ended.value.code or 0)
+
+
+def pairs_of(warehouse: Path) -> set[tuple[str, str]]:
+    """(user, item) of every edge of the one graph."""
+    (manifest,) = (warehouse / "graph_files").glob("*/graph.json")
+    graph = read_graph(manifest.parent)
+    names = [str(i) for b in graph.blocks for i in ids_of(graph, b).to_pylist()]
+    found = set()
+    for block in graph.blocks_of(1):
+        csr = graph.csr(block)
+        for r in range(block.rows):
+            found |= {
+                (names[s], names[block.first + r]) for s in csr.src[csr.indptr[r] : csr.indptr[r + 1]]
+            }
+    return found
+
+
+def test_no_held_out_pair_is_an_edge(spark, tmp_path, capsys) -> None:
+    draw = random.Random(4)
+    rows = sorted({(draw.randrange(12), draw.randrange(20)) for _ in range(120)})
+    log = {
+        "user_id": [u for u, _ in rows],
+        "item_id": [i for _, i in rows],
+        "event_time": list(range(len(rows))),
+    }
+    pq.write_table(pa.table(log), tmp_path / "log.parquet")
+    place = ("--warehouse", str(tmp_path / "w"))
+    assert run(split, "--log", str(tmp_path / "log.parquet"), "--protocol", "TO_LS", *place) == 0
+    split_id = capsys.readouterr().out.split("split ", 1)[1].split(":", 1)[0]
+    splits = DeltaTable(tmp_path / "w" / "splits").to_pandas()
+    train, test = (
+        set(zip(part["user_id"], part["item_id"], strict=True))
+        for part in (splits[splits["part"] == name] for name in ("train", "test"))
+    )
+    assert train and test and not train & test
+
+    flags = ("--split", split_id, "--mode", "bipartite", "--features", "hashed:8", "--widths", "6")
+    assert run(embed, *flags, *place) == 0
+    told = capsys.readouterr().out
+    assert pairs_of(tmp_path / "w") == train
+    (source,) = DeltaTable(tmp_path / "w" / "graphs").to_pandas()["source"]
+    assert '"part": "train"' in source
+
+    store = Store(spark, str(tmp_path / "w"))
+    settings = {"features": {"kind": "hashed", "dims": 8}, "layers": [{"width": 6}]}
+    name, users, items = embed_split(store, split_id, settings, Journal())
+    assert name in told  # made before, by the job
+    truth = spark.createDataFrame(sorted(test), "user_id string, item_id string")
+    result = evaluate(truth, embeddings=(users, items), k=(5,), metrics=("recall",), scratch=store.scratch)
+    value = result.metrics.where("metric = 'recall' AND k = 5 AND slice_key IS NULL").collect()[0].value
+    vectors = {row.user_id: np.array(row.vector) for row in users.collect()}
+    catalogue = sorted((int(row.item_id), np.array(row.vector)) for row in items.collect())
+    hits = []
+    for user, item in test:
+        scores = sorted((-float(vectors[user] @ v), i) for i, v in catalogue)
+        hits.append(int(item) in [i for _, i in scores[:5]])
+    assert value == pytest.approx(np.mean(hits))
+    result.release()

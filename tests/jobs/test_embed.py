@@ -1,0 +1,207 @@
+"""`jobs/embed.py` as a new user meets it: a list of edges in, embeddings out; mistakes told in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from safetensors.numpy import save_file
+
+from recbench_spark import cli, delta_files
+from recbench_spark.commands import embed
+from recbench_spark.graph import runner
+from recbench_spark.kernels.graph.layers import LayerForm, all_shapes, random_weights
+from tests.graph import oracle
+
+
+def run(*flags: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.run(embed.main, embed.parser(), flags)
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "no graph is named"),
+        (("--edges", "x", "--columns", "src"), "ours=theirs"),
+        (("--edges", "x", "--columns", "sorce=a"), "no column sorce; known: src, dst, weight"),
+        (("--edges", "x", "--mode", "bipartite"), "graph.sides must name two sides"),
+        (("--edges", "x", "--form", "convolve", "--aggregator", "lstm"), "gcn and lstm are sage's"),
+        (("--edges", "x", "--widths", "8,0"), "is not a list of widths"),
+        (("--edges", "x", "--features", "hashed:many"), "'many' is no number"),
+        (("--edges", "x", "--sides", "a,b", "--node-table", "t"), "--node-table SIDE=t"),
+        (("--edges", "x", "--model", "nowhere.yaml"), "nowhere.yaml"),
+    ],
+)
+def test_mistakes_are_told_before_spark_starts(flags, message, capsys) -> None:
+    assert run(*flags, "--warehouse", "w", "--dry-run") == 2
+    assert message in capsys.readouterr().err
+
+
+def table(place: Path, name: str, model_id: str) -> dict[str, np.ndarray]:
+    """Vectors by id, of all sides."""
+    rows = DeltaTable(place / name).to_pandas(filters=[("model_id", "=", model_id)])
+    return dict(zip(rows["id"], map(np.array, rows["vector"]), strict=True))
+
+
+def model_of(printed: str) -> str:
+    return printed.split("model ", 1)[1].split(maxsplit=1)[0].rstrip(":")
+
+
+@pytest.fixture(scope="module")
+def world(spark, tmp_path_factory) -> tuple[oracle.Drawn, Path]:
+    drawn, folder = oracle.multigraph(), tmp_path_factory.mktemp("embed")
+    drawn.write(folder)
+    h = np.random.default_rng(3).standard_normal((len(drawn.ids), 6)).astype(np.float32)
+    pq.write_table(pa.table({"id": drawn.ids, "vector": list(h)}), folder / "h.parquet", row_group_size=9)
+    np.save(folder / "h.npy", h)
+    return drawn, folder
+
+
+FORMS = (LayerForm("sage", "mean", 5, 5), LayerForm("sage", "mean", 4, 4))
+
+
+@pytest.mark.spark
+def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa: PLR0915
+    world, capsys, monkeypatch, tmp_path
+) -> None:
+    drawn, folder = world
+    weights = random_weights(all_shapes(FORMS, (), 6), seed=2)
+    save_file(weights, folder / "w.safetensors")
+    files = ("--edges", str(folder / "edges.parquet"), "--node-table", str(folder / "nodes.parquet"))
+    model = ("--features", str(folder / "h.parquet"), "--widths", "5,4")
+    given = (*files, *model, "--weights", str(folder / "w.safetensors"), "--blocks", "5")
+
+    # The driver is killed after two commits of the second layer.
+    commits = []
+    commit = delta_files.commit
+
+    def dying(*args: object) -> bool:
+        if len(commits) == 4:
+            raise KeyboardInterrupt
+        commits.append(args)
+        return commit(*args)
+
+    one = tmp_path / "one"
+    monkeypatch.setattr(runner.delta_files, "commit", dying)
+    monkeypatch.setattr(runner, "groups_of", lambda blocks, size: [(block,) for block in blocks])
+    assert run(*given, "--warehouse", str(one), "--plan", "R") == 130
+    monkeypatch.setattr(runner.delta_files, "commit", commit)
+    told = capsys.readouterr()
+    assert "interrupted" in told.err and "layer 1" not in told.err
+    name = model_of(told.out)
+    assert run(*given, "--warehouse", str(one), "--plan", "G") == 0
+    told = capsys.readouterr()
+    assert "layer 1 layer (mean, plan G)" in told.err and "of the predicted time" in told.err
+    assert "laid out before" in told.err
+    found = table(one, "embeddings", name)
+
+    h = np.load(folder / "h.npy").astype(float)
+    for k, form in enumerate(FORMS):
+        own = {key.split(".", 2)[2]: w for key, w in weights.items() if key.startswith(f"layers.{k}.")}
+        h = oracle.layer(form, own, drawn, h)
+    np.testing.assert_allclose([found[str(i)] for i in drawn.ids], h, atol=1e-6)
+
+    # Another warehouse, other blocks, undisturbed: the same bits. A third run does nothing.
+    two = tmp_path / "two"
+    plain = (*given[:-2], "--warehouse", str(two), "--plan", "R", "--batch", "3")
+    assert run(*plain, "--explain") == 0
+    told = capsys.readouterr()
+    assert "core-hours" in told.out and "built in" in told.out and "layer 1" not in told.err
+    assert not DeltaTable(two / "embeddings").file_uris()
+    assert run(*plain) == 0
+    capsys.readouterr()
+    other = table(two, "embeddings", name)
+    assert {i: v.tobytes() for i, v in other.items()} == {i: v.tobytes() for i, v in found.items()}
+    assert run(*plain) == 0
+    assert "made before" in capsys.readouterr().err
+
+    # A few nodes on demand have the night's bits.
+    assert run(*plain, "--nodes", ",".join(str(i) for i in drawn.ids[:7])) == 0
+    lines = [line.split(",") for line in capsys.readouterr().out.strip().splitlines()]
+    assert [line[1] for line in lines] == [str(i) for i in drawn.ids[:7]]
+    for line in lines:
+        assert np.array(line[2:], np.float32).tobytes() == found[line[1]].tobytes()
+    assert run(*plain, "--nodes", "5,6") == 1
+    assert "2 of 2 nodes are not in the graph: 5, 6" in capsys.readouterr().err
+
+    runs = DeltaTable(two / "graph_runs").to_pandas().sort_values("layer")
+    assert list(runs["nodes"]) == [60, 60] and list(runs["vectors_projected"]) == [60, 60]
+    assert list(runs["edges"]) == [573, 573]
+    checks = DeltaTable(two / "checks").to_pandas().set_index("check")["observed"]
+    assert checks["graph: isolated nodes"] == 5 and checks["graph: self loops"] == 12
+    assert checks["graph: vectors projected in layer 2"] == 60
+    nodes = DeltaTable(two / "graph_nodes").to_pandas().sort_values("node_index")
+    assert set(nodes["id"]) == {str(i) for i in drawn.ids} and nodes["edges"].sum() == 573
+
+
+@pytest.mark.spark
+def test_what_is_wrong_is_told_with_its_number(world, capsys, tmp_path) -> None:
+    drawn, folder = world
+    place = ("--warehouse", str(tmp_path / "w"))
+    files = ("--edges", str(folder / "edges.parquet"), "--node-table", str(folder / "nodes.parquet"))
+
+    h = np.load(folder / "h.npy")
+    pq.write_table(pa.table({"id": drawn.ids[3:], "vector": list(h[3:])}), tmp_path / "few.parquet")
+    assert run(*files, *place, "--features", str(tmp_path / "few.parquet")) == 1
+    told = capsys.readouterr().err
+    assert "3 of 60 nodes of side node have none: " in told and "--missing zero" in told
+    assert all(str(i) in told for i in drawn.ids[:3])
+
+    uneven = [list(map(float, row)) for row in h]
+    uneven[7] = uneven[7][:4]
+    pq.write_table(pa.table({"id": drawn.ids, "vector": uneven}), tmp_path / "uneven.parquet")
+    assert run(*files, *place, "--features", str(tmp_path / "uneven.parquet")) == 1
+    assert "vectors of 4 to 6 dimensions" in capsys.readouterr().err
+
+    weights = random_weights(all_shapes(FORMS, (), 7), seed=2)
+    save_file(weights, tmp_path / "w.safetensors")
+    wrong = (
+        "--features",
+        str(folder / "h.parquet"),
+        "--widths",
+        "5,4",
+        "--weights",
+        str(tmp_path / "w.safetensors"),
+    )
+    assert run(*files, *place, *wrong) == 2
+    assert "layers.0.W.weight is of shape (5, 14), and (5, 12) is needed" in capsys.readouterr().err
+
+    # One side of a bipartite graph, NULL ids and bad weights, refused with their number, then left out.
+    rows = {"user": [1, 2, None, 4, 5], "item": ["a", "b", "c", None, "a"], "w": [1.0, -1.0, 1.0, 1.0, 2.0]}
+    write_deltalake(tmp_path / "log", pa.table(rows))
+    log = (
+        "--edges",
+        str(tmp_path / "log"),
+        "--columns",
+        "src=user,dst=item,weight=w",
+        "--sides",
+        "user,item",
+    )
+    assert run(*log, *place) == 1
+    assert "2 of 5 edges with an id that is NULL" in capsys.readouterr().err
+    pq.write_table(pa.table({"id": ["a"], "vector": [[1.0, 2.0]]}), tmp_path / "items.parquet")
+    ours = ("--features", str(tmp_path / "items.parquet"), "--mode", "bipartite", "--widths", "2")
+    assert (
+        run(*log, *place, *ours, "--form", "convolve", "--aggregator", "importance", "--drop-bad-rows") == 0
+    )
+    name = model_of(capsys.readouterr().out)
+    found = table(tmp_path / "w", "embeddings", name)
+    assert found.keys() == {"1", "5", "a"}
+    np.testing.assert_allclose(found["1"], found["a"], rtol=1e-6)
+
+
+@pytest.mark.spark
+def test_two_lines_of_csv(spark, capsys, tmp_path) -> None:
+    (tmp_path / "edges.csv").write_text("1,2\n2,3\n")
+    assert (
+        run("--edges", str(tmp_path / "edges.csv"), "--warehouse", str(tmp_path / "w"), "--widths", "3")
+        == 0
+    )
+    found = table(tmp_path / "w", "embeddings", model_of(capsys.readouterr().out))
+    assert found.keys() == {"1", "2", "3"} and all(len(vector) == 3 for vector in found.values())

@@ -1,0 +1,279 @@
+"""Arrays of graphs: ids that come back, adjacency, aggregates and products of fixed bits."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.kernels.graph import aggregate, costs, csr, dense, ids, layers
+from tests.graph.oracle import of_edges
+
+NUMBERS = st.integers(-(2**63), 2**63 - 1)
+
+
+# ------------------------------------------------------------------------------------- ids
+
+
+@given(st.lists(NUMBERS, max_size=20), st.integers(0, 2**31 - 1))
+@settings(max_examples=30, deadline=None)
+def test_whole_numbers_come_back_from_their_hashes(numbers, seed) -> None:
+    hashes = ids.hashed_numbers(np.array(numbers, np.int64), seed)
+    assert ids.numbers_of(hashes, seed).tolist() == numbers
+    assert len(set(hashes.tolist())) == len(set(numbers))
+
+
+def test_every_node_is_found_and_no_other() -> None:
+    hashes = np.sort(ids.hashed_numbers(np.arange(5000), 1))
+    index = ids.index_of(hashes)
+    assert (ids.places(hashes, hashes, index) == np.arange(5000)).all()
+    others = ids.hashed_numbers(np.arange(5000, 9000), 1)
+    assert (ids.places(others, hashes, index) == ids.NOT_THERE).all()
+    ends = np.array([0, 2**64 - 1], np.uint64)
+    assert (
+        ids.places(ends, np.array([2**64 - 1], np.uint64), ids.index_of(ends[1:])) == [ids.NOT_THERE, 0]
+    ).all()
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 17, 1000])
+def test_blocks_are_ranges_of_hashes(blocks) -> None:
+    hashes = np.sort(ids.hashed_numbers(np.arange(20_000), 1))
+    found = ids.blocks_of(hashes, blocks)
+    assert (np.diff(found) >= 0).all() and found[0] == 0 and found[-1] == blocks - 1
+    assert np.bincount(found, minlength=blocks).std() < 4 * math.sqrt(20_000 / blocks)
+
+
+def test_texts_are_hashed_as_such_wherever_they_stand() -> None:
+    texts = pa.array(["a", "\u00f8", "", "a long one of more than thirty-two bytes", "a"])
+    found = ids.hashes_of(texts, 3)
+    assert found[0] == found[4] and len(set(found.tolist())) == 4
+    assert ids.hashes_of(texts[1:3], 3).tolist() == found[1:3].tolist()
+    assert ids.hashes_of(texts.dictionary_encode(), 3).tolist() == found.tolist()
+    assert ids.hashes_of(texts, 4)[0] != found[0]
+
+
+# ------------------------------------------------------------------------------------- adjacency
+
+
+def test_edges_sorted_by_destination_source_and_weight() -> None:
+    edges, weight = [(2, 5), (0, 9), (2, 5), (2, 1), (0, 9)], [3.0, 2.0, 1.0, 4.0, 7.0]
+    found = of_edges(4, edges, weight)
+    assert found.indptr.tolist() == [0, 2, 2, 5, 5]
+    assert found.src.tolist() == [9, 9, 1, 5, 5] + [0] * 16
+    assert found.weight.tolist() == [2.0, 7.0, 4.0, 1.0, 3.0]
+    keys = csr.edge_keys(*(np.array([e[n] for e in edges], np.uint32) for n in (0, 1)))
+    kept, doubles = csr.built(4, keys.copy(), np.array(weight, np.float32), drop_duplicates=True)
+    assert doubles == 2 and kept.src[:3].tolist() == [9, 1, 5] and kept.weight.tolist() == [7.0, 4.0, 3.0]
+    assert csr.halo_of(found).need.tolist() == [1, 5, 9]
+    assert csr.halo_of(found).place[:5].tolist() == [2, 2, 0, 1, 1]
+    assert csr.spread(found, 10, np.array([3, 6, 10])) == (3, 3)
+    rows, part = csr.tile(found, 3, 10)
+    assert rows.tolist() == [0, 2] and part.src[:4].tolist() == [6, 6, 2, 2]
+    assert part.weight.tolist() == [2.0, 7.0, 1.0, 3.0]
+    few = csr.selected(found, np.array([2, 1, 0]))
+    assert few.indptr.tolist() == [0, 3, 3, 5] and few.src[:5].tolist() == [1, 5, 5, 9, 9]
+    assert csr.window(found, 1, 3).indptr.tolist() == [0, 0, 3]
+
+
+def test_edges_are_dealt_to_blocks_in_their_order() -> None:
+    block = np.array([2, 0, 2, 0], np.int32)
+    keys, weight = np.arange(4, dtype=np.uint64), np.arange(4, dtype=np.float32) * 2
+    found = csr.dealt(block, keys, weight, 4)
+    assert found.ends.tolist() == [2, 2, 4, 4]
+    assert found.keys.tolist() == [1, 3, 0, 2] and found.weight.tolist() == [2, 6, 0, 4]
+
+
+# ------------------------------------------------------------------------------------- aggregation
+
+
+def test_aggregates_by_hand() -> None:
+    z = np.array([[1, -2], [3, 4], [-5, 6]], np.float32)
+    graph = of_edges(3, [(0, 0), (0, 1), (0, 1), (2, 2)], [1, 3, 0, 0])
+    own = np.array([[1, 1], [2, 2], [8, 8]], np.float32)
+    third = float(np.float32(Fraction(7, 3)))
+    assert aggregate.pooled("sum", graph, z).tolist() == [[7, 6], [0, 0], [-5, 6]]
+    assert aggregate.pooled("mean", graph, z).tolist() == [[third, 2], [0, 0], [-5, 6]]
+    assert aggregate.pooled("importance", graph, z).tolist() == [[10 / 4, 10 / 4], [0, 0], [0, 0]]
+    assert aggregate.pooled("max", graph, z).tolist() == [[3, 4], [0, 0], [-5, 6]]
+    assert aggregate.pooled("gcn", graph, z, own).tolist() == [[2, 7 / 4], [2, 2], [3 / 2, 7]]
+
+
+@pytest.mark.parametrize("dims", [1, 15, 16, 17, 64, 80, 128, 208])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_sum_is_added_edge_after_edge_in_float32(dims, dtype) -> None:
+    """A loop over edges; of fused multiply-adds, float64 holds the product."""
+    rng = np.random.default_rng(1)
+    z = rng.standard_normal((40, dims)).astype(dtype)
+    edges = [(int(r), int(s)) for r, s in rng.integers(0, 40, (300, 2)) if r != 5]
+    weight = rng.random(len(edges)).astype(np.float32).tolist()
+    graph = of_edges(40, edges, weight)
+    plain, fused = np.zeros((2, 40, dims), np.float32)
+    for r in range(40):
+        for e in range(graph.indptr[r], graph.indptr[r + 1]):
+            row = z[graph.src[e]].astype(np.float32)
+            plain[r] += row
+            fused[r] = (np.float64(graph.weight[e]) * row.astype(np.float64) + fused[r]).astype(np.float32)
+    assert aggregate.partial("sum", graph, z).tobytes() == plain.tobytes()
+    np.testing.assert_allclose(aggregate.partial("importance", graph, z), fused, rtol=2e-7, atol=1e-9)
+
+
+def test_a_hub_of_a_hundred_thousand_edges() -> None:
+    rng = np.random.default_rng(1)
+    z = rng.standard_normal((1000, 64)).astype(np.float32)
+    sources = rng.integers(0, 1000, 100_000)
+    graph = of_edges(2, [(0, int(s)) for s in sources])
+    found = aggregate.pooled("mean", graph, z)
+    np.testing.assert_allclose(found[0], z[sources].astype(float).mean(axis=0), atol=1e-6)
+    bag = torch.nn.functional.embedding_bag(
+        torch.from_numpy(graph.src[:100_000].astype(np.int64)),
+        torch.from_numpy(z),
+        torch.tensor([0]),
+        mode="mean",
+    )
+    np.testing.assert_allclose(found[0], bag[0].numpy(), atol=2e-5)
+
+
+def test_partial_sums_of_cut_sources_go_on_where_the_last_ended() -> None:
+    z = np.random.default_rng(2).integers(-8, 8, (30, 5)).astype(np.float32)
+    edges = [(r, s) for r in range(4) for s in range(r, 30, r + 1)]
+    graph = of_edges(5, edges)
+    acc = np.zeros((5, 5), np.float32)
+    for low, high in ((0, 7), (7, 7), (7, 30)):
+        rows, part = csr.tile(graph, low, high)
+        acc[rows] += aggregate.partial("sum", part, z[low:high])
+    assert (acc == aggregate.partial("sum", graph, z)).all()
+
+
+# ------------------------------------------------------------------------------------- products
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 12), st.integers(0, 2**31 - 1))
+@settings(max_examples=25, deadline=None)
+def test_a_row_of_a_product_does_not_know_its_batch(inner, width, rows, seed) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rows, inner)).astype(np.float32)
+    layer = dense.dense(rng.standard_normal((width, inner)), rng.standard_normal(width))
+    whole = layer.of(x)
+    for cut in range(rows + 1):
+        parts = [layer.of(part) for part in (x[:cut], x[cut:]) if len(part)]
+        assert np.vstack(parts).tobytes() == whole.tobytes()
+    want = x.astype(float) @ layer.weight_t.astype(float) + layer.bias
+    np.testing.assert_allclose(whole, want, atol=1e-4)
+
+
+def test_a_product_is_a_chain_of_fused_multiply_adds() -> None:
+    """Each step rounded once, which exact fractions can say."""
+    rng = np.random.default_rng(4)
+    x, w = rng.standard_normal((5, 9)).astype(np.float32), rng.standard_normal((3, 9)).astype(np.float32)
+    found = dense.dense(w, None).of(x)
+    for r in range(5):
+        for j in range(3):
+            acc = np.float32(0)
+            for k in range(9):
+                exact = Fraction(float(x[r, k])) * Fraction(float(w[j, k])) + Fraction(float(acc))
+                acc = rounded(exact)
+            assert acc == found[r, j]
+
+
+def rounded(exact: Fraction) -> np.float32:
+    """The nearest float32, ties to even, without rounding to float64 on the way."""
+    near = np.float32(float(exact))
+    around = [np.nextafter(near, np.float32(side)) for side in (-np.inf, np.inf)] + [near]
+    even = lambda x: int(np.float32(x).view(np.uint32)) & 1  # noqa: E731
+    return min(around, key=lambda x: (abs(Fraction(float(x)) - exact), even(x)))
+
+
+def test_halves_are_rounded_to_the_nearest_and_too_large_ones_refused() -> None:
+    x = np.array([[1.0, 0.1, 65504.0, -(2.0**-24), 1 + 2.0**-11]], np.float32)
+    out = np.empty((1, 5), np.float16)
+    dense.store(x, out, "here")
+    assert out.tobytes() == x.astype(np.float16).tobytes()
+    for wrong in (70000.0, float("nan"), float("inf")):
+        with pytest.raises(DataError, match="1 numbers are beyond 65504"):
+            dense.store(np.array([[0, wrong]], np.float32), np.empty((1, 2), np.float16), "here")
+    found = dense.normalise(np.array([[3, 4], [0, 0]], np.float32))
+    assert found.tolist() == [[float(np.float32(0.6)), float(np.float32(0.8))], [0, 0]]
+
+
+# ------------------------------------------------------------------------------------- layers
+
+
+def test_weights_are_checked_by_name_and_shape() -> None:
+    forms = (layers.LayerForm("convolve", "importance", 4, 3),)
+    wanted = layers.all_shapes(forms, (2,), 5)
+    assert wanted["layers.0.Q.weight"] == (3, 5) and wanted["layers.0.W.weight"] == (4, 8)
+    weights = layers.random_weights(wanted, 1)
+    assert layers.check_weights(weights, wanted, "f").keys() == wanted.keys()
+    no_bias = {name: w for name, w in weights.items() if "bias" not in name}
+    assert not layers.check_weights(no_bias, wanted, "f")["final.0.bias"].any()
+    with pytest.raises(ConfigError, match=r"did you mean 'layers\.0\.Q\.weight'"):
+        layers.check_weights({**weights, "layers.0.Q.wight": weights["layers.0.Q.weight"]}, wanted, "f")
+    with pytest.raises(ConfigError, match=r"final.0.weight is of shape \(2, 5\), and \(2, 4\) is needed"):
+        layers.check_weights({**weights, "final.0.weight": np.zeros((2, 5))}, wanted, "f")
+    with pytest.raises(ConfigError, match=r"no weight layers.0.W.weight of shape \(4, 8\)"):
+        layers.check_weights({k: w for k, w in weights.items() if k != "layers.0.W.weight"}, wanted, "f")
+    with pytest.raises(ConfigError, match="join: add"):
+        layers.all_shapes((layers.LayerForm("sage", "max", 4, 3, join="add"),), (), 5)
+
+
+def test_random_weights_are_the_same_tomorrow() -> None:
+    wanted = {"layers.0.W.weight": (30, 40), "layers.0.W.bias": (30,)}
+    found = layers.random_weights(wanted, 7)
+    bound = math.sqrt(6 / 70)
+    assert (
+        np.abs(found["layers.0.W.weight"]).max() < bound and abs(found["layers.0.W.weight"].mean()) < 0.02
+    )
+    assert found["layers.0.W.weight"].std() == pytest.approx(bound / math.sqrt(3), rel=0.05)
+    assert (layers.random_weights(wanted, 7)["layers.0.W.weight"] == found["layers.0.W.weight"]).all()
+    assert (layers.random_weights(wanted, 8)["layers.0.W.weight"] != found["layers.0.W.weight"]).any()
+
+
+def test_the_aggregate_is_taken_of_the_smaller_vectors() -> None:
+    for width, before in ((3, True), (9, False)):
+        form = layers.LayerForm("sage", "mean", width, 9)
+        made = layers.make_layer(form, layers.random_weights(layers.shapes(form, 5), 1), 5)
+        assert (made.project is not None) == before and made.message_width(5) == min(width, 5)
+
+
+# ------------------------------------------------------------------------------------- costs
+
+
+def test_copies_of_a_vector_dealt_by_hash() -> None:
+    assert costs.copies(25, 20) == pytest.approx(13.95, abs=0.01)
+    assert costs.copies(1000, 50) == pytest.approx(48.8, abs=0.05)
+    assert costs.copies(7, 10**6) == pytest.approx(7)
+
+
+def test_rates_come_back_from_runs_that_obey_them() -> None:
+    true = costs.Amounts(2e-10, 1e-11, 2e-9, 5e-9, 0.02, 0.5)
+    rng = np.random.default_rng(1)
+    runs = []
+    for _ in range(40):
+        amounts = costs.Amounts(*(10 ** rng.uniform(6, 11) for _ in range(4)), rng.integers(2, 60), 1.0)
+        exact = costs.Rates(true, 1, 1).predict(amounts, 2)
+        runs.append((amounts, exact * math.exp(rng.normal(0, 0.02)), 2))
+    found = costs.fitted(runs)
+    for amounts, seconds, cores in runs:
+        low, high = found.interval(found.predict(amounts, cores))
+        assert low * 0.95 < seconds < high * 1.05
+    assert found.factor < 1.2
+    assert costs.fitted(runs[:3]) is costs.DEFAULT
+
+
+def test_bytes_on_the_wire_by_hand() -> None:
+    size = costs.Size(100, 1000, 80, 300, 400, 4, 4, 16, 8, 8, 2, True, False, True)
+    assert size.bytes_moved("R") == 0
+    assert size.bytes_moved("G") == 300 * 8 * 2
+    assert size.bytes_moved("S") == 400 * (4 * 8 + 4)
+    assert size.flops() == 2 * 80 * 16 * 8 + 2 * 100 * 24 * 8
+    assert costs.cheapest(size, costs.DEFAULT, 2, 4, True, 0) in ("G", "S")
+    assert costs.cheapest(size, costs.DEFAULT, 2, 4, True, 10**9) == "R"
+    with pytest.raises(ConfigError, match="plan S cannot take lstm apart"):
+        costs.check_plan("S", "lstm", False)
