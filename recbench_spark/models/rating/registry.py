@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from recbench_spark.config import parse
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.models.rating import storage
+from recbench_spark.models.rating.bayesian import BayesianModel, BayesianSettings, fit_bayesian
 from recbench_spark.models.rating.contract import Fit, FitCall, RatingModel, Ratings, RatingSettings
 from recbench_spark.models.rating.means import Means, MeansSettings, fit_means
 from recbench_spark.models.rating.sgd import FactorModel, SgdSettings, fit_sgd
@@ -27,6 +28,7 @@ class Family(NamedTuple):
 
 
 FAMILIES: dict[str, Family] = {
+    "bayesian_mf": Family(BayesianSettings, fit_bayesian, BayesianModel),
     "means": Family(MeansSettings, fit_means, Means),
     "sgd_mf": Family(SgdSettings, fit_sgd, FactorModel),
 }

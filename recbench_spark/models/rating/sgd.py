@@ -207,15 +207,15 @@ def _descend(
 ) -> None:
     b_u, b_i, p_ud, q_id = parameters
     users_r, items_r, targets_r = triples
-    one, length = np.float32(1), p_ud.shape[1]
+    one = np.float32(1)
     keep_bu, keep_bi = one - rates[0] * regularisers[0], one - rates[1] * regularisers[1]
     keep_p, keep_q = one - rates[2] * regularisers[2], one - rates[3] * regularisers[3]
     for r in range(len(targets_r)):
         u, i = users_r[r], items_r[r]
-        e = targets_r[r] - (b_u[u] + b_i[i] + dot_rows(p_ud, u, q_id, i, length))
+        e = targets_r[r] - (b_u[u] + b_i[i] + dot_rows(p_ud, u, q_id, i, 0))
         b_u[u] = keep_bu * b_u[u] + rates[0] * e
         b_i[i] = keep_bi * b_i[i] + rates[1] * e
-        step_rows(p_ud, u, q_id, i, length, (keep_p, rates[2] * e, keep_q, rates[3] * e))
+        step_rows(p_ud, u, q_id, i, (keep_p, rates[2] * e, keep_q, rates[3] * e))
 
 
 def _parts(train: Ratings, settings: SgdSettings, seed: int) -> tuple[Ratings, Ratings | None]:

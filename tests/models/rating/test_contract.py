@@ -68,7 +68,8 @@ def edge(name: str) -> Ratings:
     if name == "an item and a user without a rating":
         u, i = np.array([0, 0, 1, 1, 3, 3]), np.array([0, 1, 0, 1, 0, 1])
         return checked_ratings(u, i, [1, 2, 3, 4, 5, 3], (1, 5), times, n_users=5, n_items=4)
-    return checked_ratings(np.arange(6) // 2, np.arange(6) % 3, np.full(6, 4.0), (1, 5), times)
+    u, i = np.indices((20, 10)).reshape(2, -1)
+    return checked_ratings(u, i, np.full(200, 4.0), (1, 5), np.arange(200) % 3 * 86_400)
 
 
 @pytest.mark.parametrize("kind", KINDS)

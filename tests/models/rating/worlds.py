@@ -9,6 +9,7 @@ import numpy as np
 from recbench_spark.models.rating.contract import Ratings, checked_ratings
 
 SMALL = {
+    "bayesian_mf": {"features": "u,i,t,iu,ii", "dims": 3, "samples": 12},
     "sgd_mf": {"dims": 3, "epochs": 20, "rates": 0.02},
 }
 
