@@ -1,4 +1,4 @@
-"""Gibbs sampling: conditionals against dense algebra on the expanded design, Geweke's test, the same bits."""
+"""Gibbs sampling: conditionals against dense algebra, Geweke's test, the same bits under threads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sampler_of(features: str, sweeps: int = 2, **more) -> Sampler:
 
 
 class Dense:
-    """A factorisation machine on the fully expanded design matrix, in float64 and without a thought of speed."""
+    """A factorisation machine on the fully expanded design matrix, in float64, slow and obvious."""
 
     def __init__(self, sampler: Sampler, features: str) -> None:
         ratings = matrix_6x5()
@@ -120,7 +120,7 @@ def test_conditionals_of_rows_equal_dense_algebra(features: str) -> None:
 
 @pytest.mark.parametrize(("features", "at"), [("u,i,iu", 0), ("u,i,t,iu,ii", 0), ("u,i,t,iu,ii", 1)])
 def test_conditionals_of_bags_equal_dense_algebra(features: str, at: int) -> None:
-    """Number by number, feature by feature, each from the dense conditional of a whole row given the others."""
+    """Number by number, feature by feature, each from the dense conditional of a whole row."""
     sampler = sampler_of(features)
     part, others, alpha = sampler.parts[at], sampler.others(at), 1.7
     mean, precision = some_prior(DIMS + 1)

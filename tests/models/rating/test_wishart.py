@@ -43,7 +43,7 @@ def test_moments_of_normal_wishart() -> None:
 
 
 def test_the_update_by_hand() -> None:
-    """Rows 1 and 3 of one number, prior mean 0 worth 2 rows, W0 = 1: mean 4 / 4, W^-1 = 1 + 2 + (2 * 2 / 4) 4."""
+    """Rows 1 and 3, prior mean 0 worth 2 rows, W0 = 1: mean 4 / 4, W^-1 = 1 + 2 + (2 * 2 / 4) 4."""
     prior = NormalWishart(np.zeros(1), 2.0, np.eye(1), 1.0)
     sums, products = row_sums(np.zeros((2, 0)), np.array([1.0, 3.0]), np.arange(2), 0)
     found = updated(prior, 2, sums, products)
