@@ -47,7 +47,7 @@ from recbench_spark.models.rating.contract import (
     indices_with_unseen,
     rmse,
 )
-from recbench_spark.models.rating.lanes import dot_rows, padded
+from recbench_spark.models.rating.lanes import dot_rows, padded, rows_of_zeros
 from recbench_spark.models.rating.normals import draws_of, normal_table, unsigned
 from recbench_spark.models.rating.wishart import (
     NormalWishart,
@@ -170,7 +170,7 @@ class Sampler:
         self.settings, self.seed, self.threads = settings, unsigned(seed), threads
         self.length, self.alpha = padded(settings.dims), 1.0
         self.mean = float(train.ratings_r.mean())
-        self.nothing = _empty(self.length)
+        self.nothing = _zeros(1, self.length)
         self.parts = self._parts(train, seed)
         for part in self.parts:
             self._merge(part)
@@ -277,7 +277,7 @@ class Sampler:
 
     def _part(self, keys: list[Indices], sizes: list[int], at: int, targets_r: Table, seed: int) -> Part:
         others = [key.astype(np.int32) for n, key in enumerate(keys) if n != at]
-        factors = np.zeros((sizes[at] + 1, self.length), np.float32)
+        factors = rows_of_zeros(sizes[at] + 1, self.length)
         shape, sd = (sizes[at], self.settings.dims), self.settings.init_sd
         factors[:-1, : self.settings.dims] = normal_table(shape, sd, seed, START + at)
         own = Side(factors, np.zeros(sizes[at] + 1, np.float32))
@@ -291,8 +291,7 @@ class Sampler:
         part.z_jk = np.zeros((features, self.settings.dims + 1))
         shape, sd = (features, self.settings.dims), self.settings.init_sd
         part.z_jk[:, 1:] = normal_table(shape, sd, seed, START + 10 + at, np.float64)
-        part.fixed = Side(*(np.zeros_like(table) for table in part.own))
-        part.merged = Side(*(np.zeros_like(table) for table in part.own))
+        part.fixed, part.merged = (_zeros(len(part.own.biases), self.length) for _ in range(2))
 
 
 def fit_bayesian(
@@ -418,8 +417,8 @@ def _other_factors(part: Part, others: list[Side], k: int) -> Floats:
     return np.asarray(own[part.a_r] + b[part.ratings.b_r] + c[part.ratings.c_r])
 
 
-def _empty(length: int) -> Side:
-    return Side(np.zeros((1, length), np.float32), np.zeros(1, np.float32))
+def _zeros(rows: int, length: int) -> Side:
+    return Side(rows_of_zeros(rows, length), np.zeros(rows, np.float32))
 
 
 def _whole_vectors(factors: Table) -> Table:

@@ -20,7 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.kernels.compiling import compiled
-from recbench_spark.models.rating.lanes import DEEP, add_gram, add_rows, dot_rows
+from recbench_spark.models.rating.lanes import (
+    DEEP,
+    add_gram,
+    add_rows,
+    dot_rows,
+    rows_of_zeros,
+    subtract_gram,
+)
 from recbench_spark.models.rating.normals import draws_of, fill_normals
 
 Table = npt.NDArray[np.float32]
@@ -100,7 +107,7 @@ def group(a_r: npt.NDArray[np.int64], n_a: int, others: list[Keys], targets_r: T
 def prior_of(mean: Floats, precision: Floats, alpha: float, length: int, spread: float = 1.0) -> Prior:
     """The normal prior of a row, laid out for the kernel; `length` is that of a padded row."""
     d = len(mean) - 1
-    rows, weighed = np.zeros((length + 2, length), np.float32), precision @ mean / alpha
+    rows, weighed = rows_of_zeros(length + 2, length), precision @ mean / alpha
     rows[: d + 1, :d] = precision[:, 1:] / alpha
     rows[length + 1, :d] = weighed[1:]
     return Prior(rows, d, float(precision[0, 0] / alpha), float(weighed[0]), spread / math.sqrt(alpha))
@@ -124,7 +131,7 @@ def draw_side(
 
     def draw(start: int) -> None:
         stop = min(start + BLOCK, len(ratings.starts_a) - 1)
-        work = np.zeros((2 * DEEP + 2 + len(prior.rows), own.factors.shape[1]), np.float32)
+        work = rows_of_zeros(2 * DEEP + 2 + len(prior.rows), own.factors.shape[1])
         _draw_rows(own, fixed, (b, c), ratings, prior, key, (start, stop, work))
 
     in_threads(draw, range(0, len(ratings.starts_a) - 1, BLOCK), threads)
@@ -159,14 +166,15 @@ def _draw_rows(
         count = ratings.starts_a[a + 1] - ratings.starts_a[a]
         if count == 0:
             continue
-        matrix[: length + 2] = prior.rows
+        _copy(prior.rows, matrix)
         total = _add_ratings(matrix, h, fixed, others, ratings, a)
         fill_normals(np.uint64(draws_of(key.seed, key.what, key.sweep, a)), z[: prior.dims + 1])
         pivot = np.float32(math.sqrt(prior.bias + count))
         y0 = np.float32(prior.rhs + total) / pivot
         _factor(matrix, prior.dims, pivot, y0)
         own.biases[a] = _solve_back(matrix, z, prior, pivot, y0)
-        own.factors[a] = matrix[length + 2]
+        for n in range(length):
+            own.factors[a, n] = matrix[length + 3, n]
 
 
 @compiled
@@ -198,7 +206,8 @@ def _explained(
 ) -> np.float32:
     """Let h_n = b + c + what is fixed; give back t_r, the rating less what depends on the others alone."""
     a, r = which
-    b, c = ratings.b_r[r], ratings.c_r[r]
+    # Unsigned, so that no index is looked at twice for being negative.
+    b, c = np.uint32(ratings.b_r[r]), np.uint32(ratings.c_r[r])
     second, third = others
     target = ratings.targets_r[r] - second.biases[b]
     for d in range(h.shape[1]):
@@ -216,30 +225,47 @@ def _explained(
 
 @compiled
 def _factor(matrix: Table, dims: int, pivot: np.float32, y0: np.float32) -> None:
-    """The rows of U in place, and U'^-1 rhs in the row behind them; the bias comes first."""
-    one, rhs = np.float32(1), matrix.shape[1] + 1
-    _scale(matrix[0], one / pivot)
+    """The rows of U in place, bias first, then in eights; U'^-1 rhs in the row behind the right side."""
+    rhs, spare = matrix.shape[1] + 1, matrix.shape[1] + 2
+    _scale(matrix[0], np.float32(1) / pivot)
     _subtract(matrix[rhs], matrix[0], y0, 0)
-    for i in range(dims):
-        for k in range(0, i + 1, DEEP):
-            add_rows(matrix, 1 + i, matrix, k, i, _before(matrix, k, i))
-        scale = one / np.float32(math.sqrt(matrix[1 + i, i]))
-        _scale(matrix[1 + i], scale)
-        y = matrix[rhs, i] * scale
-        _subtract(matrix[rhs], matrix[1 + i], y, i + 1)
-        matrix[rhs, i] = y
+    for n in range(matrix.shape[1]):
+        matrix[spare, n] = matrix[0, n]
+        for m in range(1, DEEP):
+            matrix[spare + m, n] = np.float32(0)
+    subtract_gram(matrix, 1, matrix, spare, 0)
+    for n in range(matrix.shape[1]):
+        matrix[spare, n] = np.float32(0)
+    for k in range(0, dims, DEEP):
+        for i in range(k, min(k + DEEP, dims)):
+            if i > k:
+                add_rows(matrix, 1 + i, matrix, 1 + k, i, _before(matrix, k, i))
+            scale = np.float32(1) / np.float32(math.sqrt(matrix[1 + i, i]))
+            _scale(matrix[1 + i], scale)
+            matrix[spare, i] = matrix[rhs, i] * scale
+            for n in range(i + 1, min(k + DEEP, dims)):
+                matrix[rhs, n] -= matrix[spare, i] * matrix[1 + i, n]
+        subtract_gram(matrix, 1, matrix, 1 + k, k + DEEP)
+        add_rows(matrix, rhs, matrix, 1 + k, k + DEEP, _minus_eight(matrix[spare], k))
 
 
 @compiled
 def _solve_back(matrix: Table, z: Table, prior: Prior, pivot: np.float32, y0: np.float32) -> np.float32:
-    """U x = y + noise: the factors go to the row behind the right side, the bias comes back."""
-    rhs, spread = matrix.shape[1] + 1, np.float32(prior.spread)
-    x = matrix[rhs + 1]
-    x[:] = np.float32(0)
+    """U x = y + noise: the factors go to the row behind y, the bias comes back."""
+    y, x, spread = matrix.shape[1] + 2, matrix.shape[1] + 3, np.float32(prior.spread)
+    for n in range(matrix.shape[1]):
+        matrix[x, n] = np.float32(0)
     for i in range(prior.dims - 1, -1, -1):
-        known = dot_rows(matrix, 1 + i, matrix, rhs + 1, i)
-        x[i] = (matrix[rhs, i] + spread * z[1 + i] - known) / matrix[1 + i, i]
-    return np.float32((y0 + spread * z[0] - dot_rows(matrix, 0, matrix, rhs + 1, 0)) / pivot)
+        known = dot_rows(matrix, 1 + i, matrix, x, i)
+        matrix[x, i] = (matrix[y, i] + spread * z[1 + i] - known) / matrix[1 + i, i]
+    return np.float32((y0 + spread * z[0] - dot_rows(matrix, 0, matrix, x, 0)) / pivot)
+
+
+@compiled
+def _copy(rows: Table, out: Table) -> None:
+    for i in range(len(rows)):
+        for n in range(rows.shape[1]):
+            out[i, n] = rows[i, n]
 
 
 @compiled
@@ -260,16 +286,21 @@ def _eight(t: Table) -> tuple[np.float32, ...]:
 
 
 @compiled
+def _minus_eight(t: Table, k: int) -> tuple[np.float32, ...]:
+    return (-t[k], -t[k + 1], -t[k + 2], -t[k + 3], -t[k + 4], -t[k + 5], -t[k + 6], -t[k + 7])
+
+
+@compiled
 def _before(matrix: Table, k: int, i: int) -> tuple[np.float32, ...]:
-    """Minus column i of rows k to k + 7 of U, of which those up to row i (the bias is row 0) are done."""
+    """Minus column i of U for the factors k to k + 7, of which only those before i are done; 0 else."""
     zero = np.float32(0)
     return (
-        -matrix[k, i],
-        -matrix[k + 1, i] if k + 1 <= i else zero,
-        -matrix[k + 2, i] if k + 2 <= i else zero,
-        -matrix[k + 3, i] if k + 3 <= i else zero,
-        -matrix[k + 4, i] if k + 4 <= i else zero,
-        -matrix[k + 5, i] if k + 5 <= i else zero,
-        -matrix[k + 6, i] if k + 6 <= i else zero,
-        -matrix[k + 7, i] if k + 7 <= i else zero,
+        -matrix[1 + k, i],
+        -matrix[2 + k, i] if k + 1 < i else zero,
+        -matrix[3 + k, i] if k + 2 < i else zero,
+        -matrix[4 + k, i] if k + 3 < i else zero,
+        -matrix[5 + k, i] if k + 4 < i else zero,
+        -matrix[6 + k, i] if k + 5 < i else zero,
+        -matrix[7 + k, i] if k + 6 < i else zero,
+        zero,
     )

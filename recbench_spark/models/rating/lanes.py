@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
@@ -20,8 +22,8 @@ LANES = 16
 DEEP = 8
 """Rows that `add_rows` adds at once: each number of the sum is then loaded and stored once for eight."""
 
-WIDE = 4
-"""Rows of the sum that `add_gram` holds at once, so that each row of the table is loaded once for four."""
+WIDE = 8
+"""Rows of the sum that `add_gram` holds at once, so that each row of the table is loaded once for eight."""
 
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 
@@ -29,6 +31,14 @@ _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 def padded(dims: int) -> int:
     """The length of a stored row of factors."""
     return -(-dims // LANES) * LANES
+
+
+def rows_of_zeros(rows: int, length: int) -> npt.NDArray[np.float32]:
+    """A float32 table that begins on a cache line: a vector that straddles two costs twice as much to load."""
+    line = LANES * 4
+    memory = np.zeros(rows * length + LANES, np.float32)
+    first = -memory.ctypes.data % line // 4
+    return memory[first : first + rows * length].reshape(rows, length)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -95,20 +105,34 @@ def add_gram(typing: Any, out: Any, o: Any, table: Any, row: Any) -> Any:
     Below the diagonal only what shares a vector with it is written, and means nothing. Rounded as by
     `add_rows`.
     """
-    signature = types.void(out, types.int64, table, types.int64)
+    return _gram(out, table, minus=False)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def subtract_gram(typing: Any, out: Any, o: Any, table: Any, row: Any, first: Any) -> Any:
+    """out_(o + i) -= sum_n x_ni x_n for i from `first`, a multiple of 8, on; else as `add_gram`."""
+    return _gram(out, table, minus=True)
+
+
+def _gram(out: Any, table: Any, minus: bool) -> Any:
+    places = (types.int64,) * (2 if minus else 1)
+    signature = types.void(out, types.int64, table, *places)
 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         tables = _Tables(context, builder, signature, given)
         length = tables.length(0)
+        wide = length.type(WIDE)
         rows = [tables.row(2, builder.add(given[3], length.type(n))) for n in range(DEEP)]
-        with cgutils.for_range(builder, builder.udiv(length, length.type(WIDE))) as loop:
-            i = builder.mul(loop.index, length.type(WIDE))
+        start = builder.udiv(given[4], wide) if minus else None
+        with cgutils.for_range(builder, builder.udiv(length, wide), start) as loop:
+            i = builder.mul(loop.index, wide)
             each = [builder.add(i, length.type(m)) for m in range(WIDE)]
             outs = [tables.row(0, builder.add(given[1], m)) for m in each]
             with _Lanes(builder, length, i) as at:
                 x = [_load(builder, row, at) for row in rows]
                 for m, sums in zip(each, outs, strict=True):
-                    by = [_splat(builder, builder.load(builder.gep(row, [m]))) for row in rows]
+                    by = [builder.load(builder.gep(row, [m])) for row in rows]
+                    by = [_splat(builder, builder.fneg(number) if minus else number) for number in by]
                     _store(builder, _sum_of_products(builder, by, x, _load(builder, sums, at)), sums, at)
         return context.get_dummy_value()
 

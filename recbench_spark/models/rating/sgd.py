@@ -30,7 +30,7 @@ from recbench_spark.models.rating.contract import (
     rmse,
     with_nobody,
 )
-from recbench_spark.models.rating.lanes import dot_rows, padded, step_rows
+from recbench_spark.models.rating.lanes import dot_rows, padded, rows_of_zeros, step_rows
 from recbench_spark.models.rating.means import Means, MeansSettings, means_of
 from recbench_spark.models.rating.normals import normal_table
 from recbench_spark.models.rating.shuffling import Triples, hash_order, held_out, permutation
@@ -238,7 +238,7 @@ def _centre(train: Ratings, settings: SgdSettings) -> Means:
 
 
 def _padded_normals(rows: int, settings: SgdSettings, seed: int, what: int) -> Table:
-    table = np.zeros((rows, padded(settings.dims)), np.float32)
+    table = rows_of_zeros(rows, padded(settings.dims))
     table[:, : settings.dims] = normal_table((rows, settings.dims), settings.init_sd, seed, what)
     return table
 

@@ -69,8 +69,10 @@ def row_sums(
             row[1 + d] = factors[n, d]
         for i in range(dims + 1):
             sums[i] += row[i]
-            for j in range(dims + 1):
+            for j in range(i + 1):
                 products[i, j] += row[i] * row[j]
+    for i in range(dims + 1):
+        products[:i, i] = products[i, :i]
     return sums, products
 
 
