@@ -34,7 +34,7 @@ def padded(dims: int) -> int:
 
 
 def rows_of_zeros(rows: int, length: int) -> npt.NDArray[np.float32]:
-    """A float32 table that begins on a cache line: a vector that straddles two costs twice as much to load."""
+    """A float32 table that begins on a cache line: a vector that straddles two is loaded twice."""
     line = LANES * 4
     memory = np.zeros(rows * length + LANES, np.float32)
     first = -memory.ctypes.data % line // 4
@@ -54,6 +54,25 @@ def dot_rows(typing: Any, p_ud: Any, u: Any, q_id: Any, i: Any, first: Any) -> A
             product = builder.fmul(_load(builder, p, at), _load(builder, q, at))
             builder.store(builder.fadd(builder.load(total), product), total)
         return _sum_of_halves(builder, builder.load(total))
+
+    return signature, build
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fetch_row(typing: Any, table: Any, row: Any) -> Any:
+    """Ask for a row that will be needed soon: it comes from memory while others are worked on."""
+    signature = types.void(table, types.int64)
+
+    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        tables, kind = _Tables(context, builder, signature, given), ir.IntType(32)
+        row, byte = tables.row(0, given[1]), ir.IntType(8).as_pointer()
+        form = ir.FunctionType(ir.VoidType(), [byte, kind, kind, kind])
+        fetch = cgutils.get_or_insert_function(builder.module, form, "llvm.prefetch.p0")
+        with _Lanes(builder, tables.length(0)) as at:
+            line = builder.bitcast(builder.gep(row, [at]), byte)
+            # To be written, to be kept in all caches, data: the three numbers of llvm.prefetch.
+            builder.call(fetch, [line, kind(1), kind(3), kind(1)])
+        return context.get_dummy_value()
 
     return signature, build
 

@@ -30,13 +30,16 @@ from recbench_spark.models.rating.contract import (
     rmse,
     with_nobody,
 )
-from recbench_spark.models.rating.lanes import dot_rows, padded, rows_of_zeros, step_rows
+from recbench_spark.models.rating.lanes import dot_rows, fetch_row, padded, rows_of_zeros, step_rows
 from recbench_spark.models.rating.means import Means, MeansSettings, means_of
 from recbench_spark.models.rating.normals import normal_table
 from recbench_spark.models.rating.shuffling import Triples, hash_order, held_out, permutation
 
 Table = npt.NDArray[np.float32]
 Positive = Annotated[float, Field(ge=0)]
+
+AHEAD = 12
+"""How many ratings before its turn the rows of a rating are fetched."""
 
 USER_FACTORS, ITEM_FACTORS, ORDER, STOPPING = range(4)
 """What draws are for, so that none is used twice."""
@@ -169,7 +172,7 @@ def fit_sgd(
     for epoch in range(settings.epochs):
         if settings.order == "shuffled":
             triples = triples.in_order(permutation(len(learnt), seed, epoch))
-        run_epoch(parameters, triples, settings, epoch)
+        _check(run_epoch(parameters, triples, settings, epoch), settings, epoch)
         if follower.has_enough(parameters, epoch):
             break
     return follower.result()
@@ -190,12 +193,12 @@ def centred(ratings: Ratings, centre: Means) -> Triples:
     return Triples(*columns, left_r.astype(np.float32))
 
 
-def run_epoch(parameters: Parameters, triples: Triples, settings: SgdSettings, epoch: int) -> None:
-    """One step of descent for each rating, in the order of the rows."""
+def run_epoch(parameters: Parameters, triples: Triples, settings: SgdSettings, epoch: int) -> float:
+    """One step of descent for each rating, row after row; the sum of the squared errors met."""
     rates = settings.rates.as_float32(settings.rate_decay**epoch)
     if not settings.biases:
         rates = (np.float32(0), np.float32(0), *rates[2:])
-    _descend(parameters, triples, rates, settings.regularisers.as_float32())
+    return float(_descend(parameters, triples, rates, settings.regularisers.as_float32()))
 
 
 @compiled
@@ -204,18 +207,32 @@ def _descend(
     triples: Triples,
     rates: tuple[np.float32, ...],
     regularisers: tuple[np.float32, ...],
-) -> None:
+) -> float:
     b_u, b_i, p_ud, q_id = parameters
     users_r, items_r, targets_r = triples
-    one = np.float32(1)
+    one, squares = np.float32(1), 0.0
     keep_bu, keep_bi = one - rates[0] * regularisers[0], one - rates[1] * regularisers[1]
     keep_p, keep_q = one - rates[2] * regularisers[2], one - rates[3] * regularisers[3]
     for r in range(len(targets_r)):
+        if r + AHEAD < len(targets_r):
+            fetch_row(p_ud, users_r[r + AHEAD])
+            fetch_row(q_id, items_r[r + AHEAD])
         u, i = users_r[r], items_r[r]
-        e = targets_r[r] - (b_u[u] + b_i[i] + dot_rows(p_ud, u, q_id, i, 0))
-        b_u[u] = keep_bu * b_u[u] + rates[0] * e
-        b_i[i] = keep_bi * b_i[i] + rates[1] * e
+        bias_u, bias_i = b_u[u], b_i[i]
+        e = targets_r[r] - (bias_u + bias_i + dot_rows(p_ud, u, q_id, i, 0))
+        b_u[u] = keep_bu * bias_u + rates[0] * e
+        b_i[i] = keep_bi * bias_i + rates[1] * e
         step_rows(p_ud, u, q_id, i, (keep_p, rates[2] * e, keep_q, rates[3] * e))
+        squares += np.float64(e) * np.float64(e)
+    return squares
+
+
+def _check(squares: float, settings: SgdSettings, epoch: int) -> None:
+    if not math.isfinite(squares):
+        raise DataError(
+            f"the descent diverged in epoch {epoch + 1}: its errors are no longer finite",
+            f"lower the learning rates, now {settings.rates}, or init_sd",
+        )
 
 
 def _parts(train: Ratings, settings: SgdSettings, seed: int) -> tuple[Ratings, Ratings | None]:
@@ -262,7 +279,6 @@ class _Follower:
     def has_enough(self, parameters: Parameters, epoch: int) -> bool:
         """Look at the parameters after an epoch; true if no further epoch is wanted."""
         self.epoch, last = epoch, epoch + 1 == self.settings.epochs
-        self._check(parameters)
         if self.watched is None and self.stopping is None and not last:
             return False
         model = self._model(parameters)
@@ -289,13 +305,6 @@ class _Follower:
         if self.stopping is None:
             return 0.0
         return rmse(model.predict(self.stopping.users_r, self.stopping.items_r), self.stopping.ratings_r)
-
-    def _check(self, parameters: Parameters) -> None:
-        if not all(np.isfinite(table.sum(dtype=np.float64)) for table in parameters):
-            raise DataError(
-                f"the descent diverged in epoch {self.epoch + 1}: factors are no longer finite",
-                f"lower the learning rates, now {self.settings.rates.as_float32()}, or init_sd",
-            )
 
     def _model(self, parameters: Parameters) -> FactorModel:
         """Copies without the padding; who has no rating has no factors, not those of the start."""

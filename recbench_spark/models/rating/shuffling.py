@@ -22,7 +22,10 @@ class Triples(NamedTuple):
 
     def in_order(self, order_r: npt.NDArray[np.integer]) -> Triples:
         """Copied into another order: an epoch that jumps through memory takes twice as long."""
-        return Triples(*(column[order_r] for column in self))
+        empty = np.empty_like
+        copied = Triples(empty(self.users_r), empty(self.items_r), empty(self.targets_r))
+        _copy(self, order_r.astype(np.uint32), copied)
+        return copied
 
 
 def hash_order(ratings: Ratings, seed: int) -> npt.NDArray[np.int64]:
@@ -45,6 +48,14 @@ def permutation(rows: int, seed: int, step: int) -> npt.NDArray[np.uint32]:
     order_r = np.arange(rows, dtype=np.uint32)
     _shuffle(order_r, np.uint64(stream(unsigned(seed), np.uint64(step))))
     return order_r
+
+
+@compiled
+def _copy(triples: Triples, order_r: npt.NDArray[np.uint32], out: Triples) -> None:
+    for r in range(len(order_r)):
+        source = order_r[r]
+        out.users_r[r], out.items_r[r] = triples.users_r[source], triples.items_r[source]
+        out.targets_r[r] = triples.targets_r[source]
 
 
 @compiled
