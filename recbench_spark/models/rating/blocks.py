@@ -78,6 +78,7 @@ class Prior(NamedTuple):
         bias: L_00 / alpha.
         rhs: (L m)_0 / alpha.
         spread: 1 / sqrt(alpha); 0 gives the conditional mean instead of a draw.
+        ridge_a: (a,) what each row adds to its diagonal, bias and all; empty if nothing.
     """
 
     rows: Table
@@ -85,6 +86,7 @@ class Prior(NamedTuple):
     bias: float
     rhs: float
     spread: float
+    ridge_a: Table
 
 
 class Key(NamedTuple):
@@ -110,7 +112,10 @@ def prior_of(mean: Floats, precision: Floats, alpha: float, length: int, spread:
     rows, weighed = rows_of_zeros(length + 2, length), precision @ mean / alpha
     rows[: d + 1, :d] = precision[:, 1:] / alpha
     rows[length + 1, :d] = weighed[1:]
-    return Prior(rows, d, float(precision[0, 0] / alpha), float(weighed[0]), spread / math.sqrt(alpha))
+    nothing = np.zeros(0, np.float32)
+    return Prior(
+        rows, d, float(precision[0, 0] / alpha), float(weighed[0]), spread / math.sqrt(alpha), nothing
+    )
 
 
 def draw_side(
@@ -167,9 +172,10 @@ def _draw_rows(
         if count == 0:
             continue
         _copy(prior.rows, matrix)
+        bias = prior.bias + _add_ridge(matrix, prior, a)
         total = _add_ratings(matrix, h, fixed, others, ratings, a)
         fill_normals(np.uint64(draws_of(key.seed, key.what, key.sweep, a)), z[: prior.dims + 1])
-        pivot = np.float32(math.sqrt(prior.bias + count))
+        pivot = np.float32(math.sqrt(bias + count))
         y0 = np.float32(prior.rhs + total) / pivot
         _factor(matrix, prior.dims, pivot, y0)
         own.biases[a] = _solve_back(matrix, z, prior, pivot, y0)
@@ -259,6 +265,16 @@ def _solve_back(matrix: Table, z: Table, prior: Prior, pivot: np.float32, y0: np
         known = dot_rows(matrix, 1 + i, matrix, x, i)
         matrix[x, i] = (matrix[y, i] + spread * z[1 + i] - known) / matrix[1 + i, i]
     return np.float32((y0 + spread * z[0] - dot_rows(matrix, 0, matrix, x, 0)) / pivot)
+
+
+@compiled
+def _add_ridge(matrix: Table, prior: Prior, a: int) -> float:
+    """Add what the row asks for to the diagonal of the factors; give back what the bias gets."""
+    if len(prior.ridge_a) == 0:
+        return 0.0
+    for d in range(prior.dims):
+        matrix[1 + d, d] += prior.ridge_a[a]
+    return float(prior.ridge_a[a])
 
 
 @compiled

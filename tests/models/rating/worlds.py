@@ -9,6 +9,9 @@ import numpy as np
 from recbench_spark.models.rating.contract import Ratings, checked_ratings
 
 SMALL = {
+    "als_wr": {"dims": 3},
+    "item_neighbours": {"shrinkage": 5},
+    "nsvd1": {"dims": 3, "rate": 0.05, "epochs": 40},
     "bayesian_mf": {"features": "u,i,t,iu,ii", "dims": 3, "samples": 12},
     "sgd_mf": {"dims": 3, "epochs": 20, "rates": 0.02},
 }
