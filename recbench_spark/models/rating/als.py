@@ -6,6 +6,7 @@ sum_r (t_r - w_a - v_a . h_r)^2 + v_a' B v_a + c_a |v_a|^2.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated, Literal
 
 import numpy as np
@@ -21,7 +22,7 @@ from recbench_spark.models.rating.blocks import (
     draw_side,
     group,
 )
-from recbench_spark.models.rating.contract import Fit, Indices, Ratings, RatingSettings, rmse
+from recbench_spark.models.rating.contract import REAL, Fit, Indices, Ratings, RatingSettings, rmse
 from recbench_spark.models.rating.lanes import padded, rows_of_zeros
 from recbench_spark.models.rating.normals import normal_table
 from recbench_spark.models.rating.sgd import FactorModel
@@ -106,7 +107,7 @@ def fit_implicit_als(
     for _ in range(settings.sweeps):
         for at in (0, 1):
             _solve_side(sides, groups, at, _implicit_prior(sides, groups, at, settings), threads)
-    model = _model(sides, settings.dims, 0.0, train)
+    model = dataclasses.replace(_model(sides, settings.dims, 0.0, train), scale=np.array(REAL))
     watched_p = np.zeros(0) if watched is None else model.predict(watched.users_r, watched.items_r)
     return Fit(model, np.zeros(0), watched_p, settings.sweeps)
 

@@ -21,8 +21,10 @@ from recbench_spark.models.rating.item_neighbours import (
     ItemNeighboursSettings,
     fit_item_neighbours,
 )
+from recbench_spark.models.rating.logistic import LogisticSettings, fit_logistic
 from recbench_spark.models.rating.means import Means, MeansSettings, fit_means
 from recbench_spark.models.rating.nsvd import NsvdSettings, fit_nsvd
+from recbench_spark.models.rating.rbm import Rbm, RbmSettings, fit_rbm
 from recbench_spark.models.rating.sgd import FactorModel, SgdSettings, fit_sgd
 
 
@@ -40,11 +42,13 @@ FAMILIES: dict[str, Family] = {
     "item_neighbours": Family(ItemNeighboursSettings, fit_item_neighbours, ItemNeighbours),
     "means": Family(MeansSettings, fit_means, Means),
     "nsvd1": Family(NsvdSettings, fit_nsvd, FactorModel),
+    "rbm": Family(RbmSettings, fit_rbm, Rbm),
     "sgd_mf": Family(SgdSettings, fit_sgd, FactorModel),
 }
 
 IMPLICIT: dict[str, Family] = {
     "implicit_als": Family(ImplicitAlsSettings, fit_implicit_als, FactorModel),
+    "logistic_mf": Family(LogisticSettings, fit_logistic, FactorModel),
 }
 """Learners of scores to rank by: they see which pairs there are, not their ratings."""
 

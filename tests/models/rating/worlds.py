@@ -9,6 +9,7 @@ import numpy as np
 from recbench_spark.models.rating.contract import Ratings, checked_ratings
 
 SMALL = {
+    "rbm": {"dims": 8, "rate": 0.05, "epochs": 60},
     "als_wr": {"dims": 3},
     "item_neighbours": {"shrinkage": 5},
     "nsvd1": {"dims": 3, "rate": 0.05, "epochs": 40},
@@ -19,12 +20,12 @@ SMALL = {
 
 @cache
 def planted(users: int = 60, items: int = 40, dims: int = 2, noise: float = 0.3) -> tuple[Ratings, Ratings]:
-    """Train and test ratings of a world of biases and factors, with times: about 1,200 and 130."""
+    """Train and test ratings in half stars, with biases, factors and times: about 1,200 and 130."""
     rng = np.random.default_rng(8)
     truth = 3 + rng.normal(0, 0.5, (users, 1)) + rng.normal(0, 0.5, (1, items))
     truth += rng.normal(0, 0.7, (users, dims)) @ rng.normal(0, 0.7, (dims, items))
     u, i = np.nonzero(rng.random((users, items)) < 0.55)
-    values = np.clip(truth[u, i] + rng.normal(0, noise, len(u)), 1, 5)
+    values = np.clip(np.round(2 * (truth[u, i] + rng.normal(0, noise, len(u)))) / 2, 1, 5)
     times = rng.integers(0, 50, len(u)) * 86_400
     ratings = checked_ratings(u, i, values, (1, 5), times, users, items)
     out = rng.random(len(u)) < 0.1
