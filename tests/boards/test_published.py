@@ -15,8 +15,8 @@ def test_the_tables_are_whole() -> None:
     ml10m, netflix = published_board("ml10m_rmse"), published_board("netflix_rmse")
     assert len(ml10m.runs) == 26 and len(netflix.runs) == 10
     assert sum(run.ran_by == "rerun" for run in ml10m.runs) == 6
-    printed = """.8256 .823 .8197 .8101 .8067 .803 .8012 .7907 .7830 .782 .7815 .7769 .7754 .771 .7712 .7682 .7672
-        .7670 .7644 .7634 .7720 .7633 .7587 .7563 .7523 .7485"""
+    printed = """.8256 .823 .8197 .8101 .8067 .803 .8012 .7907 .7830 .782 .7815 .7769 .7754 .771 .7712 .7682
+        .7672 .7670 .7644 .7634 .7720 .7633 .7587 .7563 .7523 .7485"""
     assert [run.value for run in ml10m.runs] == [float(value) for value in printed.split()]
     printed = ".94 .93 .9227 .9190 .9094 .9088 .9028 .9018 .8998 .8985"
     assert [run.value for run in netflix.runs] == [float(value) for value in printed.split()]
