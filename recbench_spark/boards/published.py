@@ -6,10 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import Field, model_validator
 
-from recbench_spark.config import Name, Strict, parse
+from recbench_spark.config import Name, Strict, load_yaml, parse
 from recbench_spark.errors import ConfigError, nearest
 
 PUBLISHED = Path(__file__).resolve().parent / "published.yaml"
@@ -99,11 +98,10 @@ class _File(Strict):
 def published_boards(path: Path = PUBLISHED) -> dict[str, Board]:
     """All boards of a file by name. Raises ConfigError with file, key and nearest known key."""
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(
-            f"{path} is no readable YAML file: {error}", "see boards/published.yaml"
-        ) from None
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no readable file: {error}", "see boards/published.yaml") from None
+    document = load_yaml(text, str(path))
     return {board.name: board for board in parse(_File, document, str(path)).boards}
 
 

@@ -58,6 +58,7 @@ boards:
 @pytest.mark.parametrize(
     ("run", "more", "message"),
     [
+        ("method: [x", "", "not valid YAML"),
         ("method: x, value: .nan", "", r"boards.0.runs.0.value: Input should be a finite number"),
         ("method: x, value: 1, vale: 1", "", r"vale: Extra(.|\n)*did you mean 'value'"),
         ("method: x, value: 1, ran_by: owner", "", r"ran_by(.|\n)*known: inventor, ours"),
@@ -74,5 +75,5 @@ def test_mistakes_are_named(tmp_path: Path, run: str, more: str, message: str) -
 def test_unknown_boards_and_files() -> None:
     with pytest.raises(ConfigError, match=r"no published board 'ml10m'(.|\n)*did you mean 'ml10m_rmse'"):
         published_board("ml10m")
-    with pytest.raises(ConfigError, match="no readable YAML file"):
+    with pytest.raises(ConfigError, match="no readable file"):
         published_boards(Path("nowhere.yaml"))
