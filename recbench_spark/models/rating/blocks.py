@@ -25,6 +25,7 @@ from recbench_spark.models.rating.lanes import (
     add_gram,
     add_rows,
     dot_rows,
+    fetch_row,
     rows_of_zeros,
     subtract_gram,
 )
@@ -33,6 +34,9 @@ from recbench_spark.models.rating.normals import draws_of, fill_normals
 Table = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 Keys = npt.NDArray[np.int32]
+
+AHEAD = 16
+"""How many ratings before its turn a row of the second side is fetched."""
 
 BLOCK = 128
 """Rows that a thread takes at a time."""
@@ -193,6 +197,8 @@ def _add_ratings(
     last = ratings.starts_a[a + 1]
     for r in range(ratings.starts_a[a], last, DEEP):
         for n in range(DEEP):
+            if r + n + AHEAD < len(ratings.b_r):
+                fetch_row(others[0].factors, np.uint32(ratings.b_r[r + n + AHEAD]))
             if r + n < last:
                 t[n] = _explained(h, n, fixed, others, ratings, (a, r + n))
                 total += np.float64(t[n])

@@ -70,8 +70,8 @@ def fetch_row(typing: Any, table: Any, row: Any) -> Any:
         fetch = cgutils.get_or_insert_function(builder.module, form, "llvm.prefetch.p0")
         with _Lanes(builder, tables.length(0)) as at:
             line = builder.bitcast(builder.gep(row, [at]), byte)
-            # To be written, to be kept in all caches, data: the three numbers of llvm.prefetch.
-            builder.call(fetch, [line, kind(1), kind(3), kind(1)])
+            # To be read, to be kept in all caches, data: the three numbers of llvm.prefetch.
+            builder.call(fetch, [line, kind(0), kind(3), kind(1)])
         return context.get_dummy_value()
 
     return signature, build
