@@ -16,6 +16,7 @@ to the scale.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
@@ -80,7 +81,8 @@ class BayesianSettings(RatingSettings):
         degrees: of the Wishart prior beyond the length of a row.
         precision: the Wishart prior's scale matrix is this times the unit matrix.
         noise_shape: shape of the Gamma prior of the noise's precision.
-        noise_rate: its rate, in squared rating points.
+        noise_rate: its rate. All priors are in units of the ratings' standard deviation, so that no scale
+            of ratings, 0 to 1 or 0 to 1000, needs settings of its own.
     """
 
     kind: Literal["bayesian_mf"] = "bayesian_mf"
@@ -103,6 +105,7 @@ class BayesianModel:
 
     Attributes:
         mean: of all training ratings.
+        spread: their standard deviation, the unit in which factors and biases predict.
         scale: (2,) lowest and highest rating.
         days_t: (t,) the days known, since 1970; of length 0 in a model without days.
         factors_u: (samples, users + 1, d) the last row for who is unseen; likewise items and days.
@@ -110,6 +113,7 @@ class BayesianModel:
     """
 
     mean: float
+    spread: float
     scale: Floats
     days_t: Indices
     factors_u: Table
@@ -127,7 +131,9 @@ class BayesianModel:
             raise DataError("the model has kept no samples", "set keep, or watch the pairs during the fit")
         users = indices_with_unseen(users_p, self.biases_u.shape[1] - 1, "user")
         items = indices_with_unseen(items_p, self.biases_i.shape[1] - 1, "item")
-        pairs = _Pairs(users, items, day_rows(self.days_t, times_p, len(users)), self.mean, self.scale)
+        pairs = _Pairs(
+            users, items, day_rows(self.days_t, times_p, len(users)), (self.mean, self.spread), self.scale
+        )
         total = sum(pairs.scores(self._sides(n)) for n in range(len(self.biases_u)))
         return np.asarray(total / len(self.biases_u))
 
@@ -170,6 +176,7 @@ class Sampler:
         self.settings, self.seed, self.threads = settings, unsigned(seed), threads
         self.length, self.alpha = padded(settings.dims), 1.0
         self.mean = float(train.ratings_r.mean())
+        self.spread = float(train.ratings_r.std()) or 1.0
         self.nothing = _zeros(1, self.length)
         self.parts = self._parts(train, seed)
         for part in self.parts:
@@ -196,7 +203,7 @@ class Sampler:
         )
 
     def residuals(self, part: Part, others: list[Side]) -> Floats:
-        """(r,) rating less prediction, in the order of a part."""
+        """(r,) rating less prediction in units of the spread, in the order of a part."""
         out = np.zeros(len(part.a_r))
 
         def work(start: int) -> None:
@@ -244,6 +251,11 @@ class Sampler:
         e_r = self.residuals(self.parts[0], self.others(0))
         shape = self.settings.noise_shape + len(e_r) / 2
         rate = self.settings.noise_rate + float(np.square(e_r).sum()) / 2
+        if not math.isfinite(rate):
+            raise DataError(
+                f"the chain left all finite numbers in sweep {number + 1}",
+                "look for ratings far from all others, or give more init_sd or precision",
+            )
         self.alpha = draw_gamma(shape, rate, np.uint64(draws_of(self.seed, NOISE, number, 0)))
 
     def _merge(self, part: Part) -> None:
@@ -268,7 +280,7 @@ class Sampler:
             days = days_of(train, self.settings.features)
             keys.append(np.searchsorted(days, days_in(train.times_r)))
             sizes.append(len(days))
-        targets_r = (train.ratings_r - self.mean).astype(np.float32)
+        targets_r = ((train.ratings_r - self.mean) / self.spread).astype(np.float32)
         parts = [self._part(keys, sizes, at, targets_r, seed) for at in range(len(keys))]
         for at, name in enumerate(("iu", "ii")):
             if name in features:
@@ -312,7 +324,7 @@ def fit_bayesian(
         if number - settings.burn_in in wanted:
             kept.append(_copied(sampler, settings.dims))
     tables = [np.stack(tables) for tables in zip(*kept, strict=True)] if kept else _no_samples()
-    model = BayesianModel(sampler.mean, np.array(train.scale), days_t, *tables)
+    model = BayesianModel(sampler.mean, sampler.spread, np.array(train.scale), days_t, *tables)
     return Fit(model, np.array(follower.rmse_s), follower.mean(), settings.burn_in + settings.samples)
 
 
@@ -353,17 +365,17 @@ class _Pairs:
     """Pairs whose ratings are predicted again and again."""
 
     def __init__(
-        self, users_p: Indices, items_p: Indices, days_p: Indices, mean: float, scale: Floats
+        self, users_p: Indices, items_p: Indices, days_p: Indices, unit: tuple[float, float], scale: Floats
     ) -> None:
         self.keys = tuple(key.astype(np.int32) for key in (users_p, items_p, days_p))
-        self.mean, self.scale = mean, scale
+        (self.mean, self.spread), self.scale = unit, scale
 
     def scores(self, sides: list[Side], threads: int = 1) -> Floats:
         """(p,) predictions of one sample, clipped."""
         out = np.zeros(len(self.keys[0]))
         sides = [Side(_whole_vectors(side.factors), side.biases) for side in sides]
         in_threads(lambda at: _scores(sides, self.keys, at, out), range(0, len(out), CHUNK), threads)
-        return np.clip(self.mean + out, self.scale[0], self.scale[1])
+        return np.clip(self.mean + self.spread * out, self.scale[0], self.scale[1])
 
 
 class _Mean:
@@ -376,7 +388,7 @@ class _Mean:
             users = indices_with_unseen(watched.users_r, train.n_users, "user")
             items = indices_with_unseen(watched.items_r, train.n_items, "item")
             days = day_rows(days_t, watched.times_r, len(watched))
-            self.pairs = _Pairs(users, items, days, sampler.mean, np.array(train.scale))
+            self.pairs = _Pairs(users, items, days, (sampler.mean, sampler.spread), np.array(train.scale))
 
     def add(self, sampler: Sampler) -> None:
         """One more sample."""

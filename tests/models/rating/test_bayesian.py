@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -58,13 +60,13 @@ class Dense:
                 values.append(part.z_jk)
         self.starts = np.cumsum([0, *(block.shape[1] for block in columns)])
         self.x, self.theta = np.hstack(columns), np.vstack(values).astype(np.float64)
-        self.y, self.w0 = ratings.ratings_r, ratings.ratings_r.mean()
+        self.y = (ratings.ratings_r - ratings.ratings_r.mean()) / ratings.ratings_r.std()
 
     def predictions(self) -> np.ndarray:
         """Rendle 2010, equation 5."""
         w, v = self.theta[:, 0], self.theta[:, 1:]
         pairs = ((self.x @ v) ** 2 - self.x**2 @ v**2).sum(axis=1) / 2
-        return self.w0 + self.x @ w + pairs
+        return self.x @ w + pairs
 
     def derivatives(self, j: int) -> np.ndarray:
         """(r, 1 + d) of the prediction by (w_j, v_j); the prediction is linear in them."""
@@ -264,6 +266,24 @@ def test_a_model_that_keeps_all_samples_predicts_what_was_watched(features: str)
     fit = fit_bayesian(train, settings, 1, test)
     found = fit.model.predict(test.users_r, test.items_r, test.times_r)
     assert found == pytest.approx(fit.watched_p, abs=1e-12)
+
+
+def test_the_unit_of_ratings_does_not_matter() -> None:
+    """Ratings 300 times as large: predictions 300 times as large, but for float32."""
+    train, test = planted()
+    settings = BayesianSettings(features="u,i,iu", dims=4, samples=5)
+    free = (-1e9, 1e9)
+    one = dataclasses.replace(train, scale=free)
+    many = dataclasses.replace(train, scale=free, ratings_r=300 * train.ratings_r)
+    first, second = (fit_bayesian(rows, settings, 1, test).watched_p for rows in (one, many))
+    assert second == pytest.approx(300 * first, rel=1e-3)
+
+
+def test_a_chain_that_leaves_finite_numbers_is_named() -> None:
+    sampler = sampler_of("u,i")
+    sampler.parts[0].ratings.targets_r[0] = np.nan
+    with pytest.raises(DataError, match="left all finite numbers in sweep 3"):
+        sampler.sweep(2)
 
 
 def test_kept_samples_are_spread() -> None:
