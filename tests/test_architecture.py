@@ -27,6 +27,7 @@ LEVELS = (
     {"kernels.estimators"},
     {"kernels.comparison"},
     {"kernels.warm"},
+    {"boards"},
     {"models", "graph_config"},
     {"schemas", "randomness", "journal", "session", "blocks", "shared_files", "checks"},
     {"indexing", "delta_files", "sharing"},

@@ -1,0 +1,127 @@
+"""What a search for settings has found, and what it would have found with another budget."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from recbench_spark.config import Strict
+from recbench_spark.errors import DataError
+
+Floats = npt.NDArray[np.float64]
+
+
+class Trial(Strict):
+    """One setting that was tried, and its outcome on validation parts."""
+
+    settings: dict[str, float]
+    value: Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Search(Strict):
+    """All trials of one method on one benchmark.
+
+    Attributes:
+        space: the values of a grid, or lowest and highest of a range, of each setting searched.
+        trials: what was run.
+        noise: standard deviation of one trial's value over folds or seeds, 0 if not known.
+        lower_is_better: true of errors.
+    """
+
+    space: dict[str, Annotated[tuple[float, ...], Field(min_length=1)]]
+    trials: Annotated[tuple[Trial, ...], Field(min_length=1)]
+    noise: Annotated[float, Field(ge=0)] = 0.0
+    lower_is_better: bool = True
+
+    @model_validator(mode="after")
+    def _settings_are_of_the_space(self) -> Search:
+        for trial in self.trials:
+            if set(trial.settings) != set(self.space):
+                raise ValueError(
+                    f"a trial sets {sorted(trial.settings)}, the space has {sorted(self.space)}"
+                )
+        return self
+
+    def losses(self) -> Floats:
+        """(n,) values as losses: smaller is better whatever the metric."""
+        sign = 1 if self.lower_is_better else -1
+        return np.array([sign * trial.value for trial in self.trials])
+
+
+class BestOf(NamedTuple):
+    """The best of n trials drawn at random.
+
+    Attributes:
+        budget_n: (n,) how many trials.
+        expected_n: (n,) expected value of the best.
+        low_n: (n,) lower end of the interval of the best.
+        high_n: (n,) its upper end.
+    """
+
+    budget_n: npt.NDArray[np.int64]
+    expected_n: Floats
+    low_n: Floats
+    high_n: Floats
+
+
+def best_of(search: Search, level: float = 0.9) -> BestOf:
+    """Expected best of n = 1 .. all trials, with the middle `level` of its distribution.
+
+    P(best of n is the i-th best of N or better) = 1 - ((N - i) / N)^n, trials drawn with replacement from
+    those that were run: Dodge et al., "Show your work" (EMNLP 2019), section 3.1. It knows nothing of what
+    was never run: of n near N it says little, and the best of all trials is its bound.
+    Raises DataError for a level outside 0 to 1.
+    """
+    if not 0 < level < 1:
+        raise DataError(f"an interval of level {level}", "give a level between 0 and 1, such as 0.9")
+    losses = np.sort(search.losses())
+    count = len(losses)
+    budget_n = np.arange(1, count + 1)
+    left = (count - np.arange(count + 1)) / count
+    worse_ni = left[None, :] ** budget_n[:, None]
+    expected = (worse_ni[:, :-1] - worse_ni[:, 1:]) @ losses
+    low, high = (_quantile(losses, worse_ni, q) for q in ((1 - level) / 2, (1 + level) / 2))
+    if search.lower_is_better:
+        return BestOf(budget_n, expected, low, high)
+    return BestOf(budget_n, -expected, -high, -low)
+
+
+def still_to_gain(search: Search) -> float:
+    """What the second half of the trials has brought: expected best of N less that of N / 2, as a gain.
+
+    A search that gained much by its last doubling has not seen its end; NaN below two trials.
+    """
+    count = len(search.trials)
+    if count < 2:
+        return float("nan")
+    expected = best_of(search).expected_n
+    return float(abs(expected[count // 2 - 1] - expected[-1]))
+
+
+def _quantile(losses: Floats, worse_ni: Floats, q: float) -> Floats:
+    """The smallest loss that the best is at or below with probability q."""
+    reached = 1 - worse_ni[:, 1:] >= q - 1e-12
+    return np.asarray(losses[reached.argmax(axis=1)])
+
+
+class Spreads(NamedTuple):
+    """How much a number moves for two reasons that are never mixed up.
+
+    Attributes:
+        setups: standard deviation of the mean values of several setups (who ran it, settings).
+        folds: standard deviation over folds within a setup, averaged as a variance.
+    """
+
+    setups: float
+    folds: float
+
+
+def spreads(values_sf: list[Floats]) -> Spreads:
+    """Spread over setups beside the spread over folds; NaN where there are fewer than two of either."""
+    means = np.array([np.mean(values) for values in values_sf])
+    within = [np.var(values, ddof=1) for values in values_sf if len(values) > 1]
+    setups = float(np.std(means, ddof=1)) if len(means) > 1 else float("nan")
+    return Spreads(setups, float(np.sqrt(np.mean(within))) if within else float("nan"))

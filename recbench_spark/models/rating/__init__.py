@@ -1,0 +1,1 @@
+"""Models that predict ratings, on arrays. `contract` says what they share, `registry` lists them."""

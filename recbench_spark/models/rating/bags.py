@@ -1,0 +1,187 @@
+"""Factors of bags: all items a user has rated, or all users who have rated an item, drawn one by one.
+
+A bag belongs to a row a of a side (a user), holds features j (items), each with x_a = 1 / sqrt(size of
+the bag), and stands for s_a = sum_j x_a z_j in all ratings of that row: s_a interacts with whatever
+else the rating has, and the features of the bag with each other, 1/2 (s_a^2 - sum_j x_a^2 z_j^2) a
+factor. So a rating's derivative by z_j is x_a (o_r + s_a - x_a z_j), o_r being the rating's other
+factors, and all that the draw of z_j needs of the ratings of a row are five sums. They are made once a
+row and factor and kept up to date while features change: a sweep costs what the bags hold, not what
+they hold times the ratings of each row. Source: Rendle, "Scaling factorization machines to relational
+data" (VLDB 2013), section 4; single factors as in Freudenthaler, Schmidt-Thieme and Rendle, "Bayesian
+factorization machines" (2011).
+
+Axes: a rows that have a bag, j features, r ratings in the order of a, k = 1 + d numbers of a feature,
+bias first.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.kernels.compiling import compiled
+from recbench_spark.models.rating.normals import draws_of, fill_normals
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class Bag(NamedTuple):
+    """Which features are in whose bag.
+
+    Attributes:
+        starts_a: (a + 1,) bounds of each bag.
+        features_n: (n,) the features, bag after bag.
+        starts_j: (j + 1,) bounds of each feature's owners.
+        owners_n: (n,) the rows in whose bags it is, feature after feature.
+        weight_a: (a,) x_a.
+    """
+
+    starts_a: Ints
+    features_n: Ints
+    starts_j: Ints
+    owners_n: Ints
+    weight_a: Floats
+
+
+class BagPrior(NamedTuple):
+    """N(mean, precision^-1) of a feature's numbers, and alpha."""
+
+    mean: Floats
+    precision: Floats
+    alpha: float
+
+
+class Draw(NamedTuple):
+    """Seed, purpose and sweep of draws; `spread` 0 gives conditional means."""
+
+    seed: np.uint64
+    what: int
+    sweep: int
+    spread: float = 1.0
+
+
+COUNT, SUM_O, SUM_OO, SUM_E, SUM_EO, BAG = range(6)
+"""Columns of the sums of a row: ratings, o, o^2, residual e, e o; and s_a of the factor at hand."""
+
+
+def make_bag(a_r: Ints, j_r: Ints, n_a: int, n_j: int) -> Bag:
+    """The bag of each row: all features it occurs with, each once."""
+    pairs = np.unique(a_r * n_j + j_r)
+    a_n, j_n = pairs // n_j, pairs % n_j
+    by_feature = np.argsort(j_n, kind="stable")
+    starts_a = np.searchsorted(a_n, np.arange(n_a + 1))
+    starts_j = np.searchsorted(j_n[by_feature], np.arange(n_j + 1))
+    weight_a = 1 / np.sqrt(np.maximum(np.diff(starts_a), 1))
+    return Bag(starts_a, j_n, starts_j, a_n[by_feature], weight_a)
+
+
+def bag_sums(bag: Bag, z_jk: Floats) -> tuple[Floats, Floats]:
+    """s_a (a, d), and the bias (a,): sum_j x_a w_j + 1/2 sum_d (s_ad^2 - sum_j x_a^2 z_jd^2)."""
+    sums_ak, squares_a = _bag_sums(bag, z_jk)
+    return sums_ak[:, 1:], sums_ak[:, 0] + (np.square(sums_ak[:, 1:]).sum(axis=1) - squares_a) / 2
+
+
+@compiled
+def _bag_sums(bag: Bag, z_jk: Floats) -> tuple[Floats, Floats]:
+    sums_ak, squares_a = np.zeros((len(bag.weight_a), z_jk.shape[1])), np.zeros(len(bag.weight_a))
+    for a in range(len(bag.weight_a)):
+        x = bag.weight_a[a]
+        for n in range(bag.starts_a[a], bag.starts_a[a + 1]):
+            j = bag.features_n[n]
+            for k in range(z_jk.shape[1]):
+                sums_ak[a, k] += x * z_jk[j, k]
+                if k > 0:
+                    squares_a[a] += x * x * z_jk[j, k] ** 2
+    return sums_ak, squares_a
+
+
+@compiled
+def draw_bag_factor(
+    bag: Bag, starts_a: Ints, o_r: Floats, e_r: Floats, z_jk: Floats, k: int, prior: BagPrior, draw: Draw
+) -> None:
+    """Draw number k of every feature in place, and bring the residuals up to date.
+
+    Args:
+        bag: who owns which features.
+        starts_a: (a + 1,) bounds of each row's ratings.
+        o_r: (r,) the rating's other factors of this number; for the bias (k = 0) ones.
+        e_r: (r,) residuals: rating less prediction.
+        z_jk: (j, 1 + d) the features.
+        k: which number.
+        prior: of a feature.
+        draw: of which seed.
+    """
+    sums = _row_sums(bag, starts_a, o_r, e_r, z_jk, k)
+    before = sums[:, BAG].copy()
+    change_a = np.zeros(len(before))
+    noise = np.zeros(z_jk.shape[0])
+    fill_normals(np.uint64(draws_of(draw.seed, draw.what, draw.sweep, k)), noise)
+    for j in range(len(z_jk)):
+        if bag.starts_j[j] == bag.starts_j[j + 1]:
+            continue
+        new = _conditional(bag, sums, z_jk, j, k, prior, noise[j] * draw.spread)
+        _replace(bag, sums, change_a, z_jk, j, k, new)
+    for a in range(len(before)):
+        moved = sums[a, BAG] - before[a]
+        for r in range(starts_a[a], starts_a[a + 1]):
+            e_r[r] -= moved * o_r[r] + change_a[a]
+
+
+@compiled
+def _row_sums(bag: Bag, starts_a: Ints, o_r: Floats, e_r: Floats, z_jk: Floats, k: int) -> Floats:
+    sums = np.zeros((len(bag.weight_a), 6))
+    for a in range(len(sums)):
+        for r in range(starts_a[a], starts_a[a + 1]):
+            sums[a, COUNT] += 1
+            sums[a, SUM_O] += o_r[r]
+            sums[a, SUM_OO] += o_r[r] * o_r[r]
+            sums[a, SUM_E] += e_r[r]
+            sums[a, SUM_EO] += e_r[r] * o_r[r]
+        for n in range(bag.starts_a[a], bag.starts_a[a + 1]):
+            sums[a, BAG] += bag.weight_a[a] * z_jk[bag.features_n[n], k]
+    return sums
+
+
+@compiled
+def _conditional(
+    bag: Bag, sums: Floats, z_jk: Floats, j: int, k: int, prior: BagPrior, noise: float
+) -> float:
+    """A draw of z_jk, h_r being its derivative.
+
+    Precision p = L_kk + alpha sum h^2, mean
+    (L_kk m_k - sum_{l != k} L_kl (z_jl - m_l) + alpha (sum h e + z_jk sum h^2)) / p.
+    """
+    old, squares, products = z_jk[j, k], 0.0, 0.0
+    for n in range(bag.starts_j[j], bag.starts_j[j + 1]):
+        a = bag.owners_n[n]
+        x, row = bag.weight_a[a], sums[a]
+        rest = row[BAG] - x * old if k > 0 else 0.0
+        squares += x * x * (row[SUM_OO] + 2 * rest * row[SUM_O] + rest * rest * row[COUNT])
+        products += x * (row[SUM_EO] + rest * row[SUM_E])
+    pull = prior.precision[k, k] * prior.mean[k]
+    for other in range(z_jk.shape[1]):
+        if other != k:
+            pull -= prior.precision[k, other] * (z_jk[j, other] - prior.mean[other])
+    precision = prior.precision[k, k] + prior.alpha * squares
+    mean: float = (pull + prior.alpha * (products + old * squares)) / precision
+    return mean + noise / math.sqrt(precision)
+
+
+@compiled
+def _replace(bag: Bag, sums: Floats, change_a: Floats, z_jk: Floats, j: int, k: int, new: float) -> None:
+    """Put the new number in place and correct its owners' sums: e_r falls by x (new - old) (o_r + rest)."""
+    old = z_jk[j, k]
+    z_jk[j, k] = new
+    for n in range(bag.starts_j[j], bag.starts_j[j + 1]):
+        a = bag.owners_n[n]
+        x, row = bag.weight_a[a], sums[a]
+        rest = row[BAG] - x * old if k > 0 else 0.0
+        step = x * (new - old)
+        row[SUM_E] -= step * (row[SUM_O] + rest * row[COUNT])
+        row[SUM_EO] -= step * (row[SUM_OO] + rest * row[SUM_O])
+        row[BAG] += step
+        change_a[a] += step * rest

@@ -1,0 +1,450 @@
+"""Bayesian matrix factorisation by Gibbs sampling, with the feature sets that made the baselines strong.
+
+A rating is a factorisation machine of its features: the mean of all, a bias w_j for each feature j, and
+v_j . v_l for each pair. `u` is the user, `i` the item, `t` the day; `iu` the bag of all items the user has
+rated in the training part, `ii` the bag of all users who have rated the item, each with weight 1 /
+sqrt(size). u,i is matrix factorisation; u,i,t timeSVD; u,i,iu SVD++; u,i,t,iu timeSVD++; u,i,t,iu,ii
+its flipped form (Rendle, Zhang and Koren 2019, section 3.2).
+
+Priors: the (bias, factors) of each kind of feature are normal with a common mean and full precision matrix,
+normal-Wishart (Salakhutdinov and Mnih 2008), not independent numbers as in libFM (Rendle 2012): a row
+is drawn as a whole anyway, because it mixes faster, and then a full matrix costs nothing more. From
+libFM: biases, the precision of the noise drawn from a Gamma, features. Users, items and days are drawn
+as rows (`blocks`), bags number by number (`bags`). A prediction is the mean over samples, each clipped
+to the scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from recbench_spark.errors import DataError
+from recbench_spark.kernels.compiling import compiled
+from recbench_spark.models.rating.bags import Bag, BagPrior, Draw, bag_sums, draw_bag_factor, make_bag
+from recbench_spark.models.rating.blocks import (
+    Floats,
+    Grouped,
+    Key,
+    Keys,
+    Side,
+    Table,
+    draw_side,
+    group,
+    in_threads,
+    prior_of,
+)
+from recbench_spark.models.rating.contract import (
+    Fit,
+    Indices,
+    Ratings,
+    RatingSettings,
+    indices_with_unseen,
+    rmse,
+)
+from recbench_spark.models.rating.lanes import dot_rows, padded, rows_of_zeros
+from recbench_spark.models.rating.normals import draws_of, normal_table, unsigned
+from recbench_spark.models.rating.wishart import (
+    NormalWishart,
+    draw_gamma,
+    draw_normal_wishart,
+    row_sums,
+    updated,
+)
+
+SECONDS_A_DAY = 86_400
+CHUNK = 1 << 14
+"""Pairs that a thread predicts at a time."""
+
+ROWS, ROWS_PRIOR, BAGS, BAGS_PRIOR, PURPOSES = range(5)
+NOISE, START = 100, 200
+"""What draws are for, so that none is used twice."""
+
+
+class BayesianSettings(RatingSettings):
+    """All that can be set.
+
+    Attributes:
+        features: which features a rating has; see the module.
+        dims: factors a feature, beside its bias.
+        samples: sweeps whose predictions are averaged.
+        burn_in: sweeps before them.
+        keep: samples spread evenly that the model keeps to predict other pairs than the watched ones.
+        init_sd: standard deviation of the factors at the start.
+        mean_strength: how many rows the prior mean 0 of a side's rows counts for.
+        degrees: of the Wishart prior beyond the length of a row.
+        precision: the Wishart prior's scale matrix is this times the unit matrix.
+        noise_shape: shape of the Gamma prior of the noise's precision.
+        noise_rate: its rate. All priors are in units of the ratings' standard deviation, so that no scale
+            of ratings, 0 to 1 or 0 to 1000, needs settings of its own.
+    """
+
+    kind: Literal["bayesian_mf"] = "bayesian_mf"
+    features: Literal["u,i", "u,i,t", "u,i,iu", "u,i,iu,ii", "u,i,t,iu", "u,i,t,iu,ii"] = "u,i"
+    dims: Annotated[int, Field(ge=1, le=1024)] = 32
+    samples: Annotated[int, Field(ge=1)] = 128
+    burn_in: Annotated[int, Field(ge=0)] = 8
+    keep: Annotated[int, Field(ge=0)] = 16
+    init_sd: Annotated[float, Field(ge=0)] = 0.1
+    mean_strength: Annotated[float, Field(gt=0)] = 2.0
+    degrees: Annotated[float, Field(ge=0)] = 0.0
+    precision: Annotated[float, Field(gt=0)] = 1.0
+    noise_shape: Annotated[float, Field(gt=0)] = 0.5
+    noise_rate: Annotated[float, Field(gt=0)] = 0.5
+
+
+@dataclass(frozen=True)
+class BayesianModel:
+    """Samples of the factors of users, items and days, bags included.
+
+    Attributes:
+        mean: of all training ratings.
+        spread: their standard deviation, the unit in which factors and biases predict.
+        scale: (2,) lowest and highest rating.
+        days_t: (t,) the days known, since 1970; of length 0 in a model without days.
+        factors_u: (samples, users + 1, d) the last row for who is unseen; likewise items and days.
+        biases_u: (samples, users + 1); likewise items and days.
+    """
+
+    mean: float
+    spread: float
+    scale: Floats
+    days_t: Indices
+    factors_u: Table
+    biases_u: Table
+    factors_i: Table
+    biases_i: Table
+    factors_t: Table
+    biases_t: Table
+
+    kind: ClassVar[str] = "bayesian_samples"
+
+    def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
+        """(p,) mean over the kept samples. Raises DataError where none are, or where times are missing."""
+        if not len(self.biases_u):
+            raise DataError("the model has kept no samples", "set keep, or watch the pairs during the fit")
+        users = indices_with_unseen(users_p, self.biases_u.shape[1] - 1, "user")
+        items = indices_with_unseen(items_p, self.biases_i.shape[1] - 1, "item")
+        pairs = _Pairs(
+            users, items, day_rows(self.days_t, times_p, len(users)), (self.mean, self.spread), self.scale
+        )
+        total = sum(pairs.scores(self._sides(n)) for n in range(len(self.biases_u)))
+        return np.asarray(total / len(self.biases_u))
+
+    def _sides(self, n: int) -> list[Side]:
+        factors = self.factors_u, self.factors_i, self.factors_t
+        biases = self.biases_u, self.biases_i, self.biases_t
+        return [Side(f[n], b[n]) for f, b in zip(factors, biases, strict=True)]
+
+
+@dataclass
+class Part:
+    """One side as it is sampled.
+
+    Attributes:
+        own: factors and biases of its rows.
+        fixed: what its bags add; a table of one row if it has none.
+        merged: both together: what other sides see.
+        ratings: in its order.
+        a_r: (r,) its row of each of these ratings.
+        rated: rows that have ratings.
+        bag: its bags, if any.
+        z_jk: (j, 1 + d) factors of the bags' features.
+        mean: of its rows; the row of who is unseen.
+    """
+
+    own: Side
+    fixed: Side
+    merged: Side
+    ratings: Grouped
+    a_r: Keys
+    rated: Indices
+    bag: Bag | None = None
+    z_jk: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+
+
+class Sampler:
+    """The state of the chain; `sweep` takes it one step on."""
+
+    def __init__(self, train: Ratings, settings: BayesianSettings, seed: int, threads: int = 1) -> None:
+        self.settings, self.seed, self.threads = settings, unsigned(seed), threads
+        self.length, self.alpha = padded(settings.dims), 1.0
+        self.mean = float(train.ratings_r.mean())
+        self.spread = float(train.ratings_r.std()) or 1.0
+        self.nothing = _zeros(1, self.length)
+        self.parts = self._parts(train, seed)
+        for part in self.parts:
+            self._merge(part)
+
+    def sweep(self, number: int) -> None:
+        """Draw every unknown once: of each side what its rows share, its rows, its bags; then the noise."""
+        for at, part in enumerate(self.parts):
+            self._draw_rows(part, at, number)
+            if part.bag is not None:
+                self._draw_bags(part, part.bag, at, number)
+        self._draw_noise(number)
+
+    def sides(self) -> list[Side]:
+        """What predicts a rating: users, items, days."""
+        merged = [part.merged for part in self.parts]
+        return merged if len(merged) == 3 else [*merged, self.nothing]
+
+    def prior(self) -> NormalWishart:
+        """Of the mean and precision of a side's rows."""
+        k, settings = self.settings.dims + 1, self.settings
+        return NormalWishart(
+            np.zeros(k), settings.mean_strength, np.eye(k) / settings.precision, settings.degrees + k
+        )
+
+    def residuals(self, part: Part, others: list[Side]) -> Floats:
+        """(r,) rating less prediction in units of the spread, in the order of a part."""
+        out = np.zeros(len(part.a_r))
+
+        def work(start: int) -> None:
+            _scores([part.merged, *others], (part.a_r, part.ratings.b_r, part.ratings.c_r), start, out)
+
+        in_threads(work, range(0, len(out), CHUNK), self.threads)
+        return part.ratings.targets_r - out
+
+    def others(self, at: int) -> list[Side]:
+        """The two other sides of a part, as of now."""
+        sides = self.sides()
+        return sides[:at] + sides[at + 1 :]
+
+    def _draw_rows(self, part: Part, at: int, number: int) -> None:
+        rows = row_sums(part.own.factors, part.own.biases, part.rated, self.settings.dims)
+        mean, precision = self._draw_prior(len(part.rated), *rows, at * PURPOSES + ROWS_PRIOR, number)
+        part.own.factors[:, : self.settings.dims][self._unrated(part)] = mean[1:]
+        part.own.biases[self._unrated(part)] = mean[0]
+        prior = prior_of(mean, precision, self.alpha, self.length)
+        key = Key(self.seed, at * PURPOSES + ROWS, number)
+        b, c = self.others(at)
+        draw_side(part.own, part.fixed, b, c, part.ratings, prior, key, self.threads)
+        self._merge(part)
+
+    def _draw_bags(self, part: Part, bag: Bag, at: int, number: int) -> None:
+        used = np.flatnonzero(np.diff(bag.starts_j))
+        z_nk = part.z_jk[used]
+        rows = row_sums(z_nk[:, 1:], z_nk[:, 0], np.arange(len(z_nk)), self.settings.dims)
+        drawn = self._draw_prior(len(used), *rows, at * PURPOSES + BAGS_PRIOR, number)
+        prior, draw = BagPrior(*drawn, self.alpha), Draw(self.seed, at * PURPOSES + BAGS, number)
+        others = self.others(at)
+        e_r = self.residuals(part, others)
+        for k in range(self.settings.dims + 1):
+            o_r = _other_factors(part, others, k)
+            draw_bag_factor(bag, part.ratings.starts_a, o_r, e_r, part.z_jk, k, prior, draw)
+        self._merge(part)
+
+    def _draw_prior(
+        self, count: int, sums: Floats, products: Floats, what: int, number: int
+    ) -> tuple[Floats, Floats]:
+        state = np.uint64(draws_of(self.seed, what, number, 0))
+        return draw_normal_wishart(updated(self.prior(), count, sums, products), state)
+
+    def _draw_noise(self, number: int) -> None:
+        e_r = self.residuals(self.parts[0], self.others(0))
+        shape = self.settings.noise_shape + len(e_r) / 2
+        rate = self.settings.noise_rate + float(np.square(e_r).sum()) / 2
+        if not math.isfinite(rate):
+            raise DataError(
+                f"the chain left all finite numbers in sweep {number + 1}",
+                "look for ratings far from all others, or give more init_sd or precision",
+            )
+        self.alpha = draw_gamma(shape, rate, np.uint64(draws_of(self.seed, NOISE, number, 0)))
+
+    def _merge(self, part: Part) -> None:
+        """w + bias of the bag + v . s and v + s, or the rows themselves where nothing hangs on them."""
+        if part.bag is None:
+            return
+        dims, rows = self.settings.dims, slice(0, len(part.bag.weight_a))
+        part.fixed.factors[rows, :dims], part.fixed.biases[rows] = bag_sums(part.bag, part.z_jk)
+        part.merged.factors[:] = part.own.factors + part.fixed.factors
+        product = np.einsum("ad,ad->a", part.own.factors, part.fixed.factors)
+        part.merged.biases[:] = part.own.biases + part.fixed.biases + product
+
+    def _unrated(self, part: Part) -> npt.NDArray[np.bool_]:
+        unrated = np.ones(len(part.own.biases), bool)
+        unrated[part.rated] = False
+        return unrated
+
+    def _parts(self, train: Ratings, seed: int) -> list[Part]:
+        features = self.settings.features.split(",")
+        keys, sizes = [train.users_r, train.items_r], [train.n_users, train.n_items]
+        if "t" in features:
+            days = days_of(train, self.settings.features)
+            keys.append(np.searchsorted(days, days_in(train.times_r)))
+            sizes.append(len(days))
+        targets_r = ((train.ratings_r - self.mean) / self.spread).astype(np.float32)
+        parts = [self._part(keys, sizes, at, targets_r, seed) for at in range(len(keys))]
+        for at, name in enumerate(("iu", "ii")):
+            if name in features:
+                self._hang(parts[at], make_bag(keys[at], keys[1 - at], sizes[at], sizes[1 - at]), at, seed)
+        return parts
+
+    def _part(self, keys: list[Indices], sizes: list[int], at: int, targets_r: Table, seed: int) -> Part:
+        others = [key.astype(np.int32) for n, key in enumerate(keys) if n != at]
+        factors = rows_of_zeros(sizes[at] + 1, self.length)
+        shape, sd = (sizes[at], self.settings.dims), self.settings.init_sd
+        factors[:-1, : self.settings.dims] = normal_table(shape, sd, seed, START + at)
+        own = Side(factors, np.zeros(sizes[at] + 1, np.float32))
+        ratings = group(keys[at], sizes[at], others, targets_r)
+        a_r = keys[at][ratings.order_r].astype(np.int32)
+        return Part(own, self.nothing, own, ratings, a_r, np.unique(keys[at]))
+
+    def _hang(self, part: Part, bag: Bag, at: int, seed: int) -> None:
+        """Give the rows of a part their bags."""
+        part.bag, features = bag, len(bag.starts_j) - 1
+        part.z_jk = np.zeros((features, self.settings.dims + 1))
+        shape, sd = (features, self.settings.dims), self.settings.init_sd
+        part.z_jk[:, 1:] = normal_table(shape, sd, seed, START + 10 + at, np.float64)
+        part.fixed, part.merged = (_zeros(len(part.own.biases), self.length) for _ in range(2))
+
+
+def fit_bayesian(
+    train: Ratings, settings: BayesianSettings, seed: int, watched: Ratings | None = None, threads: int = 1
+) -> Fit:
+    """Sample, average the predictions of the watched pairs over all samples, keep some samples.
+
+    Raises DataError by the name of the features where they need times and the ratings have none.
+    """
+    sampler = Sampler(train, settings, seed, threads)
+    days_t = days_of(train, settings.features) if "t" in settings.features.split(",") else np.zeros(0, int)
+    follower = _Mean(train, watched, days_t, sampler)
+    kept, wanted = [], set(kept_samples(settings))
+    for number in range(settings.burn_in + settings.samples):
+        sampler.sweep(number)
+        if number >= settings.burn_in:
+            follower.add(sampler)
+        if number - settings.burn_in in wanted:
+            kept.append(_copied(sampler, settings.dims))
+    tables = [np.stack(tables) for tables in zip(*kept, strict=True)] if kept else _no_samples()
+    model = BayesianModel(sampler.mean, sampler.spread, np.array(train.scale), days_t, *tables)
+    return Fit(model, np.array(follower.rmse_s), follower.mean(), settings.burn_in + settings.samples)
+
+
+def kept_samples(settings: BayesianSettings) -> Iterator[int]:
+    """Which samples the model keeps: spread evenly, the last one among them."""
+    keep = min(settings.keep, settings.samples)
+    return (settings.samples * (n + 1) // keep - 1 for n in range(keep))
+
+
+def days_of(ratings: Ratings, features: str) -> Indices:
+    """The days on which there are ratings, since 1970, ascending."""
+    if ratings.times_r is None:
+        raise DataError(
+            f"the features {features} need times, and this log has no timestamps",
+            f"use {','.join(f for f in features.split(',') if f != 't')}, or a log with event times",
+        )
+    return np.unique(days_in(ratings.times_r))
+
+
+def days_in(times_p: Indices | None) -> Indices:
+    """Whole days since 1970."""
+    return np.asarray(times_p, np.int64) // SECONDS_A_DAY
+
+
+def day_rows(days_t: Indices, times_p: Indices | None, pairs: int) -> Indices:
+    """The row of each pair's day; a day without training ratings is the row behind the last."""
+    if not len(days_t):
+        return np.zeros(pairs, np.int64)
+    if times_p is None:
+        raise DataError("this model knows the day of a rating", "give the times of the pairs to predict")
+    days_p = days_in(times_p)
+    rows = np.searchsorted(days_t, days_p)
+    known = (rows < len(days_t)) & (days_t[np.minimum(rows, len(days_t) - 1)] == days_p)
+    return np.where(known, rows, len(days_t))
+
+
+class _Pairs:
+    """Pairs whose ratings are predicted again and again."""
+
+    def __init__(
+        self, users_p: Indices, items_p: Indices, days_p: Indices, unit: tuple[float, float], scale: Floats
+    ) -> None:
+        self.keys = tuple(key.astype(np.int32) for key in (users_p, items_p, days_p))
+        (self.mean, self.spread), self.scale = unit, scale
+
+    def scores(self, sides: list[Side], threads: int = 1) -> Floats:
+        """(p,) predictions of one sample, clipped."""
+        out = np.zeros(len(self.keys[0]))
+        sides = [Side(_whole_vectors(side.factors), side.biases) for side in sides]
+        in_threads(lambda at: _scores(sides, self.keys, at, out), range(0, len(out), CHUNK), threads)
+        return np.clip(self.mean + self.spread * out, self.scale[0], self.scale[1])
+
+
+class _Mean:
+    """The running mean of the watched pairs' predictions, and its error after each sample."""
+
+    def __init__(self, train: Ratings, watched: Ratings | None, days_t: Indices, sampler: Sampler) -> None:
+        self.watched, self.count, self.rmse_s = watched, 0, list[float]()
+        self.total = np.zeros(0 if watched is None else len(watched))
+        if watched is not None:
+            users = indices_with_unseen(watched.users_r, train.n_users, "user")
+            items = indices_with_unseen(watched.items_r, train.n_items, "item")
+            days = day_rows(days_t, watched.times_r, len(watched))
+            self.pairs = _Pairs(users, items, days, (sampler.mean, sampler.spread), np.array(train.scale))
+
+    def add(self, sampler: Sampler) -> None:
+        """One more sample."""
+        self.count += 1
+        if self.watched is not None:
+            self.total += self.pairs.scores(sampler.sides(), sampler.threads)
+            self.rmse_s.append(rmse(self.mean(), self.watched.ratings_r))
+
+    def mean(self) -> Floats:
+        """(p,) the mean so far."""
+        return np.asarray(self.total / max(self.count, 1))
+
+
+def _scores(sides: list[Side], keys: tuple[Keys, ...], start: int, out: Floats) -> None:
+    _fill_scores((sides[0], sides[1], sides[2]), (keys[0], keys[1], keys[2]), start, out)
+
+
+@compiled
+def _fill_scores(
+    sides: tuple[Side, Side, Side], keys: tuple[Keys, Keys, Keys], start: int, out: Floats
+) -> None:
+    """Sum of the biases and of the products of each two sides; for CHUNK pairs from `start` on."""
+    x, y, z = sides
+    for p in range(start, min(start + CHUNK, len(out))):
+        a, b, c = keys[0][p], keys[1][p], keys[2][p]
+        out[p] = np.float64(x.biases[a]) + y.biases[b] + dot_rows(x.factors, a, y.factors, b, 0)
+        if len(z.biases) > 1:
+            pairs = dot_rows(x.factors, a, z.factors, c, 0) + dot_rows(y.factors, b, z.factors, c, 0)
+            out[p] += np.float64(z.biases[c]) + pairs
+
+
+def _other_factors(part: Part, others: list[Side], k: int) -> Floats:
+    """(r,) what number k of a bag's feature is multiplied with in each rating, the bag itself left out."""
+    if k == 0:
+        return np.ones(len(part.a_r))
+    b, c = (np.ascontiguousarray(side.factors[:, k - 1], np.float64) for side in others)
+    own = np.ascontiguousarray(part.own.factors[:, k - 1], np.float64)
+    return np.asarray(own[part.a_r] + b[part.ratings.b_r] + c[part.ratings.c_r])
+
+
+def _zeros(rows: int, length: int) -> Side:
+    return Side(rows_of_zeros(rows, length), np.zeros(rows, np.float32))
+
+
+def _whole_vectors(factors: Table) -> Table:
+    """Rows as `lanes` reads them: contiguous and padded."""
+    more = padded(factors.shape[1]) - factors.shape[1]
+    return np.ascontiguousarray(np.pad(factors, ((0, 0), (0, more))) if more else factors)
+
+
+def _copied(sampler: Sampler, dims: int) -> list[Table]:
+    """Factors and biases of users, items and days, without the padding."""
+    return [
+        table for side in sampler.sides() for table in (side.factors[:, :dims].copy(), side.biases.copy())
+    ]
+
+
+def _no_samples() -> list[Table]:
+    return [np.zeros((0, 1, 1) if n % 2 == 0 else (0, 1), np.float32) for n in range(6)]

@@ -1,0 +1,328 @@
+"""Draws of whole rows of factors from their normal conditional distribution, one row after the other.
+
+A row a has a bias w_a and factors v_a; its ratings are t_r = w_a + v_a . h_r + noise of precision
+alpha, where h_r and t_r follow from all other rows. With the prior N(m, L^-1) of (w_a, v_a), its
+conditional has precision P = L + alpha sum_r (1, h_r)(1, h_r)' and mean P^-1 (L m + alpha sum_r t_r
+(1, h_r)) (Salakhutdinov and Mnih 2008, equations 11 to 13). Here P / alpha = U'U is factored row by
+row of U, the bias first; a draw is U^-1 (U'^-1 rhs + z / sqrt(alpha)) with z standard normal.
+
+Axes: a rows drawn, b and c rows of the two other sides, r ratings in the order of a, d factors (padded).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.kernels.compiling import compiled
+from recbench_spark.models.rating.lanes import (
+    DEEP,
+    add_gram,
+    add_rows,
+    dot_rows,
+    fetch_row,
+    rows_of_zeros,
+    subtract_gram,
+)
+from recbench_spark.models.rating.normals import draws_of, fill_normals
+
+Table = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float64]
+Keys = npt.NDArray[np.int32]
+
+AHEAD = 16
+"""How many ratings before its turn a row of the second side is fetched."""
+
+BLOCK = 128
+"""Rows that a thread takes at a time."""
+
+
+class Side(NamedTuple):
+    """Factors and biases of users, items or days, with what hangs on them (bags) included.
+
+    Attributes:
+        factors: (a + 1, d) float32; the last row stands for who is unseen.
+        biases: (a + 1,) float32.
+    """
+
+    factors: Table
+    biases: Table
+
+
+class Grouped(NamedTuple):
+    """Ratings in the order of one side.
+
+    Attributes:
+        starts_a: (a + 1,) where the ratings of each row begin.
+        b_r: (r,) row of the second side.
+        c_r: (r,) row of the third side; 0 where there is none.
+        targets_r: (r,) rating minus the mean of all.
+        order_r: (r,) which rating of the log it is.
+    """
+
+    starts_a: npt.NDArray[np.int64]
+    b_r: Keys
+    c_r: Keys
+    targets_r: Table
+    order_r: npt.NDArray[np.int64]
+
+
+class Prior(NamedTuple):
+    """What the kernel takes of N(m, L^-1), divided by alpha; the bias comes first.
+
+    Attributes:
+        rows: (d + 2, d) what the matrix starts from: L_0., L_i. for each factor, L m, all without their
+            first column and divided by alpha.
+        dims: factors that are not padding.
+        bias: L_00 / alpha.
+        rhs: (L m)_0 / alpha.
+        spread: 1 / sqrt(alpha); 0 gives the conditional mean instead of a draw.
+        ridge_a: (a,) what each row adds to its diagonal, bias and all; empty if nothing.
+    """
+
+    rows: Table
+    dims: int
+    bias: float
+    rhs: float
+    spread: float
+    ridge_a: Table
+
+
+class Key(NamedTuple):
+    """Which draws: those of a seed for a purpose in a sweep."""
+
+    seed: np.uint64
+    what: int
+    sweep: int
+
+
+def group(a_r: npt.NDArray[np.int64], n_a: int, others: list[Keys], targets_r: Table) -> Grouped:
+    """Ratings sorted by side a (stable), for sampling it."""
+    order_r = np.argsort(a_r, kind="stable")
+    starts_a = np.searchsorted(a_r[order_r], np.arange(n_a + 1))
+    b_r = others[0][order_r]
+    c_r = others[1][order_r] if len(others) > 1 else np.zeros(len(a_r), np.int32)
+    return Grouped(starts_a, b_r, c_r, targets_r[order_r], order_r)
+
+
+def prior_of(mean: Floats, precision: Floats, alpha: float, length: int, spread: float = 1.0) -> Prior:
+    """The normal prior of a row, laid out for the kernel; `length` is that of a padded row."""
+    d = len(mean) - 1
+    rows, weighed = rows_of_zeros(length + 2, length), precision @ mean / alpha
+    rows[: d + 1, :d] = precision[:, 1:] / alpha
+    rows[length + 1, :d] = weighed[1:]
+    nothing = np.zeros(0, np.float32)
+    return Prior(
+        rows, d, float(precision[0, 0] / alpha), float(weighed[0]), spread / math.sqrt(alpha), nothing
+    )
+
+
+def draw_side(
+    own: Side, fixed: Side, b: Side, c: Side, ratings: Grouped, prior: Prior, key: Key, threads: int = 1
+) -> None:
+    """Draw all rows of `own` that have ratings, in place; the others stay.
+
+    Args:
+        own: what is drawn.
+        fixed: what hangs on the same rows and stays (bags); an empty table if nothing does.
+        b: the second side, as of now.
+        c: the third side; a table of one row if there is none.
+        ratings: in the order of `own`.
+        prior: of a row.
+        key: of the draws.
+        threads: rows are divided among them; they change no bit.
+    """
+
+    def draw(start: int) -> None:
+        stop = min(start + BLOCK, len(ratings.starts_a) - 1)
+        work = rows_of_zeros(2 * DEEP + 2 + len(prior.rows), own.factors.shape[1])
+        _draw_rows(own, fixed, (b, c), ratings, prior, key, (start, stop, work))
+
+    in_threads(draw, range(0, len(ratings.starts_a) - 1, BLOCK), threads)
+
+
+def in_threads(work: Callable[[int], None], starts: range, threads: int) -> None:
+    """Call `work` with each start, on this thread or on several."""
+    if threads <= 1:
+        for start in starts:
+            work(start)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, starts))
+
+
+@compiled
+def _draw_rows(
+    own: Side,
+    fixed: Side,
+    others: tuple[Side, Side],
+    ratings: Grouped,
+    prior: Prior,
+    key: Key,
+    place: tuple[int, int, Table],
+) -> None:
+    """Rows start to stop; `work` holds the matrix, right side, solution, h of DEEP ratings and z."""
+    start, stop, work = place
+    length = work.shape[1]
+    matrix, h = work[: length + 2 + DEEP], work[length + 2 + DEEP : length + 2 + 2 * DEEP]
+    z = work[length + 2 + 2 * DEEP :].ravel()
+    for a in range(start, stop):
+        count = ratings.starts_a[a + 1] - ratings.starts_a[a]
+        if count == 0:
+            continue
+        _copy(prior.rows, matrix)
+        bias = prior.bias + _add_ridge(matrix, prior, a)
+        total = _add_ratings(matrix, h, fixed, others, ratings, a)
+        fill_normals(np.uint64(draws_of(key.seed, key.what, key.sweep, a)), z[: prior.dims + 1])
+        pivot = np.float32(math.sqrt(bias + count))
+        y0 = np.float32(prior.rhs + total) / pivot
+        _factor(matrix, prior.dims, pivot, y0)
+        own.biases[a] = _solve_back(matrix, z, prior, pivot, y0)
+        for n in range(length):
+            own.factors[a, n] = matrix[length + 3, n]
+
+
+@compiled
+def _add_ratings(
+    matrix: Table, h: Table, fixed: Side, others: tuple[Side, Side], ratings: Grouped, a: int
+) -> float:
+    """Add h_r' to the first row, h_r h_r' to the others and t_r h_r' to the last; give back sum of t_r."""
+    total, zero, length = 0.0, np.float32(0), h.shape[1]
+    t, ones = np.zeros(DEEP, np.float32), np.ones(DEEP, np.float32)
+    last = ratings.starts_a[a + 1]
+    for r in range(ratings.starts_a[a], last, DEEP):
+        for n in range(DEEP):
+            if r + n + AHEAD < len(ratings.b_r):
+                fetch_row(others[0].factors, np.uint32(ratings.b_r[r + n + AHEAD]))
+            if r + n < last:
+                t[n] = _explained(h, n, fixed, others, ratings, (a, r + n))
+                total += np.float64(t[n])
+            else:
+                t[n] = zero
+                for d in range(length):
+                    h[n, d] = zero
+        add_rows(matrix, 0, h, 0, 0, _eight(ones))
+        add_gram(matrix, 1, h, 0)
+        add_rows(matrix, length + 1, h, 0, 0, _eight(t))
+    return total
+
+
+@compiled
+def _explained(
+    h: Table, n: int, fixed: Side, others: tuple[Side, Side], ratings: Grouped, which: tuple[int, int]
+) -> np.float32:
+    """Let h_n = b + c + what is fixed; give back t_r, the rating less what depends on the others alone."""
+    a, r = which
+    # Unsigned, so that no index is looked at twice for being negative.
+    b, c = np.uint32(ratings.b_r[r]), np.uint32(ratings.c_r[r])
+    second, third = others
+    target = ratings.targets_r[r] - second.biases[b]
+    for d in range(h.shape[1]):
+        h[n, d] = second.factors[b, d]
+    if len(third.biases) > 1:
+        target -= third.biases[c] + dot_rows(h, n, third.factors, c, 0)
+        for d in range(h.shape[1]):
+            h[n, d] += third.factors[c, d]
+    if len(fixed.biases) > 1:
+        target -= fixed.biases[a] + dot_rows(h, n, fixed.factors, a, 0)
+        for d in range(h.shape[1]):
+            h[n, d] += fixed.factors[a, d]
+    return np.float32(target)
+
+
+@compiled
+def _factor(matrix: Table, dims: int, pivot: np.float32, y0: np.float32) -> None:
+    """The rows of U in place, bias first, then in eights; U'^-1 rhs in the row behind the right side."""
+    rhs, spare = matrix.shape[1] + 1, matrix.shape[1] + 2
+    _scale(matrix[0], np.float32(1) / pivot)
+    _subtract(matrix[rhs], matrix[0], y0, 0)
+    for n in range(matrix.shape[1]):
+        matrix[spare, n] = matrix[0, n]
+        for m in range(1, DEEP):
+            matrix[spare + m, n] = np.float32(0)
+    subtract_gram(matrix, 1, matrix, spare, 0)
+    for n in range(matrix.shape[1]):
+        matrix[spare, n] = np.float32(0)
+    for k in range(0, dims, DEEP):
+        for i in range(k, min(k + DEEP, dims)):
+            if i > k:
+                add_rows(matrix, 1 + i, matrix, 1 + k, i, _before(matrix, k, i))
+            scale = np.float32(1) / np.float32(math.sqrt(matrix[1 + i, i]))
+            _scale(matrix[1 + i], scale)
+            matrix[spare, i] = matrix[rhs, i] * scale
+            for n in range(i + 1, min(k + DEEP, dims)):
+                matrix[rhs, n] -= matrix[spare, i] * matrix[1 + i, n]
+        subtract_gram(matrix, 1, matrix, 1 + k, k + DEEP)
+        add_rows(matrix, rhs, matrix, 1 + k, k + DEEP, _minus_eight(matrix[spare], k))
+
+
+@compiled
+def _solve_back(matrix: Table, z: Table, prior: Prior, pivot: np.float32, y0: np.float32) -> np.float32:
+    """U x = y + noise: the factors go to the row behind y, the bias comes back."""
+    y, x, spread = matrix.shape[1] + 2, matrix.shape[1] + 3, np.float32(prior.spread)
+    for n in range(matrix.shape[1]):
+        matrix[x, n] = np.float32(0)
+    for i in range(prior.dims - 1, -1, -1):
+        known = dot_rows(matrix, 1 + i, matrix, x, i)
+        matrix[x, i] = (matrix[y, i] + spread * z[1 + i] - known) / matrix[1 + i, i]
+    return np.float32((y0 + spread * z[0] - dot_rows(matrix, 0, matrix, x, 0)) / pivot)
+
+
+@compiled
+def _add_ridge(matrix: Table, prior: Prior, a: int) -> float:
+    """Add what the row asks for to the diagonal of the factors; give back what the bias gets."""
+    if len(prior.ridge_a) == 0:
+        return 0.0
+    for d in range(prior.dims):
+        matrix[1 + d, d] += prior.ridge_a[a]
+    return float(prior.ridge_a[a])
+
+
+@compiled
+def _copy(rows: Table, out: Table) -> None:
+    for i in range(len(rows)):
+        for n in range(rows.shape[1]):
+            out[i, n] = rows[i, n]
+
+
+@compiled
+def _scale(row: Table, by: np.float32) -> None:
+    for n in range(len(row)):
+        row[n] *= by
+
+
+@compiled
+def _subtract(out: Table, row: Table, by: np.float32, first: int) -> None:
+    for n in range(first, len(out)):
+        out[n] -= by * row[n]
+
+
+@compiled
+def _eight(t: Table) -> tuple[np.float32, ...]:
+    return (t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7])
+
+
+@compiled
+def _minus_eight(t: Table, k: int) -> tuple[np.float32, ...]:
+    return (-t[k], -t[k + 1], -t[k + 2], -t[k + 3], -t[k + 4], -t[k + 5], -t[k + 6], -t[k + 7])
+
+
+@compiled
+def _before(matrix: Table, k: int, i: int) -> tuple[np.float32, ...]:
+    """Minus column i of U for the factors k to k + 7, of which only those before i are done; 0 else."""
+    zero = np.float32(0)
+    return (
+        -matrix[1 + k, i],
+        -matrix[2 + k, i] if k + 1 < i else zero,
+        -matrix[3 + k, i] if k + 2 < i else zero,
+        -matrix[4 + k, i] if k + 3 < i else zero,
+        -matrix[5 + k, i] if k + 4 < i else zero,
+        -matrix[6 + k, i] if k + 5 < i else zero,
+        -matrix[7 + k, i] if k + 6 < i else zero,
+        zero,
+    )

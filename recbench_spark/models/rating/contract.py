@@ -1,0 +1,198 @@
+"""What all rating models share: ratings in, a model of arrays out, predictions of pairs, one file.
+
+A fit knows its arguments and nothing else: it can run as a task of its own, anywhere, with the same
+bits. Axes: r ratings, p pairs to predict, u users, i items, d dimensions, s steps (epochs, sweeps).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.config import Strict
+from recbench_spark.errors import DataError
+
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+Scale = tuple[float, float]
+
+UNSEEN = -1
+"""The index of a user or item that the training part does not know."""
+
+REAL = (-np.inf, np.inf)
+"""The scale of numbers that are not clipped."""
+
+
+@dataclass(frozen=True)
+class Ratings:
+    """Ratings by dense index, as `checked_ratings` has found them sound.
+
+    Attributes:
+        users_r: (r,) user of each rating, below `n_users`.
+        items_r: (r,) item of each rating, below `n_items`.
+        ratings_r: (r,) the ratings, within `scale`.
+        n_users: users there are; some may have no rating.
+        n_items: items there are.
+        scale: lowest and highest rating possible; predictions are clipped to it.
+        times_r: (r,) seconds since 1970, where the log has them.
+    """
+
+    users_r: Indices
+    items_r: Indices
+    ratings_r: Floats
+    n_users: int
+    n_items: int
+    scale: Scale = REAL
+    times_r: Indices | None = None
+
+    def __len__(self) -> int:
+        """How many ratings there are."""
+        return len(self.ratings_r)
+
+    def rows(self, chosen: npt.NDArray[Any]) -> Ratings:
+        """Some of the ratings, among the same users and items; `chosen`: a mask or row numbers."""
+        times_r = None if self.times_r is None else self.times_r[chosen]
+        parts = self.users_r[chosen], self.items_r[chosen], self.ratings_r[chosen]
+        return Ratings(*parts, self.n_users, self.n_items, self.scale, times_r)
+
+
+@runtime_checkable
+class RatingModel(Protocol):
+    """A fitted model: a frozen dataclass of arrays and numbers, so that `storage` can keep it."""
+
+    kind: ClassVar[str]
+
+    def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
+        """(p,) predicted ratings, within the scale; an unseen user or item is `UNSEEN`.
+
+        Raises DataError for an index out of range, and where the model needs times and has none.
+        """
+        ...
+
+
+class Fit(NamedTuple):
+    """What a fit brings home.
+
+    Attributes:
+        model: the fitted model.
+        rmse_s: (s,) RMSE on the watched ratings after each step; empty without them.
+        watched_p: (p,) predictions of the watched ratings; for a sampler the mean over all samples,
+            of which the model may keep only some. Empty without watched ratings.
+        steps: epochs or sweeps that were made.
+    """
+
+    model: RatingModel
+    rmse_s: Floats
+    watched_p: Floats
+    steps: int
+
+
+class RatingSettings(Strict):
+    """The settings of a learner; `kind` names it, the rest is its own."""
+
+    kind: str
+
+
+class FitCall(Protocol):
+    """A learner is a function of this form; see `registry.FAMILIES`."""
+
+    def __call__(
+        self, train: Ratings, settings: Any, seed: int, watched: Ratings | None = None, threads: int = 1
+    ) -> Fit:
+        """Fit to `train`; follow `watched` without learning from it; `threads` changes no bit."""
+        ...
+
+
+def checked_ratings(
+    users_r: npt.ArrayLike,
+    items_r: npt.ArrayLike,
+    ratings_r: npt.ArrayLike,
+    scale: Scale = REAL,
+    times_r: npt.ArrayLike | None = None,
+    n_users: int | None = None,
+    n_items: int | None = None,
+) -> Ratings:
+    """Ratings a learner can take, or a DataError that says which row is wrong and why.
+
+    `n_users` and `n_items` default to the largest index and one. Raises DataError for columns of
+    unequal length, no rating at all, NaN, a rating outside the scale, an index out of range.
+    """
+    users, items = _whole(users_r, "users"), _whole(items_r, "items")
+    ratings = np.asarray(ratings_r, np.float64)
+    times = None if times_r is None else _whole(times_r, "times")
+    lengths = {len(users), len(items), len(ratings), len(ratings if times is None else times)}
+    if len(lengths) > 1:
+        raise DataError(f"columns of ratings have unequal lengths {sorted(lengths)}", "one row per rating")
+    if not len(ratings):
+        raise DataError("there is not a single rating", "check the split: this training part is empty")
+    _check_values(ratings, scale)
+    n_users = _bounded(users, n_users, "user")
+    n_items = _bounded(items, n_items, "item")
+    return Ratings(users, items, ratings, n_users, n_items, scale, times)
+
+
+def rmse(predicted_p: Floats, ratings_p: Floats) -> float:
+    """sqrt(mean (predicted - rating)^2), NaN of no pairs."""
+    return float(np.sqrt(np.mean((predicted_p - ratings_p) ** 2))) if len(ratings_p) else float("nan")
+
+
+def indices_with_unseen(indices_p: npt.ArrayLike, size: int, what: str) -> Indices:
+    """Indices where `UNSEEN` becomes `size`, the row behind the last, which holds what is known of nobody.
+
+    Raises DataError for an index below -1 or from `size` on.
+    """
+    indices = _whole(indices_p, f"{what}s")
+    wrong = (indices < UNSEEN) | (indices >= size)
+    if wrong.any():
+        raise DataError(
+            f"{what} {indices[wrong][0]} is not among the {size:,} {what}s of the training part",
+            f"give {UNSEEN} for a {what} that training has not seen",
+        )
+    return np.where(indices == UNSEEN, size, indices)
+
+
+def with_nobody(table: npt.NDArray[Any], row: Any = 0.0) -> npt.NDArray[Any]:
+    """The table with one row more, for users or items unseen: zeros unless given."""
+    last = np.broadcast_to(np.asarray(row, table.dtype), (1, *table.shape[1:]))
+    return np.concatenate([table, last])
+
+
+def in_blocks(
+    predict: Callable[[Indices, Indices], Floats], users_p: Indices, items_p: Indices, block: int = 1 << 16
+) -> Floats:
+    """Predictions block by block, so that gathered rows of factors stay small."""
+    starts = range(0, len(users_p), block)
+    parts = [predict(users_p[at : at + block], items_p[at : at + block]) for at in starts]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _whole(values: npt.ArrayLike, what: str) -> Indices:
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu" and len(array):
+        raise DataError(f"{what} are {array.dtype}, not whole numbers", "index them from 0 on first")
+    return np.ascontiguousarray(array, np.int64)
+
+
+def _check_values(ratings: Floats, scale: Scale) -> None:
+    low, high = scale
+    wrong = ~((ratings >= low) & (ratings <= high)) | ~np.isfinite(ratings)
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise DataError(
+            f"rating {ratings[row]:g} in row {row} is not on the scale {low:g} to {high:g}"
+            f" ({int(wrong.sum()):,} such rows)",
+            "correct the rows or give the scale that the ratings are on",
+        )
+
+
+def _bounded(indices: Indices, size: int | None, what: str) -> int:
+    low, high = int(indices.min()), int(indices.max())
+    size = high + 1 if size is None else size
+    if low < 0 or high >= size:
+        wrong = low if low < 0 else high
+        raise DataError(f"{what} {wrong} is not between 0 and {size - 1}", f"index {what}s from 0 on")
+    return size

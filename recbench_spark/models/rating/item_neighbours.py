@@ -1,0 +1,155 @@
+"""Item neighbours for ratings: what a user gave to similar items, as deviations from shrunken means.
+
+r_ui = c_ui + sum_j s_ij (r_uj - c_uj) / (sum_j |s_ij|) over the k items j that the user has rated and that
+are most similar to i; s_ij = n_ij / (n_ij + shrinkage) times the correlation of the deviations over
+the n_ij users of both. Source: Koren, "Factor in the neighbors" (TKDD 2010), section 3.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+from scipy import sparse
+
+from recbench_spark.errors import DataError
+from recbench_spark.kernels.compiling import compiled
+from recbench_spark.models.rating.contract import (
+    UNSEEN,
+    Fit,
+    Floats,
+    Indices,
+    Ratings,
+    RatingSettings,
+    rmse,
+)
+from recbench_spark.models.rating.means import Means, MeansSettings, means_of
+
+LARGEST = 40_000
+"""Items whose similarities are kept as one matrix: 6.4 GB of float32."""
+
+
+class ItemNeighboursSettings(RatingSettings):
+    """How many neighbours, and what similarities and means are shrunk by."""
+
+    kind: Literal["item_neighbours"] = "item_neighbours"
+    neighbours: Annotated[int, Field(ge=1)] = 40
+    shrinkage: Annotated[float, Field(ge=0)] = 100.0
+    user_shrinkage: Annotated[float, Field(ge=0)] = 10.0
+    item_shrinkage: Annotated[float, Field(ge=0)] = 25.0
+
+
+@dataclass(frozen=True)
+class ItemNeighbours:
+    """Similarities of all items and the deviations of all users.
+
+    Attributes:
+        mean: of all ratings; with the two biases the centre c_ui.
+        bias_u: (users,).
+        bias_i: (items,).
+        starts_u: (users + 1,) bounds of each user's ratings.
+        items_r: (r,) the items, user after user, ascending.
+        left_r: (r,) r_uj - c_uj, float32.
+        similarity_ij: (items, items) float32, 0 on the diagonal.
+        neighbours: k.
+        scale: (2,) lowest and highest rating.
+    """
+
+    mean: float
+    bias_u: Floats
+    bias_i: Floats
+    starts_u: Indices
+    items_r: Indices
+    left_r: npt.NDArray[np.float32]
+    similarity_ij: npt.NDArray[np.float32]
+    neighbours: int
+    scale: Floats
+
+    kind: ClassVar[str] = "item_neighbours"
+
+    def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
+        """(p,) predictions; the centre alone for who is unseen or has no rated neighbour."""
+        centre = Means(self.mean, self.bias_u, self.bias_i, self.scale)
+        found_p = centre.baseline(users_p, items_p)
+        known = np.flatnonzero((np.asarray(users_p) != UNSEEN) & (np.asarray(items_p) != UNSEEN))
+        users, items = np.asarray(users_p)[known], np.asarray(items_p)[known]
+        history = (self.starts_u, self.items_r, self.left_r)
+        found_p[known] += _weighted(users, items, history, self.similarity_ij, self.neighbours)
+        return np.clip(found_p, self.scale[0], self.scale[1])
+
+
+def fit_item_neighbours(
+    train: Ratings,
+    settings: ItemNeighboursSettings,
+    seed: int = 0,
+    watched: Ratings | None = None,
+    threads: int = 1,
+) -> Fit:
+    """Means, then similarities of what they leave; neither seed nor threads matter.
+
+    Raises DataError for more items than fit into one matrix of similarities.
+    """
+    if train.n_items > LARGEST:
+        raise DataError(
+            f"{train.n_items:,} items are too many for one matrix of similarities",
+            f"at most {LARGEST:,}; leave out items with few ratings",
+        )
+    users, items = settings.user_shrinkage, settings.item_shrinkage
+    centre = means_of(train, MeansSettings(user_shrinkage=users, item_shrinkage=items))
+    order = np.lexsort((train.items_r, train.users_r))
+    users_r, items_r = train.users_r[order], train.items_r[order]
+    left_r = (train.ratings_r[order] - centre.baseline(users_r, items_r)).astype(np.float32)
+    starts_u = np.searchsorted(users_r, np.arange(train.n_users + 1))
+    shape = (train.n_users, train.n_items)
+    similarity = similarities(
+        sparse.csr_matrix((left_r, items_r, starts_u), shape=shape), settings.shrinkage
+    )
+    biases = centre.mean, centre.bias_u, centre.bias_i
+    history = starts_u, items_r, left_r
+    model = ItemNeighbours(*biases, *history, similarity, settings.neighbours, np.array(train.scale))
+    if watched is None:
+        return Fit(model, np.zeros(0), np.zeros(0), 1)
+    predicted = model.predict(watched.users_r, watched.items_r)
+    return Fit(model, np.array([rmse(predicted, watched.ratings_r)]), predicted, 1)
+
+
+def similarities(left_ui: Any, shrinkage: float) -> npt.NDArray[np.float32]:
+    """(i, i) n_ij / (n_ij + shrinkage) sum e_ui e_uj / sqrt(sum e_ui^2 sum e_uj^2), over users of both."""
+    there, squares = left_ui.copy(), left_ui.copy()
+    there.data, squares.data = np.ones_like(left_ui.data), left_ui.data**2
+    together = (there.T @ there).toarray()
+    norms = (squares.T @ there).toarray()  # (i, j): sum of e_ui^2 over the users of both
+    products = (left_ui.T @ left_ui).toarray()
+    scale = np.sqrt(norms * norms.T) * (together + shrinkage)
+    found = np.divide(products * together, scale, out=np.zeros_like(products), where=scale > 0)
+    np.fill_diagonal(found, 0)
+    return np.asarray(found, np.float32)
+
+
+@compiled
+def _weighted(
+    users_p: Indices,
+    items_p: Indices,
+    history: tuple[Indices, Indices, npt.NDArray[np.float32]],
+    similarity_ij: npt.NDArray[np.float32],
+    neighbours: int,
+) -> Floats:
+    """Sum of s (r - c) over sum of |s|, of the most similar items rated; equal ones: smaller item first."""
+    starts_u, items_r, left_r = history
+    out = np.zeros(len(users_p))
+    for p in range(len(users_p)):
+        first, last = starts_u[users_p[p]], starts_u[users_p[p] + 1]
+        found = np.empty(last - first)
+        for r in range(first, last):
+            found[r - first] = similarity_ij[items_p[p], items_r[r]]
+        best = np.argsort(-found, kind="mergesort")[:neighbours]
+        total, weight = 0.0, 0.0
+        for n in best:
+            if found[n] > 0:
+                total += found[n] * left_r[first + n]
+                weight += found[n]
+        out[p] = total / weight if weight > 0 else 0.0
+    return out

@@ -1,0 +1,237 @@
+"""Loops over rows of factors in vectors of 16 numbers, in an order that is written down.
+
+A compiler may add the terms of a dot product in any order only where it is told that bits do not matter.
+Here they do: sixteen sums, one for each position modulo 16, are added in halves (16, 8, 4, 2), with no
+fused multiply-add, so plain Python gives the same bits (`tests/models/rating/test_sgd.py`). Tables are
+contiguous float32 whose rows have a length that is a multiple of 16, the numbers behind the last zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+LANES = 16
+"""Rows of factors are zero-padded to a multiple of this."""
+
+DEEP = 8
+"""Rows that `add_rows` adds at once: each number of the sum is then loaded and stored once for eight."""
+
+WIDE = 8
+"""Rows of the sum that `add_gram` holds at once, so that each row of the table is loaded once for eight."""
+
+_VECTOR = ir.VectorType(ir.FloatType(), LANES)
+
+
+def padded(dims: int) -> int:
+    """The length of a stored row of factors."""
+    return -(-dims // LANES) * LANES
+
+
+def rows_of_zeros(rows: int, length: int) -> npt.NDArray[np.float32]:
+    """A float32 table that begins on a cache line: a vector that straddles two is loaded twice."""
+    line = LANES * 4
+    memory = np.zeros(rows * length + LANES, np.float32)
+    first = -memory.ctypes.data % line // 4
+    return memory[first : first + rows * length].reshape(rows, length)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def dot_rows(typing: Any, p_ud: Any, u: Any, q_id: Any, i: Any, first: Any) -> Any:
+    """p_u . q_i from position `first` on, which is rounded down to a multiple of 16; as float32."""
+    signature = types.float32(p_ud, types.int64, q_id, types.int64, types.int64)
+
+    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        tables = _Tables(context, builder, signature, given)
+        p, q = tables.row(0, given[1]), tables.row(2, given[3])
+        total = cgutils.alloca_once_value(builder, ir.Constant(_VECTOR, [0.0] * LANES))
+        with _Lanes(builder, tables.length(0), given[4]) as at:
+            product = builder.fmul(_load(builder, p, at), _load(builder, q, at))
+            builder.store(builder.fadd(builder.load(total), product), total)
+        return _sum_of_halves(builder, builder.load(total))
+
+    return signature, build
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fetch_row(typing: Any, table: Any, row: Any) -> Any:
+    """Ask for a row that will be needed soon: it comes from memory while others are worked on."""
+    signature = types.void(table, types.int64)
+
+    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        tables, kind = _Tables(context, builder, signature, given), ir.IntType(32)
+        row, byte = tables.row(0, given[1]), ir.IntType(8).as_pointer()
+        form = ir.FunctionType(ir.VoidType(), [byte, kind, kind, kind])
+        fetch = cgutils.get_or_insert_function(builder.module, form, "llvm.prefetch.p0")
+        with _Lanes(builder, tables.length(0)) as at:
+            line = builder.bitcast(builder.gep(row, [at]), byte)
+            # To be read, to be kept in all caches, data: the three numbers of llvm.prefetch.
+            builder.call(fetch, [line, kind(0), kind(3), kind(1)])
+        return context.get_dummy_value()
+
+    return signature, build
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def step_rows(typing: Any, p_ud: Any, u: Any, q_id: Any, i: Any, by: Any) -> Any:
+    """p_u, q_i = a p_u + b q_i, c q_i + d p_u, both from the old rows; `by` is (a, b, c, d) in float32."""
+    signature = types.void(p_ud, types.int64, q_id, types.int64, by)
+
+    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        tables = _Tables(context, builder, signature, given)
+        p, q = tables.row(0, given[1]), tables.row(2, given[3])
+        a, b, c, d = (_splat(builder, builder.extract_value(given[4], n)) for n in range(4))
+        with _Lanes(builder, tables.length(0)) as at:
+            old_p, old_q = _load(builder, p, at), _load(builder, q, at)
+            _store(builder, _mixed(builder, a, old_p, b, old_q), p, at)
+            _store(builder, _mixed(builder, c, old_q, d, old_p), q, at)
+        return context.get_dummy_value()
+
+    return signature, build
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def add_rows(typing: Any, out: Any, o: Any, table: Any, row: Any, first: Any, by: Any) -> Any:
+    """out_o += sum_n by_n table_(row + n), n below 8, from `first` rounded down to a multiple of 16.
+
+    Multiplied and added in one rounding (fma), the even and the odd n apart: two short chains, not a
+    long one.
+    """
+    signature = types.void(out, types.int64, table, types.int64, types.int64, by)
+
+    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        tables = _Tables(context, builder, signature, given)
+        sums = tables.row(0, given[1])
+        rows = [tables.row(2, builder.add(given[3], given[3].type(n))) for n in range(DEEP)]
+        by = [_splat(builder, builder.extract_value(given[5], n)) for n in range(DEEP)]
+        with _Lanes(builder, tables.length(0), given[4]) as at:
+            x = [_load(builder, row, at) for row in rows]
+            _store(builder, _sum_of_products(builder, by, x, _load(builder, sums, at)), sums, at)
+        return context.get_dummy_value()
+
+    return signature, build
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def add_gram(typing: Any, out: Any, o: Any, table: Any, row: Any) -> Any:
+    """out_(o + i) += sum_n x_ni x_n for all i, x_n = table_(row + n), n below 8: the upper half of X'X.
+
+    Below the diagonal only what shares a vector with it is written, and means nothing. Rounded as by
+    `add_rows`.
+    """
+    return _gram(out, table, minus=False)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def subtract_gram(typing: Any, out: Any, o: Any, table: Any, row: Any, first: Any) -> Any:
+    """out_(o + i) -= sum_n x_ni x_n for i from `first`, a multiple of 8, on; else as `add_gram`."""
+    return _gram(out, table, minus=True)
+
+
+def _gram(out: Any, table: Any, minus: bool) -> Any:
+    places = (types.int64,) * (2 if minus else 1)
+    signature = types.void(out, types.int64, table, *places)
+
+    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        tables = _Tables(context, builder, signature, given)
+        length = tables.length(0)
+        wide = length.type(WIDE)
+        rows = [tables.row(2, builder.add(given[3], length.type(n))) for n in range(DEEP)]
+        start = builder.udiv(given[4], wide) if minus else None
+        with cgutils.for_range(builder, builder.udiv(length, wide), start) as loop:
+            i = builder.mul(loop.index, wide)
+            each = [builder.add(i, length.type(m)) for m in range(WIDE)]
+            outs = [tables.row(0, builder.add(given[1], m)) for m in each]
+            with _Lanes(builder, length, i) as at:
+                x = [_load(builder, row, at) for row in rows]
+                for m, sums in zip(each, outs, strict=True):
+                    by = [builder.load(builder.gep(row, [m])) for row in rows]
+                    by = [_splat(builder, builder.fneg(number) if minus else number) for number in by]
+                    _store(builder, _sum_of_products(builder, by, x, _load(builder, sums, at)), sums, at)
+        return context.get_dummy_value()
+
+    return signature, build
+
+
+class _Tables:
+    """Where rows of the tables among the arguments begin."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, given: Any) -> None:
+        self.context, self.builder, self.types, self.given = context, builder, signature.args, given
+
+    def length(self, at: int) -> Any:
+        return self.builder.extract_value(self._array(at).shape, 1)
+
+    def row(self, at: int, row: Any) -> Any:
+        return self.builder.gep(self._array(at).data, [self.builder.mul(row, self.length(at))])
+
+    def _array(self, at: int) -> Any:
+        return self.context.make_array(self.types[at])(self.context, self.builder, self.given[at])
+
+
+class _Lanes:
+    """`with _Lanes(builder, length, first) as at:` a loop over the first position of each vector."""
+
+    def __init__(self, builder: Any, length: Any, first: Any = None) -> None:
+        self.builder, self.width = builder, length.type(LANES)
+        start = None if first is None else builder.udiv(first, self.width)
+        self.loop = cgutils.for_range(builder, builder.udiv(length, self.width), start)
+
+    def __enter__(self) -> Any:
+        return self.builder.mul(self.loop.__enter__().index, self.width)
+
+    def __exit__(self, *error: Any) -> Any:
+        return self.loop.__exit__(*error)
+
+
+def _at(builder: Any, row: Any, at: Any) -> Any:
+    return builder.bitcast(builder.gep(row, [at]), _VECTOR.as_pointer())
+
+
+def _load(builder: Any, row: Any, at: Any) -> Any:
+    return builder.load(_at(builder, row, at), align=4)
+
+
+def _store(builder: Any, vector: Any, row: Any, at: Any) -> None:
+    builder.store(vector, _at(builder, row, at), align=4)
+
+
+def _mixed(builder: Any, a: Any, x: Any, b: Any, y: Any) -> Any:
+    return builder.fadd(builder.fmul(a, x), builder.fmul(b, y))
+
+
+def _sum_of_products(builder: Any, by: list[Any], x: list[Any], start: Any) -> Any:
+    even, odd = _fused(builder, by[0], x[0], start), builder.fmul(by[1], x[1])
+    for n in range(2, DEEP, 2):
+        even, odd = _fused(builder, by[n], x[n], even), _fused(builder, by[n + 1], x[n + 1], odd)
+    return builder.fadd(even, odd)
+
+
+def _fused(builder: Any, a: Any, x: Any, y: Any) -> Any:
+    """a x + y in one rounding, where the machine can."""
+    may = ("contract",)
+    return builder.fadd(builder.fmul(a, x, flags=may), y, flags=may)
+
+
+def _splat(builder: Any, number: Any) -> Any:
+    nothing = ir.Constant(_VECTOR, ir.Undefined)
+    first = builder.insert_element(nothing, number, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(first, nothing, _positions([0] * LANES))
+
+
+def _sum_of_halves(builder: Any, vector: Any) -> Any:
+    width = LANES // 2
+    while width:
+        low, high = _positions(list(range(width))), _positions(list(range(width, 2 * width)))
+        halves = (builder.shuffle_vector(vector, vector, part) for part in (low, high))
+        vector, width = builder.fadd(*halves), width // 2
+    return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
+
+
+def _positions(places: list[int]) -> Any:
+    return ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places)

@@ -1,0 +1,119 @@
+"""Logistic matrix factorisation of pairs, by descent over pairs and drawn negatives.
+
+A pair that is there should have a high score s_ui = b + b_u + b_i + p_u . q_i, `negatives` items drawn
+uniformly for each a low one: sum over pairs of -log sigma(s_ui) - sum over negatives of log(1 -
+sigma(s_uj)), with an L2 regulariser at each step. A drawn item may be one of the user's own, as in the
+source. Source: Rendle, Krichene, Zhang and Anderson, "Neural collaborative filtering vs. matrix
+factorization revisited" (RecSys 2020), section 3.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from recbench_spark.errors import DataError
+from recbench_spark.kernels.compiling import compiled
+from recbench_spark.models.rating.contract import Fit, Indices, Ratings, RatingSettings
+from recbench_spark.models.rating.lanes import dot_rows, padded, rows_of_zeros, step_rows
+from recbench_spark.models.rating.normals import draws_of, normal_table, uniform, unsigned
+from recbench_spark.models.rating.sgd import FactorModel, Table
+from recbench_spark.models.rating.shuffling import hash_order, permutation
+
+NEGATIVES = 3
+"""What the draws are for; 0 and 1 are those of the factors at the start."""
+
+
+class LogisticSettings(RatingSettings):
+    """All that can be set."""
+
+    kind: Literal["logistic_mf"] = "logistic_mf"
+    dims: Annotated[int, Field(ge=1, le=4096)] = 64
+    epochs: Annotated[int, Field(ge=1)] = 64
+    negatives: Annotated[int, Field(ge=1, le=1000)] = 8
+    rate: Annotated[float, Field(gt=0)] = 0.002
+    regulariser: Annotated[float, Field(ge=0)] = 0.005
+    init_sd: Annotated[float, Field(ge=0)] = 0.1
+
+
+class Logistic(NamedTuple):
+    """What is learnt; the bias of all is an array of one."""
+
+    bias: Table
+    b_u: Table
+    b_i: Table
+    p_ud: Table
+    q_id: Table
+
+
+def fit_logistic(
+    train: Ratings, settings: LogisticSettings, seed: int, watched: Ratings | None = None, threads: int = 1
+) -> Fit:
+    """Descend over pairs, shuffled by hash each epoch; one thread. Raises DataError where it diverges."""
+    learnt, first_r = start(train, settings, seed), hash_order(train, seed)
+    for epoch in range(settings.epochs):
+        order_r = first_r[permutation(len(train), seed, epoch)]
+        descend(learnt, train.users_r[order_r], train.items_r[order_r], settings, seed, epoch)
+        if not np.isfinite(learnt.b_i.sum() + learnt.b_u.sum()):
+            raise DataError(f"the descent diverged in epoch {epoch + 1}", f"lower the rate {settings.rate}")
+    d, real = settings.dims, np.array([-np.inf, np.inf])
+    biases = learnt.b_u.astype(np.float64), learnt.b_i.astype(np.float64)
+    factors = learnt.p_ud[:, :d].copy(), learnt.q_id[:, :d].copy()
+    model = FactorModel(float(learnt.bias[0]), *biases, *factors, real)
+    watched_p = np.zeros(0) if watched is None else model.predict(watched.users_r, watched.items_r)
+    return Fit(model, np.zeros(0), watched_p, settings.epochs)
+
+
+def start(train: Ratings, settings: LogisticSettings, seed: int) -> Logistic:
+    """Biases of 0 and factors by hash; who has no pair has no factors."""
+    tables = []
+    for at, (key_r, rows) in enumerate(((train.users_r, train.n_users), (train.items_r, train.n_items))):
+        table, seen = rows_of_zeros(rows, padded(settings.dims)), np.unique(key_r)
+        table[seen, : settings.dims] = normal_table((rows, settings.dims), settings.init_sd, seed, at)[seen]
+        tables.append(table)
+    biases = (np.zeros(rows, np.float32) for rows in (1, train.n_users, train.n_items))
+    return Logistic(*biases, *tables)
+
+
+def descend(
+    learnt: Logistic, users_r: Indices, items_r: Indices, settings: LogisticSettings, seed: int, epoch: int
+) -> None:
+    """One epoch over the pairs in the order they come."""
+    numbers = np.float32(settings.rate), np.float32(settings.regulariser)
+    _descend(learnt, users_r, items_r, numbers, settings.negatives, (unsigned(seed), epoch))
+
+
+@compiled
+def _descend(
+    learnt: Logistic,
+    users_r: Indices,
+    items_r: Indices,
+    numbers: tuple[np.float32, np.float32],
+    negatives: int,
+    draw: tuple[np.uint64, int],
+) -> None:
+    seed, epoch = draw
+    items = len(learnt.b_i)
+    for r in range(len(users_r)):
+        state = np.uint64(draws_of(seed, NEGATIVES, epoch, r))
+        _step(learnt, users_r[r], items_r[r], np.float32(1), numbers)
+        for n in range(negatives):
+            _step(learnt, users_r[r], int(uniform(state, n) * items), np.float32(0), numbers)
+
+
+@compiled
+def _step(
+    learnt: Logistic, u: int, i: int, label: np.float32, numbers: tuple[np.float32, np.float32]
+) -> None:
+    bias, b_u, b_i, p_ud, q_id = learnt
+    rate, regulariser = numbers
+    score = bias[0] + b_u[u] + b_i[i] + dot_rows(p_ud, u, q_id, i, 0)
+    e = label - np.float32(1 / (1 + math.exp(-np.float64(score))))
+    keep, step = np.float32(1) - rate * regulariser, rate * e
+    bias[0] += step
+    b_u[u] = keep * b_u[u] + step
+    b_i[i] = keep * b_i[i] + step
+    step_rows(p_ud, u, q_id, i, (keep, step, keep, step))

@@ -1,0 +1,95 @@
+"""Means of users and items, shrunk towards the mean of all: what every rating model has to beat.
+
+r_ui = mu + b_u + b_i, where the deviation of the side that comes first is
+b_i = sum_{u of i} (r_ui - mu) / (n_i + k_I), and of the other
+b_u = sum_{i of u} (r_ui - mu - b_i) / (n_u + k_U).
+Source: Koren and Bell, "Advances in collaborative filtering" (2011), section 5.2.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from recbench_spark.models.rating.contract import (
+    Fit,
+    Floats,
+    Indices,
+    Ratings,
+    RatingSettings,
+    indices_with_unseen,
+    rmse,
+    with_nobody,
+)
+
+
+class MeansSettings(RatingSettings):
+    """Which means, in which order, and how many ratings at the mean of all they are mixed with."""
+
+    kind: Literal["means"] = "means"
+    means: Literal["global", "users", "items", "items_users", "users_items"] = "items_users"
+    user_shrinkage: Annotated[float, Field(ge=0)] = 10.0
+    item_shrinkage: Annotated[float, Field(ge=0)] = 25.0
+
+
+@dataclass(frozen=True)
+class Means:
+    """mu + b_u + b_i, clipped.
+
+    Attributes:
+        mean: mu, the mean of all ratings.
+        bias_u: (users,) b_u; 0 for who has no rating.
+        bias_i: (items,) b_i.
+        scale: (2,) lowest and highest rating.
+    """
+
+    mean: float
+    bias_u: Floats
+    bias_i: Floats
+    scale: Floats
+
+    kind: ClassVar[str] = "means"
+
+    def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
+        """(p,) mu + b_u + b_i; an unseen user or item deviates by 0."""
+        return np.clip(self.baseline(users_p, items_p), self.scale[0], self.scale[1])
+
+    def baseline(self, users_p: Indices, items_p: Indices) -> Floats:
+        """(p,) the same, not clipped."""
+        users = indices_with_unseen(users_p, len(self.bias_u), "user")
+        items = indices_with_unseen(items_p, len(self.bias_i), "item")
+        return np.asarray(self.mean + with_nobody(self.bias_u)[users] + with_nobody(self.bias_i)[items])
+
+
+def fit_means(
+    train: Ratings, settings: MeansSettings, seed: int = 0, watched: Ratings | None = None, threads: int = 1
+) -> Fit:
+    """Means of the training part; neither seed nor threads matter."""
+    model = means_of(train, settings)
+    if watched is None:
+        return Fit(model, np.zeros(0), np.zeros(0), 1)
+    predicted = model.predict(watched.users_r, watched.items_r)
+    return Fit(model, np.array([rmse(predicted, watched.ratings_r)]), predicted, 1)
+
+
+def means_of(train: Ratings, settings: MeansSettings) -> Means:
+    """The deviations one after the other, each of what the one before has left."""
+    mean = float(train.ratings_r.mean())
+    left_r = train.ratings_r - mean
+    bias = {"users": np.zeros(train.n_users), "items": np.zeros(train.n_items)}
+    rows = {"users": train.users_r, "items": train.items_r}
+    shrinkage = {"users": settings.user_shrinkage, "items": settings.item_shrinkage}
+    for side in settings.means.split("_"):
+        if side != "global":
+            bias[side] = _shrunk(rows[side], left_r, len(bias[side]), shrinkage[side])
+            left_r = left_r - bias[side][rows[side]]
+    return Means(mean, bias["users"], bias["items"], np.array(train.scale))
+
+
+def _shrunk(rows_r: Indices, left_r: Floats, size: int, shrinkage: float) -> Floats:
+    """sum / (n + k) of each row; 0 where there is nothing."""
+    sums, counts = np.bincount(rows_r, left_r, minlength=size), np.bincount(rows_r, minlength=size)
+    return np.asarray(sums / np.maximum(counts + shrinkage, np.finfo(np.float64).tiny))

@@ -1,0 +1,137 @@
+"""NSVD1: a user is the sum of factors of the items rated, so a user costs no parameter but a bias.
+
+r_ui = mean + b_u + b_i + q_i . x_u with x_u = n_u^(-1/2) sum_{j of u} y_j. Descent user after user:
+the q_i and biases after each rating, the y_j once a user from the sum of its ratings' gradients.
+Source: Paterek, "Improving regularized singular value decomposition" (KDD Cup 2007), section 3.3.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from recbench_spark.errors import DataError
+from recbench_spark.kernels.compiling import compiled
+from recbench_spark.models.rating.contract import Fit, Floats, Indices, Ratings, RatingSettings, rmse
+from recbench_spark.models.rating.normals import normal_table
+from recbench_spark.models.rating.sgd import FactorModel
+from recbench_spark.models.rating.shuffling import permutation
+
+
+class NsvdSettings(RatingSettings):
+    """One learning rate and one regulariser for all."""
+
+    kind: Literal["nsvd1"] = "nsvd1"
+    dims: Annotated[int, Field(ge=1, le=1024)] = 32
+    epochs: Annotated[int, Field(ge=1)] = 30
+    rate: Annotated[float, Field(gt=0)] = 0.005
+    rate_decay: Annotated[float, Field(gt=0, le=1)] = 0.95
+    regulariser: Annotated[float, Field(ge=0)] = 0.02
+    init_sd: Annotated[float, Field(gt=0)] = 0.02
+
+
+class Nsvd(NamedTuple):
+    """What is learnt."""
+
+    b_u: Floats
+    b_i: Floats
+    q_id: Floats
+    y_id: Floats
+
+
+class Histories(NamedTuple):
+    """Ratings user after user, less the mean of all."""
+
+    starts_u: Indices
+    items_r: Indices
+    left_r: Floats
+
+
+def fit_nsvd(
+    train: Ratings, settings: NsvdSettings, seed: int, watched: Ratings | None = None, threads: int = 1
+) -> Fit:
+    """Descend over users in an order by hash, another one each epoch; one thread.
+
+    Raises DataError where the descent diverges.
+    """
+    histories, mean = histories_of(train), float(train.ratings_r.mean())
+    learnt = start(train, settings, seed)
+    rmse_s: list[float] = []
+    model, watched_p = _model(learnt, histories, mean, train), np.zeros(0)
+    for epoch in range(settings.epochs):
+        rate = settings.rate * settings.rate_decay**epoch
+        descend(learnt, histories, permutation(train.n_users, seed, epoch), rate, settings.regulariser)
+        if not math.isfinite(learnt.q_id.sum() + learnt.y_id.sum()):
+            raise DataError(f"the descent diverged in epoch {epoch + 1}", f"lower the rate {settings.rate}")
+        if watched is not None or epoch + 1 == settings.epochs:
+            model = _model(learnt, histories, mean, train)
+        if watched is not None:
+            watched_p = model.predict(watched.users_r, watched.items_r)
+            rmse_s.append(rmse(watched_p, watched.ratings_r))
+    return Fit(model, np.array(rmse_s), watched_p, settings.epochs)
+
+
+def histories_of(train: Ratings) -> Histories:
+    """Sorted by user, then item."""
+    order = np.lexsort((train.items_r, train.users_r))
+    starts_u = np.searchsorted(train.users_r[order], np.arange(train.n_users + 1))
+    return Histories(starts_u, train.items_r[order], train.ratings_r[order] - train.ratings_r.mean())
+
+
+def start(train: Ratings, settings: NsvdSettings, seed: int) -> Nsvd:
+    """Biases 0, factors by hash."""
+    shape = (train.n_items, settings.dims)
+    q_id, y_id = (np.asarray(normal_table(shape, settings.init_sd, seed, n), np.float64) for n in (0, 1))
+    return Nsvd(np.zeros(train.n_users), np.zeros(train.n_items), q_id, y_id)
+
+
+@compiled
+def descend(
+    learnt: Nsvd, histories: Histories, order_u: npt.NDArray[np.uint32], rate: float, regulariser: float
+) -> None:
+    """One epoch."""
+    b_u, b_i, q_id, y_id = learnt
+    starts_u, items_r, left_r = histories
+    x, gradient = np.zeros(q_id.shape[1]), np.zeros(q_id.shape[1])
+    for u in order_u:
+        first, last = starts_u[u], starts_u[u + 1]
+        _sum_bag(x, gradient, y_id, items_r[first:last])
+        weight = 1 / math.sqrt(max(last - first, 1))
+        for r in range(first, last):
+            i, product = items_r[r], 0.0
+            for d in range(len(x)):
+                product += q_id[i, d] * x[d]
+            e = left_r[r] - b_u[u] - b_i[i] - product
+            b_u[u] += rate * (e - regulariser * b_u[u])
+            b_i[i] += rate * (e - regulariser * b_i[i])
+            for d in range(len(x)):
+                gradient[d] += e * q_id[i, d]
+                q_id[i, d] += rate * (e * x[d] - regulariser * q_id[i, d])
+        for r in range(first, last):
+            for d in range(len(x)):
+                y_id[items_r[r], d] += rate * (weight * gradient[d] - regulariser * y_id[items_r[r], d])
+
+
+@compiled
+def _sum_bag(x: Floats, gradient: Floats, y_id: Floats, items_r: Indices) -> None:
+    """Let x = n^(-1/2) sum of y over the items, and the gradient 0."""
+    weight = 1 / math.sqrt(max(len(items_r), 1))
+    for d in range(len(x)):
+        x[d] = gradient[d] = 0.0
+    for i in items_r:
+        for d in range(len(x)):
+            x[d] += weight * y_id[i, d]
+
+
+def _model(learnt: Nsvd, histories: Histories, mean: float, train: Ratings) -> FactorModel:
+    x_ud = np.zeros((train.n_users, learnt.y_id.shape[1]))
+    gradient = np.zeros(x_ud.shape[1])
+    for u in range(train.n_users):
+        items = histories.items_r[histories.starts_u[u] : histories.starts_u[u + 1]]
+        _sum_bag(x_ud[u], gradient, learnt.y_id, items)
+    factors = x_ud.astype(np.float32), learnt.q_id.astype(np.float32)
+    return FactorModel(mean, learnt.b_u.copy(), learnt.b_i.copy(), *factors, np.array(train.scale))

@@ -1,0 +1,241 @@
+"""A restricted Boltzmann machine of each user's ratings: softmax visible units, binary hidden ones.
+
+p(h_f = 1 | ratings) = sigma(c_f + sum_i W_(i, k_i, f)), p(rating of i is level k | h) = softmax over k of
+b_ik + sum_f W_ikf h_f; only rated items have units. Learnt by contrastive divergence of one step, user
+after user; a prediction is the mean of the levels given the probabilities of the hidden units. Source:
+Salakhutdinov, Mnih and Hinton, "Restricted Boltzmann machines for collaborative filtering" (ICML
+2007), sections 2 and 3; without their conditional units, momentum and batches.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from recbench_spark.errors import DataError
+from recbench_spark.kernels.compiling import compiled
+from recbench_spark.models.rating.contract import (
+    Fit,
+    Floats,
+    Indices,
+    Ratings,
+    RatingSettings,
+    indices_with_unseen,
+    rmse,
+)
+from recbench_spark.models.rating.normals import draws_of, normal_table, uniform, unsigned
+from recbench_spark.models.rating.shuffling import permutation
+
+MOST_LEVELS = 64
+"""More distinct ratings than this are no levels but measurements."""
+
+WEIGHTS, HIDDEN, VISIBLE = range(3)
+"""What draws are for."""
+
+
+class RbmSettings(RatingSettings):
+    """All that can be set."""
+
+    kind: Literal["rbm"] = "rbm"
+    dims: Annotated[int, Field(ge=1, le=2048)] = 100
+    epochs: Annotated[int, Field(ge=1)] = 30
+    rate: Annotated[float, Field(gt=0)] = 0.005
+    rate_decay: Annotated[float, Field(gt=0, le=1)] = 0.95
+    regulariser: Annotated[float, Field(ge=0)] = 0.001
+    init_sd: Annotated[float, Field(gt=0)] = 0.01
+
+
+class Machine(NamedTuple):
+    """What is learnt: W (items, levels, d), b (items, levels), c (d,)."""
+
+    w_ikd: Floats
+    b_ik: Floats
+    c_d: Floats
+
+
+class Visible(NamedTuple):
+    """The levels of the ratings, user after user, items ascending."""
+
+    starts_u: Indices
+    items_r: Indices
+    levels_r: Indices
+
+
+@dataclass(frozen=True)
+class Rbm:
+    """A machine and the hidden units of every user.
+
+    Attributes:
+        levels_k: (levels,) the ratings there are, ascending.
+        w_ikd: (items, levels, d) weights, float32.
+        b_ik: (items, levels) biases.
+        hidden_ud: (users + 1, d) probabilities given the user's ratings; the last row for who is unseen.
+        prior_k: (levels,) shares of the levels, for an item unseen.
+    """
+
+    levels_k: Floats
+    w_ikd: npt.NDArray[np.float32]
+    b_ik: Floats
+    hidden_ud: npt.NDArray[np.float32]
+    prior_k: Floats
+
+    kind: ClassVar[str] = "rbm"
+
+    def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
+        """(p,) expected level; the mean of all ratings for an item unseen."""
+        users = indices_with_unseen(users_p, len(self.hidden_ud) - 1, "user")
+        items = indices_with_unseen(items_p, len(self.b_ik), "item")
+        return np.asarray(
+            _expected(users, items, self.levels_k, self.w_ikd, self.b_ik, self.hidden_ud, self.prior_k)
+        )
+
+
+def fit_rbm(
+    train: Ratings, settings: RbmSettings, seed: int, watched: Ratings | None = None, threads: int = 1
+) -> Fit:
+    """Users in an order by hash, another one each epoch; one thread.
+
+    Raises DataError for ratings that are not levels, and where the weights diverge.
+    """
+    levels_k = np.unique(train.ratings_r)
+    if len(levels_k) > MOST_LEVELS:
+        raise DataError(
+            f"{len(levels_k)} distinct ratings are too many levels for an RBM",
+            f"round the ratings to at most {MOST_LEVELS} levels, or use another model",
+        )
+    visible, machine = visible_of(train, levels_k), start(train, levels_k, settings, seed)
+    model, watched_p, rmse_s = _model(machine, visible, levels_k, train), np.zeros(0), list[float]()
+    for epoch in range(settings.epochs):
+        order_u = permutation(train.n_users, seed, epoch)
+        rate = settings.rate * settings.rate_decay**epoch
+        learn(machine, visible, order_u, (rate, settings.regulariser), unsigned(seed), epoch)
+        if not np.isfinite(machine.c_d.sum() + machine.b_ik.sum()):
+            raise DataError(f"the weights diverged in epoch {epoch + 1}", f"lower the rate {settings.rate}")
+        if watched is not None or epoch + 1 == settings.epochs:
+            model = _model(machine, visible, levels_k, train)
+        if watched is not None:
+            watched_p = model.predict(watched.users_r, watched.items_r)
+            rmse_s.append(rmse(watched_p, watched.ratings_r))
+    return Fit(model, np.array(rmse_s), watched_p, settings.epochs)
+
+
+def visible_of(train: Ratings, levels_k: Floats) -> Visible:
+    """The ratings as numbers of levels."""
+    order = np.lexsort((train.items_r, train.users_r))
+    starts_u = np.searchsorted(train.users_r[order], np.arange(train.n_users + 1))
+    return Visible(starts_u, train.items_r[order], np.searchsorted(levels_k, train.ratings_r[order]))
+
+
+def start(train: Ratings, levels_k: Floats, settings: RbmSettings, seed: int) -> Machine:
+    """Weights by hash; b the logarithm of each level's share of the item's ratings, one of each added."""
+    shape = train.n_items, len(levels_k)
+    w = normal_table((shape[0] * shape[1], settings.dims), settings.init_sd, seed, WEIGHTS, np.float64)
+    counts = np.ones(shape)
+    np.add.at(counts, (train.items_r, np.searchsorted(levels_k, train.ratings_r)), 1)
+    b_ik = np.log(counts / counts.sum(axis=1, keepdims=True))
+    return Machine(np.asarray(w, np.float64).reshape(*shape, settings.dims), b_ik, np.zeros(settings.dims))
+
+
+@compiled
+def learn(
+    machine: Machine,
+    visible: Visible,
+    order_u: npt.NDArray[np.uint32],
+    numbers: tuple[float, float],
+    seed: np.uint64,
+    epoch: int,
+) -> None:
+    """One epoch: for each user the ratings' statistics less those of one reconstruction."""
+    rate, regulariser = numbers
+    w, b, c = machine
+    for u in order_u:
+        first, last = visible.starts_u[u], visible.starts_u[u + 1]
+        if first == last:
+            continue
+        items, levels = visible.items_r[first:last], visible.levels_r[first:last]
+        h = hidden(machine, items, levels)
+        drawn = np.zeros(len(h))
+        state = np.uint64(draws_of(seed, HIDDEN, epoch, u))
+        for d in range(len(h)):
+            drawn[d] = 1.0 if uniform(state, d) < h[d] else 0.0
+        again = reconstructed(machine, items, drawn, np.uint64(draws_of(seed, VISIBLE, epoch, u)))
+        h_again = hidden(machine, items, again)
+        for n in range(len(items)):
+            i, k, k_again = items[n], levels[n], again[n]
+            b[i, k] += rate
+            b[i, k_again] -= rate
+            for d in range(len(h)):
+                w[i, k, d] += rate * (h[d] - regulariser * w[i, k, d])
+                w[i, k_again, d] -= rate * (h_again[d] + regulariser * w[i, k_again, d])
+        for d in range(len(h)):
+            c[d] += rate * (h[d] - h_again[d])
+
+
+@compiled
+def hidden(machine: Machine, items: Indices, levels: Indices) -> Floats:
+    """(d,) probabilities of the hidden units given ratings."""
+    h = machine.c_d.copy()
+    for n in range(len(items)):
+        for d in range(len(h)):
+            h[d] += machine.w_ikd[items[n], levels[n], d]
+    for d in range(len(h)):
+        h[d] = 1 / (1 + math.exp(-h[d]))
+    return h
+
+
+@compiled
+def reconstructed(machine: Machine, items: Indices, h: Floats, state: np.uint64) -> Indices:
+    """(n,) a level of each item, drawn given the hidden units."""
+    levels = np.zeros(len(items), np.int64)
+    for n in range(len(items)):
+        weights = np.exp(_energies(machine.w_ikd[items[n]], machine.b_ik[items[n]], h))
+        left = uniform(state, n) * weights.sum()
+        while levels[n] < len(weights) - 1 and left >= weights[levels[n]]:
+            left -= weights[levels[n]]
+            levels[n] += 1
+    return levels
+
+
+@compiled
+def _energies(w_kd: npt.NDArray[np.floating], b_k: Floats, h: npt.NDArray[np.floating]) -> Floats:
+    """(k,) b_k + sum_d W_kd h_d, less the largest."""
+    found = b_k.copy()
+    for k in range(len(b_k)):
+        for d in range(len(h)):
+            found[k] += w_kd[k, d] * h[d]
+    return np.asarray(found - found.max())
+
+
+@compiled
+def _expected(
+    users_p: Indices,
+    items_p: Indices,
+    levels_k: Floats,
+    w_ikd: npt.NDArray[np.float32],
+    b_ik: Floats,
+    hidden_ud: npt.NDArray[np.float32],
+    prior_k: Floats,
+) -> Floats:
+    out = np.zeros(len(users_p))
+    for p in range(len(users_p)):
+        i, shares = items_p[p], prior_k
+        if i < len(b_ik):
+            weights = np.exp(_energies(w_ikd[i], b_ik[i], hidden_ud[users_p[p]]))
+            shares = weights / weights.sum()
+        for k in range(len(levels_k)):
+            out[p] += shares[k] * levels_k[k]
+    return out
+
+
+def _model(machine: Machine, visible: Visible, levels_k: Floats, train: Ratings) -> Rbm:
+    bounds = zip(visible.starts_u[:-1].tolist(), visible.starts_u[1:].tolist(), strict=True)
+    rows = [hidden(machine, visible.items_r[a:b], visible.levels_r[a:b]) for a, b in bounds]
+    rows.append(hidden(machine, visible.items_r[:0], visible.levels_r[:0]))
+    shares = np.bincount(visible.levels_r, minlength=len(levels_k)) / len(train)
+    tables = machine.w_ikd.astype(np.float32), machine.b_ik.copy(), np.array(rows, np.float32)
+    return Rbm(levels_k, *tables, shares)

@@ -1,0 +1,85 @@
+"""All rating models by kind: settings from a file, a fit from settings, a model from a file.
+
+To add one: a module with settings (a `kind`), a function of the form of `contract.FitCall` and a frozen
+dataclass that predicts, and one line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from recbench_spark.config import parse
+from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.models.rating import storage
+from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings, fit_als, fit_implicit_als
+from recbench_spark.models.rating.bayesian import BayesianModel, BayesianSettings, fit_bayesian
+from recbench_spark.models.rating.contract import Fit, FitCall, RatingModel, Ratings, RatingSettings
+from recbench_spark.models.rating.item_neighbours import (
+    ItemNeighbours,
+    ItemNeighboursSettings,
+    fit_item_neighbours,
+)
+from recbench_spark.models.rating.logistic import LogisticSettings, fit_logistic
+from recbench_spark.models.rating.means import Means, MeansSettings, fit_means
+from recbench_spark.models.rating.nsvd import NsvdSettings, fit_nsvd
+from recbench_spark.models.rating.rbm import Rbm, RbmSettings, fit_rbm
+from recbench_spark.models.rating.sgd import FactorModel, SgdSettings, fit_sgd
+
+
+class Family(NamedTuple):
+    """What belongs to a kind of learner."""
+
+    settings: type[RatingSettings]
+    fit: FitCall
+    model: type[Any]
+
+
+FAMILIES: dict[str, Family] = {
+    "als_wr": Family(AlsSettings, fit_als, FactorModel),
+    "bayesian_mf": Family(BayesianSettings, fit_bayesian, BayesianModel),
+    "item_neighbours": Family(ItemNeighboursSettings, fit_item_neighbours, ItemNeighbours),
+    "means": Family(MeansSettings, fit_means, Means),
+    "nsvd1": Family(NsvdSettings, fit_nsvd, FactorModel),
+    "rbm": Family(RbmSettings, fit_rbm, Rbm),
+    "sgd_mf": Family(SgdSettings, fit_sgd, FactorModel),
+}
+
+IMPLICIT: dict[str, Family] = {
+    "implicit_als": Family(ImplicitAlsSettings, fit_implicit_als, FactorModel),
+    "logistic_mf": Family(LogisticSettings, fit_logistic, FactorModel),
+}
+"""Learners of scores to rank by: they see which pairs there are, not their ratings."""
+
+EVERY = FAMILIES | IMPLICIT
+
+
+def make_settings(document: Mapping[str, Any], where: str = "settings") -> RatingSettings:
+    """Checked settings from what a file says; `kind` chooses the learner.
+
+    Raises ConfigError with the path of the key and the nearest known one.
+    """
+    kind = str(document.get("kind", ""))
+    if kind not in EVERY:
+        raise ConfigError(f"{where}: kind: no rating model is called '{kind}'", nearest(kind, EVERY))
+    return parse(EVERY[kind].settings, dict(document), where)
+
+
+def fit(
+    train: Ratings, settings: RatingSettings, seed: int, watched: Ratings | None = None, threads: int = 1
+) -> Fit:
+    """Fit the learner that the settings belong to."""
+    return EVERY[settings.kind].fit(train, settings, seed, watched, threads)
+
+
+def save(model: RatingModel, path: str | Path) -> Path:
+    """Write a model to one `.npz` file."""
+    return storage.save(model, path)
+
+
+def load(path: str | Path) -> RatingModel:
+    """Read a model of any kind. Raises DataError where the file holds none."""
+    kinds = {family.model.kind: family.model for family in EVERY.values()}
+    model: RatingModel = storage.load(path, kinds)
+    return model

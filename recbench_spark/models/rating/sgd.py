@@ -1,0 +1,315 @@
+"""Matrix factorisation with biases by stochastic gradient descent, rating after rating.
+
+r_ui ~ c_ui + b_u + b_i + p_u . q_i with c_ui the centre. For each rating, with its error e,
+b_u += rate (e - reg b_u) and p_u, q_i += rate (e q_i - reg p_u), rate (e p_u - reg q_i).
+Source: Koren, Bell and Volinsky, "Matrix factorization techniques" (IEEE Computer 2009); the settings that
+are rarely searched are those named by Rendle, Zhang and Koren (2019), section 4.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from recbench_spark.config import Strict
+from recbench_spark.errors import DataError
+from recbench_spark.kernels.compiling import compiled
+from recbench_spark.models.rating.contract import (
+    Fit,
+    Floats,
+    Indices,
+    Ratings,
+    RatingSettings,
+    in_blocks,
+    indices_with_unseen,
+    rmse,
+    with_nobody,
+)
+from recbench_spark.models.rating.lanes import dot_rows, fetch_row, padded, rows_of_zeros, step_rows
+from recbench_spark.models.rating.means import Means, MeansSettings, means_of
+from recbench_spark.models.rating.normals import normal_table
+from recbench_spark.models.rating.shuffling import Triples, hash_order, held_out, permutation
+
+Table = npt.NDArray[np.float32]
+Positive = Annotated[float, Field(ge=0)]
+
+AHEAD = 12
+"""How many ratings before its turn the rows of a rating are fetched."""
+
+USER_FACTORS, ITEM_FACTORS, ORDER, STOPPING = range(4)
+"""What draws are for, so that none is used twice."""
+
+
+class Steps(Strict):
+    """One number for each kind of parameter: a learning rate or a regulariser."""
+
+    user_biases: Positive
+    item_biases: Positive
+    user_factors: Positive
+    item_factors: Positive
+
+    def as_float32(self, by: float = 1.0) -> tuple[np.float32, ...]:
+        """The four numbers, multiplied, in the order above."""
+        four = (self.user_biases, self.item_biases, self.user_factors, self.item_factors)
+        return tuple(np.float32(number * by) for number in four)
+
+
+def alike(number: float) -> Steps:
+    """The same number for all four."""
+    return Steps(user_biases=number, item_biases=number, user_factors=number, item_factors=number)
+
+
+class Stopping(Strict):
+    """Stop when the error on a part of the training ratings, drawn by hash, rises; keep the best epoch."""
+
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    patience: Annotated[int, Field(ge=1)] = 3
+
+
+class SgdSettings(RatingSettings):
+    """All that can be set, and thus searched.
+
+    Attributes:
+        rates: learning rates; a single number in a file stands for all four.
+        regularisers: likewise.
+        rate_decay: the rates of each epoch are those of the one before, times this.
+        centring: what is subtracted from the ratings before learning and added to the predictions.
+        biases: whether b_u and b_i are learnt.
+        order: `given` as the rows lie; `shuffled` anew each epoch; `shuffled_once`; both by hash.
+        init_sd: standard deviation of the factors at the start.
+        stopping: early stopping, or none.
+    """
+
+    kind: Literal["sgd_mf"] = "sgd_mf"
+    dims: Annotated[int, Field(ge=1, le=4096)] = 64
+    epochs: Annotated[int, Field(ge=1)] = 64
+    rates: Steps = alike(0.005)
+    regularisers: Steps = alike(0.04)
+    rate_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    centring: Literal["none", "global", "users", "items", "items_users", "users_items"] = "global"
+    biases: bool = True
+    order: Literal["given", "shuffled_once", "shuffled"] = "shuffled"
+    init_sd: Positive = 0.1
+    stopping: Stopping | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_for_all(cls, given: Any) -> Any:
+        """`rates: .003` is short for four equal rates."""
+        if isinstance(given, dict):
+            names = [n for n in ("rates", "regularisers") if isinstance(given.get(n), int | float)]
+            given = given | {name: dict.fromkeys(Steps.model_fields, given[name]) for name in names}
+        return given
+
+
+@dataclass(frozen=True)
+class FactorModel:
+    """c_ui + b_u + b_i + p_u . q_i, clipped: c is the centre, here folded into mean and biases.
+
+    Attributes:
+        mean: what everybody starts from.
+        bias_u: (users,) deviation of each user.
+        bias_i: (items,) deviation of each item.
+        p_ud: (users, d) factors of users, float32.
+        q_id: (items, d) factors of items, float32.
+        scale: (2,) lowest and highest rating.
+    """
+
+    mean: float
+    bias_u: Floats
+    bias_i: Floats
+    p_ud: Table
+    q_id: Table
+    scale: Floats
+
+    kind: ClassVar[str] = "factors"
+
+    def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
+        """(p,) predictions in float64; an unseen user or item has bias 0 and no factors."""
+        users = indices_with_unseen(users_p, len(self.bias_u), "user")
+        items = indices_with_unseen(items_p, len(self.bias_i), "item")
+        bias_u, bias_i = with_nobody(self.bias_u), with_nobody(self.bias_i)
+        p_ud, q_id = with_nobody(self.p_ud), with_nobody(self.q_id)
+
+        def of_block(u: Indices, i: Indices) -> Floats:
+            product_p = np.einsum("pd,pd->p", p_ud[u].astype(np.float64), q_id[i].astype(np.float64))
+            return np.asarray(self.mean + bias_u[u] + bias_i[i] + product_p)
+
+        return np.clip(in_blocks(of_block, users, items), self.scale[0], self.scale[1])
+
+
+class Parameters(NamedTuple):
+    """What an epoch changes; rows of factors are padded with zeros, which stay zero."""
+
+    b_u: Table
+    b_i: Table
+    p_ud: Table
+    q_id: Table
+
+    def copied(self) -> Parameters:
+        """Apart from what the next epochs do."""
+        return Parameters(*(table.copy() for table in self))
+
+
+def fit_sgd(
+    train: Ratings, settings: SgdSettings, seed: int, watched: Ratings | None = None, threads: int = 1
+) -> Fit:
+    """One pass after the other over the training ratings; one thread, whatever is offered.
+
+    Raises DataError where the factors grow beyond all bounds, naming the epoch and the learning rates.
+    """
+    learnt, stopping = _parts(train, settings, seed)
+    centre = _centre(learnt, settings)
+    follower = _Follower(settings, centre, train, watched, stopping)
+    parameters, triples = start(train, settings, seed), centred(learnt, centre)
+    if settings.order != "given":
+        triples = triples.in_order(hash_order(learnt, seed))
+    for epoch in range(settings.epochs):
+        if settings.order == "shuffled":
+            triples = triples.in_order(permutation(len(learnt), seed, epoch))
+        _check(run_epoch(parameters, triples, settings, epoch), settings, epoch)
+        if follower.has_enough(parameters, epoch):
+            break
+    return follower.result()
+
+
+def start(train: Ratings, settings: SgdSettings, seed: int) -> Parameters:
+    """Biases of 0 and factors drawn by hash of (seed, row)."""
+    p_ud = _padded_normals(train.n_users, settings, seed, USER_FACTORS)
+    q_id = _padded_normals(train.n_items, settings, seed, ITEM_FACTORS)
+    biases = np.zeros(train.n_users, np.float32), np.zeros(train.n_items, np.float32)
+    return Parameters(*biases, p_ud, q_id)
+
+
+def centred(ratings: Ratings, centre: Means) -> Triples:
+    """What is left to be learnt of each rating."""
+    left_r = ratings.ratings_r - centre.baseline(ratings.users_r, ratings.items_r)
+    columns = ratings.users_r.astype(np.uint32), ratings.items_r.astype(np.uint32)
+    return Triples(*columns, left_r.astype(np.float32))
+
+
+def run_epoch(parameters: Parameters, triples: Triples, settings: SgdSettings, epoch: int) -> float:
+    """One step of descent for each rating, row after row; the sum of the squared errors met."""
+    rates = settings.rates.as_float32(settings.rate_decay**epoch)
+    if not settings.biases:
+        rates = (np.float32(0), np.float32(0), *rates[2:])
+    return float(_descend(parameters, triples, rates, settings.regularisers.as_float32()))
+
+
+@compiled
+def _descend(
+    parameters: Parameters,
+    triples: Triples,
+    rates: tuple[np.float32, ...],
+    regularisers: tuple[np.float32, ...],
+) -> float:
+    b_u, b_i, p_ud, q_id = parameters
+    users_r, items_r, targets_r = triples
+    one, squares = np.float32(1), 0.0
+    keep_bu, keep_bi = one - rates[0] * regularisers[0], one - rates[1] * regularisers[1]
+    keep_p, keep_q = one - rates[2] * regularisers[2], one - rates[3] * regularisers[3]
+    for r in range(len(targets_r)):
+        if r + AHEAD < len(targets_r):
+            fetch_row(p_ud, users_r[r + AHEAD])
+            fetch_row(q_id, items_r[r + AHEAD])
+        u, i = users_r[r], items_r[r]
+        bias_u, bias_i = b_u[u], b_i[i]
+        e = targets_r[r] - (bias_u + bias_i + dot_rows(p_ud, u, q_id, i, 0))
+        b_u[u] = keep_bu * bias_u + rates[0] * e
+        b_i[i] = keep_bi * bias_i + rates[1] * e
+        step_rows(p_ud, u, q_id, i, (keep_p, rates[2] * e, keep_q, rates[3] * e))
+        squares += np.float64(e) * np.float64(e)
+    return squares
+
+
+def _check(squares: float, settings: SgdSettings, epoch: int) -> None:
+    if not math.isfinite(squares):
+        raise DataError(
+            f"the descent diverged in epoch {epoch + 1}: its errors are no longer finite",
+            f"lower the learning rates, now {settings.rates}, or init_sd",
+        )
+
+
+def _parts(train: Ratings, settings: SgdSettings, seed: int) -> tuple[Ratings, Ratings | None]:
+    """What is learnt from, and what decides when to stop."""
+    if settings.stopping is None:
+        return train, None
+    out_r = held_out(train, settings.stopping.share, seed + STOPPING)
+    if not out_r.any() or out_r.all():
+        raise DataError(
+            f"a share of {settings.stopping.share} of {len(train)} ratings leaves an empty part",
+            "set another stopping.share, or stopping: null",
+        )
+    return train.rows(~out_r), train.rows(out_r)
+
+
+def _centre(train: Ratings, settings: SgdSettings) -> Means:
+    if settings.centring == "none":
+        return Means(0.0, np.zeros(train.n_users), np.zeros(train.n_items), np.array(train.scale))
+    return means_of(train, MeansSettings(means=settings.centring))
+
+
+def _padded_normals(rows: int, settings: SgdSettings, seed: int, what: int) -> Table:
+    table = rows_of_zeros(rows, padded(settings.dims))
+    table[:, : settings.dims] = normal_table((rows, settings.dims), settings.init_sd, seed, what)
+    return table
+
+
+class _Follower:
+    """Errors after each epoch, the best epoch where there is a part to stop on, and when to stop."""
+
+    def __init__(
+        self, settings: SgdSettings, centre: Means, train: Ratings, watched: Ratings | None,
+        stopping: Ratings | None,
+    ) -> None:  # fmt: skip
+        self.settings, self.centre, self.scale = settings, centre, train.scale
+        self.seen_u = np.bincount(train.users_r, minlength=train.n_users) > 0
+        self.seen_i = np.bincount(train.items_r, minlength=train.n_items) > 0
+        self.watched, self.stopping = watched, stopping
+        self.rmse_s: list[float] = []
+        self.watched_p = np.zeros(0)
+        self.best: FactorModel | None = None
+        self.least, self.best_epoch, self.epoch = math.inf, 0, 0
+
+    def has_enough(self, parameters: Parameters, epoch: int) -> bool:
+        """Look at the parameters after an epoch; true if no further epoch is wanted."""
+        self.epoch, last = epoch, epoch + 1 == self.settings.epochs
+        if self.watched is None and self.stopping is None and not last:
+            return False
+        model = self._model(parameters)
+        self._watch(model)
+        error = self._error(model)
+        if error < self.least or self.stopping is None:
+            self.least, self.best, self.best_epoch = error, model, epoch
+        patience = self.settings.stopping.patience if self.settings.stopping else math.inf
+        return epoch - self.best_epoch >= patience
+
+    def result(self) -> Fit:
+        """The model of the best epoch."""
+        assert self.best is not None
+        if self.watched is not None:
+            self.watched_p = self.best.predict(self.watched.users_r, self.watched.items_r)
+        return Fit(self.best, np.array(self.rmse_s), self.watched_p, self.epoch + 1)
+
+    def _watch(self, model: FactorModel) -> None:
+        if self.watched is not None:
+            predicted = model.predict(self.watched.users_r, self.watched.items_r)
+            self.rmse_s.append(rmse(predicted, self.watched.ratings_r))
+
+    def _error(self, model: FactorModel) -> float:
+        if self.stopping is None:
+            return 0.0
+        return rmse(model.predict(self.stopping.users_r, self.stopping.items_r), self.stopping.ratings_r)
+
+    def _model(self, parameters: Parameters) -> FactorModel:
+        """Copies without the padding; who has no rating has no factors, not those of the start."""
+        d, centre = self.settings.dims, self.centre
+        p_ud = np.where(self.seen_u[:, None], parameters.p_ud[:, :d], np.float32(0))
+        q_id = np.where(self.seen_i[:, None], parameters.q_id[:, :d], np.float32(0))
+        bias_u, bias_i = centre.bias_u + parameters.b_u, centre.bias_i + parameters.b_i
+        return FactorModel(centre.mean, bias_u, bias_i, p_ud, q_id, np.array(self.scale))

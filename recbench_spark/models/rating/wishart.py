@@ -1,0 +1,153 @@
+"""Draws of what the rows of a side have in common, their mean and precision, and of the noise's precision.
+
+Rows theta ~ N(m, L^-1), L ~ Wishart(W0, n0), m ~ N(m0, (b0 L)^-1). Given N rows the conditional has
+the same form (Salakhutdinov and Mnih 2008, equation 14). All matrices are of the size of a row; the
+loops are written out so that no linear algebra library with threads of its own decides about the bits.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.kernels.compiling import compiled
+from recbench_spark.models.rating.normals import draws_of, fill_normals, uniform
+
+Floats = npt.NDArray[np.float64]
+
+
+class NormalWishart(NamedTuple):
+    """The prior of mean and precision of rows of k numbers, or what it has become.
+
+    Attributes:
+        mean: (k,) m0.
+        strength: b0: how many rows the prior mean counts for.
+        inverse_scale: (k, k) W0^-1.
+        degrees: n0, at least k.
+    """
+
+    mean: Floats
+    strength: float
+    inverse_scale: Floats
+    degrees: float
+
+
+def updated(prior: NormalWishart, count: int, sums: Floats, products: Floats) -> NormalWishart:
+    """The conditional given rows: how many, their sum (k,) and sum of outer products (k, k)."""
+    mean = sums / max(count, 1)
+    scatter = products - count * np.outer(mean, mean)
+    away, strength = mean - prior.mean, prior.strength + count
+    shrunk = prior.strength * count / strength
+    return NormalWishart(
+        (prior.strength * prior.mean + sums) / strength,
+        strength,
+        prior.inverse_scale + scatter + shrunk * np.outer(away, away),
+        prior.degrees + count,
+    )
+
+
+def draw_normal_wishart(given: NormalWishart, state: np.uint64) -> tuple[Floats, Floats]:
+    """A mean (k,) and a precision (k, k), by the decomposition of Bartlett (1933)."""
+    return _draw(given, np.uint64(state))
+
+
+@compiled
+def row_sums(
+    factors: npt.NDArray[np.floating],
+    biases: npt.NDArray[np.floating],
+    chosen_n: npt.NDArray[np.int64],
+    dims: int,
+) -> tuple[Floats, Floats]:
+    """Sum (k,) and sum of outer products (k, k) of chosen rows (bias, factors); k = dims + 1; float64."""
+    sums, products, row = np.zeros(dims + 1), np.zeros((dims + 1, dims + 1)), np.zeros(dims + 1)
+    for n in chosen_n:
+        row[0] = biases[n]
+        for d in range(dims):
+            row[1 + d] = factors[n, d]
+        for i in range(dims + 1):
+            sums[i] += row[i]
+            for j in range(i + 1):
+                products[i, j] += row[i] * row[j]
+    for i in range(dims + 1):
+        products[:i, i] = products[i, :i]
+    return sums, products
+
+
+@compiled
+def draw_gamma(shape: float, rate: float, state: np.uint64) -> float:
+    """Gamma(shape, rate) by rejection (Marsaglia and Tsang 2000, section 6 below a shape of 1)."""
+    if shape < 1:
+        return float(_gamma(shape + 1, state) * uniform(state, 0) ** (1 / shape) / rate)
+    return float(_gamma(shape, state) / rate)
+
+
+@compiled
+def _gamma(shape: float, state: np.uint64) -> float:
+    d = shape - 1 / 3
+    c = 1 / math.sqrt(9 * d)
+    n = 1
+    while True:
+        radius = math.sqrt(-2.0 * math.log(uniform(state, n)))
+        x = radius * math.cos(2.0 * math.pi * uniform(state, n + 1))
+        v = (1 + c * x) ** 3
+        if v > 0 and math.log(uniform(state, n + 2)) < 0.5 * x * x + d - d * v + d * math.log(v):
+            return d * v
+        n += 3
+
+
+@compiled
+def _draw(given: NormalWishart, state: np.uint64) -> tuple[Floats, Floats]:
+    """W = R^-T R^-1 with R R' = W^-1, so L = (R^-T A)(R^-T A)' and m = mean + R A^-T z / sqrt(b)."""
+    k = len(given.mean)
+    r = _cholesky(given.inverse_scale)
+    a = _bartlett(k, given.degrees, state)
+    z = np.zeros((k, 1))
+    fill_normals(np.uint64(draws_of(state, 2, 0, 0)), z[:, 0])
+    factor, y = _solve_transposed(r, a), _solve_transposed(a, z)[:, 0]
+    mean, precision = given.mean.copy(), np.zeros((k, k))
+    for i in range(k):
+        for j in range(i + 1):
+            mean[i] += r[i, j] * y[j] / math.sqrt(given.strength)
+            for n in range(k):
+                precision[i, j] += factor[i, n] * factor[j, n]
+            precision[j, i] = precision[i, j]
+    return mean, precision
+
+
+@compiled
+def _bartlett(k: int, degrees: float, state: np.uint64) -> Floats:
+    """Lower triangle: standard normal numbers, and roots of chi square with degrees - i on the diagonal."""
+    a = np.zeros((k, k))
+    for i in range(k):
+        fill_normals(np.uint64(draws_of(state, 0, 0, i)), a[i, :i])
+        a[i, i] = math.sqrt(draw_gamma((degrees - i) / 2, 0.5, np.uint64(draws_of(state, 1, 0, i))))
+    return a
+
+
+@compiled
+def _cholesky(m: Floats) -> Floats:
+    """R lower with R R' = m."""
+    r = np.zeros_like(m)
+    for i in range(len(m)):
+        for j in range(i + 1):
+            left = m[i, j]
+            for n in range(j):
+                left -= r[i, n] * r[j, n]
+            r[i, j] = math.sqrt(left) if i == j else left / r[j, j]
+    return r
+
+
+@compiled
+def _solve_transposed(lower: Floats, b: Floats) -> Floats:
+    """X with lower' X = b."""
+    x = b.copy()
+    for i in range(len(lower) - 1, -1, -1):
+        for n in range(i + 1, len(lower)):
+            for j in range(x.shape[1]):
+                x[i, j] -= lower[n, i] * x[n, j]
+        for j in range(x.shape[1]):
+            x[i, j] /= lower[i, i]
+    return x

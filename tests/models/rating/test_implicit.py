@@ -1,0 +1,34 @@
+"""What learners of scores owe: a file brings them back, a seed repeats them, no rating matters."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from recbench_spark.models.rating.contract import RatingModel
+from recbench_spark.models.rating.registry import IMPLICIT, fit, load, make_settings, save
+from tests.models.rating.worlds import planted
+
+
+@pytest.mark.parametrize("kind", sorted(IMPLICIT))
+def test_scores_repeat_and_come_back(kind: str, tmp_path) -> None:
+    train, test = planted()
+    settings = make_settings({"kind": kind, "dims": 5})
+    first = fit(train, settings, 1, test)
+    assert isinstance(first.model, RatingModel)
+    pairs = test.users_r, test.items_r
+    assert (first.model.predict(*pairs) == first.watched_p).all()
+    assert (fit(train, settings, 1, test, threads=2).watched_p == first.watched_p).all()
+    assert (fit(train, settings, 2, test).watched_p != first.watched_p).any()
+    assert (load(save(first.model, tmp_path / "m.npz")).predict(*pairs) == first.watched_p).all()
+
+
+@pytest.mark.parametrize("kind", sorted(IMPLICIT))
+def test_only_pairs_matter(kind: str) -> None:
+    train, test = planted()
+    settings = make_settings({"kind": kind, "dims": 5})
+    same = dataclasses.replace(train, ratings_r=np.full(len(train), 2.0), scale=(-np.inf, np.inf))
+    found = [fit(rows, settings, 1, test).model for rows in (train, same)]
+    assert (found[0].q_id == found[1].q_id).all()
