@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from recbench_spark.definitions import Definition
+from recbench_spark.kernels.metrics.about import about_metric
 from recbench_spark.reports.facts import Agreement, Estimate, Leaderboard, LeaderboardRow, Measure
 
 ANY = "*"
@@ -296,7 +297,8 @@ def _ahead(measure: Measure, leader: LeaderboardRow, second: LeaderboardRow) -> 
         return f"level with {second.model}"
     gap = measure.sort_key(second.estimate.value) - measure.sort_key(leader.estimate.value)
     # Where values can have either sign a share of one says nothing.
-    base = 0.0 if leader.estimate.value < 0 or measure.metric == "pe" else second.estimate.value
+    signed = leader.estimate.value < 0 or about_metric(measure.metric).best == "near 0"
+    base = 0.0 if signed else second.estimate.value
     share = f" ({100 * gap / base:.1f} %)" if base > 0 else ""
     verdict = {
         True: "their intervals overlap, so this order may be chance",
