@@ -184,11 +184,7 @@ def test_a_log_that_cannot_be_written_is_told_before_spark_starts(
          "definition.threshold"),
         (evaluate, ["--model", "m", "--predictions", "p", "--thresholds", "nan"], "finite"),
         (evaluate, ["--model", "m", "--lists", "s3a://k:hush@b/l", "--truth", "t"], "--lists holds"),
-        (
-            estimate,
-            ["--model", "m", "--matrix", "a", "--propensities", "p", "--bootstrap", "100001"],
-            "100000",
-        ),
+        (estimate, ["--model=m", "--matrix=a", "--propensities=p", "--bootstrap", "100001"], "100000"),
         (estimate, ["--model", "m", "--rounds", "r", "--clip", "inf"], "finite"),
         (estimate, ["--model", "m", "--rounds", "r", "--level", "nan"], "finite"),
         (maintain, ["--keep-days", "999999", "--logical-date", "2026-01-01"], "calendar"),
