@@ -1,0 +1,98 @@
+"""A night and the one call rank by one path: the same rankings and the same findings."""
+
+from __future__ import annotations
+
+import io
+import random
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import recbench_spark
+from recbench_spark.benchmark import open_night
+from recbench_spark.config import Draw
+from recbench_spark.journal import Journal
+from recbench_spark.schemas import ITEMS, SPLITS
+from recbench_spark.steps.evaluating import rank
+from recbench_spark.steps.splitting import prepare_split
+from recbench_spark.store import Store
+from tests.nights import DATE, small
+
+pytestmark = pytest.mark.spark
+
+SETTINGS: dict[str, Any] = {
+    "dataset": {
+        "name": "tiny",
+        "reader": "world",
+        "world": {"users": 30, "items": 20, "interactions": 300, "open_loop": 0, "seed": 3},
+    },
+    "split": {"protocol": "RO_RS", "ratio": [0.8, 0, 0.2], "seed": 5},
+}
+COMPARED = "user_id item_ids relevance above tied before length drawn pool top_items".split()
+
+
+@pytest.fixture(scope="module")
+def world(spark, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A store with one split, its parts, and tables of another system; one user is unknown to it."""
+    folder = tmp_path_factory.mktemp("tiny")
+    store = Store(spark, str(folder / "warehouse"))
+    night = open_night(store, benchmark([], "unseen"), DATE)
+    prepare_split(store, night.benchmark, night.split_id, Journal(io.StringIO()))
+    log = night.table(SPLITS).toPandas()
+    items, rng = sorted(night.table(ITEMS).toPandas().item_id), random.Random(4)
+    users = sorted(set(log.user_id))[1:]
+    tables = {
+        "users": pd.DataFrame({"user_id": users, "vector": [[rng.gauss(0, 1), 1.0] for _ in users]}),
+        "items": pd.DataFrame({"item_id": items, "vector": [[rng.gauss(0, 1), 0.5] for _ in items]}),
+        "rows": pd.DataFrame(
+            [(u, i, float(rng.randrange(4))) for u in users for i in rng.sample(items, 9)],
+            columns=["user_id", "item_id", "score"],
+        ),
+    }
+    for name, table in tables.items():
+        table.to_parquet(folder / f"{name}.parquet")
+    return {"store": store, "log": log, "folder": folder, **tables}
+
+
+def benchmark(models: list[dict[str, Any]], mode: str) -> Any:
+    asked = {
+        "metrics": ["ndcg", "coverage"], "k": [3], "slices": [], "draw": {"n": 5},
+        "definition": {"candidates": mode},
+    }  # fmt: skip
+    published = {"name": "paper", "kind": "published", "figures": {"ndcg@3": 0.1}}
+    return small(**SETTINGS, models=models or [published], evaluation=asked)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [("embeddings", "unseen"), ("embeddings", "uniform"), ("scores", "unseen"), ("lists", "unseen")],
+)
+def test_a_night_and_the_one_call_rank_alike(spark, world: dict[str, Any], kind: str, mode: str) -> None:
+    folder, log = world["folder"], world["log"]
+    paths = {name: str(folder / f"{name}.parquet") for name in ("users", "items", "rows")}
+    given = {"users": paths["users"], "items": paths["items"]}
+    settings = given if kind == "embeddings" else {"path": paths["rows"]}
+    night = open_night(world["store"], benchmark([{"name": "m", "kind": kind, **settings}], mode), DATE)
+    (model,) = night.benchmark.models
+    rankings, found = rank(night, model, night.plan().request())
+    tables = {name: spark.createDataFrame(world[name]) for name in ("users", "items", "rows")}
+    system = (tables["users"], tables["items"]) if kind == "embeddings" else tables["rows"]
+    parts = {part: log[log.part == part][["user_id", "item_id", "rating"]] for part in ("train", "test")}
+    result = recbench_spark.evaluate(
+        spark.createDataFrame(parts["test"].rename(columns={"rating": "relevance"})),
+        train=spark.createDataFrame(parts["train"]),
+        metrics=("ndcg", "coverage"), k=(3,), definition={"candidates": mode}, draw=Draw(n=5),
+        **{kind: system},
+    )  # fmt: skip
+    assert rows(rankings) == rows(result.rankings)
+    told = {(check.check, check.observed) for check in result.checks}
+    assert {(check.check, check.observed) for check in found} <= told
+    assert bool(found) == (kind != "embeddings")
+    result.release()
+
+
+def rows(rankings: Any) -> list[str]:
+    found = sorted(repr(row.asDict()) for row in rankings.select(*COMPARED).collect())
+    assert len(found) > 20
+    return found
