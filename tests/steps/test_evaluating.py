@@ -29,7 +29,18 @@ SETTINGS: dict[str, Any] = {
     },
     "split": {"protocol": "RO_RS", "ratio": [0.8, 0, 0.2], "seed": 5},
 }
-COMPARED = "user_id item_ids relevance above tied before length drawn pool top_items".split()
+COMPARED = [
+    "user_id",
+    "item_ids",
+    "relevance",
+    "above",
+    "tied",
+    "before",
+    "length",
+    "drawn",
+    "pool",
+    "top_items",
+]
 
 
 @pytest.fixture(scope="module")
