@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {
     "dataset": {
         "name": "tiny",
         "reader": "world",
-        "world": {"users": 30, "items": 20, "interactions": 300, "open_loop": 0, "seed": 3},
+        "world": {"users": 60, "items": 50, "interactions": 1000, "open_loop": 0, "seed": 3},
     },
     "split": {"protocol": "RO_RS", "ratio": [0.8, 0, 0.2], "seed": 5},
 }
