@@ -79,5 +79,5 @@ def test_a_new_metric_is_known_everywhere_from_its_registration(monkeypatch: pyt
     assert accuracy.measure(ranks, ["miss"], [2, 3], Definition())["miss"].tolist() == [[1.0, 0.0]]
     assert Measure("miss", 2, "", "holdout").sort_key(0.25) == 0.25
     assert sorted(["recall", "miss", "ndcg"], key=about.place_in_reports) == ["ndcg", "miss", "recall"]
-    with pytest.raises(ValueError, match=r"miss@2: 1\.5 is no value of it: it lies in 0 to 1"):
+    with pytest.raises(ValueError, match=r"miss@2: 1\.5 lies outside 0 to 1"):
         PublishedModel(name="paper", kind="published", figures={"miss@2": 1.5})
