@@ -193,6 +193,8 @@ def no_value(metric: str, definition: Definition) -> str | None:
         return "gains below 0 depend on more than the rank"
     if metric == "ndcg" and graded and definition.threshold is not None and definition.threshold <= 0:
         return "relevant items may have no gain"
+    if metric == "ndcg" and definition.negative_grades == "worst" and definition.candidates == "rated":
+        return "of rated candidates alone, the worst list depends on more than the rank"
     return None
 
 
