@@ -216,7 +216,7 @@ def evaluated(store: Store, args: argparse.Namespace, kind: str) -> Result:
 
 def bootstrap(args: argparse.Namespace) -> Bootstrap:
     """What is resampled."""
-    return parse(Bootstrap, {"replicates": args.bootstrap}, "--bootstrap")
+    return parse(Bootstrap, {"replicates": args.bootstrap}, f"--bootstrap {args.bootstrap}")
 
 
 def cutoffs(args: argparse.Namespace) -> tuple[int, ...]:
