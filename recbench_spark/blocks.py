@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.kernels.arrays import Batches
+from recbench_spark.kernels.streams import Batches
 
 Change = Callable[[pa.Table], pa.Table]
 

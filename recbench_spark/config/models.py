@@ -13,7 +13,6 @@ from pydantic import Field, field_validator
 
 from recbench_spark.config.base import INT, Count, Location, Name, Seed, Strict, parse
 from recbench_spark.errors import ConfigError, nearest
-from recbench_spark.kernels.metrics.about import range_of
 
 BUILT_IN = "recbench_spark.models"
 """A package whose module `KIND` may hold the class of that kind: a model of one file."""
@@ -220,6 +219,9 @@ class PublishedModel(ModelConfig):
     @field_validator("figures")
     @classmethod
     def _possible(cls, figures: dict[str, float]) -> dict[str, float]:
+        # Here: metrics bring numba and scipy, which other settings do without.
+        from recbench_spark.kernels.metrics.about import range_of  # noqa: PLC0415
+
         for figure, value in figures.items():
             low, high = range_of(figure)
             if not (math.isfinite(value) and low <= value <= high):

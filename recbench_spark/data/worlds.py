@@ -36,7 +36,8 @@ from pyspark.sql import functions as F
 
 from recbench_spark.config import World
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.arrays import Batches, Floats, Ints
+from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.streams import Batches
 
 Hashes = npt.NDArray[np.uint64]
 Cells = Callable[[Ints], Ints]

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from recbench_spark.blocks import Blocks, in_blocks, rows_of, tasks_for
 from recbench_spark.config import Split
 from recbench_spark.errors import DataError, ProtocolError
-from recbench_spark.kernels.arrays import Batches
+from recbench_spark.kernels.streams import Batches
 from recbench_spark.protocol.labels import By, HeldOutIds, Rule, label
 from recbench_spark.protocol.positions import Keep
 from recbench_spark.protocol.windows import instants

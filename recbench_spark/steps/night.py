@@ -22,6 +22,7 @@ from recbench_spark.evaluation.metrics.accuracy import MetricPlan, check_names
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS
 from recbench_spark.evaluation.metrics.top_lists import Catalogue
 from recbench_spark.kernels.metrics.accuracy import METRICS
+from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
 from recbench_spark.placeholders import on_night
 from recbench_spark.steps.exposure import ExposureContext, exposure_context
 from recbench_spark.steps.features import share_features
@@ -224,7 +225,7 @@ def _check_headline(benchmark: Benchmark) -> None:
     """A headline is a metric that is known, or one of a publication; not all nights measure it."""
     name = benchmark.headline.partition("@")[0]
     figures = [figure for model in benchmark.models for figure in getattr(model, "figures", {})]
-    known = {*METRICS, *LIST_METRICS, *(figure.partition("@")[0] for figure in figures)}
+    known = {*METRICS, *LIST_METRICS, *VALUE_METRICS, *(figure.partition("@")[0] for figure in figures)}
     if name not in known:
         raise ConfigError(f"headline {benchmark.headline}: no such metric", nearest(name, known))
 

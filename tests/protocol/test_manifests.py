@@ -55,8 +55,9 @@ def test_facts_by_hand(spark) -> None:
 
 
 def test_an_overlap_is_counted(spark) -> None:
-    """Rows (u, a) in train and test, and (v, b) twice: two pairs."""
-    rows = [*ROWS, ("u", "a", 1.0, 60, "test"), ("v", "b", 1.0, 60, "open_loop")]
+    """(u, a) in train and test, (v, a) in train and open loop; (v, b) may be in test and open loop."""
+    shown = [("v", item, 1.0, 60, "open_loop") for item in "ab"]
+    rows = [*ROWS, ("u", "a", 1.0, 60, "test"), *shown]
     assert facts_of(spark, rows)["log", "overlap"] == 2
 
 

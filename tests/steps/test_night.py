@@ -365,7 +365,12 @@ def test_a_split_killed_half_way_is_completed_without_doubling(
             run(store, tiny)
     ran = run(store, tiny)
     assert (set(ran.outcome.run_ids), ran.outcome.failed) == ({"popular"}, {})
-    for table, keys in ((SPLITS, ["user_id", "item_id"]), (ITEMS, ["item_id"]), (USER_BLOCKS, ["user_id"])):
+    # What is tested on may be shown in the open loop too.
+    for table, keys in (
+        (SPLITS, ["user_id", "item_id", "part"]),
+        (ITEMS, ["item_id"]),
+        (USER_BLOCKS, ["user_id"]),
+    ):
         rows = ran.night.table(table)
         assert rows.count() == rows.select(keys).distinct().count() > 0
     facts = ran.night.table(MANIFESTS)

@@ -33,7 +33,7 @@ from recbench_spark.data.readers.files import (
     read_lines,
 )
 from recbench_spark.data.readers.raw import Raw
-from recbench_spark.kernels.arrays import Batches
+from recbench_spark.kernels.streams import Batches
 
 FIELDS = ("user_id", "rating", "event_time")
 LINE = "'user,rating,date' under a line 'movie:'"

@@ -22,10 +22,11 @@ from pyspark.sql import functions as F
 
 from recbench_spark.config import Bootstrap, Regression
 from recbench_spark.evaluation.comparison.paired_values import Side, by_user, sides
-from recbench_spark.kernels.arrays import Batches, Floats, Ints
+from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison import tests as kernel
 from recbench_spark.kernels.ratios import scaling
 from recbench_spark.kernels.resampling import bootstrap_sums
+from recbench_spark.kernels.streams import Batches
 
 HOLDOUT = "holdout"
 PAYLOAD = 1 << 30

@@ -29,10 +29,11 @@ from recbench_spark.definitions import Definition
 from recbench_spark.evaluation.comparison.comparing import Run
 from recbench_spark.evaluation.comparison.paradoxes import by_run, of_runs
 from recbench_spark.evaluation.ranking.batches import by_part, to_rankings
-from recbench_spark.kernels.arrays import Batches, Ints
+from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.comparison import paradoxes as kernel
 from recbench_spark.kernels.comparison.paradoxes import Crossing, Flip
 from recbench_spark.kernels.estimators import exposure
+from recbench_spark.kernels.streams import Batches
 from recbench_spark.shared_files import flat
 
 ITEMS, USERS = "items", "users"

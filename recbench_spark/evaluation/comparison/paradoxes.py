@@ -30,10 +30,11 @@ from recbench_spark.evaluation.comparison.comparing import Run
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.accuracy import RANKING_COLUMNS, Column, Selected, Totals
 from recbench_spark.kernels import resampling
-from recbench_spark.kernels.arrays import Batches, Floats, Ints
+from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison import paradoxes as kernel
 from recbench_spark.kernels.estimators.exposure import combine_strata
 from recbench_spark.kernels.metrics.accuracy import measure
+from recbench_spark.kernels.streams import Batches
 from recbench_spark.schemas import PARADOXES
 from recbench_spark.shared_files import flat
 

@@ -27,12 +27,13 @@ from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.accuracy import HOLDOUT, METRIC_ROWS, RANKING_COLUMNS, SLICE, Column
 from recbench_spark.evaluation.ranking.batches import by_part, to_rankings
 from recbench_spark.kernels import ratios, resampling
-from recbench_spark.kernels.arrays import Batches, Floats, Ints
+from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.estimators import exposure
 from recbench_spark.kernels.estimators.exposure import MODELLED, QUOTIENTS, Parts, Rewards, Settings
 from recbench_spark.kernels.estimators.strata import StratumEdges, propose
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.kernels.ranking.rankings import Rankings
+from recbench_spark.kernels.streams import Batches
 from recbench_spark.shared_files import flat
 
 UNIFORM = ("open_loop",)

@@ -24,10 +24,11 @@ from recbench_spark.config import EXPOSURE_SLICES
 from recbench_spark.config import Strata as Wanted
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.ranking.batches import by_part
-from recbench_spark.kernels.arrays import Batches, Floats, Ints
+from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.estimators import strata
 from recbench_spark.kernels.estimators.exposure import Diagnostics, diagnostics
 from recbench_spark.kernels.estimators.strata import StratumEdges
+from recbench_spark.kernels.streams import Batches
 from recbench_spark.shared_files import Arrays, SharedRows, flat
 
 # ------------------------------------------------------------------------------- of items

@@ -36,9 +36,10 @@ from recbench_spark.evaluation.metrics.accuracy import (
 )
 from recbench_spark.evaluation.ranking.batches import to_rankings
 from recbench_spark.kernels import resampling
-from recbench_spark.kernels.arrays import Batches, Floats, Ints
+from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.estimators import sampled
 from recbench_spark.kernels.metrics.accuracy import METRICS, Chunk, measure
+from recbench_spark.kernels.streams import Batches
 
 LIKELIHOOD = "maximum_likelihood"
 LIKELIHOOD_REPLICATES = 100

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from recbench_spark.kernels.arrays import Batches, Floats
+from recbench_spark.kernels.arrays import Floats
+from recbench_spark.kernels.streams import Batches
 from recbench_spark.kernels.sums import Sums, total_of
 
 

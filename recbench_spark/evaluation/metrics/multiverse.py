@@ -25,8 +25,8 @@ from recbench_spark.evaluation.metrics.accuracy import (
     Selected,
     Totals,
 )
-from recbench_spark.kernels.arrays import Batches
 from recbench_spark.kernels.metrics.accuracy import METRICS, cutoffs, measure
+from recbench_spark.kernels.streams import Batches
 
 WORLDS = ("hit", "precision", "recall", "f1", "map", "mrr", "ndcg")
 """The metrics looked at: higher is better in all of them."""

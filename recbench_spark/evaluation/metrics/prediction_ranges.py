@@ -16,8 +16,9 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.arrays import Batches, Floats
+from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.metrics import predictions as values
+from recbench_spark.kernels.streams import Batches
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from recbench_spark.definitions import VERSION
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.metrics.prediction_ranges import count_ranges, edges_and_area, in_order
 from recbench_spark.kernels import resampling, sums
-from recbench_spark.kernels.arrays import Batches, Floats
+from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.metrics import predictions as values
+from recbench_spark.kernels.streams import Batches
 from recbench_spark.kernels.sums import Sums
 from recbench_spark.shared_files import flat
 

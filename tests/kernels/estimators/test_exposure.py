@@ -177,7 +177,7 @@ def test_what_items_add_sums_to_the_metric(users: Any, d: Definition) -> None:
         value = held["holdout", name].numerator
         # A user whose gains allow no ideal has no NDCG, and nothing to add to it.
         np.testing.assert_allclose(total[~np.isnan(value)], value[~np.isnan(value)], rtol=1e-12, atol=1e-13)
-    with pytest.raises(ConfigError, match="no sum"):
+    with pytest.raises(ConfigError, match="is not a sum"):
         exposure.addends(rankings, ["mrr"], KS, d)
 
 
