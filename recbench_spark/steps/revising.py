@@ -11,7 +11,7 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 from recbench_spark import revisions
-from recbench_spark.config import Benchmark, Dataset, parse
+from recbench_spark.config import Benchmark, Dataset, ModelConfig, parse
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.schemas import RUNS
@@ -27,7 +27,7 @@ def of_split(dataset: Dataset) -> dict[str, int]:
     return revisions.of("splits", "ids", "candidates", "propensities", reader)
 
 
-def of_run(benchmark: Benchmark, definition: Definition, model: Any) -> dict[str, int]:
+def of_run(benchmark: Benchmark, definition: Definition, model: ModelConfig) -> dict[str, int]:
     """What the numbers of a run come of: its split, its model, and how it is measured."""
     evaluation = benchmark.evaluation
     names = [model.kind, "rankings", "metrics"]
