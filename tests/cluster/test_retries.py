@@ -31,7 +31,7 @@ from pyspark import TaskContext
 from recbench_spark import blocks
 from recbench_spark.config import Dataset
 from recbench_spark.data import columnar
-from tests.stages.test_splits import labelled
+from tests.protocol.test_splits import labelled
 from recbench_spark.session import get_session
 from recbench_spark.steps import splitting
 from recbench_spark.store import Store
