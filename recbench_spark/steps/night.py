@@ -81,7 +81,7 @@ class Night:
     @property
     def n_items(self) -> int:
         """Items of the catalogue."""
-        return self.catalogue.n_items
+        return self.data.n_items
 
     @cached_property
     def data(self) -> SplitData:

@@ -49,9 +49,7 @@ class Als(Behaviour[AlsModel]):
         trained = self.load(data)
         assert trained.users is not None
         known = users.join(trained.users.drop("bias"), "user_id", "left")
-        return predict.predict_scored(
-            known, self.source(trained, data), predict.mean_rating(data.train_rows)
-        )
+        return predict.predict_scored(known, self.source(trained, data), data.mean_rating)
 
     def fold_in(self, trained: Trained, data: SplitData) -> DataFrame | None:
         """One ridge solve a user held out from training."""

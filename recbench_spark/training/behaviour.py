@@ -21,6 +21,7 @@ from recbench_spark.config.models import ModelConfig
 from recbench_spark.data.handed_over import dimensions
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
+from recbench_spark.evaluation.ranking.predict import mean_rating
 from recbench_spark.evaluation.ranking.rank import Ranked, Scored
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource, Source
@@ -73,6 +74,11 @@ class SplitData:
     def train_rows(self) -> DataFrame:
         """The training part: user_id, item_id, rating."""
         return self._part("train")
+
+    @cached_property
+    def mean_rating(self) -> float:
+        """The mean of the training part's ratings."""
+        return mean_rating(self.train_rows)
 
     @property
     def given_rows(self) -> DataFrame:

@@ -21,7 +21,7 @@ class Means(Behaviour[MeansModel]):
 
         The items' biases hold the mean of all too, so that what ranks and predicts is one number.
         """
-        mean = predict.mean_rating(data.train_rows)
+        mean = data.mean_rating
         rows = data.train_rows.select("user_id", "item_id", (F.col("rating") - F.lit(mean)).alias("left"))
         order = [] if self.settings.means == "global" else self.settings.means.split("_")
         biases = {}
@@ -42,9 +42,7 @@ class Means(Behaviour[MeansModel]):
         assert trained.users is not None
         biases = trained.users.select("user_id", F.col("bias").alias("user_bias"))
         known = users.join(biases, "user_id", "left").fillna({"user_bias": 0.0})
-        return predict.predict_scored(
-            known, self.source(trained, data), predict.mean_rating(data.train_rows)
-        )
+        return predict.predict_scored(known, self.source(trained, data), data.mean_rating)
 
 
 def _deviations(rows: DataFrame, side: str, shrinkage: float) -> tuple[DataFrame, DataFrame]:
