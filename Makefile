@@ -9,7 +9,7 @@ Q ?= leaderboard
 BENCH ?= warehouse/bench_runs
 STAMP := $(VENV)/.installed
 
-.PHONY: bench bench-gpu package package-env libraries demo test test-fast test-slow lint sql report setup requirements clean help
+.PHONY: faults bench bench-quick bench-gpu package package-env libraries demo test test-fast test-slow lint sql report setup requirements clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -25,6 +25,9 @@ test-fast: $(STAMP) ## the tests that need no JVM: seconds
 
 test-slow: $(STAMP) ## replications on real data and long properties
 	$(PY) -m pytest -q -m slow
+
+faults: $(STAMP) ## the fault campaign, hours; goes on where it was stopped: make faults ARGS="--seed 2", docs/reliability.md
+	$(PY) -m tests.faults $(ARGS)
 
 lint: $(STAMP) ## ruff and strict mypy
 	$(VENV)/bin/ruff check .
@@ -59,7 +62,11 @@ bench: $(STAMP) ## ranking and lists beside their limits and other systems: half
 	$(PY) jobs/bench/ranking.py --world planted --users 200000 --items 100000 --systems spark --rounds 2 --output $(BENCH)/ranks.jsonl
 	$(PY) jobs/bench/lists.py --output $(BENCH)/lists.jsonl
 	$(PY) jobs/bench/lists.py --systems ours-spark,replay-spark --rounds 1 --output $(BENCH)/lists.jsonl
+	$(PY) jobs/bench/night.py
 	$(PY) jobs/bench/ranking.py --record $(BENCH)/ranks.jsonl $(BENCH)/lists.jsonl --warehouse warehouse/bench
+
+bench-quick: $(STAMP) ## kernels' time and memory beside the figures kept in docs/bench_quick.json: minutes; 4 where worse
+	$(PY) jobs/bench/quick.py $(ARGS)
 
 bench-gpu: ## the kernel on a GPU: torch and numpy are enough, without `make setup` give PY=python3
 	$(PY) jobs/bench/ranking.py --device cuda --users 100000 --items 100000 --world planted \

@@ -1,6 +1,6 @@
 """The whole story of a night in one function. Read this first.
 
-    read a log -> split -> for each model: train or open -> rank -> measure -> publish -> report
+    read a log -> split -> train or open each model -> rank and measure all -> publish -> report
 
 Every step reads tables and writes tables; a model whose run key has succeeded on this night is not
 run again; a run becomes visible with its row in `runs`, written last.
@@ -9,14 +9,20 @@ run again; a run becomes visible with its row in `runs`, written last.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from recbench_spark.config import Benchmark, ModelConfig, PublishedModel
-from recbench_spark.errors import FAILED, OK, REGRESSION, Interrupted, RecbenchError, is_cancelled
+from recbench_spark.errors import (
+    FAILED,
+    GATE,
+    Interrupted,
+    RecbenchError,
+    is_cancelled,
+)
 from recbench_spark.journal import Journal
 from recbench_spark.sharing import drop_scratch
 from recbench_spark.steps.changes import explain_changes
@@ -26,40 +32,21 @@ from recbench_spark.steps.gates import failure
 from recbench_spark.steps.night import (
     Night,
     attempts_so_far,
-    new_run_id,
     night_gates,
     open_night,
     require_split,
     require_truth,
     yesterday,
 )
+from recbench_spark.steps.outcomes import Outcome
 from recbench_spark.steps.paradoxes import find_paradoxes
 from recbench_spark.steps.rating import predict_model
 from recbench_spark.steps.reporting import report_night, sql_lines
 from recbench_spark.steps.result_files import write_night, write_result
-from recbench_spark.steps.results import publish, write_published
+from recbench_spark.steps.results import Attempt, publish, write_published
 from recbench_spark.steps.splitting import prepare_split
+from recbench_spark.steps.together import Ready, at_once, evaluate_group, groups, make_ready
 from recbench_spark.store import Store, explain
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a night did: new runs, skipped and failed models, and where to look."""
-
-    run_ids: dict[str, str]
-    skipped: tuple[str, ...]
-    failed: dict[str, str]
-    report_path: str | None
-    leaderboard: str
-    sql_lines: tuple[str, ...]
-    regressions: tuple[str, ...] = ()
-
-    @property
-    def exit_code(self) -> int:
-        """How the job ends."""
-        if self.failed:
-            return FAILED
-        return REGRESSION if self.regressions else OK
 
 
 def run_night(
@@ -75,41 +62,22 @@ def run_night(
         prepare_split(store, benchmark, night.split_id, journal)
         require_truth(night)
         stop_at_gates(night, todo, attempts, journal)
-    run_ids, failed = run_models(night, todo, attempts, journal)
+    run_ids, failed, held = run_models(night, todo, attempts, journal)
     regressed = compare_night(night, journal)
     find_paradoxes(night, journal)
     explain_changes(night, journal)
     skipped = tuple(model.name for model in benchmark.models if model not in todo)
     path, leaderboard = report_night(night, journal) if run_ids or skipped else (None, "")
     lines = tuple(sql_lines(store, benchmark))
-    outcome = Outcome(run_ids, skipped, failed, path, leaderboard, lines, regressed)
-    write_night(night, outcome.exit_code, regressed, failed)
+    outcome = Outcome(run_ids, skipped, failed, path, leaderboard, lines, regressed, held)
+    write_night(night, outcome)
     return outcome
 
 
-class Run:
-    """One attempt at one model; it starts when it is made."""
-
-    def __init__(self, night: Night, model: ModelConfig, attempt: int, place: str) -> None:
-        self.night, self.model, self.attempt, self.place = night, model, attempt, place
-        self.run_id = new_run_id(night.logical_date, model.name)
-        self.started = datetime.now(UTC)
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """What every log line and result of this run says."""
-        return {
-            "run_id": self.run_id,
-            "suite": self.night.benchmark.name,
-            "model": self.model.name,
-            "logical_date": str(self.night.logical_date),
-        }
-
-
-def start_runs(night: Night, todo: Sequence[ModelConfig], attempts: Mapping[str, int]) -> Iterator[Run]:
+def start_runs(night: Night, todo: Sequence[ModelConfig], attempts: Mapping[str, int]) -> Iterator[Attempt]:
     """The next attempt at each model, each made when it is asked for."""
     for n, model in enumerate(todo, start=1):
-        yield Run(night, model, attempts[model.name] + 1, f"{n}/{len(todo)}")
+        yield Attempt(night, model, attempts[model.name] + 1, f"{n}/{len(todo)}")
 
 
 def stop_at_gates(
@@ -119,52 +87,106 @@ def stop_at_gates(
     error = failure(night_gates(night))
     if error is None:
         return
-    for run in start_runs(night, todo, attempts):
-        record_failure(run, error, journal)
-    write_night(night, error.exit_code, (), {model.name: str(error) for model in todo})
+    runs = list(start_runs(night, todo, attempts))
+    for run in runs:
+        fail(run, error, journal)
+    tell(night, runs, journal)
+    stopped = {model.name: str(error) for model in todo}
+    write_night(night, Outcome({}, (), stopped, None, "", (), (), tuple(stopped)))
     raise error
 
 
 def run_models(
     night: Night, todo: Sequence[ModelConfig], attempts: Mapping[str, int], journal: Journal
-) -> tuple[dict[str, str], dict[str, str]]:
-    """By model: the ids of runs that succeeded, the messages of those that failed."""
-    run_ids, failed = {}, {}
+) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
+    """By model: the ids of runs that succeeded, the messages of those that failed; whom a gate stopped.
+
+    Models are opened one after the other; those that are ranked together then go through one pass, in
+    groups. A model that fails, fails alone.
+    """
+    runs: list[Attempt] = []
+    ready: list[Ready] = []
     try:
+        most = at_once(night)
         for run in start_runs(night, todo, attempts):
-            try:
-                run_ids[run.model.name] = run_model(run, journal)
-            except (RecbenchError, PySparkException, Py4JError) as error:
-                if is_cancelled(error):
-                    raise Interrupted from error
-                failed[run.model.name] = record_failure(run, error, journal)
+            runs.append(run)
+            with failing(run, journal):
+                opened = run_model(run, journal, alone=not most)
+                ready += opened
+            if run.error or not opened:
+                tell(night, [run], journal)
+        for group in groups(ready, most):
+            run_group(night, group, runs, journal)
     finally:
         drop_scratch(night.spark, night.store.scratch)
-    return run_ids, failed
+    failed = {run.model.name: run.error for run in runs if run.error}
+    held = tuple(run.model.name for run in runs if run.error and run.exit_code == GATE)
+    return {run.model.name: run.run_id for run in runs if not run.error}, failed, held
 
 
-def run_model(run: Run, journal: Journal) -> str:
-    """Train or open one model, rank, measure, publish; returns the run's id."""
-    night, model, found = run.night, run.model, []
+def run_model(run: Attempt, journal: Journal, *, alone: bool) -> list[Ready]:
+    """Train or open one model: what is ranked together with others; nothing where it is all done.
+
+    `alone`: rank and measure it by itself.
+    """
+    night, model = run.night, run.model
     if isinstance(model, PublishedModel):
         write_published(night, model, run.run_id)
-    else:
-        with journal.stage("train", f"model {run.place} {model.name}: train", **run.facts) as counts:
-            counts["trained"] = train(night, model)
-        measure = predict_model if night.benchmark.evaluation.task == "rating" else evaluate_model
-        found = measure(night, model, run.run_id, journal)
+        return []
+    with journal.stage("train", f"model {run.place} {model.name}: train", **run.facts) as counts:
+        counts["trained"] = train(night, model, journal)
+    if not alone:
+        opened = make_ready(night, model, run.run_id)
+        run.seconds = (datetime.now(UTC) - run.started).total_seconds()
+        return [opened]
+    measure = predict_model if night.benchmark.evaluation.task == "rating" else evaluate_model
+    run.found = measure(night, model, run.run_id, journal)
     require_split(night)
-    publish(night, model, run.run_id, run.started, run.attempt, found=found)
-    journal.record("publish", **run.facts)
-    write_result(night.store, run.facts, "succeeded", OK)
-    return run.run_id
+    return []
 
 
-def record_failure(run: Run, error: Exception, journal: Journal) -> str:
-    """Tell why a model failed: to the watcher, in the log, in `runs`, in its result file."""
-    message = str(error) if isinstance(error, RecbenchError) else explain(error)
-    journal.say(f"model {run.place} {run.model.name}: FAILED: {message}")
-    publish(run.night, run.model, run.run_id, run.started, run.attempt, error=message)
-    journal.record("publish", **run.facts, error=message)
-    write_result(run.night.store, run.facts, "failed", getattr(error, "exit_code", FAILED), message)
-    return message
+def run_group(night: Night, group: Sequence[Ready], runs: Sequence[Attempt], journal: Journal) -> None:
+    """Rank and measure models together, and publish those that did not fail, in one commit."""
+    of_group = {ready.run_id for ready in group}
+    mine = [run for run in runs if run.run_id in of_group]
+    with failing(mine, journal):
+        evaluated = evaluate_group(night, group, journal)
+        require_split(night)
+        for run in mine:
+            came = evaluated[run.run_id]
+            run.found, run.seconds = came.found, (run.seconds or 0.0) + came.seconds
+            if came.error:
+                fail(run, came.error, journal)
+    tell(night, mine, journal)
+
+
+# ------------------------------------------------------------------------------- how runs end
+
+
+@contextmanager
+def failing(runs: Attempt | Sequence[Attempt], journal: Journal) -> Iterator[None]:
+    """An error of what is done inside is one of these runs, and of nothing else."""
+    try:
+        yield
+    except (RecbenchError, PySparkException, Py4JError) as error:
+        if is_cancelled(error):
+            raise Interrupted from error
+        for run in [runs] if isinstance(runs, Attempt) else runs:
+            fail(run, error, journal)
+
+
+def fail(run: Attempt, error: Exception, journal: Journal) -> None:
+    """Note why a model failed, and tell the watcher."""
+    run.error = str(error) if isinstance(error, RecbenchError) else explain(error)
+    run.exit_code = getattr(error, "exit_code", FAILED)
+    journal.say(f"model {run.place} {run.model.name}: FAILED: {run.error}")
+
+
+def tell(night: Night, runs: Sequence[Attempt], journal: Journal) -> None:
+    """Runs that have ended: in `runs`, where those that succeeded become visible, the log, result files."""
+    publish(night.store, runs)
+    for run in runs:
+        error = {"error": run.error} if run.error else {}
+        journal.record("publish", **run.facts, **error)
+        status = "failed" if run.error else "succeeded"
+        write_result(night.store, run.facts, status, run.exit_code, run.error)

@@ -97,9 +97,13 @@ def in_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
         key: a 64-bit hash.
         tasks: number of partitions; more than one key falls into each.
     """
+    return dealt_by(rows, key, tasks).repartitionById(tasks, F.col("task"))
+
+
+def dealt_by(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
+    """The rows in blocks (PACKED) as `in_blocks` deals them out, before the shuffle."""
     dealt = rows.withColumn("_task", F.pmod(key, F.lit(tasks)).cast("int"))
-    blocks = dealt.mapInArrow(partial(_deal, rows=rows_dealt(tasks)), PACKED)
-    return blocks.repartitionById(tasks, F.col("task"))
+    return dealt.mapInArrow(partial(_deal, rows=rows_dealt(tasks)), PACKED)
 
 
 def rows_of(batches: Batches) -> pa.Table | None:
@@ -179,6 +183,13 @@ def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
             held, n = [], 0
     if held:
         yield pa.Table.from_batches(held).combine_chunks()
+
+
+def content(distinct: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Where each text begins and ends, and the bytes of all."""
+    _, starts, content = distinct.buffers()
+    starts_d = np.frombuffer(starts, np.int32, len(distinct) + 1, 4 * distinct.offset).astype(np.int64)
+    return starts_d, np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
 
 
 # ------------------------------------------------------------------------- a block as one value

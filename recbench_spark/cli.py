@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import date, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,6 +34,9 @@ from recbench_spark.errors import (
 HINTS = {USAGE: "--help lists every flag; conf/benchmarks/demo.yaml is a benchmark file"}
 LONGEST = 3000
 """Letters of a message."""
+
+MOST_DAYS = 3660
+"""Nights of one range: ten years; more is a year that was mistyped."""
 
 USUAL = "--debug shows the whole trace"
 INTERRUPTED = (
@@ -162,7 +166,7 @@ def _cancel_jobs() -> None:
 
 def _ended(error: BaseException, debug: bool) -> int:
     """Tell how a job ended, and the exit code of that."""
-    if isinstance(error, KeyboardInterrupt) or (isinstance(error, _spark_errors()) and is_cancelled(error)):
+    if isinstance(error, KeyboardInterrupt) or (isinstance(error, spark_errors()) and is_cancelled(error)):
         error = Interrupted()
     if _interrupted or isinstance(error, Interrupted):
         first = _interrupted[0] if _interrupted else error
@@ -173,18 +177,18 @@ def _ended(error: BaseException, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     code = error.exit_code if isinstance(error, RecbenchError) else FAILED
-    text = _in_words(error)
+    text = in_words(error)
     usual = "the trace is above" if debug else HINTS.get(code, USUAL)
     text, _, hint = text.partition("\n  hint: ")
     print(f"error: {short(text)}\n  hint: {short(hint) or usual}", file=sys.stderr)
     return code
 
 
-def _in_words(error: BaseException) -> str:
+def in_words(error: BaseException) -> str:
     """One sentence, and for most errors a hint."""
     if isinstance(error, RecbenchError):
         return str(error)
-    if isinstance(error, _spark_errors()):
+    if isinstance(error, spark_errors()):
         from recbench_spark.store import explain  # noqa: PLC0415
 
         return explain(error)
@@ -200,7 +204,7 @@ def _in_words(error: BaseException) -> str:
     return _internal(error)
 
 
-def _spark_errors() -> tuple[type[Exception], ...]:
+def spark_errors() -> tuple[type[Exception], ...]:
     """None where Spark was not loaded: a job that measures kernels runs without it."""
     if "pyspark" not in sys.modules:
         return ()
@@ -249,6 +253,23 @@ def library_python(name: str, environments: Path) -> str:
     if not found.exists():
         raise ConfigError(f"no environment {found}", f"tools/library_envs.sh {name}")
     return str(found)
+
+
+def days(text: str) -> tuple[date, ...]:
+    """Days on the command line, the earliest first: FIRST..LAST, both of them too, or some with commas."""
+    begin, dots, end = text.partition("..")
+    if not dots:
+        found = sorted(map(day, text.split(",")))
+        twice = [str(one) for one, other in pairwise(found) if one == other]
+        if twice:
+            raise argparse.ArgumentTypeError(f"{twice[0]} stands in '{text}' twice: name each day once")
+        return tuple(found)
+    first, last = day(begin), day(end)
+    if last < first:
+        raise argparse.ArgumentTypeError(f"'{text}' ends before it begins: write the earlier day first")
+    if (last - first).days >= MOST_DAYS:
+        raise argparse.ArgumentTypeError(f"'{text}' is more than {MOST_DAYS} days: is the year right?")
+    return tuple(first + timedelta(days=n) for n in range((last - first).days + 1))
 
 
 def day(text: str) -> date:

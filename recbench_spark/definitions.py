@@ -168,6 +168,8 @@ def make_definition(preset: str | None = None, overrides: Mapping[str, Any] | No
 def _check_axis(axis: str, value: Any) -> None:
     if axis not in Definition.model_fields:
         raise ConfigError(f"unknown axis 'definition.{axis}'", nearest(axis, Definition.model_fields))
+    if isinstance(value, bool):  # pydantic takes these for 1 and 0
+        raise ConfigError(f"definition.{axis}: {str(value).lower()} is no value of it", "a number, or null")
     known = axis_values(axis)
     if known and value not in known:
         raise ConfigError(f"definition.{axis}: unknown value '{value}'", nearest(str(value), known))

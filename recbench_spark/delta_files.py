@@ -1,9 +1,10 @@
-"""Blocks into a Delta table without a row in Java: tasks write Parquet files, the driver commits them.
+"""Delta tables without a row in Java: tasks write Parquet files, the driver commits them, and small rows.
 
 Spark's own writer takes each value out of Arrow into a row and from there into a column again, and its
 first commit in a process compiles for seconds. Here a task writes the table that it holds, and
-`deltalake` appends the files to the log, all or none of them. For folders that the driver and all workers
-see under one path; where the folder is remote, `Blocks.rows` goes through Spark's writer.
+`deltalake` appends the files to the log, all or none of them. Rows that the driver holds are written and
+read by `deltalake` too: no job, some ten milliseconds. For folders that the driver and all workers
+see under one path; where the folder is remote, Spark reads and writes.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,11 +36,12 @@ class ConflictError(Exception):
 
 
 class File(NamedTuple):
-    """A Parquet file: path inside the table's folder, bytes, rows."""
+    """A Parquet file: path inside the table's folder, bytes, rows; partition, where not its commit's."""
 
     path: str
     size: int
     rows: int
+    partition: Mapping[str, str] | None = None
 
 
 def can_commit(folder: str) -> bool:
@@ -70,9 +72,8 @@ def write_files(blocks: Blocks, folder: str, partition: Mapping[str, str]) -> li
         folder: of the table.
         partition: column -> value, which no file holds.
     """
-    place = "/".join(f"{name}={value}" for name, value in partition.items())
     names = tuple(name for name in blocks.schema.names if name not in partition)
-    files = blocks.each(partial(_write, folder=folder, place=place, names=names))
+    files = blocks.each(partial(write_file, folder=folder, partition=partition, names=names))
     check(folder, files)
     return files
 
@@ -95,7 +96,7 @@ def commit(folder: str, files: Sequence[File], partition: Mapping[str, str], onc
     Args:
         folder: of the table.
         files: as `write_files` returns them.
-        partition: column -> value of all files.
+        partition: column -> value of all files that do not say theirs.
         once: the append's name (Delta's transaction identifier).
 
     Returns:
@@ -131,15 +132,15 @@ def append(table: DeltaTable, files: Sequence[File], partition: Mapping[str, str
     from deltalake.transaction import AddAction, RemoveAction, Transaction  # noqa: PLC0415
 
     now = int(time.time() * 1000)
-    adds: list[AddAction | RemoveAction] = [
-        AddAction(file.path, file.size, partition, now, True, json.dumps({"numRecords": file.rows}))
-        for file in files
-    ]
+    adds: list[AddAction | RemoveAction] = []
+    for file in files:
+        values, rows = file.partition or partition, json.dumps({"numRecords": file.rows})
+        adds.append(AddAction(file.path, file.size, values, now, True, rows))
     table.create_write_transaction(
         adds,
         "append",
         table.schema(),
-        list(partition),
+        list(files[0].partition or partition) if files else list(partition),
         commit_properties=CommitProperties(app_transactions=[Transaction(once, 1)]),
         # Old logs are Spark's to remove, by the table's properties.
         post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
@@ -152,12 +153,104 @@ def _table(folder: str) -> DeltaTable:
     return DeltaTable(folder)
 
 
-def _write(rows: pa.Table, folder: str, place: str, names: tuple[str, ...]) -> File:
+def write_file(
+    rows: pa.Table,
+    folder: str,
+    partition: Mapping[str, str],
+    names: Sequence[str],
+    inside: Sequence[str] = (),
+) -> File:
+    """Rows as a new file of a table's partition; of the columns named those that there are.
+
+    `inside`: what repeats itself within lists and maps, as Parquet names it; of others dictionaries say it.
+    """
     rows = rows.select([name for name in names if name in rows.column_names])
+    # Other values are written as they are: a dictionary is tried for each otherwise, and given up.
+    repeated = [field.name for field in rows.schema if pa.types.is_dictionary(field.type)]
+    repeated += inside
+    place = "/".join(f"{name}={value}" for name, value in partition.items())
     file = f"{place}/part-{uuid.uuid4()}.snappy.parquet"
     path = Path(folder, file)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Other values are written as they are: a dictionary is tried for each otherwise, and given up.
-    repeated = [field.name for field in rows.schema if pa.types.is_dictionary(field.type)]
     pq.write_table(rows, path, use_dictionary=repeated, write_statistics=False, store_schema=False)
-    return File(file, path.stat().st_size, rows.num_rows)
+    return File(file, path.stat().st_size, rows.num_rows, dict(partition))
+
+
+# ------------------------------------------------------------------------- rows that the driver holds
+
+CHECKED_VERSION = 3
+"""Tables with CHECK constraints: `deltalake` holds the rows that it writes against them."""
+
+
+def can_append(folder: str) -> bool:
+    """Whether rows may be written to a table by `append_rows`."""
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+    if "%" in folder:  # `deltalake` reads it as a URL
+        return False
+    try:
+        return bool(_table(folder).protocol().min_writer_version <= CHECKED_VERSION)
+    except DeltaError:
+        return False
+
+
+def append_rows(folder: str, rows: pa.Table, once: str) -> bool:
+    """Append rows to the table in one version, unless an append of this name is there; as `commit`.
+
+    Raises:
+        ConflictError: another writer was faster; try again.
+        StoreError: a row that a constraint of the table forbids, or a folder that cannot be written to.
+    """
+    from deltalake import CommitProperties, PostCommitHookProperties, write_deltalake  # noqa: PLC0415
+    from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
+    from deltalake.transaction import Transaction  # noqa: PLC0415
+
+    table = _table(folder)
+    if once and table.transaction_version(once) is not None:
+        return False
+    named = CommitProperties(app_transactions=[Transaction(once, 1)]) if once else None
+    try:
+        write_deltalake(
+            table,
+            rows,
+            mode="append",
+            commit_properties=named,
+            post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+        )
+    except CommitFailedError as error:
+        raise ConflictError(str(error)) from None
+    except DeltaError as error:
+        raise StoreError(f"cannot write {folder}: {str(error).splitlines()[0]}") from None
+    return True
+
+
+Filters = Sequence[tuple[str, str, Any]]
+"""All of (column, operator, value), as Parquet's readers have it."""
+
+
+def read_rows(folder: str, filters: Filters = (), columns: Iterable[str] | None = None) -> pa.Table:
+    """The rows of a table that fulfil all filters; the caller knows that they are few."""
+    names = None if columns is None else list(columns)
+    if any(operator == "in" and not value for _, operator, value in filters):  # Arrow knows no type of it
+        nothing = _table(folder).to_pyarrow_dataset().schema.empty_table()
+        return nothing if names is None else nothing.select(names)
+    return _table(folder).to_pyarrow_table(columns=names, filters=list(filters) or None)
+
+
+def partition_values(folder: str, column: str) -> list[str]:
+    """The values of a partition column that hold files, from the log alone."""
+    return sorted({partition[column] for partition in _table(folder).partitions()})
+
+
+def values(folder: str, column: str) -> set[str]:
+    """The values of a column of text, each once; one batch of that column in memory."""
+    found: set[str] = set()
+    for batch in _table(folder).to_pyarrow_dataset().to_batches(columns=[column]):
+        found.update(batch.column(0).unique().to_pylist())
+    return found
+
+
+def files_of(folder: str, partition: Mapping[str, str]) -> list[str]:
+    """The paths of a partition's files."""
+    filters = [(name, "=", value) for name, value in partition.items()]
+    return list(_table(folder).file_uris(partition_filters=filters))

@@ -42,8 +42,16 @@ class SchemaError(RecbenchError):
     """A table lacks a column, or a column is of another type."""
 
 
+class MissingError(RecbenchError):
+    """A file or folder that is not there, or not yet: what wrote the setting right may be tried again."""
+
+
 class DataError(RecbenchError):
     """Rows that cannot be evaluated: NaN scores, duplicates under `duplicates=error`, no test rows."""
+
+
+class DivergedError(DataError):
+    """A fit whose numbers left all bounds: a finding about its settings, and no fault of the data."""
 
 
 class FallbackToSpark(DataError):  # noqa: N818 (a signal, caught where it is awaited)
@@ -83,6 +91,8 @@ def is_cancelled(error: BaseException) -> bool:
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as `did you mean 'ndcg'? Known: hit, map, ndcg`."""
     options = sorted(str(option) for option in known)
+    if not options:
+        return "there is none"
     close = difflib.get_close_matches(str(name), options, n=1, cutoff=0.5)
     more = f" and {len(options) - LISTED} more" if len(options) > LISTED else ""
     listed = f"known: {', '.join(options[:LISTED])}{more}"

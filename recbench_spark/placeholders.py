@@ -38,10 +38,14 @@ def on_night(benchmark: Benchmark, logical_date: date | None) -> Benchmark:
     """
 
     def fill(section: S, names: Sequence[str], where: str) -> S:
-        found = {name: getattr(section, name) for name in names if hasattr(section, name)}
-        return section.model_copy(
-            update={name: _filled(value, logical_date, f"{where}.{name}") for name, value in found.items()}
-        )
+        found = {}
+        for name in names:
+            head, _, rest = name.partition(".")
+            if rest:
+                found[head] = fill(getattr(section, head), (rest,), f"{where}.{head}")
+            elif hasattr(section, name):
+                found[name] = _filled(getattr(section, name), logical_date, f"{where}.{name}")
+        return section.model_copy(update=found)
 
     evaluation = fill(benchmark.evaluation, OF_EVALUATIONS, "evaluation")
     slices = tuple(fill(cut, ("path",), f"evaluation.slices.{cut.key}") for cut in evaluation.slices)

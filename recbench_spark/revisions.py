@@ -7,6 +7,7 @@ hash of all that follows from it, so that what older code left in a warehouse is
 | names                        | enter                                                         |
 |------------------------------|---------------------------------------------------------------|
 | splits, ids, worlds, READERS | `split_id`, and through it `model_id` and `run_key`           |
+| graphs                       | `graph_id`, and through it the `model_id` of embeddings       |
 | a kind of model              | `model_id` and `run_key`                                      |
 | rankings ... propensities    | `run_key`, of the runs that have such numbers                 |
 | comparisons ... paradoxes    | `comparison_id`, `change_id`, `paradox_id`                    |
@@ -33,6 +34,9 @@ REVISIONS: dict[str, int] = {
     "worlds": 2,
     # 2: `valid.txt` is the part valid; before, it was left out.
     "lightgcn": 2,
+    # --- what a graph is made of
+    # 2: ids by the rule of ids; those of a text file are as written (`007` is not 7).
+    "graphs": 2,
     # --- models trained here
     # 2: cosines equal as fractions are equal numbers, and sums of equal cosines equal scores.
     "item_knn": 2,
@@ -41,10 +45,13 @@ REVISIONS: dict[str, int] = {
     # 2: gains that overflow, infinite relevance and ranks from 2^53 on are refused.
     "metrics": 2,
     # 2: corrected values by the definition's own formula; those without one are not given.
-    "sampled": 2,
+    # 3: a user's last bit hung on who else was in the batch.
+    "sampled": 3,
     # 2: squared errors, logarithms and weights to a relative 1e-12, one clip of log-loss; before, in steps
     #    of 2^-40.
     "values": 2,
+    # 2: hit rates and scaled MRR of labelled pairs are exact sums; before, sums in whatever order.
+    "pairs": 2,
     "exposure": 1,
     # 2: power laws are fitted to a smallest tail.
     "propensities": 2,

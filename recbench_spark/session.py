@@ -13,12 +13,13 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from recbench_spark import java
 from recbench_spark.errors import ConfigError
 
 BYTES_A_BATCH, NO_WEIGHING = "spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1)
@@ -34,6 +35,21 @@ BETTER = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": ("10000", "64"),
 }
 """Settings of a session, where they are Spark's defaults: (default, ours)."""
+
+SMALL = {
+    # Compiling a query to Java takes longer than interpreting it for some ten thousand rows.
+    "spark.sql.codegen.wholeStage": ("true", "false"),
+    "spark.sql.codegen.factoryMode": ("FALLBACK", "NO_CODEGEN"),
+    # Stages that are planned anew when the one before has ended cost a job each.
+    "spark.sql.adaptive.enabled": ("true", "false"),
+    # As many tasks as two cores take at once; each more is overhead. 8 is of conf/spark/local.conf.
+    "spark.sql.shuffle.partitions": ("8", "2"),
+}
+"""The same for small work; never on a cluster."""
+
+QUICK_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m")
+"""Small work is over before Java's optimising compiler pays off, and it takes a core."""
+JAVA_FLAGS = "spark.driver.extraJavaOptions"
 
 PROPERTIES = "RECBENCH_SPARK_PROPERTIES"
 """Environment variable: another properties file for jobs started with bare python."""
@@ -55,14 +71,34 @@ LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0
 """A session on one machine talks to itself, and listens to nobody else."""
 
 
-def submit_arguments(properties: Path) -> str:
-    """What a bare `python jobs/x.py` hands to Java; where the master is local it keeps to itself."""
+def settings_of(properties: Path) -> dict[str, str]:
+    """What a properties file sets of Spark."""
     text = properties.read_text(encoding="utf-8")
-    set_there = dict(re.findall(r"^\s*(spark\.\S+?)(?:\s*[=:]\s*|\s+)(.*?)\s*$", text, re.MULTILINE))
-    ours = {} if not set_there.get("spark.master", "local").startswith("local") else LOOPBACK
-    if ours:
+    return dict(re.findall(r"^\s*(spark\.\S+?)(?:\s*[=:]\s*|\s+)(.*?)\s*$", text, re.MULTILINE))
+
+
+def is_local(settings: Mapping[str, str]) -> bool:
+    """Whether driver and tasks are one process on this machine."""
+    return settings.get("spark.master", "local").startswith("local")
+
+
+def known_jars(settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings that name the jars of packages, where they are known: Ivy takes seconds to find them."""
+    jars = java.remembered(settings)
+    return {java.PACKAGES: "", "spark.driver.extraClassPath": os.pathsep.join(jars)} if jars else {}
+
+
+def submit_arguments(properties: Path, small: bool = False) -> str:
+    """What a bare `python jobs/x.py` hands to Java; where the master is local it keeps to itself."""
+    set_there = settings_of(properties)
+    ours: dict[str, str] = {}
+    if is_local(set_there):
+        ours = {**LOOPBACK, **known_jars(set_there)}
+        if small:
+            ours[JAVA_FLAGS] = " ".join(QUICK_JAVA)
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK["spark.driver.bindAddress"])  # its page, if any
-    flags = "".join(f"--conf {key}={value} " for key, value in ours.items() if key not in set_there)
+    free = {key: value for key, value in ours.items() if key not in set_there or key == java.PACKAGES}
+    flags = "".join(f"--conf {shlex.quote(f'{key}={value}')} " for key, value in free.items())
     return f"--properties-file {shlex.quote(str(properties))} {flags}pyspark-shell"
 
 
@@ -88,24 +124,42 @@ def _kept_handler() -> Iterator[None]:
             signal.raise_signal(came[0])
 
 
-def get_session(app_name: str = "recbench-spark") -> SparkSession:
+def get_session(app_name: str = "recbench-spark", small: bool = False) -> SparkSession:
     """The session of spark-submit or of the notebook, else a local one from the properties file.
 
     Workers use this interpreter where the master is local: they would otherwise take `python3`
-    from PATH, which need not have our packages.
+    from PATH, which need not have our packages. `small`: settings for work that is over in a minute,
+    where the session is one of bare Python on this machine.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        os.environ.setdefault("PYSPARK_SUBMIT_ARGS", submit_arguments(local_properties()))
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with _kept_handler():
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
         spark = SparkSession.builder.appName(app_name).getOrCreate()
+    else:
+        spark = _bare_session(app_name, small)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    for key, (default, ours) in BETTER.items():
+    improve(spark, BETTER)
+    return spark
+
+
+def improve(spark: SparkSession, settings: Mapping[str, tuple[str, str]]) -> None:
+    """Settings of a session that nobody has changed are set to ours."""
+    for key, (default, ours) in settings.items():
         if spark.conf.get(key) == default:
             spark.conf.set(key, ours)
+
+
+def _bare_session(app_name: str, small: bool) -> SparkSession:
+    """The session of a job that was started with bare Python."""
+    asked = os.environ.setdefault("PYSPARK_SUBMIT_ARGS", submit_arguments(local_properties(), small))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with _kept_handler(), java.starting_quietly():
+        spark = SparkSession.builder.appName(app_name).getOrCreate()
+    if small and str(spark.conf.get("spark.master")).startswith("local"):
+        improve(spark, SMALL)
+    if shlex.quote(str(local_properties())) in asked:
+        java.remember(settings_of(local_properties()), spark.sparkContext.getConf().get(java.JARS) or "")
     return spark
 
 

@@ -8,18 +8,23 @@ nights at once cannot double them.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from graphlib import TopologicalSorter
 from importlib import resources
+from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
+import pyarrow as pa
 from delta.exceptions import (
     ConcurrentAppendException,
     ConcurrentTransactionException,
@@ -29,7 +34,7 @@ from delta.exceptions import (
 )
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -37,7 +42,7 @@ from recbench_spark import delta_files, schemas, sharing
 from recbench_spark.blocks import Blocks
 from recbench_spark.delta_files import ConflictError
 from recbench_spark.errors import StoreError
-from recbench_spark.schemas import SCHEMA_VERSION, TABLES, Table, conform
+from recbench_spark.schemas import RESULT_TABLES, SCHEMA_VERSION, TABLES, Table, arrow_rows, conform
 
 CONFLICTS = (
     ConcurrentAppendException,
@@ -50,7 +55,14 @@ CONFLICTS = (
 """Delta's Python classes are siblings, not subclasses of one another."""
 
 VERSION_PROPERTY = "recbench.schema_version"
+STATISTICS = "delta.dataSkippingStatsColumns"
+LOOKED_AT = 1 << 28
+"""Bytes of files that the driver reads through itself; larger ones are looked at by tasks."""
+MIGRATING = "_migrating"
+"""Folder beside the tables where one is written again; no table has a name like that."""
 ATTEMPTS = 6
+TIMES_DELETED = 10
+"""How often the rows of one name may be deleted and are made again."""
 HINT_ROOT = "two names and a dot are catalog.schema: write ./NAME for a folder of such a name"
 BEING_CREATED = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 """Another writer's first commit seen half-way: its folder is there, its log not yet."""
@@ -72,7 +84,7 @@ class Store:
         if self.in_catalog:
             _check_schema(spark, root)
         elif self.folder is not None and not read_only:
-            _check_writable(self.folder)
+            check_writable(self.folder)
         if not any_version:
             self._check_version()
 
@@ -129,15 +141,9 @@ class Store:
             list(pool.map(self._create, missing))
 
     def _create(self, table: Table) -> None:
-        folder = None if self.folder is None else self.folder / table.name
-        statement = create_statement(table, self.identifier(table.name))
-
-        def create() -> DataFrame:
-            if folder is not None:
-                _remove_unborn(folder)
-            return self.spark.sql(statement)
-
-        self._retried(f"create {table.name}", create)
+        if self.folder is None or not _created_here(self.folder / table.name, table):
+            statement = create_statement(table, self.identifier(table.name))
+            retried(f"create {table.name}", partial(self.spark.sql, statement))
         self._known.add(table.name)
 
     def read(self, table: Table) -> DataFrame:
@@ -170,7 +176,18 @@ class Store:
             writer = writer.option("txnAppId", f"{table.name}/{once}").option("txnVersion", "1")
         name = self.location(table.name)
         save = writer.saveAsTable if self.in_catalog else writer.save
-        self._retried(f"write {table.name}", lambda: save(name))
+        retried(f"write {table.name}", lambda: save(name))
+
+    def append_named(self, frame: DataFrame, table: Table, column: str, name: str) -> None:
+        """Append rows that carry `name` in `column`, unless such rows are there.
+
+        The table's log remembers the name of an append whose rows somebody deleted, and would not take them
+        again under it; they are appended under the next one.
+        """
+        for n in range(TIMES_DELETED):
+            self.append(frame, table, once=f"{name}-{n}" if n else name)
+            if self.has(table, column, name) or frame.isEmpty():
+                return
 
     def append_blocks(self, blocks: Blocks, table: Table, once: str) -> None:
         """Append what comes of blocks to a table's partition `once`; a second time does nothing.
@@ -186,7 +203,75 @@ class Store:
         elif not delta_files.appended(location, name):
             files = delta_files.write_files(blocks, location, {column: once})
             commit = partial(delta_files.commit, location, files, {column: once}, name)
-            self._retried(f"write {table.name}", commit)
+            retried(f"write {table.name}", commit)
+
+    def append_rows(
+        self, rows: Sequence[Mapping[str, Any]] | pa.Table, table: Table, once: str = ""
+    ) -> None:
+        """Append rows that the driver holds, as `append`: no Spark job where the warehouse is a folder.
+
+        Args:
+            rows: column -> value, or a table of Arrow; columns that they lack are NULL.
+            table: one of small rows, such as `runs`, `metrics`, `checks`.
+            once: see `append`.
+        """
+        found = arrow_rows(rows, table)
+        if not found.num_rows:
+            return
+        self.create(table)
+        location, name = self.location(table.name), f"{table.name}/{once}" if once else ""
+        if not self._in_reach(table):
+            self.append(self.spark.createDataFrame(found), table, once)
+            return
+        commit = partial(delta_files.append_rows, location, found, name)
+        retried(f"write {table.name}", commit)
+
+    def rows(
+        self, table: Table, filters: delta_files.Filters = (), columns: Sequence[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Rows that fulfil all filters, as the driver holds them: few. Without Spark where that can be.
+
+        Args:
+            table: one of small rows.
+            filters: (column, operator, value), the operator one of =, !=, <, <=, >, >=, in.
+            columns: those wanted; None: all.
+        """
+        if not self.exists(table.name):
+            return []
+        if self._in_reach(table):
+            found = delta_files.read_rows(self.location(table.name), filters, columns)
+            return cast(list[dict[str, Any]], found.to_pylist())
+        frame = self.read(table)
+        for column, operator, value in filters:
+            frame = frame.where(_condition(column, operator, value))
+        found = frame.select(*(columns or table.names)).toArrow()
+        return cast(list[dict[str, Any]], found.to_pylist())
+
+    def commit_files(self, files: Sequence[delta_files.File], table: Table, once: str) -> None:
+        """Append files that tasks wrote to a table's folder, once a name, in one version."""
+        if not files:
+            return
+        place = self.location(table.name)
+        delta_files.check(place, files)
+        commit = partial(delta_files.commit, place, files, {}, f"{table.name}/{once}")
+        retried(f"write {table.name}", commit)
+
+    def files_of(self, table: Table, partition: Mapping[str, str], *, most: float = LOOKED_AT) -> list[str]:
+        """The Parquet files of a partition, as everyone who sees the folder opens them; else none.
+
+        most: their bytes, by default what the driver reads through itself.
+        """
+        if self.folder is None or not self.exists(table.name) or not self._in_reach(table):
+            return []
+        found = delta_files.files_of(self.location(table.name), partition)
+        return found if sum(Path(file).stat().st_size for file in found) <= most else []
+
+    def takes_files(self, *tables: Table) -> bool:
+        """Whether tasks may write files of these tables themselves; the tables are there then."""
+        if self.folder is None:
+            return False
+        self.create(*tables)
+        return all(delta_files.can_commit(self.location(table.name)) for table in tables)
 
     def append_all(self, frames: Sequence[tuple[DataFrame, Table]]) -> None:
         """Append to several tables at once: the driver plans one while executors work on another."""
@@ -196,14 +281,34 @@ class Store:
 
     def has(self, table: Table, column: str, value: str) -> bool:
         """Whether any row carries this value."""
+        if not self.exists(table.name):
+            return False
+        if self._in_reach(table):
+            return value in self._values(table, column)
         return not self.read(table).where(F.col(column) == value).limit(1).isEmpty()
+
+    def _values(self, table: Table, column: str) -> set[str]:
+        """The values of a column of text, each once; of a partition from the log alone."""
+        location = self.location(table.name)
+        if not self._in_reach(table):
+            return {row[0] for row in self.read(table).select(column).distinct().collect()}
+        if column in table.partition_by:
+            return set(delta_files.partition_values(location, column))
+        return delta_files.values(location, column)
+
+    def _in_reach(self, table: Table) -> bool:
+        """Whether `deltalake` reads and writes a table that is there: no Spark job for a few rows."""
+        return self.folder is not None and delta_files.can_append(self.location(table.name))
 
     def delete_orphans(self, older_than: str) -> None:
         """Delete rows of runs that never succeeded and started before a run id's time stamp."""
-        known = self.read(schemas.RUNS).where("status = 'succeeded'").select("run_id")
-        for name in filter(self.exists, schemas.RESULT_TABLES):
-            old = self.read(TABLES[name]).where(F.col("run_id") < older_than).select("run_id").distinct()
-            lost = [row.run_id for row in old.join(F.broadcast(known), "run_id", "left_anti").collect()]
+        names = [name for name in RESULT_TABLES if self.exists(name)]
+        there = {name: self._values(TABLES[name], "run_id") for name in names}
+        known = {
+            row["run_id"] for row in self.rows(schemas.RUNS, [("status", "=", "succeeded")], ["run_id"])
+        }
+        for name, found in there.items():
+            lost = sorted(run_id for run_id in found - known if run_id < older_than)
             if lost:
                 self.delete(name, "run_id", lost)
 
@@ -211,11 +316,15 @@ class Store:
         """Delete the rows whose column, or SQL of columns, is one of the values."""
         listed = ", ".join(map(_quoted, values))
         statement = f"DELETE FROM {self.identifier(name)} WHERE {column} IN ({listed})"
-        self._retried(f"clean {name}", lambda: self.spark.sql(statement))
+        retried(f"clean {name}", lambda: self.spark.sql(statement))
 
-    def optimize(self, name: str) -> None:
-        """Compact small files into large ones, in the table's layout."""
-        self._retried(f"optimize {name}", lambda: self.spark.sql(f"OPTIMIZE {self.identifier(name)}"))
+    def optimize(self, name: str, without: tuple[str, Sequence[str]] = ("", ())) -> None:
+        """Compact small files into large ones, in the table's layout; `without`: partitions left alone."""
+        column, values = without
+        listed = ", ".join(map(_quoted, values))
+        where = f" WHERE {column} NOT IN ({listed})" if values else ""
+        statement = f"OPTIMIZE {self.identifier(name)}{where}"
+        retried(f"optimize {name}", lambda: self.spark.sql(statement))
 
     def vacuum(self, name: str, hours: int) -> None:
         """Remove files that no version of the last hours uses, those of killed writers among them."""
@@ -235,50 +344,123 @@ class Store:
     def _check_version(self) -> None:
         if not self.exists("runs"):
             return
-        found = self._properties("runs").get(VERSION_PROPERTY, "none")
-        if found != str(SCHEMA_VERSION):
-            newer = found.isdigit() and int(found) > SCHEMA_VERSION
-            raise StoreError(
-                f"warehouse {self.root} has schema version {found}, this code writes {SCHEMA_VERSION}",
-                "update recbench-spark, or use another --warehouse"
-                if newer
-                else f"jobs/maintain.py --warehouse {self.root} --migrate",
-            )
+        check_version(self.root, self._properties("runs"))
 
     def _properties(self, name: str) -> dict[str, str]:
         detail = self.spark.sql(f"DESCRIBE DETAIL {self.identifier(name)}").select("properties").first()
         return dict(detail.properties) if detail else {}
 
     def migrate(self) -> list[str]:
-        """Give an older warehouse the columns and constraints it lacks; returns the SQL that was run.
+        """Give an older warehouse the columns, constraints and layouts it lacks; returns what was done.
 
-        No data is rewritten: new columns are NULL in old rows. Older code reads on. `runs` comes last,
-        since its version is the warehouse's: a migration that was killed is begun again.
+        New columns are NULL in old rows. Rows are written again only where a table is laid out anew. `runs`
+        comes last, since its version is the warehouse's: a migration that was killed is begun again.
 
         Raises:
             StoreError: made by newer code, or a column that cannot be added or has another type.
         """
+        done = [self._laid_out(name) for name in RESULT_TABLES if self._is_half_swapped(name)]
         there = [table for table in TABLES.values() if self.exists(table.name)]
-        done: list[str] = []
         for table in sorted(there, key=lambda table: table.name == "runs"):
             schema, properties = self.read(table).schema, self._properties(table.name)
             for statement in migration(table, schema, properties, self.identifier(table.name)):
-                self._retried(f"migrate {table.name}", partial(self.spark.sql, statement))
+                retried(f"migrate {table.name}", partial(self.spark.sql, statement))
                 done.append(statement)
+            if self._layout(table.name) != (table.partition_by, ()):
+                done.append(self._lay_out(table))
         return done
 
-    def _retried(self, what: str, action: Callable[[], T]) -> T:
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return action()
-            except (PySparkException, ConflictError) as error:
-                if not _is_conflict(error):
-                    raise
-                if attempt == ATTEMPTS:
-                    raise StoreError(f"cannot {what}: {_first_line(error)}", "run again") from None
-                # Jitter without a random number: two processes differ in their ids.
-                time.sleep(0.2 * 2**attempt * (1 + os.getpid() % 97 / 97))
-        raise AssertionError("unreachable")
+    def _layout(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The columns that a table is partitioned by, and those that it is clustered by."""
+        detail = self.spark.sql(f"DESCRIBE DETAIL {self.identifier(name)}").first()
+        assert detail is not None
+        return tuple(detail.partitionColumns), tuple(detail.clusteringColumns)
+
+    def _lay_out(self, table: Table) -> str:
+        """Write a table again in its present layout; returns what was done.
+
+        In a folder beside it, which then takes its name: Delta does not let a table go from clusters to
+        partitions without keeping a feature that others cannot write. Its history ends there.
+        """
+        rows, layout = self.read(table), ", ".join(table.partition_by)
+        said = f"write {table.name} again, partitioned by {layout}"
+        if self.folder is None:
+            name = self.identifier(table.name)
+            self.spark.sql(f"ALTER TABLE {name} CLUSTER BY NONE")
+            self.spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES IF EXISTS ('{STATISTICS}')")
+            writer = conform(rows, table).write.format("delta").mode("overwrite")
+            writer = writer.option("overwriteSchema", "true").partitionBy(*table.partition_by)
+            (writer.saveAsTable if self.in_catalog else writer.save)(self.location(table.name))
+            return said
+        place = self.folder / MIGRATING / table.name
+        shutil.rmtree(place, ignore_errors=True)  # of a migration that was killed
+        self.spark.sql(create_statement(table, f"delta.`{place}`"))
+        conform(rows, table).write.format("delta").mode("append").save(str(place))
+        (self.folder / table.name).rename(_old(place))
+        return f"{said}; {self._laid_out(table.name)}"
+
+    def _is_half_swapped(self, name: str) -> bool:
+        """Whether a migration was killed between the two names of `_lay_out`."""
+        return self.folder is not None and _old(self.folder / MIGRATING / name).is_dir()
+
+    def _laid_out(self, name: str) -> str:
+        """Give the table that was written again its name, and remove the one before."""
+        assert self.folder is not None
+        place, target = self.folder / MIGRATING / name, self.folder / name
+        if not target.exists():
+            place.rename(target)
+        # Delta remembers the table before by its folder, and would go on from its last version.
+        self.spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+        shutil.rmtree(_old(place))
+        with suppress(OSError):  # another table's is still there
+            place.parent.rmdir()
+        return f"remove {name} as it was"
+
+
+def retried(what: str, action: Callable[[], T], wait: float = 0.4) -> T:
+    """What an action returns, done again while another writer is there first.
+
+    Args:
+        what: is done, for the error.
+        action: all or nothing.
+        wait: seconds before the second attempt, twice as many before each further one.
+
+    Raises:
+        StoreError: another writer was there first each time.
+    """
+    for attempt in range(ATTEMPTS):
+        try:
+            return action()
+        except (PySparkException, ConflictError) as error:
+            if not _is_conflict(error):
+                raise
+            if attempt == ATTEMPTS - 1:
+                raise StoreError(f"cannot {what}: {_first_line(error)}", "run again") from None
+            # Jitter without a random number: two processes differ in their ids.
+            time.sleep(wait * 2**attempt * (1 + os.getpid() % 97 / 97))
+    raise AssertionError("unreachable")
+
+
+def _condition(column: str, operator: str, value: Any) -> Column:
+    """A filter of `Store.rows` as Spark has it."""
+    at = F.col(column)
+    if operator == "in":
+        return at.isin(list(value))
+    tests: dict[str, Callable[[Any, Any], Any]] = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
+    return cast(Column, tests[operator](at, F.lit(value)))
+
+
+def check_version(root: str, properties: Mapping[str, str | None]) -> None:
+    """StoreError where the table `runs` of a warehouse, which has these properties, is of other code."""
+    found = properties.get(VERSION_PROPERTY) or "none"
+    if found != str(SCHEMA_VERSION):
+        newer = found.isdigit() and int(found) > SCHEMA_VERSION
+        raise StoreError(
+            f"warehouse {root} has schema version {found}, this code writes {SCHEMA_VERSION}",
+            "update recbench-spark, or use another --warehouse"
+            if newer
+            else f"jobs/maintain.py --warehouse {root} --migrate",
+        )
 
 
 def _is_conflict(error: Exception) -> bool:
@@ -293,26 +475,29 @@ def create_statement(table: Table, identifier: str) -> str:
         f"`{c.name}` {c.type.simpleString()} {null[c.nullable]} COMMENT {_quoted(c.comment)}"
         for c in table.columns
     )
-    checks = {f"delta.constraints.{name}": condition for name, condition in table.constraints.items()}
-    properties = {VERSION_PROPERTY: str(SCHEMA_VERSION), **_statistics(table), **checks}
-    layout = {"PARTITIONED BY": table.partition_by, "CLUSTER BY": table.cluster_by}
+    properties = properties_of(table)
+    layout = f"PARTITIONED BY ({', '.join(table.partition_by)})" if table.partition_by else ""
     return "\n".join(
         [
             f"CREATE TABLE IF NOT EXISTS {identifier} ({', '.join(columns)}) USING delta",
-            *(f"{words} ({', '.join(names)})" for words, names in layout.items() if names),
+            layout,
             f"COMMENT {_quoted(table.comment)}",
             f"TBLPROPERTIES ({', '.join(f'{_quoted(k)} = {_quoted(v)}' for k, v in properties.items())})",
         ]
     )
 
 
-def _statistics(table: Table) -> dict[str, str]:
-    """Smallest and largest values only of the columns that files are laid out by.
+def properties_of(table: Table) -> dict[str, str]:
+    """Delta's properties of a table: the version of its schema, its constraints."""
+    checks = {f"delta.constraints.{name}": condition for name, condition in table.constraints.items()}
+    return {VERSION_PROPERTY: str(SCHEMA_VERSION), **statistics(table), **checks}
 
-    Those of others skip no file, and working them out takes as long as writing the rows.
+
+def statistics(table: Table) -> dict[str, str]:
+    """No smallest and largest values in tables of partitions.
+
+    They skip no file, and working them out takes as long as writing the rows.
     """
-    if table.cluster_by:
-        return {"delta.dataSkippingStatsColumns": ",".join(table.cluster_by)}
     return {"delta.dataSkippingNumIndexedCols": "0"} if table.partition_by else {}
 
 
@@ -352,6 +537,11 @@ def migration(
     return statements
 
 
+def _old(place: Path) -> Path:
+    """Where a table goes that another takes the name of."""
+    return place.with_name(f"{place.name}.before")
+
+
 def _quoted(text: str) -> str:
     """A string literal of Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
@@ -377,13 +567,23 @@ def query_files() -> dict[str, str]:
     return {Path(f.name).stem: f.read_text() for f in sorted(folder.iterdir(), key=lambda f: f.name)}
 
 
-def _check_writable(root: Path) -> None:
+def check_writable(root: Path) -> None:
+    """Make the folder of a warehouse; StoreError where nothing can be written to it."""
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"cannot create warehouse {root}: {error.strerror}") from None
     if not os.access(root, os.W_OK | os.X_OK):
         raise StoreError(f"no permission to write to warehouse {root}", "choose another --warehouse")
+
+
+def check_would_write(root: Path) -> None:
+    """StoreError where `check_writable` would say so, by what is there; nothing is made."""
+    place = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
+    if not place.is_dir():
+        raise StoreError(f"cannot create warehouse {root}: {place} is a file", "choose another --warehouse")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise StoreError(f"no permission to write to {place}", "choose another --warehouse")
 
 
 LOG = "_delta_log"
@@ -437,7 +637,12 @@ def _is_born(folder: str, list_files: Callable[[], Iterable[str]]) -> bool:
     return False
 
 
-def _remove_unborn(folder: Path) -> None:
+def is_born(folder: Path) -> bool:
+    """Whether a local folder holds a table; errors as `Store.exists`."""
+    return _is_born(str(folder), partial(_files_in, folder))
+
+
+def remove_unborn(folder: Path) -> None:
     """Remove what a killed job left of a table before its first commit: Delta would refuse to create it.
 
     Only what such a job leaves, file by file, and folders that are empty then.
@@ -447,7 +652,7 @@ def _remove_unborn(folder: Path) -> None:
             them.
     """
     log = folder / LOG
-    if _is_born(str(folder), partial(_files_in, folder)) or not log.is_dir():
+    if is_born(folder) or not log.is_dir():
         return
     if time.time() - log.stat().st_mtime < UNBORN_SECONDS:
         return
@@ -456,6 +661,59 @@ def _remove_unborn(folder: Path) -> None:
     for base, _, _ in os.walk(folder, topdown=False):
         with suppress(OSError):  # another writer is there by now
             Path(base).rmdir()
+
+
+def create_here(folder: Path, table: Table) -> None:
+    """Create a table in a local folder: its first commit, as Spark writes it, all or nothing.
+
+    Raises:
+        OSError: it is a disk that links no files.
+        StoreError: as `remove_unborn`.
+    """
+    remove_unborn(folder)
+    log = folder / LOG
+    log.mkdir(parents=True, exist_ok=True)
+    unborn = log / f".{uuid.uuid4().hex}.tmp"
+    unborn.write_text("\n".join(map(json.dumps, first_commit(table))) + "\n", encoding="utf-8")
+    # A link is there whole or not at all, and never in the place of another's.
+    try:
+        os.link(unborn, log / f"{0:020}.json")
+    except FileExistsError:
+        pass
+    finally:
+        unborn.unlink()
+
+
+def _created_here(folder: Path, table: Table) -> bool:
+    """Create a table without a job of Spark's; False on a disk that links no files."""
+    try:
+        create_here(folder, table)
+    except OSError:
+        for place in (folder / LOG, folder):
+            with suppress(OSError):  # Spark would take an empty folder for a table that is there
+                place.rmdir()
+        return False
+    return True
+
+
+def first_commit(table: Table) -> list[dict[str, Any]]:
+    """The actions that create a table, in the words of Delta's protocol."""
+    now = int(time.time() * 1000)
+    described = {
+        "id": str(uuid.uuid4()),
+        "description": table.comment,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": table.schema.json(),
+        "partitionColumns": list(table.partition_by),
+        "configuration": properties_of(table),
+        "createdTime": now,
+    }
+    version = delta_files.CHECKED_VERSION if table.constraints else delta_files.WRITER_VERSION
+    return [
+        {"commitInfo": {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}},
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": version}},
+        {"metaData": described},
+    ]
 
 
 def _check_schema(spark: SparkSession, root: str) -> None:
@@ -471,11 +729,21 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
+OWN_ERROR = r"^recbench_spark\.errors\.\w+: (.+(?:\n  hint: .+)?)$"
+"""How an error of ours stands in the trace that a worker sent."""
+
+
 def explain(error: PySparkException | Exception) -> str:
-    """The last cause of an error from Spark in one line, without the Java stack trace."""
+    """The last cause of an error from Spark in one line, without the Java stack trace.
+
+    An error of ours that a worker raised keeps its hint, on a second line.
+    """
     if isinstance(error, AnalysisException):
         return _first_line(error)
     text = str(error)
+    own = re.findall(OWN_ERROR, text, flags=re.MULTILINE)
+    if own:
+        return str(own[-1].strip())
     python = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception): .+)$", text, flags=re.MULTILINE)
     causes = re.findall(r"^(?:Caused by)?: (?:\w+\.)*(\w+: .+)$", text, flags=re.MULTILINE)
     if causes and "PythonException" in causes[-1]:

@@ -34,8 +34,9 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # A test run is over before the optimising compiler pays off; without it Java would leave only 48 MB
-    # for compiled code, and interpret the rest.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
+    # for compiled code, and interpret the rest. Threads that collect garbage beside would want a core more.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m "
+    "-XX:+UseSerialGC",
     # Enough for the tests, and small enough to run beside other work.
     "spark.driver.memory": "2g",
     # Delta Lake, as in conf/spark/local.conf.
@@ -57,12 +58,18 @@ SETTINGS = {
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that read the small night, long in the making, go first and to one process; others by file."""
-    nightly = {item.path for item in items if "small_night" in getattr(item, "fixturenames", ())}
+    """Tests that read the small night go first and to one process; others by file, those with Spark before.
+
+    Files without Spark take seconds, so neither process is idle long at the end.
+    """
+    nightly, sparky = (
+        {item.path for item in items if name in getattr(item, "fixturenames", ())}
+        for name in ("small_night", "spark")
+    )
     for item in items:
-        group = NIGHT if item.path in nightly else item.path.stem
+        group = NIGHT if item.path in nightly else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: item.path not in nightly)
+    items.sort(key=lambda item: (item.path not in nightly, item.path not in sparky))
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,20 @@ SMALL: dict[str, Any] = {
         "bootstrap": {"replicates": 50},
     },
 }
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "dataset": {
+        "name": "tiny",
+        "reader": "world",
+        "world": {"users": 40, "items": 30, "interactions": 1000, "open_loop": 0, "seed": 3},
+    },
+    "models": [
+        {"name": "popular", "kind": "popular"},
+        {"name": "item_knn", "kind": "item_knn", "neighbours": 10},
+    ],
+    "evaluation": {"metrics": ["ndcg"], "k": [5], "slices": [], "bootstrap": {"replicates": 10}},
+}
+"""A night for tests that end processes, and have many of them."""
 RANKED = ("random", "popular", "item_knn", "als_4", "truth")
 
 

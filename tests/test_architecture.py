@@ -26,15 +26,17 @@ LEVELS = (
     {"placeholders"},
     {"kernels.estimators"},
     {"kernels.comparison"},
-    {"kernels.warm"},
     {"boards"},
-    {"models", "graph_config"},
+    {"models"},
+    {"kernels.warm"},
+    {"java"},
     {"schemas", "randomness", "journal", "session", "blocks", "shared_files", "checks"},
     {"indexing", "delta_files", "sharing"},
     {"store", "data", "protocol", "graph", "reports", "evaluation"},
-    {"evaluation.ranking"},
+    {"arrow_store", "evaluation.ranking"},
     {"evaluation.metrics"},
     {"evaluation.estimators"},
+    {"evaluation.together"},
     {"evaluation.comparison"},
     {"training"},
     {"steps"},
@@ -52,11 +54,11 @@ files beside these folders are another.
 CUT_FURTHER = {"kernels", "evaluation"}
 ROOMS_OF_ONE_FILE = {"kernels.warm"}
 STAGES = {"store", "data", "protocol", "graph", "reports", *(f"evaluation{x}" for x in ("", *(
-    f".{room}" for room in ("ranking", "metrics", "estimators", "comparison"))))}  # fmt: skip
+    f".{room}" for room in ("ranking", "metrics", "estimators", "together", "comparison"))))}  # fmt: skip
 """They talk through tables, never through imports of one another; rooms of `evaluation` are one stage."""
 
 WITHOUT_SPARK = {
-    *set().union(*LEVELS[: LEVELS.index({"models", "graph_config"}) + 1]),
+    *set().union(*LEVELS[: LEVELS.index({"kernels.warm"}) + 1]),
     "shared_files",
     "journal",
     "reports",
@@ -248,7 +250,7 @@ def test_every_table_and_column_says_what_it_means(table) -> None:
     assert len(table.names) == len(set(table.names))
     for column in table.columns:
         assert len(column.comment) > len(column.name) and column.comment.endswith((".", "..."))
-    assert set(table.partition_by) | set(table.cluster_by) <= set(table.names)
+    assert set(table.partition_by) <= set(table.names)
 
 
 def tracked_texts() -> Iterator[tuple[str, str]]:
@@ -278,3 +280,13 @@ def test_tracked_files_name_no_registry_and_no_folder_of_this_machine() -> None:
         for match in pattern.finditer(text)
     ]
     assert found == []
+
+
+def test_numba_is_asked_in_one_place() -> None:
+    """`kernels.compiling` knows what to do where nothing can be written: a read-only installation."""
+    found = [
+        str(file.relative_to(ROOT))
+        for file in (ROOT / PACKAGE).rglob("*.py")
+        if re.search(r"\bnjit\b", file.read_text(encoding="utf-8"))
+    ]
+    assert found == [f"{PACKAGE}/kernels/compiling.py"]

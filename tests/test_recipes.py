@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from recbench_spark.commands import maintain, nightly
+from recbench_spark.commands import maintain, maintaining, nightly
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 SPARK = sorted((CONF / "spark").glob("*.conf"))
@@ -53,7 +53,7 @@ def check_flags(job: str, flags: list[str]) -> None:
     """The flags exist and mean something."""
     args = PARSERS[job].parse_args(flags)
     if job == "maintain":
-        maintain.check(args)
+        maintaining.check(args)
 
 
 def test_the_crontab_starts_jobs_by_flags_they_have() -> None:

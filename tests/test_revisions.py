@@ -13,8 +13,8 @@ from recbench_spark import revisions
 from recbench_spark.config import Benchmark
 from recbench_spark.definitions import Definition
 from recbench_spark.steps import revising
+from recbench_spark.steps.keys import split_hash
 from recbench_spark.steps.night import Night, run_key
-from recbench_spark.steps.splitting import _split_hash
 from tests.nights import SMALL, small
 
 UNIFORM = {**SMALL["evaluation"], "definition": {"candidates": "uniform"}}
@@ -24,7 +24,7 @@ LOG = {"name": "d", "reader": "world"}
 def hashes(benchmark: Benchmark, name: str) -> dict[str, str]:
     """split_id, model_id and run_key of one model."""
     nothing: Any = SimpleNamespace(spark=None)
-    split_id, inputs = _split_hash(nothing, benchmark)
+    split_id, inputs = split_hash(nothing, benchmark)
     night = Night(nothing, benchmark, benchmark.evaluation.resolve(), split_id, inputs, date(2026, 1, 1))
     (model,) = (model for model in benchmark.models if model.name == name)
     return {"split": split_id, "model": night.data.key(model), "run": run_key(night, model)}

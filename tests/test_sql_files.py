@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import recbench_spark
+from recbench_spark.boards.searches import Search, best_of
 from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
 from recbench_spark.kernels.metrics.about import ABOUT, Best, best_when
 from recbench_spark.kernels.metrics.accuracy import METRICS
@@ -323,6 +324,9 @@ def test_portable_queries_run_on_an_empty_and_on_a_small_warehouse(
     add_paradox(database, "a", "b")
     add(database, "checks", run_id="a", check="c", severity="info", passed=True)
     add(database, "manifests", split_id="split1", part="log", fact="rows", value=1.0)
+    add(database, "graph_runs", model="g", layer=1, edges=8, seconds=1.0, predicted_seconds=4.0)
+    add_entry(database, "BPMF", 0.82)
+    add(database, "verdicts", entry_id="BPMF", board="b", code="edge", reason="the best lies on the edge")
     assert ask(database, name)
 
 
@@ -438,3 +442,81 @@ def test_corrected_values_stand_beside_the_holdout_and_the_open_loop(database: s
         ("b", "ips", 0.4, 0.3, 0.2, 2, 1, 1),
         ("a", "ips", 0.5, 0.2, 0.1, 1, 2, 2),
     ]
+
+
+def test_layers_over_graphs_stand_beside_their_prediction(database: sqlite3.Connection) -> None:
+    for layer, seconds, at in ((1, 2.0, "2026-01-02"), (2, 0.0, "2026-01-01")):
+        add(
+            database,
+            "graph_runs",
+            layer=layer,
+            edges=8,
+            seconds=seconds,
+            predicted_seconds=4.0,
+            started_at=at,
+        )
+    rows = [(row[2], row[12], row[13]) for row in ask(database, "how_fast_is_each_graph_layer")]
+    assert rows == [(1, 0.5, 4.0), (2, 0.0, None)]
+
+
+def add_entry(connection: sqlite3.Connection, name: str, value: float, **more: Any) -> None:
+    defaults = {
+        "board": "b",
+        "method": name,
+        "lower_is_better": 1,
+        "entry_id": name,
+        "entered_at": "2026-01-01",
+    }
+    add(connection, "boards", name=name, value=value, **{**defaults, **more})
+
+
+def test_progress_over_baselines_as_published_and_corrected_by_hand(database: sqlite3.Connection) -> None:
+    add_entry(database, "BPMF", 0.82, method="Bayesian MF", ran_by="rival")
+    add_entry(database, "again", 0.763, method="Bayesian MF", ran_by="rerun")
+    add_entry(database, "MRMA", 0.7634, ran_by="inventor")
+    add_entry(database, "elsewhere", 0.1, board="other", ran_by="rerun", method="Bayesian MF")
+    (row,) = database.execute("SELECT method, published_progress, corrected_progress FROM board_progress")
+    assert row[0] == "MRMA" and row[1:] == pytest.approx((0.0566, -0.0004))
+    (gap,) = database.execute("SELECT method, rival, rerun, ours, gap FROM board_gaps")
+    assert gap[0] == "Bayesian MF" and gap[1:4] == (0.82, 0.763, None) and gap[4] == pytest.approx(0.057)
+    best = database.execute("SELECT name, position FROM board_best WHERE board = 'b' ORDER BY position")
+    assert best.fetchall() == [("again", 1), ("MRMA", 2)]
+
+
+def test_the_best_of_n_in_sql_is_that_of_the_board(database: sqlite3.Connection) -> None:
+    values = [0.9, 0.8, 0.95, 0.85]
+    for n, value in enumerate(values):
+        add(
+            database,
+            "trials",
+            trial_id=str(n),
+            log_id="l",
+            model="m",
+            value=value,
+            finished_at="2026-01-01",
+        )
+    add(database, "trials", trial_id="0", log_id="l", model="m", value=0.9, finished_at="2025-01-01")
+    add(database, "trials", trial_id="9", log_id="l", model="m", value=None, finished_at="2026-01-01")
+    trials = [{"settings": {"x": float(n)}, "value": value} for n, value in enumerate(values)]
+    wanted = best_of(Search(space={"x": (0.0, 3.0)}, trials=trials))
+    rows = database.execute("SELECT budget, expected_best, low, high FROM search_curves ORDER BY budget")
+    found = list(zip(*rows.fetchall(), strict=True))
+    assert found[0] == (1, 2, 3, 4)
+    for column, by_budget in zip(found[1:], wanted[1:], strict=True):
+        assert column == pytest.approx(by_budget.tolist())
+
+
+def test_a_leader_fitted_to_the_quiz_is_worn(database: sqlite3.Connection) -> None:
+    for name, quiz, test in (("lucky", 0.80, 0.90), ("fair", 0.85, 0.87), ("plain", 0.86, 0.88)):
+        add(
+            database,
+            "submissions",
+            board="b",
+            name=name,
+            content=name,
+            quiz=quiz,
+            test=test,
+            handed_in_at=name,
+        )
+    (row,) = database.execute("SELECT submissions, gap_of_the_leader, gap_of_others, worn FROM board_looks")
+    assert row == pytest.approx((3, 0.10, 0.02, 0.08))

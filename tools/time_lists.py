@@ -52,7 +52,7 @@ def ours_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     from recbench_spark.evaluation.metrics.accuracy import MetricPlan
     from recbench_spark.evaluation.metrics.measuring import metrics_of_lists
     from recbench_spark.evaluation.ranking import rank
-    from recbench_spark.evaluator.evaluate import make_truth_tables
+    from recbench_spark.evaluator.on_spark import make_truth_tables, typed_log
     from recbench_spark.schemas import METRICS as TABLE
     from recbench_spark.session import get_session
     from recbench_spark.store import Store
@@ -61,7 +61,7 @@ def ours_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     lists, truth = (spark.read.parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
     stored = f"{folder}/users"
     if not Path(stored, "_SUCCESS").exists():
-        world = make_truth_tables(truth, None, [lists], definition)
+        world = make_truth_tables(typed_log(truth, None, definition), [lists], definition)
         rows = rank.as_lists(typed_rows(lists, {"score": "double"}, "lists"), world.items)
         world.users.join(rows, "user_id", "left").write.parquet(stored)
         spark.catalog.clearCache()

@@ -1,48 +1,71 @@
 """Speed of layers over graphs, beside the limit of this machine and other ways to do the same, in turns.
 
-    python jobs/bench/graph.py --edges 1e6,3e6,1e7 --rounds 2 --output DIR/graph.jsonl
-    python jobs/bench/graph.py --edges 1e6 --systems ours-mean,bag,sql,grouped,khop
+    python jobs/bench/graph.py --edges 1e7,3e7,1e8 --rounds 3 --output DIR/graph.jsonl
+    python jobs/bench/graph.py --edges 1e5,1e6,1e7 --systems ours-mean,bag,scipy,sql,grouped,khop
+    python jobs/bench/graph.py --predict 1e8 [--plans R,G,S]
+    python jobs/bench/graph.py --extrapolate
+    python jobs/bench/graph.py --draw DIR --edges 1e9 --nodes 5.01e7
 
 Systems: ours-mean, ours-mean16 (float16 vectors), ours-convolve, ours-gather (plan G), ours-scatter (plan
-S; of both, bytes as predicted and as Spark counts them: spark.shuffle.compress false), layout; bag, bag16,
-bag-convolve (torch in one process with two threads, writing the same bytes: the limit); scipy; sql (the
-fastest of 64 sums, Summarizer and vector_sum), grouped (Arrow, a call a node), khop (two-hop subgraphs a
-node, as pipelines without layers compute them). The graph is Zipf in sources and uniform in destinations,
-20 edges a node, drawn by hash. A row a measurement is appended to --output; slopes over sizes are printed.
+S; of both, bytes as predicted and as Spark counts them: spark.shuffle.compress false), layout (ids from 0
+on), layout-raw (the same graph, ids anywhere in 64 bits), layout-text; bag, bag16, bag-convolve (torch in
+one process with two threads, writing the same bytes: the limit); scipy; sql (64 means, Summarizer and
+vector_sum: the fastest; of 3 million edges and more only the one that was fastest before), grouped (Arrow,
+a call a node), khop (two-hop subgraphs a node, as pipelines without layers compute them). These last three
+are slow: they warm up at the first size only, run once at the others, grouped and khop up to 1 million
+edges. The graph is Zipf in sources (rank r has density r^-1/2, so that nodes of k
+edges out fall as k^-3) and uniform in destinations, 20 edges a node, drawn by hash. What a turn wrote is
+removed before the next one, the disk is let come to rest, and twice the bytes that a turn writes are
+written and removed again: a virtual machine that gives free memory back to its host would wait for it. A
+row a measurement is appended to --output; slopes over sizes are printed.
+
+--predict fits the cost model to 1, 3, 10 and 30 million edges, prints what it predicts for so many edges,
+and measures that then. Before each run, and before its prediction, a probe takes in a small part of the
+edges (`graph/pace.py`): what a vector takes at this size, now. An embedding_bag of fixed size before and
+after each run says how the machine drifts. --extrapolate fits all rates (means and CONVOLVE under R, means
+under G) at 1, 3 and 10 million edges and says what two layers of PinSage at its size would take. --draw
+writes an edge list alone, in few bytes, without Spark.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
+from functools import cached_property, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import cli
+from recbench_spark.config.graph import GraphSource
 from recbench_spark.errors import OK, ConfigError, nearest
 from recbench_spark.graph.features import lay_made
 from recbench_spark.graph.folders import Graph, mapped, new_matrix
-from recbench_spark.graph.layout import lay_out
+from recbench_spark.graph.layout import default_blocks, lay_out
 from recbench_spark.graph.nodes import edges_into
+from recbench_spark.graph.pace import pace_of
 from recbench_spark.graph.passes import Pass, Target
 from recbench_spark.graph.runner import Model, run_pass
-from recbench_spark.graph_config import GraphSource
 from recbench_spark.kernels.graph.aggregate import partial as pooled_part
-from recbench_spark.kernels.graph.costs import FRAME
+from recbench_spark.kernels.graph.costs import Rates, Size, copies, fitted
 from recbench_spark.kernels.graph.csr import Csr
+from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.ids import hashed_numbers
-from recbench_spark.kernels.graph.layers import Layer, LayerForm, make_layer, random_weights, shapes
+from recbench_spark.kernels.graph.layers import Layer, make_layer, random_weights, shapes
 from recbench_spark.schemas import GRAPH_VECTORS
 from recbench_spark.session import get_session
 from recbench_spark.store import Store
@@ -56,8 +79,25 @@ LIMITS = {
     "ours-convolve": "bag-convolve",
     "ours-gather": "bag",
 }
-SYSTEMS = (*OURS, "bag", "bag16", "bag-convolve", "scipy", "sql", "grouped", "khop")
+LAYOUTS = {"layout": "edges", "layout-raw": "raw", "layout-text": "text"}
+SYSTEMS = (
+    *OURS,
+    "layout-raw",
+    "layout-text",
+    "bag",
+    "bag16",
+    "bag-convolve",
+    "scipy",
+    "sql",
+    "grouped",
+    "khop",
+)
 PIECE = 1 << 20
+SLOW = {"sql": 10_000_000, "grouped": 1_000_000, "khop": 1_000_000}
+"""Systems that are run once a size, and the most edges of each."""
+
+ALL_WAYS = 3_000_000
+"""Edges from which on only the fastest of the ways of Spark SQL is run."""
 MEAN = Layer("mean", None, None, None, np.zeros(DIMS, np.float32), False, False)
 
 
@@ -69,31 +109,193 @@ def parser() -> cli.Parser:
     found.add_argument("--rounds", type=int, default=2, help="turns of all systems at a size")
     found.add_argument("--folder", default="warehouse/bench_graph", help="for graphs and results; reused")
     found.add_argument("--output", help="JSON lines, appended")
+    found.add_argument("--predict", type=float, help="edges: fit at 1, 3, 10, 30 million, tell, then run")
+    found.add_argument("--plans", default="R", help="of --predict: R,G,S; G and S move bytes")
+    found.add_argument(
+        "--wire", choices=ITEM, default="float32", help="of --predict: what is moved and kept"
+    )
+    found.add_argument("--extrapolate", action="store_true", help="to PinSage's size and dimensions")
+    found.add_argument("--draw", metavar="DIR", help="write an edge list of --edges there, and stop")
+    found.add_argument("--nodes", type=float, help="of --draw (default: an edge in 20)")
     return found
 
 
 def main(args: argparse.Namespace) -> int:
     """Draw or reuse the graphs, measure in turns, tell."""
     sizes = [int(number) for number in cli.numbers(args.edges)]
+    if args.draw:
+        draw(Path(args.draw), sizes[0], int(args.nodes or sizes[0] // DEGREE), "compact")
+        return OK
     systems = args.systems.split(",")
     for name in systems:
         if name not in SYSTEMS:
             raise ConfigError(f"no system {name}", nearest(name, SYSTEMS))
     spark = get_session("recbench-spark bench graph")
-    rows = []
+    if args.extrapolate:
+        rows = extrapolated(spark, Path(args.folder).absolute(), args.rounds)
+    elif args.predict:
+        folder, plans = Path(args.folder).absolute(), args.plans.split(",")
+        rows = foretold(spark, folder, int(args.predict), plans, args.rounds, args.wire)
+    else:
+        rows = measured(spark, Path(args.folder).absolute(), sizes, systems, args.rounds)
+        print(told(rows))
+    if args.output:
+        with Path(args.output).open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    return OK
+
+
+def measured(
+    spark: SparkSession, folder: Path, sizes: list[int], systems: list[str], rounds: int
+) -> list[dict[str, Any]]:
+    """Turns of all systems at each size; the first turn warms up, and is not told."""
+    rows: list[dict[str, Any]] = []
     for size in sizes:
-        bench = Bench(spark, Path(args.folder).absolute(), size)
-        for turn in range(args.rounds + 1):  # the first one warms up, and is not told
-            for name in systems:
+        bench = Bench(spark, folder, size)
+        bench.fastest = next((row["way"] for row in reversed(rows) if "way" in row), None)
+        for turn in range(rounds + 1):
+            for name in [one for one in systems if takes_part(one, size, turn, size == sizes[0])]:
                 row = bench.measured(name)
                 if turn:
                     rows.append({**row, "round": turn - 1})
                     print(json.dumps(rows[-1]), flush=True)
-    if args.output:
-        with Path(args.output).open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-    print(told(rows))
-    return OK
+    return rows
+
+
+def takes_part(name: str, edges: int, turn: int, first: bool) -> bool:
+    """Whether a system has a turn: slow ones warm up once, and are told once a size."""
+    return name not in SLOW or (edges <= SLOW[name] and (turn == 1 or (turn == 0 and first)))
+
+
+ITEM = {"float32": 4, "float16": 2}
+FITTED = (1_000_000, 3_000_000, 10_000_000, 30_000_000)
+BY_PLAN = {"R": "ours-mean", "G": "ours-gather", "S": "ours-scatter"}
+
+
+def foretold(
+    spark: SparkSession, folder: Path, edges: int, plans: list[str], rounds: int, wire: str
+) -> list[dict[str, Any]]:
+    """Runs at small sizes, what they predict for a large one, and then that one."""
+    probe, cores = Probe(), spark.sparkContext.defaultParallelism
+    runs = []
+    for size in FITTED:
+        bench = Bench(spark, folder, size)
+        for turn in range(rounds + 1):
+            found = [bench.beside(probe, plan, bench.size_with(wire), wire=wire) for plan in plans]
+            runs += [{**row, "round": turn - 1} for row in found if turn]
+    usual = float(np.median([row["probe"] for row in runs]))
+    rates = {
+        plan: fitted([(row["amounts"], row["seconds"], cores) for row in of_plan(runs, plan)])
+        for plan in plans
+    }
+    bench = Bench(spark, folder, edges)
+    bench.read_once()
+    for plan in plans:
+        runs += [outcome(bench, probe, plan, rates[plan], usual, wire) for _ in range(rounds)]
+    return [{name: value for name, value in row.items() if name != "amounts"} for row in runs]
+
+
+PINS, BOARDS, LIKES, LISTED, TASKS = 2_000_000_000, 1_000_000_000, 18_000_000_000, 50, 40_000
+"""Ying et al. 2018, section 4: nodes of both sides, edges, neighbours a pin; blocks of each side here."""
+
+
+def pinsage() -> dict[str, tuple[Size, ...]]:
+    """Passes of a layer of PinSage at its dimensions (d 1024, m 2048), halves on the wire, by mode."""
+
+    def size(nodes: int, edges: int, sources: int, projects: bool, combines: bool) -> Size:
+        needed = int(sources * copies(TASKS, edges / sources))
+        dims = (1024, 2048, 1024 if combines else 2048)
+        return Size(
+            nodes, edges, sources, needed, 0, TASKS, TASKS, *dims, 2, projects, False, combines
+        )  # fmt: skip
+
+    return {
+        "projected": (size(PINS, PINS * LISTED, PINS, True, True),),
+        "bipartite": (size(BOARDS, LIKES, PINS, True, False), size(PINS, LIKES, BOARDS, False, True)),
+    }
+
+
+def extrapolated(spark: SparkSession, folder: Path, rounds: int) -> list[dict[str, Any]]:
+    """Rates fitted to small runs, and what they say of two layers of PinSage under plan G."""
+    probe, cores = Probe(), spark.sparkContext.defaultParallelism
+    runs = []
+    for edges in FITTED[:3]:
+        bench = Bench(spark, folder, edges)
+        for turn in range(rounds + 1):
+            ways = (("R", False), ("R", True), ("G", False))
+            size = bench.size_with("float32")
+            found = [bench.beside(probe, plan, size, convolve) for plan, convolve in ways]
+            runs += found if turn else []
+    rates = fitted([(row["amounts"], row["seconds"], cores) for row in runs])
+    rows = []
+    for mode, sizes in pinsage().items():
+        amounts = [size.amounts("G", 2) for size in sizes]
+        hours = 2 * sum(rates.predict(one, 1) for one in amounts) / 3600
+        low, high = rates.interval(hours)
+        moved, flops = (2 * sum(getattr(one, name) for one in amounts) for name in ("moved", "flops"))
+        worker = max(size.worker_bytes("G", 4096) for size in sizes)
+        rows.append({"mode": mode, "core_hours": hours, "from": low, "to": high, "bytes_moved": moved})
+        print(
+            f"PinSage, {mode}, 2 layers: {hours:,.0f} core-hours ({low:,.0f} to {high:,.0f}), "
+            f"{moved / 1e12:,.0f} TB moved, {flops / 1e15:,.0f} PFLOP, {worker / 1e9:.0f} GB a worker; "
+            f"published: under 378 machines x 36 threads x 24 h = 326,592 hours"
+        )
+    print(f"rates, seconds of a core: {rates.seconds}")
+    return rows
+
+
+def of_plan(runs: list[dict[str, Any]], plan: str) -> list[dict[str, Any]]:
+    """Runs of a plan."""
+    return [row for row in runs if row["plan"] == plan]
+
+
+def outcome(bench: Bench, probe: Probe, plan: str, rates: Rates, usual: float, wire: str) -> dict[str, Any]:
+    """What is predicted of a run is printed; then it is run."""
+    cores, size = bench.context.defaultParallelism, bench.size_with(wire)
+    seconds = rates.predict(size.amounts(plan, ITEM[wire]), cores)
+    low, high = rates.interval(seconds)
+    print(
+        f"plan {plan}, {bench.edges:.0e} edges: {seconds:.2f} s ({low:.2f} to {high:.2f}) predicted, "
+        f"{size.pace * DIMS * ITEM[wire] * 1e9:.0f} ns of a core a vector; "
+        f"{int(size.amounts(plan, ITEM[wire]).moved):,} bytes moved",
+        flush=True,
+    )
+    row = bench.beside(probe, plan, size, wire=wire)
+    took = row["seconds"] * usual / row["probe"]
+    print(
+        f"    took {row['seconds']:.2f} s: {row['seconds'] / seconds - 1:+.1%}; by the probe beside "
+        f"it ({row['probe']:.3f} s, usually {usual:.3f}) {took:.2f} s: {took / seconds - 1:+.1%}; "
+        f"{row['bytes_shuffled']:,} bytes",
+        flush=True,
+    )
+    return {**row, "predicted_seconds": seconds, "normalised_seconds": took}
+
+
+class Probe:
+    """embedding_bag of fixed size: a million means of four vectors of 64 out of half a million."""
+
+    def __init__(self) -> None:
+        rows, edges = 500_000, 4_000_000
+        sources = (hashed_numbers(np.arange(edges), 7) % np.uint64(rows)).astype(np.int32)
+        self.sources = torch.from_numpy(sources)
+        self.offsets = torch.arange(0, edges, 4, dtype=torch.int32)
+        self.vectors = torch.ones((rows, DIMS))
+
+    def __call__(self) -> float:
+        """Least seconds of three."""
+        torch.set_num_threads(2)
+        return min(self._once() for _ in range(3))
+
+    def _once(self) -> float:
+        started = time.perf_counter()
+        torch.nn.functional.embedding_bag(self.sources, self.vectors, self.offsets, mode="mean")
+        return time.perf_counter() - started
+
+
+def size_of_mean(edges: int, cores: int, wire: str = "float32") -> Size:
+    """A layer of means over a graph of this job that is not laid out."""
+    nodes, blocks, d = edges // DEGREE, default_blocks(edges, cores), DIMS
+    return Size(nodes, edges, nodes, 0, 0, blocks, blocks, d, d, d, ITEM[wire], False, False, False)
 
 
 def told(rows: list[dict[str, Any]]) -> str:
@@ -126,13 +328,12 @@ class Bench:
         self.context = spark.sparkContext
         self.nodes = max(edges // DEGREE, 10)
         self.path = self.folder / "edges"
-        if not (self.path / "_SUCCESS").exists():
-            self.path.mkdir(parents=True, exist_ok=True)
-            pieces = range(-(-edges // PIECE))
-            draw = partial(drawn, edges=edges, nodes=self.nodes, folder=self.path)
-            self.context.parallelize(pieces, len(pieces)).foreach(draw)
-            (self.path / "_SUCCESS").touch()
-        self.graph = self.laid(self.folder / "graph")
+        draw(self.path, edges, self.nodes, "dense")
+        self.graph = self.laid(self.path, self.folder / "graph")
+        blocks = self.graph.blocks
+        needed, parts = sum(block.sources for block in blocks), sum(block.parts for block in blocks)
+        size = size_of_mean(edges, self.context.defaultParallelism)
+        self.size = replace(size, nodes=self.graph.nodes, needed=needed, parts=parts)
         for dtype in ("float32", "float16"):
             path = self.features(dtype)
             if not path.exists():
@@ -144,15 +345,53 @@ class Bench:
         self.store = Store(spark, str(folder / "tables"))
         self.store.create(GRAPH_VECTORS)
         self.turn = time.time_ns()
+        self.fastest: str | None = None
 
-    def laid(self, folder: Path) -> Graph:
+    def laid(self, edges: Path, folder: Path) -> Graph:
         """The graph, laid out."""
-        return lay_out(self.context, GraphSource(edges=str(self.path)), f"bench{self.edges}", folder)
+        return lay_out(self.context, GraphSource(edges=str(edges)), f"bench{self.edges}", folder)
+
+    def clean(self) -> None:
+        """Nothing of earlier turns in the way: files removed, the disk at rest, memory at hand."""
+        for left in Path(self.store.location("graph_vectors")).glob("model_id=*"):
+            shutil.rmtree(left)
+        (self.folder / "limit.bin").unlink(missing_ok=True)
+        shutil.rmtree(self.folder / "again", ignore_errors=True)
+        os.sync()
+        taken, piece = self.folder / "taken.bin", bytes(1 << 20)
+        with taken.open("wb") as file:
+            for _ in range(2 * self.nodes * DIMS * 4 >> 20):
+                file.write(piece)
+        taken.unlink()
+
+    def read_once(self) -> None:
+        """Features and adjacency, so that the first run finds them where later ones do."""
+        for path in [*self.folder.glob("features-*.npy"), *(self.folder / "graph").rglob("*.npy")]:
+            with path.open("rb") as file:
+                while file.read(1 << 24):
+                    pass
+
+    def size_with(self, wire: str) -> Size:
+        """A layer of means with vectors so wide; what reading one takes is found out now."""
+        pace = pace_of(self.context, self.graph, str(self.features(wire)))
+        return replace(self.size, item=ITEM[wire], pace=pace)
+
+    def beside(
+        self, probe: Probe, plan: str, size: Size, convolve: bool = False, wire: str = "float32"
+    ) -> dict[str, Any]:
+        """A layer under a plan, of means or whole, with the mean seconds of the probe before and after."""
+        before = probe()
+        halves = "16" if wire == "float16" else ""
+        row = self.measured("ours-convolve" if convolve else BY_PLAN[plan] + halves)
+        size = replace(size, projects=convolve, combines=convolve)
+        more = {"pace": size.pace, "amounts": size.amounts(plan, ITEM[wire])}
+        return {**row, "plan": plan, "probe": (before + probe()) / 2, **more}
 
     def features(self, dtype: str) -> Path:
         """File of the features."""
         return self.folder / f"features-{dtype}.npy"
 
+    @cached_property
     def whole(self) -> Csr:
         """The adjacency as one, for systems in one process."""
         parts = [self.graph.csr(block) for block in self.graph.blocks]
@@ -168,9 +407,11 @@ class Bench:
             "ours-mean": partial(self.ours, MEAN, "pool", "float32", "R"),
             "ours-mean16": partial(self.ours, MEAN, "pool", "float16", "R"),
             "ours-gather": partial(self.ours, MEAN, "pool", "float32", "G"),
+            "ours-gather16": partial(self.ours, MEAN, "pool", "float16", "G"),
             "ours-scatter": partial(self.ours, MEAN, "pool", "float32", "S"),
+            "ours-scatter16": partial(self.ours, MEAN, "pool", "float16", "S"),
             "ours-convolve": partial(self.ours, self.convolve, "layer", "float32", "R"),
-            "layout": self.layout,
+            **{system: partial(self.layout, ids) for system, ids in LAYOUTS.items()},
             "bag": partial(self.bag, "float32"),
             "bag16": partial(self.bag, "float16"),
             "bag-convolve": self.bag_convolve,
@@ -180,6 +421,7 @@ class Bench:
             "khop": self.khop,
         }
         work = ways[name]()
+        self.clean()
         started = time.perf_counter()
         more = work() or {}
         seconds = more.pop("seconds", time.perf_counter() - started)
@@ -208,34 +450,29 @@ class Bench:
             return {
                 "projected": projected,
                 "bytes_shuffled": shuffled(self.spark) - before,
-                "predicted_bytes": self.predicted(plan),
+                "predicted_bytes": self.moved(plan),
             }
 
         return work
 
-    def predicted(self, plan: str) -> int:
+    def moved(self, plan: str) -> int:
         """Bytes of a shuffle of means, by counting; with what Spark adds to each value."""
-        blocks, moved = self.graph.blocks, 0
-        if plan == "G":
-            moved = sum(block.sources for block in blocks) * DIMS * 4
-        elif plan == "S":
-            moved = sum(block.parts for block in blocks) * (DIMS * 4 + 4)
-        return moved + len(blocks) ** 2 * FRAME if moved else 0
+        return int(self.size.amounts(plan, 4).moved)
 
-    def layout(self) -> Callable[[], dict[str, Any]]:
+    def layout(self, ids: str) -> Callable[[], dict[str, Any]]:
         """From the edge list to blocks."""
-        folder = self.folder / "again"
-        shutil.rmtree(folder, ignore_errors=True)
+        path, folder = self.folder / ids, self.folder / "again"
+        draw(path, self.edges, self.nodes, ids)
 
         def work() -> dict[str, Any]:
-            self.laid(folder)
+            self.laid(path, folder)
             return {}
 
         return work
 
     def bag(self, dtype: str) -> Callable[[], dict[str, Any]]:
         """torch's embedding_bag and its output written."""
-        csr = self.whole()
+        csr = self.whole
         src, offsets = (
             torch.from_numpy(csr.src.astype(np.int32)),
             torch.from_numpy(csr.indptr[:-1].astype(np.int32)),
@@ -252,7 +489,7 @@ class Bench:
 
     def bag_convolve(self) -> Callable[[], dict[str, Any]]:
         """The whole layer in torch."""
-        csr = self.whole()
+        csr = self.whole
         src, offsets = (
             torch.from_numpy(csr.src.astype(np.int32)),
             torch.from_numpy(csr.indptr[:-1].astype(np.int32)),
@@ -274,7 +511,7 @@ class Bench:
         """Sparse times dense, one thread."""
         from scipy.sparse import csr_matrix  # noqa: PLC0415
 
-        csr = self.whole()
+        csr = self.whole
         counts = np.maximum(np.diff(csr.indptr), 1)
         data = np.repeat(1 / counts, np.diff(csr.indptr)).astype(np.float32)
         shape = (self.graph.nodes, self.graph.nodes)
@@ -315,7 +552,9 @@ class Bench:
         }
 
         def work() -> dict[str, Any]:
-            took = {way: seconds_of(frame) for way, frame in ways.items()}
+            known = self.edges >= ALL_WAYS and self.fastest
+            asked = {known: ways[known]} if known else ways
+            took = {way: seconds_of(frame) for way, frame in asked.items()}
             best = min(took, key=lambda way: took[way])
             return {"seconds": took[best], "way": best, "all": took}
 
@@ -369,15 +608,46 @@ def mean_of_group(table: pa.Table) -> pa.Table:
     return pa.table({"dst": table.column("dst")[:1], "vector": pa.array([mean], pa.list_(pa.float32()))})
 
 
-def drawn(piece: int, edges: int, nodes: int, folder: Path) -> None:
+def draw(folder: Path, edges: int, nodes: int, ids: str) -> None:
+    """An edge list in pieces; those that are whole are kept.
+
+    Args:
+        folder: for the files.
+        edges: their number.
+        nodes: ids that may be drawn.
+        ids: `dense` (0 to nodes - 1), `compact` (the same, small files), `raw` (64 bits), `text`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    pieces = [n for n in range(-(-edges // PIECE)) if not (folder / f"{n:05d}.parquet").exists()]
+    piece = partial(drawn, edges=edges, nodes=nodes, folder=folder, ids=ids)
+    if len(pieces) < 2:  # a process takes seconds to start
+        list(map(piece, pieces))
+        return
+    with get_context("spawn").Pool(os.cpu_count()) as pool:
+        for _ in pool.imap_unordered(piece, pieces):
+            pass
+
+
+def drawn(piece: int, edges: int, nodes: int, folder: Path, ids: str) -> None:
     """A piece of the edge list, by hash of the edge's number: Zipf sources (density r^-1/2)."""
     numbers = np.arange(piece * PIECE, min((piece + 1) * PIECE, edges))
     u, v = (hashed_numbers(numbers, seed) >> np.uint64(11) for seed in (1, 2))
-    src = ((u * 2.0**-53) ** 2 * nodes).astype(np.int64)
-    dst = (v * 2.0**-53 * nodes).astype(np.int64)
-    pq.write_table(
-        pa.table({"src": src, "dst": dst}), folder / f"{piece:05d}.parquet", use_dictionary=False
-    )
+    ends = ((u * 2.0**-53) ** 2 * nodes).astype(np.int64), (v * 2.0**-53 * nodes).astype(np.int64)
+    rows = pa.table({name: named(end, ids) for name, end in zip(("src", "dst"), ends, strict=True)})
+    path = folder / f"{piece:05d}.parquet"
+    partial_path = path.with_name(f".{path.name}")
+    small = {"compression": "zstd", "use_byte_stream_split": True} if ids == "compact" else {}
+    pq.write_table(rows, partial_path, use_dictionary=False, write_statistics=False, **small)
+    partial_path.replace(path)
+
+
+def named(node_r: npt.NDArray[np.int64], ids: str) -> pa.Array:
+    """Nodes by the ids that an edge list has for them."""
+    if ids == "raw":
+        return pa.array(hashed_numbers(node_r, 3).view(np.int64))
+    if ids == "text":
+        return pc.binary_join_element_wise("node-", pa.array(node_r).cast(pa.string()), "")
+    return pa.array(node_r.astype(np.int32) if ids == "compact" else node_r)
 
 
 if __name__ == "__main__":

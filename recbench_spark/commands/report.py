@@ -8,13 +8,6 @@ from __future__ import annotations
 import argparse
 
 from recbench_spark import cli
-from recbench_spark.config import load_benchmark
-from recbench_spark.errors import OK
-from recbench_spark.journal import Journal
-from recbench_spark.session import get_session
-from recbench_spark.steps.night import open_night
-from recbench_spark.steps.reporting import report_night
-from recbench_spark.store import Store
 
 
 def parser() -> cli.Parser:
@@ -29,10 +22,7 @@ def parser() -> cli.Parser:
 
 def main(args: argparse.Namespace) -> int:
     """Read the tables, write the report."""
-    benchmark = load_benchmark(args.config, args.set)
-    store = Store(get_session("recbench-spark report"), args.warehouse)
-    night = open_night(store, benchmark, args.logical_date)
-    path, leaderboard = report_night(night, Journal())
-    print(leaderboard)
-    print(f"report: file://{path}" if path else "no report: the warehouse is not a local folder")
-    return OK
+    # Here: --help and wrong flags are answered before anything is loaded.
+    from recbench_spark.commands import reporting  # noqa: PLC0415
+
+    return reporting.run(args)

@@ -44,6 +44,7 @@ from recbench_spark.config.evaluation import (
     Slice,
     Strata,
 )
+from recbench_spark.config.graph import GraphModel, GraphSource
 from recbench_spark.config.loading import BENCHMARKS, find_benchmark, load_benchmark, make_benchmark
 from recbench_spark.config.models import (
     AlsModel,
@@ -58,7 +59,8 @@ from recbench_spark.config.models import (
     ScoresModel,
     TruthModel,
 )
-from recbench_spark.config.split import KEYS_OF_HOLDOUTS, NETFLIX, PROTOCOLS, HeldOut, Split
+from recbench_spark.config.searching import Range, Search
+from recbench_spark.config.split import FOLDED, KEYS_OF_HOLDOUTS, NETFLIX, PROTOCOLS, HeldOut, Split
 
 __all__ = [
     "BENCHMARKS",
@@ -66,6 +68,7 @@ __all__ = [
     "DEFAULT_METRICS",
     "ELSEWHERE",
     "EXPOSURE_SLICES",
+    "FOLDED",
     "INT",
     "KEYS_OF_HOLDOUTS",
     "LONGEST",
@@ -90,6 +93,8 @@ __all__ = [
     "Evaluation",
     "Exposure",
     "Gate",
+    "GraphModel",
+    "GraphSource",
     "HeldOut",
     "ItemKnnModel",
     "ListsModel",
@@ -104,8 +109,10 @@ __all__ = [
     "Provenance",
     "PublishedModel",
     "RandomModel",
+    "Range",
     "Regression",
     "ScoresModel",
+    "Search",
     "Seed",
     "Share",
     "Slice",

@@ -52,6 +52,10 @@ def refuse_secrets(text: str, where: str) -> None:
         raise ConfigError(f"{where} holds a password, key or token", ELSEWHERE)
 
 
+MAY_REPEAT = ("ratio", "final", "samples")
+"""Fields whose numbers are no names: shares of parts, widths of dense layers."""
+
+
 class Strict(BaseModel):
     """Frozen, no key that is not known, no number that is not finite, no secret, nothing named twice.
 
@@ -77,14 +81,16 @@ class Strict(BaseModel):
         for key, value in document.items() if isinstance(document, dict) else ():
             if isinstance(value, str) and SECRETS.search(value):
                 raise ValueError(f"{key} holds a password, key or token; {ELSEWHERE}")
-            if isinstance(value, bool) and not _takes_truth(cls, key):
-                raise ValueError(f"{key}: a number or text is expected, and not {str(value).lower()}")
+            if not _takes_truth(cls, key):
+                _refuse_truths(key, value, _is_map(cls, key))
+            elif isinstance(value, set | frozenset):
+                _refuse_truths(key, value)
         return document
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
         for name, found in self:
-            if name != "ratio" and isinstance(found, tuple):
+            if name not in MAY_REPEAT and isinstance(found, tuple):
                 twice = _repeated(found)
                 if twice is not None:
                     raise ValueError(f"{name}: {twice!r} stands there twice")
@@ -94,7 +100,37 @@ class Strict(BaseModel):
 def _takes_truth(model: type[BaseModel], key: Any) -> bool:
     """Whether a field is true or false: pydantic takes these for 1 and 0 elsewhere."""
     field = model.model_fields.get(key) if isinstance(key, str) else None
-    return field is None or field.annotation is bool
+    return field is None or bool in _types_in(field.annotation)
+
+
+def _types_in(annotation: Any) -> set[Any]:
+    """The types that an annotation is made of: of `tuple[bool | int, ...]` these two."""
+    inner = get_args(annotation)
+    return set().union(*map(_types_in, inner)) if inner else {annotation}
+
+
+def _is_map(model: type[BaseModel], key: Any) -> bool:
+    """Whether a field is keys and values, and no section, or map of sections, with rules of their own."""
+    field = model.model_fields.get(key) if isinstance(key, str) else None
+    if field is None or get_origin(field.annotation) is not dict:
+        return False
+    return not any(
+        isinstance(leaf, type) and issubclass(leaf, BaseModel) for leaf in _types_in(field.annotation)
+    )
+
+
+def _refuse_truths(key: Any, value: Any, is_map: bool = False) -> None:
+    """ValueError for true and false, also inside lists and maps, and for sets, whose order is chance."""
+    if isinstance(value, bool):
+        raise ValueError(f"{key}: a number or text is expected, and not {str(value).lower()}")
+    if isinstance(value, set | frozenset):
+        raise ValueError(f"{key}: a list is expected, and not a set, which has no order")
+    if isinstance(value, list | tuple):
+        for entry in value:
+            _refuse_truths(key, entry, is_map)
+    if is_map and isinstance(value, dict):
+        for name, entry in value.items():
+            _refuse_truths(f"{key}.{name}", entry, is_map)
 
 
 def _repeated(values: Sequence[Any]) -> Any:
@@ -169,7 +205,9 @@ def parse(model: type[M], document: Any, where: str, joined: str = ": ") -> M:
 
 
 def _explain(model: type[BaseModel], error: ValidationError, where: str) -> tuple[str, str]:
-    first = error.errors()[0]
+    found = error.errors()
+    # A key that is misspelt is also missing: its name, with the nearest one, says more.
+    first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
     path = shortened(".".join(str(step) for step in first["loc"]) or "(top)")
     hint = ""
     if first["type"] == "extra_forbidden":

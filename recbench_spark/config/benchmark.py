@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
@@ -11,11 +11,18 @@ from recbench_spark.config.comparisons import Comparisons, Gate, Paradoxes, Regr
 from recbench_spark.config.dataset import Dataset
 from recbench_spark.config.evaluation import EXPOSURE_SLICES, Evaluation
 from recbench_spark.config.models import ModelConfig, make_model
-from recbench_spark.config.split import Split
+from recbench_spark.config.searching import Search
+from recbench_spark.config.split import FOLDED, Split
 
 
 class Benchmark(Strict):
-    """One benchmark file: one complete protocol."""
+    """One benchmark file: one complete protocol.
+
+    `search`: spaces of settings, for `jobs/tune.py`. `board`: where results over all folds are entered, of
+    the published boards' names or one's own; the file's name where it is not given.
+    """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"search", "board"})
 
     name: Name
     description: str = ""
@@ -29,6 +36,8 @@ class Benchmark(Strict):
     regressions: tuple[Regression, ...] = ()
     paradoxes: Paradoxes | None = None
     ran_by: str | None = None
+    search: Search | None = None
+    board: Name | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -40,7 +49,8 @@ class Benchmark(Strict):
 
     @model_validator(mode="after")
     def _comparable(self) -> Benchmark:
-        for wrong, message in (*_comparison_mistakes(self), *_paradox_mistakes(self)):
+        mistakes = (*_comparison_mistakes(self), *_paradox_mistakes(self), *_search_mistakes(self))
+        for wrong, message in mistakes:
             if wrong:
                 raise ValueError(message)
         return self
@@ -86,6 +96,20 @@ def _comparison_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
             pinned and asked.baseline_night is None,
             "regressions against 'baseline' need comparisons.baseline_night",
         ),
+    ]
+
+
+def _search_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
+    """What a search asks for that the rest of the file does not give."""
+    search = benchmark.search
+    if search is None:
+        return []
+    names = {model.name for model in benchmark.models}
+    unknown = [name for name in search.spaces if name not in names]
+    known = benchmark.split.folds if benchmark.split.holdout in FOLDED else 1
+    return [
+        (bool(unknown), f"search.spaces: no model '{unknown[0] if unknown else ''}' in this file"),
+        (search.fold >= known, f"search.fold: no fold {search.fold} in this split"),
     ]
 
 

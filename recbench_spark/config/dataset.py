@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import date
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import Field, field_validator, model_validator
@@ -40,8 +40,11 @@ class Dataset(Strict):
     lists further columns kept to slice by. `time_zone` is that of times without an offset.
     `bad_rows`: an error, or left out, counted and kept in the table `rejects`. `until`: the last day of
     the log, in `time_zone`; what comes later is left out and counted. Paths, options and `until` may
-    hold `{logical_date}` (see `placeholders`).
+    hold `{logical_date}` (see `placeholders`). `scale`: the lowest and the highest rating that there can
+    be, to which rating models clip what they predict; those of the log where it is not given.
     """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"scale"})
 
     name: Name
     reader: Literal[
@@ -70,6 +73,7 @@ class Dataset(Strict):
     time_zone: str = "UTC"
     bad_rows: Literal["error", "reject"] = "error"
     duplicates: Literal["keep_last", "keep_first", "error"] = "keep_last"
+    scale: tuple[float, float] | None = None
     until: str | None = None
     world: World = World()
 
@@ -101,6 +105,13 @@ class Dataset(Strict):
     def lists_negatives(self) -> bool:
         """Whether the files list candidates: `definition.candidates: given` then needs no path."""
         return self.reader == "ncf"
+
+    @field_validator("scale")
+    @classmethod
+    def _has_ends(cls, scale: tuple[float, float] | None) -> tuple[float, float] | None:
+        if scale is not None and not scale[0] < scale[1]:
+            raise ValueError(f"the scale ends at {scale[1]:g}, not above {scale[0]:g} where it begins")
+        return scale
 
     @model_validator(mode="after")
     def _path_given(self) -> Dataset:

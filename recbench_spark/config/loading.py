@@ -18,7 +18,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "conf" / "benchmarks"
 def load_benchmark(source: str, overrides: Sequence[str] = ()) -> Benchmark:
     """A benchmark file by path, or by its name under conf/benchmarks, with `a.b=value` replaced."""
     path = find_benchmark(source)
-    return make_benchmark(_read_yaml(path), overrides, str(path))
+    return make_benchmark(read_yaml(path, "see conf/benchmarks/demo.yaml"), overrides, str(path))
 
 
 def make_benchmark(document: dict[str, Any], overrides: Sequence[str], where: str) -> Benchmark:
@@ -44,7 +44,16 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path, example: str) -> dict[str, Any]:
+    """The keys and values of a YAML file.
+
+    Args:
+        path: of the file.
+        example: where a right one is shown, for the hint.
+
+    Raises:
+        ConfigError: it cannot be read, is no YAML, or holds no keys and values.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -55,7 +64,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read: {error.strerror}", "check its permissions") from None
     document = load_yaml(text, str(path))
     if not isinstance(document, dict):
-        raise ConfigError(f"{path}: expected keys and values", "see conf/benchmarks/demo.yaml")
+        raise ConfigError(f"{path}: expected keys and values", example)
     return document
 
 

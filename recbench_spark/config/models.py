@@ -11,35 +11,46 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator
 
-from recbench_spark.config.base import INT, Count, Location, Name, Seed, Strict, parse
+from recbench_spark.config.base import INT, Count, Location, Name, Seed, Strict, parse, shortened
 from recbench_spark.errors import ConfigError, nearest
 
 BUILT_IN = "recbench_spark.models"
 """A package whose module `KIND` may hold the class of that kind: a model of one file."""
 
+RATING_KINDS = f"{BUILT_IN}.rating.kinds"
+"""A module with the classes of all rating models: it compiles, and is imported when one is asked for."""
+
 
 class Provenance(Strict):
-    """Who ran it, where a figure is from, what was searched."""
+    """Who ran it, where a figure is from, what was searched.
+
+    `search_space`, `budget` and `at_edge` (settings whose best value lies on the edge of what was searched)
+    are filled in from the table `trials` where a file says nothing of them.
+    """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"at_edge"})
 
     source: Literal["own", "baseline", "rerun", "published"] = "baseline"
     ran_by: str | None = None
     year: Annotated[int, Field(ge=1990, le=2100)] | None = None
     search_space: dict[str, tuple[float, ...]] = {}
     budget: str | None = None
+    at_edge: tuple[str, ...] = ()
 
 
 class ModelConfig(Strict):
     """The settings of one model. A subclass whose `kind` is a Literal is known from then on.
 
     `behaviour`: `module:Class` of a `training.behaviour.Behaviour`, imported when it is first used, so
-    that settings load without Spark and torch. `paths`: settings that are paths: `{logical_date}` is
-    filled in, and what lies there enters the key of a run. `measured`: False for figures that others
-    measured.
+    that settings load without Spark and torch. `paths`: settings that are paths (`features.path` of a
+    section): `{logical_date}` is filled in, and what lies there enters the key of a run. `measured`: False
+    for figures that others measured. `facts`: what a night finds out of the model itself, for gates.
     """
 
     behaviour: ClassVar[str]
     paths: ClassVar[tuple[str, ...]] = ()
     measured: ClassVar[bool] = True
+    facts: ClassVar[tuple[str, ...]] = ()
 
     name: Name
     version: str = "1"
@@ -49,7 +60,7 @@ class ModelConfig(Strict):
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         """Remember the class by its kind; a kind is of one class."""
-        for kind in get_args(cls.model_fields["kind"].annotation):
+        for kind in _kinds(cls):
             other = MODELS.setdefault(kind, cls)
             if (other.__module__, other.__name__) != (cls.__module__, cls.__name__):
                 raise TypeError(f"kind '{kind}' is taken by {other.__module__}.{other.__name__}")
@@ -80,6 +91,8 @@ def model_class(kind: str) -> type[ModelConfig]:
     if kind not in MODELS and kind.isidentifier() and util.find_spec(f"{BUILT_IN}.{kind}"):
         import_module(f"{BUILT_IN}.{kind}")
     if kind not in MODELS:
+        import_module(RATING_KINDS)
+    if kind not in MODELS:
         raise ConfigError(f"no model of kind '{kind}'", nearest(kind, known_kinds()))
     return MODELS[kind]
 
@@ -90,6 +103,7 @@ def known_kinds() -> list[str]:
     for module in pkgutil.iter_modules(package.__path__):
         if not module.ispkg:
             import_module(f"{BUILT_IN}.{module.name}")
+    import_module(RATING_KINDS)
     return sorted(MODELS)
 
 
@@ -98,11 +112,21 @@ def imported_class(name: str) -> type[ModelConfig]:
     module, _, attribute = name.partition(":")
     try:
         found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"kind '{name}': {error}", "module:Class, importable from here") from None
-    if not (isinstance(found, type) and issubclass(found, ModelConfig)):
-        raise ConfigError(f"kind '{name}' is not a ModelConfig", "see recbench_spark/config/models.py")
+    except Exception as error:  # whatever somebody's module does while it is imported
+        plain = isinstance(error, ImportError | AttributeError | ValueError)
+        told = str(error) if plain else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"kind '{name}': {told}", "module:Class, importable from here") from None
+    if not (isinstance(found, type) and issubclass(found, ModelConfig) and _kinds(found)):
+        raise ConfigError(
+            f"kind '{name}' is no class of models, a ModelConfig with a kind",
+            "see recbench_spark/config/models.py",
+        )
     return found
+
+
+def _kinds(model: type[ModelConfig]) -> tuple[str, ...]:
+    """The kinds that a class stands for; none of a base of others."""
+    return get_args(model.model_fields["kind"].annotation)
 
 
 def make_model(document: Any, where: str) -> ModelConfig:
@@ -110,12 +134,16 @@ def make_model(document: Any, where: str) -> ModelConfig:
     if isinstance(document, ModelConfig):
         return document
     if not isinstance(document, Mapping) or not isinstance(document.get("kind"), str):
-        raise ConfigError(f"{where}: expected keys and values with a 'kind'", "{name: ours, kind: als}")
+        keys = ", ".join(map(str, document)) if isinstance(document, Mapping) else ""
+        given = f"; given: {shortened(keys)}" if keys else ""
+        raise ConfigError(
+            f"{where}: expected keys and values with a 'kind'{given}", "{name: ours, kind: als}"
+        )
     try:
         chosen = model_class(document["kind"])
     except ConfigError as error:
         raise ConfigError(f"{where}.kind: {error.message}", error.hint) from None
-    (kind, *_) = get_args(chosen.model_fields["kind"].annotation)
+    (kind, *_) = _kinds(chosen)
     return parse(chosen, {**document, "kind": kind}, f"{where}.{kind}", joined=".")
 
 

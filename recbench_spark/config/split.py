@@ -22,10 +22,13 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 NETFLIX = {"n": 9, "parts": ("probe", "quiz", "test")}
 """What the Netflix prize withheld of each user, and where it went; both can be replaced."""
 
+FOLDED = ("folds", "consecutive")
+"""Holdouts that cut a log into folds which do not overlap, each of them test once."""
+
 KEYS_OF_HOLDOUTS: dict[str, tuple[str, ...]] = {
     "n": ("last_n", "n_given"),
-    "folds": ("folds",),
-    "fold": ("folds",),
+    "folds": FOLDED,
+    "fold": FOLDED,
     **dict.fromkeys(("start", "length", "step", "window"), ("period",)),
 }
 """Keys of a split that mean something only with these holdouts."""
@@ -58,6 +61,8 @@ class Split(Strict):
     last_n: the last `n` rows; the `n` before them for validation where `valid` is true.
     n_given: all but the first `n` rows.
     folds: fold number `fold` of `folds`, by hash; the next one for validation where `valid` is true.
+    consecutive: the same with folds of rows that stand one after another in the file, as long as one
+      another: 5 of them are the u1 ... u5 of MovieLens 100K.
     period: the rows from `start` on (for `length`), `window` times `step` later; without `start` the
       last `length` of the log, `window` times `step` earlier. What comes after it is labelled later.
     given: nothing, the log says where each row belongs.
@@ -67,7 +72,9 @@ class Split(Strict):
 
     protocol: Literal["RO_RS", "TO_RS", "RO_LS", "TO_LS", "netflix", "given"] | None = None
     order: Literal["random", "temporal"] = "random"
-    holdout: Literal["ratio", "leave_one_out", "last_n", "n_given", "folds", "period", "given"] = "ratio"
+    holdout: Literal[
+        "ratio", "leave_one_out", "last_n", "n_given", "folds", "consecutive", "period", "given"
+    ] = "ratio"
     group: Literal["user", "global"] = "user"
     ratio: tuple[Share, Share, Share] = (0.8, 0.0, 0.2)
     valid: bool = False
@@ -142,7 +149,7 @@ class Split(Strict):
         amounts = {
             "ratio": "/".join(f"{share:g}" for share in self.ratio),
             "leave_one_out": valid or "test only",
-            "folds": f"{self.fold} of {self.folds} {valid}".strip(),
+            **dict.fromkeys(FOLDED, f"{self.fold} of {self.folds} {valid}".strip()),
             "period": f"{self.start or 'last'} {self.length or ''} window {self.window} {valid}".strip(),
             "given": "",
         }
@@ -175,7 +182,7 @@ def _usual(document: dict[str, Any]) -> dict[str, Any]:
     return {
         "holdout": holdout,
         "order": "temporal" if holdout == "period" else "random",
-        "group": "global" if holdout in ("folds", "period") else "user",
+        "group": "global" if holdout in (*FOLDED, "period") else "user",
     }
 
 
@@ -197,9 +204,10 @@ def _mistakes(split: Split) -> list[tuple[bool, str]]:
         (holdout in ("last_n", "n_given") and split.n is None, f"holdout '{holdout}' needs 'n'"),
         (holdout == "last_n" and split.n == 0, "n must be at least 1"),
         (holdout == "n_given" and split.valid, "n_given: instead of 'valid' name parts: [valid, test]"),
-        (holdout == "folds" and split.temporal, "folds are random: order must be 'random'"),
+        (holdout in FOLDED and split.temporal, "folds are random: order must be 'random'"),
+        (holdout == "consecutive" and per_user, "consecutive folds are of the whole file: group 'global'"),
         (split.fold >= split.folds, f"fold must be below folds, which is {split.folds}"),
-        (holdout == "folds" and split.valid and split.folds == 2, "2 folds leave none to validate on"),
+        (holdout in FOLDED and split.valid and split.folds == 2, "2 folds leave none to validate on"),
         (max(length, step, span) > LONGEST, "length, step and window lead out of the calendar"),
         (holdout == "period" and (per_user or not split.temporal), "a period is temporal and global"),
         (holdout == "period" and not (split.start or split.length), "a period needs 'start' or 'length'"),

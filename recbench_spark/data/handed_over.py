@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -13,7 +14,7 @@ from recbench_spark.data.readers import read_table
 from recbench_spark.data.readers.ids import Ids, ids_of
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.ids import CANONICAL_INTEGER, FEW, Meeting, Side
-from recbench_spark.schemas import ID_TYPE, IDS, require
+from recbench_spark.schemas import ID_TYPE, IDS, require, require_names
 
 VALUES = {"rank": "long", "score": "double"}
 
@@ -31,8 +32,25 @@ def read_scored_rows(spark: SparkSession, path: str, kind: str) -> DataFrame:
     return typed_rows(rows, found, what)
 
 
+def value_columns(names: Sequence[str], kind: str) -> dict[str, str]:
+    """What lists (rank, score, or both) or scores say of their rows: column -> type.
+
+    Raises:
+        SchemaError: neither a rank nor a score.
+    """
+    found = {name: of for name, of in VALUES.items() if name in names}
+    if kind == "scores" or not found:
+        require_names(names, ["user_id", "item_id", "score"], kind)
+    return found if kind == "lists" else {"score": "double"}
+
+
 def typed_rows(
-    rows: DataFrame, values: Mapping[str, str], what: str, *, empty_items: bool = False
+    rows: DataFrame,
+    values: Mapping[str, str],
+    what: str,
+    *,
+    empty_items: bool = False,
+    whole: bool = False,
 ) -> DataFrame:
     """user_id and item_id as text, and the value columns by type.
 
@@ -43,6 +61,7 @@ def typed_rows(
         values: column -> Spark type.
         what: how errors name the rows.
         empty_items: a NULL item_id is allowed (a user with an empty truth).
+        whole: ids that are stored as whole numbers stay numbers, whose text Python makes of distinct ones.
 
     Raises:
         SchemaError: a column is missing.
@@ -59,7 +78,15 @@ def typed_rows(
     wrong["user_id"] = ids["user_id"].text.isNull()
     _refuse(rows, wrong, what, ids)
     columns = [column.alias(name) for name, column in converted.items()]
+    if whole:
+        return rows.select(*(_as_stored(rows, ids, name) for name in IDS), *columns)
     return rows.select(*(_as_text(ids, name) for name in IDS), *columns)
+
+
+def _as_stored(rows: DataFrame, ids: Mapping[str, Ids], name: str) -> Column:
+    if isinstance(rows.schema[name].dataType, T.IntegralType):
+        return F.col(name).cast("long").alias(name, metadata=ids[name].notes)
+    return _as_text(ids, name)
 
 
 def _as_text(ids: Mapping[str, Ids], name: str) -> Column:
@@ -115,10 +142,15 @@ def _refuse(
                 f"{what}: {name} ({rule.stored}) is not {rule.expected}, e.g. {row[f'bad_{name}']!r}",
                 rule.hint,
             )
-    for name in wrong:
-        if row[f"n_{name}"]:
+    refuse_counted({name: row[f"n_{name}"] for name in wrong}, what)
+
+
+def refuse_counted(wrong: Mapping[str, int], what: str) -> None:
+    """DataError for the first column of which any value cannot be used."""
+    for name, n in wrong.items():
+        if n:
             raise DataError(
-                f"{what}: {row[f'n_{name}']} rows whose {name} is {_wrong_values(name)}",
+                f"{what}: {n} rows whose {name} is {_wrong_values(name)}",
                 "leave these rows out, or mend the system that wrote them",
             )
 
@@ -157,11 +189,16 @@ def typed_embeddings(
         bias = F.col("bias").cast("double") if "bias" in rows.columns else F.lit(0.0)
         sides.append(_typed_vectors(rows, f"{side}_id", bias, where))
     dims = [dimensions(rows, name) for rows, name in zip(sides, what, strict=True)]
+    same_width(dims, what)
+    return sides[0].drop("bias"), sides[1]
+
+
+def same_width(dims: Sequence[int], what: Sequence[str]) -> None:
+    """DataError where two tables of vectors are not of one model."""
     if dims[0] != dims[1]:
         raise DataError(
             f"{what[0]} has {dims[0]} dimensions, {what[1]} has {dims[1]}", "both must be of one model"
         )
-    return sides[0].drop("bias"), sides[1]
 
 
 def typed_features(rows: DataFrame, what: str) -> DataFrame:
@@ -214,7 +251,11 @@ def dimensions(vectors: DataFrame, what: str) -> int:
     (row,) = vectors.agg(
         F.min(size), F.max(size), F.count("*"), F.count("vector"), F.count_distinct(ids)
     ).collect()
-    shortest, longest, rows, given, distinct = row
+    return one_width(*row, what=what)
+
+
+def one_width(shortest: int, longest: int, rows: int, given: int, distinct: int, *, what: str) -> int:
+    """The one length of vectors of which these numbers were counted; errors as `dimensions`."""
     if not rows:
         raise DataError(f"{what}: no vectors", "check the path and the ids")
     if given < rows:
@@ -246,14 +287,26 @@ def meet(
         DataError: no id is common, with three of each side and both types.
     """
     found = _meeting(left, right, name)
-    if found.fails(must) or found.few:
-        sides = [_side(*side, name) for side in zip((left, right), what, strict=True)]
-        found.refuse(sides[0], sides[1], must)
-        apart = 1 - found.share
-        return [
-            Check(f"{name} of {what[0]} not in {what[1]}", apart, 1 - FEW, "warning", found.told(*sides))
-        ]
-    return []
+    sides = partial(_sides, left, right, name, what)
+    return told_meeting(found, sides, name, what, must=must)
+
+
+def told_meeting(
+    found: Meeting, sides: Callable[[], tuple[Side, Side]], name: str, what: tuple[str, str], *, must: bool
+) -> list[Check]:
+    """What `meet` says of what it counted; `sides`: examples, looked up where there is something to say."""
+    if not (found.fails(must) or found.few):
+        return []
+    left, right = sides()
+    found.refuse(left, right, must)
+    apart = 1 - found.share
+    return [
+        Check(f"{name} of {what[0]} not in {what[1]}", apart, 1 - FEW, "warning", found.told(left, right))
+    ]
+
+
+def _sides(left: DataFrame, right: DataFrame, name: str, what: tuple[str, str]) -> tuple[Side, Side]:
+    return _side(left, what[0], name), _side(right, what[1], name)
 
 
 def _meeting(left: DataFrame, right: DataFrame, name: str) -> Meeting:

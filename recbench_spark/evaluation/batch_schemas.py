@@ -92,6 +92,34 @@ TOTALS = pa.schema(
 )
 """One row a task and slice: sums over its users, whole numbers (`accuracy.Totals`)."""
 
+LISTED = pa.schema(
+    {
+        "user_id": pa.string(),
+        "part": pa.string(),
+        "user_key": pa.int64(),
+        "n_relevant": pa.int32(),
+        "counts": _LONGS,
+        "item_index": _LONGS,
+    }
+)
+"""One row a user and part with a list: of each item of it how many training users have it, and its place in
+the catalogue (-1: not there), in the order of the list."""
+
+SHOWN = pa.schema(
+    {
+        "part": pa.string(),
+        "bucket": pa.int64(),
+        "item_index": pa.int64(),
+        "c": pa.int32(),
+        "times": pa.int64(),
+    }
+)
+"""One row a task, part, item and cut-off: in how many lists the item stands between this cut-off (its place
+among them) and the one before; `bucket`: a range of items."""
+
+HISTOGRAM = pa.schema({"part": pa.string(), "c": pa.int32(), "times": pa.int64(), "items": pa.int64()})
+"""One row a part, cut-off and number of lists: how many items stand in so many lists up to the cut-off."""
+
 METRIC_ROWS = pa.schema(
     {
         "part": pa.string(),

@@ -8,9 +8,15 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.checks import Check, warn_above_zero
+from recbench_spark.checks import Check
 from recbench_spark.evaluation.batch_schemas import RANKING_COUNTS, ddl
-from recbench_spark.evaluation.ranking_counts import COUNTED, checks_of, count_batches
+from recbench_spark.evaluation.ranking_counts import (
+    COUNTED,
+    checks_of,
+    count_batches,
+    rows_told,
+    training_told,
+)
 
 COUNTS = ddl(RANKING_COUNTS)
 
@@ -46,15 +52,10 @@ def list_checks(rows: DataFrame, users: DataFrame, items: DataFrame) -> list[Che
     unknown_items = rows.join(items.select("item_id"), "item_id", "left_anti").count()
     unknown_users = rows.join(users.select("user_id"), "user_id", "left_anti")
     lost = unknown_users.select("user_id").distinct().count()
-    return [
-        Check("list rows", n_rows, None, "info", "rows read"),
-        warn_above_zero("duplicate list rows", n_rows - n_pairs, "the best-ranked one is kept"),
-        warn_above_zero("list rows of unknown items", unknown_items, "they keep their place"),
-        Check("listed users without truth", lost, None, "info", "not averaged"),
-    ]  # fmt: skip
+    return rows_told(n_rows, n_rows - n_pairs, unknown_items, lost)
 
 
 def training_items_in_lists(rows: DataFrame, train: DataFrame) -> Check:
     """Given rows that recommend what the user already has. One join by (user, item)."""
     known = rows.join(train.select("user_id", "item_id"), ["user_id", "item_id"], "left_semi").count()
-    return warn_above_zero("list rows of training items", known, "lists count as they are")
+    return training_told(known)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.checks import Check, warn_above_zero
+from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import RANKING_COUNTS
 from recbench_spark.shared_files import flat
 
@@ -93,3 +94,25 @@ def _checks_of_part(part: str, row: Mapping[str, int] | None, lists: bool) -> li
               "info" if lists else "warning", "not scored or listed"),
         Check(f"{part}: tied truth items", row["tied"] / max(row["truth"], 1), HEAVY_TIES, "warning", ties),
     ]  # fmt: skip
+
+
+def rows_told(rows: int, duplicates: int, unknown_items: int, lost: int) -> list[Check]:
+    """The checks of the rows of given lists or scores; `lost`: users of theirs without truth."""
+    return [
+        Check("list rows", rows, None, "info", "rows read"),
+        warn_above_zero("duplicate list rows", duplicates, "the best-ranked one is kept"),
+        warn_above_zero("list rows of unknown items", unknown_items, "they keep their place"),
+        Check("listed users without truth", lost, None, "info", "not averaged"),
+    ]
+
+
+def training_told(rows: int) -> Check:
+    """The check of given rows that recommend what the user already has."""
+    return warn_above_zero("list rows of training items", rows, "lists count as they are")
+
+
+def refuse_duplicates(found: Sequence[Check]) -> None:
+    """DataError where the checks of given rows tell of duplicates, for definitions that allow none."""
+    for check in found:
+        if "duplicate" in check.check and check.observed:
+            raise DataError(f"{check.check}: {check.observed:.0f}", "or set definition.duplicates=drop")

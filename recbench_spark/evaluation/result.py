@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from recbench_spark.checks import Check
@@ -31,3 +32,21 @@ class Result:
         """Let Spark forget what it kept for these frames."""
         for frame in self.kept:
             frame.unpersist()
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What an evaluation in this process found, as Arrow tables (`to_pandas()`, or any frame of yours).
+
+    metrics, user_metrics: rows of the tables of these names, without a run; rankings: one row per user,
+    None for predictions; truth: of predictions, a hash of what is predicted.
+    """
+
+    metrics: pa.Table
+    user_metrics: pa.Table
+    rankings: pa.Table | None
+    checks: list[Check]
+    truth: str | None = None
+
+    def release(self) -> None:
+        """Nothing is kept elsewhere."""

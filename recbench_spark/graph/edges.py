@@ -4,42 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from recbench_spark.errors import ConfigError, DataError, SchemaError, nearest
+from recbench_spark.kernels.ids import CANONICAL_INTEGER, WHOLE_FLOAT, as_ids
 
 ROWS_A_CHUNK = 1 << 21
 """Rows that a task holds at once, some 100 MB."""
 
-BYTES_A_CSV_BLOCK = 1 << 25
+BYTES_A_CSV_PIECE = 1 << 24
+"""Of a CSV file that a task reads at once: one to four million edges."""
 
-FORMATS = ("csv", "parquet", "delta")
+CSV_SAMPLE = 1 << 22
+"""Bytes of a CSV file that say what its columns hold; a later row that is otherwise is refused."""
+
+COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
+"""Endings of files that one task reads from beginning to end."""
 
 
 class Piece(NamedTuple):
-    """What one task may read by itself: a row group, or a whole CSV file (number -1).
+    """What one task may read by itself: a row group, or the lines of a CSV file that begin in a range.
 
     Attributes:
         path: of the file.
-        number: row group.
+        number: row group; of CSV -1 where the range begins with a line, -2 where it may begin within one.
         rows: known rows; -1 of CSV.
         size: bytes of the file that are its.
+        first: of CSV, where the range begins.
     """
 
     path: str
     number: int
     rows: int
     size: int
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,8 +60,11 @@ class Rows:
         columns: names to read, in order.
         where: column -> the one text kept.
         numeric: by column, whether ids are whole numbers; other columns are left as they are.
-        header: whether a CSV file names its columns in its first line.
+        header: names of a CSV file's columns, in its order; () of other files.
         delimiter: of CSV.
+        floats: columns of a CSV file whose whole numbers are written as floats (`10.0`).
+        what: how errors name them.
+        others: names of the file's columns that are not read.
     """
 
     pieces: tuple[Piece, ...]
@@ -61,6 +73,9 @@ class Rows:
     numeric: tuple[tuple[str, bool], ...] = ()
     header: tuple[str, ...] = ()
     delimiter: str = ","
+    floats: frozenset[str] = frozenset()
+    what: str = "edges"
+    others: tuple[str, ...] = ()
 
     @property
     def n(self) -> int:
@@ -74,12 +89,27 @@ class Rows:
     def chunks(self, pieces: Sequence[Piece]) -> Iterator[pa.Table]:
         """The rows of some pieces, ROWS_A_CHUNK or fewer at a time."""
         for piece in pieces:
-            for batch in _batches(self, piece):
-                table = pa.Table.from_batches([batch])
+            for whole in _batches(self, piece):
+                table = whole
                 for column, value in self.where:
                     table = table.filter(pc.equal(table.column(column).cast(pa.string()), value))
                 if table.num_rows:
                     yield table.select(list(self.columns))
+
+    def ids(self, table: pa.Table, column: str, name: str | None = None) -> pa.Array:
+        """A column of ids as int64 or as texts, in one chunk; NULL where there is none.
+
+        Args:
+            table: rows.
+            column: ours or theirs, as it is called in the table.
+            name: its name among `columns`, where it is called otherwise.
+
+        Raises:
+            DataError: a value that is no id (`kernels.ids`), or no whole number where ids are.
+        """
+        name = name or column
+        what, values = f"{self.what}: column {name}", table.column(column)
+        return id_array(values, dict(self.numeric)[name], what, floats=name in self.floats)
 
 
 def open_rows(
@@ -91,7 +121,6 @@ def open_rows(
     ids: Mapping[str, str] | None = None,
     where: Mapping[str, str] | None = None,
     partitions: Mapping[str, str] | None = None,
-    optional: Sequence[str] = (),
 ) -> Rows:
     """Rows of a file, a folder of files or a Delta table. Reads footers and, of CSV, the first lines.
 
@@ -103,19 +132,19 @@ def open_rows(
         ids: columns of ids -> auto, numeric or text.
         where: column -> the one text kept.
         partitions: of a Delta table, column -> value.
-        optional: names read where they are there.
 
     Raises:
         DataError: nothing there, or it cannot be read. SchemaError: a column is missing.
     """
+    if "://" in path:
+        raise DataError(f"{what}: {path} is not on a disk", "tasks map files: mount it, or copy it")
     place = Path(path).absolute()
     if not place.exists():
         raise DataError(f"{what}: nothing at {path}", "a file, a folder of files or a Delta table")
     fmt = fmt or format_of(place)
     files = _delta_files(place, partitions or {}, what) if fmt == "delta" else _files(place, what)
-    if fmt == "csv":
-        return _csv_rows(files, columns, optional, ids or {}, where or {}, what)
-    return _parquet_rows(files, columns, optional, ids or {}, where or {}, what)
+    rows = _csv_rows if fmt == "csv" else _parquet_rows
+    return rows(files, columns, ids or {}, where or {}, what)
 
 
 def format_of(place: Path) -> str:
@@ -159,7 +188,6 @@ def _delta_files(place: Path, partitions: Mapping[str, str], what: str) -> list[
 def _parquet_rows(
     files: Sequence[str],
     columns: Sequence[str],
-    optional: Sequence[str],
     ids: Mapping[str, str],
     where: Mapping[str, str],
     what: str,
@@ -169,16 +197,20 @@ def _parquet_rows(
     first = footers[0][0]
     for path, (schema, _) in zip(files, footers, strict=True):
         _require(schema.names, [*columns, *where], f"{what} {path}")
-    wanted = [*columns, *(name for name in optional if name in first.names)]
-    numeric = {
-        name: _is_numeric(first.field(name).type, ids[name], name, what) for name in ids if name in wanted
-    }
+        for name in columns:
+            if schema.field(name).type != first.field(name).type:
+                kinds = f"{schema.field(name).type} in {path}, {first.field(name).type} in {files[0]}"
+                raise SchemaError(f"{what}: column {name} is of type {kinds}", "write files of one type")
+    numeric = {name: _is_numeric(first.field(name).type, ids[name], name, what) for name in ids}
     pieces = tuple(
         Piece(path, number, rows, size)
         for path, (_, groups) in zip(files, footers, strict=True)
         for number, (rows, size) in enumerate(groups)
     )
-    return Rows(pieces, tuple(wanted), tuple(where.items()), tuple(numeric.items()))
+    others = tuple(name for name in first.names if name not in columns)
+    return Rows(
+        pieces, tuple(columns), tuple(where.items()), tuple(numeric.items()), what=what, others=others
+    )
 
 
 def _footer(path: str, what: str) -> tuple[pa.Schema, list[tuple[int, int]]]:
@@ -195,56 +227,135 @@ def _require(names: Sequence[str], columns: Sequence[str], what: str) -> None:
     if missing:
         raise SchemaError(
             f"{what} has no column {', '.join(missing)}; it has {', '.join(names)}",
-            f"name it in columns (--columns ours=theirs); {nearest(missing[0], names)}",
+            f"{_naming(what, missing, names)}; {nearest(missing[0], names)}",
         )
 
 
+def _naming(what: str, missing: Sequence[str], names: Sequence[str]) -> str:
+    """Where a column can be given another name."""
+    if what.startswith("features"):
+        return "the vectors' column is called vector, that of ids as in features.id_column"
+    if what.startswith("nodes"):
+        return "the ids' column is called as in graph.node_column"
+    headless = "" if len(missing) < 2 else f", or write {','.join(missing)} into a first line of names"
+    return f"name it in columns (--columns ours=theirs){headless}"
+
+
 def _is_numeric(found: pa.DataType, asked: str, name: str, what: str) -> bool:
-    if pa.types.is_list(found) or pa.types.is_large_list(found):
+    """Whether ids of a type are whole numbers; of text where a graph's are, they must spell them."""
+    if is_list(found):
         found = found.value_type
-    whole = pa.types.is_integer(found) and found != pa.uint64()
-    text = pa.types.is_string(found) or pa.types.is_large_string(found) or pa.types.is_dictionary(found)
-    if not (whole or text or pa.types.is_null(found)):
-        raise SchemaError(f"{what}: column {name} is of type {found}", "ids are whole numbers or texts")
-    if asked == "numeric" and not whole:
-        raise SchemaError(f"{what}: column {name} is of type {found}, and ids: numeric", "ids: text")
-    return bool(whole) and asked != "text"
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    try:
+        as_ids(pa.chunked_array([], found), f"{what}: column {name}")
+    except pa.ArrowNotImplementedError:
+        raise SchemaError(
+            f"{what}: column {name} is {found}, which holds no ids", "ids are whole numbers or texts"
+        ) from None
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return asked == "numeric" or (asked == "auto" and any(test(found) for test in tests))
+
+
+# --------------------------------------------------------------------------------- CSV
+
+
+class _Head(NamedTuple):
+    """How a CSV file begins: its columns' names, their delimiter, and where its rows begin."""
+
+    names: tuple[str, ...]
+    delimiter: str
+    first: int
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a column holds lists."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _csv_rows(
     files: Sequence[str],
     columns: Sequence[str],
-    optional: Sequence[str],
     ids: Mapping[str, str],
     where: Mapping[str, str],
     what: str,
 ) -> Rows:
     """A CSV file whose first line holds a number has no header: its columns are ours, in order."""
-    with pa.input_stream(files[0]) as stream:
-        line = stream.read(1 << 16).decode("utf-8", "replace").splitlines()
-    if not line:
-        raise DataError(f"{what}: {files[0]} is empty", "a line an edge: src,dst[,weight]")
-    delimiter = next((mark for mark in ("\t", ",", ";", " ") if mark in line[0]), ",")
-    fields = [field.strip().strip('"') for field in line[0].split(delimiter)]
-    known = [*columns, *optional]
-    header: tuple[str, ...] = ()
+    heads = [_head(path, columns, what) for path in files]
+    for path, head in zip(files, heads, strict=True):
+        _require(head.names, [*columns, *where], f"{what} {path}")
+        if head[:2] != heads[0][:2]:
+            told = f"{what}: {path} has columns {', '.join(head.names)}"
+            raise SchemaError(
+                f"{told}, {files[0]} has {', '.join(heads[0].names)}", "one order in all files"
+            )
+    pieces = tuple(
+        piece for path, head in zip(files, heads, strict=True) for piece in _ranges(path, head.first)
+    )
+    names, delimiter, _ = heads[0]
+    others = tuple(name for name in names if name not in columns)
+    rows = Rows(
+        pieces, tuple(columns), tuple(where.items()), (), names, delimiter, what=what, others=others
+    )
+    if not ids:
+        return rows
+    sample = next(_csv_tables(rows, pieces[0], CSV_SAMPLE), None)
+    kinds = {name: _csv_kind(sample, name, kind, what) for name, kind in ids.items()}
+    numeric = tuple((name, kind != "text") for name, kind in kinds.items())
+    floats = frozenset(name for name, kind in kinds.items() if kind == "floats")
+    return replace(rows, numeric=numeric, floats=floats)
+
+
+def _head(path: str, columns: Sequence[str], what: str) -> _Head:
+    with pa.input_stream(path) as stream:
+        begin = stream.read(1 << 16)
+    at = 3 if begin.startswith(b"\xef\xbb\xbf") else 0
+    while begin[at : at + 1] == b"#":  # what a list of edges says of itself
+        at = begin.find(b"\n", at) + 1 or len(begin)
+    line = begin[at:].splitlines(keepends=True)[:1]
+    if not line or not line[0].strip():
+        raise DataError(f"{what}: {path} is empty", f"a line a row: {','.join(columns)}")
+    text = line[0].decode("utf-8", "replace").strip("\r\n")
+    delimiter = next((mark for mark in ("\t", ",", ";", " ") if mark in text), ",")
+    fields = [field.strip().strip('"') for field in text.split(delimiter)]
     if any(_is_number(field) for field in fields) and not set(columns) <= set(fields):
-        header = tuple([*known, *(f"column_{n}" for n in range(len(known), len(fields)))][: len(fields)])
-    names = header or fields
-    _require(names, [*columns, *where], f"{what} {files[0]}")
-    wanted = [*columns, *(name for name in optional if name in names)]
-    pieces = tuple(Piece(path, -1, -1, Path(path).stat().st_size) for path in files)
-    rows = Rows(pieces, tuple(wanted), tuple(where.items()), (), header, delimiter)
-    asked = {name: ids[name] for name in ids if name in wanted}
-    if any(kind == "auto" for kind in asked.values()):
-        first = next(_csv_batches(rows, pieces[0]), None)
-        types = {} if first is None else {name: first.schema.field(name).type for name in asked}
-        asked = {
-            name: kind if kind != "auto" else "numeric" if types.get(name) == pa.int64() else "text"
-            for name, kind in asked.items()
-        }
-    numeric = tuple((name, kind == "numeric") for name, kind in asked.items())
-    return Rows(pieces, rows.columns, rows.where, numeric, header, delimiter)
+        more = (f"column_{n}" for n in range(len(columns), len(fields)))
+        return _Head(tuple([*columns, *more][: len(fields)]), delimiter, at)
+    return _Head(tuple(fields), delimiter, at + len(line[0]))
+
+
+def _ranges(path: str, first: int) -> Iterator[Piece]:
+    size = Path(path).stat().st_size
+    if path.endswith(COMPRESSED):
+        yield Piece(path, -1, -1, size, first)
+        return
+    for at in range(first, max(size, first + 1), BYTES_A_CSV_PIECE):
+        yield Piece(path, -1 - (at > first), -1, min(BYTES_A_CSV_PIECE, max(size - at, 0)), at)
+
+
+def _csv_kind(sample: pa.Table | None, name: str, asked: str, what: str) -> str:
+    """What ids a column of text fields holds: `whole` numbers, `floats` that are whole, or `text`."""
+    if asked == "text" or sample is None:
+        return "whole" if asked == "numeric" else "text"
+    known = sample.column(name).drop_null()
+    if not len(known):
+        return "whole" if asked == "numeric" else "text"
+    if _all(known, CANONICAL_INTEGER):
+        return "whole"
+    if _all(known, WHOLE_FLOAT):
+        return "floats"
+    bare = pc.utf8_trim_whitespace(known)
+    if asked == "auto" and _all(bare, CANONICAL_INTEGER):
+        example = known.filter(pc.not_equal(bare, known))[0].as_py()
+        raise DataError(
+            f"{what}: column {name} has white space around its ids, e.g. {example!r}",
+            "remove it, or take ids as they are written: ids: text (--ids text)",
+        )
+    return "whole" if asked == "numeric" else "text"
+
+
+def _all(texts: pa.ChunkedArray, pattern: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(texts, pattern)).as_py())
 
 
 def _is_number(text: str) -> bool:
@@ -255,47 +366,228 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _batches(rows: Rows, piece: Piece) -> Iterator[pa.RecordBatch]:
+def _batches(rows: Rows, piece: Piece) -> Iterator[pa.Table]:
     if piece.number < 0:
-        yield from _csv_batches(rows, piece)
+        yield from _csv_tables(rows, piece)
         return
     columns = list(dict.fromkeys([*rows.columns, *(name for name, _ in rows.where)]))
     try:
         file = pq.ParquetFile(piece.path, memory_map=True)
-        yield from file.iter_batches(ROWS_A_CHUNK, [piece.number], columns, use_threads=False)
+        for batch in file.iter_batches(ROWS_A_CHUNK, [piece.number], columns, use_threads=False):
+            yield pa.Table.from_batches([batch])
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{piece.path}: cannot be read: {error}", "has it changed?") from None
 
 
-def _csv_batches(rows: Rows, piece: Piece) -> Iterator[pa.RecordBatch]:
-    types = {name: pa.int64() if numeric else pa.string() for name, numeric in rows.numeric}
+def _csv_tables(rows: Rows, piece: Piece, most: int | None = None) -> Iterator[pa.Table]:
+    """The rows of a piece, all fields as texts, an empty one as NULL.
+
+    Args:
+        rows: how they are read.
+        piece: a range of bytes.
+        most: bytes that are read at most.
+    """
     include = list(dict.fromkeys([*rows.columns, *(name for name, _ in rows.where)]))
-    read = pacsv.ReadOptions(
-        use_threads=False, block_size=BYTES_A_CSV_BLOCK, column_names=list(rows.header) or None
+    wrong: list[pacsv.InvalidRow] = []
+    read = pacsv.ReadOptions(use_threads=False, block_size=1 << 30, column_names=list(rows.header))
+
+    def refuse(row: pacsv.InvalidRow) -> str:
+        wrong.append(row)
+        return "error"
+
+    parse = pacsv.ParseOptions(delimiter=rows.delimiter, invalid_row_handler=refuse)
+    convert = pacsv.ConvertOptions(
+        column_types=dict.fromkeys(include, pa.string()),
+        include_columns=include,
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        null_values=[""],
     )
-    parse = pacsv.ParseOptions(delimiter=rows.delimiter)
-    convert = pacsv.ConvertOptions(column_types=types, include_columns=include, strings_can_be_null=True)
+    for lines in _lines(piece, most):
+        _require_whole_lines(lines, piece.path)
+        try:
+            yield pacsv.read_csv(pa.BufferReader(lines), read, parse, convert)
+        except (OSError, pa.ArrowException) as error:
+            raise _csv_error(piece.path, wrong, error) from None
+
+
+def _csv_error(path: str, wrong: list[pacsv.InvalidRow], error: Exception) -> DataError:
+    if not wrong:
+        return DataError(f"{path}: {str(error).strip()}", "save it as CSV in UTF-8")
+    row = wrong[0]
+    return DataError(
+        f"{path}: a line has {row.actual_columns} fields, the first has {row.expected_columns}: "
+        f"{row.text.strip()[:80]!r}",
+        "as many fields in every line",
+    )
+
+
+def _lines(piece: Piece, most: int | None) -> Iterator[pa.Buffer]:
+    """Whole lines: those that begin in a range of bytes; of a compressed file all, some at a time."""
+    if piece.path.endswith(COMPRESSED):
+        yield from _unpacked_lines(piece, most or BYTES_A_CSV_PIECE, once=most is not None)
+        return
+    with pa.memory_map(piece.path) as file:
+        size = file.size()
+        begin = piece.first if piece.number == -1 else _line_start(file, piece.first, size)
+        end = min(piece.first + piece.size, begin + (most or size))
+        end = _line_start(file, end, size) if end < size else size
+        if end > begin:
+            file.seek(begin)
+            yield file.read_buffer(end - begin)
+
+
+def _line_start(file: pa.NativeFile, at: int, size: int) -> int:
+    """Where the first line begins that begins at a byte or behind it."""
+    file.seek(at - 1)
+    while at <= size:
+        found = file.read(1 << 16)
+        if not found:
+            break
+        place = found.find(b"\n")
+        if place >= 0:
+            return int(at + place)
+        at += len(found)
+    return size
+
+
+def _unpacked_lines(piece: Piece, most: int, once: bool) -> Iterator[pa.Buffer]:
+    rest = b""
+    with pa.input_stream(piece.path) as stream:
+        stream.read(piece.first)
+        while found := stream.read(most):
+            whole, mark, after = (rest + found).rpartition(b"\n")
+            rest = after if mark else whole + after
+            if mark:
+                yield pa.py_buffer(whole + mark)
+                if once:
+                    return
+    if rest:
+        yield pa.py_buffer(rest)
+
+
+def _require_whole_lines(lines: pa.Buffer, path: str) -> None:
+    """Refuse a value in quotes that goes over the end of a line: ranges are cut there.
+
+    A line has an even number of quotes where none does: then no line begins within quotes.
+    """
+    place = np.frombuffer(lines, np.uint8)
+    quotes = np.flatnonzero(place == ord('"'))
+    if not len(quotes):
+        return
+    ends = np.append(np.flatnonzero(place == ord("\n")), len(place))
+    of_line = np.searchsorted(ends, quotes)
+    odd = np.flatnonzero(np.bincount(of_line) % 2)
+    if len(odd):
+        line = int(odd[0])
+        begin = int(ends[line - 1]) + 1 if line else 0
+        text = str(lines[begin : int(ends[line])].to_pybytes()[:80], "utf-8", "replace")
+        raise DataError(
+            f"{path}: a value in quotes goes over the end of a line: {text!r}",
+            "ids hold no line ends; write a quote within quotes twice, or write Parquet",
+        )
+
+
+# --------------------------------------------------------------------------------- values
+
+
+def id_array(
+    column: pa.ChunkedArray | pa.Array, numeric: bool, what: str = "ids", *, floats: bool = False
+) -> pa.Array:
+    """Ids as int64 or as texts, in one chunk, by the rule of `kernels.ids`; NULL and NaN are NULL.
+
+    Args:
+        column: of one type.
+        numeric: whether they are whole numbers; text must spell them (`7`, never `07`).
+        what: how errors name them.
+        floats: whether text spells whole floats (`10.0`).
+
+    Raises:
+        DataError: a value that is no id, or no whole number.
+    """
+    chunks = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
+    found = as_ids(_spelled_out(chunks, what) if floats else chunks, what)
+    if numeric and not pa.types.is_integer(found.type):
+        found = _whole(found, what)
+    array = found.cast(pa.int64() if numeric else pa.string()).combine_chunks()
+    return array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
+
+
+def _whole(texts: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
+    """Texts as the whole numbers that they spell."""
+    hint = "ids of a graph are all whole numbers or all texts: ids: text (--ids text)"
     try:
-        yield from pacsv.open_csv(piece.path, read, parse, convert)
-    except (OSError, pa.ArrowException) as error:
-        hint = "ids that are not all whole numbers: ids: text (--ids text)"
-        raise DataError(f"{piece.path}: {error}", hint) from None
+        found = texts.cast(pa.int64())
+        odd = pc.not_equal(found.cast(pa.string()), texts)
+    except pa.ArrowInvalid:
+        odd = pc.invert(pc.match_substring_regex(texts, CANONICAL_INTEGER))
+        found = None
+    wrong = texts.filter(pc.fill_null(odd, False))
+    if found is None or len(wrong):
+        example = wrong[0].as_py() if len(wrong) else texts.drop_null()[0].as_py()
+        raise DataError(f"{what}: {len(wrong)} ids are no whole numbers, e.g. {example!r}", hint)
+    return found
 
 
-def id_array(column: pa.ChunkedArray | pa.Array, numeric: bool) -> pa.Array:
-    """Ids as int64 or as texts, in one chunk."""
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    return array.cast(pa.int64() if numeric else pa.string())
+def _spelled_out(texts: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
+    odd = texts.filter(pc.fill_null(pc.invert(pc.match_substring_regex(texts, WHOLE_FLOAT)), False))
+    if len(odd):
+        raise DataError(
+            f"{what}: {len(odd)} ids are not written as the others, e.g. {odd[0].as_py()!r} beside 10.0",
+            "one spelling for all, or take them as they are written: ids: text (--ids text)",
+        )
+    return texts.cast(pa.float64())
+
+
+def numbers(column: pa.ChunkedArray | pa.Array, what: str) -> npt.NDArray[np.float64]:
+    """(r,) a column of weights; NULL is NaN.
+
+    Raises:
+        DataError: a text that is no number. SchemaError: a type that holds none.
+    """
+    chunks = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
+    kind = chunks.type
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
+    if not (pa.types.is_string(kind) or any(test(kind) for test in tests)):
+        raise SchemaError(f"{what} is of type {kind}", "weights are numbers")
+    if pa.types.is_string(kind):
+        chunks = pc.utf8_trim_whitespace(chunks)
+        missing = pc.is_in(pc.utf8_lower(chunks), pa.array(MISSING))
+        chunks = pc.if_else(missing, pa.scalar(None, pa.string()), chunks)
+    try:
+        found = chunks.cast(pa.float64(), safe=False)
+    except pa.ArrowInvalid:
+        odd = next(filter(_is_no_number, chunks))
+        raise DataError(f"{what}: {odd.as_py()!r} is no number", "mend it; weights are numbers") from None
+    values: npt.NDArray[np.float64] = pc.fill_null(found, float("nan")).to_numpy()
+    return values
+
+
+def _is_no_number(text: pa.Scalar) -> bool:
+    """Whether Arrow does not take a text for a number (Python takes `1_0`)."""
+    try:
+        text.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return True
+    return False
+
+
+MISSING = ("na", "n/a", "null", "none", "nan")
+"""How a number that is missing is written, in small letters."""
 
 
 def flat_lists(table: pa.Table, node: str, neighbours: str, weights: str | None) -> pa.Table:
     """Rows of a node with its neighbours as edges: src the neighbour, dst the node.
 
     Raises:
-        DataError: a node has more weights than neighbours, or fewer.
+        DataError: a node has more weights than neighbours, or fewer. SchemaError: no lists.
     """
+    for name in (neighbours, *([] if weights is None else [weights])):
+        if not is_list(table.column(name).type):
+            raise SchemaError(
+                f"column {name} is of type {table.column(name).type}, and lists are expected",
+                "one edge a row is read without lists (--lists)",
+            )
     lists = table.column(neighbours).combine_chunks()
     counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     owner = table.column(node).combine_chunks().take(pa.array(np.repeat(np.arange(len(counts)), counts)))
@@ -313,7 +605,8 @@ def require_one_kind(rows: Rows, names: Sequence[str], what: str) -> None:
     kinds = dict(rows.numeric)
     if len({kinds[name] for name in names}) > 1:
         raise ConfigError(
-            f"{what}: {names[0]} and {names[1]} are not of one type", "ids: text (--ids text)"
+            f"{what}: {names[0]} and {names[1]} are whole numbers and texts, and one node may be in both",
+            "take all as texts: ids: text (--ids text), or name two sides (--sides a,b)",
         )
 
 

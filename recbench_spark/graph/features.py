@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import SparkContext
 
-from recbench_spark.errors import DataError
-from recbench_spark.graph.edges import Rows, id_array, open_rows, task_count
+from recbench_spark.errors import DataError, SchemaError
+from recbench_spark.graph.edges import Rows, is_list, open_rows, task_count
 from recbench_spark.graph.folders import Block, Graph, mapped, new_matrix, writable
 from recbench_spark.graph.layout import Finder, ids_of
 from recbench_spark.kernels.graph.dense import store
@@ -24,31 +24,42 @@ SHOWN = 5
 
 
 class Read(NamedTuple):
-    """What a task saw of a table of vectors: rows, those of no node, least and largest length."""
+    """What a task saw of a table of vectors: rows, those of no node, and what cannot be used.
+
+    Attributes:
+        rows: read.
+        unknown: of no node.
+        faults: what is wrong -> how often, and an example.
+    """
 
     rows: int
     unknown: int
-    shortest: int
-    longest: int
+    faults: dict[str, tuple[int, str]]
 
 
-def table_of(path: str, id_column: str, numeric: bool) -> Rows:
-    """A table of vectors (id, vector): Parquet or Delta; reads footers only.
+def table_of(path: str, id_column: str, kind: str) -> Rows:
+    """A table of vectors (id, vector): Parquet or Delta; reads footers only. kind: numeric, text or auto.
 
     Raises:
         DataError, SchemaError: nothing there, or a column is missing.
     """
-    kind = "numeric" if numeric else "text"
-    return open_rows(path, [id_column, "vector"], "features", ids={id_column: kind})
+    rows = open_rows(path, [id_column, "vector"], "features", ids={id_column: kind})
+    if rows.header:
+        raise DataError(f"features: {path} is CSV, which holds no vectors", "write Parquet or Delta")
+    return rows
 
 
 def dimensions(rows: Rows) -> int:
     """Length of the first vector.
 
     Raises:
-        DataError: no vectors, or the first is NULL.
+        DataError: no vectors, or the first is NULL. SchemaError: no lists of numbers.
     """
     for chunk in rows.chunks(rows.pieces[:1]):
+        kind = chunk.schema.field("vector").type
+        tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+        if not is_list(kind) or not any(test(kind.value_type) for test in tests):
+            raise SchemaError(f"features: column vector is of type {kind}", "a list of numbers an id")
         length = pc.list_value_length(chunk.column("vector")[:1])[0].as_py()
         if length:
             return int(length)
@@ -83,10 +94,13 @@ def lay_table(
     fill = partial(_fill, graph=graph, rows=rows, side=side, dims=dims, path=path, readers=readers)
     found = context.parallelize(range(readers), readers).mapPartitions(fill).collect()
     read, unknown = sum(part.rows for part in found), sum(part.unknown for part in found)
-    lengths = [part for part in found if part.rows]
-    if lengths and {part.shortest for part in lengths} | {part.longest for part in lengths} != {dims}:
-        shortest, longest = min(p.shortest for p in lengths), max(p.longest for p in lengths)
-        raise DataError(f"features: vectors of {shortest} to {longest} dimensions", "give one length")
+    _refuse_faults(found, read)
+    if read == unknown:
+        both = _some_of_both(rows, graph, side)
+        raise DataError(
+            f"features: none of {read} ids is one of side {graph.sides[side]}: {both}",
+            "spell ids alike in both tables, or name the side: features.side (--features-side)",
+        )
     present = context.parallelize(graph.blocks_of(side), len(graph.blocks_of(side))).map(
         partial(_absent, graph=graph, flags=flags)
     )
@@ -94,7 +108,11 @@ def lay_table(
     lacking, first, end = sum(n for n, _ in absent), *graph.side_range(side)
     doubles = read - unknown - (end - first - lacking)
     if doubles:
-        raise DataError(f"features: {doubles} ids stand more than once", "keep one vector an id")
+        look = partial(_repeated, graph=graph, rows=rows, side=side, flags=flags)
+        (example,) = context.parallelize([0], 1).map(look).collect()
+        raise DataError(
+            f"features: {doubles} ids stand more than once, e.g. {example}", "keep one vector an id"
+        )
     if lacking and missing == "error":
         names = ", ".join([name for _, names in absent for name in names][:SHOWN])
         raise DataError(
@@ -106,42 +124,89 @@ def lay_table(
     return {"features_of_no_node": unknown, "nodes_without_features": lacking}
 
 
+def _refuse_faults(found: list[Read], read: int) -> None:
+    """One line for what is wrong most basically: how often, and an example."""
+    for what, hint in FAULTS.items():
+        parts = [part.faults[what] for part in found if what in part.faults]
+        if parts:
+            told = f"features: {sum(n for n, _ in parts)} of {read} {what}"
+            raise DataError(f"{told}{parts[0][1]}", hint)
+
+
+def _some_of_both(rows: Rows, graph: Graph, side: int) -> str:
+    """A few ids of the table and of the graph."""
+    theirs = next(rows.chunks(rows.pieces[:1]))[:3]
+    block = next(block for block in graph.blocks_of(side) if block.rows)
+    ours = names_of(graph, block, np.arange(min(3, block.rows)))
+    listed = ", ".join(map(str, rows.ids(theirs, rows.columns[0]).to_pylist()))
+    return f"{listed} ... against {', '.join(ours)} ..."
+
+
 def _fill(
     numbers: Iterator[int], graph: Graph, rows: Rows, side: int, dims: int, path: Path, readers: int
 ) -> Iterator[Read]:
     find, out = Finder(graph), writable(path)
     flags = writable(path.with_name("present.npy"))
-    id_column = rows.columns[0]
     for number in numbers:
         for chunk in rows.chunks(rows.part(number, readers)):
-            ids = id_array(chunk.column(id_column), graph.numeric[side])
-            values, shortest, longest = _values(chunk.column("vector").combine_chunks(), ids)
-            if {shortest, longest} != {dims}:
-                yield Read(len(ids), 0, shortest, longest)
-                return
+            ids = rows.ids(chunk, rows.columns[0])
+            vectors = chunk.column("vector").combine_chunks()
+            faults = _faults(ids, vectors, dims)
+            if faults:
+                yield Read(len(ids), 0, faults)
+                continue
+            values = vectors.flatten().cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
             dense = find(hashes_of(ids, graph.seed), side)
             there = dense < MOST_NODES
             stored = np.empty((int(there.sum()), dims), out.dtype)
             store(values.reshape(-1, dims)[there], stored, "features")
             out[dense[there]] = stored
             flags[dense[there]] = True
-            yield Read(len(ids), int(np.count_nonzero(~there)), shortest, longest)
+            yield Read(len(ids), int(np.count_nonzero(~there)), {})
 
 
-def _values(vectors: Any, ids: pa.Array) -> tuple[Any, int, int]:
-    """The numbers end to end, and the least and largest length."""
-    if ids.null_count or vectors.null_count:
-        raise DataError(
-            f"features: {ids.null_count} ids, {vectors.null_count} vectors are NULL", "leave them out"
-        )
-    lengths = pc.list_value_length(vectors)
-    ends = pc.min_max(lengths).as_py()
-    values = vectors.flatten().cast(pa.float32(), safe=False)
-    if values.null_count or not np.isfinite(values.to_numpy(zero_copy_only=False)).all():
-        raise DataError(
-            "features: vectors hold NULL, NaN or infinite numbers", "mend them, or leave them out"
-        )
-    return values.to_numpy(), ends["min"], ends["max"]
+FAULTS = {
+    "ids are NULL": "leave these rows out",
+    "vectors are NULL": "leave these rows out, and give these nodes zeros: features.missing: zero",
+    "vectors are not as long as the first": "give all vectors one length",
+    "vectors hold NULL, NaN or infinite numbers": "mend them, or leave these rows out",
+}
+
+
+def _faults(ids: pa.Array, vectors: Any, dims: int) -> dict[str, tuple[int, str]]:
+    """What of a chunk cannot be used; the first kind of it alone."""
+    lengths = pc.fill_null(pc.list_value_length(vectors), dims).to_numpy(zero_copy_only=False)
+    null, missing, uneven, wrong = FAULTS
+    for what, flags in (
+        (null, ids.is_null().to_numpy(zero_copy_only=False)),
+        (missing, vectors.is_null().to_numpy(zero_copy_only=False)),
+        (uneven, lengths != dims),
+    ):
+        if flags.any():
+            at = int(flags.argmax())
+            more = f" ({dims})" if what == uneven else ""
+            of = f" of {lengths[at]}" if what == uneven else ""
+            return {what: (int(flags.sum()), more + ("" if what == null else f", e.g. id {ids[at]}{of}"))}
+    with np.errstate(over="ignore"):
+        values = pc.fill_null(vectors.flatten().cast(pa.float32(), safe=False), float("nan"))
+    bad = ~np.isfinite(values.to_numpy(zero_copy_only=False)).reshape(-1, dims).all(axis=1)
+    return {wrong: (int(bad.sum()), f", e.g. id {ids[int(bad.argmax())]}")} if bad.any() else {}
+
+
+def _repeated(_: int, graph: Graph, rows: Rows, side: int, flags: Path) -> str:
+    """An id that a table has twice; its rows are read again, by one task."""
+    seen, find = writable(flags), Finder(graph)
+    seen[:] = False
+    for chunk in rows.chunks(rows.pieces):
+        ids = rows.ids(chunk, rows.columns[0])
+        dense = find(hashes_of(ids, graph.seed), side)
+        known = np.flatnonzero(dense < MOST_NODES)
+        order = known[np.argsort(dense[known], kind="stable")]
+        again = np.append(False, dense[order][1:] == dense[order][:-1]) | seen[dense[order]]
+        if again.any():
+            return str(ids[int(order[again.argmax()])])
+        seen[dense[known]] = True
+    return "?"
 
 
 def _absent(block: Block, graph: Graph, flags: Path) -> tuple[int, list[str]]:

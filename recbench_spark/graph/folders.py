@@ -114,6 +114,10 @@ class Graph:
         """Where hashes begin (`ids.index_of`), mapped."""
         return mapped(Path(self.folder, f"index-{side}.npy"))
 
+    def numbers(self, side: int) -> Path:
+        """Dense ids by whole number, plus 1, while edges are laid out; there where numbers lie close."""
+        return Path(self.folder, f"numbers-{side}.npy")
+
     def texts(self, block: Block) -> Path:
         """The texts of a block's ids, by dense id."""
         return Path(self.folder, "texts", f"{block.number:05d}.parquet")

@@ -1,16 +1,20 @@
 """Tonight's graph beside that of the night before: which nodes a layer must compute again.
 
-A node's vector after k layers hangs on its neighbours' vectors after k - 1, its own, and its list of
-neighbours. With A_0 the nodes that are new or have new features, and C those with another list,
+A node's vector after a pass hangs on its sources' vectors before it, its own (a layer's; a pool has none),
+and its list of neighbours. With A_0 the nodes that are new or have new features, C those with another list,
 
-    A_k = C u A_(k-1) u {v : N(v) meets A_(k-1)}.
+    A_p = C u (A_(p-1) where the pass reads a node's own vector) u {v : N(v) meets A_(p-1)},
 
-Flags are files of one byte a node, filled by a task a block. Whoever is not in A_k keeps last night's
-vector, found by the hash of the id: the bits of a full run.
+of the side that the pass is of; in mode projected these are the layers' A_k. Flags are files of one byte a
+node, filled by a task a block. Whoever is not in A_p keeps last night's vector, found by the hash of the
+id: the bits of a full run. Pools between two layers of mode bipartite are in no table: those that the layer
+after them reads are pooled anew, touched or not, and no others.
 """
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,10 +27,39 @@ from pyspark import SparkContext
 from recbench_spark.graph.folders import Block, Graph, mapped, new_matrix, writable
 from recbench_spark.graph.layout import Finder
 from recbench_spark.graph.nodes import edges_into
-from recbench_spark.graph.passes import Kept
+from recbench_spark.graph.passes import Kept, Pass
 from recbench_spark.graph.vectors import committed, read_back
 from recbench_spark.kernels.graph.csr import Csr, touched
 from recbench_spark.kernels.graph.ids import MOST_NODES
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the vectors of a layer are.
+
+    Attributes:
+        folder: of the table.
+        partition: all columns but the side.
+        sides: whose vectors they are, by place in the graph.
+        by_side: whether the table has a partition a side.
+    """
+
+    folder: str
+    partition: dict[str, str]
+    sides: tuple[int, ...]
+    by_side: bool
+
+    def files(self, graph: Graph) -> dict[int, str]:
+        """File of each block that is there."""
+        found: dict[int, str] = {}
+        for side in self.sides if self.by_side else (None,):
+            more = {} if side is None else {"side": graph.sides[side]}
+            found |= committed(self.folder, {**self.partition, **more}, len(graph.blocks))
+        return found
+
+    def blocks(self, graph: Graph) -> list[Block]:
+        """The blocks that ought to be there."""
+        return [block for block in graph.blocks if block.side in self.sides]
 
 
 @dataclass(frozen=True)
@@ -36,13 +69,12 @@ class Night:
     Attributes:
         graph: laid out.
         features: file of its nodes' first vectors.
-        places: of each layer's vectors, from 1: folder of the table and its partitions, by side where the
-            table has sides.
+        places: of each layer's vectors, from 1.
     """
 
     graph: Graph
     features: str
-    places: tuple[tuple[str, tuple[dict[str, str], ...]], ...]
+    places: tuple[Place, ...]
 
 
 @dataclass(frozen=True)
@@ -55,30 +87,48 @@ class Touched:
 
 
 def compare(
-    context: SparkContext, graph: Graph, features: str, before: Night, layers: int, folder: Path
+    context: SparkContext, graph: Graph, steps: Sequence[Pass], before: Night, folder: Path
 ) -> list[Touched]:
-    """Flags of all layers as files, and how much each must compute.
+    """Flags of all passes as files, and how much each must compute.
 
     Args:
         context: Spark's.
         graph: tonight's.
-        features: file of tonight's first vectors.
+        steps: the passes of the model, in order; the first reads tonight's features.
         before: the night before; sides, kinds of ids and seed are the same.
-        layers: their number.
         folder: for the files.
     """
     new_matrix(folder / "places.npy", (graph.nodes,), np.uint32)
-    for name in ("lists", *(f"{kind}-{k}" for kind in ("touched", "needed") for k in range(layers + 1))):
+    for name in (
+        "lists",
+        *(f"{kind}-{p}" for kind in ("touched", "needed") for p in range(len(steps) + 1)),
+    ):
         (folder / f"{name}.npy").unlink(missing_ok=True)
         new_matrix(folder / f"{name}.npy", (graph.nodes,), np.bool_)
     blocks = context.parallelize(graph.blocks, len(graph.blocks))
-    blocks.foreach(partial(_changed, graph=graph, features=features, before=before, folder=folder))
-    found = []
-    for k in range(1, layers + 1):
-        parts = blocks.map(partial(_spread, graph=graph, k=k, folder=folder)).collect()
-        sources = blocks.map(partial(_count, path=folder / f"needed-{k}.npy")).collect()
-        found.append(Touched(sum(n for n, _ in parts), sum(e for _, e in parts), sum(sources)))
-    return found
+    blocks.foreach(partial(_changed, graph=graph, features=steps[0].h, before=before, folder=folder))
+    makers = {steps[0].h: 0}
+    for p, step in enumerate(steps, 1):
+        sources = makers[step.h if step.projects or step.z == step.h else step.z]
+        own = makers[step.h] if step.kind == "layer" else None
+        into = context.parallelize(found := graph.blocks_of(step.side), len(found))
+        into.foreach(partial(_spread, graph=graph, p=p, sources=sources, own=own, folder=folder))
+        if step.out is not None:
+            makers[step.out] = p
+    return _needs(context, graph, steps, folder)
+
+
+def _needs(context: SparkContext, graph: Graph, steps: Sequence[Pass], folder: Path) -> list[Touched]:
+    """From the last pass to the first: which sources each reads, and so what a pool must make for it."""
+    found: list[Touched] = []
+    for p, step in reversed(list(enumerate(steps, 1))):
+        if step.target is None:
+            shutil.copyfile(folder / f"needed-{p + 1}.npy", folder / f"touched-{p}.npy")
+        into, whole = (context.parallelize(b, len(b)) for b in (graph.blocks_of(step.side), graph.blocks))
+        parts = into.map(partial(_need, graph=graph, p=p, folder=folder)).collect()
+        sources = sum(whole.map(partial(_count, path=folder / f"needed-{p}.npy")).collect())
+        found.append(Touched(sum(n for n, _ in parts), sum(e for _, e in parts), sources))
+    return found[::-1]
 
 
 def _changed(block: Block, graph: Graph, features: str, before: Night, folder: Path) -> None:
@@ -128,15 +178,22 @@ def _starts(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.cumsum(counts) - counts
 
 
-def _spread(block: Block, graph: Graph, k: int, folder: Path) -> tuple[int, int]:
-    """A_k of a block, the sources that it needs; nodes and edges of it."""
-    before = mapped(folder / f"touched-{k - 1}.npy")
-    own = before[block.first : block.end] | mapped(folder / "lists.npy")[block.first : block.end]
+def _spread(block: Block, graph: Graph, p: int, sources: int, own: int | None, folder: Path) -> None:
+    """A_p of a block; `sources` and `own`: the passes that made what p reads."""
+    part = slice(block.first, block.end)
+    flags = mapped(folder / "lists.npy")[part].copy()
+    if own is not None:
+        flags |= mapped(folder / f"touched-{own}.npy")[part]
+    before = mapped(folder / f"touched-{sources}.npy")
+    writable(folder / f"touched-{p}.npy")[part] = touched(graph.csr(block), before, flags)
+
+
+def _need(block: Block, graph: Graph, p: int, folder: Path) -> tuple[int, int]:
+    """The sources that a block's touched nodes read, and these nodes; how many of them, and their edges."""
+    flags = mapped(folder / f"touched-{p}.npy")[block.first : block.end]
     csr = graph.csr(block)
-    flags = touched(csr, before, own)
-    writable(folder / f"touched-{k}.npy")[block.first : block.end] = flags
     counts = np.diff(csr.indptr)
-    needed = writable(folder / f"needed-{k}.npy")
+    needed = writable(folder / f"needed-{p}.npy")
     needed[csr.src[: csr.edges][np.repeat(flags, counts)]] = True
     needed[block.first + np.flatnonzero(flags)] = True
     return int(np.count_nonzero(flags)), int(counts[flags].sum())
@@ -146,17 +203,26 @@ def _count(block: Block, path: Path) -> int:
     return int(np.count_nonzero(mapped(path)[block.first : block.end]))
 
 
-def last_night(context: SparkContext, before: Night, layer: int, path: Path, dtype: str) -> None:
-    """Last night's vectors of a layer as a file, by last night's dense ids."""
-    folder, partitions = before.places[layer - 1]
-    files: dict[int, str] = {}
-    for partition in partitions:
-        files |= committed(folder, partition, len(before.graph.blocks))
-    blocks = [block for block in before.graph.blocks if block.rows]
-    width = next(v.shape[1] for _, v in read_back(files[blocks[0].number], blocks[0]))
+def last_night(
+    context: SparkContext, before: Night, places: Sequence[Place], path: Path, dtype: str
+) -> None:
+    """Last night's vectors of a layer as a file, by last night's dense ids.
+
+    Args:
+        context: Spark's.
+        before: last night's.
+        places: where they are; zeros for sides that are nowhere.
+        path: of the file.
+        dtype: of the numbers.
+    """
+    wanted = []
+    for place in places:
+        files = place.files(before.graph)
+        wanted += [(block, files[block.number]) for block in place.blocks(before.graph) if block.rows]
+    block, file = wanted[0]
+    width = next(vectors.shape[1] for _, vectors in read_back(file, block))
     path.unlink(missing_ok=True)
     new_matrix(path, (before.graph.nodes, width), dtype)
-    wanted = [(block, files[block.number]) for block in blocks]
     context.parallelize(wanted, len(wanted)).foreach(partial(_restore, path=path))
 
 
@@ -169,19 +235,14 @@ def _restore(wanted: tuple[Block, str], path: Path) -> None:
 
 def is_whole(before: Night) -> bool:
     """Whether all vectors of all layers of a night are there."""
-    numbers = {block.number for block in before.graph.blocks}
-    for folder, partitions in before.places:
-        there = {n for part in partitions for n in committed(folder, part, len(before.graph.blocks))}
-        if there != numbers:
-            return False
-    return True
-
-
-def kept_of(folder: Path, layer: int) -> Kept:
-    """Where the files of a layer are."""
-    return Kept(
-        str(folder / f"touched-{layer}.npy"),
-        str(folder / f"needed-{layer}.npy"),
-        str(folder / f"before-{layer}.npy"),
-        str(folder / "places.npy"),
+    return all(
+        {block.number for block in place.blocks(before.graph)} <= place.files(before.graph).keys()
+        for place in before.places
     )
+
+
+def kept_of(folder: Path, p: int, step: Pass) -> Kept:
+    """Where the files of a pass are."""
+    before = "" if step.target is None else str(folder / f"before-{step.layer}.npy")
+    touched_p, needed_p = (str(folder / f"{kind}-{p}.npy") for kind in ("touched", "needed"))
+    return Kept(touched_p, needed_p, before, str(folder / "places.npy"))

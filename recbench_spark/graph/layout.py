@@ -1,17 +1,18 @@
 """From an edge list to a graph on disk: dense ids, degrees, adjacency in blocks. Once a graph.
 
 Two passes over the edges, one shuffle each, in blocks of bytes. First, tasks deal the distinct hashes of
-ids out by range; each range sorted is a block of nodes, and a node's place among all is its dense id. Then
-tasks look up both ends of each edge in the mapped file of hashes (no join) and deal the edges out by the
-block of their destination, which sorts them. A task holds a chunk of edges, or the edges into one block: 12
-bytes an edge, three times. The driver holds a few numbers a block.
+ids out by range; each range sorted is a block of nodes, and a node's place among all is its dense id. Whole
+numbers that lie close are met as bits and leave a task once, however many edges it reads (`Seen`). Then
+tasks look up both ends of each edge in a mapped file (no join) and deal the edges out by the block of their
+destination, which sorts them. A task holds a chunk of edges, or the edges into one block: 12 bytes an edge,
+three times. The driver holds a few numbers a block. Files of a shuffle are removed as soon as it is read.
 """
 
 from __future__ import annotations
 
 import pickle
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark import SparkContext
+from pyspark import RDD, SparkContext
 
 from recbench_spark import delta_files
 from recbench_spark.blocks import Block as Packed
@@ -33,7 +34,7 @@ from recbench_spark.graph.edges import (
     Piece,
     Rows,
     flat_lists,
-    id_array,
+    numbers,
     open_rows,
     require_one_kind,
     task_count,
@@ -41,15 +42,17 @@ from recbench_spark.graph.edges import (
 from recbench_spark.graph.folders import (
     Block,
     Graph,
+    mapped,
     new_file,
     new_matrix,
     read_graph,
     save,
     writable,
 )
-from recbench_spark.kernels.graph.csr import built, dealt, edge_keys, spread
+from recbench_spark.kernels.graph.csr import blocks_with, built, dealt, edge_keys, spread
 from recbench_spark.kernels.graph.ids import (
     MOST_NODES,
+    Seen,
     blocks_of,
     distinct,
     hashed_texts,
@@ -57,14 +60,24 @@ from recbench_spark.kernels.graph.ids import (
     index_of,
     numbers_of,
     places,
+    places_of_numbers,
 )
 from recbench_spark.kernels.hashing import Hashes
 
 if TYPE_CHECKING:  # workers import this module, and need no settings
-    from recbench_spark.graph_config import GraphSource
+    from recbench_spark.config.graph import GraphSource
 
 EDGES_A_BLOCK = 1 << 22
 """Edges into a block, about: some 100 MB in the task that sorts them."""
+
+NUMBERS_A_NODE = 8
+"""Whole numbers that lie closer than this get a file of dense ids by number, while edges are laid out."""
+
+LOW = 2
+"""Places of that file that hold the least number, 64 bits."""
+
+TASKS_A_CORE = 2
+"""Tasks that meet the ids of a graph of whole numbers: each may send all of them."""
 
 
 @dataclass(frozen=True)
@@ -177,10 +190,12 @@ def lay_out(
     per_side = blocks or default_blocks(inputs.edges.n, cores)
     folder.mkdir(parents=True, exist_ok=True)
     counts, nodes = _lay_nodes(context, inputs, folder, per_side)
-    _check(counts, source)
+    _check(counts, nodes, source)
     graph = _graph(inputs, graph_id, folder, nodes)
-    _index(context, graph, per_side)
-    into = _lay_edges(context, inputs, graph, per_side, source.duplicates == "drop")
+    _index(context, graph)
+    into = _lay_edges(context, inputs, graph, source.duplicates == "drop")
+    for side in range(len(graph.sides)):
+        graph.numbers(side).unlink(missing_ok=True)
     whole = tuple(
         replace(block, edges=found.edges, sources=found.sources, parts=found.parts)
         for block, found in zip(graph.blocks, sorted(into), strict=True)
@@ -198,7 +213,7 @@ def lay_out(
     return done
 
 
-def _check(counts: Counts, source: GraphSource) -> None:
+def _check(counts: Counts, nodes: list[Found], source: GraphSource) -> None:
     """Refuse what no graph can be made of; with `bad_rows: drop` such rows are left out and counted."""
     words = {
         "null_ids": "edges with an id that is NULL",
@@ -214,6 +229,9 @@ def _check(counts: Counts, source: GraphSource) -> None:
             )
     if counts.edges == counts.null_ids + counts.bad_weights + counts.negative_weights:
         raise DataError(f"{source.edges}: no edges that can be used", "check the path, columns and where")
+    if not any(found.rows for found in nodes):
+        hint = "keep them, or name nodes (--node-table)"
+        raise DataError(f"{source.edges}: all edges are self loops, which are left out: no nodes", hint)
 
 
 # --------------------------------------------------------------------------------- nodes
@@ -233,10 +251,12 @@ def _lay_nodes(
     """Hashes of all nodes, sorted, a file a block; texts beside them."""
     total = per_side * len(inputs.sides)
     readers = task_count(inputs.edges, context.defaultParallelism)
+    if all(inputs.numeric):  # few tasks, each of which sends a node's hash once
+        readers = min(readers, TASKS_A_CORE * context.defaultParallelism)
     read = partial(_deal_nodes, inputs=inputs, readers=readers, per_side=per_side)
     packed = context.parallelize(range(readers), readers).mapPartitions(read)
     write = partial(_write_nodes, inputs=inputs, folder=str(folder), per_side=per_side)
-    results = packed.partitionBy(total + 1, int).mapPartitionsWithIndex(write).collect()
+    results = _read_once(packed.partitionBy(total + 1, int), write)
     counts = [found for found in results if isinstance(found, Counts)]
     nodes = {found.number: found for found in results if isinstance(found, Found)}
     return Counts(*map(sum, zip(*counts, strict=True))), [
@@ -244,32 +264,50 @@ def _lay_nodes(
     ]
 
 
+def _read_once(moved: RDD[Any], write: Callable[[int, Iterable[Any]], Iterable[Any]]) -> list[Any]:
+    """What tasks make of a shuffle, whose files are removed then: a layer needs the disk."""
+    found = moved.mapPartitionsWithIndex(write).collect()
+    java: Any = moved._jrdd
+    java.rdd().cleanShuffleDependencies(False)
+    return found
+
+
 def _deal_nodes(numbers: Iterator[int], inputs: Inputs, readers: int, per_side: int) -> Iterator[Packed]:
-    """Distinct ids of each chunk by block; what was counted goes to the partition after the last block."""
+    """Distinct ids by block; what was counted goes to the partition after the last block."""
     total = per_side * len(inputs.sides)
     for number in numbers:
         counted = Counts()
+        seen = [Seen() for _ in inputs.sides]
         for ends, _, counts in _edges(inputs, inputs.edges.part(number, readers)):
             counted = Counts(*map(sum, zip(counted, counts, strict=True)))
             for side, ids in _ids_by_side(inputs, ends):
-                yield from _dealt_ids(ids, side, per_side, inputs.seed, linked=True)
-        for side, rows, column in inputs.nodes:
-            for chunk in rows.chunks(rows.part(number, readers)):
-                ids = id_array(chunk.column(column), inputs.numeric[side])
-                if ids.null_count:
-                    raise DataError(
-                        f"nodes of {inputs.sides[side]}: {ids.null_count} ids are NULL",
-                        "leave these rows out",
-                    )
-                yield from _dealt_ids(ids, side, per_side, inputs.seed, linked=False)
+                if not (inputs.numeric[side] and seen[side].add(ids.to_numpy())):
+                    yield from _dealt_ids(ids, side, per_side, inputs.seed, linked=True)
+        for side, met in enumerate(seen):
+            for found in met.numbers():
+                yield from _dealt_ids(pa.array(found), side, per_side, inputs.seed, linked=True)
+        for side, ids in _nodes_by_side(inputs, number, readers):
+            yield from _dealt_ids(ids, side, per_side, inputs.seed, linked=False)
         yield total, pickle.dumps(counted)
 
 
+def _nodes_by_side(inputs: Inputs, number: int, readers: int) -> Iterator[tuple[int, pa.Array]]:
+    """Nodes that belong to the graph though they may have no edge: of lists, those with none; of tables."""
+    if inputs.lists:
+        for chunk in inputs.edges.chunks(inputs.edges.part(number, readers)):
+            yield 0, inputs.edges.ids(chunk, inputs.names[1]).drop_null()
+    for side, rows, column in inputs.nodes:
+        for chunk in rows.chunks(rows.part(number, readers)):
+            ids = rows.ids(chunk, column)
+            if ids.null_count:
+                raise DataError(
+                    f"nodes of {inputs.sides[side]}: {ids.null_count} ids are NULL", "leave these rows out"
+                )
+            yield side, ids
+
+
 def _ids_by_side(inputs: Inputs, ends: tuple[pa.Array, pa.Array]) -> Iterator[tuple[int, pa.Array]]:
-    if inputs.bipartite:
-        yield from enumerate(ends)
-    else:
-        yield 0, pa.concat_arrays(list(ends))
+    yield from zip((0, 1) if inputs.bipartite else (0, 0), ends, strict=True)
 
 
 def _dealt_ids(ids: pa.Array, side: int, per_side: int, seed: int, linked: bool) -> Iterator[Packed]:
@@ -287,7 +325,7 @@ def _dealt_ids(ids: pa.Array, side: int, per_side: int, seed: int, linked: bool)
 
 def _write_nodes(
     partition: int,
-    blocks: Iterator[Packed],
+    blocks: Iterable[Packed],
     inputs: Inputs,
     folder: str,
     per_side: int,
@@ -347,7 +385,7 @@ def _graph(inputs: Inputs, graph_id: str, folder: Path, nodes: list[Found]) -> G
     )  # fmt: skip
 
 
-def _index(context: SparkContext, graph: Graph, per_side: int) -> None:
+def _index(context: SparkContext, graph: Graph) -> None:
     """One file of the hashes of all nodes, and where prefixes begin in each side."""
     new_matrix(Path(graph.folder, "hashes.npy"), (graph.nodes,), np.uint64)
     sides = range(len(graph.sides))
@@ -362,6 +400,30 @@ def _index_side(side: int, graph: Graph) -> None:
             out[block.first : block.end] = np.load(Path(graph.folder, "nodes", f"{block.number:05d}.npy"))
     first, end = graph.side_range(side)
     save(Path(graph.folder, f"index-{side}.npy"), index_of(out[first:end]))
+    graph.numbers(side).unlink(missing_ok=True)
+    if graph.numeric[side] and end > first:
+        _index_numbers(side, graph, out)
+
+
+def _index_numbers(side: int, graph: Graph, hashes: Hashes) -> None:
+    """Dense ids by number where numbers lie close: one look into a small file an end of an edge."""
+    blocks = [block for block in graph.blocks_of(side) if block.rows]
+    ends = [
+        (found.min(), found.max())
+        for found in (numbers_of(hashes[block.first : block.end], graph.seed) for block in blocks)
+    ]
+    low, high = (int(pick(end)) for pick, end in zip((min, max), zip(*ends, strict=True), strict=True))
+    rows = sum(block.rows for block in blocks)
+    if high - low >= NUMBERS_A_NODE * rows:
+        return
+    path = graph.numbers(side)
+    path.unlink(missing_ok=True)
+    new_matrix(path, (high - low + 1 + LOW,), np.uint32)
+    table = writable(path)
+    table[:LOW] = np.array([low], np.int64).view(np.uint32)
+    for block in blocks:
+        number_r = numbers_of(hashes[block.first : block.end], graph.seed)
+        table[LOW + number_r - low] = np.arange(block.first + 1, block.end + 1, dtype=np.uint32)
 
 
 # --------------------------------------------------------------------------------- edges
@@ -385,7 +447,6 @@ Weight = npt.NDArray[np.float32] | None
 def _edges(inputs: Inputs, pieces: tuple[Piece, ...]) -> Iterator[tuple[Ends, Weight, Counts]]:
     """Source and destination ids of usable edges, their weights, and what was counted, chunk by chunk."""
     src, dst, weight = inputs.names
-    kinds = dict(inputs.edges.numeric)
     for chunk in inputs.edges.chunks(pieces):
         rows = chunk
         if inputs.lists:
@@ -393,20 +454,25 @@ def _edges(inputs: Inputs, pieces: tuple[Piece, ...]) -> Iterator[tuple[Ends, We
             names = ("src", "dst", None if weight is None else "weight")
         else:
             names = (src, dst, weight)
-        ends = (id_array(rows.column(names[0]), kinds[src]), id_array(rows.column(names[1]), kinds[dst]))
-        yield _usable(inputs, ends, None if names[2] is None else rows.column(names[2]))
+        ends = (inputs.edges.ids(rows, names[0], src), inputs.edges.ids(rows, names[1], dst))
+        weights = None if names[2] is None else numbers(rows.column(names[2]), f"edges: column {weight}")
+        yield _usable(inputs, ends, weights)
 
 
-def _usable(inputs: Inputs, ends: Ends, weights: pa.ChunkedArray | None) -> tuple[Ends, Weight, Counts]:
+def _usable(
+    inputs: Inputs, ends: Ends, weights: npt.NDArray[np.float64] | None
+) -> tuple[Ends, Weight, Counts]:
     n = len(ends[0])
+    if weights is None and inputs.loops and not ends[0].null_count + ends[1].null_count:
+        return ends, None, Counts(n, self_loops=0 if inputs.bipartite else _loops(ends))
     missing = np.logical_or(*(pc.is_null(end).to_numpy(zero_copy_only=False) for end in ends))
     bad = negative = np.zeros(n, bool)
     weight: Weight = None
     if weights is not None:
-        filled = pc.fill_null(weights.combine_chunks().cast(pa.float64(), safe=False), float("nan"))
-        weight = filled.to_numpy(zero_copy_only=False).astype(np.float32)
+        with np.errstate(over="ignore"):  # beyond float32 is infinite, and refused
+            weight = weights.astype(np.float32)
         bad = ~np.isfinite(weight) & ~missing
-        negative = (weight < 0) & ~bad & ~missing
+        negative = (weights < 0) & ~bad & ~missing
     kept = ~(missing | bad | negative)
     loops = np.zeros(n, bool)
     if not inputs.bipartite:
@@ -423,31 +489,33 @@ def _usable(inputs: Inputs, ends: Ends, weights: pa.ChunkedArray | None) -> tupl
     return ends, weight, counts
 
 
-def _lay_edges(
-    context: SparkContext, inputs: Inputs, graph: Graph, per_side: int, drop: bool
-) -> list[Into]:
+def _loops(ends: Ends) -> int:
+    return int(pc.sum(pc.equal(*ends)).as_py() or 0)
+
+
+def _lay_edges(context: SparkContext, inputs: Inputs, graph: Graph, drop: bool) -> list[Into]:
     """Adjacency of each block."""
     readers = task_count(inputs.edges, context.defaultParallelism)
-    read = partial(_deal_edges, inputs=inputs, graph=graph, readers=readers, per_side=per_side)
+    read = partial(_deal_edges, inputs=inputs, graph=graph, readers=readers)
     write = partial(_write_block, graph=graph, drop=drop)
     dealt_edges = context.parallelize(range(readers), readers).mapPartitions(read)
-    return dealt_edges.partitionBy(len(graph.blocks), int).mapPartitionsWithIndex(write).collect()
+    return _read_once(dealt_edges.partitionBy(len(graph.blocks), int), write)
 
 
 def _deal_edges(
-    numbers: Iterator[int], inputs: Inputs, graph: Graph, readers: int, per_side: int
+    numbers: Iterator[int], inputs: Inputs, graph: Graph, readers: int
 ) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
     firsts = np.array([block.first for block in graph.blocks], np.int64)
+    lasts = np.array([block.end for block in graph.blocks], np.int64)
     find = Finder(graph)
     for number in numbers:
         for ends, weight, _ in _edges(inputs, inputs.edges.part(number, readers)):
-            hashes = [hashes_of(end, inputs.seed) for end in ends]
             sides = (0, 1) if inputs.bipartite else (0, 0)
-            dense = [find(h, side) for h, side in zip(hashes, sides, strict=True)]
+            dense = [find.ids(end, side) for end, side in zip(ends, sides, strict=True)]
             ways = [(0, 1), (1, 0)] if inputs.both_ways else [(0, 1)]
             for way, (one, other) in enumerate(ways):
-                into = blocks_of(hashes[other], per_side) + sides[other] * per_side
-                src, dst, w, block = dense[one], dense[other], weight, into
+                src, dst, w = dense[one], dense[other], weight
+                block = blocks_with(dst, lasts)
                 if way == 1 and not inputs.bipartite:  # a loop is its own way back
                     once = src != dst
                     src, dst, block = src[once], dst[once], block[once]
@@ -461,6 +529,15 @@ class Finder:
     def __init__(self, graph: Graph) -> None:
         self.graph, self.hashes = graph, graph.hashes()
         self.index = [graph.index(side) for side in range(len(graph.sides))]
+        tables = [graph.numbers(side) for side in range(len(graph.sides))]
+        self.numbers = [mapped(table) if table.exists() else None for table in tables]
+
+    def ids(self, ids: pa.Array, side: int) -> npt.NDArray[np.uint32]:
+        """(r,) the same of raw ids."""
+        table = self.numbers[side]
+        if table is None:
+            return self(hashes_of(ids, self.graph.seed), side)
+        return places_of_numbers(ids.to_numpy(), int(table[:LOW].view(np.int64)[0]), table[LOW:])
 
     def __call__(self, hashes: Hashes, side: int) -> npt.NDArray[np.uint32]:
         """(r,) dense ids; `ids.NOT_THERE` where the side has no such node."""
@@ -485,7 +562,7 @@ def _dealt_edges(
 
 
 def _write_block(
-    number: int, blocks: Iterator[tuple[int, tuple[bytes, bytes]]], graph: Graph, drop: bool
+    number: int, blocks: Iterable[tuple[int, tuple[bytes, bytes]]], graph: Graph, drop: bool
 ) -> Iterator[Into]:
     received = [packed for _, packed in blocks]
     keys = np.frombuffer(b"".join(keys for keys, _ in received), np.uint64).copy()

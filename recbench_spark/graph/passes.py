@@ -90,12 +90,13 @@ class Pass:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a layer takes over from the night before (`incremental`).
+    """What a pass takes over from the night before (`incremental`).
 
     Attributes:
         touched: file of flags: nodes to be computed.
         needed: file of flags: sources whose messages they need.
-        before: file of last night's vectors of this layer, by last night's dense ids.
+        before: file of last night's vectors of this layer, by last night's dense ids; empty where none are
+            kept: then nodes that are not to be computed are not read either.
         places: file of last night's dense id of each node.
     """
 
@@ -181,19 +182,20 @@ def _mixed(block: Block, work: Work, csr: Csr, z: Any, kept: Kept) -> Iterator[t
     """Last night's vectors, and new ones of the nodes that are touched."""
     flags = mapped(Path(kept.touched))[block.first : block.end]
     places = mapped(Path(kept.places))[block.first : block.end]
-    before, hashes, step = mapped(Path(kept.before)), work.graph.hashes(), work.step
-    h = mapped(Path(step.h))
+    before = mapped(Path(kept.before)) if kept.before else None
+    hashes, step, h = work.graph.hashes(), work.step, mapped(Path(work.step.h))
     for first in range(0, block.rows, work.batch):
         flag = np.asarray(flags[first : first + work.batch])
         rows = first + np.flatnonzero(flag)
         nodes = block.first + rows
         n = step.module.aggregate(selected(csr, rows), z, z[nodes], hashes[nodes], hashes)
-        new = step.module.combine(h[nodes], n)
+        new = step.module.combine(h[nodes], n) if step.kind == "layer" else n
         for end in step.ends:
             new = end.of(new)
-        out = np.empty((len(flag), before.shape[1]), np.float32)
+        out = np.zeros((len(flag), new.shape[1]), np.float32)
         out[flag] = new
-        out[~flag] = before[places[first : first + work.batch][~flag]]
+        if before is not None:
+            out[~flag] = before[places[first : first + work.batch][~flag]]
         yield block.first + first, out
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,8 +35,8 @@ from recbench_spark.graph.passes import (
     scattered_to,
 )
 from recbench_spark.graph.vectors import committed, groups_of, read_back
-from recbench_spark.kernels.graph.aggregate import SCATTERED
 from recbench_spark.kernels.graph.dense import Dense
+from recbench_spark.kernels.graph.forms import SCATTERED
 from recbench_spark.kernels.graph.layers import Layer
 
 COMMITS = 5
@@ -59,7 +59,8 @@ class Model:
         embeddings: folder of the table of embeddings; None: the last layer's vectors are `vectors` too.
         batch: destinations worked on at once.
         group: blocks committed together; None: by the number of cores.
-        kept: by layer, what is taken over from the night before, under plan R; empty: all is computed.
+        kept: by layer and kind of pass, what is taken over from the night before, under plan R; empty: all
+            is computed.
     """
 
     model_id: str
@@ -73,7 +74,7 @@ class Model:
     embeddings: str | None
     batch: int = 4096
     group: int | None = None
-    kept: tuple[Kept, ...] = ()
+    kept: Mapping[tuple[int, str], Kept] = field(default_factory=dict)
 
 
 class LayerRun(NamedTuple):
@@ -194,6 +195,8 @@ def run(
     """
     steps = [pending(graph, step) for step in passes_of(model, graph)]
     done: list[LayerRun] = []
+    if not any(_waits(todo) for todo in steps if todo.step.layer >= len(model.layers)):
+        return done  # the result is whole: retention may have removed the layers before it
     for number, todo in enumerate(steps):
         needed = any(_waits(later) for later in steps[number:])
         if not needed:
@@ -268,7 +271,7 @@ def run_pass(
     """
     if plan == "S" and step.module.aggregator not in SCATTERED:
         raise ConfigError(f"plan S cannot take {step.module.aggregator} apart", "plan: G or R")
-    kept = model.kept[step.layer - 1] if model.kept else None
+    kept = model.kept.get((step.layer, step.kind))
     work = Work(graph, step, model.batch, tuple(blocks), kept)
     start, projected = _prepared(context, work, plan)
     results: list[Done] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -20,8 +21,33 @@ def compiled(function: Function, **more: Any) -> Function:
     """`function` as machine code that holds no interpreter lock and is kept on disk."""
     if numba is None:
         return function
-    options = {"nogil": True, "cache": True, "error_model": "numpy"} | more
-    return cast(Function, numba.njit(**options)(function))
+    options = {"nogil": True, "error_model": "numpy"} | more
+    try:
+        return cast(Function, numba.njit(**{"cache": True, **options})(function))
+    except RuntimeError:  # no folder that can be written to, neither beside the sources nor at home
+        return cast(Function, numba.njit(**{**options, "cache": False})(function))
+
+
+def compiled_as_python(function: Function) -> Function:
+    """As `compiled`; a division by zero is an error, as in Python."""
+    return compiled(function, nogil=False, error_model="python")
+
+
+def waiting(function: Callable[..., Any]) -> str:
+    """Why the first use of kernels will take long, in a line; empty where they are compiled already.
+
+    Args:
+        function: a kernel that every use calls.
+    """
+    if numba is None:
+        return "numba is not installed: kernels run as plain Python, slowly"
+    place = getattr(getattr(function, "stats", None), "cache_path", None)
+    if not place:
+        return "kernels are compiled anew each time: no folder can be written for them, set NUMBA_CACHE_DIR"
+    name = Path(function.__code__.co_filename).stem
+    if any(Path(place).glob(f"{name}.*.nbi")):
+        return ""
+    return f"compiling kernels, once, into {place}: up to half a minute"
 
 
 def readonly(array: npt.NDArray[Any]) -> Any:

@@ -76,6 +76,13 @@ def hash_bytes(text: bytes, hashes_r: Hashes) -> Hashes:
     return hash_texts(texts, np.zeros(len(hashes_r), np.int32), hashes_r)
 
 
+def hash_longs(values_r: npt.NDArray[np.int64], hashes_r: Hashes) -> Hashes:
+    """Each row's hash with a number of 64 bits hashed on, as `xxhash64(..., number)` of Spark."""
+    found = np.empty(len(values_r), np.uint64)
+    _fill_longs(readonly(values_r.view(np.uint64)), readonly(hashes_r), found)
+    return found
+
+
 def start(rows: int) -> Hashes:
     """What Spark's `xxhash64` begins with, (rows,)."""
     return np.full(rows, 42, np.uint64)
@@ -95,6 +102,13 @@ def _fill_texts(
         if end - at >= 32:
             state = _of_lanes(bytes_b, at, end, hashes_r[r])
         out_r[r] = _finished(bytes_b, end - (end - at) % 32, end, state + np.uint64(end - at))
+
+
+@compiled
+def _fill_longs(values_r: Hashes, hashes_r: Hashes, out_r: Hashes) -> None:
+    for r in range(len(values_r)):
+        state = hashes_r[r] + _P5 + np.uint64(8)
+        out_r[r] = _mixed(_rotated(state ^ _stepped(np.uint64(0), values_r[r]), 27) * _P1 + _P4)
 
 
 @compiled
@@ -129,6 +143,12 @@ def _finished(text: npt.NDArray[np.uint8], at: int, end: int, state: np.uint64) 
     while at < end:
         state = _rotated(state ^ (np.uint64(text[at]) * _P5), 11) * _P1
         at += 1
+    return _mixed(state)
+
+
+@compiled
+def _mixed(state: np.uint64) -> np.uint64:
+    """The avalanche."""
     state = (state ^ (state >> np.uint64(33))) * _P2
     state = (state ^ (state >> np.uint64(29))) * _P3
     return state ^ (state >> np.uint64(32))

@@ -11,12 +11,12 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.compiling import compiled_as_python
 from recbench_spark.kernels.hashing import GAMMA, mix, stream
 
 HIGH_BITS, LOW_BITS = 20, 32
@@ -164,7 +164,7 @@ NO_VARIANCE = Fraction(1, 1 << 50)
 LARGEST_WEIGHT = len(THRESHOLDS)
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@compiled_as_python
 def _fill_weights(
     keys: npt.NDArray[np.uint64],
     seed: np.uint64,

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.compiling import compiled_as_python
 from recbench_spark.kernels.resampling import BLOCK, poisson_weights
 
 LIMB_BITS = 40
@@ -172,7 +172,7 @@ def _places(values: Floats) -> tuple[int, int]:
     return low, high - low + 1
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@compiled_as_python
 def _exponents(bits_n: Ints) -> tuple[int, int]:
     """The smallest and largest exponent of the numbers but 0 and NaN; (2048, -1) without any."""
     least, most = 2048, -1
@@ -193,7 +193,7 @@ def _cut(values_nc: Floats, index_n: Ints, low: int, shape: tuple[int, int]) -> 
     return limbs
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@compiled_as_python
 def _add_limbs(bits_nc: Ints, index_n: Ints, first: int, limbs: Ints) -> None:
     """first: the power of two that the first limb counts."""
     full = (1 << LIMB_BITS) - 1

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
 
 @dataclass(frozen=True)
@@ -103,5 +102,7 @@ def binary_matrix(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32],
 
     Whole numbers: sums of float32 stand still at 2^24 users.
     """
+    from scipy import sparse  # noqa: PLC0415 (half a second that few need)
+
     ones = np.ones(len(indices), dtype=np.int32)
     return sparse.csr_matrix((ones, indices, indptr), shape=(len(indptr) - 1, n_items))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import accumulate
 
 from pyspark.sql import Column, DataFrame
@@ -42,8 +43,12 @@ def _class_bounds(items: DataFrame) -> tuple[int, int]:
     training rows laid out from the rarest item to the most popular one.
     """
     histogram = items.where("n_train > 0").groupBy("n_train").count().orderBy("n_train").collect()
-    counts = [row["n_train"] for row in histogram]
-    sizes = [row["n_train"] * row["count"] for row in histogram]
+    return class_bounds([row["n_train"] for row in histogram], [row["count"] for row in histogram])
+
+
+def class_bounds(counts: Sequence[int], items: Sequence[int]) -> tuple[int, int]:
+    """Those bounds, from distinct training counts above 0, ascending, and how many items have each."""
+    sizes = [count * n for count, n in zip(counts, items, strict=True)]
     ends = list(accumulate(sizes))
     # Six times the middle, to compare whole numbers.
     middles = [6 * end - 3 * size for end, size in zip(ends, sizes, strict=True)]

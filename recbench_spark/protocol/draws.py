@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from recbench_spark.blocks import content
 from recbench_spark.kernels.splits.labels import Hashes
 from recbench_spark.protocol.positions import encoded
 
@@ -48,7 +49,7 @@ class Draws:
         hashes_r = self._first(names[0])
         for name in names[1:]:
             column = encoded(self._rows, name)
-            texts = hashing.Texts(*_content(column.dictionary))
+            texts = hashing.Texts(*content(column.dictionary))
             hashes_r = hashing.hash_texts(texts, column.indices.to_numpy(), hashes_r)
         if word:
             hashes_r = hashing.hash_bytes(word, hashes_r)
@@ -60,14 +61,7 @@ class Draws:
 
         column = encoded(self._rows, name)
         n = len(column.dictionary)
-        texts = hashing.Texts(*_content(column.dictionary))
+        texts = hashing.Texts(*content(column.dictionary))
         hashes_d = hashing.hash_texts(texts, np.arange(n, dtype=np.int32), hashing.start(n))
         found: Hashes = hashes_d[column.indices.to_numpy()]
         return found
-
-
-def _content(distinct: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Where each text begins and ends, and the bytes of all."""
-    _, starts, content = distinct.buffers()
-    starts_d = np.frombuffer(starts, np.int32, len(distinct) + 1, 4 * distinct.offset).astype(np.int64)
-    return starts_d, np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)

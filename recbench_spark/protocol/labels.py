@@ -45,6 +45,7 @@ class Rule:
         ratio: shares of train, valid, test.
         n: test and validation rows of an owner; None: by `ratio`. For `n_given`: rows that train.
         folds: their number, which one is test, whether the next one validates.
+        every_fold: each row's part is the number of its fold, for work on all of them.
         instants: where validation, test and `later` begin, microseconds.
         parts: what test rows are dealt to.
         held_out: ids held out.
@@ -60,6 +61,7 @@ class Rule:
     ratio: tuple[float, float, float] = (0.8, 0.0, 0.2)
     n: tuple[int, int] | None = None
     folds: tuple[int, int, bool] = (10, 0, False)
+    every_fold: bool = False
     instants: tuple[int, int, int] = (0, 0, 0)
     parts: tuple[str, ...] = (TEST,)
     held_out: HeldOutIds | None = None
@@ -105,9 +107,14 @@ def label(rows: pa.Table, rule: Rule) -> pa.Table:
     if rule.by_owner:
         key_r = _key(rows, rule)
         rows, position_r, n_r = in_order(rows, rule.owner, rule.tie, key_r, rule.numeric)
-    codes = _codes(rows, rule, position_r, n_r)
-    names = pa.array([*labels.NAMES[:-1], *rule.parts])
-    labelled = _with_part(rows, pa.DictionaryArray.from_arrays(pa.array(codes), names))
+    if rule.every_fold:
+        fold_r = np.mod(_numbers(Draws(rows, rule.seed), rule, position_r), rule.folds[0])
+        codes = pa.array(fold_r.astype(np.int32))
+        names = pa.array(map(str, range(rule.folds[0])))
+    else:
+        codes = pa.array(_codes(rows, rule, position_r, n_r))
+        names = pa.array([*labels.NAMES[:-1], *rule.parts])
+    labelled = _with_part(rows, pa.DictionaryArray.from_arrays(codes, names))
     return _outside_training(labelled) if rule.open_apart else labelled
 
 
@@ -135,12 +142,8 @@ def _codes(rows: pa.Table, rule: Rule, position_r: Ints, n_r: Ints) -> Codes:
     if rule.by in ("position", "n_given"):
         test_r, valid_r, kept = _wanted(rule, n_r)
         codes = labels.by_position(position_r, n_r, test_r, valid_r, kept)
-    elif rule.by == "user_folds":
-        # A user's rows dealt in turn; where it begins differs from user to user.
-        begin_r = np.mod(draws.ids("users").view(np.int64), folds)
-        codes = labels.by_fold(position_r + begin_r, folds, fold, validates)
-    elif rule.by == "folds":
-        codes = labels.by_fold(draws.pairs.view(np.int64), folds, fold, validates)
+    elif rule.by in ("user_folds", "folds"):
+        codes = labels.by_fold(_numbers(draws, rule, position_r), folds, fold, validates)
     elif rule.by == "share":
         codes = labels.by_share(draws.places(draws.pairs), *rule.ratio[:2])
     else:
@@ -150,6 +153,15 @@ def _codes(rows: pa.Table, rule: Rule, position_r: Ints, n_r: Ints) -> Codes:
         place_r = draws.places(draws.ids(rule.held_out.of))
         codes = labels.of_held_out(codes, place_r, rule.held_out.test, rule.held_out.valid)
     return codes if rule.parts == (TEST,) else labels.dealt(codes, draws.cards, len(rule.parts))
+
+
+def _numbers(draws: Draws, rule: Rule, position_r: Ints) -> Ints:
+    """A number of each row, whose remainder is its fold."""
+    if rule.by == "folds":
+        return draws.pairs.view(np.int64)
+    # A user's rows dealt in turn; where it begins differs from user to user.
+    begin_r: Ints = np.mod(draws.ids("users").view(np.int64), rule.folds[0])
+    return position_r + begin_r
 
 
 def _wanted(rule: Rule, n_r: Ints) -> tuple[Ints, Ints, int]:

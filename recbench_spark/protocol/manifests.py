@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from functools import reduce
-from operator import add
-from typing import Any
+import pickle
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame, Row
+import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from recbench_spark.blocks import PACKED, Block, Blocks, chunks, tasks_for
 from recbench_spark.config import Split
+from recbench_spark.kernels.streams import Batches
+from recbench_spark.protocol import audit
+from recbench_spark.protocol.audit import COLUMNS, NOT_HELD_OUT, Asked, Part
 from recbench_spark.protocol.labels import GIVEN, LATER, OPEN_LOOP, TRAIN, VALID
 from recbench_spark.protocol.splits import may_have_duplicates
 from recbench_spark.protocol.windows import refuse_empty
 
-FACTS = T.StructType(
-    [
-        T.StructField("part", T.StringType()),
-        T.StructField("fact", T.StringType()),
-        T.StructField("value", T.DoubleType()),
-        T.StructField("detail", T.StringType()),
-    ]
-)
-Fact = tuple[str, str, float | None, str | None]
-"""part, fact, value, detail."""
 
-NOT_HELD_OUT = (TRAIN, GIVEN, LATER, OPEN_LOOP)
-"""Parts whose times say nothing about the future of training; an open loop runs beside the log."""
+class Fact(NamedTuple):
+    """What is known of a part, or of the whole log: a number, or a text."""
+
+    part: str
+    fact: str
+    value: float | None
+    detail: str | None = None
 
 
-Parts = dict[str, Row]
-"""Of each part rows, content_hash, earliest, latest."""
+Parts = Mapping[str, Part]
 
 
 def manifest(
@@ -44,12 +44,14 @@ def manifest(
     reasons: str | None = None,
     of_parts: Parts | None = None,
     dropped: str | None = None,
-) -> DataFrame:
+    files: Sequence[str] = (),
+) -> list[Fact]:
     """Facts of a labelled log: counts and content hash per part, overlap, leakage in time, drift.
 
-    Four passes: by part (nothing but a row per part is shuffled), by user and by item (combined on the map
-    side; a row per user and a row per item are shuffled), by 64-bit hashes of pairs for the overlap.
-    A fifth, joining training rows with their users, only where a user trains on its own future.
+    Two passes of Python tasks: by part, and by user and item, of which each task shuffles those that it
+    met, a row each (`audit`). Where a user's rows do not lie in one piece of one file, a pass by 64-bit
+    hashes of pairs for the overlap, and one that joins training rows with their users for what they train
+    on of their own future. A task holds `audit.ROWS_A_PIECE` rows.
 
     Args:
         splits: labelled log of one split.
@@ -59,34 +61,24 @@ def manifest(
         reasons: why they could not.
         of_parts: as `parts_of` gives them; None: they are counted.
         dropped: what the rows are that the split left out, where they are not duplicates.
+        files: the Parquet files that `splits` reads, which tasks then read by themselves.
     """
-    of_parts = parts_of(splits) if of_parts is None else of_parts
-    users, items = (_by_owner(splits, of, of_parts) for of in ("user", "item"))
-    kept = sum(row["rows"] for row in of_parts.values())
-    facts: list[Fact] = [
-        ("log", "rows_read", float(log_rows), None),
-        ("log", "settings", None, settings),
-        ("log", "rejected_rows", float(rejected), reasons),
-        ("log", "duplicates_dropped", float(log_rows - kept), dropped),
-        ("log", "overlap", float(_overlap(splits)), "pairs in more than one row"),
+    of_parts = parts_of(splits, files) if of_parts is None else of_parts
+    sums = _sums(splits, files, of_parts)
+    kept = sum(part.rows for part in of_parts.values())
+    facts = [
+        Fact("log", "rows_read", float(log_rows)),
+        Fact("log", "settings", None, settings),
+        Fact("log", "rejected_rows", float(rejected), reasons),
+        Fact("log", "duplicates_dropped", float(log_rows - kept), dropped),
+        Fact("log", "overlap", float(sums["overlap"]), "pairs in more than one row"),
     ]
-    for part, row in of_parts.items():
-        facts += [
-            (part, "rows", float(row["rows"]), None),
-            (part, "content_hash", None, row["content_hash"]),
-        ]
-    facts += [*_facts_of(users, "user", of_parts), *_facts_of(items, "item", of_parts)]
-    facts += [*_drift(items, of_parts), *_leakage(splits, users, of_parts)]
+    for name, part in of_parts.items():
+        facts += [Fact(name, "rows", float(part.rows)), Fact(name, "content_hash", None, part.content_hash)]
+    facts += [*_facts_of(sums, "user", of_parts), *_facts_of(sums, "item", of_parts)]
+    facts += [*_drift(sums, of_parts), *_leakage(sums, of_parts)]
     held_out = json.loads(settings).get("held_out")
-    if held_out:
-        of = held_out["of"]
-        facts += _all_given(users if of == "users" else items, of, of_parts)
-    return splits.sparkSession.createDataFrame(facts, FACTS)
-
-
-def parts_of(splits: DataFrame) -> Parts:
-    """Rows, content hash and range in time of each part: one pass."""
-    return {str(row["part"]): row for row in _by_part(splits).collect()}
+    return facts + (_all_given(sums, held_out["of"]) if held_out else [])
 
 
 def refuse_empty_parts(of_parts: Parts, split: Split) -> None:
@@ -95,90 +87,127 @@ def refuse_empty_parts(of_parts: Parts, split: Split) -> None:
     Raises:
         ProtocolError: as `windows.refuse_empty`.
     """
-    times = [row[name] for row in of_parts.values() for name in ("earliest", "latest")]
+    times = [time for part in of_parts.values() for time in (part.earliest, part.latest)]
     known = [time for time in times if time is not None]
     wanted = {TRAIN: 0, **dict.fromkeys(split.parts, 0)}
-    sizes = wanted | {part: int(row["rows"]) for part, row in of_parts.items()}
+    sizes = wanted | {name: part.rows for name, part in of_parts.items()}
     refuse_empty(sizes, split, min(known, default=None), max(known, default=None))
 
 
-def _by_part(splits: DataFrame) -> DataFrame:
-    row_hash = F.xxhash64("user_id", "item_id", "rating", "event_time").cast("decimal(38,0)")
-    return splits.groupBy("part").agg(
-        F.count("*").alias("rows"),
-        # A sum does not depend on the order of rows.
-        F.sum(row_hash).cast("string").alias("content_hash"),
-        F.min("event_time").alias("earliest"),
-        F.max("event_time").alias("latest"),
+# ------------------------------------------------------------------------------------ passes
+
+
+def parts_of(splits: DataFrame, files: Sequence[str] = ()) -> Parts:
+    """Rows, content hash and range in time of each part: one pass, nothing is shuffled."""
+    if files:
+        read = splits.sparkSession.sparkContext.parallelize(files, len(files))
+        return audit.in_all(read.mapPartitions(_parts_in_files).collect())
+    found = splits.select(*COLUMNS).mapInArrow(_parts_in_batches, "found BINARY").collect()
+    return audit.in_all(pickle.loads(row["found"]) for row in found)
+
+
+def _parts_in_files(paths: Iterable[str]) -> Iterator[Any]:
+    yield audit.by_part(table for path in paths for table in audit.pieces(path, COLUMNS))
+
+
+def _parts_in_batches(batches: Batches) -> Batches:
+    found = pickle.dumps(audit.by_part(chunks(batches, audit.ROWS_A_PIECE)))
+    yield pa.RecordBatch.from_arrays([pa.array([found], pa.binary())], ["found"])
+
+
+def _sums(splits: DataFrame, files: Sequence[str], of_parts: Parts) -> Counter[Any]:
+    """What `audit.told` says of all users and items."""
+    times = [part.earliest for name, part in of_parts.items() if name not in NOT_HELD_OUT]
+    asked = Asked(
+        {name: part.rows for name, part in of_parts.items()},
+        min((time for time in times if time is not None), default=None),
     )
+    found = _counted(splits, files, asked).each(partial(audit.told, asked=asked))
+    sums: Counter[Any] = Counter()
+    for one in found:
+        sums.update(one)
+    if sums["parted"]:
+        sums["overlap"], sums["own_later"] = _overlap(splits), _own_future(splits)
+    return sums
 
 
-def _by_owner(splits: DataFrame, of: str, parts: dict[str, Row]) -> DataFrame:
-    """One row per user (or item): its rows in each part, its last training and first held-out time."""
-    counts = [F.count_if(F.col("part") == part).alias(_rows(part)) for part in parts]
-    train, held_out = F.col("part") == TRAIN, ~F.col("part").isin(*NOT_HELD_OUT)
-    return splits.groupBy(f"{of}_id").agg(
-        *counts,
-        F.max(F.when(train, F.col("event_time"))).alias("last_train"),
-        F.min(F.when(held_out, F.col("event_time"))).alias("first_held_out"),
-    )
+def _counted(splits: DataFrame, files: Sequence[str], asked: Asked) -> Blocks:
+    """What each piece counts, in blocks by id."""
+    spark = splits.sparkSession
+    tasks = tasks_for(spark, sum(asked.rows.values()))
+    if files:
+        count = partial(_counted_in_files, asked=asked, tasks=tasks)
+        counted = spark.sparkContext.parallelize(files, len(files)).mapPartitions(count)
+        return Blocks(counted.partitionBy(tasks, int), audit.of_each, T.StructType())
+    batches = partial(_counted_in_batches, asked=asked, tasks=tasks)
+    packed = splits.select(*COLUMNS).mapInArrow(batches, PACKED).repartitionById(tasks, F.col("task"))
+    return Blocks(packed, audit.of_each, T.StructType())
 
 
-def _rows(part: str) -> str:
-    return f"rows of {part}"
+def _counted_in_files(paths: Iterable[str], asked: Asked, tasks: int) -> Iterator[Block]:
+    columns = [name for name in COLUMNS if name != "rating"]
+    tables = (table for path in paths for table in audit.pieces(path, columns))
+    return audit.counted_in_blocks(tables, asked, tasks)
 
 
-def _n(part: str, parts: dict[str, Row]) -> Column:
-    """An owner's rows in a part; 0 where the split has no such part."""
-    return F.col(f"`{_rows(part)}`") if part in parts else F.lit(0)
+def _counted_in_batches(batches: Batches, asked: Asked, tasks: int) -> Batches:
+    for task, rows in audit.counted_in_blocks(chunks(batches, audit.ROWS_A_PIECE), asked, tasks):
+        columns = [pa.array([task], pa.int32()), pa.array([rows], pa.binary())]
+        yield pa.RecordBatch.from_arrays(columns, ["task", "rows"])
 
 
-def _facts_of(owners: DataFrame, of: str, parts: dict[str, Row]) -> list[Fact]:
+# ------------------------------------------------------------------------------------ facts
+
+
+def _facts_of(sums: Counter[Any], of: str, parts: Parts) -> list[Fact]:
     """How many users (or items) each part has, and how many of them training has never seen."""
-    unseen = _n(TRAIN, parts) == 0
-    found = owners.agg(
-        F.count_if(unseen).alias("log"),
-        *(F.count_if(_n(part, parts) > 0).alias(f"all {part}") for part in parts),
-        *(F.count_if((_n(part, parts) > 0) & unseen).alias(f"cold {part}") for part in parts),
-    ).first()
-    assert found is not None
-    facts: list[Fact] = [(part, f"{of}s", float(found[f"all {part}"]), None) for part in parts]
+    facts = [Fact(part, f"{of}s", float(sums[f"{of}s of", part])) for part in parts]
     facts += [
-        (part, f"cold_{of}s", float(found[f"cold {part}"]), f"{of}s without training rows")
+        Fact(part, f"cold_{of}s", float(sums[f"cold {of}s of", part]), f"{of}s without training rows")
         for part in parts
         if part != TRAIN
     ]
-    return [*facts, ("log", f"test_only_{of}s", float(found["log"]), None)]
+    return [*facts, Fact("log", f"test_only_{of}s", float(sums[f"{of}s", "cold"]))]
 
 
-def _all_given(owners: DataFrame, of: str, parts: Parts) -> list[Fact]:
+def _all_given(sums: Counter[Any], of: str) -> list[Fact]:
     """Held-out users (or items) all of whose rows are given, such as those with one row: never tested."""
-    others = [_n(part, parts) for part in parts if part not in (GIVEN, LATER, "open_loop")]
-    nothing = reduce(add, others, F.lit(0)) == 0
-    (found,) = owners.agg(F.count_if((_n(GIVEN, parts) > 0) & nothing).alias("n")).collect()
-    return [(GIVEN, f"untested_{of}", float(found.n), f"held-out {of} all of whose rows are given")]
+    detail = f"held-out {of} all of whose rows are given"
+    return [Fact(GIVEN, f"untested_{of}", float(sums[of, "untested"]), detail)]
 
 
-def _drift(items: DataFrame, parts: dict[str, Row]) -> list[Fact]:
+def _drift(sums: Counter[Any], parts: Parts) -> list[Fact]:
     """Total variation between the items' shares in training and in each other part.
 
     1/2 sum over items of |n_train(i) / n_train - n_part(i) / n_part|: the share of a part's rows that
     would have to go to other items to be spread as training is; 0 equal, 1 no item in common.
     """
-    others = [part for part in parts if part != TRAIN]
-    if TRAIN not in parts or not others:
+    if TRAIN not in parts:
         return []
-    rows = {part: int(parts[part]["rows"]) for part in parts}
-    # Over the common denominator 2 n_train n_part: whole numbers, whose sum knows no order of rows.
-    gaps = {p: _n(TRAIN, parts) * F.lit(rows[p]) - _n(p, parts) * F.lit(rows[TRAIN]) for p in others}
-    sums = [F.sum(F.abs(gap).cast("decimal(38,0)")).alias(part) for part, gap in gaps.items()]
-    found = items.agg(*sums).first()
-    assert found is not None
     detail = "total variation between item shares of this part and of train"
+    # Over the common denominator 2 n_train n_part: whole numbers, whose sum knows no order of rows.
     return [
-        (part, "popularity_drift", int(found[part]) / (2 * rows[TRAIN] * rows[part]), detail)
-        for part in others
+        Fact(name, "popularity_drift", sums["gap", name] / (2 * parts[TRAIN].rows * part.rows), detail)
+        for name, part in parts.items()
+        if name != TRAIN
     ]
+
+
+def _leakage(sums: Counter[Any], parts: Parts) -> list[Fact]:
+    """Training rows later than the earliest held-out row, of all users and of the same user."""
+    held_out = [part for name, part in parts.items() if name not in NOT_HELD_OUT]
+    if TRAIN not in parts or all(part.earliest is None for part in held_out):
+        return []
+    late = "later than the earliest held-out row"
+    own = "training rows later than the user's own earliest held-out row"
+    return [
+        Fact(TRAIN, "future_rows", float(sums["later"]), f"training rows {late}"),
+        Fact(TRAIN, "future_share", sums["later"] / parts[TRAIN].rows, f"share of training rows {late}"),
+        Fact(TRAIN, "own_future_rows", float(sums["own_later"]), own),
+    ]
+
+
+# ------------------------------------------------------- where a user's rows lie in several pieces
 
 
 def _overlap(splits: DataFrame) -> int:
@@ -194,39 +223,12 @@ def _overlap(splits: DataFrame) -> int:
     return pairs.where("opened > 1 OR others > 1 OR (opened > 0 AND known > 0)").count()
 
 
-def _leakage(splits: DataFrame, users: DataFrame, parts: dict[str, Row]) -> list[Fact]:
-    """Training rows later than the earliest held-out row, of all users and of the same user."""
-    times = [row["earliest"] for part, row in parts.items() if part not in NOT_HELD_OUT]
-    known = [time for time in times if time is not None]
-    if not known or TRAIN not in parts:
-        return []
-    train = splits.where(F.col("part") == TRAIN)
-    late = _later(train, parts[TRAIN], min(known))
-    own = _own_future(train, users)
-    rows = parts[TRAIN]["rows"]
-    return [
-        (TRAIN, "future_rows", float(late), "training rows later than the earliest held-out row"),
-        (TRAIN, "future_share", late / rows, "share of training rows later than the earliest held-out row"),
-        (
-            TRAIN,
-            "own_future_rows",
-            float(own),
-            "training rows later than the user's own earliest held-out row",
-        ),
-    ]
-
-
-def _later(train: DataFrame, facts: Row, earliest: int) -> int:
-    if facts["latest"] is None or facts["latest"] <= earliest:
-        return 0
-    return train.where(F.col("event_time") > earliest).count()
-
-
-def _own_future(train: DataFrame, users: DataFrame) -> int:
-    leaking = users.where("last_train > first_held_out").select("user_id", "first_held_out")
-    if leaking.isEmpty():
-        return 0
-    return train.join(leaking, "user_id").where("event_time > first_held_out").count()
+def _own_future(splits: DataFrame) -> int:
+    """Training rows later than their user's own earliest held-out row."""
+    held_out = splits.where(~F.col("part").isin(*NOT_HELD_OUT))
+    first = held_out.groupBy("user_id").agg(F.min("event_time").alias("first"))
+    train = splits.where(F.col("part") == TRAIN).join(first, "user_id")
+    return train.where("event_time > first").count()
 
 
 # ----------------------------------------------------------------------------------- reading

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from recbench_spark.blocks import Blocks, in_blocks, rows_of, tasks_for
 from recbench_spark.config import Split
 from recbench_spark.errors import DataError, ProtocolError
+from recbench_spark.indexing import numbered
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.protocol.labels import By, HeldOutIds, Rule, label
 from recbench_spark.protocol.positions import Keep
@@ -35,6 +36,7 @@ def labelled_blocks(
     numeric: bool = False,
     *,
     open_apart: bool = False,
+    every_fold: bool = False,
 ) -> Blocks:
     """The log with `part` filled in, ids as text; rows that came with a part keep it, counting for nothing.
 
@@ -53,6 +55,7 @@ def labelled_blocks(
         n: rows of the log at most; None: they are counted.
         numeric: whether these ids are ordered as numbers (`data.readers.id_order` says it).
         open_apart: pairs may stand in the open loop and in the rest, each at most once (see `Rule`).
+        every_fold: `part` is the number of the row's fold, as text: all folds in one pass.
 
     Raises:
         ProtocolError: a temporal order on a log without times, `given` without parts, an empty train.
@@ -66,13 +69,26 @@ def labelled_blocks(
         duplicates = None
     if split.holdout == "given":
         _require_parts(log)
+    elif split.holdout == "consecutive":
+        log = _in_stretches(log, split, n, every_fold)
     elif split.temporal:
         _require_times(log)
     cut = None
     if _by(split) == "instants":
         cut = instants(_one_a_pair(log, duplicates, n).rows() if duplicates else log, split)
     rule = rule_of(split, duplicates, cut, numeric)
-    return _in_tasks(log, replace(rule, open_apart=open_apart), n)
+    return _in_tasks(log, replace(rule, open_apart=open_apart, every_fold=every_fold), n)
+
+
+def _in_stretches(log: DataFrame, split: Split, n: int, every_fold: bool) -> DataFrame:
+    """The log with `part` by the row's place in the file: n rows cut into folds of equal length."""
+    place = F.col("_row").cast("long") * split.folds
+    fold = F.floor(place / F.lit(max(n, 1))).cast("int")
+    name = F.when(fold == split.fold, "test").otherwise("train")
+    if split.valid:
+        name = F.when(fold == (split.fold + 1) % split.folds, "valid").otherwise(name)
+    part = fold.cast("string") if every_fold else name
+    return numbered(log, "_row").withColumn("part", F.coalesce("part", part)).drop("_row")
 
 
 def _one_a_pair(log: DataFrame, keep: Keep, n: int) -> Blocks:
@@ -133,7 +149,7 @@ def is_apart(split: Split, has_times: bool) -> bool:
 
 def _by(split: Split) -> By:
     per_user: dict[str, By] = {"folds": "user_folds", "n_given": "n_given"}
-    if split.holdout == "given":
+    if split.holdout in ("given", "consecutive"):
         return "given"
     if split.group == "user":
         return per_user.get(split.holdout, "position")

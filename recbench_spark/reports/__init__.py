@@ -4,25 +4,38 @@
 facts out. Nothing here needs Spark: the tables arrive as pandas frames, from Spark or `deltalake`.
 """
 
+from recbench_spark.reports.boards import BoardFacts, board_text, make_board
 from recbench_spark.reports.disagreeing import DISAGREEMENTS_SHOWN, make_disagreements
 from recbench_spark.reports.facts import Report
+from recbench_spark.reports.graphs import make_graphs
 from recbench_spark.reports.making import make_multiverse, make_pairs, make_report
 from recbench_spark.reports.moving import make_changes
-from recbench_spark.reports.page import render_html, render_multiverse, write_page, write_report
+from recbench_spark.reports.page import (
+    render_board,
+    render_html,
+    render_multiverse,
+    write_page,
+    write_report,
+)
 from recbench_spark.reports.text import leaderboard_text, multiverse_text
 from recbench_spark.reports.words import NOT_SHIPPED
 
 __all__ = [
     "DISAGREEMENTS_SHOWN",
     "NOT_SHIPPED",
+    "BoardFacts",
     "Report",
+    "board_text",
     "leaderboard_text",
+    "make_board",
     "make_changes",
     "make_disagreements",
+    "make_graphs",
     "make_multiverse",
     "make_pairs",
     "make_report",
     "multiverse_text",
+    "render_board",
     "render_html",
     "render_multiverse",
     "write_page",

@@ -368,6 +368,52 @@ class CorrectionFacts:
 
 
 @dataclass(frozen=True)
+class GraphPass:
+    """A pass of a model over its graph: what it did, beside what was predicted."""
+
+    layer: int
+    aggregator: str
+    plan: str
+    nodes: int
+    edges: int
+    projected: int
+    shuffled: int
+    predicted_bytes: int
+    seconds: float
+    predicted: float
+
+    @property
+    def rate(self) -> float | None:
+        """Edges a second."""
+        return self.edges / self.seconds if self.seconds > 0 else None
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """A model's passes in the order in which they ran, on so many cores."""
+
+    model: str
+    model_id: str
+    cores: int
+    passes: tuple[GraphPass, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Of all passes."""
+        return math.fsum(one.seconds for one in self.passes)
+
+    @property
+    def predicted(self) -> float:
+        """Seconds of all passes as predicted."""
+        return math.fsum(one.predicted for one in self.passes)
+
+    @property
+    def reach(self) -> float:
+        """The longest bar."""
+        return max(max(one.seconds, one.predicted) for one in self.passes) or 1.0
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything a report shows, in the order it is shown."""
 
@@ -391,6 +437,7 @@ class Report:
     disagreements: Disagreements | None = None
     corrections: tuple[CorrectionFacts, ...] = ()
     regressions: tuple[str, ...] = ()
+    graphs: tuple[GraphFacts, ...] = ()
 
     @property
     def failures(self) -> tuple[CheckRow, ...]:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import jinja2
 
+from recbench_spark.reports.boards import BoardFacts
+from recbench_spark.reports.boards import spread as spread_in_words
 from recbench_spark.reports.facts import MultiverseFacts, PairFacts, Report
 from recbench_spark.reports.scales import Axis, axis_for, spread
 from recbench_spark.reports.words import format_estimate, format_number, format_value, level_in_words
@@ -26,6 +28,18 @@ def render_multiverse(title: str, facts: Sequence[MultiverseFacts], pairs: Seque
     return _template("multiverse.html").render(title=title, multiverse=facts, pairs=pairs)
 
 
+def render_board(board: BoardFacts) -> str:
+    """A page of its own about a board."""
+    return _template("board.html").render(board=board)
+
+
+def _cell(value: object) -> str:
+    """A cell of a table of any columns: nothing for what is missing, four digits for what is not whole."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return f"{value:.4f}" if isinstance(value, float) and not value.is_integer() else str(value)
+
+
 @cache
 def _template(name: str) -> jinja2.Template:
     environment = jinja2.Environment(
@@ -40,6 +54,8 @@ def _template(name: str) -> jinja2.Template:
         "value": format_value,
         "number": format_number,
         "level": level_in_words,
+        "spread": spread_in_words,
+        "cell": _cell,
     }
     environment.globals |= {
         "axis": Axis,

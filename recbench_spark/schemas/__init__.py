@@ -32,13 +32,16 @@ from recbench_spark.schemas.base import (
     K,
     Table,
     array_of,
+    arrow_rows,
     conform,
     require,
+    require_names,
     with_text_ids,
 )
 from recbench_spark.schemas.comparisons import CHANGES, COMPARISONS, FLIPS, FOUND_AT, PARADOX_ID, PARADOXES
 from recbench_spark.schemas.evaluation import METRICS, MULTIVERSE, RANKINGS, USER_METRICS
-from recbench_spark.schemas.graphs import GRAPH_NODES, GRAPH_RUNS, GRAPH_VECTORS, GRAPHS
+from recbench_spark.schemas.fits import BOARDS, FITS, SUBMISSIONS, TRIALS, VERDICTS
+from recbench_spark.schemas.graphs import GRAPH_NODES, GRAPH_RUNS, GRAPH_VECTORS, GRAPHS, NEIGHBOURHOODS
 from recbench_spark.schemas.models import EMBEDDINGS, SIMILARITIES
 from recbench_spark.schemas.runs import CHECKS, RUNS, SPEED
 from recbench_spark.schemas.splits import (
@@ -60,6 +63,7 @@ from recbench_spark.schemas.tables import ID_TYPE, RESULT_TABLES, TABLES
 
 __all__ = [
     "ABSENT",
+    "BOARDS",
     "BOOLEAN",
     "CANDIDATES",
     "CELL_PROPENSITIES",
@@ -72,6 +76,7 @@ __all__ = [
     "DOUBLE",
     "EMBEDDINGS",
     "ESTIMATOR",
+    "FITS",
     "FLIPS",
     "FOUND_AT",
     "GRAPHS",
@@ -92,6 +97,7 @@ __all__ = [
     "METRIC",
     "METRICS",
     "MULTIVERSE",
+    "NEIGHBOURHOODS",
     "PARADOXES",
     "PARADOX_ID",
     "PART",
@@ -109,17 +115,22 @@ __all__ = [
     "SPLITS",
     "SPLIT_ID",
     "STRING",
+    "SUBMISSIONS",
     "SUITE",
     "TABLES",
     "TIMESTAMP",
+    "TRIALS",
     "USER_BLOCKS",
     "USER_ID",
     "USER_METRICS",
+    "VERDICTS",
     "Column",
     "K",
     "Table",
     "array_of",
+    "arrow_rows",
     "conform",
     "require",
+    "require_names",
     "with_text_ids",
 ]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from recbench_spark.errors import SchemaError, nearest
 
-SCHEMA_VERSION = 3
-"""Raised when a column is added or changes its meaning; stored as a table property."""
+SCHEMA_VERSION = 4
+"""Raised when a column is added or changes its meaning, or a layout changes; stored as a table property."""
 
 STRING: T.DataType = T.StringType()
 INT: T.DataType = T.IntegerType()
@@ -45,7 +49,6 @@ class Table:
     comment: str
     columns: tuple[Column, ...]
     partition_by: tuple[str, ...] = ()
-    cluster_by: tuple[str, ...] = ()
     constraints: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -54,6 +57,11 @@ class Table:
         return T.StructType(
             [T.StructField(c.name, c.type, c.nullable, {"comment": c.comment}) for c in self.columns]
         )
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The columns as Arrow has them, without comments."""
+        return to_arrow_schema(self.schema, timezone="UTC")
 
     @property
     def names(self) -> list[str]:
@@ -93,11 +101,16 @@ IDS = ("user_id", "item_id")
 
 def require(frame: DataFrame, columns: list[str], what: str) -> None:
     """Raise SchemaError naming the missing columns, those there are and the nearest."""
-    missing = [name for name in columns if name not in frame.columns]
+    require_names(frame.columns, columns, what)
+
+
+def require_names(found: Sequence[str], columns: Sequence[str], what: str) -> None:
+    """As `require`, of the names of the columns that there are."""
+    missing = [name for name in columns if name not in found]
     if missing:
         raise SchemaError(
-            f"{what} has no column {', '.join(missing)}; it has {', '.join(frame.columns)}",
-            nearest(missing[0], frame.columns),
+            f"{what} has no column {', '.join(missing)}; it has {', '.join(found)}",
+            nearest(missing[0], found),
         )
 
 
@@ -120,3 +133,16 @@ def conform(frame: DataFrame, table: Table) -> DataFrame:
             for c in table.columns
         )
     )
+
+
+def arrow_rows(rows: Sequence[Mapping[str, Any]] | pa.Table, table: Table) -> pa.Table:
+    """Rows in Arrow with the table's columns, in its order and types; lacking ones are NULL."""
+    schema = table.arrow_schema
+    if not isinstance(rows, pa.Table):
+        return pa.Table.from_pylist(list(rows), schema)
+    there = rows.column_names
+    columns = [
+        rows.column(field.name).cast(field.type) if field.name in there else pa.nulls(len(rows), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)

@@ -56,7 +56,7 @@ USER_METRICS = Table(
         Column("values", array_of(DOUBLE), "Value at each cut-off; NULL: user left out."),
         Column("n_relevant", INT, "Relevant items of the user in this part.", False),
     ),
-    cluster_by=("run_id", "user_id"),
+    partition_by=("run_id",),
 )
 
 RANKINGS = Table(
@@ -90,7 +90,7 @@ RANKINGS = Table(
             "propensity", array_of(DOUBLE), "Chance of each truth item to be shown; NULL: not asked for."
         ),
     ),
-    cluster_by=("run_id",),
+    partition_by=("run_id",),
 )
 
 MULTIVERSE = Table(

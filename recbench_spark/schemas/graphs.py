@@ -92,3 +92,18 @@ GRAPH_RUNS = Table(
     ),
     constraints={"plan_known": "plan IN ('G', 'R', 'S')"},
 )
+
+NEIGHBOURHOODS = Table(
+    "neighbourhoods",
+    "One row a node: the nodes that short random walks from it visit most (`jobs/neighbourhoods.py`).",
+    (
+        text_id("neighbourhood_id", "Hash of graph, side and the walks' settings: same name, same rows."),
+        text_id("side", "Side of the nodes; node where there is one."),
+        text_id("node", "Original id of the node, as text."),
+        Column("neighbours", array_of(STRING), "Original ids, most visited first; never the node itself."),
+        Column("weights", array_of(T.FloatType()), "Visits over the visits of all kept: they sum to 1."),
+        Column("visits", array_of(INT), "Visits of each."),
+        Column("visited", INT, "Different nodes visited, kept or not."),
+    ),
+    partition_by=("neighbourhood_id",),
+)

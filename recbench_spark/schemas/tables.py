@@ -5,7 +5,8 @@ from __future__ import annotations
 from recbench_spark.schemas.base import Table
 from recbench_spark.schemas.comparisons import CHANGES, COMPARISONS, FLIPS, PARADOXES
 from recbench_spark.schemas.evaluation import METRICS, MULTIVERSE, RANKINGS, USER_METRICS
-from recbench_spark.schemas.graphs import GRAPH_NODES, GRAPH_RUNS, GRAPH_VECTORS, GRAPHS
+from recbench_spark.schemas.fits import BOARDS, FITS, SUBMISSIONS, TRIALS, VERDICTS
+from recbench_spark.schemas.graphs import GRAPH_NODES, GRAPH_RUNS, GRAPH_VECTORS, GRAPHS, NEIGHBOURHOODS
 from recbench_spark.schemas.models import EMBEDDINGS, SIMILARITIES
 from recbench_spark.schemas.runs import CHECKS, RUNS, SPEED
 from recbench_spark.schemas.splits import (
@@ -51,6 +52,12 @@ TABLES: dict[str, Table] = {
         GRAPH_NODES,
         GRAPH_VECTORS,
         GRAPH_RUNS,
+        FITS,
+        TRIALS,
+        BOARDS,
+        VERDICTS,
+        SUBMISSIONS,
+        NEIGHBOURHOODS,
     )
 }
 RESULT_TABLES = ("metrics", "user_metrics", "rankings", "multiverse", "checks")

@@ -32,7 +32,7 @@ SELECT
   ours.model,
   theirs.model AS other,
   COUNT(*) AS worlds,
-  SUM(CASE WHEN ours.value > theirs.value THEN 1.0 WHEN ours.value = theirs.value THEN 0.5 ELSE 0.0 END) AS won
+  SUM(CASE WHEN ours.value > theirs.value THEN 1e0 WHEN ours.value = theirs.value THEN 5e-1 ELSE 0e0 END) AS won
 FROM worlds AS ours
 INNER JOIN worlds AS theirs
   ON ours.suite = theirs.suite

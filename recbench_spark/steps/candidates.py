@@ -8,8 +8,9 @@ from pyspark.sql import functions as F
 from recbench_spark.data.handed_over import candidate_lists
 from recbench_spark.data.readers import read_negatives, read_table
 from recbench_spark.errors import ConfigError
-from recbench_spark.evaluation.ranking.candidates import SAMPLED, Candidates
+from recbench_spark.evaluation.ranking.candidates import Candidates
 from recbench_spark.evaluation.ranking.negatives import draw_candidates, weight_rows
+from recbench_spark.evaluation.ranking.request import SAMPLED
 from recbench_spark.schemas import CANDIDATES, ITEMS
 from recbench_spark.sharing import share
 from recbench_spark.steps.night import Night

@@ -43,7 +43,7 @@ def explain_changes(night: Night, journal: Journal) -> None:
             "estimator": F.lit(HOLDOUT),
             "explained_at": F.lit(datetime.now(UTC)),
         }
-        night.store.append(rows.withColumns(facts), CHANGES, once=name)
+        night.store.append_named(rows.withColumns(facts), CHANGES, "change_id", name)
 
 
 def with_code(store: Store, plan: ChangePlan, rows: DataFrame) -> DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
+from types import SimpleNamespace
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
@@ -23,7 +24,7 @@ from recbench_spark.evaluation.metrics.beyond_accuracy import OVERALL, PER_USER
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.metrics.about import about_metric, best_when
 from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS
-from recbench_spark.steps.night import Night
+from recbench_spark.steps.night import AGE, Night, by_age
 from recbench_spark.steps.revising import CodeChange, code_changes
 
 
@@ -41,7 +42,7 @@ def compare_night(night: Night, journal: Journal) -> tuple[str, ...]:
     name = digest(plan.runs, plan.groups, _settings(night), revisions.of("comparisons"), length=32)
     if not night.store.has(COMPARISONS, "comparison_id", name):
         with journal.stage("comparisons", f"compare {len(plan.runs)} runs", suite=night.benchmark.name):
-            night.store.append(_rows(night, plan, name), COMPARISONS, once=name)
+            night.store.append_named(_rows(night, plan, name), COMPARISONS, "comparison_id", name)
     return _regressions(night, name)
 
 
@@ -104,20 +105,16 @@ def make_plan(night: Night, asked: Comparisons) -> ComparisonPlan | None:
 
 def visible_runs(night: Night) -> list[Run]:
     """The last succeeded attempt of each model and night of this suite, until tonight's on this split."""
-    of_suite = (F.col("suite") == night.benchmark.name) & (F.col("status") == "succeeded")
-    # Tonight's are those of this split: what older code or settings left of the same night is no rival.
-    until = (F.col("logical_date") < F.lit(night.logical_date)) | (
-        (F.col("logical_date") == F.lit(night.logical_date)) & (F.col("split_id") == night.split_id)
-    )
-    newest = F.max_by("run_id", F.struct("finished_at", "attempt", "run_id")).alias("run_id")
-    of_others = [kind for kind, model in MODELS.items() if not model.measured]
-    rows = (
-        night.store.read(RUNS)
-        .where(of_suite & until & ~F.col("model_kind").isin(*of_others))
-        .groupBy("model", "logical_date")
-        .agg(newest)
-    )
-    return [Run(row.run_id, row.model, row.logical_date) for row in rows.collect()]
+    of_others = [None, *(kind for kind, model in MODELS.items() if not model.measured)]
+    of_suite = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded")]
+    names = ["model", "model_kind", "logical_date", "split_id", *AGE]
+    newest: dict[tuple[str, date], str] = {}
+    for row in by_age(night.store.rows(RUNS, of_suite, names)):
+        # Tonight's are those of this split: what older code or settings left of the same night is no rival.
+        tonight = row["logical_date"] == night.logical_date and row["split_id"] == night.split_id
+        if row["model_kind"] not in of_others and (tonight or row["logical_date"] < night.logical_date):
+            newest[row["model"], row["logical_date"]] = row["run_id"]
+    return [Run(run_id, model, day) for (model, day), run_id in newest.items()]
 
 
 def runs_tonight(night: Night, runs: Iterable[Run]) -> list[Run]:
@@ -139,14 +136,16 @@ def baselines(
 ) -> dict[tuple[str, str, int | None], int]:
     """(part, metric, k) -> place of the model that pairs are held against: the one named, or the best."""
     places = {run.run_id: place for place, run in enumerate(tonight)}
-    everyone = (F.col("estimator") == "holdout") & F.col("slice_key").isNull() & F.col("value").isNotNull()
-    rows = night.store.read(METRICS).where(F.col("run_id").isin(list(places)) & everyone)
+    of_tonight = [("run_id", "in", list(places)), ("estimator", "=", "holdout")]
+    names = ["run_id", "part", "metric", "k", "slice_key", "value"]
     best: dict[tuple[str, str, int | None], tuple[float, int]] = {}
-    for row in rows.select("run_id", "part", "metric", "k", "value").collect():
-        place = places[row.run_id]
-        sort_key = about_metric(row.metric).sort_key(row.value)
+    for row in night.store.rows(METRICS, of_tonight, names):
+        if row["slice_key"] is not None or row["value"] is None:
+            continue
+        place = places[row["run_id"]]
+        sort_key = about_metric(row["metric"]).sort_key(row["value"])
         rank = (0.0 if tonight[place].model == named else 1.0, place) if named else (sort_key, place)
-        key = (row.part, row.metric, row.k)
+        key = (row["part"], row["metric"], row["k"])
         best[key] = min(best.get(key, rank), rank)
     named_ran = named is None or any(run.model == named for run in tonight)
     return {key: place for key, (_, place) in best.items()} if named_ran else {}
@@ -190,13 +189,14 @@ def earlier_looks(night: Night, plan: ComparisonPlan, comparisons: DataFrame) ->
 
 def _regressions(night: Night, name: str) -> tuple[str, ...]:
     """The regressions of a comparison, a sentence each."""
-    found = night.store.read(COMPARISONS).where((F.col("comparison_id") == name) & F.col("regressed"))
-    rows = found.orderBy("model", "part", "metric", "k", "kind").collect()
+    found = night.store.rows(COMPARISONS, [("comparison_id", "=", name), ("regressed", "=", True)])
+    found.sort(key=lambda row: (row["model"], row["part"], row["metric"], row["k"] or 0, row["kind"]))
+    rows = [SimpleNamespace(**row) for row in found]
     codes = code_changes(night.store, [(row.other_run_id, row.run_id) for row in rows]) if rows else {}
     return tuple(regression_in_words(row, codes.get((row.other_run_id, row.run_id))) for row in rows)
 
 
-def regression_in_words(row: Row, code: CodeChange | None = None) -> str:
+def regression_in_words(row: Row | SimpleNamespace, code: CodeChange | None = None) -> str:
     """A row of `comparisons` that fell by more than allowed: by how much since when, and of which code."""
     at = f"@{row.k}" if row.k else ""
     return (

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -14,29 +15,40 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from pyspark.sql import DataFrame
+from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from recbench_spark.config import digest, parse
+from recbench_spark import revisions
+from recbench_spark.config import digest
+from recbench_spark.config.graph import GraphLayers, GraphModel, GraphSource
 from recbench_spark.data.identity import identity
-from recbench_spark.errors import ConfigError, DataError, StoreError
+from recbench_spark.errors import ConfigError, DataError, StoreError, nearest
 from recbench_spark.graph import features as first
 from recbench_spark.graph.edges import Rows
-from recbench_spark.graph.folders import Graph, mapped, new_matrix, read_graph, replace_text
+from recbench_spark.graph.folders import MANIFEST, Graph, mapped, new_matrix, read_graph, replace_text
+from recbench_spark.graph.incremental import Place
 from recbench_spark.graph.layout import default_blocks, lay_out, open_inputs, write_nodes
+from recbench_spark.graph.pace import pace_of
 from recbench_spark.graph.passes import Pass, Plan
 from recbench_spark.graph.runner import LayerRun, Model, passes_of, run
-from recbench_spark.graph_config import GraphModel, GraphSource
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.graph import costs
-from recbench_spark.kernels.graph.aggregate import SCATTERED
+from recbench_spark.kernels.graph.forms import SCATTERED
 from recbench_spark.kernels.graph.layers import (
     all_shapes,
     check_weights,
     make_layers,
     random_weights,
 )
-from recbench_spark.schemas import CHECKS, EMBEDDINGS, GRAPH_NODES, GRAPH_RUNS, GRAPH_VECTORS, GRAPHS
+from recbench_spark.schemas import (
+    CHECKS,
+    EMBEDDINGS,
+    GRAPH_NODES,
+    GRAPH_RUNS,
+    GRAPH_VECTORS,
+    GRAPHS,
+    SPLITS,
+)
 from recbench_spark.store import Store
 
 FOLDER = "graph_files"
@@ -44,6 +56,15 @@ FOLDER = "graph_files"
 
 MAPPED_SHARE = 0.4
 """Of a host's memory that plan R may map."""
+
+FREE_SHARE = 0.8
+"""Of what is free of it now, or could be: what does not stay in memory is read from the disk an edge."""
+
+THIRD = "column_2"
+"""Name of the column after src and dst of a CSV file whose first line has no names."""
+
+PROBED = 1_000_000
+"""Edges from which on it is worth a second to find out how long reading takes."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +76,14 @@ class Prepared:
         graph: laid out.
         model: with its weights, features laid out.
         checks: what was counted.
+        pace: seconds of a core to take in a byte of features, by a probe where the graph is large.
     """
 
     settings: GraphModel
     graph: Graph
     model: Model
     checks: dict[str, int]
+    pace: float = costs.PACE
 
 
 def files_folder(store: Store) -> Path:
@@ -78,7 +101,15 @@ def files_folder(store: Store) -> Path:
 
 
 def split_source(store: Store, split_id: str, **more: Any) -> GraphSource:
-    """The training part of a split as a bipartite graph: no held-out row is ever read."""
+    """The training part of a split as a bipartite graph: no held-out row is ever read; `more`: settings.
+
+    Raises:
+        ConfigError: no such split.
+    """
+    store.create(SPLITS)
+    known = {part["split_id"] for part in DeltaTable(store.location("splits")).partitions()}
+    if split_id not in known:
+        raise ConfigError(f"no split {split_id} in {store.root}", nearest(split_id, known))
     return GraphSource(
         edges=store.location("splits"),
         format="delta",
@@ -90,53 +121,40 @@ def split_source(store: Store, split_id: str, **more: Any) -> GraphSource:
     )
 
 
-def embed_split(
-    store: Store, split_id: str, settings: Mapping[str, Any], journal: Journal
-) -> tuple[str, DataFrame, DataFrame]:
-    """A model of a split's training part, embedded where it is not yet: for `kind: graph` in a benchmark.
-
-    Args:
-        store: the warehouse, where the split lies.
-        split_id: its name.
-        settings: keys of `GraphModel` without `graph`; features are by default hashed ids of items.
-        journal: progress.
-
-    Returns:
-        The model's name, (user_id, vector) and (item_id, vector, bias) as `evaluator.evaluate` takes them.
-
-    Raises:
-        ConfigError, DataError, StoreError: as `prepare` and `embed`.
-    """
-    wanted = {"mode": "bipartite", "features": {"kind": "hashed"}, **settings}
-    source = split_source(store, split_id)
-    model = parse(GraphModel, {**wanted, "graph": source.model_dump()}, "model of kind graph")
-    prepared = prepare(store, model, journal)
-    embed(store, prepared, journal)
-    rows = store.read(EMBEDDINGS).where(F.col("model_id") == prepared.model.model_id)
-    users, items = (
-        rows.where(F.col("side") == side).select(F.col("id").alias(f"{side}_id"), "vector", "bias")
-        for side in ("user", "item")
-    )
-    return prepared.model.model_id, users.drop("bias"), items
-
-
 # --------------------------------------------------------------------------------- graphs
 
 
 def graph_identity(store: Store, source: GraphSource) -> tuple[str, str]:
-    """The name of a graph, a hash of its inputs, and the identity of its edges."""
+    """The name of a graph, a hash of its inputs after its split's name, and its edges' identity."""
     if source.partitions:
         of = ",".join(f"{name}={value}" for name, value in sorted(source.partitions.items()))
     else:
         of = identity(store.spark, str(Path(source.edges).absolute()))
     nodes = {side: identity(store.spark, path) for side, path in source.nodes.items()}
     settings = source.model_dump(exclude={"edges", "nodes"})
-    return digest("graph", settings, of, nodes), of
+    return of_split(source, digest("graph", settings, of, nodes, revisions.of("graphs"))), of
+
+
+def of_split(source: GraphSource, name: str) -> str:
+    """A name after that of the split that the graph is of: retention finds what goes with a split."""
+    walked = source.partitions.get("neighbourhood_id", "").rpartition("-")[0]
+    split_id = source.partitions.get("split_id") or walked
+    return f"{split_id}-{name}" if split_id else name
 
 
 def graph_folder(store: Store, graph_id: str, blocks: int) -> Path:
     """Of a graph's files: cut into other blocks, it lies beside."""
     return files_folder(store) / f"{graph_id}-{blocks}"
+
+
+def laid_out(store: Store, graph_id: str, blocks: int | None) -> Graph | None:
+    """A graph that is whole, marked as used now; blocks None: any number, so cores may change."""
+    for folder in sorted(files_folder(store).glob(f"{graph_id}-{blocks or '*'}")):
+        found = read_graph(folder)
+        if found is not None:
+            os.utime(folder / MANIFEST)
+            return found
+    return None
 
 
 def graph_of(
@@ -156,25 +174,38 @@ def graph_of(
     """
     graph_id, of = graph_identity(store, source)
     context = store.spark.sparkContext
-    wanted = blocks or default_blocks(open_inputs(source).edges.n, context.defaultParallelism)
-    folder = graph_folder(store, graph_id, wanted)
-    found = read_graph(folder)
+    found = laid_out(store, graph_id, blocks)
     if found is not None:
         journal.say(f"graph {graph_id}: laid out before")
         return found
+    rows = open_inputs(source).edges
+    if (warning := unread_weights(source, rows)) is not None:
+        journal.say(warning)
+    wanted = blocks or default_blocks(rows.n, context.defaultParallelism)
+    folder = graph_folder(store, graph_id, wanted)
     started = time.monotonic()
     with journal.stage("graph", f"graph {graph_id}: lay out {source.edges}", graph_id=graph_id) as counts:
         graph = lay_out(context, source, graph_id, folder, wanted)
         seconds = time.monotonic() - started
         counts |= {"nodes": graph.nodes, "edges": graph.edges}
-    rate = graph.checks["edges"] / max(seconds, 1e-9) / 1e6
-    journal.say(
-        f"graph {graph_id}: {graph.nodes:,} nodes, {graph.edges:,} edges, {rate:.2f} million a second"
-    )
+    rate = graph.checks["edges"] / max(seconds, 1e-9)
+    journal.say(f"graph {graph_id}: {graph.nodes:,} nodes, {graph.edges:,} edges, {rate:,.0f} a second")
     if nodes:
         _append_nodes(store, graph)
     _append_graph(store, source, graph, of, seconds)
     return graph
+
+
+def unread_weights(source: GraphSource, rows: Rows) -> str | None:
+    """A warning where an edge list has what looks like weights, and nobody asked for them."""
+    if source.weighted or source.partitions:
+        return None
+    likely = source.column("weights" if source.lists else "weight")
+    found = [name for name in (likely, THIRD) if name in rows.others]
+    if not found:
+        return None
+    what = f"column {found[0]}" if found[0] == likely else "the third column"
+    return f"warning: {what} of {source.edges} is not read: every edge weighs 1 (weights: --weighted)"
 
 
 def _append_graph(store: Store, source: GraphSource, graph: Graph, of: str, seconds: float) -> None:
@@ -244,7 +275,7 @@ def prepare(store: Store, settings: GraphModel, journal: Journal) -> Prepared:
     else:
         weights = check_weights(given, wanted, str(settings.weights))
     layers, ends = make_layers(settings.forms(), settings.final, weights, dims, settings.seed)
-    model_id = settings.key(graph.graph_id, features_id, weights_id)
+    model_id = name_of(settings, graph.graph_id, features_id, weights_id)
     for table in (GRAPH_VECTORS, EMBEDDINGS):
         store.create(table)
     model = Model(
@@ -260,7 +291,50 @@ def prepare(store: Store, settings: GraphModel, journal: Journal) -> Prepared:
         settings.batch,
         settings.groups,
     )
-    return Prepared(settings, graph, model, checks)
+    return Prepared(settings, graph, model, checks, _pace(store, graph, model))
+
+
+def _pace(store: Store, graph: Graph, model: Model) -> float:
+    """Of reading features, where that decides how long a model takes that is still to be made."""
+    if graph.edges < PROBED or Path(model.folder, NIGHT).exists():
+        return costs.PACE
+    return pace_of(store.spark.sparkContext, graph, model.features)
+
+
+def name_of(settings: GraphModel, graph_id: str, features_id: str, weights_id: str) -> str:
+    """A model's name: equal names, equal bits."""
+    return of_split(settings.graph, settings.key(graph_id, features_id, weights_id))
+
+
+def model_name(store: Store, settings: GraphModel) -> str:
+    """The name that `prepare` gives a model, without laying anything out.
+
+    Raises:
+        ConfigError, DataError: weights or features that are not there.
+    """
+    graph_id, _ = graph_identity(store, settings.graph)
+    _, weights_id = read_weights(settings.weights)
+    return name_of(settings, graph_id, features_name(store, settings), weights_id)
+
+
+def told_of_files(settings: GraphLayers) -> str:
+    """Whether features and weights are there and go together, before Spark starts.
+
+    Raises:
+        ConfigError, DataError, SchemaError: as `prepare`.
+    """
+    asked, given = settings.features, read_weights(settings.weights)[0]
+    if asked.path is None:
+        dims = asked.dims if asked.kind == "hashed" else 1
+    else:
+        dims = first.dimensions(first.table_of(asked.path, asked.id_column, "auto"))
+    wanted = all_shapes(settings.forms(), settings.final, dims)
+    if given is not None:
+        check_weights(given, wanted, str(settings.weights))
+    of = "random" if given is None else "of the right shapes"
+    widths = [layer.width for layer in settings.layers] + list(settings.final)
+    through = " -> ".join(map(str, [dims, *widths]))
+    return f"features {asked.path or asked.kind}; dimensions {through}; {len(wanted)} weights, {of}"
 
 
 def read_weights(path: str | None) -> tuple[dict[str, Any] | None, str]:
@@ -287,11 +361,7 @@ def lay_features(
     store: Store, settings: GraphModel, graph: Graph, journal: Journal
 ) -> tuple[Path, str, dict[str, int]]:
     """The matrix of features by dense id, its name, and what was counted; made once for all models."""
-    asked, context = settings.features, store.spark.sparkContext
-    kept = asked.model_dump(exclude={"path", "missing"})
-    seed = settings.seed if asked.kind == "hashed" else 0
-    of = "" if asked.path is None else identity(store.spark, str(Path(asked.path).absolute()))
-    name = digest(kept, of, asked.missing, seed, settings.wire)
+    asked, context, name = settings.features, store.spark.sparkContext, features_name(store, settings)
     path = Path(graph.folder, "features", name, "features.npy")
     counts = path.with_name("counts.json")
     if counts.exists():
@@ -300,6 +370,15 @@ def lay_features(
         found = _lay_features(context, settings, graph, path)
     replace_text(counts, json.dumps(found))
     return path, name, found
+
+
+def features_name(store: Store, settings: GraphModel) -> str:
+    """A hash of what a model's first vectors hang on."""
+    asked = settings.features
+    kept = asked.model_dump(exclude={"path", "missing"})
+    seed = settings.seed if asked.kind == "hashed" else 0
+    of = "" if asked.path is None else identity(store.spark, str(Path(asked.path).absolute()))
+    return digest(kept, of, asked.missing, seed, settings.wire)
 
 
 def _lay_features(context: Any, settings: GraphModel, graph: Graph, path: Path) -> dict[str, int]:
@@ -311,7 +390,7 @@ def _lay_features(context: Any, settings: GraphModel, graph: Graph, path: Path) 
         first.lay_made(context, graph, asked.kind, dims, settings.seed, path)
         return {}
     side = graph.sides.index(asked.side or graph.sides[-1])
-    rows: Rows = first.table_of(asked.path, asked.id_column, graph.numeric[side])
+    rows: Rows = first.table_of(asked.path, asked.id_column, "numeric" if graph.numeric[side] else "text")
     dims = first.dimensions(rows)
     new_matrix(path, (graph.nodes, dims), settings.wire)
     try:
@@ -351,7 +430,7 @@ class Estimate:
     memory: int
 
 
-def size_of(graph: Graph, step: Pass, widths: tuple[int, int]) -> costs.Size:
+def size_of(graph: Graph, step: Pass, widths: tuple[int, int], pace: float) -> costs.Size:
     """A pass as its cost sees it; widths: of own vectors, and of what comes out."""
     into, sources = graph.blocks_of(step.side), graph.blocks_of(step.sources)
     d, o = widths
@@ -371,6 +450,7 @@ def size_of(graph: Graph, step: Pass, widths: tuple[int, int]) -> costs.Size:
         step.projects,
         step.module.aggregator == "gcn",
         step.kind == "layer",
+        pace,
     )
 
 
@@ -381,7 +461,7 @@ def estimates(prepared: Prepared, rates: costs.Rates, cores: int, plan: str) -> 
     for step in passes_of(prepared.model, prepared.graph):
         pooled = d if step.module.project is None else step.module.message_width(d)
         o = step.width if step.kind == "layer" else pooled
-        size = size_of(prepared.graph, step, (d, o))
+        size = size_of(prepared.graph, step, (d, o), prepared.pace)
         found.append(_estimate(step, size, rates, cores, plan, prepared))
         d = o if step.kind == "layer" else d
     return found
@@ -405,8 +485,18 @@ def _estimate(
 
 
 def _mappable() -> int:
+    """Bytes of messages that this host keeps in memory: of all it has, and of what others leave of it."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return int(pages * MAPPED_SHARE)
+    return int(min(pages * MAPPED_SHARE, _free(pages) * FREE_SHARE))
+
+
+def _free(otherwise: int) -> int:
+    """Memory that is free or holds files only (Linux)."""
+    with suppress(OSError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return otherwise
 
 
 def rates_of(store: Store) -> costs.Rates:
@@ -436,8 +526,17 @@ def explain(found: list[Estimate], prepared: Prepared, rates: costs.Rates, cores
     hours = " to ".join(f"{value * cores / 3600:.4f}" for value in (low, high))
     lines.append(f"all: {seconds:.2f} s ({low:.2f} to {high:.2f}), {hours} core-hours on {cores} cores")
     basis = f"fitted to {rates.runs} runs of this warehouse" if rates.runs else "built in: no runs here yet"
-    lines.append(f"rates: {basis}; intervals hold 19 times in 20")
+    lines.append(f"rates: {basis}; intervals hold 19 times in 20{_told_pace(prepared)}")
     return "\n".join(lines)
+
+
+def _told_pace(prepared: Prepared) -> str:
+    """What the probe found, for a vector of features."""
+    if prepared.pace == costs.PACE:
+        return ""
+    features = mapped(Path(prepared.model.features))
+    seconds = prepared.pace * features.shape[1] * features.itemsize
+    return f"; probe: {seconds * 1e9:.0f} ns of a core to take in a vector of features"
 
 
 def _bytes(n: int) -> str:
@@ -503,22 +602,25 @@ def _remember(prepared: Prepared) -> None:
         "features": prepared.model.features,
         "family": family(prepared),
         "layers": len(prepared.model.layers),
+        "mode": prepared.model.mode,
         "output": prepared.settings.output,
     }
     replace_text(folder / NIGHT, json.dumps(note))
 
 
-def places_of(
-    store: Store, graph: Graph, note: Mapping[str, Any]
-) -> tuple[tuple[str, tuple[dict[str, str], ...]], ...]:
-    """Table and partitions of each layer's vectors, of a model that was remembered."""
-    name, found = str(note["model_id"]), []
-    for k in range(1, int(note["layers"]) + 1):
-        if k == note["layers"] and note["output"] == "embeddings":
-            sides = tuple({"model_id": name, "side": side} for side in graph.sides)
-            found.append((store.location("embeddings"), sides))
+def places_of(store: Store, graph: Graph, note: Mapping[str, Any]) -> tuple[Place, ...]:
+    """Where each layer's vectors are, of a model that was remembered; in mode bipartite pools end them."""
+    name, last = {"model_id": str(note["model_id"])}, int(note["layers"])
+    bipartite = note.get("mode") == "bipartite"
+    every = tuple(range(len(graph.sides)))
+    found = []
+    for k in range(1, last + 1 + bipartite):
+        sides = every if not bipartite else (0,) if k > last else (1,)
+        if k >= last and note["output"] == "embeddings":
+            found.append(Place(store.location("embeddings"), name, sides, True))
         else:
-            found.append((store.location("graph_vectors"), ({"model_id": name, "layer": str(k)},)))
+            partition = {**name, "layer": str(k)}
+            found.append(Place(store.location("graph_vectors"), partition, sides, False))
     return tuple(found)
 
 
@@ -531,11 +633,12 @@ def _key(step: Pass) -> tuple[int, str]:
 
 
 def _say(journal: Journal, planned: Mapping[tuple[int, str], Estimate], run: LayerRun) -> None:
-    expected = planned[run.layer, run.kind].seconds
+    one = planned[run.layer, run.kind]
+    expected = one.seconds * run.nodes / max(one.size.nodes, 1)  # of those that are computed now
     journal.say(
         f"layer {run.layer} {run.kind} ({run.aggregator}, plan {run.plan}): {run.nodes:,} nodes, "
-        f"{run.edges / max(run.seconds, 1e-9) / 1e6:.1f} million edges/s, {_bytes(run.shuffled)} shuffled, "
-        f"{run.seconds:.1f} s, {run.seconds / expected:.0%} of the predicted time"
+        f"{run.edges / max(run.seconds, 1e-9):,.0f} edges/s, {_bytes(run.shuffled)} shuffled, "
+        f"{run.seconds:.1f} s, {run.seconds / max(expected, 1e-9):.0%} of the predicted time"
     )
     journal.record("graph_layer", **run._asdict(), predicted=expected)
 

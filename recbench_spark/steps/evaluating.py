@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -16,7 +18,8 @@ from recbench_spark.journal import Journal
 from recbench_spark.schemas import RANKINGS, USER_BLOCKS
 from recbench_spark.steps.candidates import candidates_of
 from recbench_spark.steps.exposure import estimate, make_plan
-from recbench_spark.steps.night import Night, night_gates
+from recbench_spark.steps.gates import failure
+from recbench_spark.steps.night import Night, model_gates, night_gates
 from recbench_spark.steps.results import write_checks, write_metrics
 from recbench_spark.training.behaviour import behaviour_of
 
@@ -43,31 +46,41 @@ def evaluate_model(night: Night, model: ModelConfig, run_id: str, journal: Journ
             rankings, asked.parts, night.definition.threshold, lists=behaviour_of(model).lists
         )
         found += correction_checks(plan, asked.draw.estimators)
-        found += night_gates(night)
+        found += night_gates(night) + model_gates(night, model)
         write_checks(store, run_id, found)
         counts["warnings"] = sum(not check.passed for check in found)
     return found
 
 
-def train(night: Night, model: ModelConfig) -> bool:
-    """Train what is trained here, into the tables of models; True if anything was done."""
-    behaviour = behaviour_of(model)
-    if not behaviour.learns or behaviour.saved(night.data):
+def train(night: Night, model: ModelConfig, journal: Journal) -> bool:
+    """Train what is trained here, into the tables of models; True if anything was done.
+
+    Raises:
+        GateError: a gate of action `fail` on a fact of the model, which is then not ranked.
+    """
+    behaviour, data = behaviour_of(model), replace(night.data, journal=journal)
+    if not behaviour.learns:
         return False
-    trained = behaviour.fit(night.data)
+    trained = None if behaviour.saved(data) else behaviour.fit(data)
     if trained is not None:
-        behaviour.save(trained, night.data)
+        behaviour.save(trained, data)
+    error = failure(model_gates(night, model))
+    if error is not None:
+        raise error
     return trained is not None
 
 
 def rank(night: Night, model: ModelConfig, request: Request) -> tuple[DataFrame, list[Check]]:
     """The rankings by a model of any kind, and what its inputs left out."""
-    behaviour = behaviour_of(model)
-    keep_empty = night.definition.empty_users == "zero"
-    parts = night.benchmark.evaluation.parts
-    users = ranking.users_of_parts(night.table(USER_BLOCKS), parts, night.definition.threshold, keep_empty)
-    if night.exposure:
-        users = with_exposure(users, night.exposure.shown)
+    behaviour, users = behaviour_of(model), users_of(night)
     candidates = None if behaviour.brings_candidates else candidates_of(night, users)
     ranked, found = behaviour.ranked(users, night.data)
     return ranking.rank(users, ranked, request, candidates), found
+
+
+def users_of(night: Night) -> DataFrame:
+    """The users of the night's parts, with what is known of exposure where estimates ask for it."""
+    keep_empty = night.definition.empty_users == "zero"
+    parts = night.benchmark.evaluation.parts
+    users = ranking.users_of_parts(night.table(USER_BLOCKS), parts, night.definition.threshold, keep_empty)
+    return with_exposure(users, night.exposure.shown) if night.exposure else users

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -31,7 +33,7 @@ from recbench_spark.evaluation.ranking.user_blocks import HISTORY
 from recbench_spark.kernels.estimators.exposure import MODELLED, WEIGHTED, Settings
 from recbench_spark.kernels.estimators.propensities import CHANCES
 from recbench_spark.kernels.estimators.strata import StratumEdges
-from recbench_spark.schemas import ITEMS, METRICS, PROPENSITIES, SPLITS, USER_BLOCKS
+from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS, USER_BLOCKS
 from recbench_spark.sharing import share
 from recbench_spark.steps.propensity import Exposed, write_propensities
 from recbench_spark.steps.splitting import of_split
@@ -152,24 +154,38 @@ def estimate(
         plan: what is estimated.
         rankings: rows of the table `rankings` of one run.
     """
-    found = [
-        *warn_of_items(context),
-        *(check for part in plan.parts for check in weight_checks(part, plan, context)),
-        *reason_checks(plan),
-        *ideal_checks(plan),
-    ]
+    found = findings(context, plan)
     if context.wants_lists:
         rankings, unknown = _with_rewards(store, rankings, context.settings)
         found.append(unknown)
     rows = debiased.estimates(rankings, plan)
     if plan.compared:
         rows = rows.cache()
-        kept = rows.where("replicates IS NOT NULL").collect()
-        proposals = ((part, debiased.proposal(kept, plan, part)) for part in plan.parts)
-        found += [strata_check(part, plan, proposal) for part, proposal in proposals]
+        found += strata_checks(plan, rows.where("replicates IS NOT NULL").collect())
     rows = rows.drop("replicates")
-    nothing = _empty_rows(store, plan)
-    return rows if nothing is None else rows.unionByName(nothing), found
+    nothing = empty_rows(plan)
+    if not nothing:
+        return rows, found
+    frame = store.spark.createDataFrame([tuple(row.values()) for row in nothing], EMPTY)
+    return rows.unionByName(frame, allowMissingColumns=True), found
+
+
+def findings(context: ExposureContext, plan: EstimationPlan) -> list[Check]:
+    """What is known of the estimates before there are any."""
+    return [
+        *warn_of_items(context),
+        *(check for part in plan.parts for check in weight_checks(part, plan, context)),
+        *reason_checks(plan),
+        *ideal_checks(plan),
+    ]
+
+
+def strata_checks(plan: EstimationPlan, kept: Sequence[Any]) -> list[Check]:
+    """The numbers of strata proposed, of rows `debiased.ESTIMATES` with replicates; none where none are."""
+    if not plan.compared:
+        return []
+    proposals = ((part, debiased.proposal(list(kept), plan, part)) for part in plan.parts)
+    return [strata_check(part, plan, proposal) for part, proposal in proposals]
 
 
 def _with_rewards(store: Store, rankings: DataFrame, wanted: Exposure) -> tuple[DataFrame, Check]:
@@ -182,19 +198,23 @@ def _with_rewards(store: Store, rankings: DataFrame, wanted: Exposure) -> tuple[
     return joined, warn_above_zero("exposure: items without a reward", lost, "they count 0")
 
 
-def _empty_rows(store: Store, plan: EstimationPlan) -> DataFrame | None:
-    """A NULL row for each estimate that has no value."""
-    rows = [
-        (part, column.metric, column.definition, column.k, column.estimator, 0)
+EMPTY = "part STRING, metric STRING, definition STRING, k INT, estimator STRING, n LONG"
+
+
+def empty_rows(plan: EstimationPlan) -> list[dict[str, Any]]:
+    """A row without a value for each estimate that has none, for `metrics`."""
+    return [
+        {
+            "part": part,
+            "metric": column.metric,
+            "definition": column.definition,
+            "k": column.k,
+            "estimator": column.estimator,
+            "n": 0,
+        }
         for part in plan.parts
         for column, _ in debiased.missing(plan)
     ]
-    schema = "part STRING, metric STRING, definition STRING, k INT, estimator STRING, n LONG"
-    if not rows:
-        return None
-    frame = store.spark.createDataFrame(rows, schema)
-    lacking = [column for column in METRICS.columns if column.name not in (*frame.columns, "run_id")]
-    return frame.withColumns({column.name: F.lit(None).cast(column.type) for column in lacking})
 
 
 # ------------------------------------------------------------------------------- findings

@@ -68,8 +68,10 @@ def _count_dropped(store: Store, split_id: str) -> None:
 
 
 def _tables_of_splits() -> list[tuple[Table, str]]:
-    """Tables laid out by split, and by model of a split; `splits` last: it says what is still there."""
-    columns = {"split_id": "split_id", "model_id": "substring_index(model_id, '-', 1)"}
+    """Tables laid out by split, or by what is of one; `splits` last: it says what is there."""
+    columns = {"split_id": "split_id"}
+    named = ("model_id", "graph_id", "neighbourhood_id")
+    columns |= {name: f"substring_index({name}, '-', 1)" for name in named}
     found = [
         (table, columns[table.partition_by[0]])
         for table in TABLES.values()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from recbench_spark import __version__, schemas
-from recbench_spark.config import Benchmark, Evaluation, ModelConfig, digest
+from recbench_spark import schemas
+from recbench_spark.config import Benchmark, Evaluation, ModelConfig
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_table
 from recbench_spark.definitions import Definition
@@ -24,13 +26,14 @@ from recbench_spark.evaluation.metrics.top_lists import Catalogue
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
 from recbench_spark.placeholders import on_night
+from recbench_spark.steps import keys
 from recbench_spark.steps.exposure import ExposureContext, exposure_context
 from recbench_spark.steps.features import share_features
 from recbench_spark.steps.gates import GateCheck, gate_checks
-from recbench_spark.steps.revising import of_run
+from recbench_spark.steps.keys import evaluation_paths, key_of
 from recbench_spark.steps.splitting import current_name, held_out_parts, of_split, split_identity
 from recbench_spark.store import Store
-from recbench_spark.training.behaviour import SplitData
+from recbench_spark.training.behaviour import SplitData, behaviour_of
 
 STAMP = "%Y%m%dT%H%M%S"
 """How run ids begin: the start of the attempt, UTC."""
@@ -56,6 +59,11 @@ class Night:
         """The rows of this night's split."""
         return of_split(self.store, table, self.split_id)
 
+    @property
+    def manifest(self) -> list[dict[str, Any]]:
+        """The facts of this night's split; none where it has not been made."""
+        return self.store.rows(schemas.MANIFESTS, [("split_id", "=", self.split_id)])
+
     @cached_property
     def catalogue(self) -> Catalogue:
         """What metrics of lists are measured against."""
@@ -67,6 +75,11 @@ class Night:
             features = share_features(self.store.scratch, items, rows, f"features {path}")
         train_users = blocks.where(F.size("train_items") > 0).select("user_id")
         return Catalogue(items, train_users, features)
+
+    @cached_property
+    def n_users(self) -> int:
+        """Users of the split."""
+        return self.table(schemas.USER_BLOCKS).count()
 
     @cached_property
     def exposure(self) -> ExposureContext | None:
@@ -93,6 +106,9 @@ class Night:
             self.definition,
             self.benchmark.dataset.world,
             folds_users=held_out is not None and held_out.of == "users",
+            suite=self.benchmark.name,
+            logical_date=self.logical_date,
+            scale=self.benchmark.dataset.scale,
         )
 
     def plan(self) -> MetricPlan:
@@ -114,35 +130,34 @@ def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> Night:
     check_benchmark(benchmark)
     _ = store.scratch  # whether workers can read it is known before hours of work
     split_id, inputs = split_identity(store, benchmark)
-    asked = benchmark.evaluation
-    shown = asked.exposure
-    paths = {"candidates": asked.candidates_path, "features": asked.features}
-    if shown:
-        chances = shown.propensities
-        paths |= {"propensities": chances.path, "rewards": shown.rewards}
-        paths |= {"item features": chances.item_features, "user features": chances.user_features}
-    for name, path in paths.items():
-        if path:
-            inputs[name] = identity(store.spark, path)
-    return Night(store, benchmark, asked.resolve(), split_id, inputs, logical_date)
+    inputs |= {name: identity(store.spark, path) for name, path in evaluation_paths(benchmark).items()}
+    return Night(store, benchmark, benchmark.evaluation.resolve(), split_id, inputs, logical_date)
 
 
 def attempts_so_far(night: Night) -> dict[str, int]:
     """Succeeded runs of each model with its key on this night."""
-    of_night = (
-        (F.col("suite") == night.benchmark.name)
-        & (F.col("logical_date") == F.lit(night.logical_date))
-        & (F.col("status") == "succeeded")
-    )
-    rows = night.store.read(schemas.RUNS).where(of_night).select("model", "run_key").collect()
-    done = Counter((row.model, row.run_key) for row in rows)
+    of_night = [
+        ("suite", "=", night.benchmark.name),
+        ("logical_date", "=", night.logical_date),
+        ("status", "=", "succeeded"),
+    ]
+    rows = night.store.rows(schemas.RUNS, of_night, ["model", "run_key"])
+    done = Counter((row["model"], row["run_key"]) for row in rows)
     return {model.name: done[model.name, run_key(night, model)] for model in night.benchmark.models}
+
+
+AGE = ("finished_at", "attempt", "run_id")
+"""What the newest of several attempts is told by."""
+
+
+def by_age(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Rows of `runs`, the newest attempt last; NULL is oldest."""
+    return sorted(runs, key=lambda row: [(row[name] is not None, row[name]) for name in AGE])
 
 
 def require_truth(night: Night) -> None:
     """Refuse a night whose parts hold no rows."""
-    rows = night.table(schemas.MANIFESTS).where("fact = 'rows'").select("part", "value").collect()
-    filled = {row.part for row in rows if row.value}
+    filled = {row["part"] for row in night.manifest if row["fact"] == "rows" and row["value"]}
     for part in night.benchmark.evaluation.parts:
         if part not in filled:
             raise DataError(
@@ -158,32 +173,34 @@ def require_split(night: Night) -> None:
 
 
 def night_gates(night: Night) -> list[GateCheck]:
-    """The gates of the benchmark file, held against the manifest of this night's split."""
-    if not night.benchmark.gates:
+    """The gates of the benchmark file on facts of the split, held against the night's manifest."""
+    gates = [gate for gate in night.benchmark.gates if gate.fact not in model_facts(night.benchmark)]
+    if not gates:
         return []
-    facts = [row.asDict() for row in night.table(schemas.MANIFESTS).collect()]
-    return gate_checks(night.benchmark.gates, facts)
+    return gate_checks(gates, night.manifest)
+
+
+def model_facts(benchmark: Benchmark) -> set[str]:
+    """Facts that a model of the benchmark tells of itself."""
+    return {fact for model in benchmark.models for fact in model.facts}
+
+
+def model_gates(night: Night, model: ModelConfig) -> list[GateCheck]:
+    """The gates on facts of a model, where it has told any: on its first night nothing has moved."""
+    gates = [gate for gate in night.benchmark.gates if gate.fact in model.facts]
+    facts = behaviour_of(model).facts(night.data) if gates else []
+    return gate_checks(gates, facts) if facts else []
 
 
 def run_key(night: Night, model: ModelConfig) -> str:
     """Hash of all that a run's numbers depend on: same key, same numbers."""
-    evaluation = night.benchmark.evaluation.model_dump(exclude={"preset", "definition"})
     inputs = {**night.inputs, **model_inputs(night.spark, model)}
-    return digest(
-        night.split_id.partition(".")[0],
-        model.model_dump(exclude={"provenance"}),
-        evaluation,
-        night.definition.model_dump(),
-        inputs,
-        __version__,
-        of_run(night.benchmark, night.definition, model),
-    )
+    return key_of(night.benchmark, night.definition, night.split_id, inputs, model)
 
 
 def model_inputs(spark: SparkSession, model: ModelConfig) -> dict[str, str]:
     """Identity of the files a model was handed over in."""
-    paths = {name: getattr(model, name) for name in model.paths}
-    return {f"model {name}": identity(spark, path) for name, path in paths.items() if path}
+    return keys.model_inputs(partial(identity, spark), model)
 
 
 def check_benchmark(benchmark: Benchmark) -> None:
@@ -214,6 +231,7 @@ def check_benchmark(benchmark: Benchmark) -> None:
                 f"evaluation.parts: nothing is ever held out to '{part}'", nearest(part, known)
             )
     _check_headline(benchmark)
+    _check_gates(benchmark)
     for cut in asked.slices:
         if cut.of in ("users", "items") and not cut.path:
             raise ConfigError(f"slice {cut.key}: of '{cut.of}' needs 'path'", "a table with the ids")
@@ -228,6 +246,15 @@ def _check_headline(benchmark: Benchmark) -> None:
     known = {*METRICS, *LIST_METRICS, *VALUE_METRICS, *(figure.partition("@")[0] for figure in figures)}
     if name not in known:
         raise ConfigError(f"headline {benchmark.headline}: no such metric", nearest(name, known))
+
+
+def _check_gates(benchmark: Benchmark) -> None:
+    """Drift is a fact of models of kind graph, and of no split."""
+    known = model_facts(benchmark)
+    for gate in benchmark.gates:
+        if gate.fact.startswith("drift") and gate.fact not in known:
+            hint = nearest(gate.fact, known) if known else "a model of kind graph has drift"
+            raise ConfigError(f"gates: no model tells '{gate.fact}'", hint)
 
 
 def yesterday() -> str:

@@ -46,7 +46,7 @@ def find_paradoxes(night: Night, journal: Journal) -> None:
             frames.append((rows.withColumns(_facts(night, name)), FLIPS))
         # The rows of `paradoxes` last: they say that all was done.
         for frame, table in reversed(frames):
-            night.store.append(frame, table, once=name)
+            night.store.append_named(frame, table, "paradox_id", name)
 
 
 def _settings(night: Night) -> list[object]:

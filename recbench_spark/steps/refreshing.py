@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from recbench_spark.errors import ConfigError
+from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.graph.drift import drift
-from recbench_spark.graph.folders import mapped, read_graph
+from recbench_spark.graph.folders import MANIFEST, mapped, read_graph
 from recbench_spark.graph.incremental import Night, Touched, compare, is_whole, kept_of, last_night
+from recbench_spark.graph.passes import Kept
+from recbench_spark.graph.runner import passes_of
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.graph import costs
 from recbench_spark.schemas import MANIFESTS
@@ -27,14 +31,37 @@ def night_of(store: Store, model_id: str) -> tuple[Night, str]:
     """
     file = files_folder(store) / "models" / model_id / NIGHT
     if not file.is_file():
-        raise ConfigError(f"no embedded model {model_id} in {store.root}", "see model_id in graph_runs")
+        known = [path.parent.name for path in files_folder(store).glob(f"models/*/{NIGHT}")]
+        raise ConfigError(f"no embedded model {model_id} in {store.root}", nearest(model_id, known))
     found = json.loads(file.read_text(encoding="utf-8"))
     graph = read_graph(Path(found["graph"]))
+    for mark in (file, Path(found["graph"], MANIFEST)):
+        if mark.is_file():
+            os.utime(mark)  # for retention: in use
     if graph is None or not Path(found["features"]).exists():
         raise ConfigError(
             f"the graph of model {model_id} is gone: {found['graph']}", "run without --previous"
         )
     return Night(graph, found["features"], places_of(store, graph, found)), found["family"]
+
+
+def earlier_model(store: Store, prepared: Prepared, splits: Sequence[str]) -> str | None:
+    """The name of this model on an earlier night: of the same settings and weights over another split.
+
+    Args:
+        store: the warehouse.
+        prepared: tonight's.
+        splits: of earlier nights, the newest first; None comes of tonight's own, since which nothing moved.
+    """
+    own, folder = prepared.settings.graph.partitions.get("split_id"), files_folder(store) / "models"
+    for split_id in splits:
+        if split_id == own:
+            return None
+        for file in sorted(folder.glob(f"{split_id}-*/{NIGHT}")):
+            found = json.loads(file.read_text(encoding="utf-8"))
+            if found["family"] == family(prepared):
+                return str(found["model_id"])
+    return None
 
 
 def refreshed(
@@ -49,21 +76,24 @@ def refreshed(
     _check(prepared, before, of, previous)
     if not is_whole(before):
         return prepared, f"previous {previous}: its layers are not all there, so all is computed"
-    context, layers = store.spark.sparkContext, len(prepared.model.layers)
+    context, steps = store.spark.sparkContext, passes_of(prepared.model, prepared.graph)
     folder = Path(prepared.model.folder)
     folder.mkdir(parents=True, exist_ok=True)
     with journal.stage("compare", f"compare with {previous}", previous=previous):
-        found = compare(context, prepared.graph, prepared.model.features, before, layers, folder)
+        found = compare(context, prepared.graph, steps, before, folder)
     full, less = _seconds(prepared, found, rates, context.defaultParallelism)
-    listed = ", ".join(f"layer {k} {one.nodes:,}" for k, one in enumerate(found, 1))
+    listed = ", ".join(
+        f"{step.kind} {step.layer} {one.nodes:,}" for step, one in zip(steps, found, strict=True)
+    )
     told = f"previous {previous}: of {prepared.graph.nodes:,} nodes touched are {listed}; "
     if less >= full:
         return prepared, f"{told}a full run is cheaper ({full:.2f} s against {less:.2f} s)"
-    for k in range(1, layers + 1):
-        is_last = k == layers and prepared.model.embeddings is not None
-        kind = "float32" if is_last else prepared.model.dtype
-        last_night(context, before, k, folder / f"before-{k}.npy", kind)
-    kept = tuple(kept_of(folder, k) for k in range(1, layers + 1))
+    for k, place in enumerate(before.places, 1):
+        kind = "float32" if place.by_side else prepared.model.dtype
+        last_night(context, before, [place], folder / f"before-{k}.npy", kind)
+    kept: dict[tuple[int, str], Kept] = {
+        (step.layer, step.kind): kept_of(folder, p, step) for p, step in enumerate(steps, 1)
+    }
     model = replace(prepared.model, kept=kept)
     return replace(
         prepared, model=model
@@ -72,8 +102,6 @@ def refreshed(
 
 def _check(prepared: Prepared, before: Night, of: str, previous: str) -> None:
     graph, old = prepared.graph, before.graph
-    if prepared.settings.mode != "projected":
-        raise ConfigError("--previous is for mode projected", "a bipartite model is computed whole")
     if of != family(prepared):
         raise ConfigError(
             f"model {previous} has other layers, weights, features' settings or seed",
@@ -112,9 +140,9 @@ def tell_drift(
     before, _ = night_of(store, previous)
     now, _ = night_of(store, prepared.model.model_id)
     folder, context = Path(prepared.model.folder), store.spark.sparkContext
-    layer = len(prepared.model.layers)
+    last = len(prepared.model.layers) - 1
     for name, night in (("now", now), ("then", before)):
-        last_night(context, night, layer, folder / f"{name}.npy", "float32")
+        last_night(context, night, night.places[last:], folder / f"{name}.npy", "float32")
     widths = [mapped(folder / f"{name}.npy").shape[1] for name in ("now", "then")]
     if len(set(widths)) > 1:
         raise ConfigError(

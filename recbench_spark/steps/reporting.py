@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
 
@@ -12,11 +12,15 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from recbench_spark import reports
+from recbench_spark.arrow_store import ArrowStore, in_reach
 from recbench_spark.config import Benchmark
+from recbench_spark.errors import FallbackToSpark
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.comparison.paradoxes import KINDS
-from recbench_spark.schemas import CHECKS, MANIFESTS, RUNS
+from recbench_spark.models.graph import GraphNet
+from recbench_spark.schemas import GRAPH_RUNS, RUNS
 from recbench_spark.steps.comparing import regression_in_words
+from recbench_spark.steps.local_questions import MOST_ROWS, answer
 from recbench_spark.steps.night import Night
 from recbench_spark.store import Store
 
@@ -35,17 +39,18 @@ def report_night(night: Night, journal: Journal) -> tuple[str | None, str]:
 
 def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id: str) -> reports.Report:
     """The facts of one suite's night. The driver holds published numbers, none a user."""
-    store.install_views()
-    spark = store.spark
-    of_suite = F.col("suite") == benchmark.name
-    latest = spark.table("latest_metrics").where(of_suite).toPandas()
-    of_runs = F.col("run_id").isin(latest.run_id.unique().tolist())
-    failed = of_suite & (F.col("logical_date") == F.lit(logical_date)) & (F.col("status") == "failed")
+    if benchmark.paradoxes or benchmark.comparisons or benchmark.regressions:
+        store.install_views()
+    ask = answers(store)
+    latest = ask(f"SELECT * FROM latest_metrics WHERE suite = '{benchmark.name}'")
+    ids = latest.run_id.unique().tolist()
+    of_runs, listed = F.col("run_id").isin(ids), ", ".join(f"'{run_id}'" for run_id in ids) or "NULL"
+    failed = f"suite = '{benchmark.name}' AND logical_date = DATE '{logical_date}' AND status = 'failed'"
     report = reports.make_report(
         latest,
-        store.read(RUNS).where(of_runs | failed).toPandas(),
-        store.read(CHECKS).where(of_runs).toPandas(),
-        store.read(MANIFESTS).where(F.col("split_id") == split_id).toPandas(),
+        ask(f"SELECT * FROM runs WHERE run_id IN ({listed}) OR ({failed})"),
+        ask(f"SELECT * FROM checks WHERE run_id IN ({listed})"),
+        ask(f"SELECT * FROM manifests WHERE split_id = '{split_id}'"),
         benchmark.headline,
         sql_lines(store, benchmark),
         multiverse_pairs(store, [benchmark.name]) if benchmark.evaluation.multiverse else None,
@@ -54,9 +59,35 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
     if benchmark.paradoxes:
         shown = reports.make_disagreements(*disagreements_shown(store, of_runs))
         report = replace(report, disagreements=shown)
+    if any(isinstance(model, GraphNet) for model in benchmark.models):
+        report = replace(report, graphs=reports.make_graphs(graph_runs_shown(store, split_id)))
     if benchmark.comparisons is None:
         return report
     return replace(report, changes=reports.make_changes(changes_shown(store, benchmark, of_runs)))
+
+
+def answers(store: Store) -> Callable[[str], pd.DataFrame]:
+    """What answers SQL over tables and views: this process where it reaches the warehouse, else Spark."""
+
+    def by_spark(sql: str) -> pd.DataFrame:
+        store.install_views()
+        return store.spark.sql(sql).toPandas()
+
+    def here(sql: str) -> pd.DataFrame:
+        try:
+            found = answer(ArrowStore(store.root, read_only=True), sql, MOST_ROWS)
+        except FallbackToSpark:
+            return by_spark(sql)
+        # Dates and times as Spark hands them over.
+        frame: pd.DataFrame = found.to_pandas(date_as_object=True, timestamp_as_object=False)
+        return frame
+
+    return here if store.folder is not None and in_reach(store.root) else by_spark
+
+
+def graph_runs_shown(store: Store, split_id: str) -> pd.DataFrame:
+    """Passes of the models over this split's graphs, on whatever night they were computed."""
+    return store.read(GRAPH_RUNS).where(F.col("model_id").startswith(f"{split_id}-")).toPandas()
 
 
 def disagreements_shown(store: Store, of_runs: Column) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from pyspark.sql import functions as F
+from collections.abc import Mapping
 
 from recbench_spark.journal import write_json
 from recbench_spark.schemas import RUNS
-from recbench_spark.steps.night import Night
+from recbench_spark.steps.night import AGE, Night, by_age
+from recbench_spark.steps.outcomes import Outcome, following, night_file
 from recbench_spark.store import Store
 
 
@@ -21,26 +20,28 @@ def write_result(
         write_json(store.folder / "results" / f"{facts['run_id']}.json", result)
 
 
-def write_night(
-    night: Night, exit_code: int, regressions: Sequence[str], failed: Mapping[str, str]
-) -> None:
+def write_night(night: Night, outcome: Outcome) -> None:
     """`results/night-SUITE-DATE.json`: how the night ended, and the run that counts of each model.
 
-    A run's own file is written before the runs are compared, and knows of no regression.
+    A run's own file is written before the runs are compared, and knows of no regression. By what stands
+    here the same night is known to be done (`outcomes.nothing_to_do`).
     """
     folder, suite, day = night.store.folder, night.benchmark.name, night.logical_date
     if folder is None:
         return
-    of_night = (F.col("suite") == suite) & (F.col("logical_date") == F.lit(day))
-    newest = F.max_by("run_id", F.struct("finished_at", "attempt", "run_id")).alias("run_id")
-    runs = night.store.read(RUNS).where(of_night & (F.col("status") == "succeeded"))
-    found = runs.groupBy("model").agg(newest).orderBy("model").collect()
+    of_night = [("suite", "=", suite), ("logical_date", "=", day), ("status", "=", "succeeded")]
+    newest = {
+        row["model"]: row["run_id"] for row in by_age(night.store.rows(RUNS, of_night, ["model", *AGE]))
+    }
     content = {
         "suite": suite,
         "logical_date": day,
-        "exit_code": exit_code,
-        "regressions": regressions,
-        "failed": failed,
-        "run_ids": {row.model: row.run_id for row in found},
+        "exit_code": outcome.exit_code,
+        "regressions": outcome.regressions,
+        "failed": outcome.failed,
+        "leaderboard": outcome.leaderboard,
+        "sql_lines": outcome.sql_lines,
+        "follows": following(night.store, night.benchmark, day),
+        "run_ids": dict(sorted(newest.items())),
     }
-    write_json(folder / "results" / f"night-{suite}-{day}.json", content)
+    write_json(night_file(folder, suite, day), content)

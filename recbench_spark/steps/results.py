@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark import __version__, revisions
+from recbench_spark.arrow_store import ArrowStore
 from recbench_spark.checks import Check
 from recbench_spark.config import Evaluation, ModelConfig, Provenance, PublishedModel, digest
+from recbench_spark.errors import OK
 from recbench_spark.evaluation.estimators import sampled
 from recbench_spark.evaluation.metrics import measuring
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.multiverse import multiverse
 from recbench_spark.evaluation.metrics.top_lists import Catalogue
-from recbench_spark.evaluation.result import Result
+from recbench_spark.evaluation.result import LocalResult, Result
 from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.steps import revising
 from recbench_spark.steps.night import Night, model_inputs, new_run_id, run_key
@@ -51,38 +56,70 @@ def write_metrics(
 
 def write_checks(store: Store, run_id: str, checks: Sequence[Check]) -> None:
     """Append to `checks`."""
-    if checks:
-        store.append(check_frame(store.spark, run_id, checks), CHECKS)
+    store.append_rows(check_rows(run_id, checks), CHECKS)
 
 
-def check_frame(spark: SparkSession, run_id: str, checks: Sequence[Check]) -> DataFrame:
+def check_rows(run_id: str, checks: Sequence[Check]) -> list[dict[str, Any]]:
     """Rows of `checks`; what passed is information only."""
-    rows = [
-        (
-            run_id,
-            c.check,
-            c.severity if not c.passed else "info",
-            float(c.observed),
-            c.threshold,
-            c.passed,
-            c.detail,
-        )
+    return [
+        {
+            "run_id": run_id,
+            "check": c.check,
+            "severity": c.severity if not c.passed else "info",
+            "observed": float(c.observed),
+            "threshold": c.threshold,
+            "passed": c.passed,
+            "detail": c.detail,
+        }
         for c in checks
     ]
-    return spark.createDataFrame(rows, CHECKS.schema)
 
 
-def publish(
-    night: Night,
-    model: ModelConfig,
-    run_id: str,
-    started: datetime,
-    attempt: int,
-    *,
-    found: Sequence[Check] = (),
-    error: str | None = None,
-) -> None:
-    """The row of `runs`: from here on the run is visible, unless it tells of an error."""
+@dataclass
+class Attempt:
+    """One attempt at one model, and in the end what came of it; it starts when it is made.
+
+    Attributes:
+        night, model: what is run.
+        number: 1 for the first attempt of this key.
+        place: among those of the night, in words.
+        found: checks of a run that succeeded.
+        error, exit_code: why it failed, and how a job of it alone would end; None: it has not.
+        seconds: of training and evaluation; None: as long as it is since the start.
+    """
+
+    night: Night
+    model: ModelConfig
+    number: int
+    place: str
+    found: list[Check] = field(default_factory=list)
+    error: str | None = None
+    exit_code: int = OK
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        """Name the run and note when it starts."""
+        self.run_id = new_run_id(self.night.logical_date, self.model.name)
+        self.started = datetime.now(UTC)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What every log line and result of this run says."""
+        return {
+            "run_id": self.run_id,
+            "suite": self.night.benchmark.name,
+            "model": self.model.name,
+            "logical_date": str(self.night.logical_date),
+        }
+
+
+def publish(store: Store, attempts: Sequence[Attempt]) -> None:
+    """The rows of `runs`, in one commit: from here on runs are visible, but those that tell of an error."""
+    store.append_rows([_run_row(attempt) for attempt in attempts], RUNS)
+
+
+def _run_row(attempt: Attempt) -> dict[str, Any]:
+    night, model = attempt.night, attempt.model
     benchmark = night.benchmark
     settings = {
         "model": model.model_dump(),
@@ -92,7 +129,7 @@ def publish(
     }
     row = {
         "run_key": run_key(night, model),
-        "attempt": attempt,
+        "attempt": attempt.number,
         "suite": benchmark.name,
         "logical_date": night.logical_date,
         "model": model.name,
@@ -103,13 +140,13 @@ def publish(
         "split_id": night.split_id,
         "inputs": {**night.inputs, **model_inputs(night.spark, model)},
         "settings": settings,
-        "status": "failed" if error else "succeeded",
-        "error": error,
+        "status": "failed" if attempt.error else "succeeded",
+        "error": attempt.error,
         "revisions": revising.as_text(revising.of_run(benchmark, night.definition, model)),
-        "n_users": _users_in(found),
+        "n_users": _users_in(attempt.found),
         **_provenance(model, model.provenance, benchmark.ran_by),
     }
-    _append_run(night.store, row, run_id, started)
+    return run_row(row, attempt.run_id, attempt.started, attempt.seconds)
 
 
 def publish_standalone(store: Store, result: Result, run: dict[str, Any]) -> str:
@@ -121,16 +158,40 @@ def publish_standalone(store: Store, result: Result, run: dict[str, Any]) -> str
     if result.rankings is not None:
         frames.append((result.rankings.withColumn("part", F.lit("test")), RANKINGS))
     stamped = [(frame.withColumn("run_id", F.lit(run_id)), table) for frame, table in frames]
-    store.append_all([*stamped, (check_frame(store.spark, run_id, found), CHECKS)])
+    store.append_all(stamped)
+    write_checks(store, run_id, found)
+    row = _standalone_row(run, result.truth, result.checks)
+    store.append_rows([run_row(row, run_id, run["started_at"])], RUNS)
+    return run_id
+
+
+def publish_local(store: ArrowStore, result: LocalResult, run: dict[str, Any]) -> str:
+    """As `publish_standalone`, in this process: what `evaluator.local` found."""
+    run_id = new_run_id(run["logical_date"], run["model"])
+    found = [*result.checks, *_local_base_rates(store, run["suite"], result)]
+    frames = [(result.user_metrics, USER_METRICS), (result.metrics, METRICS)]
+    if result.rankings is not None:
+        frames.append((result.rankings, RANKINGS))
+    store.append_all([(_stamped(rows, run_id), table) for rows, table in frames])
+    store.append_rows(check_rows(run_id, found), CHECKS)
+    row = _standalone_row(run, result.truth, result.checks)
+    store.append_rows([run_row(row, run_id, run["started_at"])], RUNS)
+    return run_id
+
+
+def _stamped(rows: pa.Table, run_id: str) -> pa.Table:
+    return rows.append_column("run_id", pa.repeat(run_id, rows.num_rows))
+
+
+def _standalone_row(run: dict[str, Any], truth: str | None, checks: Sequence[Check]) -> dict[str, Any]:
+    """What `runs` says of an evaluation without a night; `truth`: a hash of what is predicted."""
     revised = revisions.of(*revising.STANDALONE)
     identity = digest(run["inputs"], run["settings"], run["model"], __version__, revised)
     facts = {name: run[name] for name in ("suite", "logical_date", "model", "model_kind", "dataset")}
-    truth = result.truth or digest({"truth": run["inputs"]["truth"]})
-    row = {**facts, "run_key": identity, "attempt": 1, "split": "given", "split_id": truth}
+    split = truth or digest({"truth": run["inputs"]["truth"]})
+    row = {**facts, "run_key": identity, "attempt": 1, "split": "given", "split_id": split}
     row |= {"inputs": run["inputs"], "settings": run["settings"], "source": "own", "ran_by": _user()}
-    row |= {"revisions": revising.as_text(revised), "n_users": _users_in(result.checks)}
-    _append_run(store, row, run_id, run["started_at"])
-    return run_id
+    return row | {"revisions": revising.as_text(revised), "n_users": _users_in(checks)}
 
 
 def other_base_rates(store: Store, suite: str, result: Result) -> list[Check]:
@@ -141,15 +202,37 @@ def other_base_rates(store: Store, suite: str, result: Result) -> list[Check]:
     ours = result.metrics.where(overall).collect()[0].value
     of_suite = store.read(RUNS).where(F.col("suite") == suite).select("run_id")
     known = store.visible(METRICS).where(overall).join(of_suite, "run_id", "left_semi")
-    others = known.where(F.col("value") != ours).count()
+    return [_base_rates_told(known.where(F.col("value") != ours).count(), ours)]
+
+
+def _local_base_rates(store: ArrowStore, suite: str, result: LocalResult) -> list[Check]:
+    if result.truth is None:
+        return []
+    (ours,) = _base_rates(result.metrics).to_pylist()
+    wanted = [("suite", "=", suite), ("status", "=", "succeeded")]
+    runs = store.read(RUNS, wanted, ["run_id"]).column("run_id")
+    known = store.read(METRICS, [("metric", "=", "mean_outcome")])
+    others = _base_rates(known.filter(pc.is_in(known.column("run_id"), value_set=runs.combine_chunks())))
+    return [_base_rates_told(pc.sum(pc.not_equal(others, ours), min_count=0).as_py(), ours)]
+
+
+def _base_rates(metrics: pa.Table) -> pa.ChunkedArray:
+    overall = pc.and_(
+        pc.equal(metrics.column("metric"), "mean_outcome"), pc.is_null(metrics.column("slice_key"))
+    )
+    return metrics.filter(overall).column("value")
+
+
+def _base_rates_told(others: int, ours: float) -> Check:
     detail = f"base rate here {ours:g}: do not compare RIG, log-loss, NMSE or PE with theirs"
-    return [Check("runs of another base rate", others, 0.0, "warning", detail)]
+    return Check("runs of another base rate", others, 0.0, "warning", detail)
 
 
-def _append_run(store: Store, row: dict[str, Any], run_id: str, started: datetime) -> None:
-    """Add what every run has in common, and append."""
-    now = datetime.now(UTC)
-    settings = json.dumps(row["settings"], default=str)
+def run_row(
+    row: dict[str, Any], run_id: str, started: datetime, seconds: float | None = None
+) -> dict[str, Any]:
+    """A row of `runs` with what every run has in common."""
+    now, settings = datetime.now(UTC), json.dumps(row["settings"], default=str)
     full = {
         "status": "succeeded",
         **row,
@@ -160,10 +243,9 @@ def _append_run(store: Store, row: dict[str, Any], run_id: str, started: datetim
         "code_version": __version__,
         "started_at": started,
         "finished_at": now,
-        "seconds": (now - started).total_seconds(),
+        "seconds": (now - started).total_seconds() if seconds is None else seconds,
     }
-    values = tuple(full.get(name) for name in RUNS.names)
-    store.append(store.spark.createDataFrame([values], RUNS.schema), RUNS)
+    return {name: full.get(name) for name in RUNS.names}
 
 
 def _users_in(checks: Sequence[Check]) -> int:
@@ -191,15 +273,16 @@ def grid_edges(model: ModelConfig, provenance: Provenance) -> list[str]:
     return [
         name
         for name, grid in provenance.search_space.items()
-        if len(grid) > 1 and getattr(model, name, None) in (min(grid), max(grid))
+        if name in provenance.at_edge
+        or (len(grid) > 1 and getattr(model, name, None) in (min(grid), max(grid)))
     ]
 
 
 def write_published(night: Night, model: PublishedModel, run_id: str) -> None:
     """Figures from a publication as rows of `metrics`: `ndcg@10: 0.31`, `rmse: 0.77`."""
+    facts = {"run_id": run_id, "part": "test", "definition": "as published", "estimator": "holdout", "n": 0}
     rows = []
     for name, value in model.figures.items():
         metric, _, k = name.partition("@")
-        rows.append((run_id, "test", metric, "as published", int(k) if k else None, "holdout",
-                     None, None, float(value), None, None, None, 0))  # fmt: skip
-    night.store.append(night.spark.createDataFrame(rows, METRICS.schema), METRICS)
+        rows.append({**facts, "metric": metric, "k": int(k) if k else None, "value": float(value)})
+    night.store.append_rows(rows, METRICS)

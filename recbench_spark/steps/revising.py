@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
-
-from pyspark.sql import Row
-from pyspark.sql import functions as F
 
 from recbench_spark import revisions
 from recbench_spark.config import Benchmark, Dataset, ModelConfig, parse
@@ -17,7 +15,7 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.schemas import RUNS
 from recbench_spark.store import Store
 
-STANDALONE = ("ids", "rankings", "metrics", "sampled", "values", "exposure")
+STANDALONE = ("ids", "rankings", "metrics", "sampled", "values", "pairs", "exposure")
 """What single evaluations can be made of: those without a night."""
 
 
@@ -62,13 +60,13 @@ def code_changes(store: Store, pairs: Iterable[tuple[str, str]]) -> dict[tuple[s
     wanted = list(pairs)
     ids = sorted({run_id for pair in wanted for run_id in pair})
     names = ("run_id", "code_version", "revisions", "config_json", "inputs_json")
-    rows = store.read(RUNS).where(F.col("run_id").isin(ids)).select(*names).collect()
-    known = {row.run_id: row for row in rows}
+    rows = store.rows(RUNS, [("run_id", "in", ids)], names) if ids else []
+    known = {row["run_id"]: SimpleNamespace(**row) for row in rows}
     found = {pair: _between(known[pair[0]], known[pair[1]]) for pair in wanted if known.keys() >= set(pair)}
     return {pair: change for pair, change in found.items() if change}
 
 
-def _between(before: Row, after: Row) -> CodeChange | None:
+def _between(before: SimpleNamespace, after: SimpleNamespace) -> CodeChange | None:
     words = revisions.changed(_parsed(before.revisions), _parsed(after.revisions))
     if not words:
         return None
@@ -81,7 +79,7 @@ def _parsed(text: str | None) -> dict[str, Any]:
     return json.loads(text) if text else {}
 
 
-def _read_the_same(before: Row, after: Row) -> bool:
+def _read_the_same(before: SimpleNamespace, after: SimpleNamespace) -> bool:
     settings = [_settings(row.config_json) for row in (before, after)]
     inputs = [_parsed(row.inputs_json) for row in (before, after)]
     return None not in settings and settings[0] == settings[1] and inputs[0] == inputs[1]

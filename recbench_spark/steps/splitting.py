@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +14,7 @@ from pyspark.sql import types as T
 
 from recbench_spark import schemas
 from recbench_spark.blocks import Blocks, tasks_for
-from recbench_spark.config import Benchmark, Dataset, Slice, Split, digest
+from recbench_spark.config import Benchmark, Dataset, Slice, Split
 from recbench_spark.data import worlds
 from recbench_spark.data.columnar import COLUMNAR, COLUMNS, log_files
 from recbench_spark.data.identity import identity
@@ -24,11 +25,11 @@ from recbench_spark.journal import Journal
 from recbench_spark.placeholders import end_of_log
 from recbench_spark.protocol.catalogue import catalogue
 from recbench_spark.protocol.labels import label
-from recbench_spark.protocol.manifests import FACTS, manifest, parts_of, refuse_empty_parts
+from recbench_spark.protocol.manifests import Fact, manifest, parts_of, refuse_empty_parts
 from recbench_spark.protocol.splits import is_apart, labelled_blocks, rule_of
 from recbench_spark.schemas import ITEMS, MANIFESTS, PROPENSITIES, REJECTS, SPLITS, USER_BLOCKS
 from recbench_spark.session import narrow_rows
-from recbench_spark.steps import revising
+from recbench_spark.steps.keys import split_hash
 from recbench_spark.store import Store
 
 HELD_OUT_PARTS = ("valid", "probe", "quiz", "test", "open_loop")
@@ -48,45 +49,21 @@ def split_identity(store: Store, benchmark: Benchmark) -> tuple[str, dict[str, s
     A split that retention removed is made again under a name of its own, `HASH.1`: Delta would take
     its rows for a repetition of those removed.
     """
-    found, inputs = _split_hash(store.spark, benchmark)
+    found, inputs = split_hash(partial(identity, store.spark), benchmark)
     return current_name(store, found), inputs
 
 
 def current_name(store: Store, split_id: str) -> str:
     """The name under which this split is made now."""
     base = split_id.partition(".")[0]
-    of_base = (F.col("split_id") == base) & (F.col("fact") == DROPPED)
-    dropped = store.read(MANIFESTS).where(of_base).agg(F.max("value").alias("n")).collect()[0].n
+    rows = store.rows(MANIFESTS, [("split_id", "=", base), ("fact", "=", DROPPED)], ["value"])
+    dropped = max((row["value"] for row in rows), default=0)
     return f"{base}.{dropped:.0f}" if dropped else base
-
-
-def _split_hash(spark: SparkSession, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
-    dataset = benchmark.dataset
-    inputs = {} if dataset.reader == "world" else {"log": identity(spark, str(dataset.path))}
-    for cut in benchmark.evaluation.slices:
-        if cut.path:
-            inputs[f"slice {cut.key}"] = identity(spark, cut.path)
-    settings = dataset.model_dump(exclude={"name", "path", "world"})
-    settings["world"] = _world_settings(dataset)
-    slices = [cut.model_dump() for cut in benchmark.evaluation.slices]
-    revised = revising.of_split(dataset)
-    return digest(settings, inputs, benchmark.split.model_dump(), slices, revised), inputs
 
 
 def shows_all(dataset: Dataset) -> bool:
     """Whether the log's open loop shows any pair, also those that the loop has shown."""
     return dataset.reader == "world" and dataset.world.open_items == "all"
-
-
-def _world_settings(dataset: Dataset) -> dict[str, object]:
-    """The world as split hashes know it: a setting counts where its rows are not those from before it."""
-    world, before = dataset.world.model_dump(), {"tastes": 8, "open_items": "unseen"}
-    generated = dataset.reader == "world"
-    return {
-        name: value
-        for name, value in world.items()
-        if name not in before or (generated and value != before[name])
-    }
 
 
 def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Journal) -> None:
@@ -105,7 +82,8 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
         written = write_rows(store, benchmark.dataset, split, split_id)
         counts |= {"rows": written.n, "later_rows": written.later, "rejected": written.rejected}
     splits = of_split(store, SPLITS, split_id)
-    of_parts = parts_of(splits)
+    files = store.files_of(SPLITS, {"split_id": split_id}, most=math.inf)
+    of_parts = parts_of(splits, files)
     refuse_empty_parts(of_parts, split)
     _write_blocks(store, benchmark, splits, split_id, written.numeric, journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
@@ -117,10 +95,12 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
             written.reasons,
             of_parts,
             "pairs in training that the open loop shows" if shows_all(benchmark.dataset) else None,
+            files,
         )
         if benchmark.dataset.until:
-            facts = facts.unionByName(_later_fact(store.spark, benchmark.dataset, written.later))
-        _append_split(store, MANIFESTS, facts, split_id)
+            facts.append(_later_fact(benchmark.dataset, written.later))
+        rows = [{"split_id": split_id, **fact._asdict()} for fact in facts]
+        store.append_rows(rows, MANIFESTS, split_id)
 
 
 @dataclass(frozen=True)
@@ -215,9 +195,9 @@ def before_the_end(log: DataFrame, dataset: Dataset) -> tuple[DataFrame, int]:
     return log.where(time < end), found.later
 
 
-def _later_fact(spark: SparkSession, dataset: Dataset, later: int) -> DataFrame:
+def _later_fact(dataset: Dataset, later: int) -> Fact:
     detail = f"rows after {dataset.until} ({dataset.time_zone}), left out"
-    return spark.createDataFrame([("log", "later_rows", float(later), detail)], FACTS)
+    return Fact("log", "later_rows", float(later), detail)
 
 
 def _write_blocks(

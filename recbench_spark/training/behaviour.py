@@ -7,9 +7,10 @@ kinds by name. Behaviours know tables and, through `Source`, the scorers that wo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property, reduce
 from importlib import import_module
-from typing import ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -21,15 +22,22 @@ from recbench_spark.config.models import ModelConfig
 from recbench_spark.data.handed_over import dimensions
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
+from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.predict import mean_rating
 from recbench_spark.evaluation.ranking.rank import Ranked, Scored
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource, Source
-from recbench_spark.schemas import EMBEDDINGS, ITEMS, SIMILARITIES, SPLITS, Table
+from recbench_spark.journal import Journal
+from recbench_spark.models.rating.contract import Scale
+from recbench_spark.schemas import EMBEDDINGS, ITEMS, RUNS, SIMILARITIES, SPLITS, Table
+from recbench_spark.shared_files import SharedRows
 from recbench_spark.sharing import scratch_folder, share
 from recbench_spark.store import Store
 
 Settings = TypeVar("Settings", bound=ModelConfig)
+
+NIGHTS = 30
+"""Splits of earlier nights that a model may look at."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,9 @@ class SplitData:
     """What a model may know of a night: the split's tables, and what counts (`definition`).
 
     world: settings of the generated world, for models that know its truth. folds_users: whether users
-    were held out from training, of whom some rows are given.
+    were held out from training, of whom some rows are given. suite, logical_date: of the night, where
+    there is one. journal: for those whose fit has stages to tell of. scale: `dataset.scale`, to which
+    models of ratings clip what they predict.
     """
 
     store: Store
@@ -45,6 +55,10 @@ class SplitData:
     definition: Definition
     world: World
     folds_users: bool = False
+    suite: str = ""
+    logical_date: date | None = None
+    journal: Journal | None = None
+    scale: Scale | None = None
 
     @property
     def threshold(self) -> float | None:
@@ -70,6 +84,12 @@ class SplitData:
         """Items of the catalogue."""
         return self.items.count()
 
+    @cached_property
+    def known_items(self) -> KnownItems:
+        """The catalogue as tasks look ids up in it."""
+        items = self.items.select("item_id", "item_index", "n_train")
+        return KnownItems(share(self.store.scratch, items), self.n_items)
+
     @property
     def train_rows(self) -> DataFrame:
         """The training part: user_id, item_id, rating."""
@@ -88,6 +108,17 @@ class SplitData:
     def _part(self, part: str) -> DataFrame:
         rows = self.table(SPLITS).where(F.col("part") == part)
         return rows.select("user_id", "item_id", "rating")
+
+    def earlier_splits(self, model: str) -> list[str]:
+        """Splits on which a model of this suite succeeded on earlier nights, the newest first."""
+        rows = self.store.read(RUNS).where(
+            (F.col("suite") == self.suite)
+            & (F.col("model") == model)
+            & (F.col("status") == "succeeded")
+            & (F.col("logical_date") < F.lit(self.logical_date))
+        )
+        newest = rows.groupBy("split_id").agg(F.max("logical_date").alias("day"))
+        return [row.split_id for row in newest.orderBy(F.desc("day"), "split_id").limit(NIGHTS).collect()]
 
     def scratch_folder(self) -> str:
         """A new folder that all executors can read; removed at the end of the night."""
@@ -135,9 +166,13 @@ class Behaviour(Generic[Settings]):
         """user_id, vector, bias of users whom training has not seen, from `data.given_rows`."""
         return None
 
+    def key(self, data: SplitData) -> str:
+        """The name of the trained model: the split, and a hash of what else it hangs on."""
+        return data.key(self.settings)
+
     def save(self, trained: Trained, data: SplitData) -> None:
         """Into the tables of trained models, all sides in one commit a table, once a key."""
-        key = data.key(self.settings)
+        key = self.key(data)
         sides = [
             frame.withColumnRenamed(f"{side}_id", "id").withColumn("side", F.lit(side))
             for side, frame in (("user", trained.users), ("item", trained.items))
@@ -152,12 +187,12 @@ class Behaviour(Generic[Settings]):
 
     def saved(self, data: SplitData) -> bool:
         """Whether the model was trained on this split before."""
-        key = data.key(self.settings)
+        key = self.key(data)
         return any(data.store.has(table, "model_id", key) for table in (EMBEDDINGS, SIMILARITIES))
 
     def load(self, data: SplitData) -> Trained:
         """The model as it was saved, or as it was handed over."""
-        key = data.key(self.settings)
+        key = self.key(data)
         rows = data.store.read(EMBEDDINGS).where(F.col("model_id") == key)
         users, items = (
             rows.where(F.col("side") == side).select(F.col("id").alias(f"{side}_id"), "vector", "bias")
@@ -166,14 +201,38 @@ class Behaviour(Generic[Settings]):
         similarities = data.store.read(SIMILARITIES).where(F.col("model_id") == key)
         return Trained(users, items, similarities)
 
+    def facts(self, data: SplitData) -> list[dict[str, Any]]:
+        """What the night found out of the model itself: part, fact (of the settings' `facts`), value."""
+        return []
+
+    def told(self) -> str | None:
+        """More than the model's name for `--dry-run`, its files looked at; None: there is no more."""
+        return None
+
     # -------------------------------------------------------------------------- rank, predict
 
     def source(self, trained: Trained, data: SplitData) -> Source:
         """What workers score blocks of users with: vectors of items by default."""
         assert trained.items is not None
+        if type(self).load is Behaviour.load and (stored := self._stored(data)):
+            return stored
         dims = dimensions(trained.items, f"model {self.settings.name}")
         shared = share(data.store.scratch, vector_rows(data.items, trained.items))
         return DotSource(shared, data.n_items, dims)
+
+    def _stored(self, data: SplitData) -> DotSource | None:
+        """The vectors of items as workers read them from the table itself; None where they cannot."""
+        key = data.key(self.settings)
+        files = data.store.files_of(EMBEDDINGS, {"model_id": key, "side": "item"})
+        if not files:
+            return None
+        # By the files: another warehouse may hold other vectors under the same key.
+        rows = SharedRows(digest(files, length=32), tuple(files))
+        lengths = {length for batch in rows.dataset().to_batches(columns=["vector"])
+                   for length in batch.column(0).value_lengths().unique().to_pylist()}  # fmt: skip
+        if len(lengths) != 1:  # none, NULL or several: it is told as of any other table
+            return None
+        return DotSource(rows, data.n_items, lengths.pop(), catalogue=data.known_items)
 
     def users(self, trained: Trained, source: Source) -> DataFrame | None:
         """user_id, vector of the users, where the source asks for vectors."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
@@ -12,10 +11,10 @@ from recbench_spark.checks import Check
 from recbench_spark.config import EmbeddingsModel, ListsModel, ScoresModel
 from recbench_spark.data.handed_over import meet, read_embeddings, read_scored_rows
 from recbench_spark.definitions import Definition
-from recbench_spark.errors import DataError
 from recbench_spark.evaluation import checks
 from recbench_spark.evaluation.ranking.rank import Given, Ranked, Scored
 from recbench_spark.evaluation.ranking.sources import DotSource
+from recbench_spark.evaluation.ranking_counts import refuse_duplicates
 from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
 
 Rows = TypeVar("Rows", ListsModel, ScoresModel)
@@ -76,14 +75,8 @@ def row_checks(
     """
     found = checks.list_checks(rows, users, items)
     if definition.duplicates == "error":
-        _refuse_duplicates(found)
+        refuse_duplicates(found)
     return found if train is None else [*found, checks.training_items_in_lists(rows, train)]
-
-
-def _refuse_duplicates(found: Sequence[Check]) -> None:
-    for check in found:
-        if "duplicate" in check.check and check.observed:
-            raise DataError(f"{check.check}: {check.observed:.0f}", "or set definition.duplicates=drop")
 
 
 # ------------------------------------------------------------------------------------- behaviours

@@ -7,7 +7,9 @@ from pyspark.sql import functions as F
 
 from recbench_spark.evaluation.ranking import predict
 from recbench_spark.models.means import MeansModel
+from recbench_spark.schemas import SPLITS
 from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
+from recbench_spark.training.fits.logs import facts_of, scale_of
 
 EXACT = "decimal(38,15)"
 """Deviations are added up at this grain: the same sums under any partitioning."""
@@ -20,7 +22,12 @@ class Means(Behaviour[MeansModel]):
         """Two shuffles of the training rows, by the first side and by the second.
 
         The items' biases hold the mean of all too, so that what ranks and predicts is one number.
+
+        Raises:
+            DataError: a rating outside `dataset.scale`.
         """
+        if data.scale is not None:
+            scale_of(facts_of(data.table(SPLITS)), data.scale)
         mean = data.mean_rating
         rows = data.train_rows.select("user_id", "item_id", (F.col("rating") - F.lit(mean)).alias("left"))
         order = [] if self.settings.means == "global" else self.settings.means.split("_")
@@ -37,12 +44,18 @@ class Means(Behaviour[MeansModel]):
         return Trained(None if users is None else _without_vectors(users), _without_vectors(shifted))
 
     def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
-        """See `Behaviour`: an unseen user deviates by 0, an item without ratings likewise."""
+        """See `Behaviour`: an unseen user deviates by 0, an item without ratings likewise; clipped to
+        `dataset.scale` where it is given."""
         trained = self.load(data)
         assert trained.users is not None
         biases = trained.users.select("user_id", F.col("bias").alias("user_bias"))
         known = users.join(biases, "user_id", "left").fillna({"user_bias": 0.0})
-        return predict.predict_scored(known, self.source(trained, data), data.mean_rating)
+        found = predict.predict_scored(known, self.source(trained, data), data.mean_rating)
+        if data.scale is None:
+            return found
+        low, high = (F.lit(end) for end in data.scale)
+        clipped = F.transform("prediction", lambda one: F.greatest(low, F.least(high, one)))
+        return found.withColumn("prediction", clipped)
 
 
 def _deviations(rows: DataFrame, side: str, shrinkage: float) -> tuple[DataFrame, DataFrame]:

@@ -107,26 +107,33 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder: Path, workers: int, settings: dict[str, str]) -> Iterator[Cluster]:
-    """One master, some workers of one core each."""
+def cluster(folder: Path, workers: int, settings: dict[str, str], apart: bool = False) -> Iterator[Cluster]:
+    """One master, some workers of one core each; apart: on addresses of their own, like so many hosts."""
     properties = folder / "cluster.properties"
     # The master would otherwise open a port on which anybody can start a driver.
     settings = {"spark.master.rest.enabled": "false", **settings}
     properties.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
     command = [str(SPARK_HOME / "bin" / "spark-class")]
-    shared = ["--host", "127.0.0.1", "--webui-port", "0", "--properties-file", str(properties)]
+    shared = ["--webui-port", "0", "--properties-file", str(properties)]
     quiet = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_NO_DAEMONIZE": "1"}
     with ExitStack() as stack:
         name = "org.apache.spark.deploy.master.Master"
         master = stack.enter_context(
-            started([*command, name, "--port", "0", *shared], folder / "master.log", folder, **quiet)
+            started(
+                [*command, name, "--host", "127.0.0.1", "--port", "0", *shared],
+                folder / "master.log",
+                folder,
+                **quiet,
+            )
         )
         master.wait_for("Starting Spark master at spark://")
         url = re.findall(r"Starting Spark master at (spark://\S+)", master.said)[0]
         found = []
         for n in range(workers):
             name = "org.apache.spark.deploy.worker.Worker"
-            own = ["--cores", "1", "--memory", "1g", "--work-dir", str(folder / f"work{n}"), url]
+            host = f"127.0.0.{n + 1}" if apart else "127.0.0.1"
+            own = ["--host", host, "--cores", "1", "--memory", "1g"]
+            own += ["--work-dir", str(folder / f"work{n}"), url]
             log = folder / f"worker{n}.log"
             found.append(
                 stack.enter_context(started([*command, name, *shared, *own], log, folder, **quiet))

@@ -1,7 +1,10 @@
-"""kill -9 of workers in every task and of the whole job between and within layers: the same bits."""
+"""The same bits whatever dies: workers in every task, the whole job between and within layers, an executor;
+and where tasks are run twice at once (speculation)."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import pytest
 import yaml
 from deltalake import DeltaTable
 
-from tests.cluster.processes import ROOT, Process, properties, started
+from tests.cluster.processes import PATIENCE, ROOT, Process, cluster, properties, started
 from tests.graph import oracle
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -80,15 +83,24 @@ def vectors(warehouse: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def untroubled(flags, tmp_path_factory) -> dict[str, bytes]:
-    folder = tmp_path_factory.mktemp("untroubled")
-    command, env = job(folder, [str(ROOT / "jobs" / "embed.py"), *flags, "--warehouse", str(folder / "w")])
-    with started(command, folder / "job.log", folder, **env) as process:
-        assert process.popen.wait(300) == 0, process.said[-4000:]
-    return vectors(folder / "w")
+def untroubled(flags, tmp_path_factory):
+    """Vectors of a run that nothing happens to; R and G give the same, S sums of blocks."""
+    done: dict[bool, dict[str, bytes]] = {}
+
+    def under(plan: str) -> dict[str, bytes]:
+        if (plan == "S") not in done:
+            folder = tmp_path_factory.mktemp("untroubled")
+            more = ["--warehouse", str(folder / "w"), "--plan", "S" if plan == "S" else "R"]
+            command, env = job(folder, [str(ROOT / "jobs" / "embed.py"), *flags, *more])
+            with started(command, folder / "job.log", folder, **env) as process:
+                assert process.popen.wait(300) == 0, process.said[-4000:]
+            done[plan == "S"] = vectors(folder / "w")
+        return done[plan == "S"]
+
+    return under
 
 
-@pytest.mark.parametrize("plan", ["R", "G"])
+@pytest.mark.parametrize("plan", ["R", "G", "S"], ids=lambda plan: f"dies_under_{plan}")
 def test_every_task_dies_once(plan, flags, untroubled, tmp_path) -> None:
     (tmp_path / "marks").mkdir()
     more = ["--warehouse", str(tmp_path / "w"), "--plan", plan]
@@ -96,15 +108,21 @@ def test_every_task_dies_once(plan, flags, untroubled, tmp_path) -> None:
     with started(command, tmp_path / "job.log", tmp_path, **env) as process:
         assert process.popen.wait(420) == 0, process.said[-4000:]
     killed = [path.name.partition("-")[0] for path in (tmp_path / "marks").iterdir()]
-    tasks = {"R": ("project", "replicated"), "G": ("gathered_from", "gathered_to")}[plan]
-    for name in ("_deal_nodes", "_write_nodes", "_deal_edges", "_write_block", "_fill", *tasks):
+    tasks = {
+        "R": ("project", "replicated"),
+        "G": ("gathered_from", "gathered_to"),
+        "S": ("scattered_from", "scattered_to"),
+    }
+    for name in ("_deal_nodes", "_write_nodes", "_deal_edges", "_write_block", "_fill", *tasks[plan]):
         assert name in killed, (name, killed)
-    assert vectors(tmp_path / "w") == untroubled
+    assert vectors(tmp_path / "w") == untroubled(plan)
 
 
-def test_a_job_killed_between_and_within_layers_goes_on(flags, untroubled, tmp_path) -> None:
+@pytest.mark.parametrize("plan", ["R", "G", "S"])
+def test_a_job_killed_between_and_within_layers_goes_on(plan, flags, untroubled, tmp_path) -> None:
     warehouse = tmp_path / "w"
-    command, env = job(tmp_path, [str(ROOT / "jobs" / "embed.py"), *flags, "--warehouse", str(warehouse)])
+    more = ["--warehouse", str(warehouse), "--plan", plan]
+    command, env = job(tmp_path, [str(ROOT / "jobs" / "embed.py"), *flags, *more])
 
     def commits(name: str) -> int:
         return len(list((warehouse / name / "_delta_log").glob("*.json")))
@@ -121,9 +139,109 @@ def test_a_job_killed_between_and_within_layers_goes_on(flags, untroubled, tmp_p
     with started(command, tmp_path / "last.log", tmp_path, **env) as process:
         assert process.popen.wait(300) == 0, process.said[-4000:]
         assert "laid out before" in process.said and "layer 1 layer" not in process.said
-    assert vectors(warehouse) == untroubled
+    assert vectors(warehouse) == untroubled(plan)
 
 
 def killed_at(process: Process, moment) -> None:
     process.wait_for(moment)
     process.kill()
+
+
+SLOW_JOB = """
+import sys, time
+from pathlib import Path
+from pyspark import TaskContext
+from recbench_spark.commands import embed
+from recbench_spark import cli
+from recbench_spark.graph import layout, runner
+
+marks, way = Path(sys.argv[1]), sys.argv[2]
+
+
+def lingering(name, run):
+    # A first attempt has done all its work, and does not come back: until a second one has (copied), or
+    # for some seconds, in which the executor is killed.
+    def task(*args, **settings):
+        context = TaskContext.get()
+        done = run(*args, **settings)
+        done = done if done is None or isinstance(done, (int, tuple)) else iter(list(done))
+        mark = f"{name}-{context.stageId()}-{context.partitionId()}-"
+        (marks / f"{mark}{context.attemptNumber()}").touch()
+        until = time.monotonic() + (60 if way == "copied" else 2)
+        while context.attemptNumber() == 0 and context.partitionId() == 0 and time.monotonic() < until:
+            if way == "copied" and len(list(marks.glob(f"{mark}*"))) > 1:
+                break
+            time.sleep(0.02)
+        return done
+    return task
+
+
+for module, name in (
+    (layout, "_write_block"), (runner, "replicated"), (runner, "gathered_from"), (runner, "gathered_to"),
+):
+    setattr(module, name, lingering(name, getattr(module, name)))
+cli.run(embed.main, embed.parser(), sys.argv[3:])
+"""
+
+ON_A_CLUSTER = {
+    "spark_executor_cores": 1,
+    "spark_executor_memory": "600m",
+    "spark_driver_host": "127.0.0.1",
+    "spark_executorEnv_PYTHONPATH": str(ROOT),
+    "spark_speculation_interval": "50ms",
+    "spark_speculation_quantile": 0.5,
+    "spark_speculation_minTaskRuntime": "500ms",
+    "spark_speculation_task_duration_threshold": "1s",  # of stages of one task
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Two workers with addresses of their own: Spark copies no task to the host that it runs on."""
+    with cluster(tmp_path_factory.mktemp("cluster"), workers=2, settings={}, apart=True) as found:
+        yield found
+
+
+def on_cluster(place, folder: Path, way: str, more: list[str]) -> tuple[list[str], dict[str, str]]:
+    (folder / "marks").mkdir()
+    settings = {
+        **ON_A_CLUSTER,
+        "spark_master": place.url,
+        "spark_speculation": str(way == "copied").lower(),
+    }
+    conf = properties(folder / "spark.conf", **settings)
+    command = [sys.executable, "-c", SLOW_JOB, str(folder / "marks"), way, *more]
+    env = {
+        "RECBENCH_SPARK_PROPERTIES": str(conf),
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    return command, env
+
+
+@pytest.mark.parametrize("plan", ["R", "G"])
+def test_tasks_that_are_run_twice_at_once_leave_one_result(
+    plan, flags, untroubled, place, tmp_path
+) -> None:
+    more = [*flags, "--warehouse", str(tmp_path / "w"), "--plan", plan]
+    command, env = on_cluster(place, tmp_path, "copied", more)
+    with started(command, tmp_path / "job.log", tmp_path, **env) as process:
+        assert process.popen.wait(PATIENCE) == 0, process.said[-4000:]
+    marks = {path.name for path in (tmp_path / "marks").iterdir()}
+    twice = {name.partition("-")[0] for name in marks if name.endswith("-1")}
+    assert {"_write_block", "replicated" if plan == "R" else "gathered_to"} <= twice, marks
+    assert vectors(tmp_path / "w") == untroubled(plan)
+
+
+@pytest.mark.parametrize("plan", ["R", "G"])
+def test_a_layer_that_loses_an_executor_has_the_same_bits(plan, flags, untroubled, place, tmp_path) -> None:
+    more = [*flags, "--warehouse", str(tmp_path / "w"), "--plan", plan]
+    command, env = on_cluster(place, tmp_path, "killed", more)
+    name = "replicated" if plan == "R" else "gathered_to"
+    with started(command, tmp_path / "job.log", tmp_path, **env) as process:
+        process.wait_for(lambda: any((tmp_path / "marks").glob(f"{name}-*")))
+        first = place.executors()
+        os.kill(first[0], signal.SIGKILL)
+        assert process.popen.wait(PATIENCE) == 0, process.said[-4000:]
+    assert len(first) == 2
+    assert vectors(tmp_path / "w") == untroubled(plan)

@@ -299,6 +299,12 @@ WITHOUT_A_TRACE = [
     ("evaluation.draw.estimators=[rank_estimate, rank_estimate]", "twice"),
     ("evaluation.features=' '", "evaluation.features"),
     ("dataset.world.users=true", "not true"),
+    ("evaluation.k=[yes, 10]", "k: a number or text is expected, and not true"),
+    ("split.ratio=[.8, no, .2]", "ratio: a number or text is expected, and not false"),
+    ("evaluation.metrics=!!set {ndcg, hit}", "not a set"),
+    ("evaluation.definition.threshold=yes", "definition.threshold: a number or text"),
+    ("models=[{name: p, kind: published, figures: {ndcg: yes}}]", "figures.ndcg: a number or text"),
+    ("models.als_8.provenance.search_space={rank: [yes]}", "search_space.rank: a number or text"),
     ("headline=ndcg@0", "headline"),
     ("x" * 5000 + "=1", "letters"),
     ("dataset.name=a: b: c", "not valid YAML"),
@@ -314,6 +320,13 @@ def test_an_odd_override_ends_in_a_sentence(write, override: str, word: str) -> 
     with pytest.raises(ConfigError) as error:
         load_benchmark(write(MINIMAL), ["evaluation.k=[1]", override])
     assert word in str(error.value) and len(str(error.value)) < 2000
+
+
+def test_a_key_that_is_misspelt_is_told_before_the_one_that_is_missing(write) -> None:
+    misspelt = {"datasett" if key == "dataset" else key: value for key, value in MINIMAL.items()}
+    with pytest.raises(ConfigError, match="datasett: Extra inputs") as error:
+        load_benchmark(write(misspelt))
+    assert "did you mean 'dataset'" in error.value.hint
 
 
 def test_a_name_too_long_for_a_disk_is_no_file() -> None:

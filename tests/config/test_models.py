@@ -35,15 +35,22 @@ def test_a_model_of_another_package_is_found_by_its_path() -> None:
     [
         ("meens", r"b\.yaml: models\.0\.kind: no model of kind 'meens'"),
         ("no_module:Model", r"models\.0\.kind: kind 'no_module:Model': No module"),
-        ("tests.outside_model:Newest", r"is not a ModelConfig"),
+        ("tests.outside_model:Newest", r"is no class of models"),
         ("tests.outside_model:Nothing", r"has no attribute 'Nothing'"),
         (7, r"models\.0: expected keys and values with a 'kind'"),
+        (".models:AlsModel", r"kind '\.models:AlsModel': TypeError: "),
+        ("recbench_spark.config.models:ModelConfig", r"is no class of models"),
     ],
 )
 def test_a_kind_that_nobody_knows_is_told_with_the_nearest(kind: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as error:
         benchmark(kind=kind)
     assert kind != "meens" or "means" in error.value.hint
+
+
+def test_a_misspelt_kind_stands_in_the_message() -> None:
+    with pytest.raises(ConfigError, match=r"models\.0: .* a 'kind'; given: name, knid"):
+        benchmark(knid="als")
 
 
 def test_a_module_of_models_is_found_by_its_name() -> None:

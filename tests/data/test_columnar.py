@@ -28,7 +28,7 @@ from recbench_spark.protocol.splits import labelled_blocks
 from recbench_spark.schemas import SPLITS
 from recbench_spark.steps import splitting
 from recbench_spark.steps.splitting import write_rows
-from recbench_spark.store import Store
+from recbench_spark.store import Store, retried
 
 SPLIT_OF = {
     "TO_LS": Split(protocol="TO_LS", valid=True),
@@ -210,7 +210,7 @@ def test_of_writers_of_one_name_only_the_first_adds_its_files(store: Store) -> N
     opened = DeltaTable(folder)
     with ThreadPoolExecutor(max_workers=8) as pool:
         tries = [partial(delta_files.commit, str(folder), [f], partition, "splits/race") for f in files[:8]]
-        commits = [pool.submit(store._retried, "write splits", attempt) for attempt in tries]
+        commits = [pool.submit(retried, "write splits", attempt) for attempt in tries]
     assert sorted(commit.result() for commit in commits) == [False] * 7 + [True]
     with pytest.raises(CommitFailedError):
         delta_files.append(opened, files[8:], partition, "splits/race")

@@ -6,11 +6,13 @@ import gzip
 import math
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.config import Dataset, World
 from recbench_spark.data.readers import id_order, open_log, read_log, read_table
-from recbench_spark.errors import ConfigError, DataError, SchemaError
+from recbench_spark.errors import ConfigError, DataError, MissingError, SchemaError
 from recbench_spark.schemas import INTERACTIONS
 
 pytestmark = pytest.mark.spark
@@ -235,13 +237,13 @@ def test_mistakes_in_the_dataset(spark, tmp_path):
 
 def test_missing_paths(spark, tmp_path):
     write(tmp_path / "log.csv", "user_id,item_id\nu,i\n")
-    with pytest.raises(ConfigError, match="no such file or folder") as error:
+    with pytest.raises(MissingError, match="no such file or folder") as error:
         read_log(spark, dataset("csv", tmp_path / "lag.csv"))
     assert "did you mean 'log.csv'" in error.value.hint
     with pytest.raises(ConfigError, match=r"no ratings\.dat or ratings\.tsv") as error:
         read_log(spark, dataset("movielens_1m", tmp_path))
     assert "log.csv" in error.value.hint
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(MissingError) as error:
         read_table(spark, str(tmp_path / "no" / "where"), [], "lists")
     assert "no folder" in error.value.hint
 
@@ -364,6 +366,13 @@ def test_table_values_that_cannot_be_read(spark, tmp_path, header, row, message)
     assert message in error.value.message and error.value.message.startswith(f"lists {path}")
 
 
+def test_whole_numbers_that_floats_make_one_are_refused(spark, tmp_path):
+    path = str(tmp_path / "lists.parquet")
+    pq.write_table(pa.table({"user_id": ["u"] * 2, "score": pa.array([2**53 - 1, 2**53])}), path)
+    with pytest.raises(DataError, match=r"1 rows whose 'score' is not a number below 2\^53"):
+        read_table(spark, path, ["user_id"], "lists")
+
+
 def test_table_of_the_wrong_shape(spark, tmp_path):
     path = str(tmp_path / "t")
     spark.sql("SELECT 'u' AS user_id, array(1) AS score, 'x' AS item").write.parquet(path)
@@ -384,7 +393,7 @@ def test_table_by_name(spark):
     assert [tuple(row) for row in frame.collect()] == [("1", "2")]
     logged = read_log(spark, dataset("delta", "spark_catalog.readers.truth"))
     assert rows(logged) == [log("1", "2")]
-    with pytest.raises(ConfigError, match=r"no such file or folder: readers\.nothing"):
+    with pytest.raises(MissingError, match=r"no such file or folder: readers\.nothing"):
         read_table(spark, "readers.nothing", [], "truth")
 
 

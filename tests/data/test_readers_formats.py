@@ -249,6 +249,7 @@ def test_a_night_on_listed_negatives_with_a_rejected_row(spark, tmp_path):
     ranked = store.read(RANKINGS).select("user_id", "above", "tied", "length").collect()
     assert sorted(map(tuple, ranked)) == [("0", [1], [0], 3)] * 2 + [("1", [0], [0], 3)] * 2
     asked = "part = 'test' AND model = 'popular' AND k IS NOT NULL"
+    store.install_views()
     values = spark.table("latest_metrics").where(asked).select("metric", "k", "value").collect()
     assert {(row.metric, row.k): row.value for row in values} == {
         ("hit", 1): 1 / 2, ("hit", 5): 1, ("mrr", 1): 1 / 2, ("mrr", 5): 3 / 4,

@@ -13,7 +13,7 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.protocol.manifests import manifest
 from recbench_spark.protocol.splits import labelled_blocks
 from recbench_spark.schemas import INTERACTIONS
-from recbench_spark.steps.splitting import _split_hash, _world_settings
+from recbench_spark.steps.keys import split_hash, world_settings
 
 pytestmark = pytest.mark.spark
 
@@ -251,7 +251,8 @@ def test_the_split_keeps_training_out_of_the_open_loop_and_nothing_else(log, spa
     known = parts["train"] | parts["valid"]
     assert parts["open_loop"] == shown - known and len(shown & known) > 100
     assert len(parts["open_loop"] & parts["test"]) > 40
-    facts = manifest(spark.createDataFrame(made), len(log), "{}", dropped="so").toPandas().set_index("fact")
+    found = manifest(spark.createDataFrame(made), len(log), "{}", dropped="so")
+    facts = pd.DataFrame(found).set_index("fact")
     assert facts.value["overlap"] == 0
     assert facts.value["duplicates_dropped"] == len(shown & known)
 
@@ -338,7 +339,7 @@ def test_old_worlds_keep_their_splits_and_new_ones_have_names_of_their_own(spark
         made({"reader": "world", "world": world})
         for world in (unseen, before, {**unseen, "tastes": 9}, {**before, "tastes": 9})
     ]
-    assert _world_settings(benchmarks[0].dataset) == before
-    assert len({_split_hash(spark, benchmark)[0] for benchmark in benchmarks}) == 4
+    assert world_settings(benchmarks[0].dataset) == before
+    assert len({split_hash(str, benchmark)[0] for benchmark in benchmarks}) == 4
     log = made({"reader": "csv", "path": "log.csv"}).dataset
-    assert _world_settings(log) == {name: getattr(World(), name) for name in before}
+    assert world_settings(log) == {name: getattr(World(), name) for name in before}

@@ -90,11 +90,11 @@ def test_ids_are_ordered_as_numbers_or_by_their_bytes() -> None:
 
 
 def test_rank_wins_over_score_and_duplicates_keep_the_best() -> None:
-    lists = lists_of([(1, 7, 3), (1, 8, 1), (1, 7, 2)], "rank").assign(score=[9.0, np.nan, 8.0])
+    lists = lists_of([(1, 7, 3), (1, 8, 1), (1, 7, 2)], "rank").assign(score=[9.0, 1.0, 8.0])
     found = evaluate_frames(truth_of([(1, 7), (1, 7)]), lists, k=[1, 2], metrics=["recall"])
     assert list(found.value) == [0, 1]
     for truth, rows in ((truth_of([(1, 7), (1, 7)]), lists[:2]), (truth_of([(1, 7)]), lists)):
-        with pytest.raises(DataError, match="occur more than once"):
+        with pytest.raises(DataError, match="duplicate"):
             evaluate_frames(truth, rows, definition={"duplicates": "error"})
 
 
@@ -111,13 +111,23 @@ GOOD = truth_of([(1, 7)]), lists_of([(1, 7, 1.0)])
     ("truth", "lists", "error", "message"),
     [
         (GOOD[0][:0], GOOD[1], DataError, "truth: no rows"),
-        (GOOD[0][["user_id"]], GOOD[1], SchemaError, "truth: no column item_id"),
-        (GOOD[0], GOOD[1][WANTED], SchemaError, "lists: no column score"),
-        (GOOD[0], lists_of([(1, 7, None), (1, 8, 1.0)]), DataError, "1 of 2 scores are NaN or infinite"),
-        (GOOD[0], lists_of([(1, 7, math.inf)]), DataError, "1 of 1 scores are NaN or infinite"),
-        (GOOD[0], lists_of([(1, 7, "good")]), DataError, "score is no double"),
-        (GOOD[0], lists_of([(1, 7, 0)], "rank"), DataError, "1 ranks are below 1"),
-        (GOOD[0], lists_of([(1, 7, 1), (1, 8, None)], "rank"), DataError, "1 rows whose rank is NULL"),
+        (GOOD[0][["user_id"]], GOOD[1], SchemaError, "truth has no column item_id"),
+        (GOOD[0], GOOD[1][WANTED], SchemaError, "lists has no column score"),
+        (
+            GOOD[0],
+            lists_of([(1, 7, None), (1, 8, 1.0)]),
+            DataError,
+            "1 rows whose score is NULL, NaN, infinite",
+        ),
+        (GOOD[0], lists_of([(1, 7, math.inf)]), DataError, "1 rows whose score is NULL, NaN, infinite"),
+        (GOOD[0], lists_of([(1, 7, "good")]), DataError, "1 rows whose score is NULL"),
+        (GOOD[0], lists_of([(1, 7, 0)], "rank"), DataError, "1 rows whose rank is a rank below 1"),
+        (
+            GOOD[0],
+            lists_of([(1, 7, 1), (1, 8, None)], "rank"),
+            DataError,
+            "1 rows whose rank is a rank below 1, NULL",
+        ),
         (GOOD[0], lists_of([(1, None, 1.0), (1, 8, 1.0)]), DataError, "1 rows whose item_id is NULL"),
         (
             GOOD[0],
@@ -126,7 +136,7 @@ GOOD = truth_of([(1, 7)]), lists_of([(1, 7, 1.0)])
             "item_id: 1 rows .double. are not a whole number.*7.5",
         ),
         (truth_of([(None, 7), (1, 7)]), GOOD[1], DataError, "1 rows whose user_id is NULL"),
-        (GOOD[0].assign(relevance=[None]), GOOD[1], DataError, "no relevance"),
+        (GOOD[0].assign(relevance=[None]), GOOD[1], DataError, "1 rows whose relevance is NULL"),
     ],
 )
 def test_unusable_rows(truth: Any, lists: Any, error: type[Exception], message: str) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from recbench_spark.kernels.graph import csr
 from recbench_spark.kernels.graph.csr import Csr
-from recbench_spark.kernels.graph.layers import LayerForm
+from recbench_spark.kernels.graph.forms import LayerForm
 
 
 @dataclass

@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from recbench_spark.config.graph import GraphSource
 from recbench_spark.graph import features, passes
 from recbench_spark.graph.folders import Graph, mapped, new_matrix
 from recbench_spark.graph.layout import ids_of, lay_out
 from recbench_spark.graph.nodes import embed_nodes
 from recbench_spark.graph.passes import Work
 from recbench_spark.graph.runner import Model, out_width, passes_of
-from recbench_spark.graph_config import GraphSource
-from recbench_spark.kernels.graph.aggregate import AGGREGATORS
-from recbench_spark.kernels.graph.layers import LayerForm, all_shapes, make_layers, random_weights
+from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
+from recbench_spark.kernels.graph.layers import all_shapes, make_layers, random_weights
 from recbench_spark.kernels.hashing import stream
 from tests.graph import oracle
 

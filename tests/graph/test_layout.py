@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,11 @@ from deltalake import write_deltalake
 from networkx import Graph as Plain
 from networkx import weisfeiler_lehman_subgraph_hashes
 
+from recbench_spark.config.graph import GraphSource
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.graph.edges import open_rows
 from recbench_spark.graph.folders import Graph, read_graph
 from recbench_spark.graph.layout import ids_of, lay_out
-from recbench_spark.graph_config import GraphSource
 from recbench_spark.kernels.graph.ids import hashed_numbers
 from tests.graph import oracle
 
@@ -157,8 +158,12 @@ def test_what_cannot_be_read_is_told(tmp_path) -> None:
     path = str(tmp_path / "e.parquet")
     with pytest.raises(SchemaError, match="no column src; it has source, dst"):
         open_rows(path, ["src", "dst"], "edges")
-    with pytest.raises(SchemaError, match="column dst is of type double"):
-        open_rows(path, ["source", "dst"], "edges", ids={"dst": "auto"})
+    rows = open_rows(path, ["source", "dst"], "edges", ids={"dst": "auto"})
+    with pytest.raises(DataError, match=r"edges: column dst: 1 rows \(double\) are not a whole number"):
+        rows.ids(next(rows.chunks(rows.pieces)), "dst")
+    pq.write_table(pa.table({"src": [datetime(2026, 1, 1)]}), tmp_path / "d.parquet")
+    with pytest.raises(SchemaError, match=r"column src is timestamp.*, which holds no ids"):
+        open_rows(str(tmp_path / "d.parquet"), ["src"], "edges", ids={"src": "auto"})
     with pytest.raises(DataError, match="nothing at"):
         open_rows(str(tmp_path / "nowhere"), ["src"], "edges")
     (tmp_path / "no.parquet").write_text("no parquet")

@@ -55,7 +55,9 @@ def test_lists_differ_by_id_weight_or_number() -> None:
 
 
 @pytest.mark.spark
-def test_a_night_after_the_first_is_a_full_run_to_the_bit(spark, tmp_path, capsys, monkeypatch) -> None:
+def test_a_night_after_the_first_is_a_full_run_to_the_bit(  # noqa: PLR0915
+    spark, tmp_path, capsys, monkeypatch
+) -> None:
     place = ("--warehouse", str(tmp_path / "w"))
     model = ("--form", "convolve", "--aggregator", "importance", "--widths", "6,4", "--wire", "float16")
     drawn = chain(60)
@@ -105,6 +107,13 @@ def test_a_night_after_the_first_is_a_full_run_to_the_bit(spark, tmp_path, capsy
     assert facts["drift_cosine_p50"] == 1 and facts["drift_cosine_p01"] < 1
     assert 0.5 < facts["drift_neighbours_kept"] <= 1
 
+    # The drift is held by a gate: made before, told again.
+    gated = (*flags, *place, "--previous", first, "--gate")
+    assert run(*gated, "drift_cosine_p01:below=1") == 3
+    assert "node: drift_cosine_p01 is " in capsys.readouterr().err
+    assert run(*gated, "node:drift_neighbours_kept:below=0.5") == 0
+    capsys.readouterr()
+
     # Everything touched: a full run is cheaper, and it says so.
     other = chain(60)
     all_new = (*written(tmp_path / "three", other, h[:60] + 1), *model, *place, "--previous", first)
@@ -114,3 +123,70 @@ def test_a_night_after_the_first_is_a_full_run_to_the_bit(spark, tmp_path, capsy
     assert "has other layers" in capsys.readouterr().err
     assert run(*all_new[:-1], "nothing", "--explain") == 2
     assert "no embedded model nothing" in capsys.readouterr().err
+
+
+def likes(folder: Path, pairs: list[tuple[int, int]], h: dict[int, np.ndarray]) -> tuple[str, ...]:
+    """A log of boards and pins, and the pins' features."""
+    folder.mkdir()
+    log = {"board": [100 + b for b, _ in pairs], "pin": [p for _, p in pairs]}
+    pq.write_table(pa.table(log), folder / "likes.parquet")
+    features = pa.table({"id": list(h), "vector": list(h.values())})
+    pq.write_table(features, folder / "h.parquet")
+    graph = ("--edges", str(folder / "likes.parquet"), "--columns", "src=board,dst=pin")
+    nodes = ("--node-table", f"pin={folder / 'h.parquet'}")
+    return (*graph, "--sides", "board,pin", *nodes, "--features", str(folder / "h.parquet"))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("wire", ["float16", pytest.param("float32", marks=pytest.mark.slow)])
+def test_a_bipartite_night_after_the_first_is_a_full_run_to_the_bit(
+    spark, tmp_path, capsys, monkeypatch, wire
+) -> None:
+    """Pins on a line of boards: what changes at one end leaves the other as it was.
+
+    Both wires, modes and tables are in test_incremental.py, without Spark.
+    """
+    place = ("--warehouse", str(tmp_path / "w"))
+    model = ("--mode", "bipartite", "--form", "convolve", "--widths", "6,4", "--wire", wire)
+    pairs = [(b, p) for b in range(40) for p in (b, b + 1)]
+    draw = np.random.default_rng(3).standard_normal((60, DIMS)).astype(np.float32)
+    h = {p: draw[p] for p in range(41)}
+    assert run(*likes(tmp_path / "one", pairs, h), *place, *model, "--blocks", "3") == 0
+    first = capsys.readouterr().out.split("model ", 1)[1].split(maxsplit=1)[0]
+
+    # A pin with other features, a new pin on a new board, a pin more on an old one, one that nobody likes.
+    tonight = {**h, 0: h[0] + 1, 50: draw[50], 51: draw[51]}
+    more = [*pairs, (45, 50), (45, 5), (20, 30)]
+    flags = (*likes(tmp_path / "two", more, tonight), *model)
+    monkeypatch.setattr(refreshing, "_seconds", lambda *_: (2.0, 1.0))
+    assert run(*flags, *place, "--previous", first, "--blocks", "4", "--batch", "7") == 0
+    told = capsys.readouterr()
+    assert "these alone are computed" in told.out
+    second = told.out.split("model ", 1)[1].split(maxsplit=1)[0]
+    runs = DeltaTable(tmp_path / "w" / "graph_runs").to_pandas()
+    runs = runs[runs["model_id"] == second].sort_values("started_at")
+    assert runs["layer"].tolist() == [1, 1, 2, 2, 3]
+    # By hand: boards that have a touched pin or another list; pins of these, the changed and the new.
+    likes_of: dict[int, set[int]] = {}
+    for b, p in more:
+        likes_of.setdefault(b, set()).add(p)
+    lists = {5, 30, 50, 51}
+    touched, want = {0, 50, 51}, []
+    for _ in range(2):
+        boards = {b for b, pins in likes_of.items() if pins & touched} | {20, 45}
+        after = {p for p in tonight if any(p in likes_of[b] for b in boards)} | touched | lists
+        want += [sum(1 for pins in likes_of.values() if pins & after), len(after)]
+        touched = after
+    want.append(len({b for b, pins in likes_of.items() if pins & touched} | {20, 45}))
+    assert runs["nodes"].tolist() == want and max(want) < 41
+
+    monkeypatch.undo()
+    assert run(*flags, "--warehouse", str(tmp_path / "full"), "--blocks", "2") == 0
+    found = vectors(tmp_path / "w", second)
+    assert len(found) == 43 + 41
+    assert vectors(tmp_path / "full", second) == found
+    facts = DeltaTable(tmp_path / "w" / "manifests").to_pandas()
+    facts = facts[facts["split_id"] == second].set_index(["part", "fact"])["value"]
+    assert facts["pin", "drift_common"] == pytest.approx(41 / 43)
+    assert facts["board", "drift_common"] == pytest.approx(40 / 41)
+    assert facts["board", "drift_cosine_p50"] == 1

@@ -13,8 +13,12 @@ from safetensors.numpy import save_file
 
 from recbench_spark import cli, delta_files
 from recbench_spark.commands import embed
+from recbench_spark.config.graph import GraphSource
 from recbench_spark.graph import runner
-from recbench_spark.kernels.graph.layers import LayerForm, all_shapes, random_weights
+from recbench_spark.graph.layout import open_inputs
+from recbench_spark.kernels.graph.forms import LayerForm
+from recbench_spark.kernels.graph.layers import all_shapes, random_weights
+from recbench_spark.steps.embedding import unread_weights
 from tests.graph import oracle
 
 
@@ -36,11 +40,53 @@ def run(*flags: str) -> int:
         (("--edges", "x", "--features", "hashed:many"), "'many' is no number"),
         (("--edges", "x", "--sides", "a,b", "--node-table", "t"), "--node-table SIDE=t"),
         (("--edges", "x", "--model", "nowhere.yaml"), "nowhere.yaml"),
+        (("--edges", "x", "--features", "degree"), "did you mean 'degrees'"),
+        (("--edges", "x", "--columns", "src=a,dst=a"), "a cannot be two of src, dst, weight"),
+        (("--edges", "x", "--gate", "drift_cosine_p10:below=0.9"), "--previous MODEL_ID"),
+        (("--edges", "x", "--gate", "drift_cosin_p10:below=1"), "did you mean 'drift_cosine_p10'"),
+        (("--edges", "x", "--gate", "drift_common:beneath=1"), "is not like drift_cosine_p10:below=0.9"),
     ],
 )
 def test_mistakes_are_told_before_spark_starts(flags, message, capsys) -> None:
     assert run(*flags, "--warehouse", "w", "--dry-run") == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "told"),
+    [
+        ("src,dst,weight\n1,2,9\n", {}, "column weight"),
+        ("a,b,stars\n1,2,9\n", {"columns": {"src": "a", "dst": "b", "weight": "stars"}}, "column stars"),
+        ("1,2,9\n", {}, "the third column"),
+        ("1,2,9\n", {"weighted": True}, None),
+        ("src,dst,at\n1,2,9\n", {}, None),
+        ("1,2\n", {}, None),
+    ],
+)
+def test_weights_that_are_not_read_are_told(text, more, told, tmp_path) -> None:
+    (tmp_path / "edges.csv").write_text(text)
+    source = GraphSource(edges=str(tmp_path / "edges.csv"), **more)
+    warning = unread_weights(source, open_inputs(source).edges)
+    assert warning is None if told is None else f"{told} of {source.edges} is not read" in str(warning)
+
+
+def test_a_dry_run_looks_at_features_and_weights(tmp_path, capsys) -> None:
+    flags = ("--edges", "x", "--warehouse", "w", "--dry-run", "--widths", "5,4")
+    assert run(*flags, "--features", "nowhere.parquet") == 1  # it may be there later
+    assert "nothing at nowhere.parquet" in capsys.readouterr().err
+    pq.write_table(pa.table({"id": [1], "vector": [[1.0] * 6]}), tmp_path / "h.parquet")
+    save_file(random_weights(all_shapes(FORMS, (), 5), 1), tmp_path / "w.safetensors")
+    given = ("--features", str(tmp_path / "h.parquet"), "--weights", str(tmp_path / "w.safetensors"))
+    assert run(*flags, *given) == 2
+    assert "layers.0.W.weight" in capsys.readouterr().err
+    assert run(*flags, *given[:2]) == 0
+    assert "dimensions 6 -> 5 -> 4; 4 weights, random" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/w", "hdfs://host/w", "main.graphs"])
+def test_a_warehouse_that_is_no_folder_is_told_before_spark_starts(place, capsys) -> None:
+    assert run("--edges", "x", "--warehouse", place) == 2
+    assert "and a graph's files are mapped" in capsys.readouterr().err
 
 
 def table(place: Path, name: str, model_id: str) -> dict[str, np.ndarray]:
@@ -128,7 +174,7 @@ def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa:
     for line in lines:
         assert np.array(line[2:], np.float32).tobytes() == found[line[1]].tobytes()
     assert run(*plain, "--nodes", "5,6") == 1
-    assert "2 of 2 nodes are not in the graph: 5, 6" in capsys.readouterr().err
+    assert "2 of 2 nodes are not of side node: 5, 6" in capsys.readouterr().err
 
     runs = DeltaTable(two / "graph_runs").to_pandas().sort_values("layer")
     assert list(runs["nodes"]) == [60, 60] and list(runs["vectors_projected"]) == [60, 60]
@@ -157,7 +203,19 @@ def test_what_is_wrong_is_told_with_its_number(world, capsys, tmp_path) -> None:
     uneven[7] = uneven[7][:4]
     pq.write_table(pa.table({"id": drawn.ids, "vector": uneven}), tmp_path / "uneven.parquet")
     assert run(*files, *place, "--features", str(tmp_path / "uneven.parquet")) == 1
-    assert "vectors of 4 to 6 dimensions" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"1 of 60 vectors are not as long as the first (6), e.g. id {drawn.ids[7]} of 4" in told
+
+    twice = {"id": [*drawn.ids, drawn.ids[9]], "vector": list(h[[*range(60), 9]])}
+    pq.write_table(pa.table(twice), tmp_path / "twice.parquet")
+    assert run(*files, *place, "--features", str(tmp_path / "twice.parquet")) == 1
+    assert f"1 ids stand more than once, e.g. {drawn.ids[9]}" in capsys.readouterr().err
+    pq.write_table(pa.table({"id": ["u1"], "vector": [[1.0]]}), tmp_path / "others.parquet")
+    assert run(*files, *place, "--features", str(tmp_path / "others.parquet")) == 1
+    told = capsys.readouterr().err  # of a worker, with its hint
+    assert (
+        "error: features: column id: 1 ids are no whole numbers, e.g. 'u1'" in told and "--ids text" in told
+    )
 
     weights = random_weights(all_shapes(FORMS, (), 7), seed=2)
     save_file(weights, tmp_path / "w.safetensors")

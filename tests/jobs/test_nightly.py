@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from recbench_spark import __version__, cli
+from recbench_spark import __version__, cli, session
 from recbench_spark.benchmark import run_night
-from recbench_spark.commands import estimate, evaluate, maintain, nightly, propensity, split
+from recbench_spark.commands import backfill, estimate, evaluate, maintain, nightly, propensity, split
 from recbench_spark.errors import Interrupted
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import RUNS
@@ -89,7 +89,7 @@ def test_wrong_usage_exits_2_before_spark_starts(
     def started(*_args: object) -> None:
         pytest.fail("Spark was started")
 
-    monkeypatch.setattr(nightly, "get_session", started)
+    monkeypatch.setattr(session, "get_session", started)
     assert run(*argv) == 2
     said = capsys.readouterr().err
     assert word in said and "Traceback" not in said
@@ -106,8 +106,6 @@ def test_a_night_done_before_says_so(
     assert "jobs/query.py" in printed and "deltalake" in printed
     for model in RANKED:
         assert model in printed
-    log = Path(small_night.store.root) / "logs" / "small-2026-01-01.jsonl"
-    assert json.loads(log.read_text().splitlines()[-1])["stage"] == "report"
 
 
 @pytest.mark.spark
@@ -168,7 +166,7 @@ def test_jobs_that_were_cancelled_are_no_failed_model(small_night: Ran, tmp_path
 def test_a_log_that_cannot_be_written_is_told_before_spark_starts(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nightly, "get_session", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr(session, "get_session", lambda *_: pytest.fail("Spark was started"))
     log = str(tmp_path) if place == "folder" else place
     assert run(*flags("demo", tmp_path / "w", "--log", log)) == 1
     assert f"cannot write the log {log}" in capsys.readouterr().err
@@ -198,10 +196,113 @@ def test_a_log_that_cannot_be_written_is_told_before_spark_starts(
 def test_what_a_flag_cannot_mean_is_said_before_spark_starts(
     job, argv: list[str], word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "get_session", lambda *_: pytest.fail("Spark was started"))
+    for place in (session, job):  # some jobs import it late
+        monkeypatch.setattr(
+            place, "get_session", lambda *_: pytest.fail("Spark was started"), raising=False
+        )
     for warehouse, expected in (("w", word), ("", "--warehouse is empty")):
         with pytest.raises(SystemExit) as end:
             cli.run(job.main, job.parser(), [*argv, "--warehouse", warehouse])
         said = capsys.readouterr().err
         assert end.value.code == 2 and "hush" not in said and "  hint: " in said
         assert expected in said or (word in said and not warehouse)
+
+
+# ------------------------------------------------------------------------------------ many nights
+
+
+def many(config: str, warehouse: str | Path, dates: str, *more: str) -> list[str]:
+    return ["--config", config, "--warehouse", str(warehouse), "--dates", dates, *more]
+
+
+@pytest.mark.parametrize(
+    ("argv", "word"),
+    [
+        (many("demo", "w", "2026-01-03..2026-01-01"), "ends before it begins"),
+        (many("demo", "w", "2026-01-03..tomorrow"), "'tomorrow' is not a date"),
+        (many("demo", "w", "2026-01-03.."), "'' is not a date"),
+        (many("demo", "w", "2026-01-03,2026-01-03"), "twice"),
+        (many("demo", "w", "1026-01-03..2026-01-03"), "is the year right"),
+        (many("demo", "w", "2026-01-03", "--logical-date", "2026-01-03"), "not allowed with"),
+    ],
+)
+def test_wrong_ranges_exit_2(argv: list[str], word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*argv) == 2
+    said = capsys.readouterr().err
+    assert word in said and "Traceback" not in said
+
+
+def test_ranges_hold_both_ends_and_lists_are_put_in_order() -> None:
+    assert [str(day) for day in cli.days("2026-02-27..2026-03-01")] == [
+        "2026-02-27",
+        "2026-02-28",
+        "2026-03-01",
+    ]
+    assert [str(day) for day in cli.days("2026-01-05,2026-01-02")] == ["2026-01-02", "2026-01-05"]
+    assert [str(day) for day in cli.days("2026-01-05")] == ["2026-01-05"]
+
+
+def test_the_worst_of_many_nights() -> None:
+    assert backfill.worst([0, 4, 0, 3]) == 3
+    assert backfill.worst([4, 1]) == 1
+    assert backfill.worst([0, 0]) == 0
+
+
+def test_a_dry_run_of_many_nights_tells_a_line_a_night(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The log of the second night is not there."""
+    config = {
+        **SMALL,
+        "dataset": {"name": "log", "reader": "csv", "path": f"{tmp_path}/{{logical_date}}.csv"},
+    }
+    config |= {"models": [{"name": "popular", "kind": "popular"}]}
+    evaluation = {**SMALL["evaluation"], "parts": ["test"]}
+    evaluation.pop("exposure", None)
+    config |= {"evaluation": evaluation}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "2026-01-01.csv").write_text("user_id,item_id\na,b\n")
+    (tmp_path / "2026-01-03.csv").write_text("user_id,item_id\na,b\n")
+    assert (
+        run(*many(str(tmp_path / "small.yaml"), tmp_path / "w", "2026-01-01..2026-01-03", "--dry-run")) == 1
+    )
+    said = capsys.readouterr().err.splitlines()
+    nights = [line for line in said if "night 2026" in line]
+    assert len(nights) == 3, said
+    assert "to do" in nights[0] and "to do" in nights[2]
+    assert "exit code 1" in nights[1] and "2026-01-02.csv" in nights[1]
+    assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.spark
+def test_many_nights_in_one_session(
+    spark, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nights that are done are passed over, one that fails stops no other."""
+    for name in ("2026-01-01", "2026-01-03"):
+        rows = [f"{user},{item}" for user in range(6) for item in range(user, user + 6)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["user_id,item_id", *rows]))
+    config = {
+        "name": "many",
+        "dataset": {"name": "log", "reader": "csv", "path": f"{tmp_path}/{{logical_date}}.csv"},
+        "models": [{"name": "popular", "kind": "popular"}],
+        "evaluation": {"metrics": ["ndcg"], "k": [3], "slices": []},
+        "headline": "ndcg@3",
+    }
+    (tmp_path / "many.yaml").write_text(yaml.safe_dump(config))
+    asked = many(str(tmp_path / "many.yaml"), tmp_path / "w", "2026-01-01..2026-01-03")
+    assert run(*asked) == 1
+    said = capsys.readouterr().err
+    assert "2026-01-01, 1 of 3" in said and "2026-01-02, 2 of 3 (exit code 1" in said
+    assert said.count("1 evaluated") == 2 and said.count("starting Spark") == 1
+    log = tmp_path / "w" / "logs" / "many-2026-01-03.jsonl"
+    assert json.loads(log.read_text().splitlines()[-1])["stage"] == "report"
+    (tmp_path / "2026-01-02.csv").write_text((tmp_path / "2026-01-01.csv").read_text())
+    assert run(*asked) == 0
+    said = capsys.readouterr().err
+    assert said.count("already done") == 1 and said.count("1 evaluated") == 1
+    assert "2026-01-03, 3 of 3" in said and "1 done before" in said, (
+        "what follows from the runs is looked at"
+    )
+    monkeypatch.setattr(session, "get_session", lambda *_: pytest.fail("Spark was started"))
+    assert run(*asked) == 0

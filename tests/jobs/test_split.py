@@ -34,11 +34,25 @@ COLUMNS = ("--columns", "user_id=userId,item_id=movieId,event_time=ts")
 
 def test_a_dry_run_needs_no_spark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     warehouse = str(tmp_path / "w")
-    assert run("--log", "x.csv", "--protocol", "TO_LS", "--warehouse", warehouse, "--dry-run") == 0
-    assert "csv x.csv" in (printed := capsys.readouterr().out) and "TO_LS test only seed 42" in printed
-    assert run("--config", "netflix", "--set", "dataset.path=x", "--warehouse", warehouse, "--dry-run") == 0
+    (tmp_path / "x.csv").write_text("user_id,item_id\n1,2\n")
+    flags = ("--log", str(tmp_path / "x.csv"), "--warehouse", warehouse, "--dry-run")
+    assert run(*flags, "--protocol", "TO_LS") == 0
+    assert "x.csv: 2 lines" in (printed := capsys.readouterr().out) and "TO_LS test only seed 42" in printed
+    there = f"dataset.path={tmp_path}"
+    assert run("--config", "netflix", "--set", there, "--warehouse", warehouse, "--dry-run") == 0
     assert "netflix 9 to probe/quiz/test" in capsys.readouterr().out
     assert not (tmp_path / "w").exists()
+
+
+def test_a_dry_run_looks_at_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log that is not there may come later, and has its columns or not: 1; a wrong flag is 2."""
+    (tmp_path / "x.csv").write_text("user,item_id\n1,2\n")
+    rest = ("--warehouse", str(tmp_path / "w"), "--dry-run")
+    assert run("--log", str(tmp_path / "later.csv"), *rest) == 1
+    assert "later.csv" in capsys.readouterr().err
+    assert run("--log", str(tmp_path / "x.csv"), *rest) == 1
+    assert "has no column" in capsys.readouterr().err
+    assert run("--log", str(tmp_path / "x.csv"), "--columns", "user_id=user", *rest) == 0
 
 
 @pytest.mark.parametrize(

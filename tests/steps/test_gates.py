@@ -13,7 +13,7 @@ from recbench_spark.errors import GATE, GateError
 from recbench_spark.schemas import RUNS
 from recbench_spark.steps.gates import failure, gate_checks
 from recbench_spark.steps.night import night_gates, open_night
-from recbench_spark.steps.results import check_frame
+from recbench_spark.steps.results import check_rows
 from tests.nights import DATE, Ran, models, run, small
 
 FACTS: list[dict[str, Any]] = [
@@ -72,5 +72,6 @@ def test_a_warning_stands_in_the_checks_of_the_run(small_night: Ran) -> None:
     gate = {"fact": "rows", "part": "test", "below": 1e9, "action": "warn"}
     store = small_night.store
     found = night_gates(open_night(store, small(gates=[gate]), DATE))
-    (row,) = check_frame(store.spark, "a_run", found).collect()
-    assert (row.check, row.severity, row.threshold, row.passed) == ("test: rows", "warning", 1e9, False)
+    (row,) = check_rows("a_run", found)
+    told = tuple(row[name] for name in ("check", "severity", "threshold", "passed"))
+    assert told == ("test: rows", "warning", 1e9, False)

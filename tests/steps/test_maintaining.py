@@ -22,13 +22,14 @@ from recbench_spark.schemas import (
     RANKINGS,
     RUNS,
     SPLITS,
+    TABLES,
     USER_BLOCKS,
     USER_METRICS,
 )
 from recbench_spark.sharing import SETTING, own_disk
 from recbench_spark.steps.maintaining import Old, find_old
 from recbench_spark.steps.night import require_split
-from recbench_spark.store import VERSION_PROPERTY, Store, _remove_unborn
+from recbench_spark.store import VERSION_PROPERTY, Store, remove_unborn
 from tests.nights import models, run, small
 
 DAYS = [date(2026, 1, day) for day in (1, 2, 3)]
@@ -178,6 +179,52 @@ def test_an_older_warehouse_is_migrated(spark, tmp_path: Path, capsys: pytest.Ca
     assert store.migrate() == []
 
 
+def clustered(spark, folder: Path) -> list[str]:
+    """The two tables of rows of users as schema 3 laid them out; returns the rows of one, as text."""
+    older_runs(spark, folder)
+    for name, keys in (("rankings", "run_id"), ("user_metrics", "run_id, user_id")):
+        columns = ", ".join(f"`{c.name}` {c.type.simpleString()}" for c in TABLES[name].columns)
+        place = f"delta.`{folder}/{name}`"
+        spark.sql(
+            f"CREATE TABLE {place} ({columns}) USING delta CLUSTER BY ({keys}) "
+            f"TBLPROPERTIES ('{VERSION_PROPERTY}' = '3', 'delta.dataSkippingStatsColumns' = '{keys}')"
+        )
+    rows = "VALUES ('r1', 'u1', 'test', 'ndcg', 'v1', 'holdout', ARRAY(5), ARRAY(0.5D), 2), "
+    rows += "('r2', 'u1', 'test', 'ndcg', 'v1', 'holdout', ARRAY(5, NULL), ARRAY(NULL, 0.25D), 1)"
+    spark.sql(f"INSERT INTO delta.`{folder}/user_metrics` {rows}")
+    return sorted(str(row) for row in spark.read.format("delta").load(f"{folder}/user_metrics").collect())
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("killed", ["never", "while it is written", "between the names"])
+def test_tables_of_users_are_laid_out_by_run(
+    spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
+) -> None:
+    folder = tmp_path / "w"
+    before = clustered(spark, folder)
+    store = Store(spark, str(folder), any_version=True)
+    if killed != "never":
+        step = "_laid_out" if killed == "between the names" else "_layout"
+
+        def dies(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, step, dies)
+            with pytest.raises(KeyboardInterrupt):
+                store.migrate()
+        with pytest.raises(StoreError, match="--migrate"):
+            Store(spark, str(folder))
+        store = Store(spark, str(folder), any_version=True)
+    said = store.migrate()
+    assert any("user_metrics" in line and "as it was" in line for line in said)
+    store = Store(spark, str(folder))
+    assert store.migrate() == [] and not (folder / "_migrating").exists()
+    assert sorted(str(row) for row in store.read(USER_METRICS).collect()) == before
+    assert store.takes_files(RANKINGS, USER_METRICS), "tasks write their files"
+    assert sorted(store._values(USER_METRICS, "run_id")) == ["r1", "r2"]
+
+
 @pytest.mark.spark
 def test_what_cannot_be_migrated_is_refused(spark, tmp_path: Path) -> None:
     newer = tmp_path / "newer"
@@ -213,7 +260,7 @@ def test_a_table_that_is_being_created_or_is_there_is_left_alone(tmp_path: Path)
     (made / "_delta_log" / "00000000000000000000.json").write_text("{}")
     os.utime(made / "_delta_log", (0, 0))
     for folder in (young, made):
-        _remove_unborn(folder)
+        remove_unborn(folder)
         assert (folder / "_delta_log").is_dir()
 
 
@@ -242,7 +289,7 @@ def unfinished(folder: Path, *files: str) -> Path:
 def test_a_restore_that_copies_data_first_loses_nothing(tmp_path: Path, file: str) -> None:
     folder = unfinished(tmp_path / "runs", file, "_delta_log/.00000000000000000000.json.0b7c.tmp")
     with pytest.raises(StoreError, match="no commit"):
-        _remove_unborn(folder)
+        remove_unborn(folder)
     assert (folder / file).read_text() == "kept"
 
 
@@ -251,7 +298,7 @@ def test_what_a_killed_create_leaves_goes(tmp_path: Path, leftover: str) -> None
     folder = unfinished(tmp_path / "runs", f"_delta_log/{leftover}")
     (folder / "_delta_log" / "_staged_commits").mkdir()
     os.utime(folder / "_delta_log", (0, 0))
-    _remove_unborn(folder)
+    remove_unborn(folder)
     assert not folder.exists()
 
 

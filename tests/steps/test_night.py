@@ -32,6 +32,7 @@ from recbench_spark.schemas import (
 )
 from recbench_spark.steps import splitting
 from recbench_spark.steps.night import attempts_so_far, check_benchmark, open_night
+from recbench_spark.steps.outcomes import nothing_to_do
 from recbench_spark.steps.results import grid_edges
 from recbench_spark.store import Store, query_files
 from tests import oracles
@@ -488,6 +489,21 @@ def test_a_regression_opens_the_report_and_stands_in_the_nights_result(spark, tm
     assert not again.outcome.run_ids and again.outcome.exit_code == 4
     repeated = json.loads((folder / "night-fallen-2026-01-02.json").read_text())
     assert repeated == result
+    # Known without a session too, until anything that follows from the runs is gone, or asked for anew.
+    asked, day = small(**night, models=[bad, *models("truth")]), date(2026, 1, 2)
+    done = nothing_to_do(store.root, asked, day)
+    assert done is not None and done.exit_code == 4 and done.regressions == again.outcome.regressions
+    assert (done.leaderboard, done.report_path) == (again.outcome.leaderboard, again.outcome.report_path)
+    stricter = small(**{**night, "comparisons": {"replicates": 30}}, models=[bad, *models("truth")])
+    assert nothing_to_do(store.root, stricter, day) is None
+    assert nothing_to_do(store.root, small(**night, models=[good, *models("truth")]), day) is None
+    Path(done.report_path or "").unlink()
+    assert nothing_to_do(store.root, asked, day) is None
+    run(store, asked, day)
+    assert nothing_to_do(store.root, asked, day) is not None
+    spark.sql(f"DELETE FROM delta.`{store.root}/comparisons` WHERE logical_date = '{day}'")
+    assert nothing_to_do(store.root, asked, day) is None
+    assert run(store, asked, day).outcome.exit_code == 4
 
 
 def test_the_log_is_json_lines_with_seconds_and_counts(small_night: Ran) -> None:
@@ -509,8 +525,11 @@ def test_the_log_is_json_lines_with_seconds_and_counts(small_night: Ran) -> None
     assert set(small_night.outcome.run_ids.values()) <= of_runs
 
 
-# What one plain night does not fill: tests of comparisons, the multiverse, paradoxes and changes ask these.
+# What one plain night does not fill: tests of comparisons, the multiverse, paradoxes, changes, graphs and
+# boards ask these.
 ASKED_ELSEWHERE = {
+    "how_fast_is_each_graph_layer",
+    "which_baselines_are_under_tuned",
     "which_differences_hold",
     "which_models_fell_behind",
     "how_much_is_the_protocols_doing",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from delta.tables import DeltaTable
+from deltalake import DeltaTable as DeltaLakeTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
@@ -98,13 +99,58 @@ def test_rows_of_one_name_are_appended_once(store: Store, catalog_store: Store, 
     assert store.read(MANIFESTS).count() == 9
 
 
+@KINDS
+def test_rows_of_a_name_that_were_deleted_are_made_again(
+    store: Store, catalog_store: Store, kind: str
+) -> None:
+    store = store if kind == "folder" else catalog_store
+    of_a = "split_id = 'a'"
+    for deleted in range(3):
+        for split in ("a", "b", "a"):
+            store.append_named(facts(store, split), MANIFESTS, "split_id", split)
+        rows = store.read(MANIFESTS)
+        assert (rows.where(of_a).count(), rows.count()) == (3, 6), f"deleted {deleted} times"
+        store.spark.sql(f"DELETE FROM {store.identifier('manifests')} WHERE {of_a}")
+    store.append_named(facts(store, "c").where("false"), MANIFESTS, "split_id", "c")
+    assert store.read(MANIFESTS).count() == 3
+
+
+@KINDS
+def test_small_rows_go_by_arrow_and_come_back(store: Store, catalog_store: Store, kind: str) -> None:
+    place = store if kind == "folder" else catalog_store
+    assert place.rows(METRICS) == []
+    row = {"run_id": "r1", "part": "test", "metric": "ndcg", "definition": "v1", "estimator": "holdout",
+           "value": 0.1, "n": 3}  # fmt: skip
+    place.append_rows([row, {**row, "run_id": "r2", "k": 10}], METRICS, once="night")
+    place.append_rows([row], METRICS, once="night")
+    assert len(place.rows(METRICS)) == 2
+    (found,) = place.rows(
+        METRICS, [("run_id", "in", ["r2", "r3"]), ("k", ">=", 10)], ["k", "value", "ci_low"]
+    )
+    assert found == {"k": 10, "value": 0.1, "ci_low": None}
+    assert place.has(METRICS, "run_id", "r1") and not place.has(METRICS, "run_id", "r3")
+    (spark_row,) = place.read(METRICS).where("run_id = 'r2'").collect()
+    assert (spark_row.value, spark_row.n, spark_row.stderr) == (0.1, 3, None)
+
+
+def test_small_rows_are_held_against_the_constraints(store: Store) -> None:
+    row = {"run_id": "r1", "part": "test", "metric": "ndcg", "definition": "v1", "estimator": "holdout"}
+    with pytest.raises(StoreError, match="cannot write"):
+        store.append_rows([{**row, "n": 3, "k": 0}], METRICS)
+    assert store.rows(METRICS) == []
+
+
 def test_writers_at_the_same_time_lose_nothing(spark, tmp_path: Path) -> None:
     """Four writers, each with a store of its own, create the table and append; two share a name."""
     root = str(tmp_path / "w")
 
     def write(name: str) -> None:
         store = Store(spark, root)
-        store.append(facts(store, name), MANIFESTS, once=name)
+        if name == "b":  # not by Spark
+            rows = [{"split_id": name, "part": "log", "fact": f"fact{n}", "value": 1.0} for n in range(3)]
+            store.append_rows(rows, MANIFESTS, once=name)
+        else:
+            store.append(facts(store, name), MANIFESTS, once=name)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(write, ["a", "b", "c", "c"]))
@@ -234,10 +280,34 @@ def test_comments_stand_on_every_column_and_layouts_hold(
         (detail,) = place.spark.sql(f"DESCRIBE DETAIL {name}").collect()
         assert detail.description == table.comment
         assert tuple(detail.partitionColumns) == table.partition_by
-        assert tuple(detail.clusteringColumns) == table.cluster_by
+        assert not detail.clusteringColumns, "deltalake appends to no table that is clustered"
         assert detail.properties[VERSION_PROPERTY] == str(SCHEMA_VERSION)
         # Other readers must be able to open the tables.
         assert not set(detail.tableFeatures) & {"deletionVectors", "columnMapping"}
+
+
+def test_a_table_is_made_here_as_by_spark(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a disk that links no files it is Spark's CREATE TABLE: the same metadata, down to the comments."""
+
+    def made() -> list[object]:
+        tables = (DeltaLakeTable(store.location(table.name)) for table in (RUNS, USER_METRICS, MANIFESTS))
+        return [
+            (made.schema().json(), made.protocol(), made.metadata().description, made.metadata().name,
+             made.metadata().partition_columns, made.metadata().configuration)
+            for made in tables
+        ]  # fmt: skip
+
+    store.create(RUNS, USER_METRICS, MANIFESTS)
+    here = made()
+    monkeypatch.setattr(os, "link", refused)
+    store = Store(store.spark, f"{store.root}_linkless")
+    store.create(RUNS, USER_METRICS, MANIFESTS)
+    assert here == made()
+    assert not list(Path(store.root).rglob("*.tmp"))
+
+
+def refused(*_args: object) -> None:
+    raise OSError(95, "Operation not supported")
 
 
 @pytest.mark.parametrize(

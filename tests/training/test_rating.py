@@ -44,7 +44,7 @@ def value(night: Ran, model: str, metric: str) -> float:
     return float(row.value)
 
 
-def slow_means(train: Rows, item_shrinkage: int, user_shrinkage: int) -> Any:
+def slow_means(train: Rows, item_shrinkage: float | Fraction, user_shrinkage: float | Fraction) -> Any:
     """mu, b_i and b_u as fractions, one user and item at a time."""
     mean = Fraction(sum(Fraction(r) for _, _, r in train), len(train))
 
@@ -119,6 +119,36 @@ def test_the_report_and_the_leaderboard_know_the_headline(night: Ran) -> None:
     assert "rmse" in night.outcome.leaderboard
     lines = [line for line in night.outcome.leaderboard.splitlines() if "mean" in line]
     assert lines.index(next(x for x in lines if "means" in x)) == 0
+
+
+def test_predictions_are_clipped_to_the_scale_that_is_given(night: Ran, spark: Any, tmp_path: Path) -> None:
+    """A user above all items that others dislike, and an item that all like: together above the scale."""
+    low, high = 1.0, 5.0
+    rows = [("a", f"{i}", high, "train") for i in range(5)]
+    rows += [(user, f"{i}", low, "train") for user in "bcd" for i in range(5)]
+    rows += [(user, "9", high, "train") for user in "bcd"]
+    rows += [("a", "9", high, "test"), ("b", "0", low, "test"), ("c", "9", low, "test")]
+    path = tmp_path / "log.csv"
+    path.write_text("u,i,r,p\n" + "".join(f"{','.join(map(str, row))}\n" for row in rows))
+    columns = {"user_id": "u", "item_id": "i", "rating": "r", "part": "p"}
+    found = {}
+    for name, scale in (("free", None), ("clipped", [low, high]), ("narrow", [low, high - 1])):
+        dataset = {"name": name, "reader": "csv", "path": str(path), "columns": columns, "scale": scale}
+        models = [
+            {"name": "means", "kind": "means", "item_shrinkage": 0.01, "user_shrinkage": 0.01},
+            {"name": "sgd", "kind": "sgd_mf", "dims": 2, "epochs": 2},
+        ]
+        evaluation = {"task": "rating", "bootstrap": {"replicates": 20}}
+        split = {"protocol": "given"}
+        changes = {"dataset": dataset, "split": split, "models": models, "evaluation": evaluation}
+        found[name] = run(Store(spark, str(tmp_path / name)), small(**changes, comparisons={}))
+    assert set(found["narrow"].outcome.failed) == {"means", "sgd"}
+    assert "outside dataset.scale" in found["narrow"].outcome.failed["means"]
+    train, test = rows_of(found["clipped"], "train"), rows_of(found["clipped"], "test")
+    free = slow_means(train, Fraction(1, 100), Fraction(1, 100))
+    clipped = rmse_and_mae(test, lambda u, i: min(max(free(u, i), Fraction(low)), Fraction(high)))[0]
+    assert value(found["clipped"], "means", "rmse") == pytest.approx(clipped, rel=1e-9)
+    assert value(found["free"], "means", "rmse") > clipped
 
 
 def test_a_metric_of_rankings_is_refused(spark: Any, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.errors import ConfigError, DataError, nearest
+from recbench_spark.errors import ConfigError, DataError, MissingError, nearest
 
 BAD_LINE = "_bad_line"
 """Hidden column: the text of a line that is not laid out as it should be, else NULL."""
@@ -130,7 +130,7 @@ def exists(path: str) -> bool:
 
 
 def check_path(path: str) -> None:
-    """ConfigError, with the nearest name in the folder, where a local path is missing."""
+    """MissingError, with the nearest name in the folder, where a local path is missing."""
     if exists(path):
         return
     missing = Path(path)
@@ -138,7 +138,7 @@ def check_path(path: str) -> None:
         hint = nearest(missing.name, [entry.name for entry in missing.parent.iterdir()][:50])
     else:
         hint = f"there is no folder {missing.parent} either"
-    raise ConfigError(f"no such file or folder: {path}", hint)
+    raise MissingError(f"no such file or folder: {path}", hint)
 
 
 def is_folder(spark: SparkSession, path: str) -> bool:

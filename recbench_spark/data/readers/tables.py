@@ -93,7 +93,7 @@ def _value(frame: DataFrame, name: str, where: str, *, text_file: bool) -> Value
     if name in ("user_id", "item_id"):
         return Value.ids(frame, name, where, text_file=text_file, floats=True)
     if name in NUMBERS:
-        return Value.number(frame, name, where)
+        return Value.number(frame, name, where, exact=True)
     if name == "rank":
         return Value.whole(frame, name, where)
     if name == "vector":

@@ -68,12 +68,13 @@ class Value:
         return Value(name, column(name), not_decoded(frame, name), "text in UTF-8", IN_UTF8)
 
     @staticmethod
-    def number(frame: DataFrame, name: str, where: str) -> Value:
-        """A finite float64."""
+    def number(frame: DataFrame, name: str, where: str, *, exact: bool = False) -> Value:
+        """A finite float64; `exact`: of stored whole numbers one that float64 tells from its neighbours."""
         number = _as_double(frame, name, where)
         unreadable = column(name).isNotNull() & number.isNull()
-        finite = F.abs(number) < F.lit(float("inf"))
-        return Value(name, number, unreadable | ~finite, "a finite number")
+        exact = exact and _is_whole(frame.schema[name].dataType)
+        finite = F.abs(number) < F.lit(2.0**53 if exact else float("inf"))
+        return Value(name, number, unreadable | ~finite, BELOW_2_53 if exact else "a finite number")
 
     @staticmethod
     def within(frame: DataFrame, name: str, where: str, low: float, expected: str) -> Value:
@@ -136,6 +137,14 @@ class Value:
         holes = F.exists(array, lambda element: element.isNull())
         bad = (raw.isNotNull() & array.isNull()) | holes
         return Value(name, array.cast("array<float>"), bad, "an array of numbers such as [0.1, -2]")
+
+
+BELOW_2_53 = "a number below 2^53, where float64 tells whole numbers apart"
+
+
+def _is_whole(kind: T.DataType) -> bool:
+    """Whether a column holds whole numbers of more digits than a float64."""
+    return isinstance(kind, T.LongType) or (isinstance(kind, T.DecimalType) and not kind.scale)
 
 
 def _as_double(frame: DataFrame, name: str, where: str) -> Column:

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from scipy.stats import norm
 
 from recbench_spark.checks import Check
 from recbench_spark.definitions import VERSION
@@ -62,6 +61,8 @@ def policy_values(
     (moments,) = added_up(rounds, sums, [(6, e)])
     ratio, spread, n = exact_ratio_and_error(moments)
     back = scale_c[e:] / scale_c[:e]
+    from scipy.stats import norm  # noqa: PLC0415 (a second that few need)
+
     z = float(norm.ppf((1 + level) / 2))
     return [
         _row(name, (float(value), float(error)), int(count), z, _definition(name, policy, settings))

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.estimators.exposure import Weights
+from recbench_spark.evaluation.measure import Measure
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.accuracy import HOLDOUT, METRIC_ROWS, RANKING_COLUMNS, SLICE, Column
 from recbench_spark.evaluation.ranking.batches import by_part, to_rankings
@@ -208,10 +209,17 @@ def estimates(rankings: DataFrame, plan: EstimationPlan) -> DataFrame:
     return totals.groupBy(*KEY).applyInArrow(finish, ESTIMATES)
 
 
+def measure(plan: EstimationPlan) -> Measure:
+    """What `estimates` works out, of rankings of any origin."""
+    return Measure(partial(_task_totals, plan), KEY, partial(_finish, plan))
+
+
 def _task_totals(plan: EstimationPlan, batches: Batches) -> Batches:
     totals: dict[Place, Ints] = {}
     for batch in batches:
         for part, users in by_part(batch):
+            if part not in plan.parts:
+                continue
             for (estimator, n, metric), found in _totals(plan, part, users).items():
                 place = (part, estimator, n, metric)
                 totals[place] = totals[place] + found if place in totals else found

@@ -14,16 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from recbench_spark.checks import Check
 from recbench_spark.definitions import Definition
+from recbench_spark.evaluation.measure import Measure
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
-from recbench_spark.evaluation.metrics import measuring
 from recbench_spark.evaluation.metrics.accuracy import (
     METRIC_ROWS,
     RANKING_COLUMNS,
@@ -63,16 +64,42 @@ def corrected_metrics(
         draws: negatives drawn for most users: the likelihood is of those users alone.
     """
     drawn = rankings.where("pool IS NOT NULL").select(*RANKING_COLUMNS, "drawn", "pool")
+    frames = (_measured_frame(drawn, measure) for measure in measures(plan, estimators, draws).values())
+    return reduce(DataFrame.unionByName, frames)
+
+
+def _measured_frame(drawn: DataFrame, measure: Measure) -> DataFrame:
+    # Spark reads the kind of function from these annotations, which a partial does not show.
+    def finish(table: pa.Table) -> pa.Table:
+        return measure.finish(table)
+
+    return drawn.mapInArrow(measure.sums, TOTALS).groupBy(*SLICE).applyInArrow(finish, METRIC_ROWS)
+
+
+def measures(plan: MetricPlan, estimators: Sequence[str], draws: int) -> dict[str, Measure]:
+    """What `corrected_metrics` works out, of rankings of any origin; users without a pool are left out."""
+    found = {}
     by_table = [name for name in estimators if name != LIKELIHOOD]
-    frame = None
     if by_table:
-        totals = drawn.mapInArrow(partial(_table_totals, plan, by_table), TOTALS)
-        frame = measuring.finished(totals, columns_of(plan, by_table), plan.bootstrap)
+        finish = partial(metric_rows.finish, columns_of(plan, by_table), plan.bootstrap)
+        found["corrected"] = Measure(partial(_table_totals, plan, by_table), SLICE, finish)
     if LIKELIHOOD in estimators:
-        likely = _likely(drawn, plan, draws)
-        frame = likely if frame is None else frame.unionByName(likely)
-    assert frame is not None
-    return frame
+        replicates = min(plan.bootstrap.replicates, LIKELIHOOD_REPLICATES)
+        few = replace(plan, bootstrap=plan.bootstrap.model_copy(update={"replicates": replicates}))
+        sums, finish = partial(_histograms, few, draws), partial(_finish_likelihood, few, draws)
+        found["likely"] = Measure(sums, SLICE, finish)
+    return found
+
+
+def _of_draws(batches: Batches, draws: int | None = None) -> Batches:
+    """The users of whom candidates were drawn; `draws`: as many."""
+    for batch in batches:
+        kept = pc.is_valid(batch.column("pool"))
+        if draws is not None:
+            kept = pc.and_(kept, pc.fill_null(pc.equal(batch.column("drawn"), draws), False))
+        some = batch.filter(kept)
+        if some.num_rows:
+            yield some
 
 
 def correctable(plan: MetricPlan) -> list[str]:
@@ -116,7 +143,7 @@ def _table_totals(plan: MetricPlan, estimators: Sequence[str], batches: Batches)
         }
         return metric_rows.totals_of(values, some.keys_u, plan.bootstrap)
 
-    yield from metric_rows.totals_by_slice(batches, totals)
+    yield from metric_rows.totals_by_slice(_of_draws(batches), totals)
 
 
 def _measured(some: Selected, metric: str, plan: MetricPlan) -> tuple[Floats, Ints, Ints]:
@@ -176,22 +203,6 @@ def _table(
 # ------------------------------------------------------------------------------- by likelihood
 
 
-def _likely(drawn: DataFrame, plan: MetricPlan, draws: int) -> DataFrame:
-    """The likely ranks of all truth items together: each task sends histograms of sampled ranks."""
-    few = plan.bootstrap.model_copy(
-        update={"replicates": min(plan.bootstrap.replicates, LIKELIHOOD_REPLICATES)}
-    )
-    asked = replace(plan, bootstrap=few)
-
-    # Spark reads the kind of function from these annotations, which a partial does not show.
-    def finish(table: pa.Table) -> pa.Table:
-        return _finish_likelihood(asked, draws, table)
-
-    of_draw = drawn.where(drawn["drawn"] == draws)
-    totals = of_draw.mapInArrow(partial(_histograms, asked, draws), TOTALS)
-    return totals.groupBy(*SLICE).applyInArrow(finish, METRIC_ROWS)
-
-
 def _alike(plan: MetricPlan) -> list[list[str]]:
     """The metrics asked for, those together that look at the same ranks of the same users."""
     groups: dict[tuple[Definition, str], list[str]] = {}
@@ -202,11 +213,13 @@ def _alike(plan: MetricPlan) -> list[list[str]]:
 
 
 def _histograms(plan: MetricPlan, draws: int, batches: Batches) -> Batches:
+    """The likely ranks of all truth items together: each task sends histograms of sampled ranks."""
+
     def totals(some: Selected) -> Totals:
         counts = {group[0]: _user_histograms(some, group[0], plan, draws) for group in _alike(plan)}
         return metric_rows.totals_of(counts, some.keys_u, plan.bootstrap)
 
-    yield from metric_rows.totals_by_slice(batches, totals)
+    yield from metric_rows.totals_by_slice(_of_draws(batches, draws), totals)
 
 
 POOL_UNIT = 2.0**24

@@ -291,16 +291,83 @@ def totals_by_slice(batches: Batches, measured: Callable[[Selected], Totals]) ->
         measured: the totals of some truth items of a batch.
     """
     totals: dict[Slice, Totals] = {}
+    for place, some in _selections(batches):
+        _add(totals, place, measured(some))
+    for place, found in totals.items():
+        yield totals_batch(place, found)
+
+
+def _selections(batches: Batches) -> Iterator[tuple[Slice, Selected]]:
+    """The truth items of each part and slice of each batch."""
     for batch in batches:
         for part, users in by_part(batch):
             rankings = to_rankings(users)
             rows, all_p = np.arange(users.num_rows), np.ones(len(rankings.above), dtype=bool)
-            _add(totals, (part, None, None), measured(Selected(users, rankings, rows, all_p)))
+            yield (part, None, None), Selected(users, rankings, rows, all_p)
             for key, value, kept_p in select_truth(users):
-                some = Selected(users, *restricted(rankings, kept_p), kept_p)
-                _add(totals, (part, key, value), measured(some))
-    for place, found in totals.items():
-        yield totals_batch(place, found)
+                yield (part, key, value), Selected(users, *restricted(rankings, kept_p), kept_p)
+
+
+# ------------------------------------------------------------------------------- of several models
+
+Values = dict[Slice, list[tuple[Ints, Floats]]]
+"""Of each part and slice, batch by batch: hashes of users, (u,), and their values, (u, c)."""
+
+COLUMNS_AT_ONCE = 512
+"""Columns of several models that are added up together: 16 MB at 4,096 users."""
+
+
+def rank_values(plan: MetricPlan, batches: Batches) -> Values:
+    """All metrics of ranks of the users of rows of `RANKED`: what `totals_of_models` adds up."""
+    found: Values = {}
+    for place, some in _selections(batches):
+        values = measure(some.rankings, plan.of_ranks, plan.ks, plan.definition, plan.uncut)
+        table = np.concatenate(list(values.values()), axis=1)
+        found.setdefault(place, []).append((some.keys_u, table))
+    return found
+
+
+def totals_of_models(plan: MetricPlan, models: Sequence[Values]) -> list[list[pa.RecordBatch]]:
+    """Of each model the rows that `total_batches` gives: bootstrap weights are drawn once for all.
+
+    Models that rank the same users in the same batches share the weights; others have their own.
+    """
+    found: list[dict[Slice, Totals]] = [{} for _ in models]
+    for place in dict.fromkeys(place for values in models for place in values):
+        for some in _alike(models, place):
+            at_once = max(1, COLUMNS_AT_ONCE // models[some[0]][place][0][1].shape[1])
+            for start in range(0, len(some), at_once):
+                _add_models(plan, models, place, some[start : start + at_once], found)
+    return [[totals_batch(place, sums) for place, sums in totals.items()] for totals in found]
+
+
+def _alike(models: Sequence[Values], place: Slice) -> list[list[int]]:
+    """The models of a slice, those with the same users in the same batches together."""
+    groups: dict[tuple[bytes, ...], list[int]] = {}
+    for n, values in enumerate(models):
+        if place in values:
+            groups.setdefault(tuple(keys_u.tobytes() for keys_u, _ in values[place]), []).append(n)
+    return list(groups.values())
+
+
+def _add_models(
+    plan: MetricPlan,
+    models: Sequence[Values],
+    place: Slice,
+    some: Sequence[int],
+    found: Sequence[dict[Slice, Totals]],
+) -> None:
+    boot = plan.bootstrap
+    for batch, (keys_u, _) in enumerate(models[some[0]][place]):
+        tables = [models[n][place][batch][1] for n in some]
+        together = np.concatenate(tables, axis=1)
+        sums, weights = resampling.bootstrap_sums(keys_u, together, boot.replicates, boot.seed)
+        c = tables[0].shape[1]
+        for at, (n, table) in enumerate(zip(some, tables, strict=True)):
+            mine = (..., slice(at * c, (at + 1) * c))
+            _add(
+                found[n], place, Totals(resampling.moments(table), sums[mine].copy(), weights[mine].copy())
+            )
 
 
 def _add(totals: dict[Slice, Totals], place: Slice, found: Totals) -> None:

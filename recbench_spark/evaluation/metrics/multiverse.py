@@ -11,10 +11,12 @@ from __future__ import annotations
 from functools import partial
 from itertools import product
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.definitions import Definition
+from recbench_spark.evaluation.measure import Measure
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics import measuring
 from recbench_spark.evaluation.metrics.accuracy import (
@@ -82,6 +84,21 @@ def multiverse(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
     totals = narrow.mapInArrow(partial(_totals, plan), TOTALS)
     rows = measuring.finished(totals, columns_of(plan), plain)
     return rows.select("part", "metric", "k", "definition", "value", "n")
+
+
+def measure_of(plan: MetricPlan) -> Measure:
+    """What `multiverse` works out, of rankings of any origin, without slices."""
+    plain = plan.bootstrap.model_copy(update={"replicates": 0})
+    finish = partial(metric_rows.finish, columns_of(plan), plain)
+    return Measure(lambda batches: _totals(plan, without_slices(batches)), metric_rows.SLICE, finish)
+
+
+def without_slices(batches: Batches) -> Batches:
+    """Rankings as if no slice had been asked for."""
+    for batch in batches:
+        place = batch.schema.get_field_index("slices")
+        nothing = pa.nulls(batch.num_rows, batch.column(place).type)
+        yield batch.set_column(place, "slices", nothing)
 
 
 def _totals(plan: MetricPlan, batches: Batches) -> Batches:

@@ -6,9 +6,12 @@ whole numbers per task, so that no number depends on how many ranges there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -51,11 +54,35 @@ _LOOK = pa.schema([("edges", pa.list_(pa.float64())), ("twice", pa.string()), ("
 """Ints numbers as text: they outgrow 64 bits."""
 
 
-def count_ranges(ordered: DataFrame, binary: bool) -> list[Range]:
+Measure = Callable[[Floats, Floats], tuple[object, ...]]
+"""Numbers from the predictions and outcomes of one range."""
+
+Each = Callable[[Measure, pa.Schema], Sequence[Any]]
+"""What carries a measure out on each range: one row a range, its columns as attributes."""
+
+
+def on_cluster(ordered: DataFrame) -> Each:
+    """One row from all rows of each task; `ordered`: as `in_order` gives it."""
+    return partial(_each_range, ordered)
+
+
+def in_process(p: Floats, y: Floats) -> Each:
+    """All rows as one range of this process, in any order."""
+    order = np.argsort(p, kind="stable")
+
+    def each(measure: Measure, schema: pa.Schema) -> Sequence[Any]:
+        if not len(p):
+            return []
+        return [SimpleNamespace(**dict(zip(schema.names, measure(p[order], y[order]), strict=True)))]
+
+    return each
+
+
+def count_ranges(each: Each, binary: bool) -> list[Range]:
     """The ranges in ascending order; pairs are counted where outcomes are 0 and 1.
 
     Args:
-        ordered: as `in_order` gives it.
+        each: the ranges, on the cluster or in this process.
         binary: whether all outcomes are 0 or 1.
     """
 
@@ -63,16 +90,16 @@ def count_ranges(ordered: DataFrame, binary: bool) -> list[Range]:
         pairs = values.pair_counts(p, y if binary else np.zeros_like(y))
         return (float(p.min()), len(p), *(str(getattr(pairs, name)) for name in _PAIRS))
 
-    rows = _each_range(ordered, count, _RANGE)
-    found = (Range(row.first, row.rows, values.PairCounts(*map(int, row[2:]))) for row in rows)
+    rows = each(count, _RANGE)
+    counts = ([int(getattr(row, name)) for name in _PAIRS] for row in rows)
+    found = (
+        Range(row.first, row.rows, values.PairCounts(*numbers))
+        for row, numbers in zip(rows, counts, strict=True)
+    )
     return sorted(found, key=lambda one: one.first)
 
 
-def _each_range(
-    ordered: DataFrame, measure: Callable[[Floats, Floats], tuple[object, ...]], schema: pa.Schema
-) -> list[Row]:
-    """One row from all rows of each task."""
-
+def _each_range(ordered: DataFrame, measure: Measure, schema: pa.Schema) -> list[Row]:
     def rows(batches: Batches) -> Batches:
         filled = [batch for batch in batches if batch.num_rows]
         if filled:
@@ -98,12 +125,12 @@ def places_of(ranges: list[Range]) -> dict[float, Place]:
 
 
 def edges_and_area(
-    ordered: DataFrame, ranges: list[Range], bins: int, rates: tuple[float, float]
+    each: Each, ranges: list[Range], bins: int, rates: tuple[float, float]
 ) -> tuple[Floats, float]:
     """Inner edges of bins of equal mass (`values.equal_mass_edges`), and the partial AUC.
 
     Args:
-        ordered: as `in_order` gives it.
+        each: as for `count_ranges`.
         ranges: its ranges.
         bins: number of bins, fewer where predictions are equal.
         rates: false-positive rates between which the area is taken.
@@ -123,7 +150,7 @@ def edges_and_area(
         twice, cut = values.roc_area(p, y if positives else np.zeros_like(y), place.above, within)
         return np.sort(p)[inside].tolist(), str(twice), cut
 
-    found = _each_range(ordered, look, _LOOK)
+    found = each(look, _LOOK)
     edges = np.unique([edge for row in found for edge in row.edges])
     area = values.area_share(
         sum(int(row.twice) for row in found), [row.cut for row in found], positives * negatives, rates

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,13 @@ from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import VERSION
 from recbench_spark.errors import ConfigError
-from recbench_spark.evaluation.metrics.prediction_ranges import count_ranges, edges_and_area, in_order
+from recbench_spark.evaluation.metrics.prediction_ranges import (
+    Each,
+    count_ranges,
+    edges_and_area,
+    in_order,
+    on_cluster,
+)
 from recbench_spark.kernels import resampling, sums
 from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.metrics import predictions as values
@@ -63,10 +70,11 @@ def user_values(users: DataFrame) -> DataFrame:
         "user_id STRING, metric STRING, definition STRING, estimator STRING, ks ARRAY<INT>, "
         "values ARRAY<DOUBLE>, n_relevant INT"
     )
-    return users.mapInArrow(_user_rows, schema)
+    return users.mapInArrow(user_value_batches, schema)
 
 
-def _user_rows(batches: Batches) -> Batches:
+def user_value_batches(batches: Batches) -> Batches:
+    """`user_values` of batches of rows of `by_user`."""
     for batch in batches:
         offsets, p, y = _arrays(batch)
         found = values.from_totals(values.user_sums(offsets, p, y))
@@ -147,21 +155,43 @@ def value_metrics(
     """
     binary = predictions.where("outcome NOT IN (0, 1)").isEmpty()
     ordered = in_order(predictions)
-    ranges = count_ranges(ordered, binary)
-    edges, area = edges_and_area(ordered, ranges, views.quantiles, views.fpr)
+    sorted_rows = Sorted.of(on_cluster(ordered), binary, views)
     ordered.unpersist()
-    totals = Totals.of(users, Cuts(edges, np.array(sorted(set(views.thresholds)))), bootstrap)
+    return value_rows(sorted_rows, Totals.of(users, sorted_rows.cuts(views), bootstrap), views)
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """What all predictions in order tell: pairs of outcomes, inner edges of bins, the partial AUC."""
+
+    pairs: values.PairCounts
+    edges: Floats
+    area: float
+
+    @classmethod
+    def of(cls, each: Each, binary: bool, views: Views) -> Sorted:
+        """From ranges of predictions; `binary`: whether all outcomes are 0 or 1."""
+        ranges = count_ranges(each, binary)
+        edges, area = edges_and_area(each, ranges, views.quantiles, views.fpr)
+        return cls(values.combine([one.pairs for one in ranges]), edges, area)
+
+    def cuts(self, views: Views) -> Cuts:
+        """The bins that users' sums are taken by."""
+        return Cuts(self.edges, np.array(sorted(set(views.thresholds))))
+
+
+def value_rows(found: Sorted, totals: Totals, views: Views) -> tuple[list[Row], list[Check]]:
+    """As `value_metrics`, from what the passes over rows and users found."""
     label = f"{views.fpr[0]:g}-{views.fpr[1]:g}"
     rows = [
         *totals.overall(),
-        _auc_row(values.combine([one.pairs for one in ranges]), totals.n),
-        estimate_row("pauc", area, np.array([]), totals.n, 0.95, ("fpr", label)),
+        _auc_row(found.pairs, totals.n),
+        estimate_row("pauc", found.area, np.array([]), totals.n, 0.95, ("fpr", label)),
         *totals.by_quantile(),
         *totals.by_threshold(),
     ]
-    return [row for row in rows if row["slice_key"] is None or row["value"] is not None], _undefined(
-        rows, totals
-    )
+    kept = [row for row in rows if row["slice_key"] is None or row["value"] is not None]
+    return kept, _undefined(rows, totals)
 
 
 def rating_metrics(users: DataFrame, metrics: Sequence[str], bootstrap: Bootstrap) -> list[Row]:
@@ -198,21 +228,13 @@ class Totals:
     @classmethod
     def of(cls, users: DataFrame, cuts: Cuts, bootstrap: Bootstrap) -> Totals:
         """Add users up; a task holds one row of whole numbers, and sends it back."""
+        rows = users.mapInArrow(partial(sum_batches, cuts, bootstrap), _TOTALS).toArrow()
+        return cls.added(rows, cuts, bootstrap)
+
+    @classmethod
+    def added(cls, rows: pa.Table, cuts: Cuts, bootstrap: Bootstrap) -> Totals:
+        """From the rows of `sum_batches`."""
         columns = sum(cuts.columns)
-
-        def both(keys: npt.NDArray[np.int64], found: Floats) -> list[Sums]:
-            boot = sums.bootstrap_sums(keys, found, bootstrap.replicates, bootstrap.seed)
-            return [sums.exact_sums(found), boot]
-
-        def add(batches: Batches) -> Batches:
-            total = both(np.zeros(0, np.int64), np.zeros((0, columns)))
-            for batch in batches:
-                found = both(batch.column("user_key").to_numpy(), _sums(batch, cuts))
-                total = [one + other for one, other in zip(total, found, strict=True)]
-            lists = [pa.array([part.numbers()], pa.list_(pa.int64())) for part in total]
-            yield pa.RecordBatch.from_arrays(lists, ["sums", "boot"])
-
-        rows = users.mapInArrow(add, _TOTALS).toArrow()
         exact = sums.total_of(rows.column("sums"), (columns,))
         boot = sums.total_of(rows.column("boot"), (bootstrap.replicates, columns))
         return cls(exact.nearest(), boot.floats(), cuts, bootstrap.level)
@@ -284,6 +306,27 @@ class Totals:
             for name in values.RATES
             for t, threshold in enumerate(self.cuts.thresholds)
         ]
+
+
+def sum_batches(cuts: Cuts, bootstrap: Bootstrap, batches: Batches) -> Batches:
+    """One row of whole numbers: the sums over users, and those of each replicate.
+
+    Args:
+        cuts: where predictions are looked at.
+        bootstrap: replicates over users, seed.
+        batches: rows of `by_user`.
+    """
+
+    def both(keys: npt.NDArray[np.int64], found: Floats) -> list[Sums]:
+        boot = sums.bootstrap_sums(keys, found, bootstrap.replicates, bootstrap.seed)
+        return [sums.exact_sums(found), boot]
+
+    total = both(np.zeros(0, np.int64), np.zeros((0, sum(cuts.columns))))
+    for batch in batches:
+        found = both(batch.column("user_key").to_numpy(), _sums(batch, cuts))
+        total = [one + other for one, other in zip(total, found, strict=True)]
+    lists = [pa.array([part.numbers()], pa.list_(pa.int64())) for part in total]
+    yield pa.RecordBatch.from_arrays(lists, ["sums", "boot"])
 
 
 def _sums(batch: pa.RecordBatch, cuts: Cuts) -> Floats:

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-SAMPLED = ("uniform", "popularity")
-"""Candidate modes in which items are drawn."""
-
 
 @dataclass(frozen=True)
 class Candidates:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ import pyarrow as pa
 
 from recbench_spark.evaluation.ranking.batches import item_lists, ranking_batch
 from recbench_spark.evaluation.ranking.request import Request
+from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ranking import lists as list_kernel
 from recbench_spark.shared_files import flat
 
@@ -31,6 +33,36 @@ def rank_batches(request: Request, batches: Batches) -> Batches:
             _lists(batch), truth, request.definition, _masked(batch), top=request.top
         )
         yield _listed_batch(batch, found)
+
+
+def with_lists(users: pa.Table, user_r: Ints, keys_r: Ints, rows: pa.Table, request: Request) -> pa.Table:
+    """Users with the rows given of them as lists: rows of `LISTED_USERS`. The kernel orders each list.
+
+    Args:
+        users: a row a user.
+        user_r: (r,) which of the users a row is of; below 0: of none.
+        keys_r: (r,) its item's index in the catalogue, or a number beyond.
+        rows: item_id, and rank or score, or both.
+        request: whether ids are asked for.
+    """
+    order = np.argsort(user_r, kind="stable")
+    order = order[np.searchsorted(user_r, 0, sorter=order) :]
+    bounds = np.searchsorted(user_r[order], np.arange(len(users) + 1))
+    columns: dict[str, Any] = {"list_items": pa.array(keys_r[order])}
+    if request.top:
+        columns["list_ids"] = _in_one(rows.column("item_id")).take(pa.array(order))
+    for name in ("rank", "score"):
+        if name in rows.column_names:
+            columns[f"list_{name}s"] = pa.array(rows.column(name).to_numpy()[order])
+    for name, column in columns.items():
+        lists = pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), column)
+        users = users.append_column(name, lists)
+    return users
+
+
+def _in_one(column: pa.ChunkedArray) -> pa.Array:
+    found = column.combine_chunks()
+    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
 
 
 def _masked(batch: pa.RecordBatch) -> list_kernel.Items | None:

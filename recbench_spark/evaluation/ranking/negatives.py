@@ -51,13 +51,26 @@ def _draw_batches(
     weights: SharedRows, n_items: int, asked: Draw, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     arrays = weights.arrays(lambda rows, folder: _running_sum(rows, folder, n_items))
+    yield from drawn_batches(arrays["running"], asked, batches)
+
+
+def drawn_batches(
+    running_i: Ints, asked: Draw, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The items drawn for each user of rows of `USERS`: user_id, part, items.
+
+    Args:
+        running_i: (i + 1,) running sum of the items' weights, from 0.
+        asked: how many, per user or per held-out item, seed.
+        batches: the users.
+    """
     for batch in batches:
         truth = item_lists(batch, "items")
         counts = np.diff(truth.offsets_u)
         wanted = asked.n * (counts if asked.per == "positive" else np.ones_like(counts))
         known = _joined(truth, item_lists(batch, "masked"))
         keys = batch.column("user_key").to_numpy()
-        yield _batch(batch, draw(keys, known, wanted, arrays["running"], asked.seed))
+        yield _batch(batch, draw(keys, known, wanted, running_i, asked.seed))
 
 
 def _joined(one: ItemLists, other: ItemLists) -> ItemLists:

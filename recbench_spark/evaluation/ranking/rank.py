@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-import torch
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -24,8 +23,6 @@ from recbench_spark.evaluation.ranking.given import rank_batches
 from recbench_spark.evaluation.ranking.request import Request
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import Source
-from recbench_spark.kernels.ranking.devices import choose_device
-from recbench_spark.kernels.ranking.memory import limit_memory
 from recbench_spark.schemas import RANKINGS
 
 Batches = Iterator[pa.RecordBatch]
@@ -97,6 +94,12 @@ def task_device(gpu_share: float = 1.0) -> str:
 
     `gpu_share`: `spark.task.resource.gpu.amount`; below 1 the task keeps to its part of the memory.
     """
+    # Here: the driver, and a process that ranks lists, have no use for torch.
+    import torch  # noqa: PLC0415
+
+    from recbench_spark.kernels.ranking.devices import choose_device  # noqa: PLC0415
+    from recbench_spark.kernels.ranking.memory import limit_memory  # noqa: PLC0415
+
     context = TaskContext.get()
     resources = context.resources() if context else {}
     addresses = resources["gpu"].addresses if "gpu" in resources else []

@@ -10,6 +10,10 @@ BROUGHT = ("rated", "given", "uniform", "popularity")
 """Candidate modes in which each user brings the candidates."""
 
 
+SAMPLED = ("uniform", "popularity")
+"""Candidate modes in which items are drawn."""
+
+
 @dataclass(frozen=True)
 class Request:
     """What is ranked: the definition, how long the lists are that are asked for (0: none), and up to

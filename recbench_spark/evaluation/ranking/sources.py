@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from recbench_spark import shared_files
+from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.kernels.ranking.scorers import DotScorer, HashScorer, NeighbourScorer, Scorer
 from recbench_spark.models.item_knn import centring_bias
 from recbench_spark.shared_files import SharedRows
@@ -44,12 +45,17 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class DotSource:
-    """Item vectors and biases; `rows` has item_index, item_id, vector, bias (NULL: not scored)."""
+    """Item vectors and biases; `rows` has item_index, item_id, vector, bias (NULL: not scored).
+
+    With a `catalogue` the rows are those of the table `embeddings`, id, vector, bias, as they lie there:
+    ids are looked up, and those outside of the catalogue left out.
+    """
 
     rows: SharedRows
     n_items: int
     dims: int
     kind: Literal["dot", "cosine"] = "dot"
+    catalogue: KnownItems | None = None
 
     wants_history: ClassVar[bool] = False
 
@@ -66,14 +72,21 @@ class DotSource:
         vectors = shared_files.create(folder, "vectors", (self.n_items, self.dims), np.float32)
         bias = shared_files.create(folder, "bias", (self.n_items,), np.float64)
         scored = shared_files.create(folder, "scored", (self.n_items,), np.bool_)
-        for batch in rows.to_batches(columns=["item_index", "vector", "bias"]):
+        for batch in rows.to_batches(columns=["id" if self.catalogue else "item_index", "vector", "bias"]):
             known = batch.filter(pc.is_valid(batch.column("vector")))
-            index = known.column("item_index").to_numpy()
+            if self.catalogue:
+                index = self.catalogue.find(known.column("id"))[0]
+                known, index = known.filter(pa.array(index >= 0)), index[index >= 0]
+            else:
+                index = known.column("item_index").to_numpy()
             values = shared_files.flat(known.column("vector"))[1]
             vectors[index] = values.reshape(len(index), self.dims)
             bias[index] = known.column("bias").fill_null(0.0).to_numpy(zero_copy_only=False)
             scored[index] = True
-        _save_ids(rows, self.n_items, folder)
+        if self.catalogue:
+            shared_files.save(folder, "item_ids", self.catalogue.ids())
+        else:
+            _save_ids(rows, self.n_items, folder)
 
 
 @lru_cache(maxsize=OPEN_MODELS)

@@ -13,13 +13,13 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numba
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
+from recbench_spark.kernels.compiling import compiled_as_python
 from recbench_spark.kernels.hashing import GAMMA, mix, stream
 from recbench_spark.kernels.resampling import BLOCK, BOOTSTRAP_BITS, MASK, percentile_interval
 
@@ -186,7 +186,7 @@ def random_signs(keys: npt.NDArray[Any], replicates: int, seed: int) -> npt.NDAr
     return signs
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@compiled_as_python
 def _fill_signs(keys: npt.NDArray[np.uint64], seed: np.uint64, signs: npt.NDArray[np.int8]) -> None:
     """64 replicates from each hash, one a bit."""
     for u in range(len(keys)):

@@ -17,8 +17,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize
-from scipy.special import log_ndtr
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Floats, Ints
@@ -204,6 +202,9 @@ def _geometric(count_x: Floats, items_x: Floats, xmin: int) -> Floats:
 
 def _lognormal(count_x: Floats, items_x: Floats, xmin: int) -> Floats:
     """Log-likelihoods of a lognormal number rounded to n, given that it is at least xmin - 1/2."""
+    from scipy.optimize import minimize  # noqa: PLC0415 (half a second that few need)
+    from scipy.special import log_ndtr  # noqa: PLC0415
+
     logs = np.log(count_x)
     mean = float(items_x @ logs) / float(items_x.sum())
     spread = (float(items_x @ (logs - mean) ** 2) / float(items_x.sum())) ** 0.5

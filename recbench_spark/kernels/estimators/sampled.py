@@ -21,8 +21,6 @@ from math import isqrt
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
-from scipy.special import digamma
 
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest
@@ -151,6 +149,8 @@ def _average_precision(cut: Cut) -> Floats:
     k = np.full_like(cut.k, cut.n) if whole else cut.k
     shown = cut.rank <= cut.n if whole else cut.listed
     if cut.definition.ap == "mean_precision":
+        from scipy.special import digamma  # noqa: PLC0415 (half a second that few need)
+
         value = (digamma(k + 1.0) - digamma(cut.rank)) / k
     else:
         value = 1.0 / cut.rank / (k if cut.definition.ap_by == "k" else 1.0)
@@ -251,11 +251,12 @@ def user_values(offsets: Ints, rank_p: Ints, table_jc: Floats) -> Floats:
     offsets: (u + 1,), the truth items of each user; rank_p: as `sampled_ranks` gives them
     """
     lookup = np.concatenate([np.zeros((1, table_jc.shape[1])), table_jc])[rank_p]
-    running = np.concatenate([np.zeros((1, table_jc.shape[1])), np.cumsum(lookup, axis=0)])
-    count = np.diff(offsets)[:, None]
-    total = running[offsets[1:]] - running[offsets[:-1]]
-    mean: Floats = np.full(total.shape, np.nan)
-    np.divide(total, count, out=mean, where=count > 0)
+    count = np.diff(offsets)
+    mean: Floats = np.full((len(count), table_jc.shape[1]), np.nan)
+    some = count > 0
+    if some.any():  # each user's rows by themselves: no bit of it hangs on who else is in the batch
+        total = np.add.reduceat(lookup, offsets[:-1][some], axis=0)
+        mean[some] = total / count[some, None]
     return mean
 
 
@@ -364,6 +365,8 @@ def _falling_least_squares(a_rj: Floats, b_rc: Floats) -> Floats:
     falls = np.triu(np.ones((size, size)))[:, :-1]
     level = np.ones((size, 1))
     basis = np.concatenate([falls, level, -level], axis=1)
+    from scipy.optimize import nnls  # noqa: PLC0415 (half a second that few need)
+
     steps = [nnls(r_ij @ basis, q_ri.T @ b, maxiter=100 * size)[0] for b in b_rc.T]
     return np.asarray(basis @ np.array(steps).T, dtype=np.float64)
 

@@ -9,14 +9,16 @@ section 3.1 (importance pooling).
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.kernels.compiling import compiled, readonly
 from recbench_spark.kernels.graph.csr import Csr
+from recbench_spark.kernels.graph.forms import Aggregator
 from recbench_spark.kernels.graph.lanes import (
+    AHEAD,
     fma,
     max_row_1,
     max_row_4,
@@ -30,15 +32,6 @@ from recbench_spark.kernels.graph.lanes import (
     weighted_row_8,
 )
 from recbench_spark.kernels.hashing import Hashes, stream
-
-Aggregator = Literal["sum", "mean", "importance", "max", "gcn", "lstm"]
-AGGREGATORS: tuple[str, ...] = get_args(Aggregator)
-
-LINEAR = ("sum", "mean", "importance", "gcn")
-"""Aggregators that a matrix may be applied before or after."""
-
-SCATTERED = (*LINEAR, "max")
-"""Aggregators whose parts can be put together."""
 
 SEGMENT = 2048
 """Edges of a node that are added up by themselves, counted from its first: the rounding of a hub's sum
@@ -248,6 +241,24 @@ def lstm(
     order = _lstm_order(readonly(csr.indptr), readonly(csr.src), *hashes, np.uint64(seed))
     _lstm(readonly(csr.indptr), order, most, bits(gates), readonly(recurrent_t), out)
     return out
+
+
+def reading_order(csr: Csr, own_hash: Hashes, source_hash: Hashes, most: int, seed: int) -> Csr:
+    """The sources that `lstm` reads of each destination, in its order; without weights.
+
+    Args:
+        csr: edges into the destinations; `src` are rows of source_hash.
+        own_hash: (r,) hashes of the destinations' raw ids.
+        source_hash: (s,) hashes of the sources' raw ids.
+        most: neighbours taken.
+        seed: of the order.
+    """
+    hashes = (readonly(np.asarray(own_hash)), readonly(np.asarray(source_hash)))
+    order = _lstm_order(readonly(csr.indptr), readonly(csr.src), *hashes, np.uint64(seed))
+    counts = np.minimum(np.diff(csr.indptr), most)
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    places = np.arange(indptr[-1]) + np.repeat(csr.indptr[:-1] - indptr[:-1], counts)
+    return Csr(indptr, np.append(order[places], np.zeros(AHEAD, np.uint32)), None)
 
 
 @compiled

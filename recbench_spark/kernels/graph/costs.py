@@ -1,7 +1,9 @@
 """What a pass over a graph costs, before it runs: bytes by counting, seconds by a line fitted to runs.
 
 Seconds are a sum of amounts times rates, all rates at least 0 (non-negative least squares, Lawson and
-Hanson 1974), each run weighed by 1 / its seconds, so that the error that is made small is relative.
+Hanson 1974), each run weighed by 1 / its seconds, so that the error that is made small is relative. One
+amount is no count: a vector read at random takes longer the less of its file the caches hold, so bytes
+that are read weigh what a probe (`graph/pace.py`) found them to take.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
 
 from recbench_spark.errors import ConfigError
 
@@ -24,7 +25,7 @@ class Amounts(NamedTuple):
     """What a pass has to do.
 
     Attributes:
-        read: bytes of messages taken in, an edge at a time.
+        read: bytes of messages taken in, an edge at a time, as many as take as long at the pace PACE.
         flops: multiplications and additions of dense products.
         written: bytes that come out, in files and table.
         moved: bytes that go through a shuffle.
@@ -42,6 +43,9 @@ class Amounts(NamedTuple):
 
 SECONDS = Amounts(1 / 6e9, 1 / 35e9, 1 / 0.7e9, 1 / 0.25e9, 0.03, 0.4)
 """Of one core of a 2.5 GHz machine, where no runs were measured: passes whole, the rest shared by cores."""
+
+PACE = SECONDS.read
+"""Seconds a byte of a core that takes vectors in, where no probe was made."""
 
 UNKNOWN = 2.0
 """Factor either side of a prediction that rests on no runs."""
@@ -85,6 +89,8 @@ def fitted(runs: Sequence[tuple[Amounts, float, int]]) -> Rates:
     took = np.array([seconds for _, seconds, _ in runs])
     scaled = rows / took[:, None]
     sizes = np.where(scaled.max(axis=0) > 0, scaled.max(axis=0), 1)
+    from scipy.optimize import nnls  # noqa: PLC0415 (half a second that few need)
+
     rates, _ = nnls(scaled / sizes, np.ones(len(runs)))
     rates = rates / sizes
     ratios = np.log(np.maximum(rows @ rates, 1e-9) / took)
@@ -118,6 +124,7 @@ class Size:
         projects: whether messages are projected.
         own: whether a node's own message is needed (GCN).
         combines: whether there are dense products at the destination.
+        pace: seconds of a core to take in a byte of messages, by a probe.
     """
 
     nodes: int
@@ -134,6 +141,7 @@ class Size:
     projects: bool
     own: bool
     combines: bool
+    pace: float = PACE
 
     def bytes_moved(self, plan: str) -> int:
         """Payload of the shuffle: vectors (G), float32 sums with their places (S), nothing (R)."""
@@ -153,7 +161,7 @@ class Size:
         framed = self.blocks * self.source_blocks * FRAME if plan != "R" else 0
         tasks = self.blocks + (self.source_blocks if plan != "R" or self.projects else 0)
         return Amounts(
-            float(self.edges) * self.m * self.item,
+            float(self.edges) * self.m * self.item * self.pace / PACE,
             self.flops(),
             float(self.nodes) * self.o * item_out + messages,
             float(self.bytes_moved(plan) + framed),

@@ -188,17 +188,52 @@ def spread(csr: Csr, nodes: int, ends: npt.NDArray[np.int64]) -> tuple[int, int]
     """
     seen = np.zeros(nodes, np.bool_)
     seen[csr.src[: csr.edges]] = True
-    return int(np.count_nonzero(seen)), int(_parts(readonly(csr.indptr), readonly(csr.src), readonly(ends)))
+    starts, shift = _starts(ends)
+    parts = _parts(readonly(csr.indptr), readonly(csr.src), readonly(ends), starts, shift)
+    return int(np.count_nonzero(seen)), int(parts)
+
+
+def blocks_with(node_r: npt.NDArray[np.uint32], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """(r,) the block of each dense id.
+
+    Args:
+        node_r: below the last end.
+        ends: (blocks,) dense id after each block's last node.
+    """
+    found = np.empty(len(node_r), np.int32)
+    _blocks_with(readonly(node_r), readonly(ends), *_starts(ends), found)
+    return found
+
+
+def _starts(ends: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
+    """The block of the first of each 2^shift nodes, some tens of these a block."""
+    shift = max(0, int(ends[-1] // (32 * len(ends))).bit_length() - 1)
+    firsts = np.arange((int(ends[-1]) >> shift) + 1, dtype=np.int64) << shift
+    return np.minimum(np.searchsorted(ends, firsts, side="right"), len(ends) - 1), shift
 
 
 @compiled
-def _parts(indptr: Any, src: Any, ends: Any) -> int:
+def _block(node: np.int64, ends: Any, starts: Any, shift: int) -> int:
+    block = int(starts[node >> shift])
+    while node >= ends[block]:
+        block += 1
+    return block
+
+
+@compiled
+def _blocks_with(node_r: Any, ends: Any, starts: Any, shift: int, found: Any) -> None:
+    for r in range(len(node_r)):
+        found[r] = _block(np.int64(node_r[r]), ends, starts, shift)
+
+
+@compiled
+def _parts(indptr: Any, src: Any, ends: Any, starts: Any, shift: int) -> int:
     found = 0
     for r in range(len(indptr) - 1):
         block = -1
         for e in range(indptr[r], indptr[r + 1]):
             if block < 0 or src[e] >= ends[block]:
-                block = int(np.searchsorted(ends, np.int64(src[e]), side="right"))
+                block = _block(np.int64(src[e]), ends, starts, shift)
                 found += 1
     return found
 

@@ -8,6 +8,7 @@ on raw ids and seed alone: adding in it gives the same bits however a graph is c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,77 @@ def distinct(hash_r: Hashes) -> Hashes:
     """The different hashes, ascending. numpy's own `unique` goes by a hash table, ten times as long."""
     found = np.sort(hash_r)
     return found[np.append(True, found[1:] != found[:-1])] if len(found) else found
+
+
+MOST_BITS = 1 << 31
+"""Whole numbers that a task may hold as bits: 256 MB."""
+
+
+class Seen:
+    """Distinct whole numbers that a task meets, as bits: while these are no more bytes than the numbers."""
+
+    def __init__(self) -> None:
+        self.low, self.met = 0, 0
+        self.bits = np.zeros(0, np.uint8)
+
+    def add(self, id_r: npt.NDArray[np.int64]) -> bool:
+        """Mark some; False where they lie too far apart, and nothing is marked."""
+        if not len(id_r):
+            return True
+        least, most = int(id_r.min()) & ~7, int(id_r.max())
+        low = min(self.low, least) if self.met else least
+        end = max(most + 1, self.low + 8 * len(self.bits)) if self.met else most + 1
+        if end - low > min(MOST_BITS, 64 * (self.met + len(id_r)) + (1 << 20)):
+            return False
+        self._grow(low, end)
+        self.met += len(id_r)
+        _mark(readonly(id_r), self.low, self.bits)
+        return True
+
+    def _grow(self, low: int, end: int) -> None:
+        size, had = -(-(end - low) // 8), len(self.bits)
+        if low == self.low and size <= had:
+            return
+        before = (self.low - low) // 8 if had else 0
+        bits = np.zeros(max(size, min(2 * had, MOST_BITS // 8)), np.uint8)
+        bits[before : before + had] = self.bits
+        self.low, self.bits = low, bits
+
+    def numbers(self) -> Iterator[npt.NDArray[np.int64]]:
+        """What was marked, ascending, up to two million at a time."""
+        for at in range(0, len(self.bits), 1 << 18):
+            found = np.flatnonzero(np.unpackbits(self.bits[at : at + (1 << 18)], bitorder="little"))
+            if len(found):
+                yield found + (self.low + 8 * at)
+
+
+@compiled
+def _mark(id_r: Any, low: int, bits: Any) -> None:
+    for r in range(len(id_r)):
+        at = id_r[r] - low
+        bits[at >> 3] |= np.uint8(1 << (at & 7))
+
+
+def places_of_numbers(
+    id_r: npt.NDArray[np.int64], low: int, table: npt.NDArray[np.uint32]
+) -> npt.NDArray[np.uint32]:
+    """(r,) dense id of each whole number, NOT_THERE where the graph has no such node.
+
+    Args:
+        id_r: numbers asked for.
+        low: the least number of the table.
+        table: by number, dense id plus 1; 0 of no node.
+    """
+    found = np.empty(len(id_r), np.uint32)
+    _places_of_numbers(readonly(id_r), np.int64(low), readonly(table), found)
+    return found
+
+
+@compiled
+def _places_of_numbers(id_r: Any, low: Any, table: Any, found: Any) -> None:
+    for r in range(len(id_r)):
+        at = np.uint64(id_r[r]) - np.uint64(low)
+        found[r] = table[at] - np.uint32(1) if at < np.uint64(len(table)) else NOT_THERE
 
 
 def blocks_of(hash_r: Hashes, blocks: int) -> npt.NDArray[np.int32]:

@@ -18,45 +18,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.errors import ConfigError, nearest
-from recbench_spark.kernels.graph.aggregate import LINEAR, Aggregator, Vectors, lstm, pooled
+from recbench_spark.kernels.graph.aggregate import Vectors, lstm, pooled
 from recbench_spark.kernels.graph.csr import Csr
 from recbench_spark.kernels.graph.dense import Dense, Matrix, add_product, dense, normalise
+from recbench_spark.kernels.graph.forms import LINEAR, Aggregator, LayerForm
 from recbench_spark.kernels.graph.ids import hashed_numbers
 from recbench_spark.kernels.hashing import Hashes
 
 Weights = Mapping[str, npt.NDArray[Any]]
 Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class LayerForm:
-    """A layer as it is asked for.
-
-    Attributes:
-        form: `convolve` or `sage`.
-        aggregator: `convolve` knows sum, mean, importance and max.
-        width: dimensions that come out.
-        hidden: dimensions of z (convolve, max) or of the LSTM's state.
-        join: own vector and aggregate one after the other, or added (of one length).
-        relu: whether negative numbers become 0.
-        normalise: whether vectors get length 1.
-        most: neighbours that the LSTM reads.
-    """
-
-    form: Literal["convolve", "sage"]
-    aggregator: Aggregator
-    width: int
-    hidden: int
-    join: Literal["concat", "add"] = "concat"
-    relu: bool = True
-    normalise: bool = True
-    most: int = 25
 
 
 def shapes(form: LayerForm, d: int) -> dict[str, Shape]:

@@ -19,7 +19,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import digamma
 
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, DataError, nearest
@@ -626,6 +625,8 @@ def _mean_weight(groups: Groups, weight: Weight) -> Floats:
 
 def _harmonic(n: npt.NDArray[Any]) -> Floats:
     """H(n) = 1 + 1/2 + ... + 1/n."""
+    from scipy.special import digamma  # noqa: PLC0415 (half a second that few need)
+
     return np.asarray(digamma(n + 1.0) + np.euler_gamma, dtype=np.float64)
 
 

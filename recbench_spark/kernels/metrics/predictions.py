@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.compiling import compiled_as_python
 from recbench_spark.kernels.metrics.about import ANY, NOT_NEGATIVE, About, register
 
 SUMS = ("n", "p", "y", "squared", "absolute", "logloss", "unfit")
@@ -61,7 +61,7 @@ def user_sums(offsets: Ints, p: Floats, y: Floats, names: Sequence[str] = SUMS) 
     return sums
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@compiled_as_python
 def _add_rows(offsets: Ints, term_n: Floats, sum_u: Floats) -> None:
     """The sum of each user's terms, in any order of them the same bits."""
     one = 2.0**HALF_BITS

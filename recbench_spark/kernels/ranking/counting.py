@@ -19,6 +19,8 @@ more than it has proven, so the counts do not depend on how the product was comp
 
 Source of the bound: N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., eq. 3.5:
 |fl(x'y) - x'y| <= gamma_n |x|'|y| with gamma_n = n u / (1 - n u), in any order of summation.
+
+torch is loaded by what multiplies tiles: small work that scores whole rows does without its two seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +33,6 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
@@ -135,6 +136,8 @@ def count_products(
 
 def in_threads(count: Callable[[Ints], None], users_u: Ints, threads: int) -> None:
     """Count parts of the users at a time, one torch thread each."""
+    import torch  # noqa: PLC0415
+
     parts = np.array_split(users_u, max(1, threads))
     one_each = partial(torch.set_num_threads, 1)
     with ThreadPoolExecutor(len(parts), initializer=one_each) as pool:
@@ -145,6 +148,8 @@ def in_threads(count: Callable[[Ints], None], users_u: Ints, threads: int) -> No
 @contextmanager
 def plain_products() -> Iterator[None]:
     """float32 products without TF32 or bfloat16 inside: the bound is one of float32."""
+    import torch  # noqa: PLC0415
+
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -161,6 +166,8 @@ def _bounds_u(prepared: Prepared) -> Floats:
 
 def _count_users(users_u: Ints, prepared: Prepared, work: Work, settings: Settings) -> None:
     """Tiles of items outside, so that each is read once; tiles of users inside."""
+    import torch  # noqa: PLC0415
+
     products, items = prepared.products, len(prepared.products.scored_i)
     user_tile, item_tile = settings.user_tile or USER_TILE, settings.item_tile or ITEM_TILE
     operand_ud = products.user_operand(prepared.pairing.vectors_ud[users_u])

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import numpy as np
-import torch
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
 from recbench_spark.kernels.compiling import compiled
 from recbench_spark.kernels.hashing import splitmix64
-from recbench_spark.kernels.ranking import counting, cutoff, devices, positives
+from recbench_spark.kernels.ranking import counting, positives
 from recbench_spark.kernels.ranking.counting import Settings
 from recbench_spark.kernels.ranking.positives import Counts, ItemLists
 from recbench_spark.kernels.ranking.products import (
@@ -29,6 +28,12 @@ from recbench_spark.kernels.ranking.products import (
     make_products,
 )
 from recbench_spark.kernels.ranking.top import top_rows
+
+if TYPE_CHECKING:
+    import torch
+
+WHOLE_ROWS = "whole rows"
+"""The device of small work: every score in float64, pair by pair, and no torch."""
 
 _ROW_CELLS = 2**21  # float64 scores of one block of whole rows: 16 MB
 
@@ -94,14 +99,18 @@ def count_ranks(
 ) -> Counts:
     """Ranks of the truth items among all scored items that are not masked.
 
-    "cpu" is the compiled path; any other torch device, "cpu:0" among them, the one of `devices`.
+    "cpu" is the compiled path; WHOLE_ROWS scores every pair in float64; any other torch device, "cpu:0"
+    among them, the one of `devices`.
     A truth item that is masked, unscored or unknown (-1) stays unranked: `above_p` is -1. Equal
     bits for every tile, block of users, number of threads and device. DataError: numbers that are
     not finite, lists that do not fit the catalogue or each other.
     """
     settings = settings or Settings()
-    if scorer.products is None:
+    if scorer.products is None or device == WHOLE_ROWS:
         return _count_whole_rows(scorer, users, truth, masked, settings)
+    # Here: they load torch.
+    from recbench_spark.kernels.ranking import cutoff, devices  # noqa: PLC0415
+
     vectors_ud = users.vectors(scorer.products.dims)
     prepared = counting.prepare_products(scorer.products, vectors_ud, truth, masked)
     top = None

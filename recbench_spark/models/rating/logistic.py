@@ -15,7 +15,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from recbench_spark.errors import DataError
+from recbench_spark.errors import DivergedError
 from recbench_spark.kernels.compiling import compiled
 from recbench_spark.models.rating.contract import Fit, Indices, Ratings, RatingSettings
 from recbench_spark.models.rating.lanes import dot_rows, padded, rows_of_zeros, step_rows
@@ -52,13 +52,14 @@ class Logistic(NamedTuple):
 def fit_logistic(
     train: Ratings, settings: LogisticSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Descend over pairs, shuffled by hash each epoch; one thread. Raises DataError where it diverges."""
+    """Descend over pairs, shuffled by hash each epoch; one thread. Raises DivergedError."""
     learnt, first_r = start(train, settings, seed), hash_order(train, seed)
     for epoch in range(settings.epochs):
         order_r = first_r[permutation(len(train), seed, epoch)]
         descend(learnt, train.users_r[order_r], train.items_r[order_r], settings, seed, epoch)
         if not np.isfinite(learnt.b_i.sum() + learnt.b_u.sum()):
-            raise DataError(f"the descent diverged in epoch {epoch + 1}", f"lower the rate {settings.rate}")
+            message = f"the descent diverged in epoch {epoch + 1}"
+            raise DivergedError(message, f"lower the rate {settings.rate}")
     d, real = settings.dims, np.array([-np.inf, np.inf])
     biases = learnt.b_u.astype(np.float64), learnt.b_i.astype(np.float64)
     factors = learnt.p_ud[:, :d].copy(), learnt.q_id[:, :d].copy()

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from recbench_spark.errors import DataError
+from recbench_spark.errors import DivergedError
 from recbench_spark.kernels.compiling import compiled
 from recbench_spark.models.rating.contract import Fit, Floats, Indices, Ratings, RatingSettings, rmse
 from recbench_spark.models.rating.normals import normal_table
@@ -56,7 +56,7 @@ def fit_nsvd(
 ) -> Fit:
     """Descend over users in an order by hash, another one each epoch; one thread.
 
-    Raises DataError where the descent diverges.
+    Raises DivergedError where the descent diverges.
     """
     histories, mean = histories_of(train), float(train.ratings_r.mean())
     learnt = start(train, settings, seed)
@@ -66,7 +66,8 @@ def fit_nsvd(
         rate = settings.rate * settings.rate_decay**epoch
         descend(learnt, histories, permutation(train.n_users, seed, epoch), rate, settings.regulariser)
         if not math.isfinite(learnt.q_id.sum() + learnt.y_id.sum()):
-            raise DataError(f"the descent diverged in epoch {epoch + 1}", f"lower the rate {settings.rate}")
+            message = f"the descent diverged in epoch {epoch + 1}"
+            raise DivergedError(message, f"lower the rate {settings.rate}")
         if watched is not None or epoch + 1 == settings.epochs:
             model = _model(learnt, histories, mean, train)
         if watched is not None:

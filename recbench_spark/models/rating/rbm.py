@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from recbench_spark.errors import DataError
+from recbench_spark.errors import DataError, DivergedError
 from recbench_spark.kernels.compiling import compiled
 from recbench_spark.models.rating.contract import (
     Fit,
@@ -115,7 +115,8 @@ def fit_rbm(
         rate = settings.rate * settings.rate_decay**epoch
         learn(machine, visible, order_u, (rate, settings.regulariser), unsigned(seed), epoch)
         if not np.isfinite(machine.c_d.sum() + machine.b_ik.sum()):
-            raise DataError(f"the weights diverged in epoch {epoch + 1}", f"lower the rate {settings.rate}")
+            message = f"the weights diverged in epoch {epoch + 1}"
+            raise DivergedError(message, f"lower the rate {settings.rate}")
         if watched is not None or epoch + 1 == settings.epochs:
             model = _model(machine, visible, levels_k, train)
         if watched is not None:

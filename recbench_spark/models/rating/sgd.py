@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from recbench_spark.config import Strict
-from recbench_spark.errors import DataError
+from recbench_spark.errors import DataError, DivergedError
 from recbench_spark.kernels.compiling import compiled
 from recbench_spark.models.rating.contract import (
     Fit,
@@ -161,7 +161,7 @@ def fit_sgd(
 ) -> Fit:
     """One pass after the other over the training ratings; one thread, whatever is offered.
 
-    Raises DataError where the factors grow beyond all bounds, naming the epoch and the learning rates.
+    Raises DivergedError where the factors grow beyond all bounds, naming the epoch and the learning rates.
     """
     learnt, stopping = _parts(train, settings, seed)
     centre = _centre(learnt, settings)
@@ -229,7 +229,7 @@ def _descend(
 
 def _check(squares: float, settings: SgdSettings, epoch: int) -> None:
     if not math.isfinite(squares):
-        raise DataError(
+        raise DivergedError(
             f"the descent diverged in epoch {epoch + 1}: its errors are no longer finite",
             f"lower the learning rates, now {settings.rates}, or init_sd",
         )

@@ -11,7 +11,7 @@ SELECT
   flips.removed_are,
   flips.removed,
   flips.out_of,
-  flips.removed * 1.0 / flips.out_of AS share,
+  flips.removed * 1e0 / flips.out_of AS share,
   flips.ids
 FROM flips
 INNER JOIN current_runs AS ours ON ours.run_id = flips.run_id
@@ -26,7 +26,7 @@ INNER JOIN (
 ORDER BY
   flips.suite,
   CASE WHEN flips.removed IS NULL THEN 1 ELSE 0 END,
-  flips.removed * 1.0 / flips.out_of,
+  flips.removed * 1e0 / flips.out_of,
   flips.part,
   flips.metric,
   flips.k,

@@ -4,7 +4,7 @@ SELECT
   latest.part,
   latest.model,
   hits.k,
-  AVG(CASE WHEN hits.value = 0 THEN 1.0 ELSE 0.0 END) AS share_without_hit,
+  AVG(CASE WHEN hits.value = 0 THEN 1e0 ELSE 0e0 END) AS share_without_hit,
   COUNT(*) AS users
 FROM (
   SELECT DISTINCT suite, part, model, run_id FROM latest_metrics

@@ -142,7 +142,7 @@ def test_drawn_items_are_new_to_the_user_and_stored_once(nights: dict[str, Ran])
         assert len(set(row.items)) == FEW and not known & set(row.items) and max(row.items) < items
     again = run(ran.store, ran.benchmark, force=True)
     assert ran.night.table(CANDIDATES).where(f"draw = 'uniform {FEW} a user seed 42'").count() == len(drawn)
-    key = ["metric", "k", "estimator", "definition"]
+    key = ["part", "metric", "k", "estimator", "definition", "slice_key", "slice_value"]
     first, second = (
         ran.store.read(METRICS).where(f"run_id = '{night.outcome.run_ids['popular']}'").toPandas()
         for night in (ran, again)

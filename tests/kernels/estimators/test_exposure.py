@@ -246,6 +246,12 @@ def test_over_all_exposures_the_mean_is_the_truth(estimator: str) -> None:
         np.testing.assert_allclose(found[name], truth[name], rtol=1e-12)
 
 
+def test_a_weight_at_the_switch_is_trusted() -> None:
+    weight = np.array([1.0, 3.0, np.nextafter(3.0, 4.0)])
+    assert exposure.correction_weights("switch_dr", weight, SETTINGS).tolist() == [1.0, 3.0, 0.0]
+    assert exposure.correction_weights("dros", weight[:1], SETTINGS).tolist() == [2 / 3]
+
+
 @pytest.mark.parametrize("estimator", ["holdout", "clipped_ips", "dm", "switch_dr", "dros"])
 def test_the_others_are_biased_with_a_wrong_model(estimator: str) -> None:
     truth, found = truth_of_world(), expectation(estimator, modelled)

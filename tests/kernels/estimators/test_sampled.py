@@ -412,3 +412,16 @@ def test_wrong_requests_are_refused() -> None:
         sampled.raw("ndgc", [1], Draw(10, 2))
     with pytest.raises(ConfigError, match="gamma 0 "):
         sampled.bias_variance("hit", [1], Draw(10, 2), gamma=0)
+
+
+def test_a_users_value_is_the_same_bits_in_any_company() -> None:
+    """Fails where users are differences of one running sum."""
+    rng = np.random.default_rng(5)
+    count = rng.integers(0, 6, 400)
+    offsets = np.concatenate([[0], np.cumsum(count)])
+    rank, table = rng.integers(0, 51, offsets[-1]), rng.random((50, 3)) * 1e3
+    together = sampled.user_values(offsets, rank, table)
+    for u in range(len(count)):
+        mine = rank[offsets[u] : offsets[u + 1]]
+        alone = sampled.user_values(np.array([0, len(mine)]), mine, table)
+        np.testing.assert_array_equal(together[u : u + 1], alone)

@@ -69,6 +69,31 @@ def test_rounding_up_keeps_order_and_sides_of_an_edge(values: list[float], edge:
     assert (strata.assign(value, edges) == strata.assign(found, edges)).all()
 
 
+def test_rounding_up_by_hand() -> None:
+    """Ten bits after the first one: 1, 1 + 1/1024, 1 + 2/1024 stand; what lies between goes up."""
+    step = 2.0**-10
+    value = np.array([1.0, 1 + step, 1 + step / 2, 1 + step / 1024, 2 - step / 2, 3 + step])
+    assert strata.rounded(value).tolist() == [1.0, 1 + step, 1 + step, 1 + step, 2.0, 3 + 2 * step]
+    assert strata.rounded(np.array([1.25, 1.3]), 2).tolist() == [1.25, 1.5]
+
+
+def test_two_to_ten_strata_of_at_least_two_propensities() -> None:
+    rows = (np.arange(1.0, 21.0), np.ones(20), np.ones(20))
+    assert [len(strata.cut("equal_count", n, *rows).items) for n in (2, 10)] == [2, 10]
+    for n in (1, 11):
+        with pytest.raises(ConfigError, match=f"{n} strata.*ask for 2 to 10|{n} strata"):
+            strata.cut("equal_count", n, *rows)
+    two = strata.cut("equal_mass", 2, np.array([1.0, 2.0]), np.ones(2), np.ones(2))
+    assert two.edges.tolist() == [1.0]
+    with pytest.raises(DataError):
+        strata.cut("equal_mass", 2, np.array([1.0, np.inf]), np.ones(2), np.ones(2))
+
+
+def test_an_interval_that_ends_at_0_agrees() -> None:
+    assert strata.propose([2, 3], [0.0], [0.1]) == 2 == strata.propose([2, 3], [-0.1], [0.0])
+    assert strata.propose([2, 3], [0.1], [1.5]) is None and strata.propose([2, 3], [-0.5], [-0.1]) is None
+
+
 def test_the_proposed_number_is_the_first_that_agrees_with_the_next_two() -> None:
     low, high = [0.1, -0.1, 0.2, -0.1, -0.1, 0.3], [0.2, 0.1, 0.3, 0.1, 0.1, 0.4]
     assert strata.propose(range(2, 9), low, high) == 5

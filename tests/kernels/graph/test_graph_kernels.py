@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.graph import aggregate, costs, csr, dense, ids, layers
+from recbench_spark.kernels.graph.forms import LayerForm
 from tests.graph.oracle import of_edges
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
@@ -48,6 +50,41 @@ def test_blocks_are_ranges_of_hashes(blocks) -> None:
     found = ids.blocks_of(hashes, blocks)
     assert (np.diff(found) >= 0).all() and found[0] == 0 and found[-1] == blocks - 1
     assert np.bincount(found, minlength=blocks).std() < 4 * math.sqrt(20_000 / blocks)
+
+
+@given(st.lists(st.lists(NUMBERS | st.integers(-300, 300), max_size=30), max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_numbers_met_as_bits_are_those_that_fitted(chunks) -> None:
+    seen, met = ids.Seen(), set()
+    for chunk in chunks:
+        if seen.add(np.array(chunk, np.int64)):
+            met |= set(chunk)
+        else:
+            assert max(chunk) - min(chunk) > 1 << 20 or met
+    found = [number for part in seen.numbers() for number in part.tolist()]
+    assert found == sorted(met)
+
+
+def test_a_growing_range_of_numbers_keeps_what_was_met() -> None:
+    seen = ids.Seen()
+    chunks = [np.arange(low, low + 5000, 3) for low in (20_000, -70_001, 300_000, 20_001)]
+    assert all(seen.add(chunk) for chunk in chunks)
+    assert np.array_equal(np.concatenate(list(seen.numbers())), np.unique(np.concatenate(chunks)))
+    assert not seen.add(np.array([0, 1 << 40]))
+
+
+def test_places_by_number_are_those_of_the_table_and_nothing_else() -> None:
+    table = np.array([3, 0, 1], np.uint32)
+    asked = np.array([-5, -4, -3, -2, -6, 2**63 - 1, -(2**63)], np.int64)
+    none = int(ids.NOT_THERE)
+    assert ids.places_of_numbers(asked, -5, table).tolist() == [2, none, 0, none, none, none, none]
+
+
+@pytest.mark.parametrize("rows", [[5], [0, 7, 0, 1, 1000, 0], [100] * 40, [0, 0, 3]])
+def test_the_block_of_each_dense_id(rows) -> None:
+    ends = np.cumsum(np.array(rows, np.int64))
+    nodes = np.arange(ends[-1], dtype=np.uint32)
+    assert csr.blocks_with(nodes, ends).tolist() == np.repeat(np.arange(len(rows)), rows).tolist()
 
 
 def test_texts_are_hashed_as_such_wherever_they_stand() -> None:
@@ -206,7 +243,7 @@ def test_halves_are_rounded_to_the_nearest_and_too_large_ones_refused() -> None:
 
 
 def test_weights_are_checked_by_name_and_shape() -> None:
-    forms = (layers.LayerForm("convolve", "importance", 4, 3),)
+    forms = (LayerForm("convolve", "importance", 4, 3),)
     wanted = layers.all_shapes(forms, (2,), 5)
     assert wanted["layers.0.Q.weight"] == (3, 5) and wanted["layers.0.W.weight"] == (4, 8)
     weights = layers.random_weights(wanted, 1)
@@ -220,7 +257,7 @@ def test_weights_are_checked_by_name_and_shape() -> None:
     with pytest.raises(ConfigError, match=r"no weight layers.0.W.weight of shape \(4, 8\)"):
         layers.check_weights({k: w for k, w in weights.items() if k != "layers.0.W.weight"}, wanted, "f")
     with pytest.raises(ConfigError, match="join: add"):
-        layers.all_shapes((layers.LayerForm("sage", "max", 4, 3, join="add"),), (), 5)
+        layers.all_shapes((LayerForm("sage", "max", 4, 3, join="add"),), (), 5)
 
 
 def test_random_weights_are_the_same_tomorrow() -> None:
@@ -237,7 +274,7 @@ def test_random_weights_are_the_same_tomorrow() -> None:
 
 def test_the_aggregate_is_taken_of_the_smaller_vectors() -> None:
     for width, before in ((3, True), (9, False)):
-        form = layers.LayerForm("sage", "mean", width, 9)
+        form = LayerForm("sage", "mean", width, 9)
         made = layers.make_layer(form, layers.random_weights(layers.shapes(form, 5), 1), 5)
         assert (made.project is not None) == before and made.message_width(5) == min(width, 5)
 
@@ -265,6 +302,13 @@ def test_rates_come_back_from_runs_that_obey_them() -> None:
         assert low * 0.95 < seconds < high * 1.05
     assert found.factor < 1.2
     assert costs.fitted(runs[:3]) is costs.DEFAULT
+
+
+def test_a_pace_weighs_what_is_read_and_nothing_else() -> None:
+    size = costs.Size(100, 1000, 80, 300, 400, 4, 4, 16, 8, 8, 2, True, False, True)
+    usual, slow = size.amounts("G", 4), replace(size, pace=3 * costs.PACE).amounts("G", 4)
+    assert slow.read == pytest.approx(3 * usual.read)
+    assert slow._replace(read=usual.read) == usual
 
 
 def test_bytes_on_the_wire_by_hand() -> None:

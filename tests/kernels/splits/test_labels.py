@@ -53,6 +53,20 @@ def test_held_out_ids() -> None:
     assert found.tolist() == [GIVEN, TEST, GIVEN, VALID, TRAIN, TRAIN]
 
 
+def test_a_place_on_a_bound_belongs_to_what_follows_it() -> None:
+    """Bounds that are exact in binary: shares [0, 1/4) test, [1/4, 3/4) validate, the rest trains."""
+    places = np.array([0.25 - 2**-54, 0.25, 0.75 - 2**-53, 0.75])
+    found = labels.of_held_out(np.full(4, TEST), places, 0.25, 0.5)
+    assert found.tolist() == [TEST, VALID, VALID, TRAIN]
+    assert labels.by_share(np.array([0.25, 0.75]), 0.25, 0.5).tolist() == [VALID, TEST]
+
+
+def test_a_share_is_whole_within_a_billionth_of_a_row() -> None:
+    assert labels.share(whole(2), 1 - 0.4e-9).tolist() == [2]
+    assert labels.share(whole(2), 1 - 0.75e-9).tolist() == [1]
+    assert labels.share(whole(1, 5), 1.0).tolist() == [1, 5]
+
+
 def test_test_rows_are_dealt_by_the_signed_hash() -> None:
     cards = np.array([0, 1, 2, 2**64 - 1, 5], np.uint64)
     found = labels.dealt(np.array([TEST, TEST, TEST, TEST, TRAIN]), cards, 3)

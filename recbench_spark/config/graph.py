@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field, model_validator
 
-from recbench_spark.config import Name, Strict, digest, parse
-from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.graph.aggregate import Aggregator
-from recbench_spark.kernels.graph.layers import LayerForm
+from recbench_spark import revisions
+from recbench_spark.config.base import Name, Strict, digest, parse
+from recbench_spark.config.loading import read_yaml
+from recbench_spark.kernels.graph.forms import Aggregator, LayerForm
 
 Width = Annotated[int, Field(ge=1, le=8192)]
 
@@ -60,6 +60,9 @@ class GraphSource(Strict):
         wrong = set(self.columns) - set(known)
         if wrong:
             raise ValueError(f"columns: no column {sorted(wrong)[0]}; known: {', '.join(known)}")
+        twice = [self.column(ours) for ours in known]
+        if len(set(twice)) < len(twice):
+            raise ValueError(f"columns: {max(twice, key=twice.count)} cannot be two of {', '.join(known)}")
         return self
 
     @property
@@ -125,18 +128,16 @@ class LayerSettings(Strict):
         )
 
 
-class GraphModel(Strict):
-    """Embeddings of all nodes of a graph after some layers.
+class GraphLayers(Strict):
+    """What is computed over a graph, whatever its edges are.
 
     mode `projected`: a layer pools over a node's neighbours (Ying et al. 2018, section 3.2). `bipartite`:
     over the neighbours of its neighbours, items over boards over items (section 3.4): nodes of the second
     side are embedded, those of the first side are pools of them.
 
-    `plan` and `groups` change no number and no name.
+    `plan`, `groups` and `batch` change no number and no name.
     """
 
-    name: Name = "graph"
-    graph: GraphSource
     features: Features = Features()
     layers: Annotated[tuple[LayerSettings, ...], Field(min_length=1)] = (LayerSettings(), LayerSettings())
     final: tuple[Width, ...] = ()
@@ -148,39 +149,88 @@ class GraphModel(Strict):
     blocks: Annotated[int, Field(ge=1, le=65536)] | None = None
     groups: Annotated[int, Field(ge=1)] | None = None
     batch: Annotated[int, Field(ge=1)] = 4096
-    output: Literal["embeddings", "vectors"] = "embeddings"
-
-    @model_validator(mode="after")
-    def _modes(self) -> GraphModel:
-        if self.mode == "bipartite" and not self.graph.bipartite:
-            raise ValueError("mode bipartite: graph.sides must name two sides")
-        if self.mode == "bipartite":
-            for layer in self.layers:
-                if layer.aggregator in ("gcn", "lstm"):
-                    raise ValueError(
-                        f"mode bipartite pools twice, which {layer.aggregator} is not made for"
-                    )
-        if self.features.side and self.features.side not in self.graph.sides:
-            raise ValueError(
-                f"features.side: {self.features.side} is none of {', '.join(self.graph.sides)}"
-            )
-        if self.mode == "bipartite" and self.features.side == self.graph.sides[0]:
-            raise ValueError("mode bipartite embeds the second side: name the sides the other way round")
-        if not self.features.side and self.features.path:
-            side = self.graph.sides[-1]
-            object.__setattr__(self, "features", self.features.model_copy(update={"side": side}))
-        return self
 
     def forms(self) -> tuple[LayerForm, ...]:
         """The layers as the kernels take them."""
         return tuple(layer.layer_form() for layer in self.layers)
+
+    def check_sides(self, sides: Sequence[str]) -> None:
+        """What does not go with a graph of these sides.
+
+        Raises:
+            ValueError: a mode, aggregator or side of features that the graph has not.
+        """
+        known, bipartite = ", ".join(sides), self.mode == "bipartite"
+        if bipartite and len(sides) < 2:
+            raise ValueError("mode bipartite: graph.sides must name two sides")
+        for layer in self.layers if bipartite else ():
+            if layer.aggregator in ("gcn", "lstm"):
+                raise ValueError(f"mode bipartite pools twice, which {layer.aggregator} is not made for")
+        if self.features.side and self.features.side not in sides:
+            raise ValueError(f"features.side: {self.features.side} is none of {known}")
+        if bipartite and self.features.side == sides[0]:
+            raise ValueError("mode bipartite embeds the second side: name the sides the other way round")
+
+
+class GraphModel(GraphLayers):
+    """Embeddings of all nodes of a graph after some layers: what `jobs/embed.py` computes."""
+
+    name: Name = "graph"
+    graph: GraphSource
+    output: Literal["embeddings", "vectors"] = "embeddings"
+
+    @model_validator(mode="after")
+    def _modes(self) -> GraphModel:
+        self.check_sides(self.graph.sides)
+        if not self.features.side and self.features.path:
+            side = self.graph.sides[-1]
+            object.__setattr__(self, "features", self.features.model_copy(update={"side": side}))
+        return self
 
     def key(self, graph_id: str, features_id: str, weights_id: str) -> str:
         """The model's name: a hash of all that its numbers hang on."""
         layers = [layer.model_dump() for layer in self.layers]
         features = self.features.model_dump(exclude={"path"})
         words = (self.mode, self.wire, list(self.final), self.seed)
-        return digest("graph", graph_id, features, features_id, weights_id, layers, words)
+        changed = [found] if (found := revisions.of("graph")) else []
+        return digest("graph", graph_id, features, features_id, weights_id, layers, words, *changed)
+
+
+class NeighbourhoodSettings(Strict):
+    """Neighbourhoods by random walks: see `kernels.graph.walks`.
+
+    Of the nodes of `side` (bipartite: the second one by default), the `top` most visited by `walks`
+    walks of `hops` hops. `way`: local maps the whole adjacency, join does not; auto chooses by the
+    host's memory. `way` and `blocks` change no number and no name.
+    """
+
+    graph: GraphSource
+    side: Name | None = None
+    walks: Annotated[int, Field(ge=1, le=1 << 20)] = 200
+    hops: Annotated[int, Field(ge=1, le=1 << 10)] = 5
+    restart: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    top: Annotated[int, Field(ge=1, le=1 << 12)] = 50
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 42
+    way: Literal["auto", "local", "join"] = "auto"
+    blocks: Annotated[int, Field(ge=1, le=65536)] | None = None
+
+    @model_validator(mode="after")
+    def _known_side(self) -> NeighbourhoodSettings:
+        if self.side and self.side not in self.graph.sides:
+            raise ValueError(f"side: {self.side} is none of {', '.join(self.graph.sides)}")
+        if self.graph.lists:
+            raise ValueError("lists: walks go over edges, and these are neighbourhoods already")
+        return self
+
+    @property
+    def place(self) -> int:
+        """Number of the side whose nodes get neighbours."""
+        return self.graph.sides.index(self.side or self.graph.sides[-1])
+
+    def key(self, graph_id: str) -> str:
+        """The neighbourhoods' name: a hash of all that their rows hang on."""
+        walks = (self.walks, self.hops, self.restart, self.top, self.seed)
+        return digest("neighbourhoods", graph_id, self.place, walks)
 
 
 def load_model(path: str, more: dict[str, Any]) -> GraphModel:
@@ -189,13 +239,7 @@ def load_model(path: str, more: dict[str, Any]) -> GraphModel:
     Raises:
         ConfigError: no such file, no YAML, an unknown key or a value out of range.
     """
-    try:
-        document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: {error}", "a YAML file as docs/graph.md shows it") from None
-    if not isinstance(document, dict):
-        raise ConfigError(f"{path}: not a YAML mapping", "a YAML file as docs/graph.md shows it")
-    return parse(GraphModel, merged(document, more), path)
+    return parse(GraphModel, merged(read_yaml(Path(path), "see docs/graph.md"), more), path)
 
 
 def merged(document: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

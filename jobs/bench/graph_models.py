@@ -1,0 +1,129 @@
+"""Pairs a second of a training step, beside torch-geometric's layers on the same samples, in turns.
+
+    python jobs/bench/graph_models.py --nodes 20000 --degree 30 --rounds 7
+
+A minibatch of pairs with shared negatives: its small graph is drawn once (GraphSAGE's samples of 25 and
+10), then both systems take turns: two layers of means, the max-margin loss, gradients. One thread each;
+seconds are the process's CPU time, which other work on the machine does not lengthen. Both must give the
+same loss.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from recbench_spark import cli
+from recbench_spark.errors import OK, ConfigError, DataError
+from recbench_spark.kernels.graph.csr import Csr
+from recbench_spark.kernels.graph.forms import LayerForm
+from recbench_spark.kernels.graph.ids import hashed_numbers
+from recbench_spark.kernels.graph.lanes import AHEAD
+from recbench_spark.models.networks.fitting import Step
+from recbench_spark.models.networks.layers import GraphNet, unit
+from recbench_spark.models.networks.losses import max_margin
+from recbench_spark.models.networks.subgraphs import Adjacency
+from recbench_spark.models.networks.tasks import Input, Margin, PairBatch, PairTask
+
+LOSS_AGREES = 1e-4
+
+
+def parser() -> cli.Parser:
+    """The flags of this measurement."""
+    found = cli.Parser(__doc__ or "")
+    found.add_argument("--nodes", type=int, default=20_000)
+    found.add_argument("--degree", type=int, default=30, help="edges into each node")
+    found.add_argument("--width", type=int, default=64)
+    found.add_argument("--batch", type=int, default=512)
+    found.add_argument("--rounds", type=int, default=7)
+    return found
+
+
+def main(args: argparse.Namespace) -> int:
+    """Make a minibatch, measure in turns, tell medians."""
+    torch.set_num_threads(1)
+    task, batch = made(args)
+    ours, theirs = our_step(task, batch), their_step(task, batch, args.width)
+    losses = ours(), theirs()
+    if abs(losses[0] - losses[1]) > LOSS_AGREES * abs(losses[0]):
+        raise DataError(f"losses {losses[0]} and {losses[1]} differ", "the two do not compute the same")
+    seconds: dict[str, list[float]] = {"ours": [], "torch-geometric": []}
+    for _ in range(args.rounds):
+        for name, step in (("ours", ours), ("torch-geometric", theirs)):
+            begun = time.process_time()
+            step()
+            seconds[name].append(time.process_time() - begun)
+    edges = sum(len(hop.place) for hop in batch.graph.hops)
+    print(f"{args.batch} pairs, {len(batch.graph.inputs):,} nodes, {edges:,} edges a minibatch")
+    for name, each in seconds.items():
+        print(f"{name:16} {args.batch / float(np.median(each)):10,.0f} pairs/s (median of {args.rounds})")
+    ratio = float(np.median(np.divide(seconds["torch-geometric"], seconds["ours"])))
+    print(f"ours is {ratio:.2f} times as fast")
+    return OK
+
+
+def made(args: argparse.Namespace) -> tuple[PairTask, PairBatch]:
+    """A random graph and a minibatch over it."""
+    draw = np.random.default_rng(1)
+    src = np.sort(draw.integers(0, args.nodes, (args.nodes, args.degree)), axis=1).reshape(-1)
+    indptr = np.arange(0, len(src) + 1, args.degree, dtype=np.int64)
+    csr = Csr(indptr, np.append(src, np.zeros(AHEAD, np.int64)).astype(np.uint32), None)
+    graph = Adjacency(np.zeros(1, np.int64), (csr,), hashed_numbers(np.arange(args.nodes), 0))
+    x = draw.standard_normal((args.nodes, args.width)).astype(np.float32)
+    form = LayerForm("sage", "mean", args.width, args.width)
+    net = GraphNet((form, form), (), args.width)
+    net.initialise(1)
+    pairs = (draw.integers(0, args.nodes, args.batch), draw.integers(0, args.nodes, args.batch))
+    task = PairTask(net, Input(graph, x, (25, 10)), pairs, Margin(margin=0.5, end=args.nodes))
+    return task, task.batch(Step(1, 0), np.arange(args.batch), 1)
+
+
+def our_step(task: PairTask, batch: PairBatch) -> Callable[[], float]:
+    """Loss and gradients by our layers."""
+
+    def step() -> float:
+        task.module.zero_grad()
+        loss = task.loss(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    return step
+
+
+def their_step(task: PairTask, batch: PairBatch, width: int) -> Callable[[], float]:
+    """Loss and gradients by torch-geometric's SAGEConv with the same weights."""
+    try:
+        from torch_geometric.nn import SAGEConv  # noqa: PLC0415
+    except ImportError:
+        raise ConfigError("torch-geometric is not installed", "pip install torch-geometric") from None
+    convs: Any = torch.nn.ModuleList(SAGEConv((width, width), width) for _ in range(2))
+    edges = []
+    layers: list[Any] = list(task.module.layers)
+    for conv, layer, hop in zip(convs, layers, batch.graph.hops, strict=True):
+        w = layer.W
+        with torch.no_grad():
+            conv.lin_l.weight.copy_(w.weight[:, width:])
+            conv.lin_l.bias.copy_(w.bias)
+            conv.lin_r.weight.copy_(w.weight[:, :width])
+        edges.append(torch.stack([hop.place, torch.repeat_interleave(hop.counts)]))
+
+    def step() -> float:
+        convs.zero_grad()
+        h = batch.features
+        for conv, hop, edge in zip(convs, batch.graph.hops, edges, strict=True):
+            h = unit(torch.relu(conv((h, h[hop.own]), edge)))
+        assert batch.shared is not None
+        loss = max_margin(h[batch.query], h[batch.item], h[batch.shared], None, task.how.margin)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    return step
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())

@@ -1,0 +1,383 @@
+"""How much longer does a night of many models take than its arithmetic? Models of vectors, in turns.
+
+    python jobs/bench/night.py                                     5 models x 20,000 users x 5,000 items
+    python jobs/bench/night.py --models 50 --users 100000 --items 20000 --systems bare,night
+    python jobs/bench/night.py --all-ranks                         no cut-off, AUC too
+
+`night` is `run_night` on a split and models that are made already: from stored blocks of users and
+vectors to committed rankings, values of users, metrics, checks and runs, and the report; `alone` the same
+with one model at a time (the setting `spark.recbench.models_at_once`). `bare` is the sum over models of
+ranking, measuring and bootstrap on arrays, by as many processes as Spark has threads, nothing kept. The
+metrics of `bare` and those committed must be equal bit for bit, else the job fails. Not counted: making the
+world, compiling, a first night and a first `bare`. Last it tells how much memory the largest worker of
+Spark has held at once, mapped files among it, and what a night's stages took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import partial
+from itertools import count, pairwise
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from recbench_spark import cli, schemas
+from recbench_spark.benchmark import run_night
+from recbench_spark.config import Benchmark, parse
+from recbench_spark.config.models import ModelConfig
+from recbench_spark.errors import OK, DataError
+from recbench_spark.evaluation.metrics import accuracy
+from recbench_spark.evaluation.metrics.accuracy import MetricPlan, Totals
+from recbench_spark.journal import Journal
+from recbench_spark.kernels import resampling
+from recbench_spark.kernels.metrics.accuracy import measure
+from recbench_spark.kernels.ranking.counting import Settings
+from recbench_spark.kernels.ranking.positives import ItemLists
+from recbench_spark.kernels.ranking.rankings import Rankings
+from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_ranks
+from recbench_spark.session import get_session
+from recbench_spark.steps.night import metric_plan, open_night
+from recbench_spark.steps.together import SETTING
+from recbench_spark.store import Store
+from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
+
+KNOWN, HELD_OUT, PLANTED = 47, 5, 0.3
+"""Training and held-out items of a user, and how much of the latter's vectors the user gets."""
+
+METRICS, KS = ("hit", "precision", "recall", "map", "mrr", "ndcg"), (10, 100)
+USERS_A_BATCH = 4096
+FIRST = date(2026, 1, 1)
+
+
+def parser() -> cli.Parser:
+    """The flags of this job."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--models", type=cli.count, default=5)
+    flags.add_argument("--users", type=cli.count, default=20_000)
+    flags.add_argument("--items", type=cli.count, default=5_000)
+    flags.add_argument("--dims", type=cli.count, default=64)
+    flags.add_argument("--rounds", type=cli.count, default=2, help="turns of all systems")
+    flags.add_argument("--systems", default="bare,night,alone")
+    flags.add_argument("--all-ranks", action="store_true", help="count ranks beyond the largest k")
+    flags.add_argument(
+        "--folder", type=Path, help="where world and warehouse lie; default: a temporary one"
+    )
+    return flags
+
+
+# ------------------------------------------------------------------------------------------- models
+
+
+KIND = f"{__name__}:FactorsModel"
+"""Of a job that is started by its path the module is `__main__`."""
+
+
+class FactorsModel(ModelConfig):
+    """Vectors that lie in two files: `users.npy` and `items.npy` of a folder."""
+
+    behaviour: ClassVar[str] = f"{__name__}:Factors"
+    kind: Literal[KIND]  # type: ignore[valid-type]
+    folder: str
+
+
+class Factors(Behaviour[FactorsModel]):
+    """Kept in the table `embeddings` when they are first asked for, as those of a model that is trained."""
+
+    def fit(self, data: SplitData) -> Trained:
+        """The vectors as rows."""
+        return Trained(*(self._rows(data.spark, side) for side in ("user", "item")))
+
+    def _rows(self, spark: SparkSession, side: str) -> Any:
+        rows = spark.read.parquet(f"{self.settings.folder}/{side}s.parquet")
+        return rows.withColumnRenamed("id", f"{side}_id").withColumn("bias", F.lit(0.0))
+
+
+# ------------------------------------------------------------------------------------------- world
+
+
+@dataclass(frozen=True)
+class World:
+    """Where vectors lie, a folder a model, and what users know and hold out, (users, n) item indices."""
+
+    folders: tuple[Path, ...]
+    known_un: npt.NDArray[np.int32]
+    truth_un: npt.NDArray[np.int32]
+    n_items: int
+
+
+def generate(args: argparse.Namespace, folder: Path) -> World:
+    """Random vectors, those of users moved towards their held-out items; another draw for each model."""
+    draws = np.random.default_rng(42)
+    known, truth = (
+        np.sort(_distinct(draws, args.users, args.items, n), axis=1).astype(np.int32)
+        for n in (KNOWN, HELD_OUT)
+    )
+    folders = []
+    for n in range(args.models):
+        place = folder / f"model{n}"
+        place.mkdir()
+        users_ud = draws.standard_normal((args.users, args.dims), np.float32)
+        items_id = draws.standard_normal((args.items, args.dims), np.float32)
+        users_ud += np.float32(PLANTED) * items_id[truth].sum(axis=1)
+        for side, rows in (("user", users_ud), ("item", items_id)):
+            np.save(place / f"{side}s.npy", rows)
+            bounds = pa.array(np.arange(len(rows) + 1, dtype=np.int32) * args.dims)
+            vectors = pa.ListArray.from_arrays(bounds, pa.array(rows.ravel()))
+            ids = pa.array(map(str, range(len(rows))), pa.string())
+            pq.write_table(pa.table({"id": ids, "vector": vectors}), place / f"{side}s.parquet")
+        folders.append(place)
+    return World(tuple(folders), known, truth, args.items)
+
+
+def _distinct(draws: np.random.Generator, users: int, items: int, n: int) -> npt.NDArray[np.int64]:
+    """n different items of each user: one of each n-th part of the catalogue."""
+    return draws.integers(0, items // n, (users, n)) + np.arange(n) * (items // n)
+
+
+def benchmark(args: argparse.Namespace, world: World) -> Benchmark:
+    """The night as a file would ask for it."""
+    models = [
+        {"name": f"model{n}", "kind": KIND, "folder": str(folder)} for n, folder in enumerate(world.folders)
+    ]
+    metrics = [*METRICS, "auc"] if args.all_ranks else list(METRICS)
+    evaluation = {"metrics": metrics, "k": list(KS), "uncut": bool(args.all_ranks), "slices": []}
+    return parse(
+        Benchmark,
+        {
+            "name": "bench_night",
+            "dataset": {"name": "bench", "reader": "world"},
+            "models": models,
+            "evaluation": evaluation,
+            "headline": "ndcg@10",
+        },
+        "jobs/bench/night.py",
+    )
+
+
+def store_split(store: Store, asked: Benchmark, world: World, folder: Path) -> None:
+    """Blocks of users and items under the name of the night's split, as if it had been made from a log."""
+    split_id = open_night(store, asked, FIRST).split_id
+    columns: dict[str, Any] = {"user": pa.array(np.arange(len(world.truth_un)))}
+    for name, rows in (("known", world.known_un), ("truth", world.truth_un)):
+        bounds = pa.array(np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1])
+        columns[name] = pa.ListArray.from_arrays(bounds, pa.array(rows.ravel()))
+    pq.write_table(pa.table(columns), folder / "blocks.parquet", row_group_size=20_000)
+    blocks = store.spark.read.parquet(str(folder / "blocks.parquet"))
+    named = F.lit(split_id).alias("split_id")
+    store.append(blocks.selectExpr(*BLOCK).select(named, "*"), schemas.USER_BLOCKS)
+    items = store.spark.range(world.n_items).selectExpr(*ITEM)
+    store.append(items.select(named, "*"), schemas.ITEMS)
+    facts = {"split_id": split_id, "fact": "rows", "value": 1.0}
+    store.append_rows([{**facts, "part": part} for part in ("train", "test")], schemas.MANIFESTS)
+
+
+BLOCK = (
+    "CAST(user AS STRING) AS user_id",
+    "xxhash64(CAST(user AS STRING)) AS user_key",
+    "known AS train_items",
+    "transform(known, x -> 1.0D) AS train_ratings",
+    "map('test', named_struct('item_ids', transform(truth, x -> CAST(x AS STRING)), 'items', truth, "
+    "'relevance', transform(truth, x -> 1.0D), 'slices', map())) AS held_out",
+)
+ITEM = (
+    "CAST(id AS STRING) AS item_id",
+    "CAST(id AS INT) AS item_index",
+    "1L AS n_train",
+    "'head' AS popularity",
+)
+
+
+# ------------------------------------------------------------------------------------------- bare
+
+
+def bare(world: World, keys_u: npt.NDArray[np.int64], plan: MetricPlan, pool: Any, threads: int) -> Any:
+    """Seconds of all models, and of each the rows of `metrics`."""
+    started, found = time.perf_counter(), []
+    for folder in world.folders:
+        bounds = np.linspace(0, len(keys_u), threads + 1).astype(int)
+        parts = [
+            (
+                folder,
+                start,
+                stop,
+                keys_u[start:stop],
+                world.known_un[start:stop],
+                world.truth_un[start:stop],
+            )
+            for start, stop in pairwise(bounds)
+        ]
+        first, *others = pool.map(partial(_bare_part, plan), parts)
+        for other in others:
+            first.add(other)
+        value, *_ = resampling.mean_and_error(first.moments_c5)
+        ends = resampling.interval(first.boot_bc, first.weights_bc, plan.bootstrap.level)
+        found.append(np.stack([value, *ends]))
+    return time.perf_counter() - started, found
+
+
+def _bare_part(plan: MetricPlan, part: tuple[Any, ...]) -> Totals:
+    """What some users add by one model."""
+    folder, start, stop, keys_u, known_un, truth_un = part
+    users_ud = np.load(folder / "users.npy", mmap_mode="r")[start:stop]
+    scorer = DotScorer(np.load(folder / "items.npy", mmap_mode="r"))
+    total = None
+    for first in range(0, len(keys_u), USERS_A_BATCH):
+        some = slice(first, first + USERS_A_BATCH)
+        truth, known = _lists(truth_un[some]), _lists(known_un[some])
+        block = UserBlock(keys_u[some], np.ascontiguousarray(users_ud[some]))
+        counts = count_ranks(scorer, block, truth, known, settings=Settings(cutoff=plan.cutoff))
+        rankings = Rankings(
+            truth.offsets_u,
+            np.ones(len(truth.items_p)),
+            counts.above_p,
+            counts.tied_p,
+            counts.before_p,
+            counts.candidates_u,
+        )
+        values = measure(rankings, plan.of_ranks, plan.ks, plan.definition, plan.uncut)
+        found = accuracy.totals_of(values, keys_u[some], plan.bootstrap)
+        if total is None:
+            total = found
+        else:
+            total.add(found)
+    assert total is not None
+    return total
+
+
+def _lists(rows_un: npt.NDArray[np.int32]) -> ItemLists:
+    offsets = np.arange(len(rows_un) + 1, dtype=np.int64) * rows_un.shape[1]
+    return ItemLists(offsets, rows_un.ravel().astype(np.int64))
+
+
+def _one_thread() -> None:
+    import torch  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+
+
+# ------------------------------------------------------------------------------------------- turns
+
+
+def night(store: Store, asked: Benchmark, days: Any, at_once: str) -> tuple[float, dict[str, str]]:
+    """Seconds of a night, and its runs; its stages stand in a log of its own."""
+    store.spark.conf.set(SETTING, at_once)
+    day, journal = FIRST + timedelta(days=next(days)), Journal(io.StringIO())
+    journal.write_to(f"{store.root}/logs/{day}.jsonl")
+    started = time.perf_counter()
+    done = run_night(store, asked, day, journal)
+    if done.failed:
+        raise DataError(f"models failed: {done.failed}")
+    return time.perf_counter() - started, done.run_ids
+
+
+def stages(store: Store, day: date) -> str:
+    """Seconds of a night by stage, those of all models added up."""
+    seconds: dict[str, float] = {}
+    for line in Path(f"{store.root}/logs/{day}.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        seconds[row["stage"]] = seconds.get(row["stage"], 0.0) + row.get("seconds", 0.0)
+    return ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items() if spent >= 0.05)
+
+
+def largest_worker() -> float:
+    """GiB that the largest Python process of Spark has held at once, pages of mapped files among it."""
+    found = [0.0]
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, AttributeError):
+            if b"pyspark.daemon" in (place / "cmdline").read_bytes():
+                status = (place / "status").read_text()
+                found.append(int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / (1 << 20))  # type: ignore[index]
+    return max(found)
+
+
+def check(store: Store, runs: dict[str, str], plan: MetricPlan, found: list[Any]) -> None:
+    """DataError where what was committed is not what the arrays give."""
+    table = DeltaTable(store.location("metrics")).to_pyarrow_table(
+        filters=[("run_id", "in", list(runs.values()))]
+    )
+    rows = {(row["run_id"], row["metric"], row["k"]): row for row in table.to_pylist()}
+    columns = plan.table(plan.of_ranks)
+    for n, wanted in enumerate(found):
+        for c, column in enumerate(columns):
+            row = rows[runs[f"model{n}"], column.metric, column.k]
+            if [row["value"], row["ci_low"], row["ci_high"]] != wanted[:, c].tolist():
+                raise DataError(f"model{n}: {column.metric}@{column.k} differs", "report this")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Make the world, a night that is not counted, then turns."""
+    systems = args.systems.split(",")
+    with tempfile.TemporaryDirectory(dir=args.folder) as place:
+        folder, threads = Path(place), len(os.sched_getaffinity(0))
+        world = generate(args, folder)
+        asked = benchmark(args, world)
+        plan = metric_plan(asked.evaluation, asked.evaluation.resolve())
+        store = Store(get_session("recbench-spark bench night"), str(folder / "warehouse"))
+        store_split(store, asked, world, folder)
+        days = count()
+        _, runs = night(store, asked, days, "64")
+        blocks = DeltaTable(store.location("user_blocks")).to_pyarrow_table(columns=["user_id", "user_key"])
+        order = np.argsort(np.array(blocks.column("user_id").to_pylist(), dtype=np.int64))
+        keys_u = blocks.column("user_key").to_numpy()[order]
+        with ProcessPoolExecutor(threads, get_context("spawn"), _one_thread) as pool:
+            _, found = bare(world, keys_u, plan, pool, threads)
+            check(store, runs, plan, found)
+            every: dict[str, Callable[[], float]] = {
+                "bare": lambda: float(bare(world, keys_u, plan, pool, threads)[0]),
+                "night": lambda: night(store, asked, days, "64")[0],
+                "alone": lambda: night(store, asked, days, "0")[0],
+            }
+            seconds = turns({name: every[name] for name in systems}, args.rounds)
+        by_stage = [stages(store, FIRST + timedelta(days=n)) for n in range(next(days))]
+        gib = largest_worker()
+    print(
+        f"{args.models} models x {args.users:,} users x {args.items:,} items, {threads} threads, same bits"
+    )
+    tell(seconds)
+    print(f"largest worker: {gib:.2f} GiB at most")
+    for n, line in enumerate(by_stage):
+        print(f"night {n} by stage: {line}")
+    return OK
+
+
+def tell(seconds: dict[str, list[float]]) -> None:
+    """A line a system."""
+    for name, spent in seconds.items():
+        ratios = [f"{s / b:.2f}" for s, b in zip(spent, seconds.get("bare", []), strict=False)]
+        told = f"   of bare: {', '.join(ratios)}" if ratios else ""
+        each = ", ".join(f"{s:.1f}" for s in spent)
+        print(f"{name:>8} {statistics.median(spent):8.1f} s  ({each}){told}")
+
+
+def turns(systems: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each system in each round, A B C A B C."""
+    seconds: dict[str, list[float]] = {name: [] for name in systems}
+    for _ in range(rounds):
+        for name, system in systems.items():
+            seconds[name].append(system())
+    return seconds
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())

@@ -1,0 +1,273 @@
+"""Kernels' seconds and memory beside the figures kept in the repository: what got worse by more than noise.
+
+    make bench-quick                        some minutes; exit code 4 where something got worse
+    python jobs/bench/quick.py --keep       keep what is measured now: docs/bench_quick.json
+    python jobs/bench/quick.py --only lists --rounds 3
+
+Every run is a process of its own, in turns. Seconds are told as multiples of a fixed piece of work (a
+product and a sort) done just before in the same process, so that a busy or slower machine moves both. Noise
+of a figure is how far its turns lie apart; worse is what is above the kept figure by more than the noise of
+both. Figures that another processor made are shown and not judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from recbench_spark import cli
+from recbench_spark.errors import OK, REGRESSION, ConfigError, DataError
+
+ROOT = Path(__file__).resolve().parents[2]
+KEPT = ROOT / "docs" / "bench_quick.json"
+
+LEAST = 0.05
+"""Differences below this share are noise, however alike the turns are."""
+
+Work = Callable[[], object]
+
+
+class Figure(NamedTuple):
+    """A median, and how far the turns lie apart, as a share of it."""
+
+    median: float
+    noise: float
+
+
+def parser() -> cli.Parser:
+    """The flags of this job."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--rounds", type=cli.count, default=5, help="turns of all kernels (default 5)")
+    flags.add_argument("--only", help="some of the kernels, by name")
+    flags.add_argument("--kept", type=Path, default=KEPT, help="file of the figures to compare with")
+    flags.add_argument("--keep", action="store_true", help="write what is measured to that file")
+    flags.add_argument("--one", help=argparse.SUPPRESS)
+    return flags
+
+
+def main(args: argparse.Namespace) -> int:
+    """Take turns, compare, tell; or keep."""
+    if args.one:
+        print(json.dumps(measured_here(KERNELS[args.one]())))
+        return OK
+    names = cli.names(args.only, "--only", KERNELS) if args.only else tuple(KERNELS)
+    turns: dict[str, list[dict[str, float]]] = defaultdict(list)
+    for _ in range(args.rounds):
+        for name in names:
+            turns[name].append(run_one(name))
+    found = {name: figures(runs) for name, runs in turns.items()}
+    if args.keep:
+        keep(args.kept, found)
+        return OK
+    kept = read(args.kept)
+    lines, worse = compared(found, kept["figures"])
+    print("\n".join(lines))
+    if kept["processor"] != processor():
+        print(f"not judged: the kept figures are of {kept['processor']}, this is {processor()}")
+        return OK
+    if worse:
+        print(f"worse by more than noise: {', '.join(worse)}", file=sys.stderr)
+    return REGRESSION if worse else OK
+
+
+# ------------------------------------------------------------------------------------ kernels
+
+
+def ranks(cutoff: int | None = None) -> Work:
+    """Ranks of all held-out items, 4,000 users x 20,000 items, or up to a cut-off."""
+    from jobs.bench import ranking  # noqa: PLC0415
+
+    asked = ["--users", "4000", "--world", "planted"]
+    world = ranking.generate(ranking.parser().parse_args(asked))
+    return lambda: ranking.ranks(world, "cpu", cutoff=cutoff)
+
+
+def lists() -> Work:
+    """`evaluate_frames`, 10,000 users with 100 rows each."""
+    from jobs.bench import lists as rows  # noqa: PLC0415
+
+    truth, given = rows.generate(10_000)
+    return lambda: rows.expected(truth, given, "replay")
+
+
+def bootstrap() -> Work:
+    """1,000 replicates of 30 sums over 20,000 users."""
+    from recbench_spark.kernels.resampling import bootstrap_sums  # noqa: PLC0415
+
+    values = np.random.default_rng(42).random((20_000, 30))
+    keys = np.arange(len(values))
+    return lambda: bootstrap_sums(keys, values, replicates=1000, seed=1)
+
+
+def _log(n: int) -> Any:
+    import pyarrow as pa  # noqa: PLC0415
+
+    draws = np.random.default_rng(42)
+    columns = {"user_id": draws.integers(0, n // 50, n), "item_id": draws.integers(0, 50_000, n)}
+    return pa.table({**columns, "rating": draws.random(n), "event_time": draws.integers(0, 1 << 40, n)})
+
+
+def labels() -> Work:
+    """A random split of a million rows, labelled."""
+    from recbench_spark.config import Split  # noqa: PLC0415
+    from recbench_spark.protocol.labels import label  # noqa: PLC0415
+    from recbench_spark.protocol.splits import rule_of  # noqa: PLC0415
+
+    rows, rule = _log(1_000_000), rule_of(Split(protocol="RO_RS"), "keep_last")
+    return lambda: label(rows, rule)
+
+
+def audit() -> Work:
+    """The counts of a manifest, of a million labelled rows."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    from recbench_spark.protocol import audit as counts  # noqa: PLC0415
+
+    rows = _log(1_000_000)
+    part = pa.array(np.where(np.arange(len(rows)) % 5, "train", "test"))
+    rows = rows.append_column("part", part)
+
+    def count() -> None:
+        parts = counts.in_all([counts.by_part([rows])])
+        sizes = {name: one.rows for name, one in parts.items()}
+        counts.counted(rows, counts.Asked(sizes, parts["test"].earliest))
+
+    return count
+
+
+KERNELS: dict[str, Callable[[], Work]] = {
+    "ranks": ranks,
+    "ranks@100": lambda: ranks(100),
+    "lists": lists,
+    "bootstrap": bootstrap,
+    "labels": labels,
+    "audit": audit,
+}
+
+
+# ------------------------------------------------------------------------------------ measuring
+
+
+def unit() -> float:
+    """Seconds of the fixed piece of work: a product, which is arithmetic, and a sort, which is memory."""
+    draws = np.random.default_rng(1)
+    left, values = draws.random((700, 700)), draws.random(1_500_000)
+    started = time.perf_counter()
+    for _ in range(4):
+        left @ left
+    np.sort(values)
+    return time.perf_counter() - started
+
+
+def measured_here(work: Work) -> dict[str, float]:
+    """Units of time, and MiB, of one kernel in this process: the fastest of three runs, once warm."""
+    work()
+    spent, units = [], []
+    for _ in range(3):
+        units.append(unit())
+        started = time.perf_counter()
+        work()
+        spent.append(time.perf_counter() - started)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"units": min(spent) / min(units), "seconds": min(spent), "mib": peak}
+
+
+def run_one(name: str) -> dict[str, float]:
+    """One kernel in a process of its own, one thread for libraries."""
+    threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
+    command = [sys.executable, str(Path(__file__)), "--one", name]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False,
+        env={**os.environ, **threads, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    if done.returncode:
+        raise DataError(f"kernel {name} failed", done.stderr[-800:])
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def figures(runs: list[dict[str, float]]) -> dict[str, Figure]:
+    """Each measure of a kernel over its turns."""
+    return {name: figure([run[name] for run in runs]) for name in runs[0]}
+
+
+def figure(values: list[float]) -> Figure:
+    """The median, and half the distance between the ends, as a share of it."""
+    median = statistics.median(values)
+    return Figure(median, (max(values) - min(values)) / 2 / median)
+
+
+# ------------------------------------------------------------------------------------ comparing
+
+JUDGED = {"units": "time", "mib": "memory"}
+"""What is compared; seconds are only told."""
+
+
+def compared(
+    found: dict[str, dict[str, Figure]], kept: dict[str, dict[str, list[float]]]
+) -> tuple[list[str], list[str]]:
+    """A line a kernel and measure, and what got worse by more than noise."""
+    lines, worse = [], []
+    for name, measured in found.items():
+        for measure, word in JUDGED.items():
+            now = measured[measure]
+            if measure not in kept.get(name, {}):
+                lines.append(f"{name:>10} {word:>7} {now.median:9.2f}  not kept yet")
+                continue
+            before = Figure(*kept[name][measure])
+            allowed = max(now.noise + before.noise, LEAST)
+            change = now.median / before.median - 1
+            verdict = "worse" if change > allowed else "better" if change < -allowed else "as before"
+            lines.append(
+                f"{name:>10} {word:>7} {now.median:9.2f}  kept {before.median:9.2f}  {change:+6.1%}"
+                f"  noise {allowed:5.1%}  {verdict}"
+            )
+            worse += [f"{word} of {name} ({change:+.0%})"] * (verdict == "worse")
+    return lines, worse
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The kept figures."""
+    if not path.exists():
+        raise ConfigError(f"no figures in {path}", "--keep writes them")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def keep(path: Path, found: dict[str, dict[str, Figure]]) -> None:
+    """Write the figures, beside those of kernels that were not run."""
+    before = read(path)["figures"] if path.exists() else {}
+    rounded = {
+        name: {measure: [round(x, 4) for x in one] for measure, one in measured.items()}
+        for name, measured in found.items()
+    }
+    document = {"processor": processor(), "figures": {**before, **rounded}}
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"kept in {path}: {', '.join(found)}")
+
+
+def processor() -> str:
+    """The name of this machine's processor, and how many threads it has."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{os.cpu_count()} x {names[0] if names else platform.processor() or platform.machine()}"
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())

@@ -1,0 +1,180 @@
+"""Seconds a step of rating models beside other libraries, in turns, one thread each.
+
+    tools/library_envs.sh surprise myfm
+    python jobs/bench/ratings.py                                 1 million ratings, 64 factors
+    python jobs/bench/ratings.py --rows 1000000,10000000 --rounds 2 --output runs.jsonl
+
+A generated log with planted factors and items of very unequal popularity. Each system fits it in a process
+of its own, round after round; reading, building and compiling are not counted: ours are timed as the
+difference between a long and a short fit. Beside the seconds stands the RMSE on a tenth held out after the
+same number of steps. SGD: an epoch of all ratings, biases and factors. Gibbs: a draw of both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recbench_spark import cli
+from recbench_spark.errors import OK, DataError
+from recbench_spark.models.rating.contract import Ratings, checked_ratings, rmse
+from recbench_spark.models.rating.registry import fit, make_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+SYSTEMS = ("ours-sgd", "surprise", "ours-gibbs", "myfm")
+LIBRARIES = ("surprise", "myfm")
+STEPS = {"ours-sgd": 8, "surprise": 2, "ours-gibbs": 8, "myfm": 4}
+"""Epochs or iterations of a run: enough to be timed, few enough to be waited for."""
+
+Run = dict[str, Any]
+
+
+def parser() -> cli.Parser:
+    """The flags of this job."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--rows", type=cli.counts, default=(10**6,), help="ratings, comma-separated")
+    flags.add_argument("--dims", type=cli.count, default=64)
+    flags.add_argument("--rounds", type=cli.count, default=2)
+    flags.add_argument("--systems", default=",".join(SYSTEMS))
+    flags.add_argument("--output", type=Path, help="measurements as lines of JSON are appended here")
+    flags.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
+    return flags
+
+
+def main(args: argparse.Namespace) -> int:
+    """Measure in turns, print medians."""
+    systems = cli.names(args.systems, "--systems", SYSTEMS)
+    for system in set(systems) & set(LIBRARIES):
+        cli.library_python(system, args.environments)
+    for rows in args.rows:
+        runs: list[Run] = []
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder) / "log.npz"
+            np.savez(place, allow_pickle=False, **generated(rows))
+            for number in range(args.rounds):
+                for system in systems:
+                    run = measured(system, place, args.dims, args.environments)
+                    runs.append({"rows": rows, "dims": args.dims, "round": number, "system": system, **run})
+                    keep(args.output, runs[-1])
+        print(table(rows, runs))
+    return OK
+
+
+def generated(rows: int) -> dict[str, np.ndarray[Any, Any]]:
+    """About so many ratings in half stars, of one pair in 25, a tenth held out; few items have most."""
+    rng = np.random.default_rng(42)
+    users, items, dims = int(6.25 * rows**0.5), int(4 * rows**0.5), 8
+    u = rng.integers(0, users, int(rows * 1.2))
+    i = (items * rng.random(len(u)) ** 2).astype(np.int64)
+    u, i = np.unique(np.stack([u, i]), axis=1)
+    p, q = rng.normal(0, 0.4, (users, dims)), rng.normal(0, 0.4, (items, dims))
+    score = 3.5 + rng.normal(0, 0.3, users)[u] + rng.normal(0, 0.3, items)[i] + np.sum(p[u] * q[i], axis=1)
+    ratings = np.clip(np.round(2 * (score + rng.normal(0, 0.6, len(u)))) / 2, 0.5, 5)
+    out = rng.random(len(u)) < 0.1
+    found = {"users": u[~out], "items": i[~out], "ratings": ratings[~out]}
+    return {**found, "test_users": u[out], "test_items": i[out], "test_ratings": ratings[out]}
+
+
+def measured(system: str, place: Path, dims: int, environments: Path) -> Run:
+    """Seconds a step, and RMSE after the steps of a run, of one system in a process of its own."""
+    given = {"data": str(place), "dims": dims, "system": system, **settings_of(system)}
+    script = ROOT / "tests" / "libraries" / f"run_{system}.py"
+    library = system in LIBRARIES
+    python = cli.library_python(system, environments) if library else sys.executable
+    called = [
+        python,
+        "-W",
+        "ignore",
+        str(script if library else Path(__file__)),
+        *([] if library else ["--one"]),
+    ]
+    alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    path = {"PYTHONPATH": "" if library else str(ROOT)}
+    done = subprocess.run(
+        called, input=json.dumps(given), capture_output=True, text=True, check=False,
+        env={**os.environ, **alone, **path},
+    )  # fmt: skip
+    if done.returncode:
+        raise DataError(f"{system} failed: {done.stderr.strip()[-500:]}", "run it by hand")
+    found: Run = json.loads(done.stdout.splitlines()[-1])
+    data = np.load(place)
+    predicted = np.clip(found.pop("predicted"), 0.5, 5)
+    return {**found, "rmse": rmse(np.asarray(predicted), data["test_ratings"])}
+
+
+def settings_of(system: str) -> Run:
+    """The same work for systems that stand side by side."""
+    if system in ("ours-sgd", "surprise"):
+        return {"epochs": STEPS[system], "rate": 0.01, "regulariser": 0.04, "init_sd": 0.1}
+    return {"samples": STEPS[system] - 1, "burn_in": 1}
+
+
+def one(given: Run) -> Run:
+    """Ours: the difference between a long fit and one of a single step, after both were compiled."""
+    data = np.load(given["data"])
+    scale = (0.5, 5.0)
+    sizes = [int(max(data[side].max(), data[f"test_{side}"].max())) + 1 for side in ("users", "items")]
+    train = checked_ratings(data["users"], data["items"], data["ratings"], scale, None, *sizes)
+    test = checked_ratings(
+        data["test_users"], data["test_items"], data["test_ratings"], scale, None, *sizes
+    )
+    steps = STEPS[given["system"]]
+    _timed(given, train.rows(np.arange(1000)), 2)
+    short, _ = _timed(given, train, 1)
+    long, _ = _timed(given, train, 1 + steps)
+    predicted = fit(train, _settings(given, steps), 1, test).watched_p
+    return {"seconds": (long - short) / steps, "predicted": predicted.tolist()}
+
+
+def _settings(given: Run, steps: int) -> Any:
+    if given["system"] == "ours-sgd":
+        own = {"rates": given["rate"], "regularisers": given["regulariser"], "init_sd": given["init_sd"]}
+        return make_settings({"kind": "sgd_mf", "dims": given["dims"], "epochs": steps, **own})
+    own = {"samples": max(1, steps - 1), "burn_in": min(1, steps - 1), "keep": 1}
+    return make_settings({"kind": "bayesian_mf", "dims": given["dims"], **own})
+
+
+def _timed(given: Run, train: Ratings, steps: int) -> tuple[float, Any]:
+    started = time.perf_counter()
+    found = fit(train, _settings(given, steps), 1)
+    return time.perf_counter() - started, found
+
+
+def keep(output: Path | None, run: Run) -> None:
+    """A line of JSON."""
+    if output:
+        with output.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(run) + "\n")
+
+
+def table(rows: int, runs: list[Run]) -> str:
+    """Medians over rounds, and how many times faster ours are."""
+    seconds = {s: [run["seconds"] for run in runs if run["system"] == s] for s in SYSTEMS}
+    rounds = max(map(len, seconds.values()))
+    errors = {run["system"]: run["rmse"] for run in runs}
+    lines = [f"{rows:,} ratings, {runs[0]['dims']} factors, one thread, median of {rounds}"]
+    for system in (s for s in SYSTEMS if seconds[s]):
+        told = f"{statistics.median(seconds[system]):8.3f} s a step"
+        lines.append(f"{system:12} {told}  RMSE {errors[system]:.4f} after {STEPS[system]}")
+    for own, other in (("ours-sgd", "surprise"), ("ours-gibbs", "myfm")):
+        if seconds[own] and seconds[other]:
+            times = statistics.median(seconds[other]) / statistics.median(seconds[own])
+            lines.append(f"{own} is {times:.1f} times as fast as {other}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--one"]:
+        print(json.dumps(one(json.load(sys.stdin))))
+    else:
+        cli.run(main, parser())

@@ -1,0 +1,204 @@
+"""Seconds of small work, job by job, each a process of its own: walls that docs/engines.md promises.
+
+    python jobs/bench/small.py                 five rounds; with the nights it needs, a few minutes
+    python jobs/bench/small.py --rounds 1 --only evaluate
+
+Inputs are generated: 6,000 rows of lists and of scores, 300 users and 500 items of vectors, a truth, and
+two nights of a small world, whose second one ends in a regression. Jobs are run once before they are
+measured, so that kernels are compiled and files are in memory. Prints medians with their extremes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recbench_spark import cli
+from recbench_spark.errors import OK, REGRESSION, DataError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+USERS, ITEMS, LENGTH, DIMS = 300, 500, 20, 32
+
+NIGHT = """
+name: small
+dataset:
+  name: world
+  reader: world
+  world: {{users: 200, items: 100, interactions: 6000, open_loop: 500, seed: 42}}
+split: {{protocol: RO_RS, ratio: [0.8, 0.0, 0.2]}}
+models: [{{name: candidate, kind: {kind}}}]
+evaluation: {{k: [5, 10]}}
+regressions: [{{metric: ndcg, k: 10, drop: 0.01}}]
+"""
+"""A night of one model; on the second night another one stands under its name."""
+
+
+class Case(NamedTuple):
+    """A job as it is started, the seconds that it should take at most, and how it should end."""
+
+    name: str
+    goal: float
+    argv: list[str]
+    code: int = OK
+
+
+class Run(NamedTuple):
+    """Wall and CPU seconds of a process."""
+
+    wall: float
+    cpu: float
+
+
+def parser() -> cli.Parser:
+    """The flags of this job."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--rounds", type=cli.count, default=5)
+    flags.add_argument("--only", default="", help="cases whose name holds this word")
+    flags.add_argument("--folder", type=Path, help="where inputs and the warehouse stay")
+    return flags
+
+
+def main(args: argparse.Namespace) -> int:
+    """Make inputs, take turns, print medians."""
+    with tempfile.TemporaryDirectory(prefix="small-") as temporary:
+        folder = args.folder or Path(temporary)
+        cases = [case for case in all_cases(folder) if args.only in case.name]
+        make_inputs(folder)
+        if any("night" in case.name or "query" in case.name for case in cases):
+            make_nights(folder)
+        for case in cases:
+            timed(case)
+        runs: dict[str, list[Run]] = defaultdict(list)
+        for _ in range(args.rounds):
+            for case in cases:
+                runs[case.name].append(timed(case))
+    print("\n".join(table(cases, runs)))
+    return OK
+
+
+# ------------------------------------------------------------------------------------ what is run
+
+
+def all_cases(folder: Path) -> list[Case]:
+    """Every job that is promised to be quick."""
+    truth, train, warehouse = (
+        str(folder / name) for name in ("truth.parquet", "train.parquet", "warehouse")
+    )
+    evaluate = ["evaluate", "--warehouse", warehouse, "--model", "m", "--truth", truth]
+    lists = [*evaluate, "--lists", str(folder / "lists.parquet")]
+    scores = [*evaluate, "--train", train, "--scores", str(folder / "scores.parquet")]
+    vectors = [str(folder / f"{side}.parquet") for side in ("users", "items")]
+    night = ["nightly", "--warehouse", warehouse, "--config", str(folder / "random.yaml")]
+    second, dry = ["--logical-date", "2026-01-02"], ["--dry-run"]
+    rating = [
+        "--config",
+        "movielens_1m_rating",
+        "--set",
+        f"dataset.path={folder}",
+        "--warehouse",
+        warehouse,
+    ]
+    demo = ["--config", "demo", "--warehouse", warehouse]
+    query = ["query", "--warehouse", warehouse]
+    jobs = sorted(path.stem for path in (ROOT / "jobs").glob("*.py"))
+    return [
+        Case("evaluate lists", 3, lists),
+        Case("evaluate scores", 3, scores),
+        Case("evaluate embeddings", 3, [*evaluate, "--train", train, "--embeddings", *vectors]),
+        Case("evaluate dry run", 1.5, [*lists, *dry]),
+        Case("query leaderboard", 2, [*query, "leaderboard"]),
+        Case("query which_model_is_best", 2, [*query, "which_model_is_best"]),
+        Case("night done before, exit code 4", 2, [*night, *second], REGRESSION),
+        Case("nightly dry run", 1.5, [*night, *second, *dry]),
+        Case("split dry run", 1.5, ["split", *demo, *dry]),
+        Case("benchmark dry run", 1.5, ["benchmark", *rating, *dry]),
+        Case("tune dry run", 1.5, ["tune", *rating, *dry]),
+        Case("multiverse dry run", 1.5, ["multiverse", *demo, *second, *dry]),
+        *(Case(f"{job} --help", 0.5, [job, "--help"]) for job in jobs),
+    ]
+
+
+def make_inputs(folder: Path) -> None:
+    """Tables by path, and the two benchmark files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draws = np.random.default_rng(42)
+    user_r = np.repeat(np.arange(USERS), LENGTH)
+    item_r = np.concatenate([draws.permutation(ITEMS)[:LENGTH] for _ in range(USERS)])
+    pairs = {"user_id": user_r, "item_id": item_r}
+    held_out = {"user_id": user_r[::4], "item_id": item_r[::4]}
+    tables = {
+        "lists": {**pairs, "rank": np.tile(np.arange(1, LENGTH + 1), USERS)},
+        "scores": {**pairs, "score": draws.random(len(user_r))},
+        "truth": held_out,
+        "train": {**held_out, "item_id": (held_out["item_id"] + 1) % ITEMS},
+        "users": {"user_id": np.arange(USERS), "vector": list(draws.random((USERS, DIMS), np.float32))},
+        "items": {"item_id": np.arange(ITEMS), "vector": list(draws.random((ITEMS, DIMS), np.float32))},
+    }
+    for name, columns in tables.items():
+        pq.write_table(pa.table(columns), folder / f"{name}.parquet")
+    for kind in ("popular", "random"):
+        (folder / f"{kind}.yaml").write_text(NIGHT.format(kind=kind))
+
+
+def make_nights(folder: Path) -> None:
+    """Two nights by Spark, where they have not been made: the second model is worse than the first."""
+    for kind, day, code in (("popular", "2026-01-01", OK), ("random", "2026-01-02", REGRESSION)):
+        argv = [
+            "nightly",
+            "--config",
+            str(folder / f"{kind}.yaml"),
+            "--warehouse",
+            str(folder / "warehouse"),
+        ]
+        timed(Case(f"night of {day}", 0, [*argv, "--logical-date", day], code))
+
+
+def timed(case: Case) -> Run:
+    """One run; DataError where it ends in another way than it should."""
+    job, *flags = case.argv
+    command = [sys.executable, str(ROOT / "jobs" / f"{job}.py"), *flags]
+    with tempfile.TemporaryFile() as said:
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=said, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        said.seek(0)
+        if process.returncode != case.code:
+            raise DataError(
+                f"{case.name} ended with {process.returncode}", said.read().decode(errors="replace")[-500:]
+            )
+    return Run(wall, used.ru_utime + used.ru_stime)
+
+
+def table(cases: list[Case], runs: dict[str, list[Run]]) -> list[str]:
+    """The medians as Markdown; a wall beyond its goal in bold."""
+    lines = ["| job | wall, s (smallest, largest) | goal | CPU, s |", "|---|---|---|---|"]
+    for case in cases:
+        walls = [run.wall for run in runs[case.name]]
+        median = statistics.median(walls)
+        told = f"{median:.2f}" if median <= case.goal else f"**{median:.2f}**"
+        cpu = statistics.median(run.cpu for run in runs[case.name])
+        lines.append(
+            f"| {case.name} | {told} ({min(walls):.2f}, {max(walls):.2f}) | {case.goal:g} | {cpu:.2f} |"
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())

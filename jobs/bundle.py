@@ -1,0 +1,7 @@
+"""`python jobs/bundle.py --help`; what it does stands in `recbench_spark/commands/bundle.py`."""
+
+from recbench_spark import cli
+from recbench_spark.commands.bundle import main, parser
+
+if __name__ == "__main__":
+    cli.run(main, parser())

@@ -1,0 +1,143 @@
+"""Figures of rating models over folds: dimension, sampling steps, core-hours, settings carried over.
+
+    python jobs/studies/ratings.py --config FILE --warehouse DIR --figure dimensions \\
+        --models sgd_mf,bayesian_mf --dims 16,32,64,128:3,512:1 --picture docs/ratings_dimensions.png
+    python jobs/studies/ratings.py ... --figure steps --dims 16 --picture docs/ratings_steps.png
+    python jobs/studies/ratings.py ... --figure setting --vary regularisers=0.02,0.04,0.08 --models sgd_mf
+
+Models are those of the benchmark file, with other numbers of factors; `128:3` means 128 factors on the
+first three folds. Every fit is a row of `fits`: a study that was stopped goes on where it was, and another
+figure of the same fits costs nothing. Without --picture the numbers alone are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from recbench_spark import cli
+from recbench_spark.boards.spaces import Setting, with_settings
+from recbench_spark.commands.benchmarking import chosen_models, write_log
+from recbench_spark.config import ModelConfig, load_benchmark
+from recbench_spark.config.models import make_model
+from recbench_spark.errors import FAILED, OK, ConfigError
+from recbench_spark.journal import Journal
+from recbench_spark.models.rating.kinds import seed_of
+from recbench_spark.models.rating.registry import FAMILIES
+from recbench_spark.reports import fits as pictures
+from recbench_spark.session import get_session
+from recbench_spark.steps.fitting import Fits, run_plan
+from recbench_spark.steps.folding import folded_log
+from recbench_spark.store import Store
+from recbench_spark.training.fits.tasks import FitTask
+
+FIGURES = ("dimensions", "steps", "cost", "setting")
+
+
+Varied = tuple[str, tuple[float, ...]]
+"""A setting and its values."""
+
+
+class Size(NamedTuple):
+    """A number of factors, and on how many folds it is fitted; None: all."""
+
+    dims: int
+    folds: int | None
+
+
+def parser() -> cli.Parser:
+    """The flags of this job."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
+    flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
+    flags.add_argument("--figure", choices=FIGURES, required=True)
+    flags.add_argument("--models", help="some of the file's rating models (default: all that have factors)")
+    flags.add_argument("--dims", type=sizes, default=(), help="e.g. 16,32,64,128:3 (default: the file's)")
+    flags.add_argument("--vary", type=varied, metavar="SETTING=V,V", help="with --figure setting")
+    flags.add_argument("--threads", type=cli.count, default=1, help="of each fit (default 1)")
+    flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
+    flags.add_argument("--picture", type=Path, help="where to draw it: a .svg or .png file")
+    flags.add_argument("--table", type=Path, help="where to write the numbers: a .csv file")
+    return flags
+
+
+def sizes(text: str) -> tuple[Size, ...]:
+    """`16,128:3` on the command line."""
+    found = [re.fullmatch(r"([1-9][0-9]{0,4})(?::([1-9][0-9]{0,3}))?", part) for part in text.split(",")]
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list like 16,32,128:3")
+    return tuple(Size(int(m[1]), int(m[2]) if m[2] else None) for m in found if m)
+
+
+def varied(text: str) -> Varied:
+    """`regularisers=0.02,0.04` on the command line."""
+    name, _, values = text.partition("=")
+    return name, cli.numbers(values)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Fit what the figure needs, draw it, tell its numbers."""
+    if (args.figure == "setting") != (args.vary is not None):
+        raise ConfigError("--figure setting and --vary go together", "--vary regularisers=0.02,0.04,0.08")
+    benchmark = load_benchmark(args.config, args.set)
+    models = [
+        m
+        for m in chosen_models(benchmark, args.models)
+        if m.kind in FAMILIES and (args.models or hasattr(m, "dims"))
+    ]
+    journal = Journal()
+    store = Store(get_session(f"recbench-spark figure {benchmark.name}"), args.warehouse)
+    write_log(store, journal, None, f"{benchmark.name}-figures")
+    fits = Fits(store, benchmark, folded_log(store, benchmark, journal), args.threads, "figure")
+    rows = run_plan(store, fits.plan(tasks_of(fits, models, args.dims, args.vary)), journal)
+    done = pd.DataFrame([row for row in rows if row["status"] == "succeeded"])
+    table = show(done, args)
+    print(table.to_string(index=False, float_format="{:.4f}".format))
+    if args.table:
+        table.to_csv(args.table, index=False)
+    return FAILED if len(done) < len(rows) else OK
+
+
+def tasks_of(
+    fits: Fits,
+    models: Sequence[ModelConfig],
+    dims: Sequence[Size],
+    vary: tuple[str, tuple[float, ...]] | None,
+) -> Iterator[FitTask]:
+    """A task a model, size, value and fold; nothing but its row is kept."""
+    name, values = vary or ("", (0.0,))
+    for model in models:
+        known = getattr(model, "dims", None)
+        for size in dims or (Size(known, None) if known else None,):
+            for value in values:
+                change: Setting = {"dims": size.dims} if size else {}
+                change |= {name: value} if name else {}
+                changed = make_model(with_settings(model.model_dump(), change), f"model {model.name}")
+                folds = fits.log.folds[: size.folds if size else None] or (None,)
+                for fold in folds:
+                    yield fits.task(changed, seed_of(changed), fold, keep=False)
+
+
+def show(fits: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
+    """Draw the figure where it is asked for; its numbers."""
+    if fits.empty:
+        raise ConfigError("no fit succeeded, so there is nothing to draw", "see the table fits")
+    if args.vary:
+        name = args.vary[0]
+        table = pictures.summary(pictures.with_setting(fits, name), ["model", "dims", "setting"])
+        figure = pictures.by_setting(fits, name)
+    else:
+        table, figure = pictures.summary(fits, ["model", "dims"]), pictures.FIGURES[args.figure](fits)
+    if args.picture:
+        args.picture.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(args.picture, dpi=150)
+    return table
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())

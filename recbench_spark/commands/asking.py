@@ -1,0 +1,112 @@
+"""What `jobs/query.py` does: a question found by its name, an engine, rows printed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import pyarrow as pa
+
+from recbench_spark.arrow_store import ArrowStore, in_reach
+from recbench_spark.errors import OK, USAGE, ConfigError, FallbackToSpark, nearest
+from recbench_spark.schemas import TABLES
+from recbench_spark.steps import local_questions
+from recbench_spark.store import query_files, view_files
+
+SIGNS_OF_RESULTS = ("runs", "manifests", "speed")
+
+
+def ask(args: argparse.Namespace) -> int:
+    """List, or run one question and print its rows."""
+    if args.list or not args.sql:
+        print(listing())
+        return OK if args.list else USAGE
+    sql = statement(args.sql)
+    try:
+        if not _is_local(args, sql):
+            return _on_spark(args, sql)
+        return _in_process(args, sql)
+    except FallbackToSpark as error:
+        if args.engine == "local":
+            raise ConfigError(f"--engine local: {error.message}", "--engine spark takes it") from None
+        print(f"starting Spark: {error.message}", file=sys.stderr)
+        return _on_spark(args, sql)
+
+
+def _is_local(args: argparse.Namespace, sql: str) -> bool:
+    """Whether this process answers."""
+    if args.engine == "auto":
+        name = args.sql.strip()
+        named = len(name.split()) == 1 and local_questions.speaks(name, sql)
+        return named and in_reach(args.warehouse)
+    if args.engine == "local" and not in_reach(args.warehouse):
+        raise FallbackToSpark(f"warehouse {args.warehouse} is no folder of this machine")
+    return bool(args.engine == "local")
+
+
+def _in_process(args: argparse.Namespace, sql: str) -> int:
+    store = ArrowStore(args.warehouse, read_only=True)
+    if not any(map(store.exists, SIGNS_OF_RESULTS)):
+        _refuse_empty(args.warehouse)
+    show(local_questions.answer(store, sql, args.limit), args.format)
+    return OK
+
+
+def _on_spark(args: argparse.Namespace, sql: str) -> int:
+    from recbench_spark.session import get_session  # noqa: PLC0415
+    from recbench_spark.steps.questions import judge  # noqa: PLC0415
+    from recbench_spark.store import Store  # noqa: PLC0415
+
+    store = Store(get_session("recbench-spark query"), args.warehouse, read_only=True)
+    if not any(map(store.exists, SIGNS_OF_RESULTS)):
+        _refuse_empty(args.warehouse)
+    store.install_views()
+    judge(store.spark, sql, (*TABLES, *view_files()))
+    show(store.spark.sql(sql).limit(args.limit).toArrow(), args.format)
+    return OK
+
+
+def _refuse_empty(warehouse: str) -> None:
+    raise ConfigError(f"no results in warehouse {warehouse}", "run jobs/nightly.py first")
+
+
+def statement(text: str) -> str:
+    """The SQL meant by a name or a statement; views in the order of their columns, tables as they lie."""
+    text = text.strip()
+    if len(text.split()) > 1:
+        return text
+    questions, views = query_files(), view_files()
+    known = [*TABLES, *views, *questions]
+    if text not in known:
+        raise ConfigError(f"no view, table or question '{text}'", nearest(text, known))
+    return questions.get(text, f"SELECT * FROM {text}{' ORDER BY ALL' if text in views else ''}")
+
+
+def show(rows: pa.Table, style: str) -> None:
+    """Print rows."""
+    frame = in_utc(rows).to_pandas()
+    text = frame.to_csv(index=False) if style == "csv" else frame.to_string(index=False, na_rep="")
+    print(text.rstrip("\n"))
+
+
+def in_utc(rows: pa.Table) -> pa.Table:
+    """The rows with moments in UTC, whoever they come from."""
+    kinds = [
+        pa.field(field.name, pa.timestamp("us", "UTC"))
+        if pa.types.is_timestamp(field.type) and field.type.tz
+        else field
+        for field in rows.schema
+    ]
+    return rows.cast(pa.schema(kinds))
+
+
+def listing() -> str:
+    """Every name that can be asked for."""
+    lines = ["tables:", *(f"  {table.name:15} {table.comment}" for table in TABLES.values()), "views:"]
+    lines += [f"  {name:24} {_purpose(text)}" for name, text in view_files().items()]
+    lines += ["questions:", *(f"  {name:24} {_purpose(text)}" for name, text in query_files().items())]
+    return "\n".join(lines)
+
+
+def _purpose(text: str) -> str:
+    return text.splitlines()[0].lstrip("- ")

@@ -1,0 +1,50 @@
+"""Rating models over all folds and seeds of a benchmark file, by one command: mean, and spread over folds.
+
+    python jobs/benchmark.py --config movielens_1m_rating --set dataset.path=DIR --warehouse DIR
+    python jobs/benchmark.py --config FILE --warehouse DIR --seeds 1,2,3 --folds 0,1 --models sgd_64
+
+Each (model, fold, seed) is a task of Spark and a row of `fits`; a second start goes on where the first one
+stopped. A night (`jobs/nightly.py`) holds out the one fold that the file names, with intervals, slices and
+comparisons; here are all of them. Exit codes: 0 fine, 1 a fit failed, 2 wrong usage or configuration.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from recbench_spark import cli
+
+
+def parser() -> cli.Parser:
+    """The flags of this job."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
+    flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
+    flags.add_argument("--models", help="some of the file's models, by name (default: all that rate)")
+    flags.add_argument("--seeds", type=seeds, default=(), help="e.g. 1,2,3 (default: each model's own)")
+    flags.add_argument("--folds", type=seeds, default=(), help="some folds, e.g. 0,1 (default: all)")
+    flags.add_argument("--threads", type=cli.count, default=1, help="of each fit (default 1)")
+    flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
+    flags.add_argument("--logical-date", type=cli.day, help="fills {logical_date} in, YYYY-MM-DD")
+    flags.add_argument("--dry-run", action="store_true", help="check the file and say what would be done")
+    flags.add_argument("--log", help="JSON-lines log (default: WAREHOUSE/logs/NAME-fits.jsonl where local)")
+    return flags
+
+
+def seeds(text: str) -> tuple[int, ...]:
+    """Whole numbers on the command line, each once: 0,1,2."""
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list like 0,1,2") from None
+    if len(set(found)) < len(found) or min(found) < 0:
+        raise argparse.ArgumentTypeError(f"'{text}': whole numbers from 0, each once")
+    return found
+
+
+def main(args: argparse.Namespace) -> int:
+    """Check the file, label the log, fit, tell."""
+    # Here: --help and wrong flags are answered before anything is loaded.
+    from recbench_spark.commands import benchmarking  # noqa: PLC0415
+
+    return benchmarking.run(args)

@@ -1,0 +1,126 @@
+"""What `jobs/benchmark.py` does."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+
+from recbench_spark import cli
+from recbench_spark.boards.folds import OverFolds
+from recbench_spark.config import AlsModel, Benchmark, ModelConfig, load_benchmark
+from recbench_spark.errors import FAILED, OK, ConfigError, nearest
+from recbench_spark.journal import Journal
+from recbench_spark.models.rating.registry import FAMILIES
+from recbench_spark.placeholders import on_night
+from recbench_spark.session import get_session
+from recbench_spark.steps.fitting import Fits, run_distributed, run_plan, summaries
+from recbench_spark.steps.folding import folded_log
+from recbench_spark.store import Store
+from recbench_spark.training.fits.tasks import Row
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the file, label the log, fit, tell."""
+    benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
+    models = chosen_models(benchmark, args.models)
+    check_folds(benchmark, args.folds)
+    if args.dry_run:
+        print(dry_run(benchmark, models, args.seeds, args.folds))
+        return OK
+    journal = Journal()
+    journal.say(f"benchmark {benchmark.name}: starting Spark")
+    store = Store(get_session(f"recbench-spark {benchmark.name}"), args.warehouse)
+    write_log(store, journal, args.log, f"{benchmark.name}-fits")
+    log = folded_log(store, benchmark, journal)
+    fits = Fits(store, benchmark, log, args.threads)
+    spread = [model for model in models if isinstance(model, AlsModel)]
+    single = [model for model in models if not isinstance(model, AlsModel)]
+    plan = fits.over_folds(single, args.seeds, args.folds)
+    rows = run_plan(store, plan, journal)
+    rows += run_distributed(fits, spread, args.seeds, args.folds, journal)
+    print(table(rows))
+    print(f"a row a fit: {sys.executable} jobs/query.py --warehouse {store.root} fits_over_folds")
+    return FAILED if any(row["status"] == "failed" for row in rows) else OK
+
+
+def write_log(store: Store, journal: Journal, asked: str | None, name: str) -> None:
+    """Where JSON lines go: as asked, else beside the tables where these are local."""
+    if asked:
+        journal.write_to(asked)
+    elif store.folder:
+        journal.write_to(store.folder / "logs" / f"{name}.jsonl")
+
+
+def chosen_models(benchmark: Benchmark, asked: str | None) -> list[ModelConfig]:
+    """The rating models of a file, or those named. ConfigError for a name that is none of them."""
+    known = {model.name: model for model in benchmark.models if rates(model)}
+    if not known:
+        raise ConfigError(
+            f"benchmark {benchmark.name} has no rating model",
+            f"kinds: {', '.join(sorted(FAMILIES))}, or als with implicit: false",
+        )
+    wanted = cli.names(asked, "--models", known) if asked else tuple(known)
+    return [known[name] for name in wanted]
+
+
+def rates(model: ModelConfig) -> bool:
+    """Whether a model predicts ratings and can be fitted here: in one task, or by Spark itself."""
+    return model.kind in FAMILIES or (isinstance(model, AlsModel) and not model.implicit)
+
+
+def check_folds(benchmark: Benchmark, folds: Sequence[int]) -> None:
+    """ConfigError for a fold that the protocol does not have."""
+    split = benchmark.split
+    last = split.folds if split.holdout in ("folds", "consecutive") else 0
+    for fold in folds:
+        if fold >= last:
+            known = map(str, range(last)) if last else ("none: this split has no folds",)
+            raise ConfigError(f"--folds: no fold {fold}", nearest(str(fold), known))
+
+
+def dry_run(
+    benchmark: Benchmark, models: Sequence[ModelConfig], chosen: Sequence[int], folds: Sequence[int]
+) -> str:
+    """What would be fitted, in words, without Spark."""
+    split = benchmark.split
+    places = list(folds) or (list(range(split.folds)) if split.holdout in ("folds", "consecutive") else [0])
+    fits = len(models) * len(places) * max(1, len(chosen))
+    lines = [
+        f"benchmark   {benchmark.name}: {benchmark.description}".rstrip(": "),
+        f"dataset     {benchmark.dataset.name} ({benchmark.dataset.reader}) {benchmark.dataset.path or ''}",
+        f"split       {split.describe()}",
+        f"models      {', '.join(f'{model.name} ({model.kind})' for model in models)}",
+        f"folds       {', '.join(map(str, places))}",
+        f"fits        {fits}",
+    ]
+    return "\n".join(lines)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A line a model: mean over folds, both spreads, core-hours, what failed."""
+    parts = sorted({part for row in rows for part in row.get("rmse_by_part") or {} if not part.isdecimal()})
+    views: list[tuple[str, str | None]] = (
+        [(part, part) for part in parts] if len(parts) > 1 else [("", None)]
+    )
+    lines = [
+        f"{'model':24} {'part':8} {'RMSE':>8} {'over folds':>10} {'over seeds':>10} "
+        f"{'folds':>5} {'seeds':>5} {'core-h':>7}  not succeeded"
+    ]
+    for label, part in views:
+        found = summaries(rows, part)
+        for model in sorted(found, key=lambda model: found[model].mean):
+            lines.append(_line(model, label, found[model], [row for row in rows if row["model"] == model]))
+    lost = {row["model"] for row in rows} - set(summaries(rows))
+    lines += [f"{model:24} no fit succeeded" for model in sorted(lost)]
+    return "\n".join(lines)
+
+
+def _line(model: str, part: str, found: OverFolds, rows: Sequence[Row]) -> str:
+    hours = sum(row.get("cpu_seconds") or 0.0 for row in rows) / 3600
+    lost = sum(row["status"] != "succeeded" for row in rows)
+    spreads = (("-" if math.isnan(x) else f"{x:.4f}") for x in (found.over_folds, found.over_seeds))
+    told = " ".join(f"{x:>10}" for x in spreads)
+    counts = f"{found.folds:5} {found.seeds:5} {hours:7.3f}"
+    return f"{model:24} {part:8} {found.mean:8.4f} {told} {counts}  {lost or ''}".rstrip()

@@ -1,0 +1,35 @@
+"""The board of a benchmark: published results, ours, and which baselines are under-tuned, with reasons.
+
+    python jobs/board.py --config movielens_10m_rating --set dataset.path=DIR --warehouse DIR
+    python jobs/board.py --published ml10m_rmse
+
+Enters results of `jobs/benchmark.py` that cover all folds, and the published rows of the board that the
+file names; judges every row; writes a page (WAREHOUSE/reports/board-NAME.html where that is local).
+--published judges a published table alone, without Spark.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from recbench_spark import cli
+
+
+def parser() -> cli.Parser:
+    """The flags of this job."""
+    flags = cli.Parser(__doc__ or "")
+    given = flags.add_mutually_exclusive_group(required=True)
+    given.add_argument("--config", help="benchmark file, or its name under conf/benchmarks")
+    given.add_argument("--published", metavar="BOARD", help="a published board, without a warehouse")
+    flags.add_argument("--warehouse", help="directory or catalog.schema of the tables")
+    flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
+    flags.add_argument("--logical-date", type=cli.day, help="fills {logical_date} in, YYYY-MM-DD")
+    return flags
+
+
+def main(args: argparse.Namespace) -> int:
+    """Judge a published table, or bring a benchmark's board up to date; tell it."""
+    # Here: --help and wrong flags are answered before anything is loaded.
+    from recbench_spark.commands import boarding  # noqa: PLC0415
+
+    return boarding.run(args)

@@ -1,0 +1,51 @@
+"""What `jobs/board.py` does."""
+
+from __future__ import annotations
+
+import argparse
+
+import pandas as pd
+
+from recbench_spark import reports
+from recbench_spark.boards.entries import judge, published_entries
+from recbench_spark.boards.published import published_board
+from recbench_spark.config import load_benchmark
+from recbench_spark.errors import OK, ConfigError
+from recbench_spark.journal import Journal
+from recbench_spark.placeholders import on_night
+from recbench_spark.reports.fits import figures_of
+from recbench_spark.session import get_session
+from recbench_spark.steps.boarding import Judged, fits_shown, update_board, views_of
+from recbench_spark.steps.folding import folded_log
+from recbench_spark.store import Store
+
+
+def run(args: argparse.Namespace) -> int:
+    """Judge a published table, or bring a benchmark's board up to date; tell it."""
+    if args.published:
+        entries = published_entries(published_board(args.published))
+        entries.sort(key=lambda e: (e.part or "", e.value if e.lower_is_better else -e.value))
+        print(
+            reports.board_text(reports.make_board(args.published, entries, judge(entries, {}, {}), {}, {}))
+        )
+        return OK
+    if not args.warehouse:
+        raise ConfigError("--config needs --warehouse", "the directory that jobs/benchmark.py wrote to")
+    benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
+    store = Store(get_session(f"recbench-spark board {benchmark.name}"), args.warehouse)
+    log = folded_log(store, benchmark, Journal())
+    facts = board_facts(store, update_board(store, benchmark, log), fits_shown(store, log))
+    print(reports.board_text(facts))
+    if store.folder is not None:
+        path = store.folder / "reports" / f"board-{facts.name}.html"
+        reports.write_page(reports.render_board(facts), path)
+        print(f"report: file://{path}")
+    return OK
+
+
+def board_facts(store: Store, board: Judged, fits: pd.DataFrame) -> reports.BoardFacts:
+    """What the page shows."""
+    found = {model: one.judged() for model, one in board.searches.items()}
+    searches = {model: search for model, search in found.items() if search is not None}
+    views, figures = views_of(store, board.name), figures_of(fits)
+    return reports.make_board(board.name, board.entries, board.verdicts, searches, views, figures)

@@ -1,0 +1,72 @@
+"""What `jobs/bundle.py` does."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, date, datetime
+from functools import partial
+from typing import Any
+
+from recbench_spark.benchmark import run_night
+from recbench_spark.config import Benchmark, load_benchmark
+from recbench_spark.data.readers import read_table
+from recbench_spark.errors import OK, ConfigError, DataError
+from recbench_spark.journal import Journal
+from recbench_spark.placeholders import on_night
+from recbench_spark.session import get_session
+from recbench_spark.steps.bundling import COLUMNS, facts_of, pack, predictions_of, score
+from recbench_spark.steps.folding import FoldedLog, folded_log
+from recbench_spark.steps.tuning import with_searches
+from recbench_spark.store import Store
+
+
+def run(args: argparse.Namespace) -> int:
+    """Pack or score."""
+    check(args)
+    benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
+    store = Store(get_session(f"recbench-spark bundle {benchmark.name}"), args.warehouse)
+    journal = Journal()
+    log = folded_log(store, benchmark, journal)
+    if args.action == "score":
+        rank = partial(ranked, store, args.logical_date or datetime.now(UTC).date(), journal)
+        entry = score(store, benchmark, log, args.bundle, rank)
+        print(f"{entry.name} by {entry.who}: {entry.metric} {entry.value:.4f} on board {entry.board}")
+        return OK
+    bundle = packed(store, with_searches(store, benchmark), log, args)
+    print(f"bundle {bundle.name}: {bundle.rows:,} rows in {args.output}, content {bundle.content}")
+    return OK
+
+
+def ranked(store: Store, day: date, journal: Journal, night: Benchmark) -> str:
+    """The run of a night with one model. DataError where it fails."""
+    outcome = run_night(store, night, day, journal, force=True)
+    for name, message in outcome.failed.items():
+        raise DataError(f"bundle {name}: {message}")
+    return next(iter(outcome.run_ids.values()))
+
+
+def check(args: argparse.Namespace) -> None:
+    """ConfigError for flags that do not go together."""
+    sources = [args.model, args.predictions, args.lists]
+    if args.action == "score" and args.bundle is None:
+        raise ConfigError("score needs --bundle", "the folder that pack wrote")
+    if args.action == "pack" and (sum(map(bool, sources)) != 1 or args.output is None):
+        raise ConfigError("pack needs --output and one of --model, --predictions, --lists", "see --help")
+    if args.action == "pack" and not args.model and not args.name:
+        raise ConfigError("pack needs --name for what was made elsewhere", "what the run is called")
+
+
+def packed(store: Store, benchmark: Benchmark, log: FoldedLog, args: argparse.Namespace) -> Any:
+    """A bundle of our own fits, or of a table made elsewhere."""
+    if args.model:
+        rows, fit = predictions_of(store, benchmark, log, args.model)
+        return pack(store, rows, args.output, facts_of(benchmark, log, fit, args.who))
+    task = "predictions" if args.predictions else "rankings"
+    rows = read_table(store.spark, args.predictions or args.lists, COLUMNS[task], f"{task} {args.name}")
+    known = [*COLUMNS[task], *(["fold"] if "fold" in rows.columns else [])]
+    facts = {
+        "name": args.name, "task": task, "who": args.who, "ran_by": args.ran_by,
+        "method": args.method or args.name, "benchmark": benchmark.name, "log_id": log.log_id,
+        "split": log.split,
+    }  # fmt: skip
+    return pack(store, rows.select(*known), args.output, facts)

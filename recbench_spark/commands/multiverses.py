@@ -1,0 +1,69 @@
+"""What `jobs/multiverse.py` does."""
+
+from __future__ import annotations
+
+import argparse
+
+from recbench_spark import cli
+from recbench_spark.config import Benchmark, load_benchmark
+from recbench_spark.errors import FAILED, OK, DataError
+from recbench_spark.journal import Journal
+from recbench_spark.steps.night import check_benchmark
+from recbench_spark.store import Store
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run every protocol, then count worlds."""
+    protocols = [
+        protocol_of(args, split, candidates)
+        for split in cli.names(args.protocols, "--protocols")
+        for candidates in cli.names(args.candidates, "--candidates")
+    ]
+    for benchmark in protocols:
+        check_benchmark(benchmark)
+    if args.dry_run:
+        print("\n".join(f"{one.name}: {one.split.describe()}" for one in protocols))
+        return OK
+    # Here: a dry run needs none of it.
+    from recbench_spark.benchmark import run_night  # noqa: PLC0415
+    from recbench_spark.session import get_session  # noqa: PLC0415
+
+    store = Store(get_session("recbench-spark multiverse"), args.warehouse)
+    journal, failed = Journal(), {}
+    for n, benchmark in enumerate(protocols, start=1):
+        journal.say(f"protocol {n}/{len(protocols)}: {benchmark.name}")
+        failed.update(run_night(store, benchmark, args.logical_date, journal).failed)
+    print_shares(store, load_benchmark(args.config, args.set).name, protocols)
+    return FAILED if failed else OK
+
+
+def protocol_of(args: argparse.Namespace, split: str, candidates: str) -> Benchmark:
+    """The benchmark under one protocol, named after it."""
+    name = load_benchmark(args.config, args.set).name
+    changes = [
+        f"name={name}-{split}-{candidates}",
+        f"split.protocol={split}",
+        f"evaluation.definition.candidates={candidates}",
+        "evaluation.multiverse=true",
+        "evaluation.parts=[test]",
+        "evaluation.user_metrics=false",
+    ]
+    return load_benchmark(args.config, [*args.set, *changes])
+
+
+def print_shares(store: Store, name: str, protocols: list[Benchmark]) -> None:
+    """The shares on the terminal, and a page."""
+    from recbench_spark import reports  # noqa: PLC0415
+    from recbench_spark.steps.reporting import multiverse_pairs  # noqa: PLC0415
+
+    pairs = multiverse_pairs(store, [one.name for one in protocols])
+    if pairs.empty:
+        raise DataError("no pair of models has run", "see the errors above")
+    facts = reports.make_multiverse(pairs)
+    print("\n\n".join(reports.multiverse_text(one) for one in facts))
+    if store.folder is not None:
+        page = reports.render_multiverse(name, facts, reports.make_pairs(pairs))
+        print(
+            f"page: file://{reports.write_page(page, store.folder / 'reports' / f'{name}-multiverse.html')}"
+        )
+    print(f"make sql WAREHOUSE={store.root} Q=how_much_is_the_protocols_doing")

@@ -1,0 +1,102 @@
+"""What `jobs/nightly.py` does: known before a session starts where nothing is to do; else a night."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from datetime import date
+from typing import TYPE_CHECKING
+
+from recbench_spark.config import Benchmark, load_benchmark
+from recbench_spark.errors import OK
+from recbench_spark.journal import Journal
+from recbench_spark.placeholders import on_night
+from recbench_spark.steps.outcomes import Outcome, nothing_to_do
+
+if TYPE_CHECKING:
+    from recbench_spark.store import Store
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the file, open the warehouse, run the night, tell."""
+    benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
+    done = None if args.force else nothing_to_do(args.warehouse, benchmark, args.logical_date)
+    if args.dry_run:
+        from recbench_spark.commands.dry_runs import dry_run  # noqa: PLC0415
+
+        print(dry_run(args.warehouse, benchmark, args.logical_date, done))
+        return OK
+    journal = Journal()
+    if args.log:
+        journal.write_to(args.log)
+    if done is None:
+        done = _on_spark(args, benchmark, journal)
+    print_outcome(done)
+    return done.exit_code
+
+
+def _on_spark(args: argparse.Namespace, benchmark: Benchmark, journal: Journal) -> Outcome:
+    store = open_store(args, benchmark, journal, f"night {args.logical_date}")
+    return one_night(args, store, benchmark, args.logical_date, journal)
+
+
+def open_store(args: argparse.Namespace, benchmark: Benchmark, journal: Journal, what: str) -> Store:
+    """The warehouse, with a session that is started for it; a wrong setting is told before."""
+    # Here: a night that has nothing to do needs none of this.
+    from recbench_spark.session import get_session  # noqa: PLC0415
+    from recbench_spark.steps.night import check_benchmark  # noqa: PLC0415
+    from recbench_spark.steps.small import is_small  # noqa: PLC0415
+    from recbench_spark.store import Store  # noqa: PLC0415
+
+    check_benchmark(benchmark)
+    journal.say(f"benchmark {benchmark.name}, {what}: starting Spark")
+    started = time.monotonic()
+    spark = get_session(f"recbench-spark {benchmark.name}", small=is_small(benchmark))
+    journal.say(f"Spark {spark.version} is there ({time.monotonic() - started:.1f} s)")
+    return Store(spark, args.warehouse)
+
+
+def one_night(
+    args: argparse.Namespace, store: Store, benchmark: Benchmark, day: date, journal: Journal
+) -> Outcome:
+    """A night in a session that runs; `benchmark` with its placeholders filled in."""
+    from recbench_spark.benchmark import run_night  # noqa: PLC0415
+    from recbench_spark.steps.tracking import log_night  # noqa: PLC0415
+    from recbench_spark.steps.tuning import with_searches  # noqa: PLC0415
+
+    if store.folder and not args.log:
+        journal.write_to(store.folder / "logs" / f"{benchmark.name}-{day}.jsonl")
+    benchmark = with_searches(store, benchmark)
+    outcome = run_night(store, benchmark, day, journal, args.force)
+    if args.mlflow and outcome.run_ids:
+        log_night(args.mlflow, store, benchmark, outcome.run_ids, journal)
+    return outcome
+
+
+def print_outcome(outcome: Outcome) -> None:
+    """How a night ended, and where to look next."""
+    print_results(outcome)
+    print_findings(outcome)
+
+
+def print_findings(outcome: Outcome) -> None:
+    """Models that failed, and regressions."""
+    for model, message in outcome.failed.items():
+        print(f"error: model {model}: {message}", file=sys.stderr)
+    for sentence in outcome.regressions:
+        print(f"regression: {sentence}", file=sys.stderr)
+
+
+def print_results(outcome: Outcome) -> None:
+    """The leaderboard, what was skipped, where to look next."""
+    print(outcome.leaderboard)
+    if outcome.skipped:
+        done = ", ".join(outcome.skipped)
+        print(f"already done this night, nothing to do: {done} (--force runs them again)")
+    if outcome.report_path:
+        print(f"report: file://{outcome.report_path}")
+    print("ask in SQL:")
+    for line in outcome.sql_lines:
+        print(f"  {line}")
+    sys.stdout.flush()

@@ -1,0 +1,120 @@
+"""What `jobs/tune.py` does."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+
+from recbench_spark import cli
+from recbench_spark.boards.searches import best_of, still_to_gain
+from recbench_spark.boards.spaces import Setting
+from recbench_spark.commands.benchmarking import write_log
+from recbench_spark.config import Benchmark, Search, load_benchmark
+from recbench_spark.errors import OK, ConfigError
+from recbench_spark.journal import Journal
+from recbench_spark.placeholders import on_night
+from recbench_spark.session import get_session
+from recbench_spark.steps.fitting import Fits
+from recbench_spark.steps.folding import folded_log
+from recbench_spark.steps.tuning import (
+    Found,
+    chosen,
+    first_searches,
+    further_searches,
+    known_searches,
+    run_searches,
+)
+from recbench_spark.store import Store
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the file, search, tell the best settings and what is to be thought of them."""
+    benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
+    search = asked_search(benchmark, args.models, args.budget)
+    if args.dry_run:
+        print(dry_run(benchmark, search))
+        return OK
+    journal = Journal()
+    journal.say(f"search {benchmark.name}: starting Spark")
+    store = Store(get_session(f"recbench-spark tune {benchmark.name}"), args.warehouse)
+    write_log(store, journal, args.log, f"{benchmark.name}-search")
+    fits = Fits(store, benchmark, folded_log(store, benchmark, journal), args.threads, "search")
+    found = run_searches(fits, search, first_searches(benchmark, search, fits.log), journal)
+    if args.extend:
+        further = further_searches(benchmark, search, fits.log, known_searches(store, fits.log))
+        found |= run_searches(fits, search, further, journal) if further else {}
+    print("\n\n".join(in_words(one) for one in found.values()))
+    print(f"\na row a trial: {sys.executable} jobs/query.py --warehouse {store.root} trials")
+    return OK
+
+
+def asked_search(benchmark: Benchmark, models: str | None, budget: int | None) -> Search:
+    """The file's search, with what the flags replace. ConfigError where the file declares none."""
+    if benchmark.search is None:
+        raise ConfigError(
+            f"benchmark {benchmark.name} declares no search",
+            "search: {spaces: {MODEL: {rates: {low: 0.001, high: 0.05, log: true}}}}",
+        )
+    spaces = benchmark.search.spaces
+    if models:
+        spaces = {name: spaces[name] for name in cli.names(models, "--models", spaces)}
+    update = {"spaces": spaces, **({"budget": budget} if budget else {})}
+    return benchmark.search.model_copy(update=update)
+
+
+def dry_run(benchmark: Benchmark, search: Search) -> str:
+    """What would be tried, in words, without Spark."""
+    lines = [
+        f"benchmark   {benchmark.name}",
+        f"split       {benchmark.split.describe()}",
+        f"budget      {search.budget} settings a method, {search.seeds} fits each, {search.method}",
+        f"validation  {search.share:.0%} of the training rows of fold {search.fold}",
+    ]
+    for name, space in search.spaces.items():
+        lines += [f"{name:11} {key}: {_range(of.model_dump())}" for key, of in space.items()]
+    return "\n".join(lines)
+
+
+def _range(of: Mapping[str, object]) -> str:
+    if of["values"]:
+        return f"one of {', '.join(map(str, of['values']))}"  # type: ignore[call-overload]
+    return f"{of['low']} to {of['high']}{', logarithmic' if of['log'] else ''}"
+
+
+def in_words(found: Found) -> str:
+    """The best setting, how sure it is, and warnings."""
+    best, judged = found.best, found.judged()
+    assert best is not None and judged is not None
+    lost = sum(row["value"] is None for row in found.trials)
+    lines = [
+        f"{found.model}: best of {len(found.trials)} settings: validation RMSE {best['value']:.4f}"
+        + (f" (standard deviation over seeds {best['spread']:.4f})" if best["spread"] else "")
+        + (f"; {lost} diverged or failed" if lost else ""),
+        f"  {json.dumps(_plain(chosen(found.space, best)))}",
+        f"  {_expected(found)}",
+    ]
+    for edge in found.edges:
+        lines.append(
+            f"  warning: the best {edge.name}, {edge.value:g}, lies on the {edge.side} edge of its space:"
+            " the best may lie beyond (--extend)"
+        )
+    return "\n".join(lines)
+
+
+def _plain(setting: Setting) -> Setting:
+    return {
+        name: int(v) if isinstance(v, float) and v.is_integer() and v >= 1 else v
+        for name, v in setting.items()
+    }
+
+
+def _expected(found: Found) -> str:
+    judged = found.judged()
+    assert judged is not None
+    by_budget, n = best_of(judged), len(judged.trials)
+    shown = sorted({1, 2, 4, 8, 16, 32, 64, 128, n} & set(range(1, n + 1)))
+    told = ", ".join(f"{by_budget.expected_n[k - 1]:.4f} of {k}" for k in shown)
+    gain = f"; the last doubling of the budget brought {still_to_gain(judged):.4f}" if n > 1 else ""
+    return f"expected best: {told}{gain}"

@@ -1,0 +1,36 @@
+"""What a bundle says of itself: predictions or rankings, of which benchmark, by whom, with what search."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from recbench_spark.config.base import Name, Strict
+from recbench_spark.config.models import Provenance
+
+
+class Bundle(Strict):
+    """The file `bundle.json` of a bundle.
+
+    `task`: `predictions.parquet` holds user_id, item_id, prediction and, of folds, `fold`; `rankings`:
+    `lists.parquet` holds user_id, item_id, rank. `method`: the one name of the method. `log_id`, `split`:
+    of the log it was made on. `rows`: of the file, and `content` a hash of them in any order.
+    """
+
+    format: Literal[1] = 1
+    name: Name
+    task: Literal["predictions", "rankings"]
+    who: Annotated[str, Field(min_length=1)]
+    ran_by: Literal["inventor", "rival", "rerun", "ours"] = "rerun"
+    method: Annotated[str, Field(min_length=1)]
+    kind: str = "unknown"
+    settings: dict[str, bool | int | float | str | dict[str, float] | None] = {}
+    dims: int | None = None
+    benchmark: Name
+    log_id: str
+    split: str
+    provenance: Provenance = Provenance()
+    rows: Annotated[int, Field(ge=1)]
+    content: str
+    code_version: str

@@ -1,0 +1,436 @@
+"""Tables that other systems hand over, read in this process: `readers.read_table` without Spark.
+
+Parquet, Delta and text files of this machine. What only Spark reads (a catalog, remote storage, MovieLens'
+own formats, text with quotes within fields, features of Delta that `deltalake` does not know) is told by
+`FallbackToSpark`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from recbench_spark.data import arrow_rows
+from recbench_spark.data.arrow_rows import as_double, column_of, in_one, text_ids
+from recbench_spark.data.readers.files import check_path, exists, separator
+from recbench_spark.data.readers.ids import IN_UTF8, TEXT_FILE, TEXT_NOTES
+from recbench_spark.data.readers.movielens import LAYOUTS
+from recbench_spark.data.readers.tables import NUMBERS
+from recbench_spark.data.readers.values import BELOW_2_53
+from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
+from recbench_spark.kernels.hashing import Texts, hash_texts, start
+from recbench_spark.kernels.ids import WHOLE_FLOAT, as_ids
+from recbench_spark.schemas import ID_KIND, ID_TYPE, require_names
+
+Bools = npt.NDArray[np.bool_]
+
+DAMAGED = "the file is damaged, cut off, or of another format: write it again"
+
+SPARK_NAMES = {
+    "int64": "bigint",
+    "int32": "int",
+    "int16": "smallint",
+    "int8": "tinyint",
+    "large_string": "string",
+    "string_view": "string",
+    "bool": "boolean",
+    "null": "void",
+}
+"""Types as Spark tells them; others are called alike."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A table as it lies: columns by name, of text files as text; `bad_lines`: of another layout."""
+
+    table: pa.Table
+    line: str = ""
+    bad_lines: tuple[str, ...] = ()
+
+
+def read_table(path: str, columns_required: Sequence[str], what: str) -> pa.Table:
+    """A table by path: see `readers.read_table`; the metadata of id columns say how they were stored.
+
+    Raises:
+        FallbackToSpark: only Spark reads it. ConfigError, SchemaError, DataError: as there.
+    """
+    stored, where = open_path(path), f"{what} {path}"
+    names = stored.table.column_names
+    require_names(names, list(columns_required), where)
+    problems = _Problems(where)
+    problems.lines(stored.bad_lines, stored.line)
+    fields, columns = [], []
+    for name in names:
+        field, column = _converted(stored, name, where, problems, plain=name in columns_required)
+        fields.append(field)
+        columns.append(column)
+    problems.refuse()
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def columns_at(path: str) -> list[str]:
+    """The names of the columns of a table by path; no row of Parquet or Delta is read."""
+    kind = kind_of(path)
+    if kind == "delta":
+        return list(_delta(path).schema.names)
+    return list(_parquet(path).schema.names) if kind == "parquet" else open_path(path).table.column_names
+
+
+def first_width(path: str) -> int | None:
+    """How long the first vector of a table is; None: it has no rows, or the vector is NULL."""
+    kind = kind_of(path)
+    if kind == "text":
+        vector = open_path(path).table.column("vector")
+        found = _json_numbers(vector[0].as_py()) if len(vector) else None
+    else:
+        head = (_delta(path) if kind == "delta" else _parquet(path)).head(1, columns=["vector"])
+        found = head.column(0)[0].as_py() if head.num_rows else None
+    return None if found is None else len(found)
+
+
+def same_width(users: tuple[str, str], items: tuple[str, str]) -> int | None:
+    """How long the vectors of a model are, by the first of each table; None: a table holds none.
+
+    Args:
+        users, items: how each is named, and its path.
+
+    Raises:
+        SchemaError: users and items have vectors of different lengths.
+    """
+    dims = [first_width(path) for _, path in (users, items)]
+    if None not in dims and dims[0] != dims[1]:
+        raise SchemaError(
+            f"{users[0]} has {dims[0]} dimensions, {items[0]} has {dims[1]}", "both must be of one model"
+        )
+    return dims[0]
+
+
+def _converted(
+    stored: Stored, name: str, where: str, problems: _Problems, *, plain: bool
+) -> tuple[pa.Field, pa.Array]:
+    """The column converted by the meaning of its name."""
+    text_file = bool(stored.line)
+    raw = column_of(stored.table, name, where)
+    if name in ("user_id", "item_id"):
+        return _field_ids(raw, name, where, problems) if text_file else _ids(stored.table, name, where)
+    if text_file and plain and name not in (*NUMBERS, "rank", "vector"):
+        problems.not_decoded(name, raw)
+    if name in NUMBERS or name == "rank":
+        return _number(raw, name, where, problems)
+    if name == "vector":
+        return pa.field(name, arrow_rows.FLOAT32), _vector(raw, where, problems)
+    return pa.field(name, raw.type), raw
+
+
+# ------------------------------------------------------------------------------------- what is there
+
+
+def kind_of(path: str) -> str:
+    """delta, text or parquet.
+
+    Raises:
+        MissingError: nothing is there. FallbackToSpark: only Spark can say.
+    """
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path):
+        raise FallbackToSpark(f"{path} is not a path of this machine")
+    if not exists(path) and re.fullmatch(r"\w+(\.\w+){1,2}", path):
+        raise FallbackToSpark(f"{path} may be a table of a catalog")
+    check_path(path)
+    place, name = Path(path), Path(path).name.removesuffix(".gz")
+    if (place / "_delta_log").exists():
+        return "delta"
+    if name in LAYOUTS:
+        raise FallbackToSpark(f"{path} is of MovieLens")
+    if name.endswith((".csv", ".tsv")) and place.is_file():
+        return "text"
+    if place.is_dir():
+        _refuse_folders(place)
+    return "parquet"
+
+
+def _refuse_folders(place: Path) -> None:
+    """Folders within a folder may be partitions, and text files in one may have different columns."""
+    for entry in place.iterdir():
+        odd = entry.is_dir() or entry.name.removesuffix(".gz").endswith((".csv", ".tsv"))
+        if odd and not entry.name.startswith(("_", ".")):
+            raise FallbackToSpark(f"{place} is a folder with {entry.name} in it")
+
+
+def open_path(path: str) -> Stored:
+    """The table as it is stored.
+
+    Raises:
+        DataError: a file that cannot be read.
+    """
+    kind = kind_of(path)
+    if kind == "text":
+        return _text(path)
+    try:
+        return Stored((_delta(path) if kind == "delta" else _parquet(path)).to_table())
+    except (pa.ArrowException, OSError) as error:
+        said = str(error).strip().splitlines()[0]
+        raise DataError(f"{path}: cannot be read: {said[:300]}", DAMAGED) from None
+
+
+def _delta(path: str) -> ds.Dataset:
+    from deltalake import DeltaTable  # noqa: PLC0415
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+    try:
+        return DeltaTable(path).to_pyarrow_dataset()
+    except (DeltaError, OSError, ValueError) as error:
+        raise FallbackToSpark(f"{path}: {str(error).splitlines()[0][:200]}") from None
+
+
+def _parquet(path: str) -> ds.Dataset:
+    try:
+        found = ds.dataset(path, format="parquet", ignore_prefixes=[".", "_"])
+    except (pa.ArrowException, OSError) as error:
+        said = str(error).strip().splitlines()[0]
+        raise DataError(f"{path}: cannot be read: {said[:300]}", DAMAGED) from None
+    if not found.files:
+        raise FallbackToSpark(f"{path} has no files")
+    return found
+
+
+def rows_at(path: str) -> int:
+    """How many rows lie at a path, from what the files say of themselves; of text its lines."""
+    kind = kind_of(path)
+    if kind == "text":
+        size = Path(path).stat().st_size
+        return size if path.endswith(".gz") or size > MOST_TEXT else Path(path).read_bytes().count(b"\n")
+    found = _delta(path) if kind == "delta" else _parquet(path)
+    return int(found.count_rows())
+
+
+MOST_TEXT = 1 << 28
+"""Bytes of a text file beyond which its lines are not counted: each byte is taken for one."""
+
+
+# -------------------------------------------------------------------------------------------- text
+
+
+def _text(path: str) -> Stored:
+    raw = Path(path).read_bytes()
+    try:
+        raw = gzip.decompress(raw) if path.endswith(".gz") else raw
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path}: cannot be read: {error}", DAMAGED) from None
+    text = raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="replace")
+    # As Hadoop cuts lines; those of nothing but blanks are none.
+    lines = [line for line in re.split(r"\r\n|\r|\n", text) if line.strip(BLANKS)]
+    sep = separator(path)
+    names = _fields(lines[0], sep, path) if lines else []
+    if len({name.lower() for name in names}) < len(names) or not all(names):
+        raise FallbackToSpark(f"{path}: column names that are empty or stand there twice")
+    return _columns(lines[1:], names, sep, path)
+
+
+BLANKS = "".join(map(chr, range(33)))
+
+
+def _columns(lines: list[str], names: list[str], sep: str, path: str) -> Stored:
+    quoted = any('"' in line for line in lines)
+    if quoted:
+        parts = pa.array([_fields(line, sep, path) for line in lines], pa.list_(pa.string()))
+    else:
+        parts = pc.split_pattern(pa.array(lines, pa.string()), sep)
+    fits = pc.equal(pc.list_value_length(parts), len(names))
+    bad = [line for line, good in zip(lines, fits.to_pylist(), strict=True) if not good]
+    kept = parts.filter(fits)
+    columns = {}
+    for n, name in enumerate(names):
+        field = pc.list_element(kept, n) if len(kept) else pa.array([], pa.string())
+        columns[name] = pc.if_else(pc.equal(field, ""), None, field)
+    return Stored(pa.table(columns), f"{len(names)} fields separated by {sep!r}", tuple(bad))
+
+
+def _fields(line: str, sep: str, path: str) -> list[str]:
+    """The fields of a line (RFC 4180).
+
+    Raises:
+        DataError: a quote is opened and not closed. FallbackToSpark: quotes within a field.
+    """
+    if '"' not in line:
+        return line.split(sep)
+    at = re.escape(sep)
+    field = rf'"(?:[^"]|"")*"|[^"{at}]*'
+    if re.fullmatch(rf"(?:{field})(?:{at}(?:{field}))*", line):
+        found = re.findall(rf"(?:^|{at})({field})", line)
+        return [part[1:-1].replace('""', '"') if part.startswith('"') else part for part in found]
+    torn = re.sub(rf'(^|{at})"([^"]|"")*"(?={at}|$)', r"\1", line)
+    if re.search(rf'(^|{at})"([^"]|"")*$', torn):
+        raise DataError(
+            f"file:{Path(path).absolute()}: a quoted field goes on in the next line: {line[:120]!r}",
+            "write the file without line breaks in fields, or as Parquet; for a log set "
+            "dataset.options multiLine: 'true'",
+        )
+    raise FallbackToSpark(f"{path}: quotes within a field, such as {line[:60]!r}")
+
+
+# ------------------------------------------------------------------------------------------ columns
+
+
+class _Problems:
+    """What is wrong with the values of a table, in the words of `readers.values.Checks`."""
+
+    def __init__(self, where: str) -> None:
+        self.where, self.told, self.hint = where, list[str](), ""
+
+    def lines(self, bad: Sequence[str], expected: str) -> None:
+        """Lines with another number of fields."""
+        if bad:
+            self.told.append(f"{len(bad)} lines that are not {expected}, e.g. {min(bad)[:120]!r}")
+
+    def values(self, name: str, raw: pa.Array, bad: Bools, expected: str, hint: str = "") -> None:
+        """Values that are not what their column is."""
+        if bad.any():
+            shown = [str(one) for one in raw.filter(pa.array(bad)).to_pylist()]
+            told = f"{int(bad.sum())} rows whose '{name}' is not {expected}, e.g. {min(shown)[:120]!r}"
+            self.told.append(told)
+            self.hint = self.hint or hint
+
+    def not_decoded(self, name: str, raw: pa.Array) -> None:
+        """Fields of a text file with bytes that are not UTF-8."""
+        found = pc.fill_null(pc.match_substring(raw, "\ufffd"), False).to_numpy(zero_copy_only=False)
+        self.values(name, raw, found, "text in UTF-8", IN_UTF8)
+
+    def refuse(self) -> None:
+        """DataError where there is any."""
+        if self.told:
+            raise DataError(
+                f"{self.where}: " + "; ".join(self.told), self.hint or "correct or remove these rows"
+            )
+
+
+def _ids(table: pa.Table, name: str, where: str) -> tuple[pa.Field, pa.Array]:
+    """Ids of a table with types."""
+    field, ids = text_ids(table, name, where)
+    kind = str(table.schema.field(name).type)
+    notes = {**field.metadata, ID_TYPE.encode(): SPARK_NAMES.get(kind, kind).encode()}
+    return field.with_metadata(notes), ids
+
+
+def _field_ids(raw: pa.Array, name: str, where: str, problems: _Problems) -> tuple[pa.Field, pa.Array]:
+    """Ids of a text file: text, but where they are whole floats throughout."""
+    known = raw.drop_null()
+    floats = len(known) and pc.all(pc.match_substring_regex(known, WHOLE_FLOAT)).as_py()
+    if not floats:
+        problems.not_decoded(name, raw)
+        return pa.field(name, pa.string(), metadata=TEXT_NOTES), raw
+    print(
+        f"note: {where}: {name} is whole floats throughout, such as 10.0: read as whole numbers, 10",
+        file=sys.stderr,
+    )
+    ids = in_one(as_ids(pa.chunked_array([raw.cast(pa.float64())]), f"{where}: {name}"))
+    notes = {ID_KIND: "integer", ID_TYPE: f"{TEXT_FILE}, whole floats"}
+    return pa.field(name, pa.string(), metadata=notes), ids.cast(pa.string())
+
+
+def _is_whole(kind: pa.DataType) -> bool:
+    """Whether a column holds whole numbers of more digits than a float64."""
+    return kind in (pa.int64(), pa.uint64()) or (pa.types.is_decimal(kind) and not kind.scale)
+
+
+def _number(raw: pa.Array, name: str, where: str, problems: _Problems) -> tuple[pa.Field, pa.Array]:
+    """A finite float64, or of `rank` an int64."""
+    try:
+        number = as_double(raw, name)
+    except SchemaError:
+        raise SchemaError(f"{where}: column '{name}' is {raw.type}, not a number") from None
+    values = number.to_numpy(zero_copy_only=False).astype(np.float64)
+    given = raw.is_valid().to_numpy(zero_copy_only=False)
+    whole = name == "rank"
+    good, exact = np.isfinite(values), _is_whole(raw.type)
+    if whole or exact:
+        good &= np.abs(values) < 2.0**53
+    if whole:
+        good &= values == np.floor(values)
+    bad = given & ~good
+    expected = "a whole number" if whole else BELOW_2_53 if exact else "a finite number"
+    problems.values(name, raw, bad, expected)
+    if not whole:
+        return pa.field(name, pa.float64()), number
+    kept = pc.if_else(pa.array(~bad), number, None)
+    return pa.field(name, pa.int64()), kept.cast(pa.int64(), safe=False)
+
+
+def _vector(raw: pa.Array, where: str, problems: _Problems) -> pa.Array:
+    """Lists of numbers, of text files JSON arrays, as lists of float32."""
+    text = pa.types.is_string(raw.type) or pa.types.is_large_string(raw.type)
+    column = (
+        pa.array([_json_numbers(one) for one in raw.to_pylist()], pa.list_(pa.float64())) if text else raw
+    )
+    vectors = arrow_rows.as_vectors(column, where)
+    offsets = vectors.offsets.to_numpy()
+    holes = vectors.values.is_null().to_numpy(zero_copy_only=False)
+    at = np.concatenate([[0], np.cumsum(holes)])
+    bad = (at[offsets[1:]] > at[offsets[:-1]]) | (
+        (raw.is_valid().to_numpy(zero_copy_only=False)) & ~vectors.is_valid().to_numpy(zero_copy_only=False)
+    )
+    problems.values("vector", raw, bad, "an array of numbers such as [0.1, -2]")
+    return vectors
+
+
+def _json_numbers(text: str | None) -> list[float | None] | None:
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    good = isinstance(found, list) and all(
+        one is None or (isinstance(one, int | float) and not isinstance(one, bool)) for one in found
+    )
+    return [None if one is None else float(one) for one in found] if good else None
+
+
+# ----------------------------------------------------------------------------------------- identity
+
+
+def identity(path: str) -> str:
+    """As `data.identity.identity`, the same text: a Delta version, else names, sizes and times of files."""
+    if kind_of(path) == "delta":
+        from deltalake import DeltaTable  # noqa: PLC0415
+
+        return f"delta:{DeltaTable(path).version()}"
+    place = Path(path).absolute()
+    files = [place] if place.is_file() else [file for file in place.rglob("*") if _is_data(file, place)]
+    if not files:
+        raise DataError(f"no files at {path}", "check the path")
+    stats = [file.stat() for file in files]
+    hashes = _hash_names([f"file:{file}" for file in files])
+    for column in ([one.st_size for one in stats], [one.st_mtime_ns // 10**6 * 1000 for one in stats]):
+        hashes = hash_longs(np.array(column, np.int64), hashes)
+    total = sum(hashes.view(np.int64).tolist())
+    # As Spark's decimals and Python's `int` of them divide: both towards zero, then Python's own remainder.
+    return f"files:{len(files)}:{sum(one.st_size for one in stats)}:{total % 16**12:012x}"
+
+
+def _is_data(file: Path, place: Path) -> bool:
+    hidden = any(part.startswith(("_", ".")) for part in file.relative_to(place).parts)
+    return file.is_file() and not hidden
+
+
+def _hash_names(names: Sequence[str]) -> npt.NDArray[np.uint64]:
+    encoded = [name.encode() for name in names]
+    bounds = np.concatenate([[0], np.cumsum([len(one) for one in encoded])]).astype(np.int64)
+    texts = Texts(bounds, np.frombuffer(b"".join(encoded), np.uint8))
+    return hash_texts(texts, np.arange(len(names), dtype=np.int32), start(len(names)))
+
+
+def hash_longs(numbers: npt.NDArray[np.int64], hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Each row's hash with a number of 64 bits hashed on, as Spark's `xxhash64(..., number)`."""
+    eight = Texts(np.arange(len(numbers) + 1) * 8, np.ascontiguousarray(numbers).view(np.uint8))
+    return hash_texts(eight, np.arange(len(numbers), dtype=np.int32), hashes)

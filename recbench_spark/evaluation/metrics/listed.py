@@ -1,0 +1,168 @@
+"""Lists of rankings beside the catalogue, batch by batch: `top_lists` without Spark and its joins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.evaluation.batch_schemas import HISTOGRAM, LISTED, METRIC_ROWS, SHOWN
+from recbench_spark.evaluation.metrics import beyond_accuracy
+from recbench_spark.evaluation.metrics.accuracy import HOLDOUT, MetricPlan
+from recbench_spark.kernels.arrays import Ints
+from recbench_spark.shared_files import flat
+
+Batches = Iterator[pa.RecordBatch]
+
+BUCKET_BITS = 16
+"""Items whose counts are brought together in one group: 2^16."""
+
+MERGED = 1 << 21
+"""Counts of (item, cut-off) that a task holds before it adds equal ones up: 32 MB."""
+
+
+class Known(Protocol):
+    """A catalogue that ids of items are looked up in."""
+
+    def find(self, ids: pa.Array) -> tuple[Ints, Ints]:
+        """(n,) of each id its item_index, or -1, and its training rows, or 0."""
+
+
+def listed_batches(known: Known, threshold: float | None, batches: Batches) -> Batches:
+    """Rows of `LISTED` of rows of `RANKED`: users without a list have none.
+
+    Args:
+        known: the catalogue.
+        threshold: relevance from which an item is relevant; None: above 0.
+        batches: rankings with `top_items`.
+    """
+    for batch in batches:
+        some = batch.filter(pc.greater(pc.fill_null(pc.list_value_length(batch.column("top_items")), 0), 0))
+        if some.num_rows:
+            yield _listed(known, threshold, some)
+
+
+def _listed(known: Known, threshold: float | None, batch: pa.RecordBatch) -> pa.RecordBatch:
+    offsets, relevance = flat(batch.column("relevance"))
+    relevant = relevance > 0 if threshold is None else relevance >= threshold
+    before = np.concatenate([[0], np.cumsum(relevant)])
+    bounds = pa.array(flat(batch.column("top_items"))[0], pa.int32())
+    item_n, count_n = known.find(batch.column("top_items").flatten())
+    columns = {
+        **{name: batch.column(name) for name in ("user_id", "part", "user_key")},
+        "n_relevant": pa.array(np.diff(before[offsets]), pa.int32()),
+        "counts": pa.ListArray.from_arrays(bounds, pa.array(count_n)),
+        "item_index": pa.ListArray.from_arrays(bounds, pa.array(item_n)),
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=LISTED)
+
+
+def shown_batches(known: Known, ks: Sequence[int], batches: Batches) -> Batches:
+    """Rows of `SHOWN` of rows of `RANKED`: how often each item is listed. Items outside do not count.
+
+    Users with a list are counted as the item -1, which no cut-off has (c is -1).
+    """
+    found: dict[str, list[tuple[Ints, Ints]]] = {}
+    for batch in batches:
+        for part in pc.unique(batch.column("part")).to_pylist():
+            counts = _shown(known, ks, batch.filter(pc.equal(batch.column("part"), part)))
+            found.setdefault(part, []).append(counts)
+            if sum(len(keys) for keys, _ in found[part]) > MERGED:
+                found[part] = [_merged(found[part])]
+    for part, some in found.items():
+        yield _shown_batch(part, *_merged(some), len(ks))
+
+
+def _shown(known: Known, ks: Sequence[int], users: pa.RecordBatch) -> tuple[Ints, Ints]:
+    """Keys (item_index * cut-offs + place of the first cut-off that holds it) and how often."""
+    offsets = flat(users.column("top_items"))[0]
+    item_n, _ = known.find(users.column("top_items").flatten())
+    place_n = np.arange(len(item_n)) - np.repeat(offsets[:-1], np.diff(offsets))
+    first_n = np.searchsorted(np.asarray(ks), place_n, side="right")
+    kept = (item_n >= 0) & (first_n < len(ks))
+    keys, times = np.unique(item_n[kept] * len(ks) + first_n[kept], return_counts=True)
+    with_list = int((np.diff(offsets) > 0).sum())
+    return np.append(keys, -1), np.append(times, with_list)
+
+
+def _merged(counts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+    keys = np.concatenate([one for one, _ in counts])
+    unique, code = np.unique(keys, return_inverse=True)
+    times = np.zeros(len(unique), np.int64)
+    np.add.at(times, code, np.concatenate([one for _, one in counts]))
+    return unique, times
+
+
+def _shown_batch(part: str, keys: Ints, times: Ints, n_cuts: int) -> pa.RecordBatch:
+    item_x, c_x = np.where(keys < 0, -1, keys // n_cuts), np.where(keys < 0, -1, keys % n_cuts)
+    columns = {
+        "part": pa.repeat(pa.scalar(part), len(keys)),
+        "bucket": pa.array(item_x >> BUCKET_BITS),
+        "item_index": pa.array(item_x),
+        "c": pa.array(c_x, pa.int32()),
+        "times": pa.array(times),
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=SHOWN)
+
+
+def histogram(n_cuts: int, shown: pa.Table) -> pa.Table:
+    """Rows of `HISTOGRAM` of the rows of `SHOWN` of one part and bucket, of all tasks.
+
+    The bucket -1 holds how many users have a list: c is -1, and `items` that number.
+    """
+    part = shown.column("part")[0]
+    item_x, c_x, times_x = (shown.column(name).to_numpy() for name in ("item_index", "c", "times"))
+    if item_x[0] < 0:
+        return _rows(part, [(-1, 0, int(times_x.sum()))])
+    items, code = np.unique(item_x, return_inverse=True)
+    times_ic: npt.NDArray[np.int64] = np.zeros((len(items), n_cuts), np.int64)
+    np.add.at(times_ic, (code, c_x), times_x)
+    rows = []
+    for c, times_i in enumerate(np.cumsum(times_ic, axis=1).T):
+        rows += [(c, int(t), int(n)) for t, n in zip(*np.unique(times_i, return_counts=True), strict=True)]
+    return _rows(part, rows)
+
+
+def _rows(part: pa.Scalar, rows: Sequence[tuple[int, int, int]]) -> pa.Table:
+    c, times, items = zip(*rows, strict=True)
+    columns = {"part": pa.repeat(part, len(rows)), "c": c, "times": times, "items": items}
+    return pa.table(columns, schema=HISTOGRAM)
+
+
+def histograms(n_cuts: int, batches: Batches) -> pa.Table:
+    """Rows of `HISTOGRAM` of rows of `SHOWN` of all tasks, where all are at hand."""
+    by_bucket: dict[tuple[str, int], list[pa.RecordBatch]] = {}
+    for batch in batches:
+        parts, buckets = (batch.column(name).to_pylist() for name in ("part", "bucket"))
+        places = list(zip(parts, buckets, strict=True))
+        for place in set(places):
+            mine = pa.array([one == place for one in places])
+            by_bucket.setdefault(place, []).append(batch.filter(mine))
+    found = [histogram(n_cuts, pa.Table.from_batches(rows)) for rows in by_bucket.values()]
+    return pa.concat_tables([HISTOGRAM.empty_table(), *found])
+
+
+def overall_rows(plan: MetricPlan, n_items: int, shown: pa.Table) -> pa.Table:
+    """Rows of `METRIC_ROWS` of all lists together.
+
+    Args:
+        plan: which metrics, at which cut-offs.
+        n_items: of the catalogue.
+        shown: rows of `HISTOGRAM` of all parts and buckets.
+    """
+    found, definition = [], plan.definition.describe(beyond_accuracy.AXES)
+    for part in shown.column("part").unique().to_pylist():
+        mine = shown.filter(pc.equal(shown.column("part"), part))
+        listing = pc.less(mine.column("c"), 0)
+        users = pc.sum(mine.filter(listing).column("items")).as_py() or 0
+        items = mine.filter(pc.invert(listing)).group_by(["part", "c", "times"])
+        added = items.aggregate([("items", "sum")]).rename_columns(["part", "c", "times", "items"])
+        if added.num_rows:
+            values = beyond_accuracy.overall_values(added, plan.overall, plan.ks, max(n_items, 1))
+            further = {"definition": definition, "estimator": HOLDOUT, "n": users}
+            found += [{**row, **further} for row in values.to_pylist()]
+    return pa.Table.from_pylist(found, METRIC_ROWS)

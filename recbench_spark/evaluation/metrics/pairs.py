@@ -1,0 +1,114 @@
+"""Item to item: hit rate and scaled reciprocal rank of labelled pairs, from rankings; without Spark.
+
+Hit rate at K and the scaled mean reciprocal rank, mean 1 / ceil(R / 100) (Ying et al. 2018, section 4.2).
+A query is a user, a labelled pair one of its truth items. Axes: u queries, p pairs, c MRR and cut-offs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+
+from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, USER_VALUES
+from recbench_spark.evaluation.metrics.accuracy import HOLDOUT
+from recbench_spark.evaluation.result import PART
+from recbench_spark.kernels import sums
+from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.shared_files import flat
+
+Batches = Iterator[pa.RecordBatch]
+
+SCALE = 100
+"""Ranks of one reciprocal value: 1 to 100 count 1, 101 to 200 a half."""
+
+HIT_RATE, SCALED_MRR = "hit_rate", "scaled_mrr"
+
+DEFINITION = "v1 candidates=all_but_query pairs"
+
+TOTALS = pa.schema({"sums": pa.list_(pa.int64())})
+"""One row a task: exact sums over its queries (`kernels.sums`)."""
+
+
+def query_values(batch: pa.RecordBatch, ks: Sequence[int]) -> tuple[Ints, Floats]:
+    """Pairs of each query (u,), and the sums of their values (u, c), added in the order of items.
+
+    Args:
+        batch: rows of `RANKED`; an item that was not ranked is a miss.
+        ks: cut-offs of the hit rate.
+    """
+    offsets, above_p = flat(batch.column("above"))
+    before_p = flat(batch.column("before"))[1]
+    rank_p = np.where(above_p >= 0, above_p + before_p + 1, np.iinfo(np.int64).max)
+    values = [np.where(above_p >= 0, 1.0 / np.ceil(rank_p / SCALE), 0.0)]
+    values += [(rank_p <= k).astype(np.float64) for k in ks]
+    user_p = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    found = [np.bincount(user_p, weights, len(offsets) - 1) for weights in values]
+    return np.diff(offsets), np.stack(found, axis=1)
+
+
+def value_batches(ks: Sequence[int], batches: Batches) -> Batches:
+    """Rows of `USER_VALUES` of rows of `RANKED`: the means over each query's pairs."""
+    for batch in batches:
+        n_u, values_uc = query_values(batch, ks)
+        mean_uc = values_uc / n_u[:, None]
+        relevant = pa.array(n_u, pa.int32())
+        yield _value_batch(batch.column("user_id"), SCALED_MRR, [None], mean_uc[:, :1], relevant)
+        yield _value_batch(batch.column("user_id"), HIT_RATE, list(ks), mean_uc[:, 1:], relevant)
+
+
+def _value_batch(
+    queries: pa.Array, metric: str, ks: Sequence[int | None], values_uc: Floats, relevant: pa.Array
+) -> pa.RecordBatch:
+    n = len(queries)
+    bounds = pa.array(np.arange(n + 1) * len(ks), pa.int32())
+    texts = (PART, metric, DEFINITION, HOLDOUT)
+    columns = [queries, *(pa.repeat(pa.scalar(text), n) for text in texts)]
+    columns.append(pa.ListArray.from_arrays(bounds, pa.array(list(ks) * n, pa.int32())))
+    columns.append(pa.ListArray.from_arrays(bounds, pa.array(values_uc.ravel())))
+    return pa.RecordBatch.from_arrays([*columns, relevant], schema=USER_VALUES)
+
+
+def total_batches(ks: Sequence[int], batches: Batches) -> Batches:
+    """One row of `TOTALS`: queries, pairs, sums of values, of queries' means and of their squares."""
+    total = sums.exact_sums(np.zeros((0, columns_of(ks))))
+    for batch in batches:
+        n_u, values_uc = query_values(batch, ks)
+        mean_uc = values_uc / n_u[:, None]
+        counts = np.stack([np.ones(len(n_u)), n_u.astype(np.float64)], axis=1)
+        total = total + sums.exact_sums(np.concatenate([counts, values_uc, mean_uc, mean_uc**2], axis=1))
+    yield pa.RecordBatch.from_arrays([pa.array([total.numbers()], pa.list_(pa.int64()))], schema=TOTALS)
+
+
+def columns_of(ks: Sequence[int]) -> int:
+    """Sums of a task."""
+    return 2 + 3 * (1 + len(ks))
+
+
+def metric_rows(ks: Sequence[int], totals: pa.Table) -> pa.Table:
+    """Rows of `METRIC_ROWS` from the totals of all tasks; stderr is over queries' means, n counts pairs."""
+    found = sums.total_of(totals.column("sums"), (columns_of(ks),)).fractions()
+    queries, pairs, rest = found[0], found[1], found[2:]
+    c = 1 + len(ks)
+    value_c, mean_c, square_c = (rest[at : at + c] for at in (0, c, 2 * c))
+    rows = [
+        {
+            "part": PART, "metric": HIT_RATE if at else SCALED_MRR, "definition": DEFINITION,
+            "k": ks[at - 1] if at else None, "estimator": HOLDOUT, "value": float(value_c[at] / pairs),
+            "stderr": _error(queries, mean_c[at], square_c[at]), "n": int(pairs),
+        }
+        for at in range(c)
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=METRIC_ROWS)
+
+
+def _error(n: Fraction, total: Fraction, squares: Fraction) -> float | None:
+    """Standard error of a mean of n values; None for a single one."""
+    if n < 2:
+        return None
+    # Squares are rounded: of equal values their sum may be a last bit below.
+    variance = (squares - total**2 / n) / (n - 1) / n
+    return math.sqrt(max(float(variance), 0.0))

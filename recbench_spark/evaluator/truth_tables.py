@@ -1,0 +1,252 @@
+"""Truth and training rows in this process: the users with their blocks, and the catalogue, on Arrow.
+
+The same tables as `evaluate.make_truth_tables` makes with Spark: one row a user of the truth (`USERS` of
+`evaluation.batch_schemas`), one entry an item. Axes: r rows, u users, i items of the catalogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.checks import Check, warn_above_zero
+from recbench_spark.data import arrow_rows
+from recbench_spark.data.arrow_rows import distinct, index_in, stored_as
+from recbench_spark.definitions import Definition
+from recbench_spark.errors import DataError
+from recbench_spark.evaluation.batch_schemas import USERS
+from recbench_spark.evaluation.result import PART
+from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.hashing import Texts, hash_texts, start
+from recbench_spark.kernels.metrics.accuracy import check_gains
+from recbench_spark.protocol.catalogue import COLD, class_bounds
+from recbench_spark.schemas import IDS, require_names
+
+LABELS = np.array([COLD, "tail", "torso", "head"])
+"""Classes of popularity, by how many bounds a training count reaches."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of the truth or of training, each (user, item) once, by user, then item.
+
+    user_r, item_r: indices into the users and into the catalogue; value_r: the highest relevance
+    """
+
+    user_r: Ints
+    item_r: Ints
+    value_r: Floats
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The items, in the order of their ids that decides ties.
+
+    ids: (i,) text; n_train_i: (i,) training users; n_users: users with training rows, at least 1
+    """
+
+    ids: pa.Array
+    n_train_i: Ints
+    n_users: int
+
+    @cached_property
+    def label_i(self) -> npt.NDArray[np.str_]:
+        """The class of popularity of each item."""
+        trained = self.n_train_i[self.n_train_i > 0]
+        counts, items = np.unique(trained, return_counts=True)
+        torso, head = class_bounds(counts.tolist(), items.tolist())
+        return LABELS[(self.n_train_i > 0) * (1 + np.searchsorted([torso, head], self.n_train_i, "right"))]
+
+    def find(self, ids: pa.Array) -> tuple[Ints, Ints]:
+        """(n,) of each id its item_index, or -1, and its training rows, or 0: `metrics.listed.Known`."""
+        index = self.index_of(ids)
+        return index, np.where(index >= 0, np.append(self.n_train_i, 0)[index], 0)
+
+    def index_of(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
+        """(r,) item indices; -1: not in the catalogue."""
+        return index_in(ids, self.ids)
+
+
+@dataclass(frozen=True)
+class ArrowTruth:
+    """What `evaluate.TruthTables` is on Spark.
+
+    users: rows of `USERS`, those of the truth; user_ids: theirs. all_users: then those who only have
+    training rows. log_items: items of truth and training.
+    stored: how ids were stored, by table and column. trained: (user, item) of the training rows.
+    """
+
+    catalogue: Catalogue
+    users: pa.Table
+    user_ids: pa.Array
+    all_users: pa.Array
+    log_items: pa.Array
+    checks: list[Check]
+    stored: dict[str, str]
+    trained: Part | None
+
+
+def make(truth: pa.Table, train: pa.Table | None, further: pa.Table, definition: Definition) -> ArrowTruth:
+    """Truth and training rows of handed-over tables.
+
+    Args:
+        truth: user_id, item_id[, relevance].
+        train: user_id, item_id, or None.
+        further: a typed table whose items belong to the catalogue too.
+        definition: how duplicates are treated, and what is relevant.
+
+    Raises:
+        SchemaError, DataError: rows that cannot be used; ids that do not meet.
+    """
+    rows = typed_truth(truth)
+    if not rows.num_rows:
+        raise DataError("truth: no rows", "a user with an empty truth has one row, with item_id NULL")
+    listed = rows.filter(pc.is_valid(rows.column("item_id")))
+    values = listed.column("rating").to_numpy()
+    check_gains(np.array([values.min(), values.max()]) if len(values) else values, definition)
+    trained = None if train is None else typed_train(train)
+    parts = [(PART, listed), *([] if trained is None else [("train", trained)])]
+    users, ids = _users_and_items(
+        [rows, *([] if trained is None else [trained])], [*(t for _, t in parts), further]
+    )
+    found, distinct = [], []
+    for name, table in parts:
+        part, dropped = _distinct(table, users, ids, definition, name)
+        found.append(warn_above_zero(f"{name}: duplicate rows", dropped, "the highest relevance is kept"))
+        distinct.append(part)
+    if trained is not None:
+        found += _train_meets(trained, rows)
+    return _assembled(rows, users, ids, distinct, found)
+
+
+def typed_truth(truth: pa.Table) -> pa.Table:
+    """user_id, item_id as text, rating: relevance, or 1 where there is none."""
+    require_names(truth.column_names, ["user_id", "item_id"], "truth")
+    name = "relevance" if "relevance" in truth.column_names else "rating"
+    given = {name: "double"} if name in truth.column_names else {}
+    rows = arrow_rows.typed_rows(truth, given, "truth", empty_items=True)
+    return rows.rename_columns([*IDS, "rating"]) if given else _with_ones(rows)
+
+
+def typed_train(train: pa.Table) -> pa.Table:
+    """user_id, item_id as text, rating 1."""
+    require_names(train.column_names, ["user_id", "item_id"], "train")
+    return _with_ones(arrow_rows.typed_rows(train, {}, "train"))
+
+
+def _with_ones(rows: pa.Table) -> pa.Table:
+    return rows.append_column("rating", pa.array(np.ones(rows.num_rows)))
+
+
+def _users_and_items(
+    of_users: Sequence[pa.Table], of_items: Sequence[pa.Table]
+) -> tuple[pa.Array, pa.Array]:
+    """Users, those of the first table first; and items in tie order: as numbers, or by UTF-8 bytes."""
+    users = distinct([table.column("user_id") for table in of_users])
+    ids = distinct([table.column("item_id") for table in of_items])
+    numeric = arrow_rows.numeric_order(of_items)
+    return users, ids.take(pc.array_sort_indices(ids.cast(pa.int64()) if numeric else ids))
+
+
+def _distinct(
+    table: pa.Table, users: pa.Array, ids: pa.Array, definition: Definition, name: str
+) -> tuple[Part, int]:
+    """Each (user, item) once, with the highest value, and how many rows were dropped."""
+    user_r, item_r = index_in(table.column("user_id"), users), index_in(table.column("item_id"), ids)
+    value_r = table.column("rating").to_numpy()
+    order = np.lexsort((-value_r, item_r, user_r))
+    user_r, item_r, value_r = user_r[order], item_r[order], value_r[order]
+    first = np.ones(len(order), bool)
+    first[1:] = (user_r[1:] != user_r[:-1]) | (item_r[1:] != item_r[:-1])
+    dropped = len(order) - int(first.sum())
+    if dropped and definition.duplicates == "error":
+        raise DataError(f"{name}: {dropped} duplicate (user_id, item_id) rows", "or set duplicates=drop")
+    return Part(user_r[first], item_r[first], value_r[first]), dropped
+
+
+def _train_meets(trained: pa.Table, rows: pa.Table) -> list[Check]:
+    found = []
+    for name in IDS:
+        told = ("train", "truth", stored_as(trained, name), stored_as(rows, name))
+        found += arrow_rows.meet(trained.column(name), rows.column(name), name, told, must=False)
+    return found
+
+
+def _assembled(
+    rows: pa.Table, users: pa.Array, ids: pa.Array, parts: list[Part], found: list[Check]
+) -> ArrowTruth:
+    held_out, trained = parts[0], parts[1] if len(parts) > 1 else None
+    n_train_i = (
+        np.zeros(len(ids), np.int64) if trained is None else np.bincount(trained.item_r, minlength=len(ids))
+    )
+    n_users = 0 if trained is None else int(np.count_nonzero(np.bincount(trained.user_r)))
+    catalogue = Catalogue(ids, n_train_i, max(n_users, 1))
+    truth_users = distinct([rows.column("user_id")])
+    blocks = _user_table(truth_users, held_out, trained, catalogue)
+    seen = np.flatnonzero(sum(np.bincount(part.item_r, minlength=len(ids)) for part in parts))
+    stored = {name: stored_as(rows, name) for name in IDS}
+    return ArrowTruth(
+        catalogue, blocks, truth_users, users, ids.take(pa.array(seen)), found, stored, trained
+    )
+
+
+def _user_table(users: pa.Array, truth: Part, trained: Part | None, catalogue: Catalogue) -> pa.Table:
+    """Rows of `USERS`; the users of the truth are the first ones."""
+    bounds = offsets_of(truth.user_r, len(users))
+    item_ids = catalogue.ids.take(pa.array(truth.item_r))
+    columns = {
+        "user_id": users,
+        "part": pa.repeat(PART, len(users)),
+        "user_key": pa.array(hash_ids(users)),
+        "item_ids": pa.ListArray.from_arrays(bounds, item_ids),
+        "items": pa.ListArray.from_arrays(bounds, pa.array(truth.item_r, pa.int32())),
+        "relevance": pa.ListArray.from_arrays(bounds, pa.array(truth.value_r)),
+        "slices": _slices(bounds, truth, catalogue if trained is not None else None),
+        "masked": _masked(trained, len(users)),
+    }
+    return pa.table(columns, schema=USERS)
+
+
+def offsets_of(user_r: Ints, users: int) -> pa.Array:
+    """(u + 1,) bounds of each user's rows, which lie in the order of users; rows of others come last."""
+    counts = np.bincount(user_r, minlength=users)[:users]
+    return pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+
+
+def _masked(trained: Part | None, users: int) -> pa.Array:
+    if trained is None:
+        return pa.ListArray.from_arrays(pa.array([0] * (users + 1), pa.int32()), pa.array([], pa.int32()))
+    items = pa.array(trained.item_r[trained.user_r < users], pa.int32())
+    return pa.ListArray.from_arrays(offsets_of(trained.user_r, users), items)
+
+
+def _slices(bounds: pa.Array, truth: Part, catalogue: Catalogue | None) -> pa.Array:
+    """Labels of the truth items by slice key; none without training rows, NULL for an empty truth."""
+    kind, some = USERS.field("slices").type, np.diff(bounds.to_numpy()) > 0
+    if catalogue is None:
+        return pa.array([[] if one else None for one in some], kind)
+    labels = pa.array(catalogue.label_i[truth.item_r], pa.string())
+    kept = bounds.to_numpy()[np.flatnonzero(np.append(some, True))]
+    values = pa.ListArray.from_arrays(pa.array(kept, pa.int32()), labels)
+    keys = pa.repeat("popularity", len(values))
+    entries = pa.MapArray.from_arrays(pa.array(np.arange(len(values) + 1), pa.int32()), keys, values)
+    places = pa.array(np.where(some, np.cumsum(some) - 1, 0), mask=~some)
+    return entries.take(places).cast(kind) if len(entries) else pa.nulls(len(some), kind)
+
+
+def hash_ids(ids: pa.Array) -> Ints:
+    """(r,) Spark's `xxhash64` of each text."""
+    return hash_texts(texts_of(ids), np.arange(len(ids), dtype=np.int32), start(len(ids))).view(np.int64)
+
+
+def texts_of(ids: pa.Array) -> Texts:
+    """Texts as bytes end to end."""
+    large = arrow_rows.in_one(ids).cast(pa.large_binary())
+    bounds = np.concatenate([[0], np.cumsum(pc.binary_length(large).to_numpy())]).astype(np.int64)
+    return Texts(bounds, np.frombuffer(b"".join(large.to_pylist()) or b"\0", np.uint8))

@@ -1,0 +1,185 @@
+"""Neighbours drawn evenly, of fixed number; and nodes by personalised PageRank, for negatives that are
+hard.
+
+Every draw is a hash of the node's id, the sample's seed and the draw's number. Sources: Hamilton et al.
+2017, section 3.1 (samples of fixed size, a fresh one each layer); Andersen, Chung and Lang 2006
+(pushes); Ying et al. 2018, section 3.3 (items ranked 2,000 to 5,000 as hard negatives).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.errors import ConfigError
+from recbench_spark.kernels.compiling import compiled, readonly
+from recbench_spark.kernels.graph.csr import Csr
+from recbench_spark.kernels.graph.lanes import AHEAD
+from recbench_spark.kernels.graph.walks import draw, share_of
+from recbench_spark.kernels.hashing import Hashes, stream
+
+Nodes = npt.NDArray[np.int64]
+
+
+def uniform(csr: Csr, hash_r: Hashes, size: int, seed: int) -> Csr:
+    """`size` neighbours of each node: different edges, or with replacement where it has fewer.
+
+    Another layer or epoch is another seed. A node without edges gets none.
+
+    Args:
+        csr: edges into the nodes.
+        hash_r: (r,) hashes of their ids.
+        size: neighbours of each.
+        seed: of the draws.
+    """
+    if size < 1:
+        raise ConfigError(f"a sample of {size} neighbours", "give at least 1")
+    some = np.diff(csr.indptr) > 0
+    indptr = np.concatenate([[0], np.cumsum(np.where(some, size, 0))]).astype(np.int64)
+    edge = np.empty(indptr[-1], np.int64)
+    _uniform(readonly(csr.indptr), readonly(hash_r), size, np.uint64(seed), edge)
+    src = np.zeros(len(edge) + AHEAD, np.uint32)
+    src[: len(edge)] = csr.src[edge]
+    return Csr(indptr, src, None if csr.weight is None else csr.weight[edge])
+
+
+@compiled
+def _uniform(indptr: Any, hash_r: Any, size: int, seed: np.uint64, edge: Any) -> None:
+    at = 0
+    for r in range(len(hash_r)):
+        begin, degree = indptr[r], indptr[r + 1] - indptr[r]
+        if degree == 0:
+            continue
+        base = stream(seed, hash_r[r])
+        if degree < size:
+            for i in range(size):
+                edge[at + i] = begin + np.int64(share_of(draw(base, 0, i, 0)) * degree)
+        else:
+            _distinct(base, begin, degree, edge[at : at + size])
+        edge[at : at + size].sort()
+        at += size
+
+
+@compiled
+def _distinct(base: np.uint64, begin: int, degree: int, edge: Any) -> None:
+    """Different edges, every set as likely as any other (Floyd's algorithm; Bentley and Floyd 1987)."""
+    size = len(edge)
+    for i in range(size):
+        last = degree - size + i
+        chosen = begin + np.int64(share_of(draw(base, 0, i, 0)) * (last + 1))
+        for k in range(i):
+            if edge[k] == chosen:
+                chosen = begin + np.int64(last)
+        edge[i] = chosen
+
+
+# --------------------------------------------------------------------------- personalised PageRank
+
+
+class Band(NamedTuple):
+    """Nodes of some ranks by personalised PageRank from each query.
+
+    Attributes:
+        indptr: (q + 1,) where each query's nodes begin.
+        node: (e,) dense ids by rank.
+        fallback: (q,) whether fewer nodes were reached than the band asks for, and its share was taken.
+    """
+
+    indptr: Nodes
+    node: npt.NDArray[np.uint32]
+    fallback: npt.NDArray[np.bool_]
+
+
+def pagerank(
+    indptr: Nodes, src: Any, start: int, restart: float, least: float
+) -> tuple[Nodes, npt.NDArray[np.float64]]:
+    """Nodes reached from a start and their personalised PageRank, by pushes; each value short by little.
+
+    The mass that is not spread at the end is at most `least` a unit of degree at every node. A node
+    without edges gives its mass back to the start.
+
+    Args:
+        indptr: (nodes + 1,) adjacency.
+        src: (edges,) dense ids.
+        start: dense id.
+        restart: probability of ending at each step, alpha.
+        least: epsilon.
+    """
+    mass, rest = (np.zeros(len(indptr) - 1) for _ in range(2))
+    found = _push(readonly(indptr), readonly(src), start, restart, least, mass, rest)
+    return found, mass[found]
+
+
+def bands(
+    adjacency: tuple[Nodes, Any],
+    query_q: Nodes,
+    side: tuple[int, int],
+    ranks: tuple[int, int],
+    restart: float = 0.5,
+    least: float = 1e-6,
+) -> Band:
+    """Nodes of a side ranked low to high (from 1, high not included) by each query; never the query itself.
+
+    Where fewer than `high` are reached, the band is low / high to 1 of what is: at least the last one.
+
+    Args:
+        adjacency: indptr and src.
+        query_q: (q,) dense ids.
+        side: first dense id and the one after the last, of nodes that are ranked.
+        ranks: low and high.
+        restart: see `pagerank`.
+        least: see `pagerank`.
+    """
+    low, high = ranks
+    if not 1 <= low < high:
+        raise ConfigError(f"ranks {low} to {high} are no band", "e.g. 2000 to 5000")
+    indptr, src = (readonly(np.asarray(array)) for array in adjacency)
+    mass, rest = (np.zeros(len(indptr) - 1) for _ in range(2))
+    found, fallback = [], np.zeros(len(query_q), np.bool_)
+    for q, start in enumerate(query_q):
+        reached = _push(indptr, src, int(start), restart, least, mass, rest)
+        ranked = reached[(reached >= side[0]) & (reached < side[1]) & (reached != start)]
+        ranked = ranked[np.lexsort((ranked, -mass[ranked]))]
+        mass[reached] = 0.0
+        fallback[q] = len(ranked) < high - 1
+        begin = min(len(ranked) * low // high, max(len(ranked) - 1, 0)) if fallback[q] else low - 1
+        found.append(ranked[begin : high - 1].astype(np.uint32))
+    indptr_q = np.concatenate([[0], np.cumsum([len(nodes) for nodes in found])]).astype(np.int64)
+    return Band(indptr_q, np.concatenate([*found, np.empty(0, np.uint32)]), fallback)
+
+
+@compiled
+def _push(indptr: Any, src: Any, start: int, restart: float, least: float, mass: Any, rest: Any) -> Any:
+    """Spread until no node holds more than `least` a unit of degree; nodes that kept some, in order."""
+    queue, waits = [np.int64(start)], {np.int64(start)}
+    reached = {np.int64(start)}
+    touched = {np.int64(start)}
+    rest[start] = 1.0
+    at = 0
+    while at < len(queue):
+        v = queue[at]
+        at += 1
+        waits.remove(v)
+        begin, end = indptr[v], indptr[v + 1]
+        amount = rest[v]
+        rest[v] = 0.0
+        mass[v] += restart * amount
+        reached.add(v)
+        each = (1 - restart) * amount / max(end - begin, 1)
+        for e in range(begin, max(end, begin + 1)):
+            u = np.int64(src[e]) if end > begin else np.int64(start)
+            rest[u] += each
+            touched.add(u)
+            if rest[u] > least * max(indptr[u + 1] - indptr[u], 1) and u not in waits:
+                queue.append(u)
+                waits.add(u)
+        if at > 1 << 16:
+            queue = queue[at:]
+            at = 0
+    for u in touched:
+        rest[u] = 0.0
+    found = np.array(list(reached))
+    found.sort()
+    return found

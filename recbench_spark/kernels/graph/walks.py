@@ -1,0 +1,399 @@
+"""Short random walks with restart over an adjacency, and the nodes that they visit most.
+
+A walk goes in hops. A hop follows one edge of a graph of one side, two edges of a bipartite one (to the
+other side and back), each drawn evenly from the edges into the node where the walk stands: against the
+messages, towards what the node can hear of. Before each hop but the first the walk is back at its start
+with probability `restart`. After each hop a visit is counted, but never of the start itself. With P one hop
+and e the start, hop t ends at p_t = (restart e + (1 - restart) p_(t-1)) P, p_1 = e P. A walk whose node has
+no edges visits nothing in that hop and begins the next one at its start.
+
+Every draw is a hash of the start's id, walk, hop, edge of the hop and seed: no block, batch or retry
+changes it, and more or longer walks keep the draws of those before them. Sources: Eksombatchai et al.
+2018 (visit counts, restarts); Ying et al. 2018, section 3.2 (the T most visited as neighbourhood).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.errors import ConfigError
+from recbench_spark.kernels.compiling import compiled, readonly
+from recbench_spark.kernels.hashing import GAMMA, Hashes, mix, stream
+
+Nodes = npt.NDArray[np.uint32]
+Counts = npt.NDArray[np.uint32]
+
+NOWHERE = np.uint32(2**32 - 1)
+"""In place of a visit: the start itself, or a node without edges."""
+
+MOST_HOPS = 1 << 14
+DRAWS_A_HOP = 4
+"""Room in the numbering of draws: restart, first edge, second edge."""
+
+
+@dataclass(frozen=True)
+class Walks:
+    """What walks there are.
+
+    Attributes:
+        walks: from each node.
+        hops: of each walk.
+        restart: probability of being back at the start before a hop.
+        edges: of a hop: 1, or 2 in a bipartite graph.
+        top: neighbours kept, T.
+        seed: of all draws.
+    """
+
+    walks: int = 200
+    hops: int = 5
+    restart: float = 0.5
+    edges: int = 1
+    top: int = 50
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """ConfigError for numbers that mean nothing."""
+        for name, low, high in (
+            ("walks", 1, 1 << 24),
+            ("hops", 1, MOST_HOPS),
+            ("edges", 1, 2),
+            ("top", 1, 1 << 16),
+        ):
+            if not low <= getattr(self, name) <= high:
+                raise ConfigError(f"{name}: {getattr(self, name)} lies outside {low} to {high}")
+        if not 0 <= self.restart < 1:
+            raise ConfigError(f"restart: {self.restart} is no probability below 1", "e.g. 0.5")
+
+    @property
+    def visits(self) -> int:
+        """Visits that a node's walks make at most."""
+        return self.walks * self.hops
+
+    @property
+    def steps(self) -> int:
+        """Edges that a node's walks follow at most."""
+        return self.visits * self.edges
+
+
+class Most(NamedTuple):
+    """The most visited nodes of some starts.
+
+    Attributes:
+        indptr: (r + 1,) where each start's neighbours begin.
+        node: (e,) by falling count, then by dense id.
+        visits: (e,) of each.
+        distinct: (r,) different nodes visited.
+    """
+
+    indptr: npt.NDArray[np.int64]
+    node: Nodes
+    visits: Counts
+    distinct: npt.NDArray[np.int64]
+
+
+def neighbourhoods(
+    indptr: npt.NDArray[np.int64], src: Nodes, hash_r: Hashes, first: int, what: Walks
+) -> Most:
+    """The most visited nodes of consecutive starts, by walks over the whole adjacency.
+
+    Args:
+        indptr: (nodes + 1,) where each node's edges begin.
+        src: (edges,) dense ids.
+        hash_r: (r,) hashes of the starts' ids.
+        first: dense id of the first start.
+        what: the walks.
+    """
+    rows = len(hash_r)
+    node = np.empty(rows * what.top, np.uint32)
+    count = np.empty(rows * what.top, np.uint32)
+    kept, distinct = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    shape = (what.walks, what.hops, what.edges, what.top)
+    _all(
+        readonly(indptr), readonly(src), readonly(hash_r), first, shape, what.restart,
+        np.uint64(what.seed), (node, count, kept, distinct),
+    )  # fmt: skip
+    return _packed(node, count, kept, distinct)
+
+
+def _packed(node: Nodes, count: Counts, kept: Any, distinct: Any) -> Most:
+    """From so many places a start to those that are used."""
+    indptr = np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)
+    used = np.arange(len(node) // max(len(kept), 1))[None, :] < kept[:, None]
+    return Most(indptr, node.reshape(used.shape)[used], count.reshape(used.shape)[used], distinct)
+
+
+def most_visited(visit_rv: Nodes, top: int) -> Most:
+    """The most visited nodes from visits as they were made.
+
+    Args:
+        visit_rv: (r, visits) dense ids, NOWHERE where there is none.
+        top: neighbours kept.
+    """
+    rows = len(visit_rv)
+    node, count = np.empty(rows * top, np.uint32), np.empty(rows * top, np.uint32)
+    kept, distinct = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    _count_all(readonly(visit_rv), top, (node, count, kept, distinct))
+    return _packed(node, count, kept, distinct)
+
+
+def shares(found: Most) -> npt.NDArray[np.float32]:
+    """(e,) counts over the sum of a start's counts: they sum to 1 (L1)."""
+    sums = np.add.reduceat(np.append(found.visits, 0).astype(np.int64), found.indptr[:-1])
+    sizes = np.diff(found.indptr)
+    return np.asarray(found.visits / np.repeat(sums, sizes), np.float32)
+
+
+def visits(indptr: Any, src: Nodes, hash_r: Hashes, first: int, what: Walks) -> Nodes:
+    """(r, walks, hops) where each hop of consecutive starts ends; NOWHERE for the start and for no edge."""
+    out = np.empty((len(hash_r), what.walks, what.hops), np.uint32)
+    shape = (what.walks, what.hops, what.edges)
+    _visits(readonly(indptr), readonly(src), readonly(hash_r), first, shape, what.restart,
+            np.uint64(what.seed), out)  # fmt: skip
+    return out
+
+
+# ------------------------------------------------------------------------------------------ draws
+
+
+@compiled
+def draw(base: np.uint64, walk: int, hop: int, part: int) -> np.uint64:
+    """The number of a walk's draw, of 64 bits; part 0 restarts, parts 1 and 2 choose edges."""
+    number = (np.uint64(walk) * np.uint64(MOST_HOPS) + np.uint64(hop)) * np.uint64(DRAWS_A_HOP)
+    return mix(base + (number + np.uint64(part) + np.uint64(1)) * GAMMA)
+
+
+@compiled
+def share_of(number: np.uint64) -> float:
+    """A draw as a number in [0, 1), of 53 bits."""
+    return (number >> np.uint64(11)) * 2.0**-53
+
+
+# ------------------------------------------------------------------------------------------ walks
+
+
+@compiled
+def _hop(
+    indptr: Any, src: Any, base: np.uint64, start: int, hop: int, how: Any, at: Any, edge: Any
+) -> None:
+    """All walks of a start one hop on; `at` is -1 for a walk that found no edge.
+
+    Walks go side by side, so that the machine waits for many of their places in memory at once.
+    """
+    edges, restart = how
+    for w in range(len(at)):
+        if at[w] < 0 or (hop > 0 and share_of(draw(base, w, hop, 0)) < restart):
+            at[w] = start
+    for part in range(1, edges + 1):
+        for w in range(len(at)):
+            edge[w] = -1
+            if at[w] >= 0:
+                begin, end = indptr[at[w]], indptr[at[w] + 1]
+                if end > begin:
+                    edge[w] = begin + np.int64(share_of(draw(base, w, hop, part)) * (end - begin))
+        for w in range(len(at)):
+            at[w] = np.int64(src[edge[w]]) if edge[w] >= 0 else -1
+
+
+@compiled
+def _all(
+    indptr: Any, src: Any, hash_r: Any, first: int, shape: Any, restart: float, seed: np.uint64, out: Any
+) -> None:
+    walks, hops, edges, top = shape
+    node, count, kept, distinct = out
+    at, edge = np.empty(walks, np.int64), np.empty(walks, np.int64)
+    table = _table(walks * hops)
+    for r in range(len(hash_r)):
+        base, start = stream(seed, hash_r[r]), first + r
+        at[:] = start
+        used = 0
+        for hop in range(hops):
+            _hop(indptr, src, base, start, hop, (edges, restart), at, edge)
+            for w in range(walks):
+                if at[w] >= 0 and at[w] != start:
+                    used = _add(table, np.uint32(at[w]), used)
+        distinct[r] = used
+        kept[r] = _top(table, used, top, node[r * top : (r + 1) * top], count[r * top : (r + 1) * top])
+
+
+@compiled
+def _visits(
+    indptr: Any, src: Any, hash_r: Any, first: int, shape: Any, restart: float, seed: np.uint64, out: Any
+) -> None:
+    walks, hops, edges = shape
+    at, edge = np.empty(walks, np.int64), np.empty(walks, np.int64)
+    for r in range(len(hash_r)):
+        at[:] = first + r
+        for hop in range(hops):
+            base = stream(seed, hash_r[r])
+            _hop(indptr, src, base, first + r, hop, (edges, restart), at, edge)
+            for w in range(walks):
+                out[r, w, hop] = at[w] if at[w] >= 0 and at[w] != first + r else NOWHERE
+
+
+# ------------------------------------------------------------------------------ walks that travel
+
+
+def walker_type(hops: int) -> npt.DTypeLike:
+    """A walker on its way from task to task: where it is, and where its hops ended."""
+    words = [(name, "<u4") for name in ("start", "walk", "at", "degree", "start_degree")]
+    return np.dtype([*words, ("path", "<u4", (hops,))])
+
+
+def walkers(start_r: Any, degree_r: Any, what: Walks) -> Any:
+    """(r walks,) walkers that stand at their starts, of consecutive dense ids."""
+    found = np.zeros(len(start_r) * what.walks, walker_type(what.hops))
+    for name in ("start", "at"):
+        found[name] = np.repeat(start_r, what.walks)
+    for name in ("degree", "start_degree"):
+        found[name] = np.repeat(degree_r, what.walks)
+    found["walk"] = np.tile(np.arange(what.walks, dtype=np.uint32), len(start_r))
+    return found
+
+
+def begin_hop(group: Any, hash_w: Hashes, hop: int, what: Walks) -> None:
+    """Walkers that restart, or that found no edge, are back at their starts; in place."""
+    back = group["at"] == NOWHERE
+    if hop:
+        back |= _restarts(readonly(hash_w), readonly(group["walk"].copy()), hop, what.restart,
+                          np.uint64(what.seed))  # fmt: skip
+    group["at"] = np.where(back, group["start"], group["at"])
+    group["degree"] = np.where(back, group["start_degree"], group["degree"])
+
+
+def positions(group: Any, hash_w: Hashes, hop: int, part: int, what: Walks) -> Hashes:
+    """(w,) node and place among its edges that each walker drew, in one number."""
+    walk_w, at_w, degree_w = (readonly(group[name].copy()) for name in ("walk", "at", "degree"))
+    return np.asarray(_positions(readonly(hash_w), walk_w, at_w, degree_w, hop, part, np.uint64(what.seed)))
+
+
+def arrived(group: Any, found_w: Any, degree_w: Any, hop: int, last: bool) -> None:
+    """Walkers at the nodes that their edges lead to; the last edge of a hop makes a visit. In place.
+
+    Args:
+        group: walkers.
+        found_w: (w,) dense ids; NOWHERE without an edge.
+        degree_w: (w,) edges into these.
+        hop: its number.
+        last: whether the hop ends here.
+    """
+    group["at"], group["degree"] = found_w, degree_w
+    if last:
+        group["path"][:, hop] = np.where(found_w == group["start"], NOWHERE, found_w)
+
+
+@compiled
+def _restarts(hash_w: Any, walk_w: Any, hop: int, restart: float, seed: np.uint64) -> Any:
+    found = np.empty(len(walk_w), np.bool_)
+    for w in range(len(walk_w)):
+        found[w] = share_of(draw(stream(seed, hash_w[w]), walk_w[w], hop, 0)) < restart
+    return found
+
+
+@compiled
+def _positions(
+    hash_w: Any, walk_w: Any, at_w: Any, degree_w: Any, hop: int, part: int, seed: np.uint64
+) -> Any:
+    found = np.empty(len(walk_w), np.uint64)
+    for w in range(len(walk_w)):
+        share = share_of(draw(stream(seed, hash_w[w]), walk_w[w], hop, part))
+        place = np.uint64(np.int64(share * degree_w[w]))
+        found[w] = (np.uint64(at_w[w]) << np.uint64(32)) | place
+    return found
+
+
+@compiled
+def files_of(position_w: Any, files: int) -> Any:
+    """(w,) the file of each position: by its hash, so that a hub's edges lie in all files."""
+    found = np.empty(len(position_w), np.int32)
+    for w in range(len(position_w)):
+        found[w] = ((mix(position_w[w] + GAMMA) >> np.uint64(32)) * np.uint64(files)) >> np.uint64(32)
+    return found
+
+
+# --------------------------------------------------------------------------------------- counting
+
+
+@compiled
+def _table(most: int) -> Any:
+    """A hash table for so many nodes: keys, counts, used places, room to sort."""
+    size = 16
+    while size < 2 * most:
+        size *= 2
+    keys = np.full(size, NOWHERE, np.uint32)
+    return keys, np.zeros(size, np.uint32), np.empty(most, np.int64), np.empty(most, np.uint64)
+
+
+@compiled
+def _add(table: Any, node: np.uint32, used: int) -> int:
+    """One visit more; how many different nodes there are now."""
+    keys, counts, places, _ = table
+    mask = np.uint32(len(keys) - 1)
+    place = (node * np.uint32(0x9E3779B1)) >> np.uint32(7) & mask
+    while keys[place] != node and keys[place] != NOWHERE:
+        place = (place + np.uint32(1)) & mask
+    if keys[place] == NOWHERE:
+        keys[place] = node
+        places[used] = place
+        used += 1
+    counts[place] += np.uint32(1)
+    return used
+
+
+@compiled
+def _top(table: Any, used: int, top: int, node: Any, count: Any) -> int:
+    """The nodes of the table by falling count and rising id, at most `top`; the table is empty then."""
+    keys, counts, places, order = table
+    for i in range(used):
+        place = places[i]
+        order[i] = (np.uint64(counts[place]) << np.uint64(32)) | np.uint64(NOWHERE - keys[place])
+        keys[place] = NOWHERE
+        counts[place] = np.uint32(0)
+    found = order[:used]
+    if used > 4 * top:
+        found = _largest(found, top)
+    found = np.sort(found)
+    kept = min(len(found), top)
+    for i in range(kept):
+        packed = found[len(found) - 1 - i]
+        node[i] = NOWHERE - np.uint32(packed & np.uint64(0xFFFFFFFF))
+        count[i] = np.uint32(packed >> np.uint64(32))
+    return kept
+
+
+@compiled
+def _largest(order: Any, top: int) -> Any:
+    """At least the `top` largest, and few more: by a threshold on whole packed numbers."""
+    low, high = np.uint64(0), np.uint64(order.max())
+    for _ in range(64):
+        middle = low + (high - low) // np.uint64(2)
+        above = 0
+        for i in range(len(order)):
+            above += order[i] > middle
+        if top <= above <= 2 * top:
+            low = middle
+            break
+        if above > 2 * top:
+            low = middle + np.uint64(1)
+        else:
+            high = middle
+        if low >= high:
+            low = high - np.uint64(1)
+            break
+    return order[order > low]
+
+
+@compiled
+def _count_all(visit_rv: Any, top: int, out: Any) -> None:
+    node, count, kept, distinct = out
+    table = _table(visit_rv.shape[1])
+    for r in range(len(visit_rv)):
+        used = 0
+        for v in range(visit_rv.shape[1]):
+            if visit_rv[r, v] != NOWHERE:
+                used = _add(table, visit_rv[r, v], used)
+        distinct[r] = used
+        kept[r] = _top(table, used, top, node[r * top : (r + 1) * top], count[r * top : (r + 1) * top])

@@ -1,0 +1,47 @@
+"""Embeddings over the graph of a split's training part: the settings of `kind: graph`."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import model_validator
+
+from recbench_spark.config.graph import Features, GraphLayers
+from recbench_spark.config.models import ModelConfig
+
+SIDES = ("user", "item")
+"""Of a split's graph: messages go both ways."""
+
+DRIFT = (
+    "drift_common",
+    "drift_cosine_p01",
+    "drift_cosine_p10",
+    "drift_cosine_p50",
+    "drift_neighbours_kept",
+)
+"""How far embeddings moved since the night before, by side (`graph.drift`)."""
+
+
+class GraphNet(GraphLayers, ModelConfig):
+    """Users and items of the training part, embedded by layers of PinSage or GraphSAGE.
+
+    Edges are the rows of part `train`, each once for messages either way; no held-out row is read.
+    `weighted`: their ratings are the weights. `features` as in docs/graph.md, by default hashed ids; an
+    item (or user) that stands in a table of features and has no training row is a node without edges and
+    has an embedding, with all other features it has none, and is not ranked. `similarity`: what a score is
+    of both vectors.
+    """
+
+    behaviour: ClassVar[str] = "recbench_spark.steps.graph_models:GraphNets"
+    paths: ClassVar[tuple[str, ...]] = ("features.path", "weights")
+    facts: ClassVar[tuple[str, ...]] = DRIFT
+    kind: Literal["graph"]
+    features: Features = Features(kind="hashed")
+    mode: Literal["projected", "bipartite"] = "bipartite"
+    weighted: bool = False
+    similarity: Literal["dot", "cosine"] = "dot"
+
+    @model_validator(mode="after")
+    def _of_two_sides(self) -> GraphNet:
+        self.check_sides(SIDES)
+        return self

@@ -1,0 +1,39 @@
+"""GraphSAGE trained on the graph of users and items: the settings of `kind: graphsage`."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from recbench_spark.config.graph import GraphLayers, Width
+from recbench_spark.models.pinsage import FittedLayers
+
+
+class GraphSageModel(FittedLayers):
+    """GraphSAGE without labels (Hamilton et al. 2017): users near their items, far from drawn ones.
+
+    `samples`: neighbours drawn in each layer, the first one first, fresh in each minibatch; vectors of
+    the end are of all neighbours. `weight`: Q, of the drawn items in the loss.
+    """
+
+    behaviour: ClassVar[str] = "recbench_spark.steps.trained_graphs:GraphSages"
+    paths: ClassVar[tuple[str, ...]] = ("features.path",)
+    kind: Literal["graphsage"]
+    aggregator: Literal["mean", "max", "gcn", "lstm"] = "mean"
+    samples: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = ()
+    final: tuple[Width, ...] = ()
+    weight: Annotated[float, Field(ge=0)] = 1.0
+
+    @model_validator(mode="after")
+    def _one_sample_a_layer(self) -> GraphSageModel:
+        if self.samples and len(self.samples) != self.depth:
+            raise ValueError(f"samples: {len(self.samples)} sizes, and depth is {self.depth}: one a layer")
+        return self
+
+    def over(self, weights: str | None) -> GraphLayers:
+        """What is computed over the split's graph."""
+        layers = self.layers_of("sage", self.aggregator)
+        return GraphLayers(
+            features=self.features, layers=layers, final=self.final, seed=self.seed, weights=weights
+        )

@@ -1,0 +1,20 @@
+"""Factors smoothed over the graph of users and items: the settings of `kind: lightgcn`."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from recbench_spark.models.networks.settings import FactorModel
+
+
+class LightGcnModel(FactorModel):
+    """LightGCN (He et al. 2020): MF-BPR over the mean of 0 to `layers` normalised sums over neighbours.
+
+    The whole graph is smoothed in each minibatch: larger ones take fewer of these.
+    """
+
+    behaviour: ClassVar[str] = "recbench_spark.training.factors:Factorised"
+    kind: Literal["lightgcn"]
+    layers: Annotated[int, Field(ge=1, le=16)] = 3

@@ -1,0 +1,94 @@
+"""Negatives by hash: shared by a minibatch, of one user, and those that are hard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.kernels.compiling import compiled, readonly
+from recbench_spark.kernels.graph.samples import Band
+from recbench_spark.kernels.graph.walks import draw, share_of
+from recbench_spark.kernels.hashing import stream
+
+Nodes = npt.NDArray[np.int64]
+
+TRIES = 64
+"""Draws until a user's negative is taken as it is: for users who have nearly all items."""
+
+
+def shared_negatives(first: int, end: int, size: int, seed: int) -> Nodes:
+    """(size,) dense ids from `first` to `end`, evenly, with replacement: the same in all processes."""
+    out = np.empty(size, np.int64)
+    _even(np.uint64(seed), first, end, out)
+    return out
+
+
+@compiled
+def _even(seed: np.uint64, first: int, end: int, out: Any) -> None:
+    for i in range(len(out)):
+        out[i] = first + np.int64(share_of(draw(seed, i, 0, 0)) * (end - first))
+
+
+def unseen(indptr: Nodes, item_e: Any, user_b: Any, key_b: Any, items: int, seed: int) -> Nodes:
+    """(b,) an item for each user that its training items do not hold.
+
+    Args:
+        indptr: (users + 1,) where each user's items begin.
+        item_e: (e,) ascending within a user.
+        user_b: (b,) users.
+        key_b: (b,) numbers of the examples, which draws hang on.
+        items: their number.
+        seed: of the draws.
+    """
+    out = np.empty(len(user_b), np.int64)
+    begins, own_e, users, keys = (readonly(np.asarray(x)) for x in (indptr, item_e, user_b, key_b))
+    _unseen(begins, own_e, users, keys, items, np.uint64(seed), out)
+    return out
+
+
+@compiled
+def _unseen(
+    indptr: Any, item_e: Any, user_b: Any, key_b: Any, items: int, seed: np.uint64, out: Any
+) -> None:
+    for b in range(len(user_b)):
+        base = stream(seed, np.uint64(key_b[b]))
+        own = item_e[indptr[user_b[b]] : indptr[user_b[b] + 1]]
+        for i in range(TRIES):
+            out[b] = np.int64(share_of(draw(base, i, 0, 0)) * items)
+            place = np.searchsorted(own, out[b])
+            if place == len(own) or own[place] != out[b]:
+                break
+
+
+def hard_negatives(band: Band, query_b: Any, key_b: Any, size: int, others: Nodes, seed: int) -> Nodes:
+    """(b, size) nodes of each query's band, drawn with replacement; of `others` where the band is empty.
+
+    Args:
+        band: by number of the query.
+        query_b: (b,) numbers of queries.
+        key_b: (b,) numbers of the examples.
+        size: of each.
+        others: first and end of dense ids drawn from where nothing is reached.
+        seed: of the draws.
+    """
+    out = np.empty((len(query_b), size), np.int64)
+    columns = (band.indptr, band.node, query_b, key_b)
+    begins, nodes, queries, keys = (readonly(np.asarray(x)) for x in columns)
+    _hard(begins, nodes, queries, keys, (int(others[0]), int(others[1])), np.uint64(seed), out)
+    return out
+
+
+@compiled
+def _hard(indptr: Any, node: Any, query_b: Any, key_b: Any, others: Any, seed: np.uint64, out: Any) -> None:
+    first, end = others
+    for b in range(len(query_b)):
+        base = stream(seed, np.uint64(key_b[b]))
+        own = node[indptr[query_b[b]] : indptr[query_b[b] + 1]]
+        for i in range(out.shape[1]):
+            share = share_of(draw(base, i, 1, 0))
+            if len(own):
+                out[b, i] = own[np.int64(share * len(own))]
+            else:
+                out[b, i] = first + np.int64(share * (end - first))

@@ -1,0 +1,209 @@
+"""Vectors of users and items fitted to which items users have: MF-BPR, and LightGCN over the same graph.
+
+Sources: Rendle et al. 2009 (pairwise ranking); He et al. 2020, section 3 (LightGCN: the mean of 0 to K
+symmetrically normalised sums over neighbours, no weights but the vectors themselves).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn import functional
+
+from recbench_spark.errors import ConfigError
+from recbench_spark.kernels.graph.ids import hashed_numbers
+from recbench_spark.models.networks.drawing import unseen
+from recbench_spark.models.networks.fitting import Rows, Step
+from recbench_spark.models.networks.losses import bayesian_ranking
+
+Indices = npt.NDArray[np.int64]
+
+
+class Pairs(NamedTuple):
+    """Which items users have.
+
+    Attributes:
+        users: their number; items: theirs.
+        items: see users.
+        indptr: (users + 1,) where each user's items begin.
+        item: (e,) ascending within a user, each once.
+    """
+
+    users: int
+    items: int
+    indptr: Indices
+    item: npt.NDArray[np.int32]
+
+    @property
+    def user(self) -> npt.NDArray[np.int32]:
+        """(e,) user of each pair."""
+        return np.repeat(np.arange(self.users, dtype=np.int32), np.diff(self.indptr))
+
+
+def pairs_of(user_e: npt.NDArray[Any], item_e: npt.NDArray[Any], users: int, items: int) -> Pairs:
+    """Pairs sorted by user and item, each once."""
+    keys = np.unique(user_e.astype(np.int64) * items + item_e)
+    indptr = np.searchsorted(keys, np.arange(users + 1, dtype=np.int64) * items)
+    return Pairs(users, items, indptr.astype(np.int64), (keys % items).astype(np.int32))
+
+
+def cut(pairs: Pairs, share: float, seed: int) -> tuple[Pairs, Pairs]:
+    """Training and validation pairs: those whose hash is among the lowest `share`; a user keeps one at
+    least."""
+    user = pairs.user.astype(np.int64)
+    hashes = hashed_numbers(user * pairs.items + pairs.item, seed)
+    held = hashes < np.uint64(min(share, 1) * 2.0**64 * (1 - 2.0**-53))
+    least = np.full(pairs.users, 2**64 - 1, np.uint64)
+    np.minimum.at(least, user, ~hashes)
+    held &= ~hashes != least[user]
+    parts = (pairs_of(user[rows], pairs.item[rows], pairs.users, pairs.items) for rows in (~held, held))
+    return next(parts), next(parts)
+
+
+class Factors(nn.Module):
+    """A vector a user and an item; with layers, LightGCN's."""
+
+    def __init__(self, pairs: Pairs, dims: int, layers: int, seed: int, spread: float = 0.1) -> None:
+        super().__init__()
+        if layers < 0:
+            raise ConfigError(f"layers: {layers} is negative", "0 is MF-BPR, 3 LightGCN's usual number")
+        self.users, self.layers, self.sparse = pairs.users, layers, not layers
+        self.vectors = nn.Parameter(
+            torch.from_numpy(normals(pairs.users + pairs.items, dims, seed) * spread)
+        )
+        self.adjacency = normalised(pairs) if layers else None
+
+    def final(self) -> torch.Tensor:
+        """(users + items, dims) vectors whose products are scores."""
+        h: torch.Tensor = self.vectors
+        total = h
+        for _ in range(self.layers):
+            h = cast(torch.Tensor, _Product.apply(self.adjacency, h))
+            total = total + h
+        return total / (self.layers + 1) if self.layers else total
+
+    def of(self, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Final vectors of some rows; without layers, gradients reach these rows alone."""
+        if self.sparse:
+            return [functional.embedding(some, self.vectors, sparse=True) for some in rows]
+        final = self.final()
+        return [final[some] for some in rows]
+
+    def lengths(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Sum of the squares of some rows before any layer."""
+        found = [functional.embedding(some, self.vectors, sparse=self.sparse) for some in rows]
+        return torch.stack([(some**2).sum() for some in found]).sum()
+
+
+def normals(rows: int, dims: int, seed: int) -> npt.NDArray[np.float32]:
+    """(rows, dims) standard normal numbers by hash of seed and place (Box and Muller 1958)."""
+    hashes = hashed_numbers(np.arange(2 * rows * dims), seed % 2**31)
+    u = ((hashes >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    radius, angle = np.sqrt(-2 * np.log(u[::2])), 2 * np.pi * u[1::2]
+    return np.asarray(radius * np.cos(angle), np.float32).reshape(rows, dims)
+
+
+class Symmetric(NamedTuple):
+    """A sparse matrix that is its own transpose, by rows.
+
+    Attributes:
+        indptr: (n + 1,) where each row begins.
+        column: (e,).
+        value: (e,) float32.
+    """
+
+    indptr: torch.Tensor
+    column: torch.Tensor
+    value: torch.Tensor
+
+    def times(self, h: torch.Tensor) -> torch.Tensor:
+        """(n, d) the product with (n, d)."""
+        weights = self.value.to(h.dtype)
+        return functional.embedding_bag(
+            self.column, h, self.indptr[:-1], mode="sum", per_sample_weights=weights
+        )
+
+
+def normalised(pairs: Pairs) -> Symmetric:
+    """D^-1/2 A D^-1/2 of the bipartite graph: users first, then items."""
+    user, item = pairs.user.astype(np.int64), pairs.item.astype(np.int64) + pairs.users
+    n = pairs.users + pairs.items
+    rows, columns = np.concatenate([user, item]), np.concatenate([item, user])
+    order = np.argsort(rows * n + columns, kind="stable")
+    degree = np.bincount(rows, minlength=n)
+    value = 1 / np.sqrt((degree[rows] * degree[columns])[order].astype(np.float64))
+    indptr = np.concatenate([[0], np.cumsum(degree)])
+    return Symmetric(*(torch.from_numpy(x) for x in (indptr, columns[order], value.astype(np.float32))))
+
+
+class _Product(torch.autograd.Function):
+    """A symmetric sparse matrix times vectors; its gradient is the same product."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Symmetric, h: torch.Tensor) -> torch.Tensor:
+        ctx.matrix = matrix
+        return matrix.times(h)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[None, torch.Tensor]:
+        return None, ctx.matrix.times(grads[0])
+
+
+class FactorTask:
+    """Pairs of training, each with an item that its user does not have; a `fitting.Task`.
+
+    The loss of an example is -log sigma(x_ui - x_uj) + penalty / 2 (|u|^2 + |i|^2 + |j|^2), over the
+    vectors before any layer. Worth is recall at 20 over users drawn by hash, training items left out.
+    """
+
+    def __init__(
+        self, train: Pairs, held: Pairs, module: Factors, penalty: float, judged: int = 2000
+    ) -> None:
+        self.train, self.held, self.module, self.penalty = train, held, module, penalty
+        self.examples, self.user = len(train.item), train.user
+        some = np.flatnonzero(np.diff(held.indptr))
+        self.judges = some[np.argsort(hashed_numbers(some, 1), kind="stable")][:judged]
+
+    def batch(self, at: Step, row_b: Rows, seed: int) -> tuple[torch.Tensor, ...]:
+        """Users, items they have, items they do not have."""
+        user, item = self.user[row_b].astype(np.int64), self.train.item[row_b].astype(np.int64)
+        other = unseen(self.train.indptr, self.train.item, user, row_b, self.train.items, seed)
+        return tuple(torch.from_numpy(x) for x in (user, item + self.train.users, other + self.train.users))
+
+    def loss(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """See the class."""
+        user, item, other = self.module.of(batch)
+        ranked = bayesian_ranking((user * item).sum(dim=1), (user * other).sum(dim=1))
+        return ranked + self.penalty / 2 * self.module.lengths(batch)
+
+    def worth(self) -> float:
+        """Mean recall at 20 of the validation part; NaN where there is none."""
+        if not len(self.judges):
+            return math.nan
+        with torch.no_grad():
+            final = self.module.final()
+        return recall(final.detach().numpy(), self.train, self.held, self.judges, 20)
+
+
+def recall(
+    final: npt.NDArray[Any], train: Pairs, held: Pairs, user_j: Indices, k: int, at_once: int = 256
+) -> float:
+    """Mean over users of their held-out items among the k best that training does not hold, over their
+    number."""
+    found = 0.0
+    for begin in range(0, len(user_j), at_once):
+        users = user_j[begin : begin + at_once]
+        scores = final[users] @ final[train.users :].T
+        for row, user in enumerate(users.tolist()):
+            scores[row, train.item[train.indptr[user] : train.indptr[user + 1]]] = -np.inf
+        best = np.argpartition(-scores, min(k, scores.shape[1] - 1), axis=1)[:, :k]
+        for row, user in enumerate(users.tolist()):
+            truth = held.item[held.indptr[user] : held.indptr[user + 1]]
+            found += np.isin(truth, best[row]).sum() / len(truth)
+    return found / max(len(user_j), 1)

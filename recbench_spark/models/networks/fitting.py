@@ -1,0 +1,360 @@
+"""The loop that fits a model by gradients: minibatches made ahead, checkpoints, early stopping, shards.
+
+Everything drawn is a hash of seed, epoch and step, and a checkpoint holds weights, the optimiser's state
+and where it was: a fit that was killed goes on to the bits of one that was not (one device of CPU, as many
+threads). Several processes share each minibatch: losses are sums over examples, gradients are added and
+divided by the examples of all.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from queue import Queue
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from recbench_spark.errors import DataError
+from recbench_spark.kernels.hashing import stream
+from recbench_spark.models.networks.plans import Plan
+from recbench_spark.models.rating.shuffling import permutation
+
+Rows = npt.NDArray[np.int64]
+
+
+class Step(NamedTuple):
+    """Where a fit is: epoch from 1, step of the epoch from 0."""
+
+    epoch: int
+    step: int
+
+
+class Task(Protocol):
+    """What is fitted: a module, its examples, how a minibatch is made, its loss, what it is worth."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The model."""
+
+    @property
+    def examples(self) -> int:
+        """Their number."""
+
+    def batch(self, at: Step, row_b: Rows, seed: int) -> Any:
+        """A minibatch, made by another thread than the one that computes.
+
+        Args:
+            at: where the fit is.
+            row_b: (b,) examples, this process's share.
+            seed: of what the minibatch draws, the same in all processes.
+        """
+
+    def loss(self, batch: Any) -> torch.Tensor:
+        """Sum of the loss over a minibatch's examples."""
+
+    def worth(self) -> float:
+        """What the model is worth on its validation part: the larger, the better; NaN: there is no such
+        part."""
+
+
+class Shard(NamedTuple):
+    """One of several processes: its number, how many there are, and its share of each minibatch.
+
+    begin, end: of a minibatch as shares of 1.
+    """
+
+    rank: int = 0
+    of: int = 1
+    begin: float = 0.0
+    end: float = 1.0
+
+    def rows(self, row_b: Rows) -> Rows:
+        """This process's rows of a minibatch; shares that meet leave no row out."""
+        return row_b[math.floor(self.begin * len(row_b)) : math.floor(self.end * len(row_b))]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch told: mean loss, worth, examples a second, share of the time spent waiting."""
+
+    epoch: int
+    loss: float
+    worth: float
+    examples_a_second: float
+    waited: float
+
+
+@dataclass
+class Fitted:
+    """What came of a fit: the epochs, and which was best by the validation part.
+
+    Attributes:
+        epochs: one after the other.
+        best: number of the best one; its weights are in the module.
+        stopped: why it ended.
+    """
+
+    epochs: list[Epoch] = field(default_factory=list)
+    best: int = 0
+    stopped: str = ""
+
+    @property
+    def worth(self) -> float:
+        """Of the best epoch."""
+        return next((e.worth for e in self.epochs if e.epoch == self.best), -math.inf)
+
+
+Tell = Callable[[str], None]
+
+
+def fit(
+    task: Task, plan: Plan, folder: Path | None = None, tell: Tell = print, shard: Shard | None = None
+) -> Fitted:
+    """Fit a model; go on from the folder's checkpoint where there is one.
+
+    Args:
+        task: the model and its examples.
+        plan: how.
+        folder: of checkpoints; None: none are kept.
+        tell: called with a line an epoch.
+        shard: of several processes, joined by `torch.distributed`; rank 0 writes.
+
+    Raises:
+        DataError: the loss is no number any more; the last good checkpoint is kept.
+    """
+    return _Fit(task, plan, folder, tell, shard or Shard()).run()
+
+
+class _Fit:
+    """The state of a fit."""
+
+    def __init__(self, task: Task, plan: Plan, folder: Path | None, tell: Tell, shard: Shard) -> None:
+        self.task, self.plan, self.tell, self.shard = task, plan, tell, shard
+        self.folder = folder
+        self.optimiser = adam(task.module, plan.rate)
+        self.steps = -(-task.examples // plan.batch)
+        self.found, self.at, self.total = Fitted(), Step(1, 0), 0.0
+        if task.examples < 1:
+            raise DataError("no examples to train on", "a lower relevance threshold, or another split")
+
+    def run(self) -> Fitted:
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._resume()
+        while not self.found.stopped:
+            if self.at.epoch > self.plan.epochs:
+                self.found.stopped = f"{self.plan.epochs} epochs"
+                break
+            self._epoch()
+        self._take_best()
+        return self.found
+
+    def _epoch(self) -> None:
+        begun, waited, number = time.monotonic(), 0.0, self.at.epoch
+        examples = 0
+        made = ahead(self._batches(), self.plan.ahead)
+        while True:
+            asked = time.monotonic()
+            step, size, batch = next(made, (None, 0, None))
+            waited += time.monotonic() - asked
+            if step is None:
+                break
+            self._step(Step(number, step), size, batch)
+            examples += size
+        seconds = max(time.monotonic() - begun, 1e-9)
+        told = Epoch(
+            number, self.total / self.task.examples, self.task.worth(), examples / seconds, waited / seconds
+        )
+        self._ended(told)
+
+    def _batches(self) -> Iterator[tuple[int, int, Any]]:
+        order = permutation(self.task.examples, self.plan.seed, self.at.epoch)
+        for step in range(self.at.step, self.steps):
+            rows = order[step * self.plan.batch : (step + 1) * self.plan.batch].astype(np.int64)
+            key = np.uint64(self.at.epoch << 32 | step)
+            seed = int(stream(np.uint64(self.plan.seed % 2**64), key) >> np.uint64(2))
+            at = Step(self.at.epoch, step)
+            yield step, len(rows), self.task.batch(at, self.shard.rows(rows), seed)
+
+    def _step(self, at: Step, size: int, batch: Any) -> None:
+        done = (at.epoch - 1) * self.steps + at.step
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.plan.rate_at(done, self.steps)
+        self.optimiser.zero_grad()
+        loss = self.task.loss(batch)
+        (loss / size).backward()  # type: ignore[no-untyped-call]
+        value = added(self.task.module, float(loss.detach()), self.shard)
+        if not math.isfinite(value):
+            kept = "none was kept" if self.folder is None else f"the last good one is in {self.folder}"
+            raise DataError(
+                f"the loss is {value} in epoch {at.epoch}, step {at.step}; checkpoint: {kept}",
+                "a smaller rate, a longer warm-up, or features without huge numbers",
+            )
+        self.optimiser.step()
+        self.total += value
+        if self.plan.every and (at.step + 1) % self.plan.every == 0 and at.step + 1 < self.steps:
+            self._keep("last", Step(at.epoch, at.step + 1))
+
+    def _ended(self, told: Epoch) -> None:
+        better = not told.worth <= self.found.worth  # without a validation part the last epoch is kept
+        self.found.epochs.append(told)
+        self.found.best = told.epoch if better else self.found.best
+        self.total, self.at = 0.0, Step(told.epoch + 1, 0)
+        if self.plan.patience and told.epoch - self.found.best >= self.plan.patience:
+            self.found.stopped = f"no better for {self.plan.patience} epochs"
+        if better:
+            self._keep("best", self.at)
+        self._keep("last", self.at)
+        self.tell(
+            f"epoch {told.epoch}: loss {told.loss:.5f}, validation {told.worth:.5f}"
+            f"{' (best)' if better else ''}, {told.examples_a_second:,.0f} examples/s, "
+            f"{told.waited:.0%} of the time waiting for minibatches"
+        )
+
+    # ------------------------------------------------------------------------- checkpoints
+
+    def _keep(self, name: str, at: Step) -> None:
+        if not all(bool(torch.isfinite(w).all()) for w in self.task.module.parameters()):
+            raise DataError(f"weights are no numbers any more in epoch {at.epoch}", "a smaller rate")
+        if self.folder is None:
+            if name == "best":
+                self.kept = {key: w.detach().clone() for key, w in self.task.module.state_dict().items()}
+            return
+        if self.shard.rank == 0:
+            note = {"at": list(at), "total": self.total.hex(), "found": asdict(self.found)}
+            write_checkpoint(self.folder / f"{name}.safetensors", self.task.module, self.optimiser, note)
+
+    def _resume(self) -> None:
+        assert self.folder is not None
+        path = self.folder / "last.safetensors"
+        if not path.exists():
+            return
+        note = read_checkpoint(path, self.task.module, self.optimiser)
+        kept = note["found"]
+        self.found = Fitted([Epoch(**e) for e in kept["epochs"]], kept["best"], kept["stopped"])
+        self.at, self.total = Step(*note["at"]), float.fromhex(note["total"])
+        self.tell(f"going on at epoch {self.at.epoch}, step {self.at.step}")
+
+    def _take_best(self) -> None:
+        if self.folder is not None:
+            barrier(self.shard)
+            read_checkpoint(self.folder / "best.safetensors", self.task.module, None)
+        elif self.found.epochs:
+            self.task.module.load_state_dict(self.kept)
+
+
+def adam(module: nn.Module, rate: float) -> torch.optim.Optimizer:
+    """Adam (Kingma and Ba 2015); of a module that is `sparse`, of the rows in a minibatch alone."""
+    if getattr(module, "sparse", False):
+        return torch.optim.SparseAdam(list(module.parameters()), lr=rate)
+    return torch.optim.Adam(module.parameters(), lr=rate)
+
+
+def added(module: nn.Module, loss: float, shard: Shard) -> float:
+    """Gradients added over all processes, in place; the sum of their losses."""
+    if shard.of == 1:
+        return loss
+    from torch import distributed  # noqa: PLC0415
+
+    for w in module.parameters():
+        dense = torch.zeros_like(w) if w.grad is None else w.grad.to_dense()
+        distributed.all_reduce(dense)
+        w.grad = dense.to_sparse(1) if getattr(module, "sparse", False) else dense
+    total = torch.tensor([loss], dtype=torch.float64)
+    distributed.all_reduce(total)
+    return float(total)
+
+
+def barrier(shard: Shard) -> None:
+    """Wait for the other processes."""
+    if shard.of > 1:
+        from torch import distributed  # noqa: PLC0415
+
+        distributed.barrier()
+
+
+def ahead(made: Iterator[Any], size: int) -> Iterator[Any]:
+    """What an iterator gives, made by a thread of its own, at most so many ahead; its errors are raised
+    here."""
+    queue: Queue[Any] = Queue(size)
+    over = threading.Event()
+
+    def produce() -> None:
+        try:
+            for one in made:
+                queue.put((one, None))
+                if over.is_set():
+                    return
+            queue.put((None, StopIteration()))
+        except BaseException as error:
+            queue.put((None, error))
+
+    thread = threading.Thread(target=produce, daemon=True)
+    thread.start()
+    try:
+        while True:
+            one, error = queue.get()
+            if isinstance(error, StopIteration):
+                return
+            if error is not None:
+                raise error
+            yield one
+    finally:
+        over.set()
+        while not queue.empty():
+            queue.get_nowait()
+
+
+def write_checkpoint(
+    path: Path, module: nn.Module, optimiser: torch.optim.Optimizer, note: dict[str, Any]
+) -> None:
+    """Weights, the optimiser's state and a note in one safetensors file, there whole or not at all."""
+    from safetensors.torch import save  # noqa: PLC0415
+
+    tensors = {f"weights/{name}": w.detach() for name, w in module.state_dict().items()}
+    for number, state in optimiser.state_dict()["state"].items():
+        tensors |= {f"optimiser/{number}/{name}": torch.as_tensor(w) for name, w in state.items()}
+    tensors = {name: w.clone().contiguous() for name, w in tensors.items()}
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_bytes(save(tensors, metadata={"note": json.dumps(note)}))
+    partial.replace(path)
+
+
+def read_checkpoint(
+    path: Path, module: nn.Module, optimiser: torch.optim.Optimizer | None
+) -> dict[str, Any]:
+    """What `write_checkpoint` wrote, into module and optimiser; the note.
+
+    Raises:
+        DataError: it is of another model.
+    """
+    from safetensors import safe_open  # noqa: PLC0415
+
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        note: dict[str, Any] = json.loads(file.metadata()["note"])
+    weights = {name[8:]: w for name, w in tensors.items() if name.startswith("weights/")}
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError:
+        raise DataError(f"{path} is a checkpoint of another model", "remove it to begin anew") from None
+    if optimiser is not None:
+        states: dict[int, dict[str, Any]] = {}
+        for name, w in tensors.items():
+            if name.startswith("optimiser/"):
+                _, number, key = name.split("/")
+                states.setdefault(int(number), {})[key] = w
+        if isinstance(optimiser, torch.optim.SparseAdam):  # it counts in whole numbers of Python
+            states = {number: {**s, "step": int(s["step"])} for number, s in states.items()}
+        groups = optimiser.state_dict()["param_groups"]
+        optimiser.load_state_dict({"state": states, "param_groups": groups})
+    return note

@@ -1,0 +1,168 @@
+"""PinSage's and GraphSAGE's layers in torch, under the equations and names of `kernels.graph.layers`.
+
+What is trained here goes into `jobs/embed.py` as it is: `state_dict` has the names of `all_shapes`.
+Sources: Ying et al. 2018, algorithm 1; Hamilton et al. 2017, algorithm 1 and section 3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from recbench_spark.errors import ConfigError
+from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
+from recbench_spark.kernels.graph.layers import all_shapes, check_weights, random_weights, shapes
+from recbench_spark.models.networks.subgraphs import Hop, Subgraph
+
+
+class GraphLayer(nn.Module):
+    """One layer; see `kernels.graph.layers.Layer`."""
+
+    def __init__(self, form: LayerForm, d: int) -> None:
+        super().__init__()
+        if form.aggregator not in AGGREGATORS:
+            raise ConfigError(f"no aggregator '{form.aggregator}'", f"known: {', '.join(AGGREGATORS)}")
+        self.form = form
+        wanted = shapes(form, d)
+        self.W = _linear(wanted["W.weight"])
+        if form.form == "convolve":
+            self.Q = _linear(wanted["Q.weight"])
+        elif form.aggregator == "max":
+            self.pool = _linear(wanted["pool.weight"])
+        elif form.aggregator == "lstm":
+            self.lstm = nn.LSTM(d, form.hidden, batch_first=True)
+
+    def forward(self, h: torch.Tensor, hop: Hop) -> torch.Tensor:
+        """(r, width) new vectors of a hop's destinations, of (n, d) those of the layer before."""
+        own = h[hop.own]
+        n = self._pooled(self._messages(h), hop, own)
+        if self.form.aggregator == "gcn":
+            joined = n
+        else:
+            joined = own + n if self.form.join == "add" else torch.cat([own, n], dim=1)
+        out = self.W(joined)
+        out = torch.relu(out) if self.form.relu else out
+        return unit(out) if self.form.normalise else out
+
+    def _messages(self, h: torch.Tensor) -> torch.Tensor:
+        if self.form.form == "convolve":
+            return torch.relu(self.Q(h))
+        return torch.relu(self.pool(h)) if self.form.aggregator == "max" else h
+
+    def _pooled(self, z: torch.Tensor, hop: Hop, own: torch.Tensor) -> torch.Tensor:
+        kind = self.form.aggregator
+        if kind == "lstm":
+            return last_states(self.lstm, z, hop)
+        if kind == "max":
+            return largest(z, hop)
+        weight = hop.weight if kind == "importance" else None
+        total = summed(z, hop, weight)
+        if kind == "sum":
+            return total
+        counts = hop.counts.to(z.dtype)[:, None]
+        if kind == "gcn":
+            return (total + own) / (counts + 1)
+        if weight is not None:
+            ones = torch.ones(len(weight), 1, dtype=z.dtype, device=z.device)
+            places = torch.arange(len(weight), device=z.device)
+            counts = summed(ones, hop._replace(place=places), weight)
+        return total / torch.where(counts == 0, torch.ones_like(counts), counts)
+
+
+def _linear(shape: tuple[int, ...]) -> nn.Linear:
+    return nn.Linear(shape[1], shape[0])
+
+
+def unit(x: torch.Tensor) -> torch.Tensor:
+    """Rows of length 1; a row of zeros stays, with a gradient of zero."""
+    total = (x * x).sum(dim=1, keepdim=True)
+    return x / torch.where(total == 0, torch.ones_like(total), total).sqrt()
+
+
+def summed(z: torch.Tensor, hop: Hop, weight: torch.Tensor | None) -> torch.Tensor:
+    """(r, m) sums of sources' rows, weighted where there are weights."""
+    weights = None if weight is None else weight.to(z.dtype)
+    return functional.embedding_bag(hop.place, z, hop.indptr[:-1], mode="sum", per_sample_weights=weights)
+
+
+def largest(z: torch.Tensor, hop: Hop) -> torch.Tensor:
+    """(r, m) the largest of each column; zeros without neighbours."""
+    if not len(hop.place):
+        return z.new_zeros(len(hop.own), z.shape[1]) + 0 * z.sum()
+    rows = torch.repeat_interleave(hop.counts)[:, None].expand(-1, z.shape[1])
+    zeros = z.new_zeros(len(hop.own), z.shape[1])
+    return zeros.scatter_reduce(0, rows, z[hop.place], "amax", include_self=False)
+
+
+def last_states(lstm: nn.LSTM, z: torch.Tensor, hop: Hop) -> torch.Tensor:
+    """(r, hidden) last states over each destination's sources, in their order; zeros without any.
+
+    Sequences are packed: none runs on into padding, and none hangs on the others.
+    """
+    counts = hop.counts
+    some = torch.nonzero(counts > 0).flatten()
+    out = z.new_zeros(len(counts), lstm.hidden_size)
+    if not len(some):
+        return out
+    rows = torch.split(z[hop.place], counts[some].tolist())
+    packed = nn.utils.rnn.pack_sequence(list(rows), enforce_sorted=False)
+    _, (state, _) = lstm(packed)
+    return out.index_copy(0, some, state[0])
+
+
+class GraphNet(nn.Module):
+    """Layers one after the other, and the dense ones that end them (Ying et al., algorithm 2)."""
+
+    def __init__(self, forms: Sequence[LayerForm], final: Sequence[int], d: int) -> None:
+        super().__init__()
+        self.forms, self.ends, self.dims = tuple(forms), tuple(final), d
+        widths = [d, *(form.width for form in forms)]
+        self.layers = nn.ModuleList(GraphLayer(form, w) for form, w in zip(forms, widths, strict=False))
+        ins = [widths[-1], *final]
+        self.final = nn.ModuleList(nn.Linear(a, b) for a, b in zip(ins, final, strict=False))
+
+    def forward(self, features: torch.Tensor, batch: Subgraph) -> torch.Tensor:
+        """(r, o) vectors of a minibatch's nodes, of (n, d) features of its inputs."""
+        h = features
+        for layer, hop in zip(self.layers, batch.hops, strict=True):
+            h = layer(h, hop)
+        for number, end in enumerate(self.final):
+            h = end(h)
+            h = torch.relu(h) if number + 1 < len(self.final) else h
+        return h
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of each weight, as `kernels.graph.layers` names them."""
+        return all_shapes(self.forms, self.ends, self.dims)
+
+    def initialise(self, seed: int) -> None:
+        """Random weights by hash of seed and name: those of inference without a file."""
+        self.take(random_weights(self.shapes(), seed), "random weights")
+
+    def take(self, weights: Mapping[str, Any], where: str) -> None:
+        """Weights by name.
+
+        Raises:
+            ConfigError: one is missing, of another shape, not finite, or not known.
+        """
+        kept = check_weights(weights, self.shapes(), where)
+        like = next(self.parameters()).dtype
+        self.load_state_dict({name: torch.from_numpy(array).to(like) for name, array in kept.items()})
+
+    def given(self) -> dict[str, np.ndarray]:
+        """Weights by name, float32."""
+        return {name: w.detach().to(torch.float32).numpy() for name, w in self.state_dict().items()}
+
+    def save(self, path: Path) -> None:
+        """A safetensors file for `jobs/embed.py --weights`, there whole or not at all."""
+        from safetensors.numpy import save  # noqa: PLC0415
+
+        partial = path.with_name(f"{path.name}.partial")
+        partial.write_bytes(save({name: np.ascontiguousarray(w) for name, w in self.given().items()}))
+        partial.replace(path)

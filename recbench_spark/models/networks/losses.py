@@ -1,0 +1,76 @@
+"""What models of graphs and factors are trained by.
+
+Each loss is a sum over its examples, so that shards add: divided by the number of examples of all shards,
+the gradient is that of one process.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from recbench_spark.errors import ConfigError
+
+
+def max_margin(
+    query: torch.Tensor,
+    item: torch.Tensor,
+    shared: torch.Tensor | None,
+    hard: torch.Tensor | None,
+    margin: float,
+) -> torch.Tensor:
+    """Sum over pairs of the mean over negatives n of max(0, q . n - q . i + margin).
+
+    Ying et al. 2018, equation 1: `shared` are the minibatch's negatives, `hard` those of each pair.
+
+    Args:
+        query: (b, d).
+        item: (b, d) positives.
+        shared: (m, d), the same for all pairs; None: none.
+        hard: (b, k, d); None: none.
+        margin: at least 0.
+
+    Raises:
+        ConfigError: a negative margin, or no negatives at all.
+    """
+    if margin < 0:
+        raise ConfigError(f"margin: {margin} is negative", "a margin is 0 or more, e.g. 0.1")
+    positive = (query * item).sum(dim=1, keepdim=True)
+    scores = [] if shared is None else [query @ shared.T]
+    if hard is not None and hard.shape[1]:
+        scores.append((hard @ query[:, :, None]).squeeze(2))
+    if not scores:
+        raise ConfigError("no negatives", "negatives: 500, or hard ones")
+    return torch.relu(torch.cat(scores, dim=1) - positive + margin).mean(dim=1).sum()
+
+
+def bayesian_ranking(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
+    """Sum of -log sigma(positive - negative) (Rendle et al. 2009); scores of one shape."""
+    return functional.softplus(negative - positive).sum()
+
+
+def co_occurrence(
+    one: torch.Tensor, other: torch.Tensor, negatives: torch.Tensor, times: float
+) -> torch.Tensor:
+    """Sum over pairs met on walks of -log sigma(u . v) - Q mean over n of log sigma(-u . n).
+
+    Hamilton et al. 2017, equation 1.
+
+    Args:
+        one: (b, d) u.
+        other: (b, d) v.
+        negatives: (m, d), the same for all pairs.
+        times: Q.
+    """
+    near = functional.softplus(-(one * other).sum(dim=1))
+    far = functional.softplus(one @ negatives.T).mean(dim=1)
+    return (near + times * far).sum()
+
+
+def cross_entropy(scores: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    """Sum of -log softmax(scores)[label]; (b, classes) and (b,), or labels (b, classes) of 0 and 1 by
+    sigmoid."""
+    if label.dim() == 2:
+        found = functional.binary_cross_entropy_with_logits(scores, label.to(scores.dtype), reduction="sum")
+        return found / scores.shape[1]
+    return functional.cross_entropy(scores, label, reduction="sum")

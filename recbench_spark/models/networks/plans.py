@@ -1,0 +1,53 @@
+"""How a model is fitted by gradients, as settings know it: without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recbench_spark.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a model is fitted.
+
+    Attributes:
+        epochs: at most.
+        batch: examples of a minibatch, of all processes together.
+        rate: of Adam, after the warm-up.
+        warm_up: steps in which the rate grows to it, evenly.
+        decay: by which factor the rate falls in each epoch after that.
+        patience: epochs without a better worth before it stops; 0: never.
+        seed: of all draws.
+        ahead: minibatches made ahead.
+        every: steps between checkpoints; 0: only at the end of an epoch.
+    """
+
+    epochs: int = 10
+    batch: int = 512
+    rate: float = 1e-3
+    warm_up: int = 0
+    decay: float = 1.0
+    patience: int = 0
+    seed: int = 42
+    ahead: int = 4
+    every: int = 0
+
+    def __post_init__(self) -> None:
+        """ConfigError for numbers that mean nothing."""
+        for name, least in (("epochs", 1), ("batch", 1), ("warm_up", 0), ("patience", 0), ("ahead", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name}: {getattr(self, name)} is less than {least}")
+        if not (self.rate > 0 and 0 < self.decay <= 1):
+            raise ConfigError(f"rate {self.rate}, decay {self.decay}: above 0, decay at most 1")
+
+    def rate_at(self, number: int, steps: int) -> float:
+        """The rate of a step, counted over all epochs: gradual warm-up, then exponential decay.
+
+        Args:
+            number: steps before it.
+            steps: of an epoch.
+        """
+        if number < self.warm_up:
+            return self.rate * (number + 1) / self.warm_up
+        return self.rate * float(self.decay ** ((number - self.warm_up) / max(steps, 1)))

@@ -1,0 +1,52 @@
+"""Settings that all fitted models of graphs and factors share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from recbench_spark.config.base import Count
+from recbench_spark.config.models import ModelConfig
+from recbench_spark.models.networks.plans import Plan
+
+Steps = Annotated[int, Field(ge=0, le=10**9)]
+
+
+class FittedModel(ModelConfig):
+    """How a model is fitted: see `fitting.Plan`.
+
+    `validation` of the training rows are cut from them by hash; the epoch that is best there is kept,
+    and the fit ends after `patience` epochs without a better one (0: never). No held-out row is read.
+    """
+
+    epochs: Count = 50
+    batch: Count = 2048
+    rate: Annotated[float, Field(gt=0, le=10)] = 1e-3
+    warm_up: Steps = 0
+    decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    patience: Steps = 5
+    validation: Annotated[float, Field(gt=0, le=0.5)] = 0.05
+    every: Steps = 0
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 42
+
+    def plan(self) -> Plan:
+        """As the loop takes it."""
+        return Plan(
+            self.epochs,
+            self.batch,
+            self.rate,
+            self.warm_up,
+            self.decay,
+            self.patience,
+            self.seed,
+            every=self.every,
+        )
+
+
+class FactorModel(FittedModel):
+    """Vectors of users and items, fitted to which items users have."""
+
+    dims: Annotated[int, Field(ge=1, le=2048)] = 64
+    penalty: Annotated[float, Field(ge=0)] = 1e-4
+    spread: Annotated[float, Field(gt=0)] = 0.1

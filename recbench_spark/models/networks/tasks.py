@@ -1,0 +1,285 @@
+"""What layers over graphs are fitted to: pairs of nodes (PinSage, unsupervised GraphSAGE), or labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.kernels.graph.ids import hashed_numbers
+from recbench_spark.kernels.graph.samples import Band
+from recbench_spark.models.networks.drawing import hard_negatives, shared_negatives
+from recbench_spark.models.networks.fitting import Rows, Step
+from recbench_spark.models.networks.layers import GraphNet
+from recbench_spark.models.networks.losses import co_occurrence, cross_entropy, max_margin
+from recbench_spark.models.networks.subgraphs import (
+    Adjacency,
+    Neighbours,
+    Nodes,
+    Subgraph,
+    places_in,
+    sampled,
+    subgraph,
+    whole,
+)
+
+
+@dataclass(frozen=True)
+class Input:
+    """A graph with its features, mapped or in memory, and how a minibatch sees it.
+
+    Attributes:
+        adjacency: the graph.
+        features: (nodes, d).
+        samples: neighbours drawn in each layer, a fresh sample a layer and minibatch; empty: all of them,
+            which neighbourhoods of T nodes are for.
+        seed: of the LSTM's order.
+    """
+
+    adjacency: Adjacency
+    features: npt.NDArray[Any]
+    samples: tuple[int, ...] = ()
+    seed: int = 0
+
+    def neighbours(self, net: GraphNet, seed: int) -> Neighbours:
+        """Edges of each layer of a minibatch with this seed."""
+        if self.samples:
+            return sampled(self.adjacency, net.forms, self.samples, seed)
+        return whole(self.adjacency, net.forms, self.seed)
+
+    def made(self, net: GraphNet, node_r: Nodes, seed: int) -> tuple[Subgraph, torch.Tensor]:
+        """The small graph of some nodes, and features of its inputs."""
+        found = subgraph(node_r, len(net.forms), self.neighbours(net, seed))
+        rows = np.ascontiguousarray(self.features[found.inputs])
+        if rows.dtype == np.float16:
+            rows = rows.astype(np.float32)
+        return found, torch.from_numpy(rows)
+
+
+@dataclass(frozen=True)
+class Margin:
+    """What pairs are fitted by.
+
+    Attributes:
+        loss: `max_margin` (PinSage), or `co_occurrence` (GraphSAGE without labels).
+        margin: of max_margin; Q, the weight of negatives, of co_occurrence.
+        negatives: shared by a minibatch.
+        per_pair: whether each pair has its own negatives instead: as many, over the pairs of a minibatch.
+        curriculum: whether epoch n has n - 1 hard negatives a pair.
+        hard: hard negatives a pair in every epoch, where there is no curriculum.
+        first: first dense id that negatives are drawn from; end: the one after the last.
+        end: see first.
+    """
+
+    loss: Literal["max_margin", "co_occurrence"] = "max_margin"
+    margin: float = 0.1
+    negatives: int = 500
+    per_pair: bool = False
+    curriculum: bool = False
+    hard: int = 0
+    first: int = 0
+    end: int = 0
+
+    def __post_init__(self) -> None:
+        """ConfigError for numbers that mean nothing."""
+        if self.margin < 0:
+            raise ConfigError(f"margin: {self.margin} is negative", "a margin is 0 or more, e.g. 0.1")
+        if self.negatives < 1 or self.hard < 0 or self.end <= self.first:
+            raise ConfigError(
+                f"negatives: {self.negatives}, hard: {self.hard}, nodes: {self.end - self.first}"
+            )
+
+    def hard_in(self, epoch: int) -> int:
+        """Hard negatives a pair in an epoch, counted from 1."""
+        return epoch - 1 if self.curriculum else self.hard
+
+
+class PairBatch(NamedTuple):
+    """A minibatch of pairs: its small graph, and rows of what comes out."""
+
+    graph: Subgraph
+    features: torch.Tensor
+    query: torch.Tensor
+    item: torch.Tensor
+    shared: torch.Tensor | None
+    hard: torch.Tensor | None
+
+
+class PairTask:
+    """Pairs of a query and an item that belongs to it; a `fitting.Task`.
+
+    Worth is the mean of 1 / ceil(rank / 100) over validation pairs, among all candidates but the query (the
+    scaled MRR of Ying et al.), or hit rate where asked for.
+    """
+
+    def __init__(
+        self,
+        net: GraphNet,
+        given: Input,
+        pair_e: tuple[Rows, Rows],
+        how: Margin,
+        band: Band | None = None,
+        worth: Callable[[GraphNet], float] | None = None,
+    ) -> None:
+        if (how.curriculum or how.hard) and band is None:
+            raise ConfigError(
+                "hard negatives, and no band to draw them from", "see kernels.graph.samples.bands"
+            )
+        if net.dims != given.features.shape[1]:
+            raise DataError(f"features of {given.features.shape[1]} and a model of {net.dims} dimensions")
+        self.module, self.given, self.how, self.band = net, given, how, band
+        self.query, self.item = pair_e
+        self.examples = len(self.query)
+        self.judge = worth
+
+    def batch(self, at: Step, row_b: Rows, seed: int) -> PairBatch:
+        """See `PairBatch`; negatives are those of the whole minibatch in each process."""
+        how = self.how
+        query, item = self.query[row_b], self.item[row_b]
+        shared = hard = None
+        if how.per_pair:
+            each = max(1, how.negatives // max(len(row_b), 1))
+            nothing = Band(np.zeros(2, np.int64), np.empty(0, np.uint32), np.zeros(1, np.bool_))
+            ends = np.array([how.first, how.end])
+            hard = hard_negatives(nothing, np.zeros(len(row_b), np.int64), row_b, each, ends, seed)
+        else:
+            shared = shared_negatives(how.first, how.end, how.negatives, seed)
+        most = how.hard_in(at.epoch)
+        if most and self.band is not None:
+            more = self._hard(query, row_b, most, seed + 1)
+            hard = more if hard is None else np.hstack([hard, more])
+        nodes = [some.reshape(-1) for some in (query, item, shared, hard) if some is not None]
+        graph, features = self.given.made(self.module, np.concatenate(nodes), seed)
+        rows = (None if some is None else places_in(graph.outputs, some) for some in (shared, hard))
+        own = (places_in(graph.outputs, some) for some in (query, item))
+        return PairBatch(graph, features, *own, *rows)
+
+    def _hard(self, query: Rows, row_b: Rows, size: int, seed: int) -> Nodes:
+        """The band's rows are by node from `first`."""
+        assert self.band is not None
+        ends = np.array([self.how.first, self.how.end])
+        return hard_negatives(self.band, query - self.how.first, row_b, size, ends, seed)
+
+    def loss(self, batch: PairBatch) -> torch.Tensor:
+        """See `Margin`."""
+        like = next(self.module.parameters()).dtype
+        z = self.module(batch.features.to(like), batch.graph)
+        query, item = z[batch.query], z[batch.item]
+        shared = None if batch.shared is None else z[batch.shared]
+        if self.how.loss == "co_occurrence":
+            assert shared is not None
+            return co_occurrence(query, item, shared, self.how.margin)
+        return max_margin(
+            query, item, shared, None if batch.hard is None else z[batch.hard], self.how.margin
+        )
+
+    def worth(self) -> float:
+        """Of the validation part; NaN where there is none."""
+        return math.nan if self.judge is None else self.judge(self.module)
+
+
+class LabelTask:
+    """Nodes and their classes, by cross-entropy over a last dense layer; a `fitting.Task`."""
+
+    def __init__(
+        self, net: GraphNet, given: Input, node_e: Nodes, label_e: npt.NDArray[Any],
+        worth: Callable[[GraphNet], float] | None = None,
+    ) -> None:  # fmt: skip
+        self.module, self.given, self.node, self.label = net, given, node_e, label_e
+        self.examples, self.judge = len(node_e), worth
+
+    def batch(
+        self, at: Step, row_b: Rows, seed: int
+    ) -> tuple[Subgraph, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The small graph, its features, rows of the nodes, their labels."""
+        nodes = self.node[row_b]
+        graph, features = self.given.made(self.module, nodes, seed)
+        return graph, features, places_in(graph.outputs, nodes), torch.from_numpy(self.label[row_b])
+
+    def loss(self, batch: tuple[Subgraph, torch.Tensor, torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """Sum over nodes."""
+        graph, features, rows, label = batch
+        like = next(self.module.parameters()).dtype
+        return cross_entropy(self.module(features.to(like), graph)[rows], label)
+
+    def worth(self) -> float:
+        """Of the validation part; NaN where there is none."""
+        return math.nan if self.judge is None else self.judge(self.module)
+
+
+def embedded(net: GraphNet, given: Input, node_r: Nodes, at_once: int = 4096) -> npt.NDArray[np.float32]:
+    """(r, o) vectors of some nodes, by all their neighbours: seen in training or not."""
+    found = []
+    every = Input(given.adjacency, given.features, (), given.seed)
+    like = next(net.parameters()).dtype
+    with torch.no_grad():
+        for begin in range(0, len(node_r), at_once):
+            nodes = node_r[begin : begin + at_once]
+            graph, features = every.made(net, nodes, 0)
+            found.append(net(features.to(like), graph)[places_in(graph.outputs, nodes)].to(torch.float32))
+    return torch.cat(found).numpy() if found else np.empty((0, 0), np.float32)
+
+
+def item_ranks(
+    vectors: npt.NDArray[np.float32],
+    query_e: Nodes,
+    item_e: Nodes,
+    known: npt.NDArray[np.bool_] | None = None,
+) -> Nodes:
+    """(e,) rank of each pair's item by dot product, from 1: before it stands what scores higher.
+
+    Args:
+        vectors: (n, d).
+        query_e: rows of queries; never a candidate of their own.
+        item_e: rows of items.
+        known: (n,) the candidates; None: all.
+    """
+    found = np.empty(len(query_e), np.int64)
+    for begin in range(0, len(query_e), 256):
+        rows = slice(begin, begin + 256)
+        scores = vectors[query_e[rows]] @ vectors.T
+        places = np.arange(len(scores))
+        own = scores[places, item_e[rows]]
+        scores[places, query_e[rows]] = -np.inf
+        higher = scores > own[:, None]
+        found[rows] = 1 + (higher if known is None else higher & known[None, :]).sum(axis=1)
+    return found
+
+
+def scaled_mrr(ranks: Nodes, scale: int = 100) -> float:
+    """Mean of 1 / ceil(rank / scale) (Ying et al. 2018, section 4.1)."""
+    return float((1 / np.ceil(ranks / scale)).mean()) if len(ranks) else 0.0
+
+
+def co_liked(indptr: Nodes, item_e: Nodes, most: int, seed: int) -> tuple[Rows, Rows, Rows]:
+    """Pairs of items of one user: each with the next ones of the user's items, in an order by hash.
+
+    Args:
+        indptr: (users + 1,) where each user's items begin.
+        item_e: (e,) items; those below 0 are left out.
+        most: pairs that begin at an item, at most.
+        seed: of the order.
+
+    Returns:
+        User, query and item of each pair.
+    """
+    user = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    user, item = user[item_e >= 0], item_e[item_e >= 0]
+    order = np.lexsort((hashed_numbers(item + (user << 32), seed), user))
+    user, item = user[order], item[order]
+    counts = np.bincount(user, minlength=len(indptr) - 1)
+    begins = np.cumsum(counts) - counts
+    place, size = np.arange(len(user)) - begins[user], counts[user]
+    found = []
+    for step in range(1, most + 1):
+        rows = np.flatnonzero(size > step)
+        other = begins[user[rows]] + (place[rows] + step) % size[rows]
+        found.append((user[rows], item[rows], item[other]))
+    users, queries, items = (np.concatenate(column) for column in zip(*found, strict=True))
+    return users, queries, items

@@ -1,0 +1,69 @@
+"""PinSage trained on what users have together: the settings of `kind: pinsage`."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from recbench_spark.config.base import Count
+from recbench_spark.config.graph import Features, GraphLayers, LayerSettings, Width
+from recbench_spark.models.networks.settings import FittedModel
+
+
+class FittedLayers(FittedModel):
+    """Layers over a graph, all alike, and what they are fitted by."""
+
+    features: Features = Features(kind="hashed")
+    depth: Annotated[int, Field(ge=1, le=8)] = 2
+    width: Width = 64
+    hidden: Width = 64
+    join: Literal["concat", "add"] = "concat"
+    negatives: Annotated[int, Field(ge=1, le=1 << 20)] = 500
+    batch: Count = 512
+    similarity: Literal["dot", "cosine"] = "dot"
+
+    def layers_of(self, form: Literal["convolve", "sage"], aggregator: str) -> tuple[LayerSettings, ...]:
+        """The layers as a model over a graph takes them."""
+        one = {"form": form, "aggregator": aggregator, "width": self.width, "hidden": self.hidden}
+        return (LayerSettings.model_validate({**one, "join": self.join}),) * self.depth
+
+
+class PinSageModel(FittedLayers):
+    """PinSage over items that random walks connect (Ying et al. 2018); a user is the mean of its items.
+
+    Neighbourhoods: the `top` items most visited by `walks` walks of `hops` hops (`jobs/neighbourhoods.py`).
+    Pairs: each of a user's items with the `pairs` next ones in an order by hash. `curriculum`: epoch n
+    has n - 1 hard negatives a pair, of `hard_ranks` by personalised PageRank; `per_pair`: negatives are
+    not shared.
+    """
+
+    behaviour: ClassVar[str] = "recbench_spark.steps.trained_graphs:PinSages"
+    paths: ClassVar[tuple[str, ...]] = ("features.path",)
+    kind: Literal["pinsage"]
+    aggregator: Literal["importance", "mean", "max", "sum"] = "importance"
+    final: tuple[Width, ...] = (64,)
+    top: Annotated[int, Field(ge=1, le=1 << 12)] = 50
+    walks: Annotated[int, Field(ge=1, le=1 << 20)] = 200
+    hops: Annotated[int, Field(ge=1, le=1 << 10)] = 5
+    restart: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    pairs: Annotated[int, Field(ge=1, le=1000)] = 2
+    margin: Annotated[float, Field(ge=0)] = 0.1
+    curriculum: bool = False
+    per_pair: bool = False
+    hard_ranks: tuple[Count, Count] = (2000, 5000)
+
+    @model_validator(mode="after")
+    def _ranks(self) -> PinSageModel:
+        low, high = self.hard_ranks
+        if low >= high:
+            raise ValueError(f"hard_ranks: {low} to {high} is no band, e.g. [2000, 5000]")
+        return self
+
+    def over(self, weights: str | None) -> GraphLayers:
+        """What is computed over the neighbourhoods."""
+        layers = self.layers_of("convolve", self.aggregator)
+        features = self.features.model_copy(update={"side": None})  # items are the only nodes
+        return GraphLayers(
+            features=features, layers=layers, final=self.final, seed=self.seed, weights=weights
+        )

@@ -1,0 +1,94 @@
+"""Rating models as models of a benchmark file: `{name: ours, kind: sgd_mf, dims: 64, seed: 1}`.
+
+A class of each learner of `registry`, its settings beside those that every model has. `means` stands in
+`models.means`, since a night fits it on the cluster.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from recbench_spark.config import ModelConfig, Seed
+from recbench_spark.errors import ConfigError
+from recbench_spark.models.means import MeansModel
+from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings
+from recbench_spark.models.rating.bayesian import BayesianSettings
+from recbench_spark.models.rating.contract import RatingSettings
+from recbench_spark.models.rating.item_neighbours import ItemNeighboursSettings
+from recbench_spark.models.rating.logistic import LogisticSettings
+from recbench_spark.models.rating.nsvd import NsvdSettings
+from recbench_spark.models.rating.rbm import RbmSettings
+from recbench_spark.models.rating.registry import EVERY, make_settings
+from recbench_spark.models.rating.sgd import SgdSettings
+
+
+class RatingModelConfig(ModelConfig):
+    """A learner of `models.rating` in one task; `seed` is that of all its draws."""
+
+    behaviour: ClassVar[str] = "recbench_spark.training.rating:Rating"
+    seed: Seed = 42
+
+
+class AlsWrModel(AlsSettings, RatingModelConfig):
+    """ALS with weighted regularisation and biases, in one process."""
+
+    kind: Literal["als_wr"]
+
+
+class BayesianMfModel(BayesianSettings, RatingModelConfig):
+    """Bayesian matrix factorisation by Gibbs sampling: timeSVD, SVD++ and their kin by `features`."""
+
+    kind: Literal["bayesian_mf"]
+
+
+class ItemNeighboursModel(ItemNeighboursSettings, RatingModelConfig):
+    """Nearest items, for ratings."""
+
+    kind: Literal["item_neighbours"]
+
+
+class Nsvd1Model(NsvdSettings, RatingModelConfig):
+    """Users as sums of what they rated."""
+
+    kind: Literal["nsvd1"]
+
+
+class RbmModel(RbmSettings, RatingModelConfig):
+    """A restricted Boltzmann machine."""
+
+    kind: Literal["rbm"]
+
+
+class SgdMfModel(SgdSettings, RatingModelConfig):
+    """Matrix factorisation by stochastic gradient descent."""
+
+    kind: Literal["sgd_mf"]
+
+
+class ImplicitAlsMfModel(ImplicitAlsSettings, RatingModelConfig):
+    """ALS over all pairs, for ranking: iALS."""
+
+    kind: Literal["implicit_als"]
+
+
+class LogisticMfModel(LogisticSettings, RatingModelConfig):
+    """Matrix factorisation with a logistic loss and drawn negatives, for ranking."""
+
+    kind: Literal["logistic_mf"]
+
+
+def learner_settings(model: ModelConfig) -> RatingSettings:
+    """What the learner of a model's kind is given. Raises ConfigError where it is no rating model."""
+    if model.kind not in EVERY:
+        raise ConfigError(
+            f"model {model.name}: kind '{model.kind}' is no rating model",
+            f"kinds: {', '.join(sorted(EVERY))}",
+        )
+    known = EVERY[model.kind].settings.model_fields
+    document: dict[str, Any] = {name: value for name, value in model.model_dump().items() if name in known}
+    return make_settings(document, f"model {model.name}")
+
+
+def seed_of(model: ModelConfig) -> int:
+    """The seed of a model; means draw nothing."""
+    return 0 if isinstance(model, MeansModel) else int(getattr(model, "seed", 0))

@@ -1,0 +1,156 @@
+"""Pictures of many fits: error against dimension, steps, cost and a setting, with spreads over folds.
+
+Each takes a frame of rows of `fits` (model, kind, dims, settings_json, fold, seed, rmse, rmse_by_step,
+cpu_seconds) and draws what is in it: which fits these are is for the caller to say.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from recbench_spark.boards.folds import over_folds
+
+SIZE = (7.2, 4.2)
+SPREAD = "bars and bands: standard deviation over folds"
+
+
+def summary(fits: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """Mean, spreads, folds, core-hours of the fits of each group; the folds' means are averaged."""
+    rows = []
+    for key, group in fits.groupby(list(keys), dropna=False, sort=True):
+        values = zip(group.fold, group.seed, group.rmse, strict=True)
+        found = over_folds(
+            {(None if pd.isna(fold) else int(fold), seed): rmse for fold, seed, rmse in values}
+        )
+        facts = dict(zip(keys, key if isinstance(key, tuple) else (key,), strict=True))
+        hours = group.cpu_seconds.sum() / 3600
+        rows.append({**facts, **found._asdict(), "core_hours": hours, "hours_a_fit": hours / len(group)})
+    return pd.DataFrame(rows)
+
+
+def by_dimension(fits: pd.DataFrame) -> Figure:
+    """RMSE against the number of factors, a line a model."""
+    table = summary(fits[fits.dims.notna()], ["model", "dims"])
+    figure, axes = _axes("factors", "RMSE against dimension")
+    _lines(axes, table, "dims")
+    axes.set_xscale("log", base=2)
+    _number_ticks(axes, sorted(table.dims.unique()))
+    return figure
+
+
+def by_step(fits: pd.DataFrame) -> Figure:
+    """RMSE after each epoch, sweep or sample, a line a model and dimension; the band is over folds."""
+    figure, axes = _axes("steps", "RMSE against epochs and sampling steps")
+    several = fits.groupby("model").dims.nunique().to_dict()
+    for (model, dims), group in fits.groupby(["model", "dims"], dropna=False):
+        curves = [np.asarray(curve, float) for curve in group.rmse_by_step if len(curve)]
+        if not curves:
+            continue
+        n = min(map(len, curves))
+        whole = np.array([curve[:n] for curve in curves])
+        steps = np.arange(1, n + 1)
+        label = f"{model} ({dims:.0f})" if several[model] > 1 else str(model)
+        (line,) = axes.plot(steps, whole.mean(axis=0), label=label)
+        if len(whole) > 1:
+            spread = whole.std(axis=0, ddof=1)
+            low, high = whole.mean(axis=0) - spread, whole.mean(axis=0) + spread
+            axes.fill_between(steps, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+    axes.set_xscale("log")
+    axes.legend(frameon=False)
+    return figure
+
+
+def by_cost(fits: pd.DataFrame) -> Figure:
+    """RMSE against core-hours of one fit, a line a model over its dimensions."""
+    table = summary(fits, ["model", "dims"]).sort_values("hours_a_fit")
+    figure, axes = _axes("core-hours a fit", "Quality against core-hours")
+    _lines(axes, table, "hours_a_fit")
+    axes.set_xscale("log")
+    return figure
+
+
+def by_setting(fits: pd.DataFrame, name: str) -> Figure:
+    """RMSE against one setting, a line a dimension: does the best value stay where it is as models grow?"""
+    table = summary(with_setting(fits, name), ["dims", "setting"]).rename(columns={"dims": "model"})
+    table["model"] = [f"{dims:.0f} factors" for dims in table.model]
+    figure, axes = _axes(name, f"Can {name} be carried from a small model to a large one?")
+    _lines(axes, table, "setting")
+    for _, line in table.groupby("model"):
+        best = line.loc[line["mean"].idxmin()]
+        axes.plot([best.setting], [best["mean"]], "o", color="black", markersize=4, zorder=3)
+    return figure
+
+
+def with_setting(fits: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The fits with the value of a setting as a column; of a section the value that all its parts share."""
+    return fits.assign(setting=[_setting(json.loads(text), name) for text in fits.settings_json])
+
+
+def _setting(settings: Mapping[str, Any], name: str) -> float:
+    found: Any = settings
+    for step in name.split("."):
+        found = found[step]
+    if isinstance(found, dict):
+        (found,) = set(found.values())
+    return float(found)
+
+
+FIGURES: dict[str, Callable[[pd.DataFrame], Figure]] = {
+    "dimensions": by_dimension,
+    "steps": by_step,
+    "cost": by_cost,
+}
+
+
+def figures_of(fits: pd.DataFrame) -> list[tuple[str, str]]:
+    """Title and SVG of each picture that the fits are enough for."""
+    found = []
+    varied = fits.groupby("model").dims.nunique().max() if len(fits) else 0
+    for name, draw in FIGURES.items():
+        if len(fits) and (name != "dimensions" or varied > 1):
+            found.append((name, as_svg(draw(fits))))
+    return found
+
+
+def as_svg(figure: Figure) -> str:
+    """The picture as text, the same for the same fits."""
+    buffer = io.StringIO()
+    with rc_context({"svg.hashsalt": "recbench-spark"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue().partition("<svg")[1] + buffer.getvalue().partition("<svg")[2]
+
+
+def _axes(label: str, title: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=SIZE, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_xlabel(f"{label}\n{SPREAD}")
+    axes.set_ylabel("RMSE")
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.grid(alpha=0.25)
+    return figure, axes
+
+
+def _lines(axes: Axes, table: pd.DataFrame, x: str) -> None:
+    for model, line in table.groupby("model", sort=False):
+        ordered = line.sort_values(x)
+        bars = ordered.over_folds.fillna(0.0)
+        axes.errorbar(ordered[x], ordered["mean"], yerr=bars, marker="o", capsize=2, label=str(model))
+        few = ordered[ordered.folds < table.folds.max()]
+        for at, value, folds in zip(few[x], few["mean"], few.folds, strict=True):
+            told = f"{folds} fold{'s' if folds > 1 else ''}"
+            axes.annotate(told, (at, value), (4, 6), textcoords="offset points", fontsize=7)
+    axes.legend(frameon=False)
+
+
+def _number_ticks(axes: Axes, values: Sequence[float]) -> None:
+    axes.set_xticks(list(values), [f"{value:.0f}" for value in values])
+    axes.minorticks_off()

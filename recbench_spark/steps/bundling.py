@@ -1,0 +1,269 @@
+"""Bundles: a run handed in as predictions or rankings with its provenance, scored without training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark import __version__
+from recbench_spark.boards.entries import Entry, method_of, spread_facts
+from recbench_spark.boards.folds import over_folds
+from recbench_spark.config import Benchmark, Bootstrap, ListsModel, digest, parse
+from recbench_spark.config.bundle import Bundle
+from recbench_spark.data.readers import read_table
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.evaluation.metrics.predictions import by_user, rating_metrics
+from recbench_spark.kernels.metrics.about import ABOUT
+from recbench_spark.randomness import hashed
+from recbench_spark.schemas import FITS, METRICS, SUBMISSIONS
+from recbench_spark.steps.boarding import RMSE, board_name, enter
+from recbench_spark.steps.fitting import of_whole_seeds
+from recbench_spark.steps.folding import FoldedLog
+from recbench_spark.store import Store
+from recbench_spark.training.fits.tasks import PREDICTIONS
+
+FACTS = "bundle.json"
+FILES = {"predictions": "predictions.parquet", "rankings": "lists.parquet"}
+SEED_OF_CONTENT = 0
+
+COLUMNS = {"predictions": ["user_id", "item_id", "prediction"], "rankings": ["user_id", "item_id", "rank"]}
+
+
+def predictions_of(store: Store, benchmark: Benchmark, log: FoldedLog, model: str) -> tuple[DataFrame, Any]:
+    """What a model of `jobs/benchmark.py` predicted of every fold, from its lowest seed, and a row of it.
+
+    Raises:
+        ConfigError: no seed has fits of all folds.
+    """
+    mine = (F.col("log_id") == log.log_id) & (F.col("suite") == benchmark.name) & (F.col("model") == model)
+    done = mine & F.col("files").isNotNull() & (F.col("status") == "succeeded")
+    found = store.read(FITS).where(done & (F.col("purpose") == "benchmark")).collect()
+    last = max(((row.finished_at, row.settings_json) for row in found), default=(None, None))[1]
+    whole = of_whole_seeds([row.asDict() for row in found if row.settings_json == last], log.folds)
+    if not whole:
+        raise ConfigError(
+            f"model {model} has no fits of all folds that were kept", "jobs/benchmark.py first"
+        )
+    seed = min(row["seed"] for row in whole)
+    first = {row.fold: row for row in found if (row.settings_json, row.seed) == (last, seed)}
+    _require_files(store, model, [row.files for row in first.values()])
+    parts = [
+        store.spark.read.parquet(f"{row.files}/{PREDICTIONS}").withColumn("fold", F.lit(fold).cast("int"))
+        for fold, row in first.items()
+    ]
+    every = reduce(DataFrame.unionByName, parts)
+    columns = [*COLUMNS["predictions"], *(["fold"] if log.folds else [])]
+    return every.select(*columns), next(iter(first.values()))
+
+
+def _require_files(store: Store, model: str, folders: Sequence[str]) -> None:
+    """DataError where retention has removed what a fit predicted; its row of `fits` is still there."""
+    gone = [place for place in folders if store.folder is not None and not Path(place).exists()]
+    if gone:
+        raise DataError(
+            f"model {model}: files of {len(gone)} fits were removed, {gone[0]} for one",
+            "jobs/maintain.py --keep-days removes them with age; fit again from another seed: --seeds",
+        )
+
+
+def pack(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str, Any]) -> Bundle:
+    """Write rows and facts into a new folder; returns what the bundle says of itself.
+
+    One file: what is handed in is read on one machine. Rows go there by Arrow, some thousand at a time.
+    """
+    if (folder / FACTS).exists():
+        raise ConfigError(f"{folder} holds a bundle", "give another --output")
+    folder.mkdir(parents=True, exist_ok=True)
+    task = str(facts["task"])
+    ordered = rows.orderBy("user_id", "item_id")
+    place = folder / FILES[task]
+    scratch = f"{store.scratch}/fit_files/bundles/{digest(str(folder), datetime.now(UTC))}"
+    ordered.write.parquet(scratch)
+    files = store.spark.read.parquet(scratch)
+    schema = files.limit(0).toArrow().schema
+    with pq.ParquetWriter(place, schema) as writer:
+        for path in sorted(files.inputFiles()):
+            found = pq.read_table(path.removeprefix("file://"), columns=files.columns)
+            writer.write_table(found.replace_schema_metadata(None).cast(schema))
+    content, n = content_of(store.spark.read.parquet(str(place)))
+    bundle = parse(
+        Bundle, {**facts, "rows": n, "content": content, "code_version": __version__}, str(folder)
+    )
+    (folder / FACTS).write_text(json.dumps(bundle.model_dump(), indent=2) + "\n", encoding="utf-8")
+    return bundle
+
+
+def content_of(rows: DataFrame) -> tuple[str, int]:
+    """A hash of all rows, whatever their order: the sum of hashes, as a decimal; and their number."""
+    one = hashed(*sorted(rows.columns), seed=SEED_OF_CONTENT).cast("decimal(38,0)")
+    total, n = rows.agg(F.sum(one), F.count("*")).collect()[0]
+    return digest(str(total), n, sorted(rows.columns)), int(n)
+
+
+def open_bundle(store: Store, folder: Path) -> tuple[Bundle, DataFrame]:
+    """A bundle and its rows. Raises ConfigError and DataError where it is none or was changed."""
+    try:
+        document = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder} holds no {FACTS}: {error}", "jobs/bundle.py pack makes one") from None
+    bundle = parse(Bundle, document, str(folder / FACTS))
+    path = folder / FILES[bundle.task]
+    rows = read_table(store.spark, str(path), COLUMNS[bundle.task], f"bundle {bundle.name}")
+    content, n = content_of(store.spark.read.parquet(str(path)))
+    if (content, n) != (bundle.content, bundle.rows):
+        raise DataError(
+            f"{path} is not what {FACTS} says: {n:,} rows for {bundle.rows:,}, or other values",
+            "pack it again: what is scored must be what was handed in",
+        )
+    return bundle, rows
+
+
+def score(
+    store: Store, benchmark: Benchmark, log: FoldedLog, folder: Path, rank: Callable[[Benchmark], str]
+) -> Entry:
+    """Score a bundle, count the look at what is held out, and enter it on the board.
+
+    Args:
+        store: the warehouse.
+        benchmark: what it is held against.
+        log: its log.
+        folder: of the bundle.
+        rank: runs a night of one model that must succeed, and returns its run id; for rankings.
+
+    Raises:
+        DataError: pairs that are missing, twice, or of another fold; another split than the benchmark's.
+    """
+    bundle, rows = open_bundle(store, folder)
+    if bundle.log_id != log.log_id:
+        raise DataError(
+            f"bundle {bundle.name} was made on another split ({bundle.split}, log {bundle.log_id})",
+            f"this benchmark's is {log.split}, log {log.log_id}",
+        )
+    if bundle.task == "rankings":
+        entry, by_part = _ranked(store, benchmark, bundle, folder, rank)
+    else:
+        entry, by_part = _predicted(store, benchmark, log, bundle, rows)
+    enter(store, [entry])
+    _count_look(store, entry, bundle, by_part)
+    return entry
+
+
+def _predicted(
+    store: Store, benchmark: Benchmark, log: FoldedLog, bundle: Bundle, rows: DataFrame
+) -> tuple[Entry, dict[str, float]]:
+    """RMSE of each fold or part, by the sums of a night."""
+    pairs = _joined(store, log, bundle, rows).cache()
+    parts = [str(fold) for fold in log.folds] or list(log.parts_of(None)[1])
+    by_part = {}
+    for one in parts:
+        users = by_user(pairs.where(F.col("part") == one))
+        (row,) = rating_metrics(users, [RMSE], Bootstrap(replicates=0))
+        by_part[one] = float(row["value"] if row["value"] is not None else np.nan)
+    pairs.unpersist()
+    part = None if log.folds else ("test" if "test" in by_part else parts[-1])
+    folds: dict[tuple[int | None, int], float] = {
+        (int(fold), 0): by_part[fold] for fold in map(str, log.folds)
+    }
+    if part is not None:
+        folds = {(None, 0): by_part[part]}
+    entry = _entry(benchmark, bundle, log.dataset, log.split, RMSE, True)
+    return Entry(**{**entry, **spread_facts(over_folds(folds)), "part": part}), by_part
+
+
+def _joined(store: Store, log: FoldedLog, bundle: Bundle, rows: DataFrame) -> DataFrame:
+    """user_id, prediction, outcome, part of every held-out pair; each of them predicted once, where it is
+    held out."""
+    files = [*log.files.shared.files]
+    truth = store.spark.read.parquet(*files).withColumnRenamed("rating", "outcome")
+    held_out = truth if log.folds else truth.where(F.col("part").isin(*log.parts_of(None)[1]))
+    keys = ["user_id", "item_id"]
+    if log.folds:
+        if "fold" not in rows.columns:
+            raise DataError(
+                f"bundle {bundle.name} has no column fold", "say in which fold each pair was held out"
+            )
+        held_out, keys = held_out.withColumn("fold", F.col("part").cast("int")), [*keys, "fold"]
+    typed = rows.select(
+        *(F.col(key).cast("string" if key != "fold" else "int") for key in keys), "prediction"
+    )
+    joined = held_out.join(typed, keys, "left").select("user_id", "prediction", "outcome", "part")
+    wanted, found, predicted, given = (
+        held_out.count(),
+        joined.count(),
+        joined.where(F.col("prediction").isNotNull()).count(),
+        rows.count(),
+    )
+    if found != wanted or predicted != wanted or given != wanted:
+        raise DataError(
+            f"bundle {bundle.name} has {given:,} rows, and predicts {min(predicted, wanted):,} of the"
+            f" {wanted:,} held-out pairs" + (", some of them twice" if found > wanted else ""),
+            "one row a held-out pair, predicted from the other folds",
+        )
+    return joined
+
+
+def _ranked(
+    store: Store, benchmark: Benchmark, bundle: Bundle, folder: Path, rank: Callable[[Benchmark], str]
+) -> tuple[Entry, dict[str, float]]:
+    """The headline of a night with these lists as its only model."""
+    lists = ListsModel(
+        name=bundle.name, kind="lists", path=str((folder / FILES[bundle.task]).resolve()),
+        provenance=bundle.provenance,
+    )  # fmt: skip
+    night = benchmark.model_copy(update={"models": (lists,), "comparisons": None, "regressions": ()})
+    run_id = rank(night)
+    metric, _, k = benchmark.headline.partition("@")
+    at = (F.col("metric") == metric) & F.col("k").eqNullSafe(F.lit(int(k) if k else None))
+    plain = at & (F.col("estimator") == "holdout") & F.col("slice_key").isNull()
+    rows = store.of_run(METRICS.name, run_id).where(plain).collect()
+    by_part = {row.part: float(row.value) for row in rows}
+    part = "test" if "test" in by_part else next(iter(by_part))
+    lower = ABOUT[metric].best == "small"
+    entry = _entry(
+        benchmark, bundle, benchmark.dataset.name, benchmark.split.describe(), benchmark.headline, lower
+    )
+    return Entry(**{**entry, "value": by_part[part], "part": part}), by_part
+
+
+def _entry(
+    benchmark: Benchmark, bundle: Bundle, data: str, protocol: str, metric: str, lower: bool
+) -> dict[str, Any]:
+    provenance = bundle.provenance
+    return {
+        "board": board_name(benchmark), "origin": "bundle", "data": data, "protocol": protocol,
+        "metric": metric, "lower_is_better": lower, "method": bundle.method, "name": bundle.name,
+        "ran_by": bundle.ran_by, "who": bundle.who, "dims": bundle.dims,
+        "year": provenance.year or datetime.now(UTC).year, "at_edge": provenance.at_edge,
+        "search_space": json.dumps(provenance.search_space) if provenance.search_space else None,
+        "evidence": f"bundle {bundle.content}",
+    }  # fmt: skip
+
+
+def _count_look(store: Store, entry: Entry, bundle: Bundle, by_part: Mapping[str, float]) -> None:
+    now = datetime.now(UTC)
+    row = (
+        digest(bundle.content, now), entry.board, bundle.name, bundle.who, bundle.log_id, bundle.content,
+        by_part.get("quiz"), by_part.get("test", entry.value), now,
+    )  # fmt: skip
+    store.append(store.spark.createDataFrame([row], SUBMISSIONS.schema), SUBMISSIONS)
+
+
+def facts_of(benchmark: Benchmark, log: FoldedLog, row: Any, who: str) -> dict[str, Any]:
+    """What a bundle of our own fits says of itself."""
+    settings = json.loads(row.settings_json)
+    model = next(model for model in benchmark.models if model.name == row.model)
+    return {
+        "name": row.model, "task": "predictions", "who": who, "ran_by": "ours", "kind": row.kind,
+        "method": method_of(row.kind, settings), "settings": settings, "dims": row.dims,
+        "benchmark": benchmark.name, "log_id": log.log_id, "split": log.split,
+        "provenance": model.provenance.model_dump(),
+    }  # fmt: skip

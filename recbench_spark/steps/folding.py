@@ -1,0 +1,137 @@
+"""A log with all its folds at once, where fits find it: labelled in one pass, kept under its hash."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from recbench_spark.config import FOLDED, Benchmark, digest
+from recbench_spark.data.readers import id_order, open_log
+from recbench_spark.errors import DataError, ProtocolError
+from recbench_spark.journal import Journal
+from recbench_spark.protocol.splits import labelled_blocks, rule_of
+from recbench_spark.shared_files import SharedRows
+from recbench_spark.steps.splitting import before_the_end, shows_all, split_identity
+from recbench_spark.store import Store
+from recbench_spark.training.fits.logs import COLUMNS, LogFiles, facts_of, scale_of
+from recbench_spark.training.fits.tasks import read_bytes, write_bytes
+
+FACTS = "facts.json"
+"""Written when the rows are there: what the driver needs to know of them."""
+
+
+@dataclass(frozen=True)
+class FoldedLog:
+    """A benchmark's log, and what is held out of it.
+
+    Attributes:
+        log_id: hash of log and protocol.
+        files: where it lies.
+        folds: their numbers; empty where the log or the protocol names the parts.
+        dataset: name of the dataset.
+        split: the protocol in words; of folds, without the one held out.
+    """
+
+    log_id: str
+    files: LogFiles
+    folds: tuple[int, ...]
+    dataset: str
+    split: str
+
+    def parts_of(self, fold: int | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What is learnt from and what is held out: of a fold, all others and itself."""
+        if fold is None:
+            known = ("train", "given", "later", "open_loop", "valid")
+            return ("train",), tuple(part for part in self.files.parts if part not in known)
+        others = tuple(str(other) for other in self.folds if other != fold)
+        return others, (str(fold),)
+
+
+def folded_log(store: Store, benchmark: Benchmark, journal: Journal) -> FoldedLog:
+    """The labelled log of a benchmark, made once under the hash of all it is made from.
+
+    Raises:
+        ProtocolError: a fold without rows, or parts that hold nothing.
+        DataError: a rating outside `dataset.scale`.
+    """
+    split = benchmark.split
+    apart = split.holdout in FOLDED
+    first = split.model_copy(update={"fold": 0, "valid": False}) if apart else split
+    whole = benchmark.model_copy(update={"split": first})
+    identity = split_identity(store, whole)[0].partition(".")[0]
+    log_id = digest("fits", identity)
+    place = f"{store.scratch}/fit_files/logs/{log_id}"
+    facts = _facts(place)
+    if facts is None:
+        with journal.stage("log", f"log {log_id}: {_protocol(benchmark)}", log_id=log_id) as counts:
+            _label(store, whole, place, apart)
+            labelled = store.spark.read.parquet(place)
+            facts = {**facts_of(labelled), "files": list(labelled.inputFiles())}
+            write_bytes(f"{place}/{FACTS}", json.dumps(facts).encode())
+            counts["rows"] = facts["rows"]
+    files = _files(store, benchmark, log_id, place, facts)
+    folds = tuple(range(split.folds)) if apart else ()
+    found = FoldedLog(log_id, files, folds, benchmark.dataset.name, _protocol(benchmark))
+    _refuse_empty(found)
+    return found
+
+
+def _protocol(benchmark: Benchmark) -> str:
+    split = benchmark.split
+    if split.holdout not in FOLDED:
+        return split.describe()
+    if split.holdout == "consecutive":
+        return f"{split.folds} folds of consecutive rows"
+    of = "all rows" if split.group == "global" else "each user"
+    return f"{split.folds} random folds of {of} seed {split.seed}"
+
+
+def _facts(place: str) -> dict[str, Any] | None:
+    found = read_bytes(f"{place}/{FACTS}")
+    return json.loads(found) if found else None
+
+
+def _label(store: Store, benchmark: Benchmark, place: str, every_fold: bool) -> None:
+    """The rows, labelled, as Parquet under `place`: read, checked, one shuffle."""
+    dataset, split = benchmark.dataset, benchmark.split
+    found = open_log(store.spark, dataset)
+    log, _ = before_the_end(found.stored.cache(), dataset)
+    n = log.count()
+    if not n:
+        raise DataError(f"dataset {dataset.name} has no rows", "check dataset.path")
+    ordered = id_order([log], rule_of(split, None).tie) == "numeric"
+    blocks = labelled_blocks(
+        log.drop("attributes") if dataset.reader != "world" else log,
+        split,
+        dataset.duplicates,
+        n,
+        ordered,
+        open_apart=shows_all(dataset),
+        every_fold=every_fold,
+    )
+    blocks.rows().select(*COLUMNS).write.mode("overwrite").parquet(place)
+    found.stored.unpersist()
+
+
+def _files(store: Store, benchmark: Benchmark, log_id: str, place: str, facts: dict[str, Any]) -> LogFiles:
+    scale = scale_of(facts, benchmark.dataset.scale)
+    listed, parts = facts["files"], facts["parts"]
+    assert isinstance(listed, list) and isinstance(parts, list)
+    shared = SharedRows(f"log-{log_id}", tuple(listed))
+    return LogFiles(shared, tuple(parts), scale, facts["timed"] == facts["rows"], int(str(facts["rows"])))
+
+
+def _refuse_empty(log: FoldedLog) -> None:
+    missing = [fold for fold in log.folds if str(fold) not in log.files.parts]
+    if missing:
+        raise ProtocolError(
+            f"fold {missing[0]} of {len(log.folds)} holds no row: the log has {log.files.rows}",
+            "fewer folds (split.folds), or more rows",
+        )
+    if not log.folds and ("train" not in log.files.parts or not log.parts_of(None)[1]):
+        raise ProtocolError(
+            f"the split holds nothing to {'predict' if 'train' in log.files.parts else 'learn from'};"
+            f" its parts: {', '.join(log.files.parts)}",
+            "see split, and dataset.columns.part where the log names the parts",
+        )

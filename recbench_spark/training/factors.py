@@ -1,0 +1,141 @@
+"""MF-BPR and LightGCN in a night: pairs of the training part out, vectors of users and items back.
+
+One process fits: the driver's, which holds 4 bytes a pair for each of the two ways and the vectors.
+Pairs come as Parquet that tasks write, vectors go back as Parquet, block by block. A fit that was killed
+goes on from its checkpoint, to the bits of one that was not.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.errors import DataError, StoreError
+from recbench_spark.indexing import dense_index
+from recbench_spark.journal import Journal
+from recbench_spark.models.lightgcn import LightGcnModel
+from recbench_spark.models.mf_bpr import MfBprModel
+from recbench_spark.models.networks.factors import Factors, FactorTask, Pairs, cut, pairs_of
+from recbench_spark.models.networks.fitting import Fitted, fit
+from recbench_spark.shared_files import SharedRows
+from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
+from recbench_spark.training.relevance import relevant
+
+ROWS_A_BATCH = 1 << 14
+
+Settings = MfBprModel | LightGcnModel
+
+
+class Factorised(Behaviour[Any]):
+    """Vectors of users and items."""
+
+    def fit(self, data: SplitData) -> Trained:
+        """See the module."""
+        settings: Settings = self.settings
+        say = journal_of(data).say
+        folder = fits_folder(data, self.key(data))
+        pairs, users = read_pairs(data, folder)
+        say(f"model {settings.name}: {len(pairs.item):,} pairs of {pairs.users:,} users")
+        final, _ = fit_factors(pairs, settings, folder / "checkpoints", lambda text: say(f"  {text}"))
+        seen = np.flatnonzero(np.bincount(pairs.item, minlength=pairs.items))
+        items = with_vectors(data, "item", data.items, final[pairs.users :], folder, seen)
+        return Trained(with_vectors(data, "user", users, final[: pairs.users], folder), items)
+
+    def save(self, trained: Trained, data: SplitData) -> None:
+        """Into `embeddings`; the files of the fit are of no use then."""
+        super().save(trained, data)
+        shutil.rmtree(fits_folder(data, self.key(data)), ignore_errors=True)
+
+
+def journal_of(data: SplitData) -> Journal:
+    """Where progress is told."""
+    return getattr(data, "journal", None) or Journal()
+
+
+def fits_folder(data: SplitData, key: str) -> Path:
+    """Of a fit's files, in the warehouse, so that a fit that was killed goes on.
+
+    Raises:
+        StoreError: the warehouse is no folder.
+    """
+    if data.store.folder is None:
+        raise StoreError(
+            f"{data.store.root} is no folder, and a fit keeps its checkpoints there",
+            "--warehouse must be a folder that the driver and all workers see",
+        )
+    return data.store.folder / "fits" / key
+
+
+def rows_of(data: SplitData, place: str) -> pa.Table:
+    """A Parquet folder, read by this process."""
+    files = data.spark.read.parquet(place).inputFiles()
+    return SharedRows(Path(place).name, tuple(files)).dataset().to_table()
+
+
+def read_pairs(data: SplitData, folder: Path) -> tuple[Pairs, DataFrame]:
+    """Relevant training pairs by dense index, and user_id, user_index of their users."""
+    rows = relevant(data.train_rows, data.threshold).select("user_id", "item_id").distinct()
+    users = dense_index(rows.select("user_id").distinct(), F.col("user_id"), "user_index").cache()
+    indexed = rows.join(users, "user_id").join(data.items.select("item_id", "item_index"), "item_id")
+    place = str(folder / "pairs")
+    indexed.select("user_index", "item_index").write.mode("overwrite").parquet(place)
+    table = rows_of(data, place)
+    if not table.num_rows:
+        raise DataError("no training rows are relevant", "lower the relevance threshold")
+    user_e, item_e = (table.column(name).to_numpy() for name in ("user_index", "item_index"))
+    return pairs_of(user_e, item_e, users.count(), data.n_items), users
+
+
+def fit_factors(
+    pairs: Pairs, settings: Settings, folder: Path | None, tell: Callable[[str], None]
+) -> tuple[np.ndarray, Fitted]:
+    """(users + items, dims) vectors of the epoch that is best on the validation part, and how it went."""
+    train, held = cut(pairs, settings.validation, settings.seed)
+    module = Factors(train, settings.dims, settings.layers, settings.seed, settings.spread)
+    found = fit(FactorTask(train, held, module, settings.penalty), settings.plan(), folder, tell)
+    tell(f"best epoch {found.best}, validation recall@20 {found.worth:.5f}; ended: {found.stopped}")
+    with torch.no_grad():
+        return module.final().detach().numpy(), found
+
+
+def with_vectors(
+    data: SplitData, name: str, ids: DataFrame, rows: np.ndarray, folder: Path, kept: Any = None
+) -> DataFrame:
+    """`NAME_id`, vector, bias, by way of a Parquet file that all executors see.
+
+    Args:
+        data: the split.
+        name: user or item.
+        ids: `NAME_id`, `NAME_index`.
+        rows: (n, d) vectors by index.
+        folder: for the file.
+        kept: (k,) indices that have a vector; None: all. Items that training has not seen have none.
+    """
+    path = folder / f"{name}s.parquet"
+    write_vectors(path, rows, np.arange(len(rows)) if kept is None else kept)
+    known = ids.select(f"{name}_id", F.col(f"{name}_index").alias("place"))
+    found = data.spark.read.parquet(str(path)).join(known, "place")
+    return found.select(f"{name}_id", "vector", F.lit(0.0).alias("bias"))
+
+
+def write_vectors(path: Path, rows: np.ndarray, place_k: np.ndarray) -> None:
+    """Place and vector of some rows."""
+    schema = pa.schema([("place", pa.int32()), ("vector", pa.list_(pa.float32()))])
+    with pq.ParquetWriter(path, schema) as out:
+        for begin in range(0, len(place_k), ROWS_A_BATCH):
+            chosen = place_k[begin : begin + ROWS_A_BATCH]
+            some = np.ascontiguousarray(rows[chosen], np.float32)
+            n, d = some.shape
+            offsets = pa.array(np.arange(0, n * d + 1, d, dtype=np.int32))
+            lists = pa.ListArray.from_arrays(offsets, pa.array(some.reshape(-1)))
+            places = pa.array(chosen.astype(np.int32))
+            out.write_batch(pa.RecordBatch.from_arrays([places, lists], schema=schema))

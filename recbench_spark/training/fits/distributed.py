@@ -1,0 +1,90 @@
+"""Fits that Spark itself distributes: MLlib's ALS on the same folds, a row of `fits` like all others."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.config import AlsModel, Bootstrap
+from recbench_spark.errors import Interrupted, RecbenchError, is_cancelled
+from recbench_spark.evaluation.metrics.predictions import by_user, rating_metrics
+from recbench_spark.evaluation.ranking.predict import mean_rating
+from recbench_spark.indexing import dense_index
+from recbench_spark.sharing import scratch_folder
+from recbench_spark.store import Store, explain
+from recbench_spark.training.als import train_als
+from recbench_spark.training.fits.logs import LogFiles
+from recbench_spark.training.fits.tasks import FitTask, Row
+
+NO_BOOTSTRAP = Bootstrap(replicates=0)
+
+
+def fit_als(store: Store, model: AlsModel, task: FitTask, files: LogFiles) -> Row:
+    """Fit with all executors, measure as a night does; a failure is a row too.
+
+    A pair whose user or item training has not seen is predicted as the mean rating; nothing is clipped.
+    Peak memory and seconds of all threads are spread over executors, and not known here.
+
+    Raises:
+        Interrupted: Spark's jobs were cancelled.
+    """
+    started, before = datetime.now(UTC), time.monotonic()
+    row: Row = {
+        "fit_id": task.fit_id, "model": model.name, "kind": model.kind, "dims": model.rank,
+        "settings_json": json.dumps(task.settings, sort_keys=True), "seed": task.seed, "fold": task.fold,
+        "parts": list(task.watched), "threads": store.spark.sparkContext.defaultParallelism,
+    }  # fmt: skip
+    try:
+        row |= _measured(store, model, task, files) | {"status": "succeeded"}
+    except (RecbenchError, PySparkException) as error:
+        if is_cancelled(error):
+            raise Interrupted from error
+        told = str(error) if isinstance(error, RecbenchError) else explain(error)
+        row |= {"status": "failed", "error": told}
+    row |= {"seconds": time.monotonic() - before, "started_at": started, "finished_at": datetime.now(UTC)}
+    return row
+
+
+def _measured(store: Store, model: AlsModel, task: FitTask, files: LogFiles) -> Row:
+    rows = store.spark.read.parquet(*files.shared.files)
+    train = rows.where(F.col("part").isin(*task.train)).select("user_id", "item_id", "rating")
+    watched = rows.where(F.col("part").isin(*task.watched))
+    items = dense_index(rows.select("item_id").distinct(), F.col("item_id"), "item_index")
+    seeded = model.model_copy(update={"seed": task.seed})
+    trained = train_als(train, items, seeded, None, scratch_folder(store.scratch))
+    assert trained.users is not None and trained.items is not None
+    pairs = _predicted(watched, trained.users, trained.items, mean_rating(train)).cache()
+    whole = _errors(pairs)
+    by_part = {part: _errors(pairs.where(F.col("part") == part))["rmse"] for part in task.watched}
+    n = pairs.count()
+    pairs.unpersist()
+    return {
+        "n_train": files.rows - n if task.fold is not None else train.count(), "n_watched": n,
+        "steps": model.iterations, "rmse_by_step": [], **whole, "rmse_by_part": by_part,
+    }  # fmt: skip
+
+
+def _predicted(watched: DataFrame, users: DataFrame, items: DataFrame, mean: float) -> DataFrame:
+    p = users.select("user_id", F.col("vector").alias("p"))
+    q = items.select("item_id", F.col("vector").alias("q"))
+
+    def product(x: Column, y: Column) -> Column:
+        return x.cast("double") * y.cast("double")
+
+    def add(total: Column, term: Column) -> Column:
+        return total + term
+
+    dot = F.aggregate(F.zip_with("p", "q", product), F.lit(0.0), add)
+    joined = watched.join(p, "user_id", "left").join(q, "item_id", "left")
+    prediction = F.coalesce(dot, F.lit(mean)).alias("prediction")
+    return joined.select("user_id", "part", prediction, F.col("rating").alias("outcome"))
+
+
+def _errors(pairs: DataFrame) -> dict[str, float]:
+    found = rating_metrics(by_user(pairs), ["rmse", "mae"], NO_BOOTSTRAP)
+    return {str(row["metric"]): float(row["value"] or 0.0) for row in found}

@@ -1,0 +1,170 @@
+"""A log of ratings as arrays that all fits of a host map: written once, never sent through the driver.
+
+Rows stand by (user, item, part), ids in the order that rankings have (numeric where all are whole numbers,
+else by UTF-8 bytes), so the arrays are a function of the log, whatever files and partitions it came in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark import shared_files
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.kernels.ids import CANONICAL_INTEGER
+from recbench_spark.models.rating.contract import Ratings, RatingSettings, Scale, checked_ratings
+from recbench_spark.shared_files import SharedRows
+
+COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
+MICROSECONDS = 1_000_000
+
+
+@dataclass(frozen=True)
+class LogFiles:
+    """Where a labelled log lies, and what the driver knows of it; small, travels with every task.
+
+    Attributes:
+        shared: Parquet of `COLUMNS`.
+        parts: names of the parts; a row's code is the place of its own.
+        scale: lowest and highest rating that there can be.
+        has_times: whether every row has a time.
+        rows: of the log.
+    """
+
+    shared: SharedRows
+    parts: tuple[str, ...]
+    scale: Scale
+    has_times: bool
+    rows: int
+
+    def open(self) -> RatingLog:
+        """The arrays, mapped; built by the first task of a host that asks for them."""
+        build = partial(_build, parts=self.parts, has_times=self.has_times)
+        return RatingLog(self.shared.arrays(build), self.parts, self.scale)
+
+
+@dataclass(frozen=True)
+class RatingLog:
+    """The arrays of a log.
+
+    Attributes:
+        arrays: `users`, `items`, `ratings`, `parts` and, where there are times, `times` (seconds), a value
+            a row; `user_ids`, `item_ids`, one a user and item.
+        parts: names of the parts.
+        scale: lowest and highest rating that there can be.
+    """
+
+    arrays: shared_files.Arrays
+    parts: tuple[str, ...]
+    scale: Scale
+
+    def rows_of(self, parts: tuple[str, ...]) -> npt.NDArray[np.int64]:
+        """The numbers of the rows of these parts, ascending. DataError for a part that the log has not."""
+        unknown = set(parts) - set(self.parts)
+        if unknown:
+            raise DataError(f"the log has no part '{min(unknown)}'", f"its parts: {', '.join(self.parts)}")
+        codes = [self.parts.index(part) for part in parts]
+        return np.flatnonzero(np.isin(self.arrays["parts"], codes))
+
+    def ratings(self, rows: npt.NDArray[np.int64]) -> Ratings:
+        """Some rows as a learner takes them, among all users and items of the log."""
+        found = self.arrays
+        times = found["times"][rows] if "times" in found else None
+        sizes = len(found["user_ids"]), len(found["item_ids"])
+        users, items, ratings = (found[name][rows] for name in ("users", "items", "ratings"))
+        return checked_ratings(users, items, ratings, self.scale, times, *sizes)
+
+    def with_ids(self, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+        """user_id, item_id, part, rating of some rows, with the ids that the log has."""
+        found = self.arrays
+        parts = pa.DictionaryArray.from_arrays(pa.array(found["parts"][rows]), pa.array(self.parts))
+        return {
+            "user_id": texts(found["user_ids"][found["users"][rows]]),
+            "item_id": texts(found["item_ids"][found["items"][rows]]),
+            "part": parts.cast(pa.string()),
+            "rating": pa.array(found["ratings"][rows]),
+        }
+
+
+def facts_of(rows: DataFrame) -> dict[str, Any]:
+    """`rows`, how many are `timed`, `low` and `high` of their ratings, their `parts`: one pass, one row."""
+    (found,) = rows.agg(
+        F.count("*").alias("rows"),
+        F.count("event_time").alias("timed"),
+        F.min("rating").alias("low"),
+        F.max("rating").alias("high"),
+        F.sort_array(F.collect_set("part")).alias("parts"),
+    ).collect()
+    return found.asDict()
+
+
+def scale_of(facts: dict[str, Any], given: Scale | None) -> Scale:
+    """The scale that ratings are on: `dataset.scale`, else from the lowest to the highest of the log.
+
+    Raises:
+        DataError: a rating outside the given one.
+    """
+    low, high = float(facts["low"]), float(facts["high"])
+    scale = given or (low, high)
+    if low < scale[0] or high > scale[1]:
+        raise DataError(
+            f"the log holds the rating {low if low < scale[0] else high:g}, outside dataset.scale"
+            f" {scale[0]:g} to {scale[1]:g}",
+            "correct the rows, or give the scale that the ratings are on",
+        )
+    return scale
+
+
+def require_times(files: LogFiles, model: str, settings: RatingSettings) -> None:
+    """ConfigError where a model of days is given a log without times: it would learn from nothing."""
+    features = str(getattr(settings, "features", ""))
+    if "t" in features.split(",") and not files.has_times:
+        raise ConfigError(
+            f"model {model}: features '{features}' need the time of each rating; this log has rows without",
+            f"features: {features.replace(',t', '')}, or map dataset.columns.event_time",
+        )
+
+
+def texts(ids: npt.NDArray[Any]) -> pa.Array:
+    """Ids as text again."""
+    return pa.array(ids).cast(pa.string())
+
+
+def _build(dataset: ds.Dataset, folder: Path, parts: tuple[str, ...], has_times: bool) -> None:
+    """The arrays of a log, from its Parquet. Holds the log once, and its order."""
+    names = [name for name in COLUMNS if name != "event_time" or has_times]
+    table = dataset.to_table(columns=names)
+    users_r, user_ids = indexed(table.column("user_id"))
+    items_r, item_ids = indexed(table.column("item_id"))
+    parts_r = pc.index_in(table.column("part").combine_chunks(), pa.array(parts)).to_numpy()
+    order_r = np.lexsort((parts_r, items_r, users_r))
+    columns = {"users": users_r, "items": items_r, "parts": parts_r.astype(np.int16)}
+    columns["ratings"] = table.column("rating").to_numpy()
+    if has_times:
+        columns["times"] = table.column("event_time").to_numpy() // MICROSECONDS
+    for name, column in columns.items():
+        shared_files.save(folder, name, column[order_r])
+    shared_files.save(folder, "user_ids", user_ids)
+    shared_files.save(folder, "item_ids", item_ids)
+
+
+def indexed(ids: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
+    """(r,) the place of each id among all, and these in order, as UTF-8 bytes."""
+    encoded = ids.combine_chunks().dictionary_encode()
+    values = encoded.dictionary
+    whole = bool(pc.all(pc.match_substring_regex(values, CANONICAL_INTEGER)).as_py())
+    as_bytes = np.array(values.cast(pa.binary()).to_pylist(), dtype=bytes)
+    order = np.argsort(pc.cast(values, pa.int64()).to_numpy() if whole else as_bytes, kind="stable")
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    return place[encoded.indices.to_numpy()], as_bytes[order]

@@ -1,0 +1,296 @@
+"""One fit: what a task is told, what it does, and the row of `fits` that it brings home.
+
+A task knows its arguments and the log, so it gives the same bits wherever and beside whatever it runs. It
+writes what it made, and last its row, into a folder named by its hash: a second attempt finds the row there
+and does nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import resource
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from recbench_spark.errors import DataError, DivergedError, RecbenchError
+from recbench_spark.kernels import sums
+from recbench_spark.kernels.metrics import predictions as values
+from recbench_spark.models.rating import registry
+from recbench_spark.models.rating.contract import Fit, Ratings
+from recbench_spark.models.rating.sgd import FactorModel
+from recbench_spark.models.rating.shuffling import held_out
+from recbench_spark.shared_files import arrow_uri
+from recbench_spark.training.fits.logs import LogFiles, RatingLog, texts
+
+Row = dict[str, Any]
+Rows = npt.NDArray[np.int64]
+
+VALIDATION = 7919
+"""Added to a search's seed for the draw of its validation rows, which is no other draw."""
+
+FOLLOWED = "validation"
+MODEL, PREDICTIONS, USERS, ITEMS, ROW = (
+    "model.npz", "predictions.parquet", "users.parquet", "items.parquet", "fit.json",
+)  # fmt: skip
+"""Files of a fit's folder."""
+
+
+@dataclass(frozen=True)
+class FitTask:
+    """One (model, setting, fold, seed).
+
+    Attributes:
+        fit_id: hash of all that its numbers depend on.
+        model: name in the benchmark file.
+        settings: of the learner, `kind` among them.
+        seed: of all draws.
+        fold: number of the fold held out; None where the log says which part is.
+        train: parts learnt from.
+        watched: parts predicted, of which nothing is learnt; empty where a share of `train` is.
+        share: of the training rows, drawn by hash and held out to validate on; 0: none.
+        share_seed: of that draw.
+        threshold: rating from which a row counts for learners that see pairs alone; None: above 0.
+        threads: of the fit; they change no bit.
+        folder: where it writes what it made; None: it brings home its row alone.
+        keep: whether it writes the model and its predictions, beside the row.
+    """
+
+    fit_id: str
+    model: str
+    settings: dict[str, Any]
+    seed: int
+    fold: int | None
+    train: tuple[str, ...]
+    watched: tuple[str, ...]
+    share: float = 0.0
+    share_seed: int = 0
+    threshold: float | None = None
+    threads: int = 1
+    folder: str | None = None
+    keep: bool = True
+
+    @property
+    def kind(self) -> str:
+        """The learner."""
+        return str(self.settings["kind"])
+
+    @property
+    def dims(self) -> int | None:
+        """Factors, where the learner has any."""
+        found = self.settings.get("dims")
+        return None if found is None else int(found)
+
+    def place(self, name: str) -> str:
+        """A file of this fit."""
+        return f"{self.folder}/{self.fit_id}/{name}"
+
+
+def fit_one(task: FitTask, files: LogFiles) -> Row:
+    """The row of a fit that was made here, or earlier; never an exception, for a failure is a row too."""
+    return _done_before(task) or _made(task, files.open)
+
+
+def _made(task: FitTask, open_log: Callable[[], RatingLog]) -> Row:
+    started, facts = datetime.now(UTC), _facts(task)
+    with measured(facts):
+        try:
+            log = open_log()
+            facts |= run_fit(task, log) | {"status": "succeeded"}
+        except (
+            Exception
+        ) as error:  # a task that raises would lose its seconds, its memory and its neighbours
+            facts |= {"status": _status(error), "error": _in_words(error)}
+    facts |= {"started_at": started.isoformat(), "finished_at": datetime.now(UTC).isoformat()}
+    if task.folder is not None and facts["status"] != "failed":
+        write_bytes(task.place(ROW), json.dumps(facts).encode())
+    return facts
+
+
+def run_fit(task: FitTask, log: RatingLog) -> Row:
+    """Fit, measure, write: the numbers of a row.
+
+    Raises:
+        DataError: an empty part, ratings outside the scale, a learner that cannot take them.
+        DivergedError: numbers that left all bounds.
+    """
+    train_r, watched_r = rows_of(task, log)
+    if not len(train_r) or not len(watched_r):
+        empty = ", ".join(task.watched if len(train_r) else task.train) or FOLLOWED
+        raise DataError(f"part {empty} has no rows", "fewer folds, another share, or a log with more rows")
+    train, watched = log.ratings(train_r), log.ratings(watched_r)
+    settings = registry.make_settings(task.settings, f"model {task.model}")
+    fit = registry.fit(train, settings, task.seed, watched, task.threads)
+    if not np.isfinite(fit.watched_p).all():
+        raise DivergedError("predictions are not finite", "lower the learning rates")
+    if task.folder is not None and task.keep:
+        _write(task, log, fit, watched_r)
+    parts = log.arrays["parts"][watched_r]
+    by_part = {log.parts[code]: errors(fit.watched_p, watched, parts == code) for code in np.unique(parts)}
+    whole = errors(fit.watched_p, watched, np.ones(len(parts), bool))
+    curve = [float(x) for x in fit.rmse_s]
+    return {
+        "n_train": len(train), "n_watched": len(watched), "steps": fit.steps, "rmse_by_step": curve,
+        "rmse": whole["rmse"], "mae": whole["mae"],
+        "rmse_by_part": {part: found["rmse"] for part, found in by_part.items()},
+    }  # fmt: skip
+
+
+def rows_of(task: FitTask, log: RatingLog) -> tuple[Rows, Rows]:
+    """The rows learnt from and those predicted; they never meet."""
+    train_r = log.rows_of(task.train)
+    if task.kind in registry.IMPLICIT:
+        ratings_r = log.arrays["ratings"][train_r]
+        counts = ratings_r > 0 if task.threshold is None else ratings_r >= task.threshold
+        train_r = train_r[counts]
+    if not task.share:
+        return train_r, log.rows_of(task.watched)
+    out = held_out(log.ratings(train_r), task.share, task.share_seed + VALIDATION)
+    return train_r[~out], train_r[out]
+
+
+def errors(predicted_p: npt.NDArray[np.float64], watched: Ratings, chosen: Rows) -> dict[str, float]:
+    """rmse and mae, by the sums of a night: exact by user, and over users."""
+    p, y, u = predicted_p[chosen], watched.ratings_r[chosen], watched.users_r[chosen]
+    offsets = np.concatenate([np.flatnonzero(np.diff(u, prepend=-1)), [len(u)]]).astype(np.int64)
+    totals = sums.exact_sums(values.user_sums(offsets, p, y)).nearest()
+    found = values.from_totals(totals)
+    return {name: float(found[name]) for name in ("rmse", "mae")}
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def _write(task: FitTask, log: RatingLog, fit: Fit, watched_r: Rows) -> None:
+    """The model, its predictions, and vectors where it is made of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = registry.save(fit.model, Path(folder) / MODEL)
+        write_bytes(task.place(MODEL), place.read_bytes())
+    columns = log.with_ids(watched_r) | {"prediction": pa.array(fit.watched_p)}
+    write_table(task.place(PREDICTIONS), pa.table(columns))
+    if isinstance(fit.model, FactorModel):
+        model = fit.model
+        users = _vectors(log.arrays["user_ids"], model.p_ud, model.bias_u, "user_id")
+        items = _vectors(log.arrays["item_ids"], model.q_id, model.bias_i + model.mean, "item_id")
+        write_table(task.place(USERS), users)
+        write_table(task.place(ITEMS), items)
+
+
+def _vectors(
+    ids: npt.NDArray[Any], rows: npt.NDArray[Any], biases: npt.NDArray[Any], name: str
+) -> pa.Table:
+    offsets = np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1]
+    vectors = pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.ascontiguousarray(rows).ravel()))
+    return pa.table({name: texts(ids), "vector": vectors, "bias": pa.array(biases)})
+
+
+def write_table(place: str, table: pa.Table) -> None:
+    """A Parquet file, whole or not there."""
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    write_bytes(place, buffer.getvalue())
+
+
+def write_bytes(place: str, content: bytes) -> None:
+    """A file, whole or not there, on any file system that Arrow knows."""
+    system, path = fs.FileSystem.from_uri(arrow_uri(place))
+    system.create_dir(str(Path(path).parent), recursive=True)
+    partial = f"{path}.{os.getpid()}.tmp"
+    with system.open_output_stream(partial) as stream:
+        stream.write(content)
+    system.move(partial, path)
+
+
+def read_bytes(place: str) -> bytes | None:
+    """A file's bytes; None where there is none."""
+    system, path = fs.FileSystem.from_uri(arrow_uri(place))
+    try:
+        with system.open_input_stream(path) as stream:
+            return bytes(stream.read())
+    except FileNotFoundError:
+        return None
+
+
+def _done_before(task: FitTask) -> Row | None:
+    """The row that an earlier attempt left; None where it left none, or a piece of one."""
+    found = read_bytes(task.place(ROW)) if task.folder is not None else None
+    with suppress(ValueError, TypeError):
+        row = json.loads(found) if found else {}
+        if row.get("files") or not task.keep or row.get("status") == "diverged":
+            return {**row, "model": task.model} if row else None
+    return None
+
+
+# ------------------------------------------------------------------------------------- facts of a row
+
+
+def _facts(task: FitTask) -> Row:
+    known = asdict(task)
+    row = {name: known[name] for name in ("fit_id", "model", "seed", "fold", "threads")}
+    files = {"files": f"{task.folder}/{task.fit_id}" if task.folder is not None and task.keep else None}
+    settings = json.dumps(task.settings, sort_keys=True)
+    parts = [FOLLOWED] if task.share else list(task.watched)
+    told = {"kind": task.kind, "dims": task.dims, "settings_json": settings, "parts": parts}
+    return row | told | files | {"host": socket.gethostname()}
+
+
+def _status(error: Exception) -> str:
+    return "diverged" if isinstance(error, DivergedError | FloatingPointError) else "failed"
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, RecbenchError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "out of memory\n  hint: fewer dims, fewer fits at once, or a larger machine"
+    return f"internal error: {type(error).__name__}: {error}"
+
+
+class _Clock(NamedTuple):
+    seconds: float
+    cpu: float
+
+
+def _clock() -> _Clock:
+    return _Clock(time.monotonic(), time.process_time())
+
+
+@contextmanager
+def measured(facts: Row) -> Iterator[None]:
+    """Put seconds, seconds of all threads, and the largest memory of the process into the facts."""
+    _forget_peak()
+    before = _clock()
+    yield
+    after = _clock()
+    facts["seconds"] = after.seconds - before.seconds
+    facts["cpu_seconds"] = after.cpu - before.cpu
+    facts["peak_bytes"] = peak_bytes()
+
+
+def _forget_peak() -> None:
+    """A worker makes one fit after another: Linux forgets the largest memory so far when told to."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def peak_bytes() -> int:
+    """Largest resident memory of this process since it was forgotten, mapped files included."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,28 @@
+"""Tables by path, read in this process."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recbench_spark.data import arrow_files
+from recbench_spark.errors import DataError
+
+BEYOND = [
+    (pa.int64(), 2**53),
+    (pa.int64(), -(2**53) - 1),
+    (pa.uint64(), 2**64 - 1),
+    (pa.decimal128(30, 0), 10**20),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), BEYOND, ids=[str(value) for _, value in BEYOND])
+def test_whole_numbers_that_floats_make_one_are_refused(tmp_path, kind, value):
+    """A score of 2^53 + 1 would tie with 2^53, and the smaller id win."""
+    path = str(tmp_path / "lists.parquet")
+    pq.write_table(pa.table({"user_id": ["u"] * 2, "score": pa.array([1, value], kind)}), path)
+    with pytest.raises(DataError, match=r"1 rows whose 'score' is not a number below 2\^53"):
+        arrow_files.read_table(path, ["user_id"], "lists")
+    pq.write_table(pa.table({"user_id": ["u"], "score": pa.array([2**53 - 1], kind)}), path)
+    assert arrow_files.read_table(path, ["user_id"], "lists")["score"].to_pylist() == [2.0**53 - 1]

@@ -1,0 +1,272 @@
+"""A task of a night, without Spark: several models over the same users, each failing alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from recbench_spark.evaluation.batch_schemas import RANKED, TOTALS, USER_VALUES
+from recbench_spark.evaluation.measure import Measure
+from recbench_spark.evaluation.metrics import accuracy, beyond_accuracy, listed
+from recbench_spark.evaluation.metrics.accuracy import SLICE
+from recbench_spark.evaluation.ranking.given import rank_batches
+from recbench_spark.evaluation.ranking.known_items import KnownItems
+from recbench_spark.evaluation.ranking.request import Request
+from recbench_spark.evaluation.ranking.scored import score_batches
+from recbench_spark.evaluation.ranking.sources import DotSource
+from recbench_spark.evaluation.together import shuffle, task
+from recbench_spark.evaluation.together.task import OF_USERS, Member, Work
+from recbench_spark.shared_files import SharedRows
+from tests.evaluation.test_batches import DIMS, ITEMS, PLAN, USERS, shared, users
+
+REQUEST = Request(PLAN.definition)
+VECTOR = pa.schema({"vector": pa.list_(pa.float32())})
+LISTS = pa.schema({"list_items": pa.list_(pa.int64()), "list_scores": pa.list_(pa.float64())})
+RANKS = Measure(
+    partial(accuracy.total_batches, PLAN),
+    SLICE,
+    partial(accuracy.finish, PLAN.table(PLAN.of_ranks), PLAN.bootstrap),
+)
+ONCE = replace(
+    RANKS, together=(partial(accuracy.rank_values, PLAN), partial(accuracy.totals_of_models, PLAN))
+)
+
+
+class Broken(DotSource):
+    """A model that cannot be opened."""
+
+    def scorer(self) -> Any:
+        raise ValueError("half a file")
+
+
+def blocks(tables: dict[int, list[pa.Table]]) -> pa.RecordBatch:
+    rows = [(place, task.packed(table)) for place, parts in tables.items() for table in parts]
+    members, packed = zip(*rows, strict=True)
+    return pa.RecordBatch.from_pydict(
+        {
+            "task": pa.array([0] * len(rows), pa.int32()),
+            "member": pa.array(members, pa.int32()),
+            "rows": pa.array(packed, pa.binary()),
+        }
+    )
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> dict[tuple[int, str], list[pa.Table]]:
+    """Of vectors, a broken model, lists and the same vectors again; blocks come in pieces, out of order."""
+    every = users()
+    source = DotSource(shared(tmp_path), ITEMS, DIMS)
+    broken = Broken(shared(tmp_path), ITEMS, DIMS)
+    members = (
+        Member("vectors", source, theirs=VECTOR),
+        Member("broken", broken, theirs=VECTOR),
+        Member("lists", None, mask=True, theirs=LISTS),
+        Member("again", source, theirs=VECTOR),
+    )
+    vectors = every.select(["user_id", "vector"]).filter(every.column("vector").is_valid())
+    lists = every.select(["user_id", "list_items", "list_scores"])
+    mine = every.drop_columns(["vector", "list_items", "list_ids", "list_scores"])
+    tables = {
+        3: [vectors],
+        OF_USERS: [mine.slice(40), mine.slice(0, 40)],
+        0: [vectors.slice(7), vectors.slice(0, 7)],
+        2: [lists],
+        1: [vectors],
+    }
+    folders = (str(tmp_path / "rankings"), str(tmp_path / "values"))
+    values = (partial(accuracy.user_value_batches, PLAN),)
+    work = Work(members, REQUEST, {"ranks": RANKS, "once": ONCE}, values, folders)
+    rows: dict[tuple[int, str], list[pa.Table]] = {}
+    for batch in task.run(work, lambda: "cpu", iter([blocks(tables)])):
+        (row,) = batch.to_pylist()
+        rows.setdefault((row["member"], row["kind"]), []).append(pa.ipc.open_stream(row["rows"]).read_all())
+    return rows
+
+
+def alone(folder: Path, kind: str) -> list[pa.RecordBatch]:
+    """The same users ranked by one function of batches."""
+    every = users().sort_by("user_id").combine_chunks()
+    if kind == "lists":
+        (batch,) = every.drop_columns(["vector"]).to_batches()
+        return list(rank_batches(REQUEST, iter([batch])))
+    (batch,) = every.drop_columns(["list_items", "list_ids", "list_scores"]).to_batches()
+    return list(score_batches(DotSource(shared(folder), ITEMS, DIMS), REQUEST, iter([batch])))
+
+
+def read(folder: Path, files: pa.Table, names: list[str]) -> list[str]:
+    table = pa.concat_tables(
+        [pq.ParquetFile(folder / path).read() for path in files.column("path").to_pylist()]
+    )
+    return sorted(repr(row) for row in table.select(names).to_pylist())
+
+
+def test_what_is_dealt_out_comes_back_whole(tmp_path: Path) -> None:
+    """Dealt to three tasks, ranked, measured and finished: the metrics of all users in one process."""
+    every = users()
+    task_r = np.arange(USERS) % 3
+    vectors = every.select(["user_id", "vector"])
+    dealt = [
+        mark(every.drop_columns(["vector", "list_items", "list_ids", "list_scores"]), OF_USERS, task_r),
+        mark(
+            vectors.filter(every.column("vector").is_valid()), 0, task_r[every.column("vector").is_valid()]
+        ),
+    ]
+    blocks_of: dict[int, list[pa.RecordBatch]] = {0: [], 1: [], 2: []}
+    for table in dealt:
+        for batch in shuffle._deal(iter(table.to_batches(max_chunksize=17)), rows=20):
+            for n, place in enumerate(batch.column("task").to_pylist()):
+                blocks_of[place].append(batch.slice(n, 1))
+    member = Member("vectors", DotSource(shared(tmp_path), ITEMS, DIMS), theirs=VECTOR)
+    folders = (str(tmp_path / "rankings"), str(tmp_path / "values"))
+    work = Work((member,), REQUEST, {"ranks": ONCE}, (partial(accuracy.user_value_batches, PLAN),), folders)
+    rows = [row for some in blocks_of.values() for row in task.run(work, lambda: "cpu", iter(some))]
+    cells: dict[tuple[Any, ...], list[pa.RecordBatch]] = {}
+    for row in rows:
+        cells.setdefault(tuple(row.select(["member", "kind", "cell"]).to_pylist()[0].values()), []).append(
+            row
+        )
+    finished = [task.finish(work.measures, pa.Table.from_batches(some)) for some in cells.values()]
+    found = shuffle._of_member(pa.concat_tables(finished), 0)
+    assert (found.error, len(found.rankings), len(found.values)) == (None, 3, 3) and found.seconds > 0
+    assert sum(file.rows for file in found.rankings) == USERS
+    columns, boot = PLAN.table(PLAN.of_ranks), PLAN.bootstrap
+    totals = accuracy.total_batches(PLAN, iter(alone(tmp_path, "vectors")))
+    wanted = [row for batch in accuracy.metric_batches(columns, boot, totals) for row in batch.to_pylist()]
+    assert len(wanted) > 40
+    assert sorted(map(repr, found.measured["ranks"].to_pylist())) == sorted(map(repr, wanted))
+
+
+def mark(table: pa.Table, member: int, task_r: Any) -> pa.Table:
+    marks = {"_task": pa.array(np.asarray(task_r), pa.int32()), "_member": pa.repeat(member, len(table))}
+    for name, column in marks.items():
+        table = table.append_column(name, column)
+    return table
+
+
+@pytest.mark.parametrize(("place", "kind"), [(0, "vectors"), (2, "lists"), (3, "vectors")])
+def test_each_model_gets_what_it_gets_alone(found, tmp_path: Path, place: int, kind: str) -> None:
+    wanted = alone(tmp_path, kind)
+    (files,) = found[place, task.RANKINGS]
+    names = [name for name in RANKED.names if name != "drawn"]
+    rows = pa.Table.from_batches(wanted).select(names).to_pylist()
+    assert read(tmp_path / "rankings", files, names) == sorted(map(repr, rows))
+    (files,) = found[place, task.VALUES]
+    values = pa.Table.from_batches(list(accuracy.user_value_batches(PLAN, iter(wanted))))
+    assert read(tmp_path / "values", files, USER_VALUES.names) == sorted(map(repr, values.to_pylist()))
+    totals = sorted(
+        repr(row) for batch in accuracy.total_batches(PLAN, iter(wanted)) for row in batch.to_pylist()
+    )
+    assert len(totals) == 6, "two parts, each whole, head and tail"
+    for name in ("ranks", "once"):
+        mine = pa.concat_tables(found[place, name]).select(TOTALS.names)
+        assert sorted(map(repr, mine.to_pylist())) == totals, name
+
+
+def test_a_model_that_fails_leaves_its_error_and_nothing_else(found) -> None:
+    assert {kind for place, kind in found if place == 1} == {task.FAILED, task.SECONDS}
+    (error,) = found[1, task.FAILED]
+    assert error.column("error").to_pylist() == ["ValueError: half a file"]
+
+
+def test_the_only_model_raises_so_that_spark_tries_again(tmp_path: Path) -> None:
+    members = (Member("broken", Broken(shared(tmp_path), ITEMS, DIMS)),)
+    work = Work(members, REQUEST, {}, (), (str(tmp_path), str(tmp_path)))
+    table = users().drop_columns(["vector", "list_items", "list_ids", "list_scores"])
+    with pytest.raises(ValueError, match="half a file"):
+        list(task.run(work, lambda: "cpu", iter([blocks({OF_USERS: [table]})])))
+
+
+def test_models_of_other_users_have_weights_of_their_own() -> None:
+    rng = np.random.default_rng(1)
+    columns = len(PLAN.table(PLAN.of_ranks))
+
+    def values(keys: list[int]) -> accuracy.Values:
+        table = rng.random((len(keys), columns))
+        table[0, 0] = np.nan
+        return {("test", None, None): [(np.array(keys, np.int64), table)]}
+
+    models = [values([1, 2, 3]), values([1, 2, 4]), values([1, 2, 3]), {}]
+    together = accuracy.totals_of_models(PLAN, models)
+    one_by_one = [accuracy.totals_of_models(PLAN, [model])[0] for model in models]
+    assert [len(batches) for batches in together] == [1, 1, 1, 0]
+    for mine, wanted in zip(together, one_by_one, strict=True):
+        assert [batch.to_pylist() for batch in mine] == [batch.to_pylist() for batch in wanted]
+    lists = [json.dumps(batches[0].to_pylist()) for batches in together[:3]]
+    assert len(set(lists)) == 3
+
+
+# --------------------------------------------------------------------------------- lists
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> KnownItems:
+    """Items b, a and ä (whose bytes come last), of 5, 7 and 0 training rows."""
+    columns = {
+        "item_index": pa.array([0, 1, 2], pa.int32()),
+        "item_id": ["b", "a", "ä"],
+        "n_train": [5, 7, 0],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "items.parquet")
+    return KnownItems(SharedRows(f"known-{tmp_path.name}", (str(tmp_path / "items.parquet"),)), 3)
+
+
+def lists_of(lists: list[list[str] | None]) -> pa.RecordBatch:
+    rows = [
+        {"user_id": f"u{n}", "part": "test", "user_key": n, "relevance": [3.0, 1.0], "top_items": top}
+        for n, top in enumerate(lists)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=pa.schema([f for f in RANKED if f.name in rows[0]]))
+
+
+def test_lists_meet_the_catalogue(known) -> None:
+    batch = lists_of([["a", "z", "ä"], [], None, ["b"]])
+    (rows,) = listed.listed_batches(known, 2.0, iter([batch]))
+    kept = [
+        (row["user_id"], row["n_relevant"], row["counts"], row["item_index"]) for row in rows.to_pylist()
+    ]
+    assert kept == [("u0", 1, [7, 0, 0], [1, -1, 2]), ("u3", 1, [5], [0])]
+
+
+def test_how_often_items_are_listed_by_hand(known) -> None:
+    """Three users of four have a list; at 1: a twice, b once; at 3 of a catalogue of 3: a 3, b 1, ä 1."""
+    batches = [lists_of([["a", "z", "ä"], ["a"]]), lists_of([["b", "a"], None])]
+    (shown,) = listed.shown_batches(known, (1, 3), iter(batches))
+    cells: dict[int, list[dict[str, Any]]] = {}
+    for row in shown.to_pylist():
+        cells.setdefault(row["bucket"], []).append(row)
+    tables = [listed.histogram(2, pa.Table.from_pylist(rows, shown.schema)) for rows in cells.values()]
+    rows = pa.concat_tables(tables)
+    users_with_list = rows.filter(pc.less(rows.column("c"), 0)).column("items").to_pylist()
+    assert users_with_list == [3]
+    found = beyond_accuracy.overall_values(
+        rows.filter(pc.greater_equal(rows.column("c"), 0)), ("coverage", "gini"), (1, 3), 3
+    )
+    values = {(row["metric"], row["k"]): row["value"] for row in found.to_pylist()}
+    # Gini of (0, 1, 2): (0 * -2 + 1 * 0 + 2 * 2) / (3 * 3); of (1, 1, 3): (-2 + 0 + 6) / (3 * 5).
+    assert values == {("coverage", 1): 2 / 3, ("gini", 1): 4 / 9, ("coverage", 3): 1.0, ("gini", 3): 4 / 15}
+
+
+def test_vectors_are_read_as_they_were_stored(known, tmp_path: Path) -> None:
+    """Item "b" (index 0) has no vector; "x" is nobody's."""
+    rows = {
+        "id": ["x", "ä", "a"],
+        "vector": pa.array([[9.0, 9.0], [1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32())),
+        "bias": [9.0, 0.5, 0.25],
+    }
+    pq.write_table(pa.table(rows), tmp_path / "stored.parquet")
+    place = SharedRows(f"stored-{tmp_path.name}", (str(tmp_path / "stored.parquet"),))
+    source = DotSource(place, 3, 2, catalogue=known)
+    arrays = source.rows.arrays(source.build)
+    assert arrays["vectors"].tolist() == [[0, 0], [3, 4], [1, 2]]
+    assert arrays["bias"].tolist() == [0, 0.25, 0.5]
+    assert arrays["scored"].tolist() == [False, True, True]
+    assert [text.decode() for text in source.item_ids()] == ["b", "a", "ä"]

@@ -1,0 +1,905 @@
+"""What a benchmark file may say, slowly: written from README, ARCHITECTURE and the sections' descriptions.
+
+`meaning(document)` is the document with its values as the types they stand for, or `Broken` with the place
+and the rule. It shares no code with `recbench_spark.config`, of which it asks only what kinds of models
+there are: a file that the product takes must keep this rule, and what it loads must be this meaning; a file
+that it refuses must break it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from functools import cache
+from typing import Any
+from zoneinfo import available_timezones
+
+from recbench_spark.config.models import known_kinds
+
+Rule = Callable[[Any, str], Any]
+
+INT = 2**31 - 1
+ZONES = available_timezones()
+SECRET_WORDS = re.compile(
+    r"password|passwd|passphrase|pwd|secret|token|credential|signature|access.?key|api.?key|private.?key",
+    re.I,
+)
+
+
+class Unjudged(Exception):  # noqa: N818
+    """A document with what this rule does not describe; whether it is right, other tests say."""
+
+
+class Broken(Exception):  # noqa: N818
+    """A rule that the document does not keep: `place` is its key, with dots."""
+
+    def __init__(self, place: str, why: str) -> None:
+        super().__init__(f"{place}: {why}")
+        self.place = place
+
+
+# ------------------------------------------------------------------------------------------- values
+
+
+def whole(low: float, high: float = INT) -> Rule:
+    """A whole number; `5.0` and text of digits are the number, true is none."""
+
+    def rule(value: Any, place: str) -> int:
+        if isinstance(value, bytes):
+            value = as_text(value, place)
+        if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]+(_[0-9]+)*(\.0*)?\s*", value):
+            value = int(value.strip().split(".")[0])
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Broken(place, f"a whole number is expected: {value!r}")
+        if not math.isfinite(value) or value != int(value) or not low <= value <= high:
+            raise Broken(place, f"a whole number from {low} to {high} is expected: {value!r}")
+        return int(value)
+
+    return rule
+
+
+def number(
+    low: float = -math.inf, high: float = math.inf, *, above: bool = False, below: bool = False
+) -> Rule:
+    """A finite number; text that spells one is the number."""
+
+    def rule(value: Any, place: str) -> float:
+        if isinstance(value, bytes):
+            value = as_text(value, place)
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                raise Broken(place, f"a number is expected: {value!r}") from None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Broken(place, f"a number is expected: {value!r}")
+        try:
+            value = float(value)
+        except OverflowError:
+            raise Broken(place, "too large for a float") from None
+        if not math.isfinite(value) or not low <= value <= high:
+            raise Broken(place, f"a finite number from {low} to {high} is expected: {value!r}")
+        if (above and value == low) or (below and value == high):
+            raise Broken(place, f"{value!r} is the bound itself")
+        return value
+
+    return rule
+
+
+def as_text(value: Any, place: str) -> str:
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError:
+            raise Broken(place, "bytes that are no UTF-8") from None
+    if not isinstance(value, str):
+        raise Broken(place, f"text is expected: {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Broken(place, "text that is not Unicode") from None
+    if re.search(r"://[^/@\s:]*:(?!\d+(?:[/,]|$))\S*@|https?://[^/\s@]+@", value):
+        raise Broken(place, "a password stands in it")
+    if any(SECRET_WORDS.search(word) for word in re.findall(r"[?&;]([^=&;\s]*)=", value)):
+        raise Broken(place, "a secret stands in it")
+    return value
+
+
+def text(pattern: str = r"(?s).*") -> Rule:
+    def rule(value: Any, place: str) -> str:
+        found = as_text(value, place)
+        if not re.fullmatch(pattern, found):
+            raise Broken(place, f"text of another form is expected: {found[:50]!r}")
+        return found
+
+    return rule
+
+
+NAME = text(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+def location(value: Any, place: str) -> str:
+    found = as_text(value, place)
+    if not found.strip() or "\0" in found:
+        raise Broken(place, "a path or a name is expected")
+    return found
+
+
+TRUE = dict.fromkeys(("true", "yes", "on", "y", "t", "1"), True)
+FALSE = dict.fromkeys(("false", "no", "off", "n", "f", "0"), False)
+
+
+def truth(value: Any, place: str) -> bool:
+    """true or false, as YAML and people spell them."""
+    if isinstance(value, bytes):
+        value = as_text(value, place)
+    if isinstance(value, str):
+        spelt = value.strip().lower()
+        value = {**TRUE, **FALSE}.get(spelt, value)
+    if isinstance(value, int | float) and value in (0, 1):
+        return bool(value)
+    raise Broken(place, f"true or false is expected: {value!r}")
+
+
+def one_of(*known: str) -> Rule:
+    def rule(value: Any, place: str) -> str:
+        if not (isinstance(value, str) and value in known):
+            raise Broken(place, f"one of {', '.join(known)} is expected: {value!r}")
+        return value
+
+    return rule
+
+
+def maybe(rule: Rule) -> Rule:
+    return lambda value, place: None if value is None else rule(value, place)
+
+
+def several(rule: Rule, least: int = 0, most: int = 10**9, *, distinct: bool = True) -> Rule:
+    """A list, in the order written; a set has no order that two runs would share."""
+
+    def found(value: Any, place: str) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple):
+            raise Broken(place, f"a list is expected: {value!r}")
+        entries = tuple(rule(entry, f"{place}.{n}") for n, entry in enumerate(value))
+        if not least <= len(entries) <= most:
+            raise Broken(place, f"{least} to {most} entries are expected")
+        if distinct and any(entries.index(entry) < n for n, entry in enumerate(entries)):
+            raise Broken(place, "an entry stands twice")
+        return entries
+
+    return found
+
+
+def mapped(rule: Rule) -> Rule:
+    def found(value: Any, place: str) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise Broken(place, f"keys and values are expected: {value!r}")
+        return {as_text(key, place): rule(entry, f"{place}.{key}") for key, entry in value.items()}
+
+    return found
+
+
+def section(rules: Mapping[str, Rule], *needed: str) -> Rule:
+    """Known keys alone, those that are needed among them."""
+
+    def found(value: Any, place: str) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise Broken(place, f"a section is expected: {value!r}")
+        for key in value:
+            if key not in rules:
+                raise Broken(f"{place}.{key}", "an unknown key")
+        for key in needed:
+            if key not in value:
+                raise Broken(f"{place}.{key}", "is missing")
+        return {key: rules[key](entry, f"{place}.{key}") for key, entry in value.items()}
+
+    return found
+
+
+def with_rule(rule: Rule, *further: Callable[[dict[str, Any]], str | None]) -> Rule:
+    """And what its keys ask of each other: a function says what is wrong."""
+
+    def found(value: Any, place: str) -> Any:
+        meant = rule(value, place)
+        for check in further:
+            if wrong := check(meant):
+                raise Broken(place, wrong)
+        return meant
+
+    return found
+
+
+def a_day(value: Any, place: str) -> date:
+    if isinstance(value, datetime):
+        if (value.hour, value.minute, value.second, value.microsecond) != (0, 0, 0, 0):
+            raise Broken(place, "a day is expected, and this has a time")
+        return value.date()
+    if isinstance(value, date):
+        return value
+    try:
+        return date.fromisoformat(as_text(value, place).strip()[:10])
+    except ValueError:
+        raise Broken(place, "a day is expected") from None
+
+
+def an_instant(value: Any, place: str) -> Any:
+    if isinstance(value, date):  # datetimes too
+        return value
+    found = as_text(value, place)
+    if not re.match(r"\s*\d{4}-\d\d-\d\d", found):
+        raise Broken(place, "a day or a time is expected")
+    return found
+
+
+def a_zone(value: Any, place: str) -> str:
+    found = as_text(value, place)
+    if found not in ZONES and not re.fullmatch(r"[+-](0\d|1[0-8]):[0-5]\d", found):
+        raise Broken(place, f"a time zone is expected: {found!r}")
+    return found
+
+
+def an_option(value: Any, place: str) -> str:
+    if SECRET_WORDS.search(place.rpartition(".")[2]):
+        raise Broken(place, "an option that holds a secret")
+    return as_text(value, place)
+
+
+def the_end(value: Any, place: str) -> str:
+    """The last day of the log: a day, or the night's."""
+    if isinstance(value, date):
+        return value.isoformat()
+    found = as_text(value, place)
+    if found in ("{logical_date}", "{logical_date:%Y-%m-%d}", "{logical_date:%Y%m%d}"):
+        return found
+    try:
+        date.fromisoformat(found)
+    except ValueError:
+        raise Broken(place, f"a day is expected: {found!r}") from None
+    return found
+
+
+def a_scale(value: Any, place: str) -> tuple[float, float]:
+    low, high = several(number(), 2, 2, distinct=False)(value, place)
+    if not low < high:
+        raise Broken(place, "ends before it begins")
+    return low, high
+
+
+SEED = whole(-(2**63), 2**63 - 1)
+COUNT = whole(1)
+SHARE = number(0, 1)
+OPEN_SHARE = number(0, 1, above=True, below=True)
+POSITIVE = number(0, above=True)
+NOT_NEGATIVE = number(0)
+DURATION = text("[1-9][0-9]{0,11}[smhdw]")
+
+# ----------------------------------------------------------------------------------------- sections
+
+RANK_METRICS = (
+    "hit", "precision", "recall", "calibrated_recall", "f1", "map", "mrr", "ndcg", "auc", "r_precision",
+    "rbp", "percentile_rank",
+)  # fmt: skip
+AXES: dict[str, Rule] = {
+    "users": one_of("truth", "both", "output"),
+    "ndcg_users": one_of("same", "truth", "both", "output"),
+    "empty_users": one_of("leave_out", "zero"),
+    "gain": one_of("binary", "linear", "exponential", "exponential_above"),
+    "negative_grades": one_of("clip", "worst", "zero_floor"),
+    "threshold": maybe(number()),
+    "discount": one_of("log2", "log2_max2", "ln"),
+    "ideal": one_of("min_k_relevant", "k", "relevant"),
+    "precision_by": one_of("k", "list", "min_k_relevant"),
+    "recall_by": one_of("relevant", "min_k_relevant"),
+    "ap": one_of("precision_at_hits", "mean_precision"),
+    "ap_by": one_of("min_k_relevant", "relevant", "k", "min_relevant_list"),
+    "ap_ties": one_of("same", "last_rank"),
+    "map_cut": one_of("at_k", "uncut"),
+    "mrr_cut": one_of("at_k", "uncut"),
+    "hit": one_of("any", "count"),
+    "persistence": OPEN_SHARE,
+    "auc_ties": one_of("half", "strict", "id_descending"),
+    "auc_by": one_of("pairs", "listed_pairs", "pairs_and_one"),
+    "ties": one_of("id", "id_descending", "expected", "optimistic", "pessimistic"),
+    "duplicates": one_of("drop", "error"),
+    "candidates": one_of("unseen", "all", "rated", "given", "uniform", "popularity"),
+}
+PRESETS = (
+    "recbench", "recbole", "replay", "mllib", "recommenders", "rectools", "lenskit", "ranx", "cornac",
+    "elliot", "recpack",
+)  # fmt: skip
+
+WORLD = section(
+    {
+        "users": whole(1, 10**9),
+        "items": whole(2, 10**8),
+        "interactions": whole(1000, 10**8),
+        "open_loop": whole(0, 10**9),
+        "loop": SHARE,
+        "periods": whole(1, 50),
+        "seed": SEED,
+        "tastes": whole(1, 32),
+        "open_items": one_of("all", "unseen"),
+    }
+)
+
+
+def _path_given(dataset: dict[str, Any]) -> str | None:
+    return None if dataset["reader"] == "world" or dataset.get("path") else "path is missing"
+
+
+READERS = (
+    "world", "netflix", "coat", "yahoo_r3", "lightgcn", "ncf", "csv", "parquet", "delta",
+    *(f"movielens_{size}" for size in ("100k", "1m", "10m", "20m", "25m", "32m", "latest")),
+)  # fmt: skip
+DATASET = with_rule(
+    section(
+        {
+            "name": NAME,
+            "reader": one_of(*READERS),
+            "path": maybe(location),
+            "columns": mapped(location),
+            "attributes": several(location),
+            "options": mapped(an_option),
+            "time_unit": one_of("s", "ms", "us", "timestamp"),
+            "time_zone": a_zone,
+            "bad_rows": one_of("error", "reject"),
+            "duplicates": one_of("keep_last", "keep_first", "error"),
+            "until": maybe(the_end),
+            "scale": maybe(a_scale),
+            "world": WORLD,
+        },
+        "name",
+        "reader",
+    ),
+    _path_given,
+)
+
+HELD_OUT = with_rule(
+    section({"of": one_of("users", "items"), "test": OPEN_SHARE, "valid": SHARE}),
+    lambda held: (
+        None if held.get("test", 0.1) + held.get("valid", 0.0) < 1 else "none are left to train on"
+    ),
+)
+
+MEANT = {
+    "RO_RS": ("random", "ratio", "user"),
+    "TO_RS": ("temporal", "ratio", "user"),
+    "RO_LS": ("random", "leave_one_out", "user"),
+    "TO_LS": ("temporal", "leave_one_out", "user"),
+    "netflix": ("temporal", "last_n", "user"),
+}
+
+
+FOLDED = ("folds", "consecutive")
+
+
+def usual_split(split: Mapping[str, Any]) -> dict[str, Any]:
+    """With what is not said: a protocol's order, holdout and group; netflix's nine; the defaults."""
+    found = dict(split)
+    order, holdout, group = MEANT.get(found.get("protocol") or "", (None, None, None))
+    if found.get("protocol") == "given":
+        holdout = "given"
+    if found.get("protocol") == "netflix":
+        found = {"n": 9, "parts": ("probe", "quiz", "test"), **found}
+    found.setdefault("holdout", holdout or "ratio")
+    found.setdefault("order", order or ("temporal" if found["holdout"] == "period" else "random"))
+    found.setdefault("group", group or ("global" if found["holdout"] in (*FOLDED, "period") else "user"))
+    return {"ratio": (0.8, 0.0, 0.2), "valid": False, "folds": 10, "fold": 0, "window": 0, **found}
+
+
+def lasts(duration: str | None) -> int:
+    return (
+        int(duration[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}[duration[-1]]
+        if duration
+        else 0
+    )
+
+
+def split_mistakes(split: dict[str, Any]) -> str | None:  # noqa: PLR0911, PLR0912, C901
+    s = usual_split(split)
+    holdout, held_out = s["holdout"], s.get("held_out")
+    meant = MEANT.get(s.get("protocol") or "")
+    if meant and (s["order"], holdout, s["group"]) != meant:
+        return "order, holdout or group are not the protocol's"
+    if s.get("protocol") == "given" and holdout != "given":
+        return "holdout is not the protocol's"
+    if abs(sum(s["ratio"]) - 1) > 1e-6 or s["ratio"][0] == 0 or s["ratio"][2] == 0:
+        return "ratio must sum to 1, with train and test"
+    if holdout in ("leave_one_out", "last_n", "n_given") and s["group"] != "user":
+        return "is per user"
+    if s.get("n") is not None and holdout not in ("last_n", "n_given"):
+        return "n is of last_n and n_given"
+    if holdout in ("last_n", "n_given") and (s.get("n") is None or (holdout == "last_n" and s["n"] == 0)):
+        return "needs n"
+    if (s["folds"] != 10 or s["fold"] != 0) and holdout not in FOLDED:
+        return "folds are of folds"
+    if s["fold"] >= s["folds"] or (holdout in FOLDED and s["order"] != "random"):
+        return "folds are random, fold below folds"
+    if holdout == "consecutive" and s["group"] != "global":
+        return "consecutive folds are of the whole file"
+    if holdout in FOLDED and s["valid"] and s["folds"] == 2:
+        return "nothing to train on"
+    if holdout == "n_given" and s["valid"]:
+        return "n_given has no valid"
+    if holdout != "period" and (s.get("start") or s.get("length") or s.get("step") or s["window"]):
+        return "start, length, step, window are of a period"
+    if holdout == "period":
+        if s["group"] != "global" or s["order"] != "temporal":
+            return "a period is temporal and global"
+        if not (s.get("start") or s.get("length")) or ((s["valid"] or s["window"]) and not s.get("length")):
+            return "a period needs start or length"
+        length, step = lasts(s.get("length")), lasts(s.get("step"))
+        if max(length, step, length + s["window"] * (step or length)) > 10_000 * 366 * 86_400:
+            return "leads out of the calendar"
+    if held_out and (
+        s["group"] != "user" or holdout not in ("ratio", "leave_one_out", "last_n", "n_given")
+    ):
+        return "held_out is of a user's rows"
+    if held_out and (s["valid"] or s["ratio"][1] > 0):
+        return "validation is held_out.valid"
+    return None
+
+
+def part_names(value: Any, place: str) -> tuple[str, ...]:
+    found: tuple[str, ...] = several(NAME, 1, 100)(value, place)
+    if {"train", "given", "later", "log"} & set(found):
+        raise Broken(place, "a name that is taken")
+    return found
+
+
+SPLIT = with_rule(
+    section(
+        {
+            "protocol": maybe(one_of("RO_RS", "TO_RS", "RO_LS", "TO_LS", "netflix", "given")),
+            "order": one_of("random", "temporal"),
+            "holdout": one_of(
+                "ratio", "leave_one_out", "last_n", "n_given", "folds", "consecutive", "period", "given"
+            ),
+            "group": one_of("user", "global"),
+            "ratio": several(SHARE, 3, 3, distinct=False),
+            "valid": truth,
+            "n": maybe(whole(0)),
+            "parts": part_names,
+            "folds": whole(2),
+            "fold": whole(0, math.inf),
+            "start": maybe(an_instant),
+            "length": maybe(DURATION),
+            "step": maybe(DURATION),
+            "window": whole(0),
+            "held_out": maybe(HELD_OUT),
+            "seed": SEED,
+        }
+    ),
+    split_mistakes,
+)
+
+PROVENANCE = section(
+    {
+        "source": one_of("own", "baseline", "rerun", "published"),
+        "ran_by": maybe(text()),
+        "year": maybe(whole(1990, 2100)),
+        "search_space": mapped(several(number(), distinct=False)),
+        "budget": maybe(text()),
+        "at_edge": several(text()),
+    }
+)
+
+
+def figures(value: Any, place: str) -> dict[str, float]:
+    """`ndcg@10: 0.25`: a share is a share; errors have no upper end."""
+    found: dict[str, float] = mapped(number())(value, place)
+    for figure, given in found.items():
+        if not re.fullmatch(r"[a-z_0-9]+(@[1-9][0-9]{0,8})?", figure):
+            raise Broken(f"{place}.{figure}", "is no figure")
+        metric, _, k = figure.partition("@")
+        if metric in RANK_METRICS and not 0 <= given <= (
+            float(k) if metric == "hit" and k else math.inf if metric == "hit" else 1
+        ):
+            raise Broken(f"{place}.{figure}", "cannot be")
+    return found
+
+
+OF_KINDS: dict[str, tuple[dict[str, Rule], tuple[str, ...]]] = {
+    "random": ({"seed": SEED}, ()),
+    "popular": ({}, ()),
+    "item_knn": (
+        {"scores": one_of("sum", "centred_mean"), "neighbours": COUNT, "max_history": whole(2)},
+        (),
+    ),
+    "als": (
+        {
+            "rank": whole(1, 2048),
+            "iterations": whole(1, 10_000),
+            "regularization": NOT_NEGATIVE,
+            "alpha": NOT_NEGATIVE,
+            "implicit": truth,
+            "seed": SEED,
+        },
+        (),
+    ),
+    "truth": ({}, ()),
+    "embeddings": (
+        {"users": location, "items": location, "similarity": one_of("dot", "cosine")},
+        ("users", "items"),
+    ),
+    "scores": ({"path": location}, ("path",)),
+    "lists": ({"path": location}, ("path",)),
+    "published": ({"figures": figures}, ("figures",)),
+    "means": (
+        {
+            "means": one_of("global", "users", "items", "items_users", "users_items"),
+            "user_shrinkage": NOT_NEGATIVE,
+            "item_shrinkage": NOT_NEGATIVE,
+        },
+        (),
+    ),
+}
+OF_KINDS["tests.outside_model:NewestModel"] = ({"step": number()}, ())
+OF_KINDS["recbench_spark.config.models:AlsModel"] = OF_KINDS["als"]
+
+
+@cache
+def undescribed_kinds() -> set[str]:
+    """Kinds with settings of their own rooms, and rules that their tests hold: those known beyond these."""
+    return set(known_kinds()) - set(OF_KINDS)
+
+
+def model(value: Any, place: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise Broken(place, "a model is expected")
+    kind = value.get("kind")
+    if isinstance(kind, str) and kind in undescribed_kinds():
+        raise Unjudged(kind)
+    if not (isinstance(kind, str) and kind in OF_KINDS):
+        raise Broken(f"{place}.kind", f"no kind of model: {kind!r}")
+    own, needed = OF_KINDS[kind]
+    common = {"name": NAME, "version": text(), "provenance": PROVENANCE, "kind": text()}
+    return dict(section({**common, **own}, "name", *needed)(value, place))
+
+
+SLICE = with_rule(
+    section(
+        {
+            "key": NAME,
+            "of": one_of("popularity", "cold_user", "log", "users", "items"),
+            "column": maybe(text()),
+            "path": maybe(location),
+        },
+        "key",
+        "of",
+    ),
+    lambda cut: "needs path" if cut["of"] in ("users", "items") and not cut.get("path") else None,
+)
+
+
+def chances_mistakes(chances: dict[str, Any]) -> str | None:
+    method = chances.get("method", "power_law")
+    tables = chances.get("item_features") or chances.get("user_features")
+    if (method == "given") != bool(chances.get("path")):
+        return "path goes with given"
+    if (method == "logistic_regression") != bool(tables):
+        return "features go with logistic_regression"
+    if method == "logistic_regression" and chances.get("scale", "as_is") != "as_is":
+        return "scale is not for logistic_regression"
+    if method in ("given", "true") and (
+        chances.get("scale", "as_is") != "as_is" or chances.get("floor") is not None
+    ):
+        return "scale and floor are not for it"
+    return "chances of ratings" if method == "naive_bayes" else None
+
+
+METHODS = (
+    "power_law", "power_above_xmin", "steck", "relative_frequency", "naive_bayes", "logistic_regression",
+    "given", "true",
+)  # fmt: skip
+PROPENSITIES = with_rule(
+    section(
+        {
+            "method": one_of(*METHODS),
+            "law": one_of("approximate", "exact"),
+            "scale": one_of("as_is", "largest", "interactions"),
+            "floor": maybe(number(0, 1, above=True)),
+            "path": maybe(location),
+            "item_features": maybe(location),
+            "user_features": maybe(location),
+            "rate": number(0, 1, above=True),
+        }
+    ),
+    chances_mistakes,
+)
+ESTIMATORS = (
+    "ips", "clipped_ips", "snips_user", "snips_global", "ips_pooled", "dm", "dr", "switch_dr", "dros",
+    "stratified",
+)  # fmt: skip
+EXPOSURE = section(
+    {
+        "propensities": PROPENSITIES,
+        "estimators": several(one_of(*ESTIMATORS), 1),
+        "clip": POSITIVE,
+        "switch": POSITIVE,
+        "shrink": POSITIVE,
+        "strata": section(
+            {"kind": one_of("equal_mass", "equal_count", "equal_width"), "n": several(whole(2, 10), 1)}
+        ),
+        "without_most_popular": number(0, 1, below=True),
+        "rewards": maybe(location),
+    }
+)
+DRAWS = ("rank_estimate", "least_squares", "monotone_least_squares", "bias_variance", "maximum_likelihood")
+EVALUATION = section(
+    {
+        "metrics": several(text(), 1),
+        "k": several(whole(1), 1, distinct=False),
+        "curve": truth,
+        "parts": several(NAME, 1),
+        "preset": maybe(one_of(*PRESETS)),
+        "definition": section(AXES),
+        "candidates_path": maybe(location),
+        "features": maybe(location),
+        "draw": section(
+            {
+                "n": COUNT,
+                "per": one_of("user", "positive"),
+                "seed": SEED,
+                "estimators": several(one_of(*DRAWS)),
+            }
+        ),
+        "slices": several(SLICE),
+        "bootstrap": section({"replicates": whole(0, 100_000), "level": OPEN_SHARE, "seed": SEED}),
+        "user_metrics": truth,
+        "multiverse": truth,
+        "exposure": maybe(EXPOSURE),
+        "uncut": truth,
+        "task": one_of("ranking", "rating"),
+    }
+)
+
+GATE = with_rule(
+    section(
+        {
+            "fact": NAME,
+            "part": maybe(NAME),
+            "above": maybe(number()),
+            "below": maybe(number()),
+            "action": one_of("fail", "warn"),
+        },
+        "fact",
+    ),
+    lambda gate: (
+        None if (gate.get("above") is None) != (gate.get("below") is None) else "one bound is needed"
+    ),
+)
+COMPARISONS = section(
+    {
+        "baseline": maybe(NAME),
+        "baseline_night": maybe(a_day),
+        "metrics": maybe(several(text())),
+        "k": maybe(several(maybe(COUNT))),
+        "minimum_difference": NOT_NEGATIVE,
+        "replicates": whole(1, 100_000),
+        "planned_users": whole(2, 10**12),
+    }
+)
+REGRESSION = section(
+    {
+        "metric": text(),
+        "k": maybe(COUNT),
+        "drop": NOT_NEGATIVE,
+        "part": NAME,
+        "model": maybe(NAME),
+        "against": one_of("previous", "baseline"),
+        "certain": truth,
+    },
+    "metric",
+    "drop",
+)
+AGAINST = one_of("all", "best", "baseline")
+PARADOXES = section(
+    {
+        "by": maybe(several(NAME)),
+        "metrics": maybe(several(text())),
+        "k": maybe(several(maybe(COUNT))),
+        "parts": maybe(several(NAME)),
+        "replicates": whole(1, 100_000),
+        "against": AGAINST,
+        "flips": several(one_of("items", "users")),
+        "flips_against": AGAINST,
+    }
+)
+
+
+def undescribed(value: Any, place: str) -> None:
+    if value is not None:
+        raise Unjudged(place)
+
+
+BENCHMARK = section(
+    {
+        "name": NAME,
+        "description": text(),
+        "dataset": DATASET,
+        "split": SPLIT,
+        "models": several(model, 1, distinct=False),
+        "evaluation": EVALUATION,
+        "headline": text("[a-z_0-9]+(@[1-9][0-9]{0,8})?"),
+        "gates": several(GATE, distinct=False),
+        "comparisons": maybe(COMPARISONS),
+        "regressions": several(REGRESSION, distinct=False),
+        "paradoxes": maybe(PARADOXES),
+        "ran_by": maybe(text()),
+        "board": maybe(NAME),
+        "search": undescribed,
+    },
+    "name",
+    "dataset",
+    "models",
+)
+
+# ------------------------------------------------------------------------------ sections of each other
+
+LIST_METRICS = ("coverage", "gini", "novelty", "mean_popularity", "diversity")
+VALUE_METRICS = ("mse", "rmse", "mae", "nmse", "pe", "mean_prediction", "mean_outcome", "logloss", "rig")
+WHOLE_METRICS = ("auc", "r_precision", "percentile_rank")
+UNCUT_PRESETS = {"cornac": ("map", "mrr")}
+PLACES = re.compile(r"\{([A-Za-z_]\w*)(?::([^{}]*))?\}")
+
+
+def meaning(document: Any) -> dict[str, Any]:
+    """The document as the types its values stand for; Broken where a rule is not kept."""
+    meant: dict[str, Any] = BENCHMARK(document, "benchmark")
+    for rule in RULES:
+        rule(meant)
+    return meant
+
+
+def _models_differ(meant: dict[str, Any]) -> None:
+    names = [entry["name"] for entry in meant["models"]]
+    if len(set(names)) < len(names):
+        raise Broken("benchmark.models", "two of one name")
+    if meant["dataset"]["reader"] != "world" and any(entry["kind"] == "truth" for entry in meant["models"]):
+        raise Broken("benchmark.models", "only the generated world knows the truth")
+    if any(gate["fact"].startswith("drift_") for gate in meant.get("gates", ())):
+        raise Broken("benchmark.gates", "a fact that only a model of a graph tells")
+
+
+def _parts_are_held_out(meant: dict[str, Any]) -> None:
+    """A log may bring parts of its own; whether rows really go there, only the night knows."""
+    split, asked = meant.get("split", {}), meant.get("evaluation", {})
+    known = {"valid", "probe", "quiz", "test", "open_loop", *usual_split(split).get("parts", ())}
+    for part in asked.get("parts", ("test",)):
+        if part not in known:
+            raise Broken("benchmark.evaluation.parts", f"nothing is held out to {part}")
+
+
+def _task(meant: dict[str, Any]) -> None:
+    asked = meant.get("evaluation", {})
+    if asked.get("task") == "rating":
+        alone = ("curve", "preset", "candidates_path", "features", "multiverse", "exposure")
+        if any(asked.get(name) for name in alone) or asked.get("slices") or asked.get("uncut") is False:
+            raise Broken("benchmark.evaluation", "means something only where items are ranked")
+        if meant.get("paradoxes") is not None:
+            raise Broken("benchmark.paradoxes", "are of rankings")
+
+
+def measured(meant: dict[str, Any]) -> tuple[str, ...]:
+    asked = meant.get("evaluation", {})
+    rating = asked.get("task") == "rating"
+    usual = VALUE_METRICS[:3] if rating else (*RANK_METRICS[:3], *RANK_METRICS[4:9], "coverage")
+    return tuple(asked.get("metrics", usual))
+
+
+def _metrics(meant: dict[str, Any]) -> None:
+    asked = meant.get("evaluation", {})
+    rating = asked.get("task") == "rating"
+    for name in measured(meant):
+        if name not in (VALUE_METRICS if rating else (*RANK_METRICS, *LIST_METRICS)):
+            raise Broken("benchmark.evaluation.metrics", f"no metric {name}")
+    axes = asked.get("definition", {})
+    cut = UNCUT_PRESETS.get(asked.get("preset") or "", ())
+    for name in measured(meant) if asked.get("uncut") is False else ():
+        axis = axes.get(f"{name}_cut", "uncut" if name in cut else "at_k")
+        if name in WHOLE_METRICS or (name in ("map", "mrr") and axis == "uncut"):
+            raise Broken("benchmark.evaluation.uncut", f"{name} is over the whole ranking")
+    figures = {f.partition("@")[0] for m in meant["models"] for f in m.get("figures", {})}
+    usual = "rmse" if rating else "ndcg@10"
+    headline = meant.get("headline", usual).partition("@")[0]
+    if headline not in {*RANK_METRICS, *LIST_METRICS, *VALUE_METRICS, *figures}:
+        raise Broken("benchmark.headline", "no such metric")
+
+
+def cutoffs(meant: dict[str, Any]) -> set[Any]:
+    asked = meant.get("evaluation", {})
+    ks = asked.get("k", (1, 3, 5, 10, 20))
+    return {None, *(range(1, max(ks) + 1) if asked.get("curve") else ks)}
+
+
+def _exposure(meant: dict[str, Any]) -> None:
+    asked = meant.get("evaluation", {})
+    exposure, definition = asked.get("exposure"), asked.get("definition", {})
+    keys = [cut["key"] for cut in asked.get("slices", ())]
+    if len(set(keys)) < len(keys):
+        raise Broken("benchmark.evaluation.slices", "two of one key")
+    if exposure is not None and {"stratum", "most_popular"} & set(keys):
+        raise Broken("benchmark.evaluation.slices", "a key that exposure makes")
+    if (exposure is not None or asked.get("multiverse")) and asked.get("uncut") is False:
+        raise Broken("benchmark.evaluation.uncut", "all ranks are needed")
+    if (
+        exposure is not None
+        and exposure.get("propensities", {}).get("method") == "true"
+        and meant["dataset"]["reader"] != "world"
+    ):
+        raise Broken("benchmark.evaluation.exposure", "only the world knows its chances")
+    if asked.get("curve") and max(asked.get("k", (20,))) > 10_000:
+        raise Broken("benchmark.evaluation.curve", "too long")
+    if "diversity" in asked.get("metrics", ()) and not asked.get("features"):
+        raise Broken("benchmark.evaluation.features", "diversity needs them")
+    if (
+        definition.get("candidates") == "given"
+        and not asked.get("candidates_path")
+        and meant["dataset"]["reader"] != "ncf"
+    ):
+        raise Broken("benchmark.evaluation.candidates_path", "is missing")
+
+
+def _of_nights(meant: dict[str, Any]) -> None:
+    asked, compared = meant.get("evaluation", {}), meant.get("comparisons")
+    names = {entry["name"] for entry in meant["models"]}
+    rules = meant.get("regressions", ())
+    if (compared is not None or rules) and asked.get("user_metrics") is False:
+        raise Broken("benchmark.comparisons", "need values of users")
+    wanted = {(compared or {}).get("baseline"), *(rule.get("model") for rule in rules)} - {None}
+    if wanted - names:
+        raise Broken("benchmark.comparisons", f"no model {wanted - names}")
+    if any(rule.get("against") == "baseline" for rule in rules) and not (compared or {}).get(
+        "baseline_night"
+    ):
+        raise Broken("benchmark.regressions", "need baseline_night")
+    compared_metrics = (compared or {}).get("metrics") or measured(meant)
+    if (compared is not None or rules) and set(compared_metrics) - set(measured(meant)):
+        raise Broken("benchmark.comparisons.metrics", "not measured")
+    cuts = (compared or {}).get("k") or cutoffs(meant)
+    parts = asked.get("parts", ("test",))
+    for rule in rules:
+        if (
+            rule["metric"] not in compared_metrics
+            or rule.get("k") not in cuts
+            or rule.get("part", "test") not in parts
+        ):
+            raise Broken("benchmark.regressions", f"{rule} is not compared")
+    searched = meant.get("paradoxes") or {}
+    keys = {cut["key"] for cut in asked.get("slices", ({"key": "popularity"},))}
+    keys |= {"stratum", "most_popular"} if asked.get("exposure") is not None else set()
+    by = searched.get("by") or (("stratum",) if asked.get("exposure") is not None else ("popularity",))
+    if meant.get("paradoxes") is not None and (
+        set(by) - keys
+        or set(searched.get("metrics") or ()) - set(measured(meant))
+        or set(searched.get("k") or ()) - cutoffs(meant)
+        or set(searched.get("parts") or ()) - set(parts)
+    ):
+        raise Broken("benchmark.paradoxes", "asks for what is not measured")
+    pinned = "baseline" in (searched.get("against"), searched.get("flips_against"))
+    if pinned and not (compared or {}).get("baseline"):
+        raise Broken("benchmark.paradoxes", "need comparisons.baseline")
+
+
+def _places_of_days(meant: dict[str, Any]) -> None:
+    """`{logical_date}` and formats of whole days; other braces are Hadoop's."""
+    asked, exposure = meant.get("evaluation", {}), (meant.get("evaluation", {}).get("exposure") or {})
+    chances = exposure.get("propensities", {})
+    paths = [meant["dataset"].get("path"), meant["dataset"].get("until"), exposure.get("rewards")]
+    paths += list(meant["dataset"].get("options", {}).values())
+    paths += [asked.get("candidates_path"), asked.get("features")]
+    paths += [cut.get("path") for cut in asked.get("slices", ())]
+    paths += [chances.get(name) for name in ("path", "item_features", "user_features")]
+    for entry in meant["models"]:
+        paths += [entry.get(name) for name in ("path", "users", "items")]
+    for place in (found for path in paths if path for found in PLACES.findall(path)):
+        name, style = place
+        days = re.fullmatch(r"(?:[^%]|%[YymdjGVu])*", style)
+        if name != "logical_date" or not days or (style and "%" not in style):
+            raise Broken("benchmark", f"a placeholder that is none of a day: {place}")
+
+
+RULES = (_models_differ, _parts_are_held_out, _task, _metrics, _exposure, _of_nights, _places_of_days)

@@ -1,0 +1,42 @@
+"""Jobs in this process: their mains under `cli.run`, with one small Spark session."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import tempfile
+import warnings
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from recbench_spark import cli
+from recbench_spark.session import PROPERTIES
+from tests.cluster.processes import properties
+from tests.faults.campaign import ROOT
+
+
+def job(name: str, argv: list[str]) -> tuple[Any, str]:
+    """Exit code and what was said on stderr, of `jobs/NAME.py`."""
+    small_session()
+    module = import_module(f"recbench_spark.commands.{name}")
+    out, err = io.StringIO(), io.StringIO()
+    code: Any = 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            cli.run(module.main, module.parser(), argv)
+        except SystemExit as ended:
+            code = ended.code
+    return code, err.getvalue()
+
+
+def small_session() -> None:
+    """What a session started from now on reads: the settings of the tests."""
+    if PROPERTIES not in os.environ:
+        folder = Path(tempfile.mkdtemp(prefix="recbench-faults-"))
+        os.environ[PROPERTIES] = str(properties(folder / "spark.conf"))
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])

@@ -1,0 +1,314 @@
+"""Whole nights of mutated benchmark files on a log of text, in this process, against a slow reading of it.
+
+The campaign writes the log, so it knows every row. Of a night that ends well it checks: each row of
+the log stands in `splits` once, where the protocol says it may; values of the most popular items, user by
+user, follow from that split by `tests/oracles.py`; nothing is published twice. Any other end is a sentence
+with a hint and one of the documented exit codes.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from recbench_spark.config import load_benchmark
+from recbench_spark.definitions import axis_values
+from tests import oracles
+from tests.faults import config_rule, configs
+from tests.faults.campaign import Case, Verdict
+from tests.faults.in_process import job
+
+DAY = "2026-02-01"
+A_WAREHOUSE = 25
+"""Nights of one warehouse: each case has a benchmark name of its own."""
+
+SPLITS: tuple[dict[str, Any], ...] = (
+    {"protocol": "RO_RS"}, {"protocol": "RO_RS", "ratio": [0.6, 0.2, 0.2]}, {"protocol": "TO_RS"},
+    {"protocol": "RO_LS"}, {"protocol": "TO_LS"}, {"protocol": "TO_LS", "valid": True},
+    {"holdout": "last_n", "n": 2}, {"order": "temporal", "holdout": "last_n", "n": 3, "valid": True},
+    {"holdout": "n_given", "n": 4}, {"holdout": "folds", "folds": 4},
+    {"holdout": "folds", "folds": 5, "fold": 4},
+    {"holdout": "period", "length": "30d"}, {"holdout": "period", "start": "2025-06-01T00:00:00+00:00"},
+    {"order": "random", "holdout": "ratio", "group": "global"},
+    {"order": "temporal", "holdout": "ratio", "group": "global", "ratio": [0.7, 0.1, 0.2]},
+    {"protocol": "netflix", "parts": ["test", "quiz"], "n": 4},
+    {"protocol": "TO_RS", "held_out": {"of": "users", "test": 0.3}},
+    {"protocol": "RO_RS", "held_out": {"of": "items", "test": 0.3}},
+)  # fmt: skip
+METRICS = ("hit", "precision", "recall", "calibrated_recall", "f1", "map", "mrr", "ndcg", "auc",
+           "r_precision", "rbp", "percentile_rank", "coverage", "gini", "novelty",
+           "mean_popularity")  # fmt: skip
+MODELS: tuple[dict[str, Any], ...] = (
+    {"name": "knn", "kind": "item_knn", "neighbours": 5}, {"name": "random", "kind": "random"},
+    {"name": "als", "kind": "als", "rank": 2, "iterations": 1},
+    {"name": "paper", "kind": "published", "figures": {"ndcg@10": 0.2}},
+)  # fmt: skip
+
+
+SLICES = ({"key": "popularity", "of": "popularity"}, {"key": "cold", "of": "cold_user"},
+          {"key": "land", "of": "log", "column": "country"})  # fmt: skip
+MORE: tuple[dict[str, Any], ...] = (
+    {}, {}, {"user_metrics": False}, {"curve": True}, {"uncut": False},
+    {"exposure": {"propensities": {"method": "relative_frequency"}}},
+)  # fmt: skip
+
+
+def the_log(chance: random.Random) -> list[tuple[str, str, float, int, str]]:
+    """user, item, rating, seconds, country: some pairs twice, some users with one row."""
+    users, items, style = chance.randint(8, 30), chance.randint(6, 20), chance.choice(["{}", "u{}", "0{}"])
+    rows = []
+    for user in range(users):
+        for item in chance.sample(range(items), chance.randint(1, min(9, items))):
+            when = 1735689600 + chance.randrange(400) * 86_400
+            rows.append(
+                (style.format(user), style.format(item), float(chance.randint(1, 5)), when, "ab"[user % 2])
+            )
+    for user, item, _, when, country in chance.sample(rows, chance.choice([0, 0, 3])):
+        rows.append((user, item, float(chance.randint(1, 5)), when + 60, country))
+    chance.shuffle(rows)
+    return rows
+
+
+def write_log(rows: list[tuple[str, str, float, int, str]], file: Path) -> None:
+    lines = [",".join(map(str, row)) for row in rows]
+    file.write_text("\n".join(["user_id,item_id,rating,event_time,country", *lines, ""]), encoding="utf-8")
+
+
+def document(chance: random.Random, log: Path) -> dict[str, Any]:
+    """A benchmark of one's own log: any split, definition, slices and sections."""
+    split = dict(chance.choice(SPLITS), seed=chance.randrange(99))
+    evaluation: dict[str, Any] = {
+        "metrics": chance.sample(METRICS, chance.randint(1, 5)),
+        "k": sorted(chance.sample(range(1, 12), chance.randint(1, 3))),
+        "bootstrap": {"replicates": chance.choice([0, 10])},
+        "slices": chance.sample(SLICES, chance.randint(0, 3)),
+    }
+    axes = {
+        axis: chance.choice(axis_values(axis)) for axis in chance.sample(AXES, chance.choice([0, 1, 2]))
+    }
+    axes |= {"threshold": chance.choice([2, 3, 4])} if chance.random() < 0.4 else {}
+    evaluation |= {"definition": axes} if axes else {}
+    evaluation |= {"parts": ["test", "valid"]} if chance.random() < 0.1 else {}
+    evaluation |= chance.choice(MORE)
+    own = {"name": "own", "reader": "csv", "path": str(log), "attributes": ["country"]}
+    found: dict[str, Any] = {
+        "name": "night",
+        "dataset": {**own, "duplicates": chance.choice(["keep_last", "keep_first", "keep_last", "error"])},
+        "split": split,
+        "models": [
+            {"name": "popular", "kind": "popular"},
+            *chance.sample(MODELS, chance.choice([0, 0, 1])),
+        ],
+        "evaluation": evaluation,
+    }
+    more = {"comparisons": {"replicates": 10}, "paradoxes": {"replicates": 10},
+            "gates": [{"fact": "rows", "part": "test", "below": 1}],
+            "regressions": [{"metric": "ndcg", "k": 5, "drop": 0.01}]}  # fmt: skip
+    for name in chance.sample(sorted(more), chance.choice([0, 0, 1, 2])):
+        found[name] = more[name]
+    return found
+
+
+AXES = ("empty_users", "gain", "discount", "ideal", "precision_by", "recall_by", "ap", "ap_by", "map_cut",
+        "mrr_cut", "hit", "auc_ties", "auc_by", "ties", "candidates", "users",
+        "negative_grades")  # fmt: skip
+
+
+def run(case: Case) -> Verdict:
+    """Write log and file, run the night, hold its tables against the log."""
+    chance = case.draw()
+    folder = case.place / f"case{case.number}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    rows, log, file = the_log(chance), folder / "log.csv", folder / "night.yaml"
+    write_log(rows, log)
+    mutant = configs.Mutant(chance)
+    mutant.document, mutant.base = document(chance, log), "night"
+    for change in [chance.choice(configs.CHANGES) for _ in range(chance.choice([0, 0, 0, 0, 1]))]:
+        change(mutant)
+        mutant.kinds.append(change.__name__)
+    file.write_text(configs.dumped(mutant.document), encoding="utf-8")
+    warehouse = folder / "warehouse"
+    code, err = job(
+        "nightly", ["--config", str(file), "--warehouse", str(warehouse), "--logical-date", DAY]
+    )
+    about = [f"exit code {code}", *mutant.kinds, f"split {split_name(mutant.document)}"]
+    wrong = ended_badly(code, err) or ended_for_nothing(code, err, mutant)
+    if not wrong and code in (0, 4):
+        wrong = night_is_wrong(load_benchmark(str(file)), rows, warehouse)
+    if wrong:
+        return Verdict.failed(f"{wrong} [{file}]", *about)
+    shutil.rmtree(folder)
+    return Verdict(about=about)
+
+
+def split_name(document: Any) -> str:
+    split = document.get("split") if isinstance(document, dict) else None
+    found = (split.get("protocol") or split.get("holdout")) if isinstance(split, dict) else None
+    return str(found)[:20]
+
+
+def ended_badly(code: Any, err: str) -> str | None:
+    if "Traceback" in err or "internal error" in err or code not in (0, 1, 2, 3, 4):
+        return f"a trace, exit code {code}: {err[-700:]!r}"
+    if code in (1, 2, 3) and "error: " not in err:
+        return f"exit code {code} without a sentence: {err[-300:]!r}"
+    return None
+
+
+def ended_for_nothing(code: Any, err: str, mutant: configs.Mutant) -> str | None:
+    """A file that keeps the rules, on a log that can be split as it says, is no reason to fail."""
+    if code == 2:
+        try:
+            config_rule.meaning(mutant.document)
+        except (config_rule.Broken, config_rule.Unjudged):
+            return None
+        return f"exit code 2, and no rule is broken: {err[-400:]!r}"
+    if code == 1 and not mutant.kinds and not any(reason in err for reason in REASONS):
+        return f"failed for no reason that a log can give: {err[-500:]!r}"
+    return None
+
+
+REASONS = ("duplicate", "is empty", "no test", "no train", "no rows to split", "is not a row", "alike")
+"""What a small log can lack; a night may say so and end."""
+
+
+# ---------------------------------------------------------------------------------- the slow reading
+
+
+def table(warehouse: Path, name: str) -> list[dict[str, Any]]:
+    return list(DeltaTable(str(warehouse / name)).to_pyarrow_table().to_pylist())
+
+
+def night_is_wrong(
+    benchmark: Any, rows: list[tuple[str, str, float, int, str]], warehouse: Path
+) -> str | None:
+    splits = table(warehouse, "splits")
+    wrong = rows_are_wrong(benchmark, rows, splits) or labels_are_wrong(benchmark.split, splits)
+    if wrong or benchmark.evaluation.task != "ranking":
+        return wrong
+    runs = [run for run in table(warehouse, "runs") if run["status"] == "succeeded"]
+    if len({run["model"] for run in runs}) < len(runs):
+        return "a model was published twice"
+    for run in (run for run in runs if run["model_kind"] == "popular"):
+        metrics = [row for row in table(warehouse, "metrics") if row["run_id"] == run["run_id"]]
+        if wrong := popular_is_wrong(benchmark, splits, metrics, table(warehouse, "items")):
+            return wrong
+    return None
+
+
+def rows_are_wrong(benchmark: Any, rows: list[Any], splits: list[dict[str, Any]]) -> str | None:
+    """No row lost, none doubled, of a pair the one that the file says."""
+    first = benchmark.dataset.duplicates == "keep_first"
+    kept: dict[tuple[str, str], tuple[float, int]] = {}
+    for user, item, rating, when, _ in sorted(rows, key=lambda row: row[3], reverse=first):
+        kept[user, item] = (rating, when)
+    wanted = Counter((u, i, r, t) for (u, i), (r, t) in kept.items())
+    found = Counter(
+        (row["user_id"], row["item_id"], row["rating"], row["event_time"] // 1_000_000) for row in splits
+    )
+    lost, new = wanted - found, found - wanted
+    return f"{lost.total()} rows lost, {new.total()} new, e.g. {[*lost, *new][0]}" if lost or new else None
+
+
+def labels_are_wrong(split: Any, splits: list[dict[str, Any]]) -> str | None:
+    """What each protocol promises of every user, row by row."""
+    owners: dict[Any, list[dict[str, Any]]] = {}
+    for row in splits:
+        owners.setdefault(row["user_id"] if split.group == "user" else None, []).append(row)
+    held = set(split.parts) | {"valid"}
+    for owner, mine in owners.items():
+        late = [row["event_time"] for row in mine if row["part"] in held]
+        early = [row["event_time"] for row in mine if row["part"] in ("train", "given")]
+        if split.temporal and late and early and min(late) < max(early):
+            return f"{owner}: a row of train is later than a held-out one"
+        test = sum(row["part"] in split.parts for row in mine)
+        if split.held_out is None and (wrong := amount_is_wrong(split, len(mine), test)):
+            return f"{owner}: {wrong}"
+    return None
+
+
+def amount_is_wrong(split: Any, n: int, test: int) -> str | None:
+    """How many rows of n are tested; at least one stays to train on."""
+    if split.holdout == "ratio" and split.group == "user":
+        wanted = min(max(math.floor(n * split.ratio[2] + 1e-9), 1), n - 1)
+    elif split.holdout == "leave_one_out":
+        wanted = min(1, n - 1)
+    elif split.holdout == "last_n":
+        wanted = min(split.n, n - 1)
+    elif split.holdout == "n_given":
+        wanted = max(n - split.n, 0)
+    else:
+        return None
+    return None if test == wanted else f"{test} of {n} rows are tested, and {wanted} should be"
+
+
+def popular_is_wrong(
+    benchmark: Any, splits: list[dict[str, Any]], metrics: list[dict[str, Any]], items: list[dict[str, Any]]
+) -> str | None:
+    """The values of the most popular items, by counting."""
+    definition = benchmark.evaluation.resolve()
+    if definition.candidates in ("uniform", "popularity", "given"):
+        return None
+    count = Counter(row["item_id"] for row in splits if row["part"] == "train")
+    every = [item["item_id"] for item in items]
+    whole = all(i.isdigit() and str(int(i)) == i for i in every)
+    place = {item: n for n, item in enumerate(sorted(every, key=int if whole else str.encode))}
+    for part in benchmark.evaluation.parts:
+        users = users_of(part, splits, count, place, definition)
+        for row in metrics:
+            mine = row["part"] == part and row["slice_key"] is None and row["estimator"] == "holdout"
+            if not mine or (row["metric"] not in oracles.METRICS and row["metric"] != "auc"):
+                continue
+            if wrong := value_is_wrong(row, users, definition):
+                return f"{part}: {wrong}"
+    return None
+
+
+Users = list[tuple[dict[int, float], dict[int, float]]]
+
+
+def users_of(part: str, splits: Any, count: Counter[str], place: dict[str, int], definition: Any) -> Users:
+    """Scores of each user's candidates, and the truth."""
+    seen: dict[str, set[str]] = {}
+    truth: dict[str, dict[int, float]] = {}
+    for row in splits:
+        if row["part"] in ("train", "given"):
+            seen.setdefault(row["user_id"], set()).add(row["item_id"])
+        if row["part"] == part:
+            truth.setdefault(row["user_id"], {})[place[row["item_id"]]] = row["rating"]
+    found = []
+    for user, mine in truth.items():
+        hidden = seen.get(user, set()) if definition.candidates == "unseen" else set()
+        scores = {place[item]: float(count[item]) for item in place if item not in hidden}
+        if definition.candidates == "rated":
+            scores = {item: score for item, score in scores.items() if item in mine}
+        found.append((scores, mine))
+    return found
+
+
+def value_is_wrong(row: dict[str, Any], users: Users, definition: Any) -> str | None:
+    """One metric at one cut-off; ties that are no order of ids are left to the tests of kernels."""
+    metric = row["metric"]
+    raw = metric == "auc" or (metric == "map" and definition.ap_ties == "last_rank")
+    if not raw and definition.ties not in ("id", "id_descending"):
+        return None
+    sign = 1 if definition.ties == "id" else -1
+    values = []
+    for scores, truth in users:
+        strict = scores if raw else {i: s - sign * i / 10_000 for i, s in scores.items()}
+        values.append(oracles.value(metric, strict, truth, row["k"], definition))
+    known = [value for value in values if not math.isnan(value)]
+    right = math.fsum(known) / len(known) if known else math.nan
+    got = math.nan if row["value"] is None else row["value"]
+    same = (math.isnan(right) and math.isnan(got)) or abs(right - got) < 1e-9 * max(1.0, abs(right))
+    if same and row["n"] == len(known):
+        return None
+    told = f"{got} over {row['n']}, and right is {right} over {len(known)}"
+    return f"SILENTLY WRONG: {metric}@{row['k']} is {told}"

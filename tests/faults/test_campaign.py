@@ -1,0 +1,184 @@
+"""The campaign against versions that were broken on purpose: each check catches its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recbench_spark.commands import nights
+from recbench_spark.config import Benchmark, Dataset, Evaluation, Split, load_yaml, loading, make_benchmark
+from recbench_spark.data import arrow_rows
+from recbench_spark.errors import ConfigError
+from recbench_spark.evaluation.metrics import accuracy
+from recbench_spark.kernels.ranking import lists as ranked_lists
+from tests.faults import campaign, configs, frames, scores
+from tests.faults.campaign import FAILED, Case, Part, Verdict
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def failures(
+    part: str, run: Callable[[Case], Verdict], count: int, place: Path, seed: int = 1
+) -> list[str]:
+    place.mkdir(exist_ok=True)
+    found = [campaign.tried(Part(part, "", run, 1, 1), Case(part, seed, n, place)) for n in range(count)]
+    return [verdict.told for verdict in found if verdict.status == FAILED]
+
+
+# ------------------------------------------------------------------------------------------- configs
+
+
+def without_unknown_keys(document: dict[str, Any]) -> dict[str, Any]:
+    found = {k: v for k, v in document.items() if k in Benchmark.model_fields}
+    for name, model in {"dataset": Dataset, "split": Split, "evaluation": Evaluation}.items():
+        if isinstance(found.get(name), dict):
+            found[name] = {k: v for k, v in found[name].items() if k in model.model_fields}
+    return found
+
+
+def with_another_seed(document: dict[str, Any]) -> dict[str, Any]:
+    split = document.get("split")
+    if isinstance(split, dict) and isinstance(split.get("seed"), int) and split["seed"] == 42:
+        return {**document, "split": {**split, "seed": 43}}
+    return document
+
+
+def without_parts(document: dict[str, Any]) -> dict[str, Any]:
+    raise KeyError("parts")
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        (without_unknown_keys, "unknown key"),
+        (with_another_seed, "was loaded as"),
+        (without_parts, "internal error"),
+    ],
+)
+def test_a_broken_loader_is_caught(monkeypatch, tmp_path: Path, broken: Any, told: str) -> None:
+    def load(source: str, overrides: Any = ()) -> Any:
+        document = load_yaml(Path(source).read_text(encoding="utf-8"), source)
+        return make_benchmark(broken(document), overrides, source)
+
+    assert failures("configs", configs.run, 60, tmp_path) == []
+    monkeypatch.setattr(nights, "load_benchmark", load)
+    monkeypatch.setattr(configs, "load_benchmark", load)
+    found = failures("configs", configs.run, 150, tmp_path)
+    assert any(told in one for one in found), found[:5]
+
+
+def test_a_message_without_its_key_is_caught(monkeypatch, tmp_path: Path) -> None:
+    def load(source: str, overrides: Any = ()) -> Any:
+        try:
+            return loading.load_benchmark(source, overrides)
+        except ConfigError as error:
+            raise ConfigError("something is wrong", error.hint) from None
+
+    monkeypatch.setattr(nights, "load_benchmark", load)
+    assert any("does not name the key" in one for one in failures("configs", configs.run, 80, tmp_path))
+
+
+# -------------------------------------------------------------------------------------------- frames
+
+
+KNOWN = {"rank_lists": ranked_lists.rank_lists, "measure": accuracy.measure, "cost": ranked_lists._cost}
+
+
+def nan_is_worst(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks of scores dropped, in both places."""
+
+    def cost(lists: Any) -> Any:
+        if lists.rank is not None:
+            return KNOWN["cost"](lists)
+        return -np.nan_to_num(lists.score, nan=-1e300)
+
+    monkeypatch.setattr(ranked_lists, "_cost", cost)
+    monkeypatch.setattr(arrow_rows, "unusable", lambda name, column: np.zeros(len(column), bool))
+
+
+def ties_by_larger_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys turned round."""
+
+    def rank_lists(given: Any, truth: Any, *rest: Any, **more: Any) -> Any:
+        turned = replace(given, keys=-given.keys), replace(truth, keys=-truth.keys)
+        return KNOWN["rank_lists"](*turned, *rest, **more)
+
+    monkeypatch.setattr(ranked_lists, "rank_lists", rank_lists)
+
+
+def one_more_at_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Off by one at k."""
+
+    def measure(rankings: Any, metrics: Any, ks: Any, *rest: Any) -> Any:
+        return KNOWN["measure"](rankings, metrics, [k + 1 for k in ks], *rest)
+
+    monkeypatch.setattr(accuracy, "measure", measure)
+
+
+@pytest.mark.parametrize("broken", [nan_is_worst, ties_by_larger_id, one_more_at_the_cut])
+def test_a_broken_evaluation_of_frames_is_caught(monkeypatch, tmp_path: Path, broken: Any) -> None:
+    assert failures("frames", frames.run, 60, tmp_path) == []
+    broken(monkeypatch)
+    found = failures("frames", frames.run, 200, tmp_path)
+    assert any("SILENTLY WRONG" in one or "taken, and" in one for one in found), found[:5]
+
+
+def test_training_items_that_stay_are_caught(monkeypatch, tmp_path: Path) -> None:
+    assert failures("scores", scores.run, 40, tmp_path) == []
+    monkeypatch.setattr(ranked_lists._Block, "remove_train", lambda *_: None)
+    found = failures("scores", scores.run, 40, tmp_path)
+    assert any("SILENTLY WRONG" in one for one in found), found[:5]
+
+
+# ------------------------------------------------------------------------------------ the campaign itself
+
+
+def test_a_stopped_campaign_goes_on_where_it_stood(tmp_path: Path, capsys) -> None:
+    tried: list[int] = []
+
+    def run(case: Case) -> Verdict:
+        tried.append(case.number)
+        return Verdict.failed("odd") if case.number == 3 else Verdict(about=["even"])
+
+    part = Part("some", "", run, 9, 9)
+    assert campaign.run_part(part, 1, range(3), tmp_path, 1e12)
+    (tmp_path / "faults.jsonl").open("a").write('{"code": "torn')
+    assert not campaign.run_part(part, 1, range(6), tmp_path, 1e12)
+    assert not campaign.run_part(part, 1, range(6), tmp_path, 1e12) and tried == [0, 1, 2, 3, 4, 5]
+    said = capsys.readouterr().out
+    assert "FAILED some/1/3: odd\n  python -m tests.faults some --seed 1 --only 3\n" in said
+    assert "some: 6 cases, seed 1: 5 passed, 1 failed, 0 skipped" in said
+    rows = [
+        json.loads(line) for line in (tmp_path / "faults.jsonl").read_text().splitlines() if "case" in line
+    ]
+    assert len({row["case"] for row in rows}) == len(rows) >= 5
+
+
+def test_an_error_of_the_campaign_and_the_end_of_time(tmp_path: Path, capsys) -> None:
+    def run(case: Case) -> Verdict:
+        raise RuntimeError("odd")
+
+    part = Part("some", "", run, 9, 9)
+    assert not campaign.run_part(part, 1, range(1), tmp_path, 1e12)
+    assert "the campaign broke: RuntimeError: odd" in capsys.readouterr().out
+    assert campaign.run_part(part, 2, range(5), tmp_path, 0.0)
+    assert "0 cases of 5 asked for" in capsys.readouterr().out
+
+
+def test_the_command_line() -> None:
+    listed = subprocess.run(
+        [sys.executable, "-m", "tests.faults", "--list"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "configs" in listed.stdout and "frames" in listed.stdout

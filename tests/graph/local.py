@@ -1,0 +1,98 @@
+"""What graphs ask of a SparkContext, in this process and at once: no JVM, milliseconds a job."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+from deltalake import DeltaTable
+
+Part = Callable[[], Iterable[Any]]
+
+
+class Rows:
+    """An RDD: partitions worked out whenever they are asked for; what crosses a border is pickled."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = parts
+
+    def mapPartitionsWithIndex(self, run: Callable[[int, Iterator[Any]], Iterable[Any]]) -> Rows:  # noqa: N802
+        run = pickle.loads(pickle.dumps(run))
+        return Rows([lambda n=n, part=part: run(n, iter(part())) for n, part in enumerate(self.parts)])
+
+    def mapPartitions(self, run: Callable[[Iterator[Any]], Iterable[Any]]) -> Rows:  # noqa: N802
+        run = pickle.loads(pickle.dumps(run))
+        return Rows([lambda part=part: run(iter(part())) for part in self.parts])
+
+    def map(self, run: Callable[[Any], Any]) -> Rows:
+        run = pickle.loads(pickle.dumps(run))
+        return Rows([lambda part=part: map(run, part()) for part in self.parts])
+
+    def partitionBy(self, n: int, place: Callable[[Any], int]) -> Rows:  # noqa: N802
+        sent: list[list[Any]] = []
+
+        def received(number: int) -> list[Any]:
+            if not sent:
+                sent.extend([] for _ in range(n))
+                for key, value in reversed(self.collect()):  # they arrive in any order
+                    sent[place(key) % n].append((key, value))
+            return sent[number]
+
+        return Rows([lambda number=number: received(number) for number in range(n)])
+
+    def collect(self) -> list[Any]:
+        return [pickle.loads(pickle.dumps(one)) for part in self.parts for one in part()]
+
+    @property
+    def _jrdd(self) -> Rows:
+        return self
+
+    def rdd(self) -> Rows:
+        """Its Java side, where shuffles are removed: none here."""
+        return self
+
+    def cleanShuffleDependencies(self, blocking: bool) -> None:  # noqa: N802
+        """Nothing lies on a disk."""
+
+    def foreach(self, run: Callable[[Any], Any]) -> None:
+        for one in self.collect():
+            run(one)
+
+
+class Context:
+    """A SparkContext of two cores."""
+
+    defaultParallelism = 2  # noqa: N815
+
+    def parallelize(self, values: Iterable[Any], parts: int) -> Rows:
+        given = list(values)
+        cuts = [given[n * len(given) // parts : (n + 1) * len(given) // parts] for n in range(parts)]
+        return Rows([lambda cut=cut: cut for cut in cuts])
+
+    def runJob(self, rows: Rows, run: Callable[[Any], Any], places: Sequence[int]) -> list[Any]:  # noqa: N802
+        return [one for place in places for one in run(iter(rows.parts[place]()))]
+
+
+VECTORS = {"block": pa.int32(), "first": pa.int64(), "nodes": pa.int32(), "dims": pa.int32()}
+TABLES = {
+    "graph_vectors": (
+        {**VECTORS, "dtype": pa.string(), "vectors": pa.binary()},
+        {"model_id": pa.string(), "layer": pa.int32()},
+    ),
+    "embeddings": (
+        {"id": pa.string(), "vector": pa.list_(pa.float32()), "bias": pa.float64()},
+        {"model_id": pa.string(), "side": pa.string()},
+    ),
+}
+
+
+def warehouse(folder: Path) -> Path:
+    """Empty tables of vectors."""
+    for name, (columns, by) in TABLES.items():
+        schema = deltalake.Schema.from_arrow(pa.schema({**columns, **by}))
+        DeltaTable.create(str(folder / name), schema=schema, partition_by=list(by))
+    return folder

@@ -1,0 +1,127 @@
+"""Two nights of a bipartite graph without a JVM: both modes, both tables, to the bits of a full run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from recbench_spark.config.graph import GraphSource
+from recbench_spark.graph import features
+from recbench_spark.graph.folders import Graph, new_matrix
+from recbench_spark.graph.incremental import Night, Place, compare, is_whole, kept_of, last_night
+from recbench_spark.graph.layout import ids_of, lay_out
+from recbench_spark.graph.runner import Model, passes_of, run
+from recbench_spark.kernels.graph.forms import LayerForm
+from recbench_spark.kernels.graph.layers import all_shapes, make_layers, random_weights
+from tests.graph.local import Context, warehouse
+
+DIMS, SC = 5, Context()
+FORMS = (LayerForm("convolve", "importance", 6, 6), LayerForm("convolve", "importance", 4, 4))
+PAIRS = [(b, p) for b in range(40) for p in (b, b + 1)]
+DRAWN = np.random.default_rng(3).standard_normal((60, DIMS)).astype(np.float32)
+H = {p: DRAWN[p] for p in range(41)}
+# A pin with other features, a new pin on a new board, a pin more on an old one, one that nobody likes.
+LATER = [*PAIRS, (45, 50), (45, 5), (20, 30)]
+H_LATER = {**H, 0: H[0] + 1, 50: DRAWN[50], 51: DRAWN[51]}
+
+
+def laid(folder: Path, pairs: list[tuple[int, int]], h: dict[int, Any], blocks: int) -> Graph:
+    folder.mkdir()
+    pq.write_table(
+        pa.table({"src": [b for b, _ in pairs], "dst": [p for _, p in pairs]}), folder / "e.parquet"
+    )
+    pq.write_table(pa.table({"id": list(h), "vector": list(h.values())}), folder / "h.parquet")
+    edges, pins = str(folder / "e.parquet"), {"pin": str(folder / "h.parquet")}
+    source = GraphSource(edges=edges, sides=("board", "pin"), nodes=pins)
+    return lay_out(SC, source, folder.name, folder / "graph", blocks)  # type: ignore[arg-type]
+
+
+def model(graph: Graph, place: Path, mode: str, wire: str, output: str) -> Model:
+    folder = Path(graph.folder).parent
+    path = folder / f"{wire}.npy"
+    new_matrix(path, (graph.nodes, DIMS), wire)
+    rows = features.table_of(str(folder / "h.parquet"), "id", "numeric")
+    features.lay_table(SC, graph, rows, 1, DIMS, path, "error")  # type: ignore[arg-type]
+    layers, ends = make_layers(FORMS, (), random_weights(all_shapes(FORMS, (), DIMS), 1), DIMS, 1)
+    name, embeddings = folder.name, str(place / "embeddings") if output == "embeddings" else None
+    files, table = str(place / "models" / name), str(place / "graph_vectors")
+    return Model(name, layers, ends, mode, wire, str(path), files, table, embeddings, 7)
+
+
+def places(made: Model, mode: str) -> tuple[Place, ...]:
+    found = []
+    for k in range(1, 4 if mode == "bipartite" else 3):
+        sides = (0, 1) if mode != "bipartite" else (0,) if k > 2 else (1,)
+        if k >= 2 and made.embeddings:
+            found.append(Place(made.embeddings, {"model_id": made.model_id}, sides, True))
+        else:
+            found.append(Place(made.vectors, {"model_id": made.model_id, "layer": str(k)}, sides, False))
+    return tuple(found)
+
+
+def results(made: Model, graph: Graph) -> dict[Any, bytes]:
+    """Bits of each node's vector after the last layer, by side and id."""
+    partition = [("model_id", "=", made.model_id)]
+    if made.embeddings:
+        rows = DeltaTable(made.embeddings).to_pandas(partitions=partition)
+        vectors = (np.array(v, np.float32).tobytes() for v in rows["vector"])
+        return dict(zip(zip(rows["side"], rows["id"], strict=True), vectors, strict=True))
+    names = [(block.side, i) for block in graph.blocks for i in ids_of(graph, block).to_pylist()]
+    rows, found = DeltaTable(made.vectors).to_pandas(partitions=partition), {}
+    for row in rows[rows["layer"] >= 2].itertuples():
+        packed = np.frombuffer(row.vectors, row.dtype).reshape(row.nodes, row.dims)
+        found |= {names[row.first + k]: vector.tobytes() for k, vector in enumerate(packed)}
+    return found
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Graph, Graph, Graph]:
+    root = tmp_path_factory.mktemp("graphs")
+    first = laid(root / "first", PAIRS, H, 3)
+    return first, laid(root / "again", LATER, H_LATER, 4), laid(root / "full", LATER, H_LATER, 2)
+
+
+def by_hand() -> list[int]:
+    """Nodes that each pass computes: boards that touched pins read, pins whose boards or vector moved."""
+    likes: dict[int, set[int]] = {}
+    for b, p in LATER:
+        likes.setdefault(b, set()).add(p)
+    touched, found = {0, 50, 51}, []
+    for _ in range(2):
+        boards = {b for b, pins in likes.items() if pins & touched} | {20, 45}
+        touched = {p for p in H_LATER if any(p in likes[b] for b in boards)} | touched | {5, 30}
+        found += [sum(1 for pins in likes.values() if pins & touched), len(touched)]
+    return [*found, len({b for b, pins in likes.items() if pins & touched} | {20, 45})]
+
+
+@pytest.mark.parametrize("mode", ["bipartite", "projected"])
+@pytest.mark.parametrize("wire", ["float16", "float32"])
+@pytest.mark.parametrize("output", ["embeddings", "vectors"])
+def test_what_is_touched_is_computed_to_the_bits_of_a_full_run(
+    graphs, tmp_path, mode, wire, output
+) -> None:
+    first, again, full = graphs
+    place = warehouse(tmp_path)
+    one, two, whole = (model(graph, place, mode, wire, output) for graph in graphs)
+    run(SC, first, one, lambda _: "R")
+    run(SC, full, whole, lambda _: "G")
+    before = Night(first, one.features, places(one, mode))
+    assert is_whole(before)
+    folder, steps = Path(two.folder), passes_of(two, again)
+    folder.mkdir(parents=True)
+    compare(SC, again, steps, before, folder)
+    for k, found in enumerate(before.places, 1):
+        last_night(SC, before, [found], folder / f"before-{k}.npy", "float32" if found.by_side else wire)
+    kept = {(step.layer, step.kind): kept_of(folder, p, step) for p, step in enumerate(steps, 1)}
+    done = run(SC, again, replace(two, kept=kept), lambda _: "R")
+    computed = [one.nodes for one in done]
+    assert computed == by_hand() if mode == "bipartite" else max(computed) < 20
+    assert len(wanted := results(whole, full)) == 43 + 41
+    assert results(two, again) == wanted

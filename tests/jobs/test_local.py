@@ -1,0 +1,409 @@
+"""Small work without Java: the engine chosen, both engines on one warehouse, questions behind a guard."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import recbench_spark
+from recbench_spark import cli
+from recbench_spark.arrow_store import ArrowStore
+from recbench_spark.commands import evaluate as job
+from recbench_spark.commands import query
+from recbench_spark.data import arrow_files
+from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError, StoreError
+from recbench_spark.evaluator import engines
+from recbench_spark.kernels.compiling import waiting
+from recbench_spark.kernels.hashing import splitmix64
+from recbench_spark.schemas import CHECKS, METRICS, RUNS, TABLES
+from recbench_spark.steps.local_questions import answer, judge
+from recbench_spark.store import view_files
+
+ROOT = Path(recbench_spark.__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Lists, truth and training rows of 20 users."""
+    folder, rng = tmp_path_factory.mktemp("local"), np.random.default_rng(4)
+    for name, n in (("lists", 200), ("truth", 60), ("train", 80)):
+        table = pa.table({"user_id": rng.integers(0, 20, n), "item_id": rng.integers(0, 30, n)})
+        if name == "lists":
+            table = table.append_column("score", pa.array(rng.random(n)))
+        pq.write_table(table, folder / f"{name}.parquet")
+    return folder
+
+
+def argv(files: Path, warehouse: Path, *more: str) -> list[str]:
+    given = [f"--{name}={files / name}.parquet" for name in ("lists", "truth", "train")]
+    return [*given, "--warehouse", str(warehouse), "--model", "m", "--bootstrap", "20", *more]
+
+
+def run(module: object, *words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.run(module.main, module.parser(), [*words])
+    return int(ended.value.code or 0)
+
+
+# ------------------------------------------------------------------------------------ who evaluates
+
+
+def test_auto_takes_this_process_up_to_its_limit(files: Path, monkeypatch, capsys) -> None:
+    paths = [str(files / f"{name}.parquet") for name in ("lists", "truth", "train")]
+    monkeypatch.setattr(engines, "MOST_ROWS", 340)
+    assert engines.choose("auto", paths).engine == "local"
+    monkeypatch.setattr(engines, "MOST_ROWS", 339)
+    chosen = engines.choose("auto", paths)
+    assert chosen.engine == "spark" and "340 rows, up to 339" in chosen.told()
+    assert engines.choose("local", paths).engine == "local"
+    assert run(job, *argv(files, files / "never", "--dry-run")) == 0
+    assert "engine spark: 340 rows" in capsys.readouterr().out
+
+
+def test_auto_counts_what_embeddings_cost(files: Path, monkeypatch) -> None:
+    paths = [str(files / "lists.parquet"), str(files / "truth.parquet")]
+    monkeypatch.setattr(engines, "MOST_PAIRS", 200 * 60)
+    assert engines.choose("auto", paths, paths).engine == "local"
+    monkeypatch.setattr(engines, "MOST_PAIRS", 200 * 60 - 1)
+    assert engines.choose("auto", paths, paths).engine == "spark"
+
+
+@pytest.mark.parametrize("path", ["s3a://bucket/lists", "hdfs:/lists", "schema.table"])
+def test_what_only_spark_reads(path: str) -> None:
+    assert engines.choose("auto", [path]).engine == "spark"
+    with pytest.raises(ConfigError, match="--engine local"):
+        engines.choose("local", [path])
+
+
+def test_a_path_that_is_not_there_yet_may_be_tried_again(files: Path, capsys) -> None:
+    with pytest.raises(MissingError, match=r"lists\.parket"):
+        engines.choose("auto", [str(files / "lists.parket")])
+    for flag in ("--lists", "--train"):
+        words = argv(files, files / "never", flag, str(files / "later.parquet"), "--dry-run")
+        assert run(job, *words) == 1
+        assert "later.parquet" in capsys.readouterr().err
+
+
+def test_a_dry_run_looks_at_headers(files: Path, tmp_path: Path, capsys) -> None:
+    (tmp_path / "t.csv").write_text("user_id,item\n1,2\n")
+    for flag, told in (("--truth", "item_id"), ("--lists", "item_id")):
+        assert run(job, *argv(files, files / "never", flag, str(tmp_path / "t.csv"), "--dry-run")) == 1
+        said = capsys.readouterr().err
+        assert "t.csv has no column" in said and told in said
+    (tmp_path / "t.csv").write_text("user_id,item_id\n1,2\n")
+    words = argv(files, files / "never", "--lists", str(tmp_path / "t.csv"), "--dry-run")
+    assert run(job, *words) == 1 and "score" in capsys.readouterr().err
+    assert run(job, *argv(files, files / "never", "--dry-run")) == 0
+    assert not (files / "never").exists()
+
+
+def test_a_dry_run_looks_at_widths_and_at_the_warehouse(files: Path, tmp_path: Path, capsys) -> None:
+    for side, name, dims in (("users", "user_id", 3), ("items", "item_id", 4)):
+        pq.write_table(pa.table({name: [1], "vector": [[1.0] * dims]}), tmp_path / f"{side}.parquet")
+    words = ["--embeddings", str(tmp_path / "users.parquet"), str(tmp_path / "items.parquet"), "--dry-run"]
+    assert run(job, *argv(files, tmp_path / "w")[1:], *words) == 1
+    said = capsys.readouterr().err
+    assert "3 dimensions" in said and "items.parquet has 4" in said
+    (tmp_path / "file").write_text("")
+    assert run(job, *argv(files, tmp_path / "file" / "w", "--dry-run")) == 1
+    assert "is a file" in capsys.readouterr().err and not (tmp_path / "w").exists()
+
+
+@pytest.mark.slow
+def test_at_the_limit_of_auto_memory_is_what_the_documentation_says(tmp_path: Path) -> None:
+    """Lists and truth of MOST_ROWS rows, evaluated here: less than 1 GB."""
+    users = engines.MOST_ROWS // 20
+    user_r = np.repeat(np.arange(users), 19)
+    item_r = (user_r * 7 + np.tile(np.arange(19) * 11, users)) % 20_011
+    rank = np.tile(np.arange(1, 20), users)
+    pq.write_table(
+        pa.table({"user_id": user_r, "item_id": item_r, "rank": rank}), tmp_path / "lists.parquet"
+    )
+    truth = {"user_id": np.arange(users), "item_id": np.arange(users) * 7 % 20_011}
+    pq.write_table(pa.table(truth), tmp_path / "truth.parquet")
+    words = [f"--{name}={tmp_path / name}.parquet" for name in ("lists", "truth")]
+    words += ["--warehouse", str(tmp_path / "w"), "--model", "m"]
+    command = [sys.executable, str(ROOT / "jobs" / "evaluate.py"), *words]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = process.stderr.read()
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert not process.returncode, said
+    assert "engine local: 2,000,000 rows" in said and used.ru_maxrss < 1 << 20  # KiB
+
+
+@pytest.mark.parametrize("warehouse", ["s3a://bucket/w", "catalog.schema"])
+def test_a_warehouse_out_of_reach_is_sparks(files: Path, warehouse: str) -> None:
+    chosen = engines.choose("auto", [str(files / "lists.parquet")], (), (warehouse, (RUNS,)))
+    assert chosen.engine == "spark" and warehouse in chosen.why
+
+
+# ------------------------------------------------------------------------- without Java, torch, waiting
+
+IMPORTED = """
+import sys
+from recbench_spark import cli
+from recbench_spark.commands.{module} import main, parser
+try:
+    cli.run(main, parser(), {words!r})
+except SystemExit as end:
+    assert not end.code, end.code
+found = [name for name in {never!r} if name in sys.modules]
+assert not found, found
+"""
+
+
+def modules_stay_out(module: str, words: list[str], never: tuple[str, ...]) -> None:
+    """Run a job in a process of its own, and look at what it loaded."""
+    code = IMPORTED.format(module=module, words=words, never=never)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_evaluation_loads_no_torch_and_starts_no_java(files: Path, tmp_path: Path) -> None:
+    vectors = np.eye(30, 4, dtype=np.float32).tolist()
+    for name, ids in (("user_id", 20), ("item_id", 30)):
+        pq.write_table(pa.table({name: range(ids), "vector": vectors[:ids]}), tmp_path / f"{name}.parquet")
+    words = ["--embeddings", str(tmp_path / "user_id.parquet"), str(tmp_path / "item_id.parquet")]
+    words += argv(files, tmp_path / "w")[1:]
+    modules_stay_out("evaluate", words, ("torch", "py4j.clientserver_started"))
+    assert {path.name for path in (tmp_path / "w").iterdir()} >= {"runs", "metrics", "checks", "rankings"}
+
+
+@pytest.mark.parametrize("job", sorted(path.stem for path in Path("jobs").glob("*.py")))
+def test_help_is_answered_before_anything_is_loaded(job: str) -> None:
+    modules_stay_out(job, ["--help"], ("numpy", "pyspark", "pandas", "pyarrow", "torch", "numba"))
+
+
+def test_a_cold_cache_is_announced(tmp_path: Path, monkeypatch) -> None:
+    splitmix64(np.uint64(1))
+    assert waiting(splitmix64) == ""
+
+    class Cold:
+        class stats:  # noqa: N801
+            cache_path = str(tmp_path)
+
+        __code__ = splitmix64.py_func.__code__
+
+    assert "compiling kernels" in waiting(Cold)
+    Cold.stats.cache_path = None
+    assert "NUMBA_CACHE_DIR" in waiting(Cold)
+
+
+def test_a_job_announces_a_cold_cache_as_a_user_sees_it(files: Path, tmp_path: Path) -> None:
+    """An empty folder is announced, filled, and not announced again."""
+    words = argv(files, tmp_path / "w", "--metrics", "hit")
+    command = [sys.executable, str(ROOT / "jobs" / "evaluate.py"), *words]
+    for place, told in ((tmp_path / "cache", "compiling kernels, once"), (tmp_path / "cache", "")):
+        env = {**os.environ, "NUMBA_CACHE_DIR": str(place)}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert told in done.stderr and ("compiling" in done.stderr) == bool(told)
+
+
+# -------------------------------------------------------------------------------------- the warehouse
+
+
+def test_tables_are_made_as_spark_makes_them(tmp_path: Path) -> None:
+    store = ArrowStore(str(tmp_path))
+    store.append_rows([{"run_id": "a", "check": "c", "severity": "info", "passed": True}], CHECKS)
+    with pytest.raises(StoreError, match="checks"):
+        store.append_rows([{"run_id": "a", "check": "c", "severity": "bad", "passed": True}], CHECKS)
+    with pytest.raises(StoreError, match="checks"):
+        store.append_rows([{"run_id": None, "check": "c", "severity": "info", "passed": True}], CHECKS)
+    assert [row["run_id"] for row in store.rows(CHECKS)] == ["a"]
+    assert store.rows(CHECKS, [("run_id", "=", "b")]) == [] and store.read(METRICS).num_rows == 0
+    store.create(CHECKS)
+    assert len(list((tmp_path / "checks" / "_delta_log").glob("*.json"))) == 2
+
+
+def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:
+    def write(n: int) -> None:
+        rows = [{"run_id": f"r{n}", "check": "c", "severity": "info", "passed": True}]
+        ArrowStore(str(tmp_path)).append_rows(rows, CHECKS)
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = ArrowStore(str(tmp_path)).rows(CHECKS)
+    assert sorted(row["run_id"] for row in found) == sorted(f"r{n}" for n in range(12))
+
+
+@pytest.mark.spark
+def test_one_warehouse_written_by_both_engines_at_once(spark, files: Path, tmp_path: Path) -> None:
+    """Half of the runs by each, side by side from the first commit on; all are there, and alike."""
+    codes: list[int] = []
+
+    def evaluate(engine: str, n: int) -> None:
+        words = argv(files, tmp_path / "w", "--engine", engine, "--suite", f"{engine}{n}")
+        done = run(job, *words) if engine == "spark" else subprocess.run(
+            [sys.executable, str(ROOT / "jobs" / "evaluate.py"), *words], check=False, capture_output=True
+        ).returncode  # fmt: skip
+        codes.append(int(done))
+
+    others = [threading.Thread(target=evaluate, args=("local", n)) for n in range(3)]
+    for thread in others:
+        thread.start()
+    for n in range(2):
+        evaluate("spark", n)
+    for thread in others:
+        thread.join()
+    assert codes == [0] * 5
+    store = ArrowStore(str(tmp_path / "w"))
+    runs = {row["run_id"]: row for row in store.rows(RUNS)}
+    assert len(runs) == 5 and len({row["run_key"] for row in runs.values()}) == 1
+    for name in ("metrics", "user_metrics", "rankings", "checks"):
+        by_run: dict[str, list[str]] = {run_id: [] for run_id in runs}
+        for row in store.read(TABLES[name]).to_pylist():
+            by_run[row.pop("run_id")].append(repr(sorted(row.items(), key=repr)))
+        assert len({tuple(sorted(rows)) for rows in by_run.values()}) == 1, name
+        assert spark.read.format("delta").load(str(tmp_path / "w" / name)).count() == 5 * len(
+            by_run.popitem()[1]
+        )
+    one, other = (next(r for r in runs.values() if r["suite"] == f"{e}0") for e in ("local", "spark"))
+    named = {"run_id", "suite", "started_at", "finished_at", "seconds"}
+    assert {k: v for k, v in one.items() if k not in named} == {
+        k: v for k, v in other.items() if k not in named
+    }
+
+
+@pytest.mark.spark
+def test_inputs_are_identified_alike(spark, files: Path, tmp_path: Path) -> None:
+    from recbench_spark.data.identity import identity
+
+    odd = tmp_path / "a b ü"
+    odd.mkdir()
+    for name in ("lists", "truth"):
+        (odd / f"{name}.parquet").write_bytes((files / f"{name}.parquet").read_bytes())
+    (odd / "_hidden").write_text("x")
+    for path in (odd, odd / "lists.parquet", files / "truth.parquet"):
+        assert arrow_files.identity(str(path)) == identity(spark, str(path))
+
+
+# ----------------------------------------------------------------------------------------- questions
+
+
+@pytest.fixture(scope="module")
+def warehouse(files: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    root = tmp_path_factory.mktemp("asked") / "w"
+    assert run(job, *argv(files, root)) == 0
+    return str(root)
+
+
+def test_names_are_answered_without_java(warehouse: str, capsys) -> None:
+    modules_stay_out("query", ["--warehouse", warehouse, "leaderboard"], ("torch", "numba"))
+    assert run(query, "--warehouse", warehouse, "leaderboard", "--format", "csv", "--limit", "3") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("suite,logical_date,") and len(lines) == 4
+
+
+def test_a_select_of_ones_own(warehouse: str, capsys) -> None:
+    chosen = "metric = 'recall' AND slice_key IS NULL"
+    sql = f"SELECT metric, count(*) AS n FROM metrics WHERE {chosen} GROUP BY ALL"
+    assert run(query, "--warehouse", warehouse, "--engine", "local", sql, "--format", "csv") == 0
+    assert capsys.readouterr().out.splitlines() == ["metric,n", "recall,5"]
+
+
+ATTACKS = (
+    "SELECT * FROM read_csv('/etc/passwd')",
+    "SELECT * FROM '/etc/passwd'",
+    'SELECT * FROM "/etc/passwd"',
+    "SELECT * FROM read_text('/etc/passwd')",
+    "SELECT * FROM read_blob('/etc/passwd')",
+    "SELECT * FROM read_parquet('{root}/runs/*.parquet')",
+    "SELECT * FROM glob('/etc/*')",
+    "SELECT (SELECT max(content) FROM read_text('/etc/passwd'))",
+    "WITH a AS (SELECT * FROM read_text('/etc/passwd')) SELECT * FROM a",
+    "SELECT * FROM runs WHERE run_id IN (SELECT content FROM read_text('/etc/passwd'))",
+    "SELECT * FROM query('SELECT * FROM read_text(''/etc/passwd'')')",
+    "SELECT * FROM query_table('runs')",
+    "SELECT * FROM json_execute_serialized_sql(json_serialize_sql('SELECT 1'))",
+    "SELECT * FROM sniff_csv('/etc/passwd')",
+    "SELECT * FROM parquet_metadata('{root}/x.parquet')",
+    "SELECT * FROM delta_scan('{root}/runs')",
+    "SELECT * FROM arrow_scan(1::POINTER, 2::POINTER, 3::POINTER)",
+    "SELECT * FROM pandas_scan(1::POINTER)",
+    "SELECT * FROM duckdb_settings()",
+    "SELECT current_setting('enable_external_access')",
+    "SELECT getenv('HOME')",
+    "SELECT write_log('x')",
+    "SELECT * FROM secret",
+    "SELECT * FROM information_schema.tables",
+    "SELECT * FROM main.runs",
+    "ATTACH '{root}/x.db'",
+    "COPY runs TO '{root}/x.csv'",
+    "COPY (SELECT 1) TO '{root}/x.csv'",
+    "EXPORT DATABASE '{root}/x'",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "SET enable_external_access = true",
+    "RESET enable_external_access",
+    "PRAGMA database_list",
+    "CALL pragma_version()",
+    "CREATE TABLE x AS SELECT 1",
+    "CREATE MACRO f(x) AS x",
+    "INSERT INTO runs SELECT * FROM runs",
+    "DELETE FROM runs",
+    "UPDATE runs SET model = 'x'",
+    "DROP VIEW runs",
+    "EXPLAIN SELECT 1",
+    "DESCRIBE runs",
+    "SUMMARIZE runs",
+    "SHOW TABLES",
+    "PREPARE x AS SELECT 1",
+    "BEGIN",
+    "CHECKPOINT",
+    "VACUUM",
+    "SELECT 1; SELECT 2",
+    "SELECT 1; COPY runs TO '{root}/x.csv'",
+    "SELEC 1",
+    "",
+    "SELECT " + "(" * 5000 + "1" + ")" * 5000,
+)
+
+
+def test_what_is_no_query_over_our_tables_is_refused(warehouse: str) -> None:
+    secret = pa.table({"a": [1]})  # a variable of this process, which DuckDB must not see
+    assert secret.num_rows == 1
+    before = {str(path): path.stat().st_mtime_ns for path in Path(warehouse).rglob("*")}
+    taken = []
+    for attack in ATTACKS:
+        try:
+            judge(attack.format(root=warehouse), (*TABLES, *view_files()))
+        except ConfigError:
+            continue
+        taken.append(attack)
+    assert taken == []
+    assert {str(path): path.stat().st_mtime_ns for path in Path(warehouse).rglob("*")} == before
+
+
+def test_duckdb_itself_reaches_nothing_either(warehouse: str, monkeypatch) -> None:
+    """Should the judge ever let something pass, the connection has no files, no network, no settings."""
+    from recbench_spark.steps import local_questions
+
+    monkeypatch.setattr(local_questions, "judge", lambda sql, known: None)
+    store = ArrowStore(warehouse, read_only=True)
+    for attack in (*(one for one in ATTACKS[:8] if "glob" not in one), "SELECT * FROM store"):
+        with pytest.raises(ConfigError):
+            answer(store, attack.format(root=warehouse), 1)
+    with pytest.raises(RecbenchError, match="configuration has been locked"):
+        answer(store, "SET threads = 1", 1)
+
+
+def test_a_large_question_is_sparks(warehouse: str, monkeypatch) -> None:
+    from recbench_spark.steps import local_questions
+
+    monkeypatch.setattr(local_questions, "MOST_ROWS", 1)
+    with pytest.raises(FallbackToSpark, match="up to 1 "):
+        answer(ArrowStore(warehouse, read_only=True), "SELECT * FROM metrics", 1)

@@ -1,0 +1,234 @@
+"""Walks with restart against exact probabilities; counts, samples, personalised PageRank."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import comb
+
+import networkx as nx
+import numpy as np
+import pytest
+from scipy import stats
+
+from recbench_spark.errors import ConfigError
+from recbench_spark.kernels.graph import samples, walks
+from recbench_spark.kernels.graph.csr import Csr
+from recbench_spark.kernels.graph.ids import hashed_numbers
+from recbench_spark.kernels.graph.walks import NOWHERE, Walks
+from tests.graph.oracle import of_edges
+
+SEEDS = 200
+
+
+def a_graph(n: int, edges: int, seed: int = 0) -> Csr:
+    """Hubs, duplicate edges, a loop, nodes without edges; both ways."""
+    draw = np.random.default_rng(seed)
+    ends = (n * draw.random((edges, 2)) ** 2 * 0.9).astype(int).tolist()
+    return of_edges(n, [*map(tuple, ends), *((b, a) for a, b in ends if a != b), (3, 3)])
+
+
+def two_sides(left: int, right: int, edges: int) -> Csr:
+    draw = np.random.default_rng(1)
+    ends = np.stack([draw.integers(0, left, edges), left + draw.integers(0, right, edges)], 1).tolist()
+    return of_edges(left + right, [*map(tuple, ends), *((b, a) for a, b in ends)])
+
+
+def hop_matrix(csr: Csr, edges: int) -> np.ndarray:
+    """(n, n) probabilities of one hop, exact to float64; a walk without an edge is lost."""
+    n = len(csr.indptr) - 1
+    one = np.zeros((n, n))
+    for v in range(n):
+        row = csr.src[csr.indptr[v] : csr.indptr[v + 1]]
+        np.add.at(one[v], row, 1 / max(len(row), 1))
+    return one if edges == 1 else one @ one
+
+
+def laws(matrix: np.ndarray, start: int, hops: int, restart: float) -> list[np.ndarray]:
+    """Where each hop ends, the equation of `walks`; what is lost begins anew."""
+    e = np.eye(len(matrix))[start]
+    found = [e @ matrix]
+    while len(found) < hops:
+        p, lost = found[-1], 1 - found[-1].sum()
+        found.append((restart * p.sum() * e + lost * e + (1 - restart) * p) @ matrix)
+    return found
+
+
+def law(csr: Csr, start: int, hop: int, restart: float, edges: int) -> np.ndarray:
+    return laws(hop_matrix(csr, edges), start, hop + 1, restart)[hop]
+
+
+def hashes(n: int) -> np.ndarray:
+    return hashed_numbers(np.arange(n), 0)
+
+
+def ends_of(csr: Csr, start: int, what: Walks) -> np.ndarray:
+    """(walks, hops) ends of one start's hops."""
+    return walks.visits(csr.indptr, csr.src, hashes(len(csr.indptr) - 1)[start : start + 1], start, what)[0]
+
+
+def p_value(ends: np.ndarray, start: int, expected: np.ndarray) -> float:
+    """Chi-square of one position a walk; rare nodes put together, the start and lost walks as one."""
+    n = len(expected)
+    seen = np.bincount(np.minimum(ends, n), minlength=n + 1).astype(float)
+    want = np.append(expected, 1 - expected.sum()) * len(ends)
+    want[n] += want[start]
+    want[start] = 0
+    order = np.argsort(-want)
+    seen, want = seen[order], want[order]
+    assert seen[want <= 1e-9].sum() == 0  # nothing that cannot be
+    keep = max(2, int(np.count_nonzero(want >= 8)))
+    groups = [np.append(x[: keep - 1], x[keep - 1 :].sum()) for x in (seen, want)]
+    return float(stats.chisquare(*groups).pvalue)
+
+
+@pytest.mark.parametrize(
+    ("csr", "start", "hop", "edges"),
+    [
+        (a_graph(400, 3000), 5, 1, 1),  # two hops
+        (a_graph(400, 3000), 5, 4, 1),
+        (two_sides(150, 250, 2500), 170, 0, 2),
+        (two_sides(150, 250, 2500), 170, 2, 2),
+    ],
+    ids=["two hops", "five hops", "over the other side", "and back thrice"],
+)
+def test_one_position_a_walk_has_the_exact_law_over_many_seeds(csr, start, hop, edges) -> None:
+    expected = law(csr, start, hop, 0.5, edges)
+    found = [
+        p_value(ends_of(csr, start, Walks(3000, hop + 1, 0.5, edges, seed=s))[:, hop], start, expected)
+        for s in range(SEEDS)
+    ]
+    assert stats.kstest(found, "uniform").pvalue > 0.01
+
+
+def test_a_walker_that_restarts_too_seldom_is_found_out() -> None:
+    csr = a_graph(400, 3000)
+    ends = ends_of(csr, 5, Walks(60_000, 5, 0.45))[:, 4]
+    assert p_value(ends, 5, law(csr, 5, 4, 0.5, 1)) < 1e-6
+    assert p_value(ends, 5, law(csr, 5, 4, 0.45, 1)) > 1e-3
+
+
+def test_on_five_thousand_nodes_from_a_hub() -> None:
+    csr = a_graph(5000, 40_000)
+    ends = ends_of(csr, 0, Walks(100_000, 2, 0.5))[:, 1]
+    assert p_value(ends, 0, law(csr, 0, 1, 0.5, 1)) > 1e-3
+
+
+def test_heavy_nodes_are_recalled() -> None:
+    csr, what = a_graph(2000, 8000), Walks(1000, 5, 0.5, top=50)
+    recalls, matrix = [], hop_matrix(csr, 1)
+    for start in range(40, 60):
+        expected = np.sum(laws(matrix, start, 5, 0.5), axis=0)
+        expected[start] = 0
+        heavy = np.flatnonzero(expected * 1000 > 20)  # 4.5 standard errors above nothing
+        most = walks.neighbourhoods(csr.indptr, csr.src, hashes(2000)[start : start + 1], start, what)
+        recalls.append(np.isin(heavy, most.node).mean() if len(heavy) else 1.0)
+    assert np.mean(recalls) > 0.98
+
+
+def test_the_most_visited_are_those_of_the_visits_counted_one_by_one() -> None:
+    csr, what = a_graph(300, 1500), Walks(70, 4, 0.3, top=12, seed=9)
+    h = hashes(300)
+    made = walks.visits(csr.indptr, csr.src, h, 0, what).reshape(300, -1)
+    found = walks.neighbourhoods(csr.indptr, csr.src, h, 0, what)
+    weights = walks.shares(found)
+    for v in range(300):
+        nodes, counts = np.unique(made[v][made[v] != NOWHERE], return_counts=True)
+        order = np.lexsort((nodes, -counts))[:12]
+        a, b = found.indptr[v : v + 2]
+        assert found.node[a:b].tolist() == nodes[order].tolist() and v not in found.node[a:b]
+        assert found.visits[a:b].tolist() == counts[order].tolist()
+        assert found.distinct[v] == len(nodes)
+        total = int(counts[order].sum())
+        assert weights[a:b].tolist() == [np.float32(c / total) for c in counts[order]]
+    again = walks.most_visited(made, 12)
+    assert all(np.array_equal(x, y) for x, y in zip(found, again, strict=True))
+
+
+def test_a_start_alone_longer_walks_and_more_of_them_keep_their_draws() -> None:
+    csr, h = a_graph(300, 1500), hashes(300)
+    whole = walks.visits(csr.indptr, csr.src, h, 0, Walks(20, 4))
+    assert (walks.visits(csr.indptr, csr.src, h[90:93], 90, Walks(20, 4)) == whole[90:93]).all()
+    assert (walks.visits(csr.indptr, csr.src, h, 0, Walks(30, 6))[:, :20, :4] == whole).all()
+    assert (walks.visits(csr.indptr, csr.src, h, 0, Walks(20, 4, seed=1)) != whole).any()
+
+
+def test_no_edges_no_visits_and_a_dead_end_begins_anew() -> None:
+    csr = of_edges(4, [(0, 1), (0, 2), (1, 2)])  # 2 and 3 have no edges; 0 -> 1 -> 2, 0 -> 2
+    found = walks.neighbourhoods(csr.indptr, csr.src, hashes(4), 0, Walks(500, 3, 0.5))
+    assert found.indptr.tolist() == [0, 2, 3, 3, 3]
+    assert sorted(found.node[:2].tolist()) == [1, 2] and found.node[2] == 2
+    assert walks.shares(found)[2] == 1.0
+
+
+@pytest.mark.parametrize("wrong", [{"top": 0}, {"walks": 0}, {"hops": 0}, {"restart": 1.0}, {"edges": 3}])
+def test_walks_that_mean_nothing_are_refused_by_name(wrong) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Walks(**wrong)
+
+
+# ------------------------------------------------------------------------------------- samples
+
+
+def test_samples_are_fair_distinct_where_they_can_be_and_fresh_each_layer() -> None:
+    csr = of_edges(3, [(0, s) for s in range(5)] + [(1, 7)])
+    sets, seen = np.zeros(2**5), []
+    for seed in range(6000):
+        found = samples.uniform(csr, hashes(3), 3, seed)
+        assert found.indptr.tolist() == [0, 3, 6, 6]
+        assert found.src[3:6].tolist() == [7, 7, 7]
+        drawn = found.src[:3].tolist()
+        assert len(set(drawn)) == 3
+        sets[sum(1 << s for s in drawn)] += 1
+        seen.append(tuple(drawn))
+    assert np.count_nonzero(sets) == comb(5, 3)
+    assert stats.chisquare(sets[sets > 0]).pvalue > 1e-3
+    assert len(set(seen[:20])) > 5
+    few = [samples.uniform(csr, hashes(3), 6, seed).src[:6] for seed in range(3000)]
+    assert stats.chisquare(np.bincount(np.concatenate(few), minlength=5)).pvalue > 1e-3
+    with pytest.raises(ConfigError):
+        samples.uniform(csr, hashes(3), 0, 1)
+
+
+def test_pushes_give_personalised_pagerank() -> None:
+    csr = a_graph(120, 700)
+    graph = nx.MultiDiGraph()
+    graph.add_nodes_from(range(120))
+    for v in range(120):
+        graph.add_edges_from((v, int(u)) for u in csr.src[csr.indptr[v] : csr.indptr[v + 1]])
+    expected = nx.pagerank(
+        graph, alpha=0.75, personalization={7: 1}, dangling={7: 1}, tol=1e-12, max_iter=500
+    )
+    node, mass = samples.pagerank(csr.indptr, csr.src, 7, 0.25, 1e-9)
+    full = np.zeros(120)
+    full[node] = mass
+    assert np.abs(full - [expected[v] for v in range(120)]).max() < 1e-6
+
+
+def test_pagerank_by_hand() -> None:
+    csr = of_edges(2, [(0, 1), (1, 0)])
+    node, mass = samples.pagerank(csr.indptr, csr.src, 0, 0.5, 1e-12)
+    assert node.tolist() == [0, 1]
+    assert mass == pytest.approx([float(Fraction(2, 3)), float(Fraction(1, 3))], abs=1e-11)
+
+
+def test_bands_hold_their_ranks_and_fall_back_where_too_few_are_reached() -> None:
+    csr = two_sides(60, 100, 900)
+    queries = np.array([61, 100, 159])
+    found = samples.bands((csr.indptr, csr.src), queries, (60, 160), (20, 50))
+    for q, query in enumerate(queries):
+        node, mass = samples.pagerank(csr.indptr, csr.src, int(query), 0.5, 1e-6)
+        ranked = [
+            v for v, _ in sorted(zip(node, mass, strict=True), key=lambda p: (-p[1], p[0]))
+            if v >= 60 and v != query
+        ]  # fmt: skip
+        assert found.node[found.indptr[q] : found.indptr[q + 1]].tolist() == ranked[19:49]
+    assert not found.fallback.any()
+    far = samples.bands((csr.indptr, csr.src), queries, (60, 160), (2000, 5000))
+    assert far.fallback.all() and (np.diff(far.indptr) == 60).sum() >= 0
+    reached = 99  # all other nodes of the side
+    assert np.diff(far.indptr).tolist() == [reached - reached * 2000 // 5000] * 3
+    alone = of_edges(3, [(0, 1), (1, 0)])
+    lonely = samples.bands((alone.indptr, alone.src), np.array([2]), (0, 3), (1, 2))
+    assert lonely.fallback.all() and lonely.indptr.tolist() == [0, 0]
+    with pytest.raises(ConfigError, match="band"):
+        samples.bands((alone.indptr, alone.src), np.array([2]), (0, 3), (5, 5))

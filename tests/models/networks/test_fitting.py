@@ -1,0 +1,181 @@
+"""Fits: continued as if never killed, stopped by NaN, shared by two processes, better than at the start."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import distributed, multiprocessing
+
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.kernels.graph.forms import LayerForm
+from recbench_spark.kernels.graph.samples import bands
+from recbench_spark.models.networks import factors, fitting, tasks
+from recbench_spark.models.networks.fitting import Shard, Step, fit
+from recbench_spark.models.networks.layers import GraphNet
+from recbench_spark.models.networks.plans import Plan
+from tests.graph import oracle
+from tests.models.networks.worlds import adjacency
+
+FORM = LayerForm("convolve", "importance", 6, 5)
+
+
+def pair_task(
+    curriculum: bool = True, samples: tuple[int, ...] = (), dtype=torch.float32
+) -> tasks.PairTask:
+    graph = adjacency(oracle.multigraph(), blocks=3, weighted=True)
+    net = GraphNet((FORM, FORM), (4,), 5)
+    net.initialise(1)
+    net.to(dtype)
+    x = np.random.default_rng(2).standard_normal((60, 5)).astype(np.float32)
+    ends = np.random.default_rng(3).integers(0, 55, (2, 90))
+    csr = graph.into(np.arange(60))
+    band = bands((csr.indptr, csr.src), np.arange(60), (0, 60), (5, 15))
+    how = tasks.Margin(margin=0.2, negatives=20, curriculum=curriculum, end=60)
+    return tasks.PairTask(net, tasks.Input(graph, x, samples), (ends[0], ends[1]), how, band)
+
+
+def factor_task(layers: int, seed: int = 1) -> factors.FactorTask:
+    draw = np.random.default_rng(0)
+    user = np.repeat(np.arange(40), 12)
+    item = (user % 4) * 10 + draw.integers(0, 10, len(user))  # four tastes
+    train, held = factors.cut(factors.pairs_of(user, item, 40, 40), 0.2, 3)
+    return factors.FactorTask(train, held, factors.Factors(train, 8, layers, seed), 1e-3)
+
+
+def weights(task) -> dict[str, torch.Tensor]:
+    return {name: w.detach().clone() for name, w in task.module.state_dict().items()}
+
+
+def killed_after(task, batches: int):
+    """The task, with an interrupt in its n-th loss."""
+    plain, count = task.loss, [0]
+
+    def loss(batch):
+        count[0] += 1
+        if count[0] > batches:
+            raise KeyboardInterrupt
+        return plain(batch)
+
+    task.loss = loss
+    return task
+
+
+@pytest.mark.parametrize(
+    "make", [pair_task, lambda: pair_task(samples=(3, 2)), lambda: factor_task(2), lambda: factor_task(0)]
+)
+@pytest.mark.parametrize("batches", [4, 11])
+def test_a_killed_fit_goes_on_to_the_same_bits(make, batches, tmp_path) -> None:
+    plan = Plan(epochs=3, batch=20, rate=0.05, warm_up=3, decay=0.5, every=2)
+    whole = make()
+    expected = fit(whole, plan, tmp_path / "a", lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        fit(killed_after(make(), batches), plan, tmp_path / "b", lambda _: None)
+    again, told = make(), []
+    found = fit(again, plan, tmp_path / "b", told.append)
+    assert told[0].startswith("going on at epoch")
+    assert [e.loss for e in found.epochs] == [e.loss for e in expected.epochs]
+    assert all(torch.equal(w, weights(again)[name]) for name, w in weights(whole).items())
+
+
+@pytest.mark.parametrize("layers", [0, 2], ids=["MF-BPR", "LightGCN"])
+def test_factors_learn_tastes_and_the_best_epoch_is_kept(layers) -> None:
+    task = factor_task(layers)
+    before = task.worth()
+    told = []
+    found = fit(task, Plan(epochs=30, batch=64, rate=0.05, patience=5), None, told.append)
+    assert task.worth() == found.worth > max(0.85, before)
+    assert found.best < 30 and "no better for 5 epochs" in found.stopped
+    assert "examples/s" in told[0] and found.epochs[-1].loss < found.epochs[0].loss
+
+
+def test_pinsage_learns_its_pairs_and_hard_negatives_grow() -> None:
+    task = pair_task()
+    assert [task.how.hard_in(e) for e in (1, 2, 5)] == [0, 1, 4]
+    assert task.batch(Step(1, 0), np.arange(9), 1).hard is None
+    assert task.batch(Step(3, 0), np.arange(9), 1).hard.shape == (9, 2)
+    found = fit(task, Plan(epochs=8, batch=30, rate=0.02), None, lambda _: None)
+    assert found.epochs[-1].loss < 0.8 * found.epochs[0].loss
+
+
+def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(tmp_path) -> None:
+    task = pair_task()
+    plain = task.loss
+    plan = Plan(epochs=3, batch=30)
+    fit(task, Plan(epochs=1, batch=30), tmp_path, lambda _: None)
+    good = (tmp_path / "last.safetensors").read_bytes()
+    task.loss = lambda batch: plain(batch) * float("nan")
+    with pytest.raises(DataError, match="epoch 2, step 0"):
+        fit(task, plan, tmp_path, lambda _: None)
+    assert (tmp_path / "last.safetensors").read_bytes() == good
+
+
+def test_the_rate_warms_up_and_decays() -> None:
+    plan = Plan(rate=1.0, warm_up=4, decay=0.5)
+    assert [plan.rate_at(n, 10) for n in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert plan.rate_at(14, 10) == 0.5 and plan.rate_at(24, 10) == 0.25
+
+
+def test_what_means_nothing_is_refused() -> None:
+    for wrong in ({"epochs": 0}, {"batch": 0}, {"rate": 0.0}, {"decay": 1.5}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            Plan(**wrong)
+    with pytest.raises(ConfigError, match="margin"):
+        tasks.Margin(margin=-1, end=3)
+    with pytest.raises(DataError, match="features of 5 and a model of 6"):
+        given = pair_task().given
+        tasks.PairTask(GraphNet((FORM,), (), 6), given, (np.arange(2), np.arange(2)), tasks.Margin(end=3))
+
+
+def gradients(task, plan: Plan, shard: Shard) -> np.ndarray:
+    """Of one minibatch, as `fit` has them."""
+    rows = np.arange(plan.batch)
+    loss = task.loss(task.batch(Step(2, 0), shard.rows(rows), 77))
+    (loss / plan.batch).backward()
+    fitting.added(task.module, float(loss.detach()), shard)
+    return torch.cat([w.grad.flatten() for w in task.module.parameters()]).double().numpy()
+
+
+def one_of_two(rank: int, folder: str, name: str) -> None:
+    distributed.init_process_group("gloo", f"file://{folder}/{name}", rank=rank, world_size=2)
+    shard = Shard(rank, 2, *((0.0, 0.3) if rank == 0 else (0.3, 1.0)))
+    found = gradients(pair_task(dtype=getattr(torch, name)), Plan(batch=37), shard)
+    if rank == 0:
+        np.save(Path(folder, f"{name}.npy"), found)
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(("name", "least"), [("float64", 1e-12), ("float32", 1e-5)])
+def test_two_processes_with_unequal_shards_have_one_processs_gradients(name, least, tmp_path) -> None:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    multiprocessing.spawn(one_of_two, (str(tmp_path), name), nprocs=2)
+    alone = gradients(pair_task(dtype=getattr(torch, name)), Plan(batch=37), Shard())
+    both = np.load(tmp_path / f"{name}.npy")
+    assert np.linalg.norm(alone) > 1e-3
+    assert np.linalg.norm(both - alone) < least * np.linalg.norm(alone)
+
+
+def test_minibatches_are_made_while_a_device_computes() -> None:
+    task = factor_task(0)
+
+    class Simulated:
+        """Minibatches of 8 ms, and a device that takes 12 ms over each."""
+
+        module, examples, worth = task.module, 400, staticmethod(lambda: 0.0)
+
+        def batch(self, at, row_b, seed):
+            time.sleep(0.008)
+            return task.batch(at, row_b % task.examples, seed)
+
+        def loss(self, batch):
+            time.sleep(0.012)
+            return task.loss(batch)
+
+    found = fit(Simulated(), Plan(epochs=2, batch=8), None, lambda _: None)
+    # 50 minibatches: one after the other they would wait for 40 % of the time
+    assert found.epochs[-1].waited < 0.1

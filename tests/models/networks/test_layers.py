@@ -1,0 +1,155 @@
+"""Layers in torch: those of inference, a loop over nodes, torch-geometric's, and their gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from recbench_spark.errors import ConfigError
+from recbench_spark.kernels.graph.csr import Csr
+from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
+from recbench_spark.kernels.graph.layers import all_shapes, make_layers, random_weights
+from recbench_spark.models.networks.layers import GraphNet, unit
+from recbench_spark.models.networks.subgraphs import Adjacency, sampled, subgraph, whole
+from tests.graph import oracle
+from tests.models.networks.worlds import adjacency
+
+DIMS = 10
+FORMS = {
+    **{f"sage {kind}": LayerForm("sage", kind, 7, 6, most=4) for kind in AGGREGATORS},
+    **{f"convolve {k}": LayerForm("convolve", k, 7, 6) for k in ("sum", "mean", "importance", "max")},
+    "added": LayerForm("sage", "mean", 7, 6, join="add"),
+    "added and raw": LayerForm("convolve", "max", 7, DIMS, join="add", relu=False, normalise=False),
+}
+
+
+def net_of(forms: tuple[LayerForm, ...], final: tuple[int, ...] = ()) -> tuple[GraphNet, dict]:
+    weights = random_weights(all_shapes(forms, final, DIMS), 3)
+    weights = {name: w + np.float32(0.1) if "bias" in name else w for name, w in weights.items()}
+    net = GraphNet(forms, final, DIMS)
+    net.take(weights, "test")
+    return net, weights
+
+
+def features(n: int) -> np.ndarray:
+    return np.random.default_rng(2).standard_normal((n, DIMS)).astype(np.float32)
+
+
+def inferred(graph: Adjacency, forms, final, weights, x: np.ndarray) -> np.ndarray:
+    """Layer by layer over all nodes, by the kernels."""
+    layers, ends = make_layers(forms, final, weights, DIMS, 9)
+    csr = graph.into(np.arange(len(graph.hashes)))
+    padded = Csr(csr.indptr, np.append(csr.src[: csr.edges], np.zeros(16, np.uint32)), csr.weight)
+    h = x
+    for layer in layers:
+        z = h if layer.project is None else layer.messages(h)
+        h = layer.combine(h, layer.aggregate(padded, z, z, graph.hashes, graph.hashes))
+    for end in ends:
+        h = end.of(h)
+    return h
+
+
+def embedded(net: GraphNet, graph: Adjacency, nodes: np.ndarray, x: np.ndarray) -> np.ndarray:
+    batch = subgraph(nodes, len(net.forms), whole(graph, net.forms, 9))
+    with torch.no_grad():
+        found = net(torch.from_numpy(x[batch.inputs]), batch).numpy()
+    return found[np.searchsorted(batch.outputs, nodes)]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_minibatches_are_layer_wise_inference(name) -> None:
+    graph = adjacency(oracle.multigraph(), blocks=3, weighted=True)
+    forms = (FORMS[name], LayerForm(FORMS[name].form, FORMS[name].aggregator, 5, 4, most=4))
+    net, weights = net_of(forms, (6, 3))
+    x = features(60)
+    expected = inferred(graph, forms, (6, 3), weights, x)
+    nodes = np.array([3, 59, 17, 3, 0, 58])  # a hub, nodes without edges, one twice
+    assert np.abs(embedded(net, graph, nodes, x) - expected[nodes]).max() < 1e-5
+    assert np.abs(embedded(net, graph, np.arange(60), x) - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_layer_is_its_equation_one_node_at_a_time(name) -> None:
+    drawn, form = oracle.multigraph(), FORMS[name]
+    graph = adjacency(drawn, weighted=True)
+    net, weights = net_of((form,))
+    own = {key.removeprefix("layers.0."): w for key, w in weights.items()}
+    x = features(60).astype(np.float64)
+    pools = None
+    if form.aggregator == "lstm":
+        read = whole(graph, (form,), 9)(0, np.arange(60))
+        order = [read.src[a:b].tolist() for a, b in zip(read.indptr, read.indptr[1:], strict=False)]
+        pools = lambda z: oracle.lstm_states(own, order, z)  # noqa: E731
+    expected = oracle.layer(form, own, drawn, x, pools)
+    net.double()
+    for node in (3, 7, 17, 58):
+        assert np.abs(embedded(net, graph, np.array([node]), x) - expected[node]).max() < 1e-6
+
+
+def geometric(form: LayerForm, weights: dict, drawn: oracle.Drawn, x: np.ndarray) -> np.ndarray:
+    nn = pytest.importorskip("torch_geometric.nn")
+    kind = {"mean": "mean", "max": "max", "sum": "sum"}[form.aggregator]
+    inner = form.hidden if kind == "max" else DIMS
+    conv = nn.SAGEConv((DIMS, DIMS), form.width, aggr=kind, normalize=False, project=False)
+    w = torch.from_numpy(weights["layers.0.W.weight"])
+    h = torch.from_numpy(x)
+    if kind == "max":
+        z = torch.relu(h @ torch.from_numpy(weights["layers.0.pool.weight"]).T
+                       + torch.from_numpy(weights["layers.0.pool.bias"]))  # fmt: skip
+        conv = nn.SAGEConv((inner, DIMS), form.width, aggr=kind)
+    else:
+        z = h
+    with torch.no_grad():
+        conv.lin_l.weight.copy_(w[:, DIMS:])
+        conv.lin_l.bias.copy_(torch.from_numpy(weights["layers.0.W.bias"]))
+        conv.lin_r.weight.copy_(w[:, :DIMS])
+        edges = torch.tensor([[s, d] for s, d, _ in drawn.edges]).T
+        return unit(torch.relu(conv((z, h), edges))).numpy()
+
+
+@pytest.mark.parametrize("kind", ["mean", "max", "sum"])
+def test_a_layer_is_torch_geometrics(kind) -> None:
+    drawn, form = oracle.multigraph(), FORMS[f"sage {kind}"]
+    net, weights = net_of((form,))
+    x = features(60)
+    found = embedded(net, adjacency(drawn), np.arange(60), x)
+    assert np.abs(found - geometric(form, weights, drawn, x)).max() < 1e-5
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_gradients_are_those_of_differences(name) -> None:
+    graph = adjacency(oracle.multigraph(n=14, edges=30, hub=6), weighted=True)
+    net, _ = net_of((FORMS[name],), (4, 3))
+    net.double()
+    batch = subgraph(np.array([0, 3, 12]), 1, whole(graph, net.forms, 9))
+    x = torch.from_numpy(features(14)[batch.inputs]).double().requires_grad_()
+    names = [key for key, _ in net.named_parameters()]
+
+    def of(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(net, dict(zip(names, weights, strict=True)), (x, batch))
+
+    weights = [w.detach().requires_grad_() for w in net.parameters()]
+    assert torch.autograd.gradcheck(of, (x, *weights), atol=1e-5, fast_mode=True)
+
+
+def test_samples_in_a_minibatch_hang_on_nodes_layer_and_seed_alone() -> None:
+    graph = adjacency(oracle.multigraph(), blocks=3)
+    forms = (FORMS["sage mean"], FORMS["sage mean"])
+    draw = sampled(graph, forms, (4, 3), seed=5)
+    alone, together = draw(0, np.array([3])), draw(0, np.array([1, 3, 9]))
+    a, b = together.indptr[1:3]
+    assert alone.src[:4].tolist() == together.src[a:b].tolist()
+    assert draw(0, np.array([3])).src.tolist() != draw(1, np.array([3])).src.tolist()
+    assert (
+        draw(0, np.array([3])).src.tolist()
+        != sampled(graph, forms, (4, 3), 6)(0, np.array([3])).src.tolist()
+    )
+    assert np.diff(together.indptr).tolist() == [4, 4, 4]
+
+
+def test_an_unknown_aggregator_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no aggregator 'median'"):
+        GraphNet((LayerForm("sage", "median", 3, 3),), (), DIMS)
+    with pytest.raises(ConfigError, match="has no weight"):
+        net_of((FORMS["added"],))[0].take({"layers.0.V.weight": np.zeros(3)}, "file")

@@ -1,0 +1,118 @@
+"""What tasks count of labelled rows, without Spark: by hand, and however the rows are cut into pieces."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from recbench_spark.blocks import unpacked
+from recbench_spark.protocol import audit
+from recbench_spark.protocol.audit import COLUMNS, Asked
+
+Row = tuple[str, str, float, int | None, str]
+
+
+def table(rows: Sequence[Row]) -> pa.Table:
+    kinds = (pa.string(), pa.string(), pa.float64(), pa.int64(), pa.string())
+    columns = [pa.array([row[n] for row in rows], kind) for n, kind in enumerate(kinds)]
+    return pa.table(dict(zip(COLUMNS, columns, strict=True)))
+
+
+def sums(pieces: Sequence[pa.Table], asked: Asked, tasks: int) -> Counter[Any]:
+    """As Spark brings blocks together."""
+    held: dict[int, list[bytes]] = {}
+    for task, rows in audit.counted_in_blocks(pieces, asked, tasks):
+        held.setdefault(task, []).append(rows)
+    found: Counter[Any] = Counter()
+    for blocks in held.values():
+        together = unpacked(blocks)
+        assert together is not None
+        found.update(audit.told(audit.of_each(together), asked))
+    return found
+
+
+def drawn(seed: int) -> list[Row]:
+    draws = random.Random(seed)
+    parts = ("train", "train", "test", "valid", "open_loop", "given", "later")
+    return [
+        (f"u{draws.randrange(8)}", f"ü{draws.randrange(12)}", draws.choice([-0.0, 1.5]),
+         draws.choice([None, *range(20)]), draws.choice(parts))
+        for _ in range(80)
+    ]  # fmt: skip
+
+
+def by_loop(rows: Sequence[Row], earliest: int) -> dict[Any, int]:
+    """The slow way."""
+    parts = sorted({row[4] for row in rows})
+    found: dict[Any, int] = {"later": 0, "own_later": 0, "overlap": 0}
+    held = [r for r in rows if r[4] not in audit.NOT_HELD_OUT and r[3] is not None]
+    for row in rows:
+        if row[4] == "train" and row[3] is not None:
+            own = [r[3] for r in held if r[0] == row[0]]
+            found["later"] += row[3] > earliest
+            found["own_later"] += bool(own) and row[3] > min(own)  # type: ignore[type-var, operator]
+    for pair in {row[:2] for row in rows}:
+        of = [row[4] for row in rows if row[:2] == pair]
+        opened = of.count("open_loop")
+        known = opened and set(of) & {"train", "given", "valid"}
+        found["overlap"] += bool(opened > 1 or len(of) - opened > 1 or known)
+    for n, owner in enumerate(("users", "items")):
+        trained = {row[n] for row in rows if row[4] == "train"}
+        found[owner, "cold"] = len({row[n] for row in rows} - trained)
+        for part in parts:
+            there = {row[n] for row in rows if row[4] == part}
+            found[f"{owner} of", part] = len(there)
+            found[f"cold {owner} of", part] = len(there - trained)
+    count = Counter((row[1], row[4]) for row in rows)
+    size = Counter(row[4] for row in rows)
+    for part in parts:
+        found["gap", part] = sum(
+            abs(count[item, "train"] * size[part] - count[item, part] * size["train"])
+            for item in {row[1] for row in rows}
+        )
+    return found
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pieces_say_together_what_a_loop_finds(seed: int) -> None:
+    rows = drawn(seed)
+    parts = audit.in_all([audit.by_part([table(rows)])])
+    cut = audit.in_all(audit.by_part([table(rows[n::3])]) for n in range(3))
+    assert parts == cut and list(parts) == sorted({row[4] for row in rows})
+    times = [part.earliest for name, part in parts.items() if name in ("test", "valid")]
+    earliest = min(time for time in times if time is not None)
+    asked = Asked({name: part.rows for name, part in parts.items()}, earliest)
+    expected = by_loop(rows, earliest)
+    whole = sums([table(rows)], asked, 1)
+    assert {key: whole[key] for key in expected} == expected and whole["parted"] == 0
+    by_user = [[row for row in rows if row[0] in ids] for ids in ({"u0", "u1"}, {"u2"}, {"u5"})]
+    by_user.append([row for row in rows if row[0] not in {"u0", "u1", "u2", "u5"}])
+    apart = sums([table(piece) for piece in by_user], asked, 3)
+    assert {key: apart[key] for key in expected} == expected and apart["parted"] == 0
+    across = sums([table(rows[n::2]) for n in range(2)], asked, 2)
+    local = {"own_later", "overlap"}  # of users who stand in two pieces, a pass of its own says these
+    assert across["parted"] > 0
+    assert {key: across[key] for key in expected.keys() - local} == {
+        key: expected[key] for key in expected.keys() - local
+    }
+
+
+def test_a_dictionary_may_name_parts_that_no_row_is_in() -> None:
+    rows = table([("u", "a", 1.0, 3, "test"), ("u", "b", 1.0, 4, "train")])
+    names = pa.array(["quiz", "train", "later", "test"])
+    part = pa.DictionaryArray.from_arrays(pa.array([3, 1], pa.int8()), names)
+    rows = rows.set_column(4, "part", part)
+    parts = audit.in_all([audit.by_part([rows])])
+    assert {name: one.rows for name, one in parts.items()} == {"test": 1, "train": 1}
+    found = sums([rows], Asked({"test": 1, "train": 1}, 3), 2)
+    assert found["users of", "test"] == 1 and found["later"] == found["own_later"] == 1
+
+
+def test_sums_do_not_end_at_64_bits() -> None:
+    values = pa.array([2**63 - 1, 2**63 - 1, -(2**63), 5]).to_numpy()
+    assert audit.exact_sum(values) == 2**63 - 1 + 4

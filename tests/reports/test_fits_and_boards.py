@@ -1,0 +1,82 @@
+"""Pictures of fits and the page of a board: what is drawn is what the rows say."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from recbench_spark import reports
+from recbench_spark.boards.entries import judge, published_entries
+from recbench_spark.boards.published import published_board
+from recbench_spark.boards.searches import Search
+from recbench_spark.reports import fits as pictures
+
+
+def rows() -> pd.DataFrame:
+    found = [
+        {
+            "model": model, "dims": dims, "fold": fold, "seed": 1, "cpu_seconds": 36.0 * dims,
+            "rmse": 1 - 0.01 * np.log2(dims) - 0.02 * (model == "gibbs") + 0.001 * fold,
+            "rmse_by_step": [1.1, 1.0, 0.9 + 0.01 * fold],
+            "settings_json": json.dumps({"regularisers": {"a": 0.1 * dims, "b": 0.1 * dims}}),
+        }
+        for model in ("sgd", "gibbs") for dims in (2, 4) for fold in ((0, 1, 2) if dims == 2 else (0,))
+    ]  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def test_a_line_a_model_with_its_spread() -> None:
+    axes = pictures.by_dimension(rows()).axes[0]
+    lines = {c.get_label(): c.lines[0].get_xydata() for c in axes.containers}
+    assert set(lines) == {"sgd", "gibbs"}
+    assert lines["sgd"] == pytest.approx(np.array([[2, 1 - 0.01 + 0.001], [4, 1 - 0.02]]))
+    assert [text.get_text() for text in axes.texts] == ["1 fold", "1 fold"], "fewer folds are said"
+    table = pictures.summary(rows(), ["model", "dims"])
+    assert table.over_folds.dropna().tolist() == pytest.approx([0.001, 0.001])
+    assert table.core_hours.tolist() == pytest.approx([0.06, 0.04, 0.06, 0.04])
+
+
+def test_curves_over_steps_and_over_a_setting() -> None:
+    axes = pictures.by_step(rows()).axes[0]
+    assert sorted(line.get_label() for line in axes.lines) == [
+        "gibbs (2)",
+        "gibbs (4)",
+        "sgd (2)",
+        "sgd (4)",
+    ]
+    assert axes.lines[0].get_ydata() == pytest.approx([1.1, 1.0, 0.91])
+    table = pictures.with_setting(rows(), "regularisers")
+    assert sorted(table.setting.unique()) == pytest.approx([0.2, 0.4])
+    assert len(pictures.by_setting(rows(), "regularisers").axes[0].containers) == 2
+
+
+def test_pictures_are_the_same_text_for_the_same_fits() -> None:
+    first, second = (dict(pictures.figures_of(rows())) for _ in range(2))
+    assert first == second and set(first) == {"dimensions", "steps", "cost"}
+    assert all(text.startswith("<svg") for text in first.values())
+    assert pictures.figures_of(rows()[:0]) == []
+
+
+def test_a_board_as_text_and_page() -> None:
+    entries = sorted(published_entries(published_board("ml10m_rmse")), key=lambda entry: entry.value)
+    search = Search(
+        space={"reg": (0.1, 0.3)},
+        trials=[{"settings": {"reg": x}, "value": 1 - x} for x in (0.1, 0.2, 0.3)],
+    )
+    views = {
+        "board_gaps": pd.DataFrame({"method": ["a & b"], "gap": [0.05]}),
+        "board_looks": pd.DataFrame(),
+    }
+    facts = reports.make_board("ml10m_rmse", entries, judge(entries, {}, {}), {"sgd": search}, views)
+    assert [row.position for row in facts.rows][:13] == list(range(1, 14))
+    beside = next(row for row in facts.rows if row.entry.value == 0.7756)
+    assert beside.position is None
+    text = reports.board_text(facts)
+    assert "because Bayesian MF (rerun) reached 0.7633 against 0.8197" in text
+    assert "search of sgd: expected best 0.8000 of 1" in text
+    page = reports.render_board(facts)
+    assert "a &amp; b" in page and "0.0500" in page and "Looks at hidden" not in page
+    assert page == reports.render_board(facts)

@@ -1,0 +1,254 @@
+"""Fits as Spark tasks over all folds of a small log: the splits of nights, restarts, rows, summaries."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from recbench_spark.commands.benchmarking import chosen_models, table
+from recbench_spark.config import make_benchmark
+from recbench_spark.data.readers import open_log
+from recbench_spark.errors import ConfigError, DataError, ProtocolError
+from recbench_spark.journal import Journal
+from recbench_spark.protocol.splits import labelled_blocks
+from recbench_spark.schemas import FITS, SPLITS, SUBMISSIONS, VERDICTS
+from recbench_spark.steps import fitting
+from recbench_spark.steps.boarding import enter, update_board, views_of
+from recbench_spark.steps.bundling import facts_of, pack, predictions_of, score
+from recbench_spark.steps.fitting import Fits, run_plan, summaries
+from recbench_spark.steps.folding import folded_log
+from recbench_spark.store import Store
+from recbench_spark.training.fits import running
+from tests.nights import run, small
+
+pytestmark = pytest.mark.spark
+
+MODELS = [
+    {"name": "means", "kind": "means"},
+    {"name": "sgd", "kind": "sgd_mf", "dims": 2, "epochs": 3, "rates": 0.02},
+    {"name": "wild", "kind": "sgd_mf", "dims": 2, "epochs": 3, "rates": 90},
+]
+TASK = {"task": "rating", "metrics": ["rmse", "mae"], "bootstrap": {"replicates": 5}}
+
+
+def write_log(folder: Path, timed: bool = True) -> str:
+    rows = [(u, i, 1 + (u * i + i) % 5, u * 9 + i) for u in range(20) for i in range(12) if (u + i) % 3]
+    lines = [",".join(map(str, row if timed else row[:3])) for row in rows]
+    header = "user_id,item_id,rating" + (",event_time" if timed else "")
+    path = folder / "log.csv"
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return str(path)
+
+
+def benchmark(path: str, models: Any = MODELS, **split: Any) -> Any:
+    dataset = {"name": "tiny", "reader": "csv", "path": path}
+    held_out = {"holdout": "folds", "folds": 3, **split}
+    document = {"name": "tiny", "dataset": dataset, "split": held_out, "models": models, "evaluation": TASK}
+    return make_benchmark(document, [], "test")
+
+
+def fits_of(store: Store, one: Any) -> Fits:
+    return Fits(store, one, folded_log(store, one, Journal(io.StringIO())))
+
+
+@pytest.fixture(scope="module")
+def store(spark, tmp_path_factory) -> Store:
+    return Store(spark, str(tmp_path_factory.mktemp("fits")))
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory) -> Any:
+    return benchmark(write_log(tmp_path_factory.mktemp("log")))
+
+
+@pytest.fixture(scope="module")
+def rows(store, one) -> list[dict[str, Any]]:
+    return run_plan(store, fits_of(store, one).over_folds(one.models), Journal(io.StringIO()))
+
+
+def test_every_fit_is_a_row_and_a_diverged_one_too(store, rows) -> None:
+    kept = {row.fit_id: row for row in store.read(FITS).collect()}
+    assert len(kept) == len(rows) == 9
+    assert {(row["model"], row["status"]) for row in rows} == {
+        ("means", "succeeded"), ("sgd", "succeeded"), ("wild", "diverged"),
+    }  # fmt: skip
+    for row in rows:
+        assert kept[row["fit_id"]].rmse == row.get("rmse")
+        assert kept[row["fit_id"]].seconds > 0 and kept[row["fit_id"]].peak_bytes > 10_000_000
+        assert kept[row["fit_id"]].started_at is not None
+    told = table(rows)
+    assert "wild" in told and "no fit succeeded" in told and "over folds" in told
+
+
+def test_another_start_does_nothing_and_a_lost_row_is_found_again(store, one, rows, monkeypatch) -> None:
+    asked: list[int] = []
+
+    def counted(spark: Any, tasks: Any, *rest: Any) -> Any:
+        asked.append(len(tasks))
+        return running.run_tasks(spark, tasks, *rest)
+
+    monkeypatch.setattr(fitting, "run_tasks", counted)
+    plan = fits_of(store, one).over_folds(one.models)
+    again = run_plan(store, plan, Journal(io.StringIO()))
+    assert asked == [] and [row["rmse"] for row in again] == [row.get("rmse") for row in rows]
+    lost = rows[0]["fit_id"]
+    store.delete("fits", "fit_id", [lost])
+    found = run_plan(store, plan, Journal(io.StringIO()))
+    assert asked == [1] and [row["rmse"] for row in found] == [row.get("rmse") for row in rows]
+    assert store.has(FITS, "fit_id", lost)
+
+
+@pytest.fixture(scope="module")
+def night(store, one) -> Any:
+    gibbs = {"name": "gibbs", "kind": "bayesian_mf", "features": "u,i,t", "dims": 2, "samples": 4}
+    return run(store, benchmark(one.dataset.path, [MODELS[1], gibbs], fold=1))
+
+
+def test_a_fold_is_the_fold_of_a_night(store, night, rows) -> None:
+    split_id = night.night.split_id
+    test = store.read(SPLITS).where(f"split_id = '{split_id}' AND part = 'test'").collect()
+    fitted = next(row for row in rows if row["model"] == "means" and row["fold"] == 1)
+    kept = store.spark.read.parquet(f"{fitted['files']}/predictions.parquet").collect()
+    assert {(r.user_id, r.item_id, r.rating) for r in kept} == {
+        (r.user_id, r.item_id, r.rating) for r in test
+    }
+
+
+def test_a_night_of_rating_models_is_the_same_fit(store, night, rows) -> None:
+    assert not night.outcome.failed, night.outcome.failed
+    values = store.of_run("metrics", night.outcome.run_ids["sgd"]).where("metric = 'rmse'").collect()
+    fitted = next(row for row in rows if row["model"] == "sgd" and row["fold"] == 1)
+    assert [row.value for row in values] == [fitted["rmse"]]
+    fits = store.read(FITS).where("purpose = 'night'").collect()
+    assert {row.model for row in fits} == {"sgd", "gibbs"}
+
+
+def test_vectors_are_ranked_and_models_without_are_refused(spark, tmp_path) -> None:
+    models = [
+        {"name": "ials", "kind": "implicit_als", "dims": 2, "sweeps": 2},
+        {"name": "rbm", "kind": "rbm", "epochs": 1},
+    ]
+    evaluation = {"metrics": ["ndcg"], "k": [5], "bootstrap": {"replicates": 5}}
+    split = {"protocol": "RO_RS", "ratio": [0.8, 0.0, 0.2], "seed": 5}
+    log = {"name": "tiny", "reader": "csv", "path": write_log(tmp_path)}
+    asked = small(dataset=log, split=split, models=models, evaluation=evaluation)
+    ran = run(Store(spark, str(tmp_path / "w")), asked)
+    assert list(ran.outcome.failed) == ["rbm"] and "ranks nothing" in ran.outcome.failed["rbm"]
+    assert list(ran.outcome.run_ids) == ["ials"]
+
+
+@pytest.mark.parametrize("partitions", [1, 17])
+def test_partitions_change_no_bit(spark, tmp_path, one, rows, partitions, monkeypatch) -> None:
+    def spread(log: Any, *rest: Any, **more: Any) -> Any:
+        return labelled_blocks(log.repartition(partitions), *rest, **more)
+
+    monkeypatch.setattr("recbench_spark.steps.folding.labelled_blocks", spread)
+    own = Store(spark, str(tmp_path))
+    found = run_plan(own, fits_of(own, one).over_folds(one.models[:2], folds=(0,)), Journal(io.StringIO()))
+    wanted = [row for row in rows if row["fold"] == 0 and row["model"] != "wild"]
+    numbers = [(row["model"], row["rmse"], row["rmse_by_step"]) for row in found]
+    assert sorted(numbers) == sorted((row["model"], row["rmse"], row["rmse_by_step"]) for row in wanted)
+
+
+def test_consecutive_folds_are_stretches_of_the_file(store, one) -> None:
+    five = benchmark(one.dataset.path, holdout="consecutive", folds=5)
+    log = fits_of(store, five).log
+    lines = [line.split(",") for line in Path(one.dataset.path).read_text().splitlines()[1:]]
+    found = {}
+    for row in store.spark.read.parquet(*log.files.shared.files).collect():
+        found[row.user_id, row.item_id] = row.part
+    assert [found[u, i] for u, i, *_ in lines] == [str(n * 5 // len(lines)) for n in range(len(lines))]
+    second = five.split.model_copy(update={"fold": 1, "valid": True})
+    log_rows = open_log(store.spark, five.dataset).stored
+    parts = {(r.user_id, r.item_id): r.part for r in labelled_blocks(log_rows, second).rows().collect()}
+    names = {1: "test", 2: "valid"}
+    wanted = [names.get(n * 5 // len(lines), "train") for n in range(len(lines))]
+    assert [parts[u, i] for u, i, *_ in lines] == wanted
+
+
+def test_spreads_over_folds_and_seeds_stand_apart(store, one) -> None:
+    fits = fits_of(store, one)
+    plan = fits.over_folds(one.models[1:2], seeds=(1, 2), folds=(0, 1))
+    found = summaries(run_plan(store, plan, Journal(io.StringIO())))["sgd"]
+    store.install_views()
+    view = store.spark.table("fits_over_folds").where("model = 'sgd' AND seeds = 2").collect()
+    assert not view, "fold 2 has but one seed"
+    (row,) = store.spark.table("fits_over_folds").where("model = 'means'").collect()
+    assert (row.folds, row.seeds, row.spread_over_seeds) == (3, 1, None)
+    assert (found.folds, found.seeds) == (2, 2) and found.over_seeds > 0
+
+
+def test_what_cannot_be_is_told(store, one, tmp_path) -> None:
+    with pytest.raises(ProtocolError, match=r"fold \d+ of 400 holds no row"):
+        fits_of(store, benchmark(one.dataset.path, folds=400))
+    days = [{"name": "days", "kind": "bayesian_mf", "features": "u,i,t"}]
+    untimed = benchmark(write_log(tmp_path, timed=False), days)
+    with pytest.raises(ConfigError, match="model days: features 'u,i,t' need the time"):
+        fits_of(store, untimed).over_folds(untimed.models)
+    narrow = one.model_copy(update={"dataset": one.dataset.model_copy(update={"scale": (1.0, 4.0)})})
+    with pytest.raises(DataError, match="holds the rating 5, outside"):
+        fits_of(store, narrow)
+    with pytest.raises(ConfigError, match="no rating model"):
+        chosen_models(small(), None)
+
+
+# ------------------------------------------------------------------------------- boards and bundles
+
+
+def test_a_board_holds_what_covers_all_folds_and_judges_it(store, one, rows) -> None:
+    log = fits_of(store, one).log
+    board = update_board(store, one, log)
+    again = update_board(store, one, log)
+    assert [entry.entry_id for entry in again.entries] == [entry.entry_id for entry in board.entries]
+    found = {entry.name: entry for entry in board.entries}
+    assert {"means", "sgd"} <= set(found) and "wild" not in found
+    wanted = summaries([row for row in rows if row["model"] == "sgd"])["sgd"]
+    assert (found["sgd"].value, found["sgd"].spread_folds) == (wanted.mean, wanted.over_folds)
+    assert found["sgd"].method == "matrix factorisation by SGD" and found["sgd"].folds == 3
+    worse = replace(found["sgd"], name="RSVD", value=found["sgd"].value + 0.5, ran_by="rival", evidence="x")
+    enter(store, [worse])
+    judged = update_board(store, one, log)
+    assert judged.verdicts[worse.entry_id].under_tuned
+    reasons = store.read(VERDICTS).collect()
+    assert [(row.entry_id, row.code) for row in reasons] == [(worse.entry_id, "better_run_known")]
+    (gap,) = (
+        views_of(store, "tiny")["board_gaps"].query("method == 'matrix factorisation by SGD'").itertuples()
+    )
+    assert gap.rival - gap.ours == pytest.approx(0.5)
+
+
+def test_a_bundle_is_scored_again_to_the_same_bits(store, one, rows, tmp_path) -> None:
+    log = fits_of(store, one).log
+    pairs, fit = predictions_of(store, one, log, "sgd")
+    bundle = pack(store, pairs, tmp_path / "b", facts_of(one, log, fit, "somebody"))
+    entry = score(store, one, log, tmp_path / "b", never)
+    wanted = summaries([row for row in rows if row["model"] == "sgd"])["sgd"]
+    assert (entry.value, entry.spread_folds, entry.origin) == (wanted.mean, wanted.over_folds, "bundle")
+    score(store, one, log, tmp_path / "b", never)
+    looks = store.read(SUBMISSIONS).collect()
+    assert [(row.who, row.content) for row in looks] == [("somebody", bundle.content)] * 2
+
+    table = pq.read_table(tmp_path / "b" / "predictions.parquet")
+    pq.write_table(table.slice(1), tmp_path / "b" / "predictions.parquet")
+    with pytest.raises(DataError, match="is not what bundle"):
+        score(store, one, log, tmp_path / "b", never)
+    facts = facts_of(one, log, fit, "somebody")
+    pack(store, pairs.where("fold > 0"), tmp_path / "few", facts)
+    with pytest.raises(DataError, match=r"predicts \d+ of the \d+ held-out pairs"):
+        score(store, one, log, tmp_path / "few", never)
+    pack(store, pairs.withColumn("fold", (pairs.fold + 1) % 3), tmp_path / "leak", facts)
+    with pytest.raises(DataError, match="predicts 0 of the"):
+        score(store, one, log, tmp_path / "leak", never)
+    with pytest.raises(DataError, match="made on another split"):
+        score(store, one, replace(log, log_id="other"), tmp_path / "few", never)
+    with pytest.raises(ConfigError, match="model wild has no fits of all folds"):
+        predictions_of(store, one, log, "wild")
+
+
+def never(_: Any) -> str:
+    raise AssertionError("nothing is ranked")

@@ -1,0 +1,241 @@
+"""Models of a night in one pass: the bits of one model at a time, each failing alone, cut into groups."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pandas as pd
+import pytest
+from deltalake import DeltaTable
+
+from recbench_spark.config import ModelConfig
+from recbench_spark.evaluation.ranking.sources import HashSource, Strings
+from recbench_spark.kernels.ranking.scorers import Scorer
+from recbench_spark.schemas import METRICS, RANKINGS, RUNS, USER_METRICS
+from recbench_spark.steps import together
+from recbench_spark.steps.together import SETTING, Ready, groups
+from recbench_spark.store import Store
+from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
+from recbench_spark.training.random import Random
+from tests.nights import models, run, small
+from tools import compare_warehouses
+
+pytestmark = pytest.mark.spark
+
+WORLD = {
+    "name": "tiny",
+    "reader": "world",
+    "world": {"users": 70, "items": 40, "interactions": 1300, "open_loop": 300, "seed": 9},
+}
+EVALUATION: dict[str, Any] = {
+    "metrics": ["ndcg", "recall", "coverage", "gini", "novelty"],
+    "k": [3, 5],
+    "parts": ["test", "open_loop"],
+    "definition": {"threshold": 4},
+    "slices": [{"key": "popularity", "of": "popularity"}],
+    "bootstrap": {"replicates": 10},
+}
+NIGHTS: dict[str, dict[str, Any]] = {
+    "exposure": {"exposure": {"propensities": {"method": "true"}}},
+    "drawn": {
+        "definition": {"threshold": 4, "candidates": "uniform"},
+        "draw": {"n": 5, "estimators": ["rank_estimate", "maximum_likelihood"]},
+        "multiverse": True,
+    },
+}
+
+
+class Brittle(ModelConfig):
+    """Settings of a model that fails where it is scored."""
+
+    behaviour: ClassVar[str] = "tests.steps.test_together:Failing"
+    kind: Literal["tests.steps.test_together:Brittle"]
+
+
+class BrittleSource(HashSource):
+    """Raises in the worker."""
+
+    def scorer(self) -> Scorer:
+        raise ValueError("the model's file is half a file")
+
+    def item_ids(self) -> Strings:
+        raise ValueError("the model's file is half a file")
+
+
+class Failing(Behaviour[Brittle]):
+    """Opens like any other."""
+
+    learns: ClassVar[bool] = False
+
+    def load(self, data: SplitData) -> Trained:
+        return Trained()
+
+    def source(self, trained: Trained, data: SplitData) -> HashSource:
+        settings = type("", (), {"seed": 1})()
+        found = Random(settings).source(trained, data)
+        return BrittleSource(found.rows, found.n_items, found.seed)
+
+
+BROKEN = {"name": "broken", "kind": "tests.steps.test_together:Brittle"}
+
+
+class Sluggish(ModelConfig):
+    """Settings of a model that takes its time where it is scored."""
+
+    behaviour: ClassVar[str] = "tests.steps.test_together:Dawdling"
+    kind: Literal["tests.steps.test_together:Sluggish"]
+
+
+class SluggishSource(HashSource):
+    """Sleeps in the worker."""
+
+    def scorer(self) -> Scorer:
+        time.sleep(SLEPT)
+        return super().scorer()
+
+
+class Dawdling(Failing):
+    """Random, at length."""
+
+    def source(self, trained: Trained, data: SplitData) -> HashSource:
+        found = super().source(trained, data)
+        return SluggishSource(found.rows, found.n_items, found.seed)
+
+
+SLUGGISH = {"name": "sluggish", "kind": "tests.steps.test_together:Sluggish"}
+SLEPT = 2.0
+
+
+def given(folder: Path) -> list[dict[str, Any]]:
+    """Lists with scores and lists with ranks of a few users, some of items that nobody knows."""
+    rows = pd.DataFrame({"user_id": [f"u{n % 30:06}" for n in range(200)]})
+    rows["item_id"] = [f"i{n * 7 % 45:05}" for n in range(200)]
+    rows = rows.drop_duplicates()
+    scores, lists = rows.assign(score=range(len(rows))), rows.assign(rank=range(1, len(rows) + 1))
+    found = []
+    for kind, table in (("scores", scores), ("lists", lists)):
+        table.to_parquet(folder / f"{kind}.parquet")
+        found.append({"name": kind, "kind": kind, "path": str(folder / f"{kind}.parquet")})
+    return found
+
+
+FEW = {"exposure": ("popular", "item_knn", "lists", "paper"), "drawn": ("random", "truth", "scores")}
+"""Every way of scoring in one of the nights; the slow test has all in both."""
+
+
+@pytest.mark.parametrize("name", NIGHTS)
+@pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["few", "all"])
+def test_one_pass_gives_the_bits_of_one_model_at_a_time(
+    spark, tmp_path: Path, name: str, few: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = {**EVALUATION, **NIGHTS[name]}
+    chosen = [*models("random", "popular", "item_knn", "truth", "paper"), *given(tmp_path)]
+    chosen = [model for model in chosen if not few or model["name"] in FEW[name]]
+    benchmark = small(name=name, dataset=WORLD, models=chosen, evaluation=asked)
+    for place, at_once in (("alone", "0"), ("together", "64")):
+        spark.conf.set(SETTING, at_once)
+        try:
+            ran = run(Store(spark, str(tmp_path / place)), benchmark)
+        finally:
+            spark.conf.unset(SETTING)
+        assert ran.outcome.failed == {} and len(ran.outcome.run_ids) == len(chosen)
+        assert (f"{chosen[0]['name']}: measure" in ran.said) == (place == "alone")
+    assert compare_warehouses.main([str(tmp_path / "alone"), str(tmp_path / "together")]) == 0, (
+        capsys.readouterr().out
+    )
+
+
+def commits(store: Store, name: str) -> int:
+    return DeltaTable(store.location(name)).version()
+
+
+def test_a_model_that_fails_in_the_pass_fails_alone(spark, tmp_path: Path) -> None:
+    store = Store(spark, str(tmp_path))
+    evaluation = {**EVALUATION, "metrics": ["ndcg"]}
+    chosen = [*models("random"), BROKEN, *models("popular")]
+    ran = run(store, small(name="night", dataset=WORLD, models=chosen, evaluation=evaluation))
+    assert set(ran.outcome.failed) == {"broken"}
+    assert ran.outcome.failed["broken"] == "ValueError: the model's file is half a file"
+    assert set(ran.outcome.run_ids) == {"random", "popular"}
+    runs = {row.model: row for row in store.read(RUNS).collect()}
+    assert (runs["broken"].status, runs["popular"].status) == ("failed", "succeeded")
+    for table in (RANKINGS, USER_METRICS, METRICS):
+        found = {row.run_id for row in store.read(table).select("run_id").distinct().collect()}
+        assert found == {runs["random"].run_id, runs["popular"].run_id}, table.name
+    # Version 0 made the table, 1 is the whole night's.
+    assert {
+        commits(store, table) for table in ("rankings", "user_metrics", "metrics", "checks", "runs")
+    } == {1}
+    assert all(row.seconds > 0 for row in runs.values())
+
+
+@pytest.mark.slow
+def test_of_twelve_models_one_is_broken_one_slow_and_one_fell(spark, tmp_path: Path) -> None:
+    """The second of two nights: the others are there, with the numbers of the night before."""
+    night: dict[str, Any] = {
+        "name": "twelve",
+        "dataset": WORLD,
+        "evaluation": {**EVALUATION, "metrics": ["ndcg"], "parts": ["test"]},
+        "comparisons": {"replicates": 20},
+        "regressions": [{"metric": "ndcg", "k": 5, "drop": 0.01}],
+    }
+    random = [{"name": f"random{n}", "kind": "random", "seed": n} for n in range(6)]
+    steady = [*random, *models("popular", "truth"), *given(tmp_path)]
+    good, bad = (
+        {"name": "shipped", "kind": kind, **more}
+        for kind, more in (("item_knn", {"neighbours": 10}), ("random", {"seed": 9}))
+    )
+    store, day = Store(spark, str(tmp_path / "w")), date(2026, 1, 2)
+    first = run(store, small(**night, models=[*steady, good, SLUGGISH]))
+    assert len(first.outcome.run_ids) == 12 and first.outcome.exit_code == 0
+    before = commits(store, "rankings"), commits(store, "metrics"), commits(store, "runs")
+    ran = run(store, small(**night, models=[*steady[1:], bad, BROKEN, SLUGGISH]), day)
+    assert set(ran.outcome.failed) == {"broken"} and ran.outcome.held == ()
+    assert ran.outcome.exit_code == 1, "a failed model counts before a regression"
+    assert ["shipped" in said for said in ran.outcome.regressions] == [True]
+    after = commits(store, "rankings"), commits(store, "metrics"), commits(store, "runs")
+    assert [new - old for new, old in zip(after, before, strict=True)] == [1, 1, 1]
+    runs = store.read(RUNS).where("logical_date = '2026-01-02'").toPandas().set_index("model")
+    assert (runs.status == "succeeded").sum() == 11 and runs.status["broken"] == "failed"
+    assert runs.seconds.drop("broken").idxmax() == "sluggish" and runs.seconds["sluggish"] > SLEPT / 2
+    values = store.read(METRICS).select("run_id", "k", "slice_value", "value").toPandas()
+    for model in [*(one["name"] for one in steady[1:]), "sluggish"]:
+        mine, theirs = (
+            values[values.run_id == done.outcome.run_ids[model]]
+            .drop(columns="run_id")
+            .sort_values(["k", "slice_value"], ignore_index=True)
+            for done in (first, ran)
+        )
+        assert len(mine) and mine.equals(theirs), model
+
+
+def test_a_night_whose_pass_dies_is_ranked_one_by_one(
+    spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, seen = together.shuffle.evaluate, []
+
+    def dying(users: Any, ranked: Any, *args: Any) -> Any:
+        seen.append(len(ranked))
+        if len(ranked) > 1:
+            spark.range(1).selectExpr("raise_error('a worker is gone')").collect()
+        return real(users, ranked, *args)
+
+    monkeypatch.setattr(together.shuffle, "evaluate", dying)
+    evaluation = {**EVALUATION, "metrics": ["ndcg"], "parts": ["test"]}
+    chosen = models("random", "popular")
+    ran = run(Store(spark, str(tmp_path)), small(dataset=WORLD, models=chosen, evaluation=evaluation))
+    assert set(ran.outcome.run_ids) == {"random", "popular"} and not ran.outcome.failed
+    assert seen == [2, 1, 1]
+
+
+def test_groups_are_cut_by_number_and_by_bytes() -> None:
+    one = Ready("r", None, None, [], together.ITEM_BYTES // 2)  # type: ignore[arg-type]
+    small_ones = [replace(one, bytes=1) for _ in range(5)]
+    assert [len(group) for group in groups(small_ones, 2)] == [2, 2, 1]
+    assert [len(group) for group in groups([one, one, one], 64)] == [2, 1]
+    assert [len(group) for group in groups([replace(one, bytes=one.bytes * 9), one], 64)] == [1, 1]
+    assert list(groups([], 64)) == []

@@ -1,0 +1,185 @@
+"""`kind: pinsage | graphsage | lightgcn | mf_bpr` in a night: trained, embedded, ranked, one command."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from recbench_spark.config.models import model_class
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.graph.folders import Block, Graph, save
+from recbench_spark.journal import Journal
+from recbench_spark.kernels.graph.ids import hashed_numbers
+from recbench_spark.models.networks.factors import pairs_of
+from recbench_spark.models.networks.layers import GraphNet
+from recbench_spark.models.networks.subgraphs import Adjacency
+from recbench_spark.models.networks.tasks import Input, Margin
+from recbench_spark.steps import trained_graphs
+from recbench_spark.steps.embedding import read_weights
+from recbench_spark.store import Store
+from tests.graph.oracle import of_edges
+from tests.nights import models, run, small
+
+FIT = {"epochs": 3, "batch": 64, "rate": 0.02, "validation": 0.2}
+KINDS: dict[str, dict[str, Any]] = {
+    "pinsage": {
+        "features": {"kind": "hashed", "dims": 6}, "width": 5, "hidden": 5, "final": [4], "top": 5,
+        "walks": 20, "negatives": 20, "curriculum": True, "hard_ranks": [3, 8],
+    },
+    "graphsage": {"features": {"kind": "hashed", "dims": 6}, "width": 5, "samples": [4, 3]},
+    "lightgcn": {"dims": 4, "layers": 2},
+    "mf_bpr": {"dims": 4},
+}  # fmt: skip
+
+
+def log_of(path: Path, users: int = 40, items: int = 24) -> str:
+    """Two tastes: users like items of their own parity."""
+    draw = np.random.default_rng(1)
+    pairs = {(int(u), int(2 * i + u % 2)) for u, i in zip(draw.integers(users, size=450),
+             draw.integers(items // 2, size=450), strict=True)}  # fmt: skip
+    rows = {
+        "user_id": [f"u{u}" for u, _ in sorted(pairs)],
+        "item_id": [str(i) for _, i in sorted(pairs)],
+        "rating": [5.0] * len(pairs),
+        "event_time": list(range(len(pairs))),
+    }
+    pq.write_table(pa.table(rows), path)
+    return str(path)
+
+
+def bench(log: str, **changed: Any) -> Any:
+    fitted = [{"name": kind, "kind": kind, **FIT, **KINDS[kind], **changed} for kind in KINDS]
+    evaluation = {"metrics": ["ndcg"], "k": [5], "bootstrap": {"replicates": 10}}
+    return small(
+        models=[*models("popular"), *fitted],
+        dataset={"name": "log", "reader": "parquet", "path": log},
+        split={"protocol": "RO_RS", "ratio": [0.8, 0.0, 0.2], "seed": 5},
+        evaluation=evaluation,
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"kind": "pinsage", "top": 0}, "top"),
+        ({"kind": "pinsage", "margin": -0.5}, "margin"),
+        ({"kind": "pinsage", "aggregator": "importence"}, "aggregator"),
+        ({"kind": "pinsage", "hard_ranks": [6, 5]}, "no band"),
+        ({"kind": "graphsage", "aggregator": "median"}, "aggregator"),
+        ({"kind": "graphsage", "samples": [3]}, "one a layer"),
+        ({"kind": "lightgcn", "layers": 0}, "layers"),
+        ({"kind": "mf_bpr", "penalty": -1}, "penalty"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name_before_spark_starts(more, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small(models=[*models("popular"), {"name": "m", **more}])
+
+
+def by_hand(folder: Path) -> Graph:
+    """20 users and 30 items in three blocks, as a layout leaves them on disk."""
+    draw = np.random.default_rng(2)
+    ends = np.unique(draw.integers([0, 20], [20, 50], (150, 2)), axis=0)
+    edges = [*map(tuple, ends.tolist()), *((b, a) for a, b in ends.tolist())]
+    hashes = np.sort(hashed_numbers(np.arange(50), 0))
+    save(folder / "hashes.npy", hashes)
+    blocks = []
+    for number, (side, first, end) in enumerate([(0, 0, 20), (1, 20, 33), (1, 33, 50)]):
+        csr = of_edges(end - first, [(d - first, s) for d, s in edges if first <= d < end])
+        save(folder / "blocks" / f"{number:05d}" / "indptr.npy", csr.indptr)
+        save(folder / "blocks" / f"{number:05d}" / "src.npy", csr.src)
+        blocks.append(Block(number, side, first, end - first, csr.edges))
+    return Graph("g", str(folder), ("user", "item"), (True, True), tuple(blocks), False, 0, {})
+
+
+def test_edges_are_fitted_over_a_laid_out_graph_and_weights_are_made_once(tmp_path) -> None:
+    graph = by_hand(tmp_path / "graph")
+    settings = model_class("graphsage").model_validate({"name": "m", "kind": "graphsage", **FIT})
+    examples = trained_graphs.edges_of(graph, settings.validation, settings.seed)
+    assert set(examples.query.tolist()) <= set(range(20)) and examples.side == (20, 50)
+    assert len(examples.query) + len(examples.held_query) == graph.edges // 2
+    assert 0 < len(examples.held_query) < graph.edges // 4
+    blocks = [graph.csr(block) for block in graph.blocks]
+    parts = Adjacency(np.array([0, 20, 33]), tuple(blocks), graph.hashes())
+    forms = settings.over(None).forms()
+    net = GraphNet(forms, (), 4)
+    net.initialise(1)
+    features = np.random.default_rng(1).standard_normal((50, 4)).astype(np.float32)
+    laid = trained_graphs.Laid(graph, Input(parts, features, (4, 3), 0), net)
+    how = Margin("co_occurrence", 1.0, 20, first=20, end=50)
+    data: Any = SimpleNamespace(journal=Journal(io.StringIO()))
+    folder = tmp_path / "fit"
+    path = trained_graphs.fitted_weights(data, laid, examples, how, None, (settings, folder))
+    weights, _ = read_weights(str(path))
+    assert set(weights) == set(net.shapes())
+    before = path.stat().st_mtime_ns
+    trained_graphs.fitted_weights(data, laid, examples, how, None, (settings, folder))
+    assert path.stat().st_mtime_ns == before
+
+
+def test_pinsages_pairs_and_users() -> None:
+    draw = np.random.default_rng(3)
+    pairs = pairs_of(draw.integers(0, 30, 300), draw.integers(0, 12, 300), 30, 12)
+    dense = np.array([5, 3, 0, 1, 2, 4, 6, 7, 8, 9, 11, 10])
+    settings = model_class("pinsage").model_validate({"name": "m", "kind": "pinsage", "validation": 0.3})
+    found = trained_graphs.liked_together(pairs, dense, 12, settings)
+    own = [set(dense[pairs.item[a:b]]) for a, b in zip(pairs.indptr, pairs.indptr[1:], strict=False)]
+    assert all(any({q, i} <= items for items in own) for q, i in zip(found.query, found.item, strict=True))
+    assert len(found.held_query) and found.side == (0, 12)
+    vectors = draw.standard_normal((12, 3)).astype(np.float32)
+    means = trained_graphs.means(pairs, vectors[dense])
+    assert np.allclose(means[4], vectors[sorted(own[4])].mean(axis=0), atol=1e-6)
+    forms = settings.over("w.safetensors")
+    assert forms.features.side is None and forms.layers[0].aggregator == "importance"
+
+
+@pytest.mark.spark
+def test_a_night_trains_all_four_and_goes_on_where_it_was_killed(spark, tmp_path, monkeypatch) -> None:
+    log, place = log_of(tmp_path / "log.parquet"), tmp_path / "w"
+    ran = run(Store(spark, str(place)), bench(log))
+    assert not ran.outcome.failed and ran.outcome.exit_code == 0
+    assert set(KINDS) <= set(ran.outcome.leaderboard.split())
+    for told in ("epoch 1: loss", "examples/s", "neighbourhoods", "hard negatives: ", "best epoch"):
+        assert told in ran.said
+    values = DeltaTable(place / "metrics").to_pandas()
+    runs = DeltaTable(place / "runs").to_pandas().set_index("model")["run_id"]
+    ndcg = {
+        model: values[(values["run_id"] == runs[model]) & (values["metric"] == "ndcg") & (values["k"] == 5)]
+        for model in runs.index
+    }
+    assert all(len(rows) for rows in ndcg.values())
+    again = run(Store(spark, str(place)), bench(log))
+    assert set(KINDS) <= set(again.outcome.skipped)
+
+    # Another warehouse: the fit is killed in its second epoch, and the night run again.
+    from recbench_spark.models.networks import fitting
+
+    plain = fitting._Fit._ended
+
+    def killed(self: Any, told: Any) -> None:
+        plain(self, told)
+        raise DataError("killed")  # what nobody foresaw would end the whole night
+
+    monkeypatch.setattr(fitting._Fit, "_ended", killed)
+    other = tmp_path / "w2"
+    first = run(Store(spark, str(other)), bench(log))
+    assert set(first.outcome.failed) == set(KINDS)
+    monkeypatch.setattr(fitting._Fit, "_ended", plain)
+    second = run(Store(spark, str(other)), bench(log))
+    assert second.said.count("going on at epoch 2") == len(KINDS) and not second.outcome.failed
+    columns = ["model", "metric", "k", "value"]
+    tables = []
+    for folder in (place, other):
+        metrics = DeltaTable(folder / "metrics").to_pandas()
+        names = DeltaTable(folder / "runs").to_pandas()[["run_id", "model", "status"]]
+        merged = metrics.merge(names[names["status"] == "succeeded"], on="run_id", suffixes=("", "_of"))
+        tables.append(merged[columns].sort_values(columns).reset_index(drop=True))
+    assert tables[0].equals(tables[1])  # to the last bit

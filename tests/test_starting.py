@@ -1,0 +1,114 @@
+"""How a session of bare Python starts: jars that are remembered, noise that is kept back, small nights."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from recbench_spark import java, session
+from recbench_spark.config import Benchmark, parse
+from recbench_spark.steps.small import SMALL_BYTES, is_small
+from tests.nights import small
+
+CONF = {java.PACKAGES: "a:b:1", "spark.master": "local[2]"}
+
+
+@pytest.fixture
+def jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A jar, and a cache folder of this test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "a b.jar").write_text("")
+    return tmp_path / "a b.jar"
+
+
+def test_jars_are_remembered_until_one_is_gone(jar: Path) -> None:
+    assert java.remembered(CONF) == []
+    java.remember(CONF, f"file://{jar}")
+    assert java.remembered(CONF) == [str(jar)]
+    assert java.remembered({**CONF, java.PACKAGES: "a:b:2"}) == []
+    jar.unlink()
+    assert java.remembered(CONF) == []
+
+
+@pytest.mark.parametrize("name", java.OWN_JARS)
+def test_who_names_jars_or_where_they_lie_is_left_alone(jar: Path, name: str) -> None:
+    java.remember(CONF, f"file://{jar}")
+    assert java.remembered({**CONF, name: "x"}) == []
+
+
+def test_a_memory_that_is_damaged_or_cannot_be_written_is_none(
+    jar: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java.remember(CONF, f"file://{jar}")
+    (file,) = (jar.parent / "cache" / "recbench-spark").iterdir()
+    file.write_text("{")
+    assert java.remembered(CONF) == []
+    file.write_text(json.dumps([1]))
+    assert java.remembered(CONF) == []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(jar))  # a file
+    java.remember(CONF, f"file://{jar}")
+
+
+def words(folder: Path, text: str, *, small: bool = False) -> list[str]:
+    (folder / "my.conf").write_text(text)
+    return shlex.split(session.submit_arguments(folder / "my.conf", small))
+
+
+def test_known_jars_take_the_place_of_packages(jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "")
+    java.remember(CONF, f"file://{jar}")
+    found = words(jar.parent, "spark.master local[2]\nspark.jars.packages a:b:1\n")
+    assert f"spark.driver.extraClassPath={jar}" in found and "spark.jars.packages=" in found
+    remote = words(jar.parent, "spark.master spark://h:7077\nspark.jars.packages a:b:1\n")
+    assert "spark.jars.packages=" not in remote
+
+
+def test_small_nights_start_a_quick_java_unless_its_flags_are_set(
+    jar: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "")
+    quick = f"{session.JAVA_FLAGS}={' '.join(session.QUICK_JAVA)}"
+    assert quick in words(jar.parent, "spark.master local[2]\n", small=True)
+    assert quick not in words(jar.parent, "spark.master local[2]\n")
+    assert quick not in words(jar.parent, "spark.master spark://h:7077\n", small=True)
+    assert quick not in words(jar.parent, f"{session.JAVA_FLAGS} -Xss4m\n", small=True)
+
+
+def night(place: Path, **model: str) -> Benchmark:
+    models = [{"name": "m", "kind": "scores", **model} if model else {"name": "m", "kind": "popular"}]
+    log = {"name": "log", "reader": "csv", "path": str(place)}
+    return parse(Benchmark, {"name": "n", "dataset": log, "models": models}, "test")
+
+
+def test_a_night_is_small_by_all_that_it_reads(tmp_path: Path) -> None:
+    log, scores = tmp_path / "log.csv", tmp_path / "scores"
+    log.write_text("user_id,item_id\n")
+    scores.mkdir()
+    (scores / "part").write_bytes(b"")
+    assert is_small(night(log)) and is_small(night(log, path=str(scores)))
+    os.truncate(scores / "part", SMALL_BYTES + 1)
+    assert not is_small(night(log, path=str(scores)))
+    assert not is_small(night(tmp_path / "gone.csv"))
+    assert not is_small(night(Path("s3a://bucket/log.csv")))
+    assert is_small(small())
+    world = {"users": 10, "items": 10, "interactions": 10**7}
+    assert not is_small(small(dataset={"name": "w", "reader": "world", "world": world}))
+
+
+def test_what_java_says_is_kept_until_it_runs(capfd: pytest.CaptureFixture[str]) -> None:
+    ours, javas = os.pipe()
+    said = java.Said(os.fdopen(ours, "rb"))
+    os.write(javas, b"noise\n")
+    while not said.kept:
+        pass
+    said.started.set()
+    os.write(javas, b"a finding\n")
+    os.close(javas)
+    said.thread.join()
+    assert capfd.readouterr().err == "a finding\n"
+    said.tell()
+    assert capfd.readouterr().err == "noise\n"

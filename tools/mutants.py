@@ -1,0 +1,318 @@
+#!/usr/bin/env python3
+"""Mutants: one token of a kernel changed at a time; does a JVM-free test see it?
+
+    python tools/mutants.py --count 100 --seed 1 [--files 'kernels/splits/*'] [--folder DIR]
+
+A site is an operator or a number in the code of recbench_spark/kernels (annotations, imports and texts
+are none). A hash of seed and site draws `--count` of them; each is changed in a copy of the package and
+meets the tests of its file, then of its room, then of all kernels, until one fails; each of them must
+pass before the change. A line a survivor, with
+the change; those of tools/mutants_equivalent.yaml change no number, each by its reason, and are told apart.
+Results are appended to DIR/mutants.jsonl (default warehouse/mutants): a second run of a seed goes on where
+it was stopped. Exit code 1 where a survivor is not listed. One core; a mutant takes seconds to a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "recbench_spark"
+LISTED = ROOT / "tools" / "mutants_equivalent.yaml"
+SWAPS = {
+    **{"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="},
+    **{"+": "-", "-": "+", "*": "+", "/": "*", "//": "*", "%": "//", "<<": ">>", ">>": "<<"},
+    **{"+=": "-=", "-=": "+=", "*=": "+=", "/=": "*=", "&": "|", "|": "&", "and": "or", "or": "and"},
+}
+PATIENCE = 150
+"""Seconds that a stage of tests may take beyond three times what it takes without a change: a mutant that
+loops for ever is killed by it."""
+NO_END = "did not end"
+ALL = "tests/kernels"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One token changed: `path` below the package, line from 1, column from 0."""
+
+    path: str
+    line: int
+    column: int
+    before: str
+    after: str
+    text: str
+    nth: int
+
+    @property
+    def name(self) -> str:
+        """What the equivalents' list and the draw know it by: not the line, which moves."""
+        change = f"{self.column - self.indent}: {self.before} -> {self.after}"
+        return f"{self.path}: {self.text.strip()} [{change}]" + (f" ({self.nth})" if self.nth > 1 else "")
+
+    @property
+    def indent(self) -> int:
+        """Blanks before the statement."""
+        return len(self.text) - len(self.text.lstrip())
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    words = argparse.RawDescriptionHelpFormatter
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=words)
+    found.add_argument("--count", type=int, default=100, help="mutants drawn (default 100)")
+    found.add_argument("--seed", type=int, default=1, help="of the draw")
+    found.add_argument("--files", default="kernels/**/*.py", help="pattern below recbench_spark")
+    found.add_argument("--folder", type=Path, default=Path("warehouse/mutants"), help="copy and results")
+    found.add_argument("--near", action="store_true", help="not the tests of all kernels: more may survive")
+    found.add_argument("--only", help="mutants whose name holds this text")
+    found.add_argument("--list", action="store_true", help="print what would be tried, and stop")
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Draw, try, tell; 1 where a survivor is not listed as equivalent."""
+    args = parser().parse_args(argv)
+    drawn = draw(args.files, args.seed, args.count, args.only)
+    if args.list:
+        print("\n".join(mutant.name for mutant in drawn))
+        return 0
+    trial = Trial(args.folder.absolute(), args.near)
+    listed = yaml.safe_load(LISTED.read_text(encoding="utf-8")) or {}
+    survivors = []
+    for number, mutant in enumerate(drawn, 1):
+        killer = trial.killer(mutant)
+        how = NO_END if NO_END in killer else "killed" if killer else "SURVIVED"
+        print(f"{number}/{len(drawn)} {how:11} {mutant.name}", flush=True)
+        if not killer:
+            survivors.append(mutant)
+    unknown = [mutant for mutant in survivors if mutant.name not in listed]
+    killed, same = len(drawn) - len(survivors), len(survivors) - len(unknown)
+    print(f"{killed} of {len(drawn)} killed, {same} listed as equivalent, seed {args.seed}")
+    for mutant in unknown:
+        print(f"survivor: {PACKAGE}/{mutant.path}:{mutant.line} {mutant.name}")
+    return int(bool(unknown))
+
+
+def draw(pattern: str, seed: int, count: int, only: str | None) -> list[Mutant]:
+    """`count` mutants of all sites, by a hash of seed and name: the same draw wherever the lines moved."""
+
+    def place(mutant: Mutant) -> bytes:
+        return hashlib.sha256(f"{seed}|{mutant.name}".encode()).digest()
+
+    files = sorted((ROOT / PACKAGE).glob(pattern))
+    found = [mutant for file in files for mutant in mutants_of(file) if only is None or only in mutant.name]
+    return list(islice(filter(is_program, sorted(found, key=place)), count))
+
+
+def mutants_of(file: Path) -> Iterator[Mutant]:
+    """Every site of a file."""
+    source = file.read_text(encoding="utf-8")
+    lines = source.splitlines()
+    left_out, seen = annotated(ast.parse(source)), Counter[tuple[str, int]]()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        line, column = token.start
+        after = changed(token)
+        if after is None or any(low <= token.start < high for low, high in left_out):
+            continue
+        text = lines[line - 1]
+        place = (text.strip(), column - len(text) + len(text.lstrip()))
+        seen[place] += 1  # the same line may stand twice in a file
+        path = str(file.relative_to(ROOT / PACKAGE))
+        yield Mutant(path, line, column, token.string, after, text, seen[place])
+
+
+def is_program(mutant: Mutant) -> bool:
+    """Whether Python still reads the changed file."""
+    try:
+        ast.parse(applied((ROOT / PACKAGE / mutant.path).read_text(encoding="utf-8"), mutant))
+    except SyntaxError:
+        return False
+    return True
+
+
+def changed(token: tokenize.TokenInfo) -> str | None:
+    """What stands in the token's place: the other operator, the next number."""
+    if token.type == tokenize.NUMBER:
+        return next_number(token.string)
+    if token.type in (tokenize.OP, tokenize.NAME):
+        return SWAPS.get(token.string)
+    return None
+
+
+def next_number(text: str) -> str | None:
+    """A whole number plus 1, another one times 2 (0.0: 1.0)."""
+    value = ast.literal_eval(text)
+    if isinstance(value, int):
+        return hex(value + 1) if text.lower().startswith("0x") else str(value + 1)
+    return repr(value * 2 or 1.0) if isinstance(value, float) else None
+
+
+def annotated(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """From where to where stand imports and types, which change no number."""
+    nodes: list[ast.AST] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            nodes.append(node)
+        elif isinstance(node, ast.FunctionDef):
+            every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            types = [arg.annotation for arg in (*every, node.args.vararg, node.args.kwarg) if arg]
+            nodes += [found for found in (*types, node.returns) if found is not None]
+        elif isinstance(node, ast.AnnAssign):
+            nodes.append(node.annotation)
+    return [
+        ((n.lineno, n.col_offset), (n.end_lineno, n.end_col_offset))  # type: ignore[attr-defined]
+        for n in nodes
+    ]
+
+
+def applied(source: str, mutant: Mutant) -> str:
+    """The source with its one token changed."""
+    lines = source.splitlines(keepends=True)
+    line = lines[mutant.line - 1]
+    end = mutant.column + len(mutant.before)
+    lines[mutant.line - 1] = line[: mutant.column] + mutant.after + line[end:]
+    return "".join(lines)
+
+
+class Trial:
+    """A copy of package and tests where mutants are tried one after the other."""
+
+    def __init__(self, folder: Path, near: bool = False) -> None:
+        self.near = near
+        self.folder, self.results = folder, folder / "mutants.jsonl"
+        self.copy = folder / "copy"
+        shutil.rmtree(self.copy, ignore_errors=True)
+        rubbish = shutil.ignore_patterns("__pycache__", ".numba")
+        for name in (PACKAGE, "tests", "conf"):
+            shutil.copytree(ROOT / name, self.copy / name, ignore=rubbish)
+        for name in ("pyproject.toml", "README.md"):
+            shutil.copy(ROOT / name, self.copy / name)
+        self.digest = hashlib.sha256()
+        for file in sorted(p for name in (PACKAGE, "tests") for p in (self.copy / name).rglob("*.py")):
+            self.digest.update(file.read_bytes())
+        self.known = {row["key"]: row for row in self.rows()}
+        self.sound: dict[str, float] = {}
+        self.importers = importers_of(self.copy / PACKAGE)
+
+    def rows(self) -> Iterator[dict[str, str]]:
+        """What earlier runs found."""
+        if self.results.exists():
+            for line in self.results.read_text(encoding="utf-8").splitlines():
+                yield json.loads(line)
+
+    def killer(self, mutant: Mutant) -> str:
+        """The tests that saw the change; empty where none did. Of the same code: from the earlier run."""
+        key = f"{self.digest.hexdigest()[:16]}|{mutant.name}"
+        if key in self.known and (self.known[key]["killer"] or self.near):
+            return self.known[key]["killer"]
+        killer = next(filter(None, (self.tried(mutant, stage) for stage in self.stages(mutant.path))), "")
+        with self.results.open("a", encoding="utf-8") as out:
+            out.write(json.dumps({"key": key, "killer": killer, **asdict(mutant)}) + "\n")
+        return killer
+
+    def stages(self, path: str) -> list[str]:
+        """Tests by nearness; `near`: without those of all kernels, which take minutes."""
+        return [stage for stage in stages(path) if not (self.near and stage == ALL)]
+
+    def tried(self, mutant: Mutant, stage: str) -> str:
+        """The stage where it sees the change, which is in the copy for so long."""
+        self.check(stage)
+        file = self.copy / PACKAGE / mutant.path
+        source = file.read_text(encoding="utf-8")
+        try:
+            file.write_text(applied(source, mutant), encoding="utf-8")
+            self.forget(mutant.path)
+            return self.seen_by(stage)
+        finally:
+            file.write_text(source, encoding="utf-8")
+            self.forget(mutant.path)
+
+    def check(self, stage: str) -> None:
+        """Tests that fail without a change see every change, and say nothing."""
+        begun = time.monotonic()
+        if stage not in self.sound and self.seen_by(stage):
+            sys.exit(f"{stage} fails in {self.copy} though nothing is changed: look there first")
+        self.sound.setdefault(stage, time.monotonic() - begun)
+
+    def forget(self, path: str) -> None:
+        """Machine code of the file and of whatever uses it: numba looks at the time of one file only."""
+        stems = {Path(name).stem for name in self.importers.get(path, {path}) | {path}}
+        for kept in (self.folder / "numba").rglob("*.nb*"):
+            if kept.name.split(".")[0] in stems:
+                kept.unlink()
+
+    def seen_by(self, stage: str) -> str:
+        """The stage where a test fails, or does not end, which is said: a busy machine looks alike."""
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        chosen = ["-m", "not slow and not spark and not data", *stage.split()]
+        here = {"NUMBA_CACHE_DIR": str(self.folder / "numba"), "PYTHONPATH": str(self.copy)}
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+        tests = subprocess.Popen([*command, *chosen], cwd=self.copy, env={**os.environ, **here}, **silent)  # type: ignore[call-overload]
+        try:
+            code = tests.wait(PATIENCE + 3 * self.sound.get(stage, PATIENCE))
+        except subprocess.TimeoutExpired:
+            os.killpg(tests.pid, signal.SIGKILL)
+            tests.wait()
+            return f"{stage} ({NO_END})"
+        if code not in (0, 1, 2, 5):  # 2: they cannot be imported, 5: there are none
+            raise RuntimeError(
+                f"pytest itself broke, with {code}: {' '.join(command)} {stage} in {self.copy}"
+            )
+        return stage if code in (1, 2) else ""
+
+
+def stages(path: str) -> Iterator[str]:
+    """Tests by nearness: of the file, of its room, of all kernels."""
+    here = Path("tests") / path
+    own = here.with_name(f"test_{here.name}")
+    if (ROOT / own).exists():
+        yield str(own)
+    if here.parent != Path(ALL):
+        yield str(here.parent)
+    yield ALL
+
+
+def importers_of(package: Path) -> dict[str, set[str]]:
+    """For each file, all that import it, directly or through others."""
+    uses: dict[str, set[str]] = {}
+    for file in package.rglob("*.py"):
+        name = str(file.relative_to(package))
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(PACKAGE):
+                below = node.module.split(".")[1:]
+                ends = [Path(*below), *(Path(*below, alias.name) for alias in node.names)]
+                for end in ends:
+                    uses.setdefault(f"{end}.py", set()).add(name)
+    return {name: reached(name, uses) for name in uses}
+
+
+def reached(name: str, uses: dict[str, set[str]]) -> set[str]:
+    """All files that a change of `name` can reach."""
+    found, ahead = {name}, [name]
+    while ahead:
+        new = uses.get(ahead.pop(), set()) - found
+        found |= new
+        ahead += new
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

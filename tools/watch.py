@@ -1,0 +1,94 @@
+"""Run a command and write down what it takes: memory of its whole process tree, disk of some folders.
+
+    python tools/watch.py --folders DIR,DIR --output usage.jsonl -- python jobs/embed.py ...
+
+A line a sample: seconds, processes, bytes of memory of their own (RssAnon + RssShmem of /proc: mapped files
+apart), bytes of resident files, bytes of disk under the folders (blocks that are allocated). The last line
+has the peaks; it is printed as well. Linux only. Exit code: the command's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def main() -> int:
+    """Start the command, sample until it ends, tell the peaks."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--folders", default="", help="comma-separated; nested ones count once")
+    parser.add_argument("--output", required=True, help="JSON lines, appended")
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between samples")
+    parser.add_argument("command", nargs="+")
+    args = parser.parse_args()
+    folders = [Path(name) for name in args.folders.split(",") if name]
+    started = time.monotonic()
+    peaks = {"own": 0, "files": 0, "disk": 0, "processes": 0}
+    process = subprocess.Popen(args.command)
+    with Path(args.output).open("a", encoding="utf-8", buffering=1) as out:
+        while process.poll() is None:
+            sample = {**memory(tree(process.pid)), "disk": disk(folders)}
+            peaks = {name: max(peaks[name], sample[name]) for name in peaks}
+            out.write(json.dumps({"seconds": round(time.monotonic() - started, 1), **sample}) + "\n")
+            time.sleep(args.every)
+        last = {"seconds": round(time.monotonic() - started, 1), "peak": peaks, "exit": process.returncode}
+        out.write(json.dumps(last) + "\n")
+    print(json.dumps(last), file=sys.stderr)
+    return process.returncode
+
+
+def tree(root: int) -> list[int]:
+    """A process and all that descend from it."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
+            except OSError:  # it has ended
+                continue
+            children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
+    found, open_ = [], [root]
+    while open_:
+        found.append(open_.pop())
+        open_ += children.get(found[-1], [])
+    return found
+
+
+def memory(processes: Iterable[int]) -> dict[str, int]:
+    """Bytes of their own, and of files, that processes hold in memory."""
+    total = {"own": 0, "files": 0, "processes": 0}
+    for process in processes:
+        try:
+            lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
+        except OSError:
+            continue
+        kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)
+               if name in ("RssAnon", "RssShmem", "RssFile")}  # fmt: skip
+        total["own"] += 1024 * (kib.get("RssAnon", 0) + kib.get("RssShmem", 0))
+        total["files"] += 1024 * kib.get("RssFile", 0)
+        total["processes"] += 1
+    return total
+
+
+def disk(folders: Iterable[Path]) -> int:
+    """Bytes allocated under some folders, a file once."""
+    sizes: dict[tuple[int, int], int] = {}
+    for folder in folders:
+        for place, _, names in os.walk(folder):
+            for name in names:
+                try:
+                    stat = Path(place, name).lstat()
+                except OSError:  # it was removed meanwhile
+                    continue
+                sizes[stat.st_dev, stat.st_ino] = 512 * stat.st_blocks
+    return sum(sizes.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
