@@ -109,3 +109,20 @@ def small_night(spark, tmp_path_factory: pytest.TempPathFactory):
     from tests.nights import run_small_night
 
     return run_small_night(spark, tmp_path_factory.mktemp("night") / "warehouse")
+
+
+class NoSpark:
+    """In the place of SparkSession where no session may be asked for."""
+
+    @staticmethod
+    def getActiveSession() -> None:
+        pytest.fail("Spark was started")
+
+
+def forbid_spark(patch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for a session fails.
+
+    `get_session` itself stays as it is: a module that is first imported meanwhile would keep what
+    stands in its place for ever, and later tests of the process would fail.
+    """
+    patch.setattr("recbench_spark.session.SparkSession", NoSpark)

@@ -46,7 +46,7 @@ def rows(warehouse: Path) -> list[pa.Table]:
     [("--top", 0, "top"), ("--walks", 0, "walks"), ("--restart", 1, "restart"), ("--hops", 0, "hops")],
 )
 def test_wrong_flags_are_refused_by_name_before_spark_starts(flag, value, word, monkeypatch) -> None:
-    monkeypatch.setattr(walks_job, "get_session", lambda *_: pytest.fail("Spark was started"))
+    forbid_spark(monkeypatch)
     with pytest.raises(ConfigError, match=word):
         ran("--warehouse", "w", "--edges", "x", flag, value)
     with pytest.raises(ConfigError, match="side"):

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from recbench_spark import __version__, cli, session
+from recbench_spark import __version__, cli
 from recbench_spark.benchmark import run_night
 from recbench_spark.commands import backfill, estimate, evaluate, maintain, nightly, propensity, split
 from recbench_spark.errors import Interrupted
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import RUNS
 from recbench_spark.sharing import SCRATCH
+from tests.conftest import forbid_spark
 from tests.nights import DATE, RANKED, SMALL, Ran, small
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -86,10 +87,7 @@ def test_help_and_version(flag: str, capsys: pytest.CaptureFixture[str]) -> None
 def test_wrong_usage_exits_2_before_spark_starts(
     argv: list[str], word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def started(*_args: object) -> None:
-        pytest.fail("Spark was started")
-
-    monkeypatch.setattr(session, "get_session", started)
+    forbid_spark(monkeypatch)
     assert run(*argv) == 2
     said = capsys.readouterr().err
     assert word in said and "Traceback" not in said
@@ -166,7 +164,7 @@ def test_jobs_that_were_cancelled_are_no_failed_model(small_night: Ran, tmp_path
 def test_a_log_that_cannot_be_written_is_told_before_spark_starts(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "get_session", lambda *_: pytest.fail("Spark was started"))
+    forbid_spark(monkeypatch)
     log = str(tmp_path) if place == "folder" else place
     assert run(*flags("demo", tmp_path / "w", "--log", log)) == 1
     assert f"cannot write the log {log}" in capsys.readouterr().err
@@ -196,10 +194,7 @@ def test_a_log_that_cannot_be_written_is_told_before_spark_starts(
 def test_what_a_flag_cannot_mean_is_said_before_spark_starts(
     job, argv: list[str], word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place in (session, job):  # some jobs import it late
-        monkeypatch.setattr(
-            place, "get_session", lambda *_: pytest.fail("Spark was started"), raising=False
-        )
+    forbid_spark(monkeypatch)
     for warehouse, expected in (("w", word), ("", "--warehouse is empty")):
         with pytest.raises(SystemExit) as end:
             cli.run(job.main, job.parser(), [*argv, "--warehouse", warehouse])
@@ -304,5 +299,5 @@ def test_many_nights_in_one_session(
     assert "2026-01-03, 3 of 3" in said and "1 done before" in said, (
         "what follows from the runs is looked at"
     )
-    monkeypatch.setattr(session, "get_session", lambda *_: pytest.fail("Spark was started"))
+    forbid_spark(monkeypatch)
     assert run(*asked) == 0
