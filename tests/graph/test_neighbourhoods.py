@@ -13,7 +13,6 @@ import pytest
 from deltalake import DeltaTable
 
 from recbench_spark.commands import embed, neighbourhoods
-from recbench_spark.commands import walking as walks_job
 from recbench_spark.errors import ConfigError
 from recbench_spark.graph import travelling, walking
 from recbench_spark.kernels.graph.ids import hashed_numbers
