@@ -115,7 +115,7 @@ class NoSpark:
     """In the place of SparkSession where no session may be asked for."""
 
     @staticmethod
-    def getActiveSession() -> None:
+    def getActiveSession() -> None:  # noqa: N802 (as Spark calls it)
         pytest.fail("Spark was started")
 
 

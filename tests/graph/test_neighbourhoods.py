@@ -17,6 +17,7 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.graph import travelling, walking
 from recbench_spark.kernels.graph.ids import hashed_numbers
 from recbench_spark.kernels.graph.walks import Walks, visits
+from tests.conftest import forbid_spark
 from tests.graph import oracle
 
 HOUSE = ("--warehouse",)
