@@ -11,8 +11,10 @@ the same bits where additions are exact and for max, else the same to float32's 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -167,8 +169,8 @@ def project(block: Block, work: Work) -> int:
 
 
 def replicated(block: Block, work: Work) -> Done:
-    """Plan R: a block of destinations, all messages mapped."""
-    z = mapped(Path(work.step.z))
+    """Plan R: a block of destinations, all messages mapped, once for all blocks of a process."""
+    z = _still_mapped(work.step.z, Path(work.step.z).stat().st_ino)
     csr = work.graph.csr(block)
     if work.kept is not None:
         flags = mapped(Path(work.kept.touched))[block.first : block.end]
@@ -176,6 +178,13 @@ def replicated(block: Block, work: Work) -> Done:
         return _written(block, work, _mixed(block, work, csr, z, work.kept), nodes, edges, 0)
     own = z[block.first : block.end]
     return _finish(block, work, Sources(csr, z, work.graph.hashes(), own), csr.edges, 0)
+
+
+@lru_cache(maxsize=1)
+def _still_mapped(path: str, inode: int) -> Any:
+    """A file that most blocks read all over: mapped anew, its pages would fault in again block by block."""
+    del inode  # another file under this path is another key
+    return mapped(Path(path))
 
 
 def _mixed(block: Block, work: Work, csr: Csr, z: Any, kept: Kept) -> Iterator[tuple[int, Any]]:
@@ -318,6 +327,7 @@ def _written(
     edges: int,
     received: int,
 ) -> Done:
+    _freeze()
     step, target = work.step, work.step.target
     kept = None if step.out is None else writable(Path(step.out))
     stored_rows = _stored(rows, step, kept, as_float=target is not None and target.kind == "embeddings")
@@ -332,6 +342,12 @@ def _written(
         ids = ids_of(work.graph, block)
         file = write_embeddings(target.folder, partition, block, blocks, ids, stored_rows)
     return Done(block.number, nodes, edges, received, file)
+
+
+@lru_cache(maxsize=1)
+def _freeze() -> None:
+    """PySpark collects garbage after every task: from here on not among all that numba and torch loaded."""
+    gc.freeze()
 
 
 def _stored(

@@ -7,7 +7,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -28,7 +27,7 @@ from recbench_spark.graph.edges import Rows
 from recbench_spark.graph.folders import MANIFEST, Graph, mapped, new_matrix, read_graph, replace_text
 from recbench_spark.graph.incremental import Place
 from recbench_spark.graph.layout import default_blocks, lay_out, open_inputs, write_nodes
-from recbench_spark.graph.pace import pace_of
+from recbench_spark.graph.pace import free_memory, pace_of
 from recbench_spark.graph.passes import Pass, Plan
 from recbench_spark.graph.runner import LayerRun, Model, passes_of, run
 from recbench_spark.journal import Journal
@@ -487,16 +486,7 @@ def _estimate(
 def _mappable() -> int:
     """Bytes of messages that this host keeps in memory: of all it has, and of what others leave of it."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return int(min(pages * MAPPED_SHARE, _free(pages) * FREE_SHARE))
-
-
-def _free(otherwise: int) -> int:
-    """Memory that is free or holds files only (Linux)."""
-    with suppress(OSError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return otherwise
+    return int(min(pages * MAPPED_SHARE, free_memory(pages) * FREE_SHARE))
 
 
 def rates_of(store: Store) -> costs.Rates:
