@@ -54,6 +54,10 @@ def _probe(number: int, graph: Graph, features: str, tasks: int) -> float | None
     z = mapped(Path(features))
     if z.nbytes <= free_memory(0) // 2:
         _read_through(Path(features), number, tasks)
+    first = next(_windows(graph, number, tasks), None)
+    if first is None:
+        return None
+    pooled_part("sum", _in_memory(first), z)  # a process loads the kernel, for half a second or more
     began, taken, paces = time.monotonic(), 0, []
     for found in _windows(graph, number, tasks):
         part = _in_memory(found)
@@ -64,7 +68,7 @@ def _probe(number: int, graph: Graph, features: str, tasks: int) -> float | None
         taken += part.edges
         if taken >= EDGES or time.monotonic() - began > SECONDS:
             break
-    return float(np.median(paces[len(paces) // 2 :])) if paces else None
+    return float(np.median(paces[len(paces) // 2 :]))
 
 
 def _read_through(file: Path, number: int, tasks: int) -> None:
