@@ -132,11 +132,11 @@ def test_predictions_are_clipped_to_the_scale_that_is_given(night: Ran, spark: A
     path.write_text("u,i,r,p\n" + "".join(f"{','.join(map(str, row))}\n" for row in rows))
     columns = {"user_id": "u", "item_id": "i", "rating": "r", "part": "p"}
     found = {}
-    for name, scale in (("free", None), ("clipped", [low, high]), ("narrow", [low, high - 1])):
+    for name, scale in (("clipped", [low, high]), ("narrow", [low, high - 1])):
         dataset = {"name": name, "reader": "csv", "path": str(path), "columns": columns, "scale": scale}
         models = [
             {"name": "means", "kind": "means", "item_shrinkage": 0.01, "user_shrinkage": 0.01},
-            {"name": "sgd", "kind": "sgd_mf", "dims": 2, "epochs": 2},
+            *([{"name": "sgd", "kind": "sgd_mf", "dims": 2, "epochs": 2}] if name == "narrow" else []),
         ]
         evaluation = {"task": "rating", "bootstrap": {"replicates": 20}}
         split = {"protocol": "given"}
@@ -148,7 +148,7 @@ def test_predictions_are_clipped_to_the_scale_that_is_given(night: Ran, spark: A
     free = slow_means(train, Fraction(1, 100), Fraction(1, 100))
     clipped = rmse_and_mae(test, lambda u, i: min(max(free(u, i), Fraction(low)), Fraction(high)))[0]
     assert value(found["clipped"], "means", "rmse") == pytest.approx(clipped, rel=1e-9)
-    assert value(found["free"], "means", "rmse") > clipped
+    assert rmse_and_mae(test, free)[0] > 1.01 * clipped, "or this log would not show it"
 
 
 def test_a_metric_of_rankings_is_refused(spark: Any, tmp_path: Path) -> None:
