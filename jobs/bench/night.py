@@ -9,8 +9,8 @@ vectors to committed rankings, values of users, metrics, checks and runs, and th
 with one model at a time (the setting `spark.recbench.models_at_once`). `bare` is the sum over models of
 ranking, measuring and bootstrap on arrays, by as many processes as Spark has threads, nothing kept. The
 metrics of `bare` and those committed must be equal bit for bit, else the job fails. Not counted: making the
-world, compiling, a first night and a first `bare`. Last it tells how much memory the largest worker of
-Spark has held at once, mapped files among it, and what a night's stages took.
+world, compiling; a first night and a first `bare` are told by themselves. Last it tells how much memory
+the largest worker of Spark has held at once, mapped files among it, and what a night's stages took.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ def parser() -> cli.Parser:
     flags.add_argument("--users", type=cli.count, default=20_000)
     flags.add_argument("--items", type=cli.count, default=5_000)
     flags.add_argument("--dims", type=cli.count, default=64)
-    flags.add_argument("--rounds", type=cli.count, default=2, help="turns of all systems")
+    flags.add_argument(
+        "--rounds", type=int, default=2, help="turns of all systems; 0: none after the first"
+    )
     flags.add_argument("--systems", default="bare,night,alone")
     flags.add_argument("--all-ranks", action="store_true", help="count ranks beyond the largest k")
     flags.add_argument(
@@ -336,12 +338,12 @@ def main(args: argparse.Namespace) -> int:
         store = Store(get_session("recbench-spark bench night"), str(folder / "warehouse"))
         store_split(store, asked, world, folder)
         days = count()
-        _, runs = night(store, asked, days, "64")
+        first_night, runs = night(store, asked, days, "64")
         blocks = DeltaTable(store.location("user_blocks")).to_pyarrow_table(columns=["user_id", "user_key"])
         order = np.argsort(np.array(blocks.column("user_id").to_pylist(), dtype=np.int64))
         keys_u = blocks.column("user_key").to_numpy()[order]
         with ProcessPoolExecutor(threads, get_context("spawn"), _one_thread) as pool:
-            _, found = bare(world, keys_u, plan, pool, threads)
+            first_bare, found = bare(world, keys_u, plan, pool, threads)
             check(store, runs, plan, found)
             every: dict[str, Callable[[], float]] = {
                 "bare": lambda: float(bare(world, keys_u, plan, pool, threads)[0]),
@@ -354,6 +356,7 @@ def main(args: argparse.Namespace) -> int:
     print(
         f"{args.models} models x {args.users:,} users x {args.items:,} items, {threads} threads, same bits"
     )
+    print(f"first turns, session and kernels cold: night {first_night:.1f} s, bare {first_bare:.1f} s")
     tell(seconds)
     print(f"largest worker: {gib:.2f} GiB at most")
     for n, line in enumerate(by_stage):
@@ -364,6 +367,8 @@ def main(args: argparse.Namespace) -> int:
 def tell(seconds: dict[str, list[float]]) -> None:
     """A line a system."""
     for name, spent in seconds.items():
+        if not spent:
+            continue
         ratios = [f"{s / b:.2f}" for s, b in zip(spent, seconds.get("bare", []), strict=False)]
         told = f"   of bare: {', '.join(ratios)}" if ratios else ""
         each = ", ".join(f"{s:.1f}" for s in spent)
