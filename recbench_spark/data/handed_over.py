@@ -49,7 +49,7 @@ def value_columns(names: Sequence[str], kind: str) -> dict[str, str]:
 class Handed:
     """Rows that can be used: typed, ids as text or as the whole numbers that were stored.
 
-    n: how many; ranges: the smallest and the largest of each value, of rows with an item, where there are any
+    n: how many; ranges: of each value the smallest and the largest one beside an item, where there is any
     """
 
     rows: DataFrame
@@ -68,8 +68,8 @@ def typed_rows(
 def handed(rows: DataFrame, values: Mapping[str, str], what: str, *, empty_items: bool = False) -> Handed:
     """user_id and item_id, and the value columns by type.
 
-    One pass counts what cannot be used. Ids that are stored as whole numbers stay numbers, whose text Python
-    makes of distinct ones.
+    One pass counts what cannot be used. Ids that are stored as whole numbers stay numbers: Python makes text
+    of the distinct ones.
 
     Args:
         rows: user_id, item_id and the values.
@@ -92,11 +92,8 @@ def handed(rows: DataFrame, values: Mapping[str, str], what: str, *, empty_items
         wrong["item_id"] = ~known
     wrong["user_id"] = ids["user_id"].text.isNull()
     of_items = {name: F.when(known, column) for name, column in converted.items()}
-    ends = [
-        of(column).alias(f"{of.__name__}_{name}")
-        for name, column in of_items.items()
-        for of in (F.min, F.max)
-    ]
+    ends = [F.min(column).alias(f"min_{name}") for name, column in of_items.items()]
+    ends += [F.max(column).alias(f"max_{name}") for name, column in of_items.items()]
     row = _refuse(rows, wrong, what, ids, [F.count("*").alias("n"), *ends])
     ranges = {name: (row[f"min_{name}"], row[f"max_{name}"]) for name in values}
     columns = [column.alias(name) for name, column in converted.items()]

@@ -1,4 +1,4 @@
-"""Truth, training rows and lists of frames of Spark, dealt out by user in blocks; Java holds none of the rows.
+"""Truth, training rows and lists of frames of Spark, dealt out by user in blocks, not rows of Java.
 
 Spark groups, joins and sorts a row at a time; here tasks deal the rows out by user, and whoever holds a
 user's rows counts them, makes the user's row of `USERS`, and ranks the user (`dealt_tasks`).
@@ -33,7 +33,7 @@ SIDES = ("listed", "train", "truth")
 
 @dataclass(frozen=True)
 class Dealt:
-    """Rows by user: those of one user in one partition; kept, since they are counted before they are ranked.
+    """Rows by user, those of one in one partition; kept, since they are counted before they are ranked.
 
     Attributes:
         packed: rows of PACKED.
@@ -83,7 +83,7 @@ class Dealt:
 
     @cached_property
     def items(self) -> DataFrame:
-        """Each item once: item_id, and in how many rows of lists, pairs of training and of the truth it stands.
+        """Each item once: item_id; how many rows list it, how many pairs of training and truth have it.
 
         Shuffles a row a task and item.
         """

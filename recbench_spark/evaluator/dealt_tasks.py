@@ -1,13 +1,13 @@
 """Truth, training rows and lists that were dealt out by user: what a task makes of those of its users.
 
-Functions of Arrow batches, which hold all rows of a user together: they deal rows out, count what the checks
-and the catalogue want to know, make the rows of `USERS` and rank them. What they call is what an evaluation
-in one process calls (`truth_tables`, `ranking.given`).
+Functions of Arrow batches: they deal rows out; and where all rows of a user lie together, count what the
+checks and the catalogue want to know, make the rows of `USERS` and rank them. What they call is what an
+evaluation in one process calls (`truth_tables`, `ranking.given`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,8 +49,8 @@ COUNTED = pa.schema(
         "sums": pa.map_(pa.string(), pa.int64()),
     }
 )
-"""A row an item of a task: rows that list it, distinct pairs of training and of the truth. And one row a task
-without an item: sums over its users, who are nobody else's (`_sums`)."""
+"""A row an item of a task: rows that list it, distinct pairs of training and of the truth. And a row a task
+without an item: sums over its users, who are no other task's."""
 
 USERS_A_BATCH = 4096
 """Users handed on, or ranked, at once."""
@@ -138,21 +138,19 @@ def count(values: Mapping[int, tuple[str, ...]], batches: Batches) -> Batches:
     tables = held(batches, values)
     users, items = (distinct([table.column(name) for table in tables.values()]) for name in IDS)
     truth, train = (distinct_pairs(tables[holds], users, items) for holds in (TRUTH, TRAIN))
-    listed = tuple(
-        index_in(tables[LISTED].column(name), of) for name, of in zip(IDS, (users, items), strict=True)
-    )
-    counts = [
-        np.bincount(item_r, minlength=len(items))
-        for item_r in (listed[1], train[0].item_r, truth[0].item_r)
-    ]
-    columns = [items, *map(pa.array, counts), pa.nulls(len(items), COUNTED.field("sums").type)]
-    yield pa.RecordBatch.from_arrays(columns, schema=COUNTED)
-    sums = {"truth dropped": truth[1], "train dropped": train[1], **_users_met(tables)}
-    pairs = (
-        user_r * len(items) + item_r for user_r, item_r in (listed, (train[0].user_r, train[0].item_r))
-    )
-    sums |= _pairs_counted(*pairs)
+    rows, (known, dropped) = tables[LISTED], train
+    user_r, item_r = index_in(rows.column("user_id"), users), index_in(rows.column("item_id"), items)
+    yield _items_counted(items, (item_r, known.item_r, truth[0].item_r))
+    sums = {"truth dropped": truth[1], "train dropped": dropped, **_users_met(tables)}
+    n = len(items)
+    sums |= _pairs_counted(user_r * n + item_r, known.user_r * n + known.item_r)
     yield pa.RecordBatch.from_pylist([{"sums": list(sums.items())}], schema=COUNTED)
+
+
+def _items_counted(items: pa.Array, places: Sequence[Ints]) -> pa.RecordBatch:
+    counts = [pa.array(np.bincount(item_r, minlength=len(items))) for item_r in places]
+    sums = pa.nulls(len(items), COUNTED.field("sums").type)
+    return pa.RecordBatch.from_arrays([items, *counts, sums], schema=COUNTED)
 
 
 def _pairs_counted(listed_r: Ints, train_p: Ints) -> dict[str, int]:
