@@ -68,8 +68,8 @@ def typed_rows(
 def handed(rows: DataFrame, values: Mapping[str, str], what: str, *, empty_items: bool = False) -> Handed:
     """user_id and item_id, and the value columns by type.
 
-    One pass counts what cannot be used. Ids that are stored as whole numbers stay numbers: Python makes text
-    of the distinct ones.
+    One pass counts what cannot be used. Ids that are stored as whole numbers stay numbers: Python makes
+    text of the distinct ones.
 
     Args:
         rows: user_id, item_id and the values.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from recbench_spark.errors import DataError
 from recbench_spark.evaluation import checks as check_rows
 from recbench_spark.evaluation.metrics import measuring
 from recbench_spark.evaluation.metrics import predictions as values
+from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.predictions import Views
 from recbench_spark.evaluation.metrics.top_lists import Catalogue
 from recbench_spark.evaluation.ranking.candidates import Candidates
@@ -76,14 +77,12 @@ def evaluate(
     known = typed_log(truth, train, what.definition)
     world = make_truth_tables(known, rows or vectors[-1], what.definition, place)
     world.checks.extend(_meeting(world, vectors, what.kind))
-    if features is not None:
-        world = replace(world, features=share_features(place, world.items, features, "features"))
+    source = None if features is None else share_features(place, world.items, features, "features")
     if rows is not None:
-        return _result(world, _rank_rows(world, what), what)
+        return _result(world, _rank_rows(world, what), what, source)
     found = _candidates(world, candidates, what, place)
     scored = _scored(world, vectors, what, place)
-    ranked = rank(world.users, scored, what.plan.request(), found)
-    return _result(world, ranked, what, (world.users,))
+    return _result(world, rank(world.users, scored, what.plan.request(), found), what, source)
 
 
 # ----------------------------------------------------------------------------- truth and train
@@ -101,28 +100,37 @@ class Typed:
 class TruthTables:
     """The truth by user, with its catalogue and what was left out of it.
 
-    items: item_id, item_index, n_train. known: what was handed over. asked: lists or scores, or the ids of
-    vectors.
+    seen: the catalogue in tasks. known: what was handed over. asked: lists or scores, or vectors of items.
     """
 
     dealt: Dealt
-    items: DataFrame
     seen: World
     checks: list[Check]
     known: Typed
     asked: DataFrame
-    features: DotSource | None = None
+
+    @cached_property
+    def items(self) -> DataFrame:
+        """The catalogue: item_id, item_index, n_train."""
+        assert self.seen.known.numeric is not None
+        return indexed(item_rows(self.dealt), self.seen.known.numeric)
 
     @cached_property
     def users(self) -> DataFrame:
         """Rows of `USERS`, one a user of the truth."""
         return self.dealt.users(self.seen).cache()
 
-    @cached_property
-    def catalogue(self) -> Catalogue:
-        """What metrics of lists are measured against."""
+    def catalogue(self, plan: MetricPlan, features: DotSource | None) -> Catalogue:
+        """What metrics of lists are measured against; items are numbered where there are such metrics."""
+        items = self.items if plan.of_lists or plan.overall else item_rows(self.dealt)
         rows = self.known.truth.rows.limit(0) if self.known.train is None else self.known.train.rows
-        return Catalogue(self.items, rows.select("user_id").distinct(), self.features)
+        return Catalogue(items, rows.select("user_id").distinct(), features)
+
+    @property
+    def kept(self) -> tuple[DataFrame, ...]:
+        """What Spark holds of it so far."""
+        made = (vars(self).get(name) for name in ("items", "users"))
+        return (*self.dealt.kept, *(frame for frame in made if frame is not None))
 
 
 def typed_log(truth: DataFrame, train: DataFrame | None, definition: Definition) -> Typed:
@@ -176,12 +184,15 @@ def make_truth_tables(
     if known.train is not None:
         found.append(dropped_told("train", dealt.sums["train dropped"], definition))
         found += _train_meets(dealt, known)
-    items = indexed(
-        dealt.items.select("item_id", F.col("train").alias("n_train")), _numeric(dealt, known, rows)
-    )
-    shared = KnownItems(share(place, items), dealt.item_counts["items"])
+    items = item_rows(dealt)
+    shared = KnownItems(share(place, items), dealt.item_counts["items"], _numeric(dealt, known, rows))
     seen = World(shared, None if known.train is None else class_bounds_of(items))
-    return TruthTables(dealt, items, seen, found, known, rows)
+    return TruthTables(dealt, seen, found, known, rows)
+
+
+def item_rows(dealt: Dealt) -> DataFrame:
+    """Each item once: item_id, n_train."""
+    return dealt.items.select("item_id", F.col("train").alias("n_train"))
 
 
 def _train_meets(dealt: Dealt, known: Typed) -> list[Check]:
@@ -288,20 +299,19 @@ def _candidates(
     return Candidates(rows, drawn=mode, n_items=n_items)
 
 
-def _result(
-    world: TruthTables, rankings: DataFrame, what: Checked, kept: tuple[DataFrame, ...] = ()
-) -> Result:
+def _result(world: TruthTables, rankings: DataFrame, what: Checked, features: DotSource | None) -> Result:
     rankings, plan = rankings.cache(), what.plan
     threshold = plan.definition.threshold
     found = [*world.checks, *check_rows.ranking_checks(rankings, (PART,), threshold, lists=what.lists)]
-    rows = measuring.all_metrics(rankings, plan, world.catalogue)
-    per_user = measuring.all_user_metrics(rankings, plan, world.catalogue)
+    catalogue = world.catalogue(plan, features)
+    rows = measuring.all_metrics(rankings, plan, catalogue)
+    per_user = measuring.all_user_metrics(rankings, plan, catalogue)
     return Result(
         conformed(rows, METRICS),
         conformed(per_user, USER_METRICS),
         rankings,
         found,
-        (rankings, world.items, *world.dealt.kept, *kept),
+        (rankings, *world.kept),
     )
 
 
