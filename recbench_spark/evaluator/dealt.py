@@ -23,6 +23,7 @@ from recbench_spark.evaluator import dealt_tasks
 from recbench_spark.evaluator.dealt_tasks import LISTED, PACKED, TRAIN, TRUTH, World
 from recbench_spark.kernels.ids import CANONICAL_INTEGER, Meeting
 from recbench_spark.schemas import IDS
+from recbench_spark.session import narrow_rows
 
 COUNTED = "item_id STRING, listed BIGINT, train BIGINT, truth BIGINT, sums MAP<STRING, BIGINT>"
 """`dealt_tasks.COUNTED` as Spark wants it told."""
@@ -77,7 +78,10 @@ class Dealt:
     def sums(self) -> Mapping[str, int]:
         """What tasks counted of users and pairs, added up: the driver gets a row a task."""
         found: Counter[str] = Counter()
-        for row in self.counted.where("sums IS NOT NULL").select("sums").collect():
+        # The first to ask for the rows, which go to Python and back here.
+        with narrow_rows(self.packed.sparkSession):
+            rows = self.counted.where("sums IS NOT NULL").select("sums").collect()
+        for row in rows:
             found.update(row["sums"])
         return found
 
