@@ -106,7 +106,7 @@ class Dealt:
         of["known"] = of["train"] | of["truth"]
         tests: dict[str, Column] = {**of, **{f"{side} numbers": test & number for side, test in of.items()}}
         tests |= {"listed known": of["listed"] & of["known"], "train truth": of["train"] & of["truth"]}
-        lost = F.sum(F.when(of["known"], 0).otherwise(F.col("listed"))).alias("lost")
+        lost = F.coalesce(F.sum(F.when(~of["known"], F.col("listed"))), F.lit(0)).alias("lost")
         counts = (F.count_if(test).alias(name) for name, test in tests.items())
         (row,) = self.items.agg(F.count("*").alias("items"), lost, *counts).collect()
         return row
