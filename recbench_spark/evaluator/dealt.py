@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -64,9 +64,7 @@ class Dealt:
             table.rows.mapInArrow(partial(dealt_tasks.deal, tasks, holds), PACKED)
             for holds, table in tables.items()
         ]
-        packed = blocks[0]
-        for more in blocks[1:]:
-            packed = packed.union(more)
+        packed = reduce(DataFrame.union, blocks)
         return cls(packed.repartitionById(tasks, F.col("task")).cache(), values, further)
 
     @cached_property
