@@ -72,5 +72,6 @@ def share(base: str, rows: DataFrame) -> SharedRows:
     """Write rows to a new folder under a base that all workers can read."""
     folder = scratch_folder(base)
     rows.write.parquet(folder)
-    files = rows.sparkSession.read.parquet(folder).inputFiles()
+    # Told its columns, Spark does not look into a file for them.
+    files = rows.sparkSession.read.schema(rows.schema).parquet(folder).inputFiles()
     return SharedRows(folder.rsplit("/", 1)[1], tuple(files))

@@ -61,8 +61,9 @@ def ours_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     lists, truth = (spark.read.parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
     stored = f"{folder}/users"
     if not Path(stored, "_SUCCESS").exists():
-        world = make_truth_tables(typed_log(truth, None, definition), [lists], definition)
-        rows = rank.as_lists(typed_rows(lists, {"score": "double"}, "lists"), world.items)
+        typed = typed_rows(lists, {"score": "double"}, "lists")
+        world = make_truth_tables(typed_log(truth, None, definition), typed, definition, folder)
+        rows = rank.as_lists(typed, world.items)
         world.users.join(rows, "user_id", "left").write.parquet(stored)
         spark.catalog.clearCache()
     store = Store(spark, tempfile.mkdtemp(prefix="warehouse-", dir=folder))

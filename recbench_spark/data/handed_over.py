@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -14,7 +15,7 @@ from recbench_spark.data.readers import read_table
 from recbench_spark.data.readers.ids import Ids, ids_of
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.ids import CANONICAL_INTEGER, FEW, Meeting, Side
-from recbench_spark.schemas import ID_TYPE, IDS, require, require_names
+from recbench_spark.schemas import ID_TYPE, IDS, require, require_names, with_text_ids
 
 VALUES = {"rank": "long", "score": "double"}
 
@@ -44,24 +45,37 @@ def value_columns(names: Sequence[str], kind: str) -> dict[str, str]:
     return found if kind == "lists" else {"score": "double"}
 
 
-def typed_rows(
-    rows: DataFrame,
-    values: Mapping[str, str],
-    what: str,
-    *,
-    empty_items: bool = False,
-    whole: bool = False,
-) -> DataFrame:
-    """user_id and item_id as text, and the value columns by type.
+@dataclass(frozen=True)
+class Handed:
+    """Rows that can be used: typed, ids as text or as the whole numbers that were stored.
 
-    One pass counts what cannot be used.
+    n: how many; ranges: of each value the smallest and the largest one beside an item, where there is any
+    """
+
+    rows: DataFrame
+    n: int
+    ranges: Mapping[str, tuple[float, ...]]
+
+
+def typed_rows(
+    rows: DataFrame, values: Mapping[str, str], what: str, *, empty_items: bool = False
+) -> DataFrame:
+    """user_id and item_id as text, and the value columns by type: rows of `handed`; errors as there."""
+    found = handed(rows, values, what, empty_items=empty_items)
+    return with_text_ids(found.rows)
+
+
+def handed(rows: DataFrame, values: Mapping[str, str], what: str, *, empty_items: bool = False) -> Handed:
+    """user_id and item_id, and the value columns by type.
+
+    One pass counts what cannot be used. Ids that are stored as whole numbers stay numbers: Python makes
+    text of the distinct ones.
 
     Args:
         rows: user_id, item_id and the values.
         values: column -> Spark type.
         what: how errors name the rows.
         empty_items: a NULL item_id is allowed (a user with an empty truth).
-        whole: ids that are stored as whole numbers stay numbers, whose text Python makes of distinct ones.
 
     Raises:
         SchemaError: a column is missing.
@@ -70,17 +84,21 @@ def typed_rows(
     require(rows, ["user_id", "item_id", *values], what)
     ids = {name: ids_of(rows, name, what) for name in IDS}
     converted = {name: _typed(rows, name, kind) for name, kind in values.items()}
+    known = ids["item_id"].text.isNotNull()
     wrong = {name: _unusable(name, column) for name, column in converted.items()}
     if empty_items:
-        wrong = {name: test & ids["item_id"].text.isNotNull() for name, test in wrong.items()}
+        wrong = {name: test & known for name, test in wrong.items()}
     else:
-        wrong["item_id"] = ids["item_id"].text.isNull()
+        wrong["item_id"] = ~known
     wrong["user_id"] = ids["user_id"].text.isNull()
-    _refuse(rows, wrong, what, ids)
+    of_items = {name: F.when(known, column) for name, column in converted.items()}
+    ends = [F.min(column).alias(f"min_{name}") for name, column in of_items.items()]
+    ends += [F.max(column).alias(f"max_{name}") for name, column in of_items.items()]
+    row = _refuse(rows, wrong, what, ids, [F.count("*").alias("n"), *ends])
+    ranges = {name: (row[f"min_{name}"], row[f"max_{name}"]) for name in values}
     columns = [column.alias(name) for name, column in converted.items()]
-    if whole:
-        return rows.select(*(_as_stored(rows, ids, name) for name in IDS), *columns)
-    return rows.select(*(_as_text(ids, name) for name in IDS), *columns)
+    typed = rows.select(*(_as_stored(rows, ids, name) for name in IDS), *columns)
+    return Handed(typed, row["n"], {name: ends for name, ends in ranges.items() if ends[0] is not None})
 
 
 def _as_stored(rows: DataFrame, ids: Mapping[str, Ids], name: str) -> Column:
@@ -123,9 +141,16 @@ def _unusable(name: str, column: Column) -> Column:
 
 
 def _refuse(
-    rows: DataFrame, wrong: Mapping[str, Column], what: str, ids: Mapping[str, Ids] | None = None
-) -> None:
-    """DataError where any test holds, or a value of these columns is not an id, with the smallest one."""
+    rows: DataFrame,
+    wrong: Mapping[str, Column],
+    what: str,
+    ids: Mapping[str, Ids] | None = None,
+    further: Sequence[Column] = (),
+) -> Row:
+    """DataError where any test holds, or a value of these columns is not an id, with the smallest one.
+
+    Else what was counted in the same pass; `further` too.
+    """
     columns = {name: rule for name, rule in (ids or {}).items() if _unchecked(rows, name)}
     counts = [F.count_if(test).alias(f"n_{name}") for name, test in wrong.items()]
     examples = [
@@ -133,9 +158,9 @@ def _refuse(
         for name, rule in columns.items()
         if rule.bad is not None
     ]
-    if not counts and not examples:
-        return
-    (row,) = rows.agg(*counts, *examples).collect()
+    if not (counts or examples or further):
+        return Row()
+    (row,) = rows.agg(*counts, *examples, *further).collect()
     for name, rule in columns.items():
         if rule.bad is not None and row[f"bad_{name}"] is not None:
             raise DataError(
@@ -143,6 +168,7 @@ def _refuse(
                 rule.hint,
             )
     refuse_counted({name: row[f"n_{name}"] for name in wrong}, what)
+    return row
 
 
 def refuse_counted(wrong: Mapping[str, int], what: str) -> None:
@@ -287,7 +313,7 @@ def meet(
         DataError: no id is common, with three of each side and both types.
     """
     found = _meeting(left, right, name)
-    sides = partial(_sides, left, right, name, what)
+    sides = partial(sides_of, left, right, name, what)
     return told_meeting(found, sides, name, what, must=must)
 
 
@@ -305,7 +331,8 @@ def told_meeting(
     ]
 
 
-def _sides(left: DataFrame, right: DataFrame, name: str, what: tuple[str, str]) -> tuple[Side, Side]:
+def sides_of(left: DataFrame, right: DataFrame, name: str, what: tuple[str, str]) -> tuple[Side, Side]:
+    """Examples of two frames' ids, for errors; arguments as `meet` takes them, ids also as numbers."""
     return _side(left, what[0], name), _side(right, what[1], name)
 
 
@@ -334,6 +361,7 @@ def _meeting(left: DataFrame, right: DataFrame, name: str) -> Meeting:
 def _side(frame: DataFrame, what: str, name: str) -> Side:
     """The smallest three ids, and their type as it was stored."""
     field = frame.schema[name]
-    known = frame.where(F.col(name).isNotNull()).select(name).distinct().orderBy(name)
+    ids = F.col(name).cast("string").alias(name)
+    known = frame.where(F.col(name).isNotNull()).select(ids).distinct().orderBy(name)
     kind = field.metadata.get(ID_TYPE, field.dataType.simpleString())
     return Side(f"{name} of {what}", kind, [row[0] for row in known.limit(3).collect()])

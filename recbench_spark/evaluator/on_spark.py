@@ -2,52 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.checks import Check, warn_above_zero
+from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap, digest
 from recbench_spark.data.handed_over import (
+    Handed,
     candidate_lists,
     dimensions,
+    handed,
     meet,
+    sides_of,
+    told_meeting,
     typed_embeddings,
     typed_rows,
     value_columns,
 )
-from recbench_spark.data.readers import id_order
+from recbench_spark.data.readers.ids import ids_of
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation import checks as check_rows
 from recbench_spark.evaluation.metrics import measuring
 from recbench_spark.evaluation.metrics import predictions as values
+from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.predictions import Views
 from recbench_spark.evaluation.metrics.top_lists import Catalogue
 from recbench_spark.evaluation.ranking.candidates import Candidates
 from recbench_spark.evaluation.ranking.known_items import KnownItems
-from recbench_spark.evaluation.ranking.list_rows import ListRows
 from recbench_spark.evaluation.ranking.negatives import draw_candidates, weight_rows
-from recbench_spark.evaluation.ranking.rank import Scored, rank, users_of_parts
+from recbench_spark.evaluation.ranking.rank import Scored, rank
 from recbench_spark.evaluation.ranking.request import SAMPLED
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.evaluation.ranking.user_blocks import Labels, user_blocks
 from recbench_spark.evaluation.ranking_counts import refuse_duplicates, rows_told, training_told
 from recbench_spark.evaluation.result import PART, Result
 from recbench_spark.evaluator import checking
 from recbench_spark.evaluator.checking import Asked, Checked, drawn_told
+from recbench_spark.evaluator.dealt import Dealt
+from recbench_spark.evaluator.dealt_tasks import LISTED, TRAIN, TRUTH, World
+from recbench_spark.evaluator.truth_tables import dropped_told
 from recbench_spark.kernels.metrics.accuracy import check_gains
-from recbench_spark.protocol.catalogue import catalogue
-from recbench_spark.schemas import IDS, METRICS, USER_METRICS, Table, conform, require
+from recbench_spark.protocol.catalogue import class_bounds_of, indexed
+from recbench_spark.schemas import IDS, METRICS, USER_METRICS, Table, conform, require, with_text_ids
 from recbench_spark.sharing import base_folder, share
 from recbench_spark.steps.features import share_features
-from recbench_spark.training.handed_over import Known, meeting_checks
 
 
 def evaluate(
@@ -71,47 +75,62 @@ def evaluate(
     vectors = _typed_vectors(what)
     rows = None if vectors else _typed_list_rows(what)
     known = typed_log(truth, train, what.definition)
-    listed = None if rows is None else ListRows.of(rows, known.train if what.lists else None)
-    handed = vectors if listed is None else (listed.distinct("user_id"), listed.distinct("item_id"))
-    world = make_truth_tables(known, [handed[-1]], what.definition)
-    world.checks.extend(_meeting(world, handed, what.kind))
-    if features is not None:
-        world = replace(world, features=share_features(place, world.items, features, "features"))
-    if listed is not None:
-        return _result(world, _rank_rows(world, listed, what, place), what, listed.kept)
+    world = make_truth_tables(known, rows or vectors[-1], what.definition, place)
+    world.checks.extend(_meeting(world, vectors, what.kind))
+    source = None if features is None else share_features(place, world.items, features, "features")
+    if rows is not None:
+        return _result(world, _rank_rows(world, what), what, source)
     found = _candidates(world, candidates, what, place)
     scored = _scored(world, vectors, what, place)
-    return _result(world, rank(world.users, scored, what.plan.request(), found), what)
+    return _result(world, rank(world.users, scored, what.plan.request(), found), what, source)
 
 
 # ----------------------------------------------------------------------------- truth and train
 
 
 @dataclass(frozen=True)
-class TruthTables:
-    """The truth as user blocks, with its catalogue and what was left out of it."""
+class Typed:
+    """Truth, also users whose truth is empty, and training rows, as they can be used."""
 
-    items: DataFrame
-    users: DataFrame
-    checks: list[Check]
-    train: DataFrame | None
-    log: DataFrame
-    features: DotSource | None = None
-
-    @cached_property
-    def catalogue(self) -> Catalogue:
-        """What metrics of lists are measured against."""
-        train = self.log.where(F.col("part") == "train")
-        return Catalogue(self.items, train.select("user_id").distinct(), self.features)
+    truth: Handed
+    train: Handed | None
 
 
 @dataclass(frozen=True)
-class Typed:
-    """Truth and training rows, ids as text. truth: also users whose truth is empty; listed: its items."""
+class TruthTables:
+    """The truth by user, with its catalogue and what was left out of it.
 
-    truth: DataFrame
-    listed: DataFrame
-    train: DataFrame | None
+    seen: the catalogue in tasks. known: what was handed over. asked: lists or scores, or vectors of items.
+    """
+
+    dealt: Dealt
+    seen: World
+    checks: list[Check]
+    known: Typed
+    asked: DataFrame
+
+    @cached_property
+    def items(self) -> DataFrame:
+        """The catalogue: item_id, item_index, n_train."""
+        assert self.seen.known.numeric is not None
+        return indexed(item_rows(self.dealt), self.seen.known.numeric)
+
+    @cached_property
+    def users(self) -> DataFrame:
+        """Rows of `USERS`, one a user of the truth."""
+        return self.dealt.users(self.seen).cache()
+
+    def catalogue(self, plan: MetricPlan, features: DotSource | None) -> Catalogue:
+        """What metrics of lists are measured against; items are numbered where there are such metrics."""
+        items = self.items if plan.of_lists or plan.overall else item_rows(self.dealt)
+        rows = self.known.truth.rows.limit(0) if self.known.train is None else self.known.train.rows
+        return Catalogue(items, rows.select("user_id").distinct(), features)
+
+    @property
+    def kept(self) -> tuple[DataFrame, ...]:
+        """What Spark holds of it so far."""
+        made = (vars(self).get(name) for name in ("items", "users"))
+        return (*self.dealt.kept, *(frame for frame in made if frame is not None))
 
 
 def typed_log(truth: DataFrame, train: DataFrame | None, definition: Definition) -> Typed:
@@ -123,93 +142,80 @@ def typed_log(truth: DataFrame, train: DataFrame | None, definition: Definition)
         definition: what is relevant.
     """
     rows = typed_truth(truth)
-    if rows.isEmpty():
+    if not rows.n:
         raise DataError("truth: no rows", "a user with an empty truth has one row, with item_id NULL")
-    listed = rows.where(F.col("item_id").isNotNull())
-    check_gains(_range_of(listed), definition)
-    return Typed(rows, listed, None if train is None else typed_train(train))
+    check_gains(np.array(rows.ranges["rating"], np.float64), definition)
+    return Typed(rows, None if train is None else typed_train(train))
 
 
-def make_truth_tables(known: Typed, further: list[DataFrame], definition: Definition) -> TruthTables:
-    """Truth and training rows as one labelled log, and from it the same blocks as on a night.
+def typed_truth(truth: DataFrame) -> Handed:
+    """user_id, item_id, and rating: relevance, where there is one."""
+    require(truth, ["user_id", "item_id"], "truth")
+    value = "relevance" if "relevance" in truth.columns else "rating"
+    given = {value: "double"} if value in truth.columns else {}
+    found = handed(truth, given, "truth", empty_items=True)
+    renamed = found.rows.withColumnRenamed(value, "rating")
+    return Handed(renamed, found.n, {"rating": found.ranges.get(value, ())})
+
+
+def typed_train(train: DataFrame) -> Handed:
+    """user_id, item_id."""
+    require(train, ["user_id", "item_id"], "train")
+    return handed(train, {}, "train")
+
+
+def make_truth_tables(
+    known: Typed, asked: Handed | DataFrame, definition: Definition, place: str
+) -> TruthTables:
+    """The truth by user, beside the training rows, and the rows of lists and scores; and the catalogue.
 
     Args:
         known: as `typed_log` makes it.
-        further: frames whose items belong to the catalogue too, ids as text.
+        asked: rows of lists or scores, or vectors of items (item_id), which belong to the catalogue too.
         definition: how duplicates are treated.
+        place: a folder that workers can read.
     """
-    truth_rows, listed, trained = known.truth, known.listed, known.train
-    parts = [(listed, PART), *([(trained, "train")] if trained is not None else [])]
-    found, log = _one_log(parts, definition)
-    if trained is not None:
-        for name in IDS:
-            found += meet(trained, truth_rows, name, ("train", "truth"), must=False)
-    ids = [log.select("item_id"), *(frame.select("item_id").distinct() for frame in further)]
-    numeric = id_order([listed, *([] if trained is None else [trained]), *further]) == "numeric"
-    items = _catalogue(log, ids, numeric)
-    labels: Labels = {} if trained is None else {"popularity": F.col("popularity")}
-    blocks = user_blocks(log, items, (PART,), labels)
-    users = truth_rows.select("user_id").distinct()
-    return TruthTables(items, _users(blocks, users, definition).cache(), found, trained, log)
+    tables = {TRUTH: known.truth, **({TRAIN: known.train} if known.train else {})}
+    if isinstance(asked, Handed):
+        dealt, rows = Dealt.of({LISTED: asked, **tables}), asked.rows
+    else:
+        dealt, rows = Dealt.of(tables, asked.select("item_id").distinct()), asked
+    found = [dropped_told(PART, dealt.sums["truth dropped"], definition)]
+    if known.train is not None:
+        found.append(dropped_told("train", dealt.sums["train dropped"], definition))
+        found += _train_meets(dealt, known)
+    items = item_rows(dealt)
+    shared = KnownItems(share(place, items), dealt.item_counts["items"], _numeric(dealt, known, rows))
+    seen = World(shared, None if known.train is None else class_bounds_of(items))
+    return TruthTables(dealt, seen, found, known, rows)
 
 
-def _one_log(parts: list[tuple[DataFrame, str]], definition: Definition) -> tuple[list[Check], DataFrame]:
-    """Each part without duplicates, under each other; duplicates are counted, or refused."""
-    found, frames = [], []
-    for frame, part in parts:
-        unique = frame.groupBy("user_id", "item_id").agg(F.max("rating").alias("rating"))
-        dropped = frame.count() - unique.count()
-        if dropped and definition.duplicates == "error":
-            raise DataError(
-                f"{part}: {dropped} duplicate (user_id, item_id) rows", "or set duplicates=drop"
-            )
-        found.append(warn_above_zero(f"{part}: duplicate rows", dropped, "the highest relevance is kept"))
-        frames.append(unique.withColumn("part", F.lit(part)))
-    log = frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
-    return found, log.cache()
+def item_rows(dealt: Dealt) -> DataFrame:
+    """Each item once: item_id, n_train."""
+    return dealt.items.select("item_id", F.col("train").alias("n_train"))
 
 
-def _catalogue(log: DataFrame, ids: list[DataFrame], numeric: bool) -> DataFrame:
-    every = log.select("item_id", "part")
-    for frame in ids[1:]:
-        every = every.unionByName(frame.withColumn("part", F.lit("catalogue")))
-    return catalogue(every, numeric).cache()
+def _train_meets(dealt: Dealt, known: Typed) -> list[Check]:
+    """Whether training rows are of users and items of the truth."""
+    assert known.train is not None
+    found, meetings = [], (dealt.users_meet("train"), dealt.items_meet("train", "truth"))
+    for name, meeting in zip(IDS, meetings, strict=True):
+        told = (name, ("train", "truth"))
+        sides = partial(sides_of, known.train.rows, known.truth.rows, *told)
+        found += told_meeting(meeting, sides, *told, must=False)
+    return found
 
 
-def _users(blocks: DataFrame, users: DataFrame, definition: Definition) -> DataFrame:
-    """Every user of the truth, also those whose truth is empty."""
-    kept = users.join(blocks.drop("user_key"), "user_id", "left").select(
-        "user_id",
-        F.xxhash64("user_id").alias("user_key"),
-        *(
-            F.coalesce(name, F.array().cast(kind)).alias(name)
-            for name, kind in (("train_items", "array<int>"), ("train_ratings", "array<double>"))
-        ),
-        "held_out",
+def _numeric(dealt: Dealt, known: Typed, asked: DataFrame) -> bool:
+    """Whether items are ordered as numbers: `data.readers.id_order`, by what tasks have counted."""
+    frames = {"truth": known.truth.rows, "listed": asked}
+    frames |= {"train": known.train.rows} if known.train else {}
+    kinds = {side: ids_of(frame, "item_id", side).kind for side, frame in frames.items()}
+    of = dealt.item_counts
+    return all(
+        kind == "integer" or (kind == "text" and of[side] == of[f"{side} numbers"])
+        for side, kind in kinds.items()
     )
-    return users_of_parts(kept, (PART,), definition.threshold, keep_empty=True)
-
-
-def typed_truth(truth: DataFrame) -> DataFrame:
-    """user_id, item_id as text, rating: relevance, or 1 where there is none."""
-    require(truth, ["user_id", "item_id"], "truth")
-    value = "relevance" if "relevance" in truth.columns else "rating"
-    rows = typed_rows(truth, {value: "double"} if value in truth.columns else {}, "truth", empty_items=True)
-    if value not in truth.columns:
-        return rows.withColumn("rating", F.lit(1.0))
-    return rows.withColumnRenamed(value, "rating")
-
-
-def typed_train(train: DataFrame) -> DataFrame:
-    """user_id, item_id as text, rating 1."""
-    require(train, ["user_id", "item_id"], "train")
-    return typed_rows(train, {}, "train").withColumn("rating", F.lit(1.0))
-
-
-def _range_of(truth: DataFrame) -> npt.NDArray[np.float64]:
-    """The smallest and the largest relevance."""
-    (found,) = truth.agg(F.min("rating"), F.max("rating")).collect()
-    return np.array([value for value in found if value is not None], np.float64)
 
 
 def _typed_vectors(what: Checked) -> tuple[DataFrame, ...]:
@@ -220,20 +226,31 @@ def _typed_vectors(what: Checked) -> tuple[DataFrame, ...]:
     return typed_embeddings(users, items, ("user embeddings", "item embeddings"))
 
 
-def _typed_list_rows(what: Checked) -> DataFrame:
-    """Lists or scores; ids that are stored as whole numbers stay numbers."""
-    values = value_columns(what.system.columns, what.kind)
-    return typed_rows(what.system, values, what.kind, whole=True)
+def _typed_list_rows(what: Checked) -> Handed:
+    """Lists or scores."""
+    return handed(what.system, value_columns(what.system.columns, what.kind), what.kind)
 
 
-def _meeting(world: TruthTables, handed: tuple[DataFrame, ...], kind: str) -> list[Check]:
+def _meeting(world: TruthTables, vectors: tuple[DataFrame, ...], kind: str) -> list[Check]:
     """Whether the ids handed over are those of the truth and, where there is one, of the training part.
 
     Items without training rows need not meet the truth: a system may miss all of it, and is worth 0.
     """
-    name = "truth" if world.train is None else "train and truth"
-    known = Known(world.users, world.log, name, must=world.train is not None)
-    return meeting_checks(handed[0], handed[-1], known, kind)
+    truth, train = world.known.truth.rows, world.known.train
+    told = ("user_id", (kind, "truth"))
+    if vectors:
+        found = meet(vectors[0], world.users, *told)
+    else:
+        sides = partial(sides_of, world.asked, truth, *told)
+        found = told_meeting(world.dealt.users_meet("listed"), sides, *told, must=True)
+    told = ("item_id", (kind, "truth" if train is None else "train and truth"))
+    known = with_text_ids(truth.select(*IDS))
+    if train is not None:
+        known = known.unionByName(with_text_ids(train.rows.select(*IDS)))
+    meeting = world.dealt.items_meet("listed", "known")
+    return found + told_meeting(
+        meeting, partial(sides_of, world.asked, known, *told), *told, must=train is not None
+    )
 
 
 # ------------------------------------------------------------------------------------- ranking
@@ -244,30 +261,26 @@ def _scored(world: TruthTables, vectors: tuple[DataFrame, ...], what: Checked, s
     users, items = vectors
     shared = share(scratch, vector_rows(world.items, items))
     dims = dimensions(items, "item embeddings")
-    return Scored(DotSource(shared, world.catalogue.n_items, dims, what.similarity), users)
+    return Scored(DotSource(shared, world.seen.known.n_items, dims, what.similarity), users)
 
 
-def _rank_rows(world: TruthTables, rows: ListRows, what: Checked, scratch: str) -> DataFrame:
+def _rank_rows(world: TruthTables, what: Checked) -> DataFrame:
     """Rankings by given rows; what of these cannot count goes to the checks."""
-    world.checks.extend(_row_checks(world, rows, what))
-    items = world.items.select("item_id", "item_index", "n_train")
-    known = KnownItems(share(scratch, items), world.catalogue.n_items)
+    world.checks.extend(_row_checks(world, what))
     mask = what.kind == "scores" and what.definition.candidates == "unseen"
-    return rows.ranked(world.users, known, what.plan.request(), mask=mask)
+    return world.dealt.ranked(world.seen, what.plan.request(), mask=mask)
 
 
-def _row_checks(world: TruthTables, rows: ListRows, what: Checked) -> list[Check]:
+def _row_checks(world: TruthTables, what: Checked) -> list[Check]:
     """As `training.handed_over.row_checks`, of rows that tasks have counted."""
-    n, twice, trained = rows.sums()
+    of, users = world.dealt.sums, world.dealt.users_meet("listed")
+    trained = world.known.train is not None
     # Without training items nobody can say which items are known.
-    known = (world.items if world.train is None else world.log).select("item_id").distinct()
-    unknown = rows.distinct("item_id").join(known, "item_id", "left_anti").agg(F.sum("n")).collect()[0][0]
-    lost = rows.distinct("user_id").join(world.users, "user_id", "left_anti").count()
-    found = rows_told(n, twice, unknown or 0, lost)
+    unknown = world.dealt.item_counts["lost"] if trained else 0
+    found = rows_told(of["listed"], of["twice"], unknown, users.n[0] - users.common)
     if what.definition.duplicates == "error":
         refuse_duplicates(found)
-    looked_at = what.lists and world.train is not None
-    return [*found, training_told(trained)] if looked_at else found
+    return [*found, training_told(of["trained"])] if what.lists and trained else found
 
 
 def _candidates(
@@ -279,27 +292,26 @@ def _candidates(
     mode = what.candidates
     if mode not in SAMPLED:
         return None
-    n_items = world.items.count()
+    n_items = world.seen.known.n_items
     weights = share(scratch, weight_rows(world.items, mode))
     rows = draw_candidates(world.users, weights, n_items, what.draw)
     world.checks.append(drawn_told(mode, what.draw, n_items))
     return Candidates(rows, drawn=mode, n_items=n_items)
 
 
-def _result(
-    world: TruthTables, rankings: DataFrame, what: Checked, kept: tuple[DataFrame, ...] = ()
-) -> Result:
+def _result(world: TruthTables, rankings: DataFrame, what: Checked, features: DotSource | None) -> Result:
     rankings, plan = rankings.cache(), what.plan
     threshold = plan.definition.threshold
     found = [*world.checks, *check_rows.ranking_checks(rankings, (PART,), threshold, lists=what.lists)]
-    rows = measuring.all_metrics(rankings, plan, world.catalogue)
-    per_user = measuring.all_user_metrics(rankings, plan, world.catalogue)
+    catalogue = world.catalogue(plan, features)
+    rows = measuring.all_metrics(rankings, plan, catalogue)
+    per_user = measuring.all_user_metrics(rankings, plan, catalogue)
     return Result(
         conformed(rows, METRICS),
         conformed(per_user, USER_METRICS),
         rankings,
         found,
-        (rankings, world.users, world.items, world.log, *kept),
+        (rankings, *world.kept),
     )
 
 

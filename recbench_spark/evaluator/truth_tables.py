@@ -44,6 +44,23 @@ class Part:
     value_r: Floats
 
 
+NOBODY = Part(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+"""No rows."""
+
+
+@dataclass(frozen=True)
+class Items:
+    """Some items of a catalogue, in its order.
+
+    ids: (n,) text; index_n: (n,) places in the catalogue; label_n: (n,) classes of popularity, None where
+    there are no training rows
+    """
+
+    ids: pa.Array
+    index_n: Ints
+    label_n: npt.NDArray[np.str_] | None
+
+
 @dataclass(frozen=True)
 class Catalogue:
     """The items, in the order of their ids that decides ties.
@@ -60,8 +77,7 @@ class Catalogue:
         """The class of popularity of each item."""
         trained = self.n_train_i[self.n_train_i > 0]
         counts, items = np.unique(trained, return_counts=True)
-        torso, head = class_bounds(counts.tolist(), items.tolist())
-        return LABELS[(self.n_train_i > 0) * (1 + np.searchsorted([torso, head], self.n_train_i, "right"))]
+        return labels_of(self.n_train_i, class_bounds(counts.tolist(), items.tolist()))
 
     def find(self, ids: pa.Array) -> tuple[Ints, Ints]:
         """(n,) of each id its item_index, or -1, and its training rows, or 0: `metrics.listed.Known`."""
@@ -71,6 +87,11 @@ class Catalogue:
     def index_of(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
         """(r,) item indices; -1: not in the catalogue."""
         return index_in(ids, self.ids)
+
+
+def labels_of(n_train_i: Ints, bounds: tuple[int, int]) -> npt.NDArray[np.str_]:
+    """(i,) classes of popularity, by the training counts from which items are torso, and head."""
+    return LABELS[(n_train_i > 0) * (1 + np.searchsorted(bounds, n_train_i, "right"))]
 
 
 @dataclass(frozen=True)
@@ -117,8 +138,8 @@ def make(truth: pa.Table, train: pa.Table | None, further: pa.Table, definition:
     )
     found, distinct = [], []
     for name, table in parts:
-        part, dropped = _distinct(table, users, ids, definition, name)
-        found.append(warn_above_zero(f"{name}: duplicate rows", dropped, "the highest relevance is kept"))
+        part, dropped = distinct_pairs(table, users, ids)
+        found.append(dropped_told(name, dropped, definition))
         distinct.append(part)
     if trained is not None:
         found += _train_meets(trained, rows)
@@ -154,20 +175,29 @@ def _users_and_items(
     return users, ids.take(pc.array_sort_indices(ids.cast(pa.int64()) if numeric else ids))
 
 
-def _distinct(
-    table: pa.Table, users: pa.Array, ids: pa.Array, definition: Definition, name: str
-) -> tuple[Part, int]:
-    """Each (user, item) once, with the highest value, and how many rows were dropped."""
-    user_r, item_r = index_in(table.column("user_id"), users), index_in(table.column("item_id"), ids)
-    value_r = table.column("rating").to_numpy()
+def distinct_pairs(table: pa.Table, users: pa.Array, items: pa.Array) -> tuple[Part, int]:
+    """Each (user, item) once, with the highest value, and how many rows were dropped; NULL items aside.
+
+    Args:
+        table: user_id, item_id, and rating where rows have one.
+        users: theirs, and perhaps others.
+        items: likewise.
+    """
+    user_r, item_r = index_in(table.column("user_id"), users), index_in(table.column("item_id"), items)
+    value_r = table.column("rating").to_numpy() if "rating" in table.column_names else np.ones(len(user_r))
     order = np.lexsort((-value_r, item_r, user_r))
+    order = order[item_r[order] >= 0]
     user_r, item_r, value_r = user_r[order], item_r[order], value_r[order]
     first = np.ones(len(order), bool)
     first[1:] = (user_r[1:] != user_r[:-1]) | (item_r[1:] != item_r[:-1])
-    dropped = len(order) - int(first.sum())
+    return Part(user_r[first], item_r[first], value_r[first]), len(order) - int(first.sum())
+
+
+def dropped_told(name: str, dropped: int, definition: Definition) -> Check:
+    """The check of rows whose pair stands twice in a table; DataError where the definition allows none."""
     if dropped and definition.duplicates == "error":
         raise DataError(f"{name}: {dropped} duplicate (user_id, item_id) rows", "or set duplicates=drop")
-    return Part(user_r[first], item_r[first], value_r[first]), dropped
+    return warn_above_zero(f"{name}: duplicate rows", dropped, "the highest relevance is kept")
 
 
 def _train_meets(trained: pa.Table, rows: pa.Table) -> list[Check]:
@@ -188,7 +218,8 @@ def _assembled(
     n_users = 0 if trained is None else int(np.count_nonzero(np.bincount(trained.user_r)))
     catalogue = Catalogue(ids, n_train_i, max(n_users, 1))
     truth_users = distinct([rows.column("user_id")])
-    blocks = _user_table(truth_users, held_out, trained, catalogue)
+    items = Items(ids, np.arange(len(ids)), None if trained is None else catalogue.label_i)
+    blocks = user_table(truth_users, held_out, trained or NOBODY, items)
     seen = np.flatnonzero(sum(np.bincount(part.item_r, minlength=len(ids)) for part in parts))
     stored = {name: stored_as(rows, name) for name in IDS}
     return ArrowTruth(
@@ -196,19 +227,25 @@ def _assembled(
     )
 
 
-def _user_table(users: pa.Array, truth: Part, trained: Part | None, catalogue: Catalogue) -> pa.Table:
-    """Rows of `USERS`; the users of the truth are the first ones."""
+def user_table(users: pa.Array, truth: Part, trained: Part, items: Items) -> pa.Table:
+    """Rows of `USERS`.
+
+    Args:
+        users: those of the truth; parts may know more, by larger numbers.
+        truth: by place in `items`.
+        trained: likewise; empty where there are no training rows.
+        items: at least those of both parts.
+    """
     bounds = offsets_of(truth.user_r, len(users))
-    item_ids = catalogue.ids.take(pa.array(truth.item_r))
     columns = {
         "user_id": users,
         "part": pa.repeat(PART, len(users)),
         "user_key": pa.array(hash_ids(users)),
-        "item_ids": pa.ListArray.from_arrays(bounds, item_ids),
-        "items": pa.ListArray.from_arrays(bounds, pa.array(truth.item_r, pa.int32())),
+        "item_ids": pa.ListArray.from_arrays(bounds, items.ids.take(pa.array(truth.item_r))),
+        "items": pa.ListArray.from_arrays(bounds, pa.array(items.index_n[truth.item_r], pa.int32())),
         "relevance": pa.ListArray.from_arrays(bounds, pa.array(truth.value_r)),
-        "slices": _slices(bounds, truth, catalogue if trained is not None else None),
-        "masked": _masked(trained, len(users)),
+        "slices": _slices(bounds, truth, items.label_n),
+        "masked": _masked(trained, len(users), items.index_n),
     }
     return pa.table(columns, schema=USERS)
 
@@ -219,19 +256,17 @@ def offsets_of(user_r: Ints, users: int) -> pa.Array:
     return pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
 
 
-def _masked(trained: Part | None, users: int) -> pa.Array:
-    if trained is None:
-        return pa.ListArray.from_arrays(pa.array([0] * (users + 1), pa.int32()), pa.array([], pa.int32()))
-    items = pa.array(trained.item_r[trained.user_r < users], pa.int32())
+def _masked(trained: Part, users: int, index_n: Ints) -> pa.Array:
+    items = pa.array(index_n[trained.item_r[trained.user_r < users]], pa.int32())
     return pa.ListArray.from_arrays(offsets_of(trained.user_r, users), items)
 
 
-def _slices(bounds: pa.Array, truth: Part, catalogue: Catalogue | None) -> pa.Array:
+def _slices(bounds: pa.Array, truth: Part, label_n: npt.NDArray[np.str_] | None) -> pa.Array:
     """Labels of the truth items by slice key; none without training rows, NULL for an empty truth."""
     kind, some = USERS.field("slices").type, np.diff(bounds.to_numpy()) > 0
-    if catalogue is None:
+    if label_n is None:
         return pa.array([[] if one else None for one in some], kind)
-    labels = pa.array(catalogue.label_i[truth.item_r], pa.string())
+    labels = pa.array(label_n[truth.item_r], pa.string())
     kept = bounds.to_numpy()[np.flatnonzero(np.append(some, True))]
     values = pa.ListArray.from_arrays(pa.array(kept, pa.int32()), labels)
     keys = pa.repeat("popularity", len(values))
@@ -248,5 +283,9 @@ def hash_ids(ids: pa.Array) -> Ints:
 def texts_of(ids: pa.Array) -> Texts:
     """Texts as bytes end to end."""
     large = arrow_rows.in_one(ids).cast(pa.large_binary())
-    bounds = np.concatenate([[0], np.cumsum(pc.binary_length(large).to_numpy())]).astype(np.int64)
-    return Texts(bounds, np.frombuffer(b"".join(large.to_pylist()) or b"\0", np.uint8))
+    _, starts, content = large.buffers()
+    if not len(large) or content is None:
+        return Texts(np.zeros(len(large) + 1, np.int64), np.zeros(1, np.uint8))
+    return Texts(
+        np.frombuffer(starts, np.int64, len(large) + 1, 8 * large.offset), np.frombuffer(content, np.uint8)
+    )

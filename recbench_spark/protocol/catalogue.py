@@ -30,13 +30,16 @@ def catalogue(splits: DataFrame, numeric: bool) -> DataFrame:
         numeric: order ids as numbers (`data.readers.id_order` says which).
     """
     trained = F.sum(F.when(F.col("part") == "train", 1).otherwise(0)).cast("long")
-    items = splits.groupBy("item_id").agg(trained.alias("n_train"))
-    indexed = dense_index(items, id_sort_key(numeric), "item_index").cache()
-    bounds = _class_bounds(indexed)
-    return indexed.withColumn("popularity", _popularity(bounds))
+    items = indexed(splits.groupBy("item_id").agg(trained.alias("n_train")), numeric)
+    return items.withColumn("popularity", _popularity(class_bounds_of(items)))
 
 
-def _class_bounds(items: DataFrame) -> tuple[int, int]:
+def indexed(items: DataFrame, numeric: bool) -> DataFrame:
+    """Items (item_id, each once, and more) with item_index; kept. One shuffle, a sort by range."""
+    return dense_index(items, id_sort_key(numeric), "item_index").cache()
+
+
+def class_bounds_of(items: DataFrame) -> tuple[int, int]:
     """Training counts from which an item is torso, and head: a third of the training rows each.
 
     Items of equal count share a class: the one in which the middle of their rows lies, with all

@@ -17,18 +17,34 @@ from recbench_spark.shared_files import SharedRows
 
 @dataclass(frozen=True)
 class KnownItems:
-    """The catalogue as workers see it; `rows` has item_index, item_id, n_train."""
+    """The catalogue as workers see it; `rows` has item_id, n_train, and item_index.
+
+    numeric: rows have no item_index, and are numbered where they are mapped, by their ids as numbers (True)
+    or as UTF-8 (False), as `protocol.catalogue.indexed` numbers them
+    """
 
     rows: SharedRows
     n_items: int
+    numeric: bool | None = None
 
     def build(self, rows: ds.Dataset, folder: Path) -> None:
         """Stream the rows into arrays by the order of ids: 16 bytes an item, and its id."""
-        table = rows.to_table(columns=["item_id", "item_index", "n_train"]).sort_by("item_id")
+        names = ["item_id", "n_train", *(["item_index"] if self.numeric is None else [])]
+        table = rows.to_table(columns=names).sort_by("item_id")
         ids = table.column("item_id").to_pylist()
         shared_files.save(folder, "ids", np.array([text.encode() for text in ids], dtype="S"))
-        for name in ("item_index", "n_train"):
-            shared_files.save(folder, name, table.column(name).to_numpy().astype(np.int64))
+        shared_files.save(folder, "n_train", table.column("n_train").to_numpy().astype(np.int64))
+        shared_files.save(folder, "item_index", self._index(table))
+
+    def _index(self, by_bytes: pa.Table) -> Ints:
+        """(i,) the place of each item in the order that decides ties."""
+        if self.numeric is None:
+            given: Ints = by_bytes.column("item_index").to_numpy().astype(np.int64)
+            return given
+        ids, places = by_bytes.column("item_id"), np.arange(len(by_bytes))
+        if self.numeric:
+            places[np.argsort(ids.cast(pa.int64()).to_numpy())] = np.arange(len(ids))
+        return places
 
     def ids(self) -> npt.NDArray[np.bytes_]:
         """(i,) the ids as UTF-8, by item_index."""

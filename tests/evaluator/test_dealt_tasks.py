@@ -1,0 +1,182 @@
+"""Rows dealt out by user: whatever the tasks and batches, the numbers of one process. No JVM."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from recbench_spark.definitions import make_definition
+from recbench_spark.evaluation.batch_schemas import RANKED, USERS
+from recbench_spark.evaluation.metrics.accuracy import MetricPlan
+from recbench_spark.evaluation.ranking.given import with_lists
+from recbench_spark.evaluator import dealt_tasks, local, truth_tables
+from recbench_spark.evaluator.dealt_tasks import LISTED, TRAIN, TRUTH, World
+from recbench_spark.schemas import IDS
+
+HELD = pa.schema({"task": pa.int32(), "rows": pa.binary(), "holds": pa.int32()})
+
+Tables = dict[int, pa.Table]
+
+
+class Known:
+    """The catalogue as a dictionary."""
+
+    def __init__(self, catalogue: truth_tables.Catalogue) -> None:
+        self.index = {item: n for n, item in enumerate(catalogue.ids.to_pylist())}
+        self.n_train_i = np.append(catalogue.n_train_i, 0)
+
+    def find(self, ids: pa.Array) -> tuple[Any, Any]:
+        found = np.array([self.index.get(item, -1) for item in ids.to_pylist()], np.int64)
+        return found, self.n_train_i[found]
+
+
+def world(seed: int, *, text: bool) -> Tables:
+    """Rows in which pairs stand twice, ranks tie, and each table has users and items that others lack."""
+    draws = np.random.default_rng(seed)
+    shapes = {TRUTH: ((0, 20), 30, 90), LISTED: ((5, 40), 60, 400), TRAIN: ((10, 50), 40, 200)}
+    tables = {
+        holds: pa.table({"user_id": draws.integers(*users, n), "item_id": draws.integers(0, items, n)})
+        for holds, (users, items, n) in shapes.items()
+    }
+    if text:
+        tables = {
+            holds: pa.table([column.cast(pa.string()) for column in table.columns], IDS)
+            for holds, table in tables.items()
+        }
+    # Some rows without an item, among them all of the first row's user.
+    users = tables[TRUTH].column("user_id")
+    holes = pc.or_(pa.array(draws.random(90) < 0.1), pc.equal(users, users[0]))
+    items = pc.if_else(holes, None, tables[TRUTH].column("item_id"))
+    tables[TRUTH] = tables[TRUTH].set_column(1, "item_id", items)
+    tables[TRUTH] = tables[TRUTH].append_column("rating", pa.array(draws.integers(0, 4, 90) / 1.0))
+    ranked = tables[LISTED].append_column("rank", pa.array(draws.integers(1, 9, 400)))
+    tables[LISTED] = ranked.append_column("score", pa.array(draws.integers(0, 5, 400) / 4))
+    return tables
+
+
+def in_tasks(tables: Tables, tasks: int) -> list[Iterator[pa.RecordBatch]]:
+    """The blocks of each task; rows in another order, some at a time."""
+    blocks: list[pa.RecordBatch] = []
+    for holds, table in tables.items():
+        order = np.random.default_rng(tasks).permutation(len(table))
+        some = iter(table.take(pa.array(order)).combine_chunks().to_batches(max_chunksize=7))
+        blocks += list(dealt_tasks.deal(tasks, holds, some))
+    every = pa.Table.from_batches(blocks, HELD)
+    return [iter(every.filter(pc.equal(every.column("task"), n)).to_batches(3)) for n in range(tasks)]
+
+
+def values_of(tables: Tables) -> dict[int, tuple[str, ...]]:
+    return {holds: tuple(table.column_names[2:]) for holds, table in tables.items()}
+
+
+def known_to_tasks(tables: Tables) -> tuple[truth_tables.ArrowTruth, World]:
+    """The truth as one process has it, and what its tasks know of the whole."""
+    typed = local._typed_given("lists", tables[LISTED])[0]
+    found = truth_tables.make(tables[TRUTH], tables[TRAIN], typed, make_definition(None, None))
+    trained = found.catalogue.n_train_i[found.catalogue.n_train_i > 0]
+    counts, items = np.unique(trained, return_counts=True)
+    known: Any = Known(found.catalogue)
+    return found, World(known, truth_tables.class_bounds(counts.tolist(), items.tolist()))
+
+
+@pytest.mark.parametrize("text", [False, True], ids=["numbers", "text"])
+@pytest.mark.parametrize("tasks", [1, 3, 17])
+@pytest.mark.parametrize("by", ["rank", "score"])
+def test_tasks_rank_rows_as_one_process_does(tasks: int, by: str, *, text: bool) -> None:
+    tables = world(tasks, text=text)
+    tables[LISTED] = tables[LISTED].select([*IDS, by])
+    kind = "lists" if by == "rank" else "scores"
+    given: Any = {kind: tables[LISTED], "train": tables[TRAIN]}
+    expected = local.evaluate(tables[TRUTH], metrics=("ndcg", "coverage"), k=(3,), **given).rankings
+    assert expected is not None
+    request = MetricPlan.checked(("ndcg", "coverage"), (3,), make_definition(None, None)).request()
+    _, known = known_to_tasks(tables)
+    ranked = [
+        batch.cast(RANKED)
+        for one in in_tasks(tables, tasks)
+        for batch in dealt_tasks.rank(known, request, by == "score", values_of(tables), one)
+    ]
+    assert by_user(pa.Table.from_batches(ranked)) == by_user(expected.cast(RANKED))
+
+
+@pytest.mark.parametrize("tasks", [1, 3, 17])
+def test_tasks_make_the_users_of_one_process(tasks: int) -> None:
+    tables = world(tasks, text=False)
+    here, known = known_to_tasks(tables)
+    batches = [
+        batch
+        for one in in_tasks(tables, tasks)
+        for batch in dealt_tasks.users(known, values_of(tables), one)
+    ]
+    found = pa.Table.from_batches(batches, USERS)
+    assert by_user(found) == by_user(here.users)
+    assert min(found.column("masked").combine_chunks().value_lengths().to_pylist()) == 0
+    assert None in found.column("slices").to_pylist()
+
+
+def by_user(table: pa.Table) -> list[dict[str, Any]]:
+    return sorted(table.to_pylist(), key=lambda row: row["user_id"])
+
+
+@pytest.mark.parametrize("tasks", [1, 4])
+def test_tasks_count_rows_pairs_users_and_items(tasks: int) -> None:
+    tables = world(7, text=False)
+    sums, items = Counter[str](), {name: Counter[str]() for name in ("listed", "train", "truth")}
+    for one in in_tasks(tables, tasks):
+        for batch in dealt_tasks.count(values_of(tables), one):
+            for row in batch.to_pylist():
+                sums.update(dict(row["sums"] or ()))
+                for name, counter in items.items():
+                    counter[row["item_id"]] += row[name] or 0
+    listed, train, truth = (pairs_of(tables[holds]) for holds in (LISTED, TRAIN, TRUTH))
+    assert sums["listed"] == 400 and sums["twice"] == 400 - len(set(listed)) > 0
+    assert sums["trained"] == sum(pair in set(train) for pair in listed) > 0
+    assert sums["train dropped"] == len(train) - len(set(train)) > 0
+    assert sums["truth dropped"] == len(truth) - len(set(truth)) > 0
+    assert {name: +counter for name, counter in items.items()} == {
+        "listed": Counter(str(item) for _, item in listed),
+        "train": Counter(str(item) for _, item in set(train)),
+        "truth": Counter(str(item) for _, item in set(truth)),
+    }
+    users = {holds: set(table.column("user_id").to_pylist()) for holds, table in tables.items()}
+    for name, holds in (("listed", LISTED), ("train", TRAIN), ("truth", TRUTH)):
+        assert sums[f"{name} users"] == sums[f"{name} numbers"] == len(users[holds])
+        assert sums[f"{name} common"] == len(users[holds] & users[TRUTH]) > 0
+
+
+def pairs_of(table: pa.Table) -> list[tuple[Any, Any]]:
+    ids = (table.column(name).to_pylist() for name in IDS)
+    return [(user, item) for user, item in zip(*ids, strict=True) if item is not None]
+
+
+def test_items_outside_the_catalogue_keep_keys_of_their_own() -> None:
+    ids = pa.array(["a", "b", "c", "a"]).dictionary_encode()
+    catalogue = truth_tables.Catalogue(pa.array(["b"]), np.array([0]), 1)
+    known: Any = Known(catalogue)
+    keys = dealt_tasks._keys(ids, known)
+    assert keys[1] == 0 and keys[0] == keys[3]
+    assert len(set(keys.tolist())) == 3 and min(keys[0], keys[2]) >= 1 << 32
+
+
+def test_a_task_without_rows_of_a_kind_has_an_empty_table() -> None:
+    tables = world(1, text=False)
+    (one,) = in_tasks({TRUTH: tables[TRUTH]}, 1)
+    found = dealt_tasks.held(one, values_of(tables))
+    assert [found[holds].num_rows for holds in (LISTED, TRAIN, TRUTH)] == [0, 0, 90]
+    assert found[LISTED].column_names == [*IDS, "rank", "score"]
+
+
+def test_users_without_rows_have_empty_lists() -> None:
+    users = pa.table({"user_id": ["u", "v"]})
+    rows = pa.table({"item_id": ["a", "b"], "rank": [2, 1]})
+    plan = MetricPlan.checked(("hit",), (1,), make_definition(None, None))
+    found = with_lists(users, np.array([1, -1]), np.array([4, 5]), rows, plan.request())
+    assert found.column("list_items").to_pylist() == [[], [4]]
+    assert found.column("list_ranks").to_pylist() == [[], [2]]
+    assert pc.list_value_length(found.column("list_items")).to_pylist() == [0, 1]
