@@ -8,6 +8,7 @@ import math
 import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -39,6 +40,10 @@ MOST_DAYS = 3660
 """Nights of one range: ten years; more is a year that was mistyped."""
 
 USUAL = "--debug shows the whole trace"
+JAVA_ENDED = (
+    "the connection to Spark broke: its Java process has ended\n"
+    "  hint: did the system end it for its memory (dmesg tells)? spark.driver.memory bounds it; run again"
+)
 INTERRUPTED = (
     "interrupted, nothing published, run again\n"
     "  hint: models that were done before stay as they are; what is unfinished is begun anew"
@@ -110,6 +115,8 @@ def run(
     # Spark's Python side logs each error as JSON before it raises it; we tell it once, in words.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     debug = "--debug" in (sys.argv if argv is None else argv)
+    if not debug:  # of a connection that broke, whose error comes to us as well
+        logging.getLogger().addFilter(is_no_lost_command)
     before = _listen()
     try:
         code = main(parser.parse_args(argv))
@@ -121,6 +128,11 @@ def run(
         for number, handler in before.items():
             signal.signal(number, handler)
     _exit(code)
+
+
+def is_no_lost_command(record: logging.LogRecord) -> bool:
+    """False for what py4j says, with its trace, when Java does not answer."""
+    return record.msg != "Exception while sending command."
 
 
 # ------------------------------------------------------------------------------------- interruption
@@ -188,12 +200,12 @@ def in_words(error: BaseException) -> str:
     """One sentence, and for most errors a hint."""
     if isinstance(error, RecbenchError):
         return str(error)
+    if isinstance(error, ConnectionError) or java_is_gone(error):
+        return JAVA_ENDED
     if isinstance(error, spark_errors()):
         from recbench_spark.store import explain  # noqa: PLC0415
 
         return explain(error)
-    if isinstance(error, ConnectionError):
-        return "the connection to Spark broke: its Java process has ended"
     if isinstance(error, MemoryError):
         return "out of memory\n  hint: smaller batches or tables, or a larger machine"
     if isinstance(error, OSError) and error.strerror:
@@ -202,6 +214,22 @@ def in_words(error: BaseException) -> str:
             f"{place}{error.strerror}\n  hint: check the path, its permissions, and the space on its disk"
         )
     return _internal(error)
+
+
+def java_is_gone(error: BaseException) -> bool:
+    """Whether the Java process that this one started has ended: what fails then has odd words."""
+    if "pyspark" not in sys.modules:
+        return False
+    from py4j.protocol import Py4JError, Py4JJavaError  # noqa: PLC0415
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    java = getattr(SparkContext._gateway, "proc", None)
+    if java is None:
+        return False
+    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):  # no answer of a living one
+        with suppress(subprocess.TimeoutExpired):
+            java.wait(1)  # its connection is gone a moment before it is
+    return java.poll() is not None
 
 
 def spark_errors() -> tuple[type[Exception], ...]:

@@ -67,8 +67,9 @@ class Definition(BaseModel):
     duplicates: Literal["drop", "error"] = "drop"
     """A (user, item) twice in a list or in the truth: kept once and counted, or refused."""
     candidates: Literal["unseen", "all", "rated", "given", "uniform", "popularity"] = "unseen"
-    """Ranked items: all not in the user's training part, all, the user's held-out ones, listed ones;
-    the truth and items drawn uniformly, or by training popularity, among those the user has not seen."""
+    """Ranked items: all not in the user's training part (at the test: nor in validation), all, the user's
+    held-out ones, listed ones; the truth and items drawn uniformly, or by training popularity, among those
+    the user has not seen."""
 
     def describe(self, axes: Iterable[str] | None = None) -> str:
         """`v1`, followed by the axes (of those asked for) that differ from the defaults."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import logging
 import os
 import re
 import shlex
@@ -13,8 +14,11 @@ import sys
 import tempfile
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 
 from recbench_spark import __version__, cli
@@ -72,6 +76,20 @@ def test_what_the_machine_refuses_ends_in_one_line(capsys, error, word):
     code, _, err = _ended(_raising(error), capsys)
     assert code == 1 and word in err.splitlines()[0]
     assert "Traceback" not in err and "internal error" not in err and len(err.splitlines()) == 2
+
+
+def test_when_java_has_ended_that_is_said_whatever_fails_then(capsys, monkeypatch):
+    java = subprocess.Popen([sys.executable, "-c", ""])
+    monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=java))
+    java.wait()
+
+    def main(args):
+        logging.exception("Exception while sending command.")
+        raise Py4JError("SparkSession.getActiveSession does not exist in the JVM")
+
+    code, _, err = _ended(main, capsys)
+    assert code == 1 and "Java process has ended" in err.splitlines()[0]
+    assert "hint: did the system end it" in err and len(err.splitlines()) == 2
 
 
 @pytest.mark.parametrize(

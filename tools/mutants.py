@@ -201,7 +201,7 @@ class Trial:
         self.copy = folder / "copy"
         shutil.rmtree(self.copy, ignore_errors=True)
         rubbish = shutil.ignore_patterns("__pycache__", ".numba")
-        for name in (PACKAGE, "tests", "conf"):
+        for name in (PACKAGE, "tests", "conf", "jobs"):  # tests of kernels start a bench of `jobs`
             shutil.copytree(ROOT / name, self.copy / name, ignore=rubbish)
         for name in ("pyproject.toml", "README.md"):
             shutil.copy(ROOT / name, self.copy / name)

@@ -57,7 +57,9 @@ def main(argv: list[str] | None = None) -> int:
     except BlockingIOError:
         parser().error(f"another campaign is at work in {folder}: give --folder")
     held = [
-        campaign.run_part(PARTS[name], args.seed, numbers_of(PARTS[name], args), fold(folder, args), until)
+        campaign.run_part(
+            PARTS[name], args.seed, numbers_of(PARTS[name], args), folder, until, args.only is None
+        )
         for name in args.parts or PARTS
     ]
     return int(not all(held))
@@ -75,11 +77,6 @@ def numbers_of(part: campaign.Part, args: argparse.Namespace) -> Sequence[int]:
     if args.only is not None:
         return list(args.only)
     return range(args.count or (part.short if args.short else part.aim))
-
-
-def fold(folder: Path, args: argparse.Namespace) -> Path:
-    """A case that is asked for by its number is tried again, whatever is known of it."""
-    return folder if args.only is None else folder / f"only-{time.time_ns()}"
 
 
 if __name__ == "__main__":

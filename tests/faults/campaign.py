@@ -116,15 +116,20 @@ def digest_of_code(folders: Sequence[str] = (*PRODUCT, "tests/faults")) -> str:
     return found.hexdigest()[:16]
 
 
-def run_part(part: Part, seed: int, numbers: Sequence[int], folder: Path, until: float) -> bool:
-    """Try cases until they, or the time, are over; tell of each failure and of all; whether all held."""
+def run_part(
+    part: Part, seed: int, numbers: Sequence[int], folder: Path, until: float, resumed: bool = True
+) -> bool:
+    """Try cases until they, or the time, are over; tell of each failure and of all; whether all held.
+
+    `resumed`: what is known of a case is not tried again. What cases share in `folder` stays either way.
+    """
     ledger, place = Ledger(folder), folder / part.name
     place.mkdir(parents=True, exist_ok=True)
     done: list[tuple[Case, Verdict]] = []
     begun = time.monotonic()
     for number in numbers:
         case = Case(part.name, seed, number, place)
-        known = ledger.known.get(case.name)
+        known = ledger.known.get(case.name) if resumed else None
         if known is None and time.monotonic() > until:
             break
         verdict = known or tried(part, case)

@@ -17,6 +17,9 @@ from recbench_spark.session import PROPERTIES
 from tests.cluster.processes import properties
 from tests.faults.campaign import ROOT
 
+SETTINGS = {"spark_python_daemon_module": "tests.faults.preloaded", "spark_network_timeout": "1h"}
+"""Of a session whose workers find their libraries loaded, on a machine that may stop it for minutes."""
+
 
 def job(name: str, argv: list[str]) -> tuple[Any, str]:
     """Exit code and what was said on stderr, of `jobs/NAME.py`."""
@@ -37,6 +40,6 @@ def small_session() -> None:
     """What a session started from now on reads: the settings of the tests."""
     if PROPERTIES not in os.environ:
         folder = Path(tempfile.mkdtemp(prefix="recbench-faults-"))
-        os.environ[PROPERTIES] = str(properties(folder / "spark.conf"))
+        os.environ[PROPERTIES] = str(properties(folder / "spark.conf", **SETTINGS))
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])

@@ -31,6 +31,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.cluster.processes import Process, properties, started
 from tests.faults import warehouses
 from tests.faults.campaign import PRODUCT, ROOT, Case, Verdict, digest_of_code
+from tests.faults.in_process import SETTINGS
 from tests.faults.in_process import job as job_here
 from tests.faults.nights import table
 from tests.nights import TINY as NIGHT
@@ -38,7 +39,8 @@ from tests.nights import TINY as NIGHT
 KILLS = 4
 """Kills that a case makes before its job is let through."""
 
-PATIENCE = 420
+PATIENCE = 1200
+"""Seconds: a shared machine may stop a campaign for minutes."""
 
 TINY: dict[str, Any] = {
     **NIGHT,
@@ -184,7 +186,7 @@ def write_settings(inputs: Path) -> None:
     """Those of the tests. A hundred kills start a hundred JVMs: where Delta lies where Ivy keeps its jars,
     these stand on its class path, with an archive of the classes that a night loads, kept for later."""
     conf, archive = inputs / "spark.conf", inputs.parent / "classes.jsa"
-    settings = properties(conf, spark_driver_memory="1g").read_text()
+    settings = properties(conf, spark_driver_memory="1g", **SETTINGS).read_text()
     jars = sorted(map(str, Path.home().glob(".ivy2*/jars/*.jar")))
     if not any("delta-spark" in jar for jar in jars):
         return

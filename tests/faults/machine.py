@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -542,6 +542,28 @@ def killed_workers(case: Case, chance: random.Random, folder: Path) -> Verdict:
     return Verdict.of(wrong, f"{killed} executors killed", *["executor killed"] * killed)
 
 
+def killed_java(case: Case, chance: random.Random, folder: Path) -> Verdict:
+    """Java alone is killed under a night, as where memory is short: a sentence; the next run completes."""
+    inputs = inputs_of(case)
+    known = kills.reference(NIGHTLY, inputs)
+    warehouse = folder / "warehouse"
+    with kills.begun("nightly", kills.night(inputs, warehouse), inputs, f"{case.number}") as process:
+        process.wait_for("Spark .* is there")
+        with suppress(subprocess.TimeoutExpired):
+            process.popen.wait(chance.random() * known.seconds)
+        for java in process.children("java"):
+            os.kill(java, 9)
+        code, said = process.popen.wait(kills.PATIENCE), process.said
+    wrong: Any = bad_end(code, said) or kills.odd_rows(NIGHTLY, known, {}, warehouse)
+    wrong = wrong or ("a trace" if "Traceback" in said else None)
+    if wrong:
+        return Verdict.failed(f"exit code {code}: {wrong}: {said[-600:]!r}")
+    kills.finished("nightly", kills.night(inputs, warehouse))
+    return Verdict.of(
+        kills.differs(NIGHTLY, known, warehouse), "completed", f"Java killed: exit code {code}"
+    )
+
+
 def clock_backwards(case: Case, chance: random.Random, folder: Path) -> Verdict:
     """A night under a clock that is ahead, then again under the right one: the second attempt is shown."""
     inputs = inputs_of(case)
@@ -625,5 +647,5 @@ def taken_folder(case: Case, chance: random.Random, folder: Path) -> Verdict:
 SCENARIOS: tuple[Scenario, ...] = (
     odd_paths, torn_inputs, torn_table, torn_log, no_test_users, read_only, unreadable, full_warehouse,
     full_scratch, two_nights, clock_backwards, taken_folder, killed_workers, eight_nights, a_million_rows,
-    mapped_at_once,
+    mapped_at_once, killed_java,
 )  # fmt: skip

@@ -8,6 +8,7 @@ with a hint and one of the documented exit codes.
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 import shutil
@@ -81,7 +82,21 @@ def write_log(rows: list[tuple[str, str, float, int, str]], file: Path) -> None:
 
 
 def document(chance: random.Random, log: Path) -> dict[str, Any]:
-    """A benchmark of one's own log: any split, definition, slices and sections."""
+    """A benchmark of one's own log that keeps the rules: one that does not is no night, and is drawn anew.
+
+    It shares nothing with what it was drawn from: mutations change it in place.
+    """
+    while True:
+        found = copy.deepcopy(any_document(chance, log))
+        try:
+            config_rule.meaning(found)
+        except config_rule.Broken:
+            continue
+        return found
+
+
+def any_document(chance: random.Random, log: Path) -> dict[str, Any]:
+    """Any split, definition, slices and sections."""
     split = dict(chance.choice(SPLITS), seed=chance.randrange(99))
     evaluation: dict[str, Any] = {
         "metrics": chance.sample(METRICS, chance.randint(1, 5)),
@@ -275,11 +290,12 @@ Users = list[tuple[dict[int, float], dict[int, float]]]
 
 
 def users_of(part: str, splits: Any, count: Counter[str], place: dict[str, int], definition: Any) -> Users:
-    """Scores of each user's candidates, and the truth."""
+    """Scores of each user's candidates, and the truth; what validation held out is known by the test."""
+    known = {"train", "given"} | ({"valid"} if part != "valid" else set())
     seen: dict[str, set[str]] = {}
     truth: dict[str, dict[int, float]] = {}
     for row in splits:
-        if row["part"] in ("train", "given"):
+        if row["part"] in known:
             seen.setdefault(row["user_id"], set()).add(row["item_id"])
         if row["part"] == part:
             truth.setdefault(row["user_id"], {})[place[row["item_id"]]] = row["rating"]

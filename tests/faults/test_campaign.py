@@ -160,6 +160,7 @@ def test_a_stopped_campaign_goes_on_where_it_stood(tmp_path: Path, capsys) -> No
         json.loads(line) for line in (tmp_path / "faults.jsonl").read_text().splitlines() if "case" in line
     ]
     assert len({row["case"] for row in rows}) == len(rows) >= 5
+    assert campaign.run_part(part, 1, [2, 4], tmp_path, 1e12, resumed=False) and tried[6:] == [2, 4]
 
 
 def test_an_error_of_the_campaign_and_the_end_of_time(tmp_path: Path, capsys) -> None:

@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.definitions import make_definition
 from tests.cluster.processes import started
-from tests.faults import cells, kills, machine, nights, spark, warehouses
+from tests.faults import cells, config_rule, kills, machine, nights, spark, warehouses
 from tests.faults.campaign import Case
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC).date()
@@ -132,6 +132,34 @@ def test_a_wrong_mean_and_a_wrong_number_of_users_are_seen(value: float, n: int,
 def test_an_end_without_a_sentence_is_seen(code: int, said: str, wrong: str | None) -> None:
     found = machine.bad_end(code, said)
     assert found is None if wrong is None else wrong in str(found)
+
+
+def emptied(node: Any) -> None:
+    """In place, to the bottom: more than any mutation does."""
+    for inner in list(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()):
+        emptied(inner)
+    if isinstance(node, dict | list):
+        node.clear()
+
+
+def test_nights_that_are_drawn_keep_the_rules_and_share_nothing() -> None:
+    def drawn() -> list[dict[str, Any]]:
+        return [nights.document(random.Random(seed), Path("log.csv")) for seed in range(30)]
+
+    before = drawn()
+    for document in drawn():
+        config_rule.meaning(document)
+        emptied(document)
+    assert drawn() == before
+
+
+def test_what_validation_held_out_is_no_candidate_of_the_test() -> None:
+    splits = [{"user_id": "u", "item_id": item, "part": part, "rating": 1.0}
+              for item, part in (("a", "train"), ("b", "valid"), ("c", "test"))]  # fmt: skip
+    place, count = {"a": 0, "b": 1, "c": 2, "d": 3}, Counter({"a": 1})
+    for part, candidates in (("test", {2, 3}), ("valid", {1, 2, 3})):
+        ((scores, _),) = nights.users_of(part, splits, count, place, make_definition())
+        assert set(scores) == candidates
 
 
 def test_lines_that_are_no_rows_are_seen() -> None:
