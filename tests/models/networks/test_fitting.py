@@ -164,18 +164,18 @@ def test_minibatches_are_made_while_a_device_computes() -> None:
     task = factor_task(0)
 
     class Simulated:
-        """Minibatches of 8 ms, and a device that takes 12 ms over each."""
+        """Minibatches of 20 ms, and a device that takes 30 ms over each."""
 
         module, examples, worth = task.module, 400, staticmethod(lambda: 0.0)
 
         def batch(self, at, row_b, seed):
-            time.sleep(0.008)
+            time.sleep(0.02)
             return task.batch(at, row_b % task.examples, seed)
 
         def loss(self, batch):
-            time.sleep(0.012)
+            time.sleep(0.03)
             return task.loss(batch)
 
     found = fit(Simulated(), Plan(epochs=2, batch=8), None, lambda _: None)
-    # 50 minibatches: one after the other they would wait for 40 % of the time
-    assert found.epochs[-1].waited < 0.1
+    # 50 minibatches: one after the other they would wait for 40 % of the time or more, on any machine
+    assert found.epochs[-1].waited < 0.25
