@@ -97,13 +97,9 @@ def in_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
         key: a 64-bit hash.
         tasks: number of partitions; more than one key falls into each.
     """
-    return dealt_by(rows, key, tasks).repartitionById(tasks, F.col("task"))
-
-
-def dealt_by(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
-    """The rows in blocks (PACKED) as `in_blocks` deals them out, before the shuffle."""
     dealt = rows.withColumn("_task", F.pmod(key, F.lit(tasks)).cast("int"))
-    return dealt.mapInArrow(partial(_deal, rows=rows_dealt(tasks)), PACKED)
+    packed = dealt.mapInArrow(partial(_deal, rows=rows_dealt(tasks)), PACKED)
+    return packed.repartitionById(tasks, F.col("task"))
 
 
 def rows_of(batches: Batches) -> pa.Table | None:
@@ -137,6 +133,13 @@ def dealt_out(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> Iterator[Block
         yield int(sorted_r[start]), _packed(rows.slice(start, end - start))
 
 
+def packed_rows(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> pa.RecordBatch:
+    """The same as rows of PACKED."""
+    tasks, packed = zip(*dealt_out(rows, task_r), strict=True)
+    columns = [pa.array(tasks, pa.int32()), pa.array(packed, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, ["task", "rows"])
+
+
 def _as_rows(batches: Batches, change: Change, names: tuple[str, ...]) -> Batches:
     table = rows_of(batches)
     if table is not None:
@@ -164,10 +167,7 @@ def _plain(column: pa.Array) -> pa.Array:
 
 def _deal(batches: Batches, rows: int) -> Batches:
     for table in chunks(batches, rows):
-        blocks = dealt_out(table.drop_columns(["_task"]), table.column("_task").to_numpy())
-        tasks, packed = zip(*blocks, strict=True)
-        columns = [pa.array(tasks, pa.int32()), pa.array(packed, pa.binary())]
-        yield pa.RecordBatch.from_arrays(columns, ["task", "rows"])
+        yield packed_rows(table.drop_columns(["_task"]), table.column("_task").to_numpy())
 
 
 def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
@@ -183,13 +183,6 @@ def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
             held, n = [], 0
     if held:
         yield pa.Table.from_batches(held).combine_chunks()
-
-
-def content(distinct: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Where each text begins and ends, and the bytes of all."""
-    _, starts, content = distinct.buffers()
-    starts_d = np.frombuffer(starts, np.int32, len(distinct) + 1, 4 * distinct.offset).astype(np.int64)
-    return starts_d, np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
 
 
 # ------------------------------------------------------------------------- a block as one value

@@ -29,7 +29,8 @@ from recbench_spark.data.readers.movielens import LAYOUTS
 from recbench_spark.data.readers.tables import NUMBERS
 from recbench_spark.data.readers.values import BELOW_2_53
 from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
-from recbench_spark.kernels.hashing import Texts, hash_texts, start
+from recbench_spark.kernels.hashed_ids import hash_ids
+from recbench_spark.kernels.hashing import hash_longs
 from recbench_spark.kernels.ids import WHOLE_FLOAT, as_ids
 from recbench_spark.schemas import ID_KIND, ID_TYPE, require_names
 
@@ -410,7 +411,7 @@ def identity(path: str) -> str:
     if not files:
         raise DataError(f"no files at {path}", "check the path")
     stats = [file.stat() for file in files]
-    hashes = _hash_names([f"file:{file}" for file in files])
+    hashes = hash_ids(pa.array([f"file:{file}" for file in files]))
     for column in ([one.st_size for one in stats], [one.st_mtime_ns // 10**6 * 1000 for one in stats]):
         hashes = hash_longs(np.array(column, np.int64), hashes)
     total = sum(hashes.view(np.int64).tolist())
@@ -421,16 +422,3 @@ def identity(path: str) -> str:
 def _is_data(file: Path, place: Path) -> bool:
     hidden = any(part.startswith(("_", ".")) for part in file.relative_to(place).parts)
     return file.is_file() and not hidden
-
-
-def _hash_names(names: Sequence[str]) -> npt.NDArray[np.uint64]:
-    encoded = [name.encode() for name in names]
-    bounds = np.concatenate([[0], np.cumsum([len(one) for one in encoded])]).astype(np.int64)
-    texts = Texts(bounds, np.frombuffer(b"".join(encoded), np.uint8))
-    return hash_texts(texts, np.arange(len(names), dtype=np.int32), start(len(names)))
-
-
-def hash_longs(numbers: npt.NDArray[np.int64], hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Each row's hash with a number of 64 bits hashed on, as Spark's `xxhash64(..., number)`."""
-    eight = Texts(np.arange(len(numbers) + 1) * 8, np.ascontiguousarray(numbers).view(np.uint8))
-    return hash_texts(eight, np.arange(len(numbers), dtype=np.int32), hashes)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-Batches = Iterator[pa.RecordBatch]
+from recbench_spark.kernels.streams import Batches
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +11,8 @@ import pyarrow.compute as pc
 from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import RANKING_COUNTS
+from recbench_spark.kernels.streams import Batches
 from recbench_spark.shared_files import flat
-
-Batches = Iterator[pa.RecordBatch]
 
 COUNTED = ("part", "length", "relevance", "above", "tied")
 """The columns of `RANKED` that are looked at."""

@@ -7,14 +7,14 @@ evaluation in one process calls (`truth_tables`, `ranking.given`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.blocks import chunks, dealt_out, rows_dealt, unpacked
+from recbench_spark.blocks import chunks, packed_rows, rows_dealt, unpacked
 from recbench_spark.data.arrow_rows import IDS_TYPE, distinct, in_one, index_in
 from recbench_spark.evaluation.ranking.given import rank_batches, with_lists
 from recbench_spark.evaluation.ranking.known_items import KnownItems
@@ -23,15 +23,15 @@ from recbench_spark.evaluator.truth_tables import (
     Items,
     Part,
     distinct_pairs,
-    hash_ids,
     labels_of,
+    pairs_counted,
     user_table,
 )
 from recbench_spark.kernels.arrays import Ints
+from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
+from recbench_spark.kernels.streams import Batches
 from recbench_spark.schemas import IDS
-
-Batches = Iterator[pa.RecordBatch]
 
 LISTED, TRAIN, TRUTH = 0, 1, 2
 """What a block holds: rows of lists or scores, training rows, rows of the truth."""
@@ -54,9 +54,6 @@ without an item: sums over its users, who are no other task's."""
 
 USERS_A_BATCH = 4096
 """Users handed on, or ranked, at once."""
-
-BEYOND = np.uint64(1 << 32)
-"""Keys of items that are not in the catalogue begin here."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +88,11 @@ def deal(tasks: int, holds: int, batches: Batches) -> Batches:
     for table in chunks(batches, rows_dealt(tasks)):
         codes = table.column("user_id").combine_chunks().dictionary_encode()
         # As Spark's pmod of the hash, which is a number with a sign.
-        task_d = np.mod(hash_ids(codes.dictionary.cast(pa.string())), tasks).astype(np.int32)
-        dealt, packed = zip(*dealt_out(table, task_d[codes.indices.to_numpy()]), strict=True)
-        columns = [pa.array(dealt, pa.int32()), pa.array(packed, pa.binary()), pa.repeat(holds, len(dealt))]
-        yield pa.RecordBatch.from_arrays(
-            [*columns[:2], columns[2].cast(pa.int32())], ["task", "rows", "holds"]
-        )
+        hash_d = hash_ids(codes.dictionary.cast(pa.string())).view(np.int64)
+        task_d = np.mod(hash_d, tasks).astype(np.int32)
+        packed = packed_rows(table, task_d[codes.indices.to_numpy()])
+        kind = pa.repeat(pa.scalar(holds, pa.int32()), packed.num_rows)
+        yield packed.append_column("holds", kind)
 
 
 def held(batches: Batches, values: Mapping[int, tuple[str, ...]]) -> dict[int, pa.Table]:
@@ -143,7 +139,7 @@ def count(values: Mapping[int, tuple[str, ...]], batches: Batches) -> Batches:
     yield _items_counted(items, (item_r, known.item_r, truth[0].item_r))
     sums = {"truth dropped": truth[1], "train dropped": dropped, **_users_met(tables)}
     n = len(items)
-    sums |= _pairs_counted(user_r * n + item_r, known.user_r * n + known.item_r)
+    sums |= pairs_counted(user_r * n + item_r, known.user_r * n + known.item_r)
     yield pa.RecordBatch.from_pylist([{"sums": list(sums.items())}], schema=COUNTED)
 
 
@@ -151,16 +147,6 @@ def _items_counted(items: pa.Array, places: Sequence[Ints]) -> pa.RecordBatch:
     counts = [pa.array(np.bincount(item_r, minlength=len(items))) for item_r in places]
     sums = pa.nulls(len(items), COUNTED.field("sums").type)
     return pa.RecordBatch.from_arrays([items, *counts, sums], schema=COUNTED)
-
-
-def _pairs_counted(listed_r: Ints, train_p: Ints) -> dict[str, int]:
-    """Listed rows; those whose pair stood before; those whose pair is one of training."""
-    ordered = np.sort(listed_r)
-    return {
-        "listed": len(listed_r),
-        "twice": int(np.count_nonzero(ordered[1:] == ordered[:-1])),
-        "trained": int(np.count_nonzero(np.isin(listed_r, train_p))) if len(train_p) else 0,
-    }
 
 
 def _users_met(tables: Mapping[int, pa.Table]) -> dict[str, int]:
@@ -198,8 +184,10 @@ def rank(
     """
     tables = held(batches, values)
     found, rows = _users(world, tables), tables[LISTED]
-    keys_r = _keys(rows.column("item_id").combine_chunks(), world.known)
     user_r = index_in(rows.column("user_id"), in_one(found.column("user_id")))
+    listed = rows.column("item_id").combine_chunks()
+    # Every listed item is in the catalogue.
+    keys_r = world.known.find(listed.dictionary)[0][listed.indices.to_numpy()]
     if request.top:
         rows = rows.set_column(1, "item_id", in_one(rows.column("item_id")))
     listed = with_lists(found if mask else found.drop_columns("masked"), user_r, keys_r, rows, request)
@@ -214,13 +202,3 @@ def _users(world: World, tables: Mapping[int, pa.Table]) -> pa.Table:
     items = world.items(distinct([truth.column("item_id"), train.column("item_id")]))
     parts: list[Part] = [distinct_pairs(table, every, items.ids)[0] for table in (truth, train)]
     return user_table(own, parts[0], parts[1], items)
-
-
-def _keys(items: pa.DictionaryArray, known: KnownItems) -> Ints:
-    """The index of each row's item; of one outside the catalogue, a number beyond that tells it apart."""
-    ids = items.dictionary
-    index_d, _ = known.find(ids)
-    beyond_d = ((hash_ids(ids).view(np.uint64) >> np.uint64(2)) + BEYOND).view(np.int64)
-    key_d = np.where(index_d >= 0, index_d, beyond_d)
-    key_r: Ints = key_d[items.indices.to_numpy()]
-    return key_r

@@ -37,12 +37,11 @@ from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.result import PART, LocalResult
 from recbench_spark.evaluator import checking, truth_tables
 from recbench_spark.evaluator.checking import Asked, Checked, drawn_told
-from recbench_spark.evaluator.truth_tables import ArrowTruth, offsets_of
+from recbench_spark.evaluator.truth_tables import NOBODY, ArrowTruth, offsets_of, pairs_counted
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ranking.scorers import WHOLE_ROWS
+from recbench_spark.kernels.streams import Batches
 from recbench_spark.shared_files import SharedRows
-
-Batches = Iterator[pa.RecordBatch]
 
 ROWS_A_BATCH = 10_000
 """As Spark cuts batches."""
@@ -182,29 +181,24 @@ def _with_lists(world: ArrowTruth, users: pa.Table, rows: pa.Table, request: Req
 
 def _row_checks(world: ArrowTruth, rows: pa.Table, definition: Definition, *, lists: bool) -> list[Check]:
     """As `training.handed_over.row_checks`; without training items nobody can say which items are known."""
-    own = distinct([rows.column("user_id")])
-    user_r, item_r = index_in(rows.column("user_id"), own), world.catalogue.index_of(rows.column("item_id"))
-    key_r = user_r * max(len(world.catalogue.ids), 1) + item_r
+    # Those of training first: they keep the numbers that `world.trained` gives them.
+    users = distinct([world.all_users, rows.column("user_id")])
+    user_r, item_r = (
+        index_in(rows.column("user_id"), users),
+        world.catalogue.index_of(rows.column("item_id")),
+    )
+    n = max(len(world.catalogue.ids), 1)
+    known = NOBODY if world.trained is None else world.trained
+    counted = pairs_counted(user_r * n + item_r, known.user_r * n + known.item_r)
     items = world.catalogue.ids if world.trained is None else world.log_items
     unknown = int((index_in(rows.column("item_id"), items) < 0).sum())
-    lost = int((index_in(own, world.user_ids) < 0).sum())
-    key_r.sort()
-    duplicates = int((key_r[1:] == key_r[:-1]).sum())
-    found = ranking_counts.rows_told(len(key_r), duplicates, unknown, lost)
+    lost = int((index_in(distinct([rows.column("user_id")]), world.user_ids) < 0).sum())
+    found = ranking_counts.rows_told(counted["listed"], counted["twice"], unknown, lost)
     if definition.duplicates == "error":
         ranking_counts.refuse_duplicates(found)
     if lists and world.trained is not None:
-        found.append(ranking_counts.training_told(_training_rows(world, own, user_r, item_r)))
+        found.append(ranking_counts.training_told(counted["trained"]))
     return found
-
-
-def _training_rows(world: ArrowTruth, own: pa.Array, user_r: Ints, item_r: Ints) -> int:
-    """How many rows are pairs of the training part; `own`: the users that `user_r` counts in."""
-    assert world.trained is not None
-    known = index_in(own, world.all_users)[user_r]
-    n = max(len(world.catalogue.ids), 1)
-    pairs = world.trained.user_r * n + world.trained.item_r
-    return int((np.isin(known * n + item_r, pairs) & (known >= 0)).sum())
 
 
 # ---------------------------------------------------------------------------------------- candidates

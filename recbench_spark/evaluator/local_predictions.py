@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap, digest
-from recbench_spark.data import arrow_files, arrow_rows
+from recbench_spark.data import arrow_rows
 from recbench_spark.data.arrow_rows import as_table, distinct, in_one, index_in
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, USER_VALUES
@@ -17,10 +17,10 @@ from recbench_spark.evaluation.metrics import predictions as values
 from recbench_spark.evaluation.metrics.prediction_ranges import in_process
 from recbench_spark.evaluation.metrics.predictions import Sorted, Totals, Views
 from recbench_spark.evaluation.result import PART, LocalResult
-from recbench_spark.evaluator import truth_tables
 from recbench_spark.evaluator.local import batches_of
 from recbench_spark.evaluator.truth_tables import offsets_of
-from recbench_spark.kernels.hashing import hash_texts, start
+from recbench_spark.kernels.hashed_ids import hash_ids
+from recbench_spark.kernels.hashing import hash_longs, start
 from recbench_spark.schemas import require_names
 
 NAMES = ["user_id", "item_id", "prediction", "outcome"]
@@ -52,7 +52,7 @@ def _by_user(rows: pa.Table) -> pa.Table:
     user_r = index_in(rows.column("user_id"), users)
     order = pa.array(np.argsort(user_r, kind="stable"))
     bounds = offsets_of(user_r, len(users))
-    columns = {"user_id": users, "user_key": pa.array(truth_tables.hash_ids(users))}
+    columns = {"user_id": users, "user_key": pa.array(hash_ids(users).view(np.int64))}
     for name in ("prediction", "outcome"):
         columns[name] = pa.ListArray.from_arrays(bounds, in_one(rows.column(name)).take(order))
     return pa.table(columns)
@@ -66,10 +66,10 @@ def _per_user(users: pa.Table) -> pa.Table:
 
 def outcomes_hash(rows: pa.Table) -> str:
     """As `on_spark.outcomes_hash`, the same text."""
-    hashes, every = start(rows.num_rows), np.arange(rows.num_rows, dtype=np.int32)
+    hashes = start(rows.num_rows)
     for name in ("user_id", "item_id"):
-        hashes = hash_texts(truth_tables.texts_of(rows.column(name)), every, hashes)
+        hashes = hash_ids(rows.column(name), hashes)
     # Spark hashes the bits of a float64, of either zero those of 0.
     outcome = rows.column("outcome").to_numpy() + 0.0
-    hashes = arrow_files.hash_longs(outcome.view(np.int64), hashes)
+    hashes = hash_longs(outcome.view(np.int64), hashes)
     return digest(str(sum(hashes.view(np.int64).tolist())), rows.num_rows)

@@ -23,7 +23,7 @@ from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import USERS
 from recbench_spark.evaluation.result import PART
 from recbench_spark.kernels.arrays import Floats, Ints
-from recbench_spark.kernels.hashing import Texts, hash_texts, start
+from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.metrics.accuracy import check_gains
 from recbench_spark.protocol.catalogue import COLD, class_bounds
 from recbench_spark.schemas import IDS, require_names
@@ -227,6 +227,21 @@ def _assembled(
     )
 
 
+def pairs_counted(listed_r: Ints, train_p: Ints) -> dict[str, int]:
+    """Listed rows; those whose pair stood before; those whose pair is one of training.
+
+    Args:
+        listed_r: (r,) a number for each row's user and item.
+        train_p: (p,) likewise of training.
+    """
+    ordered = np.sort(listed_r)
+    return {
+        "listed": len(listed_r),
+        "twice": int(np.count_nonzero(ordered[1:] == ordered[:-1])),
+        "trained": int(np.count_nonzero(np.isin(listed_r, train_p))) if len(train_p) else 0,
+    }
+
+
 def user_table(users: pa.Array, truth: Part, trained: Part, items: Items) -> pa.Table:
     """Rows of `USERS`.
 
@@ -240,7 +255,7 @@ def user_table(users: pa.Array, truth: Part, trained: Part, items: Items) -> pa.
     columns = {
         "user_id": users,
         "part": pa.repeat(PART, len(users)),
-        "user_key": pa.array(hash_ids(users)),
+        "user_key": pa.array(hash_ids(users).view(np.int64)),
         "item_ids": pa.ListArray.from_arrays(bounds, items.ids.take(pa.array(truth.item_r))),
         "items": pa.ListArray.from_arrays(bounds, pa.array(items.index_n[truth.item_r], pa.int32())),
         "relevance": pa.ListArray.from_arrays(bounds, pa.array(truth.value_r)),
@@ -273,19 +288,3 @@ def _slices(bounds: pa.Array, truth: Part, label_n: npt.NDArray[np.str_] | None)
     entries = pa.MapArray.from_arrays(pa.array(np.arange(len(values) + 1), pa.int32()), keys, values)
     places = pa.array(np.where(some, np.cumsum(some) - 1, 0), mask=~some)
     return entries.take(places).cast(kind) if len(entries) else pa.nulls(len(some), kind)
-
-
-def hash_ids(ids: pa.Array) -> Ints:
-    """(r,) Spark's `xxhash64` of each text."""
-    return hash_texts(texts_of(ids), np.arange(len(ids), dtype=np.int32), start(len(ids))).view(np.int64)
-
-
-def texts_of(ids: pa.Array) -> Texts:
-    """Texts as bytes end to end."""
-    large = arrow_rows.in_one(ids).cast(pa.large_binary())
-    _, starts, content = large.buffers()
-    if not len(large) or content is None:
-        return Texts(np.zeros(len(large) + 1, np.int64), np.zeros(1, np.uint8))
-    return Texts(
-        np.frombuffer(starts, np.int64, len(large) + 1, 8 * large.offset), np.frombuffer(content, np.uint8)
-    )

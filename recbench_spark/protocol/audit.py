@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from recbench_spark.blocks import Block, content, dealt_out
+from recbench_spark.blocks import Block, dealt_out
 from recbench_spark.kernels.arrays import Bools, Ints
 from recbench_spark.protocol.labels import GIVEN, LATER, OPEN_LOOP, TRAIN, VALID
 from recbench_spark.protocol.positions import encoded, whose, with_encoded_ids
@@ -128,13 +128,12 @@ def _row_hashes(table: pa.Table) -> Ints:
     """(r,) Spark's `xxhash64(user_id, item_id, rating, event_time)`, which passes a missing time over."""
     # Here: numba takes half a second to load.
     from recbench_spark.kernels import hashing  # noqa: PLC0415
+    from recbench_spark.kernels.hashed_ids import hash_encoded  # noqa: PLC0415
 
     hash_r = hashing.start(len(table))
     rows = with_encoded_ids(table)
     for name in ("user_id", "item_id"):
-        column = encoded(rows, name)
-        texts = hashing.Texts(*content(column.dictionary))
-        hash_r = hashing.hash_texts(texts, column.indices.to_numpy(), hash_r)
+        hash_r = hash_encoded(encoded(rows, name), hash_r)
     rating_r = table.column("rating").to_numpy() + 0.0  # -0.0 is hashed as 0.0
     hash_r = hashing.hash_longs(rating_r.view(np.int64), hash_r)
     time_r, timed = _times(table)
@@ -162,14 +161,12 @@ def _parts_of(table: pa.Table) -> tuple[list[str], Ints]:
 
 def counted_in_blocks(tables: Iterable[pa.Table], asked: Asked, tasks: int) -> Iterator[Block]:
     """What is counted of each piece, dealt out by id."""
-    from recbench_spark.kernels import hashing  # noqa: PLC0415
+    from recbench_spark.kernels.hashed_ids import hash_ids  # noqa: PLC0415
 
     for table in tables:
         if len(table):
             found = counted(table, asked)
-            ids = found.column("id").combine_chunks()
-            numbers = np.arange(len(ids), dtype=np.int32)
-            hashes = hashing.hash_texts(hashing.Texts(*content(ids)), numbers, hashing.start(len(ids)))
+            hashes = hash_ids(found.column("id"))
             yield from dealt_out(found, (hashes % np.uint64(tasks)).astype(np.int32))
 
 

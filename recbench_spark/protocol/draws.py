@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recbench_spark.blocks import content
 from recbench_spark.kernels.splits.labels import Hashes
 from recbench_spark.protocol.positions import encoded
 
@@ -45,23 +44,11 @@ class Draws:
     def _hashed(self, *names: str, word: bytes = b"") -> Hashes:
         # Here: numba takes half a second to load, and splits in order of time hash nothing.
         from recbench_spark.kernels import hashing  # noqa: PLC0415
+        from recbench_spark.kernels.hashed_ids import hash_encoded  # noqa: PLC0415
 
-        hashes_r = self._first(names[0])
+        hashes_r = hash_encoded(encoded(self._rows, names[0]))
         for name in names[1:]:
-            column = encoded(self._rows, name)
-            texts = hashing.Texts(*content(column.dictionary))
-            hashes_r = hashing.hash_texts(texts, column.indices.to_numpy(), hashes_r)
+            hashes_r = hash_encoded(encoded(self._rows, name), hashes_r)
         if word:
             hashes_r = hashing.hash_bytes(word, hashes_r)
         return hashing.hash_bytes(self._seed.to_bytes(8, "little", signed=True), hashes_r)
-
-    def _first(self, name: str) -> Hashes:
-        """Of one id alone: worked out once for each distinct one."""
-        from recbench_spark.kernels import hashing  # noqa: PLC0415
-
-        column = encoded(self._rows, name)
-        n = len(column.dictionary)
-        texts = hashing.Texts(*content(column.dictionary))
-        hashes_d = hashing.hash_texts(texts, np.arange(n, dtype=np.int32), hashing.start(n))
-        found: Hashes = hashes_d[column.indices.to_numpy()]
-        return found

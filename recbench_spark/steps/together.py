@@ -38,8 +38,9 @@ from recbench_spark.evaluation.ranking_counts import checks_of, count_batches, m
 from recbench_spark.evaluation.together import shuffle
 from recbench_spark.evaluation.together.progress import watched
 from recbench_spark.evaluation.together.shuffle import Found
-from recbench_spark.evaluation.together.task import Batches, Work
+from recbench_spark.evaluation.together.task import Work
 from recbench_spark.journal import Journal
+from recbench_spark.kernels.streams import Batches
 from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE, RANKINGS, USER_METRICS
 from recbench_spark.steps.candidates import candidates_of
 from recbench_spark.steps.evaluating import users_of

@@ -155,15 +155,6 @@ def pairs_of(table: pa.Table) -> list[tuple[Any, Any]]:
     return [(user, item) for user, item in zip(*ids, strict=True) if item is not None]
 
 
-def test_items_outside_the_catalogue_keep_keys_of_their_own() -> None:
-    ids = pa.array(["a", "b", "c", "a"]).dictionary_encode()
-    catalogue = truth_tables.Catalogue(pa.array(["b"]), np.array([0]), 1)
-    known: Any = Known(catalogue)
-    keys = dealt_tasks._keys(ids, known)
-    assert keys[1] == 0 and keys[0] == keys[3]
-    assert len(set(keys.tolist())) == 3 and min(keys[0], keys[2]) >= 1 << 32
-
-
 def test_a_task_without_rows_of_a_kind_has_an_empty_table() -> None:
     tables = world(1, text=False)
     (one,) = in_tasks({TRUTH: tables[TRUTH]}, 1)

@@ -34,10 +34,9 @@ from recbench_spark.kernels.metrics.accuracy import (
 )
 from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
 from recbench_spark.kernels.ranking.rankings import Rankings
+from recbench_spark.kernels.streams import Batches
 
 HOLDOUT = "holdout"
-
-Batches = Iterator[pa.RecordBatch]
 
 
 class Column(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -14,9 +14,8 @@ from recbench_spark.evaluation.batch_schemas import HISTOGRAM, LISTED, METRIC_RO
 from recbench_spark.evaluation.metrics import beyond_accuracy
 from recbench_spark.evaluation.metrics.accuracy import HOLDOUT, MetricPlan
 from recbench_spark.kernels.arrays import Ints
+from recbench_spark.kernels.streams import Batches
 from recbench_spark.shared_files import flat
-
-Batches = Iterator[pa.RecordBatch]
 
 BUCKET_BITS = 16
 """Items whose counts are brought together in one group: 2^16."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial, reduce
 
 import pyarrow as pa
@@ -25,8 +25,7 @@ from recbench_spark.evaluation.metrics.top_lists import Catalogue
 from recbench_spark.evaluation.ranking import rank
 from recbench_spark.evaluation.ranking.given import rank_batches
 from recbench_spark.evaluation.ranking.request import Request
-
-Batches = Iterator[pa.RecordBatch]
+from recbench_spark.kernels.streams import Batches
 
 USER_VALUES = batch_schemas.ddl(batch_schemas.USER_VALUES)
 

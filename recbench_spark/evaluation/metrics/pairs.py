@@ -7,7 +7,7 @@ A query is a user, a labelled pair one of its truth items. Axes: u queries, p pa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -18,9 +18,8 @@ from recbench_spark.evaluation.metrics.accuracy import HOLDOUT
 from recbench_spark.evaluation.result import PART
 from recbench_spark.kernels import sums
 from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.streams import Batches
 from recbench_spark.shared_files import flat
-
-Batches = Iterator[pa.RecordBatch]
 
 SCALE = 100
 """Ranks of one reciprocal value: 1 to 100 count 1, 101 to 200 a half."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,8 @@ from recbench_spark.evaluation.ranking.batches import item_lists, ranking_batch
 from recbench_spark.evaluation.ranking.request import Request
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ranking import lists as list_kernel
+from recbench_spark.kernels.streams import Batches
 from recbench_spark.shared_files import flat
-
-Batches = Iterator[pa.RecordBatch]
 
 
 def rank_batches(request: Request, batches: Batches) -> Batches:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 
@@ -17,9 +16,8 @@ from recbench_spark.evaluation.ranking.sources import Source
 from recbench_spark.kernels.arrays import Bools, Floats
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.scorers import Scorer, UserBlock
+from recbench_spark.kernels.streams import Batches
 from recbench_spark.shared_files import flat
-
-Batches = Iterator[pa.RecordBatch]
 
 PREDICTED = (
     "user_id STRING, part STRING, user_key LONG, "

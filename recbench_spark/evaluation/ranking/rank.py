@@ -8,11 +8,10 @@ done with a batch stands in `scored` and `given`, without Spark.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -23,9 +22,8 @@ from recbench_spark.evaluation.ranking.given import rank_batches
 from recbench_spark.evaluation.ranking.request import Request
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import Source
+from recbench_spark.kernels.streams import Batches
 from recbench_spark.schemas import RANKINGS
-
-Batches = Iterator[pa.RecordBatch]
 
 RANKING = T.StructType([column for column in RANKINGS.schema if column.name != "run_id"])
 """Rows of the table `rankings` before they are given a run."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -14,9 +12,8 @@ from recbench_spark.evaluation.ranking.sources import Source, ids_to_lists
 from recbench_spark.kernels.ranking.counting import Settings
 from recbench_spark.kernels.ranking.positives import Counts, ItemLists
 from recbench_spark.kernels.ranking.scorers import Scorer, UserBlock, count_listed, count_ranks
+from recbench_spark.kernels.streams import Batches
 from recbench_spark.shared_files import flat
-
-Batches = Iterator[pa.RecordBatch]
 
 
 def score_batches(source: Source, request: Request, batches: Batches, *, device: str = "cpu") -> Batches:

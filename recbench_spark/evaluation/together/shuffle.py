@@ -7,7 +7,7 @@ model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 
@@ -31,8 +31,7 @@ from recbench_spark.evaluation.together.task import (
     Member,
     Work,
 )
-
-Batches = Iterator[pa.RecordBatch]
+from recbench_spark.kernels.streams import Batches
 
 PACKED = "task INT, member INT, rows BINARY"
 FOUND = "member INT, kind STRING, cell STRING, rows BINARY"

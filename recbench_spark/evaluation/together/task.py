@@ -27,8 +27,7 @@ from recbench_spark.evaluation.ranking.request import Request
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import Source
 from recbench_spark.evaluation.together import progress
-
-Batches = Iterator[pa.RecordBatch]
+from recbench_spark.kernels.streams import Batches
 
 OF_USERS = -1
 """The member whose blocks are the users themselves."""

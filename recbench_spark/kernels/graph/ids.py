@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recbench_spark.kernels.compiling import compiled, readonly
-from recbench_spark.kernels.hashing import GAMMA, Hashes, Texts, hash_texts, mix, start
+from recbench_spark.kernels.hashed_ids import hash_ids
+from recbench_spark.kernels.hashing import GAMMA, Hashes, mix, start
 
 NOT_THERE = np.uint32(2**32 - 1)
 """Dense id of an id that the graph has not; a graph has fewer nodes than this."""
@@ -48,11 +49,8 @@ def hashes_of(ids: pa.Array | pa.ChunkedArray, seed: int) -> Hashes:
 
 def hashed_texts(words: pa.Array, seed: int) -> Hashes:
     """(r,) hash of each text, given as large_binary: xxhash64 of the text on that of the seed."""
-    starts_d = np.frombuffer(words.buffers()[1], np.int64)[words.offset : words.offset + len(words) + 1]
-    bytes_b = np.frombuffer(words.buffers()[2] or b"", np.uint8)
     begin = hashed_numbers(np.array([seed], np.int64), 0)[0]
-    before = start(len(words)) ^ begin
-    return hash_texts(Texts(starts_d, bytes_b), np.arange(len(words)), before)
+    return hash_ids(words, start(len(words)) ^ begin)
 
 
 def hashed_numbers(id_r: npt.NDArray[np.int64], seed: int) -> Hashes:
