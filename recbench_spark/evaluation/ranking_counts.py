@@ -45,6 +45,11 @@ def merge_counts(batches: Batches) -> Batches:
         yield pa.RecordBatch.from_pylist(rows, schema=RANKING_COUNTS)
 
 
+def merged_counts(counts: pa.Table) -> pa.Table:
+    """The same of a table."""
+    return pa.Table.from_batches(list(merge_counts(iter(counts.to_batches()))))
+
+
 def _parts(batch: pa.RecordBatch) -> list[str]:
     names: list[str] = pc.unique(batch.column("part")).to_pylist()
     return names

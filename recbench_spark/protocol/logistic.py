@@ -11,8 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.ml.classification import LogisticRegression
-from pyspark.ml.functions import array_to_vector
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -83,6 +81,9 @@ def fit(rows: DataFrame, users: DataFrame, items: DataFrame, rate: float, seed: 
             "it needs both; draw more",
         )
     # A fit that has converged, not one that stopped: propensities are divided by.
+    # Here: it takes half a second to load, in every process that knows the steps of a night.
+    from pyspark.ml.classification import LogisticRegression  # noqa: PLC0415
+
     model = LogisticRegression(maxIter=500, tol=1e-10, regParam=0.0).fit(examples)
     examples.unpersist()
     weights = [float(x) for x in model.coefficients.toArray()]
@@ -100,6 +101,8 @@ def _examples(rows: DataFrame, users: DataFrame, items: DataFrame, rate: float, 
     others = drawn.join(shown, pairs, "left_anti").withColumn("label", F.lit(0.0))
     positives = shown.join(people, "user_id").join(things, "item_id")
     both = others.unionByName(positives.withColumn("label", F.lit(1.0)))
+    from pyspark.ml.functions import array_to_vector  # noqa: PLC0415
+
     return both.select("label", array_to_vector(F.concat("of_user", "of_item")).alias("features"))
 
 

@@ -34,7 +34,7 @@ from recbench_spark.evaluation.metrics import accuracy, listed, multiverse
 from recbench_spark.evaluation.metrics.accuracy import SLICE, MetricPlan
 from recbench_spark.evaluation.ranking.rank import Given, Ranked
 from recbench_spark.evaluation.ranking.request import Request
-from recbench_spark.evaluation.ranking_counts import checks_of, count_batches, merge_counts
+from recbench_spark.evaluation.ranking_counts import checks_of, count_batches, merged_counts
 from recbench_spark.evaluation.together import shuffle
 from recbench_spark.evaluation.together.progress import watched
 from recbench_spark.evaluation.together.shuffle import Found
@@ -175,7 +175,7 @@ class _Asked:
 def _measures(night: Night, plan: MetricPlan) -> dict[str, Measure]:
     """All that is worked out of rankings, by name; but for `exposure` those of `results.write_metrics`."""
     asked, threshold = night.benchmark.evaluation, plan.definition.threshold
-    found = {"counts": Measure(partial(count_batches, threshold), ("part",), _merged_counts)}
+    found = {"counts": Measure(partial(count_batches, threshold), ("part",), merged_counts)}
     if plan.of_ranks:
         finish = partial(accuracy.finish, plan.table(plan.of_ranks), plan.bootstrap)
         once = (partial(accuracy.rank_values, plan), partial(accuracy.totals_of_models, plan))
@@ -192,10 +192,6 @@ def _measures(night: Night, plan: MetricPlan) -> dict[str, Measure]:
     if asked.multiverse:
         found["multiverse"] = multiverse.measure_of(plan)
     return found
-
-
-def _merged_counts(counts: pa.Table) -> pa.Table:
-    return pa.Table.from_batches(list(merge_counts(iter(counts.to_batches()))))
 
 
 def _of_lists(night: Night, plan: MetricPlan, measured: Any) -> Any:

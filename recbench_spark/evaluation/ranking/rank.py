@@ -88,24 +88,22 @@ def _score_task(source: Source, request: Request, gpu_share: float, batches: Bat
 
 
 def task_device(gpu_share: float = 1.0) -> str:
-    """The GPU Spark gave to this task, else the CPU with as many threads as the task has cores.
+    """The GPU Spark gave to this task, else the CPU.
 
     `gpu_share`: `spark.task.resource.gpu.amount`; below 1 the task keeps to its part of the memory.
     """
-    # Here: the driver, and a process that ranks lists, have no use for torch.
-    import torch  # noqa: PLC0415
-
+    context = TaskContext.get()
+    resources = context.resources() if context else {}
+    if "gpu" not in resources:
+        return "cpu"
+    # Here: what is ranked without a GPU loads torch where it multiplies, and small work has no use for it.
     from recbench_spark.kernels.ranking.devices import choose_device  # noqa: PLC0415
     from recbench_spark.kernels.ranking.memory import limit_memory  # noqa: PLC0415
 
-    context = TaskContext.get()
-    resources = context.resources() if context else {}
-    addresses = resources["gpu"].addresses if "gpu" in resources else []
-    torch.set_num_threads(context.cpus() if context else 1)
     with warnings.catch_warnings():
         # A worker's warnings go to the executor's log; once a task is enough.
         warnings.simplefilter("once")
-        device = choose_device(addresses)
+        device = choose_device(resources["gpu"].addresses)
     limit_memory(device, gpu_share)
     return str(device)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -11,9 +13,18 @@ from recbench_spark.evaluation.ranking.request import BROUGHT, Request
 from recbench_spark.evaluation.ranking.sources import Source, ids_to_lists
 from recbench_spark.kernels.ranking.counting import Settings
 from recbench_spark.kernels.ranking.positives import Counts, ItemLists
-from recbench_spark.kernels.ranking.scorers import Scorer, UserBlock, count_listed, count_ranks
+from recbench_spark.kernels.ranking.scorers import (
+    WHOLE_ROWS,
+    Scorer,
+    UserBlock,
+    count_listed,
+    count_ranks,
+)
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.shared_files import flat
+
+LITTLE = 1 << 24
+"""Multiplications that take a tenth of a second in float64; loading torch takes three seconds and more."""
 
 
 def score_batches(source: Source, request: Request, batches: Batches, *, device: str = "cpu") -> Batches:
@@ -24,7 +35,7 @@ def score_batches(source: Source, request: Request, batches: Batches, *, device:
         request: definition, length of lists, up to where ranks are counted.
         batches: users; with `history` and `vector` as the source asks, with `candidates` where users
             bring them.
-        device: of torch.
+        device: of torch, or WHOLE_ROWS; "cpu" is the latter where that is sooner done.
     """
     scorer = source.scorer()
     item_ids = source.item_ids() if request.top else None
@@ -48,8 +59,16 @@ def _count(
         nothing = ItemLists.empty(masked.users)
         out = masked if mode == "unseen" else nothing
         settings = Settings(top_k=request.top, cutoff=request.cutoff)
-        counts = count_ranks(scorer, users, truth, out, device=device, settings=settings)
+        where = WHOLE_ROWS if device == "cpu" and _is_little(scorer, truth.users) else device
+        counts = count_ranks(scorer, users, truth, out, device=where, settings=settings)
     return _without_unknown_users(batch, truth, counts)
+
+
+def _is_little(scorer: Scorer, users: int) -> bool:
+    """Whether loading torch would take longer than all there is to multiply; ranks are the same bits."""
+    if scorer.products is None or "torch" in sys.modules:
+        return False
+    return users * len(scorer.scored_i) * max(scorer.products.dims, 1) <= LITTLE
 
 
 def user_block(batch: pa.RecordBatch, dims: int) -> UserBlock:
