@@ -339,6 +339,7 @@ def main(args: argparse.Namespace) -> int:
         store_split(store, asked, world, folder)
         days = count()
         first_night, runs = night(store, asked, days, "64")
+        gib = largest_worker()  # now: Spark ends workers that are idle for a minute, as `bare` leaves them
         blocks = DeltaTable(store.location("user_blocks")).to_pyarrow_table(columns=["user_id", "user_key"])
         order = np.argsort(np.array(blocks.column("user_id").to_pylist(), dtype=np.int64))
         keys_u = blocks.column("user_key").to_numpy()[order]
@@ -352,7 +353,7 @@ def main(args: argparse.Namespace) -> int:
             }
             seconds = turns({name: every[name] for name in systems}, args.rounds)
         by_stage = [stages(store, FIRST + timedelta(days=n)) for n in range(next(days))]
-        gib = largest_worker()
+        gib = max(gib, largest_worker())
     print(
         f"{args.models} models x {args.users:,} users x {args.items:,} items, {threads} threads, same bits"
     )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,11 @@ from recbench_spark.evaluation import batch_schemas as schemas
 from recbench_spark.evaluation import ranking_counts
 from recbench_spark.evaluation.metrics import accuracy
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
+from recbench_spark.evaluation.ranking import scored
 from recbench_spark.evaluation.ranking.given import rank_batches
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import DotSource
+from recbench_spark.kernels.ranking.scorers import WHOLE_ROWS, count_ranks
 from recbench_spark.shared_files import SharedRows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -167,6 +170,31 @@ def test_relevance_from_the_threshold_on_counts() -> None:
         (counts,) = ranking_counts.count_batches(threshold, iter([batch]))
         assert counts.to_pylist()[0]["barren"] == barren
     assert list(ranking_counts.count_batches(None, iter([]))) == []
+
+
+def test_little_work_goes_without_torch_and_has_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = []
+
+    def noting(*args: Any, device: str, settings: Any) -> Any:
+        taken.append(device)
+        return count_ranks(*args, device=device, settings=settings)
+
+    monkeypatch.setattr(scored, "count_ranks", noting)
+    monkeypatch.setattr(scored, "sys", SimpleNamespace(modules={}))  # as before torch was loaded
+    ranked = partial(score_batches, DotSource(shared(tmp_path), ITEMS, DIMS), PLAN.request())
+    found = []
+    # Two tasks, of 40 and of 50 users: both little, the first alone, neither.
+    for users_of, wanted in (
+        (50, (WHOLE_ROWS, WHOLE_ROWS)),
+        (40, (WHOLE_ROWS, "cpu")),
+        (39, ("cpu", "cpu")),
+    ):
+        monkeypatch.setattr(scored, "LITTLE", users_of * ITEMS * DIMS)
+        found.append(in_process(users(), ranked, USERS))
+        assert tuple(taken[-2:]) == wanted
+    assert len(taken) == 6 and found[0] == found[1] == found[2]
 
 
 def test_a_model_in_process_against_a_slow_oracle(tmp_path: Path) -> None:
