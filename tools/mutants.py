@@ -117,7 +117,7 @@ def draw(pattern: str, seed: int, count: int, only: str | None) -> list[Mutant]:
     def place(mutant: Mutant) -> bytes:
         return hashlib.sha256(f"{seed}|{mutant.name}".encode()).digest()
 
-    files = sorted((ROOT / PACKAGE).glob(pattern))
+    files = sorted(file for file in (ROOT / PACKAGE).glob(pattern) if file.suffix == ".py")
     found = [mutant for file in files for mutant in mutants_of(file) if only is None or only in mutant.name]
     return list(islice(filter(is_program, sorted(found, key=place)), count))
 
