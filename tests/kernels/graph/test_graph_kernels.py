@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.kernels.graph import aggregate, costs, csr, dense, ids, layers
+from recbench_spark.kernels.graph import aggregate, costs, csr, dense, ids, lanes, layers
 from recbench_spark.kernels.graph.forms import LayerForm
 from tests.graph.oracle import of_edges
 
@@ -321,3 +322,30 @@ def test_bytes_on_the_wire_by_hand() -> None:
     assert costs.cheapest(size, costs.DEFAULT, 2, 4, True, 10**9) == "R"
     with pytest.raises(ConfigError, match="plan S cannot take lstm apart"):
         costs.check_plan("S", "lstm", False)
+
+
+@pytest.mark.parametrize("most", [1, 3, 9])
+def test_an_lstm_reads_sources_by_the_hash_of_both_ids(most: int) -> None:
+    rng = np.random.default_rng(7)
+    own, of_source = (rng.integers(0, 2**63, n, dtype=np.uint64) for n in (3, 8))
+    sources: list[list[int]] = [[], [4, 5], [0, 1, 2, 3, 6, 7]]
+    indptr = np.array([0, 0, 2, 8])
+    src = np.array([s for some in sources for s in some] + [0] * lanes.AHEAD, np.uint32)
+    found = aggregate.reading_order(csr.Csr(indptr, src, None), own, of_source, most, seed=11)
+    mask = 2**64 - 1
+
+    def mixed(x: int) -> int:
+        """splitmix64's output function on whole numbers of Python."""
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            x = ((x ^ (x >> shift)) * factor) & mask
+        return x ^ (x >> 31)
+
+    def stream(seed: int, key: int) -> int:
+        return mixed(mixed((seed + 0x9E3779B97F4A7C15) & mask) ^ key)
+
+    wanted = [
+        sorted(some, key=lambda s: stream(stream(11, int(own[r])), int(of_source[s])))[:most]
+        for r, some in enumerate(sources)
+    ]
+    assert [found.src[a:b].tolist() for a, b in pairwise(found.indptr)] == wanted
+    assert wanted[2] != sorted(wanted[2]) or most < 9  # this draw is in no order of the ids
