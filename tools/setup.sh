@@ -18,10 +18,10 @@ echo "installing into $venv (5 GB, a minute or more)"
 "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" -r requirements.txt
 "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --no-deps -e .
 # Containers often forbid Python to keep its bytecode: each process would then compile torch's sources anew,
-# for seconds. What our processes load is compiled here; the lists are of what none of them does.
+# for seconds. What our processes load is compiled here, without parts that none of them loads.
 echo "compiling packages"
 packages=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-unused='/(tests?|testing|torch/(_inductor|onnx|distributed|ao|utils/(benchmark|tensorboard)))/'
+unused='/(tests?|torch/(_inductor|onnx|utils/(benchmark|tensorboard)))/'
 for name in torch sympy mpmath networkx numba llvmlite numpy pandas pyarrow pyspark py4j scipy pydantic delta deltalake; do
   "$venv/bin/python" -m compileall -q -j 0 -x "$unused" "$packages/$name" || true
 done

@@ -183,10 +183,8 @@ def _row_checks(world: ArrowTruth, rows: pa.Table, definition: Definition, *, li
     """As `training.handed_over.row_checks`; without training items nobody can say which items are known."""
     # Those of training first: they keep the numbers that `world.trained` gives them.
     users = distinct([world.all_users, rows.column("user_id")])
-    user_r, item_r = (
-        index_in(rows.column("user_id"), users),
-        world.catalogue.index_of(rows.column("item_id")),
-    )
+    user_r = index_in(rows.column("user_id"), users)
+    item_r = world.catalogue.index_of(rows.column("item_id"))
     n = max(len(world.catalogue.ids), 1)
     known = NOBODY if world.trained is None else world.trained
     counted = pairs_counted(user_r * n + item_r, known.user_r * n + known.item_r)

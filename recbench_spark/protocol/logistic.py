@@ -73,6 +73,9 @@ def fit(rows: DataFrame, users: DataFrame, items: DataFrame, rate: float, seed: 
     Raises:
         DataError: no cell of the log, or none drawn outside it.
     """
+    # Here: it takes half a second to load, in every process that knows the steps of a night.
+    from pyspark.ml.classification import LogisticRegression  # noqa: PLC0415
+
     examples = _examples(rows, users, items, rate, seed).cache()
     counts = {row.label: row["count"] for row in examples.groupBy("label").count().collect()}
     if len(counts) < 2:
@@ -81,9 +84,6 @@ def fit(rows: DataFrame, users: DataFrame, items: DataFrame, rate: float, seed: 
             "it needs both; draw more",
         )
     # A fit that has converged, not one that stopped: propensities are divided by.
-    # Here: it takes half a second to load, in every process that knows the steps of a night.
-    from pyspark.ml.classification import LogisticRegression  # noqa: PLC0415
-
     model = LogisticRegression(maxIter=500, tol=1e-10, regParam=0.0).fit(examples)
     examples.unpersist()
     weights = [float(x) for x in model.coefficients.toArray()]
@@ -92,6 +92,8 @@ def fit(rows: DataFrame, users: DataFrame, items: DataFrame, rate: float, seed: 
 
 
 def _examples(rows: DataFrame, users: DataFrame, items: DataFrame, rate: float, seed: int) -> DataFrame:
+    from pyspark.ml.functions import array_to_vector  # noqa: PLC0415
+
     pairs = ["user_id", "item_id"]
     people, things = (
         side.withColumnRenamed("features", name) for side, name in ((users, "of_user"), (items, "of_item"))
@@ -101,8 +103,6 @@ def _examples(rows: DataFrame, users: DataFrame, items: DataFrame, rate: float, 
     others = drawn.join(shown, pairs, "left_anti").withColumn("label", F.lit(0.0))
     positives = shown.join(people, "user_id").join(things, "item_id")
     both = others.unionByName(positives.withColumn("label", F.lit(1.0)))
-    from pyspark.ml.functions import array_to_vector  # noqa: PLC0415
-
     return both.select("label", array_to_vector(F.concat("of_user", "of_item")).alias("features"))
 
 

@@ -27,6 +27,7 @@ from recbench_spark.kernels.resampling import (
     replicate_means,
     replicate_ratios,
 )
+from tests.kernels.draws import GAMMA, mix, stream
 
 VALUES = st.lists(st.floats(-1000, 1000) | st.just(math.nan), min_size=1, max_size=20)
 
@@ -107,20 +108,14 @@ def test_weights_are_poisson_and_independent() -> None:
 
 def test_weights_count_the_thresholds_a_draw_reaches() -> None:
     """Against Python's whole numbers, large weights included."""
-    keys, seed, most = np.arange(-150, 150), 11, 2**64
-    gamma, thresholds = 0x9E3779B97F4A7C15, resampling.THRESHOLDS.tolist()
+    keys, seed = np.arange(-150, 150), 11
+    thresholds = resampling.THRESHOLDS.tolist()
     found = poisson_weights(keys, 200, seed)
     for row, key in zip(found.tolist(), keys.tolist(), strict=True):
-        state = _mix(_mix(seed + gamma) ^ key % most)
-        draws = [_mix((state + b * gamma) % most) for b in range(1, 201)]
+        state = stream(seed, key)
+        draws = [mix((state + b * GAMMA) % 2**64) for b in range(1, 201)]
         assert row == [bisect.bisect_right(thresholds, draw) for draw in draws]
     assert found.max() >= 7
-
-
-def _mix(x: int) -> int:
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = (x ^ x >> shift) * factor % 2**64
-    return x ^ x >> 31
 
 
 def test_weights_depend_on_key_replicate_and_seed_only() -> None:

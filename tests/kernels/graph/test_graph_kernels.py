@@ -18,6 +18,7 @@ from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.graph import aggregate, costs, csr, dense, ids, lanes, layers
 from recbench_spark.kernels.graph.forms import LayerForm
 from tests.graph.oracle import of_edges
+from tests.kernels.draws import stream
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 
@@ -332,17 +333,6 @@ def test_an_lstm_reads_sources_by_the_hash_of_both_ids(most: int) -> None:
     indptr = np.array([0, 0, 2, 8])
     src = np.array([s for some in sources for s in some] + [0] * lanes.AHEAD, np.uint32)
     found = aggregate.reading_order(csr.Csr(indptr, src, None), own, of_source, most, seed=11)
-    mask = 2**64 - 1
-
-    def mixed(x: int) -> int:
-        """splitmix64's output function on whole numbers of Python."""
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            x = ((x ^ (x >> shift)) * factor) & mask
-        return x ^ (x >> 31)
-
-    def stream(seed: int, key: int) -> int:
-        return mixed(mixed((seed + 0x9E3779B97F4A7C15) & mask) ^ key)
-
     wanted = [
         sorted(some, key=lambda s: stream(stream(11, int(own[r])), int(of_source[s])))[:most]
         for r, some in enumerate(sources)
