@@ -29,7 +29,7 @@ Values = dict[tuple[str, int | None], tuple[float, int]]
 def run(case: Case) -> Verdict:
     if case.number % BIG == BIG - 1:
         return million(case.draw())
-    given = handed.mutated(case.draw())
+    given = handed.mutated(case)
     frames, seen = as_frames(given)
 
     def found() -> Values:

@@ -16,14 +16,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from recbench_spark.definitions import PRESETS, Definition, axis_values, make_definition
 from tests import oracles
+from tests.faults.campaign import Case
 from tests.id_rule import id_of
 
+IDS, NUMBERS = ("user_id", "item_id"), ("score", "rank", "relevance")
 ID_TYPES: dict[str, pa.DataType] = {
     **{
         str(t): t
@@ -125,10 +128,10 @@ def world(chance: random.Random) -> Handed:
     wanted = [row for row in wanted if row[0] != users[-1]] if chance.random() < 0.3 else wanted
     chance.shuffle(listed)
     by_rank = chance.random() < 0.3
-    lists = columns(("user_id", "item_id", "score"), listed)
+    lists = columns((*IDS, "score"), listed)
     if by_rank:
         lists[2] = Column("rank", pa.int64(), ranks_of(listed))
-    truth = columns(("user_id", "item_id", "relevance"), wanted)
+    truth = columns((*IDS, "relevance"), wanted)
     if chance.random() < 0.3:
         truth = truth[:2]
     preset = chance.choice([None, None, *sorted(PRESETS)])
@@ -151,9 +154,7 @@ def scored_world(chance: random.Random) -> Handed:
     items = sorted({*found.lists[1].values, *found.truth[1].values})
     pairs = [(user, item) for user in users for item in items if (user, item) not in wanted]
     seen = chance.sample(pairs, min(len(pairs), chance.randint(1, 8)))
-    found.train = [
-        Column(name, pa.int64(), [row[n] for row in seen]) for n, name in enumerate(("user_id", "item_id"))
-    ]
+    found.train = [Column(name, pa.int64(), [row[n] for row in seen]) for n, name in enumerate(IDS)]
     if chance.random() < 0.4:
         found.axes["candidates"] = chance.choice(["all", "rated", "unseen"])
     return found
@@ -183,6 +184,10 @@ def ranks_of(rows: Sequence[tuple[Any, ...]]) -> list[int]:
 
 
 # ------------------------------------------------------------------------------------------- changes
+
+
+Change = Callable[[Handed, random.Random], str]
+"""Changes the tables in place, and says what it did."""
 
 
 def a_column(handed: Handed, chance: random.Random, names: Sequence[str] = ()) -> tuple[str, Column] | None:
@@ -241,9 +246,9 @@ def is_text(kind: pa.DataType) -> bool:
     return any(getattr(pa.types, test)(kind) for test in tests)
 
 
-def type_of_ids(handed: Handed, chance: random.Random) -> str:
-    """The ids of both tables, or of one, in another type."""
-    name, kind_name = chance.choice(["user_id", "item_id"]), chance.choice(sorted(ID_TYPES))
+def type_of_ids(handed: Handed, chance: random.Random, kind_name: str = "") -> str:
+    """The ids of both tables, or of one, in another type: this one, or any."""
+    name, kind_name = chance.choice(IDS), kind_name or chance.choice(sorted(ID_TYPES))
     kind, state = ID_TYPES[kind_name], chance.getstate()
     every = ("truth", "lists", "train")
     sides = chance.choice([every, every, ("truth",), ("lists",)])
@@ -260,9 +265,9 @@ def type_of_ids(handed: Handed, chance: random.Random) -> str:
     return f"{name} as {kind_name}{'' if len(sides) > 1 else ' on one side'}"
 
 
-def type_of_numbers(handed: Handed, chance: random.Random) -> str:
-    found = a_column(handed, chance, ("score", "rank", "relevance"))
-    kind_name = chance.choice(sorted(NUMBER_TYPES))
+def type_of_numbers(handed: Handed, chance: random.Random, kind_name: str = "") -> str:
+    found = a_column(handed, chance, NUMBERS)
+    kind_name = kind_name or chance.choice(sorted(NUMBER_TYPES))
     if found is None:
         return "nothing"
     column, kind = found[1], NUMBER_TYPES[kind_name]
@@ -271,14 +276,16 @@ def type_of_numbers(handed: Handed, chance: random.Random) -> str:
         column.kind = kind
     else:
         values = spelt(column.values, kind, chance)
+        if values is None and all(map(is_small_or_null, column.values)):  # no type without a sign has -1
+            values = spelt([None if v is None else abs(v) for v in column.values], kind, chance)
         if values is not None:
             column.kind, column.values = kind, values
     return f"{column.name} as {kind_name}"
 
 
-def no_type(handed: Handed, chance: random.Random) -> str:
+def no_type(handed: Handed, chance: random.Random, kind_name: str = "") -> str:
     """A type that holds neither ids nor numbers."""
-    found, kind_name = a_column(handed, chance), chance.choice(sorted(NO_ID_TYPES))
+    found, kind_name = a_column(handed, chance), kind_name or chance.choice(sorted(NO_ID_TYPES))
     if found is None:
         return "nothing"
     column, kind = found[1], NO_ID_TYPES[kind_name]
@@ -301,9 +308,9 @@ CELLS: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def odd_cell(handed: Handed, chance: random.Random) -> str:
-    """One value that its type can hold."""
-    found = a_column(handed, chance)
+def odd_cell(handed: Handed, chance: random.Random, names: Sequence[str] = ()) -> str:
+    """One value that its type can hold, in any column or in one of these."""
+    found = a_column(handed, chance, names)
     if found is None:
         return "nothing"
     column = found[1]
@@ -380,7 +387,7 @@ def empty_user(handed: Handed, chance: random.Random) -> str:
     """A user with an empty truth: one row, item NULL."""
     odd = {*NO_ID_TYPES, "null"}
     names = {column.name for column in handed.truth if str(column.kind) not in odd}
-    if not {"user_id", "item_id"} <= names:
+    if not set(IDS) <= names:
         return "nothing"
     user, item, *more = handed.truth
     if spelled := spelt([59], user.kind, chance):
@@ -443,7 +450,7 @@ def all_null(handed: Handed, chance: random.Random) -> str:
 
 def whole_floats_too_large(handed: Handed, chance: random.Random) -> str:
     """Ids around 2^53, where floats do not tell neighbours apart; as integers they are fine."""
-    name = chance.choice(["user_id", "item_id"])
+    name = chance.choice(IDS)
     kind = chance.choice([pa.int64(), pa.float64(), pa.uint64(), pa.decimal128(20, 0)])
     base = chance.choice([2**53 - 20, 2**53 + 1, 2**62])
     for held in (handed.truth, handed.lists, handed.train):
@@ -478,7 +485,7 @@ def close_scores(handed: Handed, chance: random.Random) -> str:
     return "nothing"
 
 
-CHANGES: tuple[Callable[[Handed, random.Random], str], ...] = (
+CHANGES: tuple[Change, ...] = (
     type_of_ids, type_of_ids, type_of_ids, type_of_numbers, type_of_numbers, no_type, odd_cell,
     odd_cell, odd_cell,
     rows_twice, rows_left_out, shuffled, empty_user, unknown_items, no_column, both_orders, all_null,
@@ -486,9 +493,39 @@ CHANGES: tuple[Callable[[Handed, random.Random], str], ...] = (
 )  # fmt: skip
 
 
-def mutated(chance: random.Random, *, scored: bool = False) -> Handed:
+OF_PLAIN: tuple[Change, ...] = (unknown_items, whole_floats_too_large, close_scores)
+"""Changes of whole numbers and of floats: they come before another type does."""
+OF_ANY: tuple[Change, ...] = (
+    partial(odd_cell, names=IDS), partial(odd_cell, names=NUMBERS), rows_twice, rows_left_out, shuffled,
+    empty_user, no_column, both_orders, all_null,
+)  # fmt: skip
+NOTHING: tuple[Change, ...] = ()
+ONE_CHANGE = (NOTHING, *((change,) for change in (*OF_PLAIN, *OF_ANY)))
+EVERY_TYPE = (*ID_TYPES, *NO_ID_TYPES)
+TURNS = len(ONE_CHANGE) * len(EVERY_TYPE)
+"""So many cases meet every change with every type of ids, of numbers, and of neither."""
+
+
+def in_turn(number: int) -> list[Change]:
+    """What the first TURNS cases have for certain: a change, a type of ids and one of numbers, or one of
+    neither."""
+    change, nth = ONE_CHANGE[number // len(EVERY_TYPE)], number % len(EVERY_TYPE)
+    numbers = list(NUMBER_TYPES)[(nth + number // len(EVERY_TYPE)) % len(NUMBER_TYPES)]
+    types: list[Change] = [partial(no_type, kind_name=EVERY_TYPE[nth])]
+    if EVERY_TYPE[nth] in ID_TYPES:
+        types = [
+            partial(type_of_ids, kind_name=EVERY_TYPE[nth]),
+            partial(type_of_numbers, kind_name=numbers),
+        ]
+    return [*change, *types] if change and change[0] in OF_PLAIN else [*types, *change]
+
+
+def mutated(case: Case, *, scored: bool = False) -> Handed:
+    """The world of a case: of the first TURNS what is in turn, of the others anything."""
+    chance = case.draw()
     handed = scored_world(chance) if scored else world(chance)
-    for change in [chance.choice(CHANGES) for _ in range(chance.choice([0, 1, 1, 1, 2, 2, 3, 4]))]:
+    drawn = [chance.choice(CHANGES) for _ in range(chance.choice([0, 1, 1, 1, 2, 2, 3, 4]))]
+    for change in in_turn(case.number) if case.number < TURNS else drawn:
         handed.changes.append(change(handed, chance))
     handed.frame = chance.choice(
         ["arrow", "arrow", "chunks", "slice", "pandas", "pandas", "batch", "categorical"]
@@ -512,7 +549,7 @@ def expected(handed: Handed) -> Answer:
     grey: list[str] = []
     truth, lists = table(handed.truth, "truth"), table(handed.lists, "lists")
     for held, what in ((truth, "truth"), (lists, "lists")):
-        for name in ("user_id", "item_id"):
+        for name in IDS:
             if name not in held:
                 raise Refused(f"{what}: no column {name}")
     if "score" not in lists and ("rank" not in lists or handed.train):

@@ -10,7 +10,7 @@ from tests.faults.frames import Values, as_arrow, asked, judged, overall
 
 
 def run(case: Case) -> Verdict:
-    given = handed.mutated(case.draw(), scored=True)
+    given = handed.mutated(case, scored=True)
 
     def found() -> Values:
         truth, scores, train = (as_arrow(columns) for columns in (given.truth, given.lists, given.train))

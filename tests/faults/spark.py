@@ -26,7 +26,7 @@ def run(case: Case) -> Verdict:
 
 def through_the_job(case: Case, flags: list[str], unread: tuple[str, ...] = UNREAD) -> Verdict:
     """Write the tables, run the job in this process, and hold its rows of `metrics` against the answer."""
-    given = handed.mutated(case.draw())
+    given = handed.mutated(case)
     about = [change.partition(" holds ")[0] for change in given.changes]
     told = "; ".join(given.changes) or "nothing changed"
     folder = case.place / f"case{case.number}"

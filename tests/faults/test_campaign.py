@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,8 +20,10 @@ from recbench_spark.data import arrow_rows
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.metrics import accuracy
 from recbench_spark.kernels.ranking import lists as ranked_lists
-from tests.faults import campaign, configs, frames, scores
+from tests.faults import campaign, configs, frames, handed, scores
 from tests.faults.campaign import FAILED, Case, Part, Verdict
+from tests.faults.parts import PARTS
+from tools import planted
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -183,3 +186,25 @@ def test_the_command_line() -> None:
         check=True,
     )
     assert "configs" in listed.stdout and "frames" in listed.stdout
+
+
+def test_every_change_meets_every_type_of_columns(tmp_path: Path) -> None:
+    met: dict[int, set[str]] = {}
+    for number in range(handed.TURNS):
+        for told in handed.mutated(Case("spark", 1, number, tmp_path)).changes:
+            names = re.findall(r" as (.+?)(?: on one side)?$", told)
+            met.setdefault(number // len(handed.EVERY_TYPE), set()).update(names)
+    assert handed.TURNS <= PARTS["spark"].aim
+    assert len(met) == len(handed.ONE_CHANGE)
+    for names in met.values():
+        assert names >= {*handed.ID_TYPES, *handed.NO_ID_TYPES, *handed.NUMBER_TYPES}
+
+
+@pytest.mark.parametrize("bug", planted.listed(), ids=lambda bug: bug["bug"][:50])
+def test_a_bug_that_is_planted_stands_where_it_is_said(bug: planted.Bug, tmp_path: Path) -> None:
+    file = tmp_path / "file.py"
+    file.write_text(source := (ROOT / bug["file"]).read_text(encoding="utf-8"), encoding="utf-8")
+    with planted.planted(file, bug):
+        assert bug["now"] in file.read_text(encoding="utf-8").split("\n")
+    assert file.read_text(encoding="utf-8") == source
+    assert bug["seen_by"].split()[0] in PARTS

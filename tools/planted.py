@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Bugs planted in a copy, one at a time: does the fault campaign see each?
+
+    python tools/planted.py [--only TEXT] [--list] [--folder warehouse/planted]
+
+tools/planted.yaml names the bugs: a line of the product, what stands there instead, and cases of
+`python -m tests.faults`. These must pass in the copy as it is; with the bug one of them must fail.
+A line a bug; exit code 1 where one was not seen, 2 where the cases fail without it. A bug takes seconds to
+minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+BUGS = ROOT / "tools" / "planted.yaml"
+Bug = dict[str, str]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    words = argparse.RawDescriptionHelpFormatter
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=words)
+    found.add_argument("--only", default="", help="bugs whose name or file holds this text")
+    found.add_argument("--list", action="store_true", help="print the bugs, and stop")
+    found.add_argument("--folder", type=Path, default=Path("warehouse/planted"), help="copy and verdicts")
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Plant, run, tell."""
+    args = parser().parse_args(argv)
+    bugs = [bug for bug in listed() if args.only in bug["bug"] + bug["file"]]
+    if args.list:
+        print("\n".join(f"{bug['bug']}\n    {bug['seen_by']}" for bug in bugs))
+        return 0
+    copy = copied(args.folder.absolute())
+    ends = [told(copy, bug) for bug in bugs]
+    return max(ends, default=0)
+
+
+def listed() -> list[Bug]:
+    """The bugs: name, file, the line as it is and as it is planted, the cases that see it."""
+    found: list[Bug] = yaml.safe_load(BUGS.read_text(encoding="utf-8"))
+    return found
+
+
+def copied(folder: Path) -> Path:
+    """A copy of all that the campaign runs."""
+    copy, rubbish = folder / "copy", shutil.ignore_patterns("__pycache__", ".numba")
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in ("recbench_spark", "jobs", "tests", "conf", "tools"):
+        shutil.copytree(ROOT / name, copy / name, ignore=rubbish)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+def told(copy: Path, bug: Bug) -> int:
+    """0 where the campaign sees the bug, and only the bug; printed either way."""
+    if seen := failures(copy, bug["seen_by"]):
+        print(f"FAILS WITHOUT IT  {bug['bug']}: {seen[0]}", flush=True)
+        return 2
+    begun = time.monotonic()
+    with planted(copy / bug["file"], bug):
+        seen = failures(copy, bug["seen_by"])
+    how = f"seen by {len(seen)} of" if seen else "NOT SEEN by"
+    print(f"{how} `{bug['seen_by']}`, {time.monotonic() - begun:.0f} s: {bug['bug']}", flush=True)
+    print("\n".join(f"    {line[:240]}" for line in seen[:1]), flush=True)
+    return int(not seen)
+
+
+@contextmanager
+def planted(file: Path, bug: Bug) -> Iterator[None]:
+    """The line changed, for so long. ValueError where it does not stand there once."""
+    source = file.read_text(encoding="utf-8")
+    if source.split("\n").count(bug["was"]) != 1:
+        raise ValueError(f"{bug['file']}: not once in it: {bug['was']!r}")
+    try:
+        file.write_text(source.replace(bug["was"] + "\n", bug["now"] + "\n"), encoding="utf-8")
+        yield
+    finally:
+        file.write_text(source, encoding="utf-8")
+
+
+def failures(copy: Path, cases: str) -> list[str]:
+    """What the campaign says of cases that fail; RuntimeError where it did not come to its end."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.faults",
+        *cases.split(),
+        "--folder",
+        str(copy.parent / "verdicts"),
+    ]
+    env = {**os.environ, "PYTHONPATH": str(copy), "NUMBA_CACHE_DIR": str(copy.parent / "numba")}
+    done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, check=False)
+    found = [line for line in done.stdout.splitlines() if line.startswith("FAILED ")]
+    if done.returncode != int(bool(found)):
+        raise RuntimeError(f"{cases} ended with {done.returncode}: {(done.stdout + done.stderr)[-1500:]}")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
