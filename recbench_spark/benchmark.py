@@ -24,6 +24,7 @@ from recbench_spark.errors import (
     is_cancelled,
 )
 from recbench_spark.journal import Journal
+from recbench_spark.session import letting_go
 from recbench_spark.sharing import drop_scratch
 from recbench_spark.steps.changes import explain_changes
 from recbench_spark.steps.comparing import compare_night
@@ -49,6 +50,7 @@ from recbench_spark.steps.together import Ready, at_once, evaluate_group, groups
 from recbench_spark.store import Store, explain
 
 
+@letting_go()
 def run_night(
     store: Store, benchmark: Benchmark, logical_date: date, journal: Journal, force: bool = False
 ) -> Outcome:

@@ -7,6 +7,8 @@ from itertools import accumulate
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from recbench_spark.session import kept
+
 
 def dense_index(frame: DataFrame, order: Column, name: str) -> DataFrame:
     """Adds 0, 1, 2 ... in the given order, without ever bringing all rows into one partition.
@@ -22,7 +24,7 @@ def numbered(frame: DataFrame, name: str) -> DataFrame:
     A row's position is its place in its partition plus the rows of the partitions before, of which the
     driver learns one number each. The rows are kept while they are counted.
     """
-    sorted_rows = frame.withColumn("_place", F.monotonically_increasing_id()).cache()
+    sorted_rows = kept(frame.withColumn("_place", F.monotonically_increasing_id()))
     partition = F.shiftright(F.col("_place"), 33).alias("_partition")
     counts = sorted_rows.groupBy(partition).count().orderBy("_partition").collect()
     starts = [0, *accumulate(row["count"] for row in counts)]

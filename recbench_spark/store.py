@@ -66,6 +66,8 @@ TIMES_DELETED = 10
 HINT_ROOT = "two names and a dot are catalog.schema: write ./NAME for a folder of such a name"
 BEING_CREATED = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 """Another writer's first commit seen half-way: its folder is there, its log not yet."""
+OF_A_RUN = re.compile(r"\d{8}T")
+"""How the id of a run begins: with its day. Checks of graphs and models bear other names."""
 UNBORN_SECONDS = 15
 """After so long a first commit that is not there will not come; shorter than all retries together."""
 T = TypeVar("T")
@@ -308,7 +310,7 @@ class Store:
             row["run_id"] for row in self.rows(schemas.RUNS, [("status", "=", "succeeded")], ["run_id"])
         }
         for name, found in there.items():
-            lost = sorted(run_id for run_id in found - known if run_id < older_than)
+            lost = sorted(name for name in filter(OF_A_RUN.match, found - known) if name < older_than)
             if lost:
                 self.delete(name, "run_id", lost)
 

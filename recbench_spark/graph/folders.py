@@ -61,6 +61,7 @@ class Graph:
         weighted: whether edges have weights.
         seed: of the hashes.
         checks: what was counted.
+        seconds: wall time of the layout.
     """
 
     graph_id: str
@@ -71,6 +72,7 @@ class Graph:
     weighted: bool
     seed: int
     checks: dict[str, int]
+    seconds: float = 0.0
 
     @property
     def nodes(self) -> int:

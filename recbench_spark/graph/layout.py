@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -185,6 +186,7 @@ def lay_out(
     found = read_graph(folder)
     if found is not None:
         return found
+    started = time.monotonic()
     inputs = open_inputs(source)
     cores = context.defaultParallelism
     per_side = blocks or default_blocks(inputs.edges.n, cores)
@@ -208,7 +210,7 @@ def lay_out(
         "stored_edges": sum(block.edges for block in whole),
         "most_edges_of_a_node": max(found.most for found in into),
     }
-    done = replace(graph, blocks=whole, checks=checks)
+    done = replace(graph, blocks=whole, checks=checks, seconds=time.monotonic() - started)
     done.write()
     return done
 

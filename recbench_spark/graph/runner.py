@@ -183,6 +183,7 @@ def run(
     model: Model,
     choose: Callable[[Pass], Plan],
     tell: Callable[[LayerRun], None] = lambda _: None,
+    keep: Callable[[LayerRun], None] = lambda _: None,
 ) -> list[LayerRun]:
     """All passes of a model that are not done; a second run does nothing.
 
@@ -192,6 +193,8 @@ def run(
         model: with its weights.
         choose: plan of a pass.
         tell: called after each pass.
+        keep: called before the last vectors of a pass are committed, again where that run was killed then:
+            what is told of a pass is there before all of it is.
     """
     steps = [pending(graph, step) for step in passes_of(model, graph)]
     done: list[LayerRun] = []
@@ -205,10 +208,8 @@ def run(
         if todo.step.target is None and not _is_needed(steps, number):
             continue
         if todo.blocks:
-            started, begun = time.time(), time.monotonic()
             plan = "R" if model.kept else choose(todo.step)
-            results, projected = run_pass(context, graph, todo.step, todo.blocks, plan, model)
-            done.append(_told(graph, todo, plan, results, projected, time.monotonic() - begun, started))
+            done.append(_passed(context, graph, model, todo, plan, keep))
             tell(done[-1])
     return done
 
@@ -235,16 +236,27 @@ def _prepare(graph: Graph, todo: Pending) -> None:
             out[first : first + len(vectors)] = vectors.astype(step.dtype)
 
 
-def _told(
+def _passed(
+    context: SparkContext,
     graph: Graph,
+    model: Model,
     todo: Pending,
-    plan: str,
-    results: list[Done],
-    projected: int,
-    seconds: float,
-    started: float,
+    plan: Plan,
+    keep: Callable[[LayerRun], None],
 ) -> LayerRun:
-    step = todo.step
+    """A pass run; kept before the last of it is committed."""
+    told = partial(_told, todo.step, plan, time.time(), time.monotonic())
+
+    def almost(results: list[Done], projected: int) -> None:
+        keep(told(results, projected))
+
+    return told(*run_pass(context, graph, todo.step, todo.blocks, plan, model, almost))
+
+
+def _told(
+    step: Pass, plan: str, started: float, begun: float, results: list[Done], projected: int
+) -> LayerRun:
+    """What a pass did; started, begun: by the wall's clock, and by one that only goes forward."""
     width = mapped(Path(step.h if step.projects else step.z)).shape[1]
     return LayerRun(
         step.layer,
@@ -256,15 +268,23 @@ def _told(
         step.module.message_width(width) if step.projects else int(width),
         projected,
         sum(result.received for result in results),
-        seconds,
+        time.monotonic() - begun,
         started,
     )
 
 
 def run_pass(
-    context: SparkContext, graph: Graph, step: Pass, blocks: Sequence[Block], plan: Plan, model: Model
+    context: SparkContext,
+    graph: Graph,
+    step: Pass,
+    blocks: Sequence[Block],
+    plan: Plan,
+    model: Model,
+    almost: Callable[[list[Done], int], None] = lambda *_: None,
 ) -> tuple[list[Done], int]:
     """One pass over some blocks, committed group by group; what tasks did, and vectors projected.
+
+    `almost` is told the same before the last group is committed.
 
     Raises:
         ConfigError: plan S of an aggregator whose parts cannot be put together.
@@ -278,9 +298,11 @@ def run_pass(
     size = model.group or 8 * context.defaultParallelism
     for group in groups_of(blocks, size):
         found = start(group)
+        results += found
+        if group[-1] == blocks[-1]:
+            almost(results, projected)
         if step.target is not None:
             _commit(graph, step.target, group, found)
-        results += found
     return results, projected
 
 

@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.indexing import dense_index
+from recbench_spark.session import kept
 
 COLD = "cold"
 
@@ -36,7 +37,7 @@ def catalogue(splits: DataFrame, numeric: bool) -> DataFrame:
 
 def indexed(items: DataFrame, numeric: bool) -> DataFrame:
     """Items (item_id, each once, and more) with item_index; kept. One shuffle, a sort by range."""
-    return dense_index(items, id_sort_key(numeric), "item_index").cache()
+    return kept(dense_index(items, id_sort_key(numeric), "item_index"))
 
 
 def class_bounds_of(items: DataFrame) -> tuple[int, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -172,26 +171,29 @@ def graph_of(
         ConfigError, DataError, SchemaError, StoreError: as `layout.lay_out`.
     """
     graph_id, of = graph_identity(store, source)
-    context = store.spark.sparkContext
-    found = laid_out(store, graph_id, blocks)
-    if found is not None:
+    graph = laid_out(store, graph_id, blocks)
+    if graph is not None:
         journal.say(f"graph {graph_id}: laid out before")
-        return found
-    rows = open_inputs(source).edges
+    else:
+        graph = _laid(store, source, graph_id, blocks, journal)
+    # Each once a graph: a run that was killed may have left them out.
+    if nodes:
+        _append_nodes(store, graph)
+    _append_graph(store, source, graph, of)
+    return graph
+
+
+def _laid(store: Store, source: GraphSource, graph_id: str, blocks: int | None, journal: Journal) -> Graph:
+    rows, context = open_inputs(source).edges, store.spark.sparkContext
     if (warning := unread_weights(source, rows)) is not None:
         journal.say(warning)
     wanted = blocks or default_blocks(rows.n, context.defaultParallelism)
     folder = graph_folder(store, graph_id, wanted)
-    started = time.monotonic()
     with journal.stage("graph", f"graph {graph_id}: lay out {source.edges}", graph_id=graph_id) as counts:
         graph = lay_out(context, source, graph_id, folder, wanted)
-        seconds = time.monotonic() - started
         counts |= {"nodes": graph.nodes, "edges": graph.edges}
-    rate = graph.checks["edges"] / max(seconds, 1e-9)
+    rate = graph.checks["edges"] / max(graph.seconds, 1e-9)
     journal.say(f"graph {graph_id}: {graph.nodes:,} nodes, {graph.edges:,} edges, {rate:,.0f} a second")
-    if nodes:
-        _append_nodes(store, graph)
-    _append_graph(store, source, graph, of, seconds)
     return graph
 
 
@@ -207,7 +209,7 @@ def unread_weights(source: GraphSource, rows: Rows) -> str | None:
     return f"warning: {what} of {source.edges} is not read: every edge weighs 1 (weights: --weighted)"
 
 
-def _append_graph(store: Store, source: GraphSource, graph: Graph, of: str, seconds: float) -> None:
+def _append_graph(store: Store, source: GraphSource, graph: Graph, of: str) -> None:
     where = f", {json.dumps(source.where)}" if source.where else ""
     row = {
         "graph_id": graph.graph_id,
@@ -219,12 +221,10 @@ def _append_graph(store: Store, source: GraphSource, graph: Graph, of: str, seco
         "source": source.edges + where,
         "source_identity": of,
         "settings_json": source.model_dump_json(),
-        "seconds": seconds,
+        "seconds": graph.seconds,
         "laid_out_at": datetime.now(UTC),
     }
-    names = GRAPHS.schema.names
-    frame = store.spark.createDataFrame([tuple(row[name] for name in names)], GRAPHS.schema)
-    store.append(frame, GRAPHS, once=graph.graph_id)
+    store.append_rows([row], GRAPHS, once=graph.graph_id)
     write_graph_checks(store, graph.graph_id, graph.checks)
 
 
@@ -232,21 +232,22 @@ BAD = ("null_ids", "bad_weights", "negative_weights", "nodes_without_features")
 """Counts that should be 0."""
 
 
-def write_graph_checks(store: Store, name: str, counts: Mapping[str, int]) -> None:
-    """Counts of a graph or a model as rows of `checks`, whose run_id is its name; once a name and count."""
+def write_graph_checks(store: Store, name: str, counts: Mapping[str, int], of: str = "") -> None:
+    """Counts of a graph or a model as rows of `checks`, whose run_id is its name; once a name, or once a
+    name and what of it they are."""
     rows = [
-        (
-            name,
-            f"graph: {what.replace('_', ' ')}",
-            "warning" if what in BAD else "info",
-            float(found),
-            0.0 if what in BAD else None,
-            what not in BAD or not found,
-            "",
-        )
+        {
+            "run_id": name,
+            "check": f"graph: {what.replace('_', ' ')}",
+            "severity": "warning" if what in BAD else "info",
+            "observed": float(found),
+            "threshold": 0.0 if what in BAD else None,
+            "passed": what not in BAD or not found,
+            "detail": "",
+        }
         for what, found in counts.items()
     ]
-    store.append(store.spark.createDataFrame(rows, CHECKS.schema), CHECKS, once=f"graph/{name}")
+    store.append_rows(rows, CHECKS, once=f"graph/{name}{of}")
 
 
 def _append_nodes(store: Store, graph: Graph) -> None:
@@ -545,24 +546,26 @@ def embed(store: Store, prepared: Prepared, journal: Journal) -> list[LayerRun]:
     context = store.spark.sparkContext
     cores, rates = context.defaultParallelism, rates_of(store)
     planned = {_key(one.step): one for one in estimates(prepared, rates, cores, prepared.settings.plan)}
-    tell = partial(_say, journal, planned)
-    runs = run(context, prepared.graph, prepared.model, _chooser(planned), tell)
+    write_graph_checks(store, prepared.model.model_id, prepared.checks)
+    tell, keep = partial(_say, journal, planned), partial(_keep, store, prepared, planned, cores)
+    runs = run(context, prepared.graph, prepared.model, _chooser(planned), tell, keep)
     _remember(prepared)
     if not runs:
         journal.say(f"model {prepared.model.model_id}: made before")
-        return runs
-    rows = [_run_row(prepared, one, planned, cores) for one in runs]
-    names = GRAPH_RUNS.schema.names
-    frame = store.spark.createDataFrame(
-        [tuple(row[name] for name in names) for row in rows], GRAPH_RUNS.schema
-    )
-    store.append(frame, GRAPH_RUNS)
-    projected = {
-        f"vectors_projected_in_layer_{one.layer}": one.projected for one in runs if one.kind == "layer"
-    }
-    pooled = {f"vectors_projected_in_layer_{one.layer}": one.projected for one in runs if one.projected}
-    write_graph_checks(store, prepared.model.model_id, {**prepared.checks, **projected, **pooled})
     return runs
+
+
+Planned = Mapping[tuple[int, str], "Estimate"]
+
+
+def _keep(store: Store, prepared: Prepared, planned: Planned, cores: int, run: LayerRun) -> None:
+    """What is told of a pass, once: its row of `graph_runs`, and how often its layer projected a vector."""
+    name, step = prepared.model.model_id, planned[run.layer, run.kind].step
+    once = f"/{run.layer}/{run.kind}/{len(prepared.graph.blocks)}"
+    store.append_rows([_run_row(prepared, run, planned, cores)], GRAPH_RUNS, once=f"{name}{once}")
+    if step.projects or (run.kind == "layer" and step.module.project is None):
+        counts = {f"vectors_projected_in_layer_{run.layer}": run.projected}
+        write_graph_checks(store, name, counts, once)
 
 
 NIGHT = "night.json"
@@ -614,7 +617,7 @@ def places_of(store: Store, graph: Graph, note: Mapping[str, Any]) -> tuple[Plac
     return tuple(found)
 
 
-def _chooser(planned: Mapping[tuple[int, str], Estimate]) -> Callable[[Pass], Plan]:
+def _chooser(planned: Planned) -> Callable[[Pass], Plan]:
     return lambda step: planned[_key(step)].plan
 
 
@@ -622,7 +625,7 @@ def _key(step: Pass) -> tuple[int, str]:
     return step.layer, step.kind
 
 
-def _say(journal: Journal, planned: Mapping[tuple[int, str], Estimate], run: LayerRun) -> None:
+def _say(journal: Journal, planned: Planned, run: LayerRun) -> None:
     one = planned[run.layer, run.kind]
     expected = one.seconds * run.nodes / max(one.size.nodes, 1)  # of those that are computed now
     journal.say(
@@ -633,9 +636,7 @@ def _say(journal: Journal, planned: Mapping[tuple[int, str], Estimate], run: Lay
     journal.record("graph_layer", **run._asdict(), predicted=expected)
 
 
-def _run_row(
-    prepared: Prepared, run: LayerRun, planned: Mapping[tuple[int, str], Estimate], cores: int
-) -> dict[str, Any]:
+def _run_row(prepared: Prepared, run: LayerRun, planned: Planned, cores: int) -> dict[str, Any]:
     one = planned[run.layer, run.kind]
     share = run.nodes / max(one.size.nodes, 1)
     item = 4 if one.step.target is not None and one.step.target.kind == "embeddings" else one.size.item

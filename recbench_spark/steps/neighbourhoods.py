@@ -69,9 +69,9 @@ def neighbourhoods_of(store: Store, settings: NeighbourhoodSettings, journal: Jo
         found = walk(store.spark.sparkContext, graph, settings.place, what, folder, partition)
         files = [listed.file for listed in found]
         delta_files.check(folder, files)
-        delta_files.commit(folder, files, partition, name)
         counts.update(_counted(found, what))
-    write_graph_checks(store, name, _counted(found, what))
+        write_graph_checks(store, name, _counted(found, what))  # before: a run killed between lacks neither
+        delta_files.commit(folder, files, partition, name)
     _tell(journal, found, what, time.monotonic() - started)
     return name
 

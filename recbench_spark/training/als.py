@@ -20,6 +20,7 @@ from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.ranking import predict
 from recbench_spark.indexing import dense_index
 from recbench_spark.models import fold_in as folding
+from recbench_spark.session import kept
 from recbench_spark.shared_files import SharedRows
 from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
 from recbench_spark.training.relevance import relevant
@@ -80,7 +81,7 @@ def train_als(
     rows = relevant(train, threshold).withColumn("rating", F.lit(1.0)) if model.implicit else train
     if rows.limit(1).isEmpty():
         raise DataError(f"model {model.name}: no training rows", "lower the relevance threshold")
-    users = dense_index(rows.select("user_id").distinct(), F.col("user_id"), "user_index").cache()
+    users = kept(dense_index(rows.select("user_id").distinct(), F.col("user_id"), "user_index"))
     ratings = rows.join(users, "user_id").join(items.select("item_id", "item_index"), "item_id")
     context = train.sparkSession.sparkContext
     context.setCheckpointDir(scratch)

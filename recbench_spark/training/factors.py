@@ -26,6 +26,7 @@ from recbench_spark.models.lightgcn import LightGcnModel
 from recbench_spark.models.mf_bpr import MfBprModel
 from recbench_spark.models.networks.factors import Factors, FactorTask, Pairs, cut, pairs_of
 from recbench_spark.models.networks.fitting import Fitted, fit
+from recbench_spark.session import kept
 from recbench_spark.shared_files import SharedRows
 from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
 from recbench_spark.training.relevance import relevant
@@ -84,7 +85,7 @@ def rows_of(data: SplitData, place: str) -> pa.Table:
 def read_pairs(data: SplitData, folder: Path) -> tuple[Pairs, DataFrame]:
     """Relevant training pairs by dense index, and user_id, user_index of their users."""
     rows = relevant(data.train_rows, data.threshold).select("user_id", "item_id").distinct()
-    users = dense_index(rows.select("user_id").distinct(), F.col("user_id"), "user_index").cache()
+    users = kept(dense_index(rows.select("user_id").distinct(), F.col("user_id"), "user_index"))
     indexed = rows.join(users, "user_id").join(data.items.select("item_id", "item_index"), "item_id")
     place = str(folder / "pairs")
     indexed.select("user_index", "item_index").write.mode("overwrite").parquet(place)

@@ -18,6 +18,7 @@ from recbench_spark.graph import runner
 from recbench_spark.graph.layout import open_inputs
 from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.layers import all_shapes, random_weights
+from recbench_spark.steps import embedding
 from recbench_spark.steps.embedding import unread_weights
 from tests.graph import oracle
 
@@ -184,6 +185,54 @@ def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa:
     assert checks["graph: vectors projected in layer 2"] == 60
     nodes = DeltaTable(two / "graph_nodes").to_pandas().sort_values("node_index")
     assert set(nodes["id"]) == {str(i) for i in drawn.ids} and nodes["edges"].sum() == 573
+
+
+@pytest.fixture(scope="module")
+def undisturbed(spark, tmp_path_factory) -> tuple[tuple[str, ...], Path]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    (folder / "edges.csv").write_text("src,dst\n1,2\n2,3\n3,1\n4,1\n")
+    flags = ("--edges", str(folder / "edges.csv"), "--features", "hashed:3", "--widths", "3,2")
+    assert run(*flags, "--warehouse", str(folder / "w")) == 0
+    return flags, folder / "w"
+
+
+def told_of(place: Path) -> dict[str, list[tuple[object, ...]]]:
+    """What the tables say of graph and layers, without times."""
+    columns = {"graphs": ["nodes", "edges"], "graph_nodes": ["id", "edges"],
+               "graph_runs": ["layer", "nodes", "vectors_projected"],
+               "checks": ["check", "observed"]}  # fmt: skip
+    frames = {name: DeltaTable(place / name).to_pandas()[these] for name, these in columns.items()}
+    return {name: sorted(frame.itertuples(index=False, name=None)) for name, frame in frames.items()}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("module", "name", "nth"),
+    [
+        (embedding, "_append_nodes", 0),
+        (embedding, "_append_graph", 0),
+        (runner, "_commit", 0),
+        (runner, "_commit", 1),
+        (embedding, "_remember", 0),
+    ],
+)
+def test_what_is_told_of_a_graph_is_there_after_a_kill(
+    module, name, nth, undisturbed, monkeypatch, tmp_path
+) -> None:
+    flags, place = undisturbed
+    calls, whole = iter(range(9)), getattr(module, name)
+
+    def dying(*args: object) -> object:
+        if next(calls) == nth:
+            raise KeyboardInterrupt
+        return whole(*args)
+
+    monkeypatch.setattr(module, name, dying)
+    assert run(*flags, "--warehouse", str(tmp_path)) == 130
+    monkeypatch.setattr(module, name, whole)
+    for _ in range(2):
+        assert run(*flags, "--warehouse", str(tmp_path)) == 0
+        assert told_of(tmp_path) == told_of(place)
 
 
 @pytest.mark.spark

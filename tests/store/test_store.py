@@ -181,13 +181,14 @@ def test_rows_are_visible_once_their_run_has_succeeded(store: Store) -> None:
 @KINDS
 def test_orphans_go_when_they_are_old(store: Store, catalog_store: Store, kind: str) -> None:
     store = store if kind == "folder" else catalog_store
-    for run_id in ("20260101T0-old", "20260102T0-kept", "20260109T0-running"):
+    for run_id in ("20260101T0-old", "20260102T0-kept", "20260109T0-running", "2026a-a-graph"):
         store.append(metric(store, run_id), METRICS)
     store.append(run_row(store, "20260102T0-kept"), RUNS)
     store.delete_orphans("20260105")
     assert sorted(r.run_id for r in store.read(METRICS).collect()) == [
         "20260102T0-kept",
         "20260109T0-running",
+        "2026a-a-graph",
     ]
 
 
