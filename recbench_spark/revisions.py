@@ -43,7 +43,8 @@ REVISIONS: dict[str, int] = {
     # --- the numbers of a run
     "rankings": 1,
     # 2: gains that overflow, infinite relevance and ranks from 2^53 on are refused.
-    "metrics": 2,
+    # 3: `negative_grades=worst`: best and worst DCG that differ by rounding alone are equal (1, before 0).
+    "metrics": 3,
     # 2: corrected values by the definition's own formula; those without one are not given.
     # 3: a user's last bit hung on who else was in the batch.
     "sampled": 3,

@@ -72,6 +72,10 @@ def _over_ties(name: str, scores: Scores, truth: Grades, k: int | None, d: Defin
     else:
         best = (d.ties == "optimistic") == (name != "percentile_rank")
         one = max(values) if best else min(values)
+    if name == "ndcg" and d.negative_grades == "worst":
+        return min(
+            one, 1.0
+        )  # an uncut ideal that has to show negative grades may lie below what k places gain
     return max(one, 0.0) if name == "ndcg" and d.negative_grades == "zero_floor" else one
 
 
@@ -209,7 +213,7 @@ def _ndcg(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
     worst = -_best_dcg([-g for g in gains.values()], k, len(order), d)
     if math.isclose(ideal, worst, abs_tol=1e-12):
         return 1.0 if ideal > 0 else math.nan
-    return (dcg - worst) / (ideal - worst)
+    return (dcg - worst) / (ideal - worst) if ideal > worst else math.nan
 
 
 def _auc(scores: Scores, truth: Grades, d: Definition) -> float:

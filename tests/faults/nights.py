@@ -26,8 +26,6 @@ from tests.faults.campaign import Case, Verdict
 from tests.faults.in_process import job
 
 DAY = "2026-02-01"
-A_WAREHOUSE = 25
-"""Nights of one warehouse: each case has a benchmark name of its own."""
 
 SPLITS: tuple[dict[str, Any], ...] = (
     {"protocol": "RO_RS"}, {"protocol": "RO_RS", "ratio": [0.6, 0.2, 0.2]}, {"protocol": "TO_RS"},

@@ -35,6 +35,9 @@ LARGEST_K = 2**31 - 1
 LARGEST_GAIN = 2.0**1000
 """Gains up to here can be added up for any list."""
 
+ROUNDED = 1e-12
+"""DCGs closer than this, relatively, are the same sum in another order."""
+
 CELLS = 1 << 18
 """Users x ranks worked on at once: 2 MB of float64 stay in the second-level cache."""
 
@@ -494,13 +497,19 @@ def reciprocal_rank(chunk: Chunk) -> Floats:
 def ndcg(chunk: Chunk) -> Floats:
     """DCG / ideal DCG; NaN where no order gains anything (Jarvelin and Kekalainen 2002).
 
+    Where rated candidates alone are shown, an uncut ideal (`ideal=relevant`) has every negative grade,
+    and k places may gain more: that is 1. Where even the worst k places do, there is no scale: NaN.
+
     With expected ties `negative_grades=zero_floor` cuts the expected value at 0.
     """
     if chunk.definition.negative_grades != "worst":
         return divide(chunk.dcg, chunk.ideal, empty=np.nan)
     worst = -chunk.best_dcg(-chunk.gain_p)
-    value = divide(chunk.dcg - worst, chunk.ideal - worst, empty=np.nan)
-    return np.where((chunk.ideal == worst) & (chunk.ideal > 0), 1.0, value)
+    alike = np.isclose(
+        chunk.ideal, worst, rtol=ROUNDED, atol=ROUNDED
+    )  # equal grades, added up in two orders
+    value = divide(chunk.dcg - worst, np.where(alike, 0.0, chunk.ideal - worst), empty=np.nan)
+    return np.where(alike & (chunk.ideal > 0), 1.0, value)
 
 
 @metric(

@@ -50,6 +50,25 @@ def check(users: list[Any], definition: Definition) -> None:
         np.testing.assert_allclose(values, expected, rtol=1e-11, atol=1e-11, err_msg=name)
 
 
+@pytest.mark.parametrize("grades", [{0: -2.0, 1: 0.0}, {0: -2.0, 1: -2.0, 2: 0.0}])
+def test_an_uncut_ideal_below_k_places_is_no_scale(grades: dict[int, float]) -> None:
+    """-2 at the second place of the ideal is -1.26; the first place alone gains 0, or at worst -2."""
+    users = [(dict.fromkeys(grades, 0.25), grades)]
+    axes = {"negative_grades": "worst", "ideal": "relevant", "gain": "linear", "candidates": "rated"}
+    definition = Definition(threshold=0.0, ties="id_descending", **axes)  # type: ignore[arg-type]
+    check(users, definition)
+    at_1 = measure(oracles.rankings_of(users), ["ndcg"], [1], definition)["ndcg"][0, 0]
+    assert math.isnan(at_1) if len(grades) == 3 else at_1 == 1.0
+
+
+def test_equal_grades_that_add_up_otherwise_from_best_to_worst_are_no_scale() -> None:
+    """3 (1 + .63) + 3 / 2 and 3 (1 + .63 + .5) are one sum rounded twice: every order is the best one."""
+    users = [(dict.fromkeys(range(3), 0.25), dict.fromkeys(range(3), 3.0))]
+    definition = Definition(negative_grades="worst", ideal="k", gain="linear", candidates="rated")
+    found = measure(oracles.rankings_of(users), ["ndcg"], [1, 2, 3], definition)["ndcg"]
+    assert found.tolist() == [[1.0, 1.0, 1.0, 1.0]]
+
+
 @settings(max_examples=300, deadline=None)
 @given(USERS, DEFINITIONS)
 def test_every_metric_under_any_definition_equals_the_oracle(
