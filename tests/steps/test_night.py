@@ -484,6 +484,9 @@ def test_a_regression_opens_the_report_and_stands_in_the_nights_result(spark, tm
         first = summary[summary.index("<p") : summary.index("</p>")]
         assert ("Regression: shipped: ndcg@10 of test is" in first) == (code == 4)
         assert "Regression" in ran.outcome.leaderboard or code == 0
+    # Nights that compare at once are not in one another's way.
+    history = DeltaTable(f"{store.root}/comparisons").history()
+    assert {made["isBlindAppend"] for made in history if made["operation"] == "WRITE"} == {True}
     # Run again: nothing to do, and the same is said.
     again = run(store, small(**night, models=[bad, *models("truth")]), date(2026, 1, 2))
     assert not again.outcome.run_ids and again.outcome.exit_code == 4
