@@ -46,6 +46,8 @@ PATIENCE = 150
 """Seconds that a stage of tests may take beyond three times what it takes without a change: a mutant that
 loops for ever is killed by it."""
 NO_END = "did not end"
+NO_KERNELS = ("kernels/warm.py",)
+"""It calls kernels so that they are compiled, and looks at no number of theirs."""
 ALL = "tests/kernels"
 
 
@@ -117,7 +119,8 @@ def draw(pattern: str, seed: int, count: int, only: str | None) -> list[Mutant]:
     def place(mutant: Mutant) -> bytes:
         return hashlib.sha256(f"{seed}|{mutant.name}".encode()).digest()
 
-    files = sorted(file for file in (ROOT / PACKAGE).glob(pattern) if file.suffix == ".py")
+    places = (file for file in (ROOT / PACKAGE).glob(pattern) if file.suffix == ".py")
+    files = sorted(file for file in places if str(file.relative_to(ROOT / PACKAGE)) not in NO_KERNELS)
     found = [mutant for file in files for mutant in mutants_of(file) if only is None or only in mutant.name]
     return list(islice(filter(is_program, sorted(found, key=place)), count))
 
@@ -229,8 +232,9 @@ class Trial:
         return killer
 
     def stages(self, path: str) -> list[str]:
-        """Tests by nearness; `near`: without those of all kernels, which take minutes."""
-        return [stage for stage in stages(path) if not (self.near and stage == ALL)]
+        """Tests by nearness; `near`: without those of all kernels, which take minutes, where others are."""
+        found = list(stages(path))
+        return found[:-1] if self.near and len(found) > 1 else found
 
     def tried(self, mutant: Mutant, stage: str) -> str:
         """The stage where it sees the change, which is in the copy for so long."""

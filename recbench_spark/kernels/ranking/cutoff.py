@@ -328,7 +328,6 @@ def _settle(u: int, users: Users, tally: Tally, state: State) -> None:
         tally.above[s] += exact > score
         tally.tied[s] += exact == score
         tally.before[s] += exact == score and item < plan.slot_items[s]
-    state.pending_count[u] = 0
 
 
 @compiled
