@@ -505,9 +505,8 @@ def ndcg(chunk: Chunk) -> Floats:
     if chunk.definition.negative_grades != "worst":
         return divide(chunk.dcg, chunk.ideal, empty=np.nan)
     worst = -chunk.best_dcg(-chunk.gain_p)
-    alike = np.isclose(
-        chunk.ideal, worst, rtol=ROUNDED, atol=ROUNDED
-    )  # equal grades, added up in two orders
+    # Equal grades, added up in two orders.
+    alike = np.isclose(chunk.ideal, worst, rtol=ROUNDED, atol=0.0)
     value = divide(chunk.dcg - worst, np.where(alike, 0.0, chunk.ideal - worst), empty=np.nan)
     return np.where(alike & (chunk.ideal > 0), 1.0, value)
 
