@@ -339,3 +339,20 @@ def test_an_lstm_reads_sources_by_the_hash_of_both_ids(most: int) -> None:
     ]
     assert [found.src[a:b].tolist() for a, b in pairwise(found.indptr)] == wanted
     assert wanted[2] != sorted(wanted[2]) or most < 9  # this draw is in no order of the ids
+
+
+def test_a_layer_makes_new_vectors_of_own_and_pooled_ones() -> None:
+    """Two nodes by hand, whole numbers: bias + own W + aggregate V, what is negative 0, then length 1."""
+    own_t = np.array([[1, 0, 2], [0, 1, 1]], np.float32)
+    pooled_t = np.array([[1, -1, 0]], np.float32)
+    bias = np.array([1, 0, -4], np.float32)
+    plain = layers.Layer("mean", None, own_t, pooled_t, bias, relu=False, normalise=False)
+    h, n = np.array([[1, 2], [3, 4]], np.float32), np.array([[5], [7]], np.float32)
+    assert plain.combine(h, n).tolist() == [[7, -3, 0], [11, -3, 6]]
+    assert replace(plain, relu=True).combine(h, n).tolist() == [[7, 0, 0], [11, 0, 6]]
+    as_it_is = replace(plain, pooled_t=None, bias=np.zeros(3, np.float32))
+    three = np.array([[1, 1, 1], [2, 2, 2]], np.float32)
+    assert as_it_is.combine(h, three).tolist() == [[2, 3, 5], [5, 6, 12]]
+    assert replace(plain, own_t=None).combine(h, n).tolist() == [[6, -5, -4], [8, -7, -4]]
+    ends = replace(plain, relu=True, normalise=True).combine(h[:1], n[:1])
+    assert ends.tolist() == [[1, 0, 0]]
