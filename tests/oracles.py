@@ -73,9 +73,8 @@ def _over_ties(name: str, scores: Scores, truth: Grades, k: int | None, d: Defin
         best = (d.ties == "optimistic") == (name != "percentile_rank")
         one = max(values) if best else min(values)
     if name == "ndcg" and d.negative_grades == "worst":
-        return min(
-            one, 1.0
-        )  # an uncut ideal that has to show negative grades may lie below what k places gain
+        # An uncut ideal that has to show negative grades may lie below what k places gain.
+        return min(one, 1.0)
     return max(one, 0.0) if name == "ndcg" and d.negative_grades == "zero_floor" else one
 
 

@@ -195,6 +195,16 @@ def applied(source: str, mutant: Mutant) -> str:
     return "".join(lines)
 
 
+def copy_project(copy: Path) -> None:
+    """A new copy of all that tests and the fault campaign run."""
+    shutil.rmtree(copy, ignore_errors=True)
+    rubbish = shutil.ignore_patterns("__pycache__", ".numba")
+    for name in (PACKAGE, "tests", "conf", "jobs", "tools"):
+        shutil.copytree(ROOT / name, copy / name, ignore=rubbish)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, copy / name)
+
+
 class Trial:
     """A copy of package and tests where mutants are tried one after the other."""
 
@@ -202,12 +212,7 @@ class Trial:
         self.near = near
         self.folder, self.results = folder, folder / "mutants.jsonl"
         self.copy = folder / "copy"
-        shutil.rmtree(self.copy, ignore_errors=True)
-        rubbish = shutil.ignore_patterns("__pycache__", ".numba")
-        for name in (PACKAGE, "tests", "conf", "jobs"):  # tests of kernels start a bench of `jobs`
-            shutil.copytree(ROOT / name, self.copy / name, ignore=rubbish)
-        for name in ("pyproject.toml", "README.md"):
-            shutil.copy(ROOT / name, self.copy / name)
+        copy_project(self.copy)
         self.digest = hashlib.sha256()
         for file in sorted(p for name in (PACKAGE, "tests") for p in (self.copy / name).rglob("*.py")):
             self.digest.update(file.read_bytes())

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Bugs planted in a copy, one at a time: does the fault campaign see each?
 
-    python tools/planted.py [--only TEXT] [--list] [--folder warehouse/planted]
+    python -m tools.planted [--only TEXT] [--list] [--folder warehouse/planted]
 
 tools/planted.yaml names the bugs: a line of the product, what stands there instead, and cases of
 `python -m tests.faults`. These must pass in the copy as it is; with the bug one of them must fail.
@@ -23,7 +23,8 @@ from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).resolve().parent.parent
+from tools.mutants import ROOT, copy_project
+
 BUGS = ROOT / "tools" / "planted.yaml"
 Bug = dict[str, str]
 
@@ -45,7 +46,9 @@ def main(argv: list[str] | None = None) -> int:
     if args.list:
         print("\n".join(f"{bug['bug']}\n    {bug['seen_by']}" for bug in bugs))
         return 0
-    copy = copied(args.folder.absolute())
+    shutil.rmtree(args.folder, ignore_errors=True)  # verdicts too
+    copy = args.folder.absolute() / "copy"
+    copy_project(copy)
     ends = [told(copy, bug) for bug in bugs]
     return max(ends, default=0)
 
@@ -54,17 +57,6 @@ def listed() -> list[Bug]:
     """The bugs: name, file, the line as it is and as it is planted, the cases that see it."""
     found: list[Bug] = yaml.safe_load(BUGS.read_text(encoding="utf-8"))
     return found
-
-
-def copied(folder: Path) -> Path:
-    """A copy of all that the campaign runs."""
-    copy, rubbish = folder / "copy", shutil.ignore_patterns("__pycache__", ".numba")
-    shutil.rmtree(folder, ignore_errors=True)
-    for name in ("recbench_spark", "jobs", "tests", "conf", "tools"):
-        shutil.copytree(ROOT / name, copy / name, ignore=rubbish)
-    for name in ("pyproject.toml", "README.md"):
-        shutil.copy(ROOT / name, copy / name)
-    return copy
 
 
 def told(copy: Path, bug: Bug) -> int:
@@ -96,14 +88,8 @@ def planted(file: Path, bug: Bug) -> Iterator[None]:
 
 def failures(copy: Path, cases: str) -> list[str]:
     """What the campaign says of cases that fail; RuntimeError where it did not come to its end."""
-    command = [
-        sys.executable,
-        "-m",
-        "tests.faults",
-        *cases.split(),
-        "--folder",
-        str(copy.parent / "verdicts"),
-    ]
+    flags = [*cases.split(), "--folder", str(copy.parent / "verdicts")]
+    command = [sys.executable, "-m", "tests.faults", *flags]
     env = {**os.environ, "PYTHONPATH": str(copy), "NUMBA_CACHE_DIR": str(copy.parent / "numba")}
     done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, check=False)
     found = [line for line in done.stdout.splitlines() if line.startswith("FAILED ")]
