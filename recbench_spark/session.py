@@ -7,6 +7,7 @@ jar stands in code, since a value on the builder would beat spark-submit's flags
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shlex
@@ -195,11 +196,12 @@ def kept(frame: DataFrame) -> DataFrame:
 
 @contextmanager
 def letting_go() -> Iterator[None]:
-    """Frames that are `kept` within are let go at the end.
+    """Frames that are `kept` within are let go at the end, and all others that nobody names any more.
 
     Spark holds a cached frame's plan, and with it the snapshots of all tables that it reads, until somebody
     lets it go: a driver of 2 GB that ran 175 small nights one after the other did little but collect
-    garbage.
+    garbage. A frame's twin in Java stays as long as the Python object does, and those in a cycle stay until
+    Python looks for cycles among old objects: with large libraries loaded, hardly ever.
     """
     _kept.append([])
     try:
@@ -208,3 +210,4 @@ def letting_go() -> Iterator[None]:
         for frame in reversed(_kept.pop()):  # first what was made of others: Spark would cache it anew
             with suppress(Exception):  # the session may have ended
                 frame.unpersist()
+        gc.collect()

@@ -22,9 +22,10 @@ SETTINGS = {
     # Hundreds of rows: every further partition is only overhead.
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
-    # A Delta snapshot is rebuilt in this many tasks (default 50), and few logs are kept in memory.
+    # A Delta snapshot is rebuilt in this many tasks (default 50), and the logs of two or three warehouses
+    # are kept in memory: with fewer, every read of a table would be one of its log too.
     "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.databricks.delta.deltaLog.cacheSize": "3",
+    "spark.databricks.delta.delta.log.cacheSize": "60",
     # Hundreds of small queries: compiling each one to Java takes longer than interpreting it, and stages
     # that are planned anew cost a job each. `make demo` and the slow tests run with Spark's defaults.
     "spark.sql.codegen.wholeStage": "false",

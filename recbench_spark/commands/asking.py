@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 
 import pyarrow as pa
 
@@ -12,8 +13,6 @@ from recbench_spark.errors import OK, USAGE, ConfigError, FallbackToSpark, neare
 from recbench_spark.schemas import TABLES
 from recbench_spark.steps import local_questions
 from recbench_spark.store import query_files, view_files
-
-SIGNS_OF_RESULTS = ("runs", "manifests", "speed")
 
 
 def ask(args: argparse.Namespace) -> int:
@@ -46,8 +45,7 @@ def _is_local(args: argparse.Namespace, sql: str) -> bool:
 
 def _in_process(args: argparse.Namespace, sql: str) -> int:
     store = ArrowStore(args.warehouse, read_only=True)
-    if not any(map(store.exists, SIGNS_OF_RESULTS)):
-        _refuse_empty(args.warehouse)
+    _refuse_empty(args.warehouse, store.exists)
     show(local_questions.answer(store, sql, args.limit), args.format)
     return OK
 
@@ -58,16 +56,16 @@ def _on_spark(args: argparse.Namespace, sql: str) -> int:
     from recbench_spark.store import Store  # noqa: PLC0415
 
     store = Store(get_session("recbench-spark query"), args.warehouse, read_only=True)
-    if not any(map(store.exists, SIGNS_OF_RESULTS)):
-        _refuse_empty(args.warehouse)
+    _refuse_empty(args.warehouse, store.exists)
     store.install_views()
     judge(store.spark, sql, (*TABLES, *view_files()))
     show(store.spark.sql(sql).limit(args.limit).toArrow(), args.format)
     return OK
 
 
-def _refuse_empty(warehouse: str) -> None:
-    raise ConfigError(f"no results in warehouse {warehouse}", "run jobs/nightly.py first")
+def _refuse_empty(warehouse: str, exists: Callable[[str], bool]) -> None:
+    if not any(map(exists, TABLES)):
+        raise ConfigError(f"no results in warehouse {warehouse}", "run jobs/nightly.py first")
 
 
 def statement(text: str) -> str:

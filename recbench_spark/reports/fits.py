@@ -24,17 +24,35 @@ SPREAD = "bars and bands: standard deviation over folds"
 
 
 def summary(fits: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Mean, spreads, folds, core-hours of the fits of each group; the folds' means are averaged."""
+    """Mean, spreads, folds, core-hours of the fits of each group; the folds' means are averaged.
+
+    `of_all_folds`: the mean less how much harder than all folds the group's own are, by fits of the same
+    first key that have all of them. A mean over three folds beside one over ten tells of the folds.
+    """
     rows = []
-    for key, group in fits.groupby(list(keys), dropna=False, sort=True):
+    for key, group in _made_even(fits, keys).groupby(list(keys), dropna=False, sort=True):
         values = zip(group.fold, group.seed, group.rmse, strict=True)
         found = over_folds(
             {(None if pd.isna(fold) else int(fold), seed): rmse for fold, seed, rmse in values}
         )
         facts = dict(zip(keys, key if isinstance(key, tuple) else (key,), strict=True))
         hours = group.cpu_seconds.sum() / 3600
-        rows.append({**facts, **found._asdict(), "core_hours": hours, "hours_a_fit": hours / len(group)})
+        even = {"of_all_folds": group.groupby("fold", dropna=False).even.mean().mean()}
+        cost = {"core_hours": hours, "hours_a_fit": hours / len(group)}
+        rows.append({**facts, **found._asdict(), **even, **cost})
     return pd.DataFrame(rows)
+
+
+def _made_even(fits: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The fits with `even`: the error less how much harder a fold is than all, in groups that have all."""
+    fold = [keys[0], "fold"]
+    of_fold = fits.groupby([*keys, "fold"], dropna=False).rmse.mean().reset_index()
+    of_fold["has"] = of_fold.groupby(list(keys), dropna=False).rmse.transform("size")
+    most = of_fold.groupby(keys[0], dropna=False).has.transform("max")
+    level = of_fold[of_fold.has == most].groupby(fold, dropna=False).rmse.mean().reset_index()
+    level["harder"] = level.rmse - level.groupby(keys[0], dropna=False).rmse.transform("mean")
+    found = fits.merge(level[[*fold, "harder"]], on=fold, how="left")
+    return found.assign(even=found.rmse - found.harder)
 
 
 def by_dimension(fits: pd.DataFrame) -> Figure:
@@ -85,8 +103,8 @@ def by_setting(fits: pd.DataFrame, name: str) -> Figure:
     figure, axes = _axes(name, f"Can {name} be carried from a small model to a large one?")
     _lines(axes, table, "setting")
     for _, line in table.groupby("model"):
-        best = line.loc[line["mean"].idxmin()]
-        axes.plot([best.setting], [best["mean"]], "o", color="black", markersize=4, zorder=3)
+        best = line.loc[line.of_all_folds.idxmin()]
+        axes.plot([best.setting], [best.of_all_folds], "o", color="black", markersize=4, zorder=3)
     return figure
 
 
@@ -143,10 +161,10 @@ def _lines(axes: Axes, table: pd.DataFrame, x: str) -> None:
     for model, line in table.groupby("model", sort=False):
         ordered = line.sort_values(x)
         bars = ordered.over_folds.fillna(0.0)
-        axes.errorbar(ordered[x], ordered["mean"], yerr=bars, marker="o", capsize=2, label=str(model))
+        axes.errorbar(ordered[x], ordered.of_all_folds, yerr=bars, marker="o", capsize=2, label=str(model))
         few = ordered[ordered.folds < table.folds.max()]
-        for at, value, folds in zip(few[x], few["mean"], few.folds, strict=True):
-            told = f"{folds} fold{'s' if folds > 1 else ''}"
+        for at, value, folds in zip(few[x], few.of_all_folds, few.folds, strict=True):
+            told = f"{folds} fold{'s' if folds > 1 else ''}, made even"
             axes.annotate(told, (at, value), (4, 6), textcoords="offset points", fontsize=7)
     axes.legend(frameon=False)
 

@@ -9,7 +9,6 @@ SELECT
   model,
   kind,
   dims,
-  settings_json,
   COUNT(*) AS folds,
   MIN(seeds) AS seeds,
   AVG(rmse) AS rmse,
@@ -17,7 +16,8 @@ SELECT
   CASE WHEN COUNT(*) > 1 THEN STDDEV_SAMP(rmse) END AS spread_over_folds,
   CASE WHEN MAX(seeds) > 1 THEN SQRT(AVG(variance_over_seeds)) END AS spread_over_seeds,
   SUM(cpu_seconds) / 3600 AS core_hours,
-  MAX(peak_bytes) AS peak_bytes
+  MAX(peak_bytes) AS peak_bytes,
+  settings_json
 FROM (
   SELECT
     suite,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 
 from pyspark.sql import functions as F
@@ -22,7 +24,7 @@ from recbench_spark.store import Store, explain
 from recbench_spark.training.fits.distributed import fit_als
 from recbench_spark.training.fits.logs import require_times
 from recbench_spark.training.fits.running import Outcome, run_tasks, slots
-from recbench_spark.training.fits.table import append_fits
+from recbench_spark.training.fits.table import Commits, append_fits
 from recbench_spark.training.fits.tasks import FitTask, Row, fit_one
 
 COMMIT_SECONDS = 20.0
@@ -211,16 +213,14 @@ def _run(store: Store, plan: Plan, todo: Sequence[FitTask], journal: Journal) ->
         return
     at_once = slots(store.spark, plan.threads)
     work = partial(fit_one, files=plan.log.files)
-    progress, pending, since = _Progress(plan, todo, journal, at_once), [], time.monotonic()
-    for outcome in run_tasks(store.spark, todo, work, at_once):
-        row = _row(todo[outcome.place], outcome)
-        progress.tell(row)
-        pending.append(row)
-        if time.monotonic() - since > COMMIT_SECONDS:
-            append_fits(store, pending, plan.facts)
-            pending, since = [], time.monotonic()
-        yield row
-    append_fits(store, pending, plan.facts)
+    progress, write = _Progress(plan, todo, journal), partial(append_fits, store, facts=plan.facts)
+    outcomes = run_tasks(store.spark, todo, work, at_once)
+    with Commits(write, COMMIT_SECONDS) as commits, closing(outcomes):  # no fit begins after an error
+        for outcome in outcomes:
+            row = _row(todo[outcome.place], outcome)
+            progress.tell(row)
+            commits.add(row)
+            yield row
 
 
 def _row(task: FitTask, outcome: Outcome) -> Row:
@@ -239,20 +239,24 @@ def _row(task: FitTask, outcome: Outcome) -> Row:
 class _Progress:
     """A line a fit: which, how good, how long, and how long the rest will take."""
 
-    def __init__(self, plan: Plan, todo: Sequence[FitTask], journal: Journal, at_once: int) -> None:
-        self.costs = {task.fit_id: cost(task, plan.log) for task in todo}
-        self.journal, self.at_once, self.started = journal, at_once, time.monotonic()
-        self.done, self.spent = 0, 0.0
+    def __init__(self, plan: Plan, todo: Sequence[FitTask], journal: Journal) -> None:
+        self.left = {task.fit_id: cost(task, plan.log) for task in todo}
+        self.journal, self.started = journal, time.monotonic()
+        self.all, self.spent, self.since = len(todo), 0.0, datetime.now(UTC).isoformat()
 
     def tell(self, row: Row) -> None:
-        """A line for a finished fit."""
-        self.done += 1
-        self.spent += self.costs[row["fit_id"]]
-        left = sum(self.costs.values()) - self.spent
-        seconds = (time.monotonic() - self.started) / self.spent * left
-        self.journal.say(f"fit {self.done}/{len(self.costs)} {_in_words(row)}; about {seconds:.0f} s left")
+        """A line for a finished fit. One that an earlier start made says nothing of the pace."""
+        cost_of_it = self.left.pop(row["fit_id"])
+        self.spent += cost_of_it if (row.get("started_at") or self.since) >= self.since else 0.0
+        self.journal.say(f"fit {self.all - len(self.left)}/{self.all} {_in_words(row)}{self._rest()}")
         facts = {key: row.get(key) for key in ("fit_id", "model", "seed", "fold", "status", "rmse")}
         self.journal.record("fit", **facts, seconds=row.get("seconds"), error=row.get("error"))
+
+    def _rest(self) -> str:
+        if not self.spent:
+            return ""
+        pace = (time.monotonic() - self.started) / self.spent
+        return f"; about {pace * sum(self.left.values()):.0f} s left"
 
 
 def _in_words(row: Row) -> str:

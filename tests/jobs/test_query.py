@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.schemas import TABLES
 from recbench_spark.steps import local_questions
 from recbench_spark.steps.questions import judge
-from recbench_spark.store import query_files, view_files
+from recbench_spark.store import Store, query_files, view_files
 from tests.nights import RANKED, Ran
 
 
@@ -67,6 +68,16 @@ def test_an_empty_warehouse_is_told_and_not_made(
     assert end.value.code == 2
     assert "no results in warehouse" in capsys.readouterr().err
     assert not (tmp_path / "typo").exists()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("only", "asked"), [("fits", "fits_over_folds"), ("graph_runs", "graph_runs")])
+def test_a_warehouse_of_fits_or_graphs_alone_is_asked_as_their_jobs_say(
+    spark: Any, tmp_path: Path, only: str, asked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Store(spark, str(tmp_path)).create(TABLES[only])
+    assert ask("--warehouse", str(tmp_path), asked) == 0
+    assert "Columns: [" in capsys.readouterr().out
 
 
 @pytest.mark.spark

@@ -32,9 +32,11 @@ def test_a_line_a_model_with_its_spread() -> None:
     axes = pictures.by_dimension(rows()).axes[0]
     lines = {c.get_label(): c.lines[0].get_xydata() for c in axes.containers}
     assert set(lines) == {"sgd", "gibbs"}
-    assert lines["sgd"] == pytest.approx(np.array([[2, 1 - 0.01 + 0.001], [4, 1 - 0.02]]))
-    assert [text.get_text() for text in axes.texts] == ["1 fold", "1 fold"], "fewer folds are said"
+    assert lines["sgd"] == pytest.approx(np.array([[2, 1 - 0.01 + 0.001], [4, 1 - 0.02 + 0.001]]))
+    assert [text.get_text() for text in axes.texts] == ["1 fold, made even"] * 2, "fewer folds are said"
     table = pictures.summary(rows(), ["model", "dims"])
+    assert table["mean"].tolist() == pytest.approx([0.971, 0.96, 0.991, 0.98]), "the table has both"
+    assert table.of_all_folds.tolist() == pytest.approx([0.971, 0.961, 0.991, 0.981])
     assert table.over_folds.dropna().tolist() == pytest.approx([0.001, 0.001])
     assert table.core_hours.tolist() == pytest.approx([0.06, 0.04, 0.06, 0.04])
 
@@ -51,6 +53,12 @@ def test_curves_over_steps_and_over_a_setting() -> None:
     table = pictures.with_setting(rows(), "regularisers")
     assert sorted(table.setting.unique()) == pytest.approx([0.2, 0.4])
     assert len(pictures.by_setting(rows(), "regularisers").axes[0].containers) == 2
+
+
+def test_fits_without_factors_or_folds_are_a_group_too() -> None:
+    found = rows()[:1].assign(dims=np.nan, fold=np.nan, setting=0.1)
+    table = pictures.summary(found, ["dims", "setting"])
+    assert table.of_all_folds.tolist() == table["mean"].tolist() == pytest.approx([0.99])
 
 
 def test_pictures_are_the_same_text_for_the_same_fits() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -83,6 +84,20 @@ def test_every_fit_is_a_row_and_a_diverged_one_too(store, rows) -> None:
         assert kept[row["fit_id"]].started_at is not None
     told = table(rows)
     assert "wild" in told and "no fit succeeded" in told and "over folds" in told
+
+
+def test_fits_of_an_earlier_start_say_nothing_of_the_pace(monkeypatch) -> None:
+    monkeypatch.setattr(fitting, "cost", lambda task, _log: task.dims)
+    tasks = [SimpleNamespace(fit_id=name, dims=dims) for name, dims in (("a", 1000), ("b", 10), ("c", 20))]
+    said: list[str] = []
+    journal = SimpleNamespace(say=said.append, record=lambda *_, **__: None)
+    progress = fitting._Progress(SimpleNamespace(log=None), tasks, journal)
+    told = {"model": "m", "fold": 1, "seed": 0, "status": "succeeded", "rmse": 0.5, "seconds": 1.0}
+    progress.tell({**told, "fit_id": "a", "started_at": "2026-01-01T00:00:00+00:00"})
+    progress.started -= 10.0
+    progress.tell({**told, "fit_id": "b", "started_at": "2999-01-01T00:00:00+00:00"})
+    assert said[0] == "fit 1/3 m fold 1 seed 0: RMSE 0.5000 in 1.0 s, 0 MB"
+    assert said[1].endswith("; about 20 s left")
 
 
 def test_another_start_does_nothing_and_a_lost_row_is_found_again(store, one, rows, monkeypatch) -> None:

@@ -366,22 +366,22 @@ def _top(table: Any, used: int, top: int, node: Any, count: Any) -> int:
 
 @compiled
 def _largest(order: Any, top: int) -> Any:
-    """At least the `top` largest, and few more: by a threshold on whole packed numbers."""
+    """The `top` largest of more than four times as many, and at most as many again: by a threshold.
+
+    Packed numbers differ, so there is one above which `top` to 2 `top` of them lie: bisection meets it.
+    """
     low, high = np.uint64(0), np.uint64(order.max())
     for _ in range(64):
         middle = low + (high - low) // np.uint64(2)
         above = 0
         for i in range(len(order)):
             above += order[i] > middle
-        if top <= above <= 2 * top:
-            low = middle
-            break
         if above > 2 * top:
             low = middle + np.uint64(1)
-        else:
+        elif above < top:
             high = middle
-        if low >= high:
-            low = high - np.uint64(1)
+        else:
+            low = middle
             break
     return order[order > low]
 

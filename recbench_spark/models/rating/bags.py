@@ -89,13 +89,14 @@ def bag_sums(bag: Bag, z_jk: Floats) -> tuple[Floats, Floats]:
 def _bag_sums(bag: Bag, z_jk: Floats) -> tuple[Floats, Floats]:
     sums_ak, squares_a = np.zeros((len(bag.weight_a), z_jk.shape[1])), np.zeros(len(bag.weight_a))
     for a in range(len(bag.weight_a)):
-        x = bag.weight_a[a]
+        x, total = bag.weight_a[a], 0.0
         for n in range(bag.starts_a[a], bag.starts_a[a + 1]):
             j = bag.features_n[n]
             for k in range(z_jk.shape[1]):
                 sums_ak[a, k] += x * z_jk[j, k]
-                if k > 0:
-                    squares_a[a] += x * x * z_jk[j, k] ** 2
+            for k in range(1, z_jk.shape[1]):
+                total += x * x * z_jk[j, k] ** 2
+        squares_a[a] = total
     return sums_ak, squares_a
 
 
@@ -133,16 +134,19 @@ def draw_bag_factor(
 
 @compiled
 def _row_sums(bag: Bag, starts_a: Ints, o_r: Floats, e_r: Floats, z_jk: Floats, k: int) -> Floats:
-    sums = np.zeros((len(bag.weight_a), 6))
+    sums, own_j = np.empty((len(bag.weight_a), 6)), z_jk[:, k].copy()
     for a in range(len(sums)):
+        o, oo, e, eo, s = 0.0, 0.0, 0.0, 0.0, 0.0
         for r in range(starts_a[a], starts_a[a + 1]):
-            sums[a, COUNT] += 1
-            sums[a, SUM_O] += o_r[r]
-            sums[a, SUM_OO] += o_r[r] * o_r[r]
-            sums[a, SUM_E] += e_r[r]
-            sums[a, SUM_EO] += e_r[r] * o_r[r]
+            o += o_r[r]
+            oo += o_r[r] * o_r[r]
+            e += e_r[r]
+            eo += e_r[r] * o_r[r]
         for n in range(bag.starts_a[a], bag.starts_a[a + 1]):
-            sums[a, BAG] += bag.weight_a[a] * z_jk[bag.features_n[n], k]
+            s += bag.weight_a[a] * own_j[bag.features_n[n]]
+        row = sums[a]
+        row[COUNT], row[SUM_O], row[SUM_OO] = starts_a[a + 1] - starts_a[a], o, oo
+        row[SUM_E], row[SUM_EO], row[BAG] = e, eo, s
     return sums
 
 

@@ -426,7 +426,17 @@ def _other_factors(part: Part, others: list[Side], k: int) -> Floats:
         return np.ones(len(part.a_r))
     b, c = (np.ascontiguousarray(side.factors[:, k - 1], np.float64) for side in others)
     own = np.ascontiguousarray(part.own.factors[:, k - 1], np.float64)
-    return np.asarray(own[part.a_r] + b[part.ratings.b_r] + c[part.ratings.c_r])
+    return _gathered((own, b, c), (part.a_r, part.ratings.b_r, part.ratings.c_r))
+
+
+@compiled
+def _gathered(sides: tuple[Floats, Floats, Floats], keys: tuple[Keys, Keys, Keys]) -> Floats:
+    """(r,) the sum of one number of each side."""
+    (x, y, z), (a_r, b_r, c_r) = sides, keys
+    out = np.empty(len(a_r))
+    for r in range(len(out)):
+        out[r] = x[a_r[r]] + y[b_r[r]] + z[c_r[r]]
+    return out
 
 
 def _zeros(rows: int, length: int) -> Side:

@@ -7,7 +7,7 @@ ratings are the first to use it; models of graphs and of the zoo are to follow.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -39,7 +39,7 @@ def slots(spark: SparkSession, threads: int = 1) -> int:
 
 def run_tasks(
     spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], Row], at_once: int
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """Outcomes as they come, tasks begun in their order; `place` is that of the task.
 
     The driver holds tasks and rows. Whoever stops reading stops what has not begun.

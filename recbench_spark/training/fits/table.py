@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +21,51 @@ def append_fits(store: Store, rows: Sequence[Row], facts: Row) -> None:
     known = {**facts, "code_version": __version__}
     values = [tuple(_typed(name, {**known, **row}.get(name)) for name in FITS.names) for row in rows]
     store.append(store.spark.createDataFrame(values, FITS.schema), FITS)
+
+
+class Commits:
+    """Rows are written some at a time and beside what makes them; left, the rest is.
+
+    A commit is a few small jobs of Spark, and each waits for a slot while fits hold them all: whoever
+    waited for it would tell of no fit for as long as some fits take.
+
+    Args:
+        write: takes the rows of one commit; called from one thread at a time.
+        every: seconds between commits.
+
+    Raises:
+        Exception: what `write` raises, with a later row or at the end.
+    """
+
+    def __init__(self, write: Callable[[list[Row]], None], every: float) -> None:
+        self.write, self.every = write, every
+        self.pool, self.running = ThreadPoolExecutor(1), Future[None]()
+        self.running.set_result(None)
+        self.pending, self.since = list[Row](), time.monotonic()
+
+    def __enter__(self) -> Commits:
+        """Itself."""
+        return self
+
+    def add(self, row: Row) -> None:
+        """One more row; begins a commit where the last one has ended and is long ago."""
+        self.pending.append(row)
+        if self.running.done() and time.monotonic() - self.since > self.every:
+            self._begin()
+
+    def _begin(self) -> None:
+        self.running.result()
+        self.running = self.pool.submit(self.write, self.pending)
+        self.pending, self.since = [], time.monotonic()
+
+    def __exit__(self, kind: object, *_error: object) -> None:
+        """Write the rest, unless an error ends it all."""
+        try:
+            if kind is None:
+                self._begin()
+                self.running.result()
+        finally:
+            self.pool.shutdown()
 
 
 def _typed(name: str, value: Any) -> Any:

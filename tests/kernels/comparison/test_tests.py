@@ -65,6 +65,12 @@ def test_moments_are_exact(rows: Any) -> None:
         assert pairs.mean[a, b] == mean[0] and pairs.error[a, b] == pytest.approx(error[0], rel=1e-14)
 
 
+def test_a_product_of_whole_numbers_is_exact_at_its_largest() -> None:
+    """Odd numbers above 2^52: float64 adds no two of them exactly that it does not have to."""
+    left, right = np.full((7, 2), 2.0**52 + 1), np.ones((7, 1))
+    assert tests._exact_product(left, right).tolist() == [[7 * (2**52 + 1)]] * 2
+
+
 def test_pair_sums_are_the_same_in_any_order_and_partitioning() -> None:
     values = users(5000, 6)
     values[::7, 2] = math.nan

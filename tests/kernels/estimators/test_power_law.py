@@ -156,6 +156,31 @@ def test_counts_close_together_are_refused_with_the_fit(spread: int) -> None:
     assert f"alpha {law.alpha:.6g} from xmin {law.xmin} on, a tail of {law.tail} of 3000" in str(told.value)
 
 
+def test_a_chance_that_a_count_just_has_draws_that_count() -> None:
+    """P(X > n) < chance <= P(X >= n): where float64 gives back the logarithm to the last bit."""
+    n = np.arange(2, 200)
+    chance = np.exp(log_zeta(2.3, n) - log_zeta(2.3, 1))
+    just = np.log(chance) + log_zeta(2.3, 1) == log_zeta(2.3, n)
+    assert just.sum() > 20
+    assert power_law._beyond(2.3, 1, chance[just]).tolist() == n[just].tolist()
+
+
+@pytest.mark.parametrize(
+    ("alpha", "z", "is_law"), [(10.5, 1.64, False), (10.5, 1.65, True), (10.0, -3, True)]
+)
+def test_a_steep_law_has_to_beat_thinner_tails_at_five_percent(
+    alpha: float, z: float, is_law: bool
+) -> None:
+    """One-sided: the normal law is below 1.645 in 95 % of its draws."""
+    law = replace(compared(np.repeat(*power_law.draw(2.3, 5, 500, np.random.default_rng(1)))), alpha=alpha)
+    law = replace(law, against=tuple(replace(one, z=z) for one in law.against))
+    if is_law:
+        power_law.check(law)
+        return
+    with pytest.raises(DataError, match="tail is as likely"):
+        power_law.check(law)
+
+
 def test_laws_beside_others() -> None:
     """A drawn law is far likelier than a geometric tail; a lognormal one can look alike."""
     counts = np.repeat(*power_law.draw(2.3, 5, 5000, np.random.default_rng(1)))

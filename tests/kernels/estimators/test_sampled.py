@@ -124,6 +124,22 @@ def test_presets_by_hand() -> None:
     assert at("cornac", "mrr", 20) == 0.05 and at("recbench", "mrr", 20) == 0.0
 
 
+def test_only_ndcg_asks_what_a_relevant_item_gains() -> None:
+    free = Definition(gain="linear", threshold=0)
+    assert sampled.no_value("ndcg", free) == "relevant items may have no gain"
+    assert {sampled.no_value(metric, free) for metric in sampled.OF_RANK if metric != "ndcg"} == {None}
+    assert sampled.no_value("ndcg", Definition(gain="linear", threshold=0.5)) is None
+
+
+def test_only_precision_at_hits_by_the_last_rank_looks_at_ties_from_below() -> None:
+    above = {"ties": "optimistic", "ap_ties": "last_rank", "ap": "precision_at_hits"}
+    assert sampled.ranked_by("map", Definition(**above)).ties == "pessimistic"
+    assert sampled.ranked_by("ndcg", Definition(**above)).ties == "optimistic"
+    for axis in ("ap_ties", "ap"):
+        for value in sorted(set(axis_values(axis)) - {above[axis]}):
+            assert sampled.ranked_by("map", Definition(**above | {axis: value})).ties == "optimistic"
+
+
 @pytest.mark.parametrize("preset", ["recbench", "elliot", "cornac", "lenskit", "rectools"])
 @pytest.mark.parametrize("metric", ["map", "mrr", "ndcg"])
 def test_corrections_aim_at_the_definition(preset: str, metric: str) -> None:
@@ -371,6 +387,7 @@ def test_histograms_are_estimated_row_by_row() -> None:
     alone = [sampled.maximum_likelihood(row[None], "ndcg", [5], draw)[0] for row in count]
     np.testing.assert_allclose(together, alone, rtol=1e-10)
     assert np.isnan(sampled.maximum_likelihood(np.zeros((1, 11), int), "ndcg", [5], draw)).all()
+    assert np.isfinite(sampled.maximum_likelihood(np.eye(11, dtype=int)[:1], "ndcg", [5], draw)).all()
 
 
 def test_sampled_ranks_count_negatives_only() -> None:

@@ -75,6 +75,14 @@ def test_a_growing_range_of_numbers_keeps_what_was_met() -> None:
     assert not seen.add(np.array([0, 1 << 40]))
 
 
+def test_bits_of_millions_of_numbers_are_read_in_pieces() -> None:
+    wanted = np.arange(7, 6_000_000, 50)
+    seen = ids.Seen()
+    assert seen.add(wanted)
+    pieces = list(seen.numbers())
+    assert len(pieces) == 3 and np.concatenate(pieces).tolist() == wanted.tolist()
+
+
 def test_places_by_number_are_those_of_the_table_and_nothing_else() -> None:
     table = np.array([3, 0, 1], np.uint32)
     asked = np.array([-5, -4, -3, -2, -6, 2**63 - 1, -(2**63)], np.int64)
@@ -341,6 +349,33 @@ def test_an_lstm_reads_sources_by_the_hash_of_both_ids(most: int) -> None:
     assert wanted[2] != sorted(wanted[2]) or most < 9  # this draw is in no order of the ids
 
 
+def test_an_lstm_is_torchs_over_the_sources_it_reads() -> None:
+    rng = np.random.default_rng(3)
+    graph = of_edges(4, [(0, 1), (0, 2), (0, 5), (2, 3), (3, 0), (3, 4), (3, 5), (3, 1)])
+    h = rng.standard_normal((6, 5)).astype(np.float32)
+    form = LayerForm("sage", "lstm", 2, hidden=3, most=3)
+    weights = layers.random_weights(layers.shapes(form, 5), 1)
+    weights["lstm.bias_hh_l0"] = rng.standard_normal(12).astype(np.float32)
+    layer = layers.make_layer(form, weights, 5, seed=2)
+    own, of_source = (rng.integers(0, 2**63, n, dtype=np.uint64) for n in (4, 6))
+    found = layer.aggregate(graph, layer.messages(h), None, own, of_source)
+    read = aggregate.reading_order(graph, own, of_source, 3, seed=2)
+    net = torch.nn.LSTM(5, 3)
+    net.load_state_dict({name[5:]: torch.from_numpy(weights[name]) for name in weights if "lstm" in name})
+    for r, (a, b) in enumerate(pairwise(read.indptr)):
+        states = net(torch.from_numpy(h[read.src[a:b]]))[0].detach().numpy() if b > a else np.zeros((1, 3))
+        np.testing.assert_allclose(found[r], states[-1], rtol=1e-5, atol=1e-6)
+
+
+def test_an_lstm_writes_no_row_beyond_the_last() -> None:
+    """Rows of a longer table: what lies behind stays as it is."""
+    indptr, out = np.array([0, 2, 3, 9]), np.zeros((3, 2), np.float32)
+    gates = np.ones((10, 8), np.float32).ravel()
+    order = np.arange(10, dtype=np.uint32)
+    aggregate._lstm(indptr[:3], order, 9, gates, np.ones((2, 8), np.float32), out[:2])
+    assert (out[:2] != 0).all() and (out[2] == 0).all()
+
+
 def test_a_layer_makes_new_vectors_of_own_and_pooled_ones() -> None:
     """Two nodes by hand, whole numbers: bias + own W + aggregate V, what is negative 0, then length 1."""
     own_t = np.array([[1, 0, 2], [0, 1, 1]], np.float32)
@@ -356,3 +391,64 @@ def test_a_layer_makes_new_vectors_of_own_and_pooled_ones() -> None:
     assert replace(plain, own_t=None).combine(h, n).tolist() == [[6, -5, -4], [8, -7, -4]]
     ends = replace(plain, relu=True, normalise=True).combine(h[:1], n[:1])
     assert ends.tolist() == [[1, 0, 0]]
+
+
+OF_TWO = {"hidden": 2, "relu": False, "normalise": False}
+
+
+@pytest.mark.parametrize("width", [1, 4], ids=["multiplied first", "multiplied last"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        LayerForm("sage", "mean", 1, **OF_TWO),
+        LayerForm("sage", "sum", 1, join="add", **OF_TWO),
+        LayerForm("sage", "gcn", 1, **OF_TWO),
+        LayerForm("sage", "max", 1, **OF_TWO),
+        LayerForm("convolve", "importance", 1, **OF_TWO),
+        LayerForm("convolve", "mean", 1, join="add", **OF_TWO),
+    ],
+    ids=lambda form: f"{form.form}-{form.aggregator}-{form.join}",
+)
+def test_a_layer_of_named_weights_is_its_equation_node_by_node(form: LayerForm, width: int) -> None:
+    """Whole numbers, a loop; the matrix goes before neighbours are added up where that is less work.
+
+    Equations: Hamilton et al. 2017, algorithm 1 and section 3.3; Ying et al. 2018, algorithm 1.
+    """
+    form = replace(form, width=width)
+    h = np.array([[1, 2], [4, -8], [-4, 8], [8, 4]], np.float32)
+    heard, weight = [[1, 2, 2, 3], [0, 3], [], [1]], [[2.0, 1.0, 1.0, 4.0], [4.0, 4.0], [], [8.0]]
+    edges = [(r, s) for r, some in enumerate(heard) for s in some]
+    graph = of_edges(4, edges, [w for some in weight for w in some])
+    draws = np.random.default_rng(width)
+    weights = {
+        name: draws.choice([-2, -1, 1, 2], shape).astype(np.float32)
+        for name, shape in layers.shapes(form, 2).items()
+    }
+    layer = layers.make_layer(form, weights, 2)
+    z = h if layer.project is None else layer.messages(h)
+    hashes = np.arange(4, dtype=np.uint64)
+    found = layer.combine(h, layer.aggregate(graph, z, z, hashes, hashes))
+    wanted = [by_its_equation(form, weights, h, r, heard[r], weight[r]) for r in range(4)]
+    assert found.tolist() == np.array(wanted).tolist()
+
+
+def by_its_equation(form, weights, h, r, heard, weight) -> np.ndarray:
+    """New vector of node r, which hears `heard` with `weight`."""
+
+    def sent(v: int) -> np.ndarray:
+        inner = "Q" if form.form == "convolve" else "pool"
+        if f"{inner}.weight" not in weights:
+            return h[v]
+        return np.maximum(weights[f"{inner}.weight"] @ h[v] + weights[f"{inner}.bias"], 0)
+
+    of = [sent(v) for v in heard] + ([h[r]] if form.aggregator == "gcn" else [])
+    n = np.zeros(2)
+    if of and form.aggregator == "max":
+        n = np.max(of, axis=0)
+    elif of and form.aggregator == "importance":
+        n = sum(w * one for w, one in zip(weight, of, strict=True)) / sum(weight)
+    elif of:
+        n = np.sum(of, axis=0) / (1 if form.aggregator == "sum" else len(of))
+    if form.aggregator != "gcn":
+        n = h[r] + n if form.join == "add" else np.concatenate([h[r], n])
+    return weights["W.weight"] @ n + weights["W.bias"]

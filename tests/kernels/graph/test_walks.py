@@ -232,3 +232,47 @@ def test_bands_hold_their_ranks_and_fall_back_where_too_few_are_reached() -> Non
     assert lonely.fallback.all() and lonely.indptr.tolist() == [0, 0]
     with pytest.raises(ConfigError, match="band"):
         samples.bands((alone.indptr, alone.src), np.array([2]), (0, 3), (5, 5))
+
+
+@pytest.mark.parametrize("back", [[], [0]], ids=["no edge", "one edge"])
+def test_a_node_that_holds_more_than_the_least_is_reached(back: list[int]) -> None:
+    """Half of the start's mass goes to its one neighbour, which has one edge or none: a unit of degree."""
+    adjacency = np.array([0, 1, 1 + len(back)]), np.array([1, *back])
+    reached = samples.bands(adjacency, np.array([0]), (0, 2), (1, 2), 0.5, least=0.49)
+    assert reached.node.tolist() == [1]
+    held = samples.bands(adjacency, np.array([0]), (0, 2), (1, 2), 0.5, least=0.5)
+    assert held.node.tolist() == []
+
+
+@pytest.mark.parametrize("top", [1, 2, 3, 7])
+def test_the_largest_are_all_there_and_at_most_as_many_again(top: int) -> None:
+    """Numbers close together, so that bisection comes to stand on one of them."""
+    draws = np.random.default_rng(top)
+    for _ in range(300):
+        n = 4 * top + 1 + int(draws.integers(5))
+        order = 1 + draws.permutation(2 * n)[:n].astype(np.uint64)
+        found = np.sort(walks._largest(order, top))
+        assert top <= len(found) <= 2 * top
+        assert found.tolist() == np.sort(order)[n - len(found) :].tolist()
+
+
+@pytest.mark.parametrize("edges", [1, 2])
+def test_walkers_that_travel_end_where_those_with_the_graph_do(edges: int) -> None:
+    """Each drawn (node, place) is looked up, as the join does it."""
+    csr, what = a_graph(50, 150), Walks(walks=8, hops=3, restart=0.5, edges=edges, top=5, seed=3)
+    degree, n = np.diff(csr.indptr), 50
+    keys = np.concatenate([(v << 32) + np.arange(degree[v]) for v in range(n)]).astype(np.uint64)
+    group = walks.walkers(np.arange(n), degree, what)
+    hash_w = np.repeat(hashes(n), what.walks)
+    for hop in range(what.hops):
+        walks.begin_hop(group, hash_w, hop, what)
+        for part in range(1, edges + 1):
+            drawn = walks.positions(group, hash_w, hop, part, what)
+            at = np.searchsorted(keys, drawn)
+            there = (group["at"] != NOWHERE) & (group["degree"] > 0)
+            assert (keys[at[there]] == drawn[there]).all()
+            ends = np.where(there, csr.src[np.where(there, at, 0)], NOWHERE).astype(np.uint32)
+            beyond = np.where(there, degree[np.where(there, ends, 0)], 0)
+            walks.arrived(group, ends, beyond, hop, part == edges)
+    expected = walks.visits(csr.indptr, csr.src, hashes(n), 0, what)
+    assert group["path"].reshape(n, what.walks, what.hops).tolist() == expected.tolist()

@@ -287,6 +287,30 @@ def test_portions_hold_so_many_pairs_or_one_row(fused, monkeypatch):
     assert [(part.start, part.stop) for part in parts] == [(0, 2), (2, 3), (3, 4), (4, 6)]
 
 
+def test_limits_that_products_meet_count_as_reached(fused):
+    """Limits go outward by a whole unit, so that no world has one that a product meets: made here."""
+    import torch
+
+    draws = np.random.default_rng(4)
+    users, items = (draws.integers(-3, 4, (n, 32)).astype("i1") for n in (5, 64))
+    products = users.astype(int) @ items.astype(int).T
+    low, high = products[:, 7], products[:, 7] + 4
+    empty, whole = torch.empty(0), {"dtype": torch.int32}
+    of_items = fused.Items(empty[:, None], empty, empty, empty, torch.from_numpy(items), empty, [])
+    block = fused.Block(empty, torch.from_numpy(users), *[empty] * 8)
+    user = torch.arange(5)
+    rows = fused._Rows(user, user, torch.tensor(low, **whole), torch.tensor(high, **whole), torch.zeros(5))
+    tile = fused.Tile(0, 64, 1.0, 0.0, 1.0, 0.0, 0.0)
+    above, reached = fused._count_tile(rows, block, of_items, tile)
+    assert above.tolist() == (products >= high[:, None]).sum(1).tolist()
+    assert reached.tolist() == (products >= low[:, None]).sum(1).tolist()
+    between = (products >= low[:, None]) & (products < high[:, None])
+    found = fused._undecided(rows, reached - above, int(between.sum()), block, of_items, tile)
+    assert [sorted(some) for some in np.split(found.numpy(), between.sum(1).cumsum()[:-1])] == [
+        np.flatnonzero(row).tolist() for row in between
+    ]
+
+
 CPU_ONLY = """
 import sys
 import numpy as np

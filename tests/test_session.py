@@ -1,0 +1,30 @@
+"""What a session of many nights keeps."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from recbench_spark.session import kept, letting_go
+
+
+@pytest.fixture
+def no_collector():
+    """Python looks for cycles when it is asked to, and not meanwhile."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_what_is_kept_is_let_go_and_so_is_what_nobody_names(spark, no_collector) -> None:
+    with letting_go():
+        cached = kept(spark.range(3))
+        assert cached.count() == 3 and cached.storageLevel.useMemory
+        circle: list[object] = [spark.range(2)]
+        circle.append(circle)
+        frame = weakref.ref(circle[0])
+        del circle
+        assert frame() is not None
+    assert not cached.storageLevel.useMemory and frame() is None
