@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import logging
 import math
 import os
@@ -127,7 +128,7 @@ def run(
         _over.set()
         for number, handler in before.items():
             signal.signal(number, handler)
-    _exit(code)
+    _exit(code, own=argv is None)
 
 
 def is_no_lost_command(record: logging.LogRecord) -> bool:
@@ -257,8 +258,8 @@ def _internal(error: BaseException) -> str:
     return f"{told}\n  hint: this is a mistake of recbench-spark: report it with its trace, {file.name}"
 
 
-def _exit(code: int) -> NoReturn:
-    """Flush and leave; the JVM of a bare python job ends with its pipe."""
+def _exit(code: int, own: bool) -> NoReturn:
+    """Flush and leave, which ends the process if the job has its own; Java ends with its pipe."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError) as error:
@@ -272,7 +273,30 @@ def _exit(code: int) -> NoReturn:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if _interrupted:
         os._exit(code)  # at once, and without complaints of what was cut off; Java ends with its pipe
+    if own:
+        _codes.append(code)
     sys.exit(code)
+
+
+_codes: list[int] = []
+"""What the process that this job has to itself ends with."""
+
+
+def _leave() -> None:
+    """End the process before Python takes itself apart.
+
+    Arrow's readers close Python's files in threads of their own, now and then later than the work is done.
+    A thread that asks for Python's lock while Python ends is thrown out, and C++ then aborts the process:
+    a job whose rows were published ended with code 134 (apache/arrow issues 34314 and 36980).
+    """
+    if _codes:
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
+        os._exit(_codes[-1])
+
+
+# Before the libraries that a job loads: what they registered for the end runs first.
+atexit.register(_leave)
 
 
 def library_python(name: str, environments: Path) -> str:

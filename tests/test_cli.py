@@ -145,6 +145,34 @@ def test_a_signal_unwinds_the_job_and_says_so(number, code, last):
     assert err.splitlines()[0] == "interrupted, nothing published, run again" and "Traceback" not in err
 
 
+READING = """
+import atexit, sys
+import numpy as np, pyarrow as pa
+from recbench_spark import cli
+from deltalake import DeltaTable, write_deltalake
+held = []
+def main(args):
+    atexit.register(print, "left in order")
+    for _ in range(8):
+        write_deltalake(args.folder, pa.table({"a": np.zeros(100_000)}), mode="append")
+    held.append(DeltaTable(args.folder).to_pyarrow_dataset().to_batches(batch_size=100))
+    next(held[0])
+    return 3
+parser = cli.Parser("A job.")
+parser.add_argument("folder")
+cli.run(main, parser)
+"""
+
+
+def test_a_process_ends_with_its_code_while_arrow_still_reads(tmp_path):
+    """Python's own end stood still for ever here, or was aborted by C++ (code -6)."""
+    done = subprocess.run(
+        [sys.executable, "-c", READING, str(tmp_path / "t")], cwd=ROOT, capture_output=True, text=True,
+        check=False, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (3, "left in order\n", "")
+
+
 def test_a_full_device_under_the_output_is_told():
     command = [sys.executable, "jobs/nightly.py", "--config", "demo", "--warehouse", "w", "--dry-run"]
     with Path("/dev/full").open("w") as full:

@@ -21,7 +21,7 @@ echo "installing into $venv (5 GB, a minute or more)"
 # for seconds. What our processes load is compiled here, without parts that none of them loads.
 echo "compiling packages"
 packages=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-unused='/(tests?|torch/(_inductor|onnx|utils/(benchmark|tensorboard)))/'
+unused='/(tests?|torch/(_inductor|onnx|utils/(benchmark|tensorboard)))/|/py312_intrinsics'
 for name in torch sympy mpmath networkx numba llvmlite numpy pandas pyarrow pyspark py4j scipy pydantic delta deltalake; do
   "$venv/bin/python" -m compileall -q -j 0 -x "$unused" "$packages/$name" || true
 done

@@ -243,14 +243,16 @@ def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_one_warehouse_written_by_both_engines_at_once(spark, files: Path, tmp_path: Path) -> None:
     """Half of the runs by each, side by side from the first commit on; all are there, and alike."""
-    codes: list[int] = []
+    ends: list[tuple[int, bytes]] = []
 
     def evaluate(engine: str, n: int) -> None:
         words = argv(files, tmp_path / "w", "--engine", engine, "--suite", f"{engine}{n}")
-        done = run(job, *words) if engine == "spark" else subprocess.run(
-            [sys.executable, str(ROOT / "jobs" / "evaluate.py"), *words], check=False, capture_output=True
-        ).returncode  # fmt: skip
-        codes.append(int(done))
+        if engine == "spark":
+            ends.append((run(job, *words), b""))
+            return
+        command = [sys.executable, str(ROOT / "jobs" / "evaluate.py"), *words]
+        done = subprocess.run(command, check=False, capture_output=True)
+        ends.append((done.returncode, done.stderr))
 
     others = [threading.Thread(target=evaluate, args=("local", n)) for n in range(3)]
     for thread in others:
@@ -259,7 +261,7 @@ def test_one_warehouse_written_by_both_engines_at_once(spark, files: Path, tmp_p
         evaluate("spark", n)
     for thread in others:
         thread.join()
-    assert codes == [0] * 5
+    assert [code for code, _ in ends] == [0] * 5, ends
     store = ArrowStore(str(tmp_path / "w"))
     runs = {row["run_id"]: row for row in store.rows(RUNS)}
     assert len(runs) == 5 and len({row["run_key"] for row in runs.values()}) == 1
