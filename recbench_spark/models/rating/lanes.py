@@ -64,14 +64,23 @@ def fetch_row(typing: Any, table: Any, row: Any) -> Any:
     signature = types.void(table, types.int64)
 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        tables, kind = _Tables(context, builder, signature, given), ir.IntType(32)
-        row, byte = tables.row(0, given[1]), ir.IntType(8).as_pointer()
-        form = ir.FunctionType(ir.VoidType(), [byte, kind, kind, kind])
-        fetch = cgutils.get_or_insert_function(builder.module, form, "llvm.prefetch.p0")
+        tables = _Tables(context, builder, signature, given)
+        row = tables.row(0, given[1])
         with _Lanes(builder, tables.length(0)) as at:
-            line = builder.bitcast(builder.gep(row, [at]), byte)
-            # To be read, to be kept in all caches, data: the three numbers of llvm.prefetch.
-            builder.call(fetch, [line, kind(0), kind(3), kind(1)])
+            _fetch(builder, builder.gep(row, [at]))
+        return context.get_dummy_value()
+
+    return signature, build
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fetch_number(typing: Any, array: Any, at: Any) -> Any:
+    """As `fetch_row`, of an element of a one-dimensional array."""
+    signature = types.void(array, at)
+
+    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        place = builder.gep(context.make_array(array)(context, builder, given[0]).data, [given[1]])
+        _fetch(builder, place)
         return context.get_dummy_value()
 
     return signature, build
@@ -191,6 +200,14 @@ class _Lanes:
 
 def _at(builder: Any, row: Any, at: Any) -> Any:
     return builder.bitcast(builder.gep(row, [at]), _VECTOR.as_pointer())
+
+
+def _fetch(builder: Any, place: Any) -> None:
+    byte, kind = ir.IntType(8).as_pointer(), ir.IntType(32)
+    form = ir.FunctionType(ir.VoidType(), [byte, kind, kind, kind])
+    fetch = cgutils.get_or_insert_function(builder.module, form, "llvm.prefetch.p0")
+    # To be read, to be kept in all caches, data: the three numbers of llvm.prefetch.
+    builder.call(fetch, [builder.bitcast(place, byte), kind(0), kind(3), kind(1)])
 
 
 def _load(builder: Any, row: Any, at: Any) -> Any:

@@ -33,7 +33,7 @@ from recbench_spark.models.rating.contract import (
 from recbench_spark.models.rating.lanes import dot_rows, fetch_row, padded, rows_of_zeros, step_rows
 from recbench_spark.models.rating.means import Means, MeansSettings, means_of
 from recbench_spark.models.rating.normals import normal_table
-from recbench_spark.models.rating.shuffling import Triples, hash_order, held_out, permutation
+from recbench_spark.models.rating.shuffling import Triples, hash_order, held_out, shuffle, triples_of
 
 Table = npt.NDArray[np.float32]
 Positive = Annotated[float, Field(ge=0)]
@@ -168,10 +168,10 @@ def fit_sgd(
     follower = _Follower(settings, centre, train, watched, stopping)
     parameters, triples = start(train, settings, seed), centred(learnt, centre)
     if settings.order != "given":
-        triples = triples.in_order(hash_order(learnt, seed))
+        triples = triples[hash_order(learnt, seed)]
     for epoch in range(settings.epochs):
         if settings.order == "shuffled":
-            triples = triples.in_order(permutation(len(learnt), seed, epoch))
+            shuffle(triples, seed, epoch)
         _check(run_epoch(parameters, triples, settings, epoch), settings, epoch)
         if follower.has_enough(parameters, epoch):
             break
@@ -189,8 +189,7 @@ def start(train: Ratings, settings: SgdSettings, seed: int) -> Parameters:
 def centred(ratings: Ratings, centre: Means) -> Triples:
     """What is left to be learnt of each rating."""
     left_r = ratings.ratings_r - centre.baseline(ratings.users_r, ratings.items_r)
-    columns = ratings.users_r.astype(np.uint32), ratings.items_r.astype(np.uint32)
-    return Triples(*columns, left_r.astype(np.float32))
+    return triples_of(ratings.users_r, ratings.items_r, left_r)
 
 
 def run_epoch(parameters: Parameters, triples: Triples, settings: SgdSettings, epoch: int) -> float:
@@ -209,17 +208,16 @@ def _descend(
     regularisers: tuple[np.float32, ...],
 ) -> float:
     b_u, b_i, p_ud, q_id = parameters
-    users_r, items_r, targets_r = triples
     one, squares = np.float32(1), 0.0
     keep_bu, keep_bi = one - rates[0] * regularisers[0], one - rates[1] * regularisers[1]
     keep_p, keep_q = one - rates[2] * regularisers[2], one - rates[3] * regularisers[3]
-    for r in range(len(targets_r)):
-        if r + AHEAD < len(targets_r):
-            fetch_row(p_ud, users_r[r + AHEAD])
-            fetch_row(q_id, items_r[r + AHEAD])
-        u, i = users_r[r], items_r[r]
+    for r in range(len(triples)):
+        if r + AHEAD < len(triples):
+            fetch_row(p_ud, triples[r + AHEAD].user)
+            fetch_row(q_id, triples[r + AHEAD].item)
+        u, i = triples[r].user, triples[r].item
         bias_u, bias_i = b_u[u], b_i[i]
-        e = targets_r[r] - (bias_u + bias_i + dot_rows(p_ud, u, q_id, i, 0))
+        e = triples[r].target - (bias_u + bias_i + dot_rows(p_ud, u, q_id, i, 0))
         b_u[u] = keep_bu * bias_u + rates[0] * e
         b_i[i] = keep_bi * bias_i + rates[1] * e
         step_rows(p_ud, u, q_id, i, (keep_p, rates[2] * e, keep_q, rates[3] * e))

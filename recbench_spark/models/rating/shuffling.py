@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,22 +10,34 @@ import numpy.typing as npt
 from recbench_spark.kernels.compiling import compiled
 from recbench_spark.kernels.hashing import GAMMA, mix, stream
 from recbench_spark.models.rating.contract import Ratings
+from recbench_spark.models.rating.lanes import fetch_number
 from recbench_spark.models.rating.normals import unsigned
 
+TRIPLE = np.dtype(
+    {"names": ["user", "item", "target"], "formats": [np.uint32, np.uint32, np.float32], "itemsize": 16}
+)
+"""A rating as an epoch reads it: the three numbers beside one another, so that one jump fetches them."""
 
-class Triples(NamedTuple):
-    """Ratings as an epoch reads them: one after the other, four bytes a column."""
+AHEAD = 64
+"""How many steps before its turn the place that a row goes to is fetched."""
 
-    users_r: npt.NDArray[np.uint32]
-    items_r: npt.NDArray[np.uint32]
-    targets_r: npt.NDArray[np.float32]
+Triples = npt.NDArray[np.void]
+"""(r,) of TRIPLE."""
 
-    def in_order(self, order_r: npt.NDArray[np.integer]) -> Triples:
-        """Copied into another order: an epoch that jumps through memory takes twice as long."""
-        empty = np.empty_like
-        copied = Triples(empty(self.users_r), empty(self.items_r), empty(self.targets_r))
-        _copy(self, order_r.astype(np.uint32), copied)
-        return copied
+
+def triples_of(
+    users_r: npt.NDArray[Any], items_r: npt.NDArray[Any], targets_r: npt.NDArray[Any]
+) -> Triples:
+    """Ratings in the order of an epoch."""
+    triples = np.empty(len(users_r), TRIPLE)
+    triples["user"], triples["item"], triples["target"] = users_r, items_r, targets_r
+    return triples
+
+
+def shuffle(triples: Triples, seed: int, step: int) -> None:
+    """Shuffle in place by draws of (seed, step): row r is what row `permutation(...)[r]` was."""
+    halves_h = triples.view(np.uint64)
+    _shuffle_halves(halves_h, np.uint64(stream(unsigned(seed), np.uint64(step))))
 
 
 def hash_order(ratings: Ratings, seed: int) -> npt.NDArray[np.int64]:
@@ -51,14 +63,6 @@ def permutation(rows: int, seed: int, step: int) -> npt.NDArray[np.uint32]:
 
 
 @compiled
-def _copy(triples: Triples, order_r: npt.NDArray[np.uint32], out: Triples) -> None:
-    for r in range(len(order_r)):
-        source = order_r[r]
-        out.users_r[r], out.items_r[r] = triples.users_r[source], triples.items_r[source]
-        out.targets_r[r] = triples.targets_r[source]
-
-
-@compiled
 def _hashes(
     seed: np.uint64, users_r: npt.NDArray[np.int64], items_r: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.uint64]:
@@ -69,9 +73,27 @@ def _hashes(
 
 
 @compiled
+def _place(state: np.uint64, last: int) -> np.uint64:
+    """The upper 32 bits of a draw times last + 1, over 2^32: a place from 0 to last."""
+    return ((mix(state) >> np.uint64(32)) * np.uint64(last + 1)) >> np.uint64(32)
+
+
+@compiled
 def _shuffle(order_r: npt.NDArray[np.uint32], state: np.uint64) -> None:
     for last in range(len(order_r) - 1, 0, -1):
         state += GAMMA
-        # The upper 32 bits of a draw times last + 1, over 2^32: a place from 0 to last.
-        at = ((mix(state) >> np.uint64(32)) * np.uint64(last + 1)) >> np.uint64(32)
+        at = _place(state, last)
         order_r[last], order_r[at] = order_r[at], order_r[last]
+
+
+@compiled
+def _shuffle_halves(halves_h: npt.NDArray[np.uint64], state: np.uint64) -> None:
+    ahead = state + np.uint64(AHEAD) * GAMMA
+    for last in range(len(halves_h) // 2 - 1, 0, -1):
+        state += GAMMA
+        ahead += GAMMA
+        if last > AHEAD:
+            fetch_number(halves_h, 2 * np.int64(_place(ahead, last - AHEAD)))
+        row, at = 2 * last, 2 * np.int64(_place(state, last))
+        halves_h[row], halves_h[at] = halves_h[at], halves_h[row]
+        halves_h[row + 1], halves_h[at + 1] = halves_h[at + 1], halves_h[row + 1]
