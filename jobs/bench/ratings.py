@@ -6,8 +6,9 @@
 
 A generated log with planted factors and items of very unequal popularity. Each system fits it in a process
 of its own, round after round; reading, building and compiling are not counted: ours are timed as the
-difference between a long and a short fit. Beside the seconds stands the RMSE on a tenth held out after the
-same number of steps. SGD: an epoch of all ratings, biases and factors. Gibbs: a draw of both sides.
+difference between a long and a short fit. SGD: an epoch of all ratings, biases and factors; ours shuffles
+them anew in each, surprise goes through them user by user. Gibbs: a draw of both sides. Beside the seconds
+stands the RMSE on a tenth held out, and how long ours take to be as good as the library was.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from recbench_spark.models.rating.registry import fit, make_settings
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMS = ("ours-sgd", "surprise", "ours-gibbs", "myfm")
 LIBRARIES = ("surprise", "myfm")
-STEPS = {"ours-sgd": 8, "surprise": 2, "ours-gibbs": 8, "myfm": 4}
-"""Epochs or iterations of a run: enough to be timed, few enough to be waited for."""
+BESIDE = (("ours-sgd", "surprise"), ("ours-gibbs", "myfm"))
+MOST = 3
+"""Ours may take so many times the library's steps to be as good."""
 
 Run = dict[str, Any]
 
@@ -45,6 +47,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--rows", type=cli.counts, default=(10**6,), help="ratings, comma-separated")
     flags.add_argument("--dims", type=cli.count, default=64)
     flags.add_argument("--rounds", type=cli.count, default=2)
+    flags.add_argument("--steps", type=cli.count, default=10, help="a library's epochs or iterations")
     flags.add_argument("--systems", default=",".join(SYSTEMS))
     flags.add_argument("--output", type=Path, help="measurements as lines of JSON are appended here")
     flags.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
@@ -63,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
             np.savez(place, allow_pickle=False, **generated(rows))
             for number in range(args.rounds):
                 for system in systems:
-                    run = measured(system, place, args.dims, args.environments)
+                    run = measured(system, place, args)
                     runs.append({"rows": rows, "dims": args.dims, "round": number, "system": system, **run})
                     keep(args.output, runs[-1])
         print(table(rows, runs))
@@ -85,12 +88,14 @@ def generated(rows: int) -> dict[str, np.ndarray[Any, Any]]:
     return {**found, "test_users": u[out], "test_items": i[out], "test_ratings": ratings[out]}
 
 
-def measured(system: str, place: Path, dims: int, environments: Path) -> Run:
-    """Seconds a step, and RMSE after the steps of a run, of one system in a process of its own."""
-    given = {"data": str(place), "dims": dims, "system": system, **settings_of(system)}
-    script = ROOT / "tests" / "libraries" / f"run_{system}.py"
+def measured(system: str, place: Path, args: argparse.Namespace) -> Run:
+    """Seconds a step, steps, and RMSE after each and the last, of one system in a process of its own."""
     library = system in LIBRARIES
-    python = cli.library_python(system, environments) if library else sys.executable
+    steps = args.steps * (1 if library else MOST)
+    given = {"data": str(place), "dims": args.dims, "system": system, "steps": steps}
+    given |= settings_of(system, steps)
+    script = ROOT / "tests" / "libraries" / f"run_{system}.py"
+    python = cli.library_python(system, args.environments) if library else sys.executable
     called = [
         python,
         "-W",
@@ -109,14 +114,14 @@ def measured(system: str, place: Path, dims: int, environments: Path) -> Run:
     found: Run = json.loads(done.stdout.splitlines()[-1])
     data = np.load(place)
     predicted = np.clip(found.pop("predicted"), 0.5, 5)
-    return {**found, "rmse": rmse(np.asarray(predicted), data["test_ratings"])}
+    return {**found, "steps": steps, "rmse": rmse(np.asarray(predicted), data["test_ratings"])}
 
 
-def settings_of(system: str) -> Run:
+def settings_of(system: str, steps: int) -> Run:
     """The same work for systems that stand side by side."""
     if system in ("ours-sgd", "surprise"):
-        return {"epochs": STEPS[system], "rate": 0.01, "regulariser": 0.04, "init_sd": 0.1}
-    return {"samples": STEPS[system] - 1, "burn_in": 1}
+        return {"epochs": steps, "rate": 0.01, "regulariser": 0.04, "init_sd": 0.1}
+    return {"samples": steps - 1, "burn_in": 1}
 
 
 def one(given: Run) -> Run:
@@ -128,12 +133,13 @@ def one(given: Run) -> Run:
     test = checked_ratings(
         data["test_users"], data["test_items"], data["test_ratings"], scale, None, *sizes
     )
-    steps = STEPS[given["system"]]
+    steps = max(2, given["steps"])
     _timed(given, train.rows(np.arange(1000)), 2)
     short, _ = _timed(given, train, 1)
     long, _ = _timed(given, train, 1 + steps)
-    predicted = fit(train, _settings(given, steps), 1, test).watched_p
-    return {"seconds": (long - short) / steps, "predicted": predicted.tolist()}
+    found = fit(train, _settings(given, steps), 1, test)
+    told = {"predicted": found.watched_p.tolist(), "rmse_s": found.rmse_s.tolist()}
+    return {"seconds": (long - short) / steps, **told}
 
 
 def _settings(given: Run, steps: int) -> Any:
@@ -159,18 +165,29 @@ def keep(output: Path | None, run: Run) -> None:
 
 def table(rows: int, runs: list[Run]) -> str:
     """Medians over rounds, and how many times faster ours are."""
-    seconds = {s: [run["seconds"] for run in runs if run["system"] == s] for s in SYSTEMS}
-    rounds = max(map(len, seconds.values()))
-    errors = {run["system"]: run["rmse"] for run in runs}
+    last = {run["system"]: run for run in runs}
+    seconds = {name: statistics.median(r["seconds"] for r in runs if r["system"] == name) for name in last}
+    rounds = len(runs) // len(last)
     lines = [f"{rows:,} ratings, {runs[0]['dims']} factors, one thread, median of {rounds}"]
-    for system in (s for s in SYSTEMS if seconds[s]):
-        told = f"{statistics.median(seconds[system]):8.3f} s a step"
-        lines.append(f"{system:12} {told}  RMSE {errors[system]:.4f} after {STEPS[system]}")
-    for own, other in (("ours-sgd", "surprise"), ("ours-gibbs", "myfm")):
-        if seconds[own] and seconds[other]:
-            times = statistics.median(seconds[other]) / statistics.median(seconds[own])
-            lines.append(f"{own} is {times:.1f} times as fast as {other}")
+    for name, run in last.items():
+        told = f"{seconds[name]:8.4f} s a step"
+        lines.append(f"{name:12} {told}  RMSE {run['rmse']:.4f} after {run['steps']}")
+    for own, other in (pair for pair in BESIDE if set(pair) <= set(last)):
+        lines.append(f"{own} is {seconds[other] / seconds[own]:.1f} times as fast as {other}")
+        lines.append(as_good(last[own], last[other], seconds))
     return "\n".join(lines)
+
+
+def as_good(own: Run, other: Run, seconds: dict[str, float]) -> str:
+    """How long ours take to the RMSE that the library has after its last step."""
+    names = own["system"], other["system"]
+    theirs = f"RMSE {other['rmse']:.4f}: {names[1]} {other['steps'] * seconds[names[1]]:.2f} s"
+    steps = 1 + next((n for n, error in enumerate(own["rmse_s"]) if error <= other["rmse"]), own["steps"])
+    if steps > own["steps"]:
+        return f"  {theirs}, {names[0]} not within {own['steps']} steps"
+    took = steps * seconds[names[0]]
+    times = other["steps"] * seconds[names[1]] / took
+    return f"  {theirs}, {names[0]} {took:.2f} s ({steps} steps): {times:.1f} times sooner"
 
 
 if __name__ == "__main__":

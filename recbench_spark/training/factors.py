@@ -101,8 +101,10 @@ def fit_factors(
 ) -> tuple[np.ndarray, Fitted]:
     """(users + items, dims) vectors of the epoch that is best on the validation part, and how it went."""
     train, held = cut(pairs, settings.validation, settings.seed)
-    module = Factors(train, settings.dims, settings.layers, settings.seed, settings.spread)
-    found = fit(FactorTask(train, held, module, settings.penalty), settings.plan(), folder, tell)
+    sparse = not settings.weight_decay
+    module = Factors(train, settings.dims, settings.layers, settings.seed, settings.spread, sparse)
+    task = FactorTask(train, held, module, settings.penalty, settings.negatives)
+    found = fit(task, settings.plan(), folder, tell)
     tell(f"best epoch {found.best}, validation recall@20 {found.worth:.5f}; ended: {found.stopped}")
     with torch.no_grad():
         return module.final().detach().numpy(), found

@@ -67,13 +67,18 @@ def cut(pairs: Pairs, share: float, seed: int) -> tuple[Pairs, Pairs]:
 
 
 class Factors(nn.Module):
-    """A vector a user and an item; with layers, LightGCN's."""
+    """A vector a user and an item; with layers, LightGCN's.
 
-    def __init__(self, pairs: Pairs, dims: int, layers: int, seed: int, spread: float = 0.1) -> None:
+    `sparse`: a step moves the rows of its minibatch alone; without, or with layers, all rows.
+    """
+
+    def __init__(
+        self, pairs: Pairs, dims: int, layers: int, seed: int, spread: float = 0.1, sparse: bool = True
+    ) -> None:
         super().__init__()
         if layers < 0:
             raise ConfigError(f"layers: {layers} is negative", "0 is MF-BPR, 3 LightGCN's usual number")
-        self.users, self.layers, self.sparse = pairs.users, layers, not layers
+        self.users, self.layers, self.sparse = pairs.users, layers, sparse and not layers
         self.vectors = nn.Parameter(
             torch.from_numpy(normals(pairs.users + pairs.items, dims, seed) * spread)
         )
@@ -89,16 +94,19 @@ class Factors(nn.Module):
         return total / (self.layers + 1) if self.layers else total
 
     def of(self, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Final vectors of some rows; without layers, gradients reach these rows alone."""
+        """Final vectors of some rows; of a sparse one, gradients reach these rows alone."""
         if self.sparse:
             return [functional.embedding(some, self.vectors, sparse=True) for some in rows]
-        final = self.final()
-        return [final[some] for some in rows]
+        # One lookup: each has a gradient as large as all vectors.
+        found = functional.embedding(torch.cat([some.reshape(-1) for some in rows]), self.final())
+        parts = torch.split(found, [some.numel() for some in rows])
+        return [part.reshape(*some.shape, -1) for part, some in zip(parts, rows, strict=True)]
 
     def lengths(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Sum of the squares of some rows before any layer."""
+        """Sum of the squares of some rows before any layer; of several a place, their mean."""
         found = [functional.embedding(some, self.vectors, sparse=self.sparse) for some in rows]
-        return torch.stack([(some**2).sum() for some in found]).sum()
+        each = [(x**2).sum() / math.prod(some.shape[1:]) for x, some in zip(found, rows, strict=True)]
+        return torch.stack(each).sum()
 
 
 def normals(rows: int, dims: int, seed: int) -> npt.NDArray[np.float32]:
@@ -156,31 +164,38 @@ class _Product(torch.autograd.Function):
 
 
 class FactorTask:
-    """Pairs of training, each with an item that its user does not have; a `fitting.Task`.
+    """Pairs of training, each with n items that its user does not have; a `fitting.Task`.
 
-    The loss of an example is -log sigma(x_ui - x_uj) + penalty / 2 (|u|^2 + |i|^2 + |j|^2), over the
-    vectors before any layer. Worth is recall at 20 over users drawn by hash, training items left out.
+    The loss of an example is the mean over them of -log sigma(x_ui - x_uj), and penalty / 2 times |u|^2 +
+    |i|^2 + the mean of |j|^2, over the vectors before any layer. Worth is recall at 20 over users drawn by
+    hash, training items left out.
     """
 
     def __init__(
-        self, train: Pairs, held: Pairs, module: Factors, penalty: float, judged: int = 2000
-    ) -> None:
+        self, train: Pairs, held: Pairs, module: Factors, penalty: float, negatives: int = 1,
+        judged: int = 2000,
+    ) -> None:  # fmt: skip
         self.train, self.held, self.module, self.penalty = train, held, module, penalty
+        self.negatives = negatives
         self.examples, self.user = len(train.item), train.user
         some = np.flatnonzero(np.diff(held.indptr))
         self.judges = some[np.argsort(hashed_numbers(some, 1), kind="stable")][:judged]
 
     def batch(self, at: Step, row_b: Rows, seed: int) -> tuple[torch.Tensor, ...]:
-        """Users, items they have, items they do not have."""
+        """(b,) users, (b,) items they have, (b, n) items they do not have."""
         user, item = self.user[row_b].astype(np.int64), self.train.item[row_b].astype(np.int64)
-        other = unseen(self.train.indptr, self.train.item, user, row_b, self.train.items, seed)
-        return tuple(torch.from_numpy(x) for x in (user, item + self.train.users, other + self.train.users))
+        key_bn = (row_b[:, None] * self.negatives + np.arange(self.negatives)).reshape(-1)
+        user_bn = np.repeat(user, self.negatives)
+        other_bn = unseen(self.train.indptr, self.train.item, user_bn, key_bn, self.train.items, seed)
+        other = other_bn.reshape(-1, self.negatives) + self.train.users
+        return tuple(torch.from_numpy(x) for x in (user, item + self.train.users, other))
 
     def loss(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """See the class."""
         user, item, other = self.module.of(batch)
-        ranked = bayesian_ranking((user * item).sum(dim=1), (user * other).sum(dim=1))
-        return ranked + self.penalty / 2 * self.module.lengths(batch)
+        apart = (user * item).sum(dim=1, keepdim=True), (user[:, None] * other).sum(dim=2)
+        ranked = bayesian_ranking(*apart) / self.negatives
+        return ranked + self.penalty / 2 * self.module.lengths(batch) if self.penalty else ranked
 
     def worth(self) -> float:
         """Mean recall at 20 of the validation part; NaN where there is none."""

@@ -140,7 +140,7 @@ class _Fit:
     def __init__(self, task: Task, plan: Plan, folder: Path | None, tell: Tell, shard: Shard) -> None:
         self.task, self.plan, self.tell, self.shard = task, plan, tell, shard
         self.folder = folder
-        self.optimiser = adam(task.module, plan.rate)
+        self.optimiser = adam(task.module, plan)
         self.steps = -(-task.examples // plan.batch)
         self.found, self.at, self.total = Fitted(), Step(1, 0), 0.0
         if task.examples < 1:
@@ -252,11 +252,11 @@ class _Fit:
             self.task.module.load_state_dict(self.kept)
 
 
-def adam(module: nn.Module, rate: float) -> torch.optim.Optimizer:
+def adam(module: nn.Module, plan: Plan) -> torch.optim.Optimizer:
     """Adam (Kingma and Ba 2015); of a module that is `sparse`, of the rows in a minibatch alone."""
     if getattr(module, "sparse", False):
-        return torch.optim.SparseAdam(list(module.parameters()), lr=rate)
-    return torch.optim.Adam(module.parameters(), lr=rate)
+        return torch.optim.SparseAdam(list(module.parameters()), lr=plan.rate)
+    return torch.optim.Adam(module.parameters(), lr=plan.rate, weight_decay=plan.weight_decay)
 
 
 def added(module: nn.Module, loss: float, shard: Shard) -> float:

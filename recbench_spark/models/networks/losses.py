@@ -45,7 +45,7 @@ def max_margin(
 
 
 def bayesian_ranking(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
-    """Sum of -log sigma(positive - negative) (Rendle et al. 2009); scores of one shape."""
+    """Sum of -log sigma(positive - negative) (Rendle et al. 2009); shapes that broadcast."""
     return functional.softplus(negative - positive).sum()
 
 

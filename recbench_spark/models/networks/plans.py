@@ -21,6 +21,7 @@ class Plan:
         seed: of all draws.
         ahead: minibatches made ahead.
         every: steps between checkpoints; 0: only at the end of an epoch.
+        weight_decay: times which a weight is added to its gradient (of the mean loss) in each step.
     """
 
     epochs: int = 10
@@ -32,6 +33,7 @@ class Plan:
     seed: int = 42
     ahead: int = 4
     every: int = 0
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         """ConfigError for numbers that mean nothing."""
@@ -40,6 +42,8 @@ class Plan:
                 raise ConfigError(f"{name}: {getattr(self, name)} is less than {least}")
         if not (self.rate > 0 and 0 < self.decay <= 1):
             raise ConfigError(f"rate {self.rate}, decay {self.decay}: above 0, decay at most 1")
+        if not self.weight_decay >= 0:
+            raise ConfigError(f"weight_decay: {self.weight_decay} is negative")
 
     def rate_at(self, number: int, steps: int) -> float:
         """The rate of a step, counted over all epochs: gradual warm-up, then exponential decay.

@@ -18,6 +18,7 @@ class FittedModel(ModelConfig):
 
     `validation` of the training rows are cut from them by hash; the epoch that is best there is kept,
     and the fit ends after `patience` epochs without a better one (0: never). No held-out row is read.
+    `weight_decay` times each weight is added to its gradient in each step.
     """
 
     epochs: Count = 50
@@ -26,6 +27,7 @@ class FittedModel(ModelConfig):
     warm_up: Steps = 0
     decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     patience: Steps = 5
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     validation: Annotated[float, Field(gt=0, le=0.5)] = 0.05
     every: Steps = 0
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 42
@@ -41,12 +43,14 @@ class FittedModel(ModelConfig):
             self.patience,
             self.seed,
             every=self.every,
+            weight_decay=self.weight_decay,
         )
 
 
 class FactorModel(FittedModel):
-    """Vectors of users and items, fitted to which items users have."""
+    """Vectors of users and items, fitted to which items users have, each beside `negatives` others."""
 
     dims: Annotated[int, Field(ge=1, le=2048)] = 64
+    negatives: Annotated[int, Field(ge=1, le=10_000)] = 1
     penalty: Annotated[float, Field(ge=0)] = 1e-4
     spread: Annotated[float, Field(gt=0)] = 0.1

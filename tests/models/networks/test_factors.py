@@ -10,6 +10,8 @@ from scipy import stats
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.graph.samples import Band
 from recbench_spark.models.networks import drawing, factors
+from recbench_spark.models.networks.fitting import Step, adam
+from recbench_spark.models.networks.plans import Plan
 
 
 def drawn(users: int = 15, items: int = 20) -> factors.Pairs:
@@ -79,3 +81,43 @@ def test_recall_by_hand() -> None:
     assert factors.recall(final, train, held, np.array([0, 1]), 2) == (1 / 2 + 1) / 2
     with pytest.raises(ConfigError, match="layers"):
         factors.Factors(train, 2, -1, 0)
+
+
+@pytest.mark.parametrize("layers", [0, 2])
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("negatives", [1, 3])
+def test_the_loss_is_that_of_a_plain_loop(layers, sparse, negatives) -> None:
+    """Each pair against the mean over its negatives, lengths before any layer; and its gradient."""
+    pairs = drawn()
+    module = factors.Factors(pairs, 4, layers, 1, sparse=sparse).double()
+    task = factors.FactorTask(pairs, pairs, module, 0.3, negatives)
+    rows = np.array([3, 7, 7, 20])
+    batch = task.batch(Step(1, 0), rows, 9)
+    assert batch[2].shape == (4, negatives)
+    own = {(u, i) for u, i in zip(pairs.user.tolist(), pairs.item.tolist(), strict=True)}
+    final, total = module.final(), torch.zeros((), dtype=torch.float64)
+    for user, item, others in zip(*(x.tolist() for x in batch), strict=True):
+        assert (user, item - pairs.users) in own
+        first = module.vectors[user] @ module.vectors[user] + module.vectors[item] @ module.vectors[item]
+        for other in others:
+            assert (user, other - pairs.users) not in own
+            apart = final[user] @ final[item] - final[user] @ final[other]
+            length = first + module.vectors[other] @ module.vectors[other]
+            total = total + (torch.log1p(torch.exp(-apart)) + 0.15 * length) / negatives
+    assert torch.allclose(task.loss(batch), total)
+    ours, plain = (torch.autograd.grad(x, module.vectors)[0].to_dense() for x in (task.loss(batch), total))
+    assert torch.allclose(ours, plain)
+
+
+def test_weight_decay_moves_every_row_and_a_sparse_step_its_own() -> None:
+    """The first step of Adam is the rate, against the sign of the gradient."""
+    pairs = drawn()
+    moved = {}
+    for decay in (0.0, 1e-6):
+        module = factors.Factors(pairs, 4, 0, 1, sparse=not decay)
+        task, before = factors.FactorTask(pairs, pairs, module, 0.0), module.vectors.detach().clone()
+        optimiser = adam(module, Plan(rate=0.01, weight_decay=decay))
+        task.loss(task.batch(Step(1, 0), np.arange(2), 9)).backward()
+        optimiser.step()
+        moved[decay] = (module.vectors.detach() != before).any(dim=1).sum().item()
+    assert moved[0.0] < 7 and moved[1e-6] == pairs.users + pairs.items
