@@ -95,18 +95,20 @@ class Factors(nn.Module):
 
     def of(self, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Final vectors of some rows; of a sparse one, gradients reach these rows alone."""
-        if self.sparse:
-            return [functional.embedding(some, self.vectors, sparse=True) for some in rows]
-        # One lookup: each has a gradient as large as all vectors.
-        found = functional.embedding(torch.cat([some.reshape(-1) for some in rows]), self.final())
-        parts = torch.split(found, [some.numel() for some in rows])
-        return [part.reshape(*some.shape, -1) for part, some in zip(parts, rows, strict=True)]
+        return self._rows(self.vectors if self.sparse else self.final(), rows)
 
     def lengths(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
         """Sum of the squares of some rows before any layer; of several a place, their mean."""
-        found = [functional.embedding(some, self.vectors, sparse=self.sparse) for some in rows]
+        found = self._rows(self.vectors, rows)
         each = [(x**2).sum() / math.prod(some.shape[1:]) for x, some in zip(found, rows, strict=True)]
         return torch.stack(each).sum()
+
+    def _rows(self, table: torch.Tensor, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """By one lookup: that of a table that is not sparse has a gradient as large as the table."""
+        flat = torch.cat([some.reshape(-1) for some in rows])
+        found = functional.embedding(flat, table, sparse=self.sparse)
+        parts = torch.split(found, [some.numel() for some in rows])
+        return [part.reshape(*some.shape, -1) for part, some in zip(parts, rows, strict=True)]
 
 
 def normals(rows: int, dims: int, seed: int) -> npt.NDArray[np.float32]:
@@ -193,8 +195,8 @@ class FactorTask:
     def loss(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """See the class."""
         user, item, other = self.module.of(batch)
-        apart = (user * item).sum(dim=1, keepdim=True), (user[:, None] * other).sum(dim=2)
-        ranked = bayesian_ranking(*apart) / self.negatives
+        found = (user * item).sum(dim=1, keepdim=True), (other @ user[:, :, None]).squeeze(2)
+        ranked = bayesian_ranking(*found) / self.negatives
         return ranked + self.penalty / 2 * self.module.lengths(batch) if self.penalty else ranked
 
     def worth(self) -> float:
