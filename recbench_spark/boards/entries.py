@@ -34,6 +34,14 @@ METHODS = {
     "rbm": "RBM",
     "item_neighbours": "item nearest neighbours",
     "means": "means of users and items",
+    "popular": "most popular",
+    "item_knn": "item nearest neighbours of lists",
+    "implicit_als": "iALS",
+    "logistic_mf": "logistic matrix factorisation",
+    "mf_bpr": "MF-BPR",
+    "lightgcn": "LightGCN",
+    "pinsage": "PinSage",
+    "graphsage": "GraphSAGE",
 }
 """Learners by the one name of their method."""
 
@@ -95,6 +103,8 @@ def method_of(kind: str, settings: Mapping[str, Any]) -> str:
     """
     if kind == "bayesian_mf":
         return BAYESIAN.get(str(settings.get("features", "u,i")), kind)
+    if kind == "als" and settings.get("implicit"):
+        return "ALS of implicit feedback"
     return METHODS.get(kind, kind)
 
 

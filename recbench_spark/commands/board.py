@@ -3,8 +3,9 @@
     python jobs/board.py --config movielens_10m_rating --set dataset.path=DIR --warehouse DIR
     python jobs/board.py --published ml10m_rmse
 
-Enters results of `jobs/benchmark.py` that cover all folds, and the published rows of the board that the
-file names; judges every row; writes a page (WAREHOUSE/reports/board-NAME.html where that is local).
+Enters results of `jobs/benchmark.py` that cover all folds, or, of a benchmark that ranks, the headlines
+of `jobs/nightly.py`, and the published rows of the board that the file names; judges every row; writes a
+page (WAREHOUSE/reports/board-NAME.html where that is local).
 --published judges a published table alone, without Spark.
 """
 

@@ -33,8 +33,10 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--config needs --warehouse", "the directory that jobs/benchmark.py wrote to")
     benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
     store = Store(get_session(f"recbench-spark board {benchmark.name}"), args.warehouse)
-    log = folded_log(store, benchmark, Journal())
-    facts = board_facts(store, update_board(store, benchmark, log), fits_shown(store, log))
+    rating = benchmark.evaluation.task == "rating"
+    log = folded_log(store, benchmark, Journal()) if rating else None
+    fits = fits_shown(store, log) if log else pd.DataFrame()
+    facts = board_facts(store, update_board(store, benchmark, log), fits)
     print(reports.board_text(facts))
     if store.folder is not None:
         path = store.folder / "reports" / f"board-{facts.name}.html"

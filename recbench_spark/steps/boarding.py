@@ -24,9 +24,12 @@ from recbench_spark.boards.published import published_boards
 from recbench_spark.boards.searches import Search
 from recbench_spark.boards.verdicts import Verdict
 from recbench_spark.config import Benchmark, digest
+from recbench_spark.errors import MissingError
+from recbench_spark.kernels.metrics.about import about_metric
 from recbench_spark.schemas import BOARDS, FITS, TRIALS, VERDICTS
 from recbench_spark.steps.fitting import of_whole_seeds, summaries
 from recbench_spark.steps.folding import FoldedLog
+from recbench_spark.steps.night import metric_plan
 from recbench_spark.steps.tuning import Found, found_in, known_searches
 from recbench_spark.store import Store
 from recbench_spark.training.fits.tasks import Row
@@ -56,19 +59,23 @@ def board_name(benchmark: Benchmark) -> str:
     return benchmark.board or benchmark.name
 
 
-def update_board(store: Store, benchmark: Benchmark, log: FoldedLog) -> Judged:
-    """Enter what is not there yet, judge, write the verdicts; the driver holds a row a fit and trial."""
+def update_board(store: Store, benchmark: Benchmark, log: FoldedLog | None) -> Judged:
+    """Enter what is not there yet, judge, write the verdicts; the driver holds a row a fit and trial.
+
+    `log`: the ratings that fits are over; None: ours are the headlines of nights that ranked.
+    """
     name = board_name(benchmark)
-    searches = known_searches(store, log)
+    searches = known_searches(store, log) if log else {}
     known = published_boards()
     found = published_entries(known[name]) if name in known else []
-    enter(store, [*found, *our_entries(store, benchmark, log, searches)])
+    ours = our_entries(store, benchmark, log, searches) if log else nightly_entries(store, benchmark)
+    enter(store, [*found, *ours])
     entries = entries_of(store, name)
     searched = {model: one.judged() for model, one in searches.items()}
     verdicts = judge(
         entries,
         {model: search for model, search in searched.items() if search is not None},
-        moved_by(elsewhere(store, log)),
+        moved_by(elsewhere(store, log)) if log else {},
     )
     write_verdicts(store, name, verdicts)
     return Judged(name, tuple(entries), verdicts, searches)
@@ -90,6 +97,37 @@ def our_entries(
         whole = of_whole_seeds(fits, log.folds)
         found += _entries(benchmark, log, whole, searches.get(model)) if whole else []
     return found
+
+
+def nightly_entries(store: Store, benchmark: Benchmark) -> list[Entry]:
+    """A row a measured model: the headline of its latest night over the part test, no slice.
+
+    Raises:
+        MissingError: no night of this benchmark has measured it.
+    """
+    metric, _, k = benchmark.headline.partition("@")
+    asked = benchmark.evaluation
+    definition = metric_plan(asked, asked.resolve()).describe(metric)
+    store.install_views()
+    rows = store.spark.table("latest_metrics").where(
+        (F.col("suite") == benchmark.name) & (F.col("part") == "test") & F.col("slice_key").isNull()
+        & (F.col("metric") == metric) & F.col("k").eqNullSafe(F.lit(int(k) if k else None))
+        & (F.col("estimator") == "holdout") & (F.col("definition") == definition)
+    ).collect()  # fmt: skip
+    if not rows:
+        told = f"no night of {benchmark.name} in {store.root} has measured {benchmark.headline}"
+        raise MissingError(told, "jobs/nightly.py with the same file comes first")
+    settings = {model.name: model.model_dump() for model in benchmark.models}
+    lower = about_metric(metric).best == "small"
+    return [
+        Entry(
+            board_name(benchmark), "ours", row.dataset, f"{row.split}; {row.definition}",
+            benchmark.headline, lower, method_of(row.model_kind, settings.get(row.model, {})), row.model,
+            float(row.value), ran_by="ours", who=row.ran_by, year=row.logical_date.year,
+            dims=settings.get(row.model, {}).get("dims"), evidence=f"run {row.run_id}",
+        )
+        for row in rows
+    ]  # fmt: skip
 
 
 def _entries(

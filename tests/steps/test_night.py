@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from datetime import date
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,7 +17,7 @@ from deltalake import DeltaTable
 
 from recbench_spark import benchmark as story
 from recbench_spark.config import Provenance
-from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.errors import ConfigError, DataError, MissingError
 from recbench_spark.schemas import (
     CHECKS,
     EMBEDDINGS,
@@ -31,6 +32,7 @@ from recbench_spark.schemas import (
     USER_METRICS,
 )
 from recbench_spark.steps import splitting
+from recbench_spark.steps.boarding import enter, update_board
 from recbench_spark.steps.night import attempts_so_far, check_benchmark, open_night
 from recbench_spark.steps.outcomes import nothing_to_do
 from recbench_spark.steps.results import grid_edges
@@ -564,3 +566,24 @@ def test_a_night_in_a_catalog(spark) -> None:
         assert run(store, small(**TINY)).outcome.skipped == ("popular",)
     finally:
         spark.sql("DROP SCHEMA recbench_night_test CASCADE")
+
+
+def test_a_board_takes_the_headlines_of_nights_that_rank(small_night: Ran, metrics: pd.DataFrame) -> None:
+    """The larger the better; figures of a publication in the file are rows of its night, none of ours."""
+    store, name = small_night.store, "board_of_rankings"
+    benchmark = small_night.benchmark.model_copy(update={"board": name})
+    assert benchmark.headline == "ndcg@10"
+    board = update_board(store, benchmark, None)
+    assert update_board(store, benchmark, None).entries == board.entries
+    test = metrics[(metrics.part == "test") & (metrics.metric == "ndcg") & (metrics.k == 10)]
+    wanted = test[test.slice_key.isna() & test.model.isin(RANKED)].set_index("model").value
+    found = {entry.name: entry.value for entry in board.entries}
+    assert found == wanted.to_dict() and [*found.values()] == sorted(found.values(), reverse=True)
+    assert {e.metric for e in board.entries} == {"ndcg@10"} and not board.entries[0].lower_is_better
+    best = board.entries[0]
+    enter(store, [replace(best, name="elsewhere", value=best.value / 2, ran_by="rival", evidence="x")])
+    judged = update_board(store, benchmark, None)
+    (flagged,) = (e.name for e in judged.entries if judged.verdicts[e.entry_id].under_tuned)
+    assert flagged == "elsewhere"
+    with pytest.raises(MissingError, match=r"no night of small in .* has measured auc@7"):
+        update_board(store, benchmark.model_copy(update={"headline": "auc@7"}), None)
