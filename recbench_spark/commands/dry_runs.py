@@ -51,7 +51,7 @@ def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Out
         *looked_at,
         f"code        recbench-spark {__version__}",
         "state       already done, nothing to do" if done else "state       to do",
-        *(f"{model.name:<12}{told}" for model in benchmark.models if (told := told_of(model))),
+        *(f"{model.name:<11} {told}" for model in benchmark.models if (told := told_of(model))),
     ]
     return "\n".join(lines)
 
@@ -132,7 +132,7 @@ def _table(name: str, path: str, columns: Sequence[str], *, rows: bool = True) -
         told = f"{arrow_files.rows_at(path):,} {unit}" if counted else "is there"
     except FallbackToSpark:
         told = LATER
-    return f"{name:<12}{path}: {told}"
+    return f"{name:<11} {path}: {told}"
 
 
 def _width(model: EmbeddingsModel) -> list[str]:
@@ -147,4 +147,4 @@ def _width(model: EmbeddingsModel) -> list[str]:
         )
     except FallbackToSpark:
         return []
-    return [f"{model.name:<12}{dims} dimensions"]
+    return [f"{model.name:<11} {dims} dimensions"]
