@@ -290,8 +290,9 @@ def _leave() -> None:
     a job whose rows were published ended with code 134 (apache/arrow issues 34314 and 36980).
     """
     if _codes:
-        with suppress(OSError, ValueError):
-            sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
         os._exit(_codes[-1])
 
 
