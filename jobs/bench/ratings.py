@@ -182,7 +182,9 @@ def as_good(own: Run, other: Run, seconds: dict[str, float]) -> str:
     """How long ours take to the RMSE that the library has after its last step."""
     names = own["system"], other["system"]
     theirs = f"RMSE {other['rmse']:.4f}: {names[1]} {other['steps'] * seconds[names[1]]:.2f} s"
-    steps = 1 + next((n for n, error in enumerate(own["rmse_s"]) if error <= other["rmse"]), own["steps"])
+    before = own["steps"] - len(own["rmse_s"]) + 1  # of the first RMSE: a burn-in has none
+    good = (n for n, error in enumerate(own["rmse_s"], before) if error <= other["rmse"])
+    steps = next(good, own["steps"] + 1)
     if steps > own["steps"]:
         return f"  {theirs}, {names[0]} not within {own['steps']} steps"
     took = steps * seconds[names[0]]

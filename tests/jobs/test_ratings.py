@@ -90,12 +90,31 @@ def test_the_bench_measures_what_it_says(tmp_path, capsys) -> None:
     place = tmp_path / "log.npz"
     np.savez(place, allow_pickle=False, **data)
     for system in ("ours-sgd", "ours-gibbs"):
-        found = bench.one({"data": str(place), "dims": 2, "system": system, **bench.settings_of(system)})
+        given = {
+            "data": str(place),
+            "dims": 2,
+            "system": system,
+            "steps": 3,
+            **bench.settings_of(system, 3),
+        }
+        found = bench.one(given)
         assert len(json.loads(json.dumps(found))["predicted"]) == len(data["test_users"])
-    runs = [
-        {"system": "ours-sgd", "dims": 2, "seconds": 1.0, "rmse": 0.8},
-        {"system": "surprise", "dims": 2, "seconds": 12.0, "rmse": 0.9},
-    ]
-    assert "ours-sgd is 12.0 times as fast as surprise" in bench.table(3000, runs)
+        assert len(found["rmse_s"]) == (3 if system == "ours-sgd" else 2)  # the burn-in has none
+    ours = {
+        "system": "ours-sgd",
+        "dims": 2,
+        "seconds": 1.0,
+        "rmse": 0.8,
+        "rmse_s": [1.0, 0.9, 0.8],
+        "steps": 3,
+    }
+    runs = [ours, {"system": "surprise", "dims": 2, "seconds": 12.0, "rmse": 0.9, "steps": 4}]
+    told = bench.table(3000, runs)
+    assert "ours-sgd is 12.0 times as fast as surprise" in told
+    assert "RMSE 0.9000: surprise 48.00 s, ours-sgd 2.00 s (2 steps): 24.0 times sooner" in told
+    burnt = bench.table(3000, [{**ours, "rmse_s": [0.9, 0.8]}, runs[1]])
+    assert "ours-sgd 2.00 s (2 steps): 24.0 times sooner" in burnt
+    never = bench.table(3000, [ours, {**runs[1], "rmse": 0.7}])
+    assert "ours-sgd not within 3 steps" in never
     with pytest.raises(ConfigError, match="no environment"):
         cli.library_python("surprise", tmp_path)
