@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -20,6 +20,8 @@ class FittedModel(ModelConfig):
     and the fit ends after `patience` epochs without a better one (0: never). No held-out row is read.
     `weight_decay` times each weight is added to its gradient in each step.
     """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"weight_decay"})
 
     epochs: Count = 50
     batch: Count = 2048
