@@ -14,7 +14,8 @@ class GraphSageModel(FittedLayers):
     """GraphSAGE without labels (Hamilton et al. 2017): users near their items, far from drawn ones.
 
     `samples`: neighbours drawn in each layer, the first one first, fresh in each minibatch; vectors of
-    the end are of all neighbours. `weight`: Q, of the drawn items in the loss.
+    the end are of all neighbours. `weight`: Q, of the drawn items in the loss. `final`: dense layers at the
+    end; without one vectors end in a ReLU, and most products of two are 0.
     """
 
     behaviour: ClassVar[str] = "recbench_spark.steps.trained_graphs:GraphSages"
@@ -22,7 +23,7 @@ class GraphSageModel(FittedLayers):
     kind: Literal["graphsage"]
     aggregator: Literal["mean", "max", "gcn", "lstm"] = "mean"
     samples: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = ()
-    final: tuple[Width, ...] = ()
+    final: tuple[Width, ...] = (64,)
     weight: Annotated[float, Field(ge=0)] = 1.0
 
     @model_validator(mode="after")
