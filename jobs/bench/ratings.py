@@ -121,7 +121,12 @@ def settings_of(system: str, steps: int) -> Run:
     """The same work for systems that stand side by side."""
     if system in ("ours-sgd", "surprise"):
         return {"epochs": steps, "rate": 0.01, "regulariser": 0.04, "init_sd": 0.1}
-    return {"samples": steps - 1, "burn_in": 1}
+    return chain(steps)
+
+
+def chain(steps: int) -> Run:
+    """So many draws of both sides, the first one burnt where there are two."""
+    return {"samples": max(1, steps - 1), "burn_in": min(1, steps - 1)}
 
 
 def one(given: Run) -> Run:
@@ -133,7 +138,7 @@ def one(given: Run) -> Run:
     test = checked_ratings(
         data["test_users"], data["test_items"], data["test_ratings"], scale, None, *sizes
     )
-    steps = max(2, given["steps"])
+    steps = given["steps"]
     _timed(given, train.rows(np.arange(1000)), 2)
     short, _ = _timed(given, train, 1)
     long, _ = _timed(given, train, 1 + steps)
@@ -146,8 +151,7 @@ def _settings(given: Run, steps: int) -> Any:
     if given["system"] == "ours-sgd":
         own = {"rates": given["rate"], "regularisers": given["regulariser"], "init_sd": given["init_sd"]}
         return make_settings({"kind": "sgd_mf", "dims": given["dims"], "epochs": steps, **own})
-    own = {"samples": max(1, steps - 1), "burn_in": min(1, steps - 1), "keep": 1}
-    return make_settings({"kind": "bayesian_mf", "dims": given["dims"], **own})
+    return make_settings({"kind": "bayesian_mf", "dims": given["dims"], "keep": 1, **chain(steps)})
 
 
 def _timed(given: Run, train: Ratings, steps: int) -> tuple[float, Any]:

@@ -29,7 +29,7 @@ from recbench_spark.kernels.metrics.about import about_metric
 from recbench_spark.schemas import BOARDS, FITS, TRIALS, VERDICTS
 from recbench_spark.steps.fitting import of_whole_seeds, summaries
 from recbench_spark.steps.folding import FoldedLog
-from recbench_spark.steps.night import metric_plan
+from recbench_spark.steps.night import at_headline, metric_plan
 from recbench_spark.steps.tuning import Found, found_in, known_searches
 from recbench_spark.store import Store
 from recbench_spark.training.fits.tasks import Row
@@ -105,14 +105,13 @@ def nightly_entries(store: Store, benchmark: Benchmark) -> list[Entry]:
     Raises:
         MissingError: no night of this benchmark has measured it.
     """
-    metric, _, k = benchmark.headline.partition("@")
-    asked = benchmark.evaluation
+    metric, asked = benchmark.headline.partition("@")[0], benchmark.evaluation
     definition = metric_plan(asked, asked.resolve()).describe(metric)
     store.install_views()
     rows = store.spark.table("latest_metrics").where(
-        (F.col("suite") == benchmark.name) & (F.col("part") == "test") & F.col("slice_key").isNull()
-        & (F.col("metric") == metric) & F.col("k").eqNullSafe(F.lit(int(k) if k else None))
-        & (F.col("estimator") == "holdout") & (F.col("definition") == definition)
+        at_headline(benchmark) & (F.col("suite") == benchmark.name) & (F.col("part") == "test")
+        & F.col("slice_key").isNull() & (F.col("estimator") == "holdout")
+        & (F.col("definition") == definition)
     ).collect()  # fmt: skip
     if not rows:
         told = f"no night of {benchmark.name} in {store.root} has measured {benchmark.headline}"

@@ -28,6 +28,7 @@ from recbench_spark.schemas import FITS, METRICS, SUBMISSIONS
 from recbench_spark.steps.boarding import RMSE, board_name, enter
 from recbench_spark.steps.fitting import of_whole_seeds
 from recbench_spark.steps.folding import FoldedLog
+from recbench_spark.steps.night import at_headline
 from recbench_spark.store import Store
 from recbench_spark.training.fits.tasks import PREDICTIONS
 
@@ -221,13 +222,11 @@ def _ranked(
     )  # fmt: skip
     night = benchmark.model_copy(update={"models": (lists,), "comparisons": None, "regressions": ()})
     run_id = rank(night)
-    metric, _, k = benchmark.headline.partition("@")
-    at = (F.col("metric") == metric) & F.col("k").eqNullSafe(F.lit(int(k) if k else None))
-    plain = at & (F.col("estimator") == "holdout") & F.col("slice_key").isNull()
+    plain = at_headline(benchmark) & (F.col("estimator") == "holdout") & F.col("slice_key").isNull()
     rows = store.of_run(METRICS.name, run_id).where(plain).collect()
     by_part = {row.part: float(row.value) for row in rows}
     part = "test" if "test" in by_part else next(iter(by_part))
-    lower = ABOUT[metric].best == "small"
+    lower = ABOUT[benchmark.headline.partition("@")[0]].best == "small"
     entry = _entry(
         benchmark, bundle, benchmark.dataset.name, benchmark.split.describe(), benchmark.headline, lower
     )

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import schemas
@@ -237,6 +237,12 @@ def check_benchmark(benchmark: Benchmark) -> None:
             raise ConfigError(f"slice {cut.key}: of '{cut.of}' needs 'path'", "a table with the ids")
     for model in benchmark.models:
         model.check(reader)
+
+
+def at_headline(benchmark: Benchmark) -> Column:
+    """Rows of the headline's metric and cut-off, in any table that has these columns."""
+    metric, _, k = benchmark.headline.partition("@")
+    return (F.col("metric") == metric) & F.col("k").eqNullSafe(F.lit(int(k) if k else None))
 
 
 def _check_headline(benchmark: Benchmark) -> None:

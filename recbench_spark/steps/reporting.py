@@ -21,7 +21,7 @@ from recbench_spark.models.graph import GraphNet
 from recbench_spark.schemas import GRAPH_RUNS, RUNS
 from recbench_spark.steps.comparing import regression_in_words
 from recbench_spark.steps.local_questions import MOST_ROWS, answer
-from recbench_spark.steps.night import Night
+from recbench_spark.steps.night import Night, at_headline
 from recbench_spark.store import Store
 
 
@@ -111,9 +111,7 @@ def regressions_shown(store: Store, of_runs: Column, logical_date: date) -> tupl
 
 def changes_shown(store: Store, benchmark: Benchmark, of_runs: Column) -> pd.DataFrame:
     """Rows of `current_changes` of these runs at the headline: some groups a model and part."""
-    metric, _, k = benchmark.headline.partition("@")
-    at = (F.col("metric") == metric) & F.col("k").eqNullSafe(F.lit(int(k) if k.isdecimal() else None))
-    return store.spark.table("current_changes").where(of_runs & at).toPandas()
+    return store.spark.table("current_changes").where(of_runs & at_headline(benchmark)).toPandas()
 
 
 def multiverse_pairs(store: Store, suites: Sequence[str]) -> pd.DataFrame:

@@ -95,7 +95,7 @@ class Factors(nn.Module):
 
     def of(self, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Final vectors of some rows; of a sparse one, gradients reach these rows alone."""
-        return self._rows(self.vectors if self.sparse else self.final(), rows)
+        return self._rows(self.final(), rows)
 
     def lengths(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
         """Sum of the squares of some rows before any layer; of several a place, their mean."""
