@@ -127,7 +127,8 @@ class SplitData:
     def key(self, settings: ModelConfig) -> str:
         """The split, and a hash of what else a trained model depends on; not of its name."""
         found = settings.model_dump(exclude={"name", "version", "provenance"})
-        return f"{self.split_id}-{digest(found, self.threshold, revisions.of(settings.kind))}"
+        revised = revisions.of(settings.kind, *settings.revised)
+        return f"{self.split_id}-{digest(found, self.threshold, revised)}"
 
 
 @dataclass(frozen=True)

@@ -256,7 +256,8 @@ def adam(module: nn.Module, plan: Plan) -> torch.optim.Optimizer:
     """Adam (Kingma and Ba 2015); of a module that is `sparse`, of the rows in a minibatch alone."""
     if getattr(module, "sparse", False):
         return torch.optim.SparseAdam(list(module.parameters()), lr=plan.rate)
-    return torch.optim.Adam(module.parameters(), lr=plan.rate, weight_decay=plan.weight_decay)
+    weights = module.parameters()
+    return torch.optim.Adam(weights, lr=plan.rate, weight_decay=plan.weight_decay, fused=True)
 
 
 def added(module: nn.Module, loss: float, shard: Shard) -> float:

@@ -22,6 +22,7 @@ class FittedModel(ModelConfig):
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"weight_decay"})
+    revised: ClassVar[tuple[str, ...]] = ("descent",)
 
     epochs: Count = 50
     batch: Count = 2048
@@ -50,9 +51,15 @@ class FittedModel(ModelConfig):
 
 
 class FactorModel(FittedModel):
-    """Vectors of users and items, fitted to which items users have, each beside `negatives` others."""
+    """Vectors of users and items, fitted to which items users have, each beside `negatives` others.
+
+    `shared`: these are drawn once for a minibatch, which makes hundreds of them cheap.
+    """
+
+    added_later: ClassVar[frozenset[str]] = FittedModel.added_later | {"shared"}
 
     dims: Annotated[int, Field(ge=1, le=2048)] = 64
     negatives: Annotated[int, Field(ge=1, le=10_000)] = 1
+    shared: bool = False
     penalty: Annotated[float, Field(ge=0)] = 1e-4
     spread: Annotated[float, Field(gt=0)] = 0.1
