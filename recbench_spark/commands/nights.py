@@ -6,10 +6,12 @@ import argparse
 import sys
 import time
 from datetime import date
+from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recbench_spark.config import Benchmark, load_benchmark
-from recbench_spark.errors import OK
+from recbench_spark.errors import OK, DataError, SchemaError
 from recbench_spark.journal import Journal
 from recbench_spark.placeholders import on_night
 from recbench_spark.steps.outcomes import Outcome, nothing_to_do
@@ -50,11 +52,29 @@ def open_store(args: argparse.Namespace, benchmark: Benchmark, journal: Journal,
     from recbench_spark.store import Store  # noqa: PLC0415
 
     check_benchmark(benchmark)
+    look_at_features(benchmark)
     journal.say(f"benchmark {benchmark.name}, {what}: starting Spark")
     started = time.monotonic()
     spark = get_session(f"recbench-spark {benchmark.name}", small=is_small(benchmark))
     journal.say(f"Spark {spark.version} is there ({time.monotonic() - started:.1f} s)")
     return Store(spark, args.warehouse)
+
+
+def look_at_features(benchmark: Benchmark) -> None:
+    """Refuse tables of features that no fit can use; one that is not there fails its model alone, later.
+
+    Raises:
+        DataError, SchemaError: vectors of two lengths, no vectors, a column missing; the model is named.
+    """
+    from recbench_spark.training.behaviour import behaviour_of  # noqa: PLC0415
+
+    for model in benchmark.models:
+        path = attrgetter("features.path")(model) if "features.path" in model.paths else None
+        if path and Path(path).exists():
+            try:
+                behaviour_of(model).told()
+            except (DataError, SchemaError) as error:
+                raise type(error)(f"model {model.name}: {path}: {error.message}", error.hint) from None
 
 
 def one_night(

@@ -50,21 +50,31 @@ def table_of(path: str, id_column: str, kind: str) -> Rows:
 
 
 def dimensions(rows: Rows) -> int:
-    """Length of the first vector.
+    """Length of the vectors, as the first rows of the table have it.
 
     Raises:
-        DataError: no vectors, or the first is NULL. SchemaError: no lists of numbers.
+        DataError: no vectors, the first is NULL, or these rows differ. SchemaError: no lists of numbers.
     """
-    for chunk in rows.chunks(rows.pieces[:1]):
-        kind = chunk.schema.field("vector").type
-        tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-        if not is_list(kind) or not any(test(kind.value_type) for test in tests):
-            raise SchemaError(f"features: column vector is of type {kind}", "a list of numbers an id")
-        length = pc.list_value_length(chunk.column("vector")[:1])[0].as_py()
-        if length:
-            return int(length)
-        break
-    raise DataError("features: the first vector is NULL or empty", "one list of numbers an id")
+    chunk = next(iter(rows.chunks(rows.pieces[:1])), None)
+    lengths = [] if chunk is None else _lengths(chunk.column("vector"))
+    if not lengths or not lengths[0]:
+        raise DataError("features: the first vector is NULL or empty", "one list of numbers an id")
+    other = next((length for length in lengths if length and length != lengths[0]), None)
+    if other is not None:
+        raise DataError(
+            f"features: vectors of {lengths[0]} and of {other} numbers", "give all vectors one length"
+        )
+    return lengths[0]
+
+
+def _lengths(vectors: pa.ChunkedArray) -> list[int]:
+    """Of the first vector, and then every other one that there is; 0: NULL or empty."""
+    kind = vectors.type
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    if not is_list(kind) or not any(test(kind.value_type) for test in tests):
+        raise SchemaError(f"features: column vector is of type {kind}", "a list of numbers an id")
+    found = pc.fill_null(pc.list_value_length(vectors), 0)
+    return [] if not len(found) else [found[0].as_py(), *pc.unique(found).to_pylist()]
 
 
 def lay_table(

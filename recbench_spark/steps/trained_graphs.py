@@ -43,7 +43,14 @@ from recbench_spark.models.networks.tasks import (
 )
 from recbench_spark.models.pinsage import PinSageModel
 from recbench_spark.schemas import EMBEDDINGS
-from recbench_spark.steps.embedding import embed, graph_of, lay_features, prepare, split_source
+from recbench_spark.steps.embedding import (
+    embed,
+    graph_of,
+    lay_features,
+    prepare,
+    split_source,
+    told_of_files,
+)
 from recbench_spark.steps.neighbourhoods import lists_source, neighbourhoods_of
 from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
 from recbench_spark.training.factors import fits_folder, journal_of, read_pairs, rows_of, with_vectors
@@ -147,6 +154,10 @@ class OverGraphs(Behaviour[Any]):
         path = self.settings.features.path
         more = "" if path is None else "-" + digest(identity(data.spark, str(Path(path).absolute())))
         return data.key(self.settings) + more
+
+    def told(self) -> str:
+        """The layers in words, the table of features looked at, before Spark starts."""
+        return told_of_files(self.settings.over(None))
 
     def save(self, trained: Trained, data: SplitData) -> None:
         """Into `embeddings`; of the fit's files the weights stay."""
