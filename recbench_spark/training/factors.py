@@ -103,7 +103,7 @@ def fit_factors(
     train, held = cut(pairs, settings.validation, settings.seed)
     sparse = not settings.weight_decay
     module = Factors(train, settings.dims, settings.layers, settings.seed, settings.spread, sparse)
-    task = FactorTask(train, held, module, settings.penalty, settings.negatives, settings.shared)
+    task = FactorTask(train, held, module, settings.penalty, settings.negatives, settings.groups)
     found = fit(task, settings.plan(), folder, tell)
     tell(f"best epoch {found.best}, validation recall@20 {found.worth:.5f}; ended: {found.stopped}")
     with torch.no_grad():

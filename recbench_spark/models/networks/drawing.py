@@ -62,30 +62,33 @@ def _unseen(
                 break
 
 
-def had(indptr: Nodes, item_e: Any, user_b: Any, item_n: Nodes) -> npt.NDArray[np.bool_]:
-    """(b, n) whether each user has each of some items in training.
+def had(indptr: Nodes, item_e: Any, user_b: Any, group_b: Nodes, item_gn: Nodes) -> npt.NDArray[np.bool_]:
+    """(b, n) whether each user has each of its group's items in training.
 
     Args:
         indptr: (users + 1,) where each user's items begin.
         item_e: (e,) items.
         user_b: (b,) users.
-        item_n: (n,) items, each as often as it was drawn.
+        group_b: (b,) group of each.
+        item_gn: (g, n) items of each group, each as often as it was drawn.
     """
-    out = np.zeros((len(user_b), len(item_n)), np.bool_)
-    order = np.argsort(item_n, kind="stable")
-    begins, own_e, users, sorted_n = (
-        readonly(np.asarray(x)) for x in (indptr, item_e, user_b, item_n[order])
-    )
-    _had(begins, own_e, users, sorted_n, order, out)
+    out = np.zeros((len(user_b), item_gn.shape[1]), np.bool_)
+    order = np.argsort(item_gn, axis=1, kind="stable")
+    columns = (indptr, item_e, user_b, group_b, np.take_along_axis(item_gn, order, axis=1), order)
+    begins, own_e, users, groups, sorted_gn, order = (readonly(np.asarray(x)) for x in columns)
+    _had(begins, own_e, users, groups, sorted_gn, order, out)
     return out
 
 
 @compiled
-def _had(indptr: Any, item_e: Any, user_b: Any, sorted_n: Any, order: Any, out: Any) -> None:
+def _had(
+    indptr: Any, item_e: Any, user_b: Any, group_b: Any, sorted_gn: Any, order_gn: Any, out: Any
+) -> None:
     for b in range(len(user_b)):
+        drawn, order = sorted_gn[group_b[b]], order_gn[group_b[b]]
         for e in range(indptr[user_b[b]], indptr[user_b[b] + 1]):
-            place = np.searchsorted(sorted_n, item_e[e])
-            while place < len(sorted_n) and sorted_n[place] == item_e[e]:
+            place = np.searchsorted(drawn, item_e[e])
+            while place < len(drawn) and drawn[place] == item_e[e]:
                 out[b, order[place]] = True
                 place += 1
 

@@ -185,50 +185,62 @@ class FactorBatch(NamedTuple):
     """A minibatch, by rows of the vectors.
 
     Attributes:
-        user: (b,) users.
+        user: (b,) users; those of a group beside one another.
         item: (b,) items that they have.
-        other: (b, n) items that they do not have; or (n,) shared by all.
-        known: (b, n) which of those shared a user has; None where none are shared.
+        other: (b, n) items that they do not have; or (g, n) those of each group.
+        known: (b, n) which of its group's items a user has; None where there are no groups.
+        sizes: (g,) examples of each group.
     """
 
     user: torch.Tensor
     item: torch.Tensor
     other: torch.Tensor
-    known: torch.Tensor | None
+    known: torch.Tensor | None = None
+    sizes: tuple[int, ...] = ()
 
 
 class FactorTask:
     """Pairs of training, each with n items that its user does not have; a `fitting.Task`.
 
     The loss of an example is the mean over them of -log sigma(x_ui - x_uj), and penalty / 2 times |u|^2 +
-    |i|^2 + the mean of |j|^2, over the vectors before any layer. `shared`: n items are drawn for the whole
-    minibatch, and of these a user's mean is over those that it does not have. Worth is recall at 20 over
-    users drawn by hash, training items left out.
+    |i|^2 + the mean of |j|^2, over the vectors before any layer. `groups`: a minibatch is cut into so many
+    by hash, n items are drawn for each, and of these a user's mean is over those that it does not have; 0:
+    each example has its own. Worth is recall at 20 over users drawn by hash, training items left out.
     """
 
     def __init__(
         self, train: Pairs, held: Pairs, module: Factors, penalty: float, negatives: int = 1,
-        shared: bool = False, judged: int = 2000,
+        groups: int = 0, judged: int = 2000,
     ) -> None:  # fmt: skip
         self.train, self.held, self.module, self.penalty = train, held, module, penalty
-        self.negatives, self.shared = negatives, shared
+        self.negatives, self.groups = negatives, groups
         self.examples, self.user = len(train.item), train.user
         some = np.flatnonzero(np.diff(held.indptr))
         self.judges = some[np.argsort(hashed_numbers(some, 1), kind="stable")][:judged]
 
     def batch(self, at: Step, row_b: Rows, seed: int) -> FactorBatch:
-        """See `FactorBatch`; shared items are those of the whole minibatch in each process."""
-        user, item = self.user[row_b].astype(np.int64), self.train.item[row_b].astype(np.int64)
-        other, known = self._shared(user, seed) if self.shared else (self._own(user, row_b, seed), None)
-        users = self.train.users
-        rows = [torch.from_numpy(x) for x in (user, item + users, other + users)]
-        return FactorBatch(rows[0], rows[1], rows[2], known)
+        """See `FactorBatch`; a group's items are those of the whole minibatch in each process."""
+        if self.groups:
+            return self._grouped(row_b, seed)
+        return self._rows(row_b, self._own(row_b, seed))
 
-    def _shared(self, user: Indices, seed: int) -> tuple[Indices, torch.Tensor]:
-        other = shared_negatives(0, self.train.items, self.negatives, seed)
-        return other, torch.from_numpy(had(self.train.indptr, self.train.item, user, other))
+    def _rows(self, row_b: Rows, other: Indices) -> FactorBatch:
+        user, item, users = self.user[row_b], self.train.item[row_b], self.train.users
+        rows = (user.astype(np.int64), item.astype(np.int64) + users, other + users)
+        return FactorBatch(*(torch.from_numpy(x) for x in rows))
 
-    def _own(self, user: Indices, row_b: Rows, seed: int) -> Indices:
+    def _grouped(self, row_b: Rows, seed: int) -> FactorBatch:
+        group = (hashed_numbers(row_b, seed % 2**31) % np.uint64(self.groups)).astype(np.int64)
+        order = np.argsort(group, kind="stable")
+        row_b, group = row_b[order], group[order]
+        drawn = shared_negatives(0, self.train.items, self.groups * self.negatives, seed)
+        other = drawn.reshape(self.groups, self.negatives)
+        known = had(self.train.indptr, self.train.item, self.user[row_b], group, other)
+        sizes = tuple(np.bincount(group, minlength=self.groups).tolist())
+        return self._rows(row_b, other)._replace(known=torch.from_numpy(known), sizes=sizes)
+
+    def _own(self, row_b: Rows, seed: int) -> Indices:
+        user = self.user[row_b].astype(np.int64)
         key_bn = (row_b[:, None] * self.negatives + np.arange(self.negatives)).reshape(-1)
         user_bn = np.repeat(user, self.negatives)
         other_bn = unseen(self.train.indptr, self.train.item, user_bn, key_bn, self.train.items, seed)
@@ -242,7 +254,8 @@ class FactorTask:
         if batch.known is None:
             ranked = bayesian_ranking(positive, (other @ user[:, :, None]).squeeze(2)) / self.negatives
         else:
-            ranked = bayesian_ranking(positive, user @ other.T, batch.known)
+            scores = [some @ drawn.T for some, drawn in zip(user.split(batch.sizes), other, strict=True)]
+            ranked = bayesian_ranking(positive, torch.cat(scores), batch.known)
         return ranked + self.penalty / 2 * self.module.lengths(rows) if self.penalty else ranked
 
     def worth(self) -> float:

@@ -53,13 +53,18 @@ class FittedModel(ModelConfig):
 class FactorModel(FittedModel):
     """Vectors of users and items, fitted to which items users have, each beside `negatives` others.
 
-    `shared`: these are drawn once for a minibatch, which makes hundreds of them cheap.
+    `shared`: so many examples have their negatives in common, which makes hundreds of them cheap.
     """
 
     added_later: ClassVar[frozenset[str]] = FittedModel.added_later | {"shared"}
 
     dims: Annotated[int, Field(ge=1, le=2048)] = 64
     negatives: Annotated[int, Field(ge=1, le=10_000)] = 1
-    shared: bool = False
+    shared: Count = 1
     penalty: Annotated[float, Field(ge=0)] = 1e-4
     spread: Annotated[float, Field(gt=0)] = 0.1
+
+    @property
+    def groups(self) -> int:
+        """Groups of a minibatch that share negatives; 0: each example has its own."""
+        return -(-self.batch // self.shared) if self.shared > 1 else 0

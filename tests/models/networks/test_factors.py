@@ -110,20 +110,25 @@ def test_the_loss_is_that_of_a_plain_loop(layers, sparse, negatives) -> None:
 
 
 @pytest.mark.parametrize("layers", [0, 2])
-@pytest.mark.parametrize("negatives", [1, 7, 60])
-def test_shared_negatives_leave_out_what_a_user_has(layers, negatives) -> None:
+@pytest.mark.parametrize(("negatives", "groups"), [(1, 1), (7, 1), (7, 3), (60, 2)])
+def test_shared_negatives_leave_out_what_a_user_has(layers, negatives, groups) -> None:
     """By a plain loop over pairs of user and drawn item, those drawn twice counted twice."""
     pairs = drawn()
     module = factors.Factors(pairs, 4, layers, 1, sparse=False).double()
-    task = factors.FactorTask(pairs, pairs, module, 0.3, negatives, shared=True)
-    batch = task.batch(Step(1, 0), np.array([3, 7, 7, 20]), 9)
-    same = task.batch(Step(1, 0), np.array([20]), 9)
-    assert torch.equal(batch.other, same.other) and len(batch.other) == negatives  # of the minibatch
+    task = factors.FactorTask(pairs, pairs, module, 0.3, negatives, groups)
+    rows = np.array([3, 7, 7, 20, 41, 60])
+    batch = task.batch(Step(1, 0), rows, 9)
+    parts = [task.batch(Step(1, 0), some, 9) for some in (rows[:2], rows[2:])]
+    assert all(torch.equal(batch.other, part.other) for part in parts)  # of the whole minibatch
+    assert batch.other.shape == (groups, negatives) and sum(batch.sizes) == len(rows)
+    assert torch.allclose(task.loss(batch), sum(task.loss(part) for part in parts))
+    group = np.repeat(np.arange(groups), batch.sizes)
+    assert groups == 1 or len(set(group.tolist())) > 1
     own = {(u, i) for u, i in zip(pairs.user.tolist(), pairs.item.tolist(), strict=True)}
     final, total = module.final(), torch.zeros((), dtype=torch.float64)
     lengths = (module.vectors**2).sum(dim=1)
-    for user, item in zip(batch.user.tolist(), batch.item.tolist(), strict=True):
-        others = [o for o in batch.other.tolist() if (user, o - pairs.users) not in own]
+    for user, item, g in zip(batch.user.tolist(), batch.item.tolist(), group, strict=True):
+        others = [o for o in batch.other[g].tolist() if (user, o - pairs.users) not in own]
         apart = [final[user] @ final[item] - final[user] @ final[o] for o in others]
         total = total + sum(torch.log1p(torch.exp(-x)) for x in apart) / max(len(others), 1)
         total = total + 0.15 * (lengths[user] + lengths[item] + lengths[batch.other].mean())
