@@ -1,6 +1,7 @@
 """`kind: pinsage` and `kind: graphsage`: graphs laid out, layers fitted, all nodes embedded layer by layer.
 
-One process fits, the driver's: it maps the graph and the features, and holds the pairs, 16 bytes each.
+The driver's process fits, or `processes` of its host or of Spark's tasks: each maps graph and features, and
+holds the pairs, 16 bytes each.
 Weights go into a safetensors file; tasks then compute every node's vector once a layer (`steps.embedding`).
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,13 +25,13 @@ from recbench_spark.config.graph import GraphLayers, GraphModel, GraphSource, Ne
 from recbench_spark.data.identity import identity
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.graph.folders import Graph, mapped
+from recbench_spark.graph.folders import save as save_array
 from recbench_spark.graph.layout import Finder
 from recbench_spark.graph.walking import adjacency, lay_adjacency
 from recbench_spark.kernels.graph.ids import hashed_numbers, hashes_of
 from recbench_spark.kernels.graph.samples import Band, bands
 from recbench_spark.models.graphsage import GraphSageModel
 from recbench_spark.models.networks.factors import Pairs
-from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.layers import GraphNet
 from recbench_spark.models.networks.subgraphs import Adjacency
 from recbench_spark.models.networks.tasks import (
@@ -47,9 +49,13 @@ from recbench_spark.steps.embedding import embed, graph_of, lay_features, prepar
 from recbench_spark.steps.neighbourhoods import lists_source, neighbourhoods_of
 from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
 from recbench_spark.training.factors import fits_folder, journal_of, read_pairs, rows_of, with_vectors
+from recbench_spark.training.several import fit_as_set
 
 WEIGHTS = "weights.safetensors"
 """Of a fit, for `jobs/embed.py --weights`."""
+
+EXAMPLES = "examples"
+"""Of a fit's folder: what several processes read."""
 
 JUDGED, CANDIDATES = 1000, 20_000
 """Validation pairs, and nodes that each is ranked among, at most: drawn by hash."""
@@ -66,11 +72,12 @@ class Examples(NamedTuple):
 
 
 class Laid(NamedTuple):
-    """A graph with features, ready for a fit."""
+    """A graph with features, ready for a fit; what `over_files` made it of, for other processes."""
 
     graph: Graph
     given: Input
     net: GraphNet
+    made_of: tuple[Any, ...] = ()
 
 
 def laid(
@@ -81,13 +88,19 @@ def laid(
     model = GraphModel(name=name, graph=source, **{k: getattr(layers, k) for k in GraphLayers.model_fields})
     graph = graph_of(data.store, source, None, journal)
     path = lay_features(data.store, model, graph, journal)[0]
+    return over_files(graph, path, layers, samples)
+
+
+def over_files(graph: Graph, path: Path, layers: GraphLayers, samples: tuple[int, ...]) -> Laid:
+    """What lies in files, mapped, beneath a net with random weights: the same in all processes."""
     features = mapped(path)
     net = GraphNet(layers.forms(), layers.final, features.shape[1])
     net.initialise(layers.seed)
     blocks = [block for block in graph.blocks if block.rows]
     of_blocks = tuple(graph.csr(block) for block in blocks)
     parts = Adjacency(np.array([block.first for block in blocks]), of_blocks, graph.hashes())
-    return Laid(graph, Input(parts, features, samples, layers.seed), net)
+    given = Input(parts, features, samples, layers.seed)
+    return Laid(graph, given, net, (graph, path, layers, samples))
 
 
 def judged(laid: Laid, examples: Examples) -> Any:
@@ -124,13 +137,42 @@ def fitted_weights(
     settings, folder = fit_of
     path, say = folder / WEIGHTS, journal_of(data).say
     if not path.exists():
-        pairs = (examples.query, examples.item)
-        task = PairTask(laid.net, laid.given, pairs, how, band, judged(laid, examples))
+        task = pair_task(laid, examples, how, band)
         say(f"model {settings.name}: {task.examples:,} pairs, {len(examples.held_query):,} for validation")
-        found = fit(task, settings.plan(), folder / "checkpoints", lambda text: say(f"  {text}"))
+        if settings.processes > 1:
+            save_examples(folder / EXAMPLES, examples, band)
+        make = partial(saved_task, laid.made_of, str(folder.absolute()), how)
+        found = fit_as_set(settings, task, make, folder / "checkpoints", lambda text: say(f"  {text}"))
         say(f"  best epoch {found.best}, validation {found.worth:.5f}; ended: {found.stopped}")
         laid.net.save(path)
     return path
+
+
+def pair_task(laid: Laid, examples: Examples, how: Margin, band: Band | None) -> PairTask:
+    """What is fitted."""
+    pairs = (examples.query, examples.item)
+    return PairTask(laid.net, laid.given, pairs, how, band, judged(laid, examples))
+
+
+def saved_task(made_of: tuple[Any, ...], folder: str, how: Margin) -> PairTask:
+    """The same task in another process, from files."""
+    examples, band = saved_examples(Path(folder, EXAMPLES))
+    return pair_task(over_files(*made_of), examples, how, band)
+
+
+def save_examples(folder: Path, examples: Examples, band: Band | None) -> None:
+    """Examples and hard negatives as `.npy` files, for other processes."""
+    given = {**examples._asdict(), **({} if band is None else band._asdict())}
+    for name, array in given.items():
+        save_array(folder / f"{name}.npy", np.asarray(array))
+
+
+def saved_examples(folder: Path) -> tuple[Examples, Band | None]:
+    """What `save_examples` wrote, mapped."""
+    arrays = {path.stem: mapped(path) for path in folder.glob("*.npy")}
+    first, end = arrays["side"].tolist()
+    examples = Examples(*(arrays[name] for name in Examples._fields[:-1]), (first, end))
+    return examples, Band(*(arrays[name] for name in Band._fields)) if "node" in arrays else None
 
 
 class OverGraphs(Behaviour[Any]):

@@ -1,14 +1,14 @@
 """MF-BPR and LightGCN in a night: pairs of the training part out, vectors of users and items back.
 
-One process fits: the driver's, which holds 4 bytes a pair for each of the two ways and the vectors.
-Pairs come as Parquet that tasks write, vectors go back as Parquet, block by block. A fit that was killed
+The driver's process fits, or `processes` of its host or of Spark's tasks, each of which holds 4 bytes a pair
+for each of the two ways, the vectors and Adam's moments. Pairs come as Parquet that tasks write, vectors go back as Parquet, block by block. A fit that was killed
 goes on from its checkpoint, to the bits of one that was not.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,24 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.errors import DataError, StoreError
+from recbench_spark.graph.folders import mapped
+from recbench_spark.graph.folders import save as save_array
 from recbench_spark.indexing import dense_index
 from recbench_spark.journal import Journal
 from recbench_spark.models.lightgcn import LightGcnModel
 from recbench_spark.models.mf_bpr import MfBprModel
 from recbench_spark.models.networks.factors import Factors, FactorTask, Pairs, cut, pairs_of
-from recbench_spark.models.networks.fitting import Fitted, fit
+from recbench_spark.models.networks.fitting import Tell
 from recbench_spark.session import kept
 from recbench_spark.shared_files import SharedRows
 from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
 from recbench_spark.training.relevance import relevant
+from recbench_spark.training.several import fit_as_set
 
 ROWS_A_BATCH = 1 << 14
+
+PAIRS = "pairs_by_user"
+"""Of a fit's folder: what several processes read."""
 
 Settings = MfBprModel | LightGcnModel
 
@@ -46,7 +52,7 @@ class Factorised(Behaviour[Any]):
         folder = fits_folder(data, self.key(data))
         pairs, users = read_pairs(data, folder)
         say(f"model {settings.name}: {len(pairs.item):,} pairs of {pairs.users:,} users")
-        final, _ = fit_factors(pairs, settings, folder / "checkpoints", lambda text: say(f"  {text}"))
+        final = fit_factors(pairs, settings, folder, lambda text: say(f"  {text}"))
         seen = np.flatnonzero(np.bincount(pairs.item, minlength=pairs.items))
         items = with_vectors(data, "item", data.items, final[pairs.users :], folder, seen)
         return Trained(with_vectors(data, "user", users, final[: pairs.users], folder), items)
@@ -96,18 +102,42 @@ def read_pairs(data: SplitData, folder: Path) -> tuple[Pairs, DataFrame]:
     return pairs_of(user_e, item_e, users.count(), data.n_items), users
 
 
-def fit_factors(
-    pairs: Pairs, settings: Settings, folder: Path | None, tell: Callable[[str], None]
-) -> tuple[np.ndarray, Fitted]:
-    """(users + items, dims) vectors of the epoch that is best on the validation part, and how it went."""
+def fit_factors(pairs: Pairs, settings: Settings, folder: Path, tell: Tell) -> np.ndarray:
+    """(users + items, dims) vectors of the epoch that is best on the validation part."""
+    task = factor_task(pairs, settings)
+    if settings.processes > 1:
+        save_pairs(folder / PAIRS, pairs)
+    make = partial(saved_task, str(folder.absolute()), settings)
+    found = fit_as_set(settings, task, make, folder / "checkpoints", tell)
+    tell(f"best epoch {found.best}, validation recall@20 {found.worth:.5f}; ended: {found.stopped}")
+    with torch.no_grad():
+        return task.module.final().detach().numpy()
+
+
+def factor_task(pairs: Pairs, settings: Settings) -> FactorTask:
+    """What is fitted; a part of the pairs is cut off for validation."""
     train, held = cut(pairs, settings.validation, settings.seed)
     sparse = not settings.weight_decay
     module = Factors(train, settings.dims, settings.layers, settings.seed, settings.spread, sparse)
-    task = FactorTask(train, held, module, settings.penalty, settings.negatives)
-    found = fit(task, settings.plan(), folder, tell)
-    tell(f"best epoch {found.best}, validation recall@20 {found.worth:.5f}; ended: {found.stopped}")
-    with torch.no_grad():
-        return module.final().detach().numpy(), found
+    return FactorTask(train, held, module, settings.penalty, settings.negatives)
+
+
+def saved_task(folder: str, settings: Settings) -> FactorTask:
+    """The same task in another process, from the pairs that the driver left in the fit's folder."""
+    return factor_task(saved_pairs(Path(folder, PAIRS)), settings)
+
+
+def save_pairs(folder: Path, pairs: Pairs) -> None:
+    """Pairs as `.npy` files, for other processes."""
+    save_array(folder / "size.npy", np.array([pairs.users, pairs.items]))
+    save_array(folder / "indptr.npy", pairs.indptr)
+    save_array(folder / "item.npy", pairs.item)
+
+
+def saved_pairs(folder: Path) -> Pairs:
+    """What `save_pairs` wrote, mapped."""
+    users, items = mapped(folder / "size.npy").tolist()
+    return Pairs(users, items, mapped(folder / "indptr.npy"), mapped(folder / "item.npy"))
 
 
 def with_vectors(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from recbench_spark.models.networks.tasks import Input, Margin
 from recbench_spark.steps import trained_graphs
 from recbench_spark.steps.embedding import read_weights
 from recbench_spark.store import Store
+from recbench_spark.training.behaviour import behaviour_of
 from tests.graph.oracle import of_edges
 from tests.nights import models, run, small
 
@@ -55,8 +57,8 @@ def log_of(path: Path, users: int = 40, items: int = 24) -> str:
     return str(path)
 
 
-def bench(log: str, **changed: Any) -> Any:
-    fitted = [{"name": kind, "kind": kind, **FIT, **KINDS[kind], **changed} for kind in KINDS]
+def bench(log: str, fitted: list[dict[str, Any]] | None = None) -> Any:
+    fitted = fitted or [{"name": kind, "kind": kind, **FIT, **KINDS[kind]} for kind in KINDS]
     evaluation = {"metrics": ["ndcg"], "k": [5], "bootstrap": {"replicates": 10}}
     return small(
         models=[*models("popular"), *fitted],
@@ -183,3 +185,28 @@ def test_a_night_trains_all_four_and_goes_on_where_it_was_killed(spark, tmp_path
         merged = metrics.merge(names[names["status"] == "succeeded"], on="run_id", suffixes=("", "_of"))
         tables.append(merged[columns].sort_values(columns).reset_index(drop=True))
     assert tables[0].equals(tables[1])  # to the last bit
+
+
+@pytest.mark.spark
+def test_a_night_fits_on_two_processes_what_it_fits_in_one(spark, tmp_path) -> None:
+    kinds, short = ("mf_bpr", "pinsage"), {**FIT, "epochs": 2}
+    fitted = [
+        {"name": f"{kind}_{n}", "kind": kind, **short, **KINDS[kind], "processes": n}
+        for kind in kinds
+        for n in (1, 2)
+    ]
+    endless = {"name": "endless", "kind": "mf_bpr", **FIT, "dims": 4, "spread": 1e30, "processes": 2}
+    benchmark = bench(log_of(tmp_path / "log.parquet"), [*fitted, endless])
+    ran = run(Store(spark, str(tmp_path / "w")), benchmark)
+    assert set(ran.outcome.failed) == {"endless"}
+    assert re.match("the loss is nan in epoch 1, step 0; .*\n  hint: a smaller", ran.outcome.failed["endless"])
+    assert ran.said.count("  epoch 2: loss") == 4 and ran.said.count("  best epoch ") == 4
+    for kind in kinds:
+        one, two = (
+            behaviour_of(model).load(ran.night.data).items.toPandas().set_index("item_id")["vector"]
+            for model in benchmark.models
+            if model.name in (f"{kind}_1", f"{kind}_2")
+        )
+        assert len(one) == len(two) > 10
+        assert np.allclose(np.stack(one), np.stack(two[one.index]), atol=1e-3)
+        assert not np.array_equal(np.stack(one), np.stack(two[one.index]))  # fits of their own

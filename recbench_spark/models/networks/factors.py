@@ -82,7 +82,13 @@ class Factors(nn.Module):
         self.vectors = nn.Parameter(
             torch.from_numpy(normals(pairs.users + pairs.items, dims, seed) * spread)
         )
-        self.adjacency = normalised(pairs) if layers else None
+        for name, part in (normalised(pairs)._asdict() if layers else {}).items():
+            self.register_buffer(name, part, persistent=False)  # on the vectors' device, in no checkpoint
+
+    @property
+    def adjacency(self) -> Symmetric:
+        """The graph that layers sum over, on the device of the vectors."""
+        return Symmetric(*(getattr(self, name) for name in Symmetric._fields))
 
     def final(self) -> torch.Tensor:
         """(users + items, dims) vectors whose products are scores."""
@@ -205,7 +211,7 @@ class FactorTask:
             return math.nan
         with torch.no_grad():
             final = self.module.final()
-        return recall(final.detach().numpy(), self.train, self.held, self.judges, 20)
+        return recall(final.detach().cpu().numpy(), self.train, self.held, self.judges, 20)
 
 
 def recall(

@@ -2,7 +2,8 @@
 
 Everything drawn is a hash of seed, epoch and step, and a checkpoint holds weights, the optimiser's state
 and where it was: a fit that was killed goes on to the bits of one that was not (one device of CPU, as many
-threads). Several processes share each minibatch: losses are sums over examples, gradients are added and
+threads). On a GPU module, optimiser and minibatches lie there, and the module is back on the CPU at the
+end. Several processes share each minibatch: losses are sums over examples, gradients are added and
 divided by the examples of all.
 """
 
@@ -25,6 +26,7 @@ from torch import nn
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.hashing import stream
+from recbench_spark.models.networks.devices import device_of, moved
 from recbench_spark.models.networks.plans import Plan
 from recbench_spark.models.rating.shuffling import permutation
 
@@ -32,10 +34,12 @@ Rows = npt.NDArray[np.int64]
 
 
 class Step(NamedTuple):
-    """Where a fit is: epoch from 1, step of the epoch from 0."""
+    """Where a fit is: epoch from 1, step of the epoch from 0; examples of its minibatch, of all processes
+    together (0: as many as a process has)."""
 
     epoch: int
     step: int
+    size: int = 0
 
 
 class Task(Protocol):
@@ -59,11 +63,11 @@ class Task(Protocol):
         """
 
     def loss(self, batch: Any) -> torch.Tensor:
-        """Sum of the loss over a minibatch's examples."""
+        """Sum of the loss over a minibatch's examples; its tensors are on the module's device."""
 
     def worth(self) -> float:
-        """What the model is worth on its validation part: the larger, the better; NaN: there is no such
-        part."""
+        """What the model is worth on its validation part, wherever the module is: the larger, the better;
+        NaN: there is no such part."""
 
 
 class Shard(NamedTuple):
@@ -119,7 +123,7 @@ Tell = Callable[[str], None]
 def fit(
     task: Task, plan: Plan, folder: Path | None = None, tell: Tell = print, shard: Shard | None = None
 ) -> Fitted:
-    """Fit a model; go on from the folder's checkpoint where there is one.
+    """Fit a model; go on from the folder's checkpoint where there is one. Its module ends on the CPU.
 
     Args:
         task: the model and its examples.
@@ -129,6 +133,7 @@ def fit(
         shard: of several processes, joined by `torch.distributed`; rank 0 writes.
 
     Raises:
+        ConfigError: the plan asks for a GPU, and there is none.
         DataError: the loss is no number any more; the last good checkpoint is kept.
     """
     return _Fit(task, plan, folder, tell, shard or Shard()).run()
@@ -139,7 +144,8 @@ class _Fit:
 
     def __init__(self, task: Task, plan: Plan, folder: Path | None, tell: Tell, shard: Shard) -> None:
         self.task, self.plan, self.tell, self.shard = task, plan, tell, shard
-        self.folder = folder
+        self.folder, self.device = folder, device_of(plan.device)
+        task.module.to(self.device)
         self.optimiser = adam(task.module, plan)
         self.steps = -(-task.examples // plan.batch)
         self.found, self.at, self.total = Fitted(), Step(1, 0), 0.0
@@ -171,8 +177,9 @@ class _Fit:
             self._step(Step(number, step), size, batch)
             examples += size
         seconds = max(time.monotonic() - begun, 1e-9)
+        worth = agreed(self.task, self.shard)
         told = Epoch(
-            number, self.total / self.task.examples, self.task.worth(), examples / seconds, waited / seconds
+            number, self.total / self.task.examples, worth, examples / seconds, waited / seconds
         )
         self._ended(told)
 
@@ -182,7 +189,7 @@ class _Fit:
             rows = order[step * self.plan.batch : (step + 1) * self.plan.batch].astype(np.int64)
             key = np.uint64(self.at.epoch << 32 | step)
             seed = int(stream(np.uint64(self.plan.seed % 2**64), key) >> np.uint64(2))
-            at = Step(self.at.epoch, step)
+            at = Step(self.at.epoch, step, len(rows))
             yield step, len(rows), self.task.batch(at, self.shard.rows(rows), seed)
 
     def _step(self, at: Step, size: int, batch: Any) -> None:
@@ -190,7 +197,7 @@ class _Fit:
         for group in self.optimiser.param_groups:
             group["lr"] = self.plan.rate_at(done, self.steps)
         self.optimiser.zero_grad()
-        loss = self.task.loss(batch)
+        loss = self.task.loss(moved(batch, self.device))
         (loss / size).backward()  # type: ignore[no-untyped-call]
         value = added(self.task.module, float(loss.detach()), self.shard)
         if not math.isfinite(value):
@@ -250,6 +257,7 @@ class _Fit:
             read_checkpoint(self.folder / "best.safetensors", self.task.module, None)
         elif self.found.epochs:
             self.task.module.load_state_dict(self.kept)
+        self.task.module.cpu()
 
 
 def adam(module: nn.Module, plan: Plan) -> torch.optim.Optimizer:
@@ -272,6 +280,18 @@ def added(module: nn.Module, loss: float, shard: Shard) -> float:
     total = torch.tensor([loss], dtype=torch.float64)
     distributed.all_reduce(total)
     return float(total)
+
+
+def agreed(task: Task, shard: Shard) -> float:
+    """What the model is worth, as the first process has it: all go by one number, whatever a host rounds."""
+    worth = task.worth() if shard.rank == 0 else math.nan
+    if shard.of == 1:
+        return worth
+    from torch import distributed  # noqa: PLC0415
+
+    number = torch.tensor([worth], dtype=torch.float64)
+    distributed.broadcast(number, 0)
+    return float(number)
 
 
 def barrier(shard: Shard) -> None:
@@ -323,7 +343,7 @@ def write_checkpoint(
     tensors = {f"weights/{name}": w.detach() for name, w in module.state_dict().items()}
     for number, state in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser/{number}/{name}": torch.as_tensor(w) for name, w in state.items()}
-    tensors = {name: w.clone().contiguous() for name, w in tensors.items()}
+    tensors = {name: w.cpu().clone().contiguous() for name, w in tensors.items()}
     partial = path.with_name(f"{path.name}.partial")
     partial.write_bytes(save(tensors, metadata={"note": json.dumps(note)}))
     partial.replace(path)
