@@ -40,6 +40,8 @@ REVISIONS: dict[str, int] = {
     # --- models trained here
     # 2: cosines equal as fractions are equal numbers, and sums of equal cosines equal scores.
     "item_knn": 2,
+    # 2: Adam's steps by torch's fused kernel, sums over LightGCN's graph by the project's: other roundings.
+    "descent": 2,
     # --- the numbers of a run
     "rankings": 1,
     # 2: gains that overflow, infinite relevance and ranks from 2^53 on are refused.

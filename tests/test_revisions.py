@@ -48,6 +48,8 @@ EVERYTHING = {"split", "model", "run"}
         ("item_knn", small(), "item_knn", {"model", "run"}),
         ("item_knn", small(), "popular", set()),
         ("als", small(), "als_4", {"model", "run"}),
+        ("descent", small(), "als_4", set()),
+        ("descent", small(models=[{"name": "m", "kind": "mf_bpr"}]), "m", {"model", "run"}),
         ("rankings", small(), "popular", {"run"}),
         ("metrics", small(), "popular", {"run"}),
         ("exposure", small(), "popular", set()),

@@ -483,7 +483,10 @@ def test_progress_over_baselines_as_published_and_corrected_by_hand(database: sq
     assert best.fetchall() == [("again", 1), ("MRMA", 2)]
 
 
-def test_the_best_of_n_in_sql_is_that_of_the_board(database: sqlite3.Connection) -> None:
+@pytest.mark.parametrize("metric", [None, "ndcg@20"])
+def test_the_best_of_n_in_sql_is_that_of_the_board(
+    database: sqlite3.Connection, metric: str | None
+) -> None:
     values = [0.9, 0.8, 0.95, 0.85]
     for n, value in enumerate(values):
         add(
@@ -492,13 +495,15 @@ def test_the_best_of_n_in_sql_is_that_of_the_board(database: sqlite3.Connection)
             trial_id=str(n),
             log_id="l",
             model="m",
+            metric=metric,
             value=value,
             finished_at="2026-01-01",
         )
-    add(database, "trials", trial_id="0", log_id="l", model="m", value=0.9, finished_at="2025-01-01")
-    add(database, "trials", trial_id="9", log_id="l", model="m", value=None, finished_at="2026-01-01")
+    old = {"log_id": "l", "model": "m", "metric": metric}
+    add(database, "trials", trial_id="0", value=0.9, finished_at="2025-01-01", **old)
+    add(database, "trials", trial_id="9", value=None, finished_at="2026-01-01", **old)
     trials = [{"settings": {"x": float(n)}, "value": value} for n, value in enumerate(values)]
-    wanted = best_of(Search(space={"x": (0.0, 3.0)}, trials=trials))
+    wanted = best_of(Search(space={"x": (0.0, 3.0)}, trials=trials, lower_is_better=metric is None))
     rows = database.execute("SELECT budget, expected_best, low, high FROM search_curves ORDER BY budget")
     found = list(zip(*rows.fetchall(), strict=True))
     assert found[0] == (1, 2, 3, 4)

@@ -111,14 +111,19 @@ def _hull(one: Range, other: Range) -> Range:
 
 
 def as_search(
-    space: Space, tried: Sequence[tuple[Mapping[str, float], float]], noise: float = 0.0
+    space: Space,
+    tried: Sequence[tuple[Mapping[str, float], float]],
+    noise: float = 0.0,
+    lower_is_better: bool = True,
 ) -> Search | None:
     """Trials with a value as boards judge them; None where there is none."""
     ends = {name: _ends(of) for name, of in space.items()}
     trials = [
         Trial(settings=dict(settings), value=value) for settings, value in tried if math.isfinite(value)
     ]
-    return Search(space=ends, trials=tuple(trials), noise=noise) if trials else None
+    if not trials:
+        return None
+    return Search(space=ends, trials=tuple(trials), noise=noise, lower_is_better=lower_is_better)
 
 
 def _ends(of: Range) -> tuple[float, ...]:

@@ -1,10 +1,13 @@
-"""Search settings of rating models on validation rows, every method with the same budget.
+"""Search settings of models on validation rows, every method with the same budget.
 
     python jobs/tune.py --config movielens_1m_rating --set dataset.path=DIR --warehouse DIR
+    python jobs/tune.py --config movielens_1m_graph --set dataset.path=DIR --warehouse DIR
     python jobs/tune.py --config FILE --warehouse DIR --budget 32 --extend
 
 The section `search` of the benchmark file declares the spaces. Validation rows are a share of the training
-rows; test rows are never looked at. Each trial is a row of `trials`; a search that was killed goes on with
+rows; test rows are never looked at. Rating models are judged by RMSE, models that rank by the file's
+headline: each setting is then a model of a night over the training rows, in the suite NAME-search, and its
+run can be looked at like any other. Each trial is a row of `trials`; a search that was killed goes on with
 the trials that it lacks, and a larger budget adds to the smaller one. --extend goes on beyond every edge
 that a best value lies on, with the same budget again. Runs on the data set have their provenance filled
 from it.
@@ -25,7 +28,9 @@ def parser() -> cli.Parser:
     flags.add_argument("--models", help="some of the models that the file declares spaces for")
     flags.add_argument("--budget", type=cli.count, help="settings a method (default: search.budget)")
     flags.add_argument("--extend", action="store_true", help="go on beyond edges that a best value lies on")
-    flags.add_argument("--threads", type=cli.count, default=1, help="of each fit (default 1)")
+    flags.add_argument(
+        "--threads", type=cli.count, default=1, help="of each fit of a rating model (default 1)"
+    )
     flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
     flags.add_argument("--logical-date", type=cli.day, help="fills {logical_date} in, YYYY-MM-DD")
     flags.add_argument("--dry-run", action="store_true", help="check the file and say what would be tried")

@@ -11,15 +11,19 @@ from recbench_spark import cli
 from recbench_spark.boards.searches import best_of, still_to_gain
 from recbench_spark.boards.spaces import Setting
 from recbench_spark.commands.benchmarking import write_log
-from recbench_spark.config import Benchmark, Search, load_benchmark
+from recbench_spark.commands.trial_nights import RankingTrials, check_trials
+from recbench_spark.config import FOLDED, Benchmark, Search, load_benchmark
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.journal import Journal
 from recbench_spark.placeholders import on_night
 from recbench_spark.session import get_session
 from recbench_spark.steps.fitting import Fits
 from recbench_spark.steps.folding import folded_log
+from recbench_spark.steps.rating_trials import RatingTrials
 from recbench_spark.steps.tuning import (
     Found,
+    Trials,
+    check_searches,
     chosen,
     first_searches,
     further_searches,
@@ -33,6 +37,9 @@ def run(args: argparse.Namespace) -> int:
     """Check the file, search, tell the best settings and what is to be thought of them."""
     benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
     search = asked_search(benchmark, args.models, args.budget)
+    check_searches(benchmark, search)
+    if benchmark.evaluation.task == "ranking":
+        check_trials(benchmark)
     if args.dry_run:
         print(dry_run(benchmark, search))
         return OK
@@ -40,14 +47,25 @@ def run(args: argparse.Namespace) -> int:
     journal.say(f"search {benchmark.name}: starting Spark")
     store = Store(get_session(f"recbench-spark tune {benchmark.name}"), args.warehouse)
     write_log(store, journal, args.log, f"{benchmark.name}-search")
-    fits = Fits(store, benchmark, folded_log(store, benchmark, journal), args.threads, "search")
-    found = run_searches(fits, search, first_searches(benchmark, search, fits.log), journal)
+    trials = trials_of(store, benchmark, search, args, journal)
+    found = run_searches(trials, search, first_searches(benchmark, search, trials), journal)
     if args.extend:
-        further = further_searches(benchmark, search, fits.log, known_searches(store, fits.log))
-        found |= run_searches(fits, search, further, journal) if further else {}
+        known = known_searches(store, trials.log_id)
+        further = further_searches(benchmark, search, trials, known)
+        found |= run_searches(trials, search, further, journal) if further else {}
     print("\n\n".join(in_words(one) for one in found.values()))
     print(f"\na row a trial: {sys.executable} jobs/query.py --warehouse {store.root} trials")
     return OK
+
+
+def trials_of(
+    store: Store, benchmark: Benchmark, search: Search, args: argparse.Namespace, journal: Journal
+) -> Trials:
+    """How settings are tried: fits of rating models as tasks, or nights of models that rank."""
+    if benchmark.evaluation.task == "ranking":
+        return RankingTrials(store, benchmark, search, args.logical_date, journal)
+    fits = Fits(store, benchmark, folded_log(store, benchmark, journal), args.threads, "search")
+    return RatingTrials(fits, search)
 
 
 def asked_search(benchmark: Benchmark, models: str | None, budget: int | None) -> Search:
@@ -66,11 +84,14 @@ def asked_search(benchmark: Benchmark, models: str | None, budget: int | None) -
 
 def dry_run(benchmark: Benchmark, search: Search) -> str:
     """What would be tried, in words, without Spark."""
+    ranking = benchmark.evaluation.task == "ranking"
+    where = f"each user's training rows, {benchmark.headline}" if ranking else "the training rows"
+    fold = f" of fold {search.fold}" if benchmark.split.holdout in FOLDED else ""
     lines = [
         f"benchmark   {benchmark.name}",
         f"split       {benchmark.split.describe()}",
         f"budget      {search.budget} settings a method, {search.seeds} fits each, {search.method}",
-        f"validation  {search.share:.0%} of the training rows of fold {search.fold}",
+        f"validation  {search.share:.0%} of {where}{fold}",
     ]
     for name, space in search.spaces.items():
         lines += [f"{name:11} {key}: {_range(of.model_dump())}" for key, of in space.items()]
@@ -89,7 +110,8 @@ def in_words(found: Found) -> str:
     assert best is not None and judged is not None
     lost = sum(row["value"] is None for row in found.trials)
     lines = [
-        f"{found.model}: best of {len(found.trials)} settings: validation RMSE {best['value']:.4f}"
+        f"{found.model}: best of {len(found.trials)} settings: "
+        f"validation {found.metric} {best['value']:.4f}"
         + (f" (standard deviation over seeds {best['spread']:.4f})" if best["spread"] else "")
         + (f"; {lost} diverged or failed" if lost else ""),
         f"  {json.dumps(_plain(chosen(found.space, best)))}",

@@ -93,9 +93,9 @@ class Search(Strict):
     """One budget for every method.
 
     `budget`: settings that each is given. `method`: points of low discrepancy, or at random, both by hash
-    of `seed`. `share`: of the training rows of `fold`, drawn by hash, to validate on; test rows are never
-    looked at. `seeds`: fits a setting, whose mean counts. `spaces`: by model, by setting; a setting inside
-    a section has a dot (`rates.user_factors`).
+    of `seed`. `share`: of the training rows of `fold`, drawn by hash, to validate on (where models rank: of
+    each user's, in the order of the split); test rows are never looked at. `seeds`: fits a setting, whose
+    mean counts. `spaces`: by model, by setting; a dot leads into a section (`rates.user_factors`).
     """
 
     budget: Count = 16

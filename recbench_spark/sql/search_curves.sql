@@ -1,9 +1,11 @@
 -- What would the best of n settings have been, on average and nine times out of ten, for each budget n?
 -- P(best of n is the i-th best of N or better) = 1 - ((N - i) / N)^n: Dodge et al. (EMNLP 2019), section 3.1.
+-- Of a ranking (ndcg@20 and its like) the best is the largest, of an error the smallest.
 SELECT
   ranked.log_id,
   ranked.dataset,
   ranked.model,
+  ranked.metric,
   budgets.place AS budget,
   ranked.trials,
   SUM(
@@ -12,22 +14,26 @@ SELECT
       - POWER((ranked.trials - ranked.place + 0e0) / ranked.trials, budgets.place)
     )
   ) AS expected_best,
-  MIN(
-    CASE WHEN POWER((ranked.trials - ranked.place + 0e0) / ranked.trials, budgets.place) <= 0.95
-      THEN ranked.value END
+  MIN(ranked.sign) * MIN(
+    CASE WHEN POWER((ranked.trials - ranked.place + 0e0) / ranked.trials, budgets.place)
+      <= CASE WHEN ranked.sign > 0 THEN 0.95 ELSE 0.05 END
+      THEN ranked.loss END
   ) AS low,
-  MIN(
-    CASE WHEN POWER((ranked.trials - ranked.place + 0e0) / ranked.trials, budgets.place) <= 0.05
-      THEN ranked.value END
+  MIN(ranked.sign) * MIN(
+    CASE WHEN POWER((ranked.trials - ranked.place + 0e0) / ranked.trials, budgets.place)
+      <= CASE WHEN ranked.sign > 0 THEN 0.05 ELSE 0.95 END
+      THEN ranked.loss END
   ) AS high
 FROM (
   SELECT
     known.*,
-    ROW_NUMBER() OVER (PARTITION BY log_id, model ORDER BY value, trial_id) AS place,
+    ROW_NUMBER() OVER (PARTITION BY log_id, model ORDER BY loss, trial_id) AS place,
     COUNT(*) OVER (PARTITION BY log_id, model) AS trials
   FROM (
     SELECT
       trials.*,
+      CASE WHEN COALESCE(metric, 'rmse') IN ('rmse', 'mse', 'mae') THEN 1 ELSE -1 END AS sign,
+      CASE WHEN COALESCE(metric, 'rmse') IN ('rmse', 'mse', 'mae') THEN value ELSE -value END AS loss,
       ROW_NUMBER() OVER (PARTITION BY trial_id ORDER BY finished_at DESC) AS attempt
     FROM trials
     WHERE value IS NOT NULL
@@ -43,4 +49,4 @@ INNER JOIN (
   WHERE value IS NOT NULL
   GROUP BY log_id, model, trial_id
 ) AS budgets ON budgets.log_id = ranked.log_id AND budgets.model = ranked.model
-GROUP BY ranked.log_id, ranked.dataset, ranked.model, budgets.place, ranked.trials
+GROUP BY ranked.log_id, ranked.dataset, ranked.model, ranked.metric, budgets.place, ranked.trials

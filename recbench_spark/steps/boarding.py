@@ -65,7 +65,7 @@ def update_board(store: Store, benchmark: Benchmark, log: FoldedLog | None) -> J
     `log`: the ratings that fits are over; None: ours are the headlines of nights that ranked.
     """
     name = board_name(benchmark)
-    searches = known_searches(store, log) if log else {}
+    searches = known_searches(store, log.log_id) if log else {}
     known = published_boards()
     found = published_entries(known[name]) if name in known else []
     ours = our_entries(store, benchmark, log, searches) if log else nightly_entries(store, benchmark)
@@ -189,8 +189,9 @@ def entries_of(store: Store, name: str) -> list[Entry]:
 
 
 def elsewhere(store: Store, log: FoldedLog) -> dict[str, tuple[str, Search]]:
-    """Searches of other logs: method and search, by log and model."""
-    rows = [row.asDict() for row in store.read(TRIALS).where(F.col("log_id") != log.log_id).collect()]
+    """Searches of rating models on other logs: method and search, by log and model."""
+    others = (F.col("log_id") != log.log_id) & F.coalesce("metric", F.lit("rmse")).eqNullSafe("rmse")
+    rows = [row.asDict() for row in store.read(TRIALS).where(others).collect()]
     by_log: dict[str, list[Row]] = {}
     for row in rows:
         by_log.setdefault(row["log_id"], []).append(row)

@@ -28,7 +28,7 @@ def of_split(dataset: Dataset) -> dict[str, int]:
 def of_run(benchmark: Benchmark, definition: Definition, model: ModelConfig) -> dict[str, int]:
     """What the numbers of a run come of: its split, its model, and how it is measured."""
     evaluation = benchmark.evaluation
-    names = [model.kind, "rankings", "metrics"]
+    names = [model.kind, *model.revised, "rankings", "metrics"]
     names += ["sampled"] if definition.candidates == "uniform" and evaluation.draw.estimators else []
     names += ["exposure"] if evaluation.exposure else []
     return of_split(benchmark.dataset) | revisions.of(*names)

@@ -1,4 +1,8 @@
-"""A search for settings on validation rows: a trial is a row of `trials`, every method has one budget."""
+"""A search for settings on validation rows: a trial is a row of `trials`, every method has one budget.
+
+How a setting is tried is a matter of the task: `rating_trials` fits folds as Spark tasks, `trial_nights`
+ranks for validation rows.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from pyspark.sql import functions as F
@@ -28,13 +32,76 @@ from recbench_spark.config import Benchmark, ModelConfig, Provenance, Range, Sea
 from recbench_spark.config.models import make_model
 from recbench_spark.errors import ConfigError, DataError, nearest
 from recbench_spark.journal import Journal
-from recbench_spark.models.rating.kinds import learner_settings, seed_of
+from recbench_spark.kernels.metrics.about import About, about_metric
 from recbench_spark.models.rating.registry import FAMILIES
 from recbench_spark.schemas import TRIALS
-from recbench_spark.steps.fitting import Drawn, Fits, Plan, run_plan
-from recbench_spark.steps.folding import FoldedLog
 from recbench_spark.store import Store
-from recbench_spark.training.fits.tasks import FitTask, Row
+
+Row = dict[str, Any]
+
+OF_EVERY_MODEL = ("name", "version", "provenance", "kind")
+"""What a search cannot vary."""
+
+
+class Making(NamedTuple):
+    """A setting that is to be tried.
+
+    Attributes:
+        searched: of which search.
+        number: its place there.
+        setting: the values.
+        model: with these values.
+    """
+
+    searched: Searched
+    number: int
+    setting: Setting
+    model: ModelConfig
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a setting.
+
+    Attributes:
+        status: succeeded, diverged or failed.
+        values: of each seed that succeeded.
+        seconds: of its fits.
+        fit_ids: the fits (or runs) behind it.
+        settings: all of them, as they were fitted.
+        error: why it failed.
+    """
+
+    status: str
+    values: tuple[float, ...]
+    seconds: float
+    fit_ids: tuple[str, ...]
+    settings: Row
+    error: str = ""
+
+
+class Trials(Protocol):
+    """Where and how settings are tried.
+
+    Attributes:
+        store: the warehouse.
+        log_id: hash of the log and of what is held out of it.
+        suite: name of the benchmark file.
+        dataset: name of the dataset.
+        metric: what is told of each, such as rmse or ndcg@20.
+    """
+
+    store: Store
+    log_id: str
+    suite: str
+    dataset: str
+    metric: str
+
+    def settings(self, model: ModelConfig) -> Row:
+        """What a fit of the model hangs on."""
+
+    def outcomes(self, makings: Sequence[Making], journal: Journal) -> list[Outcome]:
+        """What came of each, those of earlier starts not fitted again."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +136,11 @@ class Found:
     trials: tuple[Row, ...]
 
     @property
+    def metric(self) -> str:
+        """What was measured."""
+        return self.trials[0]["metric"] or "rmse"
+
+    @property
     def best(self) -> Row | None:
         """The best trial."""
         return self.trials[0] if self.trials and self.trials[0]["value"] is not None else None
@@ -82,7 +154,13 @@ class Found:
         """As boards judge it; noise is the mean spread over seeds."""
         spreads = [row["spread"] for row in self.trials if row["spread"] is not None]
         tried = [(row["searched"], row["value"]) for row in self.trials if row["value"] is not None]
-        return as_search(self.space, tried, float(np.mean(spreads)) if spreads else 0.0)
+        noise = float(np.mean(spreads)) if spreads else 0.0
+        return as_search(self.space, tried, noise, about(self.metric).best != "large")
+
+
+def about(metric: str) -> About:
+    """What a metric says of itself, by its name with a cut-off or without."""
+    return about_metric(metric.partition("@")[0])
 
 
 def chosen(space: Space, trial: Row) -> Setting:
@@ -91,35 +169,55 @@ def chosen(space: Space, trial: Row) -> Setting:
     return {name: of.values[int(places[name])] if of.values else places[name] for name, of in space.items()}
 
 
-def first_searches(benchmark: Benchmark, search: Search, log: FoldedLog) -> list[Searched]:
-    """The declared searches. Raises ConfigError for a setting that the learner does not have."""
+def check_searches(benchmark: Benchmark, search: Search) -> None:
+    """Every setting is there, and takes both ends of its range, before hours are spent.
+
+    Raises:
+        ConfigError: a model that cannot be searched, a setting that it does not have or does not take.
+    """
     models = {model.name: model for model in benchmark.models}
-    found = []
     for name, space in search.spaces.items():
-        model = models[name]
+        known = searchable(models[name], benchmark.evaluation.task)
+        for setting, of in space.items():
+            if setting.split(".")[0] not in known:
+                raise ConfigError(
+                    f"search.spaces.{name}: kind '{models[name].kind}' has no setting '{setting}'",
+                    nearest(setting, known),
+                )
+            for value in of.values or (of.at(0.0), of.at(1 - 1e-9)):
+                tried(models[name], {setting: value})
+
+
+def searchable(model: ModelConfig, task: str) -> list[str]:
+    """The settings that a search may vary.
+
+    Raises:
+        ConfigError: the model is fitted elsewhere, or is none of the task.
+    """
+    if task == "rating":
         if model.kind not in FAMILIES:
             raise ConfigError(
-                f"search.spaces.{name}: kind '{model.kind}' is no rating model",
+                f"search.spaces.{model.name}: kind '{model.kind}' is no rating model",
                 f"kinds: {', '.join(sorted(FAMILIES))}",
             )
-        check_space(model, space)
-        search_id = _search_id(search, log, model, space)
-        found.append(Searched(model, space, search_id, search_id))
+        return [name for name in FAMILIES[model.kind].settings.model_fields if name != "kind"]
+    found = [name for name in type(model).model_fields if name not in (*OF_EVERY_MODEL, *model.paths)]
+    if not found or not model.measured:
+        raise ConfigError(
+            f"search.spaces.{model.name}: kind '{model.kind}' has no settings of its own to search",
+            "models that are fitted in a night, such as als, item_knn, mf_bpr",
+        )
     return found
 
 
-def check_space(model: ModelConfig, space: Space) -> None:
-    """Every setting is there, and takes both ends of its range, before hours are spent."""
-    known = [name for name in FAMILIES[model.kind].settings.model_fields if name != "kind"]
-    for name, of in space.items():
-        if name.split(".")[0] not in known:
-            raise ConfigError(
-                f"search.spaces.{model.name}: kind '{model.kind}' has no setting '{name}'",
-                nearest(name, known),
-            )
-        ends = of.values or (of.at(0.0), of.at(1 - 1e-9))
-        for value in ends:
-            tried(model, {name: value})
+def first_searches(benchmark: Benchmark, search: Search, trials: Trials) -> list[Searched]:
+    """The declared searches; see `check_searches`."""
+    models = {model.name: model for model in benchmark.models}
+    found = []
+    for name, space in search.spaces.items():
+        search_id = _search_id(search, trials, models[name], space)
+        found.append(Searched(models[name], space, search_id, search_id))
+    return found
 
 
 def tried(model: ModelConfig, setting: Setting) -> ModelConfig:
@@ -128,86 +226,70 @@ def tried(model: ModelConfig, setting: Setting) -> ModelConfig:
     return make_model(document, f"search.spaces.{model.name}")
 
 
-def _search_id(search: Search, log: FoldedLog, model: ModelConfig, space: Space) -> str:
-    settings = {
-        name: value for name, value in learner_settings(model).model_dump().items() if name not in space
-    }
+def _search_id(search: Search, trials: Trials, model: ModelConfig, space: Space) -> str:
+    settings = {name: value for name, value in trials.settings(model).items() if name not in space}
     how = search.model_dump(exclude={"budget", "spaces"})
-    return digest(log.log_id, settings, {k: v.model_dump() for k, v in space.items()}, how, length=20)
+    return digest(trials.log_id, settings, {k: v.model_dump() for k, v in space.items()}, how, length=20)
 
 
 def run_searches(
-    fits: Fits, search: Search, searches: Sequence[Searched], journal: Journal
+    trials: Trials, search: Search, searches: Sequence[Searched], journal: Journal
 ) -> dict[str, Found]:
     """All trials of some searches at once, those of earlier starts not made again; and all that is known.
 
     Raises:
         DataError: no trial of a method came to an end.
     """
-    fold = search.fold if fits.log.folds else None
-    drawn, makings = Drawn(search.share, search.seed), []
-    for one in searches:
-        for number, setting in enumerate(points(one.space, search.budget, search.method, search.seed)):
-            model = tried(one.model, setting)
-            tasks = [
-                fits.task(model, seed_of(model) + n, fold, drawn, keep=False) for n in range(search.seeds)
-            ]
-            makings.append((one, number, setting, tasks))
-    plan = fits.plan(task for *_, tasks in makings for task in tasks)
-    rows = {row["fit_id"]: row for row in run_plan(fits.store, plan, journal)}
-    found = [_trial(search, one, number, setting, tasks, rows) for one, number, setting, tasks in makings]
-    _append(fits, plan, found)
-    known = known_searches(fits.store, fits.log)
+    makings = [
+        Making(one, number, setting, tried(one.model, setting))
+        for one in searches
+        for number, setting in enumerate(points(one.space, search.budget, search.method, search.seed))
+    ]
+    outcomes = trials.outcomes(makings, journal)
+    rows = [_trial(search, trials, *pair) for pair in zip(makings, outcomes, strict=True)]
+    _append(trials, rows)
+    known = known_searches(trials.store, trials.log_id)
     for one in searches:
         if known[one.model.name].best is None:
-            told = next((row["error"] for row in rows.values() if row.get("error")), "")
+            pairs = zip(makings, outcomes, strict=True)
+            told = next((o.error for making, o in pairs if making.searched is one and o.error), "")
             raise DataError(f"model {one.model.name}: no trial came to an end: {told}", "narrow its space")
     return {one.model.name: known[one.model.name] for one in searches}
 
 
-def _trial(
-    search: Search,
-    one: Searched,
-    number: int,
-    setting: Setting,
-    tasks: Sequence[FitTask],
-    rows: Mapping[str, Row],
-) -> Row:
-    made = [rows[task.fit_id] for task in tasks]
-    values = [row["rmse"] for row in made if row["status"] == "succeeded"]
-    whole = len(values) == len(made)
-    worst = next((row["status"] for row in made if row["status"] != "succeeded"), "succeeded")
+def _trial(search: Search, trials: Trials, making: Making, outcome: Outcome) -> Row:
+    one, values = making.searched, outcome.values
+    whole = outcome.status == "succeeded"
     return {
-        "trial_id": digest(one.search_id, number, length=20), "search_id": one.search_id,
-        "extends": one.extends, "model": one.model.name, "kind": one.model.kind, "number": number,
-        "settings_json": json.dumps(tasks[0].settings, sort_keys=True),
-        "searched": {name: one.space[name].place(value) for name, value in setting.items()},
+        "trial_id": digest(one.search_id, making.number, length=20), "search_id": one.search_id,
+        "extends": one.extends, "log_id": trials.log_id, "suite": trials.suite, "dataset": trials.dataset,
+        "model": one.model.name, "kind": one.model.kind, "number": making.number,
+        "settings_json": json.dumps(outcome.settings, sort_keys=True),
+        "searched": {name: one.space[name].place(value) for name, value in making.setting.items()},
         "space_json": json.dumps({name: of.model_dump() for name, of in one.space.items()}),
-        "method": search.method, "budget": search.budget, "status": worst,
-        "value": float(np.mean(values)) if whole else None,
+        "method": search.method, "budget": search.budget, "status": outcome.status,
+        "metric": trials.metric, "value": float(np.mean(values)) if whole else None,
         "spread": float(np.std(values, ddof=1)) if whole and len(values) > 1 else None,
-        "fit_ids": [task.fit_id for task in tasks],
-        "seconds": float(sum(row.get("cpu_seconds") or 0.0 for row in made)),
+        "fit_ids": list(outcome.fit_ids), "seconds": float(outcome.seconds),
         "finished_at": datetime.now(UTC),
     }  # fmt: skip
 
 
-def _append(fits: Fits, plan: Plan, found: Sequence[Row]) -> None:
+def _append(trials: Trials, found: Sequence[Row]) -> None:
     """Trials that are not there yet, or failed when they were."""
-    store, log = fits.store, fits.log
+    store = trials.store
     ids = [row["trial_id"] for row in found]
     there = store.read(TRIALS).where(F.col("trial_id").isin(ids)).select("trial_id", "status").collect()
     known = {(row.trial_id, row.status) for row in there}
-    facts = {"log_id": log.log_id, "suite": plan.suite, "dataset": log.dataset}
-    rows = [{**facts, **row} for row in found if (row["trial_id"], row["status"]) not in known]
+    rows = [row for row in found if (row["trial_id"], row["status"]) not in known]
     if rows:
         values = [tuple(row.get(name) for name in TRIALS.names) for row in rows]
         store.append(store.spark.createDataFrame(values, TRIALS.schema), TRIALS)
 
 
-def known_searches(store: Store, log: FoldedLog) -> dict[str, Found]:
+def known_searches(store: Store, log_id: str) -> dict[str, Found]:
     """All that `trials` knows of a log, by model; the driver holds a row a trial."""
-    rows = [row.asDict() for row in store.read(TRIALS).where(F.col("log_id") == log.log_id).collect()]
+    rows = [row.asDict() for row in store.read(TRIALS).where(F.col("log_id") == log_id).collect()]
     return found_in(rows)
 
 
@@ -223,9 +305,13 @@ def found_in(rows: Iterable[Row]) -> dict[str, Found]:
         space = space_of(same[0])
         for row in same[1:]:
             space = joined(space, space_of(row))
-        ordered = sorted(same, key=lambda row: math.inf if row["value"] is None else row["value"])
-        found[model] = Found(model, space, tuple(ordered))
+        found[model] = Found(model, space, tuple(sorted(same, key=_place)))
     return found
+
+
+def _place(row: Row) -> float:
+    """The smaller, the better; last what has no value."""
+    return math.inf if row["value"] is None else about(row["metric"] or "rmse").sort_key(row["value"])
 
 
 def space_of(trial: Row) -> dict[str, Range]:
@@ -234,7 +320,7 @@ def space_of(trial: Row) -> dict[str, Range]:
 
 
 def further_searches(
-    benchmark: Benchmark, search: Search, log: FoldedLog, known: Mapping[str, Found]
+    benchmark: Benchmark, search: Search, trials: Trials, known: Mapping[str, Found]
 ) -> list[Searched]:
     """Where the best lies on an edge: a search that goes on beyond it, on the other side of that edge."""
     models = {model.name: model for model in benchmark.models}
@@ -245,7 +331,7 @@ def further_searches(
         space = extended(known[name].space, known[name].edges)
         if not space:
             continue
-        search_id = _search_id(search, log, models[name], space)
+        search_id = _search_id(search, trials, models[name], space)
         first = known[name].trials[0]["search_id"]
         found.append(Searched(models[name], space, search_id, first))
     return found

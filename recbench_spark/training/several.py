@@ -194,7 +194,9 @@ def _note(folder: Path, rank: int, error: Exception) -> None:
     own = isinstance(error, RecbenchError)
     note = {
         "kind": type(error).__name__ if own else "",
-        "message": error.message if isinstance(error, RecbenchError) else f"{type(error).__name__}: {error}",
+        "message": error.message
+        if isinstance(error, RecbenchError)
+        else f"{type(error).__name__}: {error}",
         "hint": error.hint if isinstance(error, RecbenchError) else "",
         "trace": "".join(traceback.format_exception(error)),
         "time": time.time(),
@@ -223,8 +225,7 @@ def raise_first(folder: Path, error: Exception | None, said: str) -> None:
     if error is not None:
         raise RecbenchError(
             f"a process of the fit ended without a word{last_words(said)}",
-            "enough memory? does each process find the package (PYTHONPATH)? Run again, and it goes on from "
-            "its last checkpoint",
+            "enough memory? is the package found (PYTHONPATH)? Run again: it goes on from its checkpoint",
         ) from None
 
 
@@ -233,7 +234,9 @@ def last_words(output: str) -> str:
     killed = re.search(r"exitcode\s*: -(\d+)", output)
     if killed:
         return f": signal {killed[1]}"
-    words = re.findall(r"^\W*(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception): .*)$", output, re.MULTILINE)
+    words = re.findall(
+        r"^\W*(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception): .*)$", output, re.MULTILINE
+    )
     return f": {words[-1]}" if words else ""
 
 

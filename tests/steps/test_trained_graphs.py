@@ -57,8 +57,8 @@ def log_of(path: Path, users: int = 40, items: int = 24) -> str:
     return str(path)
 
 
-def bench(log: str, fitted: list[dict[str, Any]] | None = None) -> Any:
-    fitted = fitted or [{"name": kind, "kind": kind, **FIT, **KINDS[kind]} for kind in KINDS]
+def bench(log: str, fitted: list[dict[str, Any]] | None = None, **more: Any) -> Any:
+    fitted = fitted or [{"name": kind, "kind": kind, **FIT, **KINDS[kind], **more} for kind in KINDS]
     evaluation = {"metrics": ["ndcg"], "k": [5], "bootstrap": {"replicates": 10}}
     return small(
         models=[*models("popular"), *fitted],
@@ -161,7 +161,10 @@ def test_a_night_trains_all_four_and_goes_on_where_it_was_killed(spark, tmp_path
     again = run(Store(spark, str(place)), bench(log))
     assert set(KINDS) <= set(again.outcome.skipped)
 
-    # Another warehouse: the fit is killed in its second epoch, and the night run again.
+    told_only = run(Store(spark, str(place)), bench(log, watch=True))
+    assert set(KINDS) <= set(told_only.outcome.skipped)  # it changes no number
+
+    # Another warehouse: the fit is killed in its second epoch, and the night run again, test rows watched.
     from recbench_spark.models.networks import fitting
 
     plain = fitting._Fit._ended
@@ -172,11 +175,15 @@ def test_a_night_trains_all_four_and_goes_on_where_it_was_killed(spark, tmp_path
 
     monkeypatch.setattr(fitting._Fit, "_ended", killed)
     other = tmp_path / "w2"
-    first = run(Store(spark, str(other)), bench(log))
+    first = run(Store(spark, str(other)), bench(log, watch=True))
     assert set(first.outcome.failed) == set(KINDS)
     monkeypatch.setattr(fitting._Fit, "_ended", plain)
-    second = run(Store(spark, str(other)), bench(log))
+    second = run(Store(spark, str(other)), bench(log, watch=True))
     assert second.said.count("going on at epoch 2") == len(KINDS) and not second.outcome.failed
+    assert len(re.findall(r"test (?:recall@20|scaled MRR) 0\.\d+ \(watched\)", second.said)) == 2 * len(
+        KINDS
+    )
+    assert second.said.count("no figure to report") == len(KINDS) and "watched" not in ran.said
     columns = ["model", "metric", "k", "value"]
     tables = []
     for folder in (place, other):
@@ -187,11 +194,20 @@ def test_a_night_trains_all_four_and_goes_on_where_it_was_killed(spark, tmp_path
     assert tables[0].equals(tables[1])  # to the last bit
 
 
+def test_test_pairs_that_are_watched() -> None:
+    """A pair beside an item of its user's training; an item that the graph has not is left out."""
+    pairs = pairs_of(np.array([0, 0, 1, 2]), np.array([0, 1, 2, 3]), 3, 6)
+    test = pairs_of(np.array([0, 1, 1, 2]), np.array([2, 4, 5, 3]), 3, 6)
+    dense = np.array([10, 11, 12, 13, 14, -1])
+    query, item = trained_graphs.beside_test(pairs, test, dense, 1)
+    assert item.tolist() == [12, 14] and query[0] in (10, 11) and query[1] == 12  # 3 would be its own query
+
+
 @pytest.mark.spark
 def test_a_night_fits_on_two_processes_what_it_fits_in_one(spark, tmp_path) -> None:
     kinds, short = ("mf_bpr", "pinsage"), {**FIT, "epochs": 2}
     fitted = [
-        {"name": f"{kind}_{n}", "kind": kind, **short, **KINDS[kind], "processes": n}
+        {"name": f"{kind}_{n}", "kind": kind, **short, **KINDS[kind], "processes": n, "watch": True}
         for kind in kinds
         for n in (1, 2)
     ]
@@ -199,7 +215,11 @@ def test_a_night_fits_on_two_processes_what_it_fits_in_one(spark, tmp_path) -> N
     benchmark = bench(log_of(tmp_path / "log.parquet"), [*fitted, endless])
     ran = run(Store(spark, str(tmp_path / "w")), benchmark)
     assert set(ran.outcome.failed) == {"endless"}
-    assert re.match("the loss is nan in epoch 1, step 0; .*\n  hint: a smaller", ran.outcome.failed["endless"])
+    assert re.match(
+        "the loss is nan in epoch 1, step 0; .*\n  hint: a smaller", ran.outcome.failed["endless"]
+    )
+    watched = re.findall(r"\(test .*?\); best on test would have been epoch \d \(.*?\)", ran.said)
+    assert len(watched) == 4 and watched[0][:20] == watched[1][:20] and watched[2][:20] == watched[3][:20]
     assert ran.said.count("  epoch 2: loss") == 4 and ran.said.count("  best epoch ") == 4
     for kind in kinds:
         one, two = (

@@ -15,9 +15,11 @@ from recbench_spark.schemas import FITS, TRIALS
 from recbench_spark.steps import fitting
 from recbench_spark.steps.fitting import Fits
 from recbench_spark.steps.folding import folded_log
+from recbench_spark.steps.rating_trials import RatingTrials
 from recbench_spark.steps.results import grid_edges
 from recbench_spark.steps.tuning import (
     best_model,
+    check_searches,
     first_searches,
     further_searches,
     known_searches,
@@ -51,9 +53,10 @@ def test_a_search_is_resumed_extended_and_known_to_later_runs(spark, tmp_path, m
     store = Store(spark, str(tmp_path / "warehouse"))
     journal = Journal(io.StringIO())
     fits = Fits(store, one, folded_log(store, one, journal), purpose="search")
-    searches = first_searches(one, one.search, fits.log)
+    trials_of = RatingTrials(fits, one.search)
+    searches = first_searches(one, one.search, trials_of)
     small = one.search.model_copy(update={"budget": 2})
-    run_searches(fits, small, searches, journal)
+    run_searches(trials_of, small, searches, journal)
     asked: list[int] = []
 
     def counted(session: Any, tasks: Any, *rest: Any) -> Any:
@@ -61,8 +64,8 @@ def test_a_search_is_resumed_extended_and_known_to_later_runs(spark, tmp_path, m
         return running.run_tasks(session, tasks, *rest)
 
     monkeypatch.setattr(fitting, "run_tasks", counted)
-    found = run_searches(fits, one.search, searches, journal)
-    run_searches(fits, one.search, searches, journal)
+    found = run_searches(trials_of, one.search, searches, journal)
+    run_searches(trials_of, one.search, searches, journal)
     assert asked == [8], "two more settings of two methods from two seeds"
     trials = store.read(TRIALS).collect()
     assert len(trials) == 8 and len({row.trial_id for row in trials}) == 8
@@ -74,10 +77,10 @@ def test_a_search_is_resumed_extended_and_known_to_later_runs(spark, tmp_path, m
     assert [(edge.name, edge.side) for edge in sgd.edges] == [("rates", "high")]
     assert "lies on the high edge" in in_words(sgd) and "expected best" in in_words(sgd)
 
-    further = further_searches(one, one.search, fits.log, known_searches(store, fits.log))
+    further = further_searches(one, one.search, trials_of, known_searches(store, fits.log.log_id))
     beyond = {searched.model.name: searched.space for searched in further}
     assert (beyond["sgd"]["rates"].low, beyond["sgd"]["rates"].high) == (0.01, 0.1)
-    better = run_searches(fits, one.search, further, journal)["sgd"]
+    better = run_searches(trials_of, one.search, further, journal)["sgd"]
     assert better.best["value"] < sgd.best["value"] and len(better.trials) == 8
     assert better.space["rates"].high == 0.1
 
@@ -94,7 +97,7 @@ def test_what_a_search_cannot_try_is_told_before_it_starts(tmp_path) -> None:
 
     def searched(space: Any) -> Any:
         one = benchmark(path, spaces={"sgd": space})
-        return first_searches(one, one.search, None)
+        return check_searches(one, one.search)
 
     with pytest.raises(ConfigError, match=r"sgd_mf' has no setting 'rate'") as error:
         searched({"rate": RATES})

@@ -96,7 +96,11 @@ def test_a_process_that_is_killed_is_told_leaves_nobody_behind_and_the_fit_goes_
         fit_on_several(make, PLAN, tmp_path / "two", (1, 1), told.append)
     assert time.monotonic() - begun < 120 and not running(tmp_path)
     found = fit_on_several(make, PLAN, tmp_path / "two", (1, 1), told.append)
-    assert [line.partition(":")[0] for line in told] == ["epoch 1", "going on at epoch 2, step 0", "epoch 2"]
+    assert [line.partition(":")[0] for line in told] == [
+        "epoch 1",
+        "going on at epoch 2, step 0",
+        "epoch 2",
+    ]
     assert [e.loss for e in found.epochs] == pytest.approx([e.loss for e in expected.epochs], rel=1e-5)
 
 
@@ -118,7 +122,9 @@ def test_which_error_is_told(tmp_path) -> None:
         several.raise_first(tmp_path, None, "")
     empty = tmp_path / "empty"
     several.raise_first(empty, None, "")
-    with pytest.raises(RecbenchError, match="without a word: ModuleNotFoundError: No module named 'ours'\n"):
+    with pytest.raises(
+        RecbenchError, match="without a word: ModuleNotFoundError: No module named 'ours'\n"
+    ):
         words = "TorchDistributor failed\n  [rank0]: ModuleNotFoundError: No module named 'ours'\n"
         several.raise_first(empty, RuntimeError(), words)
     with pytest.raises(RuntimeError, match="TLS"):
@@ -148,10 +154,9 @@ def test_a_process_ends_with_its_parent() -> None:
 def test_lines_are_told_whole_and_in_their_order(tmp_path) -> None:
     path, told = tmp_path / "told.txt", []
     path.write_text("of a fit before\n")
-    with several.following(path, told.append):
-        with path.open("a", encoding="utf-8") as file:
-            for part in ("one\ntw", "o\n", "three: ½\nhal"):
-                file.write(part)
-                file.flush()
-                time.sleep(0.4)
+    with several.following(path, told.append), path.open("a", encoding="utf-8") as file:
+        for part in ("one\ntw", "o\n", "three: ½\nhal"):
+            file.write(part)
+            file.flush()
+            time.sleep(0.4)
     assert told == ["one", "two", "three: ½"]

@@ -21,7 +21,8 @@ def device_of(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
-            "device: cuda, and PyTorch finds no GPU here", "device: auto takes one where there is one, else cpu"
+            "device: cuda, and PyTorch finds no GPU here",
+            "device: auto takes one where there is one, else cpu",
         )
     return torch.device(name)
 

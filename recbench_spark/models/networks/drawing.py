@@ -62,6 +62,34 @@ def _unseen(
                 break
 
 
+def had(indptr: Nodes, item_e: Any, user_b: Any, item_n: Nodes) -> npt.NDArray[np.bool_]:
+    """(b, n) whether each user has each of some items in training.
+
+    Args:
+        indptr: (users + 1,) where each user's items begin.
+        item_e: (e,) items.
+        user_b: (b,) users.
+        item_n: (n,) items, each as often as it was drawn.
+    """
+    out = np.zeros((len(user_b), len(item_n)), np.bool_)
+    order = np.argsort(item_n, kind="stable")
+    begins, own_e, users, sorted_n = (
+        readonly(np.asarray(x)) for x in (indptr, item_e, user_b, item_n[order])
+    )
+    _had(begins, own_e, users, sorted_n, order, out)
+    return out
+
+
+@compiled
+def _had(indptr: Any, item_e: Any, user_b: Any, sorted_n: Any, order: Any, out: Any) -> None:
+    for b in range(len(user_b)):
+        for e in range(indptr[user_b[b]], indptr[user_b[b] + 1]):
+            place = np.searchsorted(sorted_n, item_e[e])
+            while place < len(sorted_n) and sorted_n[place] == item_e[e]:
+                out[b, order[place]] = True
+                place += 1
+
+
 def hard_negatives(band: Band, query_b: Any, key_b: Any, size: int, others: Nodes, seed: int) -> Nodes:
     """(b, size) nodes of each query's band, drawn with replacement; of `others` where the band is empty.
 

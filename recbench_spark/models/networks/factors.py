@@ -6,8 +6,11 @@ symmetrically normalised sums over neighbours, no weights but the vectors themse
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -17,8 +20,12 @@ from torch import nn
 from torch.nn import functional
 
 from recbench_spark.errors import ConfigError
+from recbench_spark.kernels.graph.aggregate import partial
+from recbench_spark.kernels.graph.csr import Csr
 from recbench_spark.kernels.graph.ids import hashed_numbers
-from recbench_spark.models.networks.drawing import unseen
+from recbench_spark.kernels.graph.lanes import AHEAD
+from recbench_spark.models.networks.devices import moved
+from recbench_spark.models.networks.drawing import had, shared_negatives, unseen
 from recbench_spark.models.networks.fitting import Rows, Step
 from recbench_spark.models.networks.losses import bayesian_ranking
 
@@ -82,13 +89,7 @@ class Factors(nn.Module):
         self.vectors = nn.Parameter(
             torch.from_numpy(normals(pairs.users + pairs.items, dims, seed) * spread)
         )
-        for name, part in (normalised(pairs)._asdict() if layers else {}).items():
-            self.register_buffer(name, part, persistent=False)  # on the vectors' device, in no checkpoint
-
-    @property
-    def adjacency(self) -> Symmetric:
-        """The graph that layers sum over, on the device of the vectors."""
-        return Symmetric(*(getattr(self, name) for name in Symmetric._fields))
+        self.adjacency = normalised(pairs) if layers else None
 
     def final(self) -> torch.Tensor:
         """(users + items, dims) vectors whose products are scores."""
@@ -104,9 +105,10 @@ class Factors(nn.Module):
         return self._rows(self.final(), rows)
 
     def lengths(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Sum of the squares of some rows before any layer; of several a place, their mean."""
-        found = self._rows(self.vectors, rows)
-        each = [(x**2).sum() / math.prod(some.shape[1:]) for x, some in zip(found, rows, strict=True)]
+        """Sum over an example's rows of their squares before any layer; of several, of own or shared ones,
+        their mean."""
+        found, examples = self._rows(self.vectors, rows), len(rows[0])
+        each = [(x**2).sum() * (examples / some.numel()) for x, some in zip(found, rows, strict=True)]
         return torch.stack(each).sum()
 
     def _rows(self, table: torch.Tensor, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -125,25 +127,46 @@ def normals(rows: int, dims: int, seed: int) -> npt.NDArray[np.float32]:
     return np.asarray(radius * np.cos(angle), np.float32).reshape(rows, dims)
 
 
-class Symmetric(NamedTuple):
+@dataclass(frozen=True)
+class Symmetric:
     """A sparse matrix that is its own transpose, by rows.
 
     Attributes:
-        indptr: (n + 1,) where each row begins.
-        column: (e,).
-        value: (e,) float32.
+        csr: its rows, n of them; weights are its numbers.
+        placed: by device and type of numbers, `tensors` of it: it is moved to a GPU once.
     """
 
-    indptr: torch.Tensor
-    column: torch.Tensor
-    value: torch.Tensor
+    csr: Csr
+    placed: dict[Any, tuple[torch.Tensor, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def times(self, h: torch.Tensor) -> torch.Tensor:
-        """(n, d) the product with (n, d)."""
-        weights = self.value.to(h.dtype)
-        return functional.embedding_bag(
-            self.column, h, self.indptr[:-1], mode="sum", per_sample_weights=weights
-        )
+        """(n, d) the product with (n, d); the same bits for any number of threads."""
+        if h.device.type == "cpu" and h.dtype == torch.float32:
+            return torch.from_numpy(_product(self.csr, h.detach().numpy(), torch.get_num_threads()))
+        column, begins, weights = self.tensors(h)
+        return functional.embedding_bag(column, h, begins, mode="sum", per_sample_weights=weights)
+
+    def tensors(self, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """(e,) columns, (n,) where rows begin, (e,) numbers; on the device of other ones, of their type."""
+        key = like.device, like.dtype
+        if key not in self.placed:
+            column = torch.from_numpy(self.csr.src[: self.csr.edges].astype(np.int64))
+            weights = torch.from_numpy(self.csr.weight).to(like.dtype)
+            self.placed[key] = moved(
+                (column, torch.from_numpy(self.csr.indptr[:-1].copy()), weights), like.device
+            )
+        return self.placed[key]
+
+
+def _product(csr: Csr, h: npt.NDArray[Any], threads: int) -> npt.NDArray[np.float32]:
+    """Rows in as many parts as there are threads, of as many edges each."""
+    cuts = np.searchsorted(csr.indptr, np.linspace(0, csr.edges, threads + 1)[1:-1])
+    ends = [0, *cuts.tolist(), len(csr.indptr) - 1]
+    parts = [csr._replace(indptr=csr.indptr[a : b + 1]) for a, b in itertools.pairwise(ends)]
+    if threads == 1:
+        return partial("importance", parts[0], h)
+    with ThreadPoolExecutor(threads) as pool:
+        return np.concatenate(list(pool.map(lambda part: partial("importance", part, h), parts)))
 
 
 def normalised(pairs: Pairs) -> Symmetric:
@@ -154,8 +177,9 @@ def normalised(pairs: Pairs) -> Symmetric:
     order = np.argsort(rows * n + columns, kind="stable")
     degree = np.bincount(rows, minlength=n)
     value = 1 / np.sqrt((degree[rows] * degree[columns])[order].astype(np.float64))
-    indptr = np.concatenate([[0], np.cumsum(degree)])
-    return Symmetric(*(torch.from_numpy(x) for x in (indptr, columns[order], value.astype(np.float32))))
+    indptr = np.concatenate([[0], np.cumsum(degree)]).astype(np.int64)
+    src = np.append(columns[order], np.zeros(AHEAD, np.int64)).astype(np.uint32)
+    return Symmetric(Csr(indptr, src, value.astype(np.float32)))
 
 
 class _Product(torch.autograd.Function):
@@ -171,39 +195,69 @@ class _Product(torch.autograd.Function):
         return None, ctx.matrix.times(grads[0])
 
 
+class FactorBatch(NamedTuple):
+    """A minibatch, by rows of the vectors.
+
+    Attributes:
+        user: (b,) users.
+        item: (b,) items that they have.
+        other: (b, n) items that they do not have; or (n,) shared by all.
+        known: (b, n) which of those shared a user has; None where none are shared.
+    """
+
+    user: torch.Tensor
+    item: torch.Tensor
+    other: torch.Tensor
+    known: torch.Tensor | None
+
+
 class FactorTask:
     """Pairs of training, each with n items that its user does not have; a `fitting.Task`.
 
     The loss of an example is the mean over them of -log sigma(x_ui - x_uj), and penalty / 2 times |u|^2 +
-    |i|^2 + the mean of |j|^2, over the vectors before any layer. Worth is recall at 20 over users drawn by
-    hash, training items left out.
+    |i|^2 + the mean of |j|^2, over the vectors before any layer. `shared`: n items are drawn for the whole
+    minibatch, and of these a user's mean is over those that it does not have. Worth is recall at 20 over
+    users drawn by hash, training items left out.
     """
 
     def __init__(
         self, train: Pairs, held: Pairs, module: Factors, penalty: float, negatives: int = 1,
-        judged: int = 2000,
+        shared: bool = False, judged: int = 2000,
     ) -> None:  # fmt: skip
         self.train, self.held, self.module, self.penalty = train, held, module, penalty
-        self.negatives = negatives
+        self.negatives, self.shared = negatives, shared
         self.examples, self.user = len(train.item), train.user
         some = np.flatnonzero(np.diff(held.indptr))
         self.judges = some[np.argsort(hashed_numbers(some, 1), kind="stable")][:judged]
 
-    def batch(self, at: Step, row_b: Rows, seed: int) -> tuple[torch.Tensor, ...]:
-        """(b,) users, (b,) items they have, (b, n) items they do not have."""
+    def batch(self, at: Step, row_b: Rows, seed: int) -> FactorBatch:
+        """See `FactorBatch`; shared items are those of the whole minibatch in each process."""
         user, item = self.user[row_b].astype(np.int64), self.train.item[row_b].astype(np.int64)
+        other, known = self._shared(user, seed) if self.shared else (self._own(user, row_b, seed), None)
+        users = self.train.users
+        rows = [torch.from_numpy(x) for x in (user, item + users, other + users)]
+        return FactorBatch(rows[0], rows[1], rows[2], known)
+
+    def _shared(self, user: Indices, seed: int) -> tuple[Indices, torch.Tensor]:
+        other = shared_negatives(0, self.train.items, self.negatives, seed)
+        return other, torch.from_numpy(had(self.train.indptr, self.train.item, user, other))
+
+    def _own(self, user: Indices, row_b: Rows, seed: int) -> Indices:
         key_bn = (row_b[:, None] * self.negatives + np.arange(self.negatives)).reshape(-1)
         user_bn = np.repeat(user, self.negatives)
         other_bn = unseen(self.train.indptr, self.train.item, user_bn, key_bn, self.train.items, seed)
-        other = other_bn.reshape(-1, self.negatives) + self.train.users
-        return tuple(torch.from_numpy(x) for x in (user, item + self.train.users, other))
+        return other_bn.reshape(-1, self.negatives)
 
-    def loss(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def loss(self, batch: FactorBatch) -> torch.Tensor:
         """See the class."""
-        user, item, other = self.module.of(batch)
-        found = (user * item).sum(dim=1, keepdim=True), (other @ user[:, :, None]).squeeze(2)
-        ranked = bayesian_ranking(*found) / self.negatives
-        return ranked + self.penalty / 2 * self.module.lengths(batch) if self.penalty else ranked
+        rows = (batch.user, batch.item, batch.other)
+        user, item, other = self.module.of(rows)
+        positive = (user * item).sum(dim=1, keepdim=True)
+        if batch.known is None:
+            ranked = bayesian_ranking(positive, (other @ user[:, :, None]).squeeze(2)) / self.negatives
+        else:
+            ranked = bayesian_ranking(positive, user @ other.T, batch.known)
+        return ranked + self.penalty / 2 * self.module.lengths(rows) if self.penalty else ranked
 
     def worth(self) -> float:
         """Mean recall at 20 of the validation part; NaN where there is none."""

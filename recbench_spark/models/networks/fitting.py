@@ -70,6 +70,43 @@ class Task(Protocol):
         NaN: there is no such part."""
 
 
+@dataclass(frozen=True)
+class Watched:
+    """A task whose model is also measured on test rows after each epoch: that is told, and chooses nothing.
+
+    Attributes:
+        inner: the task.
+        measure: the name of what is measured.
+        test: what the module of now is worth on test rows; NaN: there are none.
+    """
+
+    inner: Task
+    measure: str
+    test: Callable[[], float]
+
+    @property
+    def module(self) -> nn.Module:
+        """See `Task`."""
+        return self.inner.module
+
+    @property
+    def examples(self) -> int:
+        """See `Task`."""
+        return self.inner.examples
+
+    def batch(self, at: Step, row_b: Rows, seed: int) -> Any:
+        """See `Task`."""
+        return self.inner.batch(at, row_b, seed)
+
+    def loss(self, batch: Any) -> torch.Tensor:
+        """See `Task`."""
+        return self.inner.loss(batch)
+
+    def worth(self) -> float:
+        """See `Task`."""
+        return self.inner.worth()
+
+
 class Shard(NamedTuple):
     """One of several processes: its number, how many there are, and its share of each minibatch.
 
@@ -88,13 +125,15 @@ class Shard(NamedTuple):
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch told: mean loss, worth, examples a second, share of the time spent waiting."""
+    """What an epoch told: mean loss, worth, examples a second, share of the time spent waiting; worth on
+    test rows where these are watched."""
 
     epoch: int
     loss: float
     worth: float
     examples_a_second: float
     waited: float
+    test: float | None = None
 
 
 @dataclass
@@ -115,6 +154,18 @@ class Fitted:
     def worth(self) -> float:
         """Of the best epoch."""
         return next((e.worth for e in self.epochs if e.epoch == self.best), -math.inf)
+
+    def on_test(self, measure: str) -> str:
+        """What was watched on test rows, in words that say what it is."""
+        values = {e.epoch: e.test for e in self.epochs if e.test is not None and not math.isnan(e.test)}
+        if not values:
+            return "no test rows were watched"
+        top = max(values, key=lambda epoch: values[epoch])
+        own = f"{values[self.best]:.5f}" if self.best in values else "not watched"
+        return (
+            f"best epoch by validation {self.best} (test {measure} {own}); best on test would have been "
+            f"epoch {top} ({values[top]:.5f}): chosen on test rows, no figure to report"
+        )
 
 
 Tell = Callable[[str], None]
@@ -162,6 +213,8 @@ class _Fit:
                 break
             self._epoch()
         self._take_best()
+        if isinstance(self.task, Watched):
+            self.tell(self.found.on_test(self.task.measure))
         return self.found
 
     def _epoch(self) -> None:
@@ -177,10 +230,9 @@ class _Fit:
             self._step(Step(number, step), size, batch)
             examples += size
         seconds = max(time.monotonic() - begun, 1e-9)
-        worth = agreed(self.task, self.shard)
-        told = Epoch(
-            number, self.total / self.task.examples, worth, examples / seconds, waited / seconds
-        )
+        loss, speed = self.total / self.task.examples, examples / seconds
+        worth, test = agreed(self.task, self.shard), watched(self.task, self.shard)
+        told = Epoch(number, loss, worth, speed, waited / seconds, test)
         self._ended(told)
 
     def _batches(self) -> Iterator[tuple[int, int, Any]]:
@@ -189,17 +241,15 @@ class _Fit:
             rows = order[step * self.plan.batch : (step + 1) * self.plan.batch].astype(np.int64)
             key = np.uint64(self.at.epoch << 32 | step)
             seed = int(stream(np.uint64(self.plan.seed % 2**64), key) >> np.uint64(2))
-            at = Step(self.at.epoch, step, len(rows))
-            yield step, len(rows), self.task.batch(at, self.shard.rows(rows), seed)
+            at, own = Step(self.at.epoch, step, len(rows)), self.shard.rows(rows)
+            yield step, len(rows), self.task.batch(at, own, seed) if len(own) else None
 
     def _step(self, at: Step, size: int, batch: Any) -> None:
         done = (at.epoch - 1) * self.steps + at.step
         for group in self.optimiser.param_groups:
             group["lr"] = self.plan.rate_at(done, self.steps)
         self.optimiser.zero_grad()
-        loss = self.task.loss(moved(batch, self.device))
-        (loss / size).backward()  # type: ignore[no-untyped-call]
-        value = added(self.task.module, float(loss.detach()), self.shard)
+        value = added(self.task.module, self._backward(size, batch), self.shard)
         if not math.isfinite(value):
             kept = "none was kept" if self.folder is None else f"the last good one is in {self.folder}"
             raise DataError(
@@ -211,6 +261,14 @@ class _Fit:
         if self.plan.every and (at.step + 1) % self.plan.every == 0 and at.step + 1 < self.steps:
             self._keep("last", Step(at.epoch, at.step + 1))
 
+    def _backward(self, size: int, batch: Any) -> float:
+        """Gradients of this process's share, over a minibatch's size; its loss."""
+        if batch is None:  # a share without examples
+            return 0.0
+        loss = self.task.loss(moved(batch, self.device))
+        (loss / size).backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
     def _ended(self, told: Epoch) -> None:
         better = not told.worth <= self.found.worth  # without a validation part the last epoch is kept
         self.found.epochs.append(told)
@@ -221,11 +279,17 @@ class _Fit:
         if better:
             self._keep("best", self.at)
         self._keep("last", self.at)
+        best, test = " (best)" if better else "", self._on_test(told)
         self.tell(
-            f"epoch {told.epoch}: loss {told.loss:.5f}, validation {told.worth:.5f}"
-            f"{' (best)' if better else ''}, {told.examples_a_second:,.0f} examples/s, "
+            f"epoch {told.epoch}: loss {told.loss:.5f}, validation {told.worth:.5f}{best}{test}, "
+            f"{told.examples_a_second:,.0f} examples/s, "
             f"{told.waited:.0%} of the time waiting for minibatches"
         )
+
+    def _on_test(self, told: Epoch) -> str:
+        if told.test is None or not isinstance(self.task, Watched):
+            return ""
+        return f", test {self.task.measure} {told.test:.5f} (watched)"
 
     # ------------------------------------------------------------------------- checkpoints
 
@@ -264,7 +328,8 @@ def adam(module: nn.Module, plan: Plan) -> torch.optim.Optimizer:
     """Adam (Kingma and Ba 2015); of a module that is `sparse`, of the rows in a minibatch alone."""
     if getattr(module, "sparse", False):
         return torch.optim.SparseAdam(list(module.parameters()), lr=plan.rate)
-    return torch.optim.Adam(module.parameters(), lr=plan.rate, weight_decay=plan.weight_decay)
+    weights = module.parameters()
+    return torch.optim.Adam(weights, lr=plan.rate, weight_decay=plan.weight_decay, fused=True)
 
 
 def added(module: nn.Module, loss: float, shard: Shard) -> float:
@@ -283,7 +348,7 @@ def added(module: nn.Module, loss: float, shard: Shard) -> float:
 
 
 def agreed(task: Task, shard: Shard) -> float:
-    """What the model is worth, as the first process has it: all go by one number, whatever a host rounds."""
+    """What the model is worth, as the first process has it: all go by one number, whatever hosts round."""
     worth = task.worth() if shard.rank == 0 else math.nan
     if shard.of == 1:
         return worth
@@ -292,6 +357,11 @@ def agreed(task: Task, shard: Shard) -> float:
     number = torch.tensor([worth], dtype=torch.float64)
     distributed.broadcast(number, 0)
     return float(number)
+
+
+def watched(task: Task, shard: Shard) -> float | None:
+    """What the model is worth on test rows, where these are watched: by the first process, which tells."""
+    return task.test() if isinstance(task, Watched) and shard.rank == 0 else None
 
 
 def barrier(shard: Shard) -> None:

@@ -44,9 +44,22 @@ def max_margin(
     return torch.relu(torch.cat(scores, dim=1) - positive + margin).mean(dim=1).sum()
 
 
-def bayesian_ranking(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
-    """Sum of -log sigma(positive - negative) (Rendle et al. 2009); shapes that broadcast."""
-    return functional.softplus(negative - positive).sum()
+def bayesian_ranking(
+    positive: torch.Tensor, negative: torch.Tensor, known: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Sum of -log sigma(positive - negative) (Rendle et al. 2009).
+
+    Args:
+        positive: (b, 1) scores.
+        negative: (b, n) scores.
+        known: (b, n) true where a negative is none: then the sum over rows of their means over the rest, 0
+            where nothing is left. None: the sum over all.
+    """
+    found = functional.softplus(negative - positive)
+    if known is None:
+        return found.sum()
+    left = (~known).sum(dim=1).clamp(min=1)
+    return (found.masked_fill(known, 0).sum(dim=1) / left).sum()
 
 
 def co_occurrence(

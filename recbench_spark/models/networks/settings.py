@@ -19,11 +19,14 @@ class FittedModel(ModelConfig):
     `validation` of the training rows are cut from them by hash; the epoch that is best there is kept,
     and the fit ends after `patience` epochs without a better one (0: never). No held-out row is read.
     `weight_decay` times each weight is added to its gradient in each step. `processes` share each
-    minibatch (`training.several`): more than one give another model, to rounding the same. `device`: where one
-    process computes; `auto` takes a GPU where PyTorch finds one.
+    minibatch (`training.several`): more than one give another model, to rounding the same. `device`: where
+    one process computes; `auto` takes a GPU where PyTorch finds one. `watch`: what each epoch is worth on
+    test rows is told beside, and chooses nothing.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"weight_decay", "processes", "device"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"weight_decay", "processes", "device", "watch"})
+    unkeyed: ClassVar[frozenset[str]] = frozenset({"watch"})
+    revised: ClassVar[tuple[str, ...]] = ("descent",)
 
     epochs: Count = 50
     batch: Count = 2048
@@ -36,6 +39,7 @@ class FittedModel(ModelConfig):
     every: Steps = 0
     processes: Annotated[int, Field(ge=1, le=1024)] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    watch: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 42
 
     @model_validator(mode="after")
@@ -68,9 +72,15 @@ class FittedModel(ModelConfig):
 
 
 class FactorModel(FittedModel):
-    """Vectors of users and items, fitted to which items users have, each beside `negatives` others."""
+    """Vectors of users and items, fitted to which items users have, each beside `negatives` others.
+
+    `shared`: these are drawn once for a minibatch, which makes hundreds of them cheap.
+    """
+
+    added_later: ClassVar[frozenset[str]] = FittedModel.added_later | {"shared"}
 
     dims: Annotated[int, Field(ge=1, le=2048)] = 64
     negatives: Annotated[int, Field(ge=1, le=10_000)] = 1
+    shared: bool = False
     penalty: Annotated[float, Field(ge=0)] = 1e-4
     spread: Annotated[float, Field(gt=0)] = 0.1

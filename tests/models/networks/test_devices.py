@@ -12,6 +12,7 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.models.networks import tasks
 from recbench_spark.models.networks.devices import device_of, moved
+from recbench_spark.models.networks.factors import FactorTask
 from recbench_spark.models.networks.fitting import Step, fit
 from recbench_spark.models.networks.layers import GraphNet
 from recbench_spark.models.networks.plans import Plan
@@ -33,12 +34,18 @@ def label_task() -> tasks.LabelTask:
     return tasks.LabelTask(net, given, np.arange(60), np.arange(60) % 2)
 
 
+def shared_task() -> FactorTask:
+    task = factor_task(2)
+    return FactorTask(task.train, task.held, task.module, 1e-3, 7, shared=True)
+
+
 MAKERS = {
     "pairs": pair_task,
     "samples": lambda: pair_task(samples=(3, 2)),
     "labels": label_task,
     "LightGCN": lambda: factor_task(2),
     "MF-BPR": lambda: factor_task(0),
+    "shared": shared_task,
 }
 
 
@@ -47,14 +54,16 @@ def test_a_minibatch_is_moved_whole_and_the_loss_is_computed_there(name) -> None
     task = MAKERS[name]()
     batch = task.batch(Step(3, 0, 9), np.arange(9), 1)
     found = moved(batch, META)
-    assert type(found) is type(batch) and len(tensors(found)) == len(tensors(batch)) >= 3
+    assert type(found) is type(batch)
+    assert len(tensors(found)) == len(tensors(batch)) >= 3
     assert all(x.is_meta for x in tensors(found)) and not any(x.is_meta for x in tensors(batch))
     assert [x.shape for x in tensors(found)] == [x.shape for x in tensors(batch)]
     task.module.to(META)
     loss = task.loss(found)
     loss.backward()
     assert loss.is_meta and all(w.grad.is_meta for w in task.module.parameters())
-    assert all(x.is_meta for x in tensors(list(task.module.buffers())))
+    graph = getattr(task.module, "adjacency", None)
+    assert graph is None or [x.is_meta for x in tensors(tuple(graph.placed.values()))] == [True] * 3
 
 
 def test_what_is_no_tensor_stays() -> None:

@@ -96,7 +96,7 @@ def test_the_loss_is_that_of_a_plain_loop(layers, sparse, negatives) -> None:
     assert batch[2].shape == (4, negatives)
     own = {(u, i) for u, i in zip(pairs.user.tolist(), pairs.item.tolist(), strict=True)}
     final, total = module.final(), torch.zeros((), dtype=torch.float64)
-    for user, item, others in zip(*(x.tolist() for x in batch), strict=True):
+    for user, item, others in zip(*(x.tolist() for x in batch[:3]), strict=True):
         assert (user, item - pairs.users) in own
         first = module.vectors[user] @ module.vectors[user] + module.vectors[item] @ module.vectors[item]
         for other in others:
@@ -107,6 +107,39 @@ def test_the_loss_is_that_of_a_plain_loop(layers, sparse, negatives) -> None:
     assert torch.allclose(task.loss(batch), total)
     ours, plain = (torch.autograd.grad(x, module.vectors)[0].to_dense() for x in (task.loss(batch), total))
     assert torch.allclose(ours, plain)
+
+
+@pytest.mark.parametrize("layers", [0, 2])
+@pytest.mark.parametrize("negatives", [1, 7, 60])
+def test_shared_negatives_leave_out_what_a_user_has(layers, negatives) -> None:
+    """By a plain loop over pairs of user and drawn item, those drawn twice counted twice."""
+    pairs = drawn()
+    module = factors.Factors(pairs, 4, layers, 1, sparse=False).double()
+    task = factors.FactorTask(pairs, pairs, module, 0.3, negatives, shared=True)
+    batch = task.batch(Step(1, 0), np.array([3, 7, 7, 20]), 9)
+    same = task.batch(Step(1, 0), np.array([20]), 9)
+    assert torch.equal(batch.other, same.other) and len(batch.other) == negatives  # of the minibatch
+    own = {(u, i) for u, i in zip(pairs.user.tolist(), pairs.item.tolist(), strict=True)}
+    final, total = module.final(), torch.zeros((), dtype=torch.float64)
+    lengths = (module.vectors**2).sum(dim=1)
+    for user, item in zip(batch.user.tolist(), batch.item.tolist(), strict=True):
+        others = [o for o in batch.other.tolist() if (user, o - pairs.users) not in own]
+        apart = [final[user] @ final[item] - final[user] @ final[o] for o in others]
+        total = total + sum(torch.log1p(torch.exp(-x)) for x in apart) / max(len(others), 1)
+        total = total + 0.15 * (lengths[user] + lengths[item] + lengths[batch.other].mean())
+    assert torch.allclose(task.loss(batch), total)
+    ours, plain = (torch.autograd.grad(x, module.vectors)[0] for x in (task.loss(batch), total))
+    assert torch.allclose(ours, plain)
+
+
+def test_sums_over_the_graph_are_the_same_by_any_number_of_threads() -> None:
+    pairs = drawn()
+    matrix = factors.normalised(pairs)
+    h = torch.randn(pairs.users + pairs.items, 5)
+    found = [factors._product(matrix.csr, h.numpy(), threads) for threads in (1, 2, 3, 50)]
+    assert all(np.array_equal(found[0], other) for other in found)
+    assert np.allclose(found[0], matrix.times(h.double()).numpy(), atol=1e-6)
+    assert np.array_equal(matrix.times(h).numpy(), found[0])
 
 
 def test_weight_decay_moves_every_row_and_a_sparse_step_its_own() -> None:

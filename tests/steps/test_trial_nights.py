@@ -1,0 +1,95 @@
+"""Searches of models that rank: nights over training rows alone, resumed, told, known to later nights."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from recbench_spark.commands.trial_nights import DAY, RankingTrials, check_trials
+from recbench_spark.commands.tuning import dry_run, in_words
+from recbench_spark.config import Benchmark, parse
+from recbench_spark.errors import ConfigError
+from recbench_spark.journal import Journal
+from recbench_spark.schemas import RUNS, SPLITS, TRIALS
+from recbench_spark.steps.night import open_night
+from recbench_spark.steps.tuning import check_searches, first_searches, run_searches, with_searches
+from recbench_spark.store import Store
+from tests.nights import DATE, SMALL
+
+SPACES = {
+    "item_knn": {"neighbours": {"low": 1, "high": 30}},
+    "bpr": {"rate": {"low": 0.001, "high": 0.1, "log": True}, "negatives": {"low": 1, "high": 4}},
+}
+
+
+def benchmark(**changes: Any) -> Benchmark:
+    return parse(Benchmark, {
+        **SMALL,
+        "models": [{"name": "popular", "kind": "popular"},
+                   {"name": "item_knn", "kind": "item_knn", "neighbours": 10},
+                   {"name": "bpr", "kind": "mf_bpr", "dims": 4, "epochs": 2}],
+        "headline": "ndcg@5",
+        "search": {"budget": 2, "share": 0.25, "seeds": 2, "spaces": SPACES},
+        **changes,
+    }, "test")  # fmt: skip
+
+
+@pytest.mark.spark
+def test_settings_are_tried_on_training_rows_and_resumed(spark, tmp_path) -> None:
+    one, journal = benchmark(), Journal(io.StringIO())
+    store = Store(spark, str(tmp_path / "warehouse"))
+    trials = RankingTrials(store, one, one.search, DATE, journal)
+    searches = first_searches(one, one.search, trials)
+    found = run_searches(trials, one.search, searches, journal)
+    rows = store.read(TRIALS).collect()
+    assert {(row.model, row.number, row.metric) for row in rows} == {
+        (model, number, "ndcg@5") for model in SPACES for number in range(2)
+    }
+    assert {row.model: len(row.fit_ids) for row in rows} == {"item_knn": 1, "bpr": 2}, "a run a seed"
+    assert all(0 < row.value < 1 for row in rows)
+    best = max((row for row in rows if row.model == "bpr"), key=lambda row: row.value)
+    assert found["bpr"].best["trial_id"] == best.trial_id, "of a ranking the largest is best"
+    assert "validation ndcg@5" in in_words(found["bpr"])
+
+    inner = open_night(store, trials.inner, DAY).split_id
+    outer = open_night(store, one, DATE).split_id
+    key = ["user_id", "item_id"]
+    trained = store.read(SPLITS).where(f"split_id = '{outer}' AND part = 'train'").select(*key)
+    used = store.read(SPLITS).where(f"split_id = '{inner}'")
+    assert sorted(used.select(*key).collect()) == sorted(trained.collect()), "no held-out row is read"
+    share = used.where("part = 'test'").count() / used.count()
+    assert 0.15 < share < 0.3
+
+    run_searches(trials, one.search, searches, journal)
+    more = one.search.model_copy(update={"budget": 3})
+    run_searches(trials, more, first_searches(one, more, trials), journal)
+    assert store.read(TRIALS).count() == 6
+    assert store.read(RUNS).where("suite = 'small-search'").count() == 3 + 6, "none is run again"
+
+    later = {model.name: model.provenance for model in with_searches(store, one).models}
+    assert later["item_knn"].budget.startswith("3 settings, ") and later["popular"].budget is None
+    assert later["item_knn"].search_space == {"neighbours": (1.0, 30.0)}
+
+
+def test_what_cannot_be_searched_is_told_before_spark_starts() -> None:
+    def searched(space: Any, **changes: Any) -> None:
+        one = benchmark(search={"spaces": space}, **changes)
+        check_searches(one, one.search)
+        check_trials(one)
+
+    with pytest.raises(ConfigError, match="mf_bpr' has no setting 'rates'") as error:
+        searched({"bpr": {"rates": {"low": 0.1, "high": 1}}})
+    assert "did you mean 'rate'" in error.value.hint
+    with pytest.raises(ConfigError, match="rate"):
+        searched({"bpr": {"rate": {"low": 0.0, "high": 1.0}}})
+    with pytest.raises(ConfigError, match="popular' has no settings of its own"):
+        searched({"popular": {"x": {"low": 0, "high": 1}}})
+    with pytest.raises(ConfigError, match="candidates are given"):
+        given = {"definition": {"candidates": "given"}, "candidates_path": "c.parquet"}
+        searched({"bpr": SPACES["bpr"]}, evaluation=given)
+    searched(SPACES)
+    one = benchmark()
+    told = dry_run(one, one.search)
+    assert "25% of each user's training rows, ndcg@5" in told and "rate: 0.001 to 0.1, logarithmic" in told
