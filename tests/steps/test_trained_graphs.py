@@ -26,7 +26,7 @@ from recbench_spark.models.networks.tasks import Input, Margin
 from recbench_spark.steps import trained_graphs
 from recbench_spark.steps.embedding import read_weights
 from recbench_spark.store import Store
-from recbench_spark.training.behaviour import behaviour_of
+from recbench_spark.training.behaviour import SplitData, behaviour_of
 from tests.graph.oracle import of_edges
 from tests.nights import models, run, small
 
@@ -79,11 +79,29 @@ def bench(log: str, fitted: list[dict[str, Any]] | None = None, **more: Any) -> 
         ({"kind": "graphsage", "samples": [3]}, "one a layer"),
         ({"kind": "lightgcn", "layers": 0}, "layers"),
         ({"kind": "mf_bpr", "penalty": -1}, "penalty"),
+        ({"kind": "mf_bpr", "processes": 0}, "processes"),
+        ({"kind": "lightgcn", "device": "gpu"}, "device"),
+        ({"kind": "pinsage", "device": "cuda", "processes": 2}, "2 processes"),
     ],
 )
 def test_wrong_settings_are_refused_by_name_before_spark_starts(more, message) -> None:
     with pytest.raises(ConfigError, match=message):
         small(models=[*models("popular"), {"name": "m", **more}])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_settings_that_came_later_keep_the_names_of_older_models(kind) -> None:
+    """More processes or a named device give a name of their own; what is only told gives none."""
+
+    def key(**more: Any) -> str:
+        settings = model_class(kind).model_validate({"name": "m", "kind": kind, **more})
+        split: Any = SimpleNamespace(split_id="s", threshold=None)
+        return SplitData.key(split, settings)
+
+    plain = model_class(kind).model_validate({"name": "m", "kind": kind}).model_dump()
+    assert not {"processes", "device", "watch"} & plain.keys()
+    assert key() == key(processes=1, device="auto", watch=False) == key(watch=True)
+    assert len({key(), key(processes=2), key(processes=3), key(device="cpu")}) == 4
 
 
 def by_hand(folder: Path) -> Graph:
