@@ -45,7 +45,8 @@ class ModelConfig(Strict):
     that settings load without Spark and torch. `paths`: settings that are paths (`features.path` of a
     section): `{logical_date}` is filled in, and what lies there enters the key of a run. `measured`: False
     for figures that others measured. `facts`: what a night finds out of the model itself, for gates.
-    `revised`: names in `revisions` that its numbers hang on, beside that of its kind.
+    `revised`: names in `revisions` that its numbers hang on, beside that of its kind. `unkeyed`: settings
+    that change no number and enter no key.
     """
 
     behaviour: ClassVar[str]
@@ -53,6 +54,7 @@ class ModelConfig(Strict):
     measured: ClassVar[bool] = True
     facts: ClassVar[tuple[str, ...]] = ()
     revised: ClassVar[tuple[str, ...]] = ()
+    unkeyed: ClassVar[frozenset[str]] = frozenset()
 
     name: Name
     version: str = "1"

@@ -90,7 +90,7 @@ def key_of(
     """
     return digest(
         split_id.partition(".")[0],
-        model.model_dump(exclude={"provenance"}),
+        model.model_dump(exclude={"provenance", *model.unkeyed}),
         benchmark.evaluation.model_dump(exclude={"preset", "definition"}),
         definition.model_dump(),
         dict(inputs),

@@ -1,6 +1,7 @@
 """`kind: pinsage` and `kind: graphsage`: graphs laid out, layers fitted, all nodes embedded layer by layer.
 
-One process fits, the driver's: it maps the graph and the features, and holds the pairs, 16 bytes each.
+The driver's process fits, or `processes` of its host or of Spark's tasks: each maps graph and features, and
+holds the pairs, 16 bytes each.
 Weights go into a safetensors file; tasks then compute every node's vector once a layer (`steps.embedding`).
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,13 +25,14 @@ from recbench_spark.config.graph import GraphLayers, GraphModel, GraphSource, Ne
 from recbench_spark.data.identity import identity
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.graph.folders import Graph, mapped
+from recbench_spark.graph.folders import save as save_array
 from recbench_spark.graph.layout import Finder
 from recbench_spark.graph.walking import adjacency, lay_adjacency
 from recbench_spark.kernels.graph.ids import hashed_numbers, hashes_of
 from recbench_spark.kernels.graph.samples import Band, bands
 from recbench_spark.models.graphsage import GraphSageModel
 from recbench_spark.models.networks.factors import Pairs
-from recbench_spark.models.networks.fitting import fit
+from recbench_spark.models.networks.fitting import Task, Watched
 from recbench_spark.models.networks.layers import GraphNet
 from recbench_spark.models.networks.subgraphs import Adjacency
 from recbench_spark.models.networks.tasks import (
@@ -53,31 +56,50 @@ from recbench_spark.steps.embedding import (
 )
 from recbench_spark.steps.neighbourhoods import lists_source, neighbourhoods_of
 from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
-from recbench_spark.training.factors import fits_folder, journal_of, read_pairs, rows_of, with_vectors
+from recbench_spark.training.factors import (
+    fits_folder,
+    journal_of,
+    read_pairs,
+    rows_of,
+    watched_pairs,
+    with_vectors,
+)
+from recbench_spark.training.relevance import relevant
+from recbench_spark.training.several import fit_as_set
 
 WEIGHTS = "weights.safetensors"
 """Of a fit, for `jobs/embed.py --weights`."""
+
+EXAMPLES = "examples"
+"""Of a fit's folder: what several processes read."""
 
 JUDGED, CANDIDATES = 1000, 20_000
 """Validation pairs, and nodes that each is ranked among, at most: drawn by hash."""
 
 
-class Examples(NamedTuple):
-    """Pairs by dense id, those held out for validation, and the side that negatives are of."""
+Nodes = npt.NDArray[np.int64]
 
-    query: npt.NDArray[np.int64]
-    item: npt.NDArray[np.int64]
-    held_query: npt.NDArray[np.int64]
-    held_item: npt.NDArray[np.int64]
+
+class Examples(NamedTuple):
+    """Pairs by dense id, those held out for validation, the side that negatives are of; test pairs that are
+    watched, if any."""
+
+    query: Nodes
+    item: Nodes
+    held_query: Nodes
+    held_item: Nodes
     side: tuple[int, int]
+    test_query: Nodes | None = None
+    test_item: Nodes | None = None
 
 
 class Laid(NamedTuple):
-    """A graph with features, ready for a fit."""
+    """A graph with features, ready for a fit; what `over_files` made it of, for other processes."""
 
     graph: Graph
     given: Input
     net: GraphNet
+    made_of: tuple[Any, ...] = ()
 
 
 def laid(
@@ -88,13 +110,19 @@ def laid(
     model = GraphModel(name=name, graph=source, **{k: getattr(layers, k) for k in GraphLayers.model_fields})
     graph = graph_of(data.store, source, None, journal)
     path = lay_features(data.store, model, graph, journal)[0]
+    return over_files(graph, path, layers, samples)
+
+
+def over_files(graph: Graph, path: Path, layers: GraphLayers, samples: tuple[int, ...]) -> Laid:
+    """What lies in files, mapped, beneath a net with random weights: the same in all processes."""
     features = mapped(path)
     net = GraphNet(layers.forms(), layers.final, features.shape[1])
     net.initialise(layers.seed)
     blocks = [block for block in graph.blocks if block.rows]
     of_blocks = tuple(graph.csr(block) for block in blocks)
     parts = Adjacency(np.array([block.first for block in blocks]), of_blocks, graph.hashes())
-    return Laid(graph, Input(parts, features, samples, layers.seed), net)
+    given = Input(parts, features, samples, layers.seed)
+    return Laid(graph, given, net, (graph, path, layers, samples))
 
 
 def judged(laid: Laid, examples: Examples) -> Any:
@@ -131,13 +159,47 @@ def fitted_weights(
     settings, folder = fit_of
     path, say = folder / WEIGHTS, journal_of(data).say
     if not path.exists():
-        pairs = (examples.query, examples.item)
-        task = PairTask(laid.net, laid.given, pairs, how, band, judged(laid, examples))
+        task = pair_task(laid, examples, how, band)
         say(f"model {settings.name}: {task.examples:,} pairs, {len(examples.held_query):,} for validation")
-        found = fit(task, settings.plan(), folder / "checkpoints", lambda text: say(f"  {text}"))
+        if settings.processes > 1:
+            save_examples(folder / EXAMPLES, examples, band)
+        make = partial(saved_task, laid.made_of, str(folder.absolute()), how)
+        found = fit_as_set(settings, task, make, folder / "checkpoints", lambda text: say(f"  {text}"))
         say(f"  best epoch {found.best}, validation {found.worth:.5f}; ended: {found.stopped}")
         laid.net.save(path)
     return path
+
+
+def pair_task(laid: Laid, examples: Examples, how: Margin, band: Band | None) -> Task:
+    """What is fitted."""
+    pairs = (examples.query, examples.item)
+    task = PairTask(laid.net, laid.given, pairs, how, band, judged(laid, examples))
+    if examples.test_query is None or examples.test_item is None:
+        return task
+    test = judged(laid, examples._replace(held_query=examples.test_query, held_item=examples.test_item))
+    return Watched(task, "scaled MRR", partial(test, laid.net))
+
+
+def saved_task(made_of: tuple[Any, ...], folder: str, how: Margin) -> Task:
+    """The same task in another process, from files."""
+    examples, band = saved_examples(Path(folder, EXAMPLES))
+    return pair_task(over_files(*made_of), examples, how, band)
+
+
+def save_examples(folder: Path, examples: Examples, band: Band | None) -> None:
+    """Examples and hard negatives as `.npy` files, for other processes."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, array in {**examples._asdict(), **({} if band is None else band._asdict())}.items():
+        if array is not None:
+            save_array(folder / f"{name}.npy", np.asarray(array))
+
+
+def saved_examples(folder: Path) -> tuple[Examples, Band | None]:
+    """What `save_examples` wrote, mapped."""
+    arrays: dict[str, Any] = {path.stem: mapped(path) for path in folder.glob("*.npy")}
+    parts: dict[str, Any] = {name: arrays.get(name) for name in Examples._fields}
+    examples = Examples(**{**parts, "side": tuple(arrays["side"].tolist())})
+    return examples, Band(*(arrays[name] for name in Band._fields)) if "node" in arrays else None
 
 
 class OverGraphs(Behaviour[Any]):
@@ -201,6 +263,10 @@ class GraphSages(OverGraphs):
         source = self.graph_source(data)
         found = laid(data, source, settings.over(None), settings.samples, settings.name)
         examples = edges_of(found.graph, settings.validation, settings.seed)
+        folder = fits_folder(data, self.key(data))
+        if settings.watch:
+            query, item = watched_edges(data, found.graph, folder)
+            examples = examples._replace(test_query=query, test_item=item)
         how = Margin(
             "co_occurrence",
             settings.weight,
@@ -208,7 +274,6 @@ class GraphSages(OverGraphs):
             first=examples.side[0],
             end=examples.side[1],
         )
-        folder = fits_folder(data, self.key(data))
         weights = fitted_weights(data, found, examples, how, None, (settings, folder))
         name = self.embedded(data, source, weights)
         return Trained(side_rows(data, name, "user", "user"), side_rows(data, name, "item", "item"))
@@ -226,7 +291,18 @@ def edges_of(graph: Graph, share: float, seed: int) -> Examples:
     return Examples(query[~held], item[~held], query[held], item[held], graph.side_range(1))
 
 
-def held_rows(key_e: npt.NDArray[np.int64], share: float, seed: int) -> npt.NDArray[np.bool_]:
+def watched_edges(data: SplitData, graph: Graph, folder: Path) -> tuple[Nodes, Nodes]:
+    """Users and relevant items of the test part that are nodes of the graph, for `watch` alone."""
+    place = str(folder / "test")
+    rows = relevant(data.test_rows, data.threshold).select("user_id", "item_id").distinct()
+    rows.write.mode("overwrite").parquet(place)
+    table = rows_of(data, place)
+    query, item = dense_of(graph, table.column("user_id"), 0), dense_of(graph, table.column("item_id"), 1)
+    known = (query >= 0) & (item >= 0)
+    return query[known], item[known]
+
+
+def held_rows(key_e: Nodes, share: float, seed: int) -> npt.NDArray[np.bool_]:
     """(e,) whether the hash of each key is among the lowest share."""
     hashes = hashed_numbers(key_e, seed)
     return np.asarray((hashes >> np.uint64(11)).astype(np.float64) < share * 2.0**53)
@@ -254,6 +330,11 @@ class PinSages(OverGraphs):
         pairs, users = read_pairs(data, folder)
         dense = dense_items(data, found.graph, folder)
         examples = liked_together(pairs, dense, found.graph.nodes, settings)
+        if settings.watch:
+            query, item = beside_test(
+                pairs, watched_pairs(data, users, pairs, folder), dense, settings.seed
+            )
+            examples = examples._replace(test_query=query, test_item=item)
         band = self.band(data, over_split, found.graph) if settings.curriculum else None
         how = Margin(
             "max_margin", settings.margin, settings.negatives, settings.per_pair, settings.curriculum,
@@ -279,29 +360,42 @@ class PinSages(OverGraphs):
         return found._replace(node=found.node - np.uint32(first))
 
 
-def dense_items(data: SplitData, graph: Graph, folder: Path) -> npt.NDArray[np.int64]:
+def dense_items(data: SplitData, graph: Graph, folder: Path) -> Nodes:
     """(items,) dense id in the graph of each item of the catalogue; -1 where the graph has it not."""
     place = str(folder / "items")
     data.items.select("item_index", "item_id").write.mode("overwrite").parquet(place)
     table = rows_of(data, place)
-    hashes = hashes_of(table.column("item_id").cast(pa.string()), graph.seed)
-    found = Finder(graph)(hashes, 0).astype(np.int64)
     out = np.full(data.n_items, -1, np.int64)
-    out[table.column("item_index").to_numpy()] = np.where(found < graph.nodes, found, -1)
+    out[table.column("item_index").to_numpy()] = dense_of(graph, table.column("item_id"), 0)
     return out
 
 
-def liked_together(
-    pairs: Pairs, dense: npt.NDArray[np.int64], nodes: int, settings: PinSageModel
-) -> Examples:
+def dense_of(graph: Graph, ids: pa.ChunkedArray, side: int) -> Nodes:
+    """Dense id in the graph of each id of a side; -1 where the graph has it not."""
+    found = Finder(graph)(hashes_of(ids.cast(pa.string()), graph.seed), side).astype(np.int64)
+    return np.where(found < graph.nodes, found, -1)
+
+
+def liked_together(pairs: Pairs, dense: Nodes, nodes: int, settings: PinSageModel) -> Examples:
     """Pairs of items of one user; those of a share of users by hash are for validation."""
     user, query, item = co_liked(pairs.indptr, dense[pairs.item], settings.pairs, settings.seed)
     held = held_rows(user, settings.validation, settings.seed)
     return Examples(query[~held], item[~held], query[held], item[held], (0, nodes))
 
 
+def beside_test(pairs: Pairs, test: Pairs, dense: Nodes, seed: int) -> tuple[Nodes, Nodes]:
+    """Of each test pair an item of its user's training, drawn by hash, and its own item, by dense id."""
+    user = test.user.astype(np.int64)
+    size = np.diff(pairs.indptr)[user]
+    drawn = hashed_numbers(user * pairs.items + test.item, seed) >> np.uint64(11)
+    place = pairs.indptr[user] + drawn.astype(np.int64) % np.maximum(size, 1)
+    query, item = dense[pairs.item[np.minimum(place, len(pairs.item) - 1)]], dense[test.item]
+    known = (size > 0) & (query >= 0) & (item >= 0) & (query != item)
+    return query[known], item[known]
+
+
 def matrix_of(
-    data: SplitData, items: DataFrame, dense: npt.NDArray[np.int64], nodes: int, folder: Path
+    data: SplitData, items: DataFrame, dense: Nodes, nodes: int, folder: Path
 ) -> npt.NDArray[np.float32]:
     """(nodes, d) vectors by dense id; zeros for those that are not in the catalogue."""
     place = str(folder / "item_vectors")

@@ -101,6 +101,11 @@ class SplitData:
         return mean_rating(self.train_rows)
 
     @property
+    def test_rows(self) -> DataFrame:
+        """The part `test`, for what is told beside a fit: nothing may be learnt or chosen from it."""
+        return self._part("test")
+
+    @property
     def given_rows(self) -> DataFrame:
         """Rows given of users whom training has not seen."""
         return self._part("given")
@@ -126,7 +131,7 @@ class SplitData:
 
     def key(self, settings: ModelConfig) -> str:
         """The split, and a hash of what else a trained model depends on; not of its name."""
-        found = settings.model_dump(exclude={"name", "version", "provenance"})
+        found = settings.model_dump(exclude={"name", "version", "provenance", *settings.unkeyed})
         revised = revisions.of(settings.kind, *settings.revised)
         return f"{self.split_id}-{digest(found, self.threshold, revised)}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from recbench_spark.models.networks.tasks import Input, Margin
 from recbench_spark.steps import trained_graphs
 from recbench_spark.steps.embedding import read_weights
 from recbench_spark.store import Store
+from recbench_spark.training.behaviour import SplitData, behaviour_of
 from tests.graph.oracle import of_edges
 from tests.nights import models, run, small
 
@@ -55,8 +57,8 @@ def log_of(path: Path, users: int = 40, items: int = 24) -> str:
     return str(path)
 
 
-def bench(log: str, **changed: Any) -> Any:
-    fitted = [{"name": kind, "kind": kind, **FIT, **KINDS[kind], **changed} for kind in KINDS]
+def bench(log: str, fitted: list[dict[str, Any]] | None = None, **more: Any) -> Any:
+    fitted = fitted or [{"name": kind, "kind": kind, **FIT, **KINDS[kind], **more} for kind in KINDS]
     evaluation = {"metrics": ["ndcg"], "k": [5], "bootstrap": {"replicates": 10}}
     return small(
         models=[*models("popular"), *fitted],
@@ -77,11 +79,29 @@ def bench(log: str, **changed: Any) -> Any:
         ({"kind": "graphsage", "samples": [3]}, "one a layer"),
         ({"kind": "lightgcn", "layers": 0}, "layers"),
         ({"kind": "mf_bpr", "penalty": -1}, "penalty"),
+        ({"kind": "mf_bpr", "processes": 0}, "processes"),
+        ({"kind": "lightgcn", "device": "gpu"}, "device"),
+        ({"kind": "pinsage", "device": "cuda", "processes": 2}, "2 processes"),
     ],
 )
 def test_wrong_settings_are_refused_by_name_before_spark_starts(more, message) -> None:
     with pytest.raises(ConfigError, match=message):
         small(models=[*models("popular"), {"name": "m", **more}])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_settings_that_came_later_keep_the_names_of_older_models(kind) -> None:
+    """More processes or a named device give a name of their own; what is only told gives none."""
+
+    def key(**more: Any) -> str:
+        settings = model_class(kind).model_validate({"name": "m", "kind": kind, **more})
+        split: Any = SimpleNamespace(split_id="s", threshold=None)
+        return SplitData.key(split, settings)
+
+    plain = model_class(kind).model_validate({"name": "m", "kind": kind}).model_dump()
+    assert not {"processes", "device", "watch"} & plain.keys()
+    assert key() == key(processes=1, device="auto", watch=False) == key(watch=True)
+    assert len({key(), key(processes=2), key(processes=3), key(device="cpu")}) == 4
 
 
 def by_hand(folder: Path) -> Graph:
@@ -159,7 +179,10 @@ def test_a_night_trains_all_four_and_goes_on_where_it_was_killed(spark, tmp_path
     again = run(Store(spark, str(place)), bench(log))
     assert set(KINDS) <= set(again.outcome.skipped)
 
-    # Another warehouse: the fit is killed in its second epoch, and the night run again.
+    told_only = run(Store(spark, str(place)), bench(log, watch=True))
+    assert set(KINDS) <= set(told_only.outcome.skipped)  # it changes no number
+
+    # Another warehouse: the fit is killed in its second epoch, and the night run again, test rows watched.
     from recbench_spark.models.networks import fitting
 
     plain = fitting._Fit._ended
@@ -170,11 +193,15 @@ def test_a_night_trains_all_four_and_goes_on_where_it_was_killed(spark, tmp_path
 
     monkeypatch.setattr(fitting._Fit, "_ended", killed)
     other = tmp_path / "w2"
-    first = run(Store(spark, str(other)), bench(log))
+    first = run(Store(spark, str(other)), bench(log, watch=True))
     assert set(first.outcome.failed) == set(KINDS)
     monkeypatch.setattr(fitting._Fit, "_ended", plain)
-    second = run(Store(spark, str(other)), bench(log))
+    second = run(Store(spark, str(other)), bench(log, watch=True))
     assert second.said.count("going on at epoch 2") == len(KINDS) and not second.outcome.failed
+    assert len(re.findall(r"test (?:recall@20|scaled MRR) 0\.\d+ \(watched\)", second.said)) == 2 * len(
+        KINDS
+    )
+    assert second.said.count("no figure to report") == len(KINDS) and "watched" not in ran.said
     columns = ["model", "metric", "k", "value"]
     tables = []
     for folder in (place, other):
@@ -183,3 +210,41 @@ def test_a_night_trains_all_four_and_goes_on_where_it_was_killed(spark, tmp_path
         merged = metrics.merge(names[names["status"] == "succeeded"], on="run_id", suffixes=("", "_of"))
         tables.append(merged[columns].sort_values(columns).reset_index(drop=True))
     assert tables[0].equals(tables[1])  # to the last bit
+
+
+def test_test_pairs_that_are_watched() -> None:
+    """A pair beside an item of its user's training; an item that the graph has not is left out."""
+    pairs = pairs_of(np.array([0, 0, 1, 2]), np.array([0, 1, 2, 3]), 3, 6)
+    test = pairs_of(np.array([0, 1, 1, 2]), np.array([2, 4, 5, 3]), 3, 6)
+    dense = np.array([10, 11, 12, 13, 14, -1])
+    query, item = trained_graphs.beside_test(pairs, test, dense, 1)
+    assert item.tolist() == [12, 14] and query[0] in (10, 11) and query[1] == 12  # 3 would be its own query
+
+
+@pytest.mark.spark
+def test_a_night_fits_on_two_processes_what_it_fits_in_one(spark, tmp_path) -> None:
+    kinds, short = ("mf_bpr", "pinsage"), {**FIT, "epochs": 2}
+    fitted = [
+        {"name": f"{kind}_{n}", "kind": kind, **short, **KINDS[kind], "processes": n, "watch": True}
+        for kind in kinds
+        for n in (1, 2)
+    ]
+    endless = {"name": "endless", "kind": "mf_bpr", **FIT, "dims": 4, "spread": 1e30, "processes": 2}
+    benchmark = bench(log_of(tmp_path / "log.parquet"), [*fitted, endless])
+    ran = run(Store(spark, str(tmp_path / "w")), benchmark)
+    assert set(ran.outcome.failed) == {"endless"}
+    assert re.match(
+        "the loss is nan in epoch 1, step 0; .*\n  hint: a smaller", ran.outcome.failed["endless"]
+    )
+    watched = re.findall(r"\(test .*?\); best on test would have been epoch \d \(.*?\)", ran.said)
+    assert len(watched) == 4 and watched[0][:20] == watched[1][:20] and watched[2][:20] == watched[3][:20]
+    assert ran.said.count("  epoch 2: loss") == 4 and ran.said.count("  best epoch ") == 4
+    for kind in kinds:
+        one, two = (
+            behaviour_of(model).load(ran.night.data).items.toPandas().set_index("item_id")["vector"]
+            for model in benchmark.models
+            if model.name in (f"{kind}_1", f"{kind}_2")
+        )
+        assert len(one) == len(two) > 10
+        assert np.allclose(np.stack(one), np.stack(two[one.index]), atol=1e-3)
+        assert not np.array_equal(np.stack(one), np.stack(two[one.index]))  # fits of their own

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -23,6 +24,7 @@ from recbench_spark.kernels.graph.aggregate import partial
 from recbench_spark.kernels.graph.csr import Csr
 from recbench_spark.kernels.graph.ids import hashed_numbers
 from recbench_spark.kernels.graph.lanes import AHEAD
+from recbench_spark.models.networks.devices import moved
 from recbench_spark.models.networks.drawing import had, shared_negatives, unseen
 from recbench_spark.models.networks.fitting import Rows, Step
 from recbench_spark.models.networks.losses import bayesian_ranking
@@ -125,23 +127,35 @@ def normals(rows: int, dims: int, seed: int) -> npt.NDArray[np.float32]:
     return np.asarray(radius * np.cos(angle), np.float32).reshape(rows, dims)
 
 
-class Symmetric(NamedTuple):
+@dataclass(frozen=True)
+class Symmetric:
     """A sparse matrix that is its own transpose, by rows.
 
     Attributes:
         csr: its rows, n of them; weights are its numbers.
+        placed: by device and type of numbers, `tensors` of it: it is moved to a GPU once.
     """
 
     csr: Csr
+    placed: dict[Any, tuple[torch.Tensor, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def times(self, h: torch.Tensor) -> torch.Tensor:
         """(n, d) the product with (n, d); the same bits for any number of threads."""
         if h.device.type == "cpu" and h.dtype == torch.float32:
             return torch.from_numpy(_product(self.csr, h.detach().numpy(), torch.get_num_threads()))
-        column = torch.from_numpy(self.csr.src[: self.csr.edges].astype(np.int64)).to(h.device)
-        begins = torch.from_numpy(self.csr.indptr[:-1].copy()).to(h.device)
-        weights = torch.from_numpy(self.csr.weight).to(h.device, h.dtype)
+        column, begins, weights = self.tensors(h)
         return functional.embedding_bag(column, h, begins, mode="sum", per_sample_weights=weights)
+
+    def tensors(self, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """(e,) columns, (n,) where rows begin, (e,) numbers; on the device of other ones, of their type."""
+        key = like.device, like.dtype
+        if key not in self.placed:
+            column = torch.from_numpy(self.csr.src[: self.csr.edges].astype(np.int64))
+            weights = torch.from_numpy(self.csr.weight).to(like.dtype)
+            self.placed[key] = moved(
+                (column, torch.from_numpy(self.csr.indptr[:-1].copy()), weights), like.device
+            )
+        return self.placed[key]
 
 
 def _product(csr: Csr, h: npt.NDArray[Any], threads: int) -> npt.NDArray[np.float32]:
@@ -227,7 +241,8 @@ class FactorTask:
     def _rows(self, row_b: Rows, other: Indices) -> FactorBatch:
         user, item, users = self.user[row_b], self.train.item[row_b], self.train.users
         rows = (user.astype(np.int64), item.astype(np.int64) + users, other + users)
-        return FactorBatch(*(torch.from_numpy(x) for x in rows))
+        one, two, three = (torch.from_numpy(x) for x in rows)
+        return FactorBatch(one, two, three)
 
     def _grouped(self, row_b: Rows, seed: int) -> FactorBatch:
         group = (hashed_numbers(row_b, seed % 2**31) % np.uint64(self.groups)).astype(np.int64)
@@ -254,7 +269,8 @@ class FactorTask:
         if batch.known is None:
             ranked = bayesian_ranking(positive, (other @ user[:, :, None]).squeeze(2)) / self.negatives
         else:
-            scores = [some @ drawn.T for some, drawn in zip(user.split(batch.sizes), other, strict=True)]
+            parts = torch.split(user, list(batch.sizes))
+            scores = [some @ drawn.T for some, drawn in zip(parts, other, strict=True)]
             ranked = bayesian_ranking(positive, torch.cat(scores), batch.known)
         return ranked + self.penalty / 2 * self.module.lengths(rows) if self.penalty else ranked
 
@@ -264,7 +280,7 @@ class FactorTask:
             return math.nan
         with torch.no_grad():
             final = self.module.final()
-        return recall(final.detach().numpy(), self.train, self.held, self.judges, 20)
+        return recall(final.detach().cpu().numpy(), self.train, self.held, self.judges, 20)
 
 
 def recall(

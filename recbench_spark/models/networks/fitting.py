@@ -2,7 +2,8 @@
 
 Everything drawn is a hash of seed, epoch and step, and a checkpoint holds weights, the optimiser's state
 and where it was: a fit that was killed goes on to the bits of one that was not (one device of CPU, as many
-threads). Several processes share each minibatch: losses are sums over examples, gradients are added and
+threads). On a GPU module, optimiser and minibatches lie there, and the module is back on the CPU at the
+end. Several processes share each minibatch: losses are sums over examples, gradients are added and
 divided by the examples of all.
 """
 
@@ -25,6 +26,7 @@ from torch import nn
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.hashing import stream
+from recbench_spark.models.networks.devices import device_of, moved
 from recbench_spark.models.networks.plans import Plan
 from recbench_spark.models.rating.shuffling import permutation
 
@@ -32,10 +34,12 @@ Rows = npt.NDArray[np.int64]
 
 
 class Step(NamedTuple):
-    """Where a fit is: epoch from 1, step of the epoch from 0."""
+    """Where a fit is: epoch from 1, step of the epoch from 0; examples of its minibatch, of all processes
+    together (0: as many as a process has)."""
 
     epoch: int
     step: int
+    size: int = 0
 
 
 class Task(Protocol):
@@ -59,11 +63,48 @@ class Task(Protocol):
         """
 
     def loss(self, batch: Any) -> torch.Tensor:
-        """Sum of the loss over a minibatch's examples."""
+        """Sum of the loss over a minibatch's examples; its tensors are on the module's device."""
 
     def worth(self) -> float:
-        """What the model is worth on its validation part: the larger, the better; NaN: there is no such
-        part."""
+        """What the model is worth on its validation part, wherever the module is: the larger, the better;
+        NaN: there is no such part."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A task whose model is also measured on test rows after each epoch: that is told, and chooses nothing.
+
+    Attributes:
+        inner: the task.
+        measure: the name of what is measured.
+        test: what the module of now is worth on test rows; NaN: there are none.
+    """
+
+    inner: Task
+    measure: str
+    test: Callable[[], float]
+
+    @property
+    def module(self) -> nn.Module:
+        """See `Task`."""
+        return self.inner.module
+
+    @property
+    def examples(self) -> int:
+        """See `Task`."""
+        return self.inner.examples
+
+    def batch(self, at: Step, row_b: Rows, seed: int) -> Any:
+        """See `Task`."""
+        return self.inner.batch(at, row_b, seed)
+
+    def loss(self, batch: Any) -> torch.Tensor:
+        """See `Task`."""
+        return self.inner.loss(batch)
+
+    def worth(self) -> float:
+        """See `Task`."""
+        return self.inner.worth()
 
 
 class Shard(NamedTuple):
@@ -84,13 +125,15 @@ class Shard(NamedTuple):
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch told: mean loss, worth, examples a second, share of the time spent waiting."""
+    """What an epoch told: mean loss, worth, examples a second, share of the time spent waiting; worth on
+    test rows where these are watched."""
 
     epoch: int
     loss: float
     worth: float
     examples_a_second: float
     waited: float
+    test: float | None = None
 
 
 @dataclass
@@ -112,6 +155,18 @@ class Fitted:
         """Of the best epoch."""
         return next((e.worth for e in self.epochs if e.epoch == self.best), -math.inf)
 
+    def on_test(self, measure: str) -> str:
+        """What was watched on test rows, in words that say what it is."""
+        values = {e.epoch: e.test for e in self.epochs if e.test is not None and not math.isnan(e.test)}
+        if not values:
+            return "no test rows were watched"
+        top = max(values, key=lambda epoch: values[epoch])
+        own = f"{values[self.best]:.5f}" if self.best in values else "not watched"
+        return (
+            f"best epoch by validation {self.best} (test {measure} {own}); best on test would have been "
+            f"epoch {top} ({values[top]:.5f}): chosen on test rows, no figure to report"
+        )
+
 
 Tell = Callable[[str], None]
 
@@ -119,7 +174,7 @@ Tell = Callable[[str], None]
 def fit(
     task: Task, plan: Plan, folder: Path | None = None, tell: Tell = print, shard: Shard | None = None
 ) -> Fitted:
-    """Fit a model; go on from the folder's checkpoint where there is one.
+    """Fit a model; go on from the folder's checkpoint where there is one. Its module ends on the CPU.
 
     Args:
         task: the model and its examples.
@@ -129,6 +184,7 @@ def fit(
         shard: of several processes, joined by `torch.distributed`; rank 0 writes.
 
     Raises:
+        ConfigError: the plan asks for a GPU, and there is none.
         DataError: the loss is no number any more; the last good checkpoint is kept.
     """
     return _Fit(task, plan, folder, tell, shard or Shard()).run()
@@ -139,7 +195,8 @@ class _Fit:
 
     def __init__(self, task: Task, plan: Plan, folder: Path | None, tell: Tell, shard: Shard) -> None:
         self.task, self.plan, self.tell, self.shard = task, plan, tell, shard
-        self.folder = folder
+        self.folder, self.device = folder, device_of(plan.device)
+        task.module.to(self.device)
         self.optimiser = adam(task.module, plan)
         self.steps = -(-task.examples // plan.batch)
         self.found, self.at, self.total = Fitted(), Step(1, 0), 0.0
@@ -156,6 +213,8 @@ class _Fit:
                 break
             self._epoch()
         self._take_best()
+        if isinstance(self.task, Watched):
+            self.tell(self.found.on_test(self.task.measure))
         return self.found
 
     def _epoch(self) -> None:
@@ -171,9 +230,9 @@ class _Fit:
             self._step(Step(number, step), size, batch)
             examples += size
         seconds = max(time.monotonic() - begun, 1e-9)
-        told = Epoch(
-            number, self.total / self.task.examples, self.task.worth(), examples / seconds, waited / seconds
-        )
+        loss, speed = self.total / self.task.examples, examples / seconds
+        worth, test = agreed(self.task, self.shard), watched(self.task, self.shard)
+        told = Epoch(number, loss, worth, speed, waited / seconds, test)
         self._ended(told)
 
     def _batches(self) -> Iterator[tuple[int, int, Any]]:
@@ -182,17 +241,15 @@ class _Fit:
             rows = order[step * self.plan.batch : (step + 1) * self.plan.batch].astype(np.int64)
             key = np.uint64(self.at.epoch << 32 | step)
             seed = int(stream(np.uint64(self.plan.seed % 2**64), key) >> np.uint64(2))
-            at = Step(self.at.epoch, step)
-            yield step, len(rows), self.task.batch(at, self.shard.rows(rows), seed)
+            at, own = Step(self.at.epoch, step, len(rows)), self.shard.rows(rows)
+            yield step, len(rows), self.task.batch(at, own, seed) if len(own) else None
 
     def _step(self, at: Step, size: int, batch: Any) -> None:
         done = (at.epoch - 1) * self.steps + at.step
         for group in self.optimiser.param_groups:
             group["lr"] = self.plan.rate_at(done, self.steps)
         self.optimiser.zero_grad()
-        loss = self.task.loss(batch)
-        (loss / size).backward()  # type: ignore[no-untyped-call]
-        value = added(self.task.module, float(loss.detach()), self.shard)
+        value = added(self.task.module, self._backward(size, batch), self.shard)
         if not math.isfinite(value):
             kept = "none was kept" if self.folder is None else f"the last good one is in {self.folder}"
             raise DataError(
@@ -204,6 +261,14 @@ class _Fit:
         if self.plan.every and (at.step + 1) % self.plan.every == 0 and at.step + 1 < self.steps:
             self._keep("last", Step(at.epoch, at.step + 1))
 
+    def _backward(self, size: int, batch: Any) -> float:
+        """Gradients of this process's share, over a minibatch's size; its loss."""
+        if batch is None:  # a share without examples
+            return 0.0
+        loss = self.task.loss(moved(batch, self.device))
+        (loss / size).backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
     def _ended(self, told: Epoch) -> None:
         better = not told.worth <= self.found.worth  # without a validation part the last epoch is kept
         self.found.epochs.append(told)
@@ -214,11 +279,17 @@ class _Fit:
         if better:
             self._keep("best", self.at)
         self._keep("last", self.at)
+        best, test = " (best)" if better else "", self._on_test(told)
         self.tell(
-            f"epoch {told.epoch}: loss {told.loss:.5f}, validation {told.worth:.5f}"
-            f"{' (best)' if better else ''}, {told.examples_a_second:,.0f} examples/s, "
+            f"epoch {told.epoch}: loss {told.loss:.5f}, validation {told.worth:.5f}{best}{test}, "
+            f"{told.examples_a_second:,.0f} examples/s, "
             f"{told.waited:.0%} of the time waiting for minibatches"
         )
+
+    def _on_test(self, told: Epoch) -> str:
+        if told.test is None or not isinstance(self.task, Watched):
+            return ""
+        return f", test {self.task.measure} {told.test:.5f} (watched)"
 
     # ------------------------------------------------------------------------- checkpoints
 
@@ -250,6 +321,7 @@ class _Fit:
             read_checkpoint(self.folder / "best.safetensors", self.task.module, None)
         elif self.found.epochs:
             self.task.module.load_state_dict(self.kept)
+        self.task.module.cpu()
 
 
 def adam(module: nn.Module, plan: Plan) -> torch.optim.Optimizer:
@@ -273,6 +345,23 @@ def added(module: nn.Module, loss: float, shard: Shard) -> float:
     total = torch.tensor([loss], dtype=torch.float64)
     distributed.all_reduce(total)
     return float(total)
+
+
+def agreed(task: Task, shard: Shard) -> float:
+    """What the model is worth, as the first process has it: all go by one number, whatever hosts round."""
+    worth = task.worth() if shard.rank == 0 else math.nan
+    if shard.of == 1:
+        return worth
+    from torch import distributed  # noqa: PLC0415
+
+    number = torch.tensor([worth], dtype=torch.float64)
+    distributed.broadcast(number, 0)
+    return float(number)
+
+
+def watched(task: Task, shard: Shard) -> float | None:
+    """What the model is worth on test rows, where these are watched: by the first process, which tells."""
+    return task.test() if isinstance(task, Watched) and shard.rank == 0 else None
 
 
 def barrier(shard: Shard) -> None:
@@ -324,7 +413,7 @@ def write_checkpoint(
     tensors = {f"weights/{name}": w.detach() for name, w in module.state_dict().items()}
     for number, state in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser/{number}/{name}": torch.as_tensor(w) for name, w in state.items()}
-    tensors = {name: w.clone().contiguous() for name, w in tensors.items()}
+    tensors = {name: w.cpu().clone().contiguous() for name, w in tensors.items()}
     partial = path.with_name(f"{path.name}.partial")
     partial.write_bytes(save(tensors, metadata={"note": json.dumps(note)}))
     partial.replace(path)

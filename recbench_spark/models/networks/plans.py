@@ -22,6 +22,7 @@ class Plan:
         ahead: minibatches made ahead.
         every: steps between checkpoints; 0: only at the end of an epoch.
         weight_decay: times which a weight is added to its gradient (of the mean loss) in each step.
+        device: `auto` (a GPU where PyTorch finds one), `cpu` or `cuda`.
     """
 
     epochs: int = 10
@@ -34,6 +35,7 @@ class Plan:
     ahead: int = 4
     every: int = 0
     weight_decay: float = 0.0
+    device: str = "auto"
 
     def __post_init__(self) -> None:
         """ConfigError for numbers that mean nothing."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from recbench_spark.config.base import Count
 from recbench_spark.config.models import ModelConfig
@@ -18,10 +18,14 @@ class FittedModel(ModelConfig):
 
     `validation` of the training rows are cut from them by hash; the epoch that is best there is kept,
     and the fit ends after `patience` epochs without a better one (0: never). No held-out row is read.
-    `weight_decay` times each weight is added to its gradient in each step.
+    `weight_decay` times each weight is added to its gradient in each step. `processes` share each
+    minibatch (`training.several`): more than one give another model, to rounding the same. `device`: where
+    one process computes; `auto` takes a GPU where PyTorch finds one. `watch`: what each epoch is worth on
+    test rows is told beside, and chooses nothing.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"weight_decay"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"weight_decay", "processes", "device", "watch"})
+    unkeyed: ClassVar[frozenset[str]] = frozenset({"watch"})
     revised: ClassVar[tuple[str, ...]] = ("descent",)
 
     epochs: Count = 50
@@ -33,7 +37,23 @@ class FittedModel(ModelConfig):
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     validation: Annotated[float, Field(gt=0, le=0.5)] = 0.05
     every: Steps = 0
+    processes: Annotated[int, Field(ge=1, le=1024)] = 1
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    watch: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 42
+
+    @model_validator(mode="after")
+    def _one_gpu(self) -> Self:
+        if self.processes > 1 and self.device == "cuda":
+            raise ValueError(f"device: cuda, and {self.processes} processes: these compute on CPUs")
+        return self
+
+    def check(self, reader: str) -> None:
+        """A GPU that is asked for must be there before hours are spent."""
+        if self.device == "cuda":
+            from recbench_spark.models.networks.devices import device_of  # noqa: PLC0415
+
+            device_of(self.device)
 
     def plan(self) -> Plan:
         """As the loop takes it."""
@@ -47,6 +67,7 @@ class FittedModel(ModelConfig):
             self.seed,
             every=self.every,
             weight_decay=self.weight_decay,
+            device=self.device,
         )
 
 

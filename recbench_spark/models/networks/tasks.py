@@ -14,6 +14,7 @@ import torch
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.graph.ids import hashed_numbers
 from recbench_spark.kernels.graph.samples import Band
+from recbench_spark.models.networks.devices import moved
 from recbench_spark.models.networks.drawing import hard_negatives, shared_negatives
 from recbench_spark.models.networks.fitting import Rows, Step
 from recbench_spark.models.networks.layers import GraphNet
@@ -144,7 +145,7 @@ class PairTask:
         query, item = self.query[row_b], self.item[row_b]
         shared = hard = None
         if how.per_pair:
-            each = max(1, how.negatives // max(len(row_b), 1))
+            each = max(1, how.negatives // max(at.size or len(row_b), 1))
             nothing = Band(np.zeros(2, np.int64), np.empty(0, np.uint32), np.zeros(1, np.bool_))
             ends = np.array([how.first, how.end])
             hard = hard_negatives(nothing, np.zeros(len(row_b), np.int64), row_b, each, ends, seed)
@@ -217,12 +218,13 @@ def embedded(net: GraphNet, given: Input, node_r: Nodes, at_once: int = 4096) ->
     """(r, o) vectors of some nodes, by all their neighbours: seen in training or not."""
     found = []
     every = Input(given.adjacency, given.features, (), given.seed)
-    like = next(net.parameters()).dtype
+    like = next(net.parameters())
     with torch.no_grad():
         for begin in range(0, len(node_r), at_once):
             nodes = node_r[begin : begin + at_once]
-            graph, features = every.made(net, nodes, 0)
-            found.append(net(features.to(like), graph)[places_in(graph.outputs, nodes)].to(torch.float32))
+            graph, features = moved(every.made(net, nodes, 0), like.device)
+            rows = net(features.to(like.dtype), graph).to("cpu", torch.float32)
+            found.append(rows[places_in(graph.outputs, nodes)])
     return torch.cat(found).numpy() if found else np.empty((0, 0), np.float32)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.samples import bands
 from recbench_spark.models.networks import factors, fitting, tasks
-from recbench_spark.models.networks.fitting import Shard, Step, fit
+from recbench_spark.models.networks.fitting import Epoch, Fitted, Shard, Step, Watched, fit
 from recbench_spark.models.networks.layers import GraphNet
 from recbench_spark.models.networks.plans import Plan
 from tests.graph import oracle
@@ -91,6 +93,39 @@ def test_factors_learn_tastes_and_the_best_epoch_is_kept(layers) -> None:
     assert task.worth() == found.worth > max(0.85, before)
     assert found.best < 30 and "no better for 5 epochs" in found.stopped
     assert "examples/s" in told[0] and found.epochs[-1].loss < found.epochs[0].loss
+
+
+def test_test_rows_that_are_watched_are_told_and_choose_nothing(tmp_path) -> None:
+    """A judge that likes the first epoch best; the fit is killed and goes on."""
+    plan = Plan(epochs=6, batch=64, rate=0.005, patience=2)
+    alone, told, again = factor_task(2), [], []
+    expected = fit(alone, plan, tmp_path / "a", lambda _: None)
+    assert expected.best > 1
+
+    def watched():
+        task = factor_task(2)
+        return Watched(task, "recall@20", lambda: -float(task.module.vectors.detach().norm()))
+
+    task = watched()
+    found = fit(task, plan, tmp_path / "b", told.append)
+    assert (found.best, found.stopped) == (expected.best, expected.stopped)
+    assert torch.equal(task.module.vectors, alone.module.vectors)
+    values = [e.test for e in found.epochs]
+    assert f", test recall@20 {values[0]:.5f} (watched), " in told[0]
+    assert told[-1] == (
+        f"best epoch by validation {found.best} (test recall@20 {values[found.best - 1]:.5f}); best on "
+        f"test would have been epoch 1 ({values[0]:.5f}): chosen on test rows, no figure to report"
+    )
+    fit(watched(), replace(plan, epochs=2), tmp_path / "c", lambda _: None)
+    fit(watched(), plan, tmp_path / "c", again.append)
+    assert again[0].startswith("going on at epoch 3") and again[-1] == told[-1]
+
+
+def test_a_fit_that_was_not_watched_from_its_start_says_so() -> None:
+    rest = (1.0,) * 4
+    assert "no test rows" in Fitted([Epoch(1, *rest), Epoch(2, *rest, math.nan)], 1).on_test("x")
+    found = Fitted([Epoch(1, *rest), Epoch(2, *rest, 0.25)], 1).on_test("x")
+    assert "1 (test x not watched); best on test would have been epoch 2 (0.25000)" in found
 
 
 def test_pinsage_learns_its_pairs_and_hard_negatives_grow() -> None:

@@ -1,0 +1,42 @@
+"""Where a fit computes: on a GPU or on the CPU. The one place that moves minibatches."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, cast
+
+import torch
+
+from recbench_spark.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def device_of(name: str) -> torch.device:
+    """The device by its name in settings; `auto`: a GPU where there is one.
+
+    Raises:
+        ConfigError: a GPU is asked for, and this process sees none.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "device: cuda, and PyTorch finds no GPU here",
+            "device: auto takes one where there is one, else cpu",
+        )
+    return torch.device(name)
+
+
+def moved(batch: T, device: torch.device) -> T:
+    """A minibatch with all its tensors on a device: tuples, named ones and lists of them, however deep.
+
+    What is no tensor stays as it is: dense ids in numpy, numbers, None.
+    """
+    if isinstance(batch, torch.Tensor):
+        return cast(T, batch.to(device))
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return cast(T, type(batch)(*(moved(part, device) for part in batch)))
+    if isinstance(batch, tuple | list):
+        parts: Any = [moved(part, device) for part in batch]
+        return cast(T, type(batch)(parts))
+    return batch

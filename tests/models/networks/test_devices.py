@@ -1,0 +1,93 @@
+"""Where fits compute. There is no GPU in CI: what moves is shown on torch's `meta` device, which holds no
+numbers. It does not notice every tensor that stayed behind, so that they are looked at one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from recbench_spark.config.models import model_class
+from recbench_spark.errors import ConfigError
+from recbench_spark.kernels.graph.forms import LayerForm
+from recbench_spark.models.networks import tasks
+from recbench_spark.models.networks.devices import device_of, moved
+from recbench_spark.models.networks.factors import FactorTask
+from recbench_spark.models.networks.fitting import Step, fit
+from recbench_spark.models.networks.layers import GraphNet
+from recbench_spark.models.networks.plans import Plan
+from tests.models.networks.test_fitting import factor_task, pair_task
+
+META = torch.device("meta")
+
+
+def tensors(batch) -> list[torch.Tensor]:
+    """All that a minibatch holds, found by another way than `moved` goes."""
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    return [found for part in batch for found in tensors(part)] if isinstance(batch, tuple | list) else []
+
+
+def label_task() -> tasks.LabelTask:
+    given = pair_task(samples=(3,)).given
+    net = GraphNet((LayerForm("sage", "mean", 4, 4),), (2,), 5)
+    return tasks.LabelTask(net, given, np.arange(60), np.arange(60) % 2)
+
+
+def shared_task() -> FactorTask:
+    task = factor_task(2)
+    return FactorTask(task.train, task.held, task.module, 1e-3, 7, shared=True)
+
+
+MAKERS = {
+    "pairs": pair_task,
+    "samples": lambda: pair_task(samples=(3, 2)),
+    "labels": label_task,
+    "LightGCN": lambda: factor_task(2),
+    "MF-BPR": lambda: factor_task(0),
+    "shared": shared_task,
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_minibatch_is_moved_whole_and_the_loss_is_computed_there(name) -> None:
+    task = MAKERS[name]()
+    batch = task.batch(Step(3, 0, 9), np.arange(9), 1)
+    found = moved(batch, META)
+    assert type(found) is type(batch)
+    assert len(tensors(found)) == len(tensors(batch)) >= 3
+    assert all(x.is_meta for x in tensors(found)) and not any(x.is_meta for x in tensors(batch))
+    assert [x.shape for x in tensors(found)] == [x.shape for x in tensors(batch)]
+    task.module.to(META)
+    loss = task.loss(found)
+    loss.backward()
+    assert loss.is_meta and all(w.grad.is_meta for w in task.module.parameters())
+    graph = getattr(task.module, "adjacency", None)
+    assert graph is None or [x.is_meta for x in tensors(tuple(graph.placed.values()))] == [True] * 3
+
+
+def test_what_is_no_tensor_stays() -> None:
+    ids, x = np.arange(3), torch.ones(2)
+    assert moved((ids, None, 7, [x, (x,)]), torch.device("cpu")) == (ids, None, 7, [x, (x,)])
+    batch = pair_task().batch(Step(1, 0), np.arange(4), 1)
+    assert moved(batch, META).graph.inputs is batch.graph.inputs
+
+
+def test_a_gpu_that_is_not_there_is_refused_before_anything_is_fitted(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device_of("auto") == device_of("cpu") == torch.device("cpu")
+    with pytest.raises(ConfigError, match="no GPU"):
+        fit(factor_task(0), Plan(device="cuda"))
+    made = {"name": "m", "kind": "pinsage"}
+    settings = model_class("pinsage")
+    settings.model_validate({**made, "device": "auto"}).check("world")
+    with pytest.raises(ConfigError, match="no GPU"):
+        settings.model_validate({**made, "device": "cuda"}).check("world")
+    with pytest.raises(ValueError, match="2 processes"):
+        settings.model_validate({**made, "device": "cuda", "processes": 2})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert device_of("auto") == torch.device("cuda")
+
+
+def test_checkpoints_know_nothing_of_the_graph_that_layers_sum_over() -> None:
+    assert list(factor_task(2).module.state_dict()) == ["vectors"]
