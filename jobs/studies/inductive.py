@@ -1,35 +1,53 @@
-"""GraphSAGE on graphs that it has never seen: 20 generated ones to learn from, 2 to be judged on, micro-F1.
+"""GraphSAGE on nodes that it has never seen, micro-F1: generated graphs, or genres of held-out movies.
 
     python jobs/studies/inductive.py --output inductive.jsonl
     python jobs/studies/inductive.py --aggregators mean,gcn --seeds 1 --nodes 300
+    python jobs/studies/inductive.py --data /path/to/ml-1m --seeds 5 --output genres.jsonl
+    python jobs/studies/inductive.py --data /path/to/ml-1m --neighbours cosine
 
-Each graph has its own nodes and edges; a node has one of five classes, most of its edges lead to its own
-class, and its features are its class's centre in noise. Centres are the same in all graphs: what is
-learnt is a function of features and neighbours, and no node. Two more graphs choose the epoch.
-`features` is the same net without neighbours (logistic regression through the same layers, all edges
-taken away). For classes that exclude one another micro-F1 is the share of nodes that are right. Results
-are lines of the output file; means over seeds come with 95 % intervals of Student's t. One process, no
-Spark.
+Generated: 20 graphs to learn from, 2 that choose the epoch, 2 to be judged on. Each graph has its own nodes
+and edges; a node has one of five classes, most of its edges lead to its own class, and its features are its
+class's centre in noise. Centres are the same in all graphs: what is learnt is a function of features and
+neighbours, and no node. For classes that exclude one another micro-F1 is the share of nodes that are right.
+
+`--data`: nodes are the movies of a MovieLens folder that somebody liked (rating 4 or more), classes their
+genres, several a movie; features are title words hashed to 32 signed numbers and log degree, never genres.
+A fifth of the movies, drawn by hash, is held out whole, a tenth chooses epoch and threshold. Neighbours are
+the 20 movies that walks over liked pairs visit most, or those of largest cosine. The graph of training is
+made of training movies' pairs alone; to choose, the tenth is attached, to judge, the fifth: the graph is
+made again, in the same way, of their pairs too, and nothing is fitted again.
+A genre is told where its score reaches one threshold, the same for all genres, which is best on the tenth.
+Two rows are not trained: `frequencies` scores a genre by its share of training movies, `neighbours_genres`
+by its weighed share of a movie's neighbours in training. The latter sees genres of neighbours,
+which the nets do not: it tells whether the graph knows anything of genres at all.
+
+`features` is the same net without neighbours (the same layers, all edges taken away). Each seed draws
+graphs or held-out movies, walks and weights anew. Results are lines of the output file; means over seeds,
+and differences to `features` within a seed, come with 95 % intervals of Student's t. One process, no Spark.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
 from recbench_spark import cli
-from recbench_spark.errors import OK
+from recbench_spark.data.liked_movies import Movies, degree, read_movies
+from recbench_spark.errors import OK, DataError
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.graph.csr import Csr, built, edge_keys
 from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.ids import hashed_numbers
-from recbench_spark.models.networks.fitting import fit
+from recbench_spark.models.networks.factors import Pairs, pairs_of
+from recbench_spark.models.networks.fitting import Fitted, fit
+from recbench_spark.models.networks.item_graphs import alike, connected
 from recbench_spark.models.networks.layers import GraphNet
 from recbench_spark.models.networks.plans import Plan
 from recbench_spark.models.networks.subgraphs import Adjacency
@@ -39,16 +57,27 @@ TRAINED, CHOOSING, UNSEEN = 20, 2, 2
 CLASSES, DIMS, DEGREE, WITHIN, NOISE = 5, 16, 12, 0.6, 2.5
 AGGREGATORS = ("mean", "max", "gcn", "lstm", "features")
 Labels = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.floating[Any]]
+
+HELD_OUT, CHOICE, TOP = 0.2, 0.1, 20
+"""Shares of movies that are judged and that choose; neighbours of a movie."""
+
+NEIGHBOURS = ("visits", "cosine")
+
+TRAIN, CHOOSE, JUDGE, UNLIKED = range(4)
+"""Parts of the movies."""
 
 
 def parser() -> cli.Parser:
     """The flags of this study."""
     found = cli.Parser(__doc__ or "")
+    found.add_argument("--data", type=Path, help="a MovieLens folder: ml-100k, ml-1m or ml-latest-small")
+    found.add_argument("--neighbours", choices=NEIGHBOURS, default="visits", help="with --data")
     found.add_argument("--output", type=Path, help="a line a fit")
     found.add_argument("--aggregators", default=",".join(AGGREGATORS), help="some of them, by comma")
     found.add_argument("--seeds", type=int, default=3)
-    found.add_argument("--nodes", type=int, default=200, help="of a graph")
-    found.add_argument("--epochs", type=int, default=10)
+    found.add_argument("--nodes", type=int, default=200, help="of a generated graph")
+    found.add_argument("--epochs", type=int, help="default 10, with --data 40")
     return found
 
 
@@ -56,20 +85,48 @@ def main(args: argparse.Namespace) -> int:
     """Fit each aggregator under each seed, tell means and intervals."""
     names = cli.names(args.aggregators, "--aggregators", AGGREGATORS)
     journal = Journal()
-    scores: dict[str, list[float]] = {name: [] for name in names}
+    movies = read_movies(args.data) if args.data else None
+    args.epochs = args.epochs or (40 if movies else 10)
+    scores: dict[str, list[float]] = {}
     for seed in range(1, args.seeds + 1):
-        for name in names:
-            scores[name].append(micro_f1(name, seed, args))
-            line = {"aggregator": name, "seed": seed, "nodes": args.nodes, "micro_f1": scores[name][-1]}
+        for line in on_movies(movies, names, seed, args) if movies else on_graphs(names, seed, args):
+            scores.setdefault(line["aggregator"], []).append(line["micro_f1"])
             journal.say(json.dumps(line))
             if args.output:
                 with args.output.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
-    for name, found in scores.items():
-        x = np.array(found)
-        half = stats.t.ppf(0.975, len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x)) if len(x) > 1 else np.nan
-        print(f"{name:10} {x.mean():.3f} ± {half:.3f}")
+    print(summary(scores))
     return OK
+
+
+def summary(scores: dict[str, list[float]]) -> str:
+    """A line a method: its mean, and where `features` was fitted, its difference to it within seeds."""
+    alone, lines = scores.get("features"), []
+    width = max(10, *map(len, scores))
+    for name, found in scores.items():
+        line = f"{name:{width}} {interval(found, '.3f')}"
+        if alone and name != "features":
+            apart = np.subtract(found, alone).tolist()
+            line += f"   to features {interval(apart, '+.3f')}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def interval(found: Sequence[float], form: str) -> str:
+    """Mean and half of its 95 % interval, Student's t."""
+    x = np.array(found)
+    half = stats.t.ppf(0.975, len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x)) if len(x) > 1 else np.nan
+    return f"{x.mean():{form}} ± {half:.3f}"
+
+
+# ------------------------------------------------------------------------------ generated graphs
+
+
+def on_graphs(names: Sequence[str], seed: int, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A line an aggregator."""
+    for name in names:
+        found = micro_f1(name, seed, args)
+        yield {"aggregator": name, "seed": seed, "nodes": args.nodes, "micro_f1": found}
 
 
 def micro_f1(name: str, seed: int, args: argparse.Namespace) -> float:
@@ -116,6 +173,155 @@ def graphs(
     csr: Csr = built(n, keys, None)[0]
     adjacency = Adjacency(np.zeros(1, np.int64), (csr,), hashed_numbers(np.arange(n), 0))
     return Input(adjacency, x.astype(np.float32), (10, 5)), label
+
+
+# --------------------------------------------------------------------- genres of held-out movies
+
+
+class Draw(NamedTuple):
+    """One draw of held-out movies; dense ids are those of all movies of the folder.
+
+        Attributes:
+            part: (n,) NEIGHBOURS = ("visits", "cosine")
+
+    TRAIN, CHOOSE, JUDGE, or UNLIKED: no node.
+            graphs: by part: neighbours among the movies of this part and those before it.
+            features: (n, d).
+            label: (n, genres) 0 or 1.
+    """
+
+    part: npt.NDArray[np.int64]
+    graphs: tuple[Adjacency, ...]
+    features: npt.NDArray[np.float32]
+    label: npt.NDArray[np.float32]
+
+    def nodes(self, part: int) -> Labels:
+        """Dense ids of a part's movies."""
+        return np.flatnonzero(self.part == part)
+
+
+def on_movies(
+    movies: Movies, names: Sequence[str], seed: int, args: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    """A line an aggregator and a rule without training.
+
+    Raises:
+        DataError: too few movies for three parts.
+    """
+    draw = drawn(movies, args.neighbours, seed)
+    for name, rule in (("frequencies", frequencies), ("neighbours_genres", neighbours_genres)):
+        yield judged(draw, name, seed, args, rule(draw, CHOOSE), rule(draw, JUDGE))
+    nobody = among(movies.pairs, np.zeros(movies.pairs.items, np.bool_))
+    bare = draw._replace(graphs=(graph_of(nobody, args.neighbours, seed),) * 3)
+    for name in names:
+        own = bare if name == "features" else draw
+        net, fitted = genre_net(name, own, seed, args.epochs)
+        line = judged(draw, name, seed, args, *(chances(net, own, part) for part in (CHOOSE, JUDGE)))
+        yield line | {"best_epoch": fitted.best}
+
+
+def drawn(movies: Movies, neighbours: str, seed: int) -> Draw:
+    """Movies held out by hash, and the three graphs.
+
+    Raises:
+        DataError: too few movies for three parts.
+    """
+    pairs, part = movies.pairs, parts(movies.pairs, seed)
+    if len(np.unique(part[part < UNLIKED])) < UNLIKED:
+        raise DataError("too few liked movies to hold some out", "tens of movies at least")
+    graphs = tuple(graph_of(among(pairs, part <= last), neighbours, seed) for last in range(UNLIKED))
+    return Draw(part, graphs, np.hstack([movies.words, degree(pairs)]), movies.genres)
+
+
+def graph_of(pairs: Pairs, neighbours: str, seed: int) -> Adjacency:
+    """TOP neighbours of each movie that has pairs."""
+    return alike(pairs, TOP) if neighbours == "cosine" else connected(pairs, TOP, seed)
+
+
+def parts(pairs: Pairs, seed: int) -> Labels:
+    """(movies,) the part of each; the hash is of the movie alone, not of who liked it."""
+    share = hashed_numbers(np.arange(pairs.items), 1000 + seed) / 2.0**64
+    found = np.where(share < HELD_OUT, JUDGE, np.where(share < HELD_OUT + CHOICE, CHOOSE, TRAIN))
+    found[np.bincount(pairs.item, minlength=pairs.items) == 0] = UNLIKED
+    return found
+
+
+def among(pairs: Pairs, kept: npt.NDArray[np.bool_]) -> Pairs:
+    """The pairs of some movies; all movies and users keep their dense ids."""
+    rows = kept[pairs.item]
+    return pairs_of(pairs.user[rows], pairs.item[rows], pairs.users, pairs.items)
+
+
+def genre_net(name: str, draw: Draw, seed: int, epochs: int) -> tuple[GraphNet, Fitted]:
+    """Fitted to training movies over their own graph; the epoch is chosen by the movies that choose."""
+    aggregator = "mean" if name == "features" else name
+    form = LayerForm("sage", aggregator, 32, 32, most=TOP)  # type: ignore[arg-type]
+    net = GraphNet((form, form), (draw.label.shape[1],), draw.features.shape[1])
+    net.initialise(seed)
+    own, choosing = draw.nodes(TRAIN), draw.label[draw.nodes(CHOOSE)]
+    given = Input(draw.graphs[TRAIN], draw.features)
+    task = LabelTask(
+        net, given, own, draw.label[own], lambda n: best_f1(chances(n, draw, CHOOSE), choosing)[1]
+    )
+    return net, fit(task, Plan(epochs, 128, 0.01, seed=seed), None, _silent)
+
+
+def chances(net: GraphNet, draw: Draw, part: int) -> Floats:
+    """(r, genres) of a part's movies, over the graph that they are attached to."""
+    logits = embedded(net, Input(draw.graphs[part], draw.features), draw.nodes(part))
+    return 1 / (1 + np.exp(-logits.astype(np.float64)))
+
+
+def frequencies(draw: Draw, part: int) -> Floats:
+    """(r, genres) the same for all movies of a part: shares of training movies."""
+    share = draw.label[draw.nodes(TRAIN)].mean(axis=0, dtype=np.float64)
+    return np.tile(share, (len(draw.nodes(part)), 1))
+
+
+def neighbours_genres(draw: Draw, part: int) -> Floats:
+    """(r, genres) a genre's weighed share of the neighbours in training; `frequencies` without any."""
+    csr = draw.graphs[part].into(draw.nodes(part))
+    assert csr.weight is not None
+    source = csr.src[: csr.edges].astype(np.int64)
+    row = np.repeat(np.arange(len(csr.indptr) - 1), np.diff(csr.indptr))
+    weight = np.where(draw.part[source] == TRAIN, csr.weight, 0).astype(np.float64)
+    found = frequencies(draw, part)
+    total = np.bincount(row, weight, len(found))[:, None]
+    share = np.zeros_like(found)
+    np.add.at(share, row, weight[:, None] * draw.label[source])
+    return np.where(total > 0, share / np.where(total > 0, total, 1), found)
+
+
+def judged(
+    draw: Draw, name: str, seed: int, args: argparse.Namespace, choosing: Floats, found: Floats
+) -> dict[str, Any]:
+    """A line: micro-F1 of held-out movies by the threshold that the choosing ones have."""
+    threshold, _ = best_f1(choosing, draw.label[draw.nodes(CHOOSE)])
+    value = f1(found >= threshold, draw.label[draw.nodes(JUDGE)])
+    line = {
+        "data": args.data.resolve().name,
+        "neighbours": args.neighbours,
+        "aggregator": name,
+        "seed": seed,
+        "movies": len(found),
+    }
+    return line | {"threshold": threshold, "micro_f1": value}
+
+
+def best_f1(score: Floats, label: Floats) -> tuple[float, float]:
+    """The threshold of the largest micro-F1, and this; what ties is told or left out together."""
+    order = np.argsort(-score, axis=None, kind="stable")
+    sorted_score, right = score.ravel()[order], np.cumsum(label.ravel()[order], dtype=np.float64)
+    value = 2 * right / (np.arange(1, len(right) + 1) + right[-1])
+    value[:-1][sorted_score[:-1] == sorted_score[1:]] = -1
+    best = int(value.argmax())
+    return float(sorted_score[best]), float(value[best])
+
+
+def f1(told: npt.NDArray[np.bool_], label: Floats) -> float:
+    """Micro-F1: of all pairs of a movie and a genre."""
+    both = float(told.sum() + label.sum())
+    return 2 * float(label[told].sum()) / both if both else 0.0
 
 
 if __name__ == "__main__":

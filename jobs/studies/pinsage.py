@@ -17,33 +17,27 @@ no Spark.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
-import re
-import zlib
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from scipy import stats
 
 from recbench_spark import cli
-from recbench_spark.errors import OK, DataError
+from recbench_spark.data.liked_movies import degree, read_movies
+from recbench_spark.errors import OK
 from recbench_spark.journal import Journal
-from recbench_spark.kernels.graph.csr import Csr
 from recbench_spark.kernels.graph.forms import Aggregator, LayerForm
 from recbench_spark.kernels.graph.ids import hashed_numbers
-from recbench_spark.kernels.graph.lanes import AHEAD
 from recbench_spark.kernels.graph.samples import Band, bands
-from recbench_spark.kernels.graph.walks import Walks, neighbourhoods, shares
 from recbench_spark.models.networks.factors import Pairs, cut, pairs_of
 from recbench_spark.models.networks.fitting import fit
+from recbench_spark.models.networks.item_graphs import both_ways, connected
 from recbench_spark.models.networks.layers import GraphNet
 from recbench_spark.models.networks.plans import Plan
-from recbench_spark.models.networks.subgraphs import Adjacency
 from recbench_spark.models.networks.tasks import (
     Input,
     Margin,
@@ -55,7 +49,6 @@ from recbench_spark.models.networks.tasks import (
 )
 
 Floats = npt.NDArray[np.float32]
-WORDS = 32
 CUT_OFFS = (10, 50, 500)
 MOST_PAIRS = 20_000
 HELD_OUT = 0.2
@@ -148,65 +141,10 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
 
 def movielens(folder: Path) -> World:
-    """Ratings of 4 and more, genres and titles of a MovieLens folder.
-
-    Raises:
-        DataError: none of the known files is there.
-    """
-    if (folder / "ratings.tsv.gz").exists():
-        with gzip.open(folder / "ratings.tsv.gz", "rt") as file:
-            ratings = pd.read_csv(file, sep="\t").iloc[:, :3]
-    elif (folder / "u.data").exists():
-        ratings = pd.read_csv(folder / "u.data", sep="\t", header=None).iloc[:, :3]
-    elif (folder / "ratings.csv").exists():
-        ratings = pd.read_csv(folder / "ratings.csv").iloc[:, :3]
-    else:
-        raise DataError(f"{folder}: no ratings.tsv.gz, u.data or ratings.csv", "a MovieLens folder")
-    ratings.columns = ["user", "item", "rating"]
-    titles = movies(folder)
-    liked = ratings[(ratings["rating"] >= 4) & ratings["item"].isin(titles.keys())]
-    ids = np.array(sorted(titles))
-    users = np.unique(liked["user"])
-    pairs = pairs_of(
-        np.searchsorted(users, liked["user"]), np.searchsorted(ids, liked["item"]), len(users), len(ids)
-    )
-    train, held = cut(pairs, HELD_OUT, 7)
-    genres = sorted({genre for _, own in titles.values() for genre in own})
-    known = np.array([[genre in titles[i][1] for genre in genres] for i in ids.tolist()], np.float32)
-    words = np.stack([hashed_words(titles[i][0]) for i in ids.tolist()])
-    return World(train, held, np.hstack([known, words, degree(train)]))
-
-
-def movies(folder: Path) -> dict[int, tuple[str, list[str]]]:
-    """Title and genres by id."""
-    found = {}
-    if (folder / "movies.csv").exists():
-        rows = pd.read_csv(folder / "movies.csv").to_numpy().tolist()
-        return {int(i): (str(title), str(genres).split("|")) for i, title, genres in rows}
-    if (folder / "movies.dat").exists():
-        for line in (folder / "movies.dat").read_text(encoding="latin-1").splitlines():
-            number, title, genres = line.split("::")
-            found[int(number)] = (title, genres.split("|"))
-        return found
-    for line in (folder / "u.item").read_text(encoding="latin-1").splitlines():
-        number, title, *_, flags = line.split("|", 5)
-        found[int(number)] = (title, [str(n) for n, flag in enumerate(flags.split("|")) if flag == "1"])
-    return found
-
-
-def hashed_words(title: str) -> Floats:
-    """Each word at a place and with a sign by its hash."""
-    found = np.zeros(WORDS, np.float32)
-    for word in re.findall(r"[a-z0-9]+", title.lower()):
-        place = zlib.crc32(word.encode())
-        found[place % WORDS] += 1.0 if place >> 16 & 1 else -1.0
-    return found
-
-
-def degree(train: Pairs) -> Floats:
-    """(items, 1) log of 1 and the training pairs of each item, over 5: of the size of other features."""
-    counts = np.bincount(train.item, minlength=train.items)
-    return (np.log1p(counts)[:, None] / 5).astype(np.float32)
+    """Genres, titles and pairs of a MovieLens folder, cut."""
+    found = read_movies(folder)
+    train, held = cut(found.pairs, HELD_OUT, 7)
+    return World(train, held, np.hstack([found.genres, found.words, degree(train)]))
 
 
 def generated(items: int) -> World:
@@ -228,27 +166,6 @@ def generated(items: int) -> World:
 
 
 # ------------------------------------------------------------------------------------------ fits
-
-
-def both_ways(train: Pairs) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
-    """Adjacency of users, then items."""
-    order = np.argsort(train.item, kind="stable")
-    counts = np.bincount(train.item, minlength=train.items)
-    indptr = np.concatenate([train.indptr, train.indptr[-1] + np.cumsum(counts)])
-    src = np.concatenate([train.item + np.int32(train.users), train.user[order]])
-    return indptr.astype(np.int64), src.astype(np.uint32)
-
-
-def connected(train: Pairs, top: int, seed: int) -> Adjacency:
-    """The items that walks from each item visit most, weighed by visits."""
-    indptr, src = both_ways(train)
-    hashes = hashed_numbers(np.arange(train.items), 0)
-    found = neighbourhoods(indptr, src, hashes, train.users, Walks(200, 5, 0.5, 2, top, seed))
-    node, weight = found.node.astype(np.int64) - train.users, shares(found)
-    row = np.repeat(np.arange(train.items), np.diff(found.indptr))
-    order = np.lexsort((node, row))
-    padded = np.append(node[order], np.zeros(AHEAD, np.int64)).astype(np.uint32)
-    return Adjacency(np.zeros(1, np.int64), (Csr(found.indptr, padded, weight[order]),), hashes)
 
 
 def hard(train: Pairs) -> Band:

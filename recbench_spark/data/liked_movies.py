@@ -1,0 +1,111 @@
+"""A MovieLens folder as a study sees it: who liked what, titles and genres. Arrays, without Spark."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from recbench_spark.errors import DataError
+from recbench_spark.models.networks.factors import Pairs, pairs_of
+
+Floats = npt.NDArray[np.float32]
+LIKED = 4
+"""The least rating of a liked pair."""
+
+WORDS = 32
+
+
+class Movies(NamedTuple):
+    """Movies of a folder in the order of their ids, liked by anybody or not.
+
+    Attributes:
+        pairs: ratings of LIKED and more.
+        genres: (movies, genres) 0 or 1, names of genres in order.
+        words: (movies, WORDS) title words, hashed.
+    """
+
+    pairs: Pairs
+    genres: Floats
+    words: Floats
+
+
+def read_movies(folder: Path) -> Movies:
+    """Liked pairs, genres and title words of ml-100k, ml-1m or ml-latest-small.
+
+    Raises:
+        DataError: none of the known files is there.
+    """
+    ratings, titles = read_ratings(folder), read_titles(folder)
+    liked = ratings[(ratings["rating"] >= LIKED) & ratings["item"].isin(titles.keys())]
+    ids = np.array(sorted(titles))
+    users = np.unique(liked["user"])
+    pairs = pairs_of(
+        np.searchsorted(users, liked["user"]), np.searchsorted(ids, liked["item"]), len(users), len(ids)
+    )
+    names = sorted({genre for _, own in titles.values() for genre in own})
+    genres = np.array([[genre in titles[i][1] for genre in names] for i in ids.tolist()], np.float32)
+    return Movies(pairs, genres, np.stack([hashed_words(titles[i][0]) for i in ids.tolist()]))
+
+
+def read_ratings(folder: Path) -> pd.DataFrame:
+    """User, item and rating of each row.
+
+    Raises:
+        DataError: none of the known files is there.
+    """
+    if (folder / "ratings.tsv.gz").exists():
+        with gzip.open(folder / "ratings.tsv.gz", "rt") as file:
+            ratings = pd.read_csv(file, sep="\t").iloc[:, :3]
+    elif (folder / "u.data").exists():
+        ratings = pd.read_csv(folder / "u.data", sep="\t", header=None).iloc[:, :3]
+    elif (folder / "ratings.csv").exists():
+        ratings = pd.read_csv(folder / "ratings.csv").iloc[:, :3]
+    else:
+        raise DataError(f"{folder}: no ratings.tsv.gz, u.data or ratings.csv", "a MovieLens folder")
+    ratings.columns = ["user", "item", "rating"]
+    return ratings
+
+
+def read_titles(folder: Path) -> dict[int, tuple[str, list[str]]]:
+    """Title and genres by id.
+
+    Raises:
+        DataError: none of the known files is there.
+    """
+    found = {}
+    if (folder / "movies.csv").exists():
+        rows = pd.read_csv(folder / "movies.csv").to_numpy().tolist()
+        return {int(i): (str(title), str(genres).split("|")) for i, title, genres in rows}
+    if (folder / "movies.dat").exists():
+        for line in (folder / "movies.dat").read_text(encoding="latin-1").splitlines():
+            number, title, genres = line.split("::")
+            found[int(number)] = (title, genres.split("|"))
+        return found
+    if not (folder / "u.item").exists():
+        raise DataError(f"{folder}: no movies.csv, movies.dat or u.item", "a MovieLens folder")
+    for line in (folder / "u.item").read_text(encoding="latin-1").splitlines():
+        number, title, *_, flags = line.split("|", 5)
+        found[int(number)] = (title, [str(n) for n, flag in enumerate(flags.split("|")) if flag == "1"])
+    return found
+
+
+def hashed_words(title: str) -> Floats:
+    """Each word at a place and with a sign by its hash."""
+    found = np.zeros(WORDS, np.float32)
+    for word in re.findall(r"[a-z0-9]+", title.lower()):
+        place = zlib.crc32(word.encode())
+        found[place % WORDS] += 1.0 if place >> 16 & 1 else -1.0
+    return found
+
+
+def degree(pairs: Pairs) -> Floats:
+    """(items, 1) log of 1 and the pairs of each item, over 5: of the size of other features."""
+    counts = np.bincount(pairs.item, minlength=pairs.items)
+    return (np.log1p(counts)[:, None] / 5).astype(np.float32)
