@@ -40,6 +40,10 @@ REVISIONS: dict[str, int] = {
     # --- models trained here
     # 2: cosines equal as fractions are equal numbers, and sums of equal cosines equal scores.
     "item_knn": 2,
+    # 2: sums over neighbours are added edge by edge while fitting, whatever torch and its threads do.
+    "graphsage": 2,
+    # 2: as graphsage's.
+    "pinsage": 2,
     # --- the numbers of a run
     "rankings": 1,
     # 2: gains that overflow, infinite relevance and ranks from 2^53 on are refused.

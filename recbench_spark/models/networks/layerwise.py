@@ -1,4 +1,4 @@
-"""Vectors of many nodes, layer by layer: each node once a layer, where minibatches take its neighbours anew.
+"""Vectors of many nodes, layer by layer: each node once a layer, which minibatches take again and again.
 
 The work is that of `kernels.graph.layers`, on the net's weights: sums and largest values are taken edge by
 edge, so that nothing is as large as edges times dimensions. Held are vectors and messages of all nodes of
