@@ -42,6 +42,10 @@ REVISIONS: dict[str, int] = {
     "item_knn": 2,
     # 2: Adam's steps by torch's fused kernel, sums over LightGCN's graph by the project's: other roundings.
     "descent": 2,
+    # 2: sums over neighbours are added edge by edge while fitting, whatever torch and its threads do.
+    "graphsage": 2,
+    # 2: as graphsage's.
+    "pinsage": 2,
     # --- the numbers of a run
     "rankings": 1,
     # 2: gains that overflow, infinite relevance and ranks from 2^53 on are refused.

@@ -1,24 +1,31 @@
 """PinSage's choices, one at a time, on item-to-item pairs: pooling, T, curriculum, negatives, joining.
 
     python jobs/studies/pinsage.py --data /path/to/ml-1m --folder study
-    python jobs/studies/pinsage.py --world 1000000 --folder study --variants base,mean --seeds 1
     python jobs/studies/pinsage.py --data /path/to/ml-100k --folder study --table docs/pinsage_study.md
+    python jobs/studies/pinsage.py --world 350000 --folder study --width 32 --epochs 5 --pairs 12800 \\
+        --batch 256 --negatives 250 --judged 1000 --tested 10000 --variants base,mean,max --seeds 3
+    python jobs/studies/pinsage.py --world 20000 --folder study --variants popularity,features,visits,groups
 
 A fifth of each user's liked items (rating 4 or more) is held out by hash. A test pair is a held-out item
 and one of the user's training items, drawn by hash: the query. All items but the query are ranked by the
 dot product of vectors. `hit_rate` at K is the share of pairs whose item is among the first K,
-`scaled_mrr` the mean of 1 / ceil(rank / 100) (Ying et al. 2018, section 4.1). Features: genres, title
-words hashed to 32 signed numbers, log degree in training. Every variant differs from `base` in what its
-name says. Each seed draws walks, pairs, order and weights anew; the split stays. Each fit is
-checkpointed, each result a line of FOLDER/results.jsonl: what is there is not done again. One process,
-no Spark.
+`scaled_mrr` the mean of 1 / ceil(rank / 100) (Ying et al. 2018, section 4.1). Features of MovieLens:
+genres, title words hashed to 32 signed numbers, log degree in training; of the generated world: see
+`generated`. Every variant differs from `base` in what its name says. Each seed draws walks, pairs, order
+and weights anew; the split stays. What nothing is fitted for tells what there is to gain: `popularity`,
+`features` (dot product of raw ones), `visits` (of walks from the query) and `groups` (of an oracle). Each
+fit is checkpointed, each result a line of FOLDER/results.jsonl: what is there is not done again. One
+process, no Spark.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,30 +35,72 @@ from scipy import stats
 
 from recbench_spark import cli
 from recbench_spark.data.liked_movies import degree, read_movies
-from recbench_spark.errors import OK
+from recbench_spark.errors import OK, ConfigError
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.graph.forms import Aggregator, LayerForm
 from recbench_spark.kernels.graph.ids import hashed_numbers
 from recbench_spark.kernels.graph.samples import Band, bands
+from recbench_spark.kernels.graph.walks import Most
 from recbench_spark.models.networks.factors import Pairs, cut, pairs_of
 from recbench_spark.models.networks.fitting import fit
-from recbench_spark.models.networks.item_graphs import both_ways, connected
+from recbench_spark.models.networks.item_graphs import both_ways, by_visits, visited
 from recbench_spark.models.networks.layers import GraphNet
+from recbench_spark.models.networks.layerwise import embedded_by_layer
 from recbench_spark.models.networks.plans import Plan
+from recbench_spark.models.networks.subgraphs import Adjacency
 from recbench_spark.models.networks.tasks import (
     Input,
     Margin,
     PairTask,
     co_liked,
-    embedded,
     item_ranks,
     scaled_mrr,
 )
 
 Floats = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
 CUT_OFFS = (10, 50, 500)
-MOST_PAIRS = 20_000
 HELD_OUT = 0.2
+WORLD = 2
+"""Version of the generated world: results of another one are not taken for its own."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all fits of a run share; it is the key of each result, beside variant and seed.
+
+    Attributes:
+        data: the folder, or the world with its version.
+        epochs: of each fit; the best one on the validation pairs is taken.
+        width: of all vectors.
+        layers: their number.
+        batch: pairs of a minibatch.
+        negatives: shared by it.
+        pairs: that are fitted, about: those of users drawn by hash; 0: of all users.
+        judged: validation pairs that are ranked after each epoch, drawn by hash.
+        tested: test pairs that are ranked, drawn by hash.
+        rate: of Adam, after the warm-up.
+        warm_up: steps in which the rate grows to it.
+        walks: from each item.
+        least: what pushes of personalised PageRank leave unspread a unit of degree.
+    """
+
+    data: str
+    epochs: int = 8
+    width: int = 64
+    layers: int = 2
+    batch: int = 512
+    negatives: int = 500
+    pairs: int = 0
+    judged: int = 20_000
+    tested: int = 20_000
+    rate: float = 3e-3
+    warm_up: int = 100
+    walks: int = 200
+    least: float = 1e-5
+
+
+FLAGS = {field.name: field for field in fields(Setting) if field.name != "data"}
 
 
 @dataclass(frozen=True)
@@ -64,7 +113,6 @@ class Variant:
     join: str = "concat"
     curriculum: bool = False
     per_pair: bool = False
-    epochs: int = 8
 
 
 BASE = Variant()
@@ -74,20 +122,23 @@ VARIANTS = {
     "max": replace(BASE, aggregator="max"),
     "curriculum": replace(BASE, curriculum=True),
     "add": replace(BASE, join="add"),
-    "per_pair": replace(BASE, per_pair=True),
     "top_10": replace(BASE, top=10),
     "top_20": replace(BASE, top=20),
     "sage_mean": replace(BASE, form="sage", aggregator="mean"),
     "sage_max": replace(BASE, form="sage", aggregator="max"),
+    "per_pair": replace(BASE, per_pair=True),
 }
+REFERENCES = ("popularity", "features", "visits", "groups")
 
 
 class World(NamedTuple):
-    """Liked pairs, cut, and what items are known by."""
+    """Liked pairs, cut, what items are known by, and the group and taste of each in a generated world."""
 
     train: Pairs
     held: Pairs
     features: Floats
+    group: Rows | None = None
+    taste: Rows | None = None
 
 
 def parser() -> cli.Parser:
@@ -97,37 +148,47 @@ def parser() -> cli.Parser:
     of.add_argument("--data", type=Path, help="a MovieLens folder: ml-100k, ml-1m or ml-latest-small")
     of.add_argument("--world", type=int, metavar="ITEMS", help="a generated world of so many items")
     found.add_argument("--folder", type=Path, required=True, help="of checkpoints and results")
-    found.add_argument("--variants", default=",".join(VARIANTS), help="some of them, by comma")
+    known = ", ".join([*VARIANTS, *REFERENCES])
+    found.add_argument("--variants", default=",".join(VARIANTS), help=f"some, by comma: {known}")
     found.add_argument("--seeds", type=int, default=3)
-    found.add_argument("--epochs", type=int, default=BASE.epochs)
-    found.add_argument("--width", type=int, default=64, help="of all vectors")
-    found.add_argument("--table", type=Path, help="write the means and intervals there")
+    for name, field in FLAGS.items():
+        flag = f"--{name.replace('_', '-')}"
+        found.add_argument(flag, type=type(field.default), default=field.default, help="see Setting")
+    found.add_argument("--table", type=Path, help="write means, intervals and differences to base there")
     return found
 
 
 def main(args: argparse.Namespace) -> int:
-    """Fit what is not there yet, tell means and intervals."""
-    names = cli.names(args.variants, "--variants", VARIANTS)
-    journal = Journal()
+    """Fit what is not there yet, tell means, differences and intervals."""
+    names = cli.names(args.variants, "--variants", [*VARIANTS, *REFERENCES])
     args.folder.mkdir(parents=True, exist_ok=True)
-    results = args.folder / "results.jsonl"
+    data = f"generated {WORLD}, {args.world} items" if args.world else str(args.data)
+    how = Setting(data, **{name: getattr(args, name) for name in FLAGS})
     world = generated(args.world) if args.world else movielens(args.data)
-    of = str(args.data or args.world)
+    if "groups" in names and world.group is None:
+        raise ConfigError("--variants groups: only a generated world has them", "leave it out")
     for seed in range(1, args.seeds + 1):
-        for name in names:
-            done = read_results(results)
-            key = {"data": of, "variant": name, "seed": seed, "epochs": args.epochs, "width": args.width}
-            if any(key.items() <= row.items() for row in done):
-                continue
-            variant = replace(VARIANTS[name], epochs=args.epochs)
-            found = study(world, variant, seed, args, journal, name)
-            with results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({**key, **found, "settings": asdict(variant)}) + "\n")
-    table = summary([row for row in read_results(results) if row["data"] == of])
+        one_seed(Drawn(world, how, seed, Journal()), names, args.folder)
+    rows = [
+        row for row in read_results(args.folder / "results.jsonl") if asdict(how).items() <= row.items()
+    ]
+    table = f"{summary(rows)}\n\n{differences(rows)}"
     print(table)
     if args.table:
         args.table.write_text(table + "\n", encoding="utf-8")
     return OK
+
+
+def one_seed(drawn: Drawn, names: tuple[str, ...], folder: Path) -> None:
+    """What is not there yet of a seed, a line of results each."""
+    results = folder / "results.jsonl"
+    for name in names:
+        key = {"variant": name, "seed": drawn.seed, **asdict(drawn.how)}
+        if any(key.items() <= row.items() for row in read_results(results)):
+            continue
+        found = reference(drawn, name) if name in REFERENCES else study(drawn, name, folder)
+        with results.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**key, **found}) + "\n")
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
@@ -147,103 +208,282 @@ def movielens(folder: Path) -> World:
     return World(train, held, np.hstack([found.genres, found.words, degree(train)]))
 
 
-def generated(items: int) -> World:
-    """Users of one of 50 tastes; of 20 likes each 15 are of items of their taste, popular ones more often.
+TASTES_OF, GROUPS, GROUP_LIKES, OTHER_LIKES, OF_A_USER = 1000, 50, 15, 5, 2
+DIMS, NOISE = 31, 2.0
 
-    An item's features are its taste in noise as large, and its log degree. Twice as many items as users.
+
+def generated(items: int) -> World:
+    """Items in groups of about 20, 50 groups a taste; users like items of two groups, and popular ones.
+
+    Twice as many users as items. A user has one taste and two of its groups; of 20 likes 15 are of these
+    groups, evenly, 5 of all items, popular ones more often (density falls with the root of the place). So
+    the nodes that walks visit most are an item's group with many visits, and others with few. Features: the
+    taste's and the group's centres of 31 normal numbers in noise NOISE times as large, and the log degree.
     """
     draw = np.random.default_rng(11)
-    users, tastes, likes = items // 2, 50, 20
+    users, tastes = 2 * items, max(items // TASTES_OF, 1)
+    groups = tastes * GROUPS
     taste_u = draw.integers(0, tastes, users)
-    user = np.repeat(np.arange(users), likes)
-    place = ((items // tastes) * draw.random(len(user)) ** 3).astype(np.int64)
-    taste = np.where(draw.random(len(user)) < 0.75, taste_u[user], draw.integers(0, tastes, len(user)))
-    pairs = pairs_of(user, place * tastes + taste, users, items)
+    group_ug = taste_u[:, None] + tastes * draw.integers(0, GROUPS, (users, OF_A_USER))
+    chosen = np.take_along_axis(group_ug, draw.integers(0, OF_A_USER, (users, GROUP_LIKES)), axis=1)
+    own = chosen + groups * draw.integers(0, max(items // groups, 1), chosen.shape)
+    place = (items * draw.random((users, OTHER_LIKES)) ** 2).astype(np.int64)
+    item = np.hstack([own % items, draw.permutation(items)[place]])
+    pairs = pairs_of(np.repeat(np.arange(users), item.shape[1]), item.reshape(-1), users, items)
     train, held = cut(pairs, HELD_OUT, 7)
-    centre = draw.standard_normal((tastes, 16)).astype(np.float32)
-    noise = draw.standard_normal((items, 16), np.float32)
-    return World(train, held, np.hstack([centre[np.arange(items) % tastes] + noise, degree(train)]))
+    group = np.arange(items) % groups
+    centres = (draw.standard_normal((size, DIMS), np.float32) for size in (tastes, groups))
+    known = next(centres)[group % tastes] + next(centres)[group]
+    known += NOISE * draw.standard_normal((items, DIMS), np.float32)
+    return World(train, held, np.hstack([known, degree(train)]), group, group % tastes)
 
 
 # ------------------------------------------------------------------------------------------ fits
 
 
-def hard(train: Pairs) -> Band:
-    """Items ranked 2,000 to 5,000 by personalised PageRank, or the same share of what is reached."""
-    first = train.users
-    found = bands(
-        both_ways(train), np.arange(first, first + train.items), (first, first + train.items), (2000, 5000),
-        least=1e-5,
-    )  # fmt: skip
-    return found._replace(node=found.node - np.uint32(first))
+class Drawn:
+    """What a seed draws, made when it is first asked for and shared by all variants."""
+
+    def __init__(self, world: World, how: Setting, seed: int, journal: Journal) -> None:
+        self.world, self.how, self.seed, self.say = world, how, seed, journal.say
+        self.train, self.inner = cut(world.train, 0.05, 100 + seed)
+        self.graphs: dict[int, Adjacency] = {}
+
+    @cached_property
+    def most(self) -> Most:
+        """The 50 items that walks from each item visit most, dense ids after those of users."""
+        return visited(self.train, max(v.top for v in VARIANTS.values()), self.seed, self.how.walks)
+
+    @cached_property
+    def pairs(self) -> tuple[Rows, Rows]:
+        """Query and item of the pairs that are fitted."""
+        train = some_users(self.train, self.how.pairs, self.seed) if self.how.pairs else self.train
+        _, query, item = co_liked(train.indptr, train.item.astype(np.int64), 2, self.seed)
+        return query, item
+
+    @cached_property
+    def band(self) -> Band:
+        """Hard negatives of the queries that are fitted."""
+        queries = np.unique(self.pairs[0])
+        found = hard(self.train, queries, self.how.least)
+        short = int(found.fallback.sum())
+        self.say(
+            f"seed {self.seed}: bands of {len(queries):,} queries, {short:,} of them reach fewer than 5,000"
+        )
+        return found
+
+    def graph(self, top: int) -> Adjacency:
+        """The items that walks from each item visit most, weighed by visits."""
+        if top not in self.graphs:
+            self.graphs = {top: by_visits(first_of_each(self.most, top), self.train)}  # one is held
+        return self.graphs[top]
 
 
-def study(
-    world: World, variant: Variant, seed: int, args: argparse.Namespace, journal: Journal, name: str
-) -> dict[str, float]:
-    """One fit and what it is worth on the test pairs; the best-on-validation epoch is taken."""
-    train, inner = cut(world.train, 0.05, 100 + seed)
-    graph, dims = connected(train, variant.top, seed), world.features.shape[1]
-    given = Input(graph, world.features)
-    hidden = dims if variant.join == "add" else args.width
-    forms = tuple(
-        LayerForm(variant.form, variant.aggregator, width, hidden, variant.join)  # type: ignore[arg-type]
-        for width in ((dims, dims) if variant.join == "add" else (args.width, args.width))
-    )
-    net = GraphNet(forms, (args.width,), dims)
+def some_users(train: Pairs, pairs: int, seed: int) -> Pairs:
+    """Training pairs of users drawn by hash, enough of them for about so many pairs of items."""
+    order = np.argsort(hashed_numbers(np.arange(train.users), seed), kind="stable")
+    enough = np.searchsorted(np.cumsum(2 * np.diff(train.indptr)[order]), pairs) + 1
+    kept = np.zeros(train.users, np.bool_)
+    kept[order[:enough]] = True
+    rows = np.repeat(kept, np.diff(train.indptr))
+    counts = np.where(kept, np.diff(train.indptr), 0)
+    return train._replace(indptr=np.concatenate([[0], np.cumsum(counts)]), item=train.item[rows])
+
+
+def first_of_each(most: Most, top: int) -> Most:
+    """The `top` most visited of those that are known."""
+    sizes = np.diff(most.indptr)
+    kept = np.arange(len(most.node)) - np.repeat(most.indptr[:-1], sizes) < top
+    indptr = np.concatenate([[0], np.cumsum(np.minimum(sizes, top))])
+    return most._replace(indptr=indptr, node=most.node[kept], visits=most.visits[kept])
+
+
+def hard(train: Pairs, queries: Rows, least: float) -> Band:
+    """Of some queries (ascending): items ranked 2,000 to 5,000 by personalised PageRank, or the same share
+    of what is reached; a row an item, empty for those that are no query."""
+    first, counts = train.users, np.zeros(train.items, np.int64)
+    side = (first, first + train.items)
+    found = bands(both_ways(train), first + queries, side, (2000, 5000), least=least)
+    counts[queries] = np.diff(found.indptr)
+    fallback = np.zeros(train.items, np.bool_)
+    fallback[queries] = found.fallback
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    return Band(indptr, found.node - np.uint32(first), fallback)
+
+
+def net_of(variant: Variant, dims: int, how: Setting, seed: int) -> GraphNet:
+    """A net with random weights; vectors that are added are as long as the features."""
+    width = dims if variant.join == "add" else how.width
+    form = LayerForm(variant.form, variant.aggregator, width, width, variant.join)  # type: ignore[arg-type]
+    net = GraphNet((form,) * how.layers, (how.width,), dims)
     net.initialise(seed)
-    _, query, item = co_liked(train.indptr, train.item.astype(np.int64), 2, seed)
-    how = Margin("max_margin", 0.1, 500, variant.per_pair, variant.curriculum, end=train.items)
-    band = hard(train) if variant.curriculum else None
-    test = test_pairs(train, inner, seed)
-    task = PairTask(
-        net, given, (query, item), how, band, lambda n: scaled_mrr(ranks_of(n, given, test), 10)
+    return net
+
+
+def study(drawn: Drawn, name: str, folder: Path) -> dict[str, Any]:
+    """One fit and what it is worth on the test pairs; the best-on-validation epoch is taken."""
+    how, seed, train, variant = drawn.how, drawn.seed, drawn.train, VARIANTS[name]
+    given = Input(drawn.graph(variant.top), drawn.world.features)
+    net = net_of(variant, given.features.shape[1], how, seed)
+    margin = Margin("max_margin", 0.1, how.negatives, variant.per_pair, variant.curriculum, end=train.items)
+    band = drawn.band if variant.curriculum else None
+    judged = test_pairs(train, drawn.inner, seed, how.judged)
+
+    def worth(fitted: GraphNet) -> float:
+        return scaled_mrr(ranks_of(fitted, given, judged), 10)
+
+    task = PairTask(net, given, drawn.pairs, margin, band, worth)
+    drawn.say(f"{name}, seed {seed}: {task.examples:,} pairs")
+    plan = Plan(how.epochs, how.batch, how.rate, how.warm_up, decay=0.8, seed=seed)
+    found = fit(task, plan, folder / checkpoint(name, seed, how), drawn.say)
+    told: dict[str, Any] = measured(
+        ranks_of(net, given, test_pairs(train, drawn.world.held, seed, how.tested))
     )
-    journal.say(f"{name}, seed {seed}: {task.examples:,} pairs")
-    plan = Plan(variant.epochs, 512, 3e-3, warm_up=100, decay=0.8, seed=seed)
-    found = fit(task, plan, args.folder / f"{name}-{seed}-{variant.epochs}-{args.width}", journal.say)
-    ranks = ranks_of(net, given, test_pairs(train, world.held, seed))
-    told = {f"hit_rate@{k}": float((ranks <= k).mean()) for k in CUT_OFFS}
-    best = {"scaled_mrr": scaled_mrr(ranks), "best_epoch": found.best}
-    best["pairs_a_second"] = float(np.mean([e.examples_a_second for e in found.epochs]))
-    journal.say(f"{name}, seed {seed}: {told | best}")
-    return told | best
+    told |= {"best_epoch": found.best, "worths": [e.worth for e in found.epochs]}
+    told["pairs_a_second"] = float(np.mean([e.examples_a_second for e in found.epochs]))
+    drawn.say(f"{name}, seed {seed}: {told}")
+    return told
 
 
-def test_pairs(train: Pairs, held: Pairs, seed: int) -> tuple[Any, Any]:
-    """A held-out item and one of its user's training items, drawn by hash; at most MOST_PAIRS, by hash."""
+def checkpoint(name: str, seed: int, how: Setting) -> str:
+    """A folder's name that says what a fit is of: no other fit goes on from it."""
+    whole = hashlib.sha256(json.dumps(asdict(how), sort_keys=True).encode()).hexdigest()
+    return f"{name}-{seed}-{whole[:12]}"
+
+
+def measured(ranks: Rows) -> dict[str, float]:
+    """Hit rates and scaled MRR."""
+    return {f"hit_rate@{k}": float((ranks <= k).mean()) for k in CUT_OFFS} | {
+        "scaled_mrr": scaled_mrr(ranks)
+    }
+
+
+def test_pairs(train: Pairs, held: Pairs, seed: int, most: int) -> tuple[Rows, Rows]:
+    """A held-out item and one of its user's training items, drawn by hash; at most so many, by hash."""
     user, item = held.user.astype(np.int64), held.item.astype(np.int64)
     keys = hashed_numbers(user * train.items + item, seed)
     sizes = np.diff(train.indptr)[user]
     rows = np.flatnonzero(sizes > 0)
-    rows = rows[np.argsort(keys[rows], kind="stable")][:MOST_PAIRS]
+    rows = rows[np.argsort(keys[rows], kind="stable")][:most]
     place = (hashed_numbers(keys[rows].view(np.int64), seed) >> np.uint64(11)).astype(np.int64) % sizes[
         rows
     ]
     return train.item[train.indptr[user[rows]] + place].astype(np.int64), item[rows]
 
 
-def ranks_of(net: GraphNet, given: Input, pairs: tuple[Any, Any]) -> npt.NDArray[np.int64]:
+def ranks_of(net: GraphNet, given: Input, pairs: tuple[Rows, Rows]) -> Rows:
     """Ranks of test pairs among all items but the query."""
-    z = embedded(net, given, np.arange(len(given.features)))
+    z = embedded_by_layer(net, given, np.arange(len(given.features)))
     return item_ranks(z, *pairs)
 
 
+# ------------------------------------------------------------------------------------- references
+
+
+def reference(drawn: Drawn, name: str) -> dict[str, Any]:
+    """What the test pairs are worth by something that is not fitted."""
+    world, train = drawn.world, drawn.train
+    pairs = test_pairs(train, world.held, drawn.seed, drawn.how.tested)
+    if name == "features":
+        ranks = item_ranks(world.features, *pairs)
+    else:
+        ranks = ranks_by(scorer(drawn, name), popularity(train), pairs)
+    told = measured(ranks)
+    drawn.say(f"{name}, seed {drawn.seed}: {told}")
+    return told
+
+
+def popularity(train: Pairs) -> npt.NDArray[np.float64]:
+    """(items,) from 0 to 1 by training pairs of each; among as many by hash, so that none are tied."""
+    counts = np.bincount(train.item, minlength=train.items)
+    order = np.lexsort((hashed_numbers(np.arange(train.items), 5), counts))
+    found = np.empty(train.items)
+    found[order] = np.arange(train.items) / train.items
+    return found
+
+
+def scorer(drawn: Drawn, name: str) -> Callable[[int], tuple[Rows, Any]]:
+    """Of a query: the items that stand before the others, and by how much; the rest is popularity."""
+    world, most = drawn.world, drawn.most if name == "visits" else None
+    if most is not None:
+        nodes = most.node.astype(np.int64) - drawn.train.users
+        rows = [slice(a, b) for a, b in zip(most.indptr[:-1], most.indptr[1:], strict=True)]
+        return lambda q: (nodes[rows[q]], most.visits[rows[q]])
+    if name == "popularity" or world.group is None or world.taste is None:
+        return lambda _: (np.empty(0, np.int64), 0)
+    group, taste = world.group, world.taste
+
+    def of_groups(q: int) -> tuple[Rows, Any]:
+        near = np.flatnonzero(taste == taste[q])
+        return near, 1 + (group[near] == group[q])
+
+    return of_groups
+
+
+def ranks_by(
+    near: Callable[[int], tuple[Rows, Any]], popular: npt.NDArray[np.float64], pairs: tuple[Rows, Rows]
+) -> Rows:
+    """Ranks of pairs' items by whole numbers of their query, then by popularity."""
+    found = np.empty(len(pairs[0]), np.int64)
+    for row, (q, i) in enumerate(zip(*(column.tolist() for column in pairs), strict=True)):
+        scores = popular.copy()
+        nodes, more = near(q)
+        scores[nodes] += more
+        scores[q] = -1.0
+        found[row] = 1 + np.count_nonzero(scores > scores[i])
+    return found
+
+
+# ----------------------------------------------------------------------------------------- tables
+
+
+def told_of(values: list[float], form: str = ".4g") -> str:
+    """Mean and 95 % interval of Student's t of what seeds gave."""
+    x = np.array(values, float)
+    if len(x) < 2:
+        return "".join(f"{v:{form}}" for v in x)
+    half = stats.t.ppf(0.975, len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x))
+    return f"{x.mean():{form}} ± {half:.2g}"
+
+
+def markdown(head: list[str], lines: list[list[str]]) -> str:
+    """A table of Markdown."""
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def by_variant(rows: list[dict[str, Any]]) -> dict[str, dict[int, dict[str, Any]]]:
+    """Results by variant and seed."""
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["variant"], {})[row["seed"]] = row
+    return found
+
+
 def summary(rows: list[dict[str, Any]]) -> str:
-    """Means over seeds with 95 % intervals of Student's t, as a table of Markdown."""
+    """Means over seeds with their intervals."""
     names = [*(f"hit_rate@{k}" for k in CUT_OFFS), "scaled_mrr", "best_epoch", "pairs_a_second"]
-    lines = ["| variant | seeds | " + " | ".join(names) + " |", "|---" * (2 + len(names)) + "|"]
-    for name in dict.fromkeys(row["variant"] for row in rows):
-        own = [row for row in rows if row["variant"] == name]
-        cells = []
-        for column in names:
-            x = np.array([row[column] for row in own], float)
-            half = (
-                stats.t.ppf(0.975, len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x)) if len(x) > 1 else np.nan
-            )
-            cells.append(f"{x.mean():.4g} ± {half:.2g}" if len(x) > 1 else f"{x.mean():.4g}")
-        lines.append(f"| {name} | {len(own)} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    lines = []
+    for variant, seeds in by_variant(rows).items():
+        own = list(seeds.values())
+        cells = [told_of([row[column] for row in own if column in row]) for column in names]
+        lines.append([variant, str(len(own)), *cells])
+    return markdown(["variant", "seeds", *names], lines)
+
+
+def differences(rows: list[dict[str, Any]]) -> str:
+    """Differences to base within each seed, with their intervals: walks, pairs and split are the same."""
+    names = [*(f"hit_rate@{k}" for k in CUT_OFFS), "scaled_mrr", "best_epoch"]
+    found = by_variant(rows)
+    base = found.get("base", {})
+    lines = []
+    for variant, seeds in found.items():
+        both = sorted(base.keys() & seeds.keys())
+        if variant == "base" or not both:
+            continue
+        cells = [told_of([seeds[s][c] - base[s][c] for s in both if c in seeds[s]], "+.4f") for c in names]
+        lines.append([variant, str(len(both)), *cells])
+    return markdown(["to base", "seeds", *names], lines)
 
 
 if __name__ == "__main__":

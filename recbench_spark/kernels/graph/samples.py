@@ -78,6 +78,10 @@ def _distinct(base: np.uint64, begin: int, degree: int, edge: Any) -> None:
 # --------------------------------------------------------------------------- personalised PageRank
 
 
+WAITS, REACHED, TOUCHED = np.uint8(1), np.uint8(2), np.uint8(4)
+"""What is known of a node while mass is pushed."""
+
+
 class Band(NamedTuple):
     """Nodes of some ranks by personalised PageRank from each query.
 
@@ -107,8 +111,8 @@ def pagerank(
         restart: probability of ending at each step, alpha.
         least: epsilon.
     """
-    mass, rest = (np.zeros(len(indptr) - 1) for _ in range(2))
-    found = _push(readonly(indptr), readonly(src), start, restart, least, mass, rest)
+    mass, rest, flag = _room(len(indptr) - 1)
+    found = _push(readonly(indptr), readonly(src), start, restart, least, mass, rest, flag)
     return found, mass[found]
 
 
@@ -136,10 +140,10 @@ def bands(
     if not 1 <= low < high:
         raise ConfigError(f"ranks {low} to {high} are no band", "e.g. 2000 to 5000")
     indptr, src = (readonly(np.asarray(array)) for array in adjacency)
-    mass, rest = (np.zeros(len(indptr) - 1) for _ in range(2))
+    mass, rest, flag = _room(len(indptr) - 1)
     found, fallback = [], np.zeros(len(query_q), np.bool_)
     for q, start in enumerate(query_q):
-        reached = _push(indptr, src, int(start), restart, least, mass, rest)
+        reached = _push(indptr, src, int(start), restart, least, mass, rest, flag)
         ranked = reached[(reached >= side[0]) & (reached < side[1]) & (reached != start)]
         ranked = ranked[np.lexsort((ranked, -mass[ranked]))]
         mass[reached] = 0.0
@@ -150,36 +154,45 @@ def bands(
     return Band(indptr_q, np.concatenate([*found, np.empty(0, np.uint32)]), fallback)
 
 
+def _room(nodes: int) -> tuple[Any, Any, Any]:
+    """What each node keeps, what it holds, and what is known of it: for `_push`, which leaves the last two
+    as they were."""
+    return np.zeros(nodes), np.zeros(nodes), np.zeros(nodes, np.uint8)
+
+
 @compiled
-def _push(indptr: Any, src: Any, start: int, restart: float, least: float, mass: Any, rest: Any) -> Any:
+def _push(
+    indptr: Any, src: Any, start: int, restart: float, least: float, mass: Any, rest: Any, flag: Any
+) -> Any:
     """Spread until no node holds more than `least` a unit of degree; nodes that kept some, in order."""
-    queue, waits = [np.int64(start)], {np.int64(start)}
-    reached = {np.int64(start)}
-    touched = {np.int64(start)}
+    queue, touched = [np.int64(start)], [np.int64(start)]
     rest[start] = 1.0
+    flag[start] = WAITS | TOUCHED
     at = 0
     while at < len(queue):
         v = queue[at]
         at += 1
-        waits.remove(v)
         begin, end = indptr[v], indptr[v + 1]
         amount = rest[v]
         rest[v] = 0.0
         mass[v] += restart * amount
-        reached.add(v)
+        flag[v] = REACHED | TOUCHED
         each = (1 - restart) * amount / max(end - begin, 1)
         for e in range(begin, max(end, begin + 1)):
             u = np.int64(src[e]) if end > begin else np.int64(start)
             rest[u] += each
-            touched.add(u)
-            if rest[u] > least * max(indptr[u + 1] - indptr[u], 1) and u not in waits:
+            if not flag[u] & TOUCHED:
+                touched.append(u)
+                flag[u] |= TOUCHED
+            if rest[u] > least * max(indptr[u + 1] - indptr[u], 1) and not flag[u] & WAITS:
                 queue.append(u)
-                waits.add(u)
+                flag[u] |= WAITS
         if at > 1 << 16:
             queue = queue[at:]
             at = 0
+    found = np.array([u for u in touched if flag[u] & REACHED])
     for u in touched:
         rest[u] = 0.0
-    found = np.array(list(reached))
+        flag[u] = 0
     found.sort()
     return found

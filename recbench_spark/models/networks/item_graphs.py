@@ -8,7 +8,7 @@ import numpy.typing as npt
 from recbench_spark.kernels.graph.csr import Csr
 from recbench_spark.kernels.graph.ids import hashed_numbers
 from recbench_spark.kernels.graph.lanes import AHEAD
-from recbench_spark.kernels.graph.walks import Walks, neighbourhoods, shares
+from recbench_spark.kernels.graph.walks import Most, Walks, neighbourhoods, shares
 from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours
 from recbench_spark.models.networks.factors import Pairs
 from recbench_spark.models.networks.subgraphs import Adjacency
@@ -27,11 +27,20 @@ def both_ways(pairs: Pairs) -> tuple[Ints, npt.NDArray[np.uint32]]:
 
 def connected(pairs: Pairs, top: int, seed: int) -> Adjacency:
     """The items that walks from each item visit most, weighed by visits; none for an item without pairs."""
+    return by_visits(visited(pairs, top, seed), pairs)
+
+
+def visited(pairs: Pairs, top: int, seed: int, walks: int = 200) -> Most:
+    """The items that walks of five hops from each item visit most, dense ids after those of users."""
     indptr, src = both_ways(pairs)
     hashes = hashed_numbers(np.arange(pairs.items), 0)
-    found = neighbourhoods(indptr, src, hashes, pairs.users, Walks(200, 5, 0.5, 2, top, seed))
-    row = np.repeat(np.arange(pairs.items), np.diff(found.indptr))
-    return adjacency(pairs.items, row, found.node.astype(np.int64) - pairs.users, shares(found))
+    return neighbourhoods(indptr, src, hashes, pairs.users, Walks(walks, 5, 0.5, 2, top, seed))
+
+
+def by_visits(most: Most, pairs: Pairs) -> Adjacency:
+    """Those items as a graph, weighed by their share of the visits."""
+    row = np.repeat(np.arange(pairs.items), np.diff(most.indptr))
+    return adjacency(pairs.items, row, most.node.astype(np.int64) - pairs.users, shares(most))
 
 
 def alike(pairs: Pairs, top: int) -> Adjacency:

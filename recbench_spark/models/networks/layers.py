@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional
 
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
 from recbench_spark.kernels.graph.layers import all_shapes, check_weights, random_weights, shapes
+from recbench_spark.models.networks.pooling import largest, summed
 from recbench_spark.models.networks.subgraphs import Hop, Subgraph
 
 
@@ -83,21 +83,6 @@ def unit(x: torch.Tensor) -> torch.Tensor:
     """Rows of length 1; a row of zeros stays, with a gradient of zero."""
     total = (x * x).sum(dim=1, keepdim=True)
     return x / torch.where(total == 0, torch.ones_like(total), total).sqrt()
-
-
-def summed(z: torch.Tensor, hop: Hop, weight: torch.Tensor | None) -> torch.Tensor:
-    """(r, m) sums of sources' rows, weighted where there are weights."""
-    weights = None if weight is None else weight.to(z.dtype)
-    return functional.embedding_bag(hop.place, z, hop.indptr[:-1], mode="sum", per_sample_weights=weights)
-
-
-def largest(z: torch.Tensor, hop: Hop) -> torch.Tensor:
-    """(r, m) the largest of each column; zeros without neighbours."""
-    if not len(hop.place):
-        return z.new_zeros(len(hop.own), z.shape[1]) + 0 * z.sum()
-    rows = torch.repeat_interleave(hop.counts)[:, None].expand(-1, z.shape[1])
-    zeros = z.new_zeros(len(hop.own), z.shape[1])
-    return zeros.scatter_reduce(0, rows, z[hop.place], "amax", include_self=False)
 
 
 def last_states(lstm: nn.LSTM, z: torch.Tensor, hop: Hop) -> torch.Tensor:

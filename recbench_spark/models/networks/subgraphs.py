@@ -18,6 +18,7 @@ from recbench_spark.errors import DataError
 from recbench_spark.kernels.graph.aggregate import reading_order
 from recbench_spark.kernels.graph.csr import Csr, selected
 from recbench_spark.kernels.graph.forms import LayerForm
+from recbench_spark.kernels.graph.lanes import AHEAD
 from recbench_spark.kernels.graph.samples import uniform
 from recbench_spark.kernels.hashing import Hashes
 
@@ -93,7 +94,7 @@ def joined(parts: Sequence[Csr]) -> Csr:
         return parts[0]
     counts = [np.diff(part.indptr) for part in parts]
     indptr = np.concatenate([[0], np.cumsum(np.concatenate([[], *counts]))]).astype(np.int64)
-    src = np.concatenate([part.src[: part.edges] for part in parts] or [np.empty(0, np.uint32)])
+    src = np.concatenate([*(part.src[: part.edges] for part in parts), np.zeros(AHEAD, np.uint32)])
     weights = [part.weight for part in parts if part.weight is not None]
     return Csr(indptr, src, np.concatenate(weights) if weights else None)
 
@@ -155,13 +156,26 @@ def subgraph(node_r: Nodes, layers: int, neighbours: Neighbours) -> Subgraph:
     for layer in reversed(range(layers)):
         csr = neighbours(layer, nodes)
         sources = csr.src[: csr.edges].astype(np.int64)
-        need = np.unique(np.concatenate([nodes, sources]))
         weight = None if csr.weight is None else _tensor(csr.weight[: csr.edges])
-        places = (np.searchsorted(need, some) for some in (sources, nodes))
-        place, own = (_tensor(p) for p in places)
+        need, place, own = (_tensor(some) for some in numbered(sources, nodes))
         hops.insert(0, Hop(_tensor(csr.indptr), place, weight, own))
-        nodes = need
+        nodes = need.numpy()
     return Subgraph(nodes, tuple(hops), outputs)
+
+
+def numbered(source_e: Nodes, node_r: Nodes) -> tuple[Nodes, Nodes, Nodes]:
+    """Different nodes of two arrays, ascending, and where each node of either stands among them.
+
+    By a table over all ids where edges are not many fewer than these, else by sorting; the same result.
+    """
+    most = int(max(source_e.max(initial=-1), node_r.max(initial=-1))) + 1
+    if most > 8 * len(source_e):
+        need = np.unique(np.concatenate([node_r, source_e]))
+        return need, np.searchsorted(need, source_e), np.searchsorted(need, node_r)
+    met = np.zeros(most, np.bool_)
+    met[source_e] = met[node_r] = True
+    need, place = np.flatnonzero(met), np.cumsum(met) - 1
+    return need, place[source_e], place[node_r]
 
 
 def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:

@@ -30,6 +30,9 @@ from recbench_spark.models.networks.subgraphs import (
     whole,
 )
 
+SCORES = 1 << 25
+"""Scores that `item_ranks` holds at a time."""
+
 
 @dataclass(frozen=True)
 class Input:
@@ -243,8 +246,9 @@ def item_ranks(
         known: (n,) the candidates; None: all.
     """
     found = np.empty(len(query_e), np.int64)
-    for begin in range(0, len(query_e), 256):
-        rows = slice(begin, begin + 256)
+    at_once = min(max(SCORES // max(len(vectors), 1), 1), 256)
+    for begin in range(0, len(query_e), at_once):
+        rows = slice(begin, begin + at_once)
         scores = vectors[query_e[rows]] @ vectors.T
         places = np.arange(len(scores))
         own = scores[places, item_e[rows]]

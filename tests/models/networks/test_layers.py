@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.graph.csr import Csr
 from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
 from recbench_spark.kernels.graph.layers import all_shapes, make_layers, random_weights
+from recbench_spark.models.networks import tasks
 from recbench_spark.models.networks.layers import GraphNet, unit
-from recbench_spark.models.networks.subgraphs import Adjacency, sampled, subgraph, whole
+from recbench_spark.models.networks.layerwise import embedded_by_layer
+from recbench_spark.models.networks.subgraphs import Adjacency, numbered, sampled, subgraph, whole
 from tests.graph import oracle
 from tests.models.networks.worlds import adjacency
 
@@ -40,11 +41,10 @@ def inferred(graph: Adjacency, forms, final, weights, x: np.ndarray) -> np.ndarr
     """Layer by layer over all nodes, by the kernels."""
     layers, ends = make_layers(forms, final, weights, DIMS, 9)
     csr = graph.into(np.arange(len(graph.hashes)))
-    padded = Csr(csr.indptr, np.append(csr.src[: csr.edges], np.zeros(16, np.uint32)), csr.weight)
     h = x
     for layer in layers:
         z = h if layer.project is None else layer.messages(h)
-        h = layer.combine(h, layer.aggregate(padded, z, z, graph.hashes, graph.hashes))
+        h = layer.combine(h, layer.aggregate(csr, z, z, graph.hashes, graph.hashes))
     for end in ends:
         h = end.of(h)
     return h
@@ -153,3 +153,27 @@ def test_an_unknown_aggregator_is_refused() -> None:
         GraphNet((LayerForm("sage", "median", 3, 3),), (), DIMS)
     with pytest.raises(ConfigError, match="has no weight"):
         net_of((FORMS["added"],))[0].take({"layers.0.V.weight": np.zeros(3)}, "file")
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_layer_by_layer_gives_the_vectors_of_minibatches(name) -> None:
+    form = FORMS[name]
+    last = LayerForm("sage", "mean", 7, 7)
+    for forms in ((form, last), (form,)):
+        net, _ = net_of(forms, (8, 3))
+        graph = adjacency(oracle.multigraph(), 3, weighted=True)
+        given = tasks.Input(graph, features(60), (), 9)
+        for nodes in (np.arange(60), np.array([0, 7, 8, 31, 59]), np.arange(0)):
+            found = embedded_by_layer(net, given, nodes, at_once=7)
+            assert found.shape == (len(nodes), 3)
+            expected = tasks.embedded(net, given, nodes, at_once=11).reshape(-1, 3)
+            assert np.abs(found - expected).max(initial=0) < 1e-6
+
+
+def test_nodes_are_numbered_the_same_by_table_and_by_sorting() -> None:
+    draw = np.random.default_rng(1)
+    for most, size in ((50, 400), (10**6, 400), (5, 0)):
+        sources, nodes = draw.integers(0, most, size), np.unique(draw.integers(0, most, 9))
+        need, place, own = numbered(sources, nodes)
+        assert need.tolist() == sorted({*sources.tolist(), *nodes.tolist()})
+        assert (need[place] == sources).all() and (need[own] == nodes).all()

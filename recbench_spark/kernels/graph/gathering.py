@@ -1,0 +1,112 @@
+"""Sums and largest values over edges with their gradients, for layers that are fitted: float32 or float64.
+
+One thread, edge by edge in their order: the same bits whatever threads a library has, and nothing is as
+large as edges times dimensions. `aggregate` has the same sums for inference.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.kernels.compiling import compiled, readonly
+
+Array = npt.NDArray[Any]
+
+
+def added(indptr: Array, place_e: Array, weight_e: Array | None, z: Array) -> Array:
+    """(r, m) sums of sources' rows, weighted where there are weights.
+
+    Args:
+        indptr: (r + 1,) where each destination's edges begin.
+        place_e: (e,) rows of z.
+        weight_e: (e,) or None.
+        z: (n, m).
+    """
+    out = np.zeros((len(indptr) - 1, z.shape[1]), z.dtype)
+    _gather(*_given(indptr, place_e, weight_e, z), out)
+    return out
+
+
+def added_back(indptr: Array, place_e: Array, weight_e: Array | None, grad: Array, rows: int) -> Array:
+    """(n, m) gradient of `added` by z, of (r, m) that of what it gave.
+
+    Args:
+        indptr: see `added`.
+        place_e: see `added`.
+        weight_e: see `added`.
+        grad: (r, m).
+        rows: n.
+    """
+    out = np.zeros((rows, grad.shape[1]), grad.dtype)
+    _scatter(*_given(indptr, place_e, weight_e, grad), out)
+    return out
+
+
+def largest(indptr: Array, place_e: Array, z: Array) -> tuple[Array, Array]:
+    """(r, m) the largest of each column over sources' rows, and the row it is of, the first one among equal
+    ones; zeros of row -1 without edges."""
+    out = np.zeros((len(indptr) - 1, z.shape[1]), z.dtype)
+    row = np.full(out.shape, -1, np.int32)
+    _largest(readonly(indptr), readonly(place_e), readonly(z), out, row)
+    return out, row
+
+
+def largest_back(row: Array, grad: Array, rows: int) -> Array:
+    """(n, m) gradient of `largest` by z, of (r, m) that of what it gave."""
+    out = np.zeros((rows, grad.shape[1]), grad.dtype)
+    _scatter_largest(readonly(row), readonly(grad), out)
+    return out
+
+
+def _given(indptr: Array, place_e: Array, weight_e: Array | None, x: Array) -> tuple[Any, Any, Any, Any]:
+    weight = np.empty(0, x.dtype) if weight_e is None else weight_e.astype(x.dtype, copy=False)
+    return readonly(indptr), readonly(place_e), readonly(weight), readonly(x)
+
+
+@compiled
+def _gather(indptr: Any, place: Any, weight: Any, z: Any, out: Any) -> None:
+    for r in range(len(out)):
+        for e in range(indptr[r], indptr[r + 1]):
+            p = place[e]
+            if len(weight):
+                for j in range(z.shape[1]):
+                    out[r, j] += weight[e] * z[p, j]
+            else:
+                for j in range(z.shape[1]):
+                    out[r, j] += z[p, j]
+
+
+@compiled
+def _scatter(indptr: Any, place: Any, weight: Any, grad: Any, out: Any) -> None:
+    for r in range(len(grad)):
+        for e in range(indptr[r], indptr[r + 1]):
+            p = place[e]
+            if len(weight):
+                for j in range(grad.shape[1]):
+                    out[p, j] += weight[e] * grad[r, j]
+            else:
+                for j in range(grad.shape[1]):
+                    out[p, j] += grad[r, j]
+
+
+@compiled
+def _largest(indptr: Any, place: Any, z: Any, out: Any, row: Any) -> None:
+    for r in range(len(out)):
+        for e in range(indptr[r], indptr[r + 1]):
+            p = place[e]
+            first = e == indptr[r]
+            for j in range(z.shape[1]):
+                more = first or z[p, j] > out[r, j]
+                out[r, j] = z[p, j] if more else out[r, j]
+                row[r, j] = p if more else row[r, j]
+
+
+@compiled
+def _scatter_largest(row: Any, grad: Any, out: Any) -> None:
+    for r in range(len(row)):
+        for j in range(row.shape[1]):
+            if row[r, j] >= 0:
+                out[row[r, j], j] += grad[r, j]

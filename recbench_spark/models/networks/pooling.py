@@ -1,0 +1,66 @@
+"""Sums and largest values over a hop's edges in torch: by kernels on a CPU, by torch's own elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from recbench_spark.kernels.graph import gathering
+from recbench_spark.models.networks.subgraphs import Hop
+
+
+def summed(z: torch.Tensor, hop: Hop, weight: torch.Tensor | None) -> torch.Tensor:
+    """(r, m) sums of sources' rows, weighted where there are weights."""
+    weights = None if weight is None else weight.to(z.dtype)
+    if z.device.type == "cpu":
+        return cast(torch.Tensor, _Sum.apply(z, hop.indptr, hop.place, weights))
+    return functional.embedding_bag(hop.place, z, hop.indptr[:-1], mode="sum", per_sample_weights=weights)
+
+
+def largest(z: torch.Tensor, hop: Hop) -> torch.Tensor:
+    """(r, m) the largest of each column; zeros without neighbours."""
+    if z.device.type == "cpu":
+        return cast(torch.Tensor, _Largest.apply(z, hop.indptr, hop.place))
+    rows = torch.repeat_interleave(hop.counts)[:, None].expand(-1, z.shape[1])
+    zeros = z.new_zeros(len(hop.own), z.shape[1])
+    return zeros.scatter_reduce(0, rows, z[hop.place], "amax", include_self=False)
+
+
+class _Sum(torch.autograd.Function):
+    """See `summed`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, z: torch.Tensor, indptr: torch.Tensor, place: torch.Tensor, weight: torch.Tensor | None
+    ) -> torch.Tensor:
+        edges = _array(indptr), _array(place), None if weight is None else _array(weight)
+        ctx.edges, ctx.rows = edges, len(z)
+        return torch.from_numpy(gathering.added(*edges, _array(z)))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        indptr, place, weight = ctx.edges
+        found = gathering.added_back(indptr, place, weight, _array(grads[0]), ctx.rows)
+        return torch.from_numpy(found), None, None, None
+
+
+class _Largest(torch.autograd.Function):
+    """See `largest`."""
+
+    @staticmethod
+    def forward(ctx: Any, z: torch.Tensor, indptr: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        found, ctx.row = gathering.largest(_array(indptr), _array(place), _array(z))
+        ctx.rows = len(z)
+        return torch.from_numpy(found)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        found = gathering.largest_back(ctx.row, _array(grads[0]), ctx.rows)
+        return torch.from_numpy(found), None, None
+
+
+def _array(x: torch.Tensor) -> np.ndarray:
+    return x.detach().contiguous().numpy()

@@ -1,0 +1,55 @@
+"""Sums and largest values over edges by kernels: torch's own values and gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from recbench_spark.models.networks.pooling import largest, summed
+from recbench_spark.models.networks.subgraphs import Hop
+
+
+def hop(seed: int) -> tuple[Hop, torch.Tensor]:
+    draw = np.random.default_rng(seed)
+    counts = draw.integers(0, 6, 30)
+    indptr = torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
+    place = torch.from_numpy(draw.integers(0, 20, counts.sum()))
+    weight = torch.from_numpy(draw.random(counts.sum()).astype(np.float32))
+    return Hop(indptr, place, weight, torch.arange(20)), torch.from_numpy(draw.standard_normal((20, 7)))
+
+
+def by_torch(kind: str, z: torch.Tensor, of: Hop) -> torch.Tensor:
+    if kind == "largest":
+        rows = torch.repeat_interleave(of.counts)[:, None].expand(-1, z.shape[1])
+        return z.new_zeros(30, z.shape[1]).scatter_reduce(0, rows, z[of.place], "amax", include_self=False)
+    weight = of.weight.to(z.dtype) if kind == "weighted" else None
+    return functional.embedding_bag(of.place, z, of.indptr[:-1], mode="sum", per_sample_weights=weight)
+
+
+@pytest.mark.parametrize("kind", ["sum", "weighted", "largest"])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.float64, 1e-14)])
+def test_values_and_gradients_are_torch_s(kind, dtype, bound) -> None:
+    of, z = hop(1)
+    one, other = (z.to(dtype).requires_grad_() for _ in range(2))
+    found = (
+        largest(one, of)
+        if kind == "largest"
+        else summed(one, of, of.weight if kind == "weighted" else None)
+    )
+    expected = by_torch(kind, other, of)
+    assert found.dtype == dtype and (found - expected).abs().max() <= bound
+    toward = torch.linspace(-1, 1, found.numel(), dtype=dtype).reshape(found.shape)
+    (found * toward).sum().backward()
+    (expected * toward).sum().backward()
+    assert (one.grad - other.grad).abs().max() <= bound
+
+
+def test_without_edges_there_are_zeros_and_no_gradient() -> None:
+    of, z = hop(1)
+    none = of._replace(indptr=torch.zeros(31, dtype=torch.int64), place=of.place[:0], weight=None)
+    z.requires_grad_()
+    found = largest(z, none) + summed(z, none, None)
+    found.sum().backward()
+    assert found.abs().max() == 0 and z.grad.abs().max() == 0
