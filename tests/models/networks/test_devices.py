@@ -36,7 +36,7 @@ def label_task() -> tasks.LabelTask:
 
 def shared_task() -> FactorTask:
     task = factor_task(2)
-    return FactorTask(task.train, task.held, task.module, 1e-3, 7, shared=True)
+    return FactorTask(task.train, task.held, task.module, 1e-3, 7, groups=2)
 
 
 MAKERS = {
