@@ -50,21 +50,35 @@ def table_of(path: str, id_column: str, kind: str) -> Rows:
 
 
 def dimensions(rows: Rows) -> int:
-    """Length of the vectors, as the first rows of the table have it.
+    """Length of the first vector.
 
     Raises:
-        DataError: no vectors, the first is NULL, or these rows differ. SchemaError: no lists of numbers.
+        DataError: no vectors, or the first is NULL. SchemaError: no lists of numbers.
     """
-    chunk = next(iter(rows.chunks(rows.pieces[:1])), None)
-    lengths = [] if chunk is None else _lengths(chunk.column("vector"))
+    lengths = _first_lengths(rows)
     if not lengths or not lengths[0]:
         raise DataError("features: the first vector is NULL or empty", "one list of numbers an id")
+    return lengths[0]
+
+
+def even(rows: Rows) -> Rows:
+    """The table, whose first rows are of one length: what can be known before Spark starts.
+
+    Raises:
+        DataError: they are not. SchemaError: no lists of numbers.
+    """
+    lengths = _first_lengths(rows)
     other = next((length for length in lengths if length and length != lengths[0]), None)
-    if other is not None:
+    if lengths and lengths[0] and other is not None:
         raise DataError(
             f"features: vectors of {lengths[0]} and of {other} numbers", "give all vectors one length"
         )
-    return lengths[0]
+    return rows
+
+
+def _first_lengths(rows: Rows) -> list[int]:
+    chunk = next(iter(rows.chunks(rows.pieces[:1])), None)
+    return [] if chunk is None else _lengths(chunk.column("vector"))
 
 
 def _lengths(vectors: pa.ChunkedArray) -> list[int]:

@@ -327,7 +327,7 @@ def told_of_files(settings: GraphLayers) -> str:
     if asked.path is None:
         dims = asked.dims if asked.kind == "hashed" else 1
     else:
-        dims = first.dimensions(first.table_of(asked.path, asked.id_column, "auto"))
+        dims = first.dimensions(first.even(first.table_of(asked.path, asked.id_column, "auto")))
     wanted = all_shapes(settings.forms(), settings.final, dims)
     if given is not None:
         check_weights(given, wanted, str(settings.weights))

@@ -10,13 +10,17 @@ import sys
 import threading
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from recbench_spark import __version__, cli
 from recbench_spark.benchmark import run_night
 from recbench_spark.commands import backfill, estimate, evaluate, maintain, nightly, propensity, split
-from recbench_spark.errors import Interrupted
+from recbench_spark.commands.nights import look_at_features
+from recbench_spark.config import make_benchmark
+from recbench_spark.errors import DataError, Interrupted
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import RUNS
 from recbench_spark.sharing import SCRATCH
@@ -301,3 +305,19 @@ def test_many_nights_in_one_session(
     )
     forbid_spark(monkeypatch)
     assert run(*asked) == 0
+
+
+def test_features_of_two_lengths_are_refused_by_name_before_spark_starts(tmp_path) -> None:
+    path = tmp_path / "features.parquet"
+    vectors = pa.array([[1.0, 2.0], [1.0]], pa.list_(pa.float32()))
+    pq.write_table(pa.table({"id": ["1", "2"], "vector": vectors}), path)
+    model = {"name": "sage", "kind": "pinsage", "features": {"kind": "table", "path": str(path)}}
+    asked = make_benchmark({
+        "name": "b", "dataset": {"name": "d", "reader": "world"}, "models": [model],
+    }, [], "test")  # fmt: skip
+    with pytest.raises(DataError, match="model sage: .*vectors of 2 and of 1 numbers"):
+        look_at_features(asked)
+    pq.write_table(pa.table({"id": ["1", "2"], "vector": [[1.0, 2.0], [1.0, 3.0]]}), path)
+    look_at_features(asked)
+    path.unlink()
+    look_at_features(asked)  # a night goes on, and the model fails alone
