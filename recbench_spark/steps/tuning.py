@@ -366,10 +366,11 @@ def provenance_of(found: Found, before: Provenance) -> Provenance:
     """What a search says of where settings come from."""
     judged = found.judged()
     seconds = sum(row["seconds"] or 0.0 for row in found.trials)
+    unit = "core-seconds" if found.metric == "rmse" else "seconds"
     ends = {name: tuple(dict.fromkeys(ends)) for name, ends in judged.space.items()} if judged else {}
     update: dict[str, Any] = {
         "search_space": ends,
-        "budget": f"{len(found.trials)} settings, {seconds:.0f} core-seconds, on validation rows",
+        "budget": f"{len(found.trials)} settings, {seconds:.0f} {unit}, on validation rows",
         "at_edge": tuple(edge.name for edge in found.edges),
     }
     return before.model_copy(update=update)
