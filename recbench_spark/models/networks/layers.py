@@ -17,7 +17,7 @@ from torch import nn
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
 from recbench_spark.kernels.graph.layers import all_shapes, check_weights, random_weights, shapes
-from recbench_spark.models.networks.pooling import largest, summed
+from recbench_spark.models.networks.pooling import largest, summed, taken
 from recbench_spark.models.networks.subgraphs import Hop, Subgraph
 
 
@@ -40,7 +40,7 @@ class GraphLayer(nn.Module):
 
     def forward(self, h: torch.Tensor, hop: Hop) -> torch.Tensor:
         """(r, width) new vectors of a hop's destinations, of (n, d) those of the layer before."""
-        own = h[hop.own]
+        own = taken(h, hop.own)
         n = self._pooled(self._messages(h), hop, own)
         if self.form.aggregator == "gcn":
             joined = n
@@ -95,7 +95,7 @@ def last_states(lstm: nn.LSTM, z: torch.Tensor, hop: Hop) -> torch.Tensor:
     out = z.new_zeros(len(counts), lstm.hidden_size)
     if not len(some):
         return out
-    rows = torch.split(z[hop.place], counts[some].tolist())
+    rows = torch.split(taken(z, hop.place), counts[some].tolist())
     packed = nn.utils.rnn.pack_sequence(list(rows), enforce_sorted=False)
     _, (state, _) = lstm(packed)
     return out.index_copy(0, some, state[0])

@@ -1,4 +1,4 @@
-"""Sums and largest values over a hop's edges in torch: by kernels on a CPU, by torch's own elsewhere."""
+"""Rows, sums and largest values over a hop's edges in torch: by kernels on a CPU, else by torch's own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from torch.nn import functional
 
 from recbench_spark.kernels.graph import gathering
 from recbench_spark.models.networks.subgraphs import Hop
+
+
+def taken(z: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """(..., m) rows of (n, m), of any shape. The gradient of `z[rows]` is added by several threads in
+    whatever order they come; of a lookup it is added in the order of `rows`."""
+    return functional.embedding(rows, z)
 
 
 def summed(z: torch.Tensor, hop: Hop, weight: torch.Tensor | None) -> torch.Tensor:

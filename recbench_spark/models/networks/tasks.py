@@ -19,6 +19,7 @@ from recbench_spark.models.networks.drawing import hard_negatives, shared_negati
 from recbench_spark.models.networks.fitting import Rows, Step
 from recbench_spark.models.networks.layers import GraphNet
 from recbench_spark.models.networks.losses import co_occurrence, cross_entropy, max_margin
+from recbench_spark.models.networks.pooling import taken
 from recbench_spark.models.networks.subgraphs import (
     Adjacency,
     Neighbours,
@@ -174,13 +175,13 @@ class PairTask:
         """See `Margin`."""
         like = next(self.module.parameters()).dtype
         z = self.module(batch.features.to(like), batch.graph)
-        query, item = z[batch.query], z[batch.item]
-        shared = None if batch.shared is None else z[batch.shared]
+        query, item = taken(z, batch.query), taken(z, batch.item)
+        shared = None if batch.shared is None else taken(z, batch.shared)
         if self.how.loss == "co_occurrence":
             assert shared is not None
             return co_occurrence(query, item, shared, self.how.margin)
         return max_margin(
-            query, item, shared, None if batch.hard is None else z[batch.hard], self.how.margin
+            query, item, shared, None if batch.hard is None else taken(z, batch.hard), self.how.margin
         )
 
     def worth(self) -> float:
@@ -210,7 +211,7 @@ class LabelTask:
         """Sum over nodes."""
         graph, features, rows, label = batch
         like = next(self.module.parameters()).dtype
-        return cross_entropy(self.module(features.to(like), graph)[rows], label)
+        return cross_entropy(taken(self.module(features.to(like), graph), rows), label)
 
     def worth(self) -> float:
         """Of the validation part; NaN where there is none."""

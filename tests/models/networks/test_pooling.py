@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from recbench_spark.models.networks.pooling import largest, summed
+from recbench_spark.models.networks.pooling import largest, summed, taken
 from recbench_spark.models.networks.subgraphs import Hop
 
 
@@ -53,3 +53,19 @@ def test_without_edges_there_are_zeros_and_no_gradient() -> None:
     found = largest(z, none) + summed(z, none, None)
     found.sum().backward()
     assert found.abs().max() == 0 and z.grad.abs().max() == 0
+
+
+def test_gradients_of_rows_are_the_same_whatever_threads_add_them() -> None:
+    """Many of the same rows, by two threads again and again: the bits of one."""
+    draw = torch.Generator().manual_seed(0)
+    z, rows = torch.randn(50, 32, generator=draw), torch.randint(50, (4000,), generator=draw)
+    weights, threads, found = torch.randn(4000, 32, generator=draw), torch.get_num_threads(), set()
+    try:
+        for count in (1, *[2] * 20):
+            torch.set_num_threads(count)
+            given = z.clone().requires_grad_()
+            (taken(given, rows) * weights).sum().backward()
+            found.add(given.grad.numpy().tobytes())
+    finally:
+        torch.set_num_threads(threads)
+    assert len(found) == 1 and torch.equal(taken(z, rows), z[rows])
