@@ -92,6 +92,10 @@ def test_the_views_list_metrics_by_the_direction_that_they_register(
     assert listed(name, then) == sorted(best_when(best))
 
 
+def test_searches_list_the_metrics_whose_smallest_value_is_best() -> None:
+    assert listed("search_curves", "THEN 1") == sorted(best_when("small"))
+
+
 def test_what_depends_on_the_base_rate_is_warned_of_as_registered() -> None:
     wanted = sorted(metric for metric, about in ABOUT.items() if about.of_base_rate)
     assert listed("best_known", r"AND MIN\(base_rate\)") == wanted

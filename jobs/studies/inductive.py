@@ -36,12 +36,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from recbench_spark import cli
 from recbench_spark.data.liked_movies import Movies, degree, read_movies
 from recbench_spark.errors import OK, DataError
 from recbench_spark.journal import Journal
+from recbench_spark.kernels.comparison.tests import student_reach
 from recbench_spark.kernels.graph.csr import Csr, built, edge_keys
 from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.ids import hashed_numbers
@@ -114,9 +114,7 @@ def summary(scores: dict[str, list[float]]) -> str:
 
 def interval(found: Sequence[float], form: str) -> str:
     """Mean and half of its 95 % interval, Student's t."""
-    x = np.array(found)
-    half = stats.t.ppf(0.975, len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x)) if len(x) > 1 else np.nan
-    return f"{x.mean():{form}} ± {half:.3f}"
+    return f"{np.mean(found):{form}} ± {student_reach(found):.3f}"
 
 
 # ------------------------------------------------------------------------------ generated graphs
@@ -181,13 +179,11 @@ def graphs(
 class Draw(NamedTuple):
     """One draw of held-out movies; dense ids are those of all movies of the folder.
 
-        Attributes:
-            part: (n,) NEIGHBOURS = ("visits", "cosine")
-
-    TRAIN, CHOOSE, JUDGE, or UNLIKED: no node.
-            graphs: by part: neighbours among the movies of this part and those before it.
-            features: (n, d).
-            label: (n, genres) 0 or 1.
+    Attributes:
+        part: (n,) TRAIN, CHOOSE, JUDGE, or UNLIKED: no node.
+        graphs: by part: neighbours among the movies of this part and those before it.
+        features: (n, d).
+        label: (n, genres) 0 or 1.
     """
 
     part: npt.NDArray[np.int64]

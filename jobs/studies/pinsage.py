@@ -31,12 +31,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from recbench_spark import cli
 from recbench_spark.data.liked_movies import degree, read_movies
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.journal import Journal
+from recbench_spark.kernels.comparison.tests import student_reach
 from recbench_spark.kernels.graph.forms import Aggregator, LayerForm
 from recbench_spark.kernels.graph.ids import hashed_numbers
 from recbench_spark.kernels.graph.samples import Band, bands
@@ -439,11 +439,9 @@ def ranks_by(
 
 def told_of(values: list[float], form: str = ".4g") -> str:
     """Mean and 95 % interval of Student's t of what seeds gave."""
-    x = np.array(values, float)
-    if len(x) < 2:
-        return "".join(f"{v:{form}}" for v in x)
-    half = stats.t.ppf(0.975, len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x))
-    return f"{x.mean():{form}} ± {half:.2g}"
+    if len(values) < 2:
+        return "".join(f"{v:{form}}" for v in values)
+    return f"{np.mean(values):{form}} ± {student_reach(values):.2g}"
 
 
 def markdown(head: list[str], lines: list[list[str]]) -> str:

@@ -66,15 +66,17 @@ def look_at_features(benchmark: Benchmark) -> None:
     Raises:
         DataError, SchemaError: vectors of two lengths, no vectors, a column missing; the model is named.
     """
-    from recbench_spark.training.behaviour import behaviour_of  # noqa: PLC0415
+    from recbench_spark.graph.features import dimensions, even, table_of  # noqa: PLC0415
 
     for model in benchmark.models:
-        path = attrgetter("features.path")(model) if "features.path" in model.paths else None
-        if path and Path(path).exists():
+        asked = attrgetter("features")(model) if "features.path" in model.paths else None
+        if asked is not None and asked.path and Path(asked.path).exists():
             try:
-                behaviour_of(model).told()
+                dimensions(even(table_of(asked.path, asked.id_column, "auto")))
             except (DataError, SchemaError) as error:
-                raise type(error)(f"model {model.name}: {path}: {error.message}", error.hint) from None
+                raise type(error)(
+                    f"model {model.name}: {asked.path}: {error.message}", error.hint
+                ) from None
 
 
 def one_night(

@@ -15,11 +15,13 @@ from recbench_spark.config import Benchmark, Dataset, Evaluation, ModelConfig, S
 from recbench_spark.errors import ConfigError
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import METRICS, RUNS, SPLITS
+from recbench_spark.session import letting_go
 from recbench_spark.steps.night import (
     Night,
     attempts_so_far,
     by_age,
     check_benchmark,
+    headline_of,
     open_night,
     require_truth,
 )
@@ -59,7 +61,7 @@ class RankingTrials:
             self.store, self.inner.model_copy(update={"models": tuple(unique.values())}), DAY
         )
         failed = run_missing(night, journal)
-        rows = values_of(night, self.metric)
+        rows = values_of(night)
         return [_outcome(self.settings(some[0]), some, rows, failed) for some in models]
 
     def _models(self, model: ModelConfig) -> list[ModelConfig]:
@@ -75,8 +77,7 @@ def check_trials(benchmark: Benchmark) -> None:
     """What can be known to be wrong before Spark starts.
 
     Raises:
-        ConfigError: candidates that are listed for held-out rows, which validation rows are none of; a
-            headline that is measured of each held-out part alone.
+        ConfigError: candidates that are listed for held-out rows, which validation rows are none of.
     """
     check_benchmark(benchmark)
     if benchmark.evaluation.resolve().candidates == "given":
@@ -91,10 +92,10 @@ def validation_benchmark(benchmark: Benchmark, search: Search, place: str) -> Be
 
     Rows are held out in the order of the benchmark's split: the last ones where it goes by time.
     """
-    metric, _, k = benchmark.headline.partition("@")
+    metric, k = headline_of(benchmark)
     asked = benchmark.evaluation
     evaluation = Evaluation(
-        metrics=(metric,), k=(int(k),) if k else asked.k, preset=asked.preset, definition=asked.definition,
+        metrics=(metric,), k=(k,) if k else asked.k, preset=asked.preset, definition=asked.definition,
         features=asked.features, draw=asked.draw, slices=(), user_metrics=False, uncut=asked.uncut,
     )  # fmt: skip
     return Benchmark(
@@ -121,6 +122,7 @@ def training_log(night: Night, journal: Journal) -> str:
     return place
 
 
+@letting_go()
 def run_missing(night: Night, journal: Journal) -> Mapping[str, str]:
     """Run the models that have no run yet; messages of those that failed, by name."""
     attempts = attempts_so_far(night)
@@ -132,20 +134,19 @@ def run_missing(night: Night, journal: Journal) -> Mapping[str, str]:
     return nights.run_models(night, todo, attempts, journal)[1]
 
 
-def values_of(night: Night, headline: str) -> dict[str, Row]:
+def values_of(night: Night) -> dict[str, Row]:
     """Newest succeeded run of each model and the headline's value, by model; a row a model."""
     store, names = night.store, [model.name for model in night.benchmark.models]
     of_suite = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded")]
     columns = ["run_id", "model", "seconds", "split_id", "finished_at", "attempt"]
     runs = [row for row in store.rows(RUNS, of_suite, columns) if row["split_id"] == night.split_id]
     found = {row["model"]: dict(row) for row in by_age(runs) if row["model"] in names}
-    metric, _, k = headline.partition("@")
-    asked = [("run_id", "in", [row["run_id"] for row in found.values()]), ("metric", "=", metric)]
+    by_run = {row["run_id"]: row for row in found.values()}
+    metric, k = headline_of(night.benchmark)
+    asked = [("run_id", "in", list(by_run)), ("metric", "=", metric)]
     for row in store.rows(METRICS, asked) if found else []:
-        plain = row["slice_key"] is None and row["estimator"] == "holdout"
-        if plain and row["k"] == (int(k) if k else None):
-            of_run = (one for one in found.values() if one["run_id"] == row["run_id"])
-            next(of_run)["value"] = row["value"]
+        if row["slice_key"] is None and row["estimator"] == "holdout" and row["k"] == k:
+            by_run[row["run_id"]]["value"] = row["value"]
     return found
 
 

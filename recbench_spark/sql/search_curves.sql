@@ -31,12 +31,40 @@ FROM (
     COUNT(*) OVER (PARTITION BY log_id, model) AS trials
   FROM (
     SELECT
-      trials.*,
-      CASE WHEN COALESCE(metric, 'rmse') IN ('rmse', 'mse', 'mae') THEN 1 ELSE -1 END AS sign,
-      CASE WHEN COALESCE(metric, 'rmse') IN ('rmse', 'mse', 'mae') THEN value ELSE -value END AS loss,
+      signed.*,
+      signed.sign * signed.value AS loss,
       ROW_NUMBER() OVER (PARTITION BY trial_id ORDER BY finished_at DESC) AS attempt
-    FROM trials
-    WHERE value IS NOT NULL
+    FROM (
+      SELECT
+        named.trial_id,
+        named.log_id,
+        named.dataset,
+        named.model,
+        named.of_trial AS metric,
+        named.value,
+        named.finished_at,
+        CASE
+          WHEN metric IN (
+            'rmse', 'mse', 'mae', 'logloss', 'nmse', 'percentile_rank', 'gini', 'mean_popularity',
+            'calibration_error', 'fnr', 'fpr'
+          )
+            THEN 1
+          ELSE -1
+        END AS sign
+      FROM (
+        SELECT
+          trial_id,
+          log_id,
+          dataset,
+          model,
+          metric AS of_trial,
+          SUBSTR(COALESCE(metric, 'rmse'), 1, INSTR(COALESCE(metric, 'rmse') || '@', '@') - 1) AS metric,
+          value,
+          finished_at
+        FROM trials
+        WHERE value IS NOT NULL
+      ) AS named
+    ) AS signed
   ) AS known
   WHERE attempt = 1
 ) AS ranked

@@ -239,10 +239,16 @@ def check_benchmark(benchmark: Benchmark) -> None:
         model.check(reader)
 
 
+def headline_of(benchmark: Benchmark) -> tuple[str, int | None]:
+    """The headline's metric and cut-off; None: over the whole ranking, or of a metric without any."""
+    metric, _, k = benchmark.headline.partition("@")
+    return metric, int(k) if k else None
+
+
 def at_headline(benchmark: Benchmark) -> Column:
     """Rows of the headline's metric and cut-off, in any table that has these columns."""
-    metric, _, k = benchmark.headline.partition("@")
-    return (F.col("metric") == metric) & F.col("k").eqNullSafe(F.lit(int(k) if k else None))
+    metric, k = headline_of(benchmark)
+    return (F.col("metric") == metric) & F.col("k").eqNullSafe(F.lit(k))
 
 
 def _check_headline(benchmark: Benchmark) -> None:

@@ -163,7 +163,7 @@ def test_pinsages_pairs_and_users() -> None:
 
 @pytest.mark.spark
 def test_a_night_trains_all_four_and_goes_on_where_it_was_killed(spark, tmp_path, monkeypatch) -> None:
-    log, place = log_of(tmp_path / "log.parquet"), tmp_path / "w"
+    log, place = log_of(tmp_path / "log.parquet", items=60), tmp_path / "w"
     ran = run(Store(spark, str(place)), bench(log))
     assert not ran.outcome.failed and ran.outcome.exit_code == 0
     assert set(KINDS) <= set(ran.outcome.leaderboard.split())
@@ -198,7 +198,7 @@ def test_a_night_trains_all_four_and_goes_on_where_it_was_killed(spark, tmp_path
     monkeypatch.setattr(fitting._Fit, "_ended", plain)
     second = run(Store(spark, str(other)), bench(log, watch=True))
     assert second.said.count("going on at epoch 2") == len(KINDS) and not second.outcome.failed
-    told = re.findall(r"test (?:recall@20|scaled MRR) [01]\.\d+ \(watched\)", second.said)
+    told = re.findall(r"test (?:recall@20|scaled MRR) 0\.\d+ \(watched\)", second.said)
     assert len(told) == 2 * len(KINDS)
     assert second.said.count("no figure to report") == len(KINDS) and "watched" not in ran.said
     columns = ["model", "metric", "k", "value"]

@@ -10,6 +10,7 @@ Axes: u users, m models (pairs a, b: a minus b), r replicates, d different diffe
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -116,6 +117,12 @@ class Pairs:
 
         reach = stdtrit(np.maximum(self.users - 1, 1), (1 + level) / 2) * self.error
         return self.mean - reach, self.mean + reach
+
+
+def student_reach(values: Sequence[float], level: float = 0.95) -> float:
+    """Half of Student's interval of the mean of a few values, such as those of seeds; NaN below two."""
+    n = len(values)
+    return float(stdtrit(n - 1, (1 + level) / 2) * np.std(values, ddof=1) / np.sqrt(n)) if n > 1 else np.nan
 
 
 def paired_t(sums: Ints) -> Pairs:

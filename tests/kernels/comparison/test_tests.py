@@ -382,3 +382,9 @@ def test_the_sequence_by_hand_and_narrowest_where_planned() -> None:
     widths = [tests.sequence_interval(0, 1, 400, planned)[1] for planned in (40, 400, 4000)]
     assert widths[1] < min(widths[0], widths[2])
     assert widths[1] < 2 * fixed_interval(0, 1, 400)[1]
+
+
+def test_the_reach_of_a_few_values_is_students_by_hand() -> None:
+    """Three values of deviation 1: 4.3027 (two degrees of freedom, two-sided 95 %) over root 3."""
+    assert tests.student_reach([1.0, 2.0, 3.0]) == pytest.approx(4.302652729911275 / math.sqrt(3))
+    assert math.isnan(tests.student_reach([1.0]))
