@@ -11,11 +11,11 @@ and one of the user's training items, drawn by hash: the query. All items but th
 dot product of vectors. `hit_rate` at K is the share of pairs whose item is among the first K,
 `scaled_mrr` the mean of 1 / ceil(rank / 100) (Ying et al. 2018, section 4.1). Features of MovieLens:
 genres, title words hashed to 32 signed numbers, log degree in training; of the generated world: see
-`generated`. Every variant differs from `base` in what its name says. Each seed draws walks, pairs, order
-and weights anew; the split stays. What nothing is fitted for tells what there is to gain: `popularity`,
-`features` (dot product of raw ones), `visits` (of walks from the query) and `groups` (of an oracle). Each
-fit is checkpointed, each result a line of FOLDER/results.jsonl: what is there is not done again. One
-process, no Spark.
+`data/grouped_likes.py`. Every variant differs from `base` in what its name says. Each seed draws walks,
+pairs, order and weights anew; the split stays. What nothing is fitted for tells what there is to gain:
+`popularity`, `features` (dot product of raw ones), `visits` (of walks from the query) and `groups` (of an
+oracle). Each fit is checkpointed, each result a line of FOLDER/results.jsonl: what is there is not done
+again. One process, no Spark.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from recbench_spark import cli
+from recbench_spark.data.grouped_likes import HELD_OUT, SPLIT_SEED, VERSION, World, generated
 from recbench_spark.data.liked_movies import degree, read_movies
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.journal import Journal
@@ -41,7 +42,7 @@ from recbench_spark.kernels.graph.forms import Aggregator, LayerForm
 from recbench_spark.kernels.graph.ids import hashed_numbers
 from recbench_spark.kernels.graph.samples import Band, bands
 from recbench_spark.kernels.graph.walks import Most
-from recbench_spark.models.networks.factors import Pairs, cut, pairs_of
+from recbench_spark.models.networks.factors import Pairs, cut
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.item_graphs import both_ways, by_visits, visited
 from recbench_spark.models.networks.layers import GraphNet
@@ -60,9 +61,6 @@ from recbench_spark.models.networks.tasks import (
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
 CUT_OFFS = (10, 50, 500)
-HELD_OUT = 0.2
-WORLD = 2
-"""Version of the generated world: results of another one are not taken for its own."""
 
 
 @dataclass(frozen=True)
@@ -131,16 +129,6 @@ VARIANTS = {
 REFERENCES = ("popularity", "features", "visits", "groups")
 
 
-class World(NamedTuple):
-    """Liked pairs, cut, what items are known by, and the group and taste of each in a generated world."""
-
-    train: Pairs
-    held: Pairs
-    features: Floats
-    group: Rows | None = None
-    taste: Rows | None = None
-
-
 def parser() -> cli.Parser:
     """The flags of this study."""
     found = cli.Parser(__doc__ or "")
@@ -162,7 +150,7 @@ def main(args: argparse.Namespace) -> int:
     """Fit what is not there yet, tell means, differences and intervals."""
     names = cli.names(args.variants, "--variants", [*VARIANTS, *REFERENCES])
     args.folder.mkdir(parents=True, exist_ok=True)
-    data = f"generated {WORLD}, {args.world} items" if args.world else str(args.data)
+    data = f"generated {VERSION}, {args.world} items" if args.world else str(args.data)
     how = Setting(data, **{name: getattr(args, name) for name in FLAGS})
     world = generated(args.world) if args.world else movielens(args.data)
     if "groups" in names and world.group is None:
@@ -204,38 +192,8 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 def movielens(folder: Path) -> World:
     """Genres, titles and pairs of a MovieLens folder, cut."""
     found = read_movies(folder)
-    train, held = cut(found.pairs, HELD_OUT, 7)
+    train, held = cut(found.pairs, HELD_OUT, SPLIT_SEED)
     return World(train, held, np.hstack([found.genres, found.words, degree(train)]))
-
-
-TASTES_OF, GROUPS, GROUP_LIKES, OTHER_LIKES, OF_A_USER = 1000, 50, 15, 5, 2
-DIMS, NOISE = 31, 2.0
-
-
-def generated(items: int) -> World:
-    """Items in groups of about 20, 50 groups a taste; users like items of two groups, and popular ones.
-
-    Twice as many users as items. A user has one taste and two of its groups; of 20 likes 15 are of these
-    groups, evenly, 5 of all items, popular ones more often (density falls with the root of the place). So
-    the nodes that walks visit most are an item's group with many visits, and others with few. Features: the
-    taste's and the group's centres of 31 normal numbers in noise NOISE times as large, and the log degree.
-    """
-    draw = np.random.default_rng(11)
-    users, tastes = 2 * items, max(items // TASTES_OF, 1)
-    groups = tastes * GROUPS
-    taste_u = draw.integers(0, tastes, users)
-    group_ug = taste_u[:, None] + tastes * draw.integers(0, GROUPS, (users, OF_A_USER))
-    chosen = np.take_along_axis(group_ug, draw.integers(0, OF_A_USER, (users, GROUP_LIKES)), axis=1)
-    own = chosen + groups * draw.integers(0, max(items // groups, 1), chosen.shape)
-    place = (items * draw.random((users, OTHER_LIKES)) ** 2).astype(np.int64)
-    item = np.hstack([own % items, draw.permutation(items)[place]])
-    pairs = pairs_of(np.repeat(np.arange(users), item.shape[1]), item.reshape(-1), users, items)
-    train, held = cut(pairs, HELD_OUT, 7)
-    group = np.arange(items) % groups
-    centres = (draw.standard_normal((size, DIMS), np.float32) for size in (tastes, groups))
-    known = next(centres)[group % tastes] + next(centres)[group]
-    known += NOISE * draw.standard_normal((items, DIMS), np.float32)
-    return World(train, held, np.hstack([known, degree(train)]), group, group % tastes)
 
 
 # ------------------------------------------------------------------------------------------ fits

@@ -1,0 +1,44 @@
+"""The generated world of `studies/pinsage.py` as tables that a night reads: many nodes, no data to fetch.
+
+    python jobs/studies/grouped_likes.py --items 10000 --folder world
+    python jobs/studies/grouped_likes.py --items 350000 --test-users 10000 --folder world
+    python jobs/nightly.py --config grouped_likes_graph --warehouse DIR --logical-date 2026-11-24
+
+Writes FOLDER/log.parquet (user_id, item_id, part: train or test) and FOLDER/items.parquet (id, vector).
+There are twice as many users as items. What is in the world: `recbench_spark/data/grouped_likes.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from recbench_spark import cli
+from recbench_spark.data.grouped_likes import generated, write_tables
+from recbench_spark.errors import OK, ConfigError
+from recbench_spark.journal import Journal
+
+
+def parser() -> cli.Parser:
+    """The flags of this job."""
+    found = cli.Parser(__doc__ or "")
+    found.add_argument("--items", type=int, default=10_000)
+    found.add_argument("--folder", type=Path, required=True, help="of the two tables")
+    found.add_argument("--test-users", type=int, default=0, help="drawn by hash; 0: all")
+    return found
+
+
+def main(args: argparse.Namespace) -> int:
+    """Make the world and write it."""
+    if args.items < 1:
+        raise ConfigError(f"--items {args.items}: a world has one at least", "10000 is the default")
+    train, test = write_tables(generated(args.items), args.folder, args.test_users)
+    Journal().say(
+        f"{args.folder}: {2 * args.items:,} users, {args.items:,} items, {train:,} training rows, "
+        f"{test:,} test rows"
+    )
+    return OK
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())

@@ -1,0 +1,112 @@
+"""A generated world of likes in which pooling by importance can show: items in groups, groups in tastes.
+
+Items lie in groups of about 20, 50 groups a taste; there are twice as many users as items. A user has one
+taste and two of its groups; of 20 likes 15 are of these groups, evenly, 5 of all items, popular ones more
+often (density falls with the root of the place). So the nodes that walks visit most are an item's group
+with many visits, and others with few. Features: the taste's and the group's centres of 31 normal numbers
+in noise NOISE times as large, and the log degree. A fifth of each user's likes, by hash, is held out.
+Arrays, without Spark: about 1 GB for a million nodes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recbench_spark.data.liked_movies import degree
+from recbench_spark.errors import ConfigError
+from recbench_spark.kernels.graph.ids import hashed_numbers
+from recbench_spark.models.networks.factors import Pairs, cut, pairs_of
+
+Floats = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
+
+VERSION = 2
+"""Results on another version of the world are not taken for this one's."""
+
+HELD_OUT, SPLIT_SEED = 0.2, 7
+TASTES_OF, GROUPS, GROUP_LIKES, OTHER_LIKES, OF_A_USER = 1000, 50, 15, 5, 2
+DIMS, NOISE = 31, 2.0
+
+
+class World(NamedTuple):
+    """Liked pairs, cut, what items are known by, and the group and taste of each in a generated world."""
+
+    train: Pairs
+    held: Pairs
+    features: Floats
+    group: Rows | None = None
+    taste: Rows | None = None
+
+
+def generated(items: int) -> World:
+    """The world of so many items; the same for ever."""
+    draw = np.random.default_rng(11)
+    users, tastes = 2 * items, max(items // TASTES_OF, 1)
+    groups = tastes * GROUPS
+    taste_u = draw.integers(0, tastes, users)
+    group_ug = taste_u[:, None] + tastes * draw.integers(0, GROUPS, (users, OF_A_USER))
+    chosen = np.take_along_axis(group_ug, draw.integers(0, OF_A_USER, (users, GROUP_LIKES)), axis=1)
+    own = chosen + groups * draw.integers(0, max(items // groups, 1), chosen.shape)
+    place = (items * draw.random((users, OTHER_LIKES)) ** 2).astype(np.int64)
+    item = np.hstack([own % items, draw.permutation(items)[place]])
+    pairs = pairs_of(np.repeat(np.arange(users), item.shape[1]), item.reshape(-1), users, items)
+    train, held = cut(pairs, HELD_OUT, SPLIT_SEED)
+    group = np.arange(items) % groups
+    centres = (draw.standard_normal((size, DIMS), np.float32) for size in (tastes, groups))
+    known = next(centres)[group % tastes] + next(centres)[group]
+    known += NOISE * draw.standard_normal((items, DIMS), np.float32)
+    return World(train, held, np.hstack([known, degree(train)]), group, group % tastes)
+
+
+def write_tables(world: World, folder: Path, test_users: int = 0) -> tuple[int, int]:
+    """`log.parquet` (user_id, item_id, part) and `items.parquet` (id, vector), as a night reads them.
+
+    Args:
+        world: what is written; whole numbers as ids.
+        folder: made where it is not there.
+        test_users: whose held-out rows are the part `test`, drawn by hash; those of others are left out.
+            0: of all users.
+
+    Returns:
+        Rows of training and of test.
+
+    Raises:
+        ConfigError: a negative number of users, or more than there are.
+    """
+    held = _of_some(world.held, test_users)
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = {"train": world.train, "test": held}
+    log = pa.concat_tables([_part(pairs, part) for part, pairs in parts.items()])
+    pq.write_table(log, folder / "log.parquet")
+    vector = pa.FixedSizeListArray.from_arrays(world.features.reshape(-1), world.features.shape[1])
+    ids = pa.array(np.arange(world.train.items))
+    pq.write_table(
+        pa.table({"id": ids, "vector": vector.cast(pa.list_(pa.float32()))}), folder / "items.parquet"
+    )
+    return len(world.train.item), len(held.item)
+
+
+def _of_some(pairs: Pairs, users: int) -> Pairs:
+    """Pairs of users with the least hashes."""
+    if not 0 <= users <= pairs.users:
+        raise ConfigError(f"{users} users of {pairs.users}", "0 is all of them")
+    if not users:
+        return pairs
+    order = np.argsort(hashed_numbers(np.arange(pairs.users), SPLIT_SEED), kind="stable")
+    kept = np.zeros(pairs.users, np.bool_)
+    kept[order[:users]] = True
+    rows = kept[pairs.user]
+    return pairs_of(pairs.user[rows], pairs.item[rows], pairs.users, pairs.items)
+
+
+def _part(pairs: Pairs, part: str) -> pa.Table:
+    """Rows of one part of the log."""
+    name = pa.DictionaryArray.from_arrays(np.zeros(len(pairs.item), np.int32), [part])
+    columns = {"user_id": pairs.user.astype(np.int64), "item_id": pairs.item.astype(np.int64)}
+    return pa.table({**columns, "part": name.cast(pa.string())})
