@@ -14,6 +14,7 @@ import io
 import json
 import logging
 import os
+import pickle
 import re
 import sys
 import threading
@@ -23,10 +24,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from typing import TypeVar
 
 import torch
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
@@ -37,6 +41,8 @@ from recbench_spark.models.networks.fitting import Fitted, Shard, Task, Tell, fi
 from recbench_spark.models.networks.plans import Plan
 from recbench_spark.models.networks.settings import FittedModel
 from recbench_spark.session import is_local
+
+Result = TypeVar("Result")
 
 TOLD, ENDED = "told.txt", "ended-{rank}.json"
 """Files of a fit's folder: lines of the first process; what a process died of."""
@@ -128,11 +134,37 @@ def _run(
     runner = TorchDistributor(num_processes=len(shares), local_mode=local, use_gpu=False)
     runner.logger.setLevel(logging.WARNING)
     said = io.StringIO()
+    one = carried(partial(_one, make, plan, str(folder), tuple(shares)), py_files())
     try:
         with redirect_stdout(said):
-            return runner.run(_one, make, plan, str(folder), tuple(shares)), None, ""
-    except (RuntimeError, PySparkException) as error:
+            return runner.run(one), None, ""
+    except (RuntimeError, PySparkException, Py4JJavaError) as error:
         return None, error, f"{error}\n{said.getvalue()}"
+
+
+def py_files() -> tuple[str, ...]:
+    """Names of the archives that spark-submit was given by --py-files."""
+    given = SparkSession.active().conf.get("spark.submit.pyFiles", "") or ""
+    return tuple(Path(name).name for name in given.split(",") if name)
+
+
+def carried(job: Callable[[], Result], archives: Sequence[str]) -> Callable[[], Result]:
+    """A job that an interpreter without our package can read, and then finds it among the archives.
+
+    A task of Spark knows what --py-files brought, and the launcher's processes that it starts do not:
+    these lie in their folder. A nested function is pickled with its code: nothing is imported before.
+    """
+    packed = pickle.dumps(job)
+
+    def start() -> Result:
+        import pickle  # noqa: PLC0415
+        import sys  # noqa: PLC0415
+        from pathlib import Path  # noqa: PLC0415
+
+        sys.path[1:1] = [str(Path(name).resolve()) for name in archives if Path(name).exists()]
+        return pickle.loads(packed)()  # type: ignore[no-any-return]
+
+    return start
 
 
 # ------------------------------------------------------------------------------- in each process

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from pyspark import cloudpickle
 
 from recbench_spark.errors import ConfigError, DataError, RecbenchError
 from recbench_spark.models.networks.fitting import fit, read_checkpoint
@@ -105,10 +108,30 @@ def test_a_process_that_is_killed_is_told_leaves_nobody_behind_and_the_fit_goes_
 
 
 @pytest.mark.spark
-def test_an_error_of_one_process_comes_out_as_it_is(spark, tmp_path, capfd) -> None:
+@pytest.mark.parametrize("local", [True, False], ids=["processes of the driver", "tasks of Spark"])
+def test_an_error_of_one_process_comes_out_as_it_is(spark, tmp_path, capfd, local) -> None:
+    make = partial(Ending, str(tmp_path), "refused")
     with pytest.raises(DataError, match=r"^no more\n  hint: rest$"):
-        fit_on_several(partial(Ending, str(tmp_path), "refused"), PLAN, tmp_path / "two", (1, 1), str)
+        fit_on_several(make, PLAN, tmp_path / "two", (1, 1), str, local)
     assert not running(tmp_path) and not capfd.readouterr().out
+
+
+def test_what_is_carried_needs_no_package_to_be_read_and_finds_it_among_the_archives(tmp_path) -> None:
+    """By an interpreter without our package, in the folder that holds the archive."""
+    with zipfile.ZipFile(tmp_path / "theirs.zip", "w") as archive:
+        archive.writestr("only_there.py", "def job(n): return n + 1\n")
+    sys.path.append(str(tmp_path / "theirs.zip"))
+    try:
+        job = partial(importlib.import_module("only_there").job, 6)
+    finally:
+        sys.path.pop()
+    (tmp_path / "job").write_bytes(cloudpickle.dumps(several.carried(job, ["theirs.zip", "not_there.zip"])))
+    read = (
+        "import pickle, sys; f = pickle.load(open('job', 'rb')); assert 'recbench_spark' not in sys.modules"
+    )
+    command = [sys.executable, "-c", f"{read}; print(f())"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.stdout == "7\n", found.stderr
 
 
 def test_which_error_is_told(tmp_path) -> None:
