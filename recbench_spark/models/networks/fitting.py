@@ -198,7 +198,8 @@ class _Fit:
         self.folder, self.device = folder, device_of(plan.device)
         task.module.to(self.device)
         self.optimiser = adam(task.module, plan)
-        self.steps = -(-task.examples // plan.batch)
+        self.examples = min(plan.examples or task.examples, task.examples)
+        self.steps = -(-self.examples // plan.batch)
         self.found, self.at, self.total = Fitted(), Step(1, 0), 0.0
         if task.examples < 1:
             raise DataError("no examples to train on", "a lower relevance threshold, or another split")
@@ -230,13 +231,13 @@ class _Fit:
             self._step(Step(number, step), size, batch)
             examples += size
         seconds = max(time.monotonic() - begun, 1e-9)
-        loss, speed = self.total / self.task.examples, examples / seconds
+        loss, speed = self.total / self.examples, examples / seconds
         worth, test = agreed(self.task, self.shard), watched(self.task, self.shard)
         told = Epoch(number, loss, worth, speed, waited / seconds, test)
         self._ended(told)
 
     def _batches(self) -> Iterator[tuple[int, int, Any]]:
-        order = permutation(self.task.examples, self.plan.seed, self.at.epoch)
+        order = permutation(self.task.examples, self.plan.seed, self.at.epoch)[: self.examples]
         for step in range(self.at.step, self.steps):
             rows = order[step * self.plan.batch : (step + 1) * self.plan.batch].astype(np.int64)
             key = np.uint64(self.at.epoch << 32 | step)

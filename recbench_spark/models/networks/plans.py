@@ -23,6 +23,7 @@ class Plan:
         every: steps between checkpoints; 0: only at the end of an epoch.
         weight_decay: times which a weight is added to its gradient (of the mean loss) in each step.
         device: `auto` (a GPU where PyTorch finds one), `cpu` or `cuda`.
+        examples: of an epoch, drawn without replacement and anew in each; 0: all.
     """
 
     epochs: int = 10
@@ -36,10 +37,12 @@ class Plan:
     every: int = 0
     weight_decay: float = 0.0
     device: str = "auto"
+    examples: int = 0
 
     def __post_init__(self) -> None:
         """ConfigError for numbers that mean nothing."""
-        for name, least in (("epochs", 1), ("batch", 1), ("warm_up", 0), ("patience", 0), ("ahead", 1)):
+        at_least_0 = ((name, 0) for name in ("warm_up", "patience", "examples"))
+        for name, least in (("epochs", 1), ("batch", 1), ("ahead", 1), *at_least_0):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}: {getattr(self, name)} is less than {least}")
         if not (self.rate > 0 and 0 < self.decay <= 1):

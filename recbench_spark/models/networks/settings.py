@@ -16,19 +16,23 @@ Steps = Annotated[int, Field(ge=0, le=10**9)]
 class FittedModel(ModelConfig):
     """How a model is fitted: see `fitting.Plan`.
 
-    `validation` of the training rows are cut from them by hash; the epoch that is best there is kept,
-    and the fit ends after `patience` epochs without a better one (0: never). No held-out row is read.
-    `weight_decay` times each weight is added to its gradient in each step. `processes` share each
-    minibatch (`training.several`): more than one give another model, to rounding the same. `device`: where
-    one process computes; `auto` takes a GPU where PyTorch finds one. `watch`: what each epoch is worth on
-    test rows is told beside, and chooses nothing.
+    `validation` of the training rows are cut from them by hash; the epoch that is best there is kept, and
+    the fit ends after `patience` epochs without a better one (0: never). No held-out row is read.
+    `examples`: of an epoch, drawn anew in each (0: all): where all take hours, validation and checkpoints
+    come sooner. `weight_decay` times each weight is added to its gradient in each step. `processes` share
+    each minibatch (`training.several`): more than one give another model, to rounding the same. `device`:
+    where one process computes; `auto` takes a GPU where PyTorch finds one. `watch`: what each epoch is
+    worth on test rows is told beside, and chooses nothing.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"weight_decay", "processes", "device", "watch"})
+    added_later: ClassVar[frozenset[str]] = frozenset(
+        {"weight_decay", "processes", "device", "watch", "examples"}
+    )
     unkeyed: ClassVar[frozenset[str]] = frozenset({"watch"})
     revised: ClassVar[tuple[str, ...]] = ("descent",)
 
     epochs: Count = 50
+    examples: Steps = 0
     batch: Count = 2048
     rate: Annotated[float, Field(gt=0, le=10)] = 1e-3
     warm_up: Steps = 0
@@ -68,6 +72,7 @@ class FittedModel(ModelConfig):
             every=self.every,
             weight_decay=self.weight_decay,
             device=self.device,
+            examples=self.examples,
         )
 
 

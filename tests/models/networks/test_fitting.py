@@ -84,6 +84,43 @@ def test_a_killed_fit_goes_on_to_the_same_bits(make, batches, tmp_path) -> None:
     assert all(torch.equal(w, weights(again)[name]) for name, w in weights(whole).items())
 
 
+def test_an_epoch_of_some_examples_draws_them_anew_and_goes_on_to_the_same_bits(tmp_path) -> None:
+    """Each at most once an epoch, other ones in the next; the mean loss is over those that were drawn."""
+    plan = Plan(epochs=3, batch=20, rate=0.05, every=1, examples=50)
+    task, drawn, losses = pair_task(), {}, {}
+    plain_batch, plain_loss = task.batch, task.loss
+
+    def batch(at, rows, seed):
+        drawn.setdefault(at.epoch, []).extend(rows.tolist())
+        return at.epoch, plain_batch(at, rows, seed)
+
+    def loss(made):
+        found = plain_loss(made[1])
+        losses.setdefault(made[0], []).append(float(found.detach()))
+        return found
+
+    task.batch, task.loss = batch, loss
+    expected = fit(task, plan, tmp_path / "a", lambda _: None)
+    assert [len(rows) for rows in drawn.values()] == [len(set(rows)) for rows in drawn.values()] == [50] * 3
+    assert set(drawn[1]) != set(drawn[2]) != set(drawn[3]) and max(map(max, drawn.values())) > 50
+    assert [e.loss for e in expected.epochs] == [sum(own) / 50 for own in losses.values()]
+    with pytest.raises(KeyboardInterrupt):
+        fit(killed_after(pair_task(), 5), plan, tmp_path / "b", lambda _: None)
+    again = pair_task()
+    fit(again, plan, tmp_path / "b", lambda _: None)
+    assert all(torch.equal(w, weights(again)[name]) for name, w in weights(task).items())
+
+
+@pytest.mark.parametrize("examples", [90, 1000])
+def test_as_many_examples_as_there_are_or_more_are_all(examples) -> None:
+    """The bits of a fit that does not name them."""
+    plain, named = pair_task(), pair_task()
+    plan = Plan(epochs=2, batch=20, rate=0.05)
+    fit(plain, plan, None, lambda _: None)
+    fit(named, replace(plan, examples=examples), None, lambda _: None)
+    assert all(torch.equal(w, weights(named)[name]) for name, w in weights(plain).items())
+
+
 @pytest.mark.parametrize("layers", [0, 2], ids=["MF-BPR", "LightGCN"])
 def test_factors_learn_tastes_and_the_best_epoch_is_kept(layers) -> None:
     task = factor_task(layers)
@@ -156,7 +193,7 @@ def test_the_rate_warms_up_and_decays() -> None:
 
 
 def test_what_means_nothing_is_refused() -> None:
-    for wrong in ({"epochs": 0}, {"batch": 0}, {"rate": 0.0}, {"decay": 1.5}):
+    for wrong in ({"epochs": 0}, {"batch": 0}, {"rate": 0.0}, {"decay": 1.5}, {"examples": -1}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             Plan(**wrong)
     with pytest.raises(ConfigError, match="margin"):
