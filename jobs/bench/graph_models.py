@@ -5,7 +5,8 @@
 A minibatch of pairs with shared negatives: its small graph is drawn once (GraphSAGE's samples of 25 and
 10), then both systems take turns: two layers of means, the max-margin loss, gradients. One thread each;
 seconds are the process's CPU time, which other work on the machine does not lengthen. Both must give the
-same loss.
+same loss. Then a whole fit with a simulated device, which sleeps over each minibatch half as long again as
+making one takes: what share of the time does it wait?
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from recbench_spark.kernels.graph.csr import Csr
 from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.ids import hashed_numbers
 from recbench_spark.kernels.graph.lanes import AHEAD
-from recbench_spark.models.networks.fitting import Step
+from recbench_spark.models.networks.fitting import Rows, Step, fit
 from recbench_spark.models.networks.layers import GraphNet, unit
 from recbench_spark.models.networks.losses import max_margin
+from recbench_spark.models.networks.plans import Plan
 from recbench_spark.models.networks.subgraphs import Adjacency
 from recbench_spark.models.networks.tasks import Input, Margin, PairBatch, PairTask
 
@@ -64,6 +66,7 @@ def main(args: argparse.Namespace) -> int:
         print(f"{name:16} {args.batch / float(np.median(each)):10,.0f} pairs/s (median of {args.rounds})")
     ratio = float(np.median(np.divide(seconds["torch-geometric"], seconds["ours"])))
     print(f"ours is {ratio:.2f} times as fast")
+    tell_overlap(task, args.batch, args.rounds)
     return OK
 
 
@@ -81,6 +84,43 @@ def made(args: argparse.Namespace) -> tuple[PairTask, PairBatch]:
     pairs = (draw.integers(0, args.nodes, args.batch), draw.integers(0, args.nodes, args.batch))
     task = PairTask(net, Input(graph, x, (25, 10)), pairs, Margin(margin=0.5, end=args.nodes))
     return task, task.batch(Step(1, 0), np.arange(args.batch), 1)
+
+
+class Simulated:
+    """The task with a device that sleeps over each minibatch; an epoch has so many minibatches."""
+
+    def __init__(self, task: PairTask, seconds: float, minibatches: int) -> None:
+        self.task, self.seconds, self.module = task, seconds, task.module
+        self.examples = minibatches * task.examples
+
+    def batch(self, at: Step, row_b: Rows, seed: int) -> Any:
+        """The task's own, with all its sampling."""
+        return self.task.batch(at, row_b % self.task.examples, seed)
+
+    def loss(self, _: Any) -> torch.Tensor:
+        """After a while, nothing."""
+        time.sleep(self.seconds)
+        return 0.0 * next(self.module.parameters()).sum()
+
+    def worth(self) -> float:
+        """Nothing chooses an epoch."""
+        return float("nan")
+
+
+def tell_overlap(task: PairTask, size: int, rounds: int) -> None:
+    """How much of a simulated device's time minibatches are made in."""
+    seconds = []
+    for step in range(rounds):
+        begun = time.perf_counter()
+        task.batch(Step(1, step), np.arange(size), step)
+        seconds.append(time.perf_counter() - begun)
+    making = float(np.median(seconds))
+    device = Simulated(task, 1.5 * making, 10 * rounds)
+    waited = fit(device, Plan(epochs=1, batch=size), None, lambda _: None).epochs[0].waited
+    print(
+        f"a device that takes {1.5e3 * making:.1f} ms over minibatches made in {1e3 * making:.1f} ms "
+        f"waits {waited:.1%} of the time for them"
+    )
 
 
 def our_step(task: PairTask, batch: PairBatch) -> Callable[[], float]:
