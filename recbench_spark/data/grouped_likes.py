@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recbench_spark.data.liked_movies import degree
+from recbench_spark.data.liked_movies import degree, write_features
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.graph.ids import hashed_numbers
 from recbench_spark.models.networks.factors import Pairs, cut, pairs_of
@@ -84,11 +84,7 @@ def write_tables(world: World, folder: Path, test_users: int = 0) -> tuple[int, 
     parts = {"train": world.train, "test": held}
     log = pa.concat_tables([_part(pairs, part) for part, pairs in parts.items()])
     pq.write_table(log, folder / "log.parquet")
-    vector = pa.FixedSizeListArray.from_arrays(world.features.reshape(-1), world.features.shape[1])
-    ids = pa.array(np.arange(world.train.items))
-    pq.write_table(
-        pa.table({"id": ids, "vector": vector.cast(pa.list_(pa.float32()))}), folder / "items.parquet"
-    )
+    write_features(folder / "items.parquet", np.arange(world.train.items), world.features)
     return len(world.train.item), len(held.item)
 
 

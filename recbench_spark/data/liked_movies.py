@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from recbench_spark.errors import DataError
 from recbench_spark.models.networks.factors import Pairs, pairs_of
@@ -29,11 +31,13 @@ class Movies(NamedTuple):
         pairs: ratings of LIKED and more.
         genres: (movies, genres) 0 or 1, names of genres in order.
         words: (movies, WORDS) title words, hashed.
+        ids: (movies,) as the folder has them.
     """
 
     pairs: Pairs
     genres: Floats
     words: Floats
+    ids: npt.NDArray[np.int64]
 
 
 def read_movies(folder: Path) -> Movies:
@@ -51,7 +55,19 @@ def read_movies(folder: Path) -> Movies:
     )
     names = sorted({genre for _, own in titles.values() for genre in own})
     genres = np.array([[genre in titles[i][1] for genre in names] for i in ids.tolist()], np.float32)
-    return Movies(pairs, genres, np.stack([hashed_words(titles[i][0]) for i in ids.tolist()]))
+    return Movies(pairs, genres, np.stack([hashed_words(titles[i][0]) for i in ids.tolist()]), ids)
+
+
+def write_features(path: Path, ids: npt.NDArray[np.int64], features: Floats) -> None:
+    """A table (id, vector) that models over graphs take as `features`.
+
+    Args:
+        path: of the Parquet file.
+        ids: (n,) whole numbers.
+        features: (n, d).
+    """
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(features.reshape(-1)), features.shape[1])
+    pq.write_table(pa.table({"id": ids, "vector": vectors.cast(pa.list_(pa.float32()))}), path)
 
 
 def read_ratings(folder: Path) -> pd.DataFrame:

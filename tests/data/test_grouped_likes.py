@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.studies import grouped_likes as job
+from jobs.studies import movie_features
 from recbench_spark.data.grouped_likes import generated, write_tables
 from recbench_spark.errors import ConfigError
 
@@ -65,3 +66,21 @@ def test_the_job_tells_what_it_wrote_and_refuses_no_items(tmp_path, capsys) -> N
     args.items = 0
     with pytest.raises(ConfigError, match="--items 0"):
         job.main(args)
+
+
+def test_features_of_movies_are_genres_and_words_and_nothing_of_who_watched(tmp_path, capsys) -> None:
+    """Movie 7 was liked by nobody and has its row; a like more moves no number."""
+    folder = tmp_path / "ml"
+    folder.mkdir()
+    (folder / "movies.csv").write_text("movieId,title,genres\n3,One One,A|B\n5,Two,A\n7,Two,C\n")
+    found = []
+    for likes in ("1,3,5\n2,5,4\n", "1,3,5\n2,5,4\n2,3,5\n"):
+        (folder / "ratings.csv").write_text(f"userId,movieId,rating\n{likes}")
+        out = ["--data", str(folder), "--out", str(tmp_path / "movies.parquet")]
+        assert movie_features.main(movie_features.parser().parse_args(out)) == 0
+        found.append(pq.read_table(tmp_path / "movies.parquet"))
+    assert "3 movies, 35 numbers each" in capsys.readouterr().err
+    assert found[0].equals(found[1]) and found[0]["id"].to_pylist() == [3, 5, 7]
+    vectors = np.array(found[0]["vector"].to_pylist())
+    assert vectors[:, :3].tolist() == [[1, 1, 0], [1, 0, 0], [0, 0, 1]]
+    assert sorted(np.abs(vectors[0, 3:]))[-2:] == [0, 2] and (vectors[1, 3:] == vectors[2, 3:]).all()

@@ -66,7 +66,7 @@ def with_others_held_out(movies: Movies, seed: int) -> Movies:
     )  # fmt: skip
     words = np.where(held[:, None], draw.standard_normal(movies.words.shape), movies.words)
     genres = np.where(held[:, None], 1 - movies.genres, movies.genres)
-    return Movies(pairs, genres.astype(np.float32), words.astype(np.float32))
+    return Movies(pairs, genres.astype(np.float32), words.astype(np.float32), movies.ids)
 
 
 @pytest.mark.parametrize("neighbours", study.NEIGHBOURS)

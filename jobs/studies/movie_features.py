@@ -1,0 +1,42 @@
+"""What a MovieLens folder tells of its movies, as a table of features for the graph models of a night.
+
+    python jobs/studies/movie_features.py --data /path/to/ml-1m --out movies.parquet
+    python jobs/nightly.py --config movielens_1m_graph ... \\
+        --set "models.pinsage.features={kind: table, path: movies.parquet}"
+
+Genres (0 or 1) and title words hashed to 32 signed numbers, a row a movie. Nothing of who watched what:
+degrees of the whole log would tell of held-out rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from recbench_spark import cli
+from recbench_spark.data.liked_movies import read_movies, write_features
+from recbench_spark.errors import OK
+from recbench_spark.journal import Journal
+
+
+def parser() -> cli.Parser:
+    """The flags of this job."""
+    found = cli.Parser(__doc__ or "")
+    found.add_argument("--data", type=Path, required=True, help="ml-100k, ml-1m or ml-latest-small")
+    found.add_argument("--out", type=Path, required=True, help="the Parquet file")
+    return found
+
+
+def main(args: argparse.Namespace) -> int:
+    """Read and write."""
+    movies = read_movies(args.data)
+    features = np.hstack([movies.genres, movies.words])
+    write_features(args.out, movies.ids, features)
+    Journal().say(f"{args.out}: {len(features):,} movies, {features.shape[1]} numbers each")
+    return OK
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())
