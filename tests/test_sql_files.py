@@ -499,16 +499,20 @@ def test_the_best_of_n_in_sql_is_that_of_the_board(
             trial_id=str(n),
             log_id="l",
             model="m",
+            extends="s",
             metric=metric,
             value=value,
             finished_at="2026-01-01",
         )
-    old = {"log_id": "l", "model": "m", "metric": metric}
+    old = {"log_id": "l", "model": "m", "extends": "s", "metric": metric}
+    other = {**old, "extends": "with fewer epochs"}
+    add(database, "trials", trial_id="7", value=0.7, finished_at="2026-01-02", **other)
     add(database, "trials", trial_id="0", value=0.9, finished_at="2025-01-01", **old)
     add(database, "trials", trial_id="9", value=None, finished_at="2026-01-01", **old)
     trials = [{"settings": {"x": float(n)}, "value": value} for n, value in enumerate(values)]
     wanted = best_of(Search(space={"x": (0.0, 3.0)}, trials=trials, lower_is_better=metric is None))
-    rows = database.execute("SELECT budget, expected_best, low, high FROM search_curves ORDER BY budget")
+    curve = "SELECT budget, expected_best, low, high FROM search_curves WHERE extends = 's' ORDER BY budget"
+    rows = database.execute(curve)
     found = list(zip(*rows.fetchall(), strict=True))
     assert found[0] == (1, 2, 3, 4)
     for column, by_budget in zip(found[1:], wanted[1:], strict=True):

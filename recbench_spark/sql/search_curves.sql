@@ -1,10 +1,12 @@
 -- What would the best of n settings have been, on average and nine times out of ten, for each budget n?
 -- P(best of n is the i-th best of N or better) = 1 - ((N - i) / N)^n: Dodge et al. (EMNLP 2019), section 3.1.
+-- Of each search with all that goes on from it (`extends`): other epochs are another search.
 -- Of a ranking (ndcg@20 and its like) the best is the largest, of an error the smallest.
 SELECT
   ranked.log_id,
   ranked.dataset,
   ranked.model,
+  ranked.extends,
   ranked.metric,
   budgets.place AS budget,
   ranked.trials,
@@ -27,8 +29,8 @@ SELECT
 FROM (
   SELECT
     known.*,
-    ROW_NUMBER() OVER (PARTITION BY log_id, model ORDER BY loss, trial_id) AS place,
-    COUNT(*) OVER (PARTITION BY log_id, model) AS trials
+    ROW_NUMBER() OVER (PARTITION BY log_id, model, extends ORDER BY loss, trial_id) AS place,
+    COUNT(*) OVER (PARTITION BY log_id, model, extends) AS trials
   FROM (
     SELECT
       signed.*,
@@ -40,6 +42,7 @@ FROM (
         named.log_id,
         named.dataset,
         named.model,
+        named.extends,
         named.of_trial AS metric,
         named.value,
         named.finished_at,
@@ -57,6 +60,7 @@ FROM (
           log_id,
           dataset,
           model,
+          extends,
           metric AS of_trial,
           SUBSTR(COALESCE(metric, 'rmse'), 1, INSTR(COALESCE(metric, 'rmse') || '@', '@') - 1) AS metric,
           value,
@@ -72,9 +76,12 @@ INNER JOIN (
   SELECT
     log_id,
     model,
-    ROW_NUMBER() OVER (PARTITION BY log_id, model ORDER BY trial_id) AS place
+    extends,
+    ROW_NUMBER() OVER (PARTITION BY log_id, model, extends ORDER BY trial_id) AS place
   FROM trials
   WHERE value IS NOT NULL
-  GROUP BY log_id, model, trial_id
-) AS budgets ON budgets.log_id = ranked.log_id AND budgets.model = ranked.model
-GROUP BY ranked.log_id, ranked.dataset, ranked.model, ranked.metric, budgets.place, ranked.trials
+  GROUP BY log_id, model, extends, trial_id
+) AS budgets
+  ON budgets.log_id = ranked.log_id AND budgets.model = ranked.model AND budgets.extends = ranked.extends
+GROUP BY
+  ranked.log_id, ranked.dataset, ranked.model, ranked.extends, ranked.metric, budgets.place, ranked.trials

@@ -294,19 +294,30 @@ def known_searches(store: Store, log_id: str) -> dict[str, Found]:
 
 
 def found_in(rows: Iterable[Row]) -> dict[str, Found]:
-    """Rows of `trials` by model: the spaces joined, each setting once."""
+    """Rows of `trials` by model: the spaces joined, each setting once.
+
+    Of each model the trials that vary what the last one varies and have all else alike: what was tried
+    with fewer epochs is another search.
+    """
     by_model: dict[str, dict[str, Row]] = {}
     for row in sorted(rows, key=lambda row: row["finished_at"]):
         by_model.setdefault(row["model"], {})[row["trial_id"]] = row
     found = {}
     for model, trials in by_model.items():
         last = max(trials.values(), key=lambda row: row["finished_at"])
-        same = [row for row in trials.values() if set(row["searched"]) == set(last["searched"])]
+        same = [row for row in trials.values() if _of_one_search(row) == _of_one_search(last)]
         space = space_of(same[0])
         for row in same[1:]:
             space = joined(space, space_of(row))
         found[model] = Found(model, space, tuple(sorted(same, key=_place)))
     return found
+
+
+def _of_one_search(trial: Row) -> tuple[frozenset[str], str]:
+    """What a trial varies, and the settings that it leaves as the benchmark file has them."""
+    varied = frozenset(trial["searched"])
+    settings = with_settings(json.loads(trial["settings_json"]), dict.fromkeys(varied, ""))
+    return varied, json.dumps(settings, sort_keys=True)
 
 
 def _place(row: Row) -> float:
@@ -332,7 +343,7 @@ def further_searches(
         if not space:
             continue
         search_id = _search_id(search, trials, models[name], space)
-        first = known[name].trials[0]["search_id"]
+        first = known[name].trials[0]["extends"]
         found.append(Searched(models[name], space, search_id, first))
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from recbench_spark.steps.tuning import (
     best_model,
     check_searches,
     first_searches,
+    found_in,
     further_searches,
     known_searches,
     run_searches,
@@ -90,6 +92,24 @@ def test_a_search_is_resumed_extended_and_known_to_later_runs(spark, tmp_path, m
     assert grid_edges(later, later.provenance) == [edge.name for edge in better.edges]
     tuned = best_model(one.models[0], better)
     assert tuned.rates.user_factors == better.best["searched"]["rates"]
+
+
+def test_what_was_tried_with_other_settings_of_the_file_is_another_search() -> None:
+    """Three epochs, then fifteen, then beyond an edge of these: the best of all had three, and is left out."""
+
+    def row(number: int, value: float, low: float, **settings: Any) -> dict[str, Any]:
+        space = {"rates": {"low": low, "high": 10 * low, "log": True}}
+        return {
+            "model": "m", "trial_id": str(number), "finished_at": number, "metric": "ndcg@20",
+            "value": value, "searched": {"rates": low * number}, "space_json": json.dumps(space),
+            "settings_json": json.dumps({"rates": {"all": low * number}, **settings}),
+        }  # fmt: skip
+
+    rows = [row(1, 0.9, 0.1, epochs=3), row(2, 0.5, 0.1, epochs=15), row(3, 0.6, 1.0, epochs=15)]
+    found = found_in(rows)["m"]
+    assert [trial["trial_id"] for trial in found.trials] == ["3", "2"]
+    assert (found.space["rates"].low, found.space["rates"].high) == (0.1, 10)
+    assert [trial["trial_id"] for trial in found_in(rows[:1])["m"].trials] == ["1"]
 
 
 def test_what_a_search_cannot_try_is_told_before_it_starts(tmp_path) -> None:
