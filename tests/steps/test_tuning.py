@@ -95,7 +95,7 @@ def test_a_search_is_resumed_extended_and_known_to_later_runs(spark, tmp_path, m
 
 
 def test_what_was_tried_with_other_settings_of_the_file_is_another_search() -> None:
-    """Three epochs, then fifteen, then beyond an edge of these: the best of all had three, and is left out."""
+    """Three epochs, then fifteen, then beyond an edge of these: the best had three, and is left out."""
 
     def row(number: int, value: float, low: float, **settings: Any) -> dict[str, Any]:
         space = {"rates": {"low": low, "high": 10 * low, "log": True}}
