@@ -77,9 +77,13 @@ class Night:
         return Catalogue(items, train_users, features)
 
     @cached_property
-    def n_users(self) -> int:
-        """Users of the split."""
-        return self.table(schemas.USER_BLOCKS).count()
+    def n_rankings(self) -> int:
+        """Rows a model ranks for: one a user and part; without truth only where such users count 0."""
+        blocks, parts = self.table(schemas.USER_BLOCKS), self.benchmark.evaluation.parts
+        if self.definition.empty_users == "zero":
+            return blocks.count() * len(parts)
+        held = [F.count(F.col("held_out")[part]) for part in parts]
+        return sum(blocks.agg(*(n.alias(part) for n, part in zip(held, parts, strict=True))).collect()[0])
 
     @cached_property
     def exposure(self) -> ExposureContext | None:

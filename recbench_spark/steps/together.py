@@ -249,13 +249,12 @@ def _pass(night: Night, asked: _Asked, group: Sequence[Ready], journal: Journal)
     members = tuple(shuffle.member_of(ready.run_id, ready.ranked, asked.request) for ready in group)
     notes = _progress_folder(night)
     work = Work(members, asked.request, asked.measures, asked.values, folders, str(notes))
-    n_users = night.n_users * len(asked.parts)
-    with watched(notes, n_users * len(group), journal.say):
+    with watched(notes, night.n_rankings * len(group), journal.say):
         found = shuffle.evaluate(
             users,
             [ready.ranked for ready in group],
             work,
-            n_users,
+            night.n_rankings,
             candidates_of(night, users) if scored else None,
         )
     wall = time.monotonic() - started

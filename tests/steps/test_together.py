@@ -17,11 +17,13 @@ from recbench_spark.evaluation.ranking.sources import HashSource, Strings
 from recbench_spark.kernels.ranking.scorers import Scorer
 from recbench_spark.schemas import METRICS, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.steps import together
+from recbench_spark.steps.evaluating import users_of
+from recbench_spark.steps.night import open_night
 from recbench_spark.steps.together import SETTING, Ready, groups
 from recbench_spark.store import Store
 from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
 from recbench_spark.training.random import Random
-from tests.nights import models, run, small
+from tests.nights import DATE, models, run, small
 from tools import compare_warehouses
 
 pytestmark = pytest.mark.spark
@@ -147,6 +149,26 @@ def test_one_pass_gives_the_bits_of_one_model_at_a_time(
     assert compare_warehouses.main([str(tmp_path / "alone"), str(tmp_path / "together")]) == 0, (
         capsys.readouterr().out
     )
+
+
+@pytest.mark.parametrize("empty", ["leave_out", "zero"])
+def test_how_many_rows_are_ranked_is_known_before(spark, tmp_path: Path, empty: str) -> None:
+    """Two thirds of 30 users have test rows: the others are ranked only where they count 0."""
+    folder = tmp_path / "log"
+    rows = pd.DataFrame({"user_id": [f"u{n % 30}" for n in range(90)], "item_id": range(90)})
+    rows["part"] = ["test" if n >= 60 and n % 3 else "train" for n in range(90)]
+    folder.mkdir()
+    rows.astype({"item_id": str}).to_parquet(folder / "log.parquet")
+    benchmark = small(
+        name="some", dataset={"name": "some", "reader": "parquet", "path": str(folder / "log.parquet")},
+        split={"protocol": "given"}, models=models("random"),
+        evaluation={"metrics": ["ndcg"], "k": [5], "definition": {"empty_users": empty}},
+    )  # fmt: skip
+    store = Store(spark, str(tmp_path / "warehouse"))
+    ran = run(store, benchmark)
+    night = open_night(store, benchmark, DATE)
+    assert ran.outcome.failed == {}
+    assert night.n_rankings == users_of(night).count() == (30 if empty == "zero" else 20)
 
 
 def commits(store: Store, name: str) -> int:
