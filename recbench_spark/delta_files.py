@@ -205,6 +205,7 @@ def append_rows(folder: str, rows: pa.Table, once: str) -> bool:
     from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
     from deltalake.transaction import Transaction  # noqa: PLC0415
 
+    refuse_nulls(folder, rows)
     table = _table(folder)
     if once and table.transaction_version(once) is not None:
         return False
@@ -222,6 +223,13 @@ def append_rows(folder: str, rows: pa.Table, once: str) -> bool:
     except DeltaError as error:
         raise StoreError(f"cannot write {folder}: {str(error).splitlines()[0]}") from None
     return True
+
+
+def refuse_nulls(folder: str, rows: pa.Table) -> None:
+    """Raise StoreError for a NULL where none may be: the writer finds it under one error or another."""
+    for field in rows.schema:
+        if not field.nullable and rows.column(field.name).null_count:
+            raise StoreError(f"cannot write {folder}: column '{field.name}' holds NULL, which it may not")
 
 
 Filters = Sequence[tuple[str, str, Any]]

@@ -218,7 +218,7 @@ def test_tables_are_made_as_spark_makes_them(tmp_path: Path) -> None:
     store.append_rows([{"run_id": "a", "check": "c", "severity": "info", "passed": True}], CHECKS)
     with pytest.raises(StoreError, match="checks"):
         store.append_rows([{"run_id": "a", "check": "c", "severity": "bad", "passed": True}], CHECKS)
-    with pytest.raises(StoreError, match="checks"):
+    with pytest.raises(StoreError, match="checks: column 'run_id' holds NULL"):
         store.append_rows([{"run_id": None, "check": "c", "severity": "info", "passed": True}], CHECKS)
     assert [row["run_id"] for row in store.rows(CHECKS)] == ["a"]
     assert store.rows(CHECKS, [("run_id", "=", "b")]) == [] and store.read(METRICS).num_rows == 0
