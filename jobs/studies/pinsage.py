@@ -42,7 +42,7 @@ from recbench_spark.kernels.graph.forms import Aggregator, LayerForm
 from recbench_spark.kernels.graph.ids import hashed_numbers
 from recbench_spark.kernels.graph.samples import Band, bands
 from recbench_spark.kernels.graph.walks import Most
-from recbench_spark.models.networks.factors import Pairs, cut
+from recbench_spark.models.networks.factors import Pairs, cut, of_users, users_by_hash
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.item_graphs import both_ways, by_visits, visited
 from recbench_spark.models.networks.layers import GraphNet
@@ -239,13 +239,11 @@ class Drawn:
 
 def some_users(train: Pairs, pairs: int, seed: int) -> Pairs:
     """Training pairs of users drawn by hash, enough of them for about so many pairs of items."""
-    order = np.argsort(hashed_numbers(np.arange(train.users), seed), kind="stable")
+    order = users_by_hash(train.users, seed)
     enough = np.searchsorted(np.cumsum(2 * np.diff(train.indptr)[order]), pairs) + 1
     kept = np.zeros(train.users, np.bool_)
     kept[order[:enough]] = True
-    rows = np.repeat(kept, np.diff(train.indptr))
-    counts = np.where(kept, np.diff(train.indptr), 0)
-    return train._replace(indptr=np.concatenate([[0], np.cumsum(counts)]), item=train.item[rows])
+    return of_users(train, kept)
 
 
 def first_of_each(most: Most, top: int) -> Most:

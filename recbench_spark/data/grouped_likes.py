@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 
 from recbench_spark.data.liked_movies import degree, write_features
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.graph.ids import hashed_numbers
-from recbench_spark.models.networks.factors import Pairs, cut, pairs_of
+from recbench_spark.models.networks.factors import Pairs, cut, of_users, pairs_of, users_by_hash
 
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
@@ -94,15 +93,12 @@ def _of_some(pairs: Pairs, users: int) -> Pairs:
         raise ConfigError(f"{users} users of {pairs.users}", "0 is all of them")
     if not users:
         return pairs
-    order = np.argsort(hashed_numbers(np.arange(pairs.users), SPLIT_SEED), kind="stable")
     kept = np.zeros(pairs.users, np.bool_)
-    kept[order[:users]] = True
-    rows = kept[pairs.user]
-    return pairs_of(pairs.user[rows], pairs.item[rows], pairs.users, pairs.items)
+    kept[users_by_hash(pairs.users, SPLIT_SEED)[:users]] = True
+    return of_users(pairs, kept)
 
 
 def _part(pairs: Pairs, part: str) -> pa.Table:
     """Rows of one part of the log."""
-    name = pa.DictionaryArray.from_arrays(np.zeros(len(pairs.item), np.int32), [part])
     columns = {"user_id": pairs.user.astype(np.int64), "item_id": pairs.item.astype(np.int64)}
-    return pa.table({**columns, "part": name.cast(pa.string())})
+    return pa.table({**columns, "part": pa.repeat(part, len(pairs.item))})

@@ -15,7 +15,7 @@ from recbench_spark.evaluation.estimators.sampled import correction_checks
 from recbench_spark.evaluation.ranking import rank as ranking
 from recbench_spark.evaluation.ranking.request import Request
 from recbench_spark.journal import Journal
-from recbench_spark.schemas import RANKINGS, USER_BLOCKS
+from recbench_spark.schemas import RANKINGS
 from recbench_spark.steps.candidates import candidates_of
 from recbench_spark.steps.exposure import estimate, make_plan
 from recbench_spark.steps.gates import failure
@@ -80,7 +80,4 @@ def rank(night: Night, model: ModelConfig, request: Request) -> tuple[DataFrame,
 
 def users_of(night: Night) -> DataFrame:
     """The users of the night's parts, with what is known of exposure where estimates ask for it."""
-    keep_empty = night.definition.empty_users == "zero"
-    parts = night.benchmark.evaluation.parts
-    users = ranking.users_of_parts(night.table(USER_BLOCKS), parts, night.definition.threshold, keep_empty)
-    return with_exposure(users, night.exposure.shown) if night.exposure else users
+    return with_exposure(night.users, night.exposure.shown) if night.exposure else night.users

@@ -23,6 +23,7 @@ from recbench_spark.errors import ConfigError, DataError, StoreError, nearest
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan, check_names
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS
 from recbench_spark.evaluation.metrics.top_lists import Catalogue
+from recbench_spark.evaluation.ranking.rank import users_of_parts
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
 from recbench_spark.placeholders import on_night
@@ -76,14 +77,17 @@ class Night:
         train_users = blocks.where(F.size("train_items") > 0).select("user_id")
         return Catalogue(items, train_users, features)
 
+    @property
+    def users(self) -> DataFrame:
+        """Whom models rank for; see `users_of_parts`."""
+        definition, blocks = self.definition, self.table(schemas.USER_BLOCKS)
+        keep_empty = definition.empty_users == "zero"
+        return users_of_parts(blocks, self.benchmark.evaluation.parts, definition.threshold, keep_empty)
+
     @cached_property
     def n_rankings(self) -> int:
-        """Rows a model ranks for: one a user and part; without truth only where such users count 0."""
-        blocks, parts = self.table(schemas.USER_BLOCKS), self.benchmark.evaluation.parts
-        if self.definition.empty_users == "zero":
-            return blocks.count() * len(parts)
-        held = [F.count(F.col("held_out")[part]) for part in parts]
-        return sum(blocks.agg(*(n.alias(part) for n, part in zip(held, parts, strict=True))).collect()[0])
+        """How many rows of `users` there are."""
+        return self.users.count()
 
     @cached_property
     def exposure(self) -> ExposureContext | None:

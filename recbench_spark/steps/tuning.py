@@ -305,7 +305,8 @@ def found_in(rows: Iterable[Row]) -> dict[str, Found]:
     found = {}
     for model, trials in by_model.items():
         last = max(trials.values(), key=lambda row: row["finished_at"])
-        same = [row for row in trials.values() if _of_one_search(row) == _of_one_search(last)]
+        search = _of_one_search(last)
+        same = [row for row in trials.values() if _of_one_search(row) == search]
         space = space_of(same[0])
         for row in same[1:]:
             space = joined(space, space_of(row))

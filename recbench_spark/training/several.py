@@ -157,10 +157,6 @@ def carried(job: Callable[[], Result], archives: Sequence[str]) -> Callable[[], 
     packed = pickle.dumps(job)
 
     def start() -> Result:
-        import pickle  # noqa: PLC0415
-        import sys  # noqa: PLC0415
-        from pathlib import Path  # noqa: PLC0415
-
         sys.path[1:1] = [str(Path(name).resolve()) for name in archives if Path(name).exists()]
         return pickle.loads(packed)()  # type: ignore[no-any-return]
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from deltalake import DeltaTable
 
-from tests.cluster.processes import PATIENCE, ROOT, SPARK_HOME, bare_python, cluster, package_zip, started
-from tests.cluster.test_standalone import ON_THIS_MACHINE, TINY, environment_archive
+from tests.cluster.processes import PATIENCE, bare_python, cluster, started
+from tests.cluster.test_standalone import TINY, submit
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -28,22 +27,6 @@ NIGHT: dict[str, Any] = {
 }
 
 
-def submitted(url: str, folder: Path, python: Path) -> list[str]:
-    """The command of docs/cluster.md, without GPUs."""
-    config = folder / "several.yaml"
-    config.write_text(yaml.safe_dump(NIGHT))
-    settings = [part for key, value in ON_THIS_MACHINE.items() for part in ("--conf", f"{key}={value}")]
-    conf = ROOT / "conf" / "spark" / "cluster.conf"
-    return [
-        *(str(SPARK_HOME / "bin" / "spark-submit"), "--master", url, "--properties-file", str(conf)),
-        *settings,
-        *("--py-files", str(package_zip(folder))),
-        *("--archives", f"{environment_archive(folder, python)}#env"),
-        *(str(ROOT / "jobs" / "nightly.py"), "--config", str(config)),
-        *("--warehouse", str(folder / "warehouse"), "--logical-date", "2026-01-01"),
-    ]
-
-
 def vectors(warehouse: Path) -> dict[str, dict[tuple[str, str], np.ndarray]]:
     """By model, then by side and id."""
     found: dict[str, dict[tuple[str, str], np.ndarray]] = {}
@@ -56,7 +39,7 @@ def test_two_processes_on_two_workers_fit_what_one_fits(tmp_path: Path) -> None:
     python = bare_python(tmp_path / "bare")
     python_of = {"PYSPARK_PYTHON": "./env/bin/python", "PYSPARK_DRIVER_PYTHON": str(python)}
     with cluster(tmp_path, workers=2, settings={}) as place:
-        command = submitted(place.url, tmp_path, python)
+        command = submit(place, tmp_path, python, NIGHT, ("cluster",))
         with started(command, tmp_path / "driver.log", tmp_path, **python_of) as driver:
             driver.wait_for("both: train")
             ranks = set()

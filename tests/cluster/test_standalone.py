@@ -96,14 +96,14 @@ def environment_archive(folder: Path, python: Path) -> Path:
     return path
 
 
-def submit(place: Cluster, folder: Path, python: Path) -> list[str]:
-    """The command of docs/cluster.md."""
+def submit(
+    place: Cluster, folder: Path, python: Path, night: dict[str, Any], confs: tuple[str, ...]
+) -> list[str]:
+    """The command of docs/cluster.md, for a night and with some of our files of Spark's settings."""
     conf = folder / "night.conf"
-    conf.write_text(
-        "".join((ROOT / "conf" / "spark" / f"{name}.conf").read_text() for name in ("cluster", "gpu"))
-    )
-    config = folder / "tiny.yaml"
-    config.write_text(yaml.safe_dump(TINY))
+    conf.write_text("".join((ROOT / "conf" / "spark" / f"{name}.conf").read_text() for name in confs))
+    config = folder / f"{night['name']}.yaml"
+    config.write_text(yaml.safe_dump(night))
     settings = [part for key, value in ON_THIS_MACHINE.items() for part in ("--conf", f"{key}={value}")]
     return [
         *(str(SPARK_HOME / "bin" / "spark-submit"), "--master", place.url, "--properties-file", str(conf)),
@@ -126,7 +126,7 @@ def test_a_night_that_loses_an_executor_gives_the_numbers_of_a_local_one(spark, 
     }
     python_of = {"PYSPARK_PYTHON": "./env/bin/python", "PYSPARK_DRIVER_PYTHON": str(python)}
     with cluster(tmp_path, workers=2, settings=gpus) as place:
-        command = submit(place, tmp_path, python)
+        command = submit(place, tmp_path, python, TINY, ("cluster", "gpu"))
         with started(command, tmp_path / "driver.log", tmp_path, **python_of) as driver:
             driver.wait_for("popular: rank")
             first = place.executors()

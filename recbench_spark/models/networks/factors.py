@@ -60,6 +60,18 @@ def pairs_of(user_e: npt.NDArray[Any], item_e: npt.NDArray[Any], users: int, ite
     return Pairs(users, items, indptr.astype(np.int64), (keys % items).astype(np.int32))
 
 
+def of_users(pairs: Pairs, kept_u: npt.NDArray[np.bool_]) -> Pairs:
+    """Pairs of the users that are kept; others have none."""
+    sizes = np.diff(pairs.indptr)
+    indptr = np.concatenate([[0], np.cumsum(np.where(kept_u, sizes, 0))])
+    return pairs._replace(indptr=indptr, item=pairs.item[np.repeat(kept_u, sizes)])
+
+
+def users_by_hash(users: int, seed: int) -> Indices:
+    """(users,) all of them in an order that the seed draws."""
+    return np.argsort(hashed_numbers(np.arange(users), seed), kind="stable")
+
+
 def cut(pairs: Pairs, share: float, seed: int) -> tuple[Pairs, Pairs]:
     """Training and validation pairs: those whose hash is among the lowest `share`; a user keeps one at
     least."""

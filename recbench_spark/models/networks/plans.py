@@ -41,8 +41,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         """ConfigError for numbers that mean nothing."""
-        at_least_0 = ((name, 0) for name in ("warm_up", "patience", "examples"))
-        for name, least in (("epochs", 1), ("batch", 1), ("ahead", 1), *at_least_0):
+        least_of = {"epochs": 1, "batch": 1, "warm_up": 0, "patience": 0, "ahead": 1, "examples": 0}
+        for name, least in least_of.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}: {getattr(self, name)} is less than {least}")
         if not (self.rate > 0 and 0 < self.decay <= 1):
