@@ -128,7 +128,7 @@ def test_a_night_that_loses_an_executor_gives_the_numbers_of_a_local_one(spark, 
     with cluster(tmp_path, workers=2, settings=gpus) as place:
         command = submit(place, tmp_path, python, TINY, ("cluster", "gpu"))
         with started(command, tmp_path / "driver.log", tmp_path, **python_of) as driver:
-            driver.wait_for("popular: rank")
+            driver.wait_for("rank popular, item_knn, truth")
             first = place.executors()
             assert len(first) == 2
             subprocess.run(["kill", "-9", str(first[0])], check=True)
