@@ -80,6 +80,7 @@ class Setting:
         rate: of Adam, after the warm-up.
         warm_up: steps in which the rate grows to it.
         walks: from each item.
+        top: items of each neighbourhood, those visited most, where a variant says nothing else.
         least: what pushes of personalised PageRank leave unspread a unit of degree.
     """
 
@@ -95,6 +96,7 @@ class Setting:
     rate: float = 3e-3
     warm_up: int = 100
     walks: int = 200
+    top: int = 50
     least: float = 1e-5
 
 
@@ -103,14 +105,20 @@ FLAGS = {field.name: field for field in fields(Setting) if field.name != "data"}
 
 @dataclass(frozen=True)
 class Variant:
-    """What is fitted; see `Margin` and `LayerForm`."""
+    """What is fitted; see `Margin` and `LayerForm`.
+
+    Attributes:
+        top: 0 is what all fits share.
+        each: whether each pair has `negatives` of its own; else a minibatch has as many.
+    """
 
     form: str = "convolve"
     aggregator: Aggregator = "importance"
-    top: int = 50
+    top: int = 0
     join: str = "concat"
     curriculum: bool = False
     per_pair: bool = False
+    each: bool = False
 
 
 BASE = Variant()
@@ -125,6 +133,7 @@ VARIANTS = {
     "sage_mean": replace(BASE, form="sage", aggregator="mean"),
     "sage_max": replace(BASE, form="sage", aggregator="max"),
     "per_pair": replace(BASE, per_pair=True),
+    "per_pair_each": replace(BASE, per_pair=True, each=True),
 }
 REFERENCES = ("popularity", "features", "visits", "groups")
 
@@ -209,8 +218,9 @@ class Drawn:
 
     @cached_property
     def most(self) -> Most:
-        """The 50 items that walks from each item visit most, dense ids after those of users."""
-        return visited(self.train, max(v.top for v in VARIANTS.values()), self.seed, self.how.walks)
+        """The items that walks from each item visit most, dense ids after those of users."""
+        top = max(self.how.top, *(v.top for v in VARIANTS.values()))
+        return visited(self.train, top, self.seed, self.how.walks)
 
     @cached_property
     def pairs(self) -> tuple[Rows, Rows]:
@@ -279,9 +289,10 @@ def net_of(variant: Variant, dims: int, how: Setting, seed: int) -> GraphNet:
 def study(drawn: Drawn, name: str, folder: Path) -> dict[str, Any]:
     """One fit and what it is worth on the test pairs; the best-on-validation epoch is taken."""
     how, seed, train, variant = drawn.how, drawn.seed, drawn.train, VARIANTS[name]
-    given = Input(drawn.graph(variant.top), drawn.world.features)
+    given = Input(drawn.graph(variant.top or how.top), drawn.world.features)
     net = net_of(variant, given.features.shape[1], how, seed)
-    margin = Margin("max_margin", 0.1, how.negatives, variant.per_pair, variant.curriculum, end=train.items)
+    negatives = how.negatives * (how.batch if variant.each else 1)
+    margin = Margin("max_margin", 0.1, negatives, variant.per_pair, variant.curriculum, end=train.items)
     band = drawn.band if variant.curriculum else None
     judged = test_pairs(train, drawn.inner, seed, how.judged)
 

@@ -38,7 +38,7 @@ def rows(folder: Path) -> list[dict]:
 
 
 def test_what_is_there_is_not_run_again_and_another_setting_is_another_fit(tmp_path, capsys) -> None:
-    names = "groups,popularity,features,visits,base,curriculum,add,per_pair"
+    names = "groups,popularity,features,visits,base,curriculum,add,per_pair,per_pair_each"
     assert run(tmp_path, "--pairs", "200", "--variants", names, "--table", str(tmp_path / "t.md")) == 0
     before = rows(tmp_path)
     assert [row["variant"] for row in before] == names.split(",")
