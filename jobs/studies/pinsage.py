@@ -99,6 +99,11 @@ class Setting:
     top: int = 50
     least: float = 1e-5
 
+    def __post_init__(self) -> None:
+        """ConfigError for neighbourhoods of nobody, which would be fitted all the same."""
+        if self.top < 1:
+            raise ConfigError(f"top: {self.top} is less than 1", "items of a neighbourhood, e.g. 50")
+
 
 FLAGS = {field.name: field for field in fields(Setting) if field.name != "data"}
 

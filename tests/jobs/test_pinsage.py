@@ -53,6 +53,12 @@ def test_what_is_there_is_not_run_again_and_another_setting_is_another_fit(tmp_p
     assert len([path for path in tmp_path.iterdir() if path.name.startswith("base-1-")]) == 2
 
 
+@pytest.mark.parametrize("top", ["0", "-3"])
+def test_neighbourhoods_of_nobody_are_refused(tmp_path, top) -> None:
+    with pytest.raises(study.ConfigError, match=f"top: {top} is less than 1"):
+        run(tmp_path, "--pairs", "200", "--variants", "base", "--top", top)
+
+
 def test_groups_are_asked_for_only_where_there_are_some(tmp_path) -> None:
     (tmp_path / "ml").mkdir()
     (tmp_path / "ml" / "ratings.csv").write_text("userId,movieId,rating\n1,1,5\n1,2,5\n2,1,4\n2,2,4\n")
