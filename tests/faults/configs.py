@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import yaml
 
 from recbench_spark import cli
@@ -397,15 +399,26 @@ def run(case: Case) -> Verdict:
     file = case.place / mutant.chance.choice(NAMES)
     text = mutant.written()
     file.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
+    lay_features(case.place)
     try:
         return judged(mutant, file, *dry_run(file, mutant.sets))
     finally:
         file.unlink()
 
 
+def lay_features(folder: Path) -> None:
+    """The table of features that files name from where the job runs: a dry run opens it."""
+    place = folder / "world" / "items.parquet"
+    if not place.exists():
+        place.parent.mkdir(exist_ok=True)
+        vectors = pa.array([[0.5, 0.25], [1.0, -1.0]], pa.list_(pa.float32()))
+        pq.write_table(pa.table({"id": ["1", "2"], "vector": vectors}), place)
+
+
 def dry_run(file: Path, sets: list[str]) -> tuple[Any, str, str]:
-    """Exit code, stdout and stderr of the job, in this process."""
+    """Exit code, stdout and stderr of the job, in this process and in the folder of the file."""
     out, err = io.StringIO(), io.StringIO()
+    file = file.absolute()
     argv = [
         f"--config={file}",
         "--warehouse",
@@ -417,7 +430,8 @@ def dry_run(file: Path, sets: list[str]) -> tuple[Any, str, str]:
     argv += [f"--set={one}" for one in sets]
     # Settings are judged, whatever lies at their paths.
     elsewhere = mock.patch.object(arrow_files, "kind_of", side_effect=FallbackToSpark("not looked at"))
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), elsewhere:
+    here = contextlib.chdir(file.parent)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), elsewhere, here:
         try:
             cli.run(nightly.main, nightly.parser(), argv)
         except SystemExit as ended:
