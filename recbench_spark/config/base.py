@@ -79,7 +79,7 @@ class Strict(BaseModel):
     @classmethod
     def _sound(cls, document: Any) -> Any:
         for key, value in document.items() if isinstance(document, dict) else ():
-            if isinstance(value, str) and SECRETS.search(value):
+            if any(SECRETS.search(text) for text in _texts_of(value, _is_map(cls, key))):
                 raise ValueError(f"{key} holds a password, key or token; {ELSEWHERE}")
             if not _takes_truth(cls, key):
                 _refuse_truths(key, value, _is_map(cls, key))
@@ -95,6 +95,14 @@ class Strict(BaseModel):
                 if twice is not None:
                     raise ValueError(f"{name}: {twice!r} stands there twice")
         return self
+
+
+def _texts_of(value: Any, is_map: bool) -> list[str]:
+    """Texts of a field, of its list or of its map; sections look at their own."""
+    if is_map and isinstance(value, dict):
+        value = list(value.values())
+    held = value if isinstance(value, list | tuple) else [value]
+    return [text for text in held if isinstance(text, str)]
 
 
 def _takes_truth(model: type[BaseModel], key: Any) -> bool:

@@ -130,7 +130,7 @@ def _paradox_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
     }
     pinned = "baseline" in (asked.against, asked.flips_against)
     named = benchmark.comparisons is not None and benchmark.comparisons.baseline is not None
-    missing = [(key, ", ".join(names)) for key, names in unknown.items()]
+    missing = [(key, ", ".join(name or "''" for name in names)) for key, names in unknown.items()]
     return [
         *((bool(names), f"paradoxes.{key}: {names} not in evaluation") for key, names in missing),
         (pinned and not named, "paradoxes against 'baseline' need comparisons.baseline"),

@@ -356,12 +356,29 @@ def test_a_log_that_ends_with_the_calendar_is_told(write, until: str) -> None:
         "dataset.options={sasToken: hush}",
         "dataset.options={url: 'jdbc:mysql://u:hush@host/db'}",
         "ran_by=https://me:hush@host",
+        "dataset.attributes=['https://hush@host/f']",
+        "dataset.columns={user_id: 's3a://key:hush@bucket'}",
     ],
 )
 def test_a_secret_is_refused_and_not_repeated(write, override: str) -> None:
     with pytest.raises(ConfigError, match=r"secret|password") as error:
         load_benchmark(write(MINIMAL), [override])
     assert "hush" not in str(error.value) and "spark.hadoop" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("{metrics: [map]}", r"paradoxes\.metrics: map not in evaluation"),
+        ("{metrics: ['']}", r"paradoxes\.metrics: '' not in evaluation"),
+        ("{by: [land]}", r"paradoxes\.by: land not in evaluation"),
+        ("{parts: [valid]}", r"paradoxes\.parts: valid not in evaluation"),
+        ("{k: [7]}", r"paradoxes\.k: 7 not in evaluation"),
+    ],
+)
+def test_paradoxes_of_what_is_not_measured_are_refused(write, asked: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        load_benchmark(write(MINIMAL), ["evaluation.metrics=[ndcg]", f"paradoxes={asked}"])
 
 
 def test_options_of_readers_and_plain_uris_are_no_secrets() -> None:
