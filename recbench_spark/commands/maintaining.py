@@ -83,7 +83,7 @@ def retain(store: Store, args: argparse.Namespace, journal: Journal) -> None:
     megabytes, layers = graphs.size / 1e6, len(graphs.models)
     print(f"nights before {first}: rows per user of {len(old.runs)} runs, {len(old.splits)} splits")
     print(f"graph_files: {len(graphs.folders)} folders, {megabytes:.1f} MB; layers of {layers} models")
-    print(f"fits and fit_files: {len(fits)} folders")
+    print(f"fit_files: {len(fits)} folders")
     for folder in (*graphs.folders, *fits) if args.dry_run else ():
         print(f"  {folder}")
     if not args.dry_run:

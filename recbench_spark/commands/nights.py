@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recbench_spark.config import Benchmark, load_benchmark
-from recbench_spark.errors import OK, DataError, SchemaError
+from recbench_spark.errors import OK, ConfigError, DataError, SchemaError
 from recbench_spark.journal import Journal
 from recbench_spark.placeholders import on_night
 from recbench_spark.steps.outcomes import Outcome, nothing_to_do
@@ -64,7 +64,7 @@ def look_at_features(benchmark: Benchmark) -> None:
     """Refuse tables of features that no fit can use; one that is not there fails its model alone, later.
 
     Raises:
-        DataError, SchemaError: vectors of two lengths, no vectors, a column missing; the model is named.
+        ConfigError: vectors of two lengths, no vectors, a column missing; the model is named.
     """
     from recbench_spark.graph.features import dimensions, even, table_of  # noqa: PLC0415
 
@@ -74,9 +74,8 @@ def look_at_features(benchmark: Benchmark) -> None:
             try:
                 dimensions(even(table_of(asked.path, asked.id_column, "auto")))
             except (DataError, SchemaError) as error:
-                raise type(error)(
-                    f"model {model.name}: {asked.path}: {error.message}", error.hint
-                ) from None
+                told = f"model {model.name}: {asked.path}: {error.message}"
+                raise ConfigError(told, error.hint) from None
 
 
 def one_night(

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from recbench_spark.config.graph import GraphLayers, Width
+from recbench_spark.models.graph import SIDES
 from recbench_spark.models.pinsage import FittedLayers
 
 
@@ -30,6 +31,11 @@ class GraphSageModel(FittedLayers):
     def _one_sample_a_layer(self) -> GraphSageModel:
         if self.samples and len(self.samples) != self.depth:
             raise ValueError(f"samples: {len(self.samples)} sizes, and depth is {self.depth}: one a layer")
+        return self
+
+    @model_validator(mode="after")
+    def _of_two_sides(self) -> GraphSageModel:
+        self.over(None).check_sides(SIDES)
         return self
 
     def over(self, weights: str | None) -> GraphLayers:

@@ -60,6 +60,12 @@ class PinSageModel(FittedLayers):
             raise ValueError(f"hard_ranks: {low} to {high} is no band, e.g. [2000, 5000]")
         return self
 
+    @model_validator(mode="after")
+    def _of_items(self) -> PinSageModel:
+        if self.features.side not in (None, "item"):
+            raise ValueError(f"features.side: {self.features.side}, and items are the only nodes")
+        return self
+
     def over(self, weights: str | None) -> GraphLayers:
         """What is computed over the neighbourhoods."""
         layers = self.layers_of("convolve", self.aggregator)

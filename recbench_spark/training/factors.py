@@ -81,7 +81,7 @@ def fits_folder(data: SplitData, key: str) -> Path:
             f"{data.store.root} is no folder, and a fit keeps its checkpoints there",
             "--warehouse must be a folder that the driver and all workers see",
         )
-    return data.store.folder / "fits" / key
+    return data.store.folder / "fit_files" / key
 
 
 def rows_of(data: SplitData, place: str) -> pa.Table:

@@ -20,7 +20,7 @@ from recbench_spark.benchmark import run_night
 from recbench_spark.commands import backfill, estimate, evaluate, maintain, nightly, propensity, split
 from recbench_spark.commands.nights import look_at_features
 from recbench_spark.config import make_benchmark
-from recbench_spark.errors import DataError, Interrupted
+from recbench_spark.errors import ConfigError, Interrupted
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import RUNS
 from recbench_spark.sharing import SCRATCH
@@ -315,7 +315,7 @@ def test_features_of_two_lengths_are_refused_by_name_before_spark_starts(tmp_pat
     asked = make_benchmark({
         "name": "b", "dataset": {"name": "d", "reader": "world"}, "models": [model],
     }, [], "test")  # fmt: skip
-    with pytest.raises(DataError, match=r"model sage: .*vectors of 2 and of 1 numbers"):
+    with pytest.raises(ConfigError, match=r"model sage: .*vectors of 2 and of 1 numbers"):
         look_at_features(asked)
     pq.write_table(pa.table({"id": ["1", "2"], "vector": [[1.0, 2.0], [1.0, 3.0]]}), path)
     look_at_features(asked)

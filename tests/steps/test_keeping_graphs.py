@@ -75,9 +75,10 @@ def test_a_folder_goes_with_its_split_or_when_nothing_uses_it(tmp_path) -> None:
 
 def test_files_of_a_fit_go_with_its_split_or_when_nothing_writes_to_them(tmp_path) -> None:
     for folder, used in (
-        ("fits/s1-m", LONG_AGO),  # a checkpoint of a kept split
-        ("fits/s2.1-m", LONG_AGO),
+        ("fits/_delta_log", LONG_AGO),  # a table, however old
         ("fit_files/s1-m", LONG_AGO),
+        ("fit_files/s1-m-f", LONG_AGO),  # of a model with a table of features
+        ("fit_files/s2.1-m-f", LONG_AGO),
         ("fit_files/s2.1-m", LONG_AGO),
         ("fit_files/s2.1-n", NOW),  # a night may be at work
         ("fit_files/abc", LONG_AGO),  # of jobs/benchmark.py
@@ -94,7 +95,7 @@ def test_files_of_a_fit_go_with_its_split_or_when_nothing_writes_to_them(tmp_pat
         "fit_files/bundles/uvw",
         "fit_files/logs/xyz",
         "fit_files/s2.1-m",
-        "fits/s2.1-m",
+        "fit_files/s2.1-m-f",
     ]
     assert [str(folder.relative_to(tmp_path)) for folder in old] == wanted
     drop_old_fits(old)

@@ -23,6 +23,7 @@ from recbench_spark.models.networks.factors import pairs_of
 from recbench_spark.models.networks.layers import GraphNet
 from recbench_spark.models.networks.subgraphs import Adjacency
 from recbench_spark.models.networks.tasks import Input, Margin
+from recbench_spark.schemas import TABLES
 from recbench_spark.steps import trained_graphs
 from recbench_spark.steps.embedding import read_weights
 from recbench_spark.store import Store
@@ -77,6 +78,8 @@ def bench(log: str, fitted: list[dict[str, Any]] | None = None, **more: Any) -> 
         ({"kind": "pinsage", "hard_ranks": [6, 5]}, "no band"),
         ({"kind": "graphsage", "aggregator": "median"}, "aggregator"),
         ({"kind": "graphsage", "samples": [3]}, "one a layer"),
+        ({"kind": "pinsage", "features": {"kind": "hashed", "side": "user"}}, "items are the only nodes"),
+        ({"kind": "graphsage", "features": {"kind": "hashed", "side": "itm"}}, "itm is none of user, item"),
         ({"kind": "lightgcn", "layers": 0}, "layers"),
         ({"kind": "mf_bpr", "penalty": -1}, "penalty"),
         ({"kind": "mf_bpr", "processes": 0}, "processes"),
@@ -169,6 +172,8 @@ def test_a_night_trains_all_four_and_goes_on_where_it_was_killed(spark, tmp_path
     assert set(KINDS) <= set(ran.outcome.leaderboard.split())
     for told in ("epoch 1: loss", "examples/s", "neighbourhoods", "hard negatives: ", "best epoch"):
         assert told in ran.said
+    for name in TABLES:  # no folder of a fit's files stands where a table would be made
+        assert Store(spark, str(place)).exists(name) == (place / name / "_delta_log").is_dir()
     values = DeltaTable(place / "metrics").to_pandas()
     runs = DeltaTable(place / "runs").to_pandas().set_index("model")["run_id"]
     ndcg = {
