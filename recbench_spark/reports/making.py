@@ -73,7 +73,7 @@ def make_report(
         logical_date=max((number.logical_date for number in numbers), default=""),
         level=_interval_level(run_facts),
         models=models,
-        summary=summarise(boards, agreements, regressions, note),
+        summary=summarise(boards, agreements, regressions, (*overtaken(run_facts), *note)),
         leaderboards=boards,
         agreements=agreements,
         curves=make_curves(numbers, boards),
@@ -412,17 +412,25 @@ def _make_manifest(split_id: str, dataset: str, split: str, rows: list[dict[str,
 
 
 def make_runs(runs: pd.DataFrame, numbers: Sequence[Number]) -> tuple[RunFacts, ...]:
-    """The runs shown, and attempts of the same night that failed for models without a number."""
+    """The runs shown, and the night's failed attempts after them, or at models without a number."""
     shown = {number.run_id for number in numbers}
-    models = {number.model for number in numbers}
     nights = {(number.suite, number.logical_date) for number in numbers}
+    rows = _records(runs, "runs", ("run_id", "suite", "logical_date", "model", "status"))
+    began = {row["model"]: _text(row.get("started_at")) for row in rows if row["run_id"] in shown}
     facts = []
-    for row in _records(runs, "runs", ("run_id", "suite", "logical_date", "model", "status")):
+    for row in rows:
         night = (_text(row["suite"]), _text(row["logical_date"])[:10])
-        failed = row["status"] == "failed" and night in nights and row["model"] not in models
-        if row["run_id"] in shown or failed:
+        later = row["model"] not in began or _text(row.get("started_at")) > began[row["model"]]
+        if row["run_id"] in shown or (row["status"] == "failed" and night in nights and later):
             facts.append(_make_run(row))
     return tuple(sorted(facts, key=lambda run: (run.status == "succeeded", run.model, run.run_id)))
+
+
+def overtaken(runs: Sequence[RunFacts]) -> tuple[str, ...]:
+    """A sentence a model whose last attempt failed, and whose figures are those of one before it."""
+    models = {run.model for run in runs if run.status == "succeeded"}
+    failed = sorted({run.model for run in runs if run.status == "failed"} & models)
+    return tuple(f"{model}'s last attempt failed: its figures are of an earlier one." for model in failed)
 
 
 def _make_run(row: dict[str, Any]) -> RunFacts:

@@ -59,7 +59,7 @@ def report(
     known = runs or [{**RUN, "run_id": run_id, "model": model} for run_id, model in models.items()]
     return make_report(
         pd.DataFrame(list(numbers), columns=[*LATEST, "model", "run_id", "value"]),
-        pd.DataFrame(known, columns=["run_id", "model", *RUN, "error", "at_grid_edge"]),
+        pd.DataFrame(known, columns=["run_id", "model", *RUN, "error", "at_grid_edge", "started_at"]),
         pd.DataFrame(checks or [], columns=CHECKS),
         pd.DataFrame(manifests or [], columns=MANIFESTS),
         headline,
@@ -386,6 +386,18 @@ def test_runs_list_their_settings_and_the_nights_failures() -> None:
     assert facts.runs[1].at_grid_edge == ("rank",)
     assert facts.level == 0.9
     assert "out of memory" in render_html(facts)
+
+
+def test_figures_of_a_model_whose_last_attempt_failed_are_told_as_what_they_are() -> None:
+    own = {**RUN, "run_id": "run-a", "model": "a", "started_at": "2026-01-05 10:00:00"}
+    failed = {**own, "run_id": "x", "status": "failed", "error": "features hold NaN"}
+    before = report(number("a", 0.5), runs=[own, {**failed, "started_at": "2026-01-05 09:00:00"}])
+    after = report(number("a", 0.5), runs=[own, {**failed, "started_at": "2026-01-05 11:00:00"}])
+    assert [run.status for run in before.runs] == ["succeeded"]
+    assert [run.status for run in after.runs] == ["failed", "succeeded"]
+    told = "a's last attempt failed: its figures are of an earlier one."
+    assert told not in before.summary and after.summary[0] == told
+    assert told in leaderboard_text(after) and "features hold NaN" in render_html(after)
 
 
 def test_frames_as_spark_and_deltalake_hand_them_over_are_understood() -> None:
