@@ -33,12 +33,7 @@ def find_old_fits(
     """
     there = {row.split_id for row in store.read(SPLITS).select("split_id").distinct().collect()}
     kept = there - set(splits)
-    return tuple(sorted(folder for folder in _folders(store) if _is_old(folder, kept, before, keep)))
-
-
-def _is_old(folder: Path, kept: Collection[str], before: date, keep: Sequence[date]) -> bool:
-    """One of a night has its split's name before a dash, and may name its features after another."""
-    return is_old(folder, max(1, folder.name.count("-")), kept, before, keep)
+    return tuple(sorted(folder for folder in _folders(store) if is_old(folder, 1, kept, before, keep)))
 
 
 def _folders(store: Store) -> Iterator[Path]:

@@ -69,11 +69,11 @@ def find_old_graphs(
 
 
 def is_old(folder: Path, dashes: int, kept: Collection[str], before: date, keep: Sequence[date]) -> bool:
-    """Whether nobody needs a folder; one of a split has its name before one more dash than others."""
+    """Whether nobody needs a folder; one of a split has its name before the first of `dashes` or more."""
     used = last_use(folder)
     if time.time() - used < AT_WORK:
         return False
-    if folder.name.count("-") == dashes:
+    if folder.name.count("-") >= dashes:
         return folder.name.partition("-")[0] not in kept
     day = datetime.fromtimestamp(used, UTC).date()
     return day < before and day not in keep
