@@ -30,7 +30,7 @@ LEVELS = (
     {"models"},
     {"kernels.warm"},
     {"java"},
-    {"schemas", "randomness", "journal", "session", "blocks", "shared_files", "checks"},
+    {"schemas", "randomness", "journal", "session", "blocks", "shared_files", "checks", "inputs"},
     {"indexing", "delta_files", "sharing"},
     {"store", "data", "protocol", "graph", "reports", "evaluation"},
     {"arrow_store", "evaluation.ranking"},
@@ -60,6 +60,7 @@ STAGES = {"store", "data", "protocol", "graph", "reports", *(f"evaluation{x}" fo
 WITHOUT_SPARK = {
     *set().union(*LEVELS[: LEVELS.index({"kernels.warm"}) + 1]),
     "shared_files",
+    "inputs",
     "journal",
     "reports",
 }

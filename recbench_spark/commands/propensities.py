@@ -17,6 +17,7 @@ from recbench_spark.kernels.estimators.power_law import PowerLaw
 from recbench_spark.schemas import ITEMS, PROPENSITIES, RATING_PROPENSITIES, SPLITS
 from recbench_spark.session import get_session
 from recbench_spark.steps import revising
+from recbench_spark.steps.keys import names_count
 from recbench_spark.steps.propensity import Exposed, write_propensities
 from recbench_spark.steps.splitting import of_split
 from recbench_spark.store import Store
@@ -62,7 +63,8 @@ def settings(args: argparse.Namespace) -> tuple[Propensities, Dataset | None]:
 def of_log(store: Store, dataset: Dataset, args: argparse.Namespace) -> Exposed:
     """The rows of a log; one that does not name parts is training as a whole."""
     settings = dataset.model_dump(exclude={"name", "path"})
-    found = identity(store.spark, str(dataset.path))
+    named = names_count(dataset)
+    found = identity(store.spark, str(dataset.path), named=named, options=dataset.options)
     name = digest(settings, found, args.part, args.sample, revising.of_split(dataset))
     log = read_log(store.spark, dataset)
     return Exposed(store, name, chosen(log, args.part), None, log.where(F.col("part") == args.sample))

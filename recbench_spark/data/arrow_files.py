@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +24,15 @@ import pyarrow.dataset as ds
 
 from recbench_spark.data import arrow_rows
 from recbench_spark.data.arrow_rows import as_double, column_of, in_one, text_ids
+from recbench_spark.data.delta_snapshots import read_snapshot
+from recbench_spark.data.digests import content_identity
 from recbench_spark.data.readers.files import check_path, exists, separator
 from recbench_spark.data.readers.ids import IN_UTF8, TEXT_FILE, TEXT_NOTES
 from recbench_spark.data.readers.movielens import LAYOUTS
 from recbench_spark.data.readers.tables import NUMBERS
 from recbench_spark.data.readers.values import BELOW_2_53
 from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
-from recbench_spark.kernels.hashed_ids import hash_ids
-from recbench_spark.kernels.hashing import hash_longs
+from recbench_spark.inputs import Input, Options, look_once, pinned_version
 from recbench_spark.kernels.ids import WHOLE_FLOAT, as_ids
 from recbench_spark.schemas import ID_KIND, ID_TYPE, require_names
 
@@ -137,8 +139,8 @@ def _converted(
 # ------------------------------------------------------------------------------------- what is there
 
 
-def kind_of(path: str) -> str:
-    """delta, text or parquet.
+def is_delta(path: str) -> bool:
+    """Whether a path of this machine is a Delta table.
 
     Raises:
         MissingError: nothing is there. FallbackToSpark: only Spark can say.
@@ -148,9 +150,18 @@ def kind_of(path: str) -> str:
     if not exists(path) and re.fullmatch(r"\w+(\.\w+){1,2}", path):
         raise FallbackToSpark(f"{path} may be a table of a catalog")
     check_path(path)
-    place, name = Path(path), Path(path).name.removesuffix(".gz")
-    if (place / "_delta_log").exists():
+    return Path(path, "_delta_log").exists()
+
+
+def kind_of(path: str) -> str:
+    """delta, text or parquet.
+
+    Raises:
+        MissingError: nothing is there. FallbackToSpark: only Spark can say.
+    """
+    if is_delta(path):
         return "delta"
+    place, name = Path(path), Path(path).name.removesuffix(".gz")
     if name in LAYOUTS:
         raise FallbackToSpark(f"{path} is of MovieLens")
     if name.endswith((".csv", ".tsv")) and place.is_file():
@@ -189,7 +200,7 @@ def _delta(path: str) -> ds.Dataset:
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        return DeltaTable(path).to_pyarrow_dataset()
+        return DeltaTable(path, version=pinned_version(path)).to_pyarrow_dataset()
     except (DeltaError, OSError, ValueError) as error:
         raise FallbackToSpark(f"{path}: {str(error).splitlines()[0][:200]}") from None
 
@@ -400,25 +411,28 @@ def _json_numbers(text: str | None) -> list[float | None] | None:
 # ----------------------------------------------------------------------------------------- identity
 
 
-def identity(path: str) -> str:
-    """As `data.identity.identity`, the same text: a Delta version, else names, sizes and times of files."""
-    if kind_of(path) == "delta":
-        from deltalake import DeltaTable  # noqa: PLC0415
+def identity(path: str, *, named: bool = False, options: Options | None = None) -> str:
+    """Return the same text as `data.identity.identity`, without Spark.
 
-        return f"delta:{DeltaTable(path).version()}"
-    place = Path(path).absolute()
-    files = [place] if place.is_file() else [file for file in place.rglob("*") if _is_data(file, place)]
-    if not files:
-        raise DataError(f"no files at {path}", "check the path")
-    stats = [file.stat() for file in files]
-    hashes = hash_ids(pa.array([f"file:{file}" for file in files]))
-    for column in ([one.st_size for one in stats], [one.st_mtime_ns // 10**6 * 1000 for one in stats]):
-        hashes = hash_longs(np.array(column, np.int64), hashes)
-    total = sum(hashes.view(np.int64).tolist())
-    # As Spark's decimals and Python's `int` of them divide: both towards zero, then Python's own remainder.
-    return f"files:{len(files)}:{sum(one.st_size for one in stats)}:{total % 16**12:012x}"
+    Args:
+        path: of this machine.
+        named: whether names of plain files count.
+        options: of the reader; `versionAsOf` names the version of a Delta table.
+
+    Raises:
+        FallbackToSpark: only Spark can tell. DataError, MissingError: nothing is there.
+    """
+    return look_once(path, options or {}, named, partial(_look, path, named, options or {})).identity
 
 
-def _is_data(file: Path, place: Path) -> bool:
-    hidden = any(part.startswith(("_", ".")) for part in file.relative_to(place).parts)
-    return file.is_file() and not hidden
+def _look(path: str, named: bool, options: Options) -> Input:
+    if not is_delta(path):
+        found = content_identity(path, named)
+        return Input(path, found, None, partial(content_identity, path, named), found)
+    snapshot = read_snapshot(path, options=options)
+    sign_now = partial(_identity_at, path, snapshot.version)
+    return Input(path, snapshot.identity, snapshot.version, sign_now, snapshot.identity)
+
+
+def _identity_at(path: str, version: int) -> str:
+    return read_snapshot(path, version).identity

@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 
 from recbench_spark.blocks import ROWS_DEALT, Block, chunks, dealt_out, rows_dealt
 from recbench_spark.errors import FallbackToSpark
+from recbench_spark.inputs import pinned_version
 
 if TYPE_CHECKING:  # workers import this module, and need no settings
     from recbench_spark.config import Dataset
@@ -136,13 +137,17 @@ def _files(dataset: Dataset) -> tuple[list[str], set[str] | None]:
 
 
 def _of_table(path: Path) -> tuple[list[str], set[str] | None]:
-    """Of a Delta table's present version; none where its files do not say all, or hold deleted rows."""
+    """Of a Delta table's pinned version, else the present one.
+
+    None where its files do not say all, or hold deleted rows.
+    """
     # Here: workers import this module and need none of it.
     from deltalake import DeltaTable  # noqa: PLC0415
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        table = None if "%" in str(path) else DeltaTable(path)  # it reads a path as a URL
+        # It reads a path as a URL. The version is the one that was identified.
+        table = None if "%" in str(path) else DeltaTable(path, version=pinned_version(str(path)))
     except DeltaError:
         return [], None
     if table is None or table.protocol().min_reader_version > 1 or table.metadata().partition_columns:

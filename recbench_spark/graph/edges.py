@@ -18,6 +18,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from recbench_spark.errors import ConfigError, DataError, SchemaError, nearest
+from recbench_spark.inputs import pinned_version
 from recbench_spark.kernels.ids import CANONICAL_INTEGER, WHOLE_FLOAT, as_ids
 
 ROWS_A_CHUNK = 1 << 21
@@ -171,7 +172,7 @@ def _delta_files(place: Path, partitions: Mapping[str, str], what: str) -> list[
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        table = DeltaTable(place)
+        table = DeltaTable(place, version=pinned_version(str(place)))
         if table.protocol().min_reader_version > 1:
             raise DataError(f"{what}: {place} uses Delta features that are not read here", "export Parquet")
         filters = [(name, "=", value) for name, value in partitions.items()] or None

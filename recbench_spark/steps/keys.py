@@ -6,8 +6,9 @@ Identities of inputs come from whoever can tell them: Spark (`data.identity`), o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from operator import attrgetter
+from typing import Protocol
 
 from recbench_spark import __version__
 from recbench_spark.config import Benchmark, Dataset, ModelConfig, digest
@@ -15,21 +16,38 @@ from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError, FallbackToSpark, MissingError
 from recbench_spark.steps.revising import of_run, of_split
 
-Identify = Callable[[str], str]
-"""The identity of what lies at a path."""
+
+class Identify(Protocol):
+    """Function that returns the identity of what lies at a path."""
+
+    def __call__(self, path: str, *, named: bool = False, options: Mapping[str, str] | None = None) -> str:
+        """Return the identity; `named`: names of plain files count; `options`: of the reader."""
+
+
+FORMATS = ("csv", "parquet", "delta")
+"""Readers that read all files of a folder alike; all others know by its name what a file holds."""
 
 
 def split_hash(identify: Identify, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
     """The hash of all that a split is made from, and the identity of the log and of its slices."""
     dataset = benchmark.dataset
-    inputs = {} if dataset.reader == "world" else {"log": identify(str(dataset.path))}
+    inputs = {}
+    if dataset.reader != "world":
+        named = names_count(dataset) or benchmark.split.holdout == "consecutive"
+        inputs["log"] = identify(str(dataset.path), named=named, options=dataset.options)
     for cut in benchmark.evaluation.slices:
         if cut.path:
             inputs[f"slice {cut.key}"] = identify(cut.path)
     settings = dataset.model_dump(exclude={"name", "path", "world"})
     settings["world"] = world_settings(dataset)
-    slices = [cut.model_dump() for cut in benchmark.evaluation.slices]
+    # The content at a slice's path is among the inputs: a copy elsewhere is the same slice.
+    slices = [{**cut.model_dump(), "path": None} for cut in benchmark.evaluation.slices]
     return digest(settings, inputs, benchmark.split.model_dump(), slices, of_split(dataset)), inputs
+
+
+def names_count(dataset: Dataset) -> bool:
+    """Whether the names of a log's files say what they hold."""
+    return dataset.reader not in FORMATS
 
 
 def world_settings(dataset: Dataset) -> dict[str, object]:

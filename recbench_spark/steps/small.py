@@ -28,7 +28,7 @@ def _paths(benchmark: Benchmark) -> list[str]:
     """Every path that a night reads."""
     found = list(keys.evaluation_paths(benchmark).values())
 
-    def note(path: str) -> str:
+    def note(path: str, **_: object) -> str:
         found.append(path)
         return ""
 

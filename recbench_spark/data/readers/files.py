@@ -12,11 +12,12 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.errors import ConfigError, DataError, MissingError, nearest
+from recbench_spark.inputs import Options, pinned_version, time_travel
 
 BAD_LINE = "_bad_line"
 """Hidden column: the text of a line that is not laid out as it should be, else NULL."""
@@ -162,6 +163,12 @@ def _file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
     return place.getFileSystem(spark._jsc.hadoopConfiguration()), place
 
 
+def qualified(spark: SparkSession, path: str) -> str:
+    """Return a path with the scheme and host that Spark reads it by."""
+    files, place = _file_system(spark, path)
+    return str(files.makeQualified(place).toString())
+
+
 def find(spark: SparkSession, folder: str, patterns: Sequence[str]) -> str:
     """The path of the entry that fits the first pattern that any fits; `.gz` may follow.
 
@@ -185,6 +192,15 @@ def is_table(spark: SparkSession, name: str) -> bool:
         return False
     with explained(name):
         return bool(spark.catalog.tableExists(name))
+
+
+def read_pinned(spark: SparkSession, path: str, options: Options | None = None) -> DataFrameReader:
+    """Return a reader with options; of a Delta table it reads the version that was identified."""
+    given, version = dict(options or {}), pinned_version(path, options)
+    if version is not None:
+        given = {name: value for name, value in given.items() if name not in time_travel(given)}
+        given["versionAsOf"] = str(version)
+    return spark.read.options(**given)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from recbench_spark.data.readers.files import (
     explained,
     is_table,
     read_fields,
+    read_pinned,
     separator,
 )
 from recbench_spark.data.readers.movielens import MOVIELENS, movielens
@@ -116,11 +117,11 @@ def _csv(spark: SparkSession, dataset: Dataset) -> Raw:
 def _stored(spark: SparkSession, dataset: Dataset) -> Raw:
     path = str(dataset.path)
     if dataset.reader == "delta" and not exists(path) and is_table(spark, path):
-        frame = spark.table(path)
+        frame = read_pinned(spark, path, dataset.options).table(path)
     else:
         check_path(path)
         with explained(path):
-            frame = spark.read.format(dataset.reader).options(**dataset.options).load(path)
+            frame = read_pinned(spark, path, dataset.options).format(dataset.reader).load(path)
             frame = frame.select("*", F.col("_metadata.file_path").alias(FILE))
     return Raw(frame, path, "", dataset.columns, time_unit=dataset.time_unit)
 

@@ -17,6 +17,7 @@ from recbench_spark.data.readers.files import (
     explained,
     is_table,
     read_fields,
+    read_pinned,
     separator,
 )
 from recbench_spark.data.readers.movielens import LAYOUTS
@@ -62,7 +63,7 @@ def read_table(spark: SparkSession, path: str, columns_required: Sequence[str], 
 def _open(spark: SparkSession, path: str) -> tuple[DataFrame, str]:
     """The table as it is stored, and what its lines should be where it is text."""
     if not exists(path) and is_table(spark, path):
-        return spark.table(path), ""
+        return read_pinned(spark, path).table(path), ""
     check_path(path)
     layout = _layout(path)
     if layout:
@@ -70,7 +71,7 @@ def _open(spark: SparkSession, path: str) -> tuple[DataFrame, str]:
         return text.frame, text.line
     with explained(path):
         stored = "delta" if DeltaTable.isDeltaTable(spark, path) else "parquet"
-        return spark.read.format(stored).load(path), ""
+        return read_pinned(spark, path).format(stored).load(path), ""
 
 
 def _layout(path: str) -> Layout | None:

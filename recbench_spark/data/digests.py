@@ -1,0 +1,301 @@
+"""Identity of plain files: their content decides, not their path, time or machine.
+
+The identity is a digest over the multiset of all files: partition folders (`k=v`) below the root, how
+the name says that the file is read (`.tsv`, compression, MovieLens' names), size, and SHA-256 of the
+content. SHA-256 is the fastest digest of `hashlib` on processors that compute it in hardware (1.8 GB a
+second and core here, BLAKE2b 0.9). A file is cut into pieces of PIECE bytes, so that many threads or
+tasks digest one file; the digest of a file is the SHA-256 of the digests of its pieces.
+
+Digests are cached by device, inode, size, mtime and ctime, so that a file that nobody touched is not
+read again. The cache lies in the user's cache directory (XDG_CACHE_HOME, else ~/.cache), a file a host:
+device and inode mean something on one host alone, a log has many warehouses, and scratch folders are
+emptied every day. A writer replaces it as a whole. A damaged cache, or one that others may write to, is
+ignored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from recbench_spark.data.readers.movielens import LAYOUTS
+from recbench_spark.errors import DataError
+from recbench_spark.inputs import changed
+from recbench_spark.shared_files import is_private
+
+PIECE = 1 << 26
+"""Bytes that one thread or task digests at once."""
+
+BUFFER = 1 << 20
+
+ENTRIES = 200_000
+"""Digests that the cache holds at most, some 30 MB; the oldest leave first."""
+
+SETTLED_NS = 2 * 10**9
+"""Age that a file needs before its digest is cached: some storage keeps times to two seconds."""
+
+UNKNOWN_CLOCK_NS = 60 * 10**9
+"""What this host's clock and that of storage that cannot be written to may differ by."""
+
+Piece = tuple[str, int]
+"""A file, and the byte at which a piece of it begins."""
+
+DigestPieces = Callable[[Sequence[Piece]], list[bytes]]
+
+
+class Content(NamedTuple):
+    """A file as it counts for an identity.
+
+    Attributes:
+        folders: partition folders below the root, joined by `/`.
+        name: what of the file's name counts.
+        size: bytes.
+        digest: of the content, in hexadecimal digits.
+    """
+
+    folders: str
+    name: str
+    size: int
+    digest: str
+
+
+class Stamp(NamedTuple):
+    """State of a file that changes whenever its content does."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @property
+    def key(self) -> str:
+        """The name of the file's digest in the cache."""
+        return "-".join(map(str, self))
+
+    def is_settled(self, clock_ns: int) -> bool:
+        """Whether a later change will show: the last one is older than the clock's resolution.
+
+        A time of modification in the future was set by hand; the time of that change is the ctime.
+        """
+        last = self.ctime_ns if self.mtime_ns > clock_ns else max(self.mtime_ns, self.ctime_ns)
+        return last < clock_ns - SETTLED_NS
+
+
+# ------------------------------------------------------------------------------------- identity
+
+
+def content_identity(path: str, named: bool = False, digest_pieces: DigestPieces | None = None) -> str:
+    """Return the identity of a file, or of all files below a folder. Holds some 100 bytes a file.
+
+    Args:
+        path: of this machine.
+        named: whether names count: where they say what a file holds, or the order of files counts.
+        digest_pieces: returns the SHA-256 of each piece; None: threads of this process do.
+
+    Raises:
+        DataError: there are no files, or one changed while it was read.
+    """
+    root = Path(path)
+    files = list_files(root)
+    if not files:
+        raise DataError(f"no files at {path}", "check the path")
+    stamps = {str(file): stamp_of(file) for file in files}
+    digests = digest_files(stamps, digest_pieces or by_threads)
+    found = [
+        content_of(str(root), str(file), stamps[str(file)].size, digests[str(file)], named)
+        for file in files
+    ]
+    return identity_of(found)
+
+
+def content_of(root: str, file: str, size: int, digest: str, named: bool) -> Content:
+    """Return a file as it counts; root and file are written alike."""
+    below = file.removeprefix(root).strip("/")
+    *parents, name = below.split("/") if below else [Path(file).name]
+    folders = "/".join(part for part in parents if "=" in part)
+    if named:
+        return Content(folders, "/".join([*parents, name]) if below else name, size, digest)
+    return Content(folders, reading_of(name), size, digest)
+
+
+def reading_of(name: str) -> str:
+    """Return what of a file's name changes how it is read: separator, layout and compression.
+
+    >>> reading_of("log.csv"), reading_of("log.tsv"), reading_of("part-0.csv.gz"), reading_of("users.dat")
+    ('', '.tsv', '.gz', 'users.dat')
+    """
+    packed = re.search(r"\.(gz|bz2|zst|lz4|snappy|deflate|xz)$", name)
+    bare = name[: packed.start()] if packed else name
+    kind = bare if bare in LAYOUTS and bare != "ratings.csv" else ".tsv" if bare.endswith(".tsv") else ""
+    return kind + (packed[0] if packed else "")
+
+
+def identity_of(files: Iterable[Content]) -> str:
+    """Return the text: how many files, bytes, and a digest that no order of files changes."""
+    found = sorted(files)
+    lines = "".join(json.dumps(one) + "\n" for one in found)
+    total = sum(one.size for one in found)
+    return f"content:{len(found)}:{total}:{hashlib.sha256(lines.encode()).hexdigest()[:32]}"
+
+
+def list_files(root: Path) -> list[Path]:
+    """Return the file, or all files below a folder but hidden ones, as Spark hides them."""
+    return list(_walk(root)) if root.is_dir() else [root] if root.is_file() else []
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root, followlinks=True):
+        folders[:] = [name for name in folders if not _is_hidden(name)]
+        yield from (Path(folder, name) for name in names if not _is_hidden(name))
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+# ------------------------------------------------------------------------------------- digests
+
+
+def digest_files(stamps: Mapping[str, Stamp], digest_pieces: DigestPieces) -> dict[str, str]:
+    """Return the digest of each file, from the cache where nobody has touched the file since.
+
+    Raises:
+        DataError: a file changed while it was read, or is gone.
+    """
+    cache = DigestCache()
+    known = cache.read()
+    found = {file: known[stamp.key] for file, stamp in stamps.items() if stamp.key in known}
+    missing = {file: stamp for file, stamp in stamps.items() if file not in found}
+    if not missing:
+        return found
+    clocks = {stamp.device: storage_clock(Path(file).parent) for file, stamp in missing.items()}
+    found |= _digest(missing, digest_pieces)
+    settled = {
+        stamp.key: found[file] for file, stamp in missing.items() if stamp.is_settled(clocks[stamp.device])
+    }
+    cache.add(settled)
+    return found
+
+
+def _digest(stamps: Mapping[str, Stamp], digest_pieces: DigestPieces) -> dict[str, str]:
+    pieces = [(file, at) for file, stamp in stamps.items() for at in range(0, max(stamp.size, 1), PIECE)]
+    try:
+        digests = digest_pieces(pieces)
+    except OSError as error:
+        raise DataError(f"{error.filename}: cannot be read: {error.strerror}", "check the file") from None
+    joined: dict[str, list[bytes]] = {}
+    for (file, _), digest in zip(pieces, digests, strict=True):
+        joined.setdefault(file, []).append(digest)
+    for file, stamp in stamps.items():
+        if stamp_of(Path(file)) != stamp:
+            raise changed(file)
+    return {file: join_digests(some) for file, some in joined.items()}
+
+
+def join_digests(digests: Iterable[bytes]) -> str:
+    """Return the digest of a file, from those of its pieces in order."""
+    return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def by_threads(pieces: Sequence[Piece]) -> list[bytes]:
+    """Return the SHA-256 of each piece; `hashlib` lets threads run beside each other."""
+    with ThreadPoolExecutor(min(len(pieces), os.cpu_count() or 1)) as pool:
+        return list(pool.map(digest_piece, pieces))
+
+
+def digest_piece(piece: Piece) -> bytes:
+    """Return the SHA-256 of at most PIECE bytes of a file. Holds BUFFER bytes."""
+    path, first = piece
+    found, buffer = hashlib.sha256(), memoryview(bytearray(BUFFER))
+    with Path(path).open("rb", buffering=0) as file:
+        file.seek(first)
+        left = PIECE
+        while left and (n := file.readinto(buffer[: min(left, BUFFER)])):
+            found.update(buffer[:n])
+            left -= n
+    return found.digest()
+
+
+def stamp_of(file: Path) -> Stamp:
+    """Return the state of a file. Raises DataError where it is gone."""
+    try:
+        found = file.stat()
+    except OSError:
+        raise changed(str(file)) from None
+    return Stamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def storage_clock(folder: Path) -> int:
+    """Return nanoseconds since 1970 by the clock that stamps files of a folder.
+
+    It is the time of a file without a name that is made there. Where nothing can be written the clock is
+    this host's, less what two clocks may differ by.
+    """
+    try:
+        with tempfile.TemporaryFile(prefix=".recbench-", dir=folder) as file:
+            return os.fstat(file.fileno()).st_mtime_ns
+    except OSError:
+        return time.time_ns() - UNKNOWN_CLOCK_NS
+
+
+# ------------------------------------------------------------------------------------- the cache
+
+
+class DigestCache:
+    """Digests that were computed on this host, by the key of their `Stamp`."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or cache_folder()
+        self.file = None if self.folder is None else self.folder / f"digests-{socket.gethostname()}.json"
+
+    def read(self) -> dict[str, str]:
+        """Return all digests; none where there is no cache, or a damaged one."""
+        if self.folder is None or self.file is None or not is_private(self.folder):
+            return {}
+        try:
+            found = json.loads(self.file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        known = found.items() if isinstance(found, dict) else ()
+        return {key: value for key, value in known if re.fullmatch(r"[0-9a-f]{64}", str(value))}
+
+    def add(self, digests: Mapping[str, str]) -> None:
+        """Write digests beside those that are there. What two writers add at once may be lost."""
+        if not digests or self.folder is None or self.file is None:
+            return
+        with suppress(OSError):  # without a cache files are read again, and no number changes
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            every = {**self.read(), **digests}
+            newest = dict(list(every.items())[-ENTRIES:])
+            if is_private(self.folder):
+                _replace(self.file, json.dumps(newest))
+
+
+def cache_folder() -> Path | None:
+    """Return the project's folder in the user's cache directory; None: the user has no home."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recbench-spark"
+    except RuntimeError:
+        return None
+
+
+def _replace(file: Path, text: str) -> None:
+    handle, partial = tempfile.mkstemp(dir=file.parent, prefix=".digests-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as opened:
+            opened.write(text)
+        Path(partial).replace(file)
+    except OSError:
+        Path(partial).unlink(missing_ok=True)
+        raise
