@@ -23,6 +23,7 @@ from recbench_spark.errors import (
     RecbenchError,
     is_cancelled,
 )
+from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal
 from recbench_spark.session import letting_go
 from recbench_spark.sharing import drop_scratch
@@ -50,6 +51,7 @@ from recbench_spark.steps.together import Ready, at_once, evaluate_group, groups
 from recbench_spark.store import Store, explain
 
 
+@pinned_inputs()
 @letting_go()
 def run_night(
     store: Store, benchmark: Benchmark, logical_date: date, journal: Journal, force: bool = False

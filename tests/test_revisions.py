@@ -99,6 +99,29 @@ def test_what_changed_in_words(
     assert revisions.changed(before, after) == words
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        ({}, {}, True),
+        ({"log": "content:1:9:aa"}, {"log": "content:1:9:aa"}, True),
+        ({"log": "content:1:9:aa"}, {"log": "content:1:9:bb"}, False),
+        ({"log": "delta:3"}, {"log": "delta:5f-7:aa"}, None),
+        ({"log": "files:1:123:0123456789ab"}, {"log": "content:1:123:aa"}, None),
+        ({"log": "delta:empty"}, {"log": "delta:5f-7:aa"}, None),
+        (
+            {"log": "delta:3", "slice": "content:1:9:aa"},
+            {"log": "delta:5:aa", "slice": "content:1:9:b"},
+            False,
+        ),
+        ({"log": "delta:3"}, {"log": "delta:5:aa", "candidates": "content:1:9:b"}, False),
+    ],
+)
+def test_an_identity_of_older_code_does_not_say_that_the_data_changed(
+    before: dict[str, str], after: dict[str, str], same: bool | None
+) -> None:
+    assert revising.same_inputs(before, after) is same
+
+
 def test_every_revision_says_what_changed() -> None:
     """A comment `N: ...` above each name for every N from 2 on."""
     noted: list[int] = []

@@ -11,6 +11,7 @@ from recbench_spark import cli
 from recbench_spark.boards.folds import OverFolds
 from recbench_spark.config import AlsModel, Benchmark, ModelConfig, load_benchmark
 from recbench_spark.errors import FAILED, OK, ConfigError, nearest
+from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal
 from recbench_spark.models.rating.registry import FAMILIES
 from recbench_spark.placeholders import on_night
@@ -21,6 +22,7 @@ from recbench_spark.store import Store
 from recbench_spark.training.fits.tasks import Row
 
 
+@pinned_inputs()
 def run(args: argparse.Namespace) -> int:
     """Check the file, label the log, fit, tell."""
     benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)

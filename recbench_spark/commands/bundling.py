@@ -11,6 +11,7 @@ from recbench_spark.benchmark import run_night
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.data.readers import read_table
 from recbench_spark.errors import OK, ConfigError, DataError
+from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal
 from recbench_spark.placeholders import on_night
 from recbench_spark.session import get_session
@@ -20,6 +21,7 @@ from recbench_spark.steps.tuning import with_searches
 from recbench_spark.store import Store
 
 
+@pinned_inputs()
 def run(args: argparse.Namespace) -> int:
     """Pack or score."""
     check(args)

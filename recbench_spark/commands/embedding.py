@@ -16,6 +16,7 @@ from recbench_spark.graph.edges import id_array
 from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.layout import Finder, ids_of
 from recbench_spark.graph.nodes import embed_nodes
+from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.graph.ids import MOST_NODES, hashes_of
 from recbench_spark.session import get_session
@@ -40,6 +41,7 @@ LOOKED_THROUGH = 20_000
 """Ids that a hint is looked for in."""
 
 
+@pinned_inputs()
 def start(args: argparse.Namespace) -> int:
     """Check the flags, lay out, explain or embed, tell."""
     if args.gate and not args.previous:

@@ -14,6 +14,7 @@ from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_propensities, read_rounds, read_table
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.evaluation.result import Result
+from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.estimators.exposure import Settings
 from recbench_spark.session import get_session
@@ -30,6 +31,7 @@ OF_ROUNDS: dict[str, Any] = {
 """Flags that go with one kind of input alone, and what they are where they are not given."""
 
 
+@pinned_inputs()
 def run(args: argparse.Namespace) -> int:
     """Check the flags, read, estimate, write, print."""
     args = completed(args)
@@ -40,8 +42,9 @@ def run(args: argparse.Namespace) -> int:
     journal, started = Journal(), datetime.now(UTC)
     journal.say(f"model {args.model}: {described(args)}")
     store = Store(get_session(f"recbench-spark estimate {args.model}"), args.warehouse)
+    run = {**identify(store.spark, args), "started_at": started}
     result = of_matrix(store.spark, args) if args.matrix else of_rounds(store.spark, args)
-    run_id = publish_standalone(store, result, {**identify(store.spark, args), "started_at": started})
+    run_id = publish_standalone(store, result, run)
     show(store, run_id)
     result.release()
     return OK

@@ -24,6 +24,7 @@ from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
 from recbench_spark.evaluation.metrics.predictions import Views
 from recbench_spark.evaluator import engines
 from recbench_spark.evaluator.checking import check_candidates, check_needs
+from recbench_spark.inputs import pinned_inputs, require_unchanged
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.compiling import waiting
 from recbench_spark.kernels.hashing import splitmix64
@@ -51,6 +52,7 @@ class Engine(NamedTuple):
     evaluate_predictions: Callable[..., Any]
 
 
+@pinned_inputs()
 def evaluate_paths(args: argparse.Namespace, kind: str) -> int:
     """Check, choose who evaluates, evaluate, write and print."""
     definition = checked(args, kind)
@@ -85,8 +87,9 @@ def _in_process(args: argparse.Namespace, kind: str, run: dict[str, Any]) -> int
     if wait := waiting(splitmix64):
         print(wait, file=sys.stderr)
     engine = Engine(local.evaluate, local_pairs.evaluate_pairs, local_predictions.evaluate_predictions)
-    result = evaluated(args, kind, engine, arrow_files.read_table)
     inputs = {name: arrow_files.identity(path) for name, path in paths(args).items()}
+    result = evaluated(args, kind, engine, arrow_files.read_table)
+    require_unchanged()
     run_id = publish_local(store, result, {**run, "inputs": inputs})
     show(store.of_run("metrics", run_id), store.of_run("checks", run_id), run_id, store.root)
     return OK
@@ -105,8 +108,8 @@ def _on_spark(args: argparse.Namespace, kind: str, run: dict[str, Any]) -> int:
     store = Store(get_session(f"recbench-spark evaluate {args.model}"), args.warehouse)
     engine = Engine(on_spark.evaluate, pairs.evaluate_pairs, on_spark.evaluate_predictions)
     try:
-        result = evaluated(args, kind, engine, partial(read_table, store.spark), scratch=store.scratch)
         inputs = {name: identity(store.spark, path) for name, path in paths(args).items()}
+        result = evaluated(args, kind, engine, partial(read_table, store.spark), scratch=store.scratch)
         run_id = publish_standalone(store, result, {**run, "inputs": inputs})
         rows = [store.of_run(name, run_id).toArrow() for name in ("metrics", "checks")]
         show(rows[0], rows[1], run_id, store.root)

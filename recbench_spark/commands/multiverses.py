@@ -7,11 +7,13 @@ import argparse
 from recbench_spark import cli
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import FAILED, OK, DataError
+from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal
 from recbench_spark.steps.night import check_benchmark
 from recbench_spark.store import Store
 
 
+@pinned_inputs()
 def run(args: argparse.Namespace) -> int:
     """Run every protocol, then count worlds."""
     protocols = [

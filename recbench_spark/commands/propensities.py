@@ -12,13 +12,14 @@ from recbench_spark.config import Dataset, Propensities, digest, parse
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_log
 from recbench_spark.errors import OK, ConfigError, DataError
+from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.estimators.power_law import PowerLaw
 from recbench_spark.schemas import ITEMS, PROPENSITIES, RATING_PROPENSITIES, SPLITS
 from recbench_spark.session import get_session
 from recbench_spark.steps import revising
 from recbench_spark.steps.keys import names_count
-from recbench_spark.steps.propensity import Exposed, write_propensities
+from recbench_spark.steps.propensity import Exposed, stored_name, write_propensities
 from recbench_spark.steps.splitting import of_split
 from recbench_spark.store import Store
 
@@ -26,6 +27,7 @@ MOST_LAWS = 100_000
 """Simulated laws behind the goodness of fit."""
 
 
+@pinned_inputs()
 def run(args: argparse.Namespace) -> int:
     """Check the flags, count, fit, write, tell."""
     asked, dataset = settings(args)
@@ -96,11 +98,12 @@ def print_propensities(exposed: Exposed, settings: Propensities, law: PowerLaw |
               f"{law.items} items in the tail, distance {law.distance:.6g}, {law.method}")  # fmt: skip
         for one in law.against:
             print(f"  beside a {one.name} tail: log-likelihood {one.ratio:+.6g}, z {one.z:+.3g}")
+    name = stored_name(exposed.store, settings)
     table = RATING_PROPENSITIES if settings.method == "naive_bayes" else PROPENSITIES
-    rows = of_split(exposed.store, table, exposed.split_id).where(F.col("method") == settings.name)
+    rows = of_split(exposed.store, table, exposed.split_id).where(F.col("method") == name)
     value = F.col("propensity")
     found = rows.agg(F.count("*").alias("n"), F.min(value).alias("low"), F.max(value).alias("high"))
     (row,) = found.collect()
     what = "ratings" if settings.method == "naive_bayes" else "items"
     print(f"{row.n} {what}: propensities {row.low:g} to {row.high:g}")
-    print(f"split_id {exposed.split_id}, method {settings.name}, in {exposed.store.location(table.name)}")
+    print(f"split_id {exposed.split_id}, method {name}, in {exposed.store.location(table.name)}")

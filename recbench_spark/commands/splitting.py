@@ -11,6 +11,7 @@ from recbench_spark.commands.dry_runs import log_told
 from recbench_spark.commands.logs import log_settings
 from recbench_spark.config import Benchmark, Gate, load_benchmark, make_benchmark, parse
 from recbench_spark.errors import OK, ConfigError
+from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal, write_json
 from recbench_spark.placeholders import on_night
 from recbench_spark.protocol.manifests import table
@@ -25,6 +26,7 @@ GATE = re.compile(
 )
 
 
+@pinned_inputs()
 def run(args: argparse.Namespace) -> int:
     """Check the flags, split, print the audit, hold the gates."""
     benchmark = benchmark_of(args)

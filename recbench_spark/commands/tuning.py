@@ -14,6 +14,7 @@ from recbench_spark.commands.benchmarking import write_log
 from recbench_spark.commands.trial_nights import RankingTrials, check_trials
 from recbench_spark.config import FOLDED, Benchmark, Search, load_benchmark
 from recbench_spark.errors import OK, ConfigError
+from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal
 from recbench_spark.placeholders import on_night
 from recbench_spark.session import get_session
@@ -33,6 +34,7 @@ from recbench_spark.steps.tuning import (
 from recbench_spark.store import Store
 
 
+@pinned_inputs()
 def run(args: argparse.Namespace) -> int:
     """Check the file, search, tell the best settings and what is to be thought of them."""
     benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)

@@ -11,6 +11,7 @@ from recbench_spark.commands.embedding import given, graph_document, require_fol
 from recbench_spark.config import parse
 from recbench_spark.config.graph import NeighbourhoodSettings
 from recbench_spark.errors import OK, ConfigError
+from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal
 from recbench_spark.session import get_session
 from recbench_spark.steps.embedding import split_source
@@ -20,6 +21,7 @@ from recbench_spark.store import Store
 KEYS = ("side", "walks", "hops", "restart", "top", "seed", "way", "blocks")
 
 
+@pinned_inputs()
 def run(args: argparse.Namespace) -> int:
     """Check the flags, lay out, walk, tell."""
     require_folder(args.warehouse)

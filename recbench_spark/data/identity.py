@@ -157,8 +157,12 @@ def _digest_of_content() -> Column:
         return F.unhex(F.sha2(F.substring("content", n * PIECE + 1, F.lit(PIECE)), 256))
 
     pieces = F.transform(F.sequence(F.lit(0), last.cast("int")), digest)
-    joined = F.aggregate(pieces, F.lit(b""), F.concat)
+    joined = F.aggregate(pieces, F.lit(b""), _concat)
     return F.sha2(joined, 256).alias("digest")
+
+
+def _concat(before: Column, one: Column) -> Column:
+    return F.concat(before, one)
 
 
 def _sign(spark: SparkSession, path: str) -> str:

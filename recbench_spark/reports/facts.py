@@ -236,12 +236,21 @@ class GroupChange:
         return abs(self.mix) + abs(self.within)
 
 
+ELSE_DIFFERS = {
+    True: "nothing else differs: log and settings are the same",
+    False: "log or settings differ as well; run that night again with this code to tell them apart",
+    None: "settings are the same; whether the log is, cannot be known: that code did not identify it by its "
+    "content; run that night again with this code to tell",
+}
+"""What is said of log and settings where the code changed, by `code_alone`."""
+
+
 @dataclass(frozen=True)
 class ChangeFacts:
     """The change of a model's mean since the night before, over the groups of one key.
 
     code: in which versions and revisions the code of the two nights differs, None where in none;
-    code_alone: whether nothing else differs.
+    code_alone: whether nothing else differs; None: that cannot be known.
     """
 
     part: str
@@ -253,18 +262,14 @@ class ChangeFacts:
     key: str
     groups: tuple[GroupChange, ...]
     code: str | None = None
-    code_alone: bool = False
+    code_alone: bool | None = False
 
     @property
     def code_sentence(self) -> str | None:
         """That the code moved the number, and whether anything else did; None where it is the same."""
         if self.code is None:
             return None
-        rest = (
-            "nothing else differs: log and settings are the same"
-            if self.code_alone
-            else "log or settings differ as well; run that night again with this code to tell them apart"
-        )
+        rest = ELSE_DIFFERS[self.code_alone]
         return f"{self.model}: the code changed since {self.other_date} ({self.code}); {rest}."
 
     @property

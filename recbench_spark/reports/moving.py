@@ -49,7 +49,7 @@ def _facts(part: str, model: str, key: str, rows: list[dict[Any, Any]]) -> Chang
         key=key,
         groups=(*shown, _added_up(rest)) if rest else tuple(shown),
         code=None if pd.isna(code) else str(code),
-        code_alone=not pd.isna(code) and bool(first["code_alone"]),
+        code_alone=None if pd.isna(first.get("code_alone")) else bool(first["code_alone"]),
     )
 
 

@@ -117,7 +117,8 @@ CHANGES = Table(
         Column(
             "code_alone",
             BOOLEAN,
-            "Whether log, settings and other inputs were the same: nothing but the code moved the number.",
+            "Whether log, settings and other inputs were the same: nothing but the code moved the number. "
+            "NULL: the same code, or the run before did not identify its inputs by content.",
         ),
         Column("explained_at", TIMESTAMP, "When it was worked out, UTC.", False),
     ),

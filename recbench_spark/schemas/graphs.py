@@ -31,7 +31,11 @@ GRAPHS = Table(
         Column("blocks", INT, "Blocks of nodes, over all sides.", False),
         Column("weighted", BOOLEAN, "Whether edges have weights.", False),
         Column("source", STRING, "Where the edges are from: a path, or a split and its part.", False),
-        Column("source_identity", STRING, "Delta version, or size and time of the files read."),
+        Column(
+            "source_identity",
+            STRING,
+            "Identity of what was read: of files their content, of a Delta table its id and files.",
+        ),
         Column("settings_json", STRING, "The settings they were read by."),
         Column("seconds", DOUBLE, "Wall-clock seconds of the layout.", False),
         Column("laid_out_at", TIMESTAMP, "When it was laid out, UTC.", False),

@@ -36,7 +36,11 @@ RUNS = Table(
         Column("split_id", STRING, SPLIT_ID.comment),
         Column("config_json", STRING, "The settings of this run, without secrets."),
         Column("config_hash", STRING, "Hash of config_json."),
-        Column("inputs_json", STRING, "Identity of each input: Delta version, or size and time."),
+        Column(
+            "inputs_json",
+            STRING,
+            "Identity of each input: of its content, or of a Delta table's id and files.",
+        ),
         Column("code_version", STRING, "Version of recbench-spark."),
         Column(
             "revisions",

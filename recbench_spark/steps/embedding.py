@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ from recbench_spark.graph.layout import default_blocks, lay_out, open_inputs, wr
 from recbench_spark.graph.pace import free_memory, pace_of
 from recbench_spark.graph.passes import Pass, Plan
 from recbench_spark.graph.runner import LayerRun, Model, passes_of, run
+from recbench_spark.inputs import require_unchanged
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.graph import costs
 from recbench_spark.kernels.graph.forms import SCATTERED
@@ -46,6 +48,7 @@ from recbench_spark.schemas import (
     GRAPH_VECTORS,
     GRAPHS,
     SPLITS,
+    TABLES,
 )
 from recbench_spark.store import Store
 
@@ -124,10 +127,10 @@ def split_source(store: Store, split_id: str, **more: Any) -> GraphSource:
 
 def graph_identity(store: Store, source: GraphSource) -> tuple[str, str]:
     """The name of a graph, a hash of its inputs after its split's name, and its edges' identity."""
-    if source.partitions:
-        of = ",".join(f"{name}={value}" for name, value in sorted(source.partitions.items()))
-    else:
-        of = identity(store.spark, str(Path(source.edges).absolute()))
+    of = ",".join(f"{name}={value}" for name, value in sorted(source.partitions.items()))
+    # In the warehouse's own tables a partition's name is a hash of all that its rows are made from.
+    if not of or source.edges not in map(store.location, TABLES):
+        of = " of ".join(filter(None, [of, identity(store.spark, str(Path(source.edges).absolute()))]))
     nodes = {side: identity(store.spark, path) for side, path in source.nodes.items()}
     settings = source.model_dump(exclude={"edges", "nodes"})
     return of_split(source, digest("graph", settings, of, nodes, revisions.of("graphs"))), of
@@ -191,10 +194,20 @@ def _laid(store: Store, source: GraphSource, graph_id: str, blocks: int | None, 
     folder = graph_folder(store, graph_id, wanted)
     with journal.stage("graph", f"graph {graph_id}: lay out {source.edges}", graph_id=graph_id) as counts:
         graph = lay_out(context, source, graph_id, folder, wanted)
+        _require_unchanged(folder)
         counts |= {"nodes": graph.nodes, "edges": graph.edges}
     rate = graph.checks["edges"] / max(graph.seconds, 1e-9)
     journal.say(f"graph {graph_id}: {graph.nodes:,} nodes, {graph.edges:,} edges, {rate:,.0f} a second")
     return graph
+
+
+def _require_unchanged(folder: Path) -> None:
+    """Remove a folder, so that it is made again, where inputs changed while it was made."""
+    try:
+        require_unchanged()
+    except DataError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def unread_weights(source: GraphSource, rows: Rows) -> str | None:
@@ -368,6 +381,7 @@ def lay_features(
         return path, name, json.loads(counts.read_text())
     with journal.stage("features", f"features: {asked.path or asked.kind}", graph_id=graph.graph_id):
         found = _lay_features(context, settings, graph, path)
+        _require_unchanged(path.parent)
     replace_text(counts, json.dumps(found))
     return path, name, found
 

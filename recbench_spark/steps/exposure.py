@@ -35,7 +35,7 @@ from recbench_spark.kernels.estimators.propensities import CHANCES
 from recbench_spark.kernels.estimators.strata import StratumEdges
 from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS, USER_BLOCKS
 from recbench_spark.sharing import share
-from recbench_spark.steps.propensity import Exposed, write_propensities
+from recbench_spark.steps.propensity import Exposed, stored_name, write_propensities
 from recbench_spark.steps.splitting import of_split
 from recbench_spark.store import Store
 
@@ -96,9 +96,9 @@ def propensities_of(store: Store, split_id: str, wanted: Exposure) -> DataFrame:
     if settings.method != "true":
         training = of_split(store, SPLITS, split_id).where(F.col("part").isin(*HISTORY))
         exposed = Exposed(store, split_id, training, of_split(store, ITEMS, split_id))
-        if _stored(store, split_id, settings.name).isEmpty():
+        if _stored(store, split_id, stored_name(store, settings)).isEmpty():
             write_propensities(exposed, settings)
-    found = _stored(store, split_id, settings.name)
+    found = _stored(store, split_id, stored_name(store, settings))
     if found.isEmpty():
         raise DataError(f"no propensities '{settings.name}' of split {split_id}", "jobs/propensity.py")
     return found

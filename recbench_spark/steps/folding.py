@@ -9,6 +9,7 @@ from typing import Any
 from recbench_spark.config import FOLDED, Benchmark, digest
 from recbench_spark.data.readers import id_order, open_log
 from recbench_spark.errors import DataError, ProtocolError
+from recbench_spark.inputs import require_unchanged
 from recbench_spark.journal import Journal
 from recbench_spark.protocol.splits import labelled_blocks, rule_of
 from recbench_spark.shared_files import SharedRows
@@ -67,6 +68,7 @@ def folded_log(store: Store, benchmark: Benchmark, journal: Journal) -> FoldedLo
         with journal.stage("log", f"log {log_id}: {_protocol(benchmark)}", log_id=log_id) as counts:
             _label(store, whole, place, apart)
             labelled = store.spark.read.parquet(place)
+            require_unchanged()
             facts = {**facts_of(labelled), "files": list(labelled.inputFiles())}
             write_bytes(f"{place}/{FACTS}", json.dumps(facts).encode())
             counts["rows"] = facts["rows"]

@@ -24,6 +24,7 @@ from recbench_spark.evaluation.metrics.accuracy import MetricPlan, check_names
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS
 from recbench_spark.evaluation.metrics.top_lists import Catalogue
 from recbench_spark.evaluation.ranking.rank import users_of_parts
+from recbench_spark.inputs import require_unchanged
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
 from recbench_spark.placeholders import on_night
@@ -175,7 +176,9 @@ def require_truth(night: Night) -> None:
 
 
 def require_split(night: Night) -> None:
-    """Refuse to publish what was measured while retention removed the split under it."""
+    """Refuse to publish what was measured while retention removed the split, or another process wrote to
+    an input."""
+    require_unchanged()
     if current_name(night.store, night.split_id) != night.split_id:
         raise StoreError(f"split {night.split_id} was removed by jobs/maintain.py meanwhile", "run again")
 

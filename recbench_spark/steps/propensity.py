@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.config import Propensities
+from recbench_spark.config import Propensities, digest
+from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_table
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.estimators.power_law import PowerLaw, goodness
@@ -72,9 +73,17 @@ def write_propensities(
     return fitted.law
 
 
+def stored_name(store: Store, settings: Propensities) -> str:
+    """Return the name in the column `method`: the settings, and the content of tables that they name."""
+    paths = [settings.path, settings.item_features, settings.user_features]
+    given = [identity(store.spark, path) for path in paths if path]
+    return f"{settings.name};content={digest(given, length=8)}" if given else settings.name
+
+
 def _append(exposed: Exposed, settings: Propensities, table: Table, rows: DataFrame) -> None:
-    named = rows.withColumns({"split_id": F.lit(exposed.split_id), "method": F.lit(settings.name)})
-    exposed.store.append(named, table, once=f"{exposed.split_id}/{settings.name}")
+    name = stored_name(exposed.store, settings)
+    named = rows.withColumns({"split_id": F.lit(exposed.split_id), "method": F.lit(name)})
+    exposed.store.append(named, table, once=f"{exposed.split_id}/{name}")
 
 
 def _by_rating(exposed: Exposed) -> DataFrame:

@@ -25,6 +25,7 @@ from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.multiverse import multiverse
 from recbench_spark.evaluation.metrics.top_lists import Catalogue
 from recbench_spark.evaluation.result import LocalResult, Result
+from recbench_spark.inputs import require_unchanged
 from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.steps import revising
 from recbench_spark.steps.night import Night, model_inputs, new_run_id, run_key
@@ -161,6 +162,7 @@ def publish_standalone(store: Store, result: Result, run: dict[str, Any]) -> str
     store.append_all(stamped)
     write_checks(store, run_id, found)
     row = _standalone_row(run, result.truth, result.checks)
+    require_unchanged()  # frames were read while they were written; the row of `runs` makes them visible
     store.append_rows([run_row(row, run_id, run["started_at"])], RUNS)
     return run_id
 

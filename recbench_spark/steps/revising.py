@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +12,7 @@ from recbench_spark import revisions
 from recbench_spark.config import Benchmark, Dataset, ModelConfig, parse
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
+from recbench_spark.inputs import OLD_IDENTITY
 from recbench_spark.schemas import RUNS
 from recbench_spark.store import Store
 
@@ -45,11 +46,12 @@ class CodeChange:
 
     Attributes:
         words: versions and revisions of which one night differs from the other.
-        alone: whether log, settings and other inputs were the same, so that nothing but the code moved.
+        alone: whether log, settings and other inputs were the same, so that nothing but the code moved;
+            None: that cannot be known, since older code identified inputs in another way.
     """
 
     words: str
-    alone: bool
+    alone: bool | None
 
 
 def code_changes(store: Store, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], CodeChange]:
@@ -79,10 +81,27 @@ def _parsed(text: str | None) -> dict[str, Any]:
     return json.loads(text) if text else {}
 
 
-def _read_the_same(before: SimpleNamespace, after: SimpleNamespace) -> bool:
+def _read_the_same(before: SimpleNamespace, after: SimpleNamespace) -> bool | None:
     settings = [_settings(row.config_json) for row in (before, after)]
-    inputs = [_parsed(row.inputs_json) for row in (before, after)]
-    return None not in settings and settings[0] == settings[1] and inputs[0] == inputs[1]
+    if None in settings or settings[0] != settings[1]:
+        return False
+    return same_inputs(_parsed(before.inputs_json), _parsed(after.inputs_json))
+
+
+def same_inputs(before: Mapping[str, str], after: Mapping[str, str]) -> bool | None:
+    """Return whether two runs read the same; None where their identities cannot be compared.
+
+    Older code knew a table by its version and files by size and time: such a text says nothing of content.
+
+    Args:
+        before, after: identities of inputs, by what they are.
+    """
+    if before.keys() != after.keys():
+        return False
+    differing = [(before[name], after[name]) for name in before if before[name] != after[name]]
+    if all(any(OLD_IDENTITY.fullmatch(text) for text in pair) for pair in differing):
+        return None if differing else True
+    return False
 
 
 def _settings(text: str | None) -> Benchmark | None:

@@ -21,6 +21,7 @@ from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import id_order, open_log, read_table
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.evaluation.ranking.user_blocks import Labels, user_blocks
+from recbench_spark.inputs import require_unchanged
 from recbench_spark.journal import Journal
 from recbench_spark.placeholders import end_of_log
 from recbench_spark.protocol.catalogue import catalogue
@@ -100,6 +101,7 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
         if benchmark.dataset.until:
             facts.append(_later_fact(benchmark.dataset, written.later))
         rows = [{"split_id": split_id, **fact._asdict()} for fact in facts]
+        require_unchanged()
         store.append_rows(rows, MANIFESTS, split_id)
 
 

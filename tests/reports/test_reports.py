@@ -627,9 +627,10 @@ def test_changes_are_drawn_as_bars_from_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("alone", "word"), [(True, "nothing else differs"), (False, "run that night again")]
+    ("alone", "word"),
+    [(True, "nothing else differs"), (False, "log or settings differ"), (None, "cannot be known")],
 )
-def test_a_number_that_the_code_moved_is_said_to_be(alone: bool, word: str) -> None:
+def test_a_number_that_the_code_moved_is_said_to_be(alone: bool | None, word: str) -> None:
     moved = {"code_change": "recbench-spark 1 -> 2: splits 1 -> 2", "code_alone": alone}
     rows = [change("left", -0.25, 0.125, **moved), change("1", 0.5, 0.25, group_key="n_relevant", **moved)]
     same = change("x", 0.0, 0.25, model="b", code_change=None, code_alone=None)

@@ -1,0 +1,232 @@
+"""Nights, fits and graphs of other data are made anew; those of the same data are found again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from recbench_spark.config import Benchmark, parse
+from recbench_spark.config.evaluation import Propensities
+from recbench_spark.config.graph import GraphSource
+from recbench_spark.data import arrow_files
+from recbench_spark.errors import DataError
+from recbench_spark.journal import Journal
+from recbench_spark.placeholders import on_night
+from recbench_spark.protocol.manifests import Fact
+from recbench_spark.schemas import CHANGES, COMPARISONS, GRAPHS, MANIFESTS, PROPENSITIES, RUNS
+from recbench_spark.steps import keys, splitting
+from recbench_spark.steps.embedding import graph_of
+from recbench_spark.steps.folding import folded_log
+from recbench_spark.steps.outcomes import nothing_to_do
+from recbench_spark.steps.propensity import Exposed, write_propensities
+from recbench_spark.store import Store
+from tests.nights import TINY, run
+
+FIRST, SECOND = date(2026, 1, 1), date(2026, 1, 2)
+
+
+def rows(users: int, shift: int = 0) -> pa.Table:
+    """A log in which each user has the items 0 to 9, the last of them held out."""
+    pairs = [(f"u{user}", f"i{item}", user * 20 + (item + shift) % 10) for user in range(users)
+             for item in range(10)]  # fmt: skip
+    names = ("user_id", "item_id", "event_time")
+    columns = dict(zip(names, map(list, zip(*pairs, strict=True)), strict=True))
+    return pa.table(columns)
+
+
+def held_out(shift: int) -> str:
+    return f"i{(9 - shift) % 10}"
+
+
+def night(path: str, models: list[dict[str, Any]], **dataset: Any) -> Benchmark:
+    log = {"name": "log", "reader": "delta", "path": path, **dataset}
+    split = {"protocol": "TO_LS"}
+    changed = {"name": "inputs", "dataset": log, "split": split, "models": models}
+    return parse(Benchmark, {**TINY, **changed}, "tests/steps/test_inputs.py")
+
+
+def lists(path: Path, item: str, users: int) -> None:
+    columns = {"user_id": [f"u{n}" for n in range(users)], "item_id": [item] * users, "rank": [1] * users}
+    write_deltalake(path, pa.table(columns), mode="overwrite")
+
+
+def value(store: Store, run_id: str) -> tuple[float, int]:
+    metrics = store.of_run("metrics", run_id).where("metric = 'ndcg' AND slice_key IS NULL")
+    (row,) = metrics.select("value", "n").collect()
+    return row.value, row.n
+
+
+@pytest.mark.spark
+def test_nights_on_other_tables_of_one_version_are_other_nights(spark: Any, tmp_path: Path) -> None:
+    store, logs = Store(spark, str(tmp_path / "w")), tmp_path / "logs"
+    write_deltalake(logs / "2026-01-01", rows(10))
+    write_deltalake(logs / "2026-01-02", rows(7, shift=3))
+    lists(tmp_path / "lists", held_out(0), 10)
+    model = {"name": "m", "kind": "lists", "path": str(tmp_path / "lists")}
+    benchmark = night(str(logs / "{logical_date}"), [model])
+    one = run(store, benchmark, FIRST)
+    assert value(store, one.outcome.run_ids["m"]) == (1.0, 10)
+    two = run(store, benchmark, SECOND)
+    assert value(store, two.outcome.run_ids["m"]) == (0.0, 7)
+
+    of_two = on_night(benchmark, SECOND)
+    assert nothing_to_do(store.root, of_two, SECOND) is not None
+    lists(tmp_path / "lists", held_out(3), 10)
+    assert nothing_to_do(store.root, of_two, SECOND) is None
+    assert value(store, run(store, benchmark, SECOND).outcome.run_ids["m"]) == (1.0, 7)
+
+    shutil.rmtree(logs / "2026-01-02")
+    write_deltalake(logs / "2026-01-02", rows(5, shift=3))
+    assert nothing_to_do(store.root, of_two, SECOND) is None
+    assert value(store, run(store, benchmark, SECOND).outcome.run_ids["m"]) == (1.0, 5)
+    shutil.rmtree(logs / "2026-01-02")
+    write_deltalake(logs / "2026-01-02", rows(4, shift=3))
+    assert value(store, run(store, benchmark, SECOND, force=True).outcome.run_ids["m"]) == (1.0, 4)
+
+
+@pytest.mark.spark
+def test_a_night_of_older_code_is_compared_and_its_data_not_said_to_have_changed(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first night names its log as version 0.1.0 did; the next ones by its content."""
+    store, log = Store(spark, str(tmp_path / "w")), tmp_path / "log.parquet"
+    pq.write_table(rows(10), log)
+    popular = [{"name": "popular", "kind": "popular"}]
+    benchmark = night(str(log), popular, reader="parquet")
+    benchmark = benchmark.model_copy(
+        update={"comparisons": parse(Benchmark, {**TINY, "comparisons": {}}, "").comparisons}
+    )
+    with monkeypatch.context() as old:
+        old.setattr(splitting, "identity", lambda *_, **__: "files:1:123:0123456789ab")
+        old.setattr("recbench_spark.revisions.REVISIONS", {})
+        before = run(store, benchmark, FIRST)
+    after = run(store, benchmark, SECOND)
+    assert after.outcome.run_ids.keys() == {"popular"} and "made before" not in after.said
+    pairs = {(row["run_id"], row["other_run_id"]) for row in store.rows(COMPARISONS)}
+    assert pairs == {(after.outcome.run_ids["popular"], before.outcome.run_ids["popular"])}
+    changes = store.read(CHANGES).collect()
+    assert changes and {(row.code_change is None, row.code_alone) for row in changes} == {(False, None)}
+    assert "cannot be known" in Path(str(after.outcome.report_path)).read_text()
+    os.utime(log)
+    shutil.move(log, tmp_path / "moved.parquet")
+    moved = benchmark.model_copy(
+        update={"dataset": benchmark.dataset.model_copy(update={"path": str(tmp_path / "moved.parquet")})}
+    )
+    again = run(store, moved, date(2026, 1, 3))
+    assert f"split {again.night.split_id}: made before" in again.said
+    assert nothing_to_do(store.root, moved, date(2026, 1, 3)) is not None
+
+
+@pytest.mark.spark
+def test_fits_of_another_table_find_its_own_ratings(spark: Any, tmp_path: Path) -> None:
+    found = []
+    for name, rating in (("a", 1.0), ("b", 5.0)):
+        log = rows(10).append_column("rating", pa.array([rating] * 100))
+        write_deltalake(tmp_path / name, log)
+        benchmark = night(str(tmp_path / name), [{"name": "mean", "kind": "item_mean"}])
+        benchmark = benchmark.model_copy(
+            update={
+                "split": parse(Benchmark, {**TINY, "split": {"holdout": "folds", "folds": 2}}, "").split
+            }
+        )
+        store = Store(spark, str(tmp_path / f"w-{name}"))
+        log_of = folded_log(store, benchmark, Journal())
+        found.append((log_of.log_id, set(log_of.files.open().arrays["ratings"].tolist())))
+    assert found[0][0] != found[1][0] and [ratings for _, ratings in found] == [{1.0}, {5.0}]
+
+
+@pytest.mark.spark
+def test_graphs_of_other_edges_are_laid_out_anew(spark: Any, tmp_path: Path) -> None:
+    store, journal = Store(spark, str(tmp_path / "w")), Journal()
+    write_deltalake(tmp_path / "a", pa.table({"src": ["1", "2"], "dst": ["2", "3"]}))
+    write_deltalake(tmp_path / "b", pa.table({"src": ["1", "2", "3"], "dst": ["2", "3", "4"]}))
+    graphs = [graph_of(store, GraphSource(edges=str(tmp_path / name)), 1, journal) for name in "ab"]
+    assert [graph.edges for graph in graphs] == [2, 3]
+    edges = tmp_path / "edges.csv"
+    edges.write_text("src,dst\n1,2\n")
+    one = graph_of(store, GraphSource(edges=str(edges)), 1, journal)
+    stat = edges.stat()
+    edges.write_text("src,dst\n1,3\n")
+    os.utime(edges, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    two = graph_of(store, GraphSource(edges=str(edges)), 1, journal)
+    os.utime(edges)
+    shutil.copy(edges, tmp_path / "copy.csv")
+    three = graph_of(store, GraphSource(edges=str(tmp_path / "copy.csv")), 1, journal)
+    assert one.graph_id != two.graph_id == three.graph_id
+    assert store.read(GRAPHS).count() == 4
+
+
+@pytest.mark.spark
+def test_propensities_of_other_features_are_fitted_anew(spark: Any, tmp_path: Path) -> None:
+    store, given = Store(spark, str(tmp_path / "w")), tmp_path / "given"
+    settings = Propensities(method="given", path=str(given))
+    exposed = Exposed(store, "s", spark.createDataFrame([("u", "i")], "user_id STRING, item_id STRING"))
+    for chance in (0.25, 0.5, 0.5):
+        write_deltalake(given, pa.table({"item_id": ["i"], "propensity": [chance]}), mode="overwrite")
+        write_propensities(exposed, settings)
+    found = store.read(PROPENSITIES).select("method", "propensity").collect()
+    assert len({row.method for row in found}) == 3 and {row.propensity for row in found} == {0.25, 0.5}
+
+
+@pytest.mark.spark
+def test_a_log_that_changes_while_it_is_split_is_no_split(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, log = Store(spark, str(tmp_path / "w")), tmp_path / "log.parquet"
+    pq.write_table(rows(10), log)
+    benchmark = night(str(log), [{"name": "popular", "kind": "popular"}], reader="parquet")
+    audit = splitting.manifest
+
+    def audit_late(*args: Any) -> list[Fact]:
+        pq.write_table(rows(9), log)
+        return audit(*args)
+
+    monkeypatch.setattr(splitting, "manifest", audit_late)
+    with pytest.raises(DataError, match="changed while it was read"):
+        run(store, benchmark, FIRST)
+    assert store.read(MANIFESTS).isEmpty() and store.read(RUNS).isEmpty()
+
+
+def test_a_slice_elsewhere_is_the_same_slice(tmp_path: Path) -> None:
+    def named(name: str) -> str:
+        place = tmp_path / name
+        shutil.copytree(tmp_path / "one", place, dirs_exist_ok=True)
+        benchmark = night(str(place / "log.parquet"), [{"name": "p", "kind": "popular"}], reader="parquet")
+        cut = {"key": "age", "of": "users", "path": str(place / "users.csv")}
+        slices = parse(Benchmark, {**TINY, "evaluation": {"slices": [cut]}}, "").evaluation.slices
+        evaluation = benchmark.evaluation.model_copy(update={"slices": slices})
+        changed = benchmark.model_copy(update={"evaluation": evaluation})
+        return keys.split_hash(arrow_files.identity, changed)[0]
+
+    (tmp_path / "one").mkdir()
+    pq.write_table(rows(10), tmp_path / "one" / "log.parquet")
+    (tmp_path / "one" / "users.csv").write_text("user_id,age\nu1,7\n")
+    first = named("one")
+    assert named("two") == first
+    (tmp_path / "one" / "users.csv").write_text("user_id,age\nu1,8\n")
+    assert named("one") != first
+
+
+def test_names_count_where_they_say_what_a_file_holds(tmp_path: Path) -> None:
+    def named(folder: Path, reader: str, **split: Any) -> str:
+        benchmark = night(str(folder), [{"name": "p", "kind": "popular"}], reader=reader)
+        changed = parse(Benchmark, {**TINY, "split": split}, "").split if split else benchmark.split
+        return keys.split_hash(arrow_files.identity, benchmark.model_copy(update={"split": changed}))[0]
+
+    one, two = tmp_path / "one", tmp_path / "two"
+    for folder, names in ((one, ("train.txt", "test.txt")), (two, ("test.txt", "train.txt"))):
+        folder.mkdir()
+        for name, text in zip(names, ("1 2 3\n", "1 4\n"), strict=True):
+            (folder / name).write_text(text)
+    assert named(one, "lightgcn") != named(two, "lightgcn")
+    assert named(one, "csv") == named(two, "csv")
+    folds = {"holdout": "consecutive", "folds": 2}
+    assert named(one, "csv", **folds) != named(two, "csv", **folds)
