@@ -239,7 +239,7 @@ class GroupChange:
 ELSE_DIFFERS = {
     True: "nothing else differs: log and settings are the same",
     False: "log or settings differ as well; run that night again with this code to tell them apart",
-    None: "settings are the same; whether the log is, cannot be known: that code did not identify it by its "
+    None: "settings are the same; whether the log is, cannot be known: that code did not identify it by "
     "content; run that night again with this code to tell",
 }
 """What is said of log and settings where the code changed, by `code_alone`."""

@@ -59,7 +59,7 @@ def lists(path: Path, item: str, users: int) -> None:
 
 
 def value(store: Store, run_id: str) -> tuple[float, int]:
-    metrics = store.of_run("metrics", run_id).where("metric = 'ndcg' AND slice_key IS NULL")
+    metrics = store.of_run("metrics", run_id).where("metric = 'ndcg' AND k = 5 AND slice_key IS NULL")
     (row,) = metrics.select("value", "n").collect()
     return row.value, row.n
 
@@ -114,7 +114,6 @@ def test_a_night_of_older_code_is_compared_and_its_data_not_said_to_have_changed
     assert pairs == {(after.outcome.run_ids["popular"], before.outcome.run_ids["popular"])}
     changes = store.read(CHANGES).collect()
     assert changes and {(row.code_change is None, row.code_alone) for row in changes} == {(False, None)}
-    assert "cannot be known" in Path(str(after.outcome.report_path)).read_text()
     os.utime(log)
     shutil.move(log, tmp_path / "moved.parquet")
     moved = benchmark.model_copy(
@@ -131,7 +130,7 @@ def test_fits_of_another_table_find_its_own_ratings(spark: Any, tmp_path: Path) 
     for name, rating in (("a", 1.0), ("b", 5.0)):
         log = rows(10).append_column("rating", pa.array([rating] * 100))
         write_deltalake(tmp_path / name, log)
-        benchmark = night(str(tmp_path / name), [{"name": "mean", "kind": "item_mean"}])
+        benchmark = night(str(tmp_path / name), [{"name": "mean", "kind": "means"}])
         benchmark = benchmark.model_copy(
             update={
                 "split": parse(Benchmark, {**TINY, "split": {"holdout": "folds", "folds": 2}}, "").split
@@ -198,7 +197,8 @@ def test_a_log_that_changes_while_it_is_split_is_no_split(
 def test_a_slice_elsewhere_is_the_same_slice(tmp_path: Path) -> None:
     def named(name: str) -> str:
         place = tmp_path / name
-        shutil.copytree(tmp_path / "one", place, dirs_exist_ok=True)
+        if name != "one":
+            shutil.copytree(tmp_path / "one", place)
         benchmark = night(str(place / "log.parquet"), [{"name": "p", "kind": "popular"}], reader="parquet")
         cut = {"key": "age", "of": "users", "path": str(place / "users.csv")}
         slices = parse(Benchmark, {**TINY, "evaluation": {"slices": [cut]}}, "").evaluation.slices

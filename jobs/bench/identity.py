@@ -1,0 +1,128 @@
+"""Seconds of identifying a log beside those of reading it, in turns: first digest, second night, reading.
+
+    python jobs/bench/identity.py --rows 10000000 --rounds 4
+
+CSV is read by Spark's readers, Parquet and Delta by Python tasks: the fastest way that a split has. CPU
+seconds are those of this process and all below it (JVM, workers); wall seconds depend on who else computes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+from deltalake import write_deltalake
+
+from recbench_spark.config import parse
+from recbench_spark.config.dataset import Dataset
+from recbench_spark.data.columnar import log_files
+from recbench_spark.data.digests import cache_folder
+from recbench_spark.data.identity import identity
+from recbench_spark.data.readers import open_log
+from recbench_spark.session import get_session
+
+FILES = 4
+
+
+def main() -> None:
+    """Write the logs, measure, print a line a format."""
+    flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    flags.add_argument("--rows", type=int, default=10_000_000)
+    flags.add_argument("--rounds", type=int, default=4)
+    args = flags.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
+        write_logs(Path(folder), args.rows)
+        time.sleep(3)  # files that were just written are not cached
+        spark = get_session("recbench-spark bench identity")
+        for reader in ("csv", "parquet", "delta"):
+            path = f"{folder}/{reader}"
+            log = parse(Dataset, {"name": "d", "reader": reader, "path": path}, "bench")
+            print_line(reader, measure(spark, log, args.rounds))
+        spark.stop()
+
+
+def write_logs(folder: Path, rows: int) -> None:
+    """The same rows in each format, in FILES files."""
+    for name in ("csv", "parquet"):
+        (folder / name).mkdir()
+    for number in range(FILES):
+        draw, n = np.random.default_rng(number), rows // FILES
+        columns = {"user_id": draw.integers(0, 500_000, n), "item_id": draw.integers(0, 50_000, n)}
+        columns |= {"rating": draw.integers(1, 11, n) / 2, "event_time": draw.integers(10**9, 2 * 10**9, n)}
+        table = pa.table(columns)
+        pacsv.write_csv(table, folder / "csv" / f"{number}.csv")
+        pq.write_table(table, folder / "parquet" / f"{number}.parquet")
+        write_deltalake(folder / "delta", table, mode="append")
+
+
+def measure(spark: Any, log: Dataset, rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Wall and CPU seconds of each thing, once a round; a round before them warms all up."""
+    found: dict[str, list[tuple[float, float]]] = {"first": [], "second": [], "reading": []}
+    for number in range(rounds + 1):
+        shutil.rmtree(cache_folder() or "", ignore_errors=True)
+        steps: dict[str, Callable[[], Any]] = {
+            "first": lambda: identity(spark, str(log.path)),
+            "second": lambda: identity(spark, str(log.path)),
+            "reading": lambda: read(spark, log),
+        }
+        for name, step in steps.items():
+            before = time.perf_counter(), cpu_seconds()
+            step()
+            if number:
+                found[name].append((time.perf_counter() - before[0], cpu_seconds() - before[1]))
+    return found
+
+
+def read(spark: Any, log: Dataset) -> None:
+    """All rows, as a split reads them."""
+    files = log_files(log)
+    if files is None:
+        open_log(spark, log).stored.write.format("noop").mode("overwrite").save()
+    else:
+        files.dealt(spark, "user_id", spark.sparkContext.defaultParallelism).count()
+
+
+def cpu_seconds() -> float:
+    """User and system seconds of this process and of all below it, those that ended included."""
+    parents, used = {}, {}
+    for pid, fields in _processes():
+        parents[pid], used[pid] = int(fields[1]), sum(map(int, fields[11:15]))
+    mine = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
+        mine |= more
+    return sum(used.get(pid, 0) for pid in mine) / os.sysconf("SC_CLK_TCK")
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                yield int(entry.name), (entry / "stat").read_text().rpartition(") ")[2].split()
+            except OSError:
+                continue
+
+
+def print_line(reader: str, found: dict[str, list[tuple[float, float]]]) -> None:
+    """Medians, and the first digest's share of the reading."""
+    medians = {
+        name: [median(column) for column in zip(*times, strict=True)] for name, times in found.items()
+    }
+    words = ", ".join(f"{name} {wall:.2f} s ({cpu:.2f} s CPU)" for name, (wall, cpu) in medians.items())
+    shares = [medians["first"][n] / medians["reading"][n] for n in (0, 1)]
+    print(f"{reader}: {words}; first / reading {shares[0]:.3f} ({shares[1]:.3f} of CPU)", flush=True)
+
+
+if __name__ == "__main__":
+    main()
