@@ -59,7 +59,10 @@ def write_logs(folder: Path, rows: int) -> None:
         (folder / name).mkdir()
     for number in range(FILES):
         draw, n = np.random.default_rng(number), rows // FILES
-        columns = {"user_id": draw.integers(0, 500_000, n), "item_id": draw.integers(0, 50_000, n)}
+        columns: dict[str, Any] = {
+            "user_id": draw.integers(0, 500_000, n),
+            "item_id": draw.integers(0, 50_000, n),
+        }
         columns |= {"rating": draw.integers(1, 11, n) / 2, "event_time": draw.integers(10**9, 2 * 10**9, n)}
         table = pa.table(columns)
         pacsv.write_csv(table, folder / "csv" / f"{number}.csv")

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,8 +39,8 @@ PIECE = 1 << 26
 
 BUFFER = 1 << 20
 
-ENTRIES = 200_000
-"""Digests that the cache holds at most, some 30 MB; the oldest leave first."""
+ENTRIES = 100_000
+"""Digests that the cache holds at most, some 15 MB; the oldest leave first."""
 
 SETTLED_NS = 2 * 10**9
 """Age that a file needs before its digest is cached: some storage keeps times to two seconds."""
@@ -264,11 +265,9 @@ class DigestCache:
         if self.folder is None or self.file is None or not is_private(self.folder):
             return {}
         try:
-            found = json.loads(self.file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return _read_digests(self.file, stamp_of(self.file))
+        except (OSError, ValueError, DataError):
             return {}
-        known = found.items() if isinstance(found, dict) else ()
-        return {key: value for key, value in known if re.fullmatch(r"[0-9a-f]{64}", str(value))}
 
     def add(self, digests: Mapping[str, str]) -> None:
         """Write digests beside those that are there. What two writers add at once may be lost."""
@@ -280,6 +279,14 @@ class DigestCache:
             newest = dict(list(every.items())[-ENTRIES:])
             if is_private(self.folder):
                 _replace(self.file, json.dumps(newest))
+
+
+@lru_cache(maxsize=1)
+def _read_digests(file: Path, stamp: Stamp) -> dict[str, str]:
+    """Return what a file of digests holds; read once as long as its stamp is the same."""
+    found = json.loads(file.read_text(encoding="utf-8"))
+    known = found.items() if isinstance(found, dict) else ()
+    return {key: value for key, value in known if re.fullmatch(r"[0-9a-f]{64}", str(value))}
 
 
 def cache_folder() -> Path | None:

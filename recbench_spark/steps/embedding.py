@@ -30,7 +30,7 @@ from recbench_spark.graph.layout import default_blocks, lay_out, open_inputs, wr
 from recbench_spark.graph.pace import free_memory, pace_of
 from recbench_spark.graph.passes import Pass, Plan
 from recbench_spark.graph.runner import LayerRun, Model, passes_of, run
-from recbench_spark.inputs import require_unchanged
+from recbench_spark.inputs import pinned_inputs, require_unchanged
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.graph import costs
 from recbench_spark.kernels.graph.forms import SCATTERED
@@ -158,6 +158,7 @@ def laid_out(store: Store, graph_id: str, blocks: int | None) -> Graph | None:
     return None
 
 
+@pinned_inputs()
 def graph_of(
     store: Store, source: GraphSource, blocks: int | None, journal: Journal, nodes: bool = True
 ) -> Graph:

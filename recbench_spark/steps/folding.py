@@ -9,7 +9,7 @@ from typing import Any
 from recbench_spark.config import FOLDED, Benchmark, digest
 from recbench_spark.data.readers import id_order, open_log
 from recbench_spark.errors import DataError, ProtocolError
-from recbench_spark.inputs import require_unchanged
+from recbench_spark.inputs import pinned_inputs, require_unchanged
 from recbench_spark.journal import Journal
 from recbench_spark.protocol.splits import labelled_blocks, rule_of
 from recbench_spark.shared_files import SharedRows
@@ -49,6 +49,7 @@ class FoldedLog:
         return others, (str(fold),)
 
 
+@pinned_inputs()
 def folded_log(store: Store, benchmark: Benchmark, journal: Journal) -> FoldedLog:
     """The labelled log of a benchmark, made once under the hash of all it is made from.
 
