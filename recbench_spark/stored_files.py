@@ -277,7 +277,7 @@ def read_schemas(files: Sequence[str], where: str) -> list[pa.Schema]:
 
     def read(file: str) -> pa.Schema:
         try:
-            return pq.read_schema(file)
+            return _schema_of(pq.read_metadata(file).schema)
         except (pa.ArrowException, OSError) as error:
             raise not_parquet(where, file, error) from None
 
@@ -285,11 +285,22 @@ def read_schemas(files: Sequence[str], where: str) -> list[pa.Schema]:
         return list(pool.map(read, files))
 
 
+def _schema_of(stored: pq.ParquetSchema) -> pa.Schema:
+    """The columns; INT96, which Spark writes for its instants, as these."""
+    schema = stored.to_arrow_schema()
+    for number in range(len(stored)):
+        one = stored.column(number)
+        if one.physical_type == "INT96" and one.path in schema.names:
+            place = schema.get_field_index(one.path)
+            schema = schema.set(place, pa.field(one.path, pa.timestamp("us", "UTC")))
+    return schema
+
+
 def not_parquet(where: str, file: str, error: Exception) -> DataError:
     """The error for a file that is no Parquet, with what it is."""
     kind, hint = describe_content(file) if Path(file).is_file() else ("", DAMAGED)
-    if not kind or kind == "Parquet":
-        said = str(error).strip().splitlines()[0]
-        return DataError(f"{where}: cannot be read: {said[:300]}", DAMAGED)
     name = "it" if where.endswith(file) else Path(file).name
-    return DataError(f"{where}: cannot be read: {name} is {kind}, not Parquet", hint)
+    if kind and kind != "Parquet":
+        return DataError(f"{where}: cannot be read: {name} is {kind}, not a Parquet file", hint)
+    said = str(error).strip().splitlines()[0]
+    return DataError(f"{where}: cannot be read: {name} is not a Parquet file: {said[:300]}", DAMAGED)

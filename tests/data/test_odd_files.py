@@ -266,7 +266,7 @@ LOGS: dict[str, tuple[Files, str, dict[str, Any], Any]] = {
         {"l.parquet": "user_id,item_id\nann,a\n"},
         "l.parquet",
         {"reader": "parquet"},
-        "cannot be read: it is text, not Parquet",
+        "cannot be read: it is text, not a Parquet file",
     ),
     "Parquet that is called text": (
         {"l.csv": b"PAR1 and so on"},
@@ -445,7 +445,7 @@ TABLES: dict[str, tuple[Files, str, str, Any]] = {
     "a run of TREC": ({"run.txt": RUN}, "run.txt", "lists", "it is a run of TREC"),
     "a run of TREC as tsv": ({"run.tsv": RUN}, "run.tsv", "lists", "this is a run of TREC"),
     "judgements of TREC": ({"qrels": QRELS}, "qrels", "truth", "it is judgements of TREC"),
-    "text without an ending": ({"t": LIST}, "t", "lists", "it is text, not Parquet"),
+    "text without an ending": ({"t": LIST}, "t", "lists", "it is text, not a Parquet file"),
     "lines before the names": (
         {"t.csv": f"# made on Monday\n{LIST}"},
         "t.csv",
@@ -552,7 +552,7 @@ EDGES: dict[str, tuple[Files, str, Any]] = {
         "holds a folder, day=1",
     ),
     "a pattern": ({"e[1].csv": "1,2\n", "e1.csv": "3,4\n"}, "e[1].csv", [(1, 2)]),
-    "text that is called Parquet": ({"e.parquet": "1,2\n"}, "e.parquet", "it is text, not Parquet"),
+    "text that is called Parquet": ({"e.parquet": "1,2\n"}, "e.parquet", "it is text, not a Parquet file"),
     "csv and tsv": (
         {"e/a.csv": "src,dst\n1,2\n", "e/b.tsv": "src\tdst\n3\t4\n"},
         "e",

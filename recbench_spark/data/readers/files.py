@@ -103,7 +103,8 @@ def read_fields(
     if layout.names is None and given["header"].lower() == "true" and len(files) > 1:
         groups = _group_by_header(spark, files, given, path) or groups
     if layout.names is None and not _QUOTING & asked.keys():
-        _refuse_torn(spark, path, given["sep"])
+        with explained(path):
+            _refuse_torn(spark, path, given["sep"])
     parts = partition_names(path, files)
     texts = []
     for group in groups if len(groups) > 1 else [[]]:
