@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark.errors import DataError
+from recbench_spark.shared_files import escape_path
 
 
 def identity(spark: SparkSession, path: str) -> str:
@@ -42,7 +43,9 @@ def _version(table: DeltaTable) -> str:
 
 def _files(spark: SparkSession, path: str) -> str:
     """Count, bytes and a hash of names, sizes and times that no order of files changes."""
-    listed: DataFrame = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path)
+    listed: DataFrame = (
+        spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(escape_path(path))
+    )
     one = F.xxhash64("path", "length", "modificationTime").cast("decimal(38,0)")
     row = listed.agg(F.count("*").alias("n"), F.sum("length").alias("size"), F.sum(one).alias("h")).first()
     if row is None or not row.n:

@@ -183,6 +183,8 @@ def _delta_files(place: Path, partitions: Mapping[str, str], what: str) -> list[
     from deltalake import DeltaTable  # noqa: PLC0415
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
+    if set("%[]") & set(str(place)):  # it reads a path as a URL
+        raise DataError(f"{what}: {place} cannot be read: characters in its name", "without %, [ and ]")
     try:
         table = DeltaTable(place)
         if table.protocol().min_reader_version > 1:

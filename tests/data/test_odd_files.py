@@ -19,9 +19,10 @@ import pytest
 
 from recbench_spark.config import Dataset
 from recbench_spark.data import arrow_files, columnar
-from recbench_spark.data.readers import id_order, open_log, read_table
-from recbench_spark.errors import FallbackToSpark, RecbenchError
+from recbench_spark.data.readers import files, id_order, open_log, read_table
+from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
 from recbench_spark.graph.edges import open_rows
+from recbench_spark.stored_files import HEAD
 
 Files = Mapping[str, Any]
 """Name below a folder -> text, bytes, or columns of Parquet."""
@@ -304,10 +305,10 @@ LOGS: dict[str, tuple[Files, str, dict[str, Any], Any]] = {
 @pytest.mark.spark
 @pytest.mark.parametrize("name", LOGS)
 def test_logs(spark, tmp_path: Path, name: str) -> None:
-    files, path, settings, wanted = LOGS[name]
+    content, path, settings, wanted = LOGS[name]
     timed = settings.get("time", False)
     given = {"reader": "csv", **{key: value for key, value in settings.items() if key != "time"}}
-    dataset = Dataset(name="d", path=str(lay(tmp_path, files) / path), **given)
+    dataset = Dataset(name="d", path=str(lay(tmp_path, content) / path), **given)
     names = ["user_id", "item_id", "rating", *(["event_time"] if timed else [])]
     if isinstance(wanted, str):
         with pytest.raises(RecbenchError) as told:
@@ -482,8 +483,8 @@ def in_process(path: str, what: str) -> list[tuple]:
 @pytest.mark.spark
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_are_the_same_to_both_engines(spark, tmp_path: Path, name: str) -> None:
-    files, path, what, wanted = TABLES[name]
-    place = str(lay(tmp_path, files) / path)
+    content, path, what, wanted = TABLES[name]
+    place = str(lay(tmp_path, content) / path)
 
     def on_spark() -> list[tuple]:
         frame = read_table(spark, place, ["user_id", "item_id"], what)
@@ -513,6 +514,34 @@ def test_vectors_of_half_precision(spark, tmp_path: Path, folder: str) -> None:
         assert table.column("vector").to_pylist() == [found["a"], found["b"]]
     else:
         assert found["c"] == [0.5] * 4
+
+
+@pytest.mark.spark
+def test_a_delta_table_is_read_by_its_name(spark, tmp_path: Path) -> None:
+    """Its folder is no pattern, and `%41` in it is no other folder's `A`."""
+    for folder, user in (("d[1]", "ann"), ("d1", "bob"), ("d%41", "cid"), ("dA", "dan")):
+        rows = spark.createDataFrame([(user, "a", 2.0)], "user_id string, item_id string, score double")
+        rows.write.format("delta").save(str(tmp_path / folder))
+    for folder, user in (("d[1]", "ann"), ("d%41", "cid")):
+        path = str(tmp_path / folder)
+        log = open_log(spark, Dataset(name="d", reader="delta", path=path))
+        assert [row.user_id for row in log.rows.collect()] == [user]
+        assert [row.user_id for row in read_table(spark, path, ["user_id"], "lists").collect()] == [user]
+        with pytest.raises(FallbackToSpark):
+            arrow_files.read_table(path, ["user_id"], "lists")
+        with pytest.raises(DataError, match="characters in its name"):
+            open_rows(path, ["user_id"], "edges")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("ending", ["", ".gz", ".bz2"])
+def test_first_lines_of_remote_files(spark, tmp_path: Path, ending: str, monkeypatch) -> None:
+    """By Hadoop's file system: a local one stands for any."""
+    lay(tmp_path, {f"r[1] %41.csv{ending}": "user_id,item_id\n" + "ann,a\n" * 20_000})
+    (uri,) = files.input_files(spark, str(tmp_path / f"r[1] %41.csv{ending}"), {})
+    monkeypatch.setattr(files, "local_path", lambda _: None)
+    head = files._head(spark, uri)
+    assert head.startswith(b"user_id,item_id\nann,a\n") and len(head) == HEAD
 
 
 # -------------------------------------------------------------------------------------- edges
@@ -563,11 +592,11 @@ EDGES: dict[str, tuple[Files, str, Any]] = {
 
 @pytest.mark.parametrize("name", EDGES)
 def test_edges(tmp_path: Path, name: str) -> None:
-    files, path, wanted = EDGES[name]
+    content, path, wanted = EDGES[name]
 
     def read() -> list[tuple]:
         ids = {"src": "auto", "dst": "auto"}
-        rows = open_rows(str(lay(tmp_path, files) / path), ["src", "dst"], "edges", ids=ids)
+        rows = open_rows(str(lay(tmp_path, content) / path), ["src", "dst"], "edges", ids=ids)
         chunks = list(rows.chunks(rows.pieces))
         return [
             pair
