@@ -299,7 +299,7 @@ def _schema_of(stored: pq.ParquetSchema) -> pa.Schema:
 def not_parquet(where: str, file: str, error: Exception) -> DataError:
     """The error for a file that is no Parquet, with what it is."""
     kind, hint = describe_content(file) if Path(file).is_file() else ("", DAMAGED)
-    name = "it" if where.endswith(file) else Path(file).name
+    name = "it" if where.endswith(Path(file).name) else Path(file).name
     if kind and kind != "Parquet":
         return DataError(f"{where}: cannot be read: {name} is {kind}, not a Parquet file", hint)
     said = str(error).strip().splitlines()[0]

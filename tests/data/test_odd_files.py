@@ -22,7 +22,7 @@ from recbench_spark.data import arrow_files, columnar
 from recbench_spark.data.readers import files, id_order, open_log, read_table
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
 from recbench_spark.graph.edges import open_rows
-from recbench_spark.stored_files import HEAD
+from recbench_spark.stored_files import HEAD, not_parquet
 
 Files = Mapping[str, Any]
 """Name below a folder -> text, bytes, or columns of Parquet."""
@@ -496,6 +496,15 @@ def test_tables_are_the_same_to_both_engines(spark, tmp_path: Path, name: str) -
         assert outcome(lambda: in_process(place, what)) == found
     except FallbackToSpark:  # then Spark is what answers
         assert Path(place).is_dir()
+
+
+def test_a_relative_path_is_told_as_an_absolute_one(tmp_path: Path) -> None:
+    """Spark names files by their whole paths."""
+    place = str(lay(tmp_path, {"run.txt": RUN}) / "run.txt")
+    for where in ("run.txt", place):
+        assert f"{where}: cannot be read: it is a run of TREC" in str(
+            not_parquet(where, place, OSError("?"))
+        )
 
 
 @pytest.mark.spark
