@@ -34,6 +34,10 @@ REVISIONS: dict[str, int] = {
     "worlds": 2,
     # 2: `valid.txt` is the part valid; before, it was left out.
     "lightgcn": 2,
+    # 2: each file by its own line of names; names of partition folders are ids and values as written.
+    "csv": 2,
+    # 2: columns that only some files have are read, floats beside whole numbers; partitions as csv's.
+    "parquet": 2,
     # --- what a graph is made of
     # 2: ids by the rule of ids; those of a text file are as written (`007` is not 7).
     "graphs": 2,

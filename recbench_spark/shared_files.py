@@ -41,6 +41,14 @@ MAPPED = 4
 
 _open_folders: OrderedDict[str, Arrays] = OrderedDict()
 
+PATTERNS = re.compile(r"([\[\]{}*?\\])")
+"""Characters that stand for others in a path that Spark reads."""
+
+
+def escape_path(path: str) -> str:
+    """The path as Spark takes it for a name and not for a pattern."""
+    return PATTERNS.sub(r"\\\1", path)
+
 
 @dataclass(frozen=True)
 class SharedRows:

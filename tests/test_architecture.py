@@ -31,7 +31,7 @@ LEVELS = (
     {"kernels.warm"},
     {"java"},
     {"schemas", "randomness", "journal", "session", "blocks", "shared_files", "checks", "inputs"},
-    {"indexing", "delta_files", "sharing"},
+    {"indexing", "delta_files", "sharing", "stored_files"},
     {"store", "data", "protocol", "graph", "reports", "evaluation"},
     {"arrow_store", "evaluation.ranking"},
     {"evaluation.metrics"},

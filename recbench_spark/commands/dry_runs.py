@@ -12,11 +12,11 @@ from recbench_spark.arrow_store import in_reach
 from recbench_spark.config import Benchmark, EmbeddingsModel, ListsModel, ModelConfig, ScoresModel
 from recbench_spark.data import arrow_files
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError
-from recbench_spark.schemas import require_names
 from recbench_spark.steps.keys import evaluation_paths
 from recbench_spark.steps.night import check_benchmark
 from recbench_spark.steps.outcomes import Outcome
 from recbench_spark.store import check_would_write
+from recbench_spark.stored_files import COMPRESSED, require_columns
 from recbench_spark.training.behaviour import behaviour_of
 
 TABLES = ("csv", "parquet", "delta")
@@ -126,9 +126,9 @@ def _table(name: str, path: str, columns: Sequence[str], *, rows: bool = True) -
     try:
         unit = "lines" if arrow_files.kind_of(path) == "text" else "rows"
         if columns:
-            require_names(arrow_files.columns_at(path), list(columns), f"{name} {path}")
+            require_columns(arrow_files.columns_at(path), columns, f"{name} {path}", path)
         # Of compressed text no lines are known, but its bytes.
-        counted = rows and not path.endswith(".gz")
+        counted = rows and not path.endswith(COMPRESSED)
         told = f"{arrow_files.rows_at(path):,} {unit}" if counted else "is there"
     except FallbackToSpark:
         told = LATER

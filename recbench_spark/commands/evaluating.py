@@ -29,9 +29,10 @@ from recbench_spark.journal import Journal
 from recbench_spark.kernels.compiling import waiting
 from recbench_spark.kernels.hashing import splitmix64
 from recbench_spark.kernels.metrics.accuracy import METRICS
-from recbench_spark.schemas import CHECKS, RANKINGS, RUNS, USER_METRICS, require_names
+from recbench_spark.schemas import CHECKS, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.schemas import METRICS as METRIC_TABLE
 from recbench_spark.store import check_would_write
+from recbench_spark.stored_files import require_columns
 
 KINDS = ("lists", "scores", "embeddings", "predictions")
 
@@ -259,9 +260,9 @@ def check_headers(args: argparse.Namespace, kind: str) -> None:
     for name, path in paths(args).items():
         with suppress(FallbackToSpark):
             found = arrow_files.columns_at(path)
-            require_names(found, needed[name], f"{name} {path}")
+            require_columns(found, needed[name], f"{name} {path}", path)
             if name == "lists" and "rank" not in found:
-                require_names(found, ["score"], f"{name} {path}")
+                require_columns(found, ["score"], f"{name} {path}", path)
     if args.embeddings and not args.pairs:
         with suppress(FallbackToSpark):
             arrow_files.same_width(*((path, path) for path in args.embeddings))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recbench_spark.errors import ConfigError
+from recbench_spark.stored_files import text_separator
 
 
 def log_settings(args: argparse.Namespace) -> dict[str, Any]:
@@ -31,6 +32,4 @@ def reader_of(path: str) -> str:
     """The reader meant by a path's name or content."""
     if Path(path, "_delta_log").is_dir():
         return "delta"
-    names = [path, *(str(entry) for entry in sorted(Path(path).glob("*")))]
-    text = any(name.removesuffix(".gz").endswith((".csv", ".tsv")) for name in names)
-    return "csv" if text else "parquet"
+    return "csv" if text_separator(path) else "parquet"

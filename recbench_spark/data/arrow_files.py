@@ -7,6 +7,7 @@ own formats, text with quotes within fields, features of Delta that `deltalake` 
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 import re
@@ -26,19 +27,31 @@ from recbench_spark.data import arrow_rows
 from recbench_spark.data.arrow_rows import as_double, column_of, in_one, text_ids
 from recbench_spark.data.delta_snapshots import read_snapshot
 from recbench_spark.data.digests import content_identity
-from recbench_spark.data.readers.files import check_path, exists, separator
+from recbench_spark.data.readers.files import check_path, exists
 from recbench_spark.data.readers.ids import IN_UTF8, TEXT_FILE, TEXT_NOTES
 from recbench_spark.data.readers.movielens import LAYOUTS
-from recbench_spark.data.readers.tables import NUMBERS
+from recbench_spark.data.readers.tables import NUMBERS, OPTIONAL
 from recbench_spark.data.readers.values import BELOW_2_53
 from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
 from recbench_spark.inputs import Input, Options, look_once, pinned_version
 from recbench_spark.kernels.ids import WHOLE_FLOAT, as_ids
-from recbench_spark.schemas import ID_KIND, ID_TYPE, require_names
+from recbench_spark.schemas import ID_KIND, ID_TYPE
+from recbench_spark.stored_files import (
+    COMPRESSED,
+    DAMAGED,
+    bare_name,
+    data_files,
+    is_hidden,
+    is_text,
+    read_schemas,
+    refuse_case,
+    refuse_misspelt,
+    refuse_packed_text,
+    require_columns,
+    separator,
+)
 
 Bools = npt.NDArray[np.bool_]
-
-DAMAGED = "the file is damaged, cut off, or of another format: write it again"
 
 SPARK_NAMES = {
     "int64": "bigint",
@@ -70,7 +83,8 @@ def read_table(path: str, columns_required: Sequence[str], what: str) -> pa.Tabl
     """
     stored, where = open_path(path), f"{what} {path}"
     names = stored.table.column_names
-    require_names(names, list(columns_required), where)
+    require_columns(names, columns_required, where, path)
+    refuse_misspelt(names, OPTIONAL.get(what, ()), where)
     problems = _Problems(where)
     problems.lines(stored.bad_lines, stored.line)
     fields, columns = [], []
@@ -150,7 +164,11 @@ def is_delta(path: str) -> bool:
     if not exists(path) and re.fullmatch(r"\w+(\.\w+){1,2}", path):
         raise FallbackToSpark(f"{path} may be a table of a catalog")
     check_path(path)
-    return Path(path, "_delta_log").exists()
+    if not Path(path, "_delta_log").exists():
+        return False
+    if set("%[]") & set(str(Path(path).absolute())):  # deltalake reads a path as a URL
+        raise FallbackToSpark(f"{path}: characters in its name")
+    return True
 
 
 def kind_of(path: str) -> str:
@@ -161,10 +179,11 @@ def kind_of(path: str) -> str:
     """
     if is_delta(path):
         return "delta"
-    place, name = Path(path), Path(path).name.removesuffix(".gz")
+    place, name = Path(path), bare_name(path)
     if name in LAYOUTS:
         raise FallbackToSpark(f"{path} is of MovieLens")
-    if name.endswith((".csv", ".tsv")) and place.is_file():
+    if is_text(name) and place.is_file():
+        refuse_packed_text(path)
         return "text"
     if place.is_dir():
         _refuse_folders(place)
@@ -174,8 +193,8 @@ def kind_of(path: str) -> str:
 def _refuse_folders(place: Path) -> None:
     """Folders within a folder may be partitions, and text files in one may have different columns."""
     for entry in place.iterdir():
-        odd = entry.is_dir() or entry.name.removesuffix(".gz").endswith((".csv", ".tsv"))
-        if odd and not entry.name.startswith(("_", ".")):
+        odd = entry.is_dir() or is_text(entry.name)
+        if odd and not is_hidden(entry.name):
             raise FallbackToSpark(f"{place} is a folder with {entry.name} in it")
 
 
@@ -206,14 +225,14 @@ def _delta(path: str) -> ds.Dataset:
 
 
 def _parquet(path: str) -> ds.Dataset:
-    try:
-        found = ds.dataset(path, format="parquet", ignore_prefixes=[".", "_"])
-    except (pa.ArrowException, OSError) as error:
-        said = str(error).strip().splitlines()[0]
-        raise DataError(f"{path}: cannot be read: {said[:300]}", DAMAGED) from None
-    if not found.files:
+    files = [str(file) for file in data_files(Path(path))] if Path(path).is_dir() else [path]
+    if not files:
         raise FallbackToSpark(f"{path} has no files")
-    return found
+    schemas = read_schemas(files, path)
+    refuse_case(schemas[0].names, path)
+    if any(schema != schemas[0] for schema in schemas):
+        raise FallbackToSpark(f"{path}: its files have different columns")
+    return ds.dataset(files, format="parquet")
 
 
 def rows_at(path: str) -> int:
@@ -221,7 +240,9 @@ def rows_at(path: str) -> int:
     kind = kind_of(path)
     if kind == "text":
         size = Path(path).stat().st_size
-        return size if path.endswith(".gz") or size > MOST_TEXT else Path(path).read_bytes().count(b"\n")
+        return (
+            size if path.endswith(COMPRESSED) or size > MOST_TEXT else Path(path).read_bytes().count(b"\n")
+        )
     found = _delta(path) if kind == "delta" else _parquet(path)
     return int(found.count_rows())
 
@@ -237,7 +258,8 @@ def _text(path: str) -> Stored:
     raw = Path(path).read_bytes()
     try:
         raw = gzip.decompress(raw) if path.endswith(".gz") else raw
-    except (OSError, EOFError) as error:
+        raw = bz2.decompress(raw) if path.endswith(".bz2") else raw
+    except (OSError, EOFError, ValueError) as error:
         raise DataError(f"{path}: cannot be read: {error}", DAMAGED) from None
     text = raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="replace")
     # As Hadoop cuts lines; those of nothing but blanks are none.

@@ -35,6 +35,7 @@ from recbench_spark.data.digests import (
 from recbench_spark.data.readers.files import exists, explained, is_table, qualified
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.inputs import Input, Options, local_path, look_once, time_travel
+from recbench_spark.shared_files import escape_path
 
 BYTES_HERE = 1 << 28
 """Bytes of plain files that threads of the driver digest; more are digested by tasks."""
@@ -128,7 +129,7 @@ def _length(piece: Piece) -> int:
 
 
 def _listed(spark: SparkSession, path: str) -> DataFrame:
-    return spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path)
+    return spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(escape_path(path))
 
 
 def _remote(spark: SparkSession, path: str, named: bool) -> str:

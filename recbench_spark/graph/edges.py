@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 from recbench_spark.errors import ConfigError, DataError, SchemaError, nearest
 from recbench_spark.inputs import pinned_version
 from recbench_spark.kernels.ids import CANONICAL_INTEGER, WHOLE_FLOAT, as_ids
+from recbench_spark.stored_files import not_parquet
 
 ROWS_A_CHUNK = 1 << 21
 """Rows that a task holds at once, some 100 MB."""
@@ -153,17 +155,28 @@ def format_of(place: Path) -> str:
     if (place / "_delta_log").is_dir():
         return "delta"
     names = [place.name, *(entry.name for entry in place.iterdir())] if place.is_dir() else [place.name]
-    text = (".csv", ".tsv", ".txt", ".edges", ".csv.gz", ".tsv.gz")
-    return "csv" if any(name.lower().endswith(text) for name in names) else "parquet"
+    bare = [name.lower() for name in names]
+    for ending in COMPRESSED:
+        bare = [name.removesuffix(ending) for name in bare]
+    return "csv" if any(name.endswith(TEXT) for name in bare) else "parquet"
+
+
+TEXT = (".csv", ".tsv", ".txt", ".edges")
+"""Endings of text files; one of COMPRESSED may follow."""
 
 
 def _files(place: Path, what: str) -> list[str]:
     if place.is_file():
         return [str(place)]
-    found = sorted(str(entry) for entry in place.iterdir() if entry.is_file() and entry.name[0] not in "._")
-    if not found:
-        raise DataError(f"{what}: no files in {place}", "files of a partitioned folder: give a Delta table")
-    return found
+    entries = sorted(entry for entry in place.iterdir() if entry.name[0] not in "._" or "=" in entry.name)
+    folder = next((entry.name for entry in entries if entry.is_dir()), None)
+    if folder is not None:
+        raise DataError(
+            f"{what}: {place} holds a folder, {folder}", "give one folder of files, or a Delta table"
+        )
+    if not entries:
+        raise DataError(f"{what}: no files in {place}", "names that begin with _ or . are passed over")
+    return [str(entry) for entry in entries]
 
 
 def _delta_files(place: Path, partitions: Mapping[str, str], what: str) -> list[str]:
@@ -171,6 +184,8 @@ def _delta_files(place: Path, partitions: Mapping[str, str], what: str) -> list[
     from deltalake import DeltaTable  # noqa: PLC0415
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
+    if set("%[]") & set(str(place)):  # it reads a path as a URL
+        raise DataError(f"{what}: {place} cannot be read: characters in its name", "without %, [ and ]")
     try:
         table = DeltaTable(place, version=pinned_version(str(place)))
         if table.protocol().min_reader_version > 1:
@@ -199,7 +214,7 @@ def _parquet_rows(
     for path, (schema, _) in zip(files, footers, strict=True):
         _require(schema.names, [*columns, *where], f"{what} {path}")
         for name in columns:
-            if schema.field(name).type != first.field(name).type:
+            if not _are_alike(schema.field(name).type, first.field(name).type):
                 kinds = f"{schema.field(name).type} in {path}, {first.field(name).type} in {files[0]}"
                 raise SchemaError(f"{what}: column {name} is of type {kinds}", "write files of one type")
     numeric = {name: _is_numeric(first.field(name).type, ids[name], name, what) for name in ids}
@@ -214,11 +229,18 @@ def _parquet_rows(
     )
 
 
+def _are_alike(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether values of both types are read alike: equal types, or numbers."""
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return one == other or all(any(test(kind) for test in tests) for kind in (one, other))
+
+
 def _footer(path: str, what: str) -> tuple[pa.Schema, list[tuple[int, int]]]:
     try:
         found = pq.read_metadata(path)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{what} {path}: {error}", "Parquet, Delta or CSV; see --format") from None
+        told = not_parquet(f"{what} {path}", path, error)
+        raise DataError(told.message, f"{told.hint}; see --format") from None
     groups = [found.row_group(number) for number in range(found.num_row_groups)]
     return found.schema.to_arrow_schema(), [(group.num_rows, group.total_byte_size) for group in groups]
 
@@ -285,6 +307,11 @@ def _csv_rows(
     heads = [_head(path, columns, what) for path in files]
     for path, head in zip(files, heads, strict=True):
         _require(head.names, [*columns, *where], f"{what} {path}")
+        if head.delimiter != heads[0].delimiter:
+            told = (
+                f"{what}: {path} is separated by {head.delimiter!r}, {files[0]} by {heads[0].delimiter!r}"
+            )
+            raise SchemaError(told, "one separator in all files")
         if head[:2] != heads[0][:2]:
             told = f"{what}: {path} has columns {', '.join(head.names)}"
             raise SchemaError(
@@ -318,7 +345,8 @@ def _head(path: str, columns: Sequence[str], what: str) -> _Head:
         raise DataError(f"{what}: {path} is empty", f"a line a row: {','.join(columns)}")
     text = line[0].decode("utf-8", "replace").strip("\r\n")
     delimiter = next((mark for mark in ("\t", ",", ";", " ") if mark in text), ",")
-    fields = [field.strip().strip('"') for field in text.split(delimiter)]
+    # Blanks set columns apart in any number; other marks stand for themselves.
+    fields = [field.strip().strip('"') for field in text.split(None if delimiter == " " else delimiter)]
     if any(_is_number(field) for field in fields) and not set(columns) <= set(fields):
         more = (f"column_{n}" for n in range(len(columns), len(fields)))
         return _Head(tuple([*columns, *more][: len(fields)]), delimiter, at)
@@ -406,10 +434,26 @@ def _csv_tables(rows: Rows, piece: Piece, most: int | None = None) -> Iterator[p
     )
     for lines in _lines(piece, most):
         _require_whole_lines(lines, piece.path)
+        even = _with_single_blanks(lines) if rows.delimiter == " " else lines
         try:
-            yield pacsv.read_csv(pa.BufferReader(lines), read, parse, convert)
+            yield pacsv.read_csv(pa.BufferReader(even), read, parse, convert)
         except (OSError, pa.ArrowException) as error:
             raise _csv_error(piece.path, wrong, error) from None
+
+
+def _with_single_blanks(lines: pa.Buffer) -> pa.Buffer:
+    """Lines whose columns are set apart by blanks, one blank each and none at their ends.
+
+    A line with quotes is left as it is: blanks within them are of its value.
+    """
+    text = lines.to_pybytes()
+    if not BLANKS.search(text):
+        return lines
+    kept = (line if b'"' in line else b" ".join(line.split()) for line in text.split(b"\n"))
+    return pa.py_buffer(b"\n".join(kept))
+
+
+BLANKS = re.compile(rb"  |^ | \r?$", re.MULTILINE)
 
 
 def _csv_error(path: str, wrong: list[pacsv.InvalidRow], error: Exception) -> DataError:

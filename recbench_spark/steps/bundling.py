@@ -25,6 +25,7 @@ from recbench_spark.evaluation.metrics.predictions import by_user, rating_metric
 from recbench_spark.kernels.metrics.about import ABOUT
 from recbench_spark.randomness import hashed
 from recbench_spark.schemas import FITS, METRICS, SUBMISSIONS
+from recbench_spark.shared_files import escape_path
 from recbench_spark.steps.boarding import RMSE, board_name, enter
 from recbench_spark.steps.fitting import of_whole_seeds
 from recbench_spark.steps.folding import FoldedLog
@@ -95,7 +96,7 @@ def pack(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str, Any]) 
         for path in sorted(files.inputFiles()):
             found = pq.read_table(path.removeprefix("file://"), columns=files.columns)
             writer.write_table(found.replace_schema_metadata(None).cast(schema))
-    content, n = content_of(store.spark.read.parquet(str(place)))
+    content, n = content_of(store.spark.read.parquet(escape_path(str(place))))
     bundle = parse(
         Bundle, {**facts, "rows": n, "content": content, "code_version": __version__}, str(folder)
     )
@@ -119,7 +120,7 @@ def open_bundle(store: Store, folder: Path) -> tuple[Bundle, DataFrame]:
     bundle = parse(Bundle, document, str(folder / FACTS))
     path = folder / FILES[bundle.task]
     rows = read_table(store.spark, str(path), COLUMNS[bundle.task], f"bundle {bundle.name}")
-    content, n = content_of(store.spark.read.parquet(str(path)))
+    content, n = content_of(store.spark.read.parquet(escape_path(str(path))))
     if (content, n) != (bundle.content, bundle.rows):
         raise DataError(
             f"{path} is not what {FACTS} says: {n:,} rows for {bundle.rows:,}, or other values",

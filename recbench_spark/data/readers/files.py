@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -16,8 +19,19 @@ from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.errors import ConfigError, DataError, MissingError, nearest
+from recbench_spark.errors import ConfigError, DataError, MissingError, SchemaError, nearest
 from recbench_spark.inputs import Options, pinned_version, time_travel
+from recbench_spark.schemas import ID_KIND, ID_TYPE
+from recbench_spark.shared_files import escape_path
+from recbench_spark.stored_files import (
+    HEAD,
+    bare_name,
+    head_lines,
+    read_head,
+    refuse_name,
+    refuse_packed_text,
+    split_line,
+)
 
 BAD_LINE = "_bad_line"
 """Hidden column: the text of a line that is not laid out as it should be, else NULL."""
@@ -72,20 +86,190 @@ def read_fields(
 ) -> Text:
     """Every field as text; a line with another number of fields is kept in BAD_LINE.
 
+    Each file is read by its own line of names; a column that a file lacks is NULL in its rows. Names of
+    partition folders are text as they are written.
+
     Raises:
         DataError: a file that cannot be read; a quoted field that goes on in the next line (unless
             `options` speak of quotes or of lines): it would be two rows.
+        SchemaError: files of which one begins with no name of the others.
+        ConfigError: one option under two names.
     """
-    given = {**layout.options(), "header": str(layout.names is None).lower(), **(options or {})}
+    asked = _own_names(options or {})
+    given = {**layout.options(), "header": str(layout.names is None).lower(), **asked}
+    refuse_packed_text(path)
     with explained(path):
-        names = layout.names or spark.read.options(**given).csv(path).columns
-        if layout.names is None and not _QUOTING & {name.lower() for name in options or {}}:
+        files = input_files(spark, path, given)
+    groups = [list[str]()]
+    if layout.names is None and given["header"].lower() == "true" and len(files) > 1:
+        groups = _group_by_header(spark, files, given, path) or groups
+    if layout.names is None and not _QUOTING & asked.keys():
+        with explained(path):
             _refuse_torn(spark, path, given["sep"])
-    schema = T.StructType([T.StructField(name, T.StringType()) for name in (*names, BAD_LINE)])
+    parts = partition_names(path, files)
+    texts = []
+    for group in groups if len(groups) > 1 else [[]]:
+        names = layout.names or _names(spark, groups[0][:1] if not group else group[:1], path, given)
+        texts.append(_fields_of(spark, names, parts, path, given, group))
+    lines = dict.fromkeys(text.line for text in texts)
+    return Text(union_by_name([text.frame for text in texts]), " or ".join(lines))
+
+
+def union_by_name(frames: Sequence[DataFrame]) -> DataFrame:
+    """The frames under each other; what one has not is NULL in its rows."""
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+
+
+ALIASES = {"delimiter": "sep", "charset": "encoding"}
+"""Second names of Spark's options of CSV."""
+
+_OURS = {"sep", "encoding", "header", "escape", "quote"}
+
+
+def _own_names(options: dict[str, str]) -> dict[str, str]:
+    """The options, those that the readers set themselves under the names that they use.
+
+    Raises:
+        ConfigError: one of them under two names, with two values.
+    """
+    found: dict[str, str] = {}
+    for key, value in options.items():
+        lower = ALIASES.get(key.lower(), key.lower())
+        name = lower if lower in _OURS | {"comment", "multiline"} else key
+        if found.setdefault(name, value) != value:
+            raise ConfigError(
+                f"dataset.options: {key} and {name} are one option, with two values", "leave one out"
+            )
+    return found
+
+
+def _fields_of(
+    spark: SparkSession,
+    names: Sequence[str],
+    parts: Sequence[str],
+    path: str,
+    given: dict[str, str],
+    files: Sequence[str],
+) -> Text:
+    """Text files with these columns: all of a path, or some of its files."""
+    own = [name for name in names if name not in parts]
+    schema = T.StructType([T.StructField(name, T.StringType()) for name in (*own, *parts, BAD_LINE)])
     # Without all columns parsed Spark does not count the fields of a line.
     checked = {"columnNameOfCorruptRecord": BAD_LINE, "columnPruning": "false", "mode": "PERMISSIVE"}
-    frame = spark.read.options(**{**given, **checked}).schema(schema).csv(path)
-    return Text(_with_file(frame), f"{len(names)} fields separated by {given['sep']!r}")
+    reader = spark.read.options(**{**given, **checked}).schema(schema)
+    if files:
+        frame = reader.option("basePath", escape_path(path)).csv([plain_path(file) for file in files])
+    else:
+        frame = reader.csv(escape_path(path))
+    frame = note_partitions(_with_file(frame), parts)
+    return Text(frame, f"{len(own)} fields separated by {given['sep']!r}")
+
+
+def _names(spark: SparkSession, files: Sequence[str], path: str, given: dict[str, str]) -> list[str]:
+    """The names of the columns of a file, or of all files of a path, by the first line."""
+    with explained(path):
+        places = [plain_path(file) for file in files] or [escape_path(path)]
+        return list(spark.read.options(**given).csv(places).columns)
+
+
+def _group_by_header(
+    spark: SparkSession, files: Sequence[str], given: dict[str, str], path: str
+) -> list[list[str]]:
+    """The files by their line of names; those that hold nothing are left out.
+
+    Raises:
+        SchemaError: a file that begins with no name of the first one.
+    """
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        heads = list(pool.map(partial(_head, spark), files))
+    groups: dict[str, list[str]] = {}
+    for file, head in zip(files, heads, strict=True):
+        lines = head_lines(head, given["encoding"], given.get("comment", ""))
+        if lines:
+            groups.setdefault(lines[0], []).append(file)
+    _refuse_strange_names(groups, given["sep"], path)
+    return list(groups.values())
+
+
+def _refuse_strange_names(groups: dict[str, list[str]], sep: str, path: str) -> None:
+    names = {line: {name.strip() for name in split_line(line, sep)} for line in groups}
+    first = next(iter(groups), "")
+    for line, known in names.items():
+        pair = f"{_last_name(groups[first][0])} begins with {first[:120]!r}"
+        pair += f", {_last_name(groups[line][0])} with {line[:120]!r}"
+        if line != first and not known & names[first]:
+            raise SchemaError(
+                f"{path}: {pair}: no name of a column in common", "the same line of names in every file"
+            )
+        if len({name.lower() for name in known | names[first]}) < len(known | names[first]):
+            raise SchemaError(
+                f"{path}: {pair}: names that differ in case alone", "one spelling in all files"
+            )
+
+
+def _last_name(file: str) -> str:
+    return unquote(file.rsplit("/", 1)[-1])
+
+
+def _head(spark: SparkSession, file: str) -> bytes:
+    """The first bytes of a text file, here or remote, unpacked."""
+    local = local_path(file)
+    if local is not None:
+        return read_head(local)
+    with explained(file):
+        files, place = _file_system(spark, unquote(file))
+        jvm: Any = spark._jvm
+        stream = files.open(place)
+        codec = jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(
+            spark._jsc.hadoopConfiguration()
+        ).getCodec(place)
+        unpacked = codec.createInputStream(stream) if codec else stream
+        try:
+            bounded = jvm.org.apache.commons.io.input.BoundedInputStream(unpacked, HEAD)
+            return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(bounded))
+        finally:
+            unpacked.close()
+
+
+def local_path(file: str) -> str | None:
+    """The path of a file that Spark names by a URI; None where it is not of this machine."""
+    return unquote(re.sub("^file:/+", "/", file)) if file.startswith("file:/") else None
+
+
+def plain_path(file: str) -> str:
+    """A file that Spark names by a URI, as its readers take it for a name."""
+    return escape_path(local_path(file) or unquote(file))
+
+
+def input_files(spark: SparkSession, path: str, options: Mapping[str, str]) -> list[str]:
+    """The files that Spark reads at a path, as URIs, in order. The driver holds their names."""
+    listing = {key: value for key, value in options.items() if key.lower() in _LISTING}
+    return sorted(spark.read.options(**listing).text(escape_path(path)).inputFiles())
+
+
+_LISTING = {"pathglobfilter", "recursivefilelookup", "modifiedbefore", "modifiedafter", "basepath"}
+"""Spark's options that say which files of a folder are read."""
+
+
+def partition_names(path: str, files: Sequence[str]) -> list[str]:
+    """The names of the columns that folders below a path stand for (`day` of `day=01`)."""
+    root = _without_host(path if "://" in path else str(Path(path).absolute())).rstrip("/")
+    found: dict[str, None] = {}
+    for file in files:
+        folders = _without_host(unquote(file)).removeprefix(root).split("/")[:-1]
+        found |= dict.fromkeys(unquote(folder.split("=")[0]) for folder in folders if "=" in folder)
+    return list(found)
+
+
+def _without_host(uri: str) -> str:
+    return re.sub("^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?/*", "/", uri)
+
+
+def note_partitions(frame: DataFrame, parts: Sequence[str]) -> DataFrame:
+    """The frame with a note on texts that are names of folders: values say whether they are numbers."""
+    notes = {ID_KIND: "text", ID_TYPE: "name of a folder"}
+    text = [name for name in parts if frame.schema[name].dataType == T.StringType()]
+    return frame.withColumns({name: column(name).alias(name, metadata=notes) for name in text})
 
 
 _QUOTING = {"quote", "escape", "multiline", "comment"}
@@ -95,7 +279,7 @@ def _refuse_torn(spark: SparkSession, path: str, separator: str) -> None:
     """DataError where a quote is opened and not closed in its line. Looks only at lines with quotes."""
     start = f"(^|{re.escape(separator)})"
     whole = rf'{start}"([^"]|"")*"(?={re.escape(separator)}|$)'
-    lines = _with_file(spark.read.text(path)).where(F.col("value").contains('"'))
+    lines = _with_file(spark.read.text(escape_path(path))).where(F.col("value").contains('"'))
     torn = F.regexp_replace("value", whole, "$1").rlike(rf'{start}"([^"]|"")*$')
     found = lines.where(torn).limit(1).collect()
     if found:
@@ -106,19 +290,22 @@ def _refuse_torn(spark: SparkSession, path: str, separator: str) -> None:
         )
 
 
-def read_lines(spark: SparkSession, path: str, *, whole: bool = False) -> DataFrame:
-    """`line` and FILE: a row per line (LF or CRLF) that is not blank, or a row per file."""
-    frame = _with_file(spark.read.text(path, wholetext=whole).withColumnRenamed("value", "line"))
+def read_lines(spark: SparkSession, path: str, *, whole: bool = False, names: str = "*") -> DataFrame:
+    """`line` and FILE: a row per line (LF or CRLF) that is not blank, or a row per file.
+
+    Args:
+        spark: the session.
+        path: a file or a folder.
+        whole: whether a row is a file.
+        names: a pattern of the names of a folder's files.
+    """
+    text = spark.read.option("pathGlobFilter", names).text(escape_path(path), wholetext=whole)
+    frame = _with_file(text.withColumnRenamed("value", "line"))
     return frame if whole else frame.where(F.trim("line") != "")
 
 
 def _with_file(frame: DataFrame) -> DataFrame:
     return frame.select("*", F.col("_metadata.file_path").alias(FILE))
-
-
-def separator(path: str) -> str:
-    """A tab for `.tsv` (`.gz`), else a comma."""
-    return "\t" if path.removesuffix(".gz").endswith(".tsv") else ","
 
 
 # --- paths ---
@@ -131,8 +318,13 @@ def exists(path: str) -> bool:
 
 
 def check_path(path: str) -> None:
-    """MissingError, with the nearest name in the folder, where a local path is missing."""
+    """MissingError, with the nearest name in the folder, where a local path is missing.
+
+    Raises:
+        DataError: the name is one of a file that Spark does not read.
+    """
     if exists(path):
+        refuse_name(path)
         return
     missing = Path(path)
     if missing.parent.is_dir():
@@ -170,7 +362,7 @@ def qualified(spark: SparkSession, path: str) -> str:
 
 
 def find(spark: SparkSession, folder: str, patterns: Sequence[str]) -> str:
-    """The path of the entry that fits the first pattern that any fits; `.gz` may follow.
+    """The path of the entry that fits the first pattern that any fits; `.gz` or `.bz2` may follow.
 
     Raises:
         ConfigError: nothing fits, or the path is not a folder; the hint has the nearest name.
@@ -180,7 +372,7 @@ def find(spark: SparkSession, folder: str, patterns: Sequence[str]) -> str:
     names = names_in(spark, folder)
     for pattern in patterns:
         for name in names:
-            if fnmatch(name.removesuffix(".gz"), pattern):
+            if fnmatch(bare_name(name), pattern):
                 return f"{folder.rstrip('/')}/{name}"
     hint = nearest(patterns[0], names[:50]) if names else "the folder is empty"
     raise ConfigError(f"{folder}: no {' or '.join(patterns)} (.gz or not)", hint)

@@ -112,7 +112,9 @@ def _of_decimals(raw: Column, kind: T.DecimalType) -> Ids:
 
 
 def _of_field(frame: DataFrame, name: str, where: str, *, floats: bool) -> Ids:
-    raw = column(name)
+    raw, noted = column(name), frame.schema[name].metadata
+    if ID_TYPE in noted:  # the name of a folder, of which Spark tells nothing beside BAD_LINE
+        return Ids(raw, None, "text in UTF-8", noted[ID_KIND], noted[ID_TYPE])
     if floats and _is_whole_floats(frame, name):
         print(
             f"note: {where}: {name} is whole floats throughout, such as 10.0: read as whole numbers, 10",

@@ -24,15 +24,16 @@ from recbench_spark.data.readers.files import (
     is_table,
     read_fields,
     read_pinned,
-    separator,
 )
 from recbench_spark.data.readers.movielens import MOVIELENS, movielens
 from recbench_spark.data.readers.netflix import netflix
+from recbench_spark.data.readers.parquet import read_parquet
 from recbench_spark.data.readers.raw import Raw
 from recbench_spark.data.readers.values import PARTS, Checks, Value
 from recbench_spark.data.worlds import read_world
 from recbench_spark.errors import ConfigError, DataError, nearest
-from recbench_spark.schemas import ABSENT, COMPLETE, ID_KIND, IDS, INTERACTIONS, require, with_text_ids
+from recbench_spark.schemas import ABSENT, COMPLETE, ID_KIND, IDS, INTERACTIONS, with_text_ids
+from recbench_spark.stored_files import refuse_misspelt, require_columns, separator, text_separator
 
 __all__ = ["COLUMNS", "PARTS", "Log", "open_log", "read_log"]
 
@@ -110,7 +111,7 @@ def _world(spark: SparkSession, dataset: Dataset) -> DataFrame:
 def _csv(spark: SparkSession, dataset: Dataset) -> Raw:
     path = str(dataset.path)
     check_path(path)
-    text = read_fields(spark, path, Layout(separator(path)), dataset.options)
+    text = read_fields(spark, path, Layout(text_separator(path) or separator(path)), dataset.options)
     return Raw(text.frame, path, text.line, dataset.columns, time_unit=dataset.time_unit)
 
 
@@ -118,10 +119,14 @@ def _stored(spark: SparkSession, dataset: Dataset) -> Raw:
     path = str(dataset.path)
     if dataset.reader == "delta" and not exists(path) and is_table(spark, path):
         frame = read_pinned(spark, path, dataset.options).table(path)
+    elif dataset.reader == "parquet":
+        check_path(path)
+        wanted = [dataset.columns.get(name, name) for name in COLUMNS]
+        frame = read_parquet(spark, path, [*wanted, *dataset.attributes], dataset.options)
     else:
         check_path(path)
         with explained(path):
-            frame = read_pinned(spark, path, dataset.options).format(dataset.reader).load(path)
+            frame = read_pinned(spark, path, dataset.options).format("delta").load(path)
             frame = frame.select("*", F.col("_metadata.file_path").alias(FILE))
     return Raw(frame, path, "", dataset.columns, time_unit=dataset.time_unit)
 
@@ -226,7 +231,10 @@ def _log_columns(raw: Raw, dataset: Dataset) -> dict[str, str]:
     theirs = {name: raw.renamed.get(name, name) for name in COLUMNS}
     asked = {"user_id", "item_id", *raw.renamed} - set(raw.optional)
     known = raw.frame.drop(*HIDDEN)
-    require(known, [*(theirs[name] for name in COLUMNS if name in asked), *dataset.attributes], raw.where)
+    wanted = [*(theirs[name] for name in COLUMNS if name in asked), *dataset.attributes]
+    require_columns(known.columns, wanted, raw.where, raw.where)
+    if dataset.reader in CONFIGURED:
+        refuse_misspelt(known.columns, list(theirs.values()), raw.where, "dataset.columns")
     return {name: their for name, their in theirs.items() if their in known.columns}
 
 

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from recbench_spark.config import Dataset
 from recbench_spark.data.readers.files import Layout, find, is_folder, read_fields
 from recbench_spark.data.readers.raw import Raw
+from recbench_spark.stored_files import bare_name
 
 RATINGS = ("user_id", "item_id", "rating", "event_time")
 GENRES = tuple(f"genre{n}" for n in range(19))
@@ -53,5 +54,5 @@ def movielens(spark: SparkSession, dataset: Dataset) -> Raw:
 def _ratings_file(spark: SparkSession, path: str, names: tuple[str, ...]) -> tuple[str, str]:
     """The ratings file at or under the path, and the name of its layout."""
     found = find(spark, path, names) if is_folder(spark, path) else path
-    ending = Path(found.removesuffix(".gz")).suffix
+    ending = Path(bare_name(found)).suffix
     return found, next((name for name in names if Path(name).suffix == ending), names[0])

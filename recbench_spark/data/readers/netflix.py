@@ -49,20 +49,20 @@ def netflix(spark: SparkSession, dataset: Dataset) -> Raw:
 
     A task holds a batch of lines. `probe.txt` and `qualifying.txt` are not read.
     """
-    path, singles = _files(spark, str(dataset.path))
-    lines = read_lines(spark, path)
+    path, singles, names = _files(spark, str(dataset.path))
+    lines = read_lines(spark, path, names=names)
     rows = _of_single_movies(lines) if singles else _of_combined(lines, path)
     return Raw(_fields(rows), path, LINE, time_unit="timestamp")
 
 
-def _files(spark: SparkSession, path: str) -> tuple[str, bool]:
-    """The files as one path, and whether each is of a single movie."""
+def _files(spark: SparkSession, path: str) -> tuple[str, bool, str]:
+    """Where the files are, whether each is of a single movie, and a pattern of their names."""
     if not is_folder(spark, path):
-        return path, fnmatch(path.rsplit("/", 1)[-1], "mv_*")
+        return path, fnmatch(path.rsplit("/", 1)[-1], "mv_*"), "*"
     if "training_set" in names_in(spark, path):
         path = f"{path.rstrip('/')}/training_set"
     singles = find(spark, path, FILES).rsplit("/", 1)[-1].startswith("mv_")
-    return f"{path.rstrip('/')}/{'mv_*' if singles else 'combined_data_*'}.txt*", singles
+    return path, singles, f"{'mv_*' if singles else 'combined_data_*'}.txt*"
 
 
 def _fields(rows: DataFrame) -> DataFrame:

@@ -23,6 +23,7 @@ from recbench_spark.data.readers.ids import TEXT_NOTES
 from recbench_spark.data.readers.raw import Raw
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.errors import ConfigError, SchemaError
+from recbench_spark.shared_files import escape_path
 
 WHOLE_NUMBERS = r"^\s*[0-9]+(\s+[0-9]+)*\s*$"
 CANDIDATE_LINE = r"^\s*\([0-9]+,[0-9]+\)(\s+[0-9]+)+\s*$"
@@ -181,7 +182,7 @@ def ncf(spark: SparkSession, dataset: Dataset) -> Raw:
 
 def _ncf_fields(spark: SparkSession, path: str) -> tuple[DataFrame, str]:
     """The file with as many of NCF_FIELDS as its first line has."""
-    width = len(spark.read.options(sep="\t").csv(path).columns)
+    width = len(spark.read.options(sep="\t").csv(escape_path(path)).columns)
     if width not in (3, 4):
         raise SchemaError(
             f"{path}: its first line has {width} fields separated by tabs",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from recbench_spark.data.readers.files import (
+    FILE,
     HIDDEN,
     Layout,
     check_path,
@@ -18,11 +18,11 @@ from recbench_spark.data.readers.files import (
     is_table,
     read_fields,
     read_pinned,
-    separator,
 )
 from recbench_spark.data.readers.movielens import LAYOUTS
+from recbench_spark.data.readers.parquet import read_parquet
 from recbench_spark.data.readers.values import Checks, Value
-from recbench_spark.schemas import require
+from recbench_spark.stored_files import bare_name, refuse_misspelt, require_columns, text_separator
 
 NUMBERS = (
     *("rating", "relevance", "score", "prediction", "outcome"),
@@ -30,11 +30,18 @@ NUMBERS = (
 )
 """Columns of tables that are read as float64."""
 
+OPTIONAL = {
+    "lists": ("rank", "score"),
+    "truth": ("relevance",),
+    **dict.fromkeys(("items", "item embeddings"), ("bias",)),
+}
+"""Columns that a table need not have, and that change numbers where it has them."""
+
 
 def read_table(spark: SparkSession, path: str, columns_required: Sequence[str], what: str) -> DataFrame:
     """A table by path, or by `catalog.schema.table` where there is no such path.
 
-    A folder with `_delta_log` is Delta; `.csv`, `.tsv` (`.gz`), or a folder of them, is CSV with a
+    A folder with `_delta_log` is Delta; `.csv`, `.tsv` (`.gz`, `.bz2`), or a folder of them, is CSV with a
     header; MovieLens' user and item files are known by name; anything else is Parquet. Ids become
     text, the columns of NUMBERS float64, `rank` int64, `vector` an array of float32 (in CSV a JSON
     array); other columns stay as they are. NULL stays NULL.
@@ -44,10 +51,11 @@ def read_table(spark: SparkSession, path: str, columns_required: Sequence[str], 
         SchemaError: a required column is missing, or of a type that cannot be read.
         DataError: values that are not numbers, lines with too many or too few fields.
     """
-    frame, line = _open(spark, path)
+    frame, line = _open(spark, path, [*columns_required, *NUMBERS, "user_id", "item_id", "rank", "vector"])
     where = f"{what} {path}"
     known = frame.drop(*HIDDEN)
-    require(known, list(columns_required), where)
+    require_columns(known.columns, columns_required, where, path)
+    refuse_misspelt(known.columns, OPTIONAL.get(what, ()), where)
     values = {name: _value(frame, name, where, text_file=bool(line)) for name in known.columns}
     if line:
         plain = [name for name in columns_required if not values[name].expected]
@@ -60,7 +68,7 @@ def read_table(spark: SparkSession, path: str, columns_required: Sequence[str], 
     )
 
 
-def _open(spark: SparkSession, path: str) -> tuple[DataFrame, str]:
+def _open(spark: SparkSession, path: str, wanted: Sequence[str]) -> tuple[DataFrame, str]:
     """The table as it is stored, and what its lines should be where it is text."""
     if not exists(path) and is_table(spark, path):
         return read_pinned(spark, path).table(path), ""
@@ -70,23 +78,18 @@ def _open(spark: SparkSession, path: str) -> tuple[DataFrame, str]:
         text = read_fields(spark, path, layout)
         return text.frame, text.line
     with explained(path):
-        stored = "delta" if DeltaTable.isDeltaTable(spark, path) else "parquet"
-        return read_pinned(spark, path).format(stored).load(path), ""
+        if DeltaTable.isDeltaTable(spark, path):
+            return read_pinned(spark, path).format("delta").load(path), ""
+    return read_parquet(spark, path, wanted).drop(FILE), ""
 
 
 def _layout(path: str) -> Layout | None:
     """How to read a text file or a folder of them; None for anything else."""
-    name = Path(path).name.removesuffix(".gz")
+    name = bare_name(path)
     if name in LAYOUTS:
         return LAYOUTS[name]
-    if name.endswith((".csv", ".tsv")) and not Path(path, "_delta_log").exists():
-        return Layout(separator(path))
-    folder = Path(path)
-    if folder.is_dir() and not (folder / "_delta_log").exists():
-        for entry in sorted(folder.rglob("*")):
-            if entry.name.removesuffix(".gz").endswith((".csv", ".tsv")):
-                return Layout(separator(entry.name))
-    return None
+    sep = text_separator(path)
+    return Layout(sep) if sep else None
 
 
 def _value(frame: DataFrame, name: str, where: str, *, text_file: bool) -> Value:

@@ -1,0 +1,272 @@
+"""Parquet as the union of its files: columns that only some have, whole numbers beside floats, odd types.
+
+Spark takes the columns of one file for those of all, makes numbers of the names of partition folders, and
+reads neither times in nanoseconds nor float16. Files of this machine say their columns by their footers
+first; remote ones are merged by Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_type
+
+from recbench_spark.data.readers.files import (
+    FILE,
+    column,
+    explained,
+    input_files,
+    local_path,
+    note_partitions,
+    partition_names,
+    plain_path,
+    union_by_name,
+)
+from recbench_spark.errors import DataError, SchemaError
+from recbench_spark.shared_files import escape_path
+from recbench_spark.stored_files import read_schemas, refuse_case
+
+Types = dict[str, pa.DataType]
+"""Columns of a file, by name."""
+
+
+def read_parquet(
+    spark: SparkSession, path: str, wanted: Sequence[str], options: Mapping[str, str] | None = None
+) -> DataFrame:
+    """The rows of all files at a path, with the columns that any of them has, and FILE.
+
+    A column that a file lacks is NULL in its rows. A column of whole numbers in one file and of floats in
+    another is float64, and infinite where that is not exact. Names of partition folders are text as
+    written. Footers are read by the driver; nothing is shuffled.
+
+    Args:
+        spark: the session.
+        path: a file or a folder; a name, not a pattern.
+        wanted: columns that are used. Others are left out where their types do not go together.
+        options: Spark's.
+
+    Raises:
+        SchemaError: a column has types that do not go together, or names that differ in case alone.
+        DataError: a file that cannot be read.
+    """
+    given = {"mergeSchema": "true", **(options or {})}
+    with explained(path):
+        files = input_files(spark, path, given)
+    if not files:
+        raise DataError(
+            f"{path}: cannot be read: it has no files", "names that begin with _ or . are passed over"
+        )
+    parts = partition_names(path, files)
+    local = [place for file in files if (place := local_path(file)) is not None]
+    if len(local) < len(files) or given["mergeSchema"].lower() != "true":
+        return _read(spark, path, given, parts, [], {})
+    schemas = _schemas(local, path)
+    targets = _common_types(local, schemas, path, wanted)
+    groups = _group_by_types(schemas, targets)
+    frames = []
+    for numbers in groups:
+        some = [] if len(groups) == 1 else [files[number] for number in numbers]
+        types = {name: kind for number in numbers for name, kind in schemas[number].items()}
+        merges = {**given, "mergeSchema": str(_differ(schemas[number] for number in numbers)).lower()}
+        frames.append(_cast(_read(spark, path, merges, parts, some, types), targets))
+    return union_by_name(frames)
+
+
+def _schemas(files: Sequence[str], path: str) -> list[Types]:
+    schemas = read_schemas(files, path)
+    for schema in schemas:
+        refuse_case(schema.names, path)
+    return [dict(zip(schema.names, schema.types, strict=True)) for schema in schemas]
+
+
+def _differ(schemas: Iterable[Types]) -> bool:
+    return len({tuple(schema) for schema in schemas}) > 1
+
+
+def _group_by_types(schemas: Sequence[Types], targets: Mapping[str, T.DataType | None]) -> list[list[int]]:
+    """The numbers of the files that Spark reads together: columns of several types, and odd ones, alike."""
+    odd = {name for schema in schemas for name, kind in schema.items() if _is_odd(kind)}
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for number, schema in enumerate(schemas):
+        key = tuple(str(schema.get(name)) for name in sorted({*targets, *odd}))
+        groups.setdefault(key, []).append(number)
+    return list(groups.values())
+
+
+def _common_types(
+    files: Sequence[str], schemas: Sequence[Types], path: str, wanted: Sequence[str]
+) -> dict[str, T.DataType | None]:
+    """The types of columns that files hold in several; None: there is none, and the column is not wanted.
+
+    Raises:
+        SchemaError: there is none; or names of two files differ in case alone.
+    """
+    seen: dict[str, tuple[str, str, pa.DataType]] = {}
+    found: dict[str, T.DataType | None] = {}
+    for file, schema in zip(files, schemas, strict=True):
+        for name, kind in schema.items():
+            other, place, known = seen.setdefault(name.lower(), (name, file, kind))
+            if other != name and {name, other} & {*wanted}:
+                told = f"column {other} in {_name(place)} and {name} in {_name(file)}"
+                raise SchemaError(f"{path}: {told} differ in case alone", "one spelling in all files")
+            if _normal(kind) == _normal(known):
+                continue
+            found[name] = _common(known, kind, found.get(name))
+            if found[name] is None and name in wanted:
+                told = f"{known} in {_name(place)}, {kind} in {_name(file)}"
+                raise SchemaError(f"{path}: column {name} is of type {told}", "write files of one type")
+            if pa.types.is_null(known):
+                seen[name.lower()] = (name, file, kind)
+    return found
+
+
+def _name(file: str) -> str:
+    return file.rsplit("/", 1)[-1]
+
+
+def _normal(kind: pa.DataType) -> pa.DataType:
+    """One type for all that are one to Spark."""
+    if pa.types.is_dictionary(kind):
+        return _normal(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", None if kind.tz is None else "UTC")
+    return pa.list_(_normal(kind.value_type)) if _is_list(kind) else kind
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in tests)
+
+
+def _common(one: pa.DataType, other: pa.DataType, before: T.DataType | None) -> T.DataType | None:
+    """The type of a column that files hold in these two; None: there is none."""
+    if pa.types.is_null(one) or pa.types.is_null(other):
+        kind = _normal(other if pa.types.is_null(one) else one)
+        return before or (T.FloatType() if pa.types.is_float16(kind) else _spark_type(kind))
+    if _is_list(one) and _is_list(other):
+        inner = _common(one.value_type, other.value_type, None)
+        return T.ArrayType(inner) if inner else None
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    if not all(any(test(kind) for test in tests) for kind in (one, other)):
+        return None
+    whole = all(pa.types.is_integer(kind) and kind != pa.uint64() for kind in (one, other))
+    return T.LongType() if whole and before in (None, T.LongType()) else T.DoubleType()
+
+
+# ------------------------------------------------------------------------------------- one group
+
+
+def _read(
+    spark: SparkSession,
+    path: str,
+    given: Mapping[str, str],
+    parts: Sequence[str],
+    files: Sequence[str],
+    types: Types,
+) -> DataFrame:
+    """All files of a path, or some of them, whose columns are of these types (none: Spark looks)."""
+    reader = spark.read.options(**given)
+    places = [plain_path(file) for file in files] or [escape_path(path)]
+    if files:
+        reader = reader.option("basePath", escape_path(path))
+    odd = {name for name, kind in types.items() if _is_odd(kind)}
+    with explained(path):
+        schema = _declared(types, path) if odd else reader.parquet(*places).schema
+        text = [T.StructField(name, _partition_type(schema, name)) for name in parts]
+        declared = T.StructType([field for field in schema if field.name not in parts] + text)
+        frame = reader.schema(declared).parquet(*places) if odd or parts else reader.parquet(*places)
+    frame = frame.withColumns({name: _decoded(name, types[name]) for name in odd - set(parts)})
+    return note_partitions(frame.select("*", F.col("_metadata.file_path").alias(FILE)), parts)
+
+
+def _partition_type(schema: T.StructType, name: str) -> T.DataType:
+    """Text as it is written, but for days and instants, of which there is one spelling."""
+    known = schema[name].dataType if name in schema.names else T.StringType()
+    kept = isinstance(known, T.DateType | T.TimestampType | T.TimestampNTZType)
+    return known if kept else T.StringType()
+
+
+def _is_odd(kind: pa.DataType) -> bool:
+    """Whether Spark has no type for a column of Parquet: times in nanoseconds, float16."""
+    if _is_list(kind):
+        return bool(pa.types.is_float16(kind.value_type))
+    return bool(pa.types.is_float16(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns"))
+
+
+def _declared(types: Types, path: str) -> T.StructType:
+    """The columns as Spark reads them when it is told their types."""
+    fields = []
+    for name, kind in types.items():
+        try:
+            fields.append(T.StructField(name, _spark_type(kind)))
+        except Exception as error:
+            raise SchemaError(
+                f"{path}: column {name} is of type {kind}", str(error).splitlines()[0]
+            ) from None
+    return T.StructType(fields)
+
+
+def _spark_type(kind: pa.DataType) -> T.DataType:
+    """The type as which Spark reads a column; odd ones as what lies in the file."""
+    if pa.types.is_dictionary(kind):
+        return _spark_type(kind.value_type)
+    if _is_list(kind):
+        return T.ArrayType(_spark_type(kind.value_type))
+    if pa.types.is_float16(kind):
+        return T.BinaryType()
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return T.LongType()
+    return from_arrow_type(STORED.get(kind, kind), prefer_timestamp_ntz=True)
+
+
+STORED = {
+    **{pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()},
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.string_view(): pa.string(),
+}
+"""Types of Arrow that Spark does not know, as it reads them from Parquet."""
+
+
+def _decoded(name: str, kind: pa.DataType) -> Column:
+    """A column of an odd type as one that Spark has: microseconds rounded down, float32."""
+    raw = column(name)
+    if pa.types.is_timestamp(kind):
+        micros = F.floor((raw - F.pmod(raw, F.lit(1000))).cast("decimal(20,0)") / 1000).cast("bigint")
+        instant = F.timestamp_micros(micros)
+        if kind.tz is not None:
+            return instant
+        return F.to_utc_timestamp(instant, F.current_timezone()).cast("timestamp_ntz")
+    if _is_list(kind):
+        return F.transform(raw, _half)
+    return _half(raw)
+
+
+def _half(raw: Column) -> Column:
+    """float16 of its two bytes, the low one first (IEEE 754), as float32."""
+    low, high = (F.conv(F.hex(F.substring(raw, at, 1)), 16, 10).cast("int") for at in (1, 2))
+    sign = F.when(high >= 128, -1.0).otherwise(1.0)
+    exponent = F.floor(F.pmod(high, F.lit(128)) / 4)
+    fraction = (F.pmod(high, F.lit(4)) * 256 + low) / F.lit(1024.0)
+    normal = F.pow(F.lit(2.0), exponent - 15) * (1 + fraction)
+    special = F.when(fraction == 0, float("inf")).otherwise(float("nan"))
+    number = F.when(exponent == 0, fraction * 2.0**-14).when(exponent == 31, special).otherwise(normal)
+    return (sign * number).cast("float")
+
+
+def _cast(frame: DataFrame, targets: Mapping[str, T.DataType | None]) -> DataFrame:
+    """The columns in these types, without those of no type; infinite where float64 is not exact."""
+    found = {}
+    for name, kind in targets.items():
+        if name in frame.columns and kind is not None:
+            raw = column(name)
+            whole = isinstance(frame.schema[name].dataType, T.IntegralType | T.DecimalType)
+            known = raw.isNull() | (F.abs(raw) < 2**53)
+            exact = whole and kind == T.DoubleType()
+            found[name] = F.when(known, raw.cast(kind)).otherwise(float("inf")) if exact else raw.cast(kind)
+    return frame.withColumns(found).drop(*(name for name, kind in targets.items() if kind is None))

@@ -1,0 +1,306 @@
+"""Files of this machine, looked at before an engine reads them: names, first lines, footers. No Spark."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recbench_spark.errors import DataError, SchemaError
+from recbench_spark.schemas import require_names
+
+DAMAGED = "the file is damaged, cut off, or of another format: write it again"
+
+COMPRESSED = (".gz", ".bz2")
+"""Endings of compressed text files that both engines read."""
+
+UNREAD = (".zip", ".zst", ".xz", ".lz4", ".lzma", ".snappy", ".7z", ".rar", ".tar", ".tgz")
+"""Endings of compressed files that Spark does not read."""
+
+TEXT = (".csv", ".tsv")
+
+HEAD = 1 << 16
+"""Bytes of a file that are looked at."""
+
+LINES_BEFORE = 50
+"""Lines in which a line of names is looked for."""
+
+
+# ---------------------------------------------------------------------------------------- names
+
+
+def bare_name(path: str) -> str:
+    """The last part of a path, without the ending of a compressed file."""
+    name = path.rstrip("/").rsplit("/", 1)[-1]
+    return next((name.removesuffix(end) for end in COMPRESSED if name.endswith(end)), name)
+
+
+def is_text(path: str) -> bool:
+    """Whether the name is one of a text file with columns."""
+    return bare_name(path).endswith(TEXT)
+
+
+def is_hidden(name: str) -> bool:
+    """Whether Spark passes over a file or folder of this name."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def separator(path: str) -> str:
+    """A tab for `.tsv` (`.gz`, `.bz2`), else a comma."""
+    return "\t" if bare_name(path).endswith(".tsv") else ","
+
+
+def refuse_name(path: str) -> None:
+    """DataError for a file whose name Spark passes over, or whose compression it does not read."""
+    place = Path(path)
+    if not place.is_file():
+        return
+    if is_hidden(place.name):
+        raise DataError(
+            f"{path}: names that begin with _ or . are passed over as hidden", "give the file another name"
+        )
+    ending = next((end for end in UNREAD if place.name.endswith(end)), None)
+    if ending:
+        raise DataError(
+            f"{path}: files compressed as {ending} are not read",
+            "unpack it, or compress it with gzip (.gz)",
+        )
+
+
+def data_files(folder: Path) -> list[Path]:
+    """The files within a folder that Spark reads, in order, also those of partition folders."""
+    found = []
+    for entry in sorted(folder.iterdir()):
+        if is_hidden(entry.name):
+            continue
+        found += data_files(entry) if entry.is_dir() else [entry]
+    return found
+
+
+def text_separator(path: str) -> str | None:
+    """The separator of a text file or of a folder of them; None for anything else.
+
+    Raises:
+        SchemaError: a folder holds text beside other files, or files of two separators.
+    """
+    folder = Path(path)
+    if is_text(path) and not (folder / "_delta_log").exists() and not folder.is_dir():
+        return separator(path)
+    if not folder.is_dir() or (folder / "_delta_log").exists():
+        return None
+    endings = {Path(bare_name(file.name)).suffix: file for file in reversed(data_files(folder))}
+    known = [ending for ending in endings if ending in TEXT]
+    if known and len(endings) > 1:
+        one, other = sorted(endings.values())[:2]
+        raise SchemaError(
+            f"{path}: {one.name} and {other.name} are of two formats", "one format in a folder"
+        )
+    if known:
+        return "\t" if known[0] == ".tsv" else ","
+    return separator(path) if is_text(path) else None
+
+
+# ----------------------------------------------------------------------------------- first lines
+
+
+def read_head(path: str) -> bytes:
+    """The first bytes of a text file, unpacked.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    try:
+        with pa.input_stream(path) as stream:
+            return bytes(stream.read(HEAD))
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: cannot be read: {str(error).splitlines()[0][:200]}", DAMAGED) from None
+
+
+def head_lines(head: bytes, encoding: str = "utf-8", comment: str = "") -> list[str]:
+    """The lines of a file's beginning that hold anything, without remarks."""
+    try:
+        text = head.decode(encoding, errors="replace")
+    except LookupError:  # Java knows encodings that Python does not
+        text = head.decode("utf-8", errors="replace")
+    lines = [line for line in re.split(r"\r\n|\r|\n", text.removeprefix("\ufeff")) if line.strip()]
+    return [line for line in lines if not comment or not line.startswith(comment)]
+
+
+def split_line(line: str, sep: str) -> list[str]:
+    """The fields of a line, quotes taken off."""
+    if len(sep) != 1:
+        return line.split(sep)
+    return next(csv.reader([line], delimiter=sep), [])
+
+
+def require_columns(names: Sequence[str], columns: Sequence[str], what: str, path: str) -> None:
+    """`require_names` for a table by path; of text the hint says which line or separator has the names."""
+    try:
+        require_names(names, list(columns), what)
+    except SchemaError as error:
+        raise SchemaError(error.message, _hint_of_text(path, columns) or error.hint) from None
+
+
+def _hint_of_text(path: str, columns: Sequence[str]) -> str:
+    """What to do where the first line lacks columns; empty where nothing is known."""
+    place = Path(path)
+    if not place.exists() or text_separator(path) is None:
+        return ""
+    files = data_files(place) if place.is_dir() else [place]
+    lines = [line for file in files[:1] for line in head_lines(read_head(str(file)))]
+    for number, line in enumerate(lines[:LINES_BEFORE], 1):
+        for sep in SEPARATORS:
+            if number == 1 and sep == text_separator(path):
+                continue
+            if {*columns} <= {name.strip() for name in split_line(line, sep)}:
+                return f"{_hint_of_line(number)}{_hint_of_separator(sep, path)}".strip()
+    return hint_of_trec(lines)
+
+
+SEPARATORS = (",", "\t", ";", "|")
+
+
+def _hint_of_line(number: int) -> str:
+    return f"line {number} holds these names: remove the lines before it" if number > 1 else ""
+
+
+def _hint_of_separator(sep: str, path: str) -> str:
+    if sep == text_separator(path):
+        return ""
+    return f" fields are separated by {sep!r}: dataset.options sep of a log; else write commas"
+
+
+def hint_of_trec(lines: Sequence[str]) -> str:
+    """How to rewrite a run or the judgements of TREC; empty for other text."""
+    kind = trec_kind(lines)
+    return f"this is {TREC[kind][0]}: {TREC[kind][1]}" if kind else ""
+
+
+TREC = {
+    "run": (
+        "a run of TREC (query, Q0, document, rank, score, tag)",
+        "write columns user_id, item_id, rank, score: "
+        """awk 'BEGIN{print "user_id,item_id,rank,score"}{print $1","$3","$4","$5}' FILE > lists.csv""",
+    ),
+    "qrels": (
+        "judgements of TREC (query, iteration, document, relevance)",
+        "write columns user_id, item_id, relevance: "
+        """awk 'BEGIN{print "user_id,item_id,relevance"}{print $1","$3","$4}' FILE > truth.csv""",
+    ),
+}
+
+
+def trec_kind(lines: Sequence[str]) -> str | None:
+    """`run` or `qrels` for lines of TREC's two formats."""
+    shapes = [line.split() for line in lines[:LINES_BEFORE]]
+    if not shapes:
+        return None
+    if all(len(x) == 6 and x[1] == "Q0" and x[3].isdigit() for x in shapes[:2]):
+        return "run"
+    judged = [len(x) == 4 and x[1] in ("0", "Q0") and re.fullmatch("-?[0-9]+", x[3]) for x in shapes[:2]]
+    return "qrels" if all(judged) else None
+
+
+MAGIC = {
+    b"PAR1": "Parquet",
+    b"\x1f\x8b": "compressed with gzip",
+    b"BZh": "compressed with bzip2",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd",
+    b"PK\x03\x04": "a zip archive or a sheet of Excel",
+    b"ORC": "ORC",
+    b"ARROW1": "Arrow (Feather)",
+    b"Obj\x01": "Avro",
+    b"SQLite": "a database of SQLite",
+}
+"""What files begin with."""
+
+
+def describe_content(path: str) -> tuple[str, str]:
+    """The format of a file of this machine by its first bytes, and what to do; empty texts: unknown."""
+    with Path(path).open("rb") as file:
+        head = file.read(HEAD)
+    kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
+    if kind:
+        return kind, "give its name the ending of its format, or write it as Parquet or CSV"
+    lines = head_lines(head)
+    if not head or b"\x00" in head or not lines:
+        return ("empty" if not head else "", DAMAGED)
+    trec = trec_kind(lines)
+    if trec:
+        return TREC[trec]
+    return "text", "give its name the ending .csv or .tsv, with a first line of names"
+
+
+def refuse_packed_text(path: str) -> None:
+    """DataError for a file that is called text, and is of another format."""
+    if not Path(path).is_file() or bare_name(path) != Path(path).name:
+        return
+    with Path(path).open("rb") as file:
+        head = file.read(8)
+    kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
+    if kind:
+        raise DataError(f"{path}: cannot be read: it is {kind}", "give its name the ending of its format")
+
+
+# --------------------------------------------------------------------------------------- columns
+
+
+def refuse_case(names: Iterable[str], where: str) -> None:
+    """SchemaError for two columns whose names differ in case alone: Spark takes them for one."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise SchemaError(f"{where}: columns {other} and {name} differ in case alone", "rename one")
+
+
+def refuse_misspelt(names: Sequence[str], wanted: Sequence[str], where: str, key: str = "") -> None:
+    """SchemaError for a column that would be read, were its name not written in another case."""
+    lower = {name.lower(): name for name in names}
+    for name in wanted:
+        if name not in names and name in lower:
+            hint = f"{key}: {{{name}: {lower[name]}}}" if key else f"rename it to {name}"
+            raise SchemaError(f"{where}: column {lower[name]} is not read, {name} would be", hint)
+
+
+def read_schemas(files: Sequence[str], where: str) -> list[pa.Schema]:
+    """The schemas of Parquet files, from their footers.
+
+    Raises:
+        DataError: one is not Parquet.
+    """
+
+    def read(file: str) -> pa.Schema:
+        try:
+            return _schema_of(pq.read_metadata(file).schema)
+        except (pa.ArrowException, OSError) as error:
+            raise not_parquet(where, file, error) from None
+
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        return list(pool.map(read, files))
+
+
+def _schema_of(stored: pq.ParquetSchema) -> pa.Schema:
+    """The columns; INT96, which Spark writes for its instants, as these."""
+    schema = stored.to_arrow_schema()
+    for number in range(len(stored)):
+        one = stored.column(number)
+        if one.physical_type == "INT96" and one.path in schema.names:
+            place = schema.get_field_index(one.path)
+            schema = schema.set(place, pa.field(one.path, pa.timestamp("us", "UTC")))
+    return schema
+
+
+def not_parquet(where: str, file: str, error: Exception) -> DataError:
+    """The error for a file that is no Parquet, with what it is."""
+    kind, hint = describe_content(file) if Path(file).is_file() else ("", DAMAGED)
+    name = "it" if where.endswith(Path(file).name) else Path(file).name
+    if kind and kind != "Parquet":
+        return DataError(f"{where}: cannot be read: {name} is {kind}, not a Parquet file", hint)
+    said = str(error).strip().splitlines()[0]
+    return DataError(f"{where}: cannot be read: {name} is not a Parquet file: {said[:300]}", DAMAGED)
