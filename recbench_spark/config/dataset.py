@@ -14,6 +14,14 @@ from recbench_spark.config.base import ELSEWHERE, SECRET, SECRETS, Location, Nam
 OFFSET = re.compile(r"[+-](0[0-9]|1[0-8]):[0-5][0-9]")
 """A time zone without a name: +02:00."""
 
+UNITS_READ = {
+    "netflix": ("days such as 2005-09-06", ("s", "timestamp")),
+    "world": ("times of its own", ("s",)),
+    **dict.fromkeys(("coat", "yahoo_r3", "lightgcn"), ("no times", ("s",))),
+}
+"""Readers whose files have no times in a unit: what they have, and the units that may stand there; s is the
+default. A unit that would not be obeyed is refused."""
+
 
 class World(Strict):
     """The generated world: who is there, how strong the loop is.
@@ -112,6 +120,15 @@ class Dataset(Strict):
         if scale is not None and not scale[0] < scale[1]:
             raise ValueError(f"the scale ends at {scale[1]:g}, not above {scale[0]:g} where it begins")
         return scale
+
+    @model_validator(mode="after")
+    def _has_units(self) -> Dataset:
+        times = UNITS_READ.get(self.reader)
+        if times and self.time_unit not in times[1]:
+            raise ValueError(
+                f"reader '{self.reader}' has {times[0]}: leave out time_unit '{self.time_unit}'"
+            )
+        return self
 
     @model_validator(mode="after")
     def _path_given(self) -> Dataset:
