@@ -45,7 +45,8 @@ class Dataset(Strict):
     """Where the log lies and how it is read.
 
     `columns` maps our names (user_id, item_id, rating, event_time, part) to the log's; `attributes`
-    lists further columns kept to slice by. `time_zone` is that of times without an offset.
+    lists further columns kept to slice by. `time_unit` is that of times that are numbers;
+    times from 2100 on are refused (`data.times`). `time_zone` is that of times without an offset.
     `bad_rows`: an error, or left out, counted and kept in the table `rejects`. `until`: the last day of
     the log, in `time_zone`; what comes later is left out and counted. Paths, options and `until` may
     hold `{logical_date}` (see `placeholders`). `scale`: the lowest and the highest rating that there can

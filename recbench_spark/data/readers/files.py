@@ -204,8 +204,9 @@ def exists(path: str) -> bool:
 
 
 def check_path(path: str) -> None:
-    """MissingError, with the nearest name in the folder, where a local path is missing."""
+    """Refuse a local path that is missing, with the nearest name in its folder, or a file of 0 bytes."""
     if exists(path):
+        refuse_empty(path)
         return
     missing = Path(path)
     if missing.parent.is_dir():
@@ -213,6 +214,15 @@ def check_path(path: str) -> None:
     else:
         hint = f"there is no folder {missing.parent} either"
     raise MissingError(f"no such file or folder: {path}", hint)
+
+
+def refuse_empty(path: str) -> None:
+    """DataError where a local path is a file of 0 bytes; Spark lists no such file and would miss it."""
+    file = Path(path.removeprefix("file://"))
+    if file.is_file() and not file.stat().st_size:
+        raise DataError(
+            f"{path} is empty: a file of 0 bytes", "write it again; was what writes it cut off?"
+        )
 
 
 def is_folder(spark: SparkSession, path: str) -> bool:
