@@ -269,7 +269,7 @@ def test_a_bundle_is_scored_again_to_the_same_bits(store, one, rows, tmp_path) -
         score(store, one, log, tmp_path / "b", never)
     facts = facts_of(one, log, fit, "somebody")
     pack(store, pairs.where("fold > 0"), tmp_path / "few", facts)
-    with pytest.raises(DataError, match=r"held-out pairs: \d+ held-out pairs without a prediction$"):
+    with pytest.raises(DataError, match=r"held-out pairs: \d+ held-out pairs without a prediction\n"):
         score(store, one, log, tmp_path / "few", never)
     pack(store, pairs.withColumn("fold", (pairs.fold + 1) % 3), tmp_path / "leak", facts)
     n = pairs.count()
@@ -283,7 +283,7 @@ def test_a_bundle_is_scored_again_to_the_same_bits(store, one, rows, tmp_path) -
         place = tmp_path / wrong[:6]
         pack(store, pairs.unionByName(extra), place, facts)
         with pytest.raises(
-            DataError, match=rf"has {n + int(wrong[0])} rows for {n} held-out pairs: {wrong}$"
+            DataError, match=rf"has {n + int(wrong[0])} rows for {n} held-out pairs: {wrong}\n"
         ):
             score(store, one, log, place, never)
     with pytest.raises(DataError, match="made on another split"):
