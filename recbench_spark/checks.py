@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+TRAINING_ROWS = "list rows of training items"
+"""Name of the check that counts the rows of given lists that recommend what the user already has."""
+
+
+class CheckWarning(UserWarning):
+    """A check that did not pass, as a warning of Python: `warnings.simplefilter` can name it."""
+
 
 @dataclass(frozen=True)
 class Check:
@@ -19,6 +26,10 @@ class Check:
     def passed(self) -> bool:
         """Whether the observed value is at most the threshold, where there is one."""
         return self.threshold is None or self.observed <= self.threshold
+
+    def in_words(self) -> str:
+        """Return the check in one line, as warnings print it."""
+        return f"{self.check}: {self.observed:g} ({self.detail})"
 
 
 def warn_above_zero(check: str, observed: float, detail: str) -> Check:

@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
 from recbench_spark.kernels.metrics.about import ABOUT, Best, best_when
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.schemas import TABLES
+from recbench_spark.steps.reporting import until
 
 SQL = Path(recbench_spark.__file__).parent / "sql"
 VIEWS = {path.stem: path.read_text() for path in sorted(SQL.glob("*.sql"))}
@@ -182,6 +184,17 @@ def test_the_latest_night_is_shown_even_where_a_backfill_finished_later(
     add_metric(database, "new", 0.5)
     add_metric(database, "backfill", 0.9)
     assert database.execute("SELECT run_id, value FROM latest_metrics").fetchall() == [("new", 0.5)]
+
+
+def test_a_report_of_an_earlier_night_knows_nothing_of_later_ones(database: sqlite3.Connection) -> None:
+    for night, value in (("01", 0.5), ("02", 0.75), ("03", 0.9)):
+        add_run(database, night, "m", logical_date=f"2026-01-{night}")
+        add_metric(database, night, value)
+    add_run(database, "old", "of before", logical_date="2026-01-01")
+    add_metric(database, "old", 0.1)
+    known = until(date(2026, 1, 2)).replace("DATE '", "'")  # a date is text to this database
+    found = database.execute(f"SELECT model, value FROM ({known}) AS known ORDER BY model").fetchall()
+    assert found == [("m", 0.75), ("of before", 0.1)]
 
 
 def test_equal_values_share_a_position_and_null_comes_last(database: sqlite3.Connection) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from recbench_spark import cli
 from recbench_spark.boards.folds import OverFolds
 from recbench_spark.config import AlsModel, Benchmark, ModelConfig, load_benchmark
-from recbench_spark.errors import FAILED, OK, ConfigError, nearest
+from recbench_spark.errors import FAILED, OK, ConfigError
 from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal
 from recbench_spark.models.rating.registry import FAMILIES
@@ -78,8 +78,12 @@ def check_folds(benchmark: Benchmark, folds: Sequence[int]) -> None:
     last = split.folds if split.holdout in ("folds", "consecutive") else 0
     for fold in folds:
         if fold >= last:
-            known = map(str, range(last)) if last else ("none: this split has no folds",)
-            raise ConfigError(f"--folds: no fold {fold}", nearest(str(fold), known))
+            hint = (
+                f"this split has folds {_folds_in_words(range(last))}"
+                if last
+                else "this split has no folds"
+            )
+            raise ConfigError(f"--folds: no fold {fold}", hint)
 
 
 def dry_run(
@@ -87,17 +91,28 @@ def dry_run(
 ) -> str:
     """What would be fitted, in words, without Spark."""
     split = benchmark.split
-    places = list(folds) or (list(range(split.folds)) if split.holdout in ("folds", "consecutive") else [0])
+    places = folds or (range(split.folds) if split.holdout in ("folds", "consecutive") else [0])
     fits = len(models) * len(places) * max(1, len(chosen))
     lines = [
         f"benchmark   {benchmark.name}: {benchmark.description}".rstrip(": "),
         f"dataset     {benchmark.dataset.name} ({benchmark.dataset.reader}) {benchmark.dataset.path or ''}",
         f"split       {split.describe()}",
         f"models      {', '.join(f'{model.name} ({model.kind})' for model in models)}",
-        f"folds       {', '.join(map(str, places))}",
+        f"folds       {_folds_in_words(places)}",
         f"fits        {fits}",
     ]
     return "\n".join(lines)
+
+
+MOST_FOLDS = 20
+"""Folds that are listed one by one."""
+
+
+def _folds_in_words(places: Sequence[int]) -> str:
+    """The numbers of folds; of many the first ones and the last one."""
+    if len(places) <= MOST_FOLDS:
+        return ", ".join(map(str, places))
+    return f"{places[0]}, {places[1]}, ..., {places[-1]} ({len(places):,})"
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import date
 from operator import attrgetter
 from pathlib import Path
 
 from recbench_spark import __version__
 from recbench_spark.arrow_store import in_reach
-from recbench_spark.config import Benchmark, EmbeddingsModel, ListsModel, ModelConfig, ScoresModel
+from recbench_spark.config import (
+    Benchmark,
+    Dataset,
+    EmbeddingsModel,
+    ListsModel,
+    ModelConfig,
+    ScoresModel,
+)
 from recbench_spark.data import arrow_files
+from recbench_spark.data.arrow_times import check_times
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError
 from recbench_spark.steps.keys import evaluation_paths
 from recbench_spark.steps.night import check_benchmark
@@ -21,6 +30,9 @@ from recbench_spark.training.behaviour import behaviour_of
 
 TABLES = ("csv", "parquet", "delta")
 """Readers of logs that are tables, with columns of their own."""
+
+TIMES_SEEN = 100_000
+"""Times of a log that are looked at."""
 
 LATER = "known when Spark starts"
 """What is said of a path that this process does not read."""
@@ -93,7 +105,30 @@ def log_told(benchmark: Benchmark) -> list[str]:
         named = {name: dataset.columns.get(name, name) for name in ("user_id", "item_id")}
         wanted = {**named, **dataset.columns}.values()
         columns = tuple(str(name).split(".", maxsplit=1)[0] for name in wanted)
-    return [_table("log", str(dataset.path), columns, rows=bool(columns))]
+    told = _table("log", str(dataset.path), columns, rows=bool(columns))
+    if columns:
+        _check_times(dataset)
+    return [told]
+
+
+def _check_times(dataset: Dataset) -> None:
+    """Look at the first times of a log that is a table; tables of Spark are left alone.
+
+    Raises:
+        SchemaError, DataError: they are no times in `dataset.time_unit`; the hint names the unit that fits.
+    """
+    path, name = str(dataset.path), str(dataset.columns.get("event_time", "event_time"))
+    with suppress(FallbackToSpark):
+        if name in arrow_files.columns_at(path):
+            times = arrow_files.first_values(path, name, TIMES_SEEN + 1)
+            check_times(
+                times[:TIMES_SEEN],
+                name,
+                dataset.time_unit,
+                path,
+                whole=len(times) <= TIMES_SEEN,
+                all_bad=dataset.bad_rows == "reject",
+            )
 
 
 def _of_model(model: ModelConfig) -> list[str]:

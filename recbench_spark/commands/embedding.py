@@ -11,6 +11,7 @@ import numpy as np
 
 from recbench_spark.config import parse
 from recbench_spark.config.graph import GraphModel, load_model, merged
+from recbench_spark.data.readers.files import check_path
 from recbench_spark.errors import OK, ConfigError, DataError, nearest
 from recbench_spark.graph.edges import id_array
 from recbench_spark.graph.folders import Graph
@@ -227,11 +228,34 @@ def asked_nodes(text: str, graph: Graph) -> tuple[int, list[str]]:
         raise ConfigError(f"--nodes: no side {side}", nearest(side, graph.sides))
     names = listed.split(",")
     if listed.startswith("@"):
-        names = Path(listed[1:]).read_text(encoding="utf-8").splitlines()
+        names = lines_of(listed[1:])
     found = list(dict.fromkeys(name.strip() for name in names if name.strip()))
     if not found:
         raise ConfigError(f"--nodes {text}: no id", "[SIDE=]ID,ID or [SIDE=]@FILE with an id a line")
     return graph.sides.index(side) if side else len(graph.sides) - 1, found
+
+
+def lines_of(path: str) -> list[str]:
+    """The lines of a file of ids.
+
+    Raises:
+        MissingError: no such file. ConfigError: a folder, or a file that is no text.
+    """
+    check_path(path)
+    try:
+        text = Path(path).read_bytes().decode("utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"--nodes @{path}: {error.strerror}", "give a text file with an id a line"
+        ) from None
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise ConfigError(
+            f"--nodes @{path}: the file is no text in UTF-8",
+            "give a text file with an id a line; of Parquet or a compressed file write the ids out first",
+        )
+    return text.removeprefix("\ufeff").splitlines()
 
 
 def dense_ids(prepared: Prepared, names: list[str], side: int) -> list[int]:

@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import date
 
+from pyspark.sql import functions as F
+
 from recbench_spark import benchmark as nights
 from recbench_spark.config import Benchmark, Dataset, Evaluation, ModelConfig, Search, Split, digest
+from recbench_spark.data.times import CHECKED
 from recbench_spark.errors import ConfigError
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import METRICS, RUNS, SPLITS
@@ -116,7 +119,9 @@ def training_log(night: Night, journal: Journal) -> str:
     place = f"{store.scratch}/fit_files/logs/{split_id}-train"
     if read_bytes(f"{place}/_SUCCESS") is None:
         prepare_split(store, night.benchmark, split_id, journal)
-        times = ("event_time",) if night.benchmark.split.temporal else ()
+        # The note says that these times were read in their unit before, however they look in microseconds.
+        time = F.col("event_time").alias("event_time", metadata={CHECKED: True})
+        times = (time,) if night.benchmark.split.temporal else ()
         rows = of_split(store, SPLITS, split_id).where("part = 'train'").select(*COLUMNS, *times)
         rows.write.mode("overwrite").parquet(place)
     return place

@@ -14,6 +14,14 @@ from recbench_spark.config.base import ELSEWHERE, SECRET, SECRETS, Location, Nam
 OFFSET = re.compile(r"[+-](0[0-9]|1[0-8]):[0-5][0-9]")
 """A time zone without a name: +02:00."""
 
+UNITS_READ = {
+    "netflix": ("days such as 2005-09-06", ("s", "timestamp")),
+    "world": ("times of its own", ("s",)),
+    **dict.fromkeys(("coat", "yahoo_r3", "lightgcn"), ("no times", ("s",))),
+}
+"""Readers whose files have no times in a unit: what they have, and the units that may stand there; s is the
+default. A unit that would not be obeyed is refused."""
+
 
 class World(Strict):
     """The generated world: who is there, how strong the loop is.
@@ -37,7 +45,8 @@ class Dataset(Strict):
     """Where the log lies and how it is read.
 
     `columns` maps our names (user_id, item_id, rating, event_time, part) to the log's; `attributes`
-    lists further columns kept to slice by. `time_zone` is that of times without an offset.
+    lists further columns kept to slice by. `time_unit` is that of times that are numbers;
+    times from 2100 on are refused (`data.times`). `time_zone` is that of times without an offset.
     `bad_rows`: an error, or left out, counted and kept in the table `rejects`. `until`: the last day of
     the log, in `time_zone`; what comes later is left out and counted. Paths, options and `until` may
     hold `{logical_date}` (see `placeholders`). `scale`: the lowest and the highest rating that there can
@@ -112,6 +121,15 @@ class Dataset(Strict):
         if scale is not None and not scale[0] < scale[1]:
             raise ValueError(f"the scale ends at {scale[1]:g}, not above {scale[0]:g} where it begins")
         return scale
+
+    @model_validator(mode="after")
+    def _has_units(self) -> Dataset:
+        times = UNITS_READ.get(self.reader)
+        if times and self.time_unit not in times[1]:
+            raise ValueError(
+                f"reader '{self.reader}' has {times[0]}: leave out time_unit '{self.time_unit}'"
+            )
+        return self
 
     @model_validator(mode="after")
     def _path_given(self) -> Dataset:

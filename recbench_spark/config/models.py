@@ -230,12 +230,18 @@ class ScoresModel(ModelConfig):
 
 
 class ListsModel(ModelConfig):
-    """Ranked lists (user_id, item_id, rank or score) another system made."""
+    """Ranked lists (user_id, item_id, rank or score) another system made.
 
+    `training_items`: those that lists recommend again count as they are (keep), or are taken out
+    as those of models that score are (drop).
+    """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"training_items"})
     behaviour: ClassVar[str] = "recbench_spark.training.handed_over:Lists"
     paths: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["lists"]
     path: Location
+    training_items: Literal["keep", "drop"] = "keep"
 
 
 class PublishedModel(ModelConfig):

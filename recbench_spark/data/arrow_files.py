@@ -27,7 +27,7 @@ from recbench_spark.data import arrow_rows
 from recbench_spark.data.arrow_rows import as_double, column_of, in_one, text_ids
 from recbench_spark.data.delta_snapshots import read_snapshot
 from recbench_spark.data.digests import content_identity
-from recbench_spark.data.readers.files import check_path, exists
+from recbench_spark.data.readers.files import check_path, exists, torn_line
 from recbench_spark.data.readers.ids import IN_UTF8, TEXT_FILE, TEXT_NOTES
 from recbench_spark.data.readers.movielens import LAYOUTS
 from recbench_spark.data.readers.tables import NUMBERS, OPTIONAL
@@ -114,6 +114,15 @@ def first_width(path: str) -> int | None:
         head = (_delta(path) if kind == "delta" else _parquet(path)).head(1, columns=["vector"])
         found = head.column(0)[0].as_py() if head.num_rows else None
     return None if found is None else len(found)
+
+
+def first_values(path: str, name: str, n: int) -> pa.Array:
+    """The first n values of a column of a table by path, or all of them; of text files as text."""
+    kind = kind_of(path)
+    if kind == "text":
+        return in_one(open_path(path).table.column(name).slice(0, n))
+    found = _delta(path) if kind == "delta" else _parquet(path)
+    return in_one(found.head(n, columns=[name]).column(name))
 
 
 def same_width(users: tuple[str, str], items: tuple[str, str]) -> int | None:
@@ -265,7 +274,7 @@ def _text(path: str) -> Stored:
     # As Hadoop cuts lines; those of nothing but blanks are none.
     lines = [line for line in re.split(r"\r\n|\r|\n", text) if line.strip(BLANKS)]
     sep = separator(path)
-    names = _fields(lines[0], sep, path) if lines else []
+    names = _fields(lines[0], sep, path, None) if lines else []
     if len({name.lower() for name in names}) < len(names) or not all(names):
         raise FallbackToSpark(f"{path}: column names that are empty or stand there twice")
     return _columns(lines[1:], names, sep, path)
@@ -277,7 +286,7 @@ BLANKS = "".join(map(chr, range(33)))
 def _columns(lines: list[str], names: list[str], sep: str, path: str) -> Stored:
     quoted = any('"' in line for line in lines)
     if quoted:
-        parts = pa.array([_fields(line, sep, path) for line in lines], pa.list_(pa.string()))
+        parts = pa.array([_fields(line, sep, path, len(names)) for line in lines], pa.list_(pa.string()))
     else:
         parts = pc.split_pattern(pa.array(lines, pa.string()), sep)
     fits = pc.equal(pc.list_value_length(parts), len(names))
@@ -290,8 +299,8 @@ def _columns(lines: list[str], names: list[str], sep: str, path: str) -> Stored:
     return Stored(pa.table(columns), f"{len(names)} fields separated by {sep!r}", tuple(bad))
 
 
-def _fields(line: str, sep: str, path: str) -> list[str]:
-    """The fields of a line (RFC 4180).
+def _fields(line: str, sep: str, path: str, width: int | None) -> list[str]:
+    """The fields of a line (RFC 4180); `width`: fields of the header, None where the line is the header.
 
     Raises:
         DataError: a quote is opened and not closed. FallbackToSpark: quotes within a field.
@@ -305,11 +314,7 @@ def _fields(line: str, sep: str, path: str) -> list[str]:
         return [part[1:-1].replace('""', '"') if part.startswith('"') else part for part in found]
     torn = re.sub(rf'(^|{at})"([^"]|"")*"(?={at}|$)', r"\1", line)
     if re.search(rf'(^|{at})"([^"]|"")*$', torn):
-        raise DataError(
-            f"file:{Path(path).absolute()}: a quoted field goes on in the next line: {line[:120]!r}",
-            "write the file without line breaks in fields, or as Parquet; for a log set "
-            "dataset.options multiLine: 'true'",
-        )
+        raise torn_line(f"file:{Path(path).absolute()}", line, sep, width)
     raise FallbackToSpark(f"{path}: quotes within a field, such as {line[:60]!r}")
 
 

@@ -19,7 +19,7 @@ from recbench_spark.checks import Check
 from recbench_spark.data.handed_over import EXACT, one_width, refuse_counted, same_width, told_meeting
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.kernels.arrays import Ints
-from recbench_spark.kernels.ids import CANONICAL_INTEGER, Meeting, Side, as_ids
+from recbench_spark.kernels.ids import CANONICAL_INTEGER, Meeting, Side, as_ids, decoded
 from recbench_spark.schemas import ID_KIND, ID_TYPE, IDS, require_names
 from recbench_spark.shared_files import flat
 
@@ -43,13 +43,26 @@ def as_table(frame: Any, what: str) -> pa.Table:
         made = next(
             (call() for call in map(partial(_method, frame), ("collect", "to_table")) if call), frame
         )
+        if isinstance(made, Mapping) and not {"user_id", "item_id"} & made.keys():
+            raise TypeError("its keys are not names of columns such as user_id and item_id")
         return pa.table(made)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
         said = "; ".join(str(part) for part in error.args) or type(error).__name__
         raise DataError(
             f"{what}: {type(frame).__name__} is no table that Arrow can read: {said[:300]}",
-            "give a frame of pandas, polars, pyarrow or DuckDB, with one type a column",
+            _hint_of(frame),
         ) from None
+
+
+def _hint_of(frame: Any) -> str:
+    """What to hand over instead; of lists by user, how to make a frame of them."""
+    if isinstance(frame, Mapping):
+        return (
+            "of a dict from users to lists make a frame of a row a user and item: "
+            "pd.DataFrame([(user, item, rank) for user, items in lists.items() "
+            "for rank, item in enumerate(items, 1)], columns=['user_id', 'item_id', 'rank'])"
+        )
+    return "give a frame of pandas, polars, pyarrow or DuckDB, with one type a column"
 
 
 def _method(frame: Any, name: str) -> Any:
@@ -72,7 +85,7 @@ def column_of(table: pa.Table, name: str, what: str) -> pa.Array:
 def in_one(column: pa.ChunkedArray) -> pa.Array:
     """A column in one piece, dictionaries decoded."""
     if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+        column = decoded(column)
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 

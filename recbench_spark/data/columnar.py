@@ -25,6 +25,7 @@ from pyspark import RDD
 from pyspark.sql import SparkSession
 
 from recbench_spark.blocks import ROWS_DEALT, Block, chunks, dealt_out, rows_dealt
+from recbench_spark.data.times import FACTORS, LATEST, coarser_unit
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.inputs import pinned_version
 
@@ -40,9 +41,6 @@ COLUMNAR = ("parquet", "delta")
 COLUMNS = ("user_id", "item_id", "rating", "event_time")
 
 INSTANTS = (pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC"))
-
-FACTORS = {"s": 1_000_000, "ms": 1000, "us": 1}
-"""Microseconds of a unit."""
 
 
 class Group(NamedTuple):
@@ -267,10 +265,23 @@ def _times(column: pa.Array, micros: int) -> pa.Array:
     """Microseconds since 1970."""
     try:
         if pa.types.is_timestamp(column.type):
-            return column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-        return pc.multiply_checked(column.cast(pa.int64()), micros)
+            times = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        else:
+            times = pc.multiply_checked(column.cast(pa.int64()), micros)
+            _refuse_finer(column, micros)
     except pa.ArrowInvalid:
         raise FallbackToSpark("a time is out of range") from None
+    if len(times) and pc.max(times).as_py() >= LATEST:
+        raise FallbackToSpark("a time is beyond the years that a log can have")
+    return times
+
+
+def _refuse_finer(column: pa.Array, micros: int) -> None:
+    """FallbackToSpark where all numbers fit a coarser unit: Spark's reader looks at the whole column."""
+    ends = pc.min_max(column)
+    unit = next(name for name, factor in FACTORS.items() if factor == micros)
+    if coarser_unit(ends["min"].as_py(), ends["max"].as_py(), unit):
+        raise FallbackToSpark("the times may be of another unit")
 
 
 def _tasks(owners: pa.ChunkedArray, tasks: int) -> npt.NDArray[np.int32]:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.checks import Check, warn_above_zero
+from recbench_spark.checks import TRAINING_ROWS, Check, warn_above_zero
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import RANKING_COUNTS
 from recbench_spark.kernels.streams import Batches
@@ -112,7 +112,7 @@ def rows_told(rows: int, duplicates: int, unknown_items: int, lost: int) -> list
 
 def training_told(rows: int) -> Check:
     """The check of given rows that recommend what the user already has."""
-    return warn_above_zero("list rows of training items", rows, "lists count as they are")
+    return warn_above_zero(TRAINING_ROWS, rows, "lists count as they are")
 
 
 def refuse_duplicates(found: Sequence[Check]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recbench_spark.checks import Check
-from recbench_spark.config import DEFAULT_METRICS, Bootstrap, Draw
+import numpy as np
+
+from recbench_spark.checks import Check, warn_above_zero
+from recbench_spark.config import DEFAULT_METRICS, Bootstrap, Draw, parse
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
@@ -26,7 +28,7 @@ class Asked:
     preset: str | None = None
     definition: Mapping[str, Any] | None = None
     similarity: Literal["dot", "cosine"] = "dot"
-    bootstrap: Bootstrap | None = None
+    bootstrap: Bootstrap | int | None = None
     uncut: bool = True
     draw: Draw | None = None
 
@@ -35,7 +37,8 @@ class Asked:
 class Checked:
     """What is evaluated and how, once it is known to make sense.
 
-    kind, system: what was handed over; plan: metrics and the definition.
+    kind, system: what was handed over; plan: metrics and the definition; gain_named: whether the caller
+    says what a relevance is worth.
     """
 
     kind: str
@@ -43,6 +46,7 @@ class Checked:
     plan: MetricPlan
     similarity: Literal["dot", "cosine"]
     draw: Draw
+    gain_named: bool = True
 
     @property
     def definition(self) -> Definition:
@@ -69,18 +73,72 @@ def check(
         ConfigError: not exactly one of lists, scores, embeddings; what the functions below refuse.
     """
     kind, system = the_one(lists=lists, scores=scores, embeddings=embeddings)
+    check_several(asked)
     wanted, name = make_definition(asked.preset, asked.definition), asked.features_name
     plan = MetricPlan.checked(
         asked.metrics,
         asked.k,
         wanted,
-        asked.bootstrap,
+        bootstrap_of(asked.bootstrap),
         None if features is None else name,
         uncut=asked.uncut,
     )
     check_candidates(wanted, kind == "embeddings", candidates is not None, train is not None)
     check_needs(plan.metrics, train is not None, features is not None)
-    return Checked(kind, system, plan, asked.similarity, asked.draw or Draw())
+    named = asked.preset is not None or "gain" in (asked.definition or {})
+    return Checked(kind, system, plan, asked.similarity, asked.draw or Draw(), named)
+
+
+def check_several(asked: Asked) -> None:
+    """ConfigError where one value stands for several cut-offs, metrics or axes."""
+    if isinstance(asked.k, str) or not isinstance(asked.k, Iterable):
+        raise ConfigError(f"k is {asked.k!r}", "give several cut-offs, such as k=(5, 10)")
+    if isinstance(asked.metrics, str) or not isinstance(asked.metrics, Iterable):
+        name, _, k = str(asked.metrics or "ndcg").partition("@")
+        at = f" and k=({k},)" if k else ""
+        raise ConfigError(
+            f"metrics is {asked.metrics!r}", f"give several names, such as metrics=[{name!r}]{at}"
+        )
+    if asked.definition is not None and not isinstance(asked.definition, Mapping):
+        raise ConfigError(
+            f"definition is {asked.definition!r}", "give its axes, such as definition={'gain': 'linear'}"
+        )
+
+
+def bootstrap_of(asked: Bootstrap | int | None) -> Bootstrap:
+    """Return what is resampled: None the usual replicates, 0 and False none, a number as many.
+
+    Raises:
+        ConfigError: anything else, or more replicates than `Bootstrap` allows.
+    """
+    if asked is None or asked is True:
+        return Bootstrap()
+    if isinstance(asked, Bootstrap):
+        return asked
+    if not isinstance(asked, int | np.integer):
+        raise ConfigError(f"bootstrap is {asked!r}", "give Bootstrap(replicates=1000), a number, or 0")
+    return parse(Bootstrap, {"replicates": int(asked)}, f"bootstrap={asked}")
+
+
+GRADED = "relevance without a gain"
+"""The check of grades that count 1 each though nobody said so."""
+
+
+def gain_told(what: Checked, ends: Sequence[float]) -> list[Check]:
+    """Return the check that says that grades count 1 each, where the caller did not say what they count.
+
+    Args:
+        what: the evaluation; DCG alone knows a gain.
+        ends: the lowest and the highest relevance of the truth; empty where it has none.
+    """
+    graded = len(ends) and (ends[0] != ends[-1] or ends[-1] != 1) and ends[-1] > 0
+    if what.gain_named or not graded or not {"ndcg"} & {*what.plan.metrics}:
+        return []
+    detail = (
+        f"the truth has grades up to {ends[-1]:g}, and each relevant item counts 1: write "
+        "definition.gain=linear (or exponential) for grades, definition.gain=binary where 1 is meant"
+    )
+    return [warn_above_zero(GRADED, ends[-1], detail)]
 
 
 def drawn_told(mode: str, draw: Draw, n_items: int) -> Check:

@@ -43,7 +43,7 @@ def evaluate(  # noqa: PLR0913
     preset: str | None = Asked.preset,
     definition: Mapping[str, Any] | None = Asked.definition,
     similarity: Literal["dot", "cosine"] = Asked.similarity,
-    bootstrap: Bootstrap | None = Asked.bootstrap,
+    bootstrap: Bootstrap | int | None = Asked.bootstrap,
     uncut: bool = Asked.uncut,
     draw: Draw | None = Asked.draw,
     scratch: str | None = None,
@@ -69,7 +69,7 @@ def evaluate(  # noqa: PLR0913
         preset: another library's definition.
         definition: single axes (`definitions.Definition`) that replace the preset's.
         similarity: of embeddings.
-        bootstrap: replicates, level and seed of the intervals.
+        bootstrap: replicates, level and seed of the intervals; a number of replicates; 0 or False: none.
         uncut: also values over the whole ranking; False: ranks are counted up to the largest k alone,
             which is several times faster with embeddings of many items.
         draw: how many candidates are drawn, for whom and by which seed, where definition.candidates is
@@ -117,7 +117,7 @@ def _here(embeddings: object, asked: Mapping[str, Any], tables: Mapping[str, Any
 
 def evaluate_predictions(
     predictions: Any,
-    bootstrap: Bootstrap | None = None,
+    bootstrap: Bootstrap | int | None = None,
     views: Views | None = None,
     engine: Literal["auto", "local", "spark"] = "auto",
 ) -> Any:
@@ -125,7 +125,7 @@ def evaluate_predictions(
 
     Args:
         predictions: user_id, item_id, prediction, outcome: a table as `evaluate` takes it.
-        bootstrap: replicates, level and seed of the intervals.
+        bootstrap: as in `evaluate`.
         views: bins, thresholds and false-positive rates.
         engine: as in `evaluate`.
     """

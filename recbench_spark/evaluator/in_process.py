@@ -10,14 +10,15 @@ those of `recbench_spark.evaluate`, bit for bit.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
 import pyarrow.compute as pc
 
+from recbench_spark.checks import CheckWarning
 from recbench_spark.config import Bootstrap
-from recbench_spark.errors import ConfigError
 from recbench_spark.evaluator.local import evaluate
 
 DEFAULT = ("hit", "precision", "recall", "f1", "map", "mrr", "ndcg")
@@ -33,7 +34,7 @@ def evaluate_frames(
     metrics: Sequence[str] = DEFAULT,
     preset: str | None = None,
     definition: Mapping[str, Any] | None = None,
-    bootstrap: Bootstrap | None = None,
+    bootstrap: Bootstrap | int | None = None,
 ) -> pd.DataFrame:
     """Metrics of lists against a truth, for frames that fit into memory several times.
 
@@ -44,11 +45,12 @@ def evaluate_frames(
         metrics: names of `kernels.metrics.accuracy.METRICS`.
         preset: another library's definition.
         definition: single axes (`definitions.Definition`) that replace the preset's.
-        bootstrap: replicates, level and seed of the intervals.
+        bootstrap: replicates, level and seed of the intervals; a number of replicates; 0 or False: none.
 
     Returns:
         metric, definition, k (missing: the whole list), value, stderr (of the mean over users), ci_low,
-        ci_high, n.
+        ci_high, n. `attrs["checks"]`: a dict a check (check, observed, threshold, severity, detail,
+        passed), those of `jobs/evaluate.py`.
 
     Raises:
         ConfigError: unknown metric or axis; a cut-off that is no whole number from 1 to 2^31 - 1.
@@ -56,17 +58,18 @@ def evaluate_frames(
         frame, NULL, NaN or unusable values, with their number; ids of the frames that do not meet.
 
     Warns:
-        UserWarning: of the smaller frame's ids less than 1 % stand in the other.
+        CheckWarning: for each check that did not pass, in the words of `jobs/evaluate.py`: users without a
+        list, ids that hardly meet, heavy ties, duplicates, grades without a gain.
     """
-    if isinstance(k, str) or not isinstance(k, Iterable):
-        raise ConfigError(f"k is {k!r}", "give several cut-offs, such as k=(5, 10)")
     found = evaluate(
-        truth, lists=lists, k=list(k), metrics=metrics, preset=preset, definition=definition,
+        truth, lists=lists, k=k, metrics=metrics, preset=preset, definition=definition,
         bootstrap=bootstrap,
     )  # fmt: skip
     for check in found.checks:
-        if " not in " in check.check and not check.passed:
-            warnings.warn(f"few ids in common: {check.detail}", stacklevel=2)
+        if not check.passed:
+            warnings.warn(check.in_words(), CheckWarning, stacklevel=2)
     rows = found.metrics.filter(pc.is_null(found.metrics.column("slice_key"))).select(COLUMNS)
     frame: pd.DataFrame = rows.to_pandas().astype({"k": "Int64"})
+    # Plain values: pandas writes attributes into Parquet as JSON.
+    frame.attrs["checks"] = [{**asdict(check), "passed": check.passed} for check in found.checks]
     return frame

@@ -36,7 +36,7 @@ from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.result import PART, LocalResult
 from recbench_spark.evaluator import checking, truth_tables
-from recbench_spark.evaluator.checking import Asked, Checked, drawn_told
+from recbench_spark.evaluator.checking import Asked, Checked, drawn_told, gain_told
 from recbench_spark.evaluator.truth_tables import NOBODY, ArrowTruth, offsets_of, pairs_counted
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ranking.scorers import WHOLE_ROWS
@@ -69,7 +69,7 @@ def evaluate(
     handed = _typed_given(what.kind, what.system)
     known = None if train is None else as_table(train, "train")
     world = truth_tables.make(as_table(truth, "truth"), known, handed[-1], what.definition)
-    world.checks.extend(_meeting(world, handed, what.kind))
+    world.checks.extend([*_meeting(world, handed, what.kind), *gain_told(what, world.grades)])
     with _scratch() as folder:
         source = None if features is None else _features(world, as_table(features, "features"), folder)
         users = _with_candidates(world, candidates, what)

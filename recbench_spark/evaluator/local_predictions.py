@@ -17,6 +17,7 @@ from recbench_spark.evaluation.metrics import predictions as values
 from recbench_spark.evaluation.metrics.prediction_ranges import in_process
 from recbench_spark.evaluation.metrics.predictions import Sorted, Totals, Views
 from recbench_spark.evaluation.result import PART, LocalResult
+from recbench_spark.evaluator.checking import bootstrap_of
 from recbench_spark.evaluator.local import batches_of
 from recbench_spark.evaluator.truth_tables import offsets_of
 from recbench_spark.kernels.hashed_ids import hash_ids
@@ -27,10 +28,10 @@ NAMES = ["user_id", "item_id", "prediction", "outcome"]
 
 
 def evaluate_predictions(
-    predictions: Any, bootstrap: Bootstrap | None = None, views: Views | None = None
+    predictions: Any, bootstrap: Bootstrap | int | None = None, views: Views | None = None
 ) -> LocalResult:
     """RMSE, log-loss, RIG, AUC ... of predictions; arguments and errors as there."""
-    table, boot, asked = as_table(predictions, "predictions"), bootstrap or Bootstrap(), views or Views()
+    table, boot, asked = as_table(predictions, "predictions"), bootstrap_of(bootstrap), views or Views()
     require_names(table.column_names, NAMES, "predictions")
     rows = arrow_rows.typed_rows(table, {"prediction": "double", "outcome": "double"}, "predictions")
     if not rows.num_rows:

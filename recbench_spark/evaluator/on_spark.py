@@ -43,7 +43,7 @@ from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.ranking_counts import refuse_duplicates, rows_told, training_told
 from recbench_spark.evaluation.result import PART, Result
 from recbench_spark.evaluator import checking
-from recbench_spark.evaluator.checking import Asked, Checked, drawn_told
+from recbench_spark.evaluator.checking import Asked, Checked, bootstrap_of, drawn_told, gain_told
 from recbench_spark.evaluator.dealt import Dealt
 from recbench_spark.evaluator.dealt_tasks import LISTED, TRAIN, TRUTH, World
 from recbench_spark.evaluator.truth_tables import dropped_told
@@ -76,7 +76,9 @@ def evaluate(
     rows = None if vectors else _typed_list_rows(what)
     known = typed_log(truth, train, what.definition)
     world = make_truth_tables(known, rows or vectors[-1], what.definition, place)
-    world.checks.extend(_meeting(world, vectors, what.kind))
+    world.checks.extend(
+        [*_meeting(world, vectors, what.kind), *gain_told(what, known.truth.ranges["rating"])]
+    )
     source = None if features is None else share_features(place, world.items, features, "features")
     if rows is not None:
         return _result(world, _rank_rows(world, what), what, source)
@@ -324,7 +326,7 @@ def conformed(frame: DataFrame, table: Table) -> DataFrame:
 
 
 def evaluate_predictions(
-    predictions: DataFrame, bootstrap: Bootstrap | None = None, views: Views | None = None
+    predictions: DataFrame, bootstrap: Bootstrap | int | None = None, views: Views | None = None
 ) -> Result:
     """RMSE, MSE, NMSE, MAE, PE, AUC, log-loss, RIG, GAUC, calibration error of predictions.
 
@@ -346,7 +348,7 @@ def evaluate_predictions(
     if rows.isEmpty():
         raise DataError("predictions: no rows", "check the path")
     users = values.by_user(rows).cache()
-    numbers, found = values.value_metrics(users, rows, bootstrap or Bootstrap(), views or Views())
+    numbers, found = values.value_metrics(users, rows, bootstrap_of(bootstrap), views or Views())
     found.append(Check(f"{PART}: users", users.count(), None, "info", "users with predictions"))
     schema = METRICS.schema
     full = [{"run_id": "", "part": PART, **row} for row in numbers]

@@ -7,7 +7,7 @@ The same tables as `evaluate.make_truth_tables` makes with Spark: one row a user
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -111,6 +111,8 @@ class ArrowTruth:
     checks: list[Check]
     stored: dict[str, str]
     trained: Part | None
+    grades: tuple[float, ...] = ()
+    """The lowest and the highest relevance, where the truth has any."""
 
 
 def make(truth: pa.Table, train: pa.Table | None, further: pa.Table, definition: Definition) -> ArrowTruth:
@@ -130,7 +132,8 @@ def make(truth: pa.Table, train: pa.Table | None, further: pa.Table, definition:
         raise DataError("truth: no rows", "a user with an empty truth has one row, with item_id NULL")
     listed = rows.filter(pc.is_valid(rows.column("item_id")))
     values = listed.column("rating").to_numpy()
-    check_gains(np.array([values.min(), values.max()]) if len(values) else values, definition)
+    grades = (float(values.min()), float(values.max())) if len(values) else ()
+    check_gains(np.array(grades), definition)
     trained = None if train is None else typed_train(train)
     parts = [(PART, listed), *([] if trained is None else [("train", trained)])]
     users, ids = _users_and_items(
@@ -143,7 +146,7 @@ def make(truth: pa.Table, train: pa.Table | None, further: pa.Table, definition:
         distinct.append(part)
     if trained is not None:
         found += _train_meets(trained, rows)
-    return _assembled(rows, users, ids, distinct, found)
+    return replace(_assembled(rows, users, ids, distinct, found), grades=grades)
 
 
 def typed_truth(truth: pa.Table) -> pa.Table:

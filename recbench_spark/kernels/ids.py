@@ -65,7 +65,7 @@ def as_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
     """
     kind = column.type
     if pa.types.is_dictionary(kind):
-        return as_ids(column.cast(kind.value_type), what)
+        return as_ids(decoded(column), what)
     if pa.types.is_floating(kind):
         return _of_floats(column, what)
     if pa.types.is_null(kind) or (pa.types.is_integer(kind) and kind != pa.uint64()):
@@ -75,6 +75,19 @@ def as_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
     if pa.types.is_boolean(kind) or _is_text(kind):
         return _of_text(column, what)
     raise SchemaError(f"{what} is {kind}, which holds no ids", IDS_AS_TEXT)
+
+
+def decoded(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Return a column of a dictionary as its values; text views (Categorical of polars) as text."""
+    if isinstance(column, pa.ChunkedArray):
+        kind = _plain(column.type.value_type)
+        return pa.chunked_array([decoded(chunk) for chunk in column.chunks], kind)
+    return column.dictionary.cast(_plain(column.type.value_type)).take(column.indices)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type of values that Arrow takes by place: it has no such function of text views."""
+    return pa.large_string() if pa.types.is_string_view(kind) else kind
 
 
 def _is_text(kind: pa.DataType) -> bool:

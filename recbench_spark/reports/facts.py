@@ -70,7 +70,11 @@ class Number:
 
 @dataclass(frozen=True)
 class LeaderboardRow:
-    """A model's place; `others` follow the board's `others`, None where not measured."""
+    """A model's place; `others` follow the board's `others`, None where not measured.
+
+    `training_rows`: rows of its lists that recommend training items, which other models of the board cannot
+    recommend; 0 where there are none.
+    """
 
     position: int
     model: str
@@ -79,6 +83,17 @@ class LeaderboardRow:
     estimate: Estimate
     others: tuple[Estimate | None, ...]
     overlaps_next: bool | None
+    training_rows: int = 0
+
+    @property
+    def note(self) -> str:
+        """What a reader must know to hold the row against others; empty where there is nothing."""
+        if not self.training_rows:
+            return ""
+        return (
+            f"{self.model}: {self.training_rows:,} rows of its lists are training items, which are taken "
+            "out of those of other models; set training_items: drop in its entry under models"
+        )
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from recbench_spark.checks import TRAINING_ROWS
 from recbench_spark.errors import DataError, SchemaError, nearest
 from recbench_spark.kernels.metrics.about import place_in_reports
 from recbench_spark.reports.correcting import is_corrected, make_corrections
@@ -63,11 +64,11 @@ def make_report(
     numbers = read_numbers(latest)
     plain = [number for number in numbers if not is_corrected(number)]
     metric, k, note = choose_headline(plain, headline)
-    boards = make_leaderboards(plain, metric, k)
+    check_rows = make_checks(checks, numbers)
+    boards = tuple(with_training_rows(board, check_rows) for board in make_leaderboards(plain, metric, k))
     agreements = make_agreements(boards)
     models = _models(boards, numbers)
     run_facts = make_runs(runs, numbers)
-    check_rows = make_checks(checks, numbers)
     return Report(
         suite=numbers[0].suite if numbers else "no results",
         logical_date=max((number.logical_date for number in numbers), default=""),
@@ -205,6 +206,24 @@ def make_leaderboards(numbers: Iterable[Number], metric: str, k: int | None) -> 
     return tuple(
         sorted(boards, key=lambda b: (*_order(b.part, PART_ORDER), b.dataset, b.split_id, b.measure))
     )
+
+
+def with_training_rows(board: Leaderboard, checks: Sequence[CheckRow]) -> Leaderboard:
+    """The board with the rows of training items of each model's lists, where other models have none."""
+    if all(row.model_kind in LEFT_AS_THEY_ARE for row in board.rows):
+        return board
+    found = {
+        model: int(check.observed or 0)
+        for check in checks
+        if check.check == TRAINING_ROWS
+        for model in check.models
+    }
+    rows = tuple(replace(row, training_rows=found.get(row.model, 0)) for row in board.rows)
+    return replace(board, rows=rows)
+
+
+LEFT_AS_THEY_ARE = ("lists", "published")
+"""Kinds of models whose lists nobody takes training items out of."""
 
 
 def _make_board(chosen: list[Number], same_part: list[Number]) -> Leaderboard:

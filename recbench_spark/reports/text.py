@@ -83,6 +83,7 @@ def _board_text(board: Leaderboard, level: float | None) -> list[str]:
     ]
     if any(row.overlaps_next for row in board.rows):
         notes.append("~ interval overlaps that of the next model: the order of the two may be chance")
+    notes += [f"* {row.note}" for row in board.rows if row.note]
     rule = "─" * max(len(line) for line in lines)
     return [f"{title}, {level_in_words(level)}", lines[0], rule, *lines[1:], *notes]
 
@@ -92,7 +93,7 @@ def _row_text(row: LeaderboardRow, axis: Axis, others: int) -> list[str]:
     return [
         "~" if row.overlaps_next else " ",
         str(row.position),
-        name,
+        f"{name} *" if row.note else name,
         format_estimate(row.estimate),
         interval_bar(row.estimate, axis),
         *(format_value(other) for other in row.others[:others]),

@@ -198,19 +198,33 @@ def _joined(store: Store, log: FoldedLog, bundle: Bundle, rows: DataFrame) -> Da
         *(F.col(key).cast("string" if key != "fold" else "int") for key in keys), "prediction"
     )
     joined = held_out.join(typed, keys, "left").select("user_id", "prediction", "outcome", "part")
-    wanted, found, predicted, given = (
-        held_out.count(),
-        joined.count(),
-        joined.where(F.col("prediction").isNotNull()).count(),
-        rows.count(),
-    )
-    if found != wanted or predicted != wanted or given != wanted:
+    told = joined.where(F.col("prediction").isNotNull())
+    pairs = held_out.select(*keys).join(typed.where(F.col("prediction").isNotNull()), keys, "left_semi")
+    _refuse_rows(bundle, rows.count(), held_out.count(), pairs.count(), told.count())
+    return joined
+
+
+def _refuse_rows(bundle: Bundle, given: int, wanted: int, pairs: int, matched: int) -> None:
+    """DataError where a bundle's rows are not one a held-out pair, with how many are of which kind.
+
+    Args:
+        bundle: the run handed in.
+        given: its rows.
+        wanted: held-out pairs.
+        pairs: those of them that it predicts.
+        matched: its rows with a prediction of a held-out pair.
+    """
+    wrong = {
+        "held-out pairs without a prediction": wanted - pairs,
+        "rows of a pair that another row predicts": matched - pairs,
+        "rows that predict no held-out pair": given - matched,
+    }
+    counted = [f"{n:,} {what}" for what, n in wrong.items() if n]
+    if counted:
         raise DataError(
-            f"bundle {bundle.name} has {given:,} rows, and predicts {min(predicted, wanted):,} of the"
-            f" {wanted:,} held-out pairs" + (", some of them twice" if found > wanted else ""),
+            f"bundle {bundle.name} has {given:,} rows for {wanted:,} held-out pairs: {', '.join(counted)}",
             "one row a held-out pair, predicted from the other folds",
         )
-    return joined
 
 
 def _ranked(

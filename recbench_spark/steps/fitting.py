@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ from recbench_spark.training.fits.distributed import fit_als
 from recbench_spark.training.fits.logs import require_times
 from recbench_spark.training.fits.running import Outcome, run_tasks, slots
 from recbench_spark.training.fits.table import Commits, append_fits
-from recbench_spark.training.fits.tasks import FitTask, Row, fit_one
+from recbench_spark.training.fits.tasks import FitTask, Row, done_before, fit_one
 
 COMMIT_SECONDS = 20.0
 """Rows wait so long for one another: each commit costs the driver a second."""
@@ -150,11 +151,20 @@ def run_plan(store: Store, plan: Plan, journal: Journal) -> list[Row]:
     _enter_again(store, plan, known)
     todo = [task for task in plan.tasks if task.fit_id not in known]
     todo = list({task.fit_id: task for task in todo}.values())
-    journal.say(f"{len(plan.tasks)} fits, {len(plan.tasks) - len(todo)} of them made before")
+    journal.say(_made_in_words(plan, todo))
     found = dict(known)
     for row in _run(store, plan, todo, journal):
         found[row["fit_id"]] = row
     return [{**found[task.fit_id], "model": task.model} for task in plan.tasks]
+
+
+def _made_in_words(plan: Plan, todo: Sequence[FitTask]) -> str:
+    """How many fits need not be made: rows of the table, and files of a start that was killed."""
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        uncommitted = sum(row is not None for row in pool.map(done_before, todo))
+    made = len(plan.tasks) - len(todo) + uncommitted
+    told = f" ({uncommitted} of these by a start that did not end)" if uncommitted else ""
+    return f"{len(plan.tasks)} fits, {made} of them made before{told}"
 
 
 def known_rows(store: Store, plan: Plan) -> dict[str, Row]:

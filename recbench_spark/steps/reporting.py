@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from recbench_spark.schemas import GRAPH_RUNS, RUNS
 from recbench_spark.steps.comparing import regression_in_words
 from recbench_spark.steps.local_questions import MOST_ROWS, answer
 from recbench_spark.steps.night import Night, at_headline
-from recbench_spark.store import Store
+from recbench_spark.store import Store, view_files
 
 
 def report_night(night: Night, journal: Journal) -> tuple[str | None, str]:
@@ -43,6 +44,8 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
         store.install_views()
     ask = answers(store)
     latest = ask(f"SELECT * FROM latest_metrics WHERE suite = '{benchmark.name}'")
+    if (latest.logical_date > logical_date).any():
+        latest = ask(f"SELECT * FROM ({until(logical_date)}) AS known WHERE suite = '{benchmark.name}'")
     ids = latest.run_id.unique().tolist()
     of_runs, listed = F.col("run_id").isin(ids), ", ".join(f"'{run_id}'" for run_id in ids) or "NULL"
     failed = f"suite = '{benchmark.name}' AND logical_date = DATE '{logical_date}' AND status = 'failed'"
@@ -64,6 +67,13 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
     if benchmark.comparisons is None:
         return report
     return replace(report, changes=reports.make_changes(changes_shown(store, benchmark, of_runs)))
+
+
+def until(day: date) -> str:
+    """The view `latest_metrics` as of a night: what was measured for later ones is not looked at."""
+    view = view_files()["latest_metrics"]
+    bounded = rf"\1(SELECT * FROM \2 WHERE logical_date <= DATE '{day}') AS \2"
+    return re.sub(r"(FROM\s+)(current_\w+)", bounded, view, count=1)
 
 
 def answers(store: Store) -> Callable[[str], pd.DataFrame]:

@@ -19,6 +19,7 @@ from recbench_spark.data import worlds
 from recbench_spark.data.columnar import COLUMNAR, COLUMNS, log_files
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import id_order, open_log, read_table
+from recbench_spark.data.readers.files import refuse_empty
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.evaluation.ranking.user_blocks import Labels, user_blocks
 from recbench_spark.inputs import require_unchanged
@@ -50,6 +51,7 @@ def split_identity(store: Store, benchmark: Benchmark) -> tuple[str, dict[str, s
     A split that retention removed is made again under a name of its own, `HASH.1`: Delta would take
     its rows for a repetition of those removed.
     """
+    refuse_empty(str(benchmark.dataset.path or ""))
     found, inputs = split_hash(partial(identity, store.spark), benchmark)
     return current_name(store, found), inputs
 

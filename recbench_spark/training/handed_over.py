@@ -113,14 +113,18 @@ class _HandedOver(Behaviour[Rows]):
 
     brings_candidates: ClassVar[bool] = True
     learns: ClassVar[bool] = False
-    masks: ClassVar[bool]
+
+    @property
+    def masks(self) -> bool:
+        """Whether training items are taken out."""
+        return True
 
     def ranked(self, users: DataFrame, data: SplitData) -> tuple[Ranked, list[Check]]:
         """See `Behaviour`."""
         kind = self.settings.kind
         rows = read_scored_rows(data.spark, self.settings.path, kind)
         found = meeting_checks(rows, rows, Known(users, data.items), kind)
-        train = data.train_rows if self.lists else None
+        train = data.train_rows if self.lists and not self.masks else None
         found += row_checks(rows, users, data.items, data.definition, train=train)
         return Given(rows, data.items, self.masks), found
 
@@ -128,11 +132,13 @@ class _HandedOver(Behaviour[Rows]):
 class Scores(_HandedOver[ScoresModel]):
     """Scores, ranked after the training items are taken out."""
 
-    masks: ClassVar[bool] = True
-
 
 class Lists(_HandedOver[ListsModel]):
-    """Ranked lists, left as they are."""
+    """Ranked lists, left as they are, or without training items."""
 
-    masks: ClassVar[bool] = False
     lists: ClassVar[bool] = True
+
+    @property
+    def masks(self) -> bool:
+        """Whether training items are taken out."""
+        return self.settings.training_items == "drop"

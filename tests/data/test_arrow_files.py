@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.data import arrow_files
+from recbench_spark.data.readers.files import refuse_empty
 from recbench_spark.errors import DataError
 
 BEYOND = [
@@ -26,3 +29,12 @@ def test_whole_numbers_that_floats_make_one_are_refused(tmp_path, kind, value):
         arrow_files.read_table(path, ["user_id"], "lists")
     pq.write_table(pa.table({"user_id": ["u"], "score": pa.array([2**53 - 1], kind)}), path)
     assert arrow_files.read_table(path, ["user_id"], "lists")["score"].to_pylist() == [2.0**53 - 1]
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.tsv", "log.parquet", "log.csv.gz"])
+def test_a_file_of_no_bytes_is_told_as_empty(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.touch()
+    for look in (arrow_files.columns_at, arrow_files.rows_at, arrow_files.identity, refuse_empty):
+        with pytest.raises(DataError, match=f"{name} is empty: a file of 0 bytes"):
+            look(str(path))

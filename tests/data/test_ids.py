@@ -220,8 +220,9 @@ def test_damaged_parquet_and_torn_lines_name_file_and_cause(spark, tmp_path: Pat
     sound.write_text('user_id,item_id\n1,"x,"\n"2","say ""y"""\n3,12" vinyl\n')
     found = {row.item_id for row in read_table(spark, str(sound), ["item_id"], "truth").collect()}
     assert found == {"x,", 'say "y"', '12" vinyl'}
+    torn.write_text('user_id,item_id\n1,"a\nb"\n2,c\n')
     log = Dataset(name="log", reader="csv", path=str(torn), options={"multiLine": "true"})
-    assert {row.item_id for row in open_log(spark, log).rows.collect()} == {"a\n2,b", "c"}
+    assert {row.item_id for row in open_log(spark, log).rows.collect()} == {"a\nb", "c"}
 
 
 # ------------------------------------------------------------------------------ batches, draws, values

@@ -325,8 +325,14 @@ WORLD = section(
 )
 
 
-def _path_given(dataset: dict[str, Any]) -> str | None:
-    return None if dataset["reader"] == "world" or dataset.get("path") else "path is missing"
+def _dataset_mistakes(dataset: dict[str, Any]) -> str | None:
+    reader, unit = dataset["reader"], dataset.get("time_unit", "s")
+    if reader != "world" and not dataset.get("path"):
+        return "path is missing"
+    without_unit = reader in ("world", "coat", "yahoo_r3", "lightgcn") or (
+        reader == "netflix" and unit != "timestamp"
+    )
+    return "has no times in a unit" if without_unit and unit != "s" else None
 
 
 READERS = (
@@ -353,7 +359,7 @@ DATASET = with_rule(
         "name",
         "reader",
     ),
-    _path_given,
+    _dataset_mistakes,
 )
 
 HELD_OUT = with_rule(
@@ -525,7 +531,7 @@ OF_KINDS: dict[str, tuple[dict[str, Rule], tuple[str, ...]]] = {
         ("users", "items"),
     ),
     "scores": ({"path": location}, ("path",)),
-    "lists": ({"path": location}, ("path",)),
+    "lists": ({"path": location, "training_items": one_of("keep", "drop")}, ("path",)),
     "published": ({"figures": figures}, ("figures",)),
     "means": (
         {

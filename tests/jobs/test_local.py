@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import subprocess
 import sys
@@ -16,8 +17,8 @@ import pytest
 import recbench_spark
 from recbench_spark import cli
 from recbench_spark.arrow_store import ArrowStore
+from recbench_spark.commands import embedding, query
 from recbench_spark.commands import evaluate as job
-from recbench_spark.commands import query
 from recbench_spark.data import arrow_files
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError, StoreError
 from recbench_spark.evaluator import engines
@@ -409,3 +410,17 @@ def test_a_large_question_is_sparks(warehouse: str, monkeypatch) -> None:
     monkeypatch.setattr(local_questions, "MOST_ROWS", 1)
     with pytest.raises(FallbackToSpark, match="up to 1 "):
         answer(ArrowStore(warehouse, read_only=True), "SELECT * FROM metrics", 1)
+
+
+def test_a_file_of_nodes_is_text_with_an_id_a_line(tmp_path: Path) -> None:
+    ids = tmp_path / "ids"
+    ids.write_bytes("\ufeff17\r\n42\n".encode())
+    assert embedding.lines_of(str(ids)) == ["17", "42"]
+    for content in (b"PAR1\x15\x04\xff\xfe", b"17\x00\x0042", gzip.compress(b"17\n42\n")):
+        ids.write_bytes(content)
+        with pytest.raises(ConfigError, match=f"--nodes @{ids}: the file is no text in UTF-8"):
+            embedding.lines_of(str(ids))
+    with pytest.raises(ConfigError, match="Is a directory"):
+        embedding.lines_of(str(tmp_path))
+    with pytest.raises(MissingError, match="no such file"):
+        embedding.lines_of(str(tmp_path / "none"))

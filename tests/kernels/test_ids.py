@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from recbench_spark import evaluate_frames
+from recbench_spark.checks import CheckWarning
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from tests import id_rule
 
@@ -155,7 +156,10 @@ def test_items_of_two_kinds_cannot_meet_and_others_may_be_missed() -> None:
 def test_hardly_any_id_in_common_is_a_loud_warning() -> None:
     users = list(range(300))
     given = [n + 298 for n in users]
-    with pytest.warns(UserWarning, match="few ids in common: 2 ids in common.*user_id of lists .int64."):
+    with pytest.warns(
+        CheckWarning,
+        match="user_id of lists not in truth: 0.99.* .2 ids in common.*user_id of lists .int64.",
+    ):
         assert hit(*pair(users, [1] * 300, given, [1] * 300)) == 2 / 300
     given = [n + 297 for n in users]
     assert hit(*pair(users, [1] * 300, given, [1] * 300)) == 3 / 300

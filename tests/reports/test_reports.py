@@ -700,3 +700,17 @@ def test_a_model_without_an_estimate_has_a_gap_and_no_open_loop_no_agreement() -
     ).corrections
     assert facts.reference is None and [c.agreement for c in facts.columns] == [None, None]
     assert facts.columns[1].places == (None, 1)
+
+
+def test_lists_with_training_items_are_told_beside_their_row() -> None:
+    rows = [number("night", 0.6), number("handed", 0.7, model_kind="lists")]
+    told = ["run-handed", "list rows of training items", "warning", 72545.0, 0.0, False, "lists count"]
+    made = report(*rows, checks=[told])
+    page, text = render_html(made), leaderboard_text(made)
+    sentence = "handed: 72,545 rows of its lists are training items, which are taken out of those of other"
+    assert [row.training_rows for row in made.leaderboards[0].rows] == [72545, 0]
+    assert f"* {sentence}" in text and "handed *" in text and "night *" not in text
+    assert "set training_items: drop in its entry under models" in text
+    assert sentence in page
+    alone = report(rows[1], checks=[told])
+    assert "handed *" not in leaderboard_text(alone)  # nobody else's training items are taken out

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F
 
 from recbench_spark.commands.benchmarking import chosen_models, table
 from recbench_spark.config import make_benchmark
@@ -25,6 +26,7 @@ from recbench_spark.steps.fitting import Fits, run_plan, summaries
 from recbench_spark.steps.folding import folded_log
 from recbench_spark.store import Store
 from recbench_spark.training.fits import running
+from recbench_spark.training.fits.tasks import fit_one
 from tests.nights import run, small
 
 pytestmark = pytest.mark.spark
@@ -170,6 +172,19 @@ def test_partitions_change_no_bit(spark, tmp_path, one, rows, partitions, monkey
     assert sorted(numbers) == sorted((row["model"], row["rmse"], row["rmse_by_step"]) for row in wanted)
 
 
+def test_fits_of_a_start_that_was_killed_are_counted_as_made(store, one) -> None:
+    """The files of two fits lie there, and no table has their rows."""
+    own = Store(store.spark, f"{store.root}-killed")
+    fits, text = fits_of(own, one), io.StringIO()
+    plan = fits.over_folds(one.models[:1])
+    for task in plan.tasks[:2]:
+        fit_one(task, plan.log.files)
+    run_plan(own, plan, Journal(text))
+    assert "3 fits, 2 of them made before (2 of these by a start that did not end)" in text.getvalue()
+    run_plan(own, plan, again := Journal(io.StringIO()))
+    assert "3 fits, 3 of them made before\n" in again.stream.getvalue()
+
+
 def test_consecutive_folds_are_stretches_of_the_file(store, one) -> None:
     five = benchmark(one.dataset.path, holdout="consecutive", folds=5)
     log = fits_of(store, five).log
@@ -254,11 +269,23 @@ def test_a_bundle_is_scored_again_to_the_same_bits(store, one, rows, tmp_path) -
         score(store, one, log, tmp_path / "b", never)
     facts = facts_of(one, log, fit, "somebody")
     pack(store, pairs.where("fold > 0"), tmp_path / "few", facts)
-    with pytest.raises(DataError, match=r"predicts \d+ of the \d+ held-out pairs"):
+    with pytest.raises(DataError, match=r"held-out pairs: \d+ held-out pairs without a prediction\n"):
         score(store, one, log, tmp_path / "few", never)
     pack(store, pairs.withColumn("fold", (pairs.fold + 1) % 3), tmp_path / "leak", facts)
-    with pytest.raises(DataError, match="predicts 0 of the"):
+    n = pairs.count()
+    told = f"{n} rows for {n} held-out pairs: {n} held-out pairs without a prediction, {n} rows that"
+    with pytest.raises(DataError, match=told):
         score(store, one, log, tmp_path / "leak", never)
+    for extra, wrong in (
+        (pairs.limit(2), "2 rows of a pair that another row predicts"),
+        (pairs.limit(3).withColumn("item_id", F.lit("none")), "3 rows that predict no held-out pair"),
+    ):
+        place = tmp_path / wrong[:6]
+        pack(store, pairs.unionByName(extra), place, facts)
+        with pytest.raises(
+            DataError, match=rf"has {n + int(wrong[0])} rows for {n} held-out pairs: {wrong}\n"
+        ):
+            score(store, one, log, place, never)
     with pytest.raises(DataError, match="made on another split"):
         score(store, one, replace(log, log_id="other"), tmp_path / "few", never)
     with pytest.raises(ConfigError, match="model wild has no fits of all folds"):

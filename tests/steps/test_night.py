@@ -6,7 +6,7 @@ import json
 import math
 import re
 from dataclasses import replace
-from datetime import date
+from datetime import date, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -262,6 +262,8 @@ def test_models_handed_over_get_the_numbers_of_the_model_they_came_from(
              "items": str(tmp_path / "items.parquet")},
             {"name": "scores", "kind": "scores", "path": str(tmp_path / "scores.parquet")},
             {"name": "lists", "kind": "lists", "path": str(tmp_path / "lists.csv")},
+            {"name": "whole", "kind": "lists", "path": str(tmp_path / "scores.parquet"),
+             "training_items": "drop"},
         ],
     )  # fmt: skip
     ran = run(small_night.store, handed_over)
@@ -308,6 +310,17 @@ def test_force_makes_a_second_attempt_with_the_same_numbers(small_night: Ran) ->
     store.install_views()
     board = store.spark.sql("SELECT run_id FROM leaderboard WHERE suite = 'small' AND model = 'popular'")
     assert {row.run_id for row in board.collect()} == {second}
+
+
+def test_a_forced_earlier_night_prints_its_own_board(small_night: Ran) -> None:
+    store, asked = small_night.store, small(name="backfilled", models=models("popular"))
+    later = run(store, asked, DATE + timedelta(days=1))
+    assert later.outcome.leaderboard.startswith(f"backfilled  {DATE + timedelta(days=1)}\n")
+    for options in ({}, {"force": True}):
+        earlier = run(store, asked, DATE, **options)
+        assert earlier.outcome.leaderboard.startswith(f"backfilled  {DATE}\n")
+    again = run(store, asked, DATE + timedelta(days=1))
+    assert again.outcome.leaderboard == later.outcome.leaderboard
 
 
 def test_a_changed_setting_is_another_run(small_night: Ran) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -76,6 +77,7 @@ def read_rounds(spark: SparkSession, path: str, time_zone: str = "UTC") -> DataF
     require(known, [ROUND, *NEEDED], found)
     values = _values(frame, found, time_zone)
     needed = [checked for value in values for checked in value.with_nulls()]
+    needed.append(replace(values[1].before_2100(frame, "timestamp"), hint_of=None))
     checks = Checks(frame, [Value.line(text.line), *needed], found)
     counted = checks.count()
     checks.refuse(counted)
@@ -92,7 +94,7 @@ def _values(frame: DataFrame, where: str, zone: str) -> list[Value]:
     click = Value.number(frame, "click", where)
     return [
         Value.whole(frame, ROUND, where),
-        Value.time(frame, "timestamp", "timestamp", where, zone),
+        replace(Value.time(frame, "timestamp", "timestamp", where, zone), hint_of=None),
         Value.ids(frame, "item_id", where, text_file=True),
         Value("position", position.column, ~(position.column >= 1), "a position from 1"),
         Value("click", click.column, ~click.column.isin(0.0, 1.0), "0 or 1"),

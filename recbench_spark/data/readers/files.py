@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial, reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -91,7 +93,8 @@ def read_fields(
 
     Raises:
         DataError: a file that cannot be read; a quoted field that goes on in the next line (unless
-            `options` speak of quotes or of lines): it would be two rows.
+            `options` speak of quotes or of lines): it would be two rows; with `multiLine` a field that
+            holds whole rows.
         SchemaError: files of which one begins with no name of the others.
         ConfigError: one option under two names.
     """
@@ -105,12 +108,14 @@ def read_fields(
         groups = _group_by_header(spark, files, given, path) or groups
     if layout.names is None and not _QUOTING & asked.keys():
         with explained(path):
-            _refuse_torn(spark, path, given["sep"])
+            _refuse_torn(spark, path, given["sep"], len(_names(spark, groups[0][:1], path, given)))
     parts = partition_names(path, files)
     texts = []
     for group in groups if len(groups) > 1 else [[]]:
         names = layout.names or _names(spark, groups[0][:1] if not group else group[:1], path, given)
         texts.append(_fields_of(spark, names, parts, path, given, group))
+    if given.get("comment"):
+        _note_comments(spark, path, given["comment"])
     lines = dict.fromkeys(text.line for text in texts)
     return Text(union_by_name([text.frame for text in texts]), " or ".join(lines))
 
@@ -162,6 +167,8 @@ def _fields_of(
     else:
         frame = reader.csv(escape_path(path))
     frame = note_partitions(_with_file(frame), parts)
+    if given.get("multiline", "").lower() == "true":
+        _refuse_swallowed(frame, path, given["sep"])
     return Text(frame, f"{len(own)} fields separated by {given['sep']!r}")
 
 
@@ -275,7 +282,7 @@ def note_partitions(frame: DataFrame, parts: Sequence[str]) -> DataFrame:
 _QUOTING = {"quote", "escape", "multiline", "comment"}
 
 
-def _refuse_torn(spark: SparkSession, path: str, separator: str) -> None:
+def _refuse_torn(spark: SparkSession, path: str, separator: str, width: int) -> None:
     """DataError where a quote is opened and not closed in its line. Looks only at lines with quotes."""
     start = f"(^|{re.escape(separator)})"
     whole = rf'{start}"([^"]|"")*"(?={re.escape(separator)}|$)'
@@ -283,11 +290,76 @@ def _refuse_torn(spark: SparkSession, path: str, separator: str) -> None:
     torn = F.regexp_replace("value", whole, "$1").rlike(rf'{start}"([^"]|"")*$')
     found = lines.where(torn).limit(1).collect()
     if found:
-        raise DataError(
-            f"{found[0][FILE]}: a quoted field goes on in the next line: {found[0]['value'][:120]!r}",
-            "write the file without line breaks in fields, or as Parquet; for a log set "
-            "dataset.options multiLine: 'true'",
+        raise torn_line(found[0][FILE], found[0]["value"], separator, width)
+
+
+def torn_line(file: str, line: str, separator: str, width: int | None) -> DataError:
+    """Return the error for a line in which a quote is opened and not closed.
+
+    Args:
+        file: where the line stands.
+        line: its text.
+        separator: between fields.
+        width: fields of the header; a line that has as many without regard to quotes is a row of its own,
+            and what the quote would swallow are other rows. None: the line is the header.
+    """
+    told = f"{file}: a quoted field goes on in the next line: {line[:120]!r}"
+    if width is not None and line.count(separator) + 1 == width:
+        return DataError(
+            told,
+            "the line has all its fields, so its quotes are characters like any others: for a log set "
+            "dataset.options quote: '', else write the quotes doubled (RFC 4180), or Parquet",
         )
+    return DataError(
+        told,
+        "write the file without line breaks in fields, or as Parquet; for a log set dataset.options "
+        "multiLine: 'true', or quote: '' where quotes are characters like any others",
+    )
+
+
+def _refuse_swallowed(frame: DataFrame, path: str, separator: str) -> None:
+    """DataError where a quoted field holds whole rows of the file: one pass, with `multiLine` alone.
+
+    The lines within such a field have as many fields as the header. A quote that is not closed in its row
+    swallows the rows up to the next quote, or to the end of the file, and nothing would count them.
+    """
+    names = [name for name in frame.columns if name not in HIDDEN]
+    held = [_holds_rows(column(name), n, len(names), separator) for n, name in enumerate(names)]
+    held.append(F.col(BAD_LINE).rlike("[\r\n]+[^\r\n]"))
+    found = F.coalesce(reduce(or_, held), F.lit(False))
+    shown = F.coalesce(F.col(BAD_LINE), F.concat_ws(separator, *map(column, names)))
+    with explained(path):
+        rows = frame.where(found).select(*names, FILE, shown.alias("_shown")).limit(1).collect()
+    if rows:
+        raise DataError(
+            f"{rows[0][FILE]}: a quoted field holds whole rows of the file, which would be lost: "
+            f"{rows[0]['_shown'][:120]!r}",
+            "where quotes are characters like any others set dataset.options quote: '' instead of "
+            "multiLine; "
+            "fields that hold such lines can be read from Parquet",
+        )
+
+
+def _holds_rows(field: Column, place: int, width: int, separator: str) -> Column:
+    """Whether the lines of a field, with what stands before and after it, are rows of the file."""
+    lines = F.split(F.regexp_replace(field, "[\r\n]+$", ""), "\r\n|\r|\n")
+
+    def fields(line: Column) -> Column:
+        return F.size(F.split(line, re.escape(separator), -1))
+
+    inner = F.slice(lines, 2, F.greatest(F.size(lines) - 2, F.lit(0)))
+    ends = (fields(F.element_at(lines, 1)) == width - place) & (
+        fields(F.element_at(lines, -1)) == place + 1
+    )
+    return (F.size(lines) > 1) & ends & F.forall(inner, lambda line: fields(line) == width)
+
+
+def _note_comments(spark: SparkSession, path: str, mark: str) -> None:
+    """Say how many lines the option `comment` leaves out: one pass over the text."""
+    with explained(path):
+        n = spark.read.text(escape_path(path)).where(F.col("value").startswith(mark)).count()
+    if n:
+        print(f"note: {path}: {n:,} lines begin with {mark!r} and are no rows (comment)", file=sys.stderr)
 
 
 def read_lines(spark: SparkSession, path: str, *, whole: bool = False, names: str = "*") -> DataFrame:
@@ -318,13 +390,15 @@ def exists(path: str) -> bool:
 
 
 def check_path(path: str) -> None:
-    """MissingError, with the nearest name in the folder, where a local path is missing.
+    """Refuse a local path that is missing, with the nearest name, or that Spark does not read.
 
     Raises:
-        DataError: the name is one of a file that Spark does not read.
+        MissingError: nothing is there.
+        DataError: the name is one of a file that Spark does not read, or the file has 0 bytes.
     """
     if exists(path):
         refuse_name(path)
+        refuse_empty(path)
         return
     missing = Path(path)
     if missing.parent.is_dir():
@@ -332,6 +406,15 @@ def check_path(path: str) -> None:
     else:
         hint = f"there is no folder {missing.parent} either"
     raise MissingError(f"no such file or folder: {path}", hint)
+
+
+def refuse_empty(path: str) -> None:
+    """DataError where a local path is a file of 0 bytes; Spark lists no such file and would miss it."""
+    file = Path(path.removeprefix("file://"))
+    if file.is_file() and not file.stat().st_size:
+        raise DataError(
+            f"{path} is empty: a file of 0 bytes", "write it again; was what writes it cut off?"
+        )
 
 
 def is_folder(spark: SparkSession, path: str) -> bool:

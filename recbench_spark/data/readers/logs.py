@@ -157,6 +157,8 @@ def _checked(raw: Raw, dataset: Dataset) -> Log:
     needed = []
     for name, value in values.items():
         needed += [value] if name in raw.nullable else value.with_nulls()
+    if "event_time" in values:
+        needed.append(values["event_time"].before_2100(raw.frame, raw.time_unit))
     if raw.line:
         needed += [Value.field(raw.frame, name) for name in dataset.attributes]
     checks = Checks(raw.frame, [*([Value.line(raw.line)] if raw.line else []), *needed], raw.where)

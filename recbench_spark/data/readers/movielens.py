@@ -48,7 +48,9 @@ def movielens(spark: SparkSession, dataset: Dataset) -> Raw:
     """The ratings file at or under the path: `u.data`, `ratings.dat` (`::`) or `ratings.csv`."""
     path, name = _ratings_file(spark, str(dataset.path), MOVIELENS[dataset.reader])
     text = read_fields(spark, path, LAYOUTS[name])
-    return Raw(text.frame, path, text.line, RENAMED.get(name, {}), optional=("event_time",))
+    return Raw(
+        text.frame, path, text.line, RENAMED.get(name, {}), ("event_time",), time_unit=dataset.time_unit
+    )
 
 
 def _ratings_file(spark: SparkSession, path: str, names: tuple[str, ...]) -> tuple[str, str]:

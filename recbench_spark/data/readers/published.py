@@ -167,8 +167,8 @@ NCF_FIELDS = ("user_id", "item_id", "rating", "event_time")
 def ncf(spark: SparkSession, dataset: Dataset) -> Raw:
     """The leave-one-out split of the NCF paper (He et al., WWW 2017): `*.train.rating`, `*.test.rating`.
 
-    Tab-separated user, item, rating and, where the file has it, seconds since 1970. `*.test.negative`
-    is read by `read_negatives`.
+    Tab-separated user, item, rating and, where the file has it, a time (in seconds since 1970, unless
+    `dataset.time_unit` says otherwise). `*.test.negative` is read by `read_negatives`.
     """
     folder = str(dataset.path)
     files = {"train": TRAIN_FILES, "test": TEST_FILES}
@@ -177,7 +177,7 @@ def ncf(spark: SparkSession, dataset: Dataset) -> Raw:
     timed = {"event_time" in frame.columns for frame in frames.values()}
     nullable = ("part",) if len(timed) == 1 else ("part", "event_time")
     line = " or ".join(dict.fromkeys(line for _, line in texts.values()))
-    return Raw(_in_parts(frames), folder, line, nullable=nullable)
+    return Raw(_in_parts(frames), folder, line, nullable=nullable, time_unit=dataset.time_unit)
 
 
 def _ncf_fields(spark: SparkSession, path: str) -> tuple[DataFrame, str]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.data.columnar import FACTORS
 from recbench_spark.data.readers.files import BAD_LINE, FILE, column, explained
 from recbench_spark.data.readers.ids import IN_UTF8, ids_of, not_decoded
+from recbench_spark.data.times import CHECKED, FACTORS, HAS_DATE, LATEST, coarser_in_words, hint_of
 from recbench_spark.errors import DataError, SchemaError
 
 PARTS = ("train", "given", "valid", "probe", "quiz", "test", "open_loop", "later")
@@ -29,6 +29,8 @@ class Value:
 
     hint: what to do about such rows, where there is something to say of this column alone
     notes: metadata of the column
+    hint_of: the hint by an example of such rows
+    unit: of times that are numbers
     """
 
     name: str
@@ -37,6 +39,8 @@ class Value:
     expected: str = ""
     hint: str = ""
     notes: Mapping[str, str] = field(default_factory=dict)
+    hint_of: Callable[[str | None], str] | None = None
+    unit: str = ""
 
     @property
     def problem(self) -> str:
@@ -103,17 +107,39 @@ class Value:
         if isinstance(data_type, T.TimestampNTZType | T.DateType):
             return Value(name, F.unix_micros(_in_zone(raw.cast("timestamp"), zone)), expected="a timestamp")
         if unit == "timestamp" and isinstance(data_type, T.StringType):
-            parsed = raw.try_cast("timestamp")
+            parsed = F.when(raw.rlike(HAS_DATE), raw.try_cast("timestamp"))
             micros = F.unix_micros(F.when(raw.rlike(HAS_OFFSET), parsed).otherwise(_in_zone(parsed, zone)))
             expected = "a timestamp such as 2026-01-31 12:00:00"
         elif unit == "timestamp":
             raise SchemaError(
                 f"{where}: column '{name}' is {data_type.simpleString()}, not a timestamp",
-                "set dataset.time_unit to s, ms or us",
+                hint_of(_first(frame, name), unit) or "set dataset.time_unit to s, ms or us",
             )
         else:
             micros, expected = _micros(frame, name, unit, where), f"a time in {unit}"
-        return Value(name, micros, raw.isNotNull() & micros.isNull(), expected)
+        wrong = raw.isNotNull() & micros.isNull()
+        return Value(name, micros, wrong, expected, hint_of=partial(hint_of, unit=unit))
+
+    def before_2100(self, frame: DataFrame, unit: str) -> Value:
+        """The check that a time lies in a year that a log can have; see `data.times.LATEST`.
+
+        Args:
+            frame: has the column.
+            unit: in which its numbers are read, or `timestamp`.
+        """
+        found = frame.schema[self.name]
+        stored = isinstance(found.dataType, T.TimestampType | T.TimestampNTZType | T.DateType)
+        numbers = unit in FACTORS and not stored and not found.metadata.get(CHECKED)
+        expected = "before the year 2100" if stored else f"a {_kind(unit)} before the year 2100"
+        return Value(
+            self.name,
+            self.column,
+            self.column >= LATEST,
+            expected,
+            hint=MISTAKEN if stored else "",
+            hint_of=partial(hint_of, unit=unit),
+            unit=unit if numbers else "",
+        )
 
     @staticmethod
     def part(name: str) -> Value:
@@ -139,6 +165,23 @@ class Value:
         return Value(name, array.cast("array<float>"), bad, "an array of numbers such as [0.1, -2]")
 
 
+MISTAKEN = (
+    "either the time is a placeholder, or milliseconds were taken for seconds where this column was made: "
+    "correct or remove these rows, or set dataset.bad_rows to reject"
+)
+"""What to do about stored timestamps that no log can have."""
+
+
+def _kind(unit: str) -> str:
+    return unit if unit == "timestamp" else f"time in {unit}"
+
+
+def _first(frame: DataFrame, name: str) -> str | None:
+    """A value of a column as text, for an error."""
+    found = frame.where(column(name).isNotNull()).select(column(name).cast("string")).first()
+    return found[0] if found else None
+
+
 BELOW_2_53 = "a number below 2^53, where float64 tells whole numbers apart"
 
 
@@ -154,6 +197,11 @@ def _as_double(frame: DataFrame, name: str, where: str) -> Column:
     if isinstance(data_type, T.StringType):
         return column(name).try_cast("double")
     raise SchemaError(f"{where}: column '{name}' is {data_type.simpleString()}, not a number")
+
+
+def _hint(value: Value, example: str | None) -> str:
+    """What to do about bad rows of a column, by the value alone or by an example."""
+    return value.hint or (value.hint_of(example) if value.hint_of else "")
 
 
 def _in_zone(parsed: Column, zone: str) -> Column:
@@ -211,9 +259,25 @@ class Checks:
         # Spark refuses to read BAD_LINE alone, so another column is counted with it.
         counts = [F.count(F.lit(1)).alias("rows"), F.count(column(self.frame.columns[0])).alias("first")]
         counts.append(F.count_if(any_bad).alias("bad"))
+        for time in self._times():
+            counts += [F.min(time.column).alias("lowest"), F.max(time.column).alias("highest")]
         with explained(self.where):
             found = self.frame.agg(*counts).collect()[0]
+        self._refuse_unit(found)
         return self._explained(found) if found["bad"] else RowCounts(int(found["rows"]), 0, {}, [])
+
+    def _times(self) -> list[Value]:
+        """The column of times whose unit may be another one; none, or one."""
+        return [value for value in self.values if value.unit][:1]
+
+    def _refuse_unit(self, counted: Row) -> None:
+        """DataError where all times are of a coarser unit than the one in which they are read."""
+        for time in self._times():
+            if counted["lowest"] is not None:
+                lowest, highest = (counted[name] / FACTORS[time.unit] for name in ("lowest", "highest"))
+                told = coarser_in_words(self.where, time.name, (lowest, highest), time.unit)
+                if told:
+                    raise DataError(*told)
 
     def _explained(self, counted: Row) -> RowCounts:
         # Not in the first pass: Spark compiles no sums beside examples, and takes several times as long.
@@ -223,7 +287,8 @@ class Checks:
         hit = [(n, value) for n, value in enumerate(self.values) if found[f"c{n}"]]
         reasons = {value.problem: int(found[f"c{n}"]) for n, value in hit}
         problems = [self._in_words(value, found[f"c{n}"], found[f"c{n}_e"]) for n, value in hit]
-        hint = next((value.hint for _, value in hit if value.hint), "")
+        hints = (_hint(value, found[f"c{n}_e"]["value"]) for n, value in hit)
+        hint = next(filter(None, hints), "")
         return RowCounts(int(counted["rows"]), int(counted["bad"]), reasons, problems, hint)
 
     def _count(self, key: str, value: Value) -> Sequence[Column]:

@@ -102,7 +102,7 @@ class FitTask:
 
 def fit_one(task: FitTask, files: LogFiles) -> Row:
     """The row of a fit that was made here, or earlier; never an exception, for a failure is a row too."""
-    return _done_before(task) or _made(task, files.open)
+    return done_before(task) or _made(task, files.open)
 
 
 def _made(task: FitTask, open_log: Callable[[], RatingLog]) -> Row:
@@ -225,7 +225,7 @@ def read_bytes(place: str) -> bytes | None:
         return None
 
 
-def _done_before(task: FitTask) -> Row | None:
+def done_before(task: FitTask) -> Row | None:
     """The row that an earlier attempt left; None where it left none, or a piece of one."""
     found = read_bytes(task.place(ROW)) if task.folder is not None else None
     with suppress(ValueError, TypeError):

@@ -1,0 +1,88 @@
+"""A look at the times of a log without Spark: are they times in their unit? In the words of readers.
+
+A dry run looks at the first rows. What is looked at is refused as `readers.values` refuses it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.data.times import FACTORS, HAS_DATE, LATEST, coarser_in_words, hint_of
+from recbench_spark.errors import DataError, SchemaError
+
+
+def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bool, all_bad: bool) -> None:
+    """Refuse values that are no times in their unit, or of years that a log cannot have.
+
+    Args:
+        column: (n,) the first values; NULL is not looked at.
+        name: of the column.
+        unit: s, ms, us or timestamp.
+        where: how errors name the log.
+        whole: whether these are all values of the log.
+        all_bad: whether only a column without one good value is refused (bad rows are left out).
+
+    Raises:
+        SchemaError: numbers that are read as timestamps. DataError: values that are no such times.
+    """
+    known, kind = column.drop_null(), column.type
+    if not len(known):
+        return
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return  # the reader looks at all of them
+    if unit == "timestamp" and not text:
+        hint = hint_of(str(known[0].as_py()), unit) or "set dataset.time_unit to s, ms or us"
+        raise SchemaError(f"{where}: column '{name}' is {kind}, not a timestamp", hint)
+    if unit == "timestamp":
+        good = pc.match_substring_regex(known, HAS_DATE).to_numpy(zero_copy_only=False)
+        _refuse(
+            known, good, f"'{name}' is not a timestamp such as 2026-01-31 12:00:00", where, unit, all_bad
+        )
+        return
+    number = _numbers(known)
+    if number is None:
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        micros = number * FACTORS[unit]
+    good = np.isfinite(micros) & (np.abs(micros) < 2.0**63)
+    _refuse(known, good, f"'{name}' is not a time in {unit}", where, unit, all_bad)
+    good &= micros < LATEST
+    _refuse(known, good, f"'{name}' is not a time in {unit} before the year 2100", where, unit, all_bad)
+    ends = float(number.min()), float(number.max())
+    told = coarser_in_words(where, name, ends, unit) if whole else None
+    if told:
+        raise DataError(*told)
+
+
+def _numbers(known: pa.Array) -> npt.NDArray[np.float64] | None:
+    """(n,) float64, NaN where a text is no number; None: a type that is left to the reader."""
+    if pa.types.is_integer(known.type) or pa.types.is_floating(known.type):
+        found: npt.NDArray[np.float64] = known.cast(pa.float64(), safe=False).to_numpy()
+        return found
+    if not (pa.types.is_string(known.type) or pa.types.is_large_string(known.type)):
+        return None
+    return np.array([_number(text) for text in known.to_pylist()])
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def _refuse(
+    known: pa.Array, good: npt.NDArray[np.bool_], problem: str, where: str, unit: str, all_bad: bool
+) -> None:
+    """DataError where a value is bad, with the smallest one as an example."""
+    if good.all() or (all_bad and good.any()):
+        return
+    example = min(str(one) for one in known.filter(pa.array(~good)).to_pylist())
+    raise DataError(
+        f"{where}: {problem}, e.g. {example[:120]!r}",
+        hint_of(example, unit) or "correct or remove these rows, or set dataset.bad_rows to reject",
+    )

@@ -1,0 +1,100 @@
+"""Times of logs: the units of numbers, the years that a log can have, and the unit that fits a number."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+FACTORS = {"s": 1_000_000, "ms": 1000, "us": 1}
+"""Microseconds of a unit."""
+
+LATEST = 4_102_444_800_000_000
+"""2100-01-01 in microseconds: no log holds an interaction from then on.
+
+A number that is read in too coarse a unit lies beyond it (milliseconds of 2021 as seconds are the year
+52971), and so does a placeholder such as 9999-12-31. Either would fill the test part of a split by time.
+Small numbers are not refused: a log may number its rows instead of timing them.
+"""
+
+FIRST_LOGS = 631_152_000_000_000
+"""1990-01-01 in microseconds. Logs of interactions begin in the nineties, and a number is only said to be
+of another unit where it lies between then and LATEST by that unit."""
+
+HAS_DATE = r"^\W*[0-9]{4,6}([^0-9]|$)"
+"""A text that begins with a year. Spark reads a time of day without a date as one of today."""
+
+CHECKED = "times_checked"
+"""Metadata of a column of times that was read from a log before: its unit is known."""
+
+
+def unit_of(number: float) -> str | None:
+    """Return the unit (s, ms, us, ns) by which a number is a time from 1990 to 2099; None: none is."""
+    units = {**FACTORS, "ns": 0.001}
+    fits = [unit for unit, factor in units.items() if FIRST_LOGS <= number * factor < LATEST]
+    return fits[0] if fits else None
+
+
+def coarser_unit(lowest: float | None, highest: float | None, unit: str) -> str | None:
+    """Return the coarser unit that all times of a log are of, though they are read in this one.
+
+    Args:
+        lowest: the smallest number of the log; None: it has none.
+        highest: the largest one.
+        unit: s, ms or us.
+    """
+    if lowest is None or highest is None:
+        return None
+    fits = {unit_of(lowest), unit_of(highest)}
+    other = fits.pop()
+    coarser = not fits and other in FACTORS and FACTORS[str(other)] > FACTORS[unit]
+    return other if coarser else None
+
+
+def coarser_in_words(where: str, name: str, ends: tuple[float, float], unit: str) -> tuple[str, str] | None:
+    """Return the message and the hint for a log that is read in too fine a unit; None: it is not.
+
+    Args:
+        where: how errors name the log.
+        name: the column of times.
+        ends: the smallest and the largest number.
+        unit: the unit in which they are read.
+    """
+    fits = coarser_unit(*ends, unit)
+    if fits is None:
+        return None
+    days = [[_day(number * FACTORS[one]) for number in ends] for one in (unit, fits)]
+    message = f"{where}: by time_unit {unit} all times of '{name}' lie between {' and '.join(days[0])}"
+    return message, f"set dataset.time_unit: {fits}, by which they lie between {' and '.join(days[1])}"
+
+
+def hint_of(text: str | None, unit: str) -> str:
+    """Return what to set so that a value becomes a time; empty where nothing is known to help.
+
+    Args:
+        text: the value, which is no time in the unit; None: a missing one.
+        unit: the unit in which it is read, or `timestamp`.
+    """
+    if text is None:
+        return ""
+    try:
+        number = float(text)
+    except ValueError:
+        return _hint_of_words(text, unit)
+    fits = unit_of(number)
+    if fits == "ns":
+        return "these are nanoseconds since 1970: divide them by 1000 and set dataset.time_unit: us"
+    if fits is not None:
+        return f"set dataset.time_unit: {fits}, by which {text} is of {_day(number * FACTORS[fits])}"
+    return "set dataset.time_unit to s, ms or us" if unit == "timestamp" else ""
+
+
+def _hint_of_words(text: str, unit: str) -> str:
+    if re.match(r"\W*T?[0-9]{1,2}:[0-9]", text):
+        return "a time of day is no time without its date: write both, such as 2026-01-31 12:00:00"
+    if unit != "timestamp" and re.match(r"\W*[0-9]{4}-[0-9]", text):
+        return "set dataset.time_unit: timestamp"
+    return ""
+
+
+def _day(micros: float) -> str:
+    return str((datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(micros))).date())

@@ -1,0 +1,209 @@
+"""Times that are none: of a day without a date, of another unit, of years that no log has."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from recbench_spark.config import Dataset
+from recbench_spark.data.arrow_times import check_times
+from recbench_spark.data.columnar import _times
+from recbench_spark.data.readers import open_log, read_log
+from recbench_spark.data.times import CHECKED, coarser_unit, hint_of, unit_of
+from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
+
+SECOND = 1_000_000
+IN_2021 = 1_609_459_200
+
+
+@pytest.mark.parametrize(
+    ("number", "unit"),
+    [
+        (IN_2021, "s"),
+        (IN_2021 * 1000, "ms"),
+        (IN_2021 * 10**6, "us"),
+        (IN_2021 * 10**9, "ns"),
+        (20_000, None),
+        (0, None),
+        (-IN_2021, None),
+        (10**30, None),
+    ],
+)
+def test_the_unit_that_fits_a_number(number: int, unit: str | None) -> None:
+    assert unit_of(number) == unit
+
+
+def test_only_a_whole_log_says_that_its_unit_is_coarser() -> None:
+    assert coarser_unit(IN_2021, IN_2021 + 9, "ms") == "s"
+    assert coarser_unit(IN_2021 * 1000, IN_2021 * 1000, "us") == "ms"
+    assert coarser_unit(0, IN_2021, "ms") is None  # milliseconds since the log began
+    assert coarser_unit(IN_2021, IN_2021, "s") is None
+    assert coarser_unit(0, 10**6, "s") is None
+    assert coarser_unit(None, None, "s") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "told"),
+    [
+        ("1609459200000", "s", "dataset.time_unit: ms, by which 1609459200000 is of 2021-01-01"),
+        ("1609459200000000", "ms", "dataset.time_unit: us"),
+        ("1609459200000000000", "us", "divide them by 1000 and set dataset.time_unit: us"),
+        ("1609459200", "timestamp", "dataset.time_unit: s, by which"),
+        ("17", "timestamp", "dataset.time_unit to s, ms or us"),
+        ("2021-01-01 10:51:09", "s", "dataset.time_unit: timestamp"),
+        ("10:51:09", "timestamp", "write both, such as 2026-01-31 12:00:00"),
+        ("10:51:09", "s", "write both, such as 2026-01-31 12:00:00"),
+        ("noon", "s", ""),
+        ("253402300799", "s", ""),
+    ],
+)
+def test_hints_name_the_key_and_the_value_that_fit(text: str, unit: str, told: str) -> None:
+    found = hint_of(text, unit)
+    assert found.startswith("set " + told) if told.startswith("dataset") else told in found
+    assert bool(found) == bool(told)
+
+
+LOGS: dict[str, tuple[str, list[Any], str, str]] = {
+    "time of day": ("timestamp", ["10:51:09", "10:52:09"], "is not a timestamp such as", "write both"),
+    "minutes": ("timestamp", ["T10:51"], "is not a timestamp such as", "write both"),
+    "ms as s": ("s", [IN_2021 * 1000], "is not a time in s before the year 2100", "time_unit: ms"),
+    "us as s": ("s", [IN_2021 * 10**6], "is not a time in s", "time_unit: us"),
+    "us as ms": ("ms", [IN_2021 * 10**6], "is not a time in ms before the year 2100", "time_unit: us"),
+    "ns as s": ("s", [IN_2021 * 10**9], "is not a time in s", "divide them by 1000"),
+    "ns as us": ("us", [IN_2021 * 10**9], "is not a time in us before the year 2100", "divide them by"),
+    "s as ms": ("ms", [IN_2021, IN_2021 + 86400], "between 1970-01-19 and 1970-01-19", "time_unit: s, by"),
+    "ms as us": ("us", [IN_2021 * 1000] * 2, "between 1970-01-19 and 1970-01-19", "time_unit: ms, by"),
+    "texts as s": ("s", ["2021-01-01", "2021-01-02"], "is not a time in s", "time_unit: timestamp"),
+    "s as texts": ("timestamp", [str(IN_2021)], "is not a timestamp such as", "time_unit: s, by which"),
+}  # fmt: skip
+"""Unit, times, what is told, what the hint holds."""
+
+
+def log_of(folder: Path, reader: str, times: list[Any], **settings: Any) -> Dataset:
+    path = folder / f"log.{reader}"
+    columns = {"user_id": [f"u{n}" for n in range(len(times))], "item_id": ["i"] * len(times)}
+    if reader == "csv":
+        lines = [f"{u},i,{t}" for u, t in zip(columns["user_id"], times, strict=True)]
+        path.write_text("\n".join(["user_id,item_id,event_time", *lines, ""]))
+    else:
+        pq.write_table(pa.table({**columns, "event_time": times}), path)
+    return Dataset(name="d", reader=reader, path=str(path), **settings)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("reader", ["csv", "parquet"])
+@pytest.mark.parametrize("name", LOGS)
+def test_times_that_are_none_are_refused_with_what_fits(
+    spark, tmp_path: Path, name: str, reader: str
+) -> None:
+    unit, times, told, hint = LOGS[name]
+    with pytest.raises(RecbenchError) as error:
+        read_log(spark, log_of(tmp_path, reader, times, time_unit=unit))
+    assert told in error.value.message
+    assert hint in error.value.hint
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_dry_run_says_the_same(name: str) -> None:
+    unit, times, told, hint = LOGS[name]
+    for column in (pa.array(times), pa.array([str(time) for time in times])):
+        with pytest.raises(RecbenchError) as error:
+            check_times(column, "event_time", unit, "log", whole=True, all_bad=False)
+        assert told in error.value.message
+        assert hint in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("unit", "times"),
+    [
+        ("s", [0, 1, 2]),
+        ("s", [-5, 3]),
+        ("ms", [0, IN_2021]),
+        ("ms", [17, 18]),
+        ("us", [1, 2]),
+        ("s", [None, IN_2021]),
+        ("timestamp", ["2021-01-01", " 2021-01-01T10:51:09Z"]),
+        ("timestamp", [datetime(2021, 1, 1, tzinfo=UTC)]),
+    ],
+)
+def test_counters_and_times_in_their_unit_pass(unit: str, times: list[Any]) -> None:
+    check_times(pa.array(times), "event_time", unit, "log", whole=True, all_bad=False)
+
+
+@pytest.mark.spark
+def test_counters_are_orders_and_rejected_rows_are_counted(spark, tmp_path: Path) -> None:
+    assert [row.event_time for row in read_log(spark, log_of(tmp_path, "parquet", [0, 1])).collect()] == [
+        0,
+        SECOND,
+    ]
+    log = log_of(tmp_path, "csv", [IN_2021, IN_2021 * 1000], bad_rows="reject")
+    found = open_log(spark, log)
+    assert (found.rejected, found.rows.count()) == (1, 1)
+    assert found.reasons == {"'event_time' is not a time in s before the year 2100": 1}
+
+
+@pytest.mark.spark
+def test_stored_timestamps_of_impossible_years_are_refused(spark, tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    spark.sql(
+        f"SELECT 'u' AS user_id, 'i' AS item_id, CAST({IN_2021 * 1000}L AS TIMESTAMP) AS event_time"
+    ).write.parquet(path)
+    with pytest.raises(DataError, match="'event_time' is not before the year 2100") as error:
+        read_log(spark, Dataset(name="d", reader="parquet", path=path))
+    assert "milliseconds were taken for seconds" in error.value.hint
+
+
+@pytest.mark.spark
+def test_times_that_were_read_before_keep_their_unit(spark, tmp_path: Path) -> None:
+    """The training rows of a search, in microseconds: of a log that numbers its rows these look like ms."""
+    path = str(tmp_path / "log")
+    rows = spark.sql(f"SELECT 'u' AS user_id, 'i' AS item_id, {IN_2021 * 1000}L AS event_time")
+    time = rows.event_time.alias("event_time", metadata={CHECKED: True})
+    rows.select("user_id", "item_id", time).write.parquet(path)
+    log = Dataset(name="d", reader="parquet", path=path, time_unit="us")
+    assert read_log(spark, log).first().event_time == IN_2021 * 1000
+
+
+@pytest.mark.parametrize(
+    ("column", "micros"),
+    [
+        (pa.array([IN_2021 * 1000]), SECOND),
+        (pa.array([IN_2021]), 1000),
+        (pa.array([253_402_300_799 * SECOND], pa.timestamp("us", "UTC")), 1),
+    ],
+)
+def test_python_leaves_such_times_to_sparks_reader(column: pa.Array, micros: int) -> None:
+    with pytest.raises(FallbackToSpark):
+        _times(column, micros)
+
+
+@pytest.mark.spark
+def test_movielens_and_ncf_obey_the_unit(spark, tmp_path: Path) -> None:
+    (tmp_path / "ratings.dat").write_text(f"1::2::5::{IN_2021 * 1000}\n")
+    for unit, micros in (("ms", IN_2021 * SECOND), ("us", IN_2021 * 1000)):
+        log = Dataset(name="d", reader="movielens_1m", path=str(tmp_path), time_unit=unit)
+        if unit == "us":
+            with pytest.raises(DataError, match="by time_unit us all times"):
+                read_log(spark, log)
+        else:
+            assert read_log(spark, log).first().event_time == micros
+    with pytest.raises(DataError) as error:
+        read_log(spark, Dataset(name="d", reader="movielens_1m", path=str(tmp_path)))
+    assert error.value.hint.startswith("set dataset.time_unit: ms")
+    for part in ("train", "test"):
+        (tmp_path / f"x.{part}.rating").write_text(f"1\t2\t5\t{IN_2021 * 1000}\n")
+    ncf = Dataset(name="d", reader="ncf", path=str(tmp_path), time_unit="ms")
+    assert {row.event_time for row in read_log(spark, ncf).collect()} == {IN_2021 * SECOND}
+
+
+@pytest.mark.parametrize("reader", ["netflix", "coat", "yahoo_r3", "lightgcn", "world"])
+def test_a_unit_that_would_not_be_obeyed_is_refused(reader: str) -> None:
+    with pytest.raises(ValidationError, match="leave out time_unit 'ms'"):
+        Dataset(name="d", reader=reader, path="p", time_unit="ms")
+    assert Dataset(name="d", reader=reader, path="p", time_unit="s").time_unit == "s"

@@ -1,0 +1,177 @@
+"""Options and tables that are none are told to a caller of frames, and checks are warnings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import recbench_spark
+from recbench_spark.checks import CheckWarning
+from recbench_spark.config import Bootstrap
+from recbench_spark.errors import ConfigError, DataError, RecbenchError
+from recbench_spark.evaluator.checking import GRADED
+
+USERS = [f"u{n}" for n in range(5)]
+TRUTH = pd.DataFrame({"user_id": USERS, "item_id": list("aabbc")})
+LISTS = pd.DataFrame({"user_id": USERS, "item_id": list("abbca"), "rank": 1})
+
+
+def by_frames(truth: Any = TRUTH, lists: Any = LISTS, **asked: Any) -> pd.DataFrame:
+    return recbench_spark.evaluate_frames(truth, lists, **asked)
+
+
+def by_call(truth: Any = TRUTH, lists: Any = LISTS, **asked: Any) -> pd.DataFrame:
+    return recbench_spark.evaluate(truth, lists=lists, **asked).metrics.to_pandas()
+
+
+both = pytest.mark.parametrize("call", [by_frames, by_call])
+
+
+@both
+@pytest.mark.parametrize(
+    ("asked", "told", "hint"),
+    [
+        ({"k": 10}, "k is 10", "k=(5, 10)"),
+        ({"k": None}, "k is None", "k=(5, 10)"),
+        ({"k": "10"}, "k is '10'", "k=(5, 10)"),
+        ({"metrics": "ndcg@10"}, "metrics is 'ndcg@10'", "metrics=['ndcg'] and k=(10,)"),
+        ({"metrics": "ndcg"}, "metrics is 'ndcg'", "metrics=['ndcg']"),
+        ({"metrics": None}, "metrics is None", "metrics=['ndcg']"),
+        ({"definition": "gain=linear"}, "definition is 'gain=linear'", "definition={'gain': 'linear'}"),
+        ({"definition": ["gain"]}, "definition is ['gain']", "definition={'gain': 'linear'}"),
+        ({"bootstrap": "none"}, "bootstrap is 'none'", "or 0"),
+        ({"bootstrap": 1.5}, "bootstrap is 1.5", "or 0"),
+        ({"bootstrap": -1}, "bootstrap=-1", ""),
+    ],
+)
+def test_options_that_are_none_are_told(call: Any, asked: dict[str, Any], told: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        call(**asked)
+    assert told in error.value.message
+    assert hint in error.value.hint
+
+
+@both
+@pytest.mark.parametrize(
+    "table", [{"u0": ["a"], "u1": ["b"]}, {"u0": ["a"], "u1": ["b", "c"]}, {1: ["a"]}, {}]
+)
+def test_a_dict_of_lists_is_told_how_to_become_a_frame(call: Any, table: dict[Any, Any]) -> None:
+    with pytest.raises(DataError) as error:
+        call(lists=table)
+    assert "lists: dict is no table" in error.value.message
+    assert "columns=['user_id', 'item_id', 'rank']" in error.value.hint
+
+
+@both
+@pytest.mark.parametrize("values", [pa.string(), pa.large_string(), pa.string_view()])
+@pytest.mark.parametrize("index", [pa.uint8(), pa.uint32()])
+def test_ids_in_dictionaries_are_their_values(call: Any, values: pa.DataType, index: pa.DataType) -> None:
+    """As polars hands over Categorical (uint32) and Enum (uint8), and pandas its categories."""
+
+    def coded(frame: pd.DataFrame, names: list[str]) -> pa.Table:
+        table = pa.Table.from_pandas(frame)
+        for name in names:
+            found = table.column(name).combine_chunks().cast(pa.string()).dictionary_encode()
+            pieces = pa.DictionaryArray.from_arrays(
+                found.indices.cast(index), found.dictionary.cast(values)
+            )
+            halves = pa.chunked_array([pieces.slice(0, 2), pieces.slice(2)])
+            table = table.set_column(table.column_names.index(name), name, halves)
+        return table
+
+    names = ["user_id", "item_id"]
+    found = call(coded(TRUTH, names), coded(LISTS, [*names, "rank"]))
+    pd.testing.assert_frame_equal(found, call())
+
+
+@both
+@pytest.mark.parametrize("none", [0, False, np.int64(0), Bootstrap(replicates=0)])
+def test_no_bootstrap_means_no_interval(call: Any, none: Any) -> None:
+    found = call(bootstrap=none, metrics=["hit"], k=[1])
+    assert found.ci_low.isna().all() and found.ci_high.isna().all()
+    assert found.value.tolist() == [2 / 5]
+    assert call(metrics=["hit"], k=[1]).ci_low.notna().all()
+    some = call(bootstrap=50, metrics=["hit"], k=[1])
+    pd.testing.assert_frame_equal(some, call(bootstrap=Bootstrap(replicates=50), metrics=["hit"], k=[1]))
+
+
+PREDICTIONS = {"user_id": USERS, "item_id": list("abcde"), "prediction": [0.1, 0.9, 0.4, 0.6, 0.5]}
+
+
+def test_predictions_too() -> None:
+    rows = pa.table({**PREDICTIONS, "outcome": [0, 1, 0, 1, 1]})
+    found = recbench_spark.evaluate_predictions(rows, bootstrap=0).metrics.to_pandas()
+    # The interval of AUC follows from its standard error.
+    assert set(found[found.ci_low.notna()].metric) == {"auc"}
+    with pytest.raises(ConfigError, match="bootstrap is 'no'"):
+        recbench_spark.evaluate_predictions(rows, bootstrap="no")
+
+
+# ------------------------------------------------------------------------------------------- warnings
+
+TIED = LISTS.assign(score=1.0).drop(columns="rank")
+MANY = pd.concat([TIED.assign(item_id=item) for item in "abc"])
+WARNED: dict[str, tuple[pd.DataFrame, pd.DataFrame, str]] = {
+    "nobody has a list": (TRUTH, LISTS.assign(user_id="nobody", rank=range(1, 6)), "have no id in common"),
+    "some have none": (TRUTH, LISTS[LISTS.user_id != "u3"], "test: users without output: 1 "),
+    "all tied": (TRUTH, MANY, "test: tied truth items: 1 (ties are broken by item id; see ties=expected)"),
+    "a pair twice in a list": (TRUTH, pd.concat([LISTS, LISTS[:2]]), "duplicate list rows: 2 "),
+    "a pair twice in the truth": (pd.concat([TRUTH, TRUTH[:1]]), LISTS, "test: duplicate rows: 1 "),
+    "grades": (TRUTH.assign(relevance=[1, 2, 3, 4, 5]), LISTS, f"{GRADED}: 5 "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_frames_warn_of_what_the_command_line_warns_of(name: str) -> None:
+    truth, lists, told = WARNED[name]
+    if name == "nobody has a list":
+        with pytest.raises(RecbenchError, match=told):
+            by_frames(truth, lists)
+        return
+    with pytest.warns(CheckWarning) as warned:
+        found = by_frames(truth, lists)
+    assert any(told in str(one.message) for one in warned)
+    checks = {check["check"]: check for check in found.attrs["checks"]}
+    assert not checks[told.rpartition(": ")[0]]["passed"]
+
+
+def test_a_sound_call_warns_of_nothing_and_writes_to_parquet(tmp_path: Path) -> None:
+    found = by_frames()
+    assert all(check["passed"] for check in found.attrs["checks"])
+    found.to_parquet(tmp_path / "metrics.parquet")
+
+
+@both
+def test_grades_are_told_once_with_both_lines(call: Any) -> None:
+    graded = TRUTH.assign(relevance=[1, 2, 3, 4, 5])
+
+    def told(**asked: Any) -> list[str]:
+        found = recbench_spark.evaluate(graded, lists=LISTS, **asked).checks
+        return [check.detail for check in found if check.check == GRADED]
+
+    (detail,) = told()
+    assert "definition.gain=linear" in detail and "definition.gain=binary" in detail
+    for asked in ({"definition": {"gain": "binary"}}, {"preset": "ranx"}, {"metrics": ["recall"]}):
+        assert not told(**asked)
+    ones = recbench_spark.evaluate(TRUTH.assign(relevance=1.0), lists=LISTS).checks
+    assert all(check.check != GRADED for check in ones)
+
+
+@pytest.mark.spark
+def test_spark_tells_the_same_of_grades(spark) -> None:
+    graded = TRUTH.assign(relevance=[1.0, 2.0, 3.0, 4.0, 5.0])
+    ours = recbench_spark.evaluate(graded, lists=LISTS).checks
+    result = recbench_spark.evaluate(
+        spark.createDataFrame(graded), lists=spark.createDataFrame(LISTS), bootstrap=0
+    )
+    assert {check for check in result.checks if check.check == GRADED} == {
+        check for check in ours if check.check == GRADED
+    }
+    assert result.metrics.where("ci_low IS NOT NULL").isEmpty()
+    with pytest.raises(ConfigError, match="k is 10"):
+        recbench_spark.evaluate(spark.createDataFrame(graded), lists=spark.createDataFrame(LISTS), k=10)
