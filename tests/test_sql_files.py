@@ -175,7 +175,8 @@ def test_only_the_last_succeeded_attempt_of_a_night_is_current(database: sqlite3
 
 
 def board_of(database: sqlite3.Connection, metric: str = "ndcg") -> Rows:
-    asked = "SELECT dataset, model, definition, position, value FROM leaderboard WHERE metric = ? ORDER BY 1, 3, 4"
+    columns = "dataset, model, definition, position, value"
+    asked = f"SELECT {columns} FROM leaderboard WHERE metric = ? ORDER BY 1, 3, 4"
     return database.execute(asked, (metric,)).fetchall()
 
 
@@ -186,14 +187,15 @@ def test_a_run_with_other_metrics_hides_no_number_of_the_run_before(database: sq
     for run, model, more in (("a1", "als", {}), ("p", "pop", {}), ("a2", "als", LATER)):
         add_run(database, run, model, **more)
     for run, value, metric, k in (
-        ("a1", 0.9, "ndcg", 10), ("a1", 0.3, "recall", 10), ("a1", 0.2, "recall", 5), ("p", 0.5, "ndcg", 10),
-        ("a2", 0.4, "recall", 10), ("a2", 0.7, "mrr", 10),
+        ("a1", 0.9, "ndcg", 10), ("a1", 0.3, "recall", 10), ("a1", 0.2, "recall", 5),
+        ("p", 0.5, "ndcg", 10), ("a2", 0.4, "recall", 10), ("a2", 0.7, "mrr", 10),
     ):  # fmt: skip
         add_metric(database, run, value, metric=metric, k=k)
     assert board_of(database) == [("d", "als", "v1", 1, 0.9), ("d", "pop", "v1", 2, 0.5)]
     known = "SELECT metric, k, value, run_id FROM latest_metrics WHERE model = 'als' ORDER BY 1, 2"
     assert database.execute(known).fetchall() == [
-        ("mrr", 10, 0.7, "a2"), ("ndcg", 10, 0.9, "a1"), ("recall", 5, 0.2, "a1"), ("recall", 10, 0.4, "a2"),
+        ("mrr", 10, 0.7, "a2"), ("ndcg", 10, 0.9, "a1"), ("recall", 5, 0.2, "a1"),
+        ("recall", 10, 0.4, "a2"),
     ]  # fmt: skip
     assert ask(database, "which_model_is_best")[0][3:5] == ("als", 0.9)
     assert database.execute("SELECT run_id FROM current_runs ORDER BY 1").fetchall() == [

@@ -416,14 +416,22 @@ def make_runs(runs: pd.DataFrame, numbers: Sequence[Number]) -> tuple[RunFacts, 
     shown = {number.run_id for number in numbers}
     nights = {(number.suite, number.logical_date) for number in numbers}
     rows = _records(runs, "runs", ("run_id", "suite", "logical_date", "model", "status"))
-    began = {row["model"]: _text(row.get("started_at")) for row in rows if row["run_id"] in shown}
+    began: dict[tuple[str, str], str] = {}
+    for row in rows:
+        if row["run_id"] in shown:
+            began[_of_data(row)] = max(began.get(_of_data(row), ""), _text(row.get("started_at")))
     facts = []
     for row in rows:
         night = (_text(row["suite"]), _text(row["logical_date"])[:10])
-        later = row["model"] not in began or _text(row.get("started_at")) > began[row["model"]]
+        later = _of_data(row) not in began or _text(row.get("started_at")) > began[_of_data(row)]
         if row["run_id"] in shown or (row["status"] == "failed" and night in nights and later):
             facts.append(_make_run(row))
     return tuple(sorted(facts, key=lambda run: (run.status == "succeeded", run.model, run.run_id)))
+
+
+def _of_data(row: dict[str, Any]) -> tuple[str, str]:
+    """Model and dataset of a row of `runs`: an attempt on other data is later than none of this."""
+    return _text(row["model"]), _text(row.get("dataset"))
 
 
 def overtaken(runs: Sequence[RunFacts]) -> tuple[str, ...]:
