@@ -49,7 +49,7 @@ QUICK = [f"--set=dataset.world.{one}" for one in SMALL] + ["--set=evaluation.boo
 def run(line: str, *more: str) -> int | str | None:
     """Run a line of the README in this process, with its job's own parser; further flags make it small."""
     words = shlex.split(line, comments=True)
-    if words[:2] == ["make", "sql"]:  # the target hands Q and WAREHOUSE over, as tests/tools checks
+    if words[:2] == ["make", "sql"]:  # the target hands Q and WAREHOUSE over: tests/test_cli.py
         words = ["python", "jobs/query.py", words[2].removeprefix("Q=")]
     job = JOBS[Path(words[1]).stem]
     with pytest.raises(SystemExit) as end:
@@ -65,8 +65,8 @@ def line_with(*parts: str) -> str:
 
 RUN = (
     "python jobs/evaluate.py", "jobs/nightly.py --config demo",
-    "python jobs/nightly.py --config movielens_1m ", "python jobs/benchmark.py", "python jobs/tune.py", "python jobs/board.py", "python jobs/embed.py",
-    "make sql Q=",
+    "python jobs/nightly.py --config movielens_1m ", "python jobs/benchmark.py",
+    "python jobs/tune.py", "python jobs/board.py", "python jobs/embed.py", "make sql Q=",
 )  # fmt: skip
 """Parts of the lines that tests of this file run."""
 
