@@ -43,6 +43,10 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
         store.install_views()
     ask = answers(store)
     latest = ask(f"SELECT * FROM latest_metrics WHERE suite = '{benchmark.name}'")
+    if len(latest):
+        # A dataset that no longer runs, or has another name now, is no matter of this night.
+        last = latest.groupby("dataset", dropna=False).logical_date.transform("max")
+        latest = latest[last == latest.logical_date.max()]
     ids = latest.run_id.unique().tolist()
     splits = sorted({split_id, *latest.split_id})
     of_runs, listed = F.col("run_id").isin(ids), _listed(ids)
