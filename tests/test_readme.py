@@ -244,7 +244,7 @@ def test_the_line_about_a_graph_runs(spark: Any, tmp_path: Path, capsys: Printed
     (tmp_path / "edges.csv").write_text("\n".join(["src,dst", *pairs]) + "\n")
     line = line_with("jobs/embed.py").replace("edges.csv", str(tmp_path / "edges.csv"))
     assert run(line.replace("DIR", str(tmp_path / "w")).replace("NAME", "mine")) == 0
-    assert "bytes" in capsys.readouterr().out
+    assert "30 nodes, 90 edges" in (said := capsys.readouterr().out) and "core-hours" in said
 
 
 def tiny_movielens(folder: Path) -> Path:
