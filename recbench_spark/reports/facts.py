@@ -206,6 +206,7 @@ class RunFacts:
     started_at: str
     config: str
     error: str
+    dataset: str = ""
 
 
 @dataclass(frozen=True)

@@ -436,9 +436,12 @@ def _of_data(row: dict[str, Any]) -> tuple[str, str]:
 
 def overtaken(runs: Sequence[RunFacts]) -> tuple[str, ...]:
     """A sentence a model whose last attempt failed, and whose figures are those of one before it."""
-    models = {run.model for run in runs if run.status == "succeeded"}
-    failed = sorted({run.model for run in runs if run.status == "failed"} & models)
-    return tuple(f"{model}'s last attempt failed: its figures are of an earlier one." for model in failed)
+    known = {(run.model, run.dataset) for run in runs if run.status == "succeeded"}
+    failed = {(run.model, run.dataset) for run in runs if run.status == "failed"}
+    return tuple(
+        f"{model}'s last attempt failed: its figures are of an earlier one."
+        for model, _ in sorted(failed & known)
+    )
 
 
 def _make_run(row: dict[str, Any]) -> RunFacts:
@@ -461,6 +464,7 @@ def _make_run(row: dict[str, Any]) -> RunFacts:
         started_at=_text(row.get("started_at"))[:19],
         config=_pretty(_text(row.get("config_json"))),
         error=_text(row.get("error")),
+        dataset=_text(row.get("dataset")),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from recbench_spark import cli
 from recbench_spark.arrow_store import ArrowStore
-from recbench_spark.commands import evaluate
+from recbench_spark.commands import evaluate, query
 from recbench_spark.steps.local_questions import answer
 from recbench_spark.store import query_files
 
@@ -81,3 +81,15 @@ def test_later_runs_of_a_day_hide_no_number_that_they_do_not_have(
         "SELECT COUNT(*), COUNT(DISTINCT definition || dataset) FROM leaderboard WHERE model = 'als' AND "
     )
     assert rows(warehouse, f"{asked} metric = 'ndcg' AND k = 3") == [(3, 3)]
+
+
+def test_a_question_of_an_empty_table_names_the_lines_that_fill_it(
+    warehouse: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(warehouse, "pop", "--metrics", "ndcg")
+    asked = ["which_differences_hold", "--warehouse", str(warehouse)]
+    with pytest.raises(SystemExit) as end:
+        cli.run(query.main, query.parser(), asked)
+    assert end.value.code == 0
+    assert "the table comparisons is empty" in (said := capsys.readouterr().err)
+    assert "'comparisons: {baseline: popular}'" in said
