@@ -72,7 +72,7 @@ def run_night(
     explain_changes(night, journal)
     skipped = tuple(model.name for model in benchmark.models if model not in todo)
     path, leaderboard = report_night(night, journal) if run_ids or skipped else (None, "")
-    lines = tuple(sql_lines(store, benchmark))
+    lines = tuple(sql_lines(store, benchmark, logical_date))
     outcome = Outcome(run_ids, skipped, failed, path, leaderboard, lines, regressed, held)
     write_night(night, outcome)
     return outcome

@@ -122,11 +122,17 @@ def test_metrics_wide_has_the_columns_of_the_metrics_that_ask_for_them() -> None
 # ------------------------------------------------------------------------------- on SQLite
 
 
+def split_part(text: str | None, mark: str, place: int) -> str | None:
+    """A part of a text, as Spark and DuckDB count them."""
+    return None if text is None else [*text.split(mark), ""][place - 1]
+
+
 @pytest.fixture
 def database() -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.create_function("ARRAY", 0, lambda: "")
         connection.create_function("SIZE", 1, len)
+        connection.create_function("SPLIT_PART", 3, split_part)
         for table in TABLES.values():
             columns = ", ".join(f'"{name}"' for name in table.names)
             connection.execute(f"CREATE TABLE {table.name} ({columns})")
@@ -168,6 +174,103 @@ def test_only_the_last_succeeded_attempt_of_a_night_is_current(database: sqlite3
     add_run(database, "next", "m", logical_date="2026-01-02", finished_at="2026-01-02 01:00")
     rows = database.execute("SELECT run_id FROM current_runs ORDER BY logical_date").fetchall()
     assert rows == [("second",), ("next",)]
+
+
+def board_of(database: sqlite3.Connection, metric: str = "ndcg") -> Rows:
+    columns = "dataset, model, definition, position, value"
+    asked = f"SELECT {columns} FROM leaderboard WHERE metric = ? ORDER BY 1, 3, 4"
+    return database.execute(asked, (metric,)).fetchall()
+
+
+LATER = {"finished_at": "2026-01-01 02:00"}
+
+
+def test_a_run_with_other_metrics_hides_no_number_of_the_run_before(database: sqlite3.Connection) -> None:
+    for run, model, more in (("a1", "als", {}), ("p", "pop", {}), ("a2", "als", LATER)):
+        add_run(database, run, model, **more)
+    for run, value, metric, k in (
+        ("a1", 0.9, "ndcg", 10), ("a1", 0.3, "recall", 10), ("a1", 0.2, "recall", 5),
+        ("p", 0.5, "ndcg", 10), ("a2", 0.4, "recall", 10), ("a2", 0.7, "mrr", 10),
+    ):  # fmt: skip
+        add_metric(database, run, value, metric=metric, k=k)
+    assert board_of(database) == [("d", "als", "v1", 1, 0.9), ("d", "pop", "v1", 2, 0.5)]
+    known = "SELECT metric, k, value, run_id FROM latest_metrics WHERE model = 'als' ORDER BY 1, 2"
+    assert database.execute(known).fetchall() == [
+        ("mrr", 10, 0.7, "a2"), ("ndcg", 10, 0.9, "a1"), ("recall", 5, 0.2, "a1"),
+        ("recall", 10, 0.4, "a2"),
+    ]  # fmt: skip
+    assert ask(database, "which_model_is_best")[0][3:5] == ("als", 0.9)
+    assert database.execute("SELECT run_id FROM current_runs ORDER BY 1").fetchall() == [
+        ("a1",), ("a2",), ("p",),
+    ]  # fmt: skip
+    wide = "SELECT run_id, ndcg_10, recall_5, recall_10, mrr_10 FROM metrics_wide WHERE model = 'als'"
+    assert set(database.execute(wide)) == {("a1", 0.9, 0.2, None, None), ("a2", None, None, 0.4, 0.7)}
+    best = "SELECT value FROM best_known WHERE method = 'als' AND metric = 'recall' AND k = 10"
+    assert database.execute(best).fetchall() == [(0.4,)]
+
+
+def test_another_definition_is_a_board_of_its_own(database: sqlite3.Connection) -> None:
+    for run, model, more in (("a", "als", {}), ("p", "pop", {}), ("preset", "als", LATER)):
+        add_run(database, run, model, **more)
+    for run, value, definition in (("a", 0.5, "v1"), ("p", 0.6, "v1"), ("preset", 0.8, "v1;gain=linear")):
+        add_metric(database, run, value, definition=definition)
+    assert board_of(database) == [
+        ("d", "pop", "v1", 1, 0.6), ("d", "als", "v1", 2, 0.5), ("d", "als", "v1;gain=linear", 1, 0.8),
+    ]  # fmt: skip
+
+
+def test_a_second_dataset_or_split_on_one_day_hides_nothing(database: sqlite3.Connection) -> None:
+    others = {"dataset": "e", "split_id": "split2"}, {"split_id": "split3"}
+    for n, more in enumerate(({}, *others)):
+        for model, value in (("als", 0.5), ("pop", 0.4)):
+            add_run(database, f"{model}{n}", model, **{**more, "finished_at": f"2026-01-01 0{n}:00"})
+            add_metric(database, f"{model}{n}", value + n / 8)
+    assert board_of(database) == [
+        ("d", "als", "v1", 1, 0.5), ("d", "als", "v1", 1, 0.75), ("d", "pop", "v1", 2, 0.4),
+        ("d", "pop", "v1", 2, 0.65), ("e", "als", "v1", 1, 0.625), ("e", "pop", "v1", 2, 0.525),
+    ]  # fmt: skip
+
+
+def test_an_older_night_of_one_dataset_is_the_latest_of_it(database: sqlite3.Connection) -> None:
+    add_run(database, "a", "als")
+    add_run(database, "b", "als", dataset="e", split_id="split2", logical_date="2026-01-02")
+    add_metric(database, "a", 0.5)
+    add_metric(database, "b", 0.6)
+    assert [row[:2] for row in board_of(database)] == [("d", "als"), ("e", "als")]
+
+
+def test_a_split_made_again_after_retention_is_the_same_data(database: sqlite3.Connection) -> None:
+    add_run(database, "first", "als")
+    add_run(database, "again", "als", split_id="split1.1", **LATER)
+    add_metric(database, "first", 0.5)
+    add_metric(database, "again", 0.6)
+    assert [row[-1] for row in board_of(database)] == [0.6]
+
+
+def test_a_number_of_another_slice_or_estimator_is_another_number(database: sqlite3.Connection) -> None:
+    add_run(database, "first", "als")
+    add_run(database, "again", "als", **LATER)
+    for run, value in (("first", 0.5), ("again", 0.6)):
+        add_metric(database, run, value, slice_key="popularity", slice_value=f"of {run}")
+        add_metric(database, run, value, estimator=f"of {run}")
+        add_metric(database, run, value, part="open_loop")
+    assert sorted(database.execute("SELECT value FROM latest_metrics").fetchall()) == [
+        (0.5,), (0.5,), (0.6,), (0.6,), (0.6,),
+    ]  # fmt: skip
+
+
+def test_a_comparison_counts_as_long_as_both_numbers_do(database: sqlite3.Connection) -> None:
+    for run, more in (("a", {}), ("b", {})):
+        add_run(database, run, run, **more)
+        for metric in ("ndcg", "recall"):
+            add_metric(database, run, 0.5, metric=metric)
+    add_comparison(database, "a", "b", -1.0)
+    add_run(database, "a2", "a", **LATER)
+    shown = "SELECT DISTINCT metric, run_id, split_id FROM current_comparisons WHERE kind = 'pair'"
+    add_metric(database, "a2", 0.5, metric="recall")
+    assert database.execute(shown).fetchall() == [("ndcg", "a", "split1")]
+    add_metric(database, "a2", 0.4)
+    assert database.execute(shown).fetchall() == []
 
 
 def test_rows_of_a_run_that_was_never_published_stay_invisible(database: sqlite3.Connection) -> None:
@@ -435,7 +538,8 @@ def test_metrics_that_disagree_are_counted_by_pairs_of_models(database: sqlite3.
         add_run(database, model, model)
         add_metric(database, model, ndcg)
         add_metric(database, model, recall, metric="recall")
-    assert ask(database, "do_the_metrics_agree") == [("s", "test", "ndcg@10", "recall@10", 3, 1)]
+    (row,) = ask(database, "do_the_metrics_agree")
+    assert row == ("s", "test", "ndcg@10", "recall@10", 3, 1, "v1", "v1", "holdout", "d")
 
 
 def test_places_gained_in_the_open_loop(database: sqlite3.Connection) -> None:

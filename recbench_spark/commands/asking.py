@@ -21,6 +21,8 @@ def ask(args: argparse.Namespace) -> int:
         print(listing())
         return OK if args.list else USAGE
     sql = statement(args.sql)
+    if args.warehouse is None:
+        raise ConfigError("the following arguments are required: --warehouse", "--list needs none")
     try:
         if not _is_local(args, sql):
             return _on_spark(args, sql)
@@ -46,7 +48,12 @@ def _is_local(args: argparse.Namespace, sql: str) -> bool:
 def _in_process(args: argparse.Namespace, sql: str) -> int:
     store = ArrowStore(args.warehouse, read_only=True)
     _refuse_empty(args.warehouse, store.exists)
-    show(local_questions.answer(store, sql, args.limit), args.format)
+    rows = local_questions.answer(store, sql, args.limit)
+    show(rows, args.format)
+    if not rows.num_rows:
+        tell_missing(
+            sql, lambda name: not store.exists(name) or not store.dataset(TABLES[name]).count_rows()
+        )
     return OK
 
 
@@ -59,8 +66,40 @@ def _on_spark(args: argparse.Namespace, sql: str) -> int:
     _refuse_empty(args.warehouse, store.exists)
     store.install_views()
     judge(store.spark, sql, (*TABLES, *view_files()))
-    show(store.spark.sql(sql).limit(args.limit).toArrow(), args.format)
+    rows = store.spark.sql(sql).limit(args.limit).toArrow()
+    show(rows, args.format)
+    if not rows.num_rows:
+        tell_missing(sql, lambda name: store.read(TABLES[name]).isEmpty())
     return OK
+
+
+FILLED_BY = {
+    "comparisons": "the benchmark file has the line 'comparisons: {baseline: popular}' (a model of yours) "
+    "or a section regressions: [{metric: ndcg, k: 10, drop: 0.01}]",
+    "changes": "the benchmark file has the line 'comparisons: {baseline: popular}' (a model of yours), "
+    "from the second night on",
+    "paradoxes": "the benchmark file has the line 'paradoxes: {}'",
+    "flips": "the benchmark file has the line 'paradoxes: {}'",
+    "multiverse": "the benchmark file has 'multiverse: true' in its section evaluation, "
+    "as jobs/multiverse.py sets it",
+    "user_metrics": "the benchmark file has 'user_metrics: true' in its section evaluation",
+    "graph_runs": "a model of the benchmark file is of kind graph, or jobs/embed.py has run",
+    "fits": "jobs/benchmark.py has run",
+    "trials": "jobs/tune.py has run",
+    "boards": "jobs/board.py has run",
+    "verdicts": "jobs/board.py has run",
+    "submissions": "jobs/bundle.py has scored a bundle",
+}
+"""Tables that not every night fills, and when they are filled."""
+
+
+def tell_missing(sql: str, is_empty: Callable[[str], bool]) -> None:
+    """Say on stderr which empty tables a question without an answer reads, and what fills them."""
+    for name in local_questions.tables_needed(sql):
+        if name in FILLED_BY and is_empty(name):
+            print(
+                f"no rows: the table {name} is empty; it is filled where {FILLED_BY[name]}", file=sys.stderr
+            )
 
 
 def _refuse_empty(warehouse: str, exists: Callable[[str], bool]) -> None:

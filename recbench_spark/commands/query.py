@@ -2,7 +2,7 @@
 
     python jobs/query.py --warehouse warehouse/demo leaderboard
     python jobs/query.py --warehouse warehouse/demo "SELECT model, value FROM leaderboard WHERE k = 10"
-    python jobs/query.py --warehouse warehouse/demo --list
+    python jobs/query.py --list
 
 A name means a view, a table, or one of the ready-made questions of recbench_spark/sql/queries. Nothing is
 changed: a statement that is not a query over these tables and views is refused (`steps.questions`).
@@ -23,7 +23,7 @@ def parser() -> cli.Parser:
     """The flags of this job."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("sql", nargs="?", help="a SELECT, or the name of a view, table or question")
-    flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
+    flags.add_argument("--warehouse", help="directory or catalog.schema of the tables; --list needs none")
     flags.add_argument("--list", action="store_true", help="list tables, views and questions")
     flags.add_argument("--limit", type=cli.count, default=50, help="rows printed (default 50)")
     flags.add_argument("--format", choices=["table", "csv"], default="table")

@@ -17,14 +17,14 @@ from recbench_spark.config import Benchmark, Dataset, Evaluation, ModelConfig, S
 from recbench_spark.data.times import CHECKED
 from recbench_spark.errors import ConfigError
 from recbench_spark.journal import Journal
-from recbench_spark.schemas import METRICS, RUNS, SPLITS
+from recbench_spark.schemas import METRICS, SPLITS
 from recbench_spark.session import letting_go
 from recbench_spark.steps.night import (
     Night,
     attempts_so_far,
-    by_age,
     check_benchmark,
     headline_of,
+    newest_by_key,
     open_night,
     require_truth,
 )
@@ -140,12 +140,9 @@ def run_missing(night: Night, journal: Journal) -> Mapping[str, str]:
 
 
 def values_of(night: Night) -> dict[str, Row]:
-    """Newest succeeded run of each model and the headline's value, by model; a row a model."""
-    store, names = night.store, [model.name for model in night.benchmark.models]
-    of_suite = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded")]
-    columns = ["run_id", "model", "seconds", "split_id", "finished_at", "attempt"]
-    runs = [row for row in store.rows(RUNS, of_suite, columns) if row["split_id"] == night.split_id]
-    found = {row["model"]: dict(row) for row in by_age(runs) if row["model"] in names}
+    """Newest succeeded run of each model by these settings and the headline's value, by model."""
+    store = night.store
+    found = {model: dict(row) for model, row in newest_by_key(night).items()}
     by_run = {row["run_id"]: row for row in found.values()}
     metric, k = headline_of(night.benchmark)
     asked = [("run_id", "in", list(by_run)), ("metric", "=", metric)]

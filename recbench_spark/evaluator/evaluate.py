@@ -2,7 +2,7 @@
 
     import recbench_spark
     result = recbench_spark.evaluate(truth, lists=lists, k=(1, 3, 10))
-    result.metrics.show()       # of frames of Spark; of others result.metrics.to_pandas()
+    result.metrics.show()
 
 Frames of Spark are evaluated by Spark (`on_spark`), all others in this process (`local`), with the same
 bits; paths by whom their size says (`engines`). `jobs/evaluate.py` adds a warehouse.

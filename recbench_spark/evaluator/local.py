@@ -34,7 +34,7 @@ from recbench_spark.evaluation.ranking.negatives import drawn_batches
 from recbench_spark.evaluation.ranking.request import SAMPLED, Request
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.evaluation.result import PART, LocalResult
+from recbench_spark.evaluation.result import PART, LocalResult, ShownTable
 from recbench_spark.evaluator import checking, truth_tables
 from recbench_spark.evaluator.checking import Asked, Checked, drawn_told, gain_told
 from recbench_spark.evaluator.truth_tables import NOBODY, ArrowTruth, offsets_of, pairs_counted
@@ -283,7 +283,7 @@ def _result(
         found_in = listed.histograms(len(plan.ks), shown)
         metrics.append(listed.overall_rows(plan, len(world.catalogue.ids), found_in))
     per_user = pa.concat_tables([table_of(batches, USER_VALUES) for batches in values])
-    return LocalResult(pa.concat_tables(metrics), per_user, rankings, found)
+    return LocalResult(ShownTable(pa.concat_tables(metrics)), ShownTable(per_user), rankings, found)
 
 
 def _metrics(totals: Batches, plan: MetricPlan, names: Sequence[str]) -> pa.Table:

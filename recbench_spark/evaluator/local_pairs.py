@@ -12,7 +12,7 @@ from recbench_spark.data import arrow_rows
 from recbench_spark.data.arrow_rows import as_table, column_of, distinct, in_one, index_in
 from recbench_spark.evaluation.batch_schemas import USER_VALUES
 from recbench_spark.evaluation.metrics import pairs as measures
-from recbench_spark.evaluation.result import LocalResult
+from recbench_spark.evaluation.result import LocalResult, ShownTable
 from recbench_spark.evaluator.local import batches_of, evaluate, table_of
 from recbench_spark.evaluator.pairs import MEASURED, lost_told, refuse_own
 from recbench_spark.schemas import require_names
@@ -49,7 +49,9 @@ def evaluate_pairs(
     totals = pa.Table.from_batches(measures.total_batches(ks, batches_of(found.rankings)))
     per_query = table_of(measures.value_batches(ks, batches_of(found.rankings)), USER_VALUES)
     checks = [*found.checks, lost_told(lost)]
-    return LocalResult(measures.metric_rows(ks, totals), per_query, found.rankings, checks)
+    return LocalResult(
+        ShownTable(measures.metric_rows(ks, totals)), ShownTable(per_query), found.rankings, checks
+    )
 
 
 def _renamed(table: pa.Table, name: str) -> pa.Table:

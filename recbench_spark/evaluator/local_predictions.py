@@ -16,7 +16,7 @@ from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, USER_VALUES
 from recbench_spark.evaluation.metrics import predictions as values
 from recbench_spark.evaluation.metrics.prediction_ranges import in_process
 from recbench_spark.evaluation.metrics.predictions import Sorted, Totals, Views
-from recbench_spark.evaluation.result import PART, LocalResult
+from recbench_spark.evaluation.result import PART, LocalResult, ShownTable
 from recbench_spark.evaluator.checking import bootstrap_of
 from recbench_spark.evaluator.local import batches_of
 from recbench_spark.evaluator.truth_tables import offsets_of
@@ -44,7 +44,7 @@ def evaluate_predictions(
     numbers, checks = values.value_rows(found, Totals.added(totals, cuts, boot), asked)
     checks.append(Check(f"{PART}: users", users.num_rows, None, "info", "users with predictions"))
     metrics = pa.Table.from_pylist([{"part": PART, **row} for row in numbers], schema=METRIC_ROWS)
-    return LocalResult(metrics, _per_user(users), None, checks, outcomes_hash(rows))
+    return LocalResult(ShownTable(metrics), ShownTable(_per_user(users)), None, checks, outcomes_hash(rows))
 
 
 def _by_user(rows: pa.Table) -> pa.Table:

@@ -221,6 +221,7 @@ class RunFacts:
     started_at: str
     config: str
     error: str
+    dataset: str = ""
 
 
 @dataclass(frozen=True)

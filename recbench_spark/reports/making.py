@@ -435,21 +435,32 @@ def make_runs(runs: pd.DataFrame, numbers: Sequence[Number]) -> tuple[RunFacts, 
     shown = {number.run_id for number in numbers}
     nights = {(number.suite, number.logical_date) for number in numbers}
     rows = _records(runs, "runs", ("run_id", "suite", "logical_date", "model", "status"))
-    began = {row["model"]: _text(row.get("started_at")) for row in rows if row["run_id"] in shown}
+    began: dict[tuple[str, str], str] = {}
+    for row in rows:
+        if row["run_id"] in shown:
+            began[_of_data(row)] = max(began.get(_of_data(row), ""), _text(row.get("started_at")))
     facts = []
     for row in rows:
         night = (_text(row["suite"]), _text(row["logical_date"])[:10])
-        later = row["model"] not in began or _text(row.get("started_at")) > began[row["model"]]
+        later = _of_data(row) not in began or _text(row.get("started_at")) > began[_of_data(row)]
         if row["run_id"] in shown or (row["status"] == "failed" and night in nights and later):
             facts.append(_make_run(row))
     return tuple(sorted(facts, key=lambda run: (run.status == "succeeded", run.model, run.run_id)))
 
 
+def _of_data(row: dict[str, Any]) -> tuple[str, str]:
+    """Model and dataset of a row of `runs`: an attempt on other data is later than none of this."""
+    return _text(row["model"]), _text(row.get("dataset"))
+
+
 def overtaken(runs: Sequence[RunFacts]) -> tuple[str, ...]:
     """A sentence a model whose last attempt failed, and whose figures are those of one before it."""
-    models = {run.model for run in runs if run.status == "succeeded"}
-    failed = sorted({run.model for run in runs if run.status == "failed"} & models)
-    return tuple(f"{model}'s last attempt failed: its figures are of an earlier one." for model in failed)
+    known = {(run.model, run.dataset) for run in runs if run.status == "succeeded"}
+    failed = {(run.model, run.dataset) for run in runs if run.status == "failed"}
+    return tuple(
+        f"{model}'s last attempt failed: its figures are of an earlier one."
+        for model, _ in sorted(failed & known)
+    )
 
 
 def _make_run(row: dict[str, Any]) -> RunFacts:
@@ -472,6 +483,7 @@ def _make_run(row: dict[str, Any]) -> RunFacts:
         started_at=_text(row.get("started_at"))[:19],
         config=_pretty(_text(row.get("config_json"))),
         error=_text(row.get("error")),
+        dataset=_text(row.get("dataset")),
     )
 
 

@@ -24,8 +24,9 @@ NAME_WIDTH = 24
 def leaderboard_text(report: Report) -> str:
     """The leaderboards for a terminal: one table a part, then what the checks found."""
     lines = [f"{report.suite}  {report.logical_date}".rstrip(), ""]
+    several = len({board.split_id for board in report.leaderboards}) > 1
     for board in report.leaderboards:
-        lines += [*_board_text(board, report.level), ""]
+        lines += [*_board_text(board, report.level, several), ""]
     for facts in report.corrections:
         lines += [*_corrections_text(facts), ""]
     lines += report.summary
@@ -58,7 +59,7 @@ def _finding(row: CheckRow) -> str:
     return f"{format_number(row.observed)}{allowed}; {row.detail} ({models})"
 
 
-def _board_text(board: Leaderboard, level: float | None) -> list[str]:
+def _board_text(board: Leaderboard, level: float | None, several_splits: bool) -> list[str]:
     axis = axis_for([row.estimate for row in board.rows], 0, BAR - 1)
     others = board.others[:COLUMNS]
     ends = f"{axis.low:.3g}".ljust(BAR - 6) + f"{axis.high:.3g}".rjust(6)
@@ -76,6 +77,8 @@ def _board_text(board: Leaderboard, level: float | None) -> list[str]:
     title = f"{board.part}: {board.measure.label}, definition {board.measure.definition}"
     if board.measure.estimator != "holdout":
         title += f", estimator {board.measure.estimator}"
+    if several_splits:
+        title += f", {board.dataset}, split {board.split_id} ({board.split})"
     notes = [
         f"{other.label}: definition {other.definition}"
         for other in others

@@ -1,5 +1,5 @@
 -- What is the best value ever seen of each method, who reached it, and was its search wide enough?
--- needs: current_runs
+-- needs: current_metrics
 -- A method is a kind of model (als, item_knn ...) or, for results from outside, the model's name.
 SELECT
   dataset,
@@ -43,23 +43,23 @@ FROM (
     ) AS place
   FROM (
     SELECT
-      current_runs.dataset,
-      current_runs.split,
-      current_runs.model,
+      metrics.dataset,
+      metrics.split,
+      metrics.model,
       CASE
-        WHEN current_runs.model_kind IS NULL THEN current_runs.model
-        WHEN current_runs.model_kind IN ('published', 'embeddings', 'scores', 'lists', 'predictions')
-          THEN current_runs.model
-        ELSE current_runs.model_kind
+        WHEN metrics.model_kind IS NULL THEN metrics.model
+        WHEN metrics.model_kind IN ('published', 'embeddings', 'scores', 'lists', 'predictions')
+          THEN metrics.model
+        ELSE metrics.model_kind
       END AS method,
-      current_runs.source,
-      current_runs.ran_by,
-      current_runs.source_year,
-      current_runs.search_space,
-      current_runs.budget,
-      current_runs.at_grid_edge,
-      current_runs.suite,
-      current_runs.logical_date,
+      metrics.source,
+      metrics.ran_by,
+      metrics.source_year,
+      metrics.search_space,
+      metrics.budget,
+      metrics.at_grid_edge,
+      metrics.suite,
+      metrics.logical_date,
       metrics.run_id,
       metrics.part,
       metrics.metric,
@@ -81,8 +81,7 @@ FROM (
         WHEN metrics.metric IN ('mean_prediction', 'mean_outcome') THEN NULL
         ELSE -metrics.value
       END AS sort_key
-    FROM current_runs
-    INNER JOIN metrics ON metrics.run_id = current_runs.run_id
+    FROM current_metrics AS metrics
     LEFT JOIN (
       SELECT run_id, part, value AS base_rate
       FROM metrics

@@ -1,5 +1,6 @@
--- Which differences hold? The last comparison of each two runs that count, in both directions.
+-- Which differences hold? The last comparison of each two numbers that count, in both directions.
 -- needs: current_runs
+-- needs: metrics_by_age
 SELECT
   newest.comparison_id,
   newest.suite,
@@ -43,19 +44,41 @@ SELECT
   newest.allowed_drop,
   newest.regressed,
   newest.run_id,
-  newest.other_run_id
+  newest.other_run_id,
+  newest.split_id
 FROM (
   SELECT
     comparisons.*,
     ROW_NUMBER() OVER (
       PARTITION BY
-        comparisons.kind, comparisons.run_id, comparisons.other_run_id, comparisons.part,
-        comparisons.metric, comparisons.definition, comparisons.k, comparisons.estimator
-      ORDER BY comparisons.compared_at DESC, comparisons.comparison_id ASC
+        comparisons.kind, comparisons.run_id, comparisons.part, comparisons.metric, comparisons.definition,
+        comparisons.k, comparisons.estimator,
+        CASE
+          WHEN comparisons.kind = 'pair' THEN comparisons.other_run_id
+          WHEN comparisons.kind = 'baseline' THEN CAST(comparisons.other_date AS VARCHAR(10))
+        END
+      ORDER BY comparisons.other_date DESC, comparisons.compared_at DESC, comparisons.comparison_id ASC
     ) AS place
   FROM comparisons
   INNER JOIN current_runs AS ours ON ours.run_id = comparisons.run_id
   INNER JOIN current_runs AS theirs ON theirs.run_id = comparisons.other_run_id
+  LEFT JOIN metrics_by_age AS our_number
+    ON our_number.run_id = comparisons.run_id
+    AND our_number.part = comparisons.part
+    AND our_number.metric = comparisons.metric
+    AND our_number.definition = comparisons.definition
+    AND COALESCE(our_number.k, 0) = COALESCE(comparisons.k, 0)
+    AND our_number.estimator = comparisons.estimator
+    AND our_number.slice_key IS NULL
+  LEFT JOIN metrics_by_age AS their_number
+    ON their_number.run_id = comparisons.other_run_id
+    AND their_number.part = comparisons.part
+    AND their_number.metric = comparisons.metric
+    AND their_number.definition = comparisons.definition
+    AND COALESCE(their_number.k, 0) = COALESCE(comparisons.k, 0)
+    AND their_number.estimator = comparisons.estimator
+    AND their_number.slice_key IS NULL
+  WHERE COALESCE(our_number.age, 1) = 1 AND COALESCE(their_number.age, 1) = 1
 ) AS newest
 INNER JOIN (SELECT 1 AS direction UNION ALL SELECT -1 AS direction) AS directions
   ON directions.direction = 1 OR newest.kind = 'pair'

@@ -1,4 +1,4 @@
--- Do parts and whole agree on which of two models is better? The last search of each two runs that count.
+-- Do parts and whole agree on which of two models is better? The last search of each two models, of runs that count.
 -- needs: current_runs
 SELECT
   newest.paradox_id,
@@ -39,9 +39,10 @@ FROM (
     paradoxes.*,
     RANK() OVER (
       PARTITION BY
-        paradoxes.part, paradoxes.metric, paradoxes.definition, paradoxes.k, paradoxes.slice_key,
-        CASE WHEN paradoxes.run_id < paradoxes.other_run_id THEN paradoxes.run_id ELSE paradoxes.other_run_id END,
-        CASE WHEN paradoxes.run_id < paradoxes.other_run_id THEN paradoxes.other_run_id ELSE paradoxes.run_id END
+        paradoxes.suite, paradoxes.logical_date, paradoxes.split_id, paradoxes.part, paradoxes.metric,
+        paradoxes.definition, paradoxes.k, paradoxes.slice_key,
+        CASE WHEN paradoxes.model < paradoxes.other THEN paradoxes.model ELSE paradoxes.other END,
+        CASE WHEN paradoxes.model < paradoxes.other THEN paradoxes.other ELSE paradoxes.model END
       ORDER BY paradoxes.found_at DESC, paradoxes.paradox_id ASC
     ) AS place
   FROM paradoxes

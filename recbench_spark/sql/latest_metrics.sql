@@ -1,35 +1,34 @@
 -- What did each model score on its latest night? Every metric, cut-off and slice.
--- needs: current_runs
+-- needs: current_metrics
 SELECT
-  latest.suite,
-  latest.logical_date,
-  latest.dataset,
-  latest.split,
-  latest.split_id,
-  latest.model,
-  latest.model_kind,
-  latest.model_version,
-  latest.source,
-  latest.ran_by,
-  latest.source_year,
-  metrics.run_id,
-  metrics.part,
-  metrics.metric,
-  metrics.definition,
-  metrics.k,
-  metrics.estimator,
-  metrics.slice_key,
-  metrics.slice_value,
-  metrics.value,
-  metrics.stderr,
-  metrics.ci_low,
-  metrics.ci_high,
-  metrics.n
+  suite,
+  logical_date,
+  dataset,
+  split,
+  split_id,
+  model,
+  model_kind,
+  model_version,
+  source,
+  ran_by,
+  source_year,
+  run_id,
+  part,
+  metric,
+  definition,
+  k,
+  estimator,
+  slice_key,
+  slice_value,
+  value,
+  stderr,
+  ci_low,
+  ci_high,
+  n
 FROM (
   SELECT
-    current_runs.*,
-    MAX(logical_date) OVER (PARTITION BY suite, model) AS last_date
-  FROM current_runs
+    current_metrics.*,
+    MAX(logical_date) OVER (PARTITION BY suite, dataset, model) AS last_date
+  FROM current_metrics
 ) AS latest
-INNER JOIN metrics ON metrics.run_id = latest.run_id
-WHERE latest.logical_date = latest.last_date
+WHERE logical_date = last_date

@@ -13,7 +13,7 @@ SELECT
   definition,
   estimator,
   RANK() OVER (
-    PARTITION BY suite, split_id, part, metric, k, definition, estimator
+    PARTITION BY suite, dataset, split_id, part, metric, k, definition, estimator
     ORDER BY
       CASE
         WHEN metric IN (

@@ -1,5 +1,5 @@
--- What are the usual metrics of each run, side by side? One row per run, part and estimator.
--- needs: current_runs
+-- What are the usual metrics of each run, side by side? One row per run, part and estimator; of numbers that count.
+-- needs: current_metrics
 -- A metric measured under several definitions shows the one nearest to the defaults; `definition`
 -- is NULL where the columns do not share one: ask `metrics` then.
 SELECT
@@ -62,21 +62,10 @@ SELECT
   MAX(CASE WHEN metric = 'gauc' AND k IS NULL THEN value END) AS gauc
 FROM (
   SELECT
-    current_runs.suite,
-    current_runs.logical_date,
-    current_runs.dataset,
-    current_runs.split,
-    current_runs.split_id,
-    current_runs.model,
-    current_runs.model_kind,
-    current_runs.source,
-    metrics.*,
-    MIN(metrics.definition) OVER (
-      PARTITION BY metrics.run_id, metrics.part, metrics.estimator, metrics.metric
-    ) AS plainest
-  FROM current_runs
-  INNER JOIN metrics ON metrics.run_id = current_runs.run_id
-  WHERE metrics.slice_key IS NULL
+    current_metrics.*,
+    MIN(definition) OVER (PARTITION BY run_id, part, estimator, metric) AS plainest
+  FROM current_metrics
+  WHERE slice_key IS NULL
 ) AS whole_population
 WHERE definition = plainest
 GROUP BY

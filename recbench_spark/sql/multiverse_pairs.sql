@@ -1,26 +1,36 @@
 -- In what share of all defensible definitions does one model beat another? Nights of one protocol each.
--- needs: current_runs
--- A world is a metric, a cut-off and a definition; a draw counts one half.
+-- needs: succeeded_runs
+-- A world is a metric, a cut-off and a definition; a draw counts one half. Of each world of a model the newest counts.
 WITH worlds AS (
-  SELECT
-    latest.suite,
-    latest.dataset,
-    latest.split,
-    latest.split_id,
-    latest.model,
-    multiverse.part,
-    multiverse.metric,
-    multiverse.k,
-    multiverse.definition,
-    multiverse.value
+  SELECT *
   FROM (
     SELECT
-      current_runs.*,
-      MAX(logical_date) OVER (PARTITION BY suite, model) AS last_date
-    FROM current_runs
-  ) AS latest
-  INNER JOIN multiverse ON multiverse.run_id = latest.run_id
-  WHERE latest.logical_date = latest.last_date
+      latest.suite,
+      latest.dataset,
+      latest.split,
+      latest.split_id,
+      latest.model,
+      multiverse.part,
+      multiverse.metric,
+      multiverse.k,
+      multiverse.definition,
+      multiverse.value,
+      RANK() OVER (
+        PARTITION BY
+          latest.suite, latest.dataset, SPLIT_PART(latest.split_id, '.', 1), latest.model,
+          multiverse.definition, multiverse.part, multiverse.metric, multiverse.k
+        ORDER BY latest.newest
+      ) AS age
+    FROM (
+      SELECT
+        succeeded_runs.*,
+        MAX(logical_date) OVER (PARTITION BY suite, dataset, model) AS last_date
+      FROM succeeded_runs
+    ) AS latest
+    INNER JOIN multiverse ON multiverse.run_id = latest.run_id
+    WHERE latest.logical_date = latest.last_date
+  ) AS aged
+  WHERE age = 1
 )
 SELECT
   ours.dataset,

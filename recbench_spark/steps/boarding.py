@@ -111,8 +111,10 @@ def nightly_entries(store: Store, benchmark: Benchmark) -> list[Entry]:
     rows = store.spark.table("latest_metrics").where(
         at_headline(benchmark) & (F.col("suite") == benchmark.name) & (F.col("part") == "test")
         & F.col("slice_key").isNull() & (F.col("estimator") == "holdout")
-        & (F.col("definition") == definition)
-    ).collect()  # fmt: skip
+        & (F.col("definition") == definition) & (F.col("dataset") == benchmark.dataset.name)
+        & (F.col("split") == benchmark.split.describe())
+    ).orderBy("run_id").collect()  # fmt: skip
+    rows = list({row.model: row for row in rows}.values())  # of two splits of one night the last one's
     if not rows:
         told = f"no night of {benchmark.name} in {store.root} has measured {benchmark.headline}"
         raise MissingError(told, "jobs/nightly.py with the same file comes first")

@@ -25,7 +25,8 @@ from recbench_spark.journal import Journal
 from recbench_spark.kernels.metrics.about import about_metric, best_when
 from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS
 from recbench_spark.session import kept
-from recbench_spark.steps.night import AGE, Night, by_age
+from recbench_spark.steps.answers import answers
+from recbench_spark.steps.night import AGE, Night, by_age, describe_metric
 from recbench_spark.steps.revising import CodeChange, code_changes
 
 
@@ -108,17 +109,46 @@ def make_plan(night: Night, asked: Comparisons) -> ComparisonPlan | None:
 
 
 def visible_runs(night: Night) -> list[Run]:
-    """The last succeeded attempt of each model and night of this suite, until tonight's on this split."""
+    """Return a run of each model and night of this suite and dataset, until tonight's on this split.
+
+    Only runs with numbers that count (the view `current_metrics`) are taken. Of a model and night it is
+    the one that has most of the metrics of tonight's file under tonight's definition, and the newest of
+    equal ones. A later run of other metrics, or by another definition, hides nothing. The driver holds a
+    row a run of the suite.
+    """
     of_others = [None, *(kind for kind, model in MODELS.items() if not model.measured)]
     of_suite = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded")]
-    names = ["model", "model_kind", "logical_date", "split_id", *AGE]
-    newest: dict[tuple[str, date], str] = {}
+    names = ["model", "model_kind", "logical_date", "dataset", "split_id", *AGE]
+    wanted = count_wanted(night)
+    best: dict[tuple[str, date], tuple[int, str]] = {}
     for row in by_age(night.store.rows(RUNS, of_suite, names)):
         # Tonight's are those of this split: what older code or settings left of the same night is no rival.
         tonight = row["logical_date"] == night.logical_date and row["split_id"] == night.split_id
-        if row["model_kind"] not in of_others and (tonight or row["logical_date"] < night.logical_date):
-            newest[row["model"], row["logical_date"]] = row["run_id"]
-    return [Run(run_id, model, day) for (model, day), run_id in newest.items()]
+        in_time = tonight or row["logical_date"] < night.logical_date
+        of_data = row["dataset"] == night.benchmark.dataset.name
+        if row["run_id"] in wanted and row["model_kind"] not in of_others and in_time and of_data:
+            place, this = (row["model"], row["logical_date"]), (wanted[row["run_id"]], row["run_id"])
+            best[place] = this if this[0] >= best.get(place, this)[0] else best[place]
+    most = max((count for count, _ in best.values()), default=0)
+    # A run that has none of them is no night before, unless no run has any.
+    return [Run(run_id, model, day) for (model, day), (count, run_id) in best.items() if count or not most]
+
+
+def count_wanted(night: Night) -> dict[str, int]:
+    """Runs of the suite that have numbers that count -> how many of these tonight's file measures too."""
+    asked = night.benchmark.evaluation
+    defined = [f"({_sql(m)}, {_sql(describe_metric(asked, night.definition, m))})" for m in asked.metrics]
+    rows = answers(night.store)(
+        f"SELECT run_id, COUNT(CASE WHEN (metric, definition) IN ({', '.join(defined)}) THEN 1 END) AS n "
+        f"FROM current_metrics WHERE suite = {_sql(night.benchmark.name)} AND estimator = 'holdout' "
+        "AND slice_key IS NULL GROUP BY run_id"
+    )
+    return dict(zip(rows.run_id, map(int, rows.n), strict=True))
+
+
+def _sql(text: str) -> str:
+    """A text as SQL writes it."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def runs_tonight(night: Night, runs: Iterable[Run]) -> list[Run]:

@@ -167,6 +167,11 @@ def _install(connection: duckdb.DuckDBPyConnection, store: ArrowStore, sql: str)
         connection.execute(f"CREATE VIEW {name} AS {views[name]}")
 
 
+def tables_needed(sql: str) -> list[str]:
+    """Return the names of the tables that a statement reads, by its views too."""
+    return [name for name in _needed(sql, view_files()) if name in TABLES]
+
+
 def _needed(sql: str, views: Mapping[str, str]) -> list[str]:
     """Names of tables and views, those that others need first."""
     known, graph = {*TABLES, *views}, dict[str, set[str]]()

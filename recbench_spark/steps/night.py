@@ -18,7 +18,8 @@ from recbench_spark import schemas
 from recbench_spark.config import Benchmark, Evaluation, ModelConfig
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_table
-from recbench_spark.definitions import Definition
+from recbench_spark.definitions import VERSION, Definition
+from recbench_spark.delta_files import Filters
 from recbench_spark.errors import ConfigError, DataError, StoreError, nearest
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan, check_names
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS
@@ -164,6 +165,21 @@ def by_age(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return sorted(runs, key=lambda row: [(row[name] is not None, row[name]) for name in AGE])
 
 
+def newest_by_key(night: Night, filters: Filters = ()) -> dict[str, Mapping[str, Any]]:
+    """Newest succeeded run of each model of a benchmark file with the settings and inputs of now, by model.
+
+    A run of the same model with other metrics, another definition, dataset or split has another key.
+
+    Args:
+        night: the night of that file.
+        filters: which rows of `runs` are taken beside; none: those of every night.
+    """
+    keys_by_model = {model.name: run_key(night, model) for model in night.benchmark.models}
+    of_suite = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded"), *filters]
+    rows = night.store.rows(schemas.RUNS, of_suite, ["model", "run_key", "seconds", *AGE])
+    return {row["model"]: row for row in by_age(rows) if keys_by_model.get(row["model"]) == row["run_key"]}
+
+
 def require_truth(night: Night) -> None:
     """Refuse a night whose parts hold no rows."""
     filled = {row["part"] for row in night.manifest if row["fact"] == "rows" and row["value"]}
@@ -248,6 +264,13 @@ def check_benchmark(benchmark: Benchmark) -> None:
             raise ConfigError(f"slice {cut.key}: of '{cut.of}' needs 'path'", "a table with the ids")
     for model in benchmark.models:
         model.check(reader)
+
+
+def describe_metric(asked: Evaluation, definition: Definition, metric: str) -> str:
+    """Return the definition string that stands beside a metric of a night; predictions know one alone."""
+    if metric not in METRICS and metric not in LIST_METRICS:
+        return VERSION
+    return metric_plan(asked, definition).describe(metric)
 
 
 def headline_of(benchmark: Benchmark) -> tuple[str, int | None]:

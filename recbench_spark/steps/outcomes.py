@@ -73,14 +73,15 @@ def following(store: Rows, benchmark: Benchmark, day: date) -> str:
     """A hash of all that comparisons, changes and the report of a night are made from and have written.
 
     Succeeded runs of the suite until this night, how many rows there are in the tables of what follows, and
-    the settings that no run's key knows.
+    the settings that are not a model's.
     """
     of_suite = [("suite", "=", benchmark.name)]
     runs = store.rows(RUNS, [*of_suite, ("status", "=", "succeeded")], ["run_id", "logical_date"])
     until = sorted(row["run_id"] for row in runs if row["logical_date"] <= day)
     of_night = [*of_suite, ("logical_date", "=", day)]
     counts = [len(store.rows(table, of_night, ["suite"])) for table in FOLLOWING]
-    settings = benchmark.model_dump(exclude={"dataset", "split", "models"})
+    # A file tells of a suite and a day: with another dataset or split it is another night's.
+    settings = benchmark.model_dump(exclude={"models"})
     return digest(until, counts, settings, __version__, revisions.REVISIONS)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 
@@ -13,16 +14,15 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from recbench_spark import reports
-from recbench_spark.arrow_store import ArrowStore, in_reach
 from recbench_spark.config import Benchmark
-from recbench_spark.errors import FallbackToSpark
+from recbench_spark.evaluation.comparison.comparing import HOLDOUT
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.comparison.paradoxes import KINDS
 from recbench_spark.models.graph import GraphNet
 from recbench_spark.schemas import GRAPH_RUNS, RUNS
+from recbench_spark.steps.answers import answers
 from recbench_spark.steps.comparing import regression_in_words
-from recbench_spark.steps.local_questions import MOST_ROWS, answer
-from recbench_spark.steps.night import Night, at_headline
+from recbench_spark.steps.night import Night, at_headline, describe_metric, headline_of
 from recbench_spark.store import Store, view_files
 
 
@@ -46,16 +46,21 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
     latest = ask(f"SELECT * FROM latest_metrics WHERE suite = '{benchmark.name}'")
     if (latest.logical_date > logical_date).any():
         latest = ask(f"SELECT * FROM ({until(logical_date)}) AS known WHERE suite = '{benchmark.name}'")
+    if len(latest):
+        # A dataset that no longer runs, or has another name now, is no matter of this night.
+        last = latest.groupby("dataset", dropna=False).logical_date.transform("max")
+        latest = latest[last == latest.logical_date.max()]
     ids = latest.run_id.unique().tolist()
-    of_runs, listed = F.col("run_id").isin(ids), ", ".join(f"'{run_id}'" for run_id in ids) or "NULL"
+    splits = sorted({split_id, *latest.split_id})
+    of_runs, listed = F.col("run_id").isin(ids), _listed(ids)
     failed = f"suite = '{benchmark.name}' AND logical_date = DATE '{logical_date}' AND status = 'failed'"
     report = reports.make_report(
         latest,
         ask(f"SELECT * FROM runs WHERE run_id IN ({listed}) OR ({failed})"),
         ask(f"SELECT * FROM checks WHERE run_id IN ({listed})"),
-        ask(f"SELECT * FROM manifests WHERE split_id = '{split_id}'"),
+        ask(f"SELECT * FROM manifests WHERE split_id IN ({_listed(splits)})"),
         benchmark.headline,
-        sql_lines(store, benchmark),
+        sql_lines(store, benchmark, logical_date),
         multiverse_pairs(store, [benchmark.name]) if benchmark.evaluation.multiverse else None,
         regressions_shown(store, of_runs, logical_date) if benchmark.regressions else (),
     )
@@ -74,25 +79,6 @@ def until(day: date) -> str:
     view = view_files()["latest_metrics"]
     bounded = rf"\1(SELECT * FROM \2 WHERE logical_date <= DATE '{day}') AS \2"
     return re.sub(r"(FROM\s+)(current_\w+)", bounded, view, count=1)
-
-
-def answers(store: Store) -> Callable[[str], pd.DataFrame]:
-    """What answers SQL over tables and views: this process where it reaches the warehouse, else Spark."""
-
-    def by_spark(sql: str) -> pd.DataFrame:
-        store.install_views()
-        return store.spark.sql(sql).toPandas()
-
-    def here(sql: str) -> pd.DataFrame:
-        try:
-            found = answer(ArrowStore(store.root, read_only=True), sql, MOST_ROWS)
-        except FallbackToSpark:
-            return by_spark(sql)
-        # Dates and times as Spark hands them over.
-        frame: pd.DataFrame = found.to_pandas(date_as_object=True, timestamp_as_object=False)
-        return frame
-
-    return here if store.folder is not None and in_reach(store.root) else by_spark
 
 
 def graph_runs_shown(store: Store, split_id: str) -> pd.DataFrame:
@@ -131,19 +117,48 @@ def multiverse_pairs(store: Store, suites: Sequence[str]) -> pd.DataFrame:
     return pairs.toPandas()
 
 
-def sql_lines(store: Store, benchmark: Benchmark) -> list[str]:
-    """Lines to paste: with Spark, and without."""
-    metric, _, k = benchmark.headline.partition("@")
+def _listed(names: Sequence[str]) -> str:
+    """Names as SQL lists them."""
+    return ", ".join(f"'{name}'" for name in names) or "NULL"
+
+
+def sql_lines(store: Store, benchmark: Benchmark, day: date) -> list[str]:
+    """Lines to paste: with Spark, and without. Each names what makes a number one of many."""
+    metric, k = headline_of(benchmark)
     at = f"k = {k}" if k else "k IS NULL"
-    chosen = f"suite = '{benchmark.name}' AND metric = '{metric}' AND {at} AND estimator = 'holdout'"
-    sql = f"SELECT part, position, model, value FROM leaderboard WHERE {chosen}"
-    mask = f"(t.metric == '{metric}') & {f'(t.k == {k})' if k else 't.k.isna()'} & t.slice_key.isna()"
-    mask += " & (t.estimator == 'holdout')"
+    chosen = {
+        "suite": benchmark.name,
+        "dataset": benchmark.dataset.name,
+        "metric": metric,
+        "estimator": HOLDOUT,
+        "definition": describe_metric(benchmark.evaluation, benchmark.evaluation.resolve(), metric),
+    }
+    conditions = " AND ".join([at, *(f"{name} = {_quoted(value)}" for name, value in chosen.items())])
+    columns = "part, estimator, definition, position, model, value"
+    sql = f"SELECT {columns} FROM leaderboard WHERE {conditions} ORDER BY part, position, model"
     return [
         f"make sql WAREHOUSE={store.root} Q=leaderboard",
-        f'{sys.executable} jobs/query.py --warehouse {store.root} "{sql}"',
-        f'{sys.executable} -c "from deltalake import DeltaTable as T; '
-        f"r, m = (T('{store.root}/' + n).to_pandas() for n in ('runs', 'metrics')); "
-        f"t = m.merge(r[r.status == 'succeeded'][['run_id', 'model']]); "
-        f"print(t[{mask}][['part', 'model', 'value', 'ci_low', 'ci_high']].to_string(index=False))\"",
+        shlex.join([sys.executable, "jobs/query.py", "--warehouse", store.root, sql]),
+        shlex.join([sys.executable, "-c", _in_pandas(store.root, chosen, k, day)]),
     ]
+
+
+def _quoted(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _in_pandas(root: str, chosen: Mapping[str, str], k: int | None, day: date) -> str:
+    """Python that prints one night's numbers, of several attempts the last one's, by `deltalake` alone."""
+    of_run = [f"(r.{name} == {chosen[name]!r})" for name in ("suite", "dataset")]
+    of_run += ["(r.status == 'succeeded')", f"(r.logical_date.astype(str) == '{day}')"]
+    of_number = [f"(t.{name} == {chosen[name]!r})" for name in ("metric", "estimator", "definition")]
+    of_number += [f"(t.k == {k})" if k else "t.k.isna()", "t.slice_key.isna()"]
+    columns = ["logical_date", "split_id", "part", "estimator", "definition", "model"]
+    return (
+        "from deltalake import DeltaTable as T; "
+        f"r, m = (T({root + '/'!r} + n).to_pandas() for n in ('runs', 'metrics')); "
+        f"t = m.merge(r[{' & '.join(of_run)}], on='run_id'); "
+        f"t = t[{' & '.join(of_number)}].sort_values(['finished_at', 'attempt', 'run_id']); "
+        f"t = t.drop_duplicates({columns[1:]!r}, keep='last').sort_values(['part', 'model']); "
+        f"print(t[{[*columns, 'value', 'ci_low', 'ci_high']!r}].to_string(index=False))"
+    )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from recbench_spark.journal import write_json
-from recbench_spark.schemas import RUNS
-from recbench_spark.steps.night import AGE, Night, by_age
+from recbench_spark.steps.night import Night, newest_by_key
 from recbench_spark.steps.outcomes import Outcome, following, night_file
 from recbench_spark.store import Store
 
@@ -21,7 +20,7 @@ def write_result(
 
 
 def write_night(night: Night, outcome: Outcome) -> None:
-    """`results/night-SUITE-DATE.json`: how the night ended, and the run that counts of each model.
+    """`results/night-SUITE-DATE.json`: how the night ended, and the run of each model by this file.
 
     A run's own file is written before the runs are compared, and knows of no regression. By what stands
     here the same night is known to be done (`outcomes.nothing_to_do`).
@@ -29,10 +28,7 @@ def write_night(night: Night, outcome: Outcome) -> None:
     folder, suite, day = night.store.folder, night.benchmark.name, night.logical_date
     if folder is None:
         return
-    of_night = [("suite", "=", suite), ("logical_date", "=", day), ("status", "=", "succeeded")]
-    newest = {
-        row["model"]: row["run_id"] for row in by_age(night.store.rows(RUNS, of_night, ["model", *AGE]))
-    }
+    newest = newest_by_key(night, [("logical_date", "=", day)])
     content = {
         "suite": suite,
         "logical_date": day,
@@ -42,6 +38,6 @@ def write_night(night: Night, outcome: Outcome) -> None:
         "leaderboard": outcome.leaderboard,
         "sql_lines": outcome.sql_lines,
         "follows": following(night.store, night.benchmark, day),
-        "run_ids": dict(sorted(newest.items())),
+        "run_ids": {model: row["run_id"] for model, row in sorted(newest.items())},
     }
     write_json(night_file(folder, suite, day), content)

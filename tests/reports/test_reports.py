@@ -400,6 +400,30 @@ def test_figures_of_a_model_whose_last_attempt_failed_are_told_as_what_they_are(
     assert told in leaderboard_text(after) and "features hold NaN" in render_html(after)
 
 
+def test_two_datasets_of_a_night_are_boards_of_their_own_and_named() -> None:
+    other = {"dataset": "shop", "split_id": "split2", "run_id": "run-shop"}
+    rows = [number("a", 0.5), number("b", 0.6), number("a", 0.9, **other)]
+    facts = report(*rows)
+    boards = [(b.dataset, [row.model for row in b.rows]) for b in facts.leaderboards]
+    assert boards == [("shop", ["a"]), ("world", ["b", "a"])]
+    text = leaderboard_text(facts)
+    assert "shop, split split2" in text and "world, split split1" in text
+    assert "split split1" not in leaderboard_text(report(*rows[:2]))
+
+
+def test_a_model_that_failed_on_other_data_has_no_older_figures_here() -> None:
+    own = {**RUN, "run_id": "run-a", "model": "a", "started_at": "2026-01-05 10:00:00", "dataset": "world"}
+    failed = {**own, "run_id": "x", "status": "failed", "started_at": "2026-01-05 11:00:00"}
+    assert "last attempt failed" in " ".join(report_of_runs(own, failed).summary)
+    assert "last attempt failed" not in " ".join(report_of_runs(own, {**failed, "dataset": "shop"}).summary)
+
+
+def report_of_runs(*runs: dict[str, Any]) -> Report:
+    latest = pd.DataFrame([number("a", 0.5)], columns=[*LATEST, "model", "run_id", "value"])
+    empty = pd.DataFrame([], columns=CHECKS), pd.DataFrame([], columns=MANIFESTS)
+    return make_report(latest, pd.DataFrame(list(runs)), *empty, "ndcg@10", ["make sql"])
+
+
 def test_frames_as_spark_and_deltalake_hand_them_over_are_understood() -> None:
     frame = pd.DataFrame([number("a", 0.5), number("a", 0.25, k=None), number("a", 0.5, k=5)])
     frame["k"] = frame["k"].astype("float64")

@@ -2,6 +2,7 @@
 WITH places AS (
   SELECT
     suite,
+    dataset,
     split_id,
     part,
     estimator,
@@ -20,7 +21,11 @@ SELECT
   b.measure AS other_measure,
   COUNT(*) AS pairs,
   SUM(CASE WHEN (a.position - c.position) * (b.position - d.position) < 0 THEN 1 ELSE 0 END)
-    AS reversed_pairs
+    AS reversed_pairs,
+  a.definition AS one_definition,
+  b.definition AS other_definition,
+  a.estimator,
+  a.dataset
 FROM places AS a
 INNER JOIN places AS b
   ON b.suite = a.suite AND b.split_id = a.split_id AND b.part = a.part
@@ -33,5 +38,8 @@ INNER JOIN places AS d
   ON d.suite = a.suite AND d.split_id = a.split_id AND d.part = a.part
   AND d.estimator = a.estimator AND d.measure = b.measure AND d.definition = b.definition
   AND d.model = c.model
-GROUP BY a.suite, a.split_id, a.part, a.estimator, a.measure, a.definition, b.measure, b.definition
-ORDER BY reversed_pairs DESC, a.suite, a.part, one_measure, other_measure
+GROUP BY
+  a.suite, a.dataset, a.split_id, a.part, a.estimator, a.measure, a.definition, b.measure, b.definition
+ORDER BY
+  reversed_pairs DESC, a.suite, a.dataset, a.split_id, a.part, a.estimator, one_measure, other_measure,
+  one_definition, other_definition

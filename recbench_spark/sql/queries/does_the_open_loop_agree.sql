@@ -8,10 +8,15 @@ SELECT
   open_loop.position AS open_loop_position,
   held_out.position - open_loop.position AS places_gained,
   held_out.value AS test_value,
-  open_loop.value AS open_loop_value
+  open_loop.value AS open_loop_value,
+  held_out.definition,
+  held_out.estimator,
+  held_out.dataset
 FROM leaderboard AS held_out
 INNER JOIN leaderboard AS open_loop
-  ON open_loop.run_id = held_out.run_id
+  ON open_loop.suite = held_out.suite
+  AND open_loop.split_id = held_out.split_id
+  AND open_loop.model = held_out.model
   AND open_loop.metric = held_out.metric
   AND open_loop.definition = held_out.definition
   AND open_loop.estimator = held_out.estimator
@@ -20,4 +25,6 @@ WHERE
   held_out.part = 'test'
   AND open_loop.part = 'open_loop'
   AND (held_out.k = 10 OR held_out.k IS NULL)
-ORDER BY held_out.suite, held_out.metric, held_out.k, held_out.position, held_out.model
+ORDER BY
+  held_out.suite, held_out.dataset, held_out.split_id, held_out.metric, held_out.k, held_out.definition,
+  held_out.estimator, held_out.position, held_out.model

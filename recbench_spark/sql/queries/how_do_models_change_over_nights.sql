@@ -1,25 +1,24 @@
 -- How does each model develop from night to night?
 SELECT
-  current_runs.suite,
-  metrics.part,
-  current_runs.model,
-  current_runs.logical_date,
-  metrics.value,
-  metrics.value - LAG(metrics.value) OVER (
-    PARTITION BY
-      current_runs.suite, current_runs.model, metrics.part, metrics.definition, metrics.estimator
-    ORDER BY current_runs.logical_date
+  suite,
+  part,
+  model,
+  logical_date,
+  value,
+  value - LAG(value) OVER (
+    PARTITION BY suite, dataset, model, part, definition, estimator
+    ORDER BY logical_date, run_id
   ) AS change,
-  metrics.ci_low,
-  metrics.ci_high,
-  metrics.n,
-  metrics.definition
-FROM current_runs
-INNER JOIN metrics ON metrics.run_id = current_runs.run_id
+  ci_low,
+  ci_high,
+  n,
+  definition,
+  dataset,
+  split
+FROM current_metrics
 WHERE
-  metrics.metric = 'ndcg'
-  AND metrics.k = 10
-  AND metrics.slice_key IS NULL
-  AND metrics.estimator = 'holdout'
-ORDER BY
-  current_runs.suite, metrics.part, metrics.definition, current_runs.model, current_runs.logical_date
+  metric = 'ndcg'
+  AND k = 10
+  AND slice_key IS NULL
+  AND estimator = 'holdout'
+ORDER BY suite, dataset, part, definition, model, logical_date, run_id

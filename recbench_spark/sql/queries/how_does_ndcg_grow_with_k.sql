@@ -8,7 +8,8 @@ SELECT
   value,
   ci_low,
   ci_high,
-  definition
+  definition,
+  dataset
 FROM leaderboard
 WHERE metric = 'ndcg' AND estimator = 'holdout'
-ORDER BY suite, part, definition, k NULLS LAST, position, model
+ORDER BY suite, dataset, split_id, part, definition, k NULLS LAST, position, model

@@ -7,9 +7,11 @@ SELECT
   checks.passed,
   checks.observed,
   checks.threshold,
-  checks.detail
+  checks.detail,
+  latest.dataset,
+  latest.run_id
 FROM (
-  SELECT DISTINCT suite, model, run_id FROM latest_metrics
+  SELECT DISTINCT suite, dataset, model, run_id FROM latest_metrics
 ) AS latest
 INNER JOIN checks ON checks.run_id = latest.run_id
 ORDER BY
@@ -17,4 +19,5 @@ ORDER BY
   CASE checks.severity WHEN 'error' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END,
   latest.suite,
   checks.`check`,
-  latest.model
+  latest.model,
+  latest.run_id

@@ -14,10 +14,14 @@ SELECT
   open_loop.value AS open_loop_value,
   held_out.position AS holdout_position,
   corrected.position AS corrected_position,
-  open_loop.position AS open_loop_position
+  open_loop.position AS open_loop_position,
+  held_out.definition AS holdout_definition,
+  held_out.dataset
 FROM leaderboard AS held_out
 LEFT JOIN leaderboard AS corrected
-  ON corrected.run_id = held_out.run_id
+  ON corrected.suite = held_out.suite
+  AND corrected.split_id = held_out.split_id
+  AND corrected.model = held_out.model
   AND corrected.part = held_out.part
   AND corrected.metric = held_out.metric
   AND COALESCE(corrected.k, 0) = COALESCE(held_out.k, 0)
@@ -27,7 +31,9 @@ LEFT JOIN leaderboard AS corrected
     'stratified'
   )
 LEFT JOIN leaderboard AS open_loop
-  ON open_loop.run_id = held_out.run_id
+  ON open_loop.suite = held_out.suite
+  AND open_loop.split_id = held_out.split_id
+  AND open_loop.model = held_out.model
   AND open_loop.part = 'open_loop'
   AND open_loop.metric = held_out.metric
   AND open_loop.definition = held_out.definition

@@ -8,12 +8,13 @@ SELECT
   MAX(CASE WHEN slice_value = 'head' THEN value END) AS head,
   MAX(CASE WHEN slice_value = 'torso' THEN value END) AS torso,
   MAX(CASE WHEN slice_value = 'tail' THEN value END) AS tail,
-  MAX(CASE WHEN slice_value = 'cold' THEN value END) AS cold
+  MAX(CASE WHEN slice_value = 'cold' THEN value END) AS cold,
+  dataset
 FROM latest_metrics
 WHERE
   metric = 'recall'
   AND k = 10
   AND estimator = 'holdout'
   AND (slice_key IS NULL OR slice_key = 'popularity')
-GROUP BY suite, split_id, part, model, definition, estimator
-ORDER BY suite, part, everything DESC, model
+GROUP BY suite, dataset, split_id, part, model, definition, estimator
+ORDER BY suite, dataset, split_id, part, definition, everything DESC, model

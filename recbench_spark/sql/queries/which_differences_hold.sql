@@ -19,7 +19,9 @@ SELECT
   current_comparisons.verdict,
   current_comparisons.sequence_low,
   current_comparisons.sequence_high,
-  current_comparisons.users
+  current_comparisons.users,
+  current_comparisons.definition,
+  current_comparisons.split_id
 FROM current_comparisons
 INNER JOIN (
   SELECT suite, MAX(logical_date) AS logical_date
@@ -32,8 +34,10 @@ INNER JOIN (
 WHERE current_comparisons.kind = 'pair' AND current_comparisons.with_baseline
 ORDER BY
   current_comparisons.suite,
+  current_comparisons.split_id,
   current_comparisons.part,
   current_comparisons.metric,
   current_comparisons.k,
+  current_comparisons.definition,
   current_comparisons.difference DESC,
   current_comparisons.model

@@ -8,11 +8,13 @@ SELECT
   ci_low,
   ci_high,
   LEAD(model) OVER places AS next_model,
-  ci_low <= LEAD(ci_high) OVER places AS overlaps_next
+  ci_low <= LEAD(ci_high) OVER places AS overlaps_next,
+  definition,
+  dataset
 FROM leaderboard
 WHERE metric = 'ndcg' AND k = 10 AND estimator = 'holdout'
 WINDOW places AS (
-  PARTITION BY suite, split_id, part, definition, estimator
+  PARTITION BY suite, dataset, split_id, part, definition, estimator
   ORDER BY position, model
 )
-ORDER BY suite, part, position, model
+ORDER BY suite, dataset, split_id, part, definition, position, model

@@ -16,7 +16,8 @@ SELECT
   p_holm,
   allowed_drop,
   regressed,
-  users
+  users,
+  definition
 FROM current_comparisons
 WHERE kind <> 'pair' AND (regressed OR ci_high < 0)
-ORDER BY suite, logical_date DESC, part, metric, k, difference, model
+ORDER BY suite, logical_date DESC, part, metric, k, definition, difference, model

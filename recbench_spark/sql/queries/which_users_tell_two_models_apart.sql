@@ -30,7 +30,9 @@ SELECT
   mine.value AS best_value,
   rival.model AS second,
   theirs.value AS second_value,
-  mine.value - theirs.value AS difference
+  mine.value - theirs.value AS difference,
+  mine.definition,
+  mine.estimator
 FROM pair
 INNER JOIN pair AS rival
   ON rival.suite = pair.suite

@@ -135,7 +135,8 @@ def test_a_night_by_hand_in_table_view_question_and_report(spark, tmp_path: Path
     runs = [
         row(RUNS, run_id=run_id, run_key="key", attempt=1, suite="small", model="popular",
             model_kind="popular", status="succeeded", logical_date=NIGHTS[n], source="own",
-            dataset="d", split="s", split_id=f"split{n}", finished_at=datetime(2026, 1, 9, tzinfo=UTC))
+            dataset="small_world", split="s",
+            split_id=f"split{n}", finished_at=datetime(2026, 1, 9, tzinfo=UTC))
         for n, run_id in enumerate(of_runs)
     ]  # fmt: skip
     new = dict(zip(RUNS.names, runs[1], strict=True)) | {"run_id": "new", "model": "random"}

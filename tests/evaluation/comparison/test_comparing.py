@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,8 @@ from recbench_spark.evaluation.comparison.comparing import ComparisonGroup, Comp
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.comparison.tests import benjamini_hochberg, holm, sequence_interval
 from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS
-from recbench_spark.steps.comparing import compare_night
+from recbench_spark.steps.answers import answers
+from recbench_spark.steps.comparing import compare_night, run_before, visible_runs
 from recbench_spark.steps.night import Night
 from recbench_spark.store import Store, query_files
 from tests.nights import SMALL, models, small
@@ -187,6 +189,7 @@ def run_row(run_id: str, model: str, night: date, **more: object) -> tuple:
     values = {
         "run_id": run_id, "run_key": "key", "attempt": 1, "suite": "small", "model": model,
         "model_kind": model, "status": "succeeded", "logical_date": night, "source": "own",
+        "dataset": "small_world",
         "finished_at": datetime(2026, 1, 9, tzinfo=UTC), "split_id": f"split{NIGHTS.index(night)}", **more,
     }  # fmt: skip
     return tuple(values.get(name) for name in RUNS.names)
@@ -252,6 +255,49 @@ def pair_difference(rows: list[tuple], ours: str, theirs: str) -> np.ndarray:
     """Differences at k = 10, user by user."""
     value = {(r[0], r[1]): r[7][r[6].index(10)] for r in rows}
     return np.array([value[ours, f"u{u}"] - value[theirs, f"u{u}"] for u in range(40)])
+
+
+def number_row(run_id: str, metric: str, definition: str = "v1", k: int = 10) -> dict[str, object]:
+    facts = {"part": "test", "estimator": "holdout", "value": 0.5, "n": 4}
+    return {"run_id": run_id, "metric": metric, "definition": definition, "k": k, **facts}
+
+
+OF_THE_RULE = (
+    # run, model, night, minute, more; its numbers
+    ("als0", "als", 0, 1, {}, [("ndcg", "v1")]),
+    ("als0-preset", "als", 0, 2, {}, [("ndcg", "v1;gain=linear")]),
+    ("als0-other", "als", 0, 3, {"dataset": "other", "split_id": "other"}, [("ndcg", "v1")]),
+    ("als1", "als", 1, 1, {}, [("ndcg", "v1")]),
+    ("als1-again", "als", 1, 2, {}, [("ndcg", "v1")]),
+    ("als1-recall", "als", 1, 3, {}, [("recall", "v1")]),
+    ("pop1", "popular", 1, 1, {}, [("ndcg", "v1")]),
+    ("pop1-split", "popular", 1, 2, {"split_id": "elsewhere"}, [("ndcg", "v1")]),
+    ("pop1-failed", "popular", 1, 3, {"status": "failed"}, [("ndcg", "v1")]),
+)
+
+
+@pytest.mark.spark
+def test_runs_of_other_metrics_definitions_or_data_hide_none_that_is_compared(
+    spark: Any, tmp_path: Path
+) -> None:
+    store = Store(spark, str(tmp_path / "warehouse"))
+    for run_id, model, night, minute, more, numbers in OF_THE_RULE:
+        values = run_row(run_id, model, NIGHTS[night], model_kind="als",
+                         finished_at=datetime(2026, 1, 9, 0, minute, tzinfo=UTC), **more)  # fmt: skip
+        store.append_rows([dict(zip(RUNS.names, values, strict=True))], RUNS)
+        store.append_rows([number_row(run_id, *number) for number in numbers], METRICS)
+    night = Night(store, small(**ASKED), Definition(), "split1", {}, NIGHTS[1])
+    runs = visible_runs(night)
+    assert {(run.run_id, run.model) for run in runs} == {
+        ("als0", "als"), ("als1-again", "als"), ("pop1", "popular"),
+    }  # fmt: skip
+    (before,) = {run_before(run, runs, None) for run in runs if run.run_id == "als1-again"}
+    assert before is not None and before.run_id == "als0"
+    store.install_views()
+    by_spark = spark.sql("SELECT run_id, age FROM metrics_by_age WHERE age > 1").collect()
+    assert [tuple(row) for row in by_spark] == [("als1", 2)]
+    by_duckdb = answers(store)("SELECT run_id, age FROM metrics_by_age WHERE age > 1")
+    assert by_duckdb.to_numpy().tolist() == [["als1", 2]]
 
 
 # ------------------------------------------------------------------------- the file

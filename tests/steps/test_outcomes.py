@@ -1,0 +1,32 @@
+"""When a night has nothing to do: what its file in `results/` must have seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recbench_spark.arrow_store import ArrowStore
+from recbench_spark.steps.outcomes import following
+from tests.nights import DATE, SMALL, small
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dataset": {**SMALL["dataset"], "name": "other_world"}},
+        {"dataset": {**SMALL["dataset"], "world": {**SMALL["dataset"]["world"], "seed": 4}}},
+        {"split": {**SMALL["split"], "seed": 6}},
+        {"evaluation": {**SMALL["evaluation"], "metrics": ["mrr"]}},
+        {"evaluation": {**SMALL["evaluation"], "definition": {"threshold": 3}}},
+    ],
+    ids=["dataset", "world", "split", "metrics", "definition"],
+)
+def test_a_night_of_other_data_or_numbers_is_not_told_by_this_ones_file(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
+    store = ArrowStore(str(tmp_path / "warehouse"))
+    told = following(store, small(), DATE)
+    assert told == following(store, small(), DATE)
+    assert told != following(store, small(**change), DATE)
