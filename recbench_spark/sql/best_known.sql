@@ -1,6 +1,7 @@
 -- What is the best value ever seen of each method, who reached it, and was its search wide enough?
 -- needs: current_runs
--- A method is a kind of model (als, item_knn ...) or, for results from outside, the model's name.
+-- A method is a kind of model (als, item_knn ...); for results from outside, and for a kind that is several
+-- methods (bayesian_mf: timeSVD, SVD++ and their kin by its features), the model's name.
 SELECT
   dataset,
   split,
@@ -48,7 +49,9 @@ FROM (
       current_runs.model,
       CASE
         WHEN current_runs.model_kind IS NULL THEN current_runs.model
-        WHEN current_runs.model_kind IN ('published', 'embeddings', 'scores', 'lists', 'predictions')
+        WHEN current_runs.model_kind IN (
+          'published', 'embeddings', 'scores', 'lists', 'predictions', 'bayesian_mf'
+        )
           THEN current_runs.model
         ELSE current_runs.model_kind
       END AS method,
