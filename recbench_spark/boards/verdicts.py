@@ -6,7 +6,8 @@ the run uses; it was given far fewer settings than a rival; a better run of the 
 setting was never searched that has moved this method elsewhere. Significance is no excuse: it says nothing
 of the spread over setups (Rendle, Zhang and Koren 2019, section 5).
 
-Two notes accuse nobody: `never_searched`, and `no_power`, which says that the trials decide nothing.
+Three notes accuse nobody: `never_searched`; `no_power`, which says that the trials decide nothing; and
+`better_not_used`, where what was found is better by less than makes a run under-tuned.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ WORTH = 0.01
 FOLDS_NOISE = 3.0
 """And in spreads over folds: whichever of both is more."""
 
-SURE, UNSURE = 0.75, 0.2
+SURE, UNSURE = 0.8, 0.15
 """Chances of such a gain from which on a run is under-tuned, and from which on nothing is decided."""
 
 SAME_PLACE = 0.02
@@ -68,7 +69,7 @@ class Reason(NamedTuple):
 class Note(NamedTuple):
     """What the board cannot say of a run, as a code and in words; nobody is accused."""
 
-    code: Literal["never_searched", "no_power"]
+    code: Literal["never_searched", "no_power", "better_not_used"]
     text: str
 
 
@@ -129,7 +130,10 @@ def verdict(
 def judge_search(search: Search, run: Run, used: Mapping[str, float] | None) -> list[Reason | Note]:
     """Reasons and notes that the trials of a search give: was more found, or is more to be gained?"""
     if used is not None and not uses_best(search, used):
-        return [compare_with_best(search, used)]
+        found = compare_with_best(search, run, used)
+        decided = isinstance(found, Reason) or found.code == "no_power"
+        more = None if decided else more_to_gain(search, run, used)
+        return [found] if more is None else [found, more]
     edges = [found for name in search.space if (found := at_edge(search, name)) is not None]
     return [*edges] or [one for one in (more_to_gain(search, run),) if one is not None]
 
@@ -150,48 +154,73 @@ def trial_of(search: Search, used: Mapping[str, float]) -> int | None:
     """The number of the trial that tried these settings, rounded ones included; None: none did."""
     names = list(search.space)
     places = np.column_stack([_tried_places(search, name) for name in names])
-    own = np.array([float(_places(np.array([used[name]]), search.space[name])[0]) for name in names])
+    own = _place_of(search, names, used)
     exact = np.array([name in search.choices for name in names])
     away = np.abs(places - own)
     same = np.where(exact, away < 1e-9, away <= SAME_PLACE).all(axis=1)
     return int(np.argmin(np.where(same, away.sum(axis=1), np.inf))) if same.any() else None
 
 
-def compare_with_best(search: Search, used: Mapping[str, float]) -> Reason | Note:
-    """What to think of a run whose settings are not the best that its search found."""
+def compare_with_best(search: Search, run: Run, used: Mapping[str, float]) -> Reason | Note:
+    """What to think of a run whose settings are not the best that its search found.
+
+    Returns:
+        A reason where the best is better by what makes a run under-tuned, else a note.
+    """
     losses, at = search.losses(), trial_of(search, used)
     best = search.trials[int(losses.argmin())]
-    count = len(search.trials)
-    told = f"the search of {count} settings found {in_words(best.settings)}"
+    told = f"the search of {len(losses)} settings found {in_words(best.settings)}"
     if at is not None:
-        values = f"{best.value:g} against {search.trials[at].value:g} on validation rows"
-        return Reason("better_not_used", f"{told}: {values}, and it was not used")
-    chance = _chance_of_best(search, used)
-    if chance is None:
-        return Note(
-            "no_power", f"{told}; too few trials tell whether what is used, and was not tried, is worse"
+        told += (
+            f": {best.value:g} against {search.trials[at].value:g} on validation rows, and it was not used"
         )
+        worth = float(losses[at] - losses.min()) > worth_of(search, run)
+        return Reason("better_not_used", told) if worth else Note("better_not_used", told)
+    told += ", which is not used"
+    worth_chance, chance = (
+        _chance_of_best(search, used, by) for by in (worth_of(search, run), noise_of(search))
+    )
+    if worth_chance is None or chance is None:
+        return Note("no_power", f"{told}; too few trials tell whether it is better")
+    if worth_chance >= SURE:
+        return Reason("better_not_used", f"{told}: predicted to be better than {in_words(used)}")
+    if worth_chance >= UNSURE:
+        return Note("no_power", f"{told}; the trials do not tell how much better it is")
     if chance >= SURE:
-        return Reason(
-            "better_not_used", f"{told}, predicted to be better than {in_words(used)}, which is used"
-        )
-    if chance >= UNSURE:
-        return Note("no_power", f"{told}, which is not used; the trials do not tell whether it is better")
-    return Note("never_searched", f"{told}, predicted to be no better; what is used comes from no search")
+        return Note("better_not_used", f"{told}: predicted to be a little better than {in_words(used)}")
+    return Note(
+        "never_searched", f"{told}: predicted to be no better than what is used, which no search found"
+    )
 
 
-def _chance_of_best(search: Search, used: Mapping[str, float]) -> float | None:
-    """The chance that the best trial is better than settings that were not tried."""
+def _chance_of_best(search: Search, used: Mapping[str, float], gain: float) -> float | None:
+    """The chance that the best trial is better by more than `gain` than settings that were not tried."""
     names = _varied(search)
     fitted = _surface(search, names)
     if fitted is None:
         return None
-    own = np.array([float(_places(np.array([used[name]]), search.space[name])[0]) for name in names])
-    return float(fitted.chances(own, fitted.places_nd[:1], noise_of(search))[0])
+    own = _place_of(search, names, used)
+    return float(fitted.chances(own, fitted.places_nd[:1], gain)[0])
 
 
-def more_to_gain(search: Search, run: Run) -> Reason | Note | None:
+def _place_of(search: Search, names: Sequence[str], used: Mapping[str, float]) -> Floats:
+    """(d,) the place of some settings."""
+    return np.array([float(_places(np.array([used[n]]), search.space[n])[0]) for n in names])
+
+
+def worth_of(search: Search, run: Run) -> float:
+    """What has to be gained before a run counts as under-tuned, in units of the value."""
+    best = float(search.losses().min())
+    return max(WORTH * abs(best), FOLDS_NOISE * (run.spread or 0.0))
+
+
+def more_to_gain(search: Search, run: Run, used: Mapping[str, float] | None = None) -> Reason | Note | None:
     """A setting that nobody tried is predicted to be better by `WORTH` or thrice the noise of folds.
+
+    Args:
+        search: the trials.
+        run: the run in question.
+        used: the settings that it is to be better than; None: the best trial's.
 
     Returns:
         A reason where the chance is `SURE`, None where it is below `UNSURE`, else that nothing is decided.
@@ -199,14 +228,14 @@ def more_to_gain(search: Search, run: Run) -> Reason | Note | None:
     names, losses = _varied(search), search.losses()
     if not names:
         return None
-    best = float(losses.min())
-    gain = max(WORTH * abs(best), FOLDS_NOISE * (run.spread or 0.0))
+    gain = worth_of(search, run)
     counts = f"{len(losses)} trials of {len(names)} settings"
     told = f"{counts} do not decide whether {gain:.2g} more could be gained"
     fitted = _surface(search, names)
     if fitted is None:
         return Note("no_power", told)
-    found = fitted.most_surely_better(fitted.places_nd[0], gain, _reach(search, names))
+    place = fitted.places_nd[0] if used is None else _place_of(search, names, used)
+    found = fitted.most_surely_better(place, gain, _reach(search, names))
     if found.chance < UNSURE:
         return None
     if found.chance < SURE:

@@ -92,7 +92,7 @@ def make_board(
     return BoardFacts(name, tuple(rows), tables, curves, tuple(figures))
 
 
-_NOTES = {"never_searched": "never searched", "no_power": "no power"}
+_NOTES = {"never_searched": "never searched", "no_power": "no power", "better_not_used": "better not used"}
 
 TITLES = {
     "board_gaps": "One method, by who ran it",

@@ -144,7 +144,7 @@ VERDICTS = Table(
         text_id(
             "code",
             "edge, unfinished_search, better_not_used, fewer_settings, better_run_known, "
-            "unsearched_setting; of notes never_searched, no_power.",
+            "unsearched_setting; of notes never_searched, no_power, better_not_used.",
         ),
         Column("reason", STRING, "The reason in words.", False),
         Column("judged_at", TIMESTAMP, "When the board was judged, UTC.", False),

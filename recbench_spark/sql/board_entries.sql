@@ -27,6 +27,7 @@ SELECT
   at_edge,
   never_searched,
   evidence,
+  fold_values,
   first_entered_at AS entered_at
 FROM (
   SELECT

@@ -50,6 +50,12 @@ def test_what_the_search_found_better_and_was_not_used() -> None:
     assert codes_of(ours("als", 0.8137), Tuning(bowl(), {"regulariser": 0.1101})) == [], "rounded"
     near = codes_of(ours("als", 0.8137), Tuning(bowl(), {"regulariser": 0.098}))
     assert near in (["never_searched"], ["no_power"]), "it is as good as the best, and no search found it"
+    little = ours("als", 0.8137, spread_folds=0.0015)
+    trials = [{"settings": {"r": r}, "value": 0.8 + 0.02 * abs(r - 0.5)} for r in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    close = Search(space={"r": (0.0, 1.0)}, trials=trials)
+    verdicts = judge([little], {}, {}, {little.entry_id: Tuning(close, {"r": 0.3})})
+    (one,) = verdicts.values()
+    assert not one.under_tuned and [note.code for note in one.notes] == ["better_not_used"], "by .5 %"
 
 
 def test_a_search_belongs_to_its_entry_and_not_to_its_name() -> None:
@@ -153,26 +159,21 @@ def test_equal_trials_give_equal_chances_and_a_known_slope_is_seen() -> None:
     assert inside.chance < 0.2
 
 
-def shares(dims: int, budget: int, wanted: int) -> tuple[float, float, int]:
-    """Flagged of the under-tuned and of the fair that were decided, and how many were not."""
-    counts = count_verdicts(gather(dims, budget, wanted))
-    of = [counts[truth]["flagged"] / max(1, wanted - counts[truth]["no power"])
-          for truth in ("under-tuned", "fair")]  # fmt: skip
-    return of[0], of[1], counts["under-tuned"]["no power"]
-
-
 def test_the_planted_world_in_small() -> None:
-    """The study in small: of 15 of each kind at most one under-tuned is missed and one fair one accused."""
+    """The study in small: of 15 of each kind one method may be missed and one be accused."""
     for dims in (2, 4):
-        caught, accused, undecided = shares(dims, 16, 15)
-        assert caught >= 0.9 and accused <= 0.13 and undecided <= 10
+        counts = count_verdicts(gather(dims, 16, 15))
+        assert counts["under-tuned"]["fine"] <= 1 and counts["under-tuned"]["flagged"] >= 3
+        assert counts["fair"]["flagged"] <= 1 and counts["fair"]["fine"] >= 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dims", "budget"), [one for one in BUDGETS if one[1] == 16])
+@pytest.mark.parametrize(("dims", "budget"), [one for one in BUDGETS if one[1] >= 8])
 def test_the_planted_world(dims: int, budget: int) -> None:
-    caught, accused, _ = shares(dims, budget, 100)
-    assert caught >= 0.95 and accused <= 0.05
+    """Of 100 of each kind, but for those of which the board says "no power": 95 % flagged, 5 accused."""
+    counts = count_verdicts(gather(dims, budget, 100))
+    flagged, fine = counts["under-tuned"]["flagged"], counts["under-tuned"]["fine"]
+    assert flagged >= 0.95 * (flagged + fine) and counts["fair"]["flagged"] <= 5
 
 
 def test_the_study_prints_a_line_a_budget(capsys, monkeypatch) -> None:

@@ -76,7 +76,9 @@ def test_a_search_is_resumed_extended_and_known_to_later_runs(spark, tmp_path, m
     trials = store.read(TRIALS).collect()
     assert len(trials) == 8 and len({row.trial_id for row in trials}) == 8
     made = store.read(FITS).collect()
-    assert {tuple(row.parts) for row in made} == {("validation",)}, "test rows are never looked at"
+    assert {tuple(row.parts) for row in made} == {("validation",)}, (
+        "no test row of the searched fold is looked at"
+    )
     assert {row.fold for row in made} == {1} and {row.purpose for row in made} == {"search"}
     sgd = found["sgd"]
     assert sgd.best["value"] == min(row.value for row in trials if row.model == "sgd")
@@ -215,4 +217,5 @@ def test_what_a_search_cannot_try_is_told_before_it_starts(tmp_path) -> None:
     with pytest.raises(ConfigError, match="declares no search"):
         asked_search(one.model_copy(update={"search": None}), None, None)
     told = dry_run(one, asked_search(one, "sgd", 7))
+    assert "20% of the training rows of fold 1; they are test rows of the other folds" in told
     assert "7 settings a method, 2 fits each" in told and "rates: 0.0001 to 0.01, logarithmic" in told
