@@ -134,8 +134,9 @@ def judge_search(search: Search, run: Run, used: Mapping[str, float] | None) -> 
         decided = isinstance(found, Reason) or found.code == "no_power"
         more = None if decided else more_to_gain(search, run, used)
         return [found] if more is None else [found, more]
-    edges = [found for name in search.space if (found := at_edge(search, name)) is not None]
-    return [*edges] or [one for one in (more_to_gain(search, run),) if one is not None]
+    edges = [edge for name in search.space if (edge := at_edge(search, name)) is not None]
+    more = None if edges else more_to_gain(search, run)
+    return [*edges] if more is None else [more]
 
 
 def uses_best(search: Search, used: Mapping[str, float]) -> bool:
