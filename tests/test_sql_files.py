@@ -604,6 +604,29 @@ def test_progress_over_baselines_as_published_and_corrected_by_hand(database: sq
     assert best.fetchall() == [("again", 1), ("MRMA", 2)]
 
 
+def test_a_later_row_of_an_entry_replaces_the_earlier_one(database: sqlite3.Connection) -> None:
+    add_entry(database, "als", 0.8, method="ALS", entered_at="2026-01-01")
+    add_entry(database, "als", 0.8, method="ALS", entered_at="2026-01-02", budget_settings=16)
+    for code, under_tuned in (("edge", None), ("no_power", False)):
+        add(database, "verdicts", entry_id="als", board="b", code=code, reason="r", under_tuned=under_tuned)
+    shown = database.execute("SELECT name, budget_settings, entered_at FROM board_entries").fetchall()
+    assert shown == [("als", 16, "2026-01-01")]
+    assert database.execute("SELECT budget_settings FROM board_best").fetchall() == [(16,)]
+    assert database.execute("SELECT * FROM board_gaps").fetchall() == [], "one row is no gap"
+    rows = ask(database, "which_baselines_are_under_tuned")
+    assert [(row[7], row[8], row[-1]) for row in rows] == [
+        (16, "edge", "under-tuned"), (16, "no_power", "no power"),
+    ]  # fmt: skip
+
+
+def test_a_kind_that_is_several_methods_is_known_by_model(database: sqlite3.Connection) -> None:
+    for run, value in (("timesvd", 0.4), ("svdpp", 0.3)):
+        add_run(database, run, run, model_kind="bayesian_mf")
+        add_metric(database, run, value)
+    rows = database.execute("SELECT method, value FROM best_known ORDER BY position").fetchall()
+    assert rows == [("timesvd", 0.4), ("svdpp", 0.3)]
+
+
 @pytest.mark.parametrize("metric", [None, "ndcg@20"])
 def test_the_best_of_n_in_sql_is_that_of_the_board(
     database: sqlite3.Connection, metric: str | None

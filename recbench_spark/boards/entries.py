@@ -6,13 +6,13 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, cast
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, NamedTuple, cast
 
 from recbench_spark.boards.folds import OverFolds
 from recbench_spark.boards.published import Board, RanBy, Run
 from recbench_spark.boards.searches import Search
-from recbench_spark.boards.verdicts import Verdict, verdict
+from recbench_spark.boards.verdicts import Note, Verdict, verdict
 
 Part = Literal["probe", "quiz", "test"]
 
@@ -75,6 +75,7 @@ class Entry:
     at_edge: tuple[str, ...] = ()
     never_searched: tuple[str, ...] = ()
     evidence: str | None = None
+    fold_values: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def entry_id(self) -> str:
@@ -88,10 +89,22 @@ class Entry:
         part = cast("Part | None", self.part if self.part in ("probe", "quiz", "test") else None)
         return Run(
             method=self.name, value=self.value, spread=self.spread_folds, part=part, year=self.year,
-            ran_by=cast("RanBy | None", self.ran_by), dims=self.dims,
+            ran_by=cast("RanBy | None", self.ran_by), dims=self.dims, by_fold=dict(self.fold_values),
         )  # fmt: skip
 
+    def grown_from(self, before: Entry) -> Entry:
+        """The row that stands for both: what this one lacks of search and folds is that of `before`.
 
+        A search that was made after the first entry is joined to it; none is lost.
+        """
+        if self.budget_settings is None and self.search_space is None:
+            facts = {name: getattr(before, name) for name in _OF_SEARCH}
+        else:
+            facts = {name: getattr(self, name) for name in _OF_SEARCH}
+        return replace(before, **facts, fold_values=self.fold_values or before.fold_values)
+
+
+_OF_SEARCH = ("search_space", "budget_settings", "budget_seconds", "at_edge", "never_searched")
 _OF_RUN = ("board", "origin", "method", "name", "value", "part", "ran_by", "year", "dims", "evidence")
 
 
@@ -138,6 +151,7 @@ def spread_facts(found: OverFolds) -> dict[str, Any]:
         "spread_seeds": number_or_none(found.over_seeds),
         "folds": found.folds,
         "seeds": found.seeds,
+        "fold_values": dict(found.by_fold),
     }
 
 
@@ -155,10 +169,29 @@ def search_facts(search: Search | None, seconds: float, edges: Sequence[str]) ->
     }
 
 
+class Tuning(NamedTuple):
+    """Where the settings of an entry are from.
+
+    Attributes:
+        search: of this model with its other settings, on this log; None: there is none.
+        used: the run's own values of the settings that were searched; None: those of the best trial.
+        told: what a file says of a search of which no trial is known.
+        fixed: the model has nothing to search.
+        why: a search of this model that is none of this run, in words.
+    """
+
+    search: Search | None = None
+    used: Mapping[str, float] | None = None
+    told: str = ""
+    fixed: bool = False
+    why: str = ""
+
+
 def judge(
     entries: Sequence[Entry],
     searches: Mapping[str, Search],
     moved_elsewhere: Mapping[str, Mapping[str, float]],
+    used: Mapping[str, Tuning] | None = None,
 ) -> dict[str, Verdict]:
     """A verdict on each entry, by its id; those of one part are held against one another.
 
@@ -166,18 +199,35 @@ def judge(
         entries: of one board.
         searches: by the name of an entry of ours.
         moved_elsewhere: by method, settings and how much each has moved it, relative to the value.
+        used: by entry id, where its settings are from; without it a search belongs to the entry of its
+            name, which uses its best.
     """
     found = {}
+    known = {} if used is None else used
     judged = [entry for entry in entries if entry.evidence != BESIDE]
     for part in {entry.part for entry in judged}:
         same = [entry for entry in judged if entry.part == part]
         board = _board(same)
         for entry in same:
-            own = searches.get(entry.name) if entry.origin == "ours" else None
+            by_name = searches.get(entry.name) if used is None and entry.origin == "ours" else None
+            tuning = known.get(entry.entry_id, Tuning(by_name))
             rivals = {name: search for name, search in searches.items() if name != entry.name}
             moved = moved_elsewhere.get(entry.method, {})
-            found[entry.entry_id] = verdict(entry.as_run(), board, own, rivals, moved)
+            one = verdict(entry.as_run(), board, tuning.search, rivals, moved, tuning.used)
+            found[entry.entry_id] = one._replace(notes=(*one.notes, *_unsearched(entry, tuning)))
     return found
+
+
+def _unsearched(entry: Entry, tuning: Tuning) -> list[Note]:
+    """The note on a row of ours, or one handed in, of whose search no trial is known."""
+    if tuning.search is not None or entry.origin == "published" or tuning.fixed:
+        return []
+    if tuning.told or entry.search_space:
+        told = tuning.told or f"a search over {entry.search_space}"
+        return [Note("no_power", f"its file or bundle tells of {told}, and the board knows no trial of it")]
+    if entry.origin == "bundle":
+        return [Note("never_searched", "it was handed in without a search")]
+    return [Note("never_searched", tuning.why or "no search of this model with these settings is known")]
 
 
 def _board(entries: Sequence[Entry]) -> Board:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+from scipy.special import stdtr
 
 
 class OverFolds(NamedTuple):
@@ -18,6 +20,7 @@ class OverFolds(NamedTuple):
             How much chance in the fit does.
         folds: how many there are.
         seeds: of the fold that has fewest.
+        by_fold: mean over seeds of each fold; empty where there are no folds.
     """
 
     mean: float
@@ -25,6 +28,7 @@ class OverFolds(NamedTuple):
     over_seeds: float
     folds: int
     seeds: int
+    by_fold: Mapping[int, float] = {}
 
 
 def over_folds(values: Mapping[tuple[int | None, int], float]) -> OverFolds:
@@ -46,4 +50,43 @@ def over_folds(values: Mapping[tuple[int | None, int], float]) -> OverFolds:
         float(np.sqrt(np.mean(within))) if within else float("nan"),
         len(means),
         min(len(found) for found in by_fold.values()),
+        {fold: mean for fold, mean in zip(by_fold, means, strict=True) if fold is not None},
     )
+
+
+class Paired(NamedTuple):
+    """Two runs over the same folds.
+
+    Attributes:
+        differences_f: (f,) of each fold, in the order of folds: the first run less the second.
+        mean: of these.
+        t: Student's, of the differences; infinite where all are alike.
+        p: two-sided. Folds share most of what is learnt from, so it is too small.
+    """
+
+    differences_f: npt.NDArray[np.float64]
+    mean: float
+    t: float
+    p: float
+
+    @property
+    def folds(self) -> int:
+        """How many there are."""
+        return len(self.differences_f)
+
+
+def paired_folds(one: Mapping[int, float], other: Mapping[int, float]) -> Paired | None:
+    """The difference of two runs fold by fold; None of fewer than two folds, or of other ones.
+
+    >>> found = paired_folds({0: 3.0, 1: 5.0, 2: 7.0}, {0: 2.0, 1: 3.0, 2: 4.0})
+    >>> found.mean, round(found.t, 3), round(found.p, 3)
+    (2.0, 3.464, 0.074)
+    """
+    if len(one) < 2 or one.keys() != other.keys():
+        return None
+    differences = np.array([one[fold] - other[fold] for fold in sorted(one)])
+    mean, error = float(differences.mean()), float(differences.std(ddof=1) / np.sqrt(len(differences)))
+    if error == 0:
+        return Paired(differences, mean, float(np.copysign(np.inf, mean)) if mean else 0.0, float(not mean))
+    t = mean / error
+    return Paired(differences, mean, t, float(2 * stdtr(len(differences) - 1, -abs(t))))

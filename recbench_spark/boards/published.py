@@ -28,6 +28,7 @@ class Run(Strict):
         year: of the work it is quoted from.
         dims: factors, where a method was run with several.
         part: of the Netflix protocol.
+        by_fold: value of each fold, mean over seeds, where it is known.
     """
 
     method: Annotated[str, Field(min_length=1)]
@@ -37,6 +38,7 @@ class Run(Strict):
     year: Annotated[int, Field(ge=1990, le=2100)] | None = None
     dims: Annotated[int, Field(ge=1)] | None = None
     part: Literal["probe", "quiz", "test"] | None = None
+    by_fold: dict[int, float] = Field(default={})
 
 
 class Board(Strict):

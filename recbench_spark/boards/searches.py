@@ -29,12 +29,14 @@ class Search(Strict):
         trials: what was run.
         noise: standard deviation of one trial's value over folds or seeds, 0 if not known.
         lower_is_better: true of errors.
+        choices: settings of the space that are choices, given by their number: they have no edge.
     """
 
     space: dict[str, Annotated[tuple[float, ...], Field(min_length=1)]]
     trials: Annotated[tuple[Trial, ...], Field(min_length=1)]
     noise: Annotated[float, Field(ge=0)] = 0.0
     lower_is_better: bool = True
+    choices: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _settings_are_of_the_space(self) -> Search:

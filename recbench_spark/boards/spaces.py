@@ -123,7 +123,10 @@ def as_search(
     ]
     if not trials:
         return None
-    return Search(space=ends, trials=tuple(trials), noise=noise, lower_is_better=lower_is_better)
+    choices = tuple(sorted(name for name, of in space.items() if of.values))
+    return Search(
+        space=ends, trials=tuple(trials), noise=noise, lower_is_better=lower_is_better, choices=choices
+    )
 
 
 def _ends(of: Range) -> tuple[float, ...]:

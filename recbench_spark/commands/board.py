@@ -1,11 +1,14 @@
 """The board of a benchmark: published results, ours, and which baselines are under-tuned, with reasons.
 
     python jobs/board.py --config movielens_10m_rating --set dataset.path=DIR --warehouse DIR
+    python jobs/board.py --config movielens_1m_rating --set dataset.path=DIR --warehouse DIR --paired
     python jobs/board.py --published ml10m_rmse
 
 Enters results of `jobs/benchmark.py` that cover all folds, or, of a benchmark that ranks, the headlines
 of `jobs/nightly.py`, and the published rows of the board that the file names; judges every row; writes a
 page (WAREHOUSE/reports/board-NAME.html where that is local).
+--paired compares every two rows over the same folds: differences by fold, Student's t, p with Holm's
+correction.
 --published judges a published table alone, without Spark.
 """
 
@@ -23,6 +26,7 @@ def parser() -> cli.Parser:
     given.add_argument("--config", help="benchmark file, or its name under conf/benchmarks")
     given.add_argument("--published", metavar="BOARD", help="a published board, without a warehouse")
     flags.add_argument("--warehouse", help="directory or catalog.schema of the tables")
+    flags.add_argument("--paired", action="store_true", help="compare every two rows fold by fold as well")
     flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
     flags.add_argument("--logical-date", type=cli.day, help="fills {logical_date} in, YYYY-MM-DD")
     return flags

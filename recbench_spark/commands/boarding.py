@@ -23,6 +23,10 @@ from recbench_spark.store import Store
 def run(args: argparse.Namespace) -> int:
     """Judge a published table, or bring a benchmark's board up to date; tell it."""
     if args.published:
+        if args.paired:
+            raise ConfigError(
+                "--paired needs --config: a published table has no values of folds", "see --help"
+            )
         entries = published_entries(published_board(args.published))
         entries.sort(key=lambda e: (e.part or "", e.value if e.lower_is_better else -e.value))
         print(
@@ -36,8 +40,11 @@ def run(args: argparse.Namespace) -> int:
     rating = benchmark.evaluation.task == "rating"
     log = folded_log(store, benchmark, Journal()) if rating else None
     fits = fits_shown(store, log) if log else pd.DataFrame()
-    facts = board_facts(store, update_board(store, benchmark, log), fits)
+    board = update_board(store, benchmark, log)
+    facts = board_facts(store, board, fits)
     print(reports.board_text(facts))
+    if args.paired:
+        print(f"\n{reports.paired_text(board.name, board.entries)}")
     if store.folder is not None:
         path = store.folder / "reports" / f"board-{facts.name}.html"
         reports.write_page(reports.render_board(facts), path)

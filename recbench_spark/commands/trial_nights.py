@@ -19,6 +19,7 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import METRICS, SPLITS
 from recbench_spark.session import letting_go
+from recbench_spark.steps.folding import credited_log_id
 from recbench_spark.steps.night import (
     Night,
     attempts_so_far,
@@ -29,7 +30,7 @@ from recbench_spark.steps.night import (
     require_truth,
 )
 from recbench_spark.steps.splitting import of_split, prepare_split
-from recbench_spark.steps.tuning import Making, Outcome, Row
+from recbench_spark.steps.tuning import Making, Outcome, Row, settings_of
 from recbench_spark.store import Store
 from recbench_spark.training.fits.tasks import read_bytes
 
@@ -48,13 +49,14 @@ class RankingTrials:
     ) -> None:
         self.store, self.search, self.metric = store, search, benchmark.headline
         self.suite, self.dataset = benchmark.name, benchmark.dataset.name
+        self.credited_log_id = credited_log_id(store, benchmark)
         place = training_log(open_night(store, benchmark, day or DAY), journal)
         self.inner = validation_benchmark(benchmark, search, place)
         self.log_id = digest("trials", open_night(store, self.inner, DAY).split_id)
 
     def settings(self, model: ModelConfig) -> Row:
         """All but its name and where it is from."""
-        return model.model_dump(mode="json", exclude={"name", "version", "provenance"})
+        return settings_of(model, "ranking")
 
     def outcomes(self, makings: Sequence[Making], journal: Journal) -> list[Outcome]:
         """By one night of all settings that have no run yet."""

@@ -93,11 +93,17 @@ def dry_run(benchmark: Benchmark, search: Search) -> str:
         f"benchmark   {benchmark.name}",
         f"split       {benchmark.split.describe()}",
         f"budget      {search.budget} settings a method, {search.seeds} fits each, {search.method}",
-        f"validation  {search.share:.0%} of {where}{fold}",
+        f"validation  {search.share:.0%} of {where}{fold}{_seen(benchmark)}",
     ]
     for name, space in search.spaces.items():
         lines += [f"{name:11} {key}: {_range(of.model_dump())}" for key, of in space.items()]
     return "\n".join(lines)
+
+
+def _seen(benchmark: Benchmark) -> str:
+    """What a search of one fold sees of the others."""
+    apart = benchmark.split.holdout in FOLDED and benchmark.evaluation.task == "rating"
+    return "; they are test rows of the other folds" if apart else ""
 
 
 def _range(of: Mapping[str, object]) -> str:

@@ -94,8 +94,9 @@ class Search(Strict):
 
     `budget`: settings that each is given. `method`: points of low discrepancy, or at random, both by hash
     of `seed`. `share`: of the training rows of `fold`, drawn by hash, to validate on (where models rank: of
-    each user's, in the order of the split); test rows are never looked at. `seeds`: fits a setting, whose
-    mean counts. `spaces`: by model, by setting; a dot leads into a section (`rates.user_factors`).
+    each user's, in the order of the split). The test rows of this fold are never looked at; those of other
+    folds are, since what one fold trains on another one tests. `seeds`: fits a setting, whose mean counts.
+    `spaces`: by model, by setting; a dot leads into a section (`rates.user_factors`).
     """
 
     budget: Count = 16

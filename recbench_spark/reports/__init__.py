@@ -4,7 +4,7 @@
 facts out. Nothing here needs Spark: the tables arrive as pandas frames, from Spark or `deltalake`.
 """
 
-from recbench_spark.reports.boards import BoardFacts, board_text, make_board
+from recbench_spark.reports.boards import BoardFacts, board_text, make_board, paired_text
 from recbench_spark.reports.disagreeing import DISAGREEMENTS_SHOWN, make_disagreements
 from recbench_spark.reports.facts import Report
 from recbench_spark.reports.graphs import make_graphs
@@ -35,6 +35,7 @@ __all__ = [
     "make_pairs",
     "make_report",
     "multiverse_text",
+    "paired_text",
     "render_board",
     "render_html",
     "render_multiverse",

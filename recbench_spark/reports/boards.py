@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
+import numpy as np
 import pandas as pd
 
 from recbench_spark.boards.entries import BESIDE, Entry
+from recbench_spark.boards.folds import Paired, paired_folds
 from recbench_spark.boards.searches import BestOf, Search, best_of, still_to_gain
 from recbench_spark.boards.verdicts import Verdict
+from recbench_spark.kernels.comparison.tests import holm
 
 
 @dataclass(frozen=True)
@@ -78,13 +82,17 @@ def make_board(
         counted = entry.evidence != BESIDE
         places[entry.part] = places.get(entry.part, 0) + counted
         found = verdicts.get(entry.entry_id)
-        reasons = tuple(reason.text for reason in found.reasons) if found else ()
-        told = "under-tuned baseline" if reasons else ""
+        notes = found.notes if found else ()
+        accused = bool(found and found.reasons)
+        told = "under-tuned baseline" if accused else " and ".join(_NOTES[note.code] for note in notes)
+        reasons = tuple(one.text for one in found.said) if found else ()
         rows.append(BoardRow(places[entry.part] if counted else None, entry, told, reasons))
     curves = tuple(Curve(model, best_of(s), still_to_gain(s)) for model, s in sorted(searches.items()))
     tables = {TITLES[view]: frame for view, frame in views.items() if len(frame)}
     return BoardFacts(name, tuple(rows), tables, curves, tuple(figures))
 
+
+_NOTES = {"never_searched": "never searched", "no_power": "no power", "better_not_used": "better not used"}
 
 TITLES = {
     "board_gaps": "One method, by who ran it",
@@ -119,3 +127,42 @@ def board_text(facts: BoardFacts) -> str:
 def spread(value: float | None) -> str:
     """A spread, or a dash where there is none."""
     return "-" if value is None or math.isnan(value) else f"{value:.4f}"
+
+
+def paired_text(name: str, entries: Sequence[Entry]) -> str:
+    """Every two rows of a board fold by fold: mean difference, t, p with Holm's correction, each fold.
+
+    Differences are the first row's less the second's. Folds share most of what is learnt from, so p is too
+    small; what holds here is that it takes away what makes a fold hard for both.
+    """
+    pairs = _pairs(entries)
+    if not pairs:
+        return f"board {name}: no two rows of which the values of the same folds are known"
+    adjusted = holm(np.array([pair.p for _, _, pair in pairs]))
+    most = max(pair.folds for _, _, pair in pairs)
+    header = " ".join(f"{f'fold {fold}':>8}" for fold in range(most))
+    lines = [
+        f"board {name}: the first row less the second, fold by fold; {len(pairs)} pairs, Holm's correction",
+        f"{'first':28} {'second':28} {'mean':>8} {'t':>7} {'p':>8} {'p (Holm)':>8} {header}",
+    ]
+    for (one, other, pair), p in zip(pairs, adjusted, strict=True):
+        each = " ".join(f"{difference:+8.4f}" for difference in pair.differences_f)
+        numbers = f"{pair.mean:+8.4f} {pair.t:+7.2f} {pair.p:8.2g} {p:8.2g}"
+        lines.append(f"{_called(one, entries):28} {_called(other, entries):28} {numbers} {each}".rstrip())
+    return "\n".join(lines)
+
+
+def _pairs(entries: Sequence[Entry]) -> list[tuple[Entry, Entry, Paired]]:
+    """Every two entries of one part whose folds are the same, in the order of the board."""
+    found = []
+    for one, other in combinations(entries, 2):
+        pair = paired_folds(one.fold_values, other.fold_values) if one.part == other.part else None
+        if pair is not None:
+            found.append((one, other, pair))
+    return found
+
+
+def _called(entry: Entry, entries: Sequence[Entry]) -> str:
+    """Its name, and its id where several rows have this name."""
+    alike = sum(other.name == entry.name for other in entries)
+    return entry.name if alike == 1 else f"{entry.name} {entry.entry_id[:6]}"

@@ -39,7 +39,8 @@ def summary(fits: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
         hours = group.cpu_seconds.sum() / 3600
         even = {"of_all_folds": group.groupby("fold", dropna=False).even.mean().mean()}
         cost = {"core_hours": hours, "hours_a_fit": hours / len(group)}
-        rows.append({**facts, **found._asdict(), **even, **cost})
+        spreads = {name: value for name, value in found._asdict().items() if name != "by_fold"}
+        rows.append({**facts, **spreads, **even, **cost})
     return pd.DataFrame(rows)
 
 

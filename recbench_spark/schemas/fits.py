@@ -88,15 +88,21 @@ TRIALS = Table(
         Column("fit_ids", array_of(STRING), "The fits behind it; of a ranking, the runs."),
         Column("seconds", DOUBLE, "Seconds of all threads of its fits; of a ranking, of the clock."),
         Column("finished_at", TIMESTAMP, "When it was done, UTC.", False),
+        Column(
+            "credited_log_id",
+            STRING,
+            "Hash of log and protocol whose results the search is credited to; NULL: of an old version.",
+        ),
     ),
     constraints={"trial_status_known": "status IN ('succeeded', 'diverged', 'failed')"},
 )
 
 BOARDS = Table(
     "boards",
-    "One row a result on a board: published, ours, or handed in. Told apart by `origin`, never mixed.",
+    "Results on boards: published, ours, or handed in. Told apart by `origin`, never mixed. A later row of"
+    " one entry_id replaces an earlier one: what is known of its search grows (view board_entries).",
     (
-        text_id("entry_id", "Hash of what the row says: it stands there once."),
+        text_id("entry_id", "Hash of what the row says of the run; its search is no part of it."),
         BOARD,
         text_id("origin", "published (a table of a work), ours (run here), bundle (handed in)."),
         Column("data", STRING, "The data set in words."),
@@ -123,19 +129,28 @@ BOARDS = Table(
         Column("never_searched", array_of(STRING), "Settings that kept one value throughout."),
         Column("evidence", STRING, "Fits, or the bundle, that the number comes from."),
         Column("entered_at", TIMESTAMP, "When the row was written, UTC.", False),
+        Column("fold_values", T.MapType(INT, DOUBLE), "Value of each fold, mean over seeds, where known."),
     ),
     constraints={"origin_known": "origin IN ('published', 'ours', 'bundle')"},
 )
 
 VERDICTS = Table(
     "verdicts",
-    "One row a reason to call a result an under-tuned baseline, as the board stood when it was judged.",
+    "One row a reason to call a result an under-tuned baseline, or a note that nothing can be said, as the"
+    " board stood when it was judged.",
     (
         text_id("entry_id", "The row of `boards` that was judged."),
         BOARD,
-        text_id("code", "edge, fewer_settings, better_run_known or unsearched_setting."),
+        text_id(
+            "code",
+            "edge, unfinished_search, better_not_used, fewer_settings, better_run_known, "
+            "unsearched_setting; of notes never_searched, no_power, better_not_used.",
+        ),
         Column("reason", STRING, "The reason in words.", False),
         Column("judged_at", TIMESTAMP, "When the board was judged, UTC.", False),
+        Column(
+            "under_tuned", BOOLEAN, "False of notes, which accuse nobody; NULL, of an old version: true."
+        ),
     ),
 )
 

@@ -1,6 +1,7 @@
 -- What is the best value ever seen of each method, who reached it, and was its search wide enough?
 -- needs: current_metrics
--- A method is a kind of model (als, item_knn ...) or, for results from outside, the model's name.
+-- A method is a kind of model (als, item_knn ...); for results from outside, and for a kind that is several
+-- methods (bayesian_mf: timeSVD, SVD++ and their kin by its features), the model's name.
 SELECT
   dataset,
   split,
@@ -48,7 +49,9 @@ FROM (
       metrics.model,
       CASE
         WHEN metrics.model_kind IS NULL THEN metrics.model
-        WHEN metrics.model_kind IN ('published', 'embeddings', 'scores', 'lists', 'predictions')
+        WHEN metrics.model_kind IN (
+          'published', 'embeddings', 'scores', 'lists', 'predictions', 'bayesian_mf'
+        )
           THEN metrics.model
         ELSE metrics.model_kind
       END AS method,

@@ -1,5 +1,6 @@
 -- What is the best known run of each method on each board, who ran it, and how was its setting found?
 -- Published rows, ours and those handed in stand side by side: `origin` says which.
+-- needs: board_entries
 SELECT
   board,
   part,
@@ -26,11 +27,11 @@ SELECT
   entry_id
 FROM (
   SELECT
-    boards.*,
+    board_entries.*,
     ROW_NUMBER() OVER (
       PARTITION BY board, part, method
       ORDER BY CASE WHEN lower_is_better THEN value ELSE -value END ASC, entered_at ASC, entry_id ASC
     ) AS place
-  FROM boards
+  FROM board_entries
 ) AS of_methods
 WHERE place = 1

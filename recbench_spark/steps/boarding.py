@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 
 import pandas as pd
@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark.boards.entries import (
     Entry,
+    Tuning,
     judge,
     method_of,
     moved_by,
@@ -22,15 +23,23 @@ from recbench_spark.boards.entries import (
 )
 from recbench_spark.boards.published import published_boards
 from recbench_spark.boards.searches import Search
-from recbench_spark.boards.verdicts import Verdict
+from recbench_spark.boards.verdicts import Reason, Verdict, uses_best
 from recbench_spark.config import Benchmark, digest
 from recbench_spark.errors import MissingError
 from recbench_spark.kernels.metrics.about import about_metric
-from recbench_spark.schemas import BOARDS, FITS, TRIALS, VERDICTS
+from recbench_spark.schemas import BOARDS, FITS, RUNS, TRIALS, VERDICTS
 from recbench_spark.steps.fitting import of_whole_seeds, summaries
 from recbench_spark.steps.folding import FoldedLog
 from recbench_spark.steps.night import at_headline, metric_plan
-from recbench_spark.steps.tuning import Found, found_in, known_searches
+from recbench_spark.steps.tuning import (
+    Found,
+    credited_trials,
+    found_in,
+    has_settings,
+    known_searches,
+    search_of,
+    tuning_of,
+)
 from recbench_spark.store import Store
 from recbench_spark.training.fits.tasks import Row
 
@@ -60,31 +69,38 @@ def board_name(benchmark: Benchmark) -> str:
 
 
 def update_board(store: Store, benchmark: Benchmark, log: FoldedLog | None) -> Judged:
-    """Enter what is not there yet, judge, write the verdicts; the driver holds a row a fit and trial.
+    """Enter what is new or has grown, judge, write the verdicts; the driver holds a row a fit and trial.
 
     `log`: the ratings that fits are over; None: ours are the headlines of nights that ranked.
     """
     name = board_name(benchmark)
-    searches = known_searches(store, log.log_id) if log else {}
+    trials = credited_trials(store, benchmark)
     known = published_boards()
     found = published_entries(known[name]) if name in known else []
-    ours = our_entries(store, benchmark, log, searches) if log else nightly_entries(store, benchmark)
-    enter(store, [*found, *ours])
+    if log:
+        ours, searches = our_entries(store, benchmark, log, trials), known_searches(store, log.log_id)
+    else:
+        ours, searches = nightly_entries(store, benchmark, trials), found_in(trials)
+    enter(store, [*found, *(entry for entry, _ in ours)])
     entries = entries_of(store, name)
     searched = {model: one.judged() for model, one in searches.items()}
     verdicts = judge(
         entries,
         {model: search for model, search in searched.items() if search is not None},
         moved_by(elsewhere(store, log)) if log else {},
+        {entry.entry_id: tuning for entry, tuning in ours},
     )
     write_verdicts(store, name, verdicts)
     return Judged(name, tuple(entries), verdicts, searches)
 
 
 def our_entries(
-    store: Store, benchmark: Benchmark, log: FoldedLog, searches: Mapping[str, Found]
-) -> list[Entry]:
-    """A row a model and setting, of the seeds that cover all folds; of several parts one each."""
+    store: Store, benchmark: Benchmark, log: FoldedLog, trials: Sequence[Row]
+) -> list[tuple[Entry, Tuning]]:
+    """A row a model and setting, of the seeds that cover all folds; of several parts one each.
+
+    Beside each: where its settings are from. `trials`: rows that may be credited to it.
+    """
     mine = (F.col("log_id") == log.log_id) & (F.col("suite") == benchmark.name)
     done = mine & (F.col("purpose") == "benchmark") & (F.col("status") == "succeeded")
     columns = [name for name in FITS.names if name != "rmse_by_step"]
@@ -92,15 +108,19 @@ def our_entries(
     by_setting: dict[tuple[str, str], list[Row]] = {}
     for row in {(row["fit_id"], row["model"]): row for row in rows}.values():
         by_setting.setdefault((row["model"], row["settings_json"]), []).append(row)
-    found = []
-    for (model, _), fits in sorted(by_setting.items()):
+    found: list[tuple[Entry, Tuning]] = []
+    for _, fits in sorted(by_setting.items()):
         whole = of_whole_seeds(fits, log.folds)
-        found += _entries(benchmark, log, whole, searches.get(model)) if whole else []
+        found += _entries(benchmark, log, whole, trials) if whole else []
     return found
 
 
-def nightly_entries(store: Store, benchmark: Benchmark) -> list[Entry]:
+def nightly_entries(
+    store: Store, benchmark: Benchmark, trials: Sequence[Row] = ()
+) -> list[tuple[Entry, Tuning]]:
     """A row a measured model: the headline of its latest night over the part test, no slice.
+
+    Beside each: where its settings are from. `trials`: rows that may be credited to it.
 
     Raises:
         MissingError: no night of this benchmark has measured it.
@@ -118,46 +138,73 @@ def nightly_entries(store: Store, benchmark: Benchmark) -> list[Entry]:
     if not rows:
         told = f"no night of {benchmark.name} in {store.root} has measured {benchmark.headline}"
         raise MissingError(told, "jobs/nightly.py with the same file comes first")
-    settings = {model.name: model.model_dump() for model in benchmark.models}
+    settings = run_settings(store, [row.run_id for row in rows])
     lower = about_metric(metric).best == "small"
-    return [
-        Entry(
+    found = []
+    for row in rows:
+        own = settings.get(row.run_id, {})
+        entry = Entry(
             board_name(benchmark), "ours", row.dataset, f"{row.split}; {row.definition}",
-            benchmark.headline, lower, method_of(row.model_kind, settings.get(row.model, {})), row.model,
+            benchmark.headline, lower, method_of(row.model_kind, own), row.model,
             float(row.value), ran_by="ours", who=row.ran_by, year=row.logical_date.year,
-            dims=settings.get(row.model, {}).get("dims"), evidence=f"run {row.run_id}",
-        )
-        for row in rows
-    ]  # fmt: skip
+            dims=own.get("dims"), evidence=f"run {row.run_id}",
+        )  # fmt: skip
+        found.append(_with_tuning(entry, benchmark, trials, own))
+    return found
+
+
+def run_settings(store: Store, run_ids: Sequence[str]) -> dict[str, Row]:
+    """The model's settings of each run, as it ran: the file may have others by now."""
+    rows = store.rows(RUNS, [("run_id", "in", list(run_ids))], ["run_id", "config_json"])
+    return {row["run_id"]: json.loads(row["config_json"] or "{}").get("model", {}) for row in rows}
 
 
 def _entries(
-    benchmark: Benchmark, log: FoldedLog, fits: Sequence[Row], search: Found | None
-) -> list[Entry]:
+    benchmark: Benchmark, log: FoldedLog, fits: Sequence[Row], trials: Sequence[Row]
+) -> list[tuple[Entry, Tuning]]:
     first = fits[0]
     settings = json.loads(first["settings_json"])
     parts = sorted({part for row in fits for part in row["rmse_by_part"] or {} if not part.isdecimal()})
-    searched = search_facts(
-        search.judged() if search else None,
-        sum(row["seconds"] or 0.0 for row in search.trials) if search else 0.0,
-        [edge.name for edge in search.edges] if search else (),
-    )
-    return [
-        Entry(
+    found = []
+    for part in parts if len(parts) > 1 else [None]:
+        entry = Entry(
             board_name(benchmark), "ours", log.dataset, log.split, RMSE, True,
             method_of(first["kind"], settings), first["model"], part=part, ran_by="ours",
-            who=benchmark.ran_by or os.environ.get("USER", "unknown"), year=datetime.now(UTC).year,
+            who=benchmark.ran_by or os.environ.get("USER", "unknown"),
+            year=max(row["finished_at"] for row in fits).year,
             dims=first["dims"], evidence=f"fits {digest(sorted(row['fit_id'] for row in fits))}",
-            **spread_facts(summaries(fits, part)[first["model"]]), **searched,
-        )
-        for part in (parts if len(parts) > 1 else [None])
-    ]  # fmt: skip
+            **spread_facts(summaries(fits, part)[first["model"]]),
+        )  # fmt: skip
+        found.append(_with_tuning(entry, benchmark, trials, settings))
+    return found
+
+
+def _with_tuning(
+    entry: Entry, benchmark: Benchmark, trials: Sequence[Row], settings: Row
+) -> tuple[Entry, Tuning]:
+    """An entry with the search that found its settings, and where they are from."""
+    model = next((model for model in benchmark.models if model.name == entry.name), None)
+    tuning = tuning_of(trials, entry.name, settings, model.provenance if model else None)
+    if model is not None and not has_settings(model, benchmark.evaluation.task):
+        tuning = tuning._replace(fixed=True)
+    if tuning.search is None or not uses_best(tuning.search, tuning.used or {}):
+        return entry, tuning
+    found = search_of(trials, entry.name, settings)
+    assert found is not None
+    seconds = sum(row["seconds"] or 0.0 for row in found.trials)
+    facts = search_facts(tuning.search, seconds, [edge.name for edge in found.edges])
+    return replace(entry, **facts), tuning
 
 
 def enter(store: Store, entries: Iterable[Entry]) -> int:
-    """Append entries that are not there yet; how many these were."""
-    known = {row.entry_id for row in store.read(BOARDS).select("entry_id").collect()}
-    fresh = {entry.entry_id: entry for entry in entries if entry.entry_id not in known}
+    """Append entries that are not there yet, or of which more is known by now; how many rows these were.
+
+    A row is never changed: a later one of the same entry_id replaces it for all who read.
+    """
+    wanted = {entry.entry_id: entry for entry in entries}
+    known = newest_entries(store, {entry.board for entry in wanted.values()})
+    grown = {key: entry.grown_from(known[key]) if key in known else entry for key, entry in wanted.items()}
+    fresh = {key: entry for key, entry in grown.items() if entry != known.get(key)}
     now = datetime.now(UTC)
     values = [tuple(_value(entry, name, key, now) for name in BOARDS.names) for key, entry in fresh.items()]
     if values:
@@ -171,21 +218,27 @@ def _value(entry: Entry, name: str, key: str, now: datetime) -> object:
     if name == "entered_at":
         return now
     value = getattr(entry, name)
+    if isinstance(value, Mapping):
+        return dict(value) or None
     return list(value) if isinstance(value, tuple) else value
+
+
+def newest_entries(store: Store, names: Iterable[str]) -> dict[str, Entry]:
+    """The newest row of each entry of some boards, by its id; the driver holds a row an entry."""
+    rows = store.read(BOARDS).where(F.col("board").isin(list(names))).collect()
+    columns = [field.name for field in fields(Entry)]
+    found = {}
+    for row in sorted(rows, key=lambda row: (row.entered_at, row.budget_settings or 0)):
+        known = {key: value for key, value in row.asDict().items() if key in columns}
+        listed = {key: tuple(known[key] or ()) for key in ("at_edge", "never_searched")}
+        found[row.entry_id] = Entry(**{**known, **listed, "fold_values": dict(row.fold_values or {})})
+    return found
 
 
 def entries_of(store: Store, name: str) -> list[Entry]:
     """The rows of a board, best first within a part."""
-    rows = store.read(BOARDS).where(F.col("board") == name).collect()
-    names = [field.name for field in fields(Entry)]
-    found = []
-    for row in rows:
-        known = {key: value for key, value in row.asDict().items() if key in names}
-        listed = {key: tuple(known[key] or ()) for key in ("at_edge", "never_searched")}
-        found.append(Entry(**{**known, **listed}))
-    unique = {entry.entry_id: entry for entry in found}
     return sorted(
-        unique.values(),
+        newest_entries(store, [name]).values(),
         key=lambda e: (e.part or "", e.value if e.lower_is_better else -e.value, e.name),
     )
 
@@ -208,12 +261,12 @@ def elsewhere(store: Store, log: FoldedLog) -> dict[str, tuple[str, Search]]:
 
 
 def write_verdicts(store: Store, name: str, verdicts: Mapping[str, Verdict]) -> None:
-    """The reasons as they are now, in place of those before."""
+    """Reasons and notes as they are now, in place of those before."""
     now = datetime.now(UTC)
     rows = [
-        (entry_id, name, reason.code, reason.text, now)
+        (entry_id, name, one.code, one.text, now, isinstance(one, Reason))
         for entry_id, verdict in verdicts.items()
-        for reason in verdict.reasons
+        for one in verdict.said
     ]
     if store.exists(VERDICTS.name):
         store.delete(VERDICTS.name, "board", [name])

@@ -63,7 +63,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Validation rows drawn by hash from what would be learnt from: the rows held out stay unseen."""
+    """Validation rows drawn by hash from what would be learnt from: this fold's test rows stay unseen."""
 
     share: float
     seed: int

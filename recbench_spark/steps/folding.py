@@ -80,6 +80,19 @@ def folded_log(store: Store, benchmark: Benchmark, journal: Journal) -> FoldedLo
     return found
 
 
+def credited_log_id(store: Store, benchmark: Benchmark) -> str:
+    """The name of log and protocol whose results a search may be credited to, of models that rate or rank.
+
+    Folds are taken together, and slices of the evaluation are no part of it: they hold nothing out.
+    """
+    split = benchmark.split
+    if split.holdout in FOLDED:
+        split = split.model_copy(update={"fold": 0, "valid": False})
+    evaluation = benchmark.evaluation.model_copy(update={"slices": ()})
+    plain = benchmark.model_copy(update={"split": split, "evaluation": evaluation})
+    return digest("fits", split_identity(store, plain)[0].partition(".")[0])
+
+
 def _protocol(benchmark: Benchmark) -> str:
     split = benchmark.split
     if split.holdout not in FOLDED:

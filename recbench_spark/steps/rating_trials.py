@@ -8,6 +8,7 @@ from recbench_spark.config import ModelConfig, Search
 from recbench_spark.journal import Journal
 from recbench_spark.models.rating.kinds import learner_settings, seed_of
 from recbench_spark.steps.fitting import Drawn, Fits, run_plan
+from recbench_spark.steps.folding import credited_log_id
 from recbench_spark.steps.tuning import Making, Outcome, Row
 from recbench_spark.training.fits.tasks import FitTask
 
@@ -20,6 +21,7 @@ class RatingTrials:
     def __init__(self, fits: Fits, search: Search) -> None:
         self.fits, self.search, self.store = fits, search, fits.store
         self.log_id, self.suite, self.dataset = fits.log.log_id, fits.benchmark.name, fits.log.dataset
+        self.credited_log_id = credited_log_id(fits.store, fits.benchmark)
 
     def settings(self, model: ModelConfig) -> Row:
         """Those of its learner."""

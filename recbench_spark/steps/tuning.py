@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from pyspark.sql import functions as F
 
+from recbench_spark.boards.entries import Tuning
 from recbench_spark.boards.searches import Search as Judged
 from recbench_spark.boards.spaces import (
     Edge,
@@ -28,13 +29,16 @@ from recbench_spark.boards.spaces import (
     points,
     with_settings,
 )
+from recbench_spark.boards.verdicts import uses_best
 from recbench_spark.config import Benchmark, ModelConfig, Provenance, Range, Search, digest
 from recbench_spark.config.models import make_model
 from recbench_spark.errors import ConfigError, DataError, nearest
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.metrics.about import About, about_metric
+from recbench_spark.models.rating.kinds import learner_settings
 from recbench_spark.models.rating.registry import FAMILIES
 from recbench_spark.schemas import TRIALS
+from recbench_spark.steps.folding import credited_log_id
 from recbench_spark.store import Store
 
 Row = dict[str, Any]
@@ -86,6 +90,7 @@ class Trials(Protocol):
     Attributes:
         store: the warehouse.
         log_id: hash of the log and of what is held out of it.
+        credited_log_id: hash of the log and protocol whose results the search may be credited to.
         suite: name of the benchmark file.
         dataset: name of the dataset.
         metric: what is told of each, such as rmse or ndcg@20.
@@ -93,6 +98,7 @@ class Trials(Protocol):
 
     store: Store
     log_id: str
+    credited_log_id: str
     suite: str
     dataset: str
     metric: str
@@ -210,6 +216,16 @@ def searchable(model: ModelConfig, task: str) -> list[str]:
     return found
 
 
+def has_settings(model: ModelConfig, task: str) -> bool:
+    """Whether there is anything to search."""
+    if task == "rating" and model.kind not in FAMILIES:
+        return True  # MLlib's als is fitted elsewhere, and has settings all the same
+    try:
+        return bool(searchable(model, task))
+    except ConfigError:
+        return False
+
+
 def first_searches(benchmark: Benchmark, search: Search, trials: Trials) -> list[Searched]:
     """The declared searches; see `check_searches`."""
     models = {model.name: model for model in benchmark.models}
@@ -271,15 +287,16 @@ def _trial(search: Search, trials: Trials, making: Making, outcome: Outcome) -> 
         "metric": trials.metric, "value": float(np.mean(values)) if whole else None,
         "spread": float(np.std(values, ddof=1)) if whole and len(values) > 1 else None,
         "fit_ids": list(outcome.fit_ids), "seconds": float(outcome.seconds),
-        "finished_at": datetime.now(UTC),
+        "finished_at": datetime.now(UTC), "credited_log_id": trials.credited_log_id,
     }  # fmt: skip
 
 
 def _append(trials: Trials, found: Sequence[Row]) -> None:
-    """Trials that are not there yet, or failed when they were."""
+    """Trials that are not there yet, failed when they were, or do not say whose results they belong to."""
     store = trials.store
     ids = [row["trial_id"] for row in found]
-    there = store.read(TRIALS).where(F.col("trial_id").isin(ids)).select("trial_id", "status").collect()
+    whole = F.col("trial_id").isin(ids) & F.col("credited_log_id").isNotNull()
+    there = store.read(TRIALS).where(whole).select("trial_id", "status").collect()
     known = {(row.trial_id, row.status) for row in there}
     rows = [row for row in found if (row["trial_id"], row["status"]) not in known]
     if rows:
@@ -355,23 +372,111 @@ def further_searches(
 def with_searches(store: Store, benchmark: Benchmark) -> Benchmark:
     """The benchmark with each model's provenance filled in from `trials`, where the file says nothing.
 
-    By dataset and kind of model: settings are searched on one protocol and used on others.
+    A search belongs to a model by its name, the settings that were not searched, and the identity of log
+    and protocol. It is credited where the model uses what it found.
     """
-    if not store.exists(TRIALS.name):
-        return benchmark
-    of_dataset = F.col("dataset") == benchmark.dataset.name
-    rows = [row.asDict() for row in store.read(TRIALS).where(of_dataset).collect()]
-    by_kind: dict[str, Found] = {}
-    for one in found_in(rows).values():
-        by_kind[one.trials[0]["kind"]] = one
-    models = tuple(_with_search(model, by_kind.get(model.kind)) for model in benchmark.models)
-    return benchmark.model_copy(update={"models": models})
+    rows = credited_trials(store, benchmark)
+    models = tuple(_with_search(model, benchmark.evaluation.task, rows) for model in benchmark.models)
+    return benchmark.model_copy(update={"models": models}) if rows else benchmark
 
 
-def _with_search(model: ModelConfig, found: Found | None) -> ModelConfig:
-    if found is None or found.best is None or model.provenance.search_space or model.provenance.budget:
+def _with_search(model: ModelConfig, task: str, rows: Sequence[Row]) -> ModelConfig:
+    settings = settings_of(model, task)
+    found = search_of(rows, model.name, settings)
+    if found is None or model.provenance.search_space or model.provenance.budget:
+        return model
+    if not is_used(found, settings):
         return model
     return model.model_copy(update={"provenance": provenance_of(found, model.provenance)})
+
+
+def credited_trials(store: Store, benchmark: Benchmark) -> list[Row]:
+    """Rows of `trials` that may be credited to a benchmark's models; the driver holds a row a trial."""
+    if not store.exists(TRIALS.name):
+        return []
+    of_models = F.col("model").isin([model.name for model in benchmark.models])
+    named = F.coalesce("credited_log_id", "log_id")
+    known = store.read(TRIALS).where(of_models).withColumn("named", named)
+    if not known.take(1):
+        return []  # the log's identity is not asked for nothing
+    mine = known.where(F.col("named") == credited_log_id(store, benchmark))
+    return [row.asDict() for row in mine.drop("named").collect()]
+
+
+def settings_of(model: ModelConfig, task: str) -> Row:
+    """The settings of a model as its trials have them: of a rating learner, or of a model that ranks."""
+    if task == "rating" and model.kind in FAMILIES:
+        return learner_settings(model).model_dump()
+    return model.model_dump(mode="json", exclude={"name", "version", "provenance"})
+
+
+def search_of(rows: Iterable[Row], model: str, settings: Mapping[str, Any]) -> Found | None:
+    """The last search of a model with these settings, apart from those that it varied."""
+    same = [row for row in rows if row["model"] == model and _is_of(row, settings)]
+    return found_in(same).get(model)
+
+
+def _is_of(trial: Row, settings: Mapping[str, Any]) -> bool:
+    """Whether all that a trial did not vary is from these settings; keys that came later do not count."""
+    varied, fixed = _of_one_search(trial)
+    before = json.loads(fixed)
+    own = json.loads(json.dumps(with_settings(settings, dict.fromkeys(varied, ""))))
+    return all(own.get(name) == value for name, value in before.items())
+
+
+def used_values(found: Found, settings: Mapping[str, Any]) -> dict[str, float] | None:
+    """What settings give to each searched setting, choices by their number; None: one value is no such."""
+    values = {name: _value_in(settings, name) for name in found.space}
+    known = {
+        name: of.place(values[name])
+        for name, of in found.space.items()
+        if values[name] is not None and (not of.values or values[name] in of.values)
+    }
+    return known if len(known) == len(found.space) else None
+
+
+def _value_in(settings: Mapping[str, Any], name: str) -> Any:
+    """The value at a dotted path; of a section whose values are all alike, that value."""
+    value: Any = settings
+    for step in name.split("."):
+        value = value.get(step) if isinstance(value, Mapping) else None
+    if isinstance(value, Mapping):
+        alike = set(value.values())
+        value = alike.pop() if len(alike) == 1 else None
+    return value
+
+
+def is_used(found: Found, settings: Mapping[str, Any]) -> bool:
+    """Whether settings are those that a search found best, or as good but for noise."""
+    judged, used = found.judged(), used_values(found, settings)
+    return judged is not None and used is not None and uses_best(judged, used)
+
+
+def tuning_of(
+    rows: Iterable[Row], model: str, settings: Mapping[str, Any], provenance: Provenance | None
+) -> Tuning:
+    """Return where a run's settings are from: a search of them, what the file tells of one, or none."""
+    rows = list(rows)
+    found = search_of(rows, model, settings)
+    judged = found.judged() if found else None
+    told = _told(provenance)
+    if found is None or judged is None:
+        others = any(row["model"] == model for row in rows)
+        why = "its search had other settings beside those that it varied" if others else ""
+        return Tuning(told=told, why=why)
+    used = used_values(found, settings)
+    if used is None:
+        why = f"its search of {len(judged.trials)} settings did not try such values"
+        return Tuning(told=told, why=why)
+    return Tuning(judged, used)
+
+
+def _told(provenance: Provenance | None) -> str:
+    if provenance is None:
+        return ""
+    return provenance.budget or (
+        f"a search over {provenance.search_space}" if provenance.search_space else ""
+    )
 
 
 def provenance_of(found: Found, before: Provenance) -> Provenance:

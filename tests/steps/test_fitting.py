@@ -244,8 +244,10 @@ def test_a_board_holds_what_covers_all_folds_and_judges_it(store, one, rows) -> 
     enter(store, [worse])
     judged = update_board(store, one, log)
     assert judged.verdicts[worse.entry_id].under_tuned
-    reasons = store.read(VERDICTS).collect()
+    told = store.read(VERDICTS).collect()
+    reasons = [row for row in told if row.under_tuned]
     assert [(row.entry_id, row.code) for row in reasons] == [(worse.entry_id, "better_run_known")]
+    assert {row.code for row in told if not row.under_tuned} == {"never_searched"}
     (gap,) = (
         views_of(store, "tiny")["board_gaps"].query("method == 'matrix factorisation by SGD'").itertuples()
     )

@@ -14,7 +14,14 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import RUNS, SPLITS, TRIALS
 from recbench_spark.steps.night import open_night
-from recbench_spark.steps.tuning import check_searches, first_searches, run_searches, with_searches
+from recbench_spark.steps.tuning import (
+    best_model,
+    check_searches,
+    first_searches,
+    known_searches,
+    run_searches,
+    with_searches,
+)
 from recbench_spark.store import Store
 from tests.nights import DATE, SMALL
 
@@ -69,6 +76,12 @@ def test_settings_are_tried_on_training_rows_and_resumed(spark, tmp_path) -> Non
     assert store.read(RUNS).where("suite = 'small-search'").count() == 3 + 6, "none is run again"
 
     later = {model.name: model.provenance for model in with_searches(store, one).models}
+    assert all(provenance.budget is None for provenance in later.values()), "the file uses other settings"
+    known = known_searches(store, trials.log_id)
+    tuned = [best_model(model, known[model.name]) if model.name in known else model for model in one.models]
+    bare = [model.model_copy(update={"provenance": one.models[0].provenance}) for model in tuned]
+    sliced = one.model_copy(update={"models": tuple(bare)})
+    later = {model.name: model.provenance for model in with_searches(store, sliced).models}
     assert later["item_knn"].budget.startswith("3 settings, ") and later["popular"].budget is None
     assert later["item_knn"].search_space == {"neighbours": (1.0, 30.0)}
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from recbench_spark.boards.spaces import with_settings
 from recbench_spark.commands.tuning import asked_search, dry_run, in_words
 from recbench_spark.config import make_benchmark
+from recbench_spark.config.models import make_model
 from recbench_spark.errors import ConfigError
 from recbench_spark.journal import Journal
-from recbench_spark.schemas import FITS, TRIALS
+from recbench_spark.schemas import BOARDS, FITS, TRIALS
 from recbench_spark.steps import fitting
-from recbench_spark.steps.fitting import Fits
+from recbench_spark.steps.boarding import entries_of, update_board
+from recbench_spark.steps.fitting import Fits, run_plan
 from recbench_spark.steps.folding import folded_log
 from recbench_spark.steps.rating_trials import RatingTrials
 from recbench_spark.steps.results import grid_edges
@@ -72,7 +76,9 @@ def test_a_search_is_resumed_extended_and_known_to_later_runs(spark, tmp_path, m
     trials = store.read(TRIALS).collect()
     assert len(trials) == 8 and len({row.trial_id for row in trials}) == 8
     made = store.read(FITS).collect()
-    assert {tuple(row.parts) for row in made} == {("validation",)}, "test rows are never looked at"
+    assert {tuple(row.parts) for row in made} == {("validation",)}, (
+        "no test row of the searched fold is looked at"
+    )
     assert {row.fold for row in made} == {1} and {row.purpose for row in made} == {"search"}
     sgd = found["sgd"]
     assert sgd.best["value"] == min(row.value for row in trials if row.model == "sgd")
@@ -86,12 +92,91 @@ def test_a_search_is_resumed_extended_and_known_to_later_runs(spark, tmp_path, m
     assert better.best["value"] < sgd.best["value"] and len(better.trials) == 8
     assert better.space["rates"].high == 0.1
 
-    later = with_searches(store, one).models[0]
+    assert with_searches(store, one).models[0].provenance.budget is None, "the file uses other rates"
+    tuned = best_model(one.models[0], better)
+    assert tuned.rates.user_factors == better.best["searched"]["rates"]
+    bare = tuned.model_copy(update={"provenance": one.models[0].provenance})
+    later = with_searches(store, one.model_copy(update={"models": (bare,)})).models[0]
     assert later.provenance.search_space["rates"] == (0.0001, 0.1)
     assert later.provenance.budget.startswith("8 settings, ")
     assert grid_edges(later, later.provenance) == [edge.name for edge in better.edges]
-    tuned = best_model(one.models[0], better)
-    assert tuned.rates.user_factors == better.best["searched"]["rates"]
+
+
+def names_credited(store: Store, one: Any) -> set[str]:
+    return {model.name for model in with_searches(store, one).models if model.provenance.budget}
+
+
+@pytest.mark.spark
+def test_a_search_is_credited_by_model_settings_and_log(spark, tmp_path) -> None:
+    """Not by kind, not by the dataset's name, and not to a run that does not use what was found."""
+    one = benchmark(write_log(tmp_path))
+    store, journal = Store(spark, str(tmp_path / "warehouse")), Journal(io.StringIO())
+    fits = Fits(store, one, folded_log(store, one, journal), purpose="search")
+    trials = RatingTrials(fits, one.search)
+    sgd = run_searches(trials, one.search, first_searches(one, one.search, trials)[:1], journal)["sgd"]
+    tuned = best_model(one.models[0], sgd).model_copy(update={"provenance": one.models[0].provenance})
+    same_kind = tuned.model_copy(update={"name": "sgd_other"})
+    wider = tuned.model_copy(update={"dims": 3})
+    with_models = [one.model_copy(update={"models": (model, same_kind)}) for model in (tuned, wider)]
+    assert names_credited(store, with_models[0]) == {"sgd"}
+    assert names_credited(store, with_models[1]) == set(), "other dims than were searched"
+    assert names_credited(store, one) == set(), "the file's rates are not those that were found"
+    (tmp_path / "b").mkdir()
+    elsewhere = benchmark(write_log(tmp_path / "b", timed=False))
+    assert elsewhere.dataset.name == one.dataset.name
+    assert names_credited(store, elsewhere.model_copy(update={"models": (tuned,)})) == set()
+    fold = one.split.model_copy(update={"fold": 2})
+    assert names_credited(store, with_models[0].model_copy(update={"split": fold})) == {"sgd"}
+
+
+def verdict_codes(store: Store, one: Any) -> dict[str, list[str]]:
+    log = folded_log(store, one, Journal(io.StringIO()))
+    judged = update_board(store, one, log)
+    return {
+        f"{entry.name} {entry.evidence}": [said.code for said in judged.verdicts[entry.entry_id].said]
+        for entry in judged.entries
+    }
+
+
+@pytest.mark.spark
+def test_a_later_search_is_joined_to_the_entry_that_uses_it(spark, tmp_path) -> None:
+    rates = {"low": 0.001, "high": 0.05, "log": True}
+    one = benchmark(write_log(tmp_path), budget=8, seeds=1, spaces={"sgd": {"rates": rates}})
+    low = with_settings(one.models[0].model_dump(), {"rates": 0.0005})
+    one = one.model_copy(update={"models": (make_model(low, "test"),)})
+    store, journal = Store(spark, str(tmp_path / "warehouse")), Journal(io.StringIO())
+    fits = Fits(store, one, folded_log(store, one, journal))
+    run_plan(store, fits.over_folds(one.models), journal)
+    assert list(verdict_codes(store, one).values()) == [["never_searched"]]
+
+    trials = RatingTrials(replace(fits, purpose="search"), one.search)
+    found = run_searches(trials, one.search, first_searches(one, one.search, trials), journal)["sgd"]
+    (codes,) = verdict_codes(store, one).values()
+    assert codes == ["better_not_used"]
+    (row,) = store.read(BOARDS).collect()
+    assert row.budget_settings is None, "what is not used is not credited"
+
+    tuned = one.model_copy(update={"models": (best_model(one.models[0], found),)})
+    store.delete(TRIALS.name, "model", ["sgd"])
+    run_plan(store, fits.over_folds(tuned.models), journal)
+    assert sorted(verdict_codes(store, tuned)) != []
+    ids = {row.entry_id for row in store.read(BOARDS).collect()}
+    assert len(ids) == 2 and store.read(BOARDS).count() == 2
+    run_searches(trials, one.search, first_searches(one, one.search, trials), journal)
+    for _ in range(2):
+        codes = list(verdict_codes(store, tuned).values())
+        assert sorted("better_not_used" in known for known in codes) == [False, True]
+    assert not any("never_searched" in known for known in codes)
+    rows = store.read(BOARDS).collect()
+    assert {row.entry_id for row in rows} == ids and len(rows) == 3, "a newer row of the entry, once"
+    store.install_views()
+    shown = store.spark.table("board_entries").collect()
+    assert sorted((row.budget_settings or 0) for row in shown) == [0, 8]
+    assert {row.fold_values[0] for row in shown} == {entry.fold_values[0] for entry in entries(store, one)}
+
+
+def entries(store: Store, one: Any) -> list[Any]:
+    return entries_of(store, one.name)
 
 
 def test_what_was_tried_with_other_settings_of_the_file_is_another_search() -> None:
@@ -132,4 +217,5 @@ def test_what_a_search_cannot_try_is_told_before_it_starts(tmp_path) -> None:
     with pytest.raises(ConfigError, match="declares no search"):
         asked_search(one.model_copy(update={"search": None}), None, None)
     told = dry_run(one, asked_search(one, "sgd", 7))
+    assert "20% of the training rows of fold 1; they are test rows of the other folds" in told
     assert "7 settings a method, 2 fits each" in told and "rates: 0.0001 to 0.01, logarithmic" in told

@@ -1,0 +1,178 @@
+"""Boards of a planted world: how many under-tuned methods are flagged, and how many fair ones are accused.
+
+    python jobs/studies/planted_boards.py --methods 100
+
+Each method has an error over its settings whose optimum is known, and a search as the shipped benchmark
+files declare it: points of `boards.spaces.points`, trials with the noise of seeds, a value over ten folds.
+A method is under-tuned where the run that it uses is worse than its optimum by 1 % of the error or three
+times the noise of folds, whichever is more. The verdicts are those of `boards.entries.judge`. No data, no
+Spark.
+
+Unsearched methods and those of which the board says "no power" are counted apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from recbench_spark import cli
+from recbench_spark.boards.entries import Entry, Tuning, judge, spread_facts
+from recbench_spark.boards.folds import over_folds
+from recbench_spark.boards.spaces import as_search, points
+from recbench_spark.boards.verdicts import FOLDS_NOISE, WORTH, Verdict
+from recbench_spark.config import Range
+from recbench_spark.errors import OK
+
+SEEDS_NOISE, FOLDS_SD, FOLDS, ERROR = 0.0005, 0.0025, 10, 0.8
+"""Standard deviations over seeds and over folds, as MovieLens 1M has them; the error at the optimum."""
+
+BUDGETS = ((2, 16), (3, 16), (4, 16), (2, 8), (2, 4))
+"""Settings and trials of the shipped files, and three settings of 16, which lie between."""
+
+SPACES = (
+    Range(low=0.001, high=0.02, log=True),
+    Range(low=0.0005, high=0.1, log=True),
+    Range(low=0.02, high=0.15),
+    Range(low=0.5, high=50, log=True),
+)
+
+Error = Callable[[Mapping[str, float]], float]
+
+
+class Method(NamedTuple):
+    """A method of the planted world.
+
+    Attributes:
+        entry: its row.
+        tuning: its search, and what of it is used.
+        excess: how much worse than its optimum the run is, truly.
+    """
+
+    entry: Entry
+    tuning: Tuning
+    excess: float
+
+    @property
+    def under_tuned(self) -> bool:
+        """Whether the run is truly under-tuned."""
+        return self.excess > max(WORTH * ERROR, FOLDS_NOISE * (self.entry.spread_folds or 0.0))
+
+
+def make_method(number: int, dims: int, budget: int) -> Method:
+    """One method, a function of its arguments.
+
+    Every second space misses the optimum, and every fifth run uses a trial that is drawn, not the best.
+    """
+    rng = np.random.default_rng((number, dims, budget))
+    space = {f"setting_{at}": SPACES[at] for at in range(dims)}
+    error = make_error(rng, space, missed=number % 2 == 1)
+    tried = [{n: float(x) for n, x in p.items()} for p in points(space, budget, "sobol", number)]
+    trials = [(setting, error(setting) + rng.normal(0, SEEDS_NOISE)) for setting in tried]
+    search = as_search(space, trials, SEEDS_NOISE)
+    assert search is not None
+    best = min(trials, key=lambda one: one[1])[0]
+    used = tried[int(rng.integers(budget))] if number % 5 == 4 else best
+    folds = error(used) + rng.normal(0, FOLDS_SD, FOLDS) + rng.normal(0, SEEDS_NOISE, FOLDS)
+    facts = spread_facts(over_folds({(n, 0): float(x) for n, x in enumerate(folds)}))
+    described = ("planted", "ten folds", "rmse", True, f"method {number}", f"method {number}")
+    entry = Entry("planted", "ours", *described, ran_by="ours", **facts)
+    return Method(entry, Tuning(search, used), error(used) - ERROR)
+
+
+def make_error(rng: np.random.Generator, space: Mapping[str, Range], missed: bool) -> Error:
+    """A bowl over the places of the settings, turned and steeper on one side; some count for nothing.
+
+    `missed`: the optimum of the setting that counts most lies outside its range.
+    """
+    dims = len(space)
+    depth = rng.uniform(0.02, 0.2, dims) * (rng.random(dims) > 0.25)
+    depth[0] = depth[0] or 0.1
+    bottom = rng.uniform(0.15, 0.85, dims)
+    if missed:
+        bottom[depth.argmax()] = 0.5 + rng.choice([-1, 1]) * rng.uniform(0.6, 1.2)
+    turn = np.triu(rng.uniform(-0.5, 0.5, (dims, dims)), 1) / max(1.0, np.sqrt(dims - 1))
+    shape = np.sqrt(np.outer(depth, depth)) * (np.eye(dims) + turn + turn.T)
+    steeper = rng.uniform(-0.8, 0.8, dims) * (rng.random() < 0.5)
+
+    def error(setting: Mapping[str, float]) -> float:
+        away = np.array([place_of(space[name], setting[name]) for name in space]) - bottom
+        bent = away * np.where(np.sign(away) == np.sign(steeper), 1 + abs(steeper), 1 - abs(steeper) / 2)
+        return float(ERROR + bent @ shape @ bent)
+
+    return error
+
+
+def place_of(of: Range, value: float) -> float:
+    """How far along its range a value lies, 0 to 1."""
+    assert of.low is not None and of.high is not None
+    if of.log:
+        return float(np.log(value / of.low) / np.log(of.high / of.low))
+    return float((value - of.low) / (of.high - of.low))
+
+
+def count_verdicts(methods: Sequence[Method]) -> dict[str, Counter[str]]:
+    """What the board says of under-tuned methods and of fair ones: flagged, fine, or no power."""
+    found = judge(
+        [method.entry for method in methods], {}, {}, {m.entry.entry_id: m.tuning for m in methods}
+    )
+    counts = {"under-tuned": Counter[str](), "fair": Counter[str]()}
+    for method in methods:
+        truth = "under-tuned" if method.under_tuned else "fair"
+        counts[truth][_told(found[method.entry.entry_id])] += 1
+    return counts
+
+
+def _told(verdict: Verdict) -> str:
+    if verdict.under_tuned:
+        return "flagged"
+    return "no power" if any(note.code == "no_power" for note in verdict.notes) else "fine"
+
+
+def gather(dims: int, budget: int, wanted: int) -> list[Method]:
+    """Methods until each kind, under-tuned and fair, has as many as wanted; the surplus is left out."""
+    kinds: dict[bool, list[Method]] = {True: [], False: []}
+    number = 0
+    while min(map(len, kinds.values())) < wanted and number < 50 * wanted:
+        method = make_method(number, dims, budget)
+        if len(kinds[method.under_tuned]) < wanted:
+            kinds[method.under_tuned].append(method)
+        number += 1
+    return [*kinds[True], *kinds[False]]
+
+
+def row_of(dims: int, budget: int, counts: Mapping[str, Mapping[str, int]]) -> str:
+    """A line of the table; the shares are of those that the board decided."""
+    cells = []
+    for truth in ("under-tuned", "fair"):
+        of = counts[truth]
+        decided = of.get("flagged", 0) + of.get("fine", 0)
+        share = of.get("flagged", 0) / decided if decided else float("nan")
+        cells.append(f"{of.get('flagged', 0)} of {decided} ({share:.0%}), no power {of.get('no power', 0)}")
+    return f"| {dims} x {budget} | {cells[0]} | {cells[1]} |"
+
+
+def parser() -> cli.Parser:
+    """The flags of this study."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument(
+        "--methods", type=cli.count, default=100, help="of each kind and budget (default 100)"
+    )
+    return flags
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print a line a budget."""
+    print("| settings x trials | under-tuned, flagged | fair, flagged |\n|---|---|---|")
+    for dims, budget in BUDGETS:
+        methods: Any = gather(dims, budget, args.methods)
+        print(row_of(dims, budget, count_verdicts(methods)), flush=True)
+    return OK
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())
