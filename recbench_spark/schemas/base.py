@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from recbench_spark.errors import SchemaError, nearest
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Raised when a column is added or changes its meaning, or a layout changes; stored as a table property."""
 
 STRING: T.DataType = T.StringType()

@@ -1,4 +1,5 @@
 -- How far apart are the numbers of one method, by who ran it: its inventor, a rival, a re-run, us?
+-- needs: standing_entries
 SELECT
   board,
   part,
@@ -12,6 +13,6 @@ SELECT
   MIN(value) AS lowest,
   MAX(value) AS highest,
   MAX(value) - MIN(value) AS gap
-FROM boards
+FROM standing_entries
 GROUP BY board, part, method
 HAVING COUNT(*) > 1

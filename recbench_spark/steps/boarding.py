@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 
 import pandas as pd
@@ -30,6 +30,7 @@ from recbench_spark.schemas import BOARDS, FITS, TRIALS, VERDICTS
 from recbench_spark.steps.fitting import of_whole_seeds, summaries
 from recbench_spark.steps.folding import FoldedLog
 from recbench_spark.steps.night import at_headline, metric_plan
+from recbench_spark.steps.standing import HELD, latest_decisions, stands
 from recbench_spark.steps.tuning import Found, found_in, known_searches
 from recbench_spark.store import Store
 from recbench_spark.training.fits.tasks import Row
@@ -46,12 +47,14 @@ class Judged:
         entries: its rows, best first within a part.
         verdicts: by entry id.
         searches: of this log, by model.
+        held: why a row is held back and does not count, by entry id.
     """
 
     name: str
     entries: tuple[Entry, ...]
     verdicts: Mapping[str, Verdict]
     searches: Mapping[str, Found]
+    held: Mapping[str, str] = field(default_factory=dict)
 
 
 def board_name(benchmark: Benchmark) -> str:
@@ -70,15 +73,17 @@ def update_board(store: Store, benchmark: Benchmark, log: FoldedLog | None) -> J
     found = published_entries(known[name]) if name in known else []
     ours = our_entries(store, benchmark, log, searches) if log else nightly_entries(store, benchmark)
     enter(store, [*found, *ours])
-    entries = entries_of(store, name)
+    decisions = latest_decisions(store, name)
+    held = {key: row["reason"] for key, row in decisions.items() if row["decision"] == HELD}
+    entries = [e for e in entries_of(store, name) if e.entry_id in held or stands(e.entry_id, decisions)]
     searched = {model: one.judged() for model, one in searches.items()}
     verdicts = judge(
-        entries,
+        [entry for entry in entries if entry.entry_id not in held],
         {model: search for model, search in searched.items() if search is not None},
         moved_by(elsewhere(store, log)) if log else {},
     )
     write_verdicts(store, name, verdicts)
-    return Judged(name, tuple(entries), verdicts, searches)
+    return Judged(name, tuple(entries), verdicts, searches, held)
 
 
 def our_entries(
@@ -117,6 +122,8 @@ def nightly_entries(store: Store, benchmark: Benchmark) -> list[Entry]:
         told = f"no night of {benchmark.name} in {store.root} has measured {benchmark.headline}"
         raise MissingError(told, "jobs/nightly.py with the same file comes first")
     settings = {model.name: model.model_dump() for model in benchmark.models}
+    # Older code scored bundles of lists in the benchmark's own suite: these are no models of ours.
+    rows = [row for row in rows if row.model in settings or row.model_kind != "lists"]
     lower = about_metric(metric).best == "small"
     return [
         Entry(
@@ -173,7 +180,7 @@ def _value(entry: Entry, name: str, key: str, now: datetime) -> object:
 
 
 def entries_of(store: Store, name: str) -> list[Entry]:
-    """The rows of a board, best first within a part."""
+    """The rows of a board, best first within a part; those held back or retracted among them."""
     rows = store.read(BOARDS).where(F.col("board") == name).collect()
     names = [field.name for field in fields(Entry)]
     found = []
@@ -227,7 +234,7 @@ def fits_shown(store: Store, log: FoldedLog) -> pd.DataFrame:
     return rows.select(*columns, "cpu_seconds").dropDuplicates(["fit_id"]).toPandas()
 
 
-VIEWS = ("board_gaps", "board_progress", "board_spreads", "board_looks")
+VIEWS = ("board_gaps", "board_progress", "board_spreads", "board_looks", "board_decided")
 
 
 def views_of(store: Store, name: str) -> dict[str, pd.DataFrame]:

@@ -1,15 +1,15 @@
 -- Which results on which boards are under-tuned baselines, and what is the reason?
 SELECT
-  boards.board,
-  boards.part,
-  boards.method,
-  boards.name,
-  boards.origin,
-  boards.value,
-  boards.ran_by,
-  boards.budget_settings,
+  entries.board,
+  entries.part,
+  entries.method,
+  entries.name,
+  entries.origin,
+  entries.value,
+  entries.ran_by,
+  entries.budget_settings,
   verdicts.code,
   verdicts.reason
 FROM verdicts
-INNER JOIN boards ON boards.entry_id = verdicts.entry_id
-ORDER BY boards.board, boards.part, boards.value, boards.name, verdicts.code
+INNER JOIN standing_entries AS entries ON entries.entry_id = verdicts.entry_id
+ORDER BY entries.board, entries.part, entries.value, entries.name, verdicts.code
