@@ -140,13 +140,13 @@ def test_facts_that_were_changed_after_packing_are_refused(board, key: str) -> N
 
 
 def test_the_board_keeps_the_digest_and_an_old_bundle_is_read_with_a_note(board) -> None:
-    place = board.pack("old", "3.5D")
+    place = board.pack("old", "2.75D")
     document = json.loads((place / FACTS).read_text())
     entry = board.score(place)
     assert entry.evidence == f"bundle {document['digest']}" and len(document["digest"]) == 32
     assert board.store.read(BOARDS).where(F.col("evidence") == entry.evidence).count() == 1
     assert board.score(place).entry_id == entry.entry_id, "a second time is the same row"
-    copied = board.pack("copied", "3.5D", who="a copyist")
+    copied = board.pack("copied", "2.75D", who="a copyist")
     with pytest.raises(DataError, match="has the rows of bundle copied already, as old by them"):
         board.score(copied)
     decide_on_entry(board.store, entry.entry_id, RETRACTED, "packed anew", "them")
@@ -164,11 +164,11 @@ def test_the_board_keeps_the_digest_and_an_old_bundle_is_read_with_a_note(board)
         (
             "plus_two",
             "5.0D",
-            r"mean of the predictions is 5\.00, \+\d\.\d\d off; the log's scale is 1 to 5",
+            r"predictions is 5\.00, \+\d\.\d\d off; the log's scale is 1 to 5",
         ),
         ("per_cent", "25 * (prediction - 1)", "lie outside the scale"),
-        ("nan", "IF(fold = 0, DOUBLE('NaN'), 3.0D)", "are no finite number"),
-        ("infinite", "DOUBLE('Infinity')", "are no finite number"),
+        ("nan", "IF(fold = 0, DOUBLE('NaN'), 3.0D)", "is not a finite number"),
+        ("infinite", "DOUBLE('Infinity')", "is not a finite number"),
     ],
 )
 def test_predictions_on_another_scale_are_refused(board, name: str, prediction: str, told: str) -> None:
