@@ -57,4 +57,6 @@ def board_facts(store: Store, board: Judged, fits: pd.DataFrame) -> reports.Boar
     found = {model: one.judged() for model, one in board.searches.items()}
     searches = {model: search for model, search in found.items() if search is not None}
     views, figures = views_of(store, board.name), figures_of(fits)
-    return reports.make_board(board.name, board.entries, board.verdicts, searches, views, figures)
+    return reports.make_board(
+        board.name, board.entries, board.verdicts, searches, views, figures, board.held
+    )

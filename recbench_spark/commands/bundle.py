@@ -4,16 +4,21 @@
     python jobs/bundle.py pack --config FILE --warehouse DIR --predictions p.parquet --name mine \\
         --method "my method" --output BUNDLE
     python jobs/bundle.py score --config FILE --warehouse DIR --bundle BUNDLE
+    python jobs/bundle.py accept --warehouse DIR --entry ID --why "ran it again from its code"
+    python jobs/bundle.py retract --warehouse DIR --entry ID --why "trained on the test rows"
 
 A bundle is a folder: `bundle.json` and one Parquet file, (user_id, item_id, prediction, fold) or lists
-(user_id, item_id, rank). Scoring holds it against the benchmark's own split, enters it on the board, and
-counts the look at what is held out (`submissions`).
+(user_id, item_id, rank). A digest covers all of it. Scoring holds it against the benchmark's own split,
+enters it on the board, and counts the look at what is held out (`submissions`). A result that is better
+than the noise allows is held back until it is accepted. A row of a board that is retracted stays in the
+table `boards` and is left out of all views. See docs/submissions.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import getpass
+import math
 from pathlib import Path
 
 from recbench_spark import cli
@@ -22,8 +27,8 @@ from recbench_spark import cli
 def parser() -> cli.Parser:
     """The flags of this job."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("action", choices=["pack", "score"])
-    flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
+    flags.add_argument("action", choices=["pack", "score", "accept", "retract"])
+    flags.add_argument("--config", help="pack, score: benchmark file, or its name under conf/benchmarks")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
     flags.add_argument("--model", help="pack: a model whose fits cover all folds")
     flags.add_argument("--predictions", metavar="PATH", help="pack: predictions made elsewhere")
@@ -31,16 +36,53 @@ def parser() -> cli.Parser:
     flags.add_argument("--name", help="pack: what the run is called")
     flags.add_argument("--method", help="pack: the one name of its method (default: --name)")
     flags.add_argument("--ran-by", choices=["inventor", "rival", "rerun"], default="rerun")
-    flags.add_argument("--who", default=getpass.getuser(), help="who hands it in (default: this user)")
+    flags.add_argument("--who", default=getpass.getuser(), help="who hands in or decides (default: you)")
+    flags.add_argument("--year", type=year, help="pack: year of the run (default: this one)")
+    flags.add_argument("--dims", type=dims, help="pack: factors of the model")
+    flags.add_argument("--search-space", action="append", default=[], type=space, metavar="NAME=A,B",
+                       help="pack: a setting that was searched, and its values")  # fmt: skip
     flags.add_argument("--output", type=Path, help="pack: folder of the bundle")
     flags.add_argument("--bundle", type=Path, help="score: folder of the bundle")
+    flags.add_argument("--accept", action="store_true", help="score: an implausible result counts; --why")
+    flags.add_argument("--entry", metavar="ID", help="accept, retract: row of a board (entry_id)")
+    flags.add_argument("--why", help="accept, retract, score --accept: the reason, kept in the table")
     flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
     flags.add_argument("--logical-date", type=cli.day, help="the night of a bundle of rankings")
     return flags
 
 
+def year(text: str) -> int:
+    """A year of four digits."""
+    if not (text.isdecimal() and 1990 <= int(text) <= 2100):
+        raise argparse.ArgumentTypeError(f"'{text}' is no year from 1990 to 2100")
+    return int(text)
+
+
+def dims(text: str) -> int:
+    """A number of factors."""
+    if not (text.isdecimal() and 1 <= int(text) < 2**31):
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of factors, 1 or more")
+    return int(text)
+
+
+def space(text: str) -> tuple[str, tuple[float, ...]]:
+    """A setting and what was searched of it.
+
+    >>> space("reg=0.01,0.1")
+    ('reg', (0.01, 0.1))
+    """
+    name, _, values = text.partition("=")
+    try:
+        found = tuple(float(value) for value in values.split(","))
+    except ValueError:
+        found = ()
+    if not name or not found or not all(map(math.isfinite, found)):
+        raise argparse.ArgumentTypeError(f"'{text}' is no setting and its numbers, such as reg=0.01,0.1")
+    return name, found
+
+
 def main(args: argparse.Namespace) -> int:
-    """Pack or score."""
+    """Pack, score, accept or retract."""
     # Here: --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands import bundling  # noqa: PLC0415
 

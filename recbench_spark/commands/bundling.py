@@ -17,25 +17,36 @@ from recbench_spark.placeholders import on_night
 from recbench_spark.session import get_session
 from recbench_spark.steps.bundling import COLUMNS, facts_of, pack, predictions_of, score
 from recbench_spark.steps.folding import FoldedLog, folded_log
+from recbench_spark.steps.standing import ACCEPTED, RETRACTED, decide_on_entry
 from recbench_spark.steps.tuning import with_searches
 from recbench_spark.store import Store
+
+DECISIONS = {"accept": ACCEPTED, "retract": RETRACTED}
+"""Actions on a row of a board that need no benchmark."""
 
 
 @pinned_inputs()
 def run(args: argparse.Namespace) -> int:
-    """Pack or score."""
+    """Pack, score, accept or retract."""
     check(args)
+    if args.action in DECISIONS:
+        store = Store(get_session(f"recbench-spark {args.action}"), args.warehouse)
+        decision = DECISIONS[args.action]
+        print(f"{decision}: {decide_on_entry(store, args.entry, decision, args.why, args.who)}")
+        return OK
     benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
     store = Store(get_session(f"recbench-spark bundle {benchmark.name}"), args.warehouse)
     journal = Journal()
     log = folded_log(store, benchmark, journal)
     if args.action == "score":
         rank = partial(ranked, store, args.logical_date or datetime.now(UTC).date(), journal)
-        entry = score(store, benchmark, log, args.bundle, rank)
-        print(f"{entry.name} by {entry.who}: {entry.metric} {entry.value:.4f} on board {entry.board}")
+        accepted = (args.who, args.why) if args.accept else None
+        entry = score(store, benchmark, log, args.bundle, rank, accepted)
+        print(f"{entry.name} by {entry.who}: {entry.metric} {entry.value:.4f} on board {entry.board},"
+              f" entry {entry.entry_id}, {entry.evidence}")  # fmt: skip
         return OK
     bundle = packed(store, with_searches(store, benchmark), log, args)
-    print(f"bundle {bundle.name}: {bundle.rows:,} rows in {args.output}, content {bundle.content}")
+    print(f"bundle {bundle.name}: {bundle.rows:,} rows in {args.output}, digest {bundle.digest}")
     return OK
 
 
@@ -49,6 +60,12 @@ def ranked(store: Store, day: date, journal: Journal, night: Benchmark) -> str:
 
 def check(args: argparse.Namespace) -> None:
     """ConfigError for flags that do not go together."""
+    if args.action in DECISIONS and not (args.entry and (args.why or "").strip()):
+        raise ConfigError(f"{args.action} needs --entry and --why", "entry_id is in the view board_best")
+    if args.action not in DECISIONS and args.config is None:
+        raise ConfigError(f"{args.action} needs --config", "a benchmark file, or its name")
+    if args.accept and not (args.why or "").strip():
+        raise ConfigError("--accept needs --why", "the reason is kept in the table board_decisions")
     sources = [args.model, args.predictions, args.lists]
     if args.action == "score" and args.bundle is None:
         raise ConfigError("score needs --bundle", "the folder that pack wrote")
@@ -62,7 +79,8 @@ def packed(store: Store, benchmark: Benchmark, log: FoldedLog, args: argparse.Na
     """A bundle of our own fits, or of a table made elsewhere."""
     if args.model:
         rows, fit = predictions_of(store, benchmark, log, args.model)
-        return pack(store, rows, args.output, facts_of(benchmark, log, fit, args.who))
+        facts = facts_of(benchmark, log, fit, args.who)
+        return pack(store, rows, args.output, with_flags(facts, args))
     task = "predictions" if args.predictions else "rankings"
     rows = read_table(store.spark, args.predictions or args.lists, COLUMNS[task], f"{task} {args.name}")
     known = [*COLUMNS[task], *(["fold"] if "fold" in rows.columns else [])]
@@ -71,4 +89,16 @@ def packed(store: Store, benchmark: Benchmark, log: FoldedLog, args: argparse.Na
         "method": args.method or args.name, "benchmark": benchmark.name, "log_id": log.log_id,
         "split": log.split,
     }  # fmt: skip
-    return pack(store, rows.select(*known), args.output, facts)
+    return pack(store, rows.select(*known), args.output, with_flags(facts, args))
+
+
+def with_flags(facts: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    """The facts of a bundle with what the flags say of its year, factors and search."""
+    provenance: dict[str, Any] = {"year": datetime.now(UTC).year}
+    provenance |= {key: value for key, value in facts.get("provenance", {}).items() if value is not None}
+    if args.year is not None:
+        provenance["year"] = args.year
+    if args.search_space:
+        provenance["search_space"] = dict(args.search_space)
+    dims = facts.get("dims") if args.dims is None else args.dims
+    return {**facts, "dims": dims, "provenance": provenance}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from recbench_spark.config.base import Name, Strict
 from recbench_spark.config.models import Provenance
@@ -15,10 +15,12 @@ class Bundle(Strict):
 
     `task`: `predictions.parquet` holds user_id, item_id, prediction and, of folds, `fold`; `rankings`:
     `lists.parquet` holds user_id, item_id, rank. `method`: the one name of the method. `log_id`, `split`:
-    of the log it was made on. `rows`: of the file, and `content` a hash of them in any order.
+    of the log it was made on. `rows`: of the file, and `content` a hash of them in any order. `digest`: a
+    hash of all other keys, `content` and so the rows among them; it detects accidents. It is no signature:
+    whoever packs a bundle can name anybody as `who`. Format 1 has none.
     """
 
-    format: Literal[1] = 1
+    format: Literal[1, 2] = 2
     name: Name
     task: Literal["predictions", "rankings"]
     who: Annotated[str, Field(min_length=1)]
@@ -34,3 +36,15 @@ class Bundle(Strict):
     rows: Annotated[int, Field(ge=1)]
     content: str
     code_version: str
+    digest: str | None = None
+
+    @model_validator(mode="after")
+    def _has_a_digest(self) -> Bundle:
+        if (self.digest is None) != (self.format == 1):
+            raise ValueError("format 2 has a digest, format 1 has none")
+        return self
+
+    @property
+    def evidence(self) -> str:
+        """The name of the bundle on a board: its digest; of format 1 the hash of its rows."""
+        return f"bundle {self.digest or self.content}"

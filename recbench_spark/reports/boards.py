@@ -75,17 +75,24 @@ def make_board(
     searches: Mapping[str, Search],
     views: Mapping[str, pd.DataFrame],
     figures: Sequence[tuple[str, str]] = (),
+    held: Mapping[str, str] | None = None,
 ) -> BoardFacts:
-    """The facts of a board. Positions are among all rows of a part; a number beside a table has none."""
+    """The facts of a board. Positions are among all rows of a part; a number beside a table has none.
+
+    `held`: why a row is held back, by entry id; it has no position either.
+    """
     rows, places = [], dict[str | None, int]()
     for entry in entries:
-        counted = entry.evidence != BESIDE
+        doubt = (held or {}).get(entry.entry_id)
+        counted = entry.evidence != BESIDE and doubt is None
         places[entry.part] = places.get(entry.part, 0) + counted
         found = verdicts.get(entry.entry_id)
         notes = found.notes if found else ()
         accused = bool(found and found.reasons)
         told = "under-tuned baseline" if accused else " and ".join(_NOTES[note.code] for note in notes)
         reasons = tuple(one.text for one in found.said) if found else ()
+        if doubt is not None:
+            told, reasons = HELD_BACK, (doubt, f"entry {entry.entry_id}")
         rows.append(BoardRow(places[entry.part] if counted else None, entry, told, reasons))
     curves = tuple(Curve(model, best_of(s), still_to_gain(s)) for model, s in sorted(searches.items()))
     tables = {TITLES[view]: frame for view, frame in views.items() if len(frame)}
@@ -93,12 +100,15 @@ def make_board(
 
 
 _NOTES = {"never_searched": "never searched", "no_power": "no power", "better_not_used": "better not used"}
+HELD_BACK = "held back as implausible: it does not count"
+"""The verdict on a result that is better than the noise allows."""
 
 TITLES = {
     "board_gaps": "One method, by who ran it",
     "board_progress": "Progress over the baselines, as published and corrected",
     "board_spreads": "Spread over setups beside the spread over folds",
     "board_looks": "Looks at hidden parts",
+    "board_decided": "Held back, accepted and retracted",
 }
 
 

@@ -40,7 +40,7 @@ from recbench_spark.schemas.base import (
 )
 from recbench_spark.schemas.comparisons import CHANGES, COMPARISONS, FLIPS, FOUND_AT, PARADOX_ID, PARADOXES
 from recbench_spark.schemas.evaluation import METRICS, MULTIVERSE, RANKINGS, USER_METRICS
-from recbench_spark.schemas.fits import BOARDS, FITS, SUBMISSIONS, TRIALS, VERDICTS
+from recbench_spark.schemas.fits import BOARD_DECISIONS, BOARDS, FITS, SUBMISSIONS, TRIALS, VERDICTS
 from recbench_spark.schemas.graphs import GRAPH_NODES, GRAPH_RUNS, GRAPH_VECTORS, GRAPHS, NEIGHBOURHOODS
 from recbench_spark.schemas.models import EMBEDDINGS, SIMILARITIES
 from recbench_spark.schemas.runs import CHECKS, RUNS, SPEED
@@ -64,6 +64,7 @@ from recbench_spark.schemas.tables import ID_TYPE, RESULT_TABLES, TABLES
 __all__ = [
     "ABSENT",
     "BOARDS",
+    "BOARD_DECISIONS",
     "BOOLEAN",
     "CANDIDATES",
     "CELL_PROPENSITIES",

@@ -127,7 +127,7 @@ BOARDS = Table(
         Column("budget_seconds", DOUBLE, "Seconds spent on them."),
         Column("at_edge", array_of(STRING), "Settings whose best value lies on the edge of its space."),
         Column("never_searched", array_of(STRING), "Settings that kept one value throughout."),
-        Column("evidence", STRING, "Fits, or the bundle, that the number comes from."),
+        Column("evidence", STRING, "Fits, or the bundle by its digest, that the number comes from."),
         Column("entered_at", TIMESTAMP, "When the row was written, UTC.", False),
         Column("fold_values", T.MapType(INT, DOUBLE), "Value of each fold, mean over seeds, where known."),
     ),
@@ -167,5 +167,22 @@ SUBMISSIONS = Table(
         Column("quiz", DOUBLE, "Value on the part quiz, which is shown to whoever hands in."),
         Column("test", DOUBLE, "Value on the part test, which is not; else on all that is held out."),
         Column("handed_in_at", TIMESTAMP, "When it was scored, UTC.", False),
+        Column("entry_id", STRING, "The row of `boards` that it was entered as; NULL: by older code."),
+        Column("notes", STRING, "Sentences told of it: what was clipped, training items in lists."),
     ),
+)
+
+BOARD_DECISIONS = Table(
+    "board_decisions",
+    "One row a decision on a row of `boards`; the newest counts. Nothing is deleted.",
+    (
+        text_id("decision_id", "Hash of entry, decision and time."),
+        text_id("entry_id", "The row of `boards` that it is about."),
+        BOARD,
+        text_id("decision", "held (implausible: it does not count), accepted, or retracted."),
+        Column("reason", STRING, "The reason in words.", False),
+        text_id("who", "Who decided; the program, where it held a result back."),
+        Column("decided_at", TIMESTAMP, "When it was decided, UTC.", False),
+    ),
+    constraints={"decision_known": "decision IN ('held', 'accepted', 'retracted')"},
 )

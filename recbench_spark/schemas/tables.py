@@ -5,7 +5,7 @@ from __future__ import annotations
 from recbench_spark.schemas.base import Table
 from recbench_spark.schemas.comparisons import CHANGES, COMPARISONS, FLIPS, PARADOXES
 from recbench_spark.schemas.evaluation import METRICS, MULTIVERSE, RANKINGS, USER_METRICS
-from recbench_spark.schemas.fits import BOARDS, FITS, SUBMISSIONS, TRIALS, VERDICTS
+from recbench_spark.schemas.fits import BOARD_DECISIONS, BOARDS, FITS, SUBMISSIONS, TRIALS, VERDICTS
 from recbench_spark.schemas.graphs import GRAPH_NODES, GRAPH_RUNS, GRAPH_VECTORS, GRAPHS, NEIGHBOURHOODS
 from recbench_spark.schemas.models import EMBEDDINGS, SIMILARITIES
 from recbench_spark.schemas.runs import CHECKS, RUNS, SPEED
@@ -57,6 +57,7 @@ TABLES: dict[str, Table] = {
         BOARDS,
         VERDICTS,
         SUBMISSIONS,
+        BOARD_DECISIONS,
         NEIGHBOURHOODS,
     )
 }

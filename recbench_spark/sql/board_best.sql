@@ -1,6 +1,6 @@
 -- What is the best known run of each method on each board, who ran it, and how was its setting found?
 -- Published rows, ours and those handed in stand side by side: `origin` says which.
--- needs: board_entries
+-- needs: standing_entries
 SELECT
   board,
   part,
@@ -20,6 +20,7 @@ SELECT
   quoted_from,
   year,
   dims,
+  search_space,
   budget_settings,
   budget_seconds,
   at_edge,
@@ -27,11 +28,11 @@ SELECT
   entry_id
 FROM (
   SELECT
-    board_entries.*,
+    standing_entries.*,
     ROW_NUMBER() OVER (
       PARTITION BY board, part, method
       ORDER BY CASE WHEN lower_is_better THEN value ELSE -value END ASC, entered_at ASC, entry_id ASC
     ) AS place
-  FROM board_entries
+  FROM standing_entries
 ) AS of_methods
 WHERE place = 1

@@ -1,5 +1,5 @@
 -- How far apart are the numbers of one method, by who ran it: its inventor, a rival, a re-run, us?
--- needs: board_entries
+-- needs: standing_entries
 SELECT
   board,
   part,
@@ -13,6 +13,6 @@ SELECT
   MIN(value) AS lowest,
   MAX(value) AS highest,
   MAX(value) - MIN(value) AS gap
-FROM board_entries
+FROM standing_entries
 GROUP BY board, part, method
 HAVING COUNT(*) > 1

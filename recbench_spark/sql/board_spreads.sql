@@ -1,6 +1,6 @@
 -- Does a method's number move more from one setup to the next than over the folds within a setup?
 -- A setup is a row of a board: another work, another setting, another search. Significance sees the folds only.
--- needs: board_entries
+-- needs: standing_entries
 SELECT
   board,
   part,
@@ -8,6 +8,6 @@ SELECT
   COUNT(*) AS setups,
   STDDEV_SAMP(value) AS spread_over_setups,
   SQRT(AVG(spread_folds * spread_folds)) AS spread_over_folds
-FROM board_entries
+FROM standing_entries
 GROUP BY board, part, method
 HAVING COUNT(*) > 1

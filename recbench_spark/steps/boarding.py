@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 
 import pandas as pd
@@ -31,6 +31,7 @@ from recbench_spark.schemas import BOARDS, FITS, RUNS, TRIALS, VERDICTS
 from recbench_spark.steps.fitting import of_whole_seeds, summaries
 from recbench_spark.steps.folding import FoldedLog
 from recbench_spark.steps.night import at_headline, metric_plan
+from recbench_spark.steps.standing import HELD, latest_decisions, stands
 from recbench_spark.steps.tuning import (
     Found,
     credited_trials,
@@ -55,12 +56,14 @@ class Judged:
         entries: its rows, best first within a part.
         verdicts: by entry id.
         searches: of this log, by model.
+        held: why a row is held back and does not count, by entry id.
     """
 
     name: str
     entries: tuple[Entry, ...]
     verdicts: Mapping[str, Verdict]
     searches: Mapping[str, Found]
+    held: Mapping[str, str] = field(default_factory=dict)
 
 
 def board_name(benchmark: Benchmark) -> str:
@@ -82,16 +85,18 @@ def update_board(store: Store, benchmark: Benchmark, log: FoldedLog | None) -> J
     else:
         ours, searches = nightly_entries(store, benchmark, trials), found_in(trials)
     enter(store, [*found, *(entry for entry, _ in ours)])
-    entries = entries_of(store, name)
+    decisions = latest_decisions(store, name)
+    held = {key: row["reason"] for key, row in decisions.items() if row["decision"] == HELD}
+    entries = [e for e in entries_of(store, name) if e.entry_id in held or stands(e.entry_id, decisions)]
     searched = {model: one.judged() for model, one in searches.items()}
     verdicts = judge(
-        entries,
+        [entry for entry in entries if entry.entry_id not in held],
         {model: search for model, search in searched.items() if search is not None},
         moved_by(elsewhere(store, log)) if log else {},
         {entry.entry_id: tuning for entry, tuning in ours},
     )
     write_verdicts(store, name, verdicts)
-    return Judged(name, tuple(entries), verdicts, searches)
+    return Judged(name, tuple(entries), verdicts, searches, held)
 
 
 def our_entries(
@@ -138,6 +143,9 @@ def nightly_entries(
     if not rows:
         told = f"no night of {benchmark.name} in {store.root} has measured {benchmark.headline}"
         raise MissingError(told, "jobs/nightly.py with the same file comes first")
+    # Older code scored bundles of lists in the benchmark's own suite: these are no models of ours.
+    names = {model.name for model in benchmark.models}
+    rows = [row for row in rows if row.model in names or row.model_kind != "lists"]
     settings = run_settings(store, [row.run_id for row in rows])
     lower = about_metric(metric).best == "small"
     found = []
@@ -236,7 +244,7 @@ def newest_entries(store: Store, names: Iterable[str]) -> dict[str, Entry]:
 
 
 def entries_of(store: Store, name: str) -> list[Entry]:
-    """The rows of a board, best first within a part."""
+    """The rows of a board, best first within a part; those held back or retracted among them."""
     return sorted(
         newest_entries(store, [name]).values(),
         key=lambda e: (e.part or "", e.value if e.lower_is_better else -e.value, e.name),
@@ -282,7 +290,7 @@ def fits_shown(store: Store, log: FoldedLog) -> pd.DataFrame:
     return rows.select(*columns, "cpu_seconds").dropDuplicates(["fit_id"]).toPandas()
 
 
-VIEWS = ("board_gaps", "board_progress", "board_spreads", "board_looks")
+VIEWS = ("board_gaps", "board_progress", "board_spreads", "board_looks", "board_decided")
 
 
 def views_of(store: Store, name: str) -> dict[str, pd.DataFrame]:

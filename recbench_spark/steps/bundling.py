@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
@@ -26,16 +27,26 @@ from recbench_spark.kernels.metrics.about import ABOUT
 from recbench_spark.randomness import hashed
 from recbench_spark.schemas import FITS, METRICS, SUBMISSIONS
 from recbench_spark.shared_files import escape_path
-from recbench_spark.steps.boarding import RMSE, board_name, enter
+from recbench_spark.steps.boarding import RMSE, board_name, enter, entries_of
+from recbench_spark.steps.doubting import (
+    clip_to_scale,
+    doubt_ranking,
+    doubt_ratings,
+    learnt_facts,
+    training_notes,
+)
 from recbench_spark.steps.fitting import of_whole_seeds
 from recbench_spark.steps.folding import FoldedLog
 from recbench_spark.steps.night import at_headline
+from recbench_spark.steps.standing import ACCEPTED, HELD, PROGRAM, RETRACTED, decide, latest_decisions
 from recbench_spark.store import Store
 from recbench_spark.training.fits.tasks import PREDICTIONS
 
 FACTS = "bundle.json"
 FILES = {"predictions": "predictions.parquet", "rankings": "lists.parquet"}
 SEED_OF_CONTENT = 0
+LONGEST_SUITE = 56
+"""Letters of a benchmark's name that the suite of its bundles begins with; a name has at most 64."""
 
 COLUMNS = {"predictions": ["user_id", "item_id", "prediction"], "rankings": ["user_id", "item_id", "rank"]}
 
@@ -97,11 +108,16 @@ def pack(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str, Any]) 
             found = pq.read_table(path.removeprefix("file://"), columns=files.columns)
             writer.write_table(found.replace_schema_metadata(None).cast(schema))
     content, n = content_of(store.spark.read.parquet(escape_path(str(place))))
-    bundle = parse(
-        Bundle, {**facts, "rows": n, "content": content, "code_version": __version__}, str(folder)
-    )
-    (folder / FACTS).write_text(json.dumps(bundle.model_dump(), indent=2) + "\n", encoding="utf-8")
-    return bundle
+    whole = {**facts, "rows": n, "content": content, "code_version": __version__, "digest": ""}
+    document = parse(Bundle, whole, str(folder)).model_dump(mode="json")
+    document["digest"] = digest_document(document)
+    (folder / FACTS).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return parse(Bundle, document, str(folder))
+
+
+def digest_document(document: Mapping[str, Any]) -> str:
+    """Digest of all that `bundle.json` says but for `digest` itself; `content` stands for the rows."""
+    return digest("bundle", {key: value for key, value in document.items() if key != "digest"}, length=32)
 
 
 def content_of(rows: DataFrame) -> tuple[str, int]:
@@ -118,6 +134,11 @@ def open_bundle(store: Store, folder: Path) -> tuple[Bundle, DataFrame]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder} holds no {FACTS}: {error}", "jobs/bundle.py pack makes one") from None
     bundle = parse(Bundle, document, str(folder / FACTS))
+    if bundle.digest is not None and bundle.digest != digest_document(document):
+        raise DataError(
+            f"{folder / FACTS} was changed after it was packed: it is not what its digest was made of",
+            "pack the run again with the facts that are right; --who and --method name who and how",
+        )
     path = folder / FILES[bundle.task]
     rows = read_table(store.spark, str(path), COLUMNS[bundle.task], f"bundle {bundle.name}")
     content, n = content_of(store.spark.read.parquet(escape_path(str(path))))
@@ -130,9 +151,18 @@ def open_bundle(store: Store, folder: Path) -> tuple[Bundle, DataFrame]:
 
 
 def score(
-    store: Store, benchmark: Benchmark, log: FoldedLog, folder: Path, rank: Callable[[Benchmark], str]
+    store: Store,
+    benchmark: Benchmark,
+    log: FoldedLog,
+    folder: Path,
+    rank: Callable[[Benchmark], str],
+    accepted: tuple[str, str] | None = None,
+    tell: Callable[[str], None] = print,
 ) -> Entry:
     """Score a bundle, count the look at what is held out, and enter it on the board.
+
+    A result that is better than the noise allows (`boards.plausibility`) is entered as held back, unless it
+    is accepted: it neither leads nor is held against others.
 
     Args:
         store: the warehouse.
@@ -140,9 +170,12 @@ def score(
         log: its log.
         folder: of the bundle.
         rank: runs a night of one model that must succeed, and returns its run id; for rankings.
+        accepted: who vouches for a result that is better than the noise allows, and why.
+        tell: takes each sentence that whoever hands in should read.
 
     Raises:
-        DataError: pairs that are missing, twice, or of another fold; another split than the benchmark's.
+        DataError: pairs that are missing, twice, or of another fold; another split than the benchmark's;
+            predictions on another scale; rows that the board has under other facts, or that were retracted.
     """
     bundle, rows = open_bundle(store, folder)
     if bundle.log_id != log.log_id:
@@ -150,35 +183,124 @@ def score(
             f"bundle {bundle.name} was made on another split ({bundle.split}, log {bundle.log_id})",
             f"this benchmark's is {log.split}, log {log.log_id}",
         )
+    earlier = earlier_entry(store, board_name(benchmark), bundle)
+    notes = [OLD_FORMAT] if bundle.format == 1 else []
     if bundle.task == "rankings":
-        entry, by_part = _ranked(store, benchmark, bundle, folder, rank)
+        scored = _ranked(store, benchmark, bundle, folder, rank)
     else:
-        entry, by_part = _predicted(store, benchmark, log, bundle, rows)
+        scored = _predicted(store, benchmark, log, bundle, rows)
+    # The year of format 1 is that of its first scoring: the same bundle is the same row in later years.
+    entry = scored.entry if earlier is None else replace(scored.entry, year=earlier.year)
+    for note in (notes := [*notes, *scored.notes]):
+        tell(note)
+    _decide(store, entry, scored.doubts, accepted, tell)
     enter(store, [entry])
-    _count_look(store, entry, bundle, by_part)
+    _count_look(store, entry, bundle, scored.by_part, notes)
     return entry
+
+
+OLD_FORMAT = (
+    "note: this bundle is of format 1, whose hash covers its rows only: name, who, method and search may"
+    " have been changed after packing"
+)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A bundle that was scored.
+
+    Attributes:
+        entry: its row of the board.
+        by_part: the metric on each part or fold.
+        notes: sentences of what was done to it.
+        doubts: sentences that say why it is implausible; empty where it is not.
+    """
+
+    entry: Entry
+    by_part: Mapping[str, float]
+    notes: Sequence[str]
+    doubts: Sequence[str]
+
+
+def earlier_entry(store: Store, board: str, bundle: Bundle) -> Entry | None:
+    """The row that this bundle has on the board from an earlier scoring; None where it has none.
+
+    Raises:
+        DataError: that row was retracted; or the board has the same predictions under other facts.
+    """
+    decisions = latest_decisions(store, board)
+    looks = store.rows(SUBMISSIONS, [("board", "=", board), ("content", "=", bundle.content)], ["entry_id"])
+    same_rows = {row["entry_id"] for row in looks}
+    mine = None
+    for entry in entries_of(store, board):
+        decision = decisions.get(entry.entry_id, {})
+        retracted = decision.get("decision") == RETRACTED
+        if entry.evidence == bundle.evidence and entry.origin == "bundle":
+            if retracted:
+                raise DataError(
+                    f"bundle {bundle.name} was retracted by {decision['who']}: {decision['reason']}",
+                    f"jobs/bundle.py accept --entry {entry.entry_id} brings it back",
+                )
+            mine = entry
+        elif not retracted and (
+            entry.entry_id in same_rows or entry.evidence == f"bundle {bundle.content}"
+        ):
+            raise DataError(
+                f"the board has the rows of bundle {bundle.name} already, as {entry.name} by {entry.who}",
+                f"where its facts were wrong: jobs/bundle.py retract --entry {entry.entry_id} first",
+            )
+    return mine
+
+
+def _decide(
+    store: Store,
+    entry: Entry,
+    doubts: Sequence[str],
+    accepted: tuple[str, str] | None,
+    tell: Callable[[str], None],
+) -> None:
+    """Hold an implausible result back, or accept it. Written before the entry, which never stands alone."""
+    if not doubts:
+        return
+    known = latest_decisions(store, entry.board).get(entry.entry_id)
+    if accepted is not None:
+        who, why = accepted
+        reason = f"{why} (doubted: {'; '.join(doubts)})"
+        decide(store, entry.entry_id, entry.board, ACCEPTED, reason, who)
+        tell(f"accepted by {who}, though implausible: {'; '.join(doubts)}")
+    elif known is None:
+        decide(store, entry.entry_id, entry.board, HELD, "; ".join(doubts), PROGRAM)
+    if accepted is None and (known is None or known["decision"] == HELD):
+        tell(
+            f"held back as implausible: {'; '.join(doubts)}. It neither leads nor counts against others;"
+            f" jobs/bundle.py accept --entry {entry.entry_id} --why REASON lets it count"
+        )
 
 
 def _predicted(
     store: Store, benchmark: Benchmark, log: FoldedLog, bundle: Bundle, rows: DataFrame
-) -> tuple[Entry, dict[str, float]]:
+) -> Scored:
     """RMSE of each fold or part, by the sums of a night."""
-    pairs = _joined(store, log, bundle, rows).cache()
+    joined = _joined(store, log, bundle, rows).cache()
+    pairs, notes = clip_to_scale(joined, log, learnt_facts(store, log), bundle.name)
     parts = [str(fold) for fold in log.folds] or list(log.parts_of(None)[1])
     by_part = {}
     for one in parts:
         users = by_user(pairs.where(F.col("part") == one))
         (row,) = rating_metrics(users, [RMSE], Bootstrap(replicates=0))
         by_part[one] = float(row["value"] if row["value"] is not None else np.nan)
-    pairs.unpersist()
     part = None if log.folds else ("test" if "test" in by_part else parts[-1])
     folds: dict[tuple[int | None, int], float] = {
         (int(fold), 0): by_part[fold] for fold in map(str, log.folds)
     }
     if part is not None:
         folds = {(None, 0): by_part[part]}
+    hidden = pairs if part is None else pairs.where(F.col("part") == part)
+    doubts = doubt_ratings(store, benchmark, log, hidden, part)
+    joined.unpersist()
     entry = _entry(benchmark, bundle, log.dataset, log.split, RMSE, True)
-    return Entry(**{**entry, **spread_facts(over_folds(folds)), "part": part}), by_part
+    entered = Entry(**{**entry, **spread_facts(over_folds(folds)), "part": part})
+    return Scored(entered, by_part, notes, doubts)
 
 
 def _joined(store: Store, log: FoldedLog, bundle: Bundle, rows: DataFrame) -> DataFrame:
@@ -229,13 +351,19 @@ def _refuse_rows(bundle: Bundle, given: int, wanted: int, pairs: int, matched: i
 
 def _ranked(
     store: Store, benchmark: Benchmark, bundle: Bundle, folder: Path, rank: Callable[[Benchmark], str]
-) -> tuple[Entry, dict[str, float]]:
-    """The headline of a night with these lists as its only model."""
+) -> Scored:
+    """The headline of a night with these lists as its only model.
+
+    The night is of a suite of its own: in the benchmark's, lists that were handed in would be taken for a
+    model of ours, or stand for one of the same name.
+    """
     lists = ListsModel(
         name=bundle.name, kind="lists", path=str((folder / FILES[bundle.task]).resolve()),
         provenance=bundle.provenance,
     )  # fmt: skip
-    night = benchmark.model_copy(update={"models": (lists,), "comparisons": None, "regressions": ()})
+    suite = f"{benchmark.name[:LONGEST_SUITE]}.bundles"
+    changed = {"name": suite, "board": board_name(benchmark), "models": (lists,)}
+    night = benchmark.model_copy(update={**changed, "comparisons": None, "regressions": ()})
     run_id = rank(night)
     plain = at_headline(benchmark) & (F.col("estimator") == "holdout") & F.col("slice_key").isNull()
     rows = store.of_run(METRICS.name, run_id).where(plain).collect()
@@ -245,7 +373,10 @@ def _ranked(
     entry = _entry(
         benchmark, bundle, benchmark.dataset.name, benchmark.split.describe(), benchmark.headline, lower
     )
-    return Entry(**{**entry, "value": by_part[part], "part": part}), by_part
+    entered = Entry(**{**entry, "value": by_part[part], "part": part})
+    error = next((row.stderr for row in rows if row.part == part), None) or 0.0
+    doubts = doubt_ranking(store, benchmark, entered, error)
+    return Scored(entered, by_part, training_notes(store, run_id), doubts)
 
 
 def _entry(
@@ -258,15 +389,18 @@ def _entry(
         "ran_by": bundle.ran_by, "who": bundle.who, "dims": bundle.dims,
         "year": provenance.year or datetime.now(UTC).year, "at_edge": provenance.at_edge,
         "search_space": json.dumps(provenance.search_space) if provenance.search_space else None,
-        "evidence": f"bundle {bundle.content}",
+        "evidence": bundle.evidence,
     }  # fmt: skip
 
 
-def _count_look(store: Store, entry: Entry, bundle: Bundle, by_part: Mapping[str, float]) -> None:
+def _count_look(
+    store: Store, entry: Entry, bundle: Bundle, by_part: Mapping[str, float], notes: Sequence[str]
+) -> None:
     now = datetime.now(UTC)
     row = (
         digest(bundle.content, now), entry.board, bundle.name, bundle.who, bundle.log_id, bundle.content,
-        by_part.get("quiz"), by_part.get("test", entry.value), now,
+        by_part.get("quiz"), by_part.get("test", entry.value), now, entry.entry_id,
+        "; ".join(notes) or None,
     )  # fmt: skip
     store.append(store.spark.createDataFrame([row], SUBMISSIONS.schema), SUBMISSIONS)
 

@@ -1,0 +1,224 @@
+"""Bundles that should not lead a board: true ratings, perfect lists, other scales, edited facts."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from recbench_spark import reports
+from recbench_spark.commands import bundle as job
+from recbench_spark.commands.boarding import board_facts
+from recbench_spark.commands.bundling import ranked, with_flags
+from recbench_spark.config import parse
+from recbench_spark.config.benchmark import Benchmark
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.journal import Journal
+from recbench_spark.schemas import BOARD_DECISIONS, BOARDS, SPLITS, SUBMISSIONS
+from recbench_spark.steps.boarding import fits_shown, update_board
+from recbench_spark.steps.bundling import FACTS, pack, score
+from recbench_spark.steps.fitting import run_plan
+from recbench_spark.steps.folding import folded_log
+from recbench_spark.steps.standing import RETRACTED, decide_on_entry
+from recbench_spark.store import Store
+from tests.nights import TINY, run
+from tests.steps.test_fitting import benchmark, fits_of, never, write_log
+
+pytestmark = pytest.mark.spark
+
+MODELS = [
+    {"name": "means", "kind": "means"},
+    {"name": "sgd", "kind": "sgd_mf", "dims": 2, "epochs": 3, "rates": 0.02},
+]
+FLAGS = ["pack", "--config", "c", "--warehouse", "w", "--output", "o", "--name", "theirs", "--lists", "l"]
+
+
+class Board:
+    """A small benchmark over folds with two models of ours, and a way to hand predictions in."""
+
+    def __init__(self, spark: Any, folder: Path) -> None:
+        self.store, self.folder = Store(spark, str(folder / "w")), folder
+        self.one = benchmark(write_log(folder), MODELS)
+        fits = fits_of(self.store, self.one)
+        self.log = fits.log
+        run_plan(self.store, fits.over_folds(self.one.models), Journal(io.StringIO()))
+        rows = spark.read.parquet(*self.log.files.shared.files)
+        keys = ["user_id", "item_id", F.col("part").cast("int").alias("fold")]
+        self.truth = rows.select(*keys, F.col("rating").cast("double").alias("prediction")).cache()
+        self.told: list[str] = []
+
+    def pack(self, name: str, prediction: str, *flags: str, who: str = "them") -> Path:
+        """Predictions made of the true ratings, packed."""
+        place = self.folder / name
+        facts = {
+            "name": name, "task": "predictions", "who": who, "method": name, "benchmark": "tiny",
+            "log_id": self.log.log_id, "split": self.log.split,
+        }  # fmt: skip
+        args = job.parser().parse_args([*FLAGS, *flags])
+        pack(
+            self.store,
+            self.truth.withColumn("prediction", F.expr(prediction)),
+            place,
+            with_flags(facts, args),
+        )
+        return place
+
+    def score(self, place: Path, accepted: tuple[str, str] | None = None) -> Any:
+        self.told.clear()
+        return score(self.store, self.one, self.log, place, never, accepted, self.told.append)
+
+    def update(self) -> Any:
+        return update_board(self.store, self.one, self.log)
+
+
+@pytest.fixture(scope="module")
+def board(spark, tmp_path_factory) -> Board:
+    return Board(spark, tmp_path_factory.mktemp("handed_in"))
+
+
+TRUE, MEAN = "prediction", "3.0D"
+
+
+def test_true_ratings_are_held_back_until_accepted_and_can_be_retracted(board) -> None:
+    oracle = board.score(board.pack("oracle", TRUE))
+    assert oracle.value == 0.0 and board.told[-1].startswith("held back as implausible: 0.0000 on fold 0")
+    worse = board.score(board.pack("constant", MEAN, "--year", "2011", "--dims", "7",
+                                   "--search-space", "reg=0.1,0.5"))  # fmt: skip
+    assert board.told == []
+
+    judged = board.update()
+    assert not any(verdict.under_tuned for verdict in judged.verdicts.values()), "by nothing that is held"
+    assert set(judged.held) == {oracle.entry_id} and oracle.entry_id not in judged.verdicts
+    facts = board_facts(board.store, judged, fits_shown(board.store, board.log))
+    shown = {row.entry.name: row for row in facts.rows}
+    assert shown["oracle"].position is None and shown["oracle"].verdict.startswith("held back")
+    assert sorted(row.position for row in facts.rows if row.position) == [1, 2, 3]
+    text, page = reports.board_text(facts), reports.render_board(facts)
+    assert "held back as implausible" in text and oracle.entry_id in text
+    assert "held back as implausible" in page and "Held back, accepted and retracted" in page
+    assert "2011" in page and "reg" in page and "<td>7</td>" in page
+    best = {row.name: row for row in board.store.spark.table("board_best").collect()}
+    assert "oracle" not in best and best["constant"].position > 1
+    assert (best["constant"].year, best["constant"].dims) == (2011, 7)
+    assert json.loads(best["constant"].search_space) == {"reg": [0.1, 0.5]}
+    (looks,) = board.store.spark.table("board_looks").collect()
+    assert looks.submissions == 2 and looks.best_test == worse.value
+
+    board.score(board.folder / "oracle", ("operator", "a test of ours"))
+    assert oracle.entry_id not in board.update().held
+    (row,) = board.store.read(BOARD_DECISIONS).where("decision = 'accepted'").collect()
+    assert row.who == "operator" and row.reason.startswith("a test of ours (doubted: 0.0000 on fold 0")
+    decide_on_entry(board.store, oracle.entry_id, RETRACTED, "these are the ratings", "operator")
+    assert oracle.entry_id not in {entry.entry_id for entry in board.update().entries}
+    board.store.install_views()
+    assert board.store.spark.table("board_best").where("name = 'oracle'").isEmpty()
+    assert board.store.read(BOARDS).where("name = 'oracle'").count() == 1, "its history stays"
+    with pytest.raises(DataError, match="retracted by operator: these are the ratings"):
+        board.score(board.folder / "oracle")
+    with pytest.raises(ConfigError, match="no board has such a row"):
+        decide_on_entry(board.store, "nothing", RETRACTED, "x", "y")
+
+
+@pytest.mark.parametrize("key", ["who", "method", "name", "dims", "rows", "digest"])
+def test_facts_that_were_changed_after_packing_are_refused(board, key: str) -> None:
+    place = board.folder / "edited"
+    if not place.exists():
+        board.pack("edited", "3.25D")
+    before = (place / FACTS).read_text()
+    document = json.loads(before)
+    document[key] = 3 if key in ("dims", "rows") else "somebody_else"
+    (place / FACTS).write_text(json.dumps(document))
+    with pytest.raises(DataError, match=r"bundle\.json was changed after it was packed"):
+        board.score(place)
+    (place / FACTS).write_text(before)
+
+
+def test_the_board_keeps_the_digest_and_an_old_bundle_is_read_with_a_note(board) -> None:
+    place = board.pack("old", "2.75D")
+    document = json.loads((place / FACTS).read_text())
+    entry = board.score(place)
+    assert entry.evidence == f"bundle {document['digest']}" and len(document["digest"]) == 32
+    assert board.store.read(BOARDS).where(F.col("evidence") == entry.evidence).count() == 1
+    assert board.score(place).entry_id == entry.entry_id, "a second time is the same row"
+    copied = board.pack("copied", "2.75D", who="a copyist")
+    with pytest.raises(DataError, match="has the rows of bundle copied already, as old by them"):
+        board.score(copied)
+    decide_on_entry(board.store, entry.entry_id, RETRACTED, "packed anew", "them")
+    old = {key: value for key, value in document.items() if key != "digest"}
+    (place / FACTS).write_text(json.dumps({**old, "format": 1}))
+    again = board.score(place)
+    assert again.evidence == f"bundle {document['content']}" and "format 1" in board.told[0]
+    (row,) = board.store.read(SUBMISSIONS).where(F.col("entry_id") == again.entry_id).collect()
+    assert "format 1" in row.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "prediction", "told"),
+    [
+        (
+            "plus_two",
+            "5.0D",
+            r"predictions is 5\.00, \+\d\.\d\d off; the log's scale is 1 to 5",
+        ),
+        ("per_cent", "25 * (prediction - 1)", "lie outside the scale"),
+        ("nan", "IF(fold = 0, DOUBLE('NaN'), 3.0D)", "is not a finite number"),
+        ("infinite", "DOUBLE('Infinity')", "is not a finite number"),
+    ],
+)
+def test_predictions_on_another_scale_are_refused(board, name: str, prediction: str, told: str) -> None:
+    place = board.pack(name, prediction)
+    with pytest.raises(DataError, match=told):
+        board.score(place)
+    assert board.store.read(BOARDS).where(F.col("name") == name).isEmpty()
+
+
+def test_predictions_a_little_outside_are_clipped_and_counted(board) -> None:
+    entry = board.score(board.pack("beyond", "IF(item_id = '3', 5.5D, 3.0D)"))
+    assert board.told[0].startswith("note: 13 of ") and "outside the scale 1 to 5" in board.told[0]
+    assert (
+        board.score(board.pack("within", "IF(item_id = '3', 5.0D, 3.0D)")).value == entry.value
+        and board.told == []
+    )
+
+
+# ---------------------------------------------------------------------------------------- rankings
+
+
+def test_perfect_lists_are_held_back_and_training_items_told(spark, tmp_path) -> None:
+    day = date(2026, 1, 1)
+    tiny = parse(Benchmark, {**TINY, "headline": "ndcg@5"}, "test")
+    store, journal = Store(spark, str(tmp_path / "w")), Journal(io.StringIO())
+    ran = run(store, tiny, day)
+    log = folded_log(store, tiny, journal)
+    rows = store.read(SPLITS).where(F.col("split_id") == ran.night.split_id)
+    facts = {"task": "rankings", "who": "them", "benchmark": tiny.name, "log_id": log.log_id,
+             "split": log.split}  # fmt: skip
+    told: list[str] = []
+
+    def handed_in(name: str, part: str) -> Any:
+        rank = F.expr("ROW_NUMBER() OVER (PARTITION BY user_id ORDER BY rating DESC, item_id)")
+        lists = rows.where(F.col("part") == part).select("user_id", "item_id", rank.alias("rank"))
+        given = {**facts, "name": name, "method": name}
+        pack(store, lists.where("rank <= 10"), tmp_path / name, given)
+        told.clear()
+        rank_night = partial(ranked, store, day, journal)
+        return score(store, tiny, log, tmp_path / name, rank_night, tell=told.append)
+
+    perfect = handed_in("popular", "test")
+    assert perfect.value == 1.0 and told[-1].startswith("held back as implausible: 1.0000 on part test")
+    known = handed_in("known", "train")
+    assert "are training items of their users" in told[0] and known.value < 0.2
+    board = update_board(store, tiny, None)
+    assert set(board.held) == {perfect.entry_id}
+    assert not any(verdict.under_tuned for verdict in board.verdicts.values())
+    names = [(entry.origin, entry.name) for entry in board.entries]
+    handed = [("bundle", "known"), ("bundle", "popular")]
+    assert sorted(names) == [*handed, ("ours", "item_knn"), ("ours", "popular")]
+    ours = next(entry for entry in board.entries if (entry.origin, entry.name) == ("ours", "popular"))
+    assert ours.value < 1.0, "lists of the same name do not stand for the model"
