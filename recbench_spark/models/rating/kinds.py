@@ -22,6 +22,10 @@ from recbench_spark.models.rating.registry import EVERY, make_settings
 from recbench_spark.models.rating.sgd import SgdSettings
 
 
+VECTORS = ("rating_vectors",)
+"""The revision of vectors that lists are made by, for kinds that predict ratings too, which it leaves alone."""
+
+
 class RatingModelConfig(ModelConfig):
     """A learner of `models.rating` in one task; `seed` is that of all its draws."""
 
@@ -32,6 +36,7 @@ class RatingModelConfig(ModelConfig):
 class AlsWrModel(AlsSettings, RatingModelConfig):
     """ALS with weighted regularisation and biases, in one process."""
 
+    revised: ClassVar[tuple[str, ...]] = VECTORS
     kind: Literal["als_wr"]
 
 
@@ -50,6 +55,7 @@ class ItemNeighboursModel(ItemNeighboursSettings, RatingModelConfig):
 class Nsvd1Model(NsvdSettings, RatingModelConfig):
     """Users as sums of what they rated."""
 
+    revised: ClassVar[tuple[str, ...]] = VECTORS
     kind: Literal["nsvd1"]
 
 
@@ -62,6 +68,7 @@ class RbmModel(RbmSettings, RatingModelConfig):
 class SgdMfModel(SgdSettings, RatingModelConfig):
     """Matrix factorisation by stochastic gradient descent."""
 
+    revised: ClassVar[tuple[str, ...]] = VECTORS
     kind: Literal["sgd_mf"]
 
 
