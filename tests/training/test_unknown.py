@@ -1,4 +1,4 @@
-"""Users and items of which training tells a model nothing: no list, and no place in one, whatever the kind."""
+"""Users and items of which training tells a model nothing: no list, and no place in one, in every kind."""
 
 from __future__ import annotations
 

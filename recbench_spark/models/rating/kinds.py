@@ -21,9 +21,8 @@ from recbench_spark.models.rating.rbm import RbmSettings
 from recbench_spark.models.rating.registry import EVERY, make_settings
 from recbench_spark.models.rating.sgd import SgdSettings
 
-
 VECTORS = ("rating_vectors",)
-"""The revision of vectors that lists are made by, for kinds that predict ratings too, which it leaves alone."""
+"""The revision of vectors that lists are made by, of kinds whose predicted ratings it leaves alone."""
 
 
 class RatingModelConfig(ModelConfig):
