@@ -46,7 +46,8 @@ REVISIONS: dict[str, int] = {
     # 2: sums over neighbours are added edge by edge while fitting, whatever torch and its threads do.
     # 3: a share of the items has no neighbours in a minibatch (`neighbour_dropout`).
     "graphsage": 3,
-    # 2, 3: as graphsage's.
+    # 2: as graphsage's.
+    # 3: as graphsage's.
     "pinsage": 3,
     # 2: users and items without training rows have no vector, thus no list and no place in one; before,
     #    zeros.

@@ -1,4 +1,4 @@
-"""`jobs/studies/edgeless.py`: items without edges stay without, and a fit with dropout places them better."""
+"""`jobs/studies/edgeless.py`: items without edges, which a fit with dropout places better."""
 
 from __future__ import annotations
 
