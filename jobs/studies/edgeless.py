@@ -155,7 +155,7 @@ def drawn(items: int, seed: int) -> World:
 def measured(world: World, kind: str, share: float, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     """One fit, and what its vectors are worth."""
     net = pinsage(world, share, seed) if kind == "pinsage" else graphsage(world, share, seed)
-    fit(net.task, Plan(args.epochs, 512, args.rate, decay=0.8, patience=0, seed=seed), None, str)
+    fit(net.task, Plan(args.epochs, 512, args.rate, decay=0.8, patience=0, seed=seed), None, _silent)
     every = np.arange(net.first + len(world.block))
     vectors = embedded(net.task.module, net.given, every)
     items = vectors[net.first :]
@@ -166,6 +166,10 @@ def measured(world: World, kind: str, share: float, seed: int, args: argparse.Na
         "raw": own_block(world.features, world.block, world.alone),
         **ranked(users, items, world),
     }
+
+
+def _silent(_: str) -> None:
+    """Epochs are not told."""
 
 
 def pinsage(world: World, share: float, seed: int) -> Net:

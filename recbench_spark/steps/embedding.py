@@ -353,7 +353,8 @@ def read_weights(path: str | None) -> tuple[dict[str, Any] | None, str]:
 
     try:
         packed = Path(path).read_bytes()
-        given = {name: _weight(path, name, held) for name, held in deserialize(packed)}
+        held = deserialize(packed)  # type: ignore[no-untyped-call]
+        given = {name: _weight(path, name, weight) for name, weight in held}
     except OSError as error:
         raise ConfigError(f"weights {path}: {error.strerror}", "a file of safetensors") from None
     except SafetensorError as error:
