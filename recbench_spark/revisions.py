@@ -43,13 +43,23 @@ REVISIONS: dict[str, int] = {
     "graphs": 2,
     # --- models trained here
     # 2: cosines equal as fractions are equal numbers, and sums of equal cosines equal scores.
-    "item_knn": 2,
+    # 3: users of whose history no item has neighbours get no list; before, all items by id.
+    "item_knn": 3,
     # 2: Adam's steps by torch's fused kernel, sums over LightGCN's graph by the project's: other roundings.
     "descent": 2,
     # 2: sums over neighbours are added edge by edge while fitting, whatever torch and its threads do.
-    "graphsage": 2,
+    # 3: a share of the items has no neighbours in a minibatch (`neighbour_dropout`).
+    "graphsage": 3,
     # 2: as graphsage's.
-    "pinsage": 2,
+    # 3: as graphsage's.
+    "pinsage": 3,
+    # 2: users and items without training rows have no vector, thus no list and no place in one; before,
+    #    zeros.
+    "implicit_als": 2,
+    # 2: as implicit_als's.
+    "logistic_mf": 2,
+    # 2: as implicit_als's, of als_wr, nsvd1 and sgd_mf; what these predict did not change.
+    "rating_vectors": 2,
     # --- the numbers of a run
     "rankings": 1,
     # 2: gains that overflow, infinite relevance and ranks from 2^53 on are refused.

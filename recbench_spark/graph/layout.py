@@ -229,6 +229,12 @@ def _check(counts: Counts, nodes: list[Found], source: GraphSource) -> None:
                 f"{source.edges}: {found} of {counts.edges} {what}",
                 "mend them, or leave them out: bad_rows: drop (--drop-bad-rows)",
             )
+    if source.lists and not counts.edges:
+        raise DataError(
+            f"none of the {sum(found.rows for found in nodes):,} nodes has a neighbour, so there is nothing"
+            f" to pool over ({source.edges})",
+            "walks find nobody where no two items share a user: another split, or a model without walks",
+        )
     if counts.edges == counts.null_ids + counts.bad_weights + counts.negative_weights:
         raise DataError(f"{source.edges}: no edges that can be used", "check the path, columns and where")
     if not any(found.rows for found in nodes):

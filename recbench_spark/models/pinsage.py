@@ -12,7 +12,14 @@ from recbench_spark.models.networks.settings import FittedModel
 
 
 class FittedLayers(FittedModel):
-    """Layers over a graph, all alike, and what they are fitted by."""
+    """Layers over a graph, all alike, and what they are fitted by.
+
+    `neighbour_dropout`: the probability that an item has no neighbours in a minibatch, in any of the
+    layers. Without it a fit never meets an item without edges, and does not learn what to make of one.
+    """
+
+    # Another default changes numbers: raise the revisions `graphsage` and `pinsage` with it.
+    added_later: ClassVar[frozenset[str]] = FittedModel.added_later | {"neighbour_dropout"}
 
     features: Features = Features(kind="hashed")
     depth: Annotated[int, Field(ge=1, le=8)] = 2
@@ -21,6 +28,7 @@ class FittedLayers(FittedModel):
     join: Literal["concat", "add"] = "concat"
     negatives: Annotated[int, Field(ge=1, le=1 << 20)] = 500
     batch: Count = 512
+    neighbour_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.02
     similarity: Literal["dot", "cosine"] = "dot"
 
     def layers_of(self, form: Literal["convolve", "sage"], aggregator: str) -> tuple[LayerSettings, ...]:

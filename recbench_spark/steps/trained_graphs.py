@@ -102,18 +102,29 @@ class Laid(NamedTuple):
     made_of: tuple[Any, ...] = ()
 
 
-def laid(
-    data: SplitData, source: GraphSource, layers: GraphLayers, samples: tuple[int, ...], name: str
-) -> Laid:
+class Sampling(NamedTuple):
+    """The neighbours that minibatches see: see `samples` and `dropout` of `Input`.
+
+    Attributes:
+        side: number of the side of the graph whose nodes may lose their neighbours: that of the items.
+            A user without neighbours is no node, so no fit has to learn of one.
+    """
+
+    samples: tuple[int, ...]
+    dropout: float
+    side: int
+
+
+def laid(data: SplitData, source: GraphSource, layers: GraphLayers, sampling: Sampling, name: str) -> Laid:
     """Graph and features, each made once; a net with random weights."""
     journal = journal_of(data)
     model = GraphModel(name=name, graph=source, **{k: getattr(layers, k) for k in GraphLayers.model_fields})
     graph = graph_of(data.store, source, None, journal)
     path = lay_features(data.store, model, graph, journal)[0]
-    return over_files(graph, path, layers, samples)
+    return over_files(graph, path, layers, sampling)
 
 
-def over_files(graph: Graph, path: Path, layers: GraphLayers, samples: tuple[int, ...]) -> Laid:
+def over_files(graph: Graph, path: Path, layers: GraphLayers, sampling: Sampling) -> Laid:
     """What lies in files, mapped, beneath a net with random weights: the same in all processes."""
     features = mapped(path)
     net = GraphNet(layers.forms(), layers.final, features.shape[1])
@@ -121,8 +132,9 @@ def over_files(graph: Graph, path: Path, layers: GraphLayers, samples: tuple[int
     blocks = [block for block in graph.blocks if block.rows]
     of_blocks = tuple(graph.csr(block) for block in blocks)
     parts = Adjacency(np.array([block.first for block in blocks]), of_blocks, graph.hashes())
-    given = Input(parts, features, samples, layers.seed)
-    return Laid(graph, given, net, (graph, path, layers, samples))
+    nodes = graph.side_range(sampling.side)
+    given = Input(parts, features, sampling.samples, layers.seed, sampling.dropout, nodes)
+    return Laid(graph, given, net, (graph, path, layers, sampling))
 
 
 def judged(laid: Laid, examples: Examples) -> Any:
@@ -261,7 +273,8 @@ class GraphSages(OverGraphs):
         """See the module."""
         settings: GraphSageModel = self.settings
         source = self.graph_source(data)
-        found = laid(data, source, settings.over(None), settings.samples, settings.name)
+        sampling = Sampling(settings.samples, settings.neighbour_dropout, side=1)
+        found = laid(data, source, settings.over(None), sampling, settings.name)
         examples = edges_of(found.graph, settings.validation, settings.seed)
         folder = fits_folder(data, self.key(data))
         if settings.watch:
@@ -325,7 +338,8 @@ class PinSages(OverGraphs):
             seed=settings.seed,
         )
         source = lists_source(data.store, neighbourhoods_of(data.store, asked, journal))
-        found = laid(data, source, settings.over(None), (), settings.name)
+        sampling = Sampling((), settings.neighbour_dropout, side=0)
+        found = laid(data, source, settings.over(None), sampling, settings.name)
         folder = fits_folder(data, self.key(data))
         pairs, users = read_pairs(data, folder)
         dense = dense_items(data, found.graph, folder)

@@ -153,6 +153,14 @@ def test_what_no_graph_is_made_of_is_refused_or_left_out(lay, tmp_path) -> None:
         lay(edges=str(tmp_path / "none.parquet"), bad_rows="drop")
 
 
+@pytest.mark.spark
+def test_lists_in_which_nobody_has_a_neighbour_are_refused_as_that(lay, tmp_path) -> None:
+    nothing = pa.array([[], []], pa.list_(pa.int64()))
+    pq.write_table(pa.table({"node": [1, 2], "neighbours": nothing}), tmp_path / "alone.parquet")
+    with pytest.raises(DataError, match="none of the 2 nodes has a neighbour"):
+        lay(edges=str(tmp_path / "alone.parquet"), lists=True)
+
+
 def test_what_cannot_be_read_is_told(tmp_path) -> None:
     pq.write_table(pa.table({"source": [1], "dst": [0.5]}), tmp_path / "e.parquet")
     path = str(tmp_path / "e.parquet")

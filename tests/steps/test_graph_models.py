@@ -10,8 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from deltalake import DeltaTable
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_torch
 
 from recbench_spark import cli
 from recbench_spark.commands import nightly
@@ -21,6 +23,7 @@ from recbench_spark.graph.layout import ids_of
 from recbench_spark.kernels.graph.layers import LayerForm, all_shapes, random_weights
 from recbench_spark.placeholders import on_night
 from recbench_spark.steps import refreshing
+from recbench_spark.steps.embedding import read_weights
 from recbench_spark.store import Store
 from tests.nights import models, run, small
 
@@ -112,6 +115,37 @@ def test_a_dry_run_looks_at_features_and_weights(tmp_path, capsys) -> None:
     assert "nowhere.parquet" in capsys.readouterr().err
     assert dry(tmp_path, weights="nowhere.safetensors") == 2
     assert "nowhere.safetensors" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_weights_of_every_floating_type_are_read_exactly(kind, tmp_path) -> None:
+    """Of 16 bits all numbers: also the smallest ones, zeros of both signs and infinities."""
+    bits = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16)
+    wanted = bits.view(kind) if kind.itemsize == 2 else bits.to(kind) / 7
+    wanted = wanted[~wanted.isnan()].reshape(2, -1)
+    save_torch({"W.weight": wanted, "W.bias": torch.zeros(0, dtype=kind)}, tmp_path / "w.safetensors")
+    found, _ = read_weights(str(tmp_path / "w.safetensors"))
+    assert found["W.bias"].shape == (0,) and found["W.weight"].shape == wanted.shape
+    assert found["W.weight"].astype(np.float64).tobytes() == wanted.double().numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(torch.float8_e4m3fn, "F8_E4M3"), (torch.int8, "I8"), (torch.complex64, "C64"), (torch.bool, "BOOL")],
+)
+def test_weights_of_another_type_are_refused_by_name(kind, name, tmp_path) -> None:
+    save_torch({"W.weight": torch.ones(2, 3).to(kind)}, tmp_path / "w.safetensors")
+    with pytest.raises(ConfigError, match=rf"w.safetensors: W.weight holds numbers of type {name}"):
+        read_weights(str(tmp_path / "w.safetensors"))
+
+
+def test_a_dry_run_takes_a_checkpoint_in_bfloat16(tmp_path, capsys) -> None:
+    shapes = all_shapes(FORMS, (), DIMS)
+    given = {name: torch.ones(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
+    save_torch(given, tmp_path / "w.safetensors")
+    features = {"kind": "hashed", "dims": DIMS}
+    assert dry(tmp_path, features=features, weights=str(tmp_path / "w.safetensors")) == 0
+    assert "4 weights, of the right shapes" in capsys.readouterr().out
 
 
 def test_a_gate_on_drift_needs_a_model_that_has_it(tmp_path, capsys) -> None:

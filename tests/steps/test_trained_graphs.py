@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from recbench_spark import revisions
 from recbench_spark.config.models import model_class
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.graph.folders import Block, Graph, save
@@ -74,6 +75,8 @@ def bench(log: str, fitted: list[dict[str, Any]] | None = None, **more: Any) -> 
     [
         ({"kind": "pinsage", "top": 0}, "top"),
         ({"kind": "pinsage", "margin": -0.5}, "margin"),
+        ({"kind": "pinsage", "neighbour_dropout": 1.0}, "neighbour_dropout"),
+        ({"kind": "graphsage", "neighbour_dropout": -0.1}, "neighbour_dropout"),
         ({"kind": "pinsage", "aggregator": "importence"}, "aggregator"),
         ({"kind": "pinsage", "hard_ranks": [6, 5]}, "no band"),
         ({"kind": "graphsage", "aggregator": "median"}, "aggregator"),
@@ -105,6 +108,23 @@ def test_settings_that_came_later_keep_the_names_of_older_models(kind) -> None:
     assert not {"processes", "device", "watch"} & plain.keys()
     assert key() == key(processes=1, device="auto", watch=False) == key(watch=True)
     assert len({key(), key(processes=2), key(processes=3), key(device="cpu")}) == 4
+
+
+@pytest.mark.parametrize("kind", ["pinsage", "graphsage"])
+def test_a_share_of_dropout_is_part_of_a_models_name(kind, monkeypatch) -> None:
+    """Its default too, by the revision that brought it: older fits knew no dropout."""
+
+    def key(**more: Any) -> str:
+        settings = model_class(kind).model_validate({"name": "m", "kind": kind, **more})
+        split: Any = SimpleNamespace(split_id="s", threshold=None)
+        return SplitData.key(split, settings)
+
+    usual = model_class(kind).model_fields["neighbour_dropout"].default
+    assert usual > 0 and key() == key(neighbour_dropout=usual)
+    assert len({key(), key(neighbour_dropout=0.0), key(neighbour_dropout=0.3)}) == 3
+    now = key()
+    monkeypatch.setitem(revisions.REVISIONS, kind, 2)
+    assert key() != now
 
 
 def by_hand(folder: Path) -> Graph:
@@ -223,6 +243,29 @@ def test_test_pairs_that_are_watched() -> None:
     dense = np.array([10, 11, 12, 13, 14, -1])
     query, item = trained_graphs.beside_test(pairs, test, dense, 1)
     assert item.tolist() == [12, 14] and query[0] in (10, 11) and query[1] == 12  # 3 would be its own query
+
+
+@pytest.mark.spark
+def test_walks_that_find_nobody_are_told_and_fit_nothing(spark, tmp_path) -> None:
+    """Each user has one item in training."""
+    rows = [(f"u{user}", str(user % 6), "train") for user in range(18)]
+    rows += [(f"u{user}", str((user + 1) % 6), "test") for user in range(18)]
+    columns = dict(zip(("user_id", "item_id", "part"), map(list, zip(*rows, strict=True)), strict=True))
+    pq.write_table(pa.table({**columns, "rating": [5.0] * len(rows)}), tmp_path / "log.parquet")
+    dataset = {
+        "name": "log", "reader": "parquet", "path": str(tmp_path / "log.parquet"),
+        "columns": {name: name for name in (*columns, "rating")},
+    }  # fmt: skip
+    evaluation = {"metrics": ["ndcg"], "k": [5], "bootstrap": {"replicates": 10}}
+    fitted = {"name": "pinsage", "kind": "pinsage", **FIT, **KINDS["pinsage"]}
+    asked = small(
+        models=[*models("popular"), fitted], dataset=dataset, split={"protocol": "given"},
+        evaluation=evaluation,
+    )  # fmt: skip
+    ran = run(Store(spark, str(tmp_path / "w")), asked)
+    assert set(ran.outcome.failed) == {"pinsage"} and ran.outcome.exit_code == 1
+    assert "none of the 6 nodes has a neighbour" in ran.outcome.failed["pinsage"]
+    assert "epoch 1: loss" not in ran.said
 
 
 @pytest.mark.spark

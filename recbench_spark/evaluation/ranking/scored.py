@@ -11,6 +11,7 @@ import pyarrow as pa
 from recbench_spark.evaluation.ranking.batches import item_lists, ranking_batch
 from recbench_spark.evaluation.ranking.request import BROUGHT, Request
 from recbench_spark.evaluation.ranking.sources import Source, ids_to_lists
+from recbench_spark.kernels.arrays import Bools
 from recbench_spark.kernels.ranking.counting import Settings
 from recbench_spark.kernels.ranking.positives import Counts, ItemLists
 from recbench_spark.kernels.ranking.scorers import (
@@ -61,7 +62,7 @@ def _count(
         settings = Settings(top_k=request.top, cutoff=request.cutoff)
         where = WHOLE_ROWS if device == "cpu" and _is_little(scorer, truth.users) else device
         counts = count_ranks(scorer, users, truth, out, device=where, settings=settings)
-    return _without_unknown_users(batch, truth, counts)
+    return _without_unknown_users(_known_users(scorer, users, batch), truth, counts)
 
 
 def _is_little(scorer: Scorer, users: int) -> bool:
@@ -90,11 +91,19 @@ def _matrix(column: pa.ListArray, dims: int) -> npt.NDArray[np.float32]:
     return vectors
 
 
-def _without_unknown_users(batch: pa.RecordBatch, truth: ItemLists, counts: Counts) -> Counts:
-    """Users for whom the model has no vector get no list: nothing of theirs is ranked."""
-    if "vector" not in batch.schema.names or not batch.column("vector").null_count:
+def _known_users(scorer: Scorer, users: UserBlock, batch: pa.RecordBatch) -> Bools:
+    """(u,) users for whom the model has a vector; a scorer may say itself whom it `knows`."""
+    known_u = np.ones(batch.num_rows, np.bool_)
+    if "vector" in batch.schema.names:
+        known_u = batch.column("vector").is_valid().to_numpy(zero_copy_only=False)
+    knows = getattr(scorer, "knows", None)
+    return known_u if knows is None else known_u & knows(users)
+
+
+def _without_unknown_users(known_u: Bools, truth: ItemLists, counts: Counts) -> Counts:
+    """Take out the lists of users whom the model does not know: nothing of theirs is ranked."""
+    if known_u.all():
         return counts
-    known_u = batch.column("vector").is_valid().to_numpy(zero_copy_only=False)
     known_p = np.repeat(known_u, np.diff(truth.offsets_u))
     top = counts.top_items_uk
     return Counts(

@@ -143,6 +143,23 @@ def selected(csr: Csr, row_r: npt.NDArray[np.integer]) -> Csr:
     return Csr(indptr, src, None if csr.weight is None else csr.weight[places])
 
 
+def without_edges(csr: Csr, row_r: npt.NDArray[np.bool_]) -> Csr:
+    """Return the same destinations, of which the chosen ones have no edges.
+
+    Args:
+        csr: edges into r destinations.
+        row_r: (r,) the ones that lose their edges.
+    """
+    if not row_r.any():
+        return csr
+    counts = np.diff(csr.indptr)
+    places = np.flatnonzero(np.repeat(~row_r, counts)) + csr.indptr[0]
+    indptr = np.concatenate([[0], np.cumsum(np.where(row_r, 0, counts))]).astype(np.int64)
+    src = np.zeros(len(places) + AHEAD, np.uint32)
+    src[: len(places)] = csr.src[places]
+    return Csr(indptr, src, None if csr.weight is None else csr.weight[places])
+
+
 def window(csr: Csr, first: int, end: int) -> Csr:
     """The edges into destinations `first` to `end` of a block; nothing is copied but offsets."""
     a, b = int(csr.indptr[first]), int(csr.indptr[end])

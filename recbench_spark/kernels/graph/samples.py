@@ -75,6 +75,25 @@ def _distinct(base: np.uint64, begin: int, degree: int, edge: Any) -> None:
         edge[i] = chosen
 
 
+def drawn_nodes(hash_r: Hashes, share: float, seed: int) -> npt.NDArray[np.bool_]:
+    """(r,) nodes that a draw by hash chooses, each with the same probability.
+
+    Args:
+        hash_r: (r,) hashes of their ids.
+        share: the probability, from 0 to 1.
+        seed: of the draws; another minibatch is another one.
+    """
+    out = np.empty(len(hash_r), np.bool_)
+    _drawn_nodes(readonly(hash_r), share, np.uint64(seed), out)
+    return out
+
+
+@compiled
+def _drawn_nodes(hash_r: Any, share: float, seed: np.uint64, out: Any) -> None:
+    for r in range(len(hash_r)):
+        out[r] = share_of(draw(stream(seed, hash_r[r]), 0, 0, 1)) < share
+
+
 # --------------------------------------------------------------------------- personalised PageRank
 
 

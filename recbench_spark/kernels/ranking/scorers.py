@@ -249,6 +249,19 @@ class NeighbourScorer:
         self.bias_i = np.zeros(items) if bias_i is None else np.array(bias_i, np.float64)
         self.scored_i = np.ones(items, np.bool_) if scored_i is None else scored_i
 
+    def knows(self, users: UserBlock) -> Bools:
+        """(u,) whether the model says anything of each user.
+
+        Without biases it does so where an item of the history speaks for another one; all other users'
+        scores are 0, and their order would be that of the item ids.
+        """
+        if self.bias_i.any():
+            return np.ones(len(users.keys_u), np.bool_)
+        history = users.history()
+        rows = np.append(np.diff(self.rows.offsets_u), 0)  # the last one: of items unknown, which are -1
+        speaking = np.concatenate([[0], np.cumsum(rows[history.items_p] > 0)])
+        return np.asarray(np.diff(speaking[history.offsets_u]) > 0)
+
     def score_rows(self, users: UserBlock, start: int, stop: int) -> Floats:
         """float64 (stop - start, i)."""
         offsets_u, items_h = users.history().offsets_u, users.history().items_p

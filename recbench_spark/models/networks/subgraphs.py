@@ -16,10 +16,10 @@ import torch
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.graph.aggregate import reading_order
-from recbench_spark.kernels.graph.csr import Csr, selected
+from recbench_spark.kernels.graph.csr import Csr, selected, without_edges
 from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.lanes import AHEAD
-from recbench_spark.kernels.graph.samples import uniform
+from recbench_spark.kernels.graph.samples import drawn_nodes, uniform
 from recbench_spark.kernels.hashing import Hashes
 
 Nodes = npt.NDArray[np.int64]
@@ -88,6 +88,27 @@ class Adjacency:
         return joined(parts)
 
 
+@dataclass(frozen=True)
+class Thinned(Adjacency):
+    """A graph in which some nodes have no neighbours, drawn by hash: the same ones in all layers.
+
+    Attributes:
+        share: of the nodes that may lose their neighbours, between 0 and 1.
+        nodes: first dense id of these and the one after the last.
+        seed: of the draws, another one for each minibatch.
+    """
+
+    share: float
+    nodes: tuple[int, int]
+    seed: int
+
+    def into(self, node_r: Nodes) -> Csr:
+        """Return the edges into some nodes (ascending), none into those that lose them."""
+        first, end = self.nodes
+        alone_r = drawn_nodes(self.hashes[node_r], self.share, self.seed)
+        return without_edges(super().into(node_r), alone_r & (node_r >= first) & (node_r < end))
+
+
 def joined(parts: Sequence[Csr]) -> Csr:
     """Edges of blocks one after the other."""
     if len(parts) == 1:
@@ -134,7 +155,8 @@ def sampled(
 
     def neighbours(layer: int, node_r: Nodes) -> Csr:
         hashes = adjacency.hashes
-        found = uniform(adjacency.into(node_r), hashes[node_r], sizes[layer], seed * len(forms) + layer)
+        own_seed = (seed * len(forms) + layer) % 2**64
+        found = uniform(adjacency.into(node_r), hashes[node_r], sizes[layer], own_seed)
         if forms[layer].aggregator != "lstm":
             return found
         return reading_order(found, hashes[node_r], hashes, sizes[layer], seed)

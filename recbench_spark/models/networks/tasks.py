@@ -25,6 +25,7 @@ from recbench_spark.models.networks.subgraphs import (
     Neighbours,
     Nodes,
     Subgraph,
+    Thinned,
     places_in,
     sampled,
     subgraph,
@@ -45,18 +46,31 @@ class Input:
         samples: neighbours drawn in each layer, a fresh sample a layer and minibatch; empty: all of them,
             which neighbourhoods of T nodes are for.
         seed: of the LSTM's order.
+        dropout: probability that a node of a minibatch has no neighbours in it, in any of the layers, so
+            that a fit meets nodes without edges.
+        dropped: first dense id of the nodes that may lose theirs, and the one after the last; None: all.
     """
 
     adjacency: Adjacency
     features: npt.NDArray[Any]
     samples: tuple[int, ...] = ()
     seed: int = 0
+    dropout: float = 0.0
+    dropped: tuple[int, int] | None = None
 
     def neighbours(self, net: GraphNet, seed: int) -> Neighbours:
         """Edges of each layer of a minibatch with this seed."""
+        graph = self.thinned(seed)
         if self.samples:
-            return sampled(self.adjacency, net.forms, self.samples, seed)
-        return whole(self.adjacency, net.forms, self.seed)
+            return sampled(graph, net.forms, self.samples, seed)
+        return whole(graph, net.forms, self.seed)
+
+    def thinned(self, seed: int) -> Adjacency:
+        """Return the graph as a minibatch with this seed sees it."""
+        if not self.dropout:
+            return self.adjacency
+        graph, nodes = self.adjacency, self.dropped or (0, len(self.features))
+        return Thinned(graph.firsts, graph.blocks, graph.hashes, self.dropout, nodes, seed)
 
     def made(self, net: GraphNet, node_r: Nodes, seed: int) -> tuple[Subgraph, torch.Tensor]:
         """The small graph of some nodes, and features of its inputs."""

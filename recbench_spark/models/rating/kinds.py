@@ -21,6 +21,9 @@ from recbench_spark.models.rating.rbm import RbmSettings
 from recbench_spark.models.rating.registry import EVERY, make_settings
 from recbench_spark.models.rating.sgd import SgdSettings
 
+VECTORS = ("rating_vectors",)
+"""The revision of vectors that lists are made by, of kinds whose predicted ratings it leaves alone."""
+
 
 class RatingModelConfig(ModelConfig):
     """A learner of `models.rating` in one task; `seed` is that of all its draws."""
@@ -32,6 +35,7 @@ class RatingModelConfig(ModelConfig):
 class AlsWrModel(AlsSettings, RatingModelConfig):
     """ALS with weighted regularisation and biases, in one process."""
 
+    revised: ClassVar[tuple[str, ...]] = VECTORS
     kind: Literal["als_wr"]
 
 
@@ -50,6 +54,7 @@ class ItemNeighboursModel(ItemNeighboursSettings, RatingModelConfig):
 class Nsvd1Model(NsvdSettings, RatingModelConfig):
     """Users as sums of what they rated."""
 
+    revised: ClassVar[tuple[str, ...]] = VECTORS
     kind: Literal["nsvd1"]
 
 
@@ -62,6 +67,7 @@ class RbmModel(RbmSettings, RatingModelConfig):
 class SgdMfModel(SgdSettings, RatingModelConfig):
     """Matrix factorisation by stochastic gradient descent."""
 
+    revised: ClassVar[tuple[str, ...]] = VECTORS
     kind: Literal["sgd_mf"]
 
 

@@ -138,7 +138,7 @@ def run_fit(task: FitTask, log: RatingLog) -> Row:
     if not np.isfinite(fit.watched_p).all():
         raise DivergedError("predictions are not finite", "lower the learning rates")
     if task.folder is not None and task.keep:
-        _write(task, log, fit, watched_r)
+        _write(task, log, fit, train, watched_r)
     parts = log.arrays["parts"][watched_r]
     by_part = {log.parts[code]: errors(fit.watched_p, watched, parts == code) for code in np.unique(parts)}
     whole = errors(fit.watched_p, watched, np.ones(len(parts), bool))
@@ -175,8 +175,12 @@ def errors(predicted_p: npt.NDArray[np.float64], watched: Ratings, chosen: Rows)
 # ------------------------------------------------------------------------------------------ files
 
 
-def _write(task: FitTask, log: RatingLog, fit: Fit, watched_r: Rows) -> None:
-    """The model, its predictions, and vectors where it is made of them."""
+def _write(task: FitTask, log: RatingLog, fit: Fit, train: Ratings, watched_r: Rows) -> None:
+    """Write the model and its predictions; where it is made of vectors, those of who has training rows.
+
+    Users and items without any have zeros in the model, which predictions of pairs are made of. In a
+    ranking zeros would pass for what was learnt, so these users get no vector, and thus no list.
+    """
     with tempfile.TemporaryDirectory() as folder:
         place = registry.save(fit.model, Path(folder) / MODEL)
         write_bytes(task.place(MODEL), place.read_bytes())
@@ -184,10 +188,14 @@ def _write(task: FitTask, log: RatingLog, fit: Fit, watched_r: Rows) -> None:
     write_table(task.place(PREDICTIONS), pa.table(columns))
     if isinstance(fit.model, FactorModel):
         model = fit.model
-        users = _vectors(log.arrays["user_ids"], model.p_ud, model.bias_u, "user_id")
-        items = _vectors(log.arrays["item_ids"], model.q_id, model.bias_i + model.mean, "item_id")
-        write_table(task.place(USERS), users)
-        write_table(task.place(ITEMS), items)
+        sides = {
+            USERS: ("user_id", train.users_r, model.p_ud, model.bias_u),
+            ITEMS: ("item_id", train.items_r, model.q_id, model.bias_i + model.mean),
+        }
+        for file, (name, key_r, rows, biases) in sides.items():
+            seen = np.unique(key_r)
+            ids = log.arrays[f"{name}s"][seen]
+            write_table(task.place(file), _vectors(ids, rows[seen], biases[seen], name))
 
 
 def _vectors(

@@ -27,7 +27,7 @@ FORM = LayerForm("convolve", "importance", 6, 5)
 
 
 def pair_task(
-    curriculum: bool = True, samples: tuple[int, ...] = (), dtype=torch.float32
+    curriculum: bool = True, samples: tuple[int, ...] = (), dtype=torch.float32, dropout: float = 0.3
 ) -> tasks.PairTask:
     graph = adjacency(oracle.multigraph(), blocks=3, weighted=True)
     net = GraphNet((FORM, FORM), (4,), 5)
@@ -38,7 +38,9 @@ def pair_task(
     csr = graph.into(np.arange(60))
     band = bands((csr.indptr, csr.src), np.arange(60), (0, 60), (5, 15))
     how = tasks.Margin(margin=0.2, negatives=20, curriculum=curriculum, end=60)
-    return tasks.PairTask(net, tasks.Input(graph, x, samples), (ends[0], ends[1]), how, band)
+    return tasks.PairTask(
+        net, tasks.Input(graph, x, samples, dropout=dropout), (ends[0], ends[1]), how, band
+    )
 
 
 def factor_task(layers: int, seed: int = 1) -> factors.FactorTask:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
+from recbench_spark.kernels.graph.ids import hashed_numbers
 from recbench_spark.kernels.graph.layers import all_shapes, make_layers, random_weights
+from recbench_spark.kernels.graph.samples import drawn_nodes
 from recbench_spark.models.networks import tasks
 from recbench_spark.models.networks.layers import GraphNet, unit
 from recbench_spark.models.networks.layerwise import embedded_by_layer
@@ -131,6 +135,65 @@ def test_gradients_are_those_of_differences(name) -> None:
 
     weights = [w.detach().requires_grad_() for w in net.parameters()]
     assert torch.autograd.gradcheck(of, (x, *weights), atol=1e-5, fast_mode=True)
+
+
+def sparse_graph(blocks: int) -> Adjacency:
+    """A weighted multigraph of which every third node has lost its edges."""
+    drawn = oracle.multigraph()
+    return adjacency(replace(drawn, edges=[e for e in drawn.edges if e[1] % 3]), blocks, weighted=True)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_nodes_without_edges_are_the_same_in_minibatches_and_in_inference(name) -> None:
+    form = FORMS[name]
+    forms = (form, LayerForm(form.form, form.aggregator, 5, 4, most=4))
+    net, weights = net_of(forms, (6, 3))
+    graph, x, every = sparse_graph(3), features(60), np.arange(60)
+    alone = np.flatnonzero(np.diff(graph.into(every).indptr) == 0)
+    assert 20 <= len(alone) < 40
+    expected = inferred(graph, forms, (6, 3), weights, x)
+    assert np.abs(embedded(net, graph, alone, x) - expected[alone]).max() < 1e-6
+    given = tasks.Input(graph, x, (), 9, dropout=0.5)  # of fits alone
+    assert np.abs(tasks.embedded(net, given, every) - expected).max() < 1e-5
+    assert np.abs(embedded_by_layer(net, given, alone) - expected[alone]).max() < 1e-6
+
+
+@pytest.mark.parametrize("samples", [(), (4, 3)])
+@pytest.mark.parametrize("name", FORMS)
+def test_a_minibatch_with_dropout_is_one_of_the_graph_without_these_edges(name, samples) -> None:
+    """In all layers, whether a node comes out or is a neighbour; by whatever blocks."""
+    forms, seed = (FORMS[name], LayerForm(FORMS[name].form, FORMS[name].aggregator, 5, 4, most=4)), 11
+    net, _ = net_of(forms)
+    drawn, x = oracle.multigraph(), features(60)
+    hashes = adjacency(drawn).hashes
+    lost = drawn_nodes(hashes, 0.4, seed) & (np.arange(60) >= 10)
+    assert 10 < lost.sum() < 35
+    rest = adjacency(replace(drawn, edges=[e for e in drawn.edges if not lost[e[1]]]), 1, weighted=True)
+    nodes = np.array([3, 59, 17, 3, 0, 58, 12, 13, 14, 15, 16])
+    vectors = []
+    for graph, share in ((rest, 0.0), *((adjacency(drawn, b, weighted=True), 0.4) for b in (1, 3))):
+        given = tasks.Input(graph, x, samples, 9, share, (10, 60))
+        batch, rows = given.made(net, nodes, seed)
+        with torch.no_grad():
+            vectors.append(net(rows, batch).numpy().tobytes())
+    assert vectors[0] == vectors[1] == vectors[2]
+
+
+def test_who_loses_neighbours_hangs_on_node_and_seed_alone() -> None:
+    hashes = hashed_numbers(np.arange(20_000), 0)
+    found = drawn_nodes(hashes, 0.1, 5)
+    assert abs(found.mean() - 0.1) < 0.01
+    assert np.array_equal(found[::7], drawn_nodes(hashes[::7], 0.1, 5))
+    other = drawn_nodes(hashes, 0.1, 6)
+    assert abs((found & other).mean() - 0.01) < 0.004
+    assert not drawn_nodes(hashes, 0.0, 5).any() and drawn_nodes(hashes, 1.0, 5).all()
+
+
+def test_samples_of_many_layers_take_every_seed() -> None:
+    """Seeds of a fit have 62 bits, and that of a layer is several times as large."""
+    graph, forms = adjacency(oracle.multigraph(), blocks=3), (FORMS["sage mean"],) * 8
+    draw = sampled(graph, forms, (3,) * 8, seed=2**62 - 1)
+    assert np.diff(draw(7, np.array([1, 3, 9])).indptr).tolist() == [3, 3, 3]
 
 
 def test_samples_in_a_minibatch_hang_on_nodes_layer_and_seed_alone() -> None:

@@ -1,0 +1,255 @@
+"""Items without edges, embedded by PinSage and GraphSAGE that were fitted with and without dropout.
+
+    python jobs/studies/edgeless.py --output edgeless.jsonl
+    python jobs/studies/edgeless.py --kinds pinsage --dropouts 0,0.1 --seeds 1 --items 600
+
+A generated world: items lie in 6 blocks, each of ten groups. A user likes 10 items of one group, 3 of its
+block and 1 of all. Features are the centres of block and group in noise. A sixth of the items has features
+and no likes: nodes without edges, as new items are. Two likes of each user are held out.
+
+For each kind, share of dropout (`neighbour_dropout`) and seed a net is fitted, and all items are embedded
+by the edges that they have. Told are
+    edgeless   share of the 10 nearest items (by cosine) that are of the item's own block, of items without
+               edges; by chance it is a sixth
+    with_edges the same of all other items
+    raw        the same of items without edges by their features, without any net
+    hit_rate   share of the held-out likes that are among the first 20 of all items
+    gain       mean of 1 / log2(1 + rank) over the held-out likes
+PinSage: 20 items that walks visit most, importance pooling, a user is the mean of its items. GraphSAGE:
+samples of 10 and 10 neighbours, mean pooling, a user is a node without features. Each seed draws world,
+walks and weights anew; differences are to no dropout within a seed, with 95 % intervals of Student's t.
+One process, no Spark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark import cli
+from recbench_spark.errors import OK, ConfigError
+from recbench_spark.journal import Journal
+from recbench_spark.kernels.comparison.tests import student_reach
+from recbench_spark.kernels.graph.csr import Csr
+from recbench_spark.kernels.graph.forms import LayerForm
+from recbench_spark.kernels.graph.ids import hashed_numbers
+from recbench_spark.kernels.graph.lanes import AHEAD
+from recbench_spark.models.networks.factors import Pairs, pairs_of
+from recbench_spark.models.networks.fitting import fit
+from recbench_spark.models.networks.item_graphs import both_ways, connected
+from recbench_spark.models.networks.layers import GraphNet
+from recbench_spark.models.networks.plans import Plan
+from recbench_spark.models.networks.subgraphs import Adjacency
+from recbench_spark.models.networks.tasks import Input, Margin, PairTask, co_liked, embedded
+
+BLOCKS, GROUPS, DIMS, NOISE = 6, 10, 16, 3.3
+EDGELESS = 1 / 6
+LIKES = (10, 3, 1)
+"""Likes of a user: of one group, of its block, of all items."""
+
+HELD, NEAREST, FIRST, TOP, WIDTH = 2, 10, 20, 20, 32
+KINDS = ("pinsage", "graphsage")
+TOLD = ("edgeless", "with_edges", "raw", "hit_rate", "gain")
+Floats = npt.NDArray[np.floating[Any]]
+Rows = npt.NDArray[np.int64]
+
+
+class World(NamedTuple):
+    """Items, likes and features.
+
+    Attributes:
+        block: (items,) of each item.
+        features: (items, d).
+        alone: (items,) items without likes.
+        train: likes that are learnt from.
+        held: user and item of the likes held out.
+    """
+
+    block: Rows
+    features: npt.NDArray[np.float32]
+    alone: npt.NDArray[np.bool_]
+    train: Pairs
+    held: tuple[Rows, Rows]
+
+
+class Net(NamedTuple):
+    """A task to fit, and what its vectors are made of; items are dense ids from `first` on."""
+
+    task: PairTask
+    given: Input
+    first: int
+
+
+def parser() -> cli.Parser:
+    """The flags of this study."""
+    found = cli.Parser(__doc__ or "")
+    found.add_argument("--kinds", default=",".join(KINDS), help="some of them, by comma")
+    found.add_argument("--dropouts", default="0,0.02,0.05,0.1", help="shares, by comma")
+    found.add_argument("--seeds", type=int, default=3)
+    found.add_argument("--items", type=int, default=1200)
+    found.add_argument("--epochs", type=int, default=8)
+    found.add_argument("--rate", type=float, default=0.005)
+    found.add_argument("--output", type=Path, help="a line a fit")
+    return found
+
+
+def main(args: argparse.Namespace) -> int:
+    """Fit each kind under each seed and dropout, tell means and differences."""
+    kinds, journal = cli.names(args.kinds, "--kinds", KINDS), Journal()
+    shares, lines = shares_of(args.dropouts), []
+    if args.items < 2 * BLOCKS * GROUPS:
+        raise ConfigError(f"--items {args.items}: too few for {BLOCKS * GROUPS} groups", "hundreds")
+    for seed in range(1, args.seeds + 1):
+        world = drawn(args.items, seed)
+        for kind in kinds:
+            for share in shares:
+                line = {"kind": kind, "dropout": share, "seed": seed}
+                lines.append(line | measured(world, kind, share, seed, args))
+                journal.say(json.dumps(lines[-1]))
+                if args.output:
+                    with args.output.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(lines[-1]) + "\n")
+    print(summary(lines))
+    return OK
+
+
+def shares_of(text: str) -> tuple[float, ...]:
+    """Shares of a list by comma. Raises ConfigError for what is no number from 0 to below 1."""
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--dropouts {text}: no numbers", "e.g. 0,0.1") from None
+    if not all(0 <= share < 1 for share in found):
+        raise ConfigError(f"--dropouts {text}: shares are from 0 to below 1", "e.g. 0,0.1")
+    return found
+
+
+def drawn(items: int, seed: int) -> World:
+    """Draw the world of a seed."""
+    draw = np.random.default_rng(seed)
+    group = np.arange(items) % (BLOCKS * GROUPS)
+    block, alone = group % BLOCKS, draw.permutation(items) < items * EDGELESS
+    centres = (draw.standard_normal((size, DIMS)) for size in (BLOCKS, BLOCKS * GROUPS))
+    known = next(centres)[block] + next(centres)[group] + NOISE * draw.standard_normal((items, DIMS))
+    users, likes, held = 2 * items, [], []
+    for user in range(users):
+        own = draw.integers(0, BLOCKS * GROUPS)
+        among = (group == own, block == own % BLOCKS, np.ones(items, np.bool_))
+        item = np.unique(
+            [i for some, n in zip(among, LIKES, strict=True)
+             for i in draw.permutation(np.flatnonzero(some & ~alone))[:n]]
+        )  # fmt: skip
+        item = draw.permutation(item)
+        held += [(user, int(i)) for i in item[:HELD]]
+        likes += [(user, int(i)) for i in item[HELD:]]
+    u, i = np.array(likes).T
+    return World(block, known.astype(np.float32), alone, pairs_of(u, i, users, items),
+                 (*np.array(held).T,))  # fmt: skip
+
+
+def measured(world: World, kind: str, share: float, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+    """One fit, and what its vectors are worth."""
+    net = pinsage(world, share, seed) if kind == "pinsage" else graphsage(world, share, seed)
+    fit(net.task, Plan(args.epochs, 512, args.rate, decay=0.8, patience=0, seed=seed), None, _silent)
+    every = np.arange(net.first + len(world.block))
+    vectors = embedded(net.task.module, net.given, every)
+    items = vectors[net.first :]
+    users = vectors[: net.first] if net.first else means_of(world.train, items)
+    return {
+        "edgeless": own_block(items, world.block, world.alone),
+        "with_edges": own_block(items, world.block, ~world.alone),
+        "raw": own_block(world.features, world.block, world.alone),
+        **ranked(users, items, world),
+    }
+
+
+def _silent(_: str) -> None:
+    """Epochs are not told."""
+
+
+def pinsage(world: World, share: float, seed: int) -> Net:
+    """Items over the items that walks visit most; pairs of one user's items."""
+    net = net_of(LayerForm("convolve", "importance", WIDTH, WIDTH), seed)
+    given = Input(connected(world.train, TOP, seed), world.features, (), seed, share)
+    _, query, item = co_liked(world.train.indptr, world.train.item.astype(np.int64), 2, seed)
+    how = Margin("max_margin", 0.1, 200, end=len(world.block))
+    return Net(PairTask(net, given, (query, item), how), given, 0)
+
+
+def graphsage(world: World, share: float, seed: int) -> Net:
+    """Users and items of one graph; pairs are its edges."""
+    train, users, items = world.train, world.train.users, len(world.block)
+    indptr, src = both_ways(train)
+    csr = Csr(indptr, np.append(src, np.zeros(AHEAD, np.uint32)), None)
+    graph = Adjacency(np.zeros(1, np.int64), (csr,), hashed_numbers(np.arange(users + items), 0))
+    features = np.vstack([np.zeros((users, DIMS), np.float32), world.features])
+    given = Input(graph, features, (10, 10), seed, share, (users, users + items))
+    pairs = train.user.astype(np.int64), train.item.astype(np.int64) + users
+    how = Margin("co_occurrence", 1.0, 200, first=users, end=users + items)
+    net = net_of(LayerForm("sage", "mean", WIDTH, WIDTH), seed)
+    return Net(PairTask(net, given, pairs, how), given, users)
+
+
+def net_of(form: LayerForm, seed: int) -> GraphNet:
+    """Two layers and a dense one, with random weights."""
+    net = GraphNet((form, form), (WIDTH,), DIMS)
+    net.initialise(seed)
+    return net
+
+
+def means_of(pairs: Pairs, items: Floats) -> Floats:
+    """(users, d) the mean of each user's items."""
+    sums = np.zeros((pairs.users, items.shape[1]))
+    np.add.at(sums, pairs.user, items[pairs.item])
+    return sums / np.maximum(np.diff(pairs.indptr), 1)[:, None]
+
+
+def own_block(vectors: Floats, block: Rows, chosen: npt.NDArray[np.bool_]) -> float:
+    """Share of the nearest items that are of the same block, of some items."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = vectors / np.where(lengths == 0, 1, lengths)
+    scores = unit[chosen] @ unit.T
+    scores[np.arange(len(scores)), np.flatnonzero(chosen)] = -np.inf
+    near = np.argsort(-scores, axis=1, kind="stable")[:, :NEAREST]
+    return float((block[near] == block[chosen][:, None]).mean())
+
+
+def ranked(users: Floats, items: Floats, world: World) -> dict[str, float]:
+    """Ranks of the held-out likes among all items that a user has not in training."""
+    user, item = world.held
+    scores = users @ items.T
+    scores[world.train.user, world.train.item] = -np.inf
+    own = scores[user, item]
+    rank = 1 + (scores[user] > own[:, None]).sum(axis=1)
+    return {"hit_rate": float((rank <= FIRST).mean()), "gain": float((1 / np.log2(1 + rank)).mean())}
+
+
+def summary(lines: list[dict[str, Any]]) -> str:
+    """A table of Markdown: means over seeds, and differences to no dropout within a seed."""
+    head = ["kind", "dropout", *TOLD, "gain, to no dropout"]
+    rows = [head, ["---"] * len(head)]
+    for kind, share in dict.fromkeys((line["kind"], line["dropout"]) for line in lines):
+        own = [line for line in lines if (line["kind"], line["dropout"]) == (kind, share)]
+        told = [f"{np.mean([line[name] for line in own]):.3f}" for name in TOLD]
+        rows.append([kind, f"{share:g}", *told, apart(lines, own)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def apart(lines: list[dict[str, Any]], own: list[dict[str, Any]]) -> str:
+    """The relative difference of the gain to that of the same seed without dropout."""
+    plain = {(line["kind"], line["seed"]): line["gain"] for line in lines if not line["dropout"]}
+    found = [
+        line["gain"] / plain[line["kind"], line["seed"]] - 1
+        for line in own
+        if line["dropout"] and (line["kind"], line["seed"]) in plain
+    ]
+    return f"{np.mean(found):+.2%} ± {student_reach(found):.2%}" if found else ""
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())
