@@ -1,0 +1,225 @@
+"""Leases: one owner at a time for work that is too dear to do twice, and that a restart goes on with.
+
+Beside the target `NAME` lie `.NAME.lease-0001` and the work folder `.NAME.work-0001`. The number is the
+lease's epoch. A new owner makes the next epoch's file by exclusive creation, so that of several one wins, and
+renames the work folder of the epoch before: an owner that was only asleep no longer finds its folder and ends.
+The owner touches its lease every few seconds. Age is the time of the lease beside that of a file just written
+to the same storage: no host's clock counts. An owner is dead after a minute without a touch, or at once where
+this host can prove that the process has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recbench_spark.errors import StoreError
+from recbench_spark.storage.ages import age_seconds
+from recbench_spark.storage.makers import Maker, this_maker
+from recbench_spark.storage.publish import remove_tree, rename_folder
+
+DEAD_SECONDS = 60.0
+"""A lease that was not touched for so long belongs to a dead owner."""
+
+TOUCH_SECONDS = 5.0
+POLL_SECONDS = 0.5
+REPORT_SECONDS = 30.0
+"""Seconds between two lines of whoever waits."""
+
+Report = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to make a target.
+
+    Attributes:
+        target: the name under which the work is published.
+        epoch: how many owners there were, this one included.
+    """
+
+    target: Path
+    epoch: int
+
+    @property
+    def file(self) -> Path:
+        """Path of the lease."""
+        return self.target.with_name(f".{self.target.name}.lease-{self.epoch:04d}")
+
+    @property
+    def work(self) -> Path:
+        """Path of the work folder; an earlier owner's checkpoints are in it."""
+        return self.target.with_name(f".{self.target.name}.work-{self.epoch:04d}")
+
+    def require(self) -> None:
+        """Check that the lease is still this one.
+
+        Raises:
+            StoreError: a later owner took over, since this one did not move for a minute.
+        """
+        if _last_epoch(self.target) != self.epoch or not self.file.exists():
+            raise StoreError(
+                f"another run has taken over {self.target}: this one was silent for {DEAD_SECONDS:.0f} s",
+                "run again: it uses what the other run makes",
+            )
+
+    def publish(self) -> None:
+        """Give the work folder the target's name.
+
+        Raises:
+            StoreError: as `require`; the folder must hold a file.
+        """
+        self.require()
+        if not rename_folder(self.work, self.target):
+            remove_tree(self.work)
+
+
+@contextmanager
+def hold_lease(target: Path, is_done: Callable[[], bool], report: Report = print) -> Iterator[Lease | None]:
+    """Hold the lease of a target, or wait until its owner has made it.
+
+    Args:
+        target: what is made; its folder is on a storage that all makers see.
+        is_done: whether the target is published and whole.
+        report: gets a line when another run is waited for.
+
+    Yields:
+        The lease, with its work folder made; None: another run has published the target.
+    """
+    lease = _acquire(target, is_done, report)
+    if lease is None:
+        yield None
+        return
+    stop = threading.Event()
+    thread = threading.Thread(target=_touch_until, args=(lease, stop), daemon=True)
+    thread.start()
+    try:
+        yield lease
+    finally:
+        stop.set()
+        thread.join()
+        _release(lease)
+
+
+def _acquire(target: Path, is_done: Callable[[], bool], report: Report) -> Lease | None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    reported = -REPORT_SECONDS
+    while not is_done():
+        lease = _try_acquire(target)
+        if lease is not None:
+            if is_done():  # its owner has published between the two looks
+                _release(lease)
+                return None
+            return lease
+        if time.monotonic() - reported >= REPORT_SECONDS:
+            report(f"another run is making {target.name} ({_owner_words(target)}): waiting for it")
+            reported = time.monotonic()
+        time.sleep(POLL_SECONDS)
+    return None
+
+
+def _try_acquire(target: Path) -> Lease | None:
+    """Take the next epoch where nobody alive holds the last one."""
+    last = _last_epoch(target)
+    if last and not is_dead(Lease(target, last).file):
+        return None
+    lease = Lease(target, last + 1)
+    if not _create(lease.file):
+        return None
+    if last:
+        _take_over(Lease(target, last), lease)
+    lease.work.mkdir(exist_ok=True)
+    return lease
+
+
+def _create(path: Path) -> bool:
+    """Create a lease's file; False where another process was faster."""
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        return False
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump(this_maker().to_json(), file)
+    return True
+
+
+def _take_over(before: Lease, lease: Lease) -> None:
+    """Rename the work of dead owners and remove their leases: also of one that died while it took over."""
+    for epoch in range(before.epoch, 0, -1):
+        old = Lease(lease.target, epoch)
+        with suppress(FileNotFoundError):
+            if not rename_folder(old.work, lease.work):
+                remove_tree(old.work)
+        old.file.unlink(missing_ok=True)
+
+
+def _release(lease: Lease) -> None:
+    """End the lease. Work that is not published stays for the next owner, and so does the lease's file.
+
+    Epochs never fall while the target is not there: whoever has just read one would take over a new owner.
+    """
+    if not lease.target.exists():
+        if lease.file.exists():
+            lease.file.write_text("{}", encoding="utf-8")
+        return
+    remove_tree(lease.work)
+    lease.file.unlink(missing_ok=True)
+
+
+def _touch_until(lease: Lease, stop: threading.Event) -> None:
+    while not stop.wait(TOUCH_SECONDS):
+        with suppress(OSError):  # taken over: `require` says so
+            os.utime(lease.file)
+
+
+# --------------------------------------------------------------------------------- who holds it
+
+
+def is_held(target: Path) -> bool:
+    """Return whether an owner that may be alive is making a target: nobody else may remove its work."""
+    last = _last_epoch(target)
+    return bool(last) and not is_dead(Lease(target, last).file)
+
+
+def is_dead(path: Path) -> bool:
+    """Return whether the owner of a lease has ended, or has not touched it for a minute."""
+    owner = _read_owner(path)
+    if owner is None:
+        return True
+    return (isinstance(owner, Maker) and owner.has_ended()) or age_seconds(path) > DEAD_SECONDS
+
+
+def _read_owner(path: Path) -> Maker | str | None:
+    """Return the owner of a lease; text: it is just being written; None: nobody holds it any more."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        fields: dict[str, Any] = json.loads(text)
+        return Maker(**fields) if fields else None
+    except (TypeError, ValueError):
+        return text
+
+
+def _owner_words(target: Path) -> str:
+    owner = _read_owner(Lease(target, max(1, _last_epoch(target))).file)
+    return f"process {owner.pid} of host {owner.host}" if isinstance(owner, Maker) else "owner unknown"
+
+
+def _last_epoch(target: Path) -> int:
+    """Return the highest epoch of a target's leases; 0 where there is none."""
+    name = re.compile(re.escape(f".{target.name}.lease-") + r"(\d+)")
+    try:
+        matches = [name.fullmatch(entry) for entry in os.listdir(target.parent)]  # noqa: PTH208 (names alone)
+    except FileNotFoundError:
+        return 0
+    return max((int(match[1]) for match in matches if match), default=0)
