@@ -1,11 +1,11 @@
 """Leases: one owner at a time for work that is too dear to do twice, and that a restart goes on with.
 
 Beside the target `NAME` lie `.NAME.lease-0001` and the work folder `.NAME.work-0001`. The number is the
-lease's epoch. A new owner makes the next epoch's file by exclusive creation, so that of several one wins, and
-renames the work folder of the epoch before: an owner that was only asleep no longer finds its folder and ends.
-The owner touches its lease every few seconds. Age is the time of the lease beside that of a file just written
-to the same storage: no host's clock counts. An owner is dead after a minute without a touch, or at once where
-this host can prove that the process has ended.
+lease's epoch. A new owner makes the next epoch's file by exclusive creation, so that of several one wins,
+and renames the work folder of the epoch before: an owner that was only asleep no longer finds its folder
+and ends. The owner touches its lease every few seconds. Age is the time of the lease beside that of a
+file just written to the same storage: no host's clock counts. An owner is dead after a minute without a
+touch, or at once where this host can prove that the process has ended.
 """
 
 from __future__ import annotations

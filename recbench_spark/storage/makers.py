@@ -1,8 +1,8 @@
 """Identity of a running process: the names of its files, and the proof that it lives or has ended.
 
-A process number alone names nothing: two containers or two hosts on one disk have the same ones, and a number
-is given again after a process has ended. So a maker is the machine's start (its boot id), the namespace of its
-process numbers, the number, and the moment at which the process began.
+A process number alone names nothing: two containers or two hosts on one disk have the same ones, and a
+number is given again after a process has ended. So a maker is the machine's start (its boot id), the
+namespace of its process numbers, the number, and the moment at which the process began.
 """
 
 from __future__ import annotations
