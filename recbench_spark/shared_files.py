@@ -30,6 +30,7 @@ import pyarrow.dataset as ds
 from pyarrow import fs
 
 from recbench_spark.errors import DataError
+from recbench_spark.storage.publish import replace_file
 
 Arrays = dict[str, npt.NDArray[Any]]
 Builder = Callable[[ds.Dataset, Path], None]
@@ -79,6 +80,30 @@ class SharedRows:
                         f"{place} is not as it was written", "is the disk full, or no local one?"
                     )
         return place
+
+
+def write_bytes(place: str, content: bytes) -> None:
+    """Write a file, whole or not there, on any file system that Arrow knows.
+
+    A second attempt replaces the file. On a remote storage one write is one object: it is whole by itself.
+    """
+    system, path = fs.FileSystem.from_uri(arrow_uri(place))
+    if isinstance(system, fs.LocalFileSystem):
+        replace_file(Path(path), lambda private: private.write_bytes(content))
+        return
+    system.create_dir(str(Path(path).parent), recursive=True)
+    with system.open_output_stream(path) as stream:
+        stream.write(content)
+
+
+def read_bytes(place: str) -> bytes | None:
+    """Return a file's bytes; None where there is none."""
+    system, path = fs.FileSystem.from_uri(arrow_uri(place))
+    try:
+        with system.open_input_stream(path) as stream:
+            return bytes(stream.read())
+    except FileNotFoundError:
+        return None
 
 
 def arrow_uri(file: str) -> str:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,11 @@ REPORT_SECONDS = 30.0
 """Seconds between two lines of whoever waits."""
 
 Report = Callable[[str], object]
+
+
+def print_line(text: str) -> None:
+    """Print a line to standard error, for whoever watches."""
+    print(text, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -83,30 +89,33 @@ class Lease:
 
 
 @contextmanager
-def hold_lease(target: Path, is_done: Callable[[], bool], report: Report = print) -> Iterator[Lease | None]:
+def hold_lease(
+    target: Path, is_done: Callable[[], bool], report: Report = print_line, used: Sequence[Path] = ()
+) -> Iterator[Lease | None]:
     """Hold the lease of a target, or wait until its owner has made it.
 
     Args:
         target: what is made; its folder is on a storage that all makers see.
-        is_done: whether the target is published and whole.
+        is_done: whether it is made: the target is published and whole, or what counts is elsewhere.
         report: gets a line when another run is waited for.
+        used: files that are marked as in use, by their times, as long as the lease is held.
 
     Yields:
-        The lease, with its work folder made; None: another run has published the target.
+        The lease, with its work folder made; None: another run has made the target.
     """
     lease = _acquire(target, is_done, report)
     if lease is None:
         yield None
         return
     stop = threading.Event()
-    thread = threading.Thread(target=_touch_until, args=(lease, stop), daemon=True)
+    thread = threading.Thread(target=_touch_until, args=((lease.file, *used), stop), daemon=True)
     thread.start()
     try:
         yield lease
     finally:
         stop.set()
         thread.join()
-        _release(lease)
+        _release(lease, is_done)
 
 
 def _acquire(target: Path, is_done: Callable[[], bool], report: Report) -> Lease | None:
@@ -116,8 +125,9 @@ def _acquire(target: Path, is_done: Callable[[], bool], report: Report) -> Lease
         lease = _try_acquire(target)
         if lease is not None:
             if is_done():  # its owner has published between the two looks
-                _release(lease)
+                _release(lease, is_done)
                 return None
+            _open_work(lease)
             return lease
         if time.monotonic() - reported >= REPORT_SECONDS:
             report(f"another run is making {target.name} ({_owner_words(target)}): waiting for it")
@@ -136,8 +146,18 @@ def _try_acquire(target: Path) -> Lease | None:
         return None
     if last:
         _take_over(Lease(target, last), lease)
-    lease.work.mkdir(exist_ok=True)
     return lease
+
+
+def _open_work(lease: Lease) -> None:
+    """Make the work folder; a target that is there and not done is taken for one.
+
+    An older version of the package made its targets in place, and what is damaged is made again.
+    """
+    with suppress(FileNotFoundError):
+        if not lease.work.exists():
+            lease.target.rename(lease.work)
+    lease.work.mkdir(exist_ok=True)
 
 
 def _create(path: Path) -> bool:
@@ -161,23 +181,47 @@ def _take_over(before: Lease, lease: Lease) -> None:
         old.file.unlink(missing_ok=True)
 
 
-def _release(lease: Lease) -> None:
-    """End the lease. Work that is not published stays for the next owner, and so does the lease's file.
+def _release(lease: Lease, is_done: Callable[[], bool]) -> None:
+    """End the lease. Work that is not done stays for the next owner, and so does the lease's file.
 
-    Epochs never fall while the target is not there: whoever has just read one would take over a new owner.
+    Epochs never fall while work is to be done: whoever has just read one would take over a new owner.
     """
-    if not lease.target.exists():
-        if lease.file.exists():
-            lease.file.write_text("{}", encoding="utf-8")
-        return
-    remove_tree(lease.work)
-    lease.file.unlink(missing_ok=True)
+    done = False
+    with suppress(Exception):  # it may ask a session that has ended: the error that ended it counts
+        done = is_done()
+    if done:
+        remove_tree(lease.work)
+        lease.file.unlink(missing_ok=True)
+    elif lease.file.exists():
+        lease.file.write_text("{}", encoding="utf-8")
 
 
-def _touch_until(lease: Lease, stop: threading.Event) -> None:
+def _touch_until(files: Sequence[Path], stop: threading.Event) -> None:
     while not stop.wait(TOUCH_SECONDS):
-        with suppress(OSError):  # taken over: `require` says so
-            os.utime(lease.file)
+        for file in files:
+            with suppress(OSError):  # taken over: `require` says so
+                os.utime(file)
+
+
+WHOLE = "whole"
+"""File of a folder that says that all others are there."""
+
+
+def make_folder_once(target: Path, fill: Callable[[Path], object], report: Report = print_line) -> None:
+    """Make a folder once among all runs: one run fills it, the others wait and use it.
+
+    Args:
+        target: the folder; whole where it holds the file `whole`.
+        fill: puts files into the folder that it is given, which is empty.
+        report: as `hold_lease`.
+    """
+    with hold_lease(target, (target / WHOLE).exists, report) as lease:
+        if lease is not None:
+            remove_tree(lease.work)
+            lease.work.mkdir()
+            fill(lease.work)
+            (lease.work / WHOLE).touch()
+            lease.publish()
 
 
 # --------------------------------------------------------------------------------- who holds it

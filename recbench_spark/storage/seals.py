@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 from recbench_spark.errors import StoreError
 
 SEAL = "seal.json"
+
+Entry = tuple[int, str]
+"""Bytes and SHA-256 of a file."""
 
 
 def digest_file(path: Path) -> str:
@@ -21,10 +25,41 @@ def digest_file(path: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
+def list_files(folder: Path) -> list[str]:
+    """Return the names of all files in a folder and below it, the seal's own left out."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != SEAL)
+    return sorted(path.relative_to(folder).as_posix() for path in files)
+
+
+def seal_entry(name: str, folder: Path) -> tuple[str, Entry]:
+    """Return the name of a file of a folder, with its length and digest."""
+    path = folder / name
+    return name, (path.stat().st_size, digest_file(path))
+
+
 def write_seal(folder: Path) -> None:
     """Write down what is in a folder and the folders below it. Each file is read once."""
-    listed = {name: [path.stat().st_size, digest_file(path)] for name, path in _list_files(folder)}
-    (folder / SEAL).write_text(json.dumps(listed), encoding="utf-8")
+    write_entries(folder, dict(seal_entry(name, folder) for name in list_files(folder)))
+
+
+def write_entries(folder: Path, entries: Mapping[str, Entry]) -> None:
+    """Write the seal of a folder from what others have read."""
+    (folder / SEAL).write_text(json.dumps(dict(entries)), encoding="utf-8")
+
+
+def read_seal(folder: Path) -> dict[str, Entry]:
+    """Return the entries of a folder's seal; empty where it has none.
+
+    Raises:
+        StoreError: the seal itself is damaged.
+    """
+    try:
+        entries = json.loads((folder / SEAL).read_text(encoding="utf-8"))
+        return {name: cast(Entry, tuple(entry)) for name, entry in entries.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, TypeError, ValueError, AttributeError) as error:
+        raise StoreError(f"{folder / SEAL} cannot be read: {error}", _remedy(folder)) from None
 
 
 def find_damage(folder: Path, *, digests: bool = False) -> str:
@@ -35,19 +70,24 @@ def find_damage(folder: Path, *, digests: bool = False) -> str:
         digests: compare all bytes too, not only their number.
     """
     try:
-        listed = dict(json.loads((folder / SEAL).read_text(encoding="utf-8")))
-        for name, (size, digest) in listed.items():
-            path = folder / name
-            if not path.is_file():
-                return f"{path} is missing"
-            if path.stat().st_size != size:
-                return f"{path} has {path.stat().st_size:,} bytes, and {size:,} were written"
-            if digests and digest_file(path) != digest:
-                return f"{path} holds other bytes than were written"
-    except FileNotFoundError:
+        entries = read_seal(folder)
+    except StoreError as error:
+        return error.message
+    if not entries:
         return f"{folder / SEAL} is missing"
-    except (OSError, TypeError, ValueError) as error:
-        return f"{folder / SEAL} cannot be read: {error}"
+    damages = (find_file_damage(folder, *entry, digests=digests) for entry in entries.items())
+    return next(filter(None, damages), "")
+
+
+def find_file_damage(folder: Path, name: str, entry: Entry, *, digests: bool) -> str:
+    """Return what differs between a file and its entry in the seal, in words; empty: nothing."""
+    path, (size, digest) = folder / name, entry
+    if not path.is_file():
+        return f"{path} is missing"
+    if path.stat().st_size != size:
+        return f"{path} has {path.stat().st_size:,} bytes, and {size:,} were written"
+    if digests and digest_file(path) != digest:
+        return f"{path} holds other bytes than were written"
     return ""
 
 
@@ -58,10 +98,8 @@ def require_whole(folder: Path, *, digests: bool = False) -> None:
         StoreError: a file is missing, cut short, or (with digests) has other bytes.
     """
     if damage := find_damage(folder, digests=digests):
-        raise StoreError(damage, f"remove {folder}: the next run makes it again")
+        raise StoreError(damage, _remedy(folder))
 
 
-def _list_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != SEAL:
-            yield path.relative_to(folder).as_posix(), path
+def _remedy(folder: Path) -> str:
+    return f"remove {folder}: the next run makes it again"
