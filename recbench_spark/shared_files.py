@@ -15,7 +15,6 @@ import re
 import shutil
 import stat
 import tempfile
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -30,6 +29,7 @@ import pyarrow.dataset as ds
 from pyarrow import fs
 
 from recbench_spark.errors import DataError
+from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.publish import replace_file
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -256,8 +256,11 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def remove_old(folder: Path) -> None:
-    """Remove what nobody has touched for a day: left behind by killed jobs."""
-    for entry in folder.iterdir() if folder.exists() else ():
+    """Remove what nobody has touched for a day, by the storage's clock: left behind by killed jobs."""
+    if not folder.is_dir():
+        return
+    now = read_clock(folder)
+    for entry in folder.iterdir():
         with suppress(FileNotFoundError):  # another process was there first
-            if time.time() - entry.lstat().st_mtime > KEEP_SECONDS:
+            if now - entry.lstat().st_mtime > KEEP_SECONDS:
                 _remove(entry)

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from recbench_spark import shared_files
 from recbench_spark.errors import ConfigError
 from recbench_spark.shared_files import SharedRows, read_bytes, remove_old, write_bytes
+from recbench_spark.storage.marks import keep_fresh
 from recbench_spark.storage.publish import local_path, private_path, remove_published, rename_folder
 
 SCRATCH = f"_scratch/{uuid.uuid4().hex}"
@@ -50,6 +51,8 @@ def own_disk(master: str) -> str:
 
 def scratch_folder(base: str) -> str:
     """A new folder under a base, for rows that workers map; removed by `drop_scratch`."""
+    if "://" not in base:  # a night may be longer than the day after which others remove what is old
+        keep_fresh(Path(base) / SCRATCH)
     return f"{base}/{SCRATCH}/{uuid.uuid4().hex}"
 
 

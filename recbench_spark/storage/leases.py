@@ -233,9 +233,14 @@ def is_held(target: Path) -> bool:
     return bool(last) and not is_dead(Lease(target, last).file)
 
 
-def is_dead(path: Path) -> bool:
-    """Return whether the owner of a lease has ended, or has not touched it for a minute."""
-    owner = _read_owner(path)
+def is_dead(path: Path, text: str | None = None) -> bool:
+    """Return whether the owner of a lease has ended, or has not touched it for a minute.
+
+    Args:
+        path: of the lease.
+        text: what the owner wrote into it; None: all that is in it.
+    """
+    owner = _read_owner(path) if text is None else _parse_owner(text)
     if owner is None:
         return True
     return (isinstance(owner, Maker) and owner.has_ended()) or age_seconds(path) > DEAD_SECONDS
@@ -244,9 +249,12 @@ def is_dead(path: Path) -> bool:
 def _read_owner(path: Path) -> Maker | str | None:
     """Return the owner of a lease; text: it is just being written; None: nobody holds it any more."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return _parse_owner(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+
+
+def _parse_owner(text: str) -> Maker | str | None:
     try:
         fields: dict[str, Any] = json.loads(text)
         return Maker(**fields) if fields else None
