@@ -6,6 +6,7 @@ since appends of Delta do not conflict. For small results: what is appended is i
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from recbench_spark import delta_files, store
 from recbench_spark.delta_files import CHECKED_VERSION
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import TABLES, Table, arrow_rows
+from recbench_spark.storage.marks import note_run
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -100,6 +102,10 @@ class ArrowStore:
 
     # ------------------------------------------------------------------------------- writing
 
+    def note_run(self, run_id: str) -> None:
+        """Note that a run of this process is at work: cleaning leaves its rows alone."""
+        note_run(self.folder, run_id)
+
     def check_appendable(self, tables: Iterable[Table]) -> None:
         """Before any work: whether rows can be appended to those of the tables that there are.
 
@@ -131,7 +137,9 @@ class ArrowStore:
             StoreError: a constraint of the table forbids a row, or the folder cannot be written to.
         """
         self.create(table)
-        commit = partial(delta_files.append_rows, self.location(table.name), arrow_rows(rows, table), "")
+        # The same name in each attempt: an append whose answer was lost is not made twice.
+        name = f"{table.name}/{uuid.uuid4().hex}"
+        commit = partial(delta_files.append_rows, self.location(table.name), arrow_rows(rows, table), name)
         store.retried(f"write {table.name}", commit, WAIT)
 
     def create(self, table: Table) -> None:

@@ -62,7 +62,7 @@ def run_night(
     attempts = attempts_so_far(night)
     todo = [model for model in benchmark.models if force or not attempts[model.name]]
     if todo:
-        store.delete_orphans(yesterday())
+        store.delete_orphans(yesterday(store))
         prepare_split(store, benchmark, night.split_id, journal)
         require_truth(night)
         stop_at_gates(night, todo, attempts, journal)

@@ -24,7 +24,7 @@ from recbench_spark.blocks import Blocks
 from recbench_spark.errors import StoreError
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import CommitProperties, DeltaTable
 
 WRITER_VERSION = 2
 """Tables of a later version may ask for what is not done here (constraints, deletion vectors). NOT NULL is
@@ -201,28 +201,56 @@ def append_rows(folder: str, rows: pa.Table, once: str) -> bool:
         ConflictError: another writer was faster; try again.
         StoreError: a row that a constraint of the table forbids, or a folder that cannot be written to.
     """
-    from deltalake import CommitProperties, PostCommitHookProperties, write_deltalake  # noqa: PLC0415
-    from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
+    from deltalake import CommitProperties  # noqa: PLC0415
     from deltalake.transaction import Transaction  # noqa: PLC0415
 
-    refuse_nulls(folder, rows)
     table = _table(folder)
-    if once and table.transaction_version(once) is not None:
+    if table.transaction_version(once) is not None:
         return False
-    named = CommitProperties(app_transactions=[Transaction(once, 1)]) if once else None
+    _write_rows(table, folder, rows, CommitProperties(app_transactions=[Transaction(once, 1)]))
+    return True
+
+
+def _write_rows(table: DeltaTable, folder: str, rows: pa.Table, properties: CommitProperties) -> None:
+    from deltalake import PostCommitHookProperties, write_deltalake  # noqa: PLC0415
+    from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
+
+    refuse_nulls(folder, rows)
     try:
         write_deltalake(
             table,
             rows,
             mode="append",
-            commit_properties=named,
+            commit_properties=properties,
             post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
         )
     except CommitFailedError as error:
         raise ConflictError(str(error)) from None
     except DeltaError as error:
         raise StoreError(f"cannot write {folder}: {str(error).splitlines()[0]}") from None
-    return True
+
+
+def append_named_rows(folder: str, rows: pa.Table, names: Sequence[str]) -> int:
+    """Append those rows whose names have not been appended yet, in one version; returns how many.
+
+    Args:
+        folder: of the table.
+        rows: any number.
+        names: of each row (Delta's transaction identifiers).
+
+    Raises:
+        ConflictError: another writer was faster; try again.
+        StoreError: as `append_rows`.
+    """
+    from deltalake import CommitProperties  # noqa: PLC0415
+    from deltalake.transaction import Transaction  # noqa: PLC0415
+
+    table = _table(folder)
+    fresh = [n for n, name in enumerate(names) if table.transaction_version(name) is None]
+    if fresh:
+        transactions = [Transaction(names[n], 1) for n in fresh]
+        _write_rows(table, folder, rows.take(fresh), CommitProperties(app_transactions=transactions))
+    return len(fresh)
 
 
 def refuse_nulls(folder: str, rows: pa.Table) -> None:

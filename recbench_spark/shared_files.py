@@ -15,7 +15,6 @@ import re
 import shutil
 import stat
 import tempfile
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -30,6 +29,8 @@ import pyarrow.dataset as ds
 from pyarrow import fs
 
 from recbench_spark.errors import DataError
+from recbench_spark.storage.ages import read_clock
+from recbench_spark.storage.publish import replace_file
 
 Arrays = dict[str, npt.NDArray[Any]]
 Builder = Callable[[ds.Dataset, Path], None]
@@ -87,6 +88,30 @@ class SharedRows:
                         f"{place} is not as it was written", "is the disk full, or no local one?"
                     )
         return place
+
+
+def write_bytes(place: str, content: bytes) -> None:
+    """Write a file, whole or not there, on any file system that Arrow knows.
+
+    A second attempt replaces the file. On a remote storage one write is one object: it is whole by itself.
+    """
+    system, path = fs.FileSystem.from_uri(arrow_uri(place))
+    if isinstance(system, fs.LocalFileSystem):
+        replace_file(Path(path), lambda private: private.write_bytes(content))
+        return
+    system.create_dir(str(Path(path).parent), recursive=True)
+    with system.open_output_stream(path) as stream:
+        stream.write(content)
+
+
+def read_bytes(place: str) -> bytes | None:
+    """Return a file's bytes; None where there is none."""
+    system, path = fs.FileSystem.from_uri(arrow_uri(place))
+    try:
+        with system.open_input_stream(path) as stream:
+            return bytes(stream.read())
+    except FileNotFoundError:
+        return None
 
 
 def arrow_uri(file: str) -> str:
@@ -239,8 +264,11 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def remove_old(folder: Path) -> None:
-    """Remove what nobody has touched for a day: left behind by killed jobs."""
-    for entry in folder.iterdir() if folder.exists() else ():
+    """Remove what nobody has touched for a day, by the storage's clock: left behind by killed jobs."""
+    if not folder.is_dir():
+        return
+    now = read_clock(folder)
+    for entry in folder.iterdir():
         with suppress(FileNotFoundError):  # another process was there first
-            if time.time() - entry.lstat().st_mtime > KEEP_SECONDS:
+            if now - entry.lstat().st_mtime > KEEP_SECONDS:
                 _remove(entry)

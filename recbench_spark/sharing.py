@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from recbench_spark import shared_files
 from recbench_spark.errors import ConfigError
-from recbench_spark.shared_files import SharedRows, remove_old
+from recbench_spark.shared_files import SharedRows, read_bytes, remove_old, write_bytes
+from recbench_spark.storage.marks import keep_fresh
+from recbench_spark.storage.publish import local_path, private_path, remove_published, rename_folder
 
 SCRATCH = f"_scratch/{uuid.uuid4().hex}"
 """A folder of this process: two nights at once do not remove each other's rows."""
@@ -48,6 +51,8 @@ def own_disk(master: str) -> str:
 
 def scratch_folder(base: str) -> str:
     """A new folder under a base, for rows that workers map; removed by `drop_scratch`."""
+    if "://" not in base:  # a night may be longer than the day after which others remove what is old
+        keep_fresh(Path(base) / SCRATCH)
     return f"{base}/{SCRATCH}/{uuid.uuid4().hex}"
 
 
@@ -66,6 +71,45 @@ def _remove_remote(spark: SparkSession, folder: str) -> None:
     path = context._jvm.org.apache.hadoop.fs.Path(folder)  # type: ignore[union-attr]
     with suppress(Py4JError):  # a folder left behind costs space, and no night
         path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)
+
+
+POINTER = "published"
+"""File of a remote folder: the name of the folder below it that a maker published."""
+
+
+def publish_rows(place: str, write: Callable[[str], object], mark: str = "_SUCCESS") -> str:
+    """Write rows by Spark once among all runs; returns the folder that holds them.
+
+    They are written under their maker's name. A folder is then renamed; one that comes second is removed.
+    On remote storage, which renames nothing, a small file names the folder that counts.
+
+    Args:
+        place: the name.
+        write: writes rows, and what else belongs to them, into the folder that it is given.
+        mark: name of the file that it writes last.
+    """
+    found = find_rows(place, mark)
+    if found is not None:
+        return found
+    if "://" not in place:
+        target = local_path(place)
+        if target.exists():  # an older version wrote in place, and was killed
+            remove_published(target)
+        with private_path(target) as path:
+            write(str(path))
+            rename_folder(path, target)
+        return place
+    name = uuid.uuid4().hex
+    write(f"{place}/{name}")
+    write_bytes(f"{place}/{POINTER}", name.encode())
+    return find_rows(place, mark) or f"{place}/{name}"
+
+
+def find_rows(place: str, mark: str = "_SUCCESS") -> str | None:
+    """Return the folder of rows that were published under a name; None where there are none."""
+    if "://" in place and (name := read_bytes(f"{place}/{POINTER}")):
+        return f"{place}/{name.decode()}"
+    return place if read_bytes(f"{place}/{mark}") is not None else None
 
 
 def share(base: str, rows: DataFrame) -> SharedRows:

@@ -8,7 +8,9 @@ nights at once cannot double them.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -43,6 +45,9 @@ from recbench_spark.blocks import Blocks
 from recbench_spark.delta_files import ConflictError
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import RESULT_TABLES, SCHEMA_VERSION, TABLES, Table, arrow_rows, conform
+from recbench_spark.storage.ages import age_seconds, read_clock
+from recbench_spark.storage.marks import note_run, oldest_work, runs_at_work
+from recbench_spark.storage.publish import NO_LINKS
 
 CONFLICTS = (
     ConcurrentAppendException,
@@ -173,9 +178,10 @@ class Store:
         """
         self.create(table)
         writer = conform(frame, table).write.format("delta").mode("append")
-        if once:
-            # A name of its own for each write: Delta skips a version that is not above the last.
-            writer = writer.option("txnAppId", f"{table.name}/{once}").option("txnVersion", "1")
+        # Each append has a name, so that one whose answer was lost is not made twice. Delta skips a version
+        # that is not above the last of a name.
+        once = once or uuid.uuid4().hex
+        writer = writer.option("txnAppId", f"{table.name}/{once}").option("txnVersion", "1")
         name = self.location(table.name)
         save = writer.saveAsTable if self.in_catalog else writer.save
         retried(f"write {table.name}", lambda: save(name))
@@ -221,7 +227,7 @@ class Store:
         if not found.num_rows:
             return
         self.create(table)
-        location, name = self.location(table.name), f"{table.name}/{once}" if once else ""
+        location, name = self.location(table.name), f"{table.name}/{once or uuid.uuid4().hex}"
         if not self._in_reach(table):
             self.append(self.spark.createDataFrame(found), table, once)
             return
@@ -302,15 +308,48 @@ class Store:
         """Whether `deltalake` reads and writes a table that is there: no Spark job for a few rows."""
         return self.folder is not None and delta_files.can_append(self.location(table.name))
 
+    def append_named_rows(
+        self, rows: Sequence[Mapping[str, Any]], table: Table, names: Sequence[str]
+    ) -> None:
+        """Append rows that the driver holds, each once by a name of its own.
+
+        Two jobs may append the same rows in other groups: what is there is left out.
+
+        Args:
+            rows: column -> value.
+            table: one of small rows.
+            names: of each row, the same in all jobs that would append it.
+        """
+        named = {f"{table.name}/{name}": n for n, name in enumerate(names)}
+        found = arrow_rows([rows[n] for n in named.values()], table)
+        if not found.num_rows:
+            return
+        self.create(table)
+        if not self._in_reach(table):
+            self.append(self.spark.createDataFrame(found), table, _name_of_rows(list(named)))
+            return
+        commit = partial(delta_files.append_named_rows, self.location(table.name), found, list(named))
+        retried(f"write {table.name}", commit)
+
+    def note_run(self, run_id: str) -> None:
+        """Note that a run of this process is at work: cleaning leaves its rows alone."""
+        if self.folder is not None:
+            note_run(self.folder, run_id)
+
     def delete_orphans(self, older_than: str) -> None:
-        """Delete rows of runs that never succeeded and started before a run id's time stamp."""
+        """Delete rows of runs that never succeeded, began before a run id's time stamp and are not at work.
+
+        A time stamp is of the clock of the run's host. A living process says of which runs it is at work.
+        """
+        at_work = set() if self.folder is None else runs_at_work(self.folder)
         names = [name for name in RESULT_TABLES if self.exists(name)]
         there = {name: self._values(TABLES[name], "run_id") for name in names}
         known = {
             row["run_id"] for row in self.rows(schemas.RUNS, [("status", "=", "succeeded")], ["run_id"])
         }
         for name, found in there.items():
-            lost = sorted(name for name in filter(OF_A_RUN.match, found - known) if name < older_than)
+            unknown = filter(OF_A_RUN.match, found - known - at_work)
+            lost = sorted(name for name in unknown if name < older_than)
             if lost:
                 self.delete(name, "run_id", lost)
 
@@ -329,7 +368,13 @@ class Store:
         retried(f"optimize {name}", lambda: self.spark.sql(statement))
 
     def vacuum(self, name: str, hours: int) -> None:
-        """Remove files that no version of the last hours uses, those of killed writers among them."""
+        """Remove files that no version of the last hours uses, those of killed writers among them.
+
+        Files that were written since the oldest run at work began stay. Delta compares times of files with
+        this host's clock: what it is ahead of the storage's is added.
+        """
+        if self.folder is not None:
+            hours = _hours_to_keep(self.folder, hours)
         # Delta asks for a week; a night is over within a day.
         self.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
         self.spark.sql(f"VACUUM {self.identifier(name)} RETAIN {hours} HOURS")
@@ -441,6 +486,19 @@ def retried(what: str, action: Callable[[], T], wait: float = 0.4) -> T:
             # Jitter without a random number: two processes differ in their ids.
             time.sleep(wait * 2**attempt * (1 + os.getpid() % 97 / 97))
     raise AssertionError("unreachable")
+
+
+def _name_of_rows(names: Sequence[str]) -> str:
+    """Return one name for rows with names of their own."""
+    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:32]
+
+
+def _hours_to_keep(folder: Path, hours: int) -> int:
+    now = read_clock(folder)
+    since = oldest_work(folder)
+    at_work = 0.0 if since is None else now - since
+    ahead = max(0.0, time.time() - now)
+    return math.ceil(max(hours, at_work / 3600 + 1) + ahead / 3600) if at_work or ahead > 1 else hours
 
 
 def _condition(column: str, operator: str, value: Any) -> Column:
@@ -656,7 +714,7 @@ def remove_unborn(folder: Path) -> None:
     log = folder / LOG
     if is_born(folder) or not log.is_dir():
         return
-    if time.time() - log.stat().st_mtime < UNBORN_SECONDS:
+    if age_seconds(log) < UNBORN_SECONDS:
         return
     for file in filter(LEFTOVER.fullmatch, list(_files_in(folder))):
         (folder / file).unlink(missing_ok=True)
@@ -676,24 +734,33 @@ def create_here(folder: Path, table: Table) -> None:
     log = folder / LOG
     log.mkdir(parents=True, exist_ok=True)
     unborn = log / f".{uuid.uuid4().hex}.tmp"
-    unborn.write_text("\n".join(map(json.dumps, first_commit(table))) + "\n", encoding="utf-8")
     # A link is there whole or not at all, and never in the place of another's.
     try:
+        unborn.write_text("\n".join(map(json.dumps, first_commit(table))) + "\n", encoding="utf-8")
         os.link(unborn, log / f"{0:020}.json")
     except FileExistsError:
         pass
     finally:
-        unborn.unlink()
+        unborn.unlink(missing_ok=True)
 
 
 def _created_here(folder: Path, table: Table) -> bool:
-    """Create a table without a job of Spark's; False on a disk that links no files."""
+    """Create a table without a job of Spark's; False on a disk that links no files.
+
+    Raises:
+        StoreError: the disk is full, or cannot be written to.
+    """
     try:
         create_here(folder, table)
-    except OSError:
+    except OSError as error:
         for place in (folder / LOG, folder):
             with suppress(OSError):  # Spark would take an empty folder for a table that is there
                 place.rmdir()
+        if error.errno not in NO_LINKS:
+            raise StoreError(
+                f"cannot create table {folder}: {error.strerror}",
+                "make space or give rights, and run again",
+            ) from None
         return False
     return True
 

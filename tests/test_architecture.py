@@ -18,7 +18,7 @@ PACKAGE = "recbench_spark"
 
 LEVELS = (
     {"errors"},
-    {"definitions", "revisions"},
+    {"definitions", "revisions", "storage"},
     {"kernels"},
     {"kernels.ranking", "kernels.splits", "kernels.graph"},
     {"kernels.metrics"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from recbench_spark.steps.embedding import (
     embed,
     estimates,
     explain,
+    open_model_work,
     prepare,
     rates_of,
     split_source,
@@ -34,6 +36,7 @@ from recbench_spark.steps.embedding import (
 from recbench_spark.steps.gates import failure, gate_checks
 from recbench_spark.steps.neighbourhoods import lists_source
 from recbench_spark.steps.refreshing import refreshed, tell_drift
+from recbench_spark.storage.publish import private_path
 from recbench_spark.store import Store, is_catalog_schema
 
 MADE_FEATURES = ("degrees", "constant", "hashed")
@@ -74,6 +77,23 @@ def start(args: argparse.Namespace) -> int:
 
 def run(args: argparse.Namespace, store: Store, prepared: Prepared, journal: Journal) -> int:
     """What it costs, then the layers, the drift and what gates say of it."""
+    if args.explain:  # it waits for no other run, and leaves nothing
+        with private_path(Path(prepared.model.folder)) as folder:
+            model = replace(prepared.model, folder=str(folder))
+            explained(args, store, replace(prepared, model=model), journal)
+        return OK
+    with open_model_work(store, prepared, journal) as working:
+        embed(store, explained(args, store, working, journal), journal)
+    facts = tell_drift(store, prepared, args.previous, journal) if args.previous else []
+    tell(store, prepared)
+    held = [{"part": side, "fact": fact, "value": value} for side, fact, value in facts]
+    if (error := failure(gate_checks(args.gate, held))) is not None:
+        raise error
+    return OK
+
+
+def explained(args: argparse.Namespace, store: Store, prepared: Prepared, journal: Journal) -> Prepared:
+    """Print what a model costs; return it with what it takes over from an earlier night."""
     cores, rates, sentence = store.spark.sparkContext.defaultParallelism, rates_of(store), ""
     if args.previous:
         prepared, sentence = refreshed(store, prepared, args.previous, rates, journal)
@@ -81,15 +101,7 @@ def run(args: argparse.Namespace, store: Store, prepared: Prepared, journal: Jou
     print(explain(expected, prepared, rates, cores))
     if sentence:
         print(sentence)
-    if args.explain:
-        return OK
-    embed(store, prepared, journal)
-    facts = tell_drift(store, prepared, args.previous, journal) if args.previous else []
-    tell(store, prepared)
-    held = [{"part": side, "fact": fact, "value": value} for side, fact, value in facts]
-    if (error := failure(gate_checks(args.gate, held))) is not None:
-        raise error
-    return OK
+    return prepared
 
 
 def require_folder(warehouse: str) -> None:

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return OK
     journal.say("remove what killed runs left")
-    store.delete_orphans(yesterday())
+    store.delete_orphans(yesterday(store))
     for name in filter(store.exists, TABLES):
         if args.optimize and compact(store, name):
             journal.say(f"optimized {name}")

@@ -19,6 +19,7 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import METRICS, SPLITS
 from recbench_spark.session import letting_go
+from recbench_spark.sharing import publish_rows
 from recbench_spark.steps.folding import credited_log_id
 from recbench_spark.steps.night import (
     Night,
@@ -32,7 +33,6 @@ from recbench_spark.steps.night import (
 from recbench_spark.steps.splitting import of_split, prepare_split
 from recbench_spark.steps.tuning import Making, Outcome, Row, settings_of
 from recbench_spark.store import Store
-from recbench_spark.training.fits.tasks import read_bytes
 
 DAY = date(1970, 1, 1)
 """The night of all trials: what a search sees is named by its log, not by a day."""
@@ -118,15 +118,16 @@ def validation_benchmark(benchmark: Benchmark, search: Search, place: str) -> Be
 def training_log(night: Night, journal: Journal) -> str:
     """The split's training rows as Parquet that workers see, written once a split; where they lie."""
     store, split_id = night.store, night.split_id
-    place = f"{store.scratch}/fit_files/logs/{split_id}-train"
-    if read_bytes(f"{place}/_SUCCESS") is None:
+
+    def write(folder: str) -> None:
         prepare_split(store, night.benchmark, split_id, journal)
         # The note says that these times were read in their unit before, however they look in microseconds.
         time = F.col("event_time").alias("event_time", metadata={CHECKED: True})
         times = (time,) if night.benchmark.split.temporal else ()
         rows = of_split(store, SPLITS, split_id).where("part = 'train'").select(*COLUMNS, *times)
-        rows.write.mode("overwrite").parquet(place)
-    return place
+        rows.write.parquet(folder)
+
+    return publish_rows(f"{store.scratch}/fit_files/logs/{split_id}-train", write)
 
 
 @letting_go()

@@ -112,7 +112,6 @@ def lay_table(
         DataError: vectors of another length, NULL or not finite, ids twice or NULL, nodes without one.
     """
     flags = path.with_name("present.npy")
-    flags.unlink(missing_ok=True)
     new_matrix(flags, (graph.nodes,), np.bool_)
     readers = task_count(rows, context.defaultParallelism)
     fill = partial(_fill, graph=graph, rows=rows, side=side, dims=dims, path=path, readers=readers)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from recbench_spark.errors import StoreError
 from recbench_spark.kernels.graph.csr import Csr, Halo, halo_of
 from recbench_spark.kernels.hashing import Hashes
+from recbench_spark.storage.publish import publish_file, replace_file
 
 MANIFEST = "graph.json"
 
@@ -107,9 +108,9 @@ class Graph:
         """What a block needs of others; worked out by the first that asks, and kept."""
         place = Path(self.folder, "blocks", f"{block.number:05d}")
         if not (place / "place.npy").exists():
-            found = halo_of(self.csr(block))
-            save(place / "need.npy", found.need)
-            save(place / "place.npy", found.place)
+            halo = halo_of(self.csr(block))
+            publish_file(place / "need.npy", partial(_write_array, array=halo.need))
+            publish_file(place / "place.npy", partial(_write_array, array=halo.place))
         return Halo(mapped(place / "need.npy"), mapped(place / "place.npy"))
 
     def index(self, side: int) -> npt.NDArray[np.int64]:
@@ -130,14 +131,15 @@ class Graph:
 
 
 def read_graph(folder: Path) -> Graph | None:
-    """A graph by its manifest; None where it is not whole."""
-    if not (folder / MANIFEST).is_file():
+    """A graph by its manifest; None where there is none, or one that was cut short."""
+    try:
+        fields: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        blocks = tuple(Block(**block) for block in fields["blocks"])
+        sides, numeric = tuple(fields["sides"]), tuple(fields["numeric"])
+        more = {"folder": str(folder), "blocks": blocks, "sides": sides, "numeric": numeric}
+        return Graph(**{**fields, **more})
+    except (OSError, ValueError, TypeError, KeyError):
         return None
-    found: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    blocks = tuple(Block(**block) for block in found["blocks"])
-    sides, numeric = tuple(found["sides"]), tuple(found["numeric"])
-    more = {"folder": str(folder), "blocks": blocks, "sides": sides, "numeric": numeric}
-    return Graph(**{**found, **more})
 
 
 def mapped(path: Path) -> npt.NDArray[Any]:
@@ -152,35 +154,40 @@ def mapped(path: Path) -> npt.NDArray[Any]:
         return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
     except FileNotFoundError:
         raise StoreError(
-            f"no file {path}", "all hosts must see the warehouse's folder; else remove the graph's folder"
+            f"no file {path}", "all hosts must see the warehouse's folder; run again if it was removed"
+        ) from None
+    except (ValueError, EOFError) as error:
+        raise StoreError(
+            f"{path} is cut short or damaged: {str(error)[:200]}", "run again: the graph is laid out anew"
         ) from None
 
 
 def save(path: Path, array: npt.NDArray[Any]) -> None:
-    """An array as a `.npy` file that is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    with partial.open("wb") as file:
+    """Write an array as a `.npy` file that is there whole or not at all.
+
+    A second attempt of a task replaces the file by one with the same bytes.
+    """
+    replace_file(path, partial(_write_array, array=array))
+
+
+def _write_array(path: Path, array: npt.NDArray[Any]) -> None:
+    with path.open("wb") as file:
         np.save(file, array, allow_pickle=False)
-    partial.replace(path)
 
 
 def replace_text(path: Path, text: str) -> None:
-    """A text file that is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    """Write a text file that is there whole or not at all."""
+    replace_file(path, lambda private: private.write_text(text, encoding="utf-8"))
 
 
 def new_matrix(path: Path, shape: tuple[int, ...], dtype: Any) -> None:
-    """A `.npy` file of zeros that tasks fill, each its own rows; what is there already stays."""
-    if path.exists():
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    np.lib.format.open_memmap(partial, mode="w+", dtype=dtype, shape=shape).flush()
-    partial.replace(path)
+    """Make a `.npy` file of zeros that tasks fill, each its own rows; a file that is there stays."""
+    if not path.exists():
+        publish_file(path, partial(_write_zeros, shape=shape, dtype=dtype))
+
+
+def _write_zeros(path: Path, shape: tuple[int, ...], dtype: Any) -> None:
+    np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape).flush()
 
 
 def writable(path: Path) -> npt.NDArray[Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import pickle
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,6 @@ from recbench_spark.graph.folders import (
     mapped,
     new_file,
     new_matrix,
-    read_graph,
     save,
     writable,
 )
@@ -64,6 +63,7 @@ from recbench_spark.kernels.graph.ids import (
     places_of_numbers,
 )
 from recbench_spark.kernels.hashing import Hashes
+from recbench_spark.storage.publish import replace_file
 
 if TYPE_CHECKING:  # workers import this module, and need no settings
     from recbench_spark.config.graph import GraphSource
@@ -171,21 +171,18 @@ def default_blocks(edges: int, cores: int) -> int:
 def lay_out(
     context: SparkContext, source: GraphSource, graph_id: str, folder: Path, blocks: int | None = None
 ) -> Graph:
-    """The graph of a source, laid out unless it is there.
+    """Lay out the graph of a source.
 
     Args:
         context: Spark's.
         source: where edges lie.
         graph_id: its name, a hash of its inputs.
-        folder: for its files.
+        folder: for its files; the caller's alone.
         blocks: blocks of each side.
 
     Raises:
         DataError: ids or weights that cannot be used, no edges, two texts of one hash.
     """
-    found = read_graph(folder)
-    if found is not None:
-        return found
     started = time.monotonic()
     inputs = open_inputs(source)
     cores = context.defaultParallelism
@@ -372,11 +369,9 @@ def _write_texts(
         one, other = (texts[int(differ[0])].as_py() for texts in (before, after))
         raise DataError(f"ids '{one}' and '{other}' have one hash", "choose another seed: graph.seed: 1")
     path = Path(folder, "texts", f"{number:05d}.parquet")
-    path.parent.mkdir(parents=True, exist_ok=True)
     kept = in_order.take(pa.array(np.flatnonzero(first)))
-    partial_path = path.with_suffix(".partial")
-    pq.write_table(pa.table({"id": kept}), partial_path, write_statistics=False)
-    partial_path.replace(path)
+    table = pa.table({"id": kept})
+    replace_file(path, lambda private: pq.write_table(table, private, write_statistics=False))
 
 
 def _graph(inputs: Inputs, graph_id: str, folder: Path, nodes: list[Found]) -> Graph:
@@ -408,7 +403,6 @@ def _index_side(side: int, graph: Graph) -> None:
             out[block.first : block.end] = np.load(Path(graph.folder, "nodes", f"{block.number:05d}.npy"))
     first, end = graph.side_range(side)
     save(Path(graph.folder, f"index-{side}.npy"), index_of(out[first:end]))
-    graph.numbers(side).unlink(missing_ok=True)
     if graph.numeric[side] and end > first:
         _index_numbers(side, graph, out)
 
@@ -424,8 +418,12 @@ def _index_numbers(side: int, graph: Graph, hashes: Hashes) -> None:
     rows = sum(block.rows for block in blocks)
     if high - low >= NUMBERS_A_NODE * rows:
         return
-    path = graph.numbers(side)
-    path.unlink(missing_ok=True)
+    replace_file(graph.numbers(side), partial(_write_numbers, graph, blocks, hashes, low, high))
+
+
+def _write_numbers(
+    graph: Graph, blocks: Sequence[Block], hashes: Hashes, low: int, high: int, path: Path
+) -> None:
     new_matrix(path, (high - low + 1 + LOW,), np.uint32)
     table = writable(path)
     table[:LOW] = np.array([low], np.int64).view(np.uint32)
@@ -578,7 +576,6 @@ def _write_block(
     del received
     csr, doubles = built(graph.blocks[number].rows, keys, weight, drop)
     place = Path(graph.folder, "blocks", f"{number:05d}")
-    shutil.rmtree(place, ignore_errors=True)  # a halo of an attempt that was killed
     save(place / "indptr.npy", csr.indptr)
     save(place / "src.npy", csr.src)
     if csr.weight is not None:

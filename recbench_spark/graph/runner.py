@@ -196,10 +196,10 @@ def run(
         keep: called before the last vectors of a pass are committed, again where that run was killed then:
             what is told of a pass is there before all of it is.
     """
-    steps = [pending(graph, step) for step in passes_of(model, graph)]
     done: list[LayerRun] = []
-    if not any(_waits(todo) for todo in steps if todo.step.layer >= len(model.layers)):
-        return done  # the result is whole: retention may have removed the layers before it
+    if is_made(graph, model):  # retention may have removed the layers before the result
+        return done
+    steps = [pending(graph, step) for step in passes_of(model, graph)]
     for number, todo in enumerate(steps):
         needed = any(_waits(later) for later in steps[number:])
         if not needed:
@@ -212,6 +212,12 @@ def run(
             done.append(_passed(context, graph, model, todo, plan, keep))
             tell(done[-1])
     return done
+
+
+def is_made(graph: Graph, model: Model) -> bool:
+    """Return whether the table holds all vectors of a model's result."""
+    last = [step for step in passes_of(model, graph) if step.layer >= len(model.layers)]
+    return not any(_waits(pending(graph, step)) for step in last)
 
 
 def _waits(todo: Pending) -> bool:

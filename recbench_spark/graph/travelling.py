@@ -8,7 +8,6 @@ an edge of a walk.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from pyspark import SparkContext
 
-from recbench_spark.graph.folders import Block, Graph, mapped, new_matrix, replace_text, save, writable
+from recbench_spark.graph.folders import Block, Graph, mapped, new_matrix, save, writable
 from recbench_spark.graph.walking import NODES_A_PIECE, Listed, lay_texts, write_lists
 from recbench_spark.kernels.compiling import readonly
 from recbench_spark.kernels.graph.walks import (
@@ -33,6 +32,8 @@ from recbench_spark.kernels.graph.walks import (
     walker_type,
     walkers,
 )
+from recbench_spark.storage.leases import make_folder_once
+from recbench_spark.storage.publish import private_path
 
 EDGES_A_FILE = 1 << 22
 WALKERS_AT_ONCE = 1 << 18
@@ -47,6 +48,7 @@ class Journey(NamedTuple):
     what: Walks
     files: int
     pieces: tuple[Block, ...]
+    positions: Path
 
 
 def walk_by_joins(
@@ -56,7 +58,17 @@ def walk_by_joins(
     lay_texts(context, graph)
     _lay_degrees(context, graph)
     pieces = tuple(piece for block in graph.blocks_of(side) for piece in _pieces(block))
-    journey = Journey(graph, what, _lay_positions(context, graph), pieces)
+    # Each run has positions of its own: another one may walk over the same graph, and ends at another time.
+    with private_path(Path(graph.folder, "positions")) as positions_folder:
+        files = _lay_positions(context, graph, positions_folder)
+        journey = Journey(graph, what, files, pieces, positions_folder)
+        return _walk(context, journey, folder, partition)
+
+
+def _walk(
+    context: SparkContext, journey: Journey, folder: str, partition: Mapping[str, str]
+) -> list[Listed]:
+    what, pieces = journey.what, journey.pieces
     walking = context.parallelize(range(len(pieces)), len(pieces)).mapPartitions(
         partial(_set_out, journey=journey)
     )
@@ -64,10 +76,7 @@ def walk_by_joins(
         move = partial(_moved, journey=journey, number=number)
         walking = walking.partitionBy(journey.files, int).mapPartitionsWithIndex(move)
     write = partial(_home, journey=journey, folder=folder, partition=partition)
-    try:
-        return walking.partitionBy(len(pieces), int).mapPartitionsWithIndex(write).collect()
-    finally:
-        shutil.rmtree(Path(graph.folder, "positions"), ignore_errors=True)
+    return walking.partitionBy(len(pieces), int).mapPartitionsWithIndex(write).collect()
 
 
 def _pieces(block: Block) -> Iterator[Block]:
@@ -81,16 +90,18 @@ def _pieces(block: Block) -> Iterator[Block]:
 
 def _lay_degrees(context: SparkContext, graph: Graph) -> None:
     """(nodes,) edges into each node, once a graph."""
-    whole = Path(graph.folder, "degrees", "whole")
-    if not whole.exists():
-        new_matrix(whole.with_name("degrees.npy"), (graph.nodes,), np.uint32)
-        context.parallelize(graph.blocks, len(graph.blocks)).foreach(partial(_degrees, graph=graph))
-        replace_text(whole, "")
+    make_folder_once(Path(graph.folder, "degrees"), partial(_fill_degrees, context, graph))
 
 
-def _degrees(block: Block, graph: Graph) -> None:
+def _fill_degrees(context: SparkContext, graph: Graph, folder: Path) -> None:
+    new_matrix(folder / "degrees.npy", (graph.nodes,), np.uint32)
+    fill = partial(_degrees, graph=graph, folder=folder)
+    context.parallelize(graph.blocks, len(graph.blocks)).foreach(fill)
+
+
+def _degrees(block: Block, graph: Graph, folder: Path) -> None:
     if block.rows:
-        out = writable(Path(graph.folder, "degrees", "degrees.npy"))
+        out = writable(folder / "degrees.npy")
         out[block.first : block.end] = np.diff(graph.csr(block).indptr)
 
 
@@ -99,14 +110,14 @@ def degrees(graph: Graph) -> Any:
     return mapped(Path(graph.folder, "degrees", "degrees.npy"))
 
 
-def _lay_positions(context: SparkContext, graph: Graph) -> int:
+def _lay_positions(context: SparkContext, graph: Graph, folder: Path) -> int:
     """Edges by the hash of their position; how many files there are."""
     files = max(2 * context.defaultParallelism, -(-graph.edges // EDGES_A_FILE))
     dealt = context.parallelize(graph.blocks, len(graph.blocks)).flatMap(
         partial(_deal_positions, graph=graph, files=files)
     )
-    found = dealt.partitionBy(files, int).mapPartitionsWithIndex(partial(_write_positions, graph=graph))
-    found.foreach(_nothing)
+    write = partial(_write_positions, graph=graph, folder=folder)
+    dealt.partitionBy(files, int).mapPartitionsWithIndex(write).foreach(_nothing)
     return files
 
 
@@ -139,16 +150,16 @@ def _by_file(file_e: Any, files: int) -> Iterator[tuple[int, Any]]:
 
 
 def _write_positions(
-    number: int, dealt: Iterable[tuple[int, tuple[bytes, bytes]]], graph: Graph
+    number: int, dealt: Iterable[tuple[int, tuple[bytes, bytes]]], graph: Graph, folder: Path
 ) -> Iterator[int]:
     received = [packed for _, packed in dealt]
     keys = np.frombuffer(b"".join(keys for keys, _ in received), np.uint64)
     src = np.frombuffer(b"".join(src for _, src in received), np.uint32)
     order = np.argsort(keys, kind="stable")
-    folder = Path(graph.folder, "positions", f"{number:05d}")
-    save(folder / "keys.npy", keys[order])
-    save(folder / "src.npy", src[order])
-    save(folder / "degree.npy", degrees(graph)[src[order]])
+    place = folder / f"{number:05d}"
+    save(place / "keys.npy", keys[order])
+    save(place / "src.npy", src[order])
+    save(place / "degree.npy", degrees(graph)[src[order]])
     yield number
 
 
@@ -204,7 +215,7 @@ def _moved(file: int, packed: Iterable[Packed], journey: Journey, number: int) -
     """One edge on, and to the next file."""
     graph, what = journey.graph, journey.what
     hop, part = divmod(number, what.edges)
-    folder = Path(graph.folder, "positions", f"{file:05d}")
+    folder = journey.positions / f"{file:05d}"
     keys, src, degree = (mapped(folder / f"{name}.npy") for name in ("keys", "src", "degree"))
     for group in _gathered(packed, what.hops):
         asked = positions(group, graph.hashes()[group["start"]], hop, part + 1, what)

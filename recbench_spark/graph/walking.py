@@ -25,12 +25,12 @@ from recbench_spark.graph.folders import (
     mapped,
     new_file,
     new_matrix,
-    replace_text,
     writable,
 )
 from recbench_spark.graph.layout import ids_of
 from recbench_spark.kernels.graph.ids import numbers_of
 from recbench_spark.kernels.graph.walks import Most, Walks, neighbourhoods, shares
+from recbench_spark.storage.leases import make_folder_once
 
 Way = Literal["local", "join"]
 
@@ -71,20 +71,20 @@ def adjacency(graph: Graph) -> tuple[Any, Any]:
 
 def lay_adjacency(context: SparkContext, graph: Graph) -> None:
     """The adjacency of all blocks end to end, once a graph; each task fills its block's part."""
-    folder = Path(graph.folder, "walks")
-    if (folder / "whole").exists():
-        return
+    make_folder_once(Path(graph.folder, "walks"), partial(_fill_adjacency, context, graph))
+
+
+def _fill_adjacency(context: SparkContext, graph: Graph, folder: Path) -> None:
     new_matrix(folder / "indptr.npy", (graph.nodes + 1,), np.int64)
     new_matrix(folder / "src.npy", (graph.edges,), np.uint32)
     before = np.cumsum([0, *(block.edges for block in graph.blocks)])
     parts = list(zip(graph.blocks, before.tolist(), strict=False))
-    context.parallelize(parts, len(parts)).foreach(partial(_lay_part, graph=graph))
-    replace_text(folder / "whole", "")
+    context.parallelize(parts, len(parts)).foreach(partial(_lay_part, graph=graph, folder=folder))
 
 
-def _lay_part(part: tuple[Block, int], graph: Graph) -> None:
+def _lay_part(part: tuple[Block, int], graph: Graph, folder: Path) -> None:
     block, before = part
-    csr, folder = graph.csr(block), Path(graph.folder, "walks")
+    csr = graph.csr(block)
     writable(folder / "indptr.npy")[block.first + 1 : block.end + 1] = csr.indptr[1:] + before
     if csr.edges:
         writable(folder / "src.npy")[before : before + csr.edges] = csr.src[: csr.edges]
@@ -95,17 +95,18 @@ def _lay_part(part: tuple[Block, int], graph: Graph) -> None:
 
 def lay_texts(context: SparkContext, graph: Graph) -> None:
     """The texts of all ids end to end, with their offsets, to look up a few: once a graph."""
-    folder = Path(graph.folder, "names")
-    if all(graph.numeric) or (folder / "whole").exists():
-        return
+    if not all(graph.numeric):
+        make_folder_once(Path(graph.folder, "names"), partial(_fill_names, context, graph))
+
+
+def _fill_names(context: SparkContext, graph: Graph, folder: Path) -> None:
     blocks = [block for block in graph.blocks if not graph.numeric[block.side] and block.rows]
     sizes = context.parallelize(blocks, len(blocks)).map(partial(_text_bytes, graph=graph)).collect()
     new_matrix(folder / "offsets.npy", (graph.nodes + 1,), np.int64)
     new_matrix(folder / "bytes.npy", (max(sum(sizes), 1),), np.uint8)
     begins = np.cumsum([0, *sizes]).tolist()
     parts = list(zip(blocks, begins, strict=False))
-    context.parallelize(parts, len(parts)).foreach(partial(_lay_names, graph=graph))
-    replace_text(folder / "whole", "")
+    context.parallelize(parts, len(parts)).foreach(partial(_lay_names, graph=graph, folder=folder))
 
 
 def _encoded(graph: Graph, block: Block) -> tuple[Any, Any]:
@@ -120,10 +121,9 @@ def _text_bytes(block: Block, graph: Graph) -> int:
     return int(_encoded(graph, block)[0][-1])
 
 
-def _lay_names(part: tuple[Block, int], graph: Graph) -> None:
+def _lay_names(part: tuple[Block, int], graph: Graph, folder: Path) -> None:
     block, begin = part
     offsets, text = _encoded(graph, block)
-    folder = Path(graph.folder, "names")
     writable(folder / "offsets.npy")[block.first : block.end + 1] = offsets + begin
     writable(folder / "bytes.npy")[begin : begin + len(text)] = text
 

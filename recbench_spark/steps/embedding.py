@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,21 +16,23 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 from deltalake import DeltaTable
+from pyspark import SparkContext
 from pyspark.sql import functions as F
 
 from recbench_spark import revisions
 from recbench_spark.config import digest
 from recbench_spark.config.graph import GraphLayers, GraphModel, GraphSource
 from recbench_spark.data.identity import identity
-from recbench_spark.errors import ConfigError, DataError, StoreError, nearest
+from recbench_spark.errors import ConfigError, StoreError, nearest
 from recbench_spark.graph import features as first
+from recbench_spark.graph.checking import find_graph_damage, write_graph_seal
 from recbench_spark.graph.edges import Rows
 from recbench_spark.graph.folders import MANIFEST, Graph, mapped, new_matrix, read_graph, replace_text
 from recbench_spark.graph.incremental import Place
 from recbench_spark.graph.layout import default_blocks, lay_out, open_inputs, write_nodes
 from recbench_spark.graph.pace import free_memory, pace_of
 from recbench_spark.graph.passes import Pass, Plan
-from recbench_spark.graph.runner import LayerRun, Model, passes_of, run
+from recbench_spark.graph.runner import LayerRun, Model, is_made, passes_of, run
 from recbench_spark.inputs import pinned_inputs, require_unchanged
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.graph import costs
@@ -51,6 +53,10 @@ from recbench_spark.schemas import (
     SPLITS,
     TABLES,
 )
+from recbench_spark.storage.leases import hold_lease
+from recbench_spark.storage.paths import relative_path
+from recbench_spark.storage.publish import remove_published, remove_tree
+from recbench_spark.storage.seals import SEAL, find_damage, write_seal
 from recbench_spark.store import Store
 
 FOLDER = "graph_files"
@@ -149,14 +155,29 @@ def graph_folder(store: Store, graph_id: str, blocks: int) -> Path:
     return files_folder(store) / f"{graph_id}-{blocks}"
 
 
-def laid_out(store: Store, graph_id: str, blocks: int | None) -> Graph | None:
-    """A graph that is whole, marked as used now; blocks None: any number, so cores may change."""
+def laid_out(store: Store, graph_id: str, blocks: int | None, journal: Journal) -> Graph | None:
+    """Return a graph that is whole, marked as used now; blocks None: any number, so cores may change.
+
+    Tasks hold its files against what was written. One that is damaged is removed.
+    """
     for folder in sorted(files_folder(store).glob(f"{graph_id}-{blocks or '*'}")):
-        found = read_graph(folder)
-        if found is not None:
-            os.utime(folder / MANIFEST)
-            return found
+        graph = read_graph(folder)
+        if graph is None:
+            continue
+        os.utime(folder / MANIFEST)
+        damage = _damage_of_graph(store, folder)
+        if not damage:
+            return graph
+        journal.say(f"warning: graph {graph_id} is damaged and is laid out anew: {damage}")
+        remove_published(folder)
     return None
+
+
+def _damage_of_graph(store: Store, folder: Path) -> str:
+    try:
+        return find_graph_damage(store.spark.sparkContext, folder)
+    except StoreError as error:
+        return error.message
 
 
 @pinned_inputs()
@@ -176,7 +197,7 @@ def graph_of(
         ConfigError, DataError, SchemaError, StoreError: as `layout.lay_out`.
     """
     graph_id, of = graph_identity(store, source)
-    graph = laid_out(store, graph_id, blocks)
+    graph = laid_out(store, graph_id, blocks, journal)
     if graph is not None:
         journal.say(f"graph {graph_id}: laid out before")
     else:
@@ -195,21 +216,28 @@ def _laid(store: Store, source: GraphSource, graph_id: str, blocks: int | None, 
     wanted = blocks or default_blocks(rows.n, context.defaultParallelism)
     folder = graph_folder(store, graph_id, wanted)
     with journal.stage("graph", f"graph {graph_id}: lay out {source.edges}", graph_id=graph_id) as counts:
-        graph = lay_out(context, source, graph_id, folder, wanted)
-        _require_unchanged(folder)
+        graph = _publish_graph(context, source, graph_id, folder, wanted, journal)
         counts |= {"nodes": graph.nodes, "edges": graph.edges}
     rate = graph.checks["edges"] / max(graph.seconds, 1e-9)
     journal.say(f"graph {graph_id}: {graph.nodes:,} nodes, {graph.edges:,} edges, {rate:,.0f} a second")
     return graph
 
 
-def _require_unchanged(folder: Path) -> None:
-    """Remove a folder, so that it is made again, where inputs changed while it was made."""
-    try:
-        require_unchanged()
-    except DataError:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+def _publish_graph(
+    context: SparkContext, source: GraphSource, graph_id: str, folder: Path, blocks: int, journal: Journal
+) -> Graph:
+    """Lay a graph out in a work folder, seal it and publish it; or wait for the run that does."""
+    with hold_lease(folder, lambda: read_graph(folder) is not None, journal.say) as lease:
+        if lease is not None:
+            remove_tree(lease.work)
+            lay_out(context, source, graph_id, lease.work, blocks)
+            require_unchanged()
+            write_graph_seal(context, lease.work)
+            lease.publish()
+    graph = read_graph(folder)
+    if graph is None:
+        raise StoreError(f"graph {graph_id}: {folder} was removed while it was made", "run again")
+    return graph
 
 
 def unread_weights(source: GraphSource, rows: Rows) -> str | None:
@@ -399,15 +427,31 @@ def lay_features(
 ) -> tuple[Path, str, dict[str, int]]:
     """The matrix of features by dense id, its name, and what was counted; made once for all models."""
     asked, context, name = settings.features, store.spark.sparkContext, features_name(store, settings)
-    path = Path(graph.folder, "features", name, "features.npy")
-    counts = path.with_name("counts.json")
-    if counts.exists():
-        return path, name, json.loads(counts.read_text())
-    with journal.stage("features", f"features: {asked.path or asked.kind}", graph_id=graph.graph_id):
-        found = _lay_features(context, settings, graph, path)
-        _require_unchanged(path.parent)
-    replace_text(counts, json.dumps(found))
-    return path, name, found
+    folder = Path(graph.folder, "features", name)
+    damage = _damage_of_features(folder)
+    if damage:
+        journal.say(f"warning: features {name} are damaged and are made anew: {damage}")
+        remove_published(folder)
+    with hold_lease(folder, (folder / COUNTS).is_file, journal.say) as lease:
+        if lease is not None:
+            text = f"features: {asked.path or asked.kind}"
+            with journal.stage("features", text, graph_id=graph.graph_id):
+                remove_tree(lease.work)
+                counts = _lay_features(context, settings, graph, lease.work / "features.npy")
+            require_unchanged()
+            replace_text(lease.work / COUNTS, json.dumps(counts))
+            write_seal(lease.work)
+            lease.publish()
+    return folder / "features.npy", name, json.loads((folder / COUNTS).read_text(encoding="utf-8"))
+
+
+COUNTS = "counts.json"
+"""Of a folder of features: what was counted, written when the matrix is there."""
+
+
+def _damage_of_features(folder: Path) -> str:
+    """Return what is wrong with features that are there; those of older versions have no seal."""
+    return find_damage(folder, digests=True) if (folder / SEAL).is_file() else ""
 
 
 def features_name(store: Store, settings: GraphModel) -> str:
@@ -421,7 +465,6 @@ def features_name(store: Store, settings: GraphModel) -> str:
 
 def _lay_features(context: Any, settings: GraphModel, graph: Graph, path: Path) -> dict[str, int]:
     asked = settings.features
-    path.unlink(missing_ok=True)  # of a run that was killed
     if asked.path is None:
         dims = asked.dims if asked.kind == "hashed" else 1
         new_matrix(path, (graph.nodes, dims), settings.wire)
@@ -431,11 +474,7 @@ def _lay_features(context: Any, settings: GraphModel, graph: Graph, path: Path) 
     rows: Rows = first.table_of(asked.path, asked.id_column, "numeric" if graph.numeric[side] else "text")
     dims = first.dimensions(rows)
     new_matrix(path, (graph.nodes, dims), settings.wire)
-    try:
-        return first.lay_table(context, graph, rows, side, dims, path, asked.missing)
-    except DataError:
-        path.unlink(missing_ok=True)
-        raise
+    return first.lay_table(context, graph, rows, side, dims, path, asked.missing)
 
 
 # --------------------------------------------------------------------------------- costs
@@ -579,6 +618,27 @@ def _bytes(n: int) -> str:
 # --------------------------------------------------------------------------------- running
 
 
+@contextmanager
+def open_model_work(store: Store, prepared: Prepared, journal: Journal) -> Iterator[Prepared]:
+    """Give a model a work folder that no other run writes to; its note is published in the end.
+
+    A run that was killed is gone on with: its committed blocks count, its files are taken over. Where
+    another run is making the model, this one waits for it.
+    """
+    target, graph = Path(prepared.model.folder), prepared.graph
+
+    def is_done() -> bool:
+        return (target / NIGHT).is_file() and is_made(graph, prepared.model)
+
+    with hold_lease(target, is_done, journal.say, [Path(graph.folder, MANIFEST)]) as lease:
+        if lease is None:
+            yield prepared
+            return
+        yield replace(prepared, model=replace(prepared.model, folder=str(lease.work)))
+        if (lease.work / NIGHT).is_file():
+            lease.publish()
+
+
 def embed(store: Store, prepared: Prepared, journal: Journal) -> list[LayerRun]:
     """All layers, committed as they come, told in `graph_runs` and `checks`; what is there stays."""
     context = store.spark.sparkContext
@@ -607,7 +667,7 @@ def _keep(store: Store, prepared: Prepared, planned: Planned, cores: int, run: L
 
 
 NIGHT = "night.json"
-"""Of a model's folder: what the next night needs to know of it."""
+"""Of a model's folder: what the next night needs to know of it. Its paths are below `graph_files`."""
 
 
 def family(prepared: Prepared) -> str:
@@ -627,10 +687,11 @@ def _remember(prepared: Prepared) -> None:
     folder = Path(prepared.model.folder)
     for file in folder.glob("*.npy"):
         file.unlink()
+    root = Path(prepared.graph.folder).parent
     note = {
         "model_id": prepared.model.model_id,
-        "graph": prepared.graph.folder,
-        "features": prepared.model.features,
+        "graph": relative_path(prepared.graph.folder, root),
+        "features": relative_path(prepared.model.features, root),
         "family": family(prepared),
         "layers": len(prepared.model.layers),
         "mode": prepared.model.mode,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -21,7 +24,8 @@ from recbench_spark.steps.exposure import estimate, make_plan
 from recbench_spark.steps.gates import failure
 from recbench_spark.steps.night import Night, model_gates, night_gates
 from recbench_spark.steps.results import write_checks, write_metrics
-from recbench_spark.training.behaviour import behaviour_of
+from recbench_spark.storage.leases import hold_lease
+from recbench_spark.training.behaviour import FIT_FILES, Behaviour, SplitData, behaviour_of
 
 
 def evaluate_model(night: Night, model: ModelConfig, run_id: str, journal: Journal) -> list[Check]:
@@ -61,13 +65,31 @@ def train(night: Night, model: ModelConfig, journal: Journal) -> bool:
     behaviour, data = behaviour_of(model), replace(night.data, journal=journal)
     if not behaviour.learns:
         return False
-    trained = None if behaviour.saved(data) else behaviour.fit(data)
-    if trained is not None:
-        behaviour.save(trained, data)
+    with hold_fit(behaviour, data) as owned:
+        trained = None if owned is None else behaviour.fit(owned)
+        if owned is not None and trained is not None:
+            behaviour.save(trained, owned)
     error = failure(model_gates(night, model))
     if error is not None:
         raise error
     return trained is not None
+
+
+@contextmanager
+def hold_fit(behaviour: Behaviour[ModelConfig], data: SplitData) -> Iterator[SplitData | None]:
+    """Give the split with the lease of a model's fit; None where the model was fitted before.
+
+    Two nights at once fit a model once: the second one waits. A fit that was killed leaves its checkpoints
+    to the next owner of the lease. A warehouse that is remote or a catalog has no leases: there both nights
+    fit, and the name of the append keeps one result.
+    """
+    folder = data.store.folder
+    if folder is None or not behaviour.leased:
+        yield None if behaviour.saved(data) else data
+        return
+    target, journal = folder / FIT_FILES / behaviour.key(data), data.journal or Journal()
+    with hold_lease(target, partial(behaviour.saved, data), journal.say) as lease:
+        yield None if lease is None else replace(data, lease=lease)
 
 
 def rank(night: Night, model: ModelConfig, request: Request) -> tuple[DataFrame, list[Check]]:

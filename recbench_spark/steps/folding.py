@@ -8,18 +8,18 @@ from typing import Any
 
 from recbench_spark.config import FOLDED, Benchmark, digest
 from recbench_spark.data.readers import id_order, open_log
-from recbench_spark.errors import DataError, ProtocolError
+from recbench_spark.errors import DataError, ProtocolError, StoreError
 from recbench_spark.inputs import pinned_inputs, require_unchanged
 from recbench_spark.journal import Journal
 from recbench_spark.protocol.splits import labelled_blocks, rule_of
-from recbench_spark.shared_files import SharedRows
+from recbench_spark.shared_files import SharedRows, read_bytes, write_bytes
+from recbench_spark.sharing import publish_rows
 from recbench_spark.steps.splitting import before_the_end, shows_all, split_identity
 from recbench_spark.store import Store
 from recbench_spark.training.fits.logs import COLUMNS, LogFiles, facts_of, scale_of
-from recbench_spark.training.fits.tasks import read_bytes, write_bytes
 
 FACTS = "facts.json"
-"""Written when the rows are there: what the driver needs to know of them."""
+"""What the driver needs to know of the rows; it lies beside them."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +63,13 @@ def folded_log(store: Store, benchmark: Benchmark, journal: Journal) -> FoldedLo
     whole = benchmark.model_copy(update={"split": first})
     identity = split_identity(store, whole)[0].partition(".")[0]
     log_id = digest("fits", identity)
-    place = f"{store.scratch}/fit_files/logs/{log_id}"
-    facts = _facts(place)
-    if facts is None:
+
+    def write(folder: str) -> None:
         with journal.stage("log", f"log {log_id}: {_protocol(benchmark)}", log_id=log_id) as counts:
-            _label(store, whole, place, apart)
-            labelled = store.spark.read.parquet(place)
-            require_unchanged()
-            facts = {**facts_of(labelled), "files": list(labelled.inputFiles())}
-            write_bytes(f"{place}/{FACTS}", json.dumps(facts).encode())
-            counts["rows"] = facts["rows"]
-    files = _files(store, benchmark, log_id, place, facts)
+            counts["rows"] = _write_log(store, whole, folder, apart)
+
+    place = publish_rows(f"{store.scratch}/fit_files/logs/{log_id}", write, FACTS)
+    files = _files(benchmark, log_id, place, _read_facts(place))
     folds = tuple(range(split.folds)) if apart else ()
     found = FoldedLog(log_id, files, folds, benchmark.dataset.name, _protocol(benchmark))
     _refuse_empty(found)
@@ -103,9 +99,29 @@ def _protocol(benchmark: Benchmark) -> str:
     return f"{split.folds} random folds of {of} seed {split.seed}"
 
 
-def _facts(place: str) -> dict[str, Any] | None:
-    found = read_bytes(f"{place}/{FACTS}")
-    return json.loads(found) if found else None
+def _write_log(store: Store, benchmark: Benchmark, folder: str, every_fold: bool) -> int:
+    """Write the labelled rows, then their facts; returns the number of rows."""
+    _label(store, benchmark, folder, every_fold)
+    labelled = store.spark.read.parquet(folder)
+    require_unchanged()
+    names = sorted(file.rsplit("/", 1)[1] for file in labelled.inputFiles())
+    facts = {**facts_of(labelled), "files": names}
+    write_bytes(f"{folder}/{FACTS}", json.dumps(facts).encode())
+    return int(facts["rows"])
+
+
+def _read_facts(place: str) -> dict[str, Any]:
+    """Return the facts of a log.
+
+    Raises:
+        StoreError: they are not there, or damaged.
+    """
+    try:
+        return dict(json.loads(read_bytes(f"{place}/{FACTS}") or b""))
+    except ValueError:
+        raise StoreError(
+            f"{place}/{FACTS} is missing or damaged", f"remove {place}: the next run makes it again"
+        ) from None
 
 
 def _label(store: Store, benchmark: Benchmark, place: str, every_fold: bool) -> None:
@@ -126,15 +142,17 @@ def _label(store: Store, benchmark: Benchmark, place: str, every_fold: bool) -> 
         open_apart=shows_all(dataset),
         every_fold=every_fold,
     )
-    blocks.rows().select(*COLUMNS).write.mode("overwrite").parquet(place)
+    blocks.rows().select(*COLUMNS).write.parquet(place)
     found.stored.unpersist()
 
 
-def _files(store: Store, benchmark: Benchmark, log_id: str, place: str, facts: dict[str, Any]) -> LogFiles:
+def _files(benchmark: Benchmark, log_id: str, place: str, facts: dict[str, Any]) -> LogFiles:
     scale = scale_of(facts, benchmark.dataset.scale)
     listed, parts = facts["files"], facts["parts"]
     assert isinstance(listed, list) and isinstance(parts, list)
-    shared = SharedRows(f"log-{log_id}", tuple(listed))
+    # Names alone count: older versions kept addresses, and the warehouse may have been moved since.
+    names = (file.rsplit("/", 1)[-1] for file in listed)
+    shared = SharedRows(f"log-{log_id}", tuple(f"{place}/{name}" for name in names))
     return LogFiles(shared, tuple(parts), scale, facts["timed"] == facts["rows"], int(str(facts["rows"])))
 
 

@@ -21,6 +21,7 @@ from recbench_spark.steps.embedding import (
     Prepared,
     embed,
     model_name,
+    open_model_work,
     prepare,
     rates_of,
     split_source,
@@ -33,6 +34,8 @@ from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
 
 class GraphNets(Behaviour[GraphNet]):
     """Vectors of users and items, computed layer by layer; what is committed is not computed again."""
+
+    leased = False
 
     def saved(self, data: SplitData) -> bool:
         """False: which blocks of which layer are there, `embed` reads from the tables."""
@@ -48,9 +51,9 @@ class GraphNets(Behaviour[GraphNet]):
         tell_edges(store, prepared, data.split_id)
         done = store.has(EMBEDDINGS, "model_id", prepared.model.model_id)
         before = earlier_model(store, prepared, data.earlier_splits(self.settings.name))
-        if before and not done:
-            prepared = taken_over(store, prepared, before, journal)
-        runs = embed(store, prepared, journal)
+        with open_model_work(store, prepared, journal) as working:
+            start = taken_over(store, working, before, journal) if before and not done else working
+            runs = embed(store, start, journal)
         if before:
             drift_since(store, prepared, before, journal)
         return Trained() if runs else None

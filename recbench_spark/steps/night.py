@@ -35,6 +35,7 @@ from recbench_spark.steps.features import share_features
 from recbench_spark.steps.gates import GateCheck, gate_checks
 from recbench_spark.steps.keys import evaluation_paths, key_of
 from recbench_spark.steps.splitting import current_name, held_out_parts, of_split, split_identity
+from recbench_spark.storage.ages import read_clock
 from recbench_spark.store import Store
 from recbench_spark.training.behaviour import SplitData, behaviour_of
 
@@ -303,9 +304,13 @@ def _check_gates(benchmark: Benchmark) -> None:
             raise ConfigError(f"gates: no model tells '{gate.fact}'", hint)
 
 
-def yesterday() -> str:
-    """The time stamp of run ids a day ago: what has not succeeded since then never will."""
-    return (datetime.now(UTC) - timedelta(days=1)).strftime(STAMP)
+def yesterday(store: Store) -> str:
+    """The time stamp of run ids a day ago: older runs that are not at work will never succeed.
+
+    By the clock of the warehouse's storage where that is a folder.
+    """
+    seconds = datetime.now(UTC).timestamp() if store.folder is None else read_clock(store.folder)
+    return (datetime.fromtimestamp(seconds, UTC) - timedelta(days=1)).strftime(STAMP)
 
 
 def new_run_id(logical_date: date, model: str) -> str:

@@ -20,6 +20,8 @@ from recbench_spark.journal import Journal
 from recbench_spark.kernels.graph import costs
 from recbench_spark.schemas import MANIFESTS
 from recbench_spark.steps.embedding import NIGHT, Prepared, estimates, family, files_folder, places_of
+from recbench_spark.storage.paths import resolve_path
+from recbench_spark.storage.publish import private_path
 from recbench_spark.store import Store
 
 
@@ -31,18 +33,23 @@ def night_of(store: Store, model_id: str) -> tuple[Night, str]:
     """
     file = files_folder(store) / "models" / model_id / NIGHT
     if not file.is_file():
-        known = [path.parent.name for path in files_folder(store).glob(f"models/*/{NIGHT}")]
+        known = [path.parent.name for path in files_folder(store).glob(f"models/[!.]*/{NIGHT}")]
         raise ConfigError(f"no embedded model {model_id} in {store.root}", nearest(model_id, known))
-    found = json.loads(file.read_text(encoding="utf-8"))
-    graph = read_graph(Path(found["graph"]))
-    for mark in (file, Path(found["graph"], MANIFEST)):
+    note = json.loads(file.read_text(encoding="utf-8"))
+    root = files_folder(store)
+    folder, features = (_path_in(root, note[name]) for name in ("graph", "features"))
+    graph = read_graph(folder)
+    for mark in (file, folder / MANIFEST):
         if mark.is_file():
             os.utime(mark)  # for retention: in use
-    if graph is None or not Path(found["features"]).exists():
-        raise ConfigError(
-            f"the graph of model {model_id} is gone: {found['graph']}", "run without --previous"
-        )
-    return Night(graph, found["features"], places_of(store, graph, found)), found["family"]
+    if graph is None or not features.exists():
+        raise ConfigError(f"the graph of model {model_id} is gone: {folder}", "run without --previous")
+    return Night(graph, str(features), places_of(store, graph, note)), note["family"]
+
+
+def _path_in(root: Path, stored: str) -> Path:
+    """Return a path of a note: below `graph_files`, or absolute in the notes of older versions."""
+    return resolve_path(stored, root.parent, root.name) if stored.startswith("/") else root / stored
 
 
 def earlier_model(store: Store, prepared: Prepared, splits: Sequence[str]) -> str | None:
@@ -139,16 +146,16 @@ def tell_drift(
     """How far embeddings moved since an earlier model: printed, and facts in `manifests`."""
     before, _ = night_of(store, previous)
     now, _ = night_of(store, prepared.model.model_id)
-    folder, context = Path(prepared.model.folder), store.spark.sparkContext
-    last = len(prepared.model.layers) - 1
-    for name, night in (("now", now), ("then", before)):
-        last_night(context, night, night.places[last:], folder / f"{name}.npy", "float32")
-    widths = [mapped(folder / f"{name}.npy").shape[1] for name in ("now", "then")]
-    if len(set(widths)) > 1:
-        raise ConfigError(
-            f"vectors of {widths[0]} and {widths[1]} dimensions have no cosine", "same widths"
-        )
-    facts = drift(context, now.graph, str(folder / "now.npy"), before.graph, str(folder / "then.npy"))
+    last, context = len(prepared.model.layers) - 1, store.spark.sparkContext
+    with private_path(files_folder(store) / "models" / prepared.model.model_id) as folder:
+        for name, night in (("now", now), ("then", before)):
+            last_night(context, night, night.places[last:], folder / f"{name}.npy", "float32")
+        widths = [mapped(folder / f"{name}.npy").shape[1] for name in ("now", "then")]
+        if len(set(widths)) > 1:
+            raise ConfigError(
+                f"vectors of {widths[0]} and {widths[1]} dimensions have no cosine", "same widths"
+            )
+        facts = drift(context, now.graph, str(folder / "now.npy"), before.graph, str(folder / "then.npy"))
     for side, fact, value in facts:
         journal.say(f"{side}: {fact.replace('_', ' ')} {value:.4f}")
     name = prepared.model.model_id
@@ -157,6 +164,4 @@ def tell_drift(
     ]
     frame = store.spark.createDataFrame(rows, MANIFESTS.schema)
     store.append(frame, MANIFESTS, once=f"drift/{name}/{previous}")
-    for file in ("now.npy", "then.npy"):
-        (folder / file).unlink()
     return facts

@@ -101,6 +101,7 @@ class Attempt:
     def __post_init__(self) -> None:
         """Name the run and note when it starts."""
         self.run_id = new_run_id(self.night.logical_date, self.model.name)
+        self.night.store.note_run(self.run_id)
         self.started = datetime.now(UTC)
 
     @property
@@ -154,6 +155,7 @@ def publish_standalone(store: Store, result: Result, run: dict[str, Any]) -> str
     """Write what `evaluator.evaluate.evaluate` found, and at last the row of `runs`; returns the run's
     id."""
     run_id = new_run_id(run["logical_date"], run["model"])
+    store.note_run(run_id)
     found = [*result.checks, *other_base_rates(store, run["suite"], result)]
     frames = [(result.user_metrics, USER_METRICS), (result.metrics, METRICS)]
     if result.rankings is not None:
@@ -170,6 +172,7 @@ def publish_standalone(store: Store, result: Result, run: dict[str, Any]) -> str
 def publish_local(store: ArrowStore, result: LocalResult, run: dict[str, Any]) -> str:
     """As `publish_standalone`, in this process: what `evaluator.local` found."""
     run_id = new_run_id(run["logical_date"], run["model"])
+    store.note_run(run_id)
     found = [*result.checks, *_local_base_rates(store, run["suite"], result)]
     frames = [(result.user_metrics, USER_METRICS), (result.metrics, METRICS)]
     if result.rankings is not None:

@@ -8,7 +8,6 @@ Weights go into a safetensors file; tasks then compute every node's vector once 
 from __future__ import annotations
 
 import math
-import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -50,14 +49,16 @@ from recbench_spark.steps.embedding import (
     embed,
     graph_of,
     lay_features,
+    open_model_work,
     prepare,
     split_source,
     told_of_files,
 )
 from recbench_spark.steps.neighbourhoods import lists_source, neighbourhoods_of
+from recbench_spark.storage.publish import remove_tree
 from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
 from recbench_spark.training.factors import (
-    fits_folder,
+    fit_folder,
     journal_of,
     read_pairs,
     rows_of,
@@ -200,7 +201,7 @@ def saved_task(made_of: tuple[Any, ...], folder: str, how: Margin) -> Task:
 
 def save_examples(folder: Path, examples: Examples, band: Band | None) -> None:
     """Examples and hard negatives as `.npy` files, for other processes."""
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_tree(folder)
     for name, array in {**examples._asdict(), **({} if band is None else band._asdict())}.items():
         if array is not None:
             save_array(folder / f"{name}.npy", np.asarray(array))
@@ -234,13 +235,13 @@ class OverGraphs(Behaviour[Any]):
         return told_of_files(self.settings.over(None))
 
     def save(self, trained: Trained, data: SplitData) -> None:
-        """Into `embeddings`; of the fit's files the weights stay."""
+        """Append to `embeddings`; of the fit's files the weights are published."""
         super().save(trained, data)
-        for entry in fits_folder(data, self.key(data)).iterdir():
-            if entry.is_dir():
-                shutil.rmtree(entry, ignore_errors=True)
-            elif entry.name != WEIGHTS:
-                entry.unlink()
+        assert data.lease is not None
+        for entry in data.lease.work.iterdir():
+            if entry.name != WEIGHTS:
+                remove_tree(entry)
+        data.lease.publish()
 
     def embedded(self, data: SplitData, source: GraphSource, weights: Path) -> str:
         """The name under which all nodes' vectors lie in `embeddings`."""
@@ -249,7 +250,8 @@ class OverGraphs(Behaviour[Any]):
         model = GraphModel(name=self.settings.name, graph=source, **keys)
         journal = journal_of(data)
         prepared = prepare(data.store, model, journal)
-        embed(data.store, prepared, journal)
+        with open_model_work(data.store, prepared, journal) as working:
+            embed(data.store, working, journal)
         return prepared.model.model_id
 
     def graph_source(self, data: SplitData) -> GraphSource:
@@ -276,7 +278,7 @@ class GraphSages(OverGraphs):
         sampling = Sampling(settings.samples, settings.neighbour_dropout, side=1)
         found = laid(data, source, settings.over(None), sampling, settings.name)
         examples = edges_of(found.graph, settings.validation, settings.seed)
-        folder = fits_folder(data, self.key(data))
+        folder = fit_folder(data)
         if settings.watch:
             query, item = watched_edges(data, found.graph, folder)
             examples = examples._replace(test_query=query, test_item=item)
@@ -340,7 +342,7 @@ class PinSages(OverGraphs):
         source = lists_source(data.store, neighbourhoods_of(data.store, asked, journal))
         sampling = Sampling((), settings.neighbour_dropout, side=0)
         found = laid(data, source, settings.over(None), sampling, settings.name)
-        folder = fits_folder(data, self.key(data))
+        folder = fit_folder(data)
         pairs, users = read_pairs(data, folder)
         dense = dense_items(data, found.graph, folder)
         examples = liked_together(pairs, dense, found.graph.nodes, settings)

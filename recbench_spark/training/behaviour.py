@@ -32,9 +32,13 @@ from recbench_spark.models.rating.contract import Scale
 from recbench_spark.schemas import EMBEDDINGS, ITEMS, RUNS, SIMILARITIES, SPLITS, Table
 from recbench_spark.shared_files import SharedRows
 from recbench_spark.sharing import scratch_folder, share
+from recbench_spark.storage.leases import Lease
 from recbench_spark.store import Store
 
 Settings = TypeVar("Settings", bound=ModelConfig)
+
+FIT_FILES = "fit_files"
+"""Folder of a warehouse: files of fits, a folder each."""
 
 NIGHTS = 30
 """Splits of earlier nights that a model may look at."""
@@ -47,7 +51,8 @@ class SplitData:
     world: settings of the generated world, for models that know its truth. folds_users: whether users
     were held out from training, of whom some rows are given. suite, logical_date: of the night, where
     there is one. journal: for those whose fit has stages to tell of. scale: `dataset.scale`, to which
-    models of ratings clip what they predict.
+    models of ratings clip what they predict. lease: of the model's fit, where the warehouse is a folder:
+    its work folder is this run's alone.
     """
 
     store: Store
@@ -59,6 +64,7 @@ class SplitData:
     logical_date: date | None = None
     journal: Journal | None = None
     scale: Scale | None = None
+    lease: Lease | None = None
 
     @property
     def threshold(self) -> float | None:
@@ -153,9 +159,11 @@ class Behaviour(Generic[Settings]):
 
     `learns`: there is something to fit and to keep. `brings_candidates`: the model's own tables say what
     is ranked, no candidates are added. `lists`: these are lists, which leave out what is not near the top.
+    `leased`: one run at a time fits it; one that looks after its own files says False.
     """
 
     learns: ClassVar[bool] = True
+    leased: ClassVar[bool] = True
     brings_candidates: ClassVar[bool] = False
     lists: ClassVar[bool] = False
 

@@ -8,7 +8,6 @@ of one that was not.
 
 from __future__ import annotations
 
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -50,7 +49,7 @@ class Factorised(Behaviour[Any]):
         """See the module."""
         settings: Settings = self.settings
         say = journal_of(data).say
-        folder = fits_folder(data, self.key(data))
+        folder = fit_folder(data)
         pairs, users = read_pairs(data, folder)
         say(f"model {settings.name}: {len(pairs.item):,} pairs of {pairs.users:,} users")
         test = watched_pairs(data, users, pairs, folder) if settings.watch else None
@@ -59,29 +58,24 @@ class Factorised(Behaviour[Any]):
         items = with_vectors(data, "item", data.items, final[pairs.users :], folder, seen)
         return Trained(with_vectors(data, "user", users, final[: pairs.users], folder), items)
 
-    def save(self, trained: Trained, data: SplitData) -> None:
-        """Into `embeddings`; the files of the fit are of no use then."""
-        super().save(trained, data)
-        shutil.rmtree(fits_folder(data, self.key(data)), ignore_errors=True)
-
 
 def journal_of(data: SplitData) -> Journal:
     """Where progress is told."""
     return getattr(data, "journal", None) or Journal()
 
 
-def fits_folder(data: SplitData, key: str) -> Path:
-    """Of a fit's files, in the warehouse, so that a fit that was killed goes on.
+def fit_folder(data: SplitData) -> Path:
+    """Return the work folder of a fit, this run's alone. It outlives a run that is killed.
 
     Raises:
         StoreError: the warehouse is no folder.
     """
-    if data.store.folder is None:
+    if data.lease is None:
         raise StoreError(
             f"{data.store.root} is no folder, and a fit keeps its checkpoints there",
             "--warehouse must be a folder that the driver and all workers see",
         )
-    return data.store.folder / "fit_files" / key
+    return data.lease.work
 
 
 def rows_of(data: SplitData, place: str) -> pa.Table:

@@ -18,6 +18,7 @@ from recbench_spark.evaluation.ranking.rank import Ranked
 from recbench_spark.models.rating.kinds import RatingModelConfig, learner_settings
 from recbench_spark.models.rating.registry import IMPLICIT
 from recbench_spark.schemas import SPLITS
+from recbench_spark.shared_files import read_bytes
 from recbench_spark.sharing import share
 from recbench_spark.store import explain
 from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
@@ -31,7 +32,6 @@ from recbench_spark.training.fits.tasks import (
     USERS,
     FitTask,
     fit_one,
-    read_bytes,
 )
 
 LEARNT = ("train", "given", "later")
@@ -40,6 +40,8 @@ LEARNT = ("train", "given", "later")
 
 class Rating(Behaviour[RatingModelConfig]):
     """A learner of `models.rating`."""
+
+    leased = False  # its task holds the lease of the fit
 
     def fit(self, data: SplitData) -> Trained:
         """One task, a row of `fits`; the log goes to it as files.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import resource
 import socket
 import tempfile
@@ -25,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import fs
 
 from recbench_spark.errors import DataError, DivergedError, RecbenchError
 from recbench_spark.kernels import sums
@@ -34,7 +32,8 @@ from recbench_spark.models.rating import registry
 from recbench_spark.models.rating.contract import Fit, Ratings
 from recbench_spark.models.rating.sgd import FactorModel
 from recbench_spark.models.rating.shuffling import held_out
-from recbench_spark.shared_files import arrow_uri
+from recbench_spark.shared_files import read_bytes, write_bytes
+from recbench_spark.storage.leases import hold_lease
 from recbench_spark.training.fits.logs import LogFiles, RatingLog, texts
 
 Row = dict[str, Any]
@@ -101,8 +100,15 @@ class FitTask:
 
 
 def fit_one(task: FitTask, files: LogFiles) -> Row:
-    """The row of a fit that was made here, or earlier; never an exception, for a failure is a row too."""
-    return done_before(task) or _made(task, files.open)
+    """The row of a fit that was made here, or earlier; never an exception, for a failure is a row too.
+
+    Where another run is making the same fit in a folder that both see, this task waits for it.
+    """
+    if task.folder is None or "://" in task.folder:
+        return done_before(task) or _made(task, files.open)
+    target = Path(task.folder, task.fit_id)
+    with hold_lease(target, lambda: done_before(task) is not None):
+        return done_before(task) or _made(task, files.open)
 
 
 def _made(task: FitTask, open_log: Callable[[], RatingLog]) -> Row:
@@ -211,26 +217,6 @@ def write_table(place: str, table: pa.Table) -> None:
     buffer = io.BytesIO()
     pq.write_table(table, buffer)
     write_bytes(place, buffer.getvalue())
-
-
-def write_bytes(place: str, content: bytes) -> None:
-    """A file, whole or not there, on any file system that Arrow knows."""
-    system, path = fs.FileSystem.from_uri(arrow_uri(place))
-    system.create_dir(str(Path(path).parent), recursive=True)
-    partial = f"{path}.{os.getpid()}.tmp"
-    with system.open_output_stream(partial) as stream:
-        stream.write(content)
-    system.move(partial, path)
-
-
-def read_bytes(place: str) -> bytes | None:
-    """A file's bytes; None where there is none."""
-    system, path = fs.FileSystem.from_uri(arrow_uri(place))
-    try:
-        with system.open_input_stream(path) as stream:
-            return bytes(stream.read())
-    except FileNotFoundError:
-        return None
 
 
 def done_before(task: FitTask) -> Row | None:

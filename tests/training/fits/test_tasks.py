@@ -17,10 +17,10 @@ from recbench_spark import shared_files
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.rating import registry
 from recbench_spark.models.rating.registry import make_settings
-from recbench_spark.shared_files import SharedRows
+from recbench_spark.shared_files import SharedRows, read_bytes
 from recbench_spark.training.fits import tasks
 from recbench_spark.training.fits.logs import LogFiles, indexed, require_times
-from recbench_spark.training.fits.tasks import FitTask, fit_one, read_bytes
+from recbench_spark.training.fits.tasks import FitTask, fit_one
 
 SGD = {"kind": "sgd_mf", "dims": 3, "epochs": 5, "rates": 0.02}
 ROWS = [(f"u{u}", str(i), float(1 + (u * i) % 5), (u + i) * 86_400_000_000, str((3 * u + i) % 4))

@@ -1,0 +1,277 @@
+"""Leases: one owner at a time for work that is too dear to do twice, and that a restart goes on with.
+
+Beside the target `NAME` lie `.NAME.lease-0001` and the work folder `.NAME.work-0001`. The number is the
+lease's epoch. A new owner makes the next epoch's file by exclusive creation, so that of several one wins,
+and renames the work folder of the epoch before: an owner that was only asleep no longer finds its folder
+and ends. The owner touches its lease every few seconds. Age is the time of the lease beside that of a
+file just written to the same storage: no host's clock counts. An owner is dead after a minute without a
+touch, or at once where this host can prove that the process has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recbench_spark.errors import StoreError
+from recbench_spark.storage.ages import age_seconds
+from recbench_spark.storage.makers import Maker, this_maker
+from recbench_spark.storage.publish import remove_tree, rename_folder
+
+DEAD_SECONDS = 60.0
+"""A lease that was not touched for so long belongs to a dead owner."""
+
+TOUCH_SECONDS = 5.0
+POLL_SECONDS = 0.5
+REPORT_SECONDS = 30.0
+"""Seconds between two lines of whoever waits."""
+
+Report = Callable[[str], object]
+
+
+def print_line(text: str) -> None:
+    """Print a line to standard error, for whoever watches."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to make a target.
+
+    Attributes:
+        target: the name under which the work is published.
+        epoch: how many owners there were, this one included.
+    """
+
+    target: Path
+    epoch: int
+
+    @property
+    def file(self) -> Path:
+        """Path of the lease."""
+        return self.target.with_name(f".{self.target.name}.lease-{self.epoch:04d}")
+
+    @property
+    def work(self) -> Path:
+        """Path of the work folder; an earlier owner's checkpoints are in it."""
+        return self.target.with_name(f".{self.target.name}.work-{self.epoch:04d}")
+
+    def require(self) -> None:
+        """Check that the lease is still this one.
+
+        Raises:
+            StoreError: a later owner took over, since this one did not move for a minute.
+        """
+        if _last_epoch(self.target) != self.epoch or not self.file.exists():
+            raise StoreError(
+                f"another run has taken over {self.target}: this one was silent for {DEAD_SECONDS:.0f} s",
+                "run again: it uses what the other run makes",
+            )
+
+    def publish(self) -> None:
+        """Give the work folder the target's name.
+
+        Raises:
+            StoreError: as `require`; the folder must hold a file.
+        """
+        self.require()
+        if not rename_folder(self.work, self.target):
+            remove_tree(self.work)
+
+
+@contextmanager
+def hold_lease(
+    target: Path, is_done: Callable[[], bool], report: Report = print_line, used: Sequence[Path] = ()
+) -> Iterator[Lease | None]:
+    """Hold the lease of a target, or wait until its owner has made it.
+
+    Args:
+        target: what is made; its folder is on a storage that all makers see.
+        is_done: whether it is made: the target is published and whole, or what counts is elsewhere.
+        report: gets a line when another run is waited for.
+        used: files that are marked as in use, by their times, as long as the lease is held.
+
+    Yields:
+        The lease, with its work folder made; None: another run has made the target.
+    """
+    lease = _acquire(target, is_done, report)
+    if lease is None:
+        yield None
+        return
+    stop = threading.Event()
+    thread = threading.Thread(target=_touch_until, args=((lease.file, *used), stop), daemon=True)
+    thread.start()
+    try:
+        yield lease
+    finally:
+        stop.set()
+        thread.join()
+        _release(lease, is_done)
+
+
+def _acquire(target: Path, is_done: Callable[[], bool], report: Report) -> Lease | None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    reported = -REPORT_SECONDS
+    while not is_done():
+        lease = _try_acquire(target)
+        if lease is not None:
+            if is_done():  # its owner has published between the two looks
+                _release(lease, is_done)
+                return None
+            _open_work(lease)
+            return lease
+        if time.monotonic() - reported >= REPORT_SECONDS:
+            report(f"another run is making {target.name} ({_owner_words(target)}): waiting for it")
+            reported = time.monotonic()
+        time.sleep(POLL_SECONDS)
+    return None
+
+
+def _try_acquire(target: Path) -> Lease | None:
+    """Take the next epoch where nobody alive holds the last one."""
+    last = _last_epoch(target)
+    if last and not is_dead(Lease(target, last).file):
+        return None
+    lease = Lease(target, last + 1)
+    if not _create(lease.file):
+        return None
+    if last:
+        _take_over(Lease(target, last), lease)
+    return lease
+
+
+def _open_work(lease: Lease) -> None:
+    """Make the work folder; a target that is there and not done is taken for one.
+
+    An older version of the package made its targets in place, and what is damaged is made again.
+    """
+    with suppress(FileNotFoundError):
+        if not lease.work.exists():
+            lease.target.rename(lease.work)
+    lease.work.mkdir(exist_ok=True)
+
+
+def _create(path: Path) -> bool:
+    """Create a lease's file; False where another process was faster."""
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        return False
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump(this_maker().to_json(), file)
+    return True
+
+
+def _take_over(before: Lease, lease: Lease) -> None:
+    """Rename the work of dead owners and remove their leases: also of one that died while it took over."""
+    for epoch in range(before.epoch, 0, -1):
+        old = Lease(lease.target, epoch)
+        with suppress(FileNotFoundError):
+            if not rename_folder(old.work, lease.work):
+                remove_tree(old.work)
+        old.file.unlink(missing_ok=True)
+
+
+def _release(lease: Lease, is_done: Callable[[], bool]) -> None:
+    """End the lease. Work that is not done stays for the next owner, and so does the lease's file.
+
+    Epochs never fall while work is to be done: whoever has just read one would take over a new owner.
+    """
+    done = False
+    with suppress(Exception):  # it may ask a session that has ended: the error that ended it counts
+        done = is_done()
+    if done:
+        remove_tree(lease.work)
+        lease.file.unlink(missing_ok=True)
+    elif lease.file.exists():
+        lease.file.write_text("{}", encoding="utf-8")
+
+
+def _touch_until(files: Sequence[Path], stop: threading.Event) -> None:
+    while not stop.wait(TOUCH_SECONDS):
+        for file in files:
+            with suppress(OSError):  # taken over: `require` says so
+                os.utime(file)
+
+
+WHOLE = "whole"
+"""File of a folder that says that all others are there."""
+
+
+def make_folder_once(target: Path, fill: Callable[[Path], object], report: Report = print_line) -> None:
+    """Make a folder once among all runs: one run fills it, the others wait and use it.
+
+    Args:
+        target: the folder; whole where it holds the file `whole`.
+        fill: puts files into the folder that it is given, which is empty.
+        report: as `hold_lease`.
+    """
+    with hold_lease(target, (target / WHOLE).exists, report) as lease:
+        if lease is not None:
+            remove_tree(lease.work)
+            lease.work.mkdir()
+            fill(lease.work)
+            (lease.work / WHOLE).touch()
+            lease.publish()
+
+
+# --------------------------------------------------------------------------------- who holds it
+
+
+def is_held(target: Path) -> bool:
+    """Return whether an owner that may be alive is making a target: nobody else may remove its work."""
+    last = _last_epoch(target)
+    return bool(last) and not is_dead(Lease(target, last).file)
+
+
+def is_dead(path: Path, text: str | None = None) -> bool:
+    """Return whether the owner of a lease has ended, or has not touched it for a minute.
+
+    Args:
+        path: of the lease.
+        text: what the owner wrote into it; None: all that is in it.
+    """
+    owner = _read_owner(path) if text is None else _parse_owner(text)
+    if owner is None:
+        return True
+    return (isinstance(owner, Maker) and owner.has_ended()) or age_seconds(path) > DEAD_SECONDS
+
+
+def _read_owner(path: Path) -> Maker | str | None:
+    """Return the owner of a lease; text: it is just being written; None: nobody holds it any more."""
+    try:
+        return _parse_owner(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def _parse_owner(text: str) -> Maker | str | None:
+    try:
+        fields: dict[str, Any] = json.loads(text)
+        return Maker(**fields) if fields else None
+    except (TypeError, ValueError):
+        return text
+
+
+def _owner_words(target: Path) -> str:
+    owner = _read_owner(Lease(target, max(1, _last_epoch(target))).file)
+    return f"process {owner.pid} of host {owner.host}" if isinstance(owner, Maker) else "owner unknown"
+
+
+def _last_epoch(target: Path) -> int:
+    """Return the highest epoch of a target's leases; 0 where there is none."""
+    name = re.compile(re.escape(f".{target.name}.lease-") + r"(\d+)")
+    try:
+        matches = [name.fullmatch(entry) for entry in os.listdir(target.parent)]  # noqa: PTH208 (names alone)
+    except FileNotFoundError:
+        return 0
+    return max((int(match[1]) for match in matches if match), default=0)

@@ -1,0 +1,87 @@
+"""Identity of a running process: the names of its files, and the proof that it lives or has ended.
+
+A process number alone names nothing: two containers or two hosts on one disk have the same ones, and a
+number is given again after a process has ended. So a maker is the machine's start (its boot id), the
+namespace of its process numbers, the number, and the moment at which the process began.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Maker:
+    """A process, as a lease names it.
+
+    Attributes:
+        host: name of its host, for messages.
+        boot: id of the host's present start; empty where the system has none.
+        namespace: of the process numbers; each container has its own.
+        pid: number of the process.
+        began: clock ticks from the host's start to the start of the process.
+    """
+
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    began: str
+
+    def has_ended(self) -> bool:
+        """Return True where this host can prove that the process has ended; False where it cannot."""
+        here = this_maker()
+        # On another host, in another container, or after a new start of the host nothing can be proved.
+        same = self.boot == here.boot and self.namespace == here.namespace
+        return bool(self.boot and same) and _start_ticks(self.pid) != self.began
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON takes them."""
+        return asdict(self)
+
+
+def this_maker() -> Maker:
+    """Return the process that calls; after a fork the child is another maker."""
+    return _read_maker(os.getpid())
+
+
+@cache
+def _read_maker(pid: int) -> Maker:
+    boot = _read_text("/proc/sys/kernel/random/boot_id")
+    try:
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        namespace = ""
+    return Maker(socket.gethostname(), boot, namespace, pid, _start_ticks(pid))
+
+
+def _start_ticks(pid: int) -> str:
+    """Return when a process began (field 22 of proc(5) stat); empty where there is no such process."""
+    text = _read_text(f"/proc/{pid}/stat")
+    fields = text.rpartition(")")[2].split()
+    is_running = len(fields) > 19 and fields[0] not in ("Z", "X")
+    return fields[19] if is_running else ""
+
+
+def _read_text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+PARTIAL = ".partial"
+
+
+def private_name(name: str) -> str:
+    """Return a hidden name beside `name` that no other process, host or container gives.
+
+    Spark and Arrow pass over names that begin with a dot.
+    """
+    return f".{name}.{uuid.uuid4().hex}{PARTIAL}"

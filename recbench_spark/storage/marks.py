@@ -1,0 +1,132 @@
+"""Marks of work: a file a process and warehouse that says which runs are at work there, and since when.
+
+Nobody removes what belongs to a run whose mark is alive, whatever the clocks of hosts say. A mark is a
+lease without rivals: its process touches it every few seconds, and removes it in the end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from recbench_spark.storage.leases import TOUCH_SECONDS, is_dead
+from recbench_spark.storage.makers import private_name, this_maker
+
+FOLDER = "_at_work"
+"""Folder of a warehouse for marks. Spark and Arrow pass over names that begin like this."""
+
+
+class WorkMark:
+    """The mark of this process in one warehouse.
+
+    Attributes:
+        path: of the file. Its first line is the process; each further line is the id of a run.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / FOLDER / private_name("mark")[1:]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.touch()
+        began = self.path.stat().st_mtime  # by the storage's clock
+        self.add(json.dumps({**this_maker().to_json(), "since": began}))
+
+    def add(self, line: str) -> None:
+        """Append a line."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def remove(self) -> None:
+        """Remove the mark: the process is done with the warehouse."""
+        with suppress(OSError):
+            self.path.unlink()
+            self.path.parent.rmdir()
+
+
+_marks: dict[tuple[int, str], WorkMark] = {}
+_fresh: set[Path] = set()
+_lock = threading.Lock()
+
+
+def note_run(root: Path, run_id: str) -> None:
+    """Note that this process is at work on a run of a warehouse, from before its first row on.
+
+    A warehouse that cannot be written to has no rows to protect: nothing is noted there.
+    """
+    key = (os.getpid(), str(root))
+    with _lock, suppress(OSError):
+        if key not in _marks:
+            _marks[key] = WorkMark(root)
+            atexit.register(_marks[key].remove)
+            _start_touching()
+        _marks[key].add(run_id)
+
+
+def keep_fresh(path: Path) -> None:
+    """Touch a file or folder every few seconds as long as this process lives: cleaning goes by age."""
+    with _lock:
+        _fresh.add(path)
+        _start_touching()
+
+
+_thread: list[tuple[int, threading.Thread]] = []
+
+
+def _start_touching() -> None:
+    """Start the one thread of this process; a fork has none of its parent's."""
+    if not _thread or _thread[-1][0] != os.getpid():
+        thread = threading.Thread(target=_touch, daemon=True)
+        _thread.append((os.getpid(), thread))
+        thread.start()
+
+
+def _touch() -> None:
+    pause = threading.Event()
+    while True:
+        pause.wait(TOUCH_SECONDS)
+        own = [mark.path for (pid, _), mark in list(_marks.items()) if pid == os.getpid()]
+        for path in [*own, *list(_fresh)]:
+            with suppress(OSError):
+                os.utime(path)
+
+
+# --------------------------------------------------------------------------------- who is at work
+
+
+def runs_at_work(root: Path) -> set[str]:
+    """Return the ids of runs whose process may be alive."""
+    return {line for lines in _living(root) for line in lines[1:]}
+
+
+def oldest_work(root: Path) -> float | None:
+    """Return since when the longest living process is at work, by the storage's clock; None: nobody is."""
+    times = [json.loads(lines[0])["since"] for lines in _living(root) if lines]
+    return min(times, default=None)
+
+
+def _living(root: Path) -> Iterator[list[str]]:
+    """Give the lines of each living mark; one that a killed process left is removed."""
+    folder = root / FOLDER
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name.startswith("."):  # a clock
+            continue
+        with suppress(OSError):
+            if is_dead(path, _owner_text(path)):
+                path.unlink()
+                continue
+            yield path.read_text(encoding="utf-8").splitlines()
+
+
+def _owner_text(path: Path) -> str:
+    """Return the first line of a mark as a lease has it: the maker alone."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if not lines:
+        return ""
+    fields: dict[str, Any] = json.loads(lines[0])
+    fields.pop("since", None)
+    return json.dumps(fields)

@@ -1,0 +1,35 @@
+"""Paths that tables and notes keep: relative to their root, so that a warehouse can be moved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from recbench_spark.storage.publish import local_path
+
+
+def relative_path(path: str | Path, root: Path) -> str:
+    """Return a path below a root as it is stored: relative, with slashes.
+
+    Raises:
+        ValueError: it is not below the root.
+    """
+    return local_path(path).relative_to(root).as_posix()
+
+
+def resolve_path(stored: str, root: Path, room: str) -> Path:
+    """Return the path that a stored one means under today's root.
+
+    Args:
+        stored: relative to the root; or absolute, as older versions stored it, also as a URI `file:/...`.
+        root: the folder that holds it today, such as the warehouse.
+        room: name of the folder directly below the root in which such files lie, such as `fit_files`: of an
+            absolute path the part from there on counts, wherever the warehouse lay then.
+    """
+    if not stored.startswith(("/", "file:")):
+        return root / stored
+    path = local_path(stored)
+    if path.is_relative_to(root):
+        return path
+    parts = path.parts
+    places = [n for n, part in enumerate(parts) if part == room]
+    return root.joinpath(*parts[places[-1] :]) if places else path

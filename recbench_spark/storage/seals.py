@@ -1,0 +1,105 @@
+"""Seal of a folder: the length and SHA-256 of each file, written when all of them are there.
+
+A file that is missing, cut short or has another byte is recognised before a number is made of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from recbench_spark.errors import StoreError
+
+SEAL = "seal.json"
+
+Entry = tuple[int, str]
+"""Bytes and SHA-256 of a file."""
+
+
+def digest_file(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes; read in chunks, without the interpreter's lock."""
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def list_files(folder: Path) -> list[str]:
+    """Return the names of all files in a folder and below it, the seal's own left out."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != SEAL)
+    return sorted(path.relative_to(folder).as_posix() for path in files)
+
+
+def seal_entry(name: str, folder: Path) -> tuple[str, Entry]:
+    """Return the name of a file of a folder, with its length and digest."""
+    path = folder / name
+    return name, (path.stat().st_size, digest_file(path))
+
+
+def write_seal(folder: Path) -> None:
+    """Write down what is in a folder and the folders below it. Each file is read once."""
+    write_entries(folder, dict(seal_entry(name, folder) for name in list_files(folder)))
+
+
+def write_entries(folder: Path, entries: Mapping[str, Entry]) -> None:
+    """Write the seal of a folder from what others have read."""
+    (folder / SEAL).write_text(json.dumps(dict(entries)), encoding="utf-8")
+
+
+def read_seal(folder: Path) -> dict[str, Entry]:
+    """Return the entries of a folder's seal; empty where it has none.
+
+    Raises:
+        StoreError: the seal itself is damaged.
+    """
+    try:
+        entries = json.loads((folder / SEAL).read_text(encoding="utf-8"))
+        return {name: cast(Entry, tuple(entry)) for name, entry in entries.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, TypeError, ValueError, AttributeError) as error:
+        raise StoreError(f"{folder / SEAL} cannot be read: {error}", _remedy(folder)) from None
+
+
+def find_damage(folder: Path, *, digests: bool = False) -> str:
+    """Return what differs between a folder and its seal, in words; empty where nothing does.
+
+    Args:
+        folder: sealed.
+        digests: compare all bytes too, not only their number.
+    """
+    try:
+        entries = read_seal(folder)
+    except StoreError as error:
+        return error.message
+    if not entries:
+        return f"{folder / SEAL} is missing"
+    damages = (find_file_damage(folder, *entry, digests=digests) for entry in entries.items())
+    return next(filter(None, damages), "")
+
+
+def find_file_damage(folder: Path, name: str, entry: Entry, *, digests: bool) -> str:
+    """Return what differs between a file and its entry in the seal, in words; empty: nothing."""
+    path, (size, digest) = folder / name, entry
+    if not path.is_file():
+        return f"{path} is missing"
+    if path.stat().st_size != size:
+        return f"{path} has {path.stat().st_size:,} bytes, and {size:,} were written"
+    if digests and digest_file(path) != digest:
+        return f"{path} holds other bytes than were written"
+    return ""
+
+
+def require_whole(folder: Path, *, digests: bool = False) -> None:
+    """Check a folder against its seal.
+
+    Raises:
+        StoreError: a file is missing, cut short, or (with digests) has other bytes.
+    """
+    if damage := find_damage(folder, digests=digests):
+        raise StoreError(damage, _remedy(folder))
+
+
+def _remedy(folder: Path) -> str:
+    return f"remove {folder}: the next run makes it again"

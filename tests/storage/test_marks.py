@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from recbench_spark import delta_files
+from recbench_spark.arrow_store import ArrowStore
+from recbench_spark.errors import StoreError
+from recbench_spark.schemas import GRAPHS, RUNS
+from recbench_spark.storage import marks, paths
+from recbench_spark.storage.ages import read_clock
+from recbench_spark.store import _created_here, _hours_to_keep
+
+ROOT = Path(__file__).resolve().parents[2]
+
+WORKER = """
+import sys, time
+from pathlib import Path
+from recbench_spark.storage.marks import note_run
+note_run(Path(sys.argv[1]), "20200101T000000-run-a")
+note_run(Path(sys.argv[1]), "20200101T000000-run-b")
+print("works", flush=True)
+sys.stdin.read()
+"""
+
+
+def start_worker(folder: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(folder)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert process.stdout is not None and process.stdout.readline() == "works\n"
+    return process
+
+
+def test_runs_of_a_living_process_are_at_work_and_those_of_a_killed_one_are_not(tmp_path: Path) -> None:
+    worker = start_worker(tmp_path)
+    assert marks.runs_at_work(tmp_path) == {"20200101T000000-run-a", "20200101T000000-run-b"}
+    since = marks.oldest_work(tmp_path)
+    assert since is not None and abs(since - read_clock(tmp_path)) < 60
+    worker.kill()
+    worker.wait()
+    assert marks.runs_at_work(tmp_path) == set() and marks.oldest_work(tmp_path) is None
+
+
+def test_a_process_that_ends_leaves_no_mark(tmp_path: Path) -> None:
+    worker = start_worker(tmp_path)
+    assert worker.communicate("")[0] == "" and worker.returncode == 0
+    assert not (tmp_path / marks.FOLDER).exists()
+
+
+def test_a_vacuum_spares_what_was_written_since_the_oldest_run_began(tmp_path: Path) -> None:
+    assert _hours_to_keep(tmp_path, 24) == 24
+    worker = start_worker(tmp_path)
+    (mark,) = (tmp_path / marks.FOLDER).iterdir()
+    lines = mark.read_text().splitlines()
+    since = read_clock(tmp_path) - 40 * 3600
+    first = marks.json.dumps({**marks.json.loads(lines[0]), "since": since})
+    mark.write_text("\n".join([first, *lines[1:]]) + "\n")
+    assert _hours_to_keep(tmp_path, 24) == 42
+    worker.communicate("")
+
+
+def test_a_host_whose_clock_is_ahead_keeps_as_many_hours_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = marks_time() + 30 * 3600
+    monkeypatch.setattr("recbench_spark.store.time.time", lambda: ahead)
+    assert 53 <= _hours_to_keep(tmp_path, 24) <= 55
+
+
+def marks_time() -> float:
+    import time
+
+    return time.time()
+
+
+def test_a_full_disk_leaves_no_table_without_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    with pytest.raises(StoreError, match="No space left"):
+        _created_here(tmp_path / "runs", RUNS)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_rows_with_names_are_appended_once_whatever_groups_they_come_in(tmp_path: Path) -> None:
+    store = ArrowStore(str(tmp_path))
+    store.create(GRAPHS)
+    rows = store.read(GRAPHS).schema.empty_table()
+    assert delta_files.append_named_rows(store.location("graphs"), rows, []) == 0
+    table = GRAPHS.arrow_schema
+    values = [{"graph_id": name} | {f.name: None for f in table if f.name != "graph_id"} for name in "abc"]
+    full = _rows(values)
+    assert delta_files.append_named_rows(store.location("graphs"), full.slice(0, 2), ["a", "b"]) == 2
+    assert delta_files.append_named_rows(store.location("graphs"), full, ["a", "b", "c"]) == 1
+    assert sorted(row["graph_id"] for row in store.rows(GRAPHS)) == ["a", "b", "c"]
+
+
+def _rows(values):
+    """Rows of `graphs` with something in every column that takes no NULL."""
+    import pyarrow as pa
+
+    fill = {"string": "x", "int64": 1, "int32": 1, "double": 1.0, "bool": False}
+    columns = {}
+    for field in GRAPHS.arrow_schema:
+        given = [value[field.name] for value in values]
+        if given[0] is None and not field.nullable:
+            default = fill.get(str(field.type))
+            if pa.types.is_timestamp(field.type):
+                default = 0
+            given = [["x"] if pa.types.is_list(field.type) else default] * len(values)
+        columns[field.name] = pa.array(given, field.type)
+    return pa.table(columns, schema=GRAPHS.arrow_schema)
+
+
+@pytest.mark.parametrize(
+    ("stored", "meant"),
+    [
+        ("fit_files/ab", "/new/wh/fit_files/ab"),
+        ("/old/wh/fit_files/ab", "/new/wh/fit_files/ab"),
+        ("file:///old/fit_files/x/fit_files/ab", "/new/wh/fit_files/ab"),
+        ("/new/wh/fit_files/ab", "/new/wh/fit_files/ab"),
+        ("/elsewhere/ab", "/elsewhere/ab"),
+    ],
+)
+def test_a_stored_path_means_a_place_below_todays_root(stored: str, meant: str) -> None:
+    assert paths.resolve_path(stored, Path("/new/wh"), "fit_files") == Path(meant)
