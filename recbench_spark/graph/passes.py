@@ -245,16 +245,19 @@ def gathered_to(place: int, sent: Iterator[Sent], work: Work) -> Iterator[Done]:
     width = _message_width(work)
     z = np.frombuffer(b"".join(part[2] for part in parts), work.step.dtype).reshape(-1, width)
     halo, csr = work.graph.halo(block), work.graph.csr(block)
-    own = _own(parts, width, work)
+    own = _own(parts, block, width, work)
     hashes = work.graph.hashes()[halo.need]
     received = sum(len(part[2]) + len(part[3]) for part in parts)
     sources = Sources(Csr(csr.indptr, halo.place, csr.weight), z, hashes, own)
     yield _finish(block, work, sources, csr.edges, received)
 
 
-def _own(parts: list[tuple[int, bytes, bytes, bytes]], width: int, work: Work) -> Any:
-    packed = next((part[3] for part in parts if part[3]), None)
-    return None if packed is None else np.frombuffer(packed, work.step.dtype).reshape(-1, width)
+def _own(parts: list[tuple[int, bytes, bytes, bytes]], block: Block, width: int, work: Work) -> Any:
+    """(rows, m) the destinations' own messages for `gcn`; a block without nodes was sent none."""
+    if work.step.module.aggregator != "gcn":
+        return None
+    packed = b"".join(part[3] for part in parts)
+    return np.frombuffer(packed, work.step.dtype).reshape(block.rows, width)
 
 
 def _message_width(work: Work) -> int:
@@ -285,7 +288,7 @@ def scattered_to(place: int, sent: Iterator[Sent], work: Work) -> Iterator[Done]
         rows, found = np.frombuffer(packed, np.uint32), np.frombuffer(sums, np.float32).reshape(-1, width)
         acc[rows] = np.maximum(acc[rows], found) if kind == "max" else acc[rows] + found
     csr = work.graph.csr(block)
-    finished(kind, acc, *totals(csr), _own(parts, width, work))
+    finished(kind, acc, *totals(csr), _own(parts, block, width, work))
     received = sum(len(part[1]) + len(part[2]) + len(part[3]) for part in parts)
     yield _written(block, work, _combined(block, work, acc), block.rows, csr.edges, received)
 
