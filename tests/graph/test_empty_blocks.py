@@ -1,4 +1,4 @@
-"""Graphs with more blocks than nodes: every plan, aggregator and mode gives what one block gives. No JVM."""
+"""Graphs with more blocks than nodes: all plans, aggregators and modes give what one block gives. No JVM."""
 
 from __future__ import annotations
 
