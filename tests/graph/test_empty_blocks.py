@@ -1,4 +1,4 @@
-"""Graphs with more blocks than nodes: all plans, aggregators and modes give what one block gives. No JVM."""
+"""Graphs of more blocks than nodes: all plans, aggregators and modes give what one block gives."""
 
 from __future__ import annotations
 
