@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from datetime import date
 from typing import TYPE_CHECKING
 
-from recbench_spark.cli import in_words, spark_errors
 from recbench_spark.commands.nights import one_night, open_store, print_findings, print_results
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import FAILED, OK, RecbenchError, is_cancelled
+from recbench_spark.failures import in_words_with_trace
 from recbench_spark.journal import Journal
 from recbench_spark.placeholders import on_night
 from recbench_spark.steps.outcomes import Outcome, nothing_to_do
@@ -71,9 +71,10 @@ class Backfill:
             outcome, said = (self._looked_at if self.args.dry_run else self._run)(day, benchmark)
             code = outcome.exit_code if outcome else OK
         except Exception as error:
-            if not isinstance(error, (RecbenchError, *spark_errors())) or is_cancelled(error):
+            if is_cancelled(error):
                 raise
-            outcome, said, code = None, in_words(error), getattr(error, "exit_code", FAILED)
+            outcome, said = None, in_words_with_trace(error)
+            code = error.exit_code if isinstance(error, RecbenchError) else FAILED
         ended = f"exit code {code}, " if code else ""
         seconds = f"{time.monotonic() - started:.1f} s"
         self.watcher.say(f"night {day}, {self.n} of {len(self.args.dates)} ({ended}{seconds}): {said}")
