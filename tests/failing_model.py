@@ -47,3 +47,10 @@ class Failing(Behaviour[FailingModel]):
         if self.settings.how == "exit":
             sys.exit(3)
         raise ERRORS[self.settings.how]
+
+
+class LeavingModel(ModelConfig):
+    """Its behaviour lies in a module that ends Python."""
+
+    behaviour: ClassVar[str] = "tests.leaving_module:Leaving"
+    kind: Literal["leaving"]

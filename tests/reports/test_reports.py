@@ -1,6 +1,7 @@
 """Facts by hand from small frames, then what the renderers make of them. No JVM."""
 
 import math
+import os
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -22,6 +23,7 @@ from recbench_spark.reports import (
     make_changes,
     make_report,
     render_html,
+    write_page,
     write_report,
 )
 from recbench_spark.reports.facts import Estimate, Measure
@@ -699,3 +701,15 @@ def test_a_model_without_an_estimate_has_a_gap_and_no_open_loop_no_agreement() -
     ).corrections
     assert facts.reference is None and [c.agreement for c in facts.columns] == [None, None]
     assert facts.columns[1].places == (None, 1)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o027, 0o640), (0o022, 0o644)])
+def test_who_may_read_a_page_the_umask_says(tmp_path: Path, mask: int, mode: int) -> None:
+    before = os.umask(mask)
+    try:
+        path = write_page("<p>", tmp_path / "reports" / "page.html")
+        write_page("<p>again", path)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == mode and path.read_text() == "<p>again"
+    assert [one.name for one in path.parent.iterdir()] == ["page.html"]

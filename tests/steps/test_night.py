@@ -416,7 +416,9 @@ def test_whatever_error_a_model_ends_by_is_its_own_in_words_and_with_its_trace(
         {"name": f"{how}_{where}", "kind": "tests.failing_model:FailingModel", "how": how, "where": where}
         for how, where in [*((how, "fit") for how in WORDS), ("disk", "told")]
     ]
-    benchmark = small(name=f"failing{at_once}", models=[*broken[:3], *models("popular"), *broken[3:]])
+    leaving = {"name": "leaving", "kind": "tests.failing_model:LeavingModel"}
+    chosen = [*broken[:3], *models("popular"), *broken[3:], leaving]
+    benchmark = small(name=f"failing{at_once}", models=chosen)
     spark.conf.set(SETTING, at_once)
     try:
         ran = run(small_night.store, benchmark)
@@ -424,6 +426,7 @@ def test_whatever_error_a_model_ends_by_is_its_own_in_words_and_with_its_trace(
         spark.conf.unset(SETTING)
     assert set(ran.outcome.run_ids) == {"popular"} and ran.outcome.exit_code == 1
     told = {row.model: row for row in small_night.store.read(RUNS).collect() if row.suite == benchmark.name}
+    assert "importing tests.leaving_module ends Python" in told["leaving"].error
     for model in broken:
         row = told[model["name"]]
         assert row.status == "failed" and row.error.startswith(WORDS[model["how"]])
