@@ -46,7 +46,7 @@ KEY_SHAPES = (
 SECRET_KEY = re.compile(r"(?:(?<=://)|(?<![\w/+.-]))[A-Za-z0-9/+]{40}(?![\w/+=.-])")
 """The form of a secret of AWS; a path may have it too."""
 
-MIXED, LONGEST_WORD = 15, 6
+MIXED, LONGEST_WORD = 15, 5
 """Of 40 letters by chance: at least so many changes between small letters, large ones and digits, 25 on
 average, and at most so many small letters in a row. Names and paths, made of words, have longer rows."""
 
