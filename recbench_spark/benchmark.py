@@ -12,17 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
 from recbench_spark.config import Benchmark, ModelConfig, PublishedModel
-from recbench_spark.errors import (
-    FAILED,
-    GATE,
-    Interrupted,
-    RecbenchError,
-    is_cancelled,
-)
+from recbench_spark.errors import FAILED, GATE, Interrupted, RecbenchError, is_cancelled
+from recbench_spark.failures import in_words_with_trace, java_is_gone
 from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal
 from recbench_spark.session import letting_go
@@ -48,7 +40,7 @@ from recbench_spark.steps.result_files import write_night, write_result
 from recbench_spark.steps.results import Attempt, publish, write_published
 from recbench_spark.steps.splitting import prepare_split
 from recbench_spark.steps.together import Ready, at_once, evaluate_group, groups, make_ready
-from recbench_spark.store import Store, explain
+from recbench_spark.store import Store
 
 
 @pinned_inputs()
@@ -169,20 +161,28 @@ def run_group(night: Night, group: Sequence[Ready], runs: Sequence[Attempt], jou
 
 @contextmanager
 def failing(runs: Attempt | Sequence[Attempt], journal: Journal) -> Iterator[None]:
-    """An error of what is done inside is one of these runs, and of nothing else."""
+    """Make an error of what is done inside one of these runs, and of nothing else.
+
+    Any error is: a model may be somebody's code, and `sys.exit` in it must not end a night.
+
+    Raises:
+        Interrupted: Spark's jobs were cancelled.
+    """
     try:
         yield
-    except (RecbenchError, PySparkException, Py4JError) as error:
+    except (Exception, SystemExit) as error:
         if is_cancelled(error):
             raise Interrupted from error
+        if java_is_gone(error):  # every other model would fail by it, and no run can be told of
+            raise
         for run in [runs] if isinstance(runs, Attempt) else runs:
             fail(run, error, journal)
 
 
-def fail(run: Attempt, error: Exception, journal: Journal) -> None:
+def fail(run: Attempt, error: BaseException, journal: Journal) -> None:
     """Note why a model failed, and tell the watcher."""
-    run.error = str(error) if isinstance(error, RecbenchError) else explain(error)
-    run.exit_code = getattr(error, "exit_code", FAILED)
+    run.error = in_words_with_trace(error)
+    run.exit_code = error.exit_code if isinstance(error, RecbenchError) else FAILED
     journal.say(f"model {run.place} {run.model.name}: FAILED: {run.error}")
 
 

@@ -9,9 +9,7 @@ import math
 import os
 import re
 import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -29,22 +27,17 @@ from recbench_spark.errors import (
     ConfigError,
     Interrupted,
     RecbenchError,
+    cut_middle,
     is_cancelled,
     nearest,
 )
+from recbench_spark.failures import in_words, spark_errors
 
 HINTS = {USAGE: "--help lists every flag; conf/benchmarks/demo.yaml is a benchmark file"}
-LONGEST = 3000
-"""Letters of a message."""
-
 MOST_DAYS = 3660
 """Nights of one range: ten years; more is a year that was mistyped."""
 
 USUAL = "--debug shows the whole trace"
-JAVA_ENDED = (
-    "the connection to Spark broke: its Java process has ended\n"
-    "  hint: did the system end it for its memory (dmesg tells)? spark.driver.memory bounds it; run again"
-)
 INTERRUPTED = (
     "interrupted, nothing published, run again\n"
     "  hint: models that were done before stay as they are; what is unfinished is begun anew"
@@ -64,7 +57,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Usage, the mistake, exit code 2."""
         self.print_usage(sys.stderr)
-        print(f"error: {short(message)}\n  hint: --help lists every flag", file=sys.stderr)
+        print(f"error: {cut_middle(message)}\n  hint: --help lists every flag", file=sys.stderr)
         sys.exit(USAGE)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -75,11 +68,6 @@ class Parser(argparse.ArgumentParser):
                 for one in value if isinstance(value, list | tuple) else [value]:
                     check_value(f"--{name.replace('_', '-')}", one)
         return found, rest
-
-
-def short(text: str) -> str:
-    """A message without the middle of what somebody wrote at length."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
 
 
 def check_value(flag: str, value: object) -> None:
@@ -193,69 +181,8 @@ def _ended(error: BaseException, debug: bool) -> int:
     text = in_words(error)
     usual = "the trace is above" if debug else HINTS.get(code, USUAL)
     text, _, hint = text.partition("\n  hint: ")
-    print(f"error: {short(text)}\n  hint: {short(hint) or usual}", file=sys.stderr)
+    print(f"error: {cut_middle(text)}\n  hint: {cut_middle(hint) or usual}", file=sys.stderr)
     return code
-
-
-def in_words(error: BaseException) -> str:
-    """One sentence, and for most errors a hint."""
-    if isinstance(error, RecbenchError):
-        return str(error)
-    if isinstance(error, ConnectionError) or java_is_gone(error):
-        return JAVA_ENDED
-    if isinstance(error, spark_errors()):
-        from recbench_spark.store import explain  # noqa: PLC0415
-
-        return explain(error)
-    if isinstance(error, MemoryError):
-        return "out of memory\n  hint: smaller batches or tables, or a larger machine"
-    if isinstance(error, OSError) and error.strerror:
-        place = f"{error.filename}: " if error.filename else ""
-        return (
-            f"{place}{error.strerror}\n  hint: check the path, its permissions, and the space on its disk"
-        )
-    return _internal(error)
-
-
-def java_is_gone(error: BaseException) -> bool:
-    """Whether the Java process that this one started has ended: what fails then has odd words."""
-    if "pyspark" not in sys.modules:
-        return False
-    from py4j.protocol import Py4JError, Py4JJavaError  # noqa: PLC0415
-    from pyspark import SparkContext  # noqa: PLC0415
-
-    java = getattr(SparkContext._gateway, "proc", None)
-    if java is None:
-        return False
-    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):  # no answer of a living one
-        with suppress(subprocess.TimeoutExpired):
-            java.wait(1)  # its connection is gone a moment before it is
-    return java.poll() is not None
-
-
-def spark_errors() -> tuple[type[Exception], ...]:
-    """None where Spark was not loaded: a job that measures kernels runs without it."""
-    if "pyspark" not in sys.modules:
-        return ()
-    from py4j.protocol import Py4JError  # noqa: PLC0415
-    from pyspark.errors import PySparkException  # noqa: PLC0415
-
-    return PySparkException, Py4JError
-
-
-def _internal(error: BaseException) -> str:
-    """What nobody foresaw: its trace in a file, for whoever mends it."""
-    trace = "".join(traceback.format_exception(error))
-    told = f"internal error: {' '.join(f'{type(error).__name__}: {error}'.split())[:300]}"
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="recbench-error-", suffix=".txt", delete=False, errors="backslashreplace"
-        ) as file:
-            file.write(trace)
-    except OSError:
-        print(trace, file=sys.stderr)
-        return f"{told}\n  hint: this is a mistake of recbench-spark: report it with the trace above"
-    return f"{told}\n  hint: this is a mistake of recbench-spark: report it with its trace, {file.name}"
 
 
 def _exit(code: int, own: bool) -> NoReturn:

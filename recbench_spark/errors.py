@@ -13,6 +13,9 @@ from collections.abc import Iterable
 OK, FAILED, USAGE, GATE, REGRESSION = 0, 1, 2, 3, 4
 """Exit codes of every job: fine, failed, wrong usage or config, quality gate, regression."""
 
+LONGEST = 3000
+"""Letters of a message or a hint."""
+
 LISTED = 50
 """Names that a hint lists at most."""
 
@@ -23,9 +26,9 @@ class RecbenchError(Exception):
     exit_code = FAILED
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = cut_middle(message)
+        self.hint = cut_middle(hint)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         """The message, with the hint on a line of its own."""
@@ -81,6 +84,15 @@ class Interrupted(BaseException):
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__(signal.Signals(number).name)
         self.exit_code = 128 + number
+
+
+def cut_middle(text: str, longest: int = LONGEST) -> str:
+    """Return a text without its middle where it has more than so many letters.
+
+    >>> cut_middle("recall", 4)
+    're ... ll'
+    """
+    return text if len(text) <= longest else f"{text[: longest // 2]} ... {text[-(longest // 2) :]}"
 
 
 def is_cancelled(error: BaseException) -> bool:

@@ -41,6 +41,10 @@ REVISIONS: dict[str, int] = {
     # --- what a graph is made of
     # 2: ids by the rule of ids; those of a text file are as written (`007` is not 7).
     "graphs": 2,
+    # --- embeddings of a graph's nodes
+    # 2: sums and vectors that are infinite or NaN are refused; a vector whose length is beyond float32 gets
+    #    length 1, before 0.
+    "graph": 2,
     # --- models trained here
     # 2: cosines equal as fractions are equal numbers, and sums of equal cosines equal scores.
     # 3: users of whose history no item has neighbours get no list; before, all items by id.

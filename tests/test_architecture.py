@@ -33,7 +33,7 @@ LEVELS = (
     {"schemas", "randomness", "journal", "session", "blocks", "shared_files", "checks", "inputs"},
     {"indexing", "delta_files", "sharing", "stored_files"},
     {"store", "data", "protocol", "graph", "reports", "evaluation"},
-    {"arrow_store", "evaluation.ranking"},
+    {"arrow_store", "failures", "evaluation.ranking"},
     {"evaluation.metrics"},
     {"evaluation.estimators"},
     {"evaluation.together"},

@@ -69,13 +69,26 @@ def test_debug_shows_the_trace(capsys):
         (PermissionError(13, "Permission denied", "/etc/shadow"), "/etc/shadow: Permission denied"),
         (OSError(28, "No space left on device"), "No space left on device"),
         (MemoryError(), "out of memory"),
-        (ConnectionRefusedError(111, "Connection refused"), "Java process has ended"),
+        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
     ],
 )
 def test_what_the_machine_refuses_ends_in_one_line(capsys, error, word):
     code, _, err = _ended(_raising(error), capsys)
     assert code == 1 and word in err.splitlines()[0]
     assert "Traceback" not in err and "internal error" not in err and len(err.splitlines()) == 2
+
+
+def test_a_broken_connection_is_that_to_java_where_another_process_started_java(capsys, monkeypatch):
+    monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=None))
+    _, _, err = _ended(_raising(ConnectionRefusedError(111, "Connection refused")), capsys)
+    assert "Java process has ended" in err.splitlines()[0]
+
+
+@pytest.mark.parametrize("kind", [DataError, ConfigError, StoreError])
+def test_messages_and_hints_of_errors_are_cut_wherever_they_are_told(kind):
+    error = kind(f"metric '{'x' * 100_000}' is unknown", "y" * 100_000)
+    assert len(str(error)) < 7000 and len(error.message) < 3100 > len(error.hint)
+    assert str(error).startswith("metric 'xxx") and "x' is unknown\n  hint: yyy" in str(error)
 
 
 def test_when_java_has_ended_that_is_said_whatever_fails_then(capsys, monkeypatch):

@@ -1,23 +1,22 @@
 """`jobs/nightly.py --dates`: many nights of one benchmark file in one session, the earliest first.
 
-A night that fails does not stop the others: each is told in a line, and the job ends with the worst of
-their exit codes. Nights that have succeeded are passed over without Spark, which starts for the first one
-that has anything to do.
+A night that fails does not stop the others: each tells its stages and ends with a line of its own, and the
+job ends with the worst of their exit codes. Nights that have succeeded are passed over without Spark, which
+starts for the first one that has anything to do.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import time
 from collections.abc import Iterable
 from datetime import date
 from typing import TYPE_CHECKING
 
-from recbench_spark.cli import in_words, spark_errors
 from recbench_spark.commands.nights import one_night, open_store, print_findings, print_results
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import FAILED, OK, RecbenchError, is_cancelled
+from recbench_spark.failures import in_words_with_trace
 from recbench_spark.journal import Journal
 from recbench_spark.placeholders import on_night
 from recbench_spark.steps.outcomes import Outcome, nothing_to_do
@@ -55,13 +54,13 @@ class Backfill:
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
-        """Stages of nights go to their logs alone; whoever watches gets a line a night."""
-        self.args, self.stages, self.watcher = args, Journal(io.StringIO()), Journal()
+        """Make one journal for all nights: each stage is told, and a line when a night begins and ends."""
+        self.args, self.journal = args, Journal()
         self.last: Outcome | None = None
         self.opened: Store | None = None
         self.n = 0
         if args.log and not args.dry_run:
-            self.stages.write_to(args.log)
+            self.journal.write_to(args.log)
 
     def told(self, day: date, benchmark: Benchmark) -> int:
         """The exit code of a night, which is told in a line; errors are those of this night alone."""
@@ -71,12 +70,13 @@ class Backfill:
             outcome, said = (self._looked_at if self.args.dry_run else self._run)(day, benchmark)
             code = outcome.exit_code if outcome else OK
         except Exception as error:
-            if not isinstance(error, (RecbenchError, *spark_errors())) or is_cancelled(error):
+            if is_cancelled(error):
                 raise
-            outcome, said, code = None, in_words(error), getattr(error, "exit_code", FAILED)
+            outcome, said = None, in_words_with_trace(error)
+            code = error.exit_code if isinstance(error, RecbenchError) else FAILED
         ended = f"exit code {code}, " if code else ""
         seconds = f"{time.monotonic() - started:.1f} s"
-        self.watcher.say(f"night {day}, {self.n} of {len(self.args.dates)} ({ended}{seconds}): {said}")
+        self.journal.say(f"night {day}, {self.n} of {len(self.args.dates)} ({ended}{seconds}): {said}")
         if outcome is not None:
             self.last = outcome
             print_findings(outcome)
@@ -95,7 +95,9 @@ class Backfill:
         done = self._done(day, benchmark)
         if done is not None:
             return done, DONE
-        found = one_night(self.args, self._store(benchmark), benchmark, day, self.stages)
+        store = self._store(benchmark)
+        self.journal.say(f"night {day}, {self.n} of {len(self.args.dates)}: begins")
+        found = one_night(self.args, store, benchmark, day, self.journal)
         return found, in_a_line(found)
 
     def _done(self, day: date, benchmark: Benchmark) -> Outcome | None:
@@ -105,7 +107,7 @@ class Backfill:
         """The warehouse, and a session, from the first night on that needs one."""
         if self.opened is None:
             what = f"{len(self.args.dates)} nights"
-            self.opened = open_store(self.args, benchmark, self.watcher, what)
+            self.opened = open_store(self.args, benchmark, self.journal, what)
         return self.opened
 
 

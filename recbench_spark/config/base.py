@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args, get_origin
 
 from pydantic import (
@@ -32,10 +33,28 @@ SECRET = (
 )
 """Words of an option or of a parameter that holds a secret."""
 
+KEY_SHAPES = (
+    r"A(?:KIA|SIA|BIA|CCA)[A-Z0-9]{16}",  # AWS: ids of access keys
+    r"AIza[\w-]{35}|ya29\.[\w-]{20,}|GOCSPX-[\w-]{28}|GOOG[A-Z0-9]{20,57}",  # Google: keys and tokens
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----",
+    r"[A-Za-z0-9/+]{86}==|[\w~.-]{3}[0-9]Q~[\w~.-]{31,34}",  # Azure: keys of accounts, of applications
+    r"dapi[0-9a-f]{32}|gh[opsur]_[A-Za-z0-9]{36}|github_pat_\w{22,}|hf_[A-Za-z0-9]{34}",
+    r"eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+",  # JSON Web Tokens
+)
+"""Keys and tokens that are known by their shape, wherever they stand."""
+
+SECRET_KEY = re.compile(r"(?:(?<=://)|(?<![\w/+.-]))[A-Za-z0-9/+]{40}(?![\w/+=.-])")
+"""The form of a secret of AWS; a path may have it too."""
+
+MIXED, LONGEST_WORD = 15, 5
+"""Of 40 letters by chance: at least so many changes between small letters, large ones and digits, 25 on
+average, and at most so many small letters in a row. Names and paths, made of words, have longer rows."""
+
 SECRETS = re.compile(
     r"://[^/@\s:]*:(?!\d+(?:[/,]|$))\S*@"  # user:password@; a port has a slash or nothing after it
     r"|https?://[^/\s@]+@"
-    rf"|[?&;][^=&;\s]*(?:{SECRET})[^=&;\s]*=",
+    rf"|[?&;][^=&;\s]*(?:{SECRET})[^=&;\s]*="
+    rf"|(?-i:(?<![A-Za-z0-9])(?:{'|'.join(KEY_SHAPES)})(?![A-Za-z0-9]))",
     re.IGNORECASE,
 )
 """Text that bears a password, a key or a signature."""
@@ -46,9 +65,26 @@ ELSEWHERE = (
 )
 
 
+def holds_secret(text: str) -> bool:
+    """Return whether a text bears a password, a key, a token or a signature.
+
+    >>> holds_secret("s3a://bucket/log"), holds_secret("s3a://user:word@bucket/log")
+    (False, True)
+    """
+    return bool(SECRETS.search(text)) or any(map(_is_mixed, SECRET_KEY.findall(text)))
+
+
+def _is_mixed(text: str) -> bool:
+    if text in (text.lower(), text.upper()):
+        return False  # a hash in hexadecimal digits
+    kinds = ["A" if letter.isupper() else "a" if letter.isalpha() else "0" for letter in text]
+    changes = sum(one != other for one, other in pairwise(kinds))
+    return changes >= MIXED and max(map(len, re.findall("[a-z]+", text)), default=0) <= LONGEST_WORD
+
+
 def refuse_secrets(text: str, where: str) -> None:
     """ConfigError, which does not repeat it, for text that bears a secret; what is printed must not."""
-    if SECRETS.search(text):
+    if holds_secret(text):
         raise ConfigError(f"{where} holds a password, key or token", ELSEWHERE)
 
 
@@ -79,7 +115,7 @@ class Strict(BaseModel):
     @classmethod
     def _sound(cls, document: Any) -> Any:
         for key, value in document.items() if isinstance(document, dict) else ():
-            if any(SECRETS.search(text) for text in _texts_of(value, _is_map(cls, key))):
+            if any(holds_secret(text) for text in _texts_of(value, _is_map(cls, key))):
                 raise ValueError(f"{key} holds a password, key or token; {ELSEWHERE}")
             if not _takes_truth(cls, key):
                 _refuse_truths(key, value, _is_map(cls, key))
@@ -98,9 +134,9 @@ class Strict(BaseModel):
 
 
 def _texts_of(value: Any, is_map: bool) -> list[str]:
-    """Texts of a field, of its list or of its map; sections look at their own."""
+    """Return texts of a field, of its list or of its map with its keys; sections look at their own."""
     if is_map and isinstance(value, dict):
-        value = list(value.values())
+        value = [*value, *value.values()]
     held = value if isinstance(value, list | tuple) else [value]
     return [text for text in held if isinstance(text, str)]
 

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field, field_validator, model_validator
 
-from recbench_spark.config.base import ELSEWHERE, SECRET, SECRETS, Location, Name, Seed, Share, Strict
+from recbench_spark.config.base import ELSEWHERE, SECRET, Location, Name, Seed, Share, Strict, holds_secret
 
 OFFSET = re.compile(r"[+-](0[0-9]|1[0-8]):[0-5][0-9]")
 """A time zone without a name: +02:00."""
@@ -101,7 +101,7 @@ class Dataset(Strict):
     @classmethod
     def _none_secret(cls, options: dict[str, str]) -> dict[str, str]:
         for key, value in options.items():
-            if re.search(SECRET, key, re.IGNORECASE) or SECRETS.search(value):
+            if re.search(SECRET, key, re.IGNORECASE) or holds_secret(value):
                 raise ValueError(f"option {key} holds a secret; {ELSEWHERE}")
         return options
 

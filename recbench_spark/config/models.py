@@ -80,6 +80,8 @@ class ModelConfig(Strict):
         """
 
 
+IMPORTABLE = "module:Class, importable from here"
+
 MODELS: dict[str, type[ModelConfig]] = {}
 """Every class of models that was imported, by its kind."""
 
@@ -116,16 +118,36 @@ def imported_class(name: str) -> type[ModelConfig]:
     module, _, attribute = name.partition(":")
     try:
         found = getattr(import_module(module), attribute)
-    except Exception as error:  # whatever somebody's module does while it is imported
-        plain = isinstance(error, ImportError | AttributeError | ValueError)
-        told = str(error) if plain else f"{type(error).__name__}: {error}"
-        raise ConfigError(f"kind '{name}': {told}", "module:Class, importable from here") from None
+    except (Exception, SystemExit) as error:  # whatever somebody's module does while it is imported
+        raise ConfigError(f"kind '{name}': {_why(error, module)}", IMPORTABLE) from None
     if not (isinstance(found, type) and issubclass(found, ModelConfig) and _kinds(found)):
         raise ConfigError(
             f"kind '{name}' is no class of models, a ModelConfig with a kind",
             "see recbench_spark/config/models.py",
         )
     return found
+
+
+def imported_behaviour(settings: ModelConfig) -> Any:
+    """Return the class that a model's `behaviour` names, imported now.
+
+    Raises:
+        ConfigError: its module cannot be imported, or has no such class.
+    """
+    module, _, attribute = settings.behaviour.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (Exception, SystemExit) as error:
+        told = f"model {settings.name}: behaviour '{settings.behaviour}': {_why(error, module)}"
+        raise ConfigError(told, IMPORTABLE) from error
+
+
+def _why(error: BaseException, module: str) -> str:
+    """Return the reason why a module cannot be imported, in words."""
+    if isinstance(error, SystemExit):
+        return f"importing {module} ends Python: sys.exit({shortened(str(error.code))})"
+    plain = isinstance(error, ImportError | AttributeError | ValueError)
+    return str(error) if plain else f"{type(error).__name__}: {error}"
 
 
 def _kinds(model: type[ModelConfig]) -> tuple[str, ...]:

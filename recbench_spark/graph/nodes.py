@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.graph.folders import Graph, mapped
-from recbench_spark.graph.passes import Pass
+from recbench_spark.graph.passes import Pass, new_vectors
 from recbench_spark.graph.runner import Model, passes_of
 from recbench_spark.kernels.graph.csr import Csr, selected
-from recbench_spark.kernels.graph.dense import store
+from recbench_spark.kernels.graph.dense import check_finite, store
 from recbench_spark.kernels.graph.lanes import AHEAD
 
 Nodes = npt.NDArray[np.int64]
@@ -63,7 +63,7 @@ def embed_nodes(graph: Graph, model: Model, node_r: Nodes) -> Vectors:
         own = node_r[(node_r >= first) & (node_r < end)]
         if len(own):
             last = [step for step in steps if step.side in (None, side)][-1]
-            vectors = _computed(graph, steps, last, own)
+            vectors = check_finite(_computed(graph, steps, last, own), f"layer {last.layer}")
             found = vectors if not len(found) else np.vstack([found, vectors])
     return found
 
@@ -83,10 +83,8 @@ def _computed(graph: Graph, steps: list[Pass], step: Pass, node_r: Nodes) -> Vec
     sources = z[np.searchsorted(wanted, need)]
     edges = Csr(csr.indptr, place, csr.weight)
     n = step.module.aggregate(edges, sources, own, hashes[node_r], hashes[need])
-    out = step.module.combine(read(step.h, node_r), n) if step.kind == "layer" else n
-    for end in step.ends:
-        out = end.of(out)
-    return out
+    found: Vectors = new_vectors(step, read(step.h, node_r) if step.kind == "layer" else None, n)
+    return found
 
 
 def _messages(step: Pass, read: Callable[[str, Nodes], Vectors], node_r: Nodes) -> Vectors:

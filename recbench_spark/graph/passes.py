@@ -26,7 +26,7 @@ from recbench_spark.graph.layout import ids_of
 from recbench_spark.graph.vectors import write_embeddings, write_vectors
 from recbench_spark.kernels.graph.aggregate import finished, partial, totals
 from recbench_spark.kernels.graph.csr import Csr, selected, tile, window
-from recbench_spark.kernels.graph.dense import Dense, store
+from recbench_spark.kernels.graph.dense import Dense, check_finite, store
 from recbench_spark.kernels.graph.layers import Layer
 
 Plan = Literal["G", "R", "S"]
@@ -198,9 +198,7 @@ def _mixed(block: Block, work: Work, csr: Csr, z: Any, kept: Kept) -> Iterator[t
         rows = first + np.flatnonzero(flag)
         nodes = block.first + rows
         n = step.module.aggregate(selected(csr, rows), z, z[nodes], hashes[nodes], hashes)
-        new = step.module.combine(h[nodes], n) if step.kind == "layer" else n
-        for end in step.ends:
-            new = end.of(new)
+        new = new_vectors(step, h[nodes] if step.kind == "layer" else None, n)
         out = np.zeros((len(flag), new.shape[1]), np.float32)
         out[flag] = new
         if before is not None:
@@ -245,16 +243,19 @@ def gathered_to(place: int, sent: Iterator[Sent], work: Work) -> Iterator[Done]:
     width = _message_width(work)
     z = np.frombuffer(b"".join(part[2] for part in parts), work.step.dtype).reshape(-1, width)
     halo, csr = work.graph.halo(block), work.graph.csr(block)
-    own = _own(parts, width, work)
+    own = _own(parts, block, width, work)
     hashes = work.graph.hashes()[halo.need]
     received = sum(len(part[2]) + len(part[3]) for part in parts)
     sources = Sources(Csr(csr.indptr, halo.place, csr.weight), z, hashes, own)
     yield _finish(block, work, sources, csr.edges, received)
 
 
-def _own(parts: list[tuple[int, bytes, bytes, bytes]], width: int, work: Work) -> Any:
-    packed = next((part[3] for part in parts if part[3]), None)
-    return None if packed is None else np.frombuffer(packed, work.step.dtype).reshape(-1, width)
+def _own(parts: list[tuple[int, bytes, bytes, bytes]], block: Block, width: int, work: Work) -> Any:
+    """(rows, m) the destinations' own messages for `gcn`; a block without nodes was sent none."""
+    if work.step.module.aggregator != "gcn":
+        return None
+    packed = b"".join(part[3] for part in parts)
+    return np.frombuffer(packed, work.step.dtype).reshape(block.rows, width)
 
 
 def _message_width(work: Work) -> int:
@@ -283,9 +284,10 @@ def scattered_to(place: int, sent: Iterator[Sent], work: Work) -> Iterator[Done]
     acc = np.full((block.rows, width), -np.inf if kind == "max" else 0.0, np.float32)
     for _, packed, sums, _ in parts:
         rows, found = np.frombuffer(packed, np.uint32), np.frombuffer(sums, np.float32).reshape(-1, width)
-        acc[rows] = np.maximum(acc[rows], found) if kind == "max" else acc[rows] + found
+        with np.errstate(over="ignore", invalid="ignore"):  # `new_vectors` tells of it in words
+            acc[rows] = np.maximum(acc[rows], found) if kind == "max" else acc[rows] + found
     csr = work.graph.csr(block)
-    finished(kind, acc, *totals(csr), _own(parts, width, work))
+    finished(kind, acc, *totals(csr), _own(parts, block, width, work))
     received = sum(len(part[1]) + len(part[2]) + len(part[3]) for part in parts)
     yield _written(block, work, _combined(block, work, acc), block.rows, csr.edges, received)
 
@@ -313,10 +315,25 @@ def _new(block: Block, work: Work, pooled: Iterator[tuple[int, Any]]) -> Iterato
     step = work.step
     h = mapped(Path(step.h)) if step.kind == "layer" else None
     for first, n in pooled:
-        out = n if h is None else step.module.combine(h[first : first + len(n)], n)
-        for end in step.ends:
-            out = end.of(out)
-        yield first, out
+        yield first, new_vectors(step, None if h is None else h[first : first + len(n)], n)
+
+
+def new_vectors(step: Pass, own: Any, n: Any) -> Any:
+    """(r, o) float32 vectors that a pass makes of some nodes.
+
+    Args:
+        step: the pass.
+        own: (r, d) the nodes' own vectors; None for a pool.
+        n: (r, m) float32, the aggregate over their neighbours.
+
+    Raises:
+        DataError: a sum over neighbours is infinite or NaN; `relu` would hide it, since -inf becomes 0.
+    """
+    check_finite(n, f"layer {step.layer}, sums over neighbours")
+    out = n if own is None else step.module.combine(own, n)
+    for end in step.ends:
+        out = end.of(out)
+    return out
 
 
 def _written(
@@ -357,7 +374,7 @@ def _stored(
     for first, vectors in rows:
         place = None if kept is None else kept[first : first + len(vectors)]
         if as_float and place is None:
-            yield first, np.ascontiguousarray(vectors)
+            yield first, np.ascontiguousarray(check_finite(vectors, f"layer {step.layer}"))
             continue
         stored = np.empty(vectors.shape, step.dtype)
         store(vectors, stored, f"layer {step.layer}")

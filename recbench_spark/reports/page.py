@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import tempfile
+import uuid
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -77,9 +77,6 @@ def write_page(page: str, path: str | Path) -> Path:
     """Write a page; a reader sees the old one or the new one, never a half."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
-    ) as file:
-        file.write(page)
-    Path(file.name).chmod(0o644)
-    return Path(file.name).replace(target)
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
+    partial.write_text(page, encoding="utf-8")  # who may read it, the umask says
+    return partial.replace(target)

@@ -76,7 +76,7 @@ def answer(store: ArrowStore, sql: str, limit: int) -> pa.Table:
     """
     import duckdb  # noqa: PLC0415
 
-    asked = sql.replace("`", '"')
+    asked = with_double_quotes(sql)
     judge(asked, (*TABLES, *view_files()))
     with duckdb.connect(":memory:", config=dict(SETTINGS)) as connection:
         _install(connection, store, asked)
@@ -87,6 +87,28 @@ def answer(store: ArrowStore, sql: str, limit: int) -> pa.Table:
             raise ConfigError(_first_line(error), HINT) from None
         except duckdb.Error as error:
             raise DataError(_first_line(error)) from None
+
+
+QUOTED = re.compile(
+    r"""[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\w*)\$.*?\$\1\$"""
+    r"""|--[^\n]*|/\*.*?\*/|`((?:[^`]|``)*)`""",
+    re.DOTALL,
+)
+"""Literals, names and comments of DuckDB's SQL, and names in backticks, which are Spark's."""
+
+
+def with_double_quotes(sql: str) -> str:
+    """Return SQL whose names in backticks stand in double quotes; literals and comments stay as they are.
+
+    >>> print(with_double_quotes("SELECT `a b`, 'a `b`'"))
+    SELECT "a b", 'a `b`'
+    """
+
+    def replaced(match: re.Match[str]) -> str:
+        name = match[2]
+        return match[0] if name is None else '"' + name.replace("``", "`").replace('"', '""') + '"'
+
+    return QUOTED.sub(replaced, sql)
 
 
 def _first_line(error: Exception) -> str:
@@ -154,7 +176,7 @@ def _judge_node(node: Mapping[str, Any], known: frozenset[str]) -> None:
 
 def _install(connection: duckdb.DuckDBPyConnection, store: ArrowStore, sql: str) -> None:
     """The tables and views that a question names, and those that these need."""
-    views = {name: text.replace("`", '"') for name, text in view_files().items()}
+    views = {name: with_double_quotes(text) for name, text in view_files().items()}
     needed = _needed(sql, views)
     total = 0
     for name in filter(TABLES.__contains__, needed):

@@ -18,8 +18,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 
 from recbench_spark import sharing
 from recbench_spark.checks import Check
@@ -39,6 +37,7 @@ from recbench_spark.evaluation.together import shuffle
 from recbench_spark.evaluation.together.progress import watched
 from recbench_spark.evaluation.together.shuffle import Found
 from recbench_spark.evaluation.together.task import Work
+from recbench_spark.failures import java_is_gone
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE, RANKINGS, USER_METRICS
@@ -133,13 +132,16 @@ def evaluate_group(night: Night, group: Sequence[Ready], journal: Journal) -> di
             files = [file for _, passed in done for file in getattr(passed.found, table)]
             night.store.commit_files(files, {"rankings": RANKINGS, "values": USER_METRICS}[table], name)
         counts["failed"] = len(group) - len(done)
+    failed: dict[str, Exception] = {}
     with journal.stage("metrics", f"measure {names}", run_ids=runs) as counts:
-        found = {ready.run_id: _told(night, asked, ready, passed) for ready, passed in done}
+        found = dict(_told_each(night, asked, done, failed))
         _write(night, found)
         counts["warnings"] = sum(not check.passed for told in found.values() for check in told.checks)
     return {
         ready.run_id: Evaluated(
-            found[ready.run_id].checks if ready.run_id in found else [], passed.seconds, passed.error
+            found[ready.run_id].checks if ready.run_id in found else [],
+            passed.seconds,
+            passed.error or failed.get(ready.run_id),
         )
         for ready, passed in zip(group, passes, strict=True)
     }
@@ -231,8 +233,8 @@ def _pass_each(night: Night, asked: _Asked, group: Sequence[Ready], journal: Jou
     """One pass for all; a model that fails in it, or all of a pass that dies, once more by itself."""
     try:
         passes = _pass(night, asked, group, journal)
-    except (PySparkException, Py4JError) as error:
-        if is_cancelled(error):
+    except Exception as error:
+        if is_cancelled(error) or java_is_gone(error):
             raise
         passes = [_Passed(None, 0.0, error) for _ in group]
     return [
@@ -284,6 +286,19 @@ class _Told:
     metrics: list[pa.Table]
     multiverse: list[pa.Table]
     checks: list[Check]
+
+
+def _told_each(
+    night: Night, asked: _Asked, done: Sequence[tuple[Ready, _Passed]], failed: dict[str, Exception]
+) -> Iterator[tuple[str, _Told]]:
+    """Yield the run and rows of each model that was ranked; an error is noted as that of its run alone."""
+    for ready, passed in done:
+        try:
+            yield ready.run_id, _told(night, asked, ready, passed)
+        except Exception as error:
+            if is_cancelled(error) or java_is_gone(error):
+                raise
+            failed[ready.run_id] = error
 
 
 def _told(night: Night, asked: _Asked, ready: Ready, passed: _Passed) -> _Told:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property, reduce
-from importlib import import_module
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +17,7 @@ from pyspark.sql import functions as F
 from recbench_spark import revisions
 from recbench_spark.checks import Check
 from recbench_spark.config import World, digest
-from recbench_spark.config.models import ModelConfig
+from recbench_spark.config.models import ModelConfig, imported_behaviour
 from recbench_spark.data.handed_over import dimensions
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
@@ -284,5 +283,4 @@ class Behaviour(Generic[Settings]):
 
 def behaviour_of(settings: ModelConfig) -> Behaviour[ModelConfig]:
     """The behaviour that a model's settings name, imported now."""
-    module, _, name = settings.behaviour.partition(":")
-    return cast("Behaviour[ModelConfig]", getattr(import_module(module), name)(settings))
+    return cast("Behaviour[ModelConfig]", imported_behaviour(settings)(settings))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import random
+import string
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from recbench_spark.config import (
     digest,
     load_benchmark,
 )
+from recbench_spark.config.base import holds_secret
 from recbench_spark.errors import ConfigError
 from recbench_spark.placeholders import on_night
 from recbench_spark.steps.night import check_benchmark
@@ -364,6 +368,58 @@ def test_a_secret_is_refused_and_not_repeated(write, override: str) -> None:
     with pytest.raises(ConfigError, match=r"secret|password") as error:
         load_benchmark(write(MINIMAL), [override])
     assert "hush" not in str(error.value) and "spark.hadoop" in str(error.value)
+
+
+B64 = "Qx7/m" + "aZ3k9" * 7
+KEYS = (
+    "AKIA" + "IOSFODNN7EXAMPLE",
+    "ASIA" + "Y34FZKBOKMUTVV7A",
+    "wJalrXUtnFEMI/K7MDENG/" + "bPxRfiCYEXAMPLEKEY",
+    "AIza" + "SyA-1_b" * 5,
+    "ya29." + "a0AfH6SM" * 4,
+    "-----BEGIN " + "PRIVATE KEY-----",
+    "GOCSPX-" + "aB3_" * 7,
+    (B64 * 3)[:86] + "==",
+    "abc8Q~" + "xY_z." * 6 + "abcd",
+    "dapi" + "0f" * 16,
+    "hf_" + "aB" * 17,
+    "ghp_" + "aB3" * 12,
+    "eyJhbGciOiJIUzI1NiJ9" + ".eyJzdWIiOiIxMjM0In0" + ".c2lnbmF0dXJl",
+)
+"""Shapes of keys: made up here, or examples of their makers' documentation."""
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize(
+    "place",
+    ["dataset.path", "ran_by", "dataset.options.x", "dataset.attributes", "dataset.columns.user_id"],
+)
+@pytest.mark.parametrize("text", ["{}", "s3a://{}@bucket/log", "key={} "])
+def test_a_bare_key_of_a_cloud_is_refused_and_not_repeated(write, place: str, key: str, text: str) -> None:
+    value: Any = [text.format(key)] if place == "dataset.attributes" else text.format(key)
+    with pytest.raises(ConfigError, match=r"secret|password") as error:
+        load_benchmark(write(MINIMAL), [f"{place}={json.dumps(value)}"])
+    assert key not in str(error.value) and "spark.hadoop" in str(error.value)
+
+
+PATHS_OF_FORTY = (
+    "/mnt/DataLake/MovieLens25M/Ratings/Y2026",
+    "warehouse/Recommender/2026/Q1/Clicks/RAW",
+    "GraphSageWithNegativesFromWalksSeed20260",
+    "LightGCN3Layers64DimensionsAdamLR0001BPR",
+    "hdfs/Teams/RecSys/Exports/2026/01/31/CSV",
+)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_secrets_of_forty_letters_are_told_from_hashes_names_and_paths(seed: int) -> None:
+    draw = random.Random(seed)
+    letters = string.ascii_letters + string.digits + "/+"
+    secrets = ["".join(draw.choices(letters, k=40)) for _ in range(500)]
+    assert sum(map(holds_secret, secrets)) > 425
+    assert not any(holds_secret("".join(draw.choices("0123456789abcdef", k=n))) for n in (32, 40, 64))
+    for text in PATHS_OF_FORTY:
+        assert len(text) == 40 and not holds_secret(text), text
 
 
 @pytest.mark.parametrize(

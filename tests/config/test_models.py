@@ -37,6 +37,7 @@ def test_a_model_of_another_package_is_found_by_its_path() -> None:
         ("no_module:Model", r"models\.0\.kind: kind 'no_module:Model': No module"),
         ("tests.outside_model:Newest", r"is no class of models"),
         ("tests.outside_model:Nothing", r"has no attribute 'Nothing'"),
+        ("tests.leaving_module:Model", r"importing tests\.leaving_module ends Python: sys\.exit\(3\)"),
         (7, r"models\.0: expected keys and values with a 'kind'"),
         (".models:AlsModel", r"kind '\.models:AlsModel': TypeError: "),
         ("recbench_spark.config.models:ModelConfig", r"is no class of models"),

@@ -104,6 +104,8 @@ def as_text(value: Any, place: str) -> str:
         raise Broken(place, "a password stands in it")
     if any(SECRET_WORDS.search(word) for word in re.findall(r"[?&;]([^=&;\s]*)=", value)):
         raise Broken(place, "a secret stands in it")
+    if re.search(r"A[KS]IA[0-9A-Z]{16}|AIza[\w-]{35}", value):
+        raise Broken(place, "a key of a cloud stands in it")
     return value
 
 

@@ -53,7 +53,9 @@ ODD: tuple[Any, ...] = (
     "2026-02-30", "2026-01-31", "9999-12-31", "0001-01-01", "Europe/Rome", "+02:00",
     "recbench_spark.config.models:ModelConfig", "recbench_spark.config.models:AlsModel", "os:path", ":",
     "a:b",
-    ".:x", "..a:b", "tests.outside_model:NewestModel", "\ufeffx", "x\x7f", "\ud7ff", "\x85", "rating",
+    ".:x", "..a:b", "tests.outside_model:NewestModel", "tests.leaving_module:Model",
+    "AKIA" + "Q7" * 8, "https://h/" + "ASIA" + "Q7" * 8, "AIza" + "b-5" * 11 + "cd",
+    "\ufeffx", "x\x7f", "\ud7ff", "\x85", "rating",
 )  # fmt: skip
 
 SETS = ("split.seed=7", "split.seed=x", "=1", "a", "a..b=1", ".=1", "models.0.name=q", "models.99.name=q",

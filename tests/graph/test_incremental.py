@@ -125,3 +125,27 @@ def test_what_is_touched_is_computed_to_the_bits_of_a_full_run(
     assert computed == by_hand() if mode == "bipartite" else max(computed) < 20
     assert len(wanted := results(whole, full)) == 43 + 41
     assert results(two, again) == wanted
+
+
+@pytest.mark.parametrize("mode", ["bipartite", "projected"])
+def test_a_night_over_blocks_without_nodes_is_a_full_run(graphs, tmp_path, mode) -> None:
+    """60 blocks a side of about forty nodes, on both nights."""
+    place, full = warehouse(tmp_path), graphs[2]
+    first, again = laid(tmp_path / "1", PAIRS, H, 60), laid(tmp_path / "2", LATER, H_LATER, 60)
+    assert min(block.rows for block in first.blocks) == 0 == min(block.rows for block in again.blocks)
+    one, two, whole = (
+        replace(model(graph, place, mode, "float32", "embeddings"), group=1000)
+        for graph in (first, again, full)
+    )
+    run(SC, first, one, lambda _: "R")
+    run(SC, full, whole, lambda _: "R")
+    before, folder = Night(first, one.features, places(one, mode)), Path(two.folder)
+    steps = passes_of(two, again)
+    folder.mkdir(parents=True)
+    compare(SC, again, steps, before, folder)
+    for k, found in enumerate(before.places, 1):
+        last_night(SC, before, [found], folder / f"before-{k}.npy", "float32")
+    kept = {(step.layer, step.kind): kept_of(folder, p, step) for p, step in enumerate(steps, 1)}
+    done = run(SC, again, replace(two, kept=kept), lambda _: "R")
+    assert sum(one.nodes for one in done) > 0
+    assert results(two, again) == results(whole, full)

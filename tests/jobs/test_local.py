@@ -391,6 +391,22 @@ def test_what_is_no_query_over_our_tables_is_refused(warehouse: str) -> None:
     assert {str(path): path.stat().st_mtime_ns for path in Path(warehouse).rglob("*")} == before
 
 
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("SELECT 'a `b` c' AS `the name`", {"the name": "a `b` c"}),
+        ("SELECT 'it''s `1`' AS x", {"x": "it's `1`"}),
+        ("SELECT E'it\\'s `1`' AS x", {"x": "it's `1`"}),
+        ("SELECT $$a `b`$$ AS x, $t$`$t$ AS y", {"x": "a `b`", "y": "`"}),
+        ('SELECT 1 AS "a`b" -- `c`', {"a`b": 1}),
+        ("SELECT /* ` ' */ 1 AS `a`, '`' AS `b`", {"a": 1, "b": "`"}),
+        ('SELECT 1 AS `a"b`, 2 AS `c``d`', {'a"b': 1, "c`d": 2}),
+    ],
+)
+def test_backticks_are_of_names_and_nothing_else(warehouse: str, sql: str, found: dict) -> None:
+    assert answer(ArrowStore(warehouse), sql, 10).to_pylist() == [found]
+
+
 def test_duckdb_itself_reaches_nothing_either(warehouse: str, monkeypatch) -> None:
     """Should the judge ever let something pass, the connection has no files, no network, no settings."""
     from recbench_spark.steps import local_questions

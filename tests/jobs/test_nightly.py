@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -273,6 +275,21 @@ def test_a_dry_run_of_many_nights_tells_a_line_a_night(
     assert not (tmp_path / "w").exists()
 
 
+def test_what_the_machine_refuses_one_night_stops_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    evaluation = {**SMALL["evaluation"], "parts": ["test"]}
+    dataset = {"name": "log", "reader": "csv", "path": f"{tmp_path}/{'x' * 300}.csv"}
+    config = {**SMALL, "dataset": dataset, "models": [{"name": "popular", "kind": "popular"}]}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump({**config, "evaluation": evaluation}))
+    asked = many(str(tmp_path / "small.yaml"), tmp_path / "w", "2026-01-01..2026-01-02", "--dry-run")
+    assert run(*asked) == 1
+    said = capsys.readouterr().err
+    assert said.count("(exit code 1") == 2 == said.count("File name too long")
+    assert len(list(tmp_path.glob("recbench-error-*"))) == 2
+
+
 @pytest.mark.spark
 def test_many_nights_in_one_session(
     spark, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -294,6 +311,8 @@ def test_many_nights_in_one_session(
     said = capsys.readouterr().err
     assert "2026-01-01, 1 of 3" in said and "2026-01-02, 2 of 3 (exit code 1" in said
     assert said.count("1 evaluated") == 2 and said.count("starting Spark") == 1
+    assert re.search(r"2026-01-01, 1 of 3: begins.*model 1/1 popular: train.*, 1 of 3 \(", said, re.DOTALL)
+    assert said.count("model 1/1 popular: train") == 2
     log = tmp_path / "w" / "logs" / "many-2026-01-03.jsonl"
     assert json.loads(log.read_text().splitlines()[-1])["stage"] == "report"
     (tmp_path / "2026-01-02.csv").write_text((tmp_path / "2026-01-01.csv").read_text())

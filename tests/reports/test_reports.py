@@ -1,6 +1,7 @@
 """Facts by hand from small frames, then what the renderers make of them. No JVM."""
 
 import math
+import os
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -22,6 +23,7 @@ from recbench_spark.reports import (
     make_changes,
     make_report,
     render_html,
+    write_page,
     write_report,
 )
 from recbench_spark.reports.facts import Estimate, Measure
@@ -738,3 +740,15 @@ def test_lists_with_training_items_are_told_beside_their_row() -> None:
     assert sentence in page
     alone = report(rows[1], checks=[told])
     assert "handed *" not in leaderboard_text(alone)  # nobody else's training items are taken out
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o027, 0o640), (0o022, 0o644)])
+def test_who_may_read_a_page_the_umask_says(tmp_path: Path, mask: int, mode: int) -> None:
+    before = os.umask(mask)
+    try:
+        path = write_page("<p>", tmp_path / "reports" / "page.html")
+        write_page("<p>again", path)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == mode and path.read_text() == "<p>again"
+    assert [one.name for one in path.parent.iterdir()] == ["page.html"]

@@ -36,6 +36,7 @@ from recbench_spark.steps.boarding import enter, update_board
 from recbench_spark.steps.night import attempts_so_far, check_benchmark, open_night
 from recbench_spark.steps.outcomes import nothing_to_do
 from recbench_spark.steps.results import grid_edges
+from recbench_spark.steps.together import SETTING
 from recbench_spark.store import Store, query_files
 from tests import oracles
 from tests.nights import DATE, RANKED, SMALL, Ran, models, run, small
@@ -408,6 +409,44 @@ def test_a_failing_model_does_not_stop_the_others(small_night: Ran, tmp_path: Pa
     result = json.loads((Path(small_night.store.root) / "results" / f"{failed.run_id}.json").read_text())
     assert (result["status"], result["exit_code"]) == ("failed", 1)
     assert "2 dimensions" in Path(ran.outcome.report_path or "").read_text(), "the report tells of it"
+
+
+WORDS = {
+    "disk": "/mnt/some/file: No space left on device",
+    "network": "Connection reset by peer",
+    "memory": "out of memory",
+    "odd": "internal error: ZeroDivisionError: division by zero",
+    "long": "internal error: ValueError: xxx",
+    "exit": "code that was called ended Python: sys.exit(3)",
+}
+
+
+@pytest.mark.parametrize("at_once", ["64", "0"], ids=["together", "alone"])
+def test_whatever_error_a_model_ends_by_is_its_own_in_words_and_with_its_trace(
+    spark, small_night: Ran, at_once: str
+) -> None:
+    broken = [
+        {"name": f"{how}_{where}", "kind": "tests.failing_model:FailingModel", "how": how, "where": where}
+        for how, where in [*((how, "fit") for how in WORDS), ("disk", "told")]
+    ]
+    leaving = {"name": "leaving", "kind": "tests.failing_model:LeavingModel"}
+    chosen = [*broken[:3], *models("popular"), *broken[3:], leaving]
+    benchmark = small(name=f"failing{at_once}", models=chosen)
+    spark.conf.set(SETTING, at_once)
+    try:
+        ran = run(small_night.store, benchmark)
+    finally:
+        spark.conf.unset(SETTING)
+    assert set(ran.outcome.run_ids) == {"popular"} and ran.outcome.exit_code == 1
+    told = {row.model: row for row in small_night.store.read(RUNS).collect() if row.suite == benchmark.name}
+    assert "importing tests.leaving_module ends Python" in told["leaving"].error
+    for model in broken:
+        row = told[model["name"]]
+        assert row.status == "failed" and row.error.startswith(WORDS[model["how"]])
+        assert len(row.error) < 1000 and row.error == ran.outcome.failed[model["name"]]
+        (trace,) = re.findall(r"its trace[:,] (\S+)", row.error)
+        assert "failing_model.py" in Path(trace).read_text()
+        Path(trace).unlink()
 
 
 def test_an_empty_part_is_refused_and_names_those_with_rows(small_night: Ran) -> None:

@@ -111,7 +111,8 @@ def finished(
         return acc
     if kind == "gcn":
         assert own is not None
-        acc += own.astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # who makes vectors of the sums looks for it
+            acc += own.astype(np.float32)
         counts = counts + 1
     divisor = (weights if kind == "importance" else counts).astype(np.float32)
     acc[divisor == 0] = 0.0

@@ -21,6 +21,9 @@ Matrix = npt.NDArray[np.float32]
 HALF_MOST = 65504.0
 """The largest number in half precision."""
 
+SINGLE_MOST = float(np.finfo(np.float32).max)
+"""The largest number in single precision."""
+
 
 class Dense(NamedTuple):
     """x W^T + b, and relu where asked for.
@@ -105,7 +108,7 @@ def _four(row: Any, k: int) -> tuple[np.float32, np.float32, np.float32, np.floa
 
 
 def normalise(x: Matrix) -> Matrix:
-    """Each row over its length, in place; a row of zeros stays."""
+    """Divide each row by its length, in place; a row of zeros stays as it is."""
     _normalise(x)
     return x
 
@@ -116,8 +119,11 @@ def _normalise(x: Any) -> None:
         total = 0.0
         for j in range(x.shape[1]):
             total += np.float64(x[r, j]) * np.float64(x[r, j])
-        if total > 0:
-            length = np.float32(np.sqrt(total))
+        length = np.float32(np.sqrt(total))
+        if np.isinf(length):  # longer than a float32 can be, or infinite itself
+            for j in range(x.shape[1]):
+                x[r, j] = np.float64(x[r, j]) / np.sqrt(total)
+        elif total > 0:
             for j in range(x.shape[1]):
                 x[r, j] /= length
 
@@ -129,12 +135,30 @@ def store(x: Matrix, out: npt.NDArray[Any], what: str) -> None:
         DataError: a number that is infinite, NaN or too large for half precision.
     """
     kept = out.view(np.uint16) if out.dtype == np.float16 else out
-    most = HALF_MOST if out.dtype == np.float16 else float(np.finfo(np.float32).max)
-    wrong = _store(readonly(np.ascontiguousarray(x)), kept, np.float32(most))
+    most = HALF_MOST if out.dtype == np.float16 else SINGLE_MOST
+    _refuse(_store(readonly(np.ascontiguousarray(x)), kept, np.float32(most)), most, what)
+
+
+def check_finite(x: Matrix, what: str) -> Matrix:
+    """Return the rows as they are when all numbers of them are finite.
+
+    Args:
+        x: (r, d) float32.
+        what: name of the rows in the message.
+
+    Raises:
+        DataError: a number is infinite or NaN.
+    """
+    if not np.isfinite(x).all():
+        _refuse(int(np.count_nonzero(~np.isfinite(x))), SINGLE_MOST, what)
+    return x
+
+
+def _refuse(wrong: int, most: float, what: str) -> None:
     if wrong:
         raise DataError(
             f"{what}: {wrong} numbers are beyond {most:g} or not finite",
-            "use wire: float32, normalise: true, or smaller weights",
+            "use wire: float32, normalise: true, or smaller features and weights",
         )
 
 

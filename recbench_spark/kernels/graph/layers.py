@@ -186,7 +186,8 @@ class Layer:
         if self.own_t is not None:
             add_product(h, self.own_t, out)
         if self.pooled_t is None:
-            out += n
+            with np.errstate(over="ignore", invalid="ignore"):  # who stores the rows looks for it
+                out += n
         else:
             add_product(n, self.pooled_t, out)
         if self.relu:

@@ -6,17 +6,17 @@ import json
 import time
 from datetime import UTC, datetime
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import AlsModel, Bootstrap
-from recbench_spark.errors import Interrupted, RecbenchError, is_cancelled
+from recbench_spark.errors import Interrupted, is_cancelled
 from recbench_spark.evaluation.metrics.predictions import by_user, rating_metrics
 from recbench_spark.evaluation.ranking.predict import mean_rating
+from recbench_spark.failures import in_words_with_trace, java_is_gone
 from recbench_spark.indexing import dense_index
 from recbench_spark.sharing import scratch_folder
-from recbench_spark.store import Store, explain
+from recbench_spark.store import Store
 from recbench_spark.training.als import train_als
 from recbench_spark.training.fits.logs import LogFiles
 from recbench_spark.training.fits.tasks import FitTask, Row
@@ -41,11 +41,12 @@ def fit_als(store: Store, model: AlsModel, task: FitTask, files: LogFiles) -> Ro
     }  # fmt: skip
     try:
         row |= _measured(store, model, task, files) | {"status": "succeeded"}
-    except (RecbenchError, PySparkException) as error:
+    except Exception as error:
         if is_cancelled(error):
             raise Interrupted from error
-        told = str(error) if isinstance(error, RecbenchError) else explain(error)
-        row |= {"status": "failed", "error": told}
+        if java_is_gone(error):
+            raise
+        row |= {"status": "failed", "error": in_words_with_trace(error)}
     row |= {"seconds": time.monotonic() - before, "started_at": started, "finished_at": datetime.now(UTC)}
     return row
 

@@ -25,7 +25,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recbench_spark.errors import DataError, DivergedError, RecbenchError
+from recbench_spark.errors import DataError, DivergedError
+from recbench_spark.failures import in_words_with_trace
 from recbench_spark.kernels import sums
 from recbench_spark.kernels.metrics import predictions as values
 from recbench_spark.models.rating import registry
@@ -247,11 +248,9 @@ def _status(error: Exception) -> str:
 
 
 def _in_words(error: Exception) -> str:
-    if isinstance(error, RecbenchError):
-        return str(error)
     if isinstance(error, MemoryError):
         return "out of memory\n  hint: fewer dims, fewer fits at once, or a larger machine"
-    return f"internal error: {type(error).__name__}: {error}"
+    return in_words_with_trace(error)
 
 
 class _Clock(NamedTuple):

@@ -1,0 +1,115 @@
+"""Words for the errors that jobs and models of a night end by; a trace goes to a file, never to a user."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import traceback
+from contextlib import suppress
+
+from recbench_spark.errors import RecbenchError, cut_middle
+
+JAVA_ENDED = (
+    "the connection to Spark broke: its Java process has ended\n"
+    "  hint: did the system end it for its memory (dmesg tells)? spark.driver.memory bounds it; run again"
+)
+
+
+def in_words(error: BaseException) -> str:
+    """Return one sentence about an error and, for most errors, a hint on a second line."""
+    if isinstance(error, RecbenchError):
+        return str(error)
+    if java_is_gone(error):
+        return JAVA_ENDED
+    if isinstance(error, spark_errors()):
+        from recbench_spark.store import explain  # noqa: PLC0415
+
+        return explain(error)
+    return _in_words_of_machine(error) or _internal(error)
+
+
+def _in_words_of_machine(error: BaseException) -> str:
+    """Return words for what memory, files or an end of Python refuse; none for other errors."""
+    if isinstance(error, MemoryError):
+        return "out of memory\n  hint: smaller batches or tables, or a larger machine"
+    if isinstance(error, SystemExit):
+        told = f"code that was called ended Python: sys.exit({cut_middle(str(error.code), 300)})"
+        return f"{told}\n  hint: code of a model must raise an error instead"
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename else ""
+        return (
+            f"{place}{error.strerror}\n  hint: check the path, its permissions, and the space on its disk"
+        )
+    return ""
+
+
+def in_words_with_trace(error: BaseException) -> str:
+    """Return `in_words`, and name a file with the trace where the words are not our own or Spark's.
+
+    An error of one model does not end a job, so that nobody can ask for its trace with --debug.
+    """
+    words = in_words(error)
+    if isinstance(error, (RecbenchError, *spark_errors())) or words.startswith(INTERNAL):
+        return words
+    place = write_trace(error)
+    return words if place is None else f"{words}; its trace: {place}"
+
+
+def java_is_gone(error: BaseException) -> bool:
+    """Return whether Spark's Java process has ended: what fails then has odd words.
+
+    Where spark-submit started the process, a connection that broke is all that is known of it.
+    """
+    if "pyspark" not in sys.modules:
+        return False
+    from py4j.protocol import Py4JError, Py4JJavaError  # noqa: PLC0415
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    broken = isinstance(error, ConnectionError)
+    java = getattr(SparkContext._gateway, "proc", None)
+    if java is None:
+        return broken and SparkContext._gateway is not None
+    if broken or (isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)):
+        with suppress(subprocess.TimeoutExpired):
+            java.wait(1)  # its connection is gone a moment before it is
+    return java.poll() is not None
+
+
+def spark_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of Spark; none where Spark was not loaded, as in a job that measures kernels."""
+    if "pyspark" not in sys.modules:
+        return ()
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    return PySparkException, Py4JError
+
+
+INTERNAL = "internal error: "
+"""Beginning of the words for what nobody foresaw."""
+
+
+def _internal(error: BaseException) -> str:
+    """Return words for what nobody foresaw; its trace lies in a file, for whoever mends it."""
+    told = f"{INTERNAL}{' '.join(f'{type(error).__name__}: {error}'.split())[:300]}"
+    place = write_trace(error)
+    with_trace = "the trace above" if place is None else f"its trace, {place}"
+    return f"{told}\n  hint: this is a mistake of recbench-spark: report it with {with_trace}"
+
+
+def write_trace(error: BaseException) -> str | None:
+    """Write the trace of an error to a new file and return its name.
+
+    A disk may be full: the trace goes to standard error then, and None is returned.
+    """
+    trace = "".join(traceback.format_exception(error))
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="recbench-error-", suffix=".txt", delete=False, errors="backslashreplace"
+        ) as file:
+            file.write(trace)
+    except OSError:
+        print(trace, file=sys.stderr)
+        return None
+    return file.name
