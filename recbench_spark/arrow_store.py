@@ -20,7 +20,7 @@ from recbench_spark import delta_files, store
 from recbench_spark.delta_files import CHECKED_VERSION
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import TABLES, Table, arrow_rows
-from recbench_spark.storage.marks import note_run
+from recbench_spark.storage.marks import end_runs, note_run
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -105,6 +105,10 @@ class ArrowStore:
     def note_run(self, run_id: str) -> None:
         """Note that a run of this process is at work: cleaning leaves its rows alone."""
         note_run(self.folder, run_id)
+
+    def end_runs(self) -> None:
+        """Note that the runs of this process are over."""
+        end_runs(self.folder)
 
     def check_appendable(self, tables: Iterable[Table]) -> None:
         """Before any work: whether rows can be appended to those of the tables that there are.

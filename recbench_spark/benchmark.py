@@ -87,6 +87,7 @@ def stop_at_gates(
     for run in runs:
         fail(run, error, journal)
     tell(night, runs, journal)
+    night.store.end_runs()
     stopped = {model.name: str(error) for model in todo}
     write_night(night, Outcome({}, (), stopped, None, "", (), (), tuple(stopped)))
     raise error
@@ -115,6 +116,7 @@ def run_models(
             run_group(night, group, runs, journal)
     finally:
         drop_scratch(night.spark, night.store.scratch)
+        night.store.end_runs()
     failed = {run.model.name: run.error for run in runs if run.error}
     held = tuple(run.model.name for run in runs if run.error and run.exit_code == GATE)
     return {run.model.name: run.run_id for run in runs if not run.error}, failed, held

@@ -46,7 +46,7 @@ from recbench_spark.delta_files import ConflictError
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import RESULT_TABLES, SCHEMA_VERSION, TABLES, Table, arrow_rows, conform
 from recbench_spark.storage.ages import age_seconds, read_clock
-from recbench_spark.storage.marks import note_run, oldest_work, runs_at_work
+from recbench_spark.storage.marks import end_runs, note_run, oldest_work, runs_at_work
 from recbench_spark.storage.publish import NO_LINKS
 
 CONFLICTS = (
@@ -335,6 +335,11 @@ class Store:
         """Note that a run of this process is at work: cleaning leaves its rows alone."""
         if self.folder is not None:
             note_run(self.folder, run_id)
+
+    def end_runs(self) -> None:
+        """Note that the runs of this process are over."""
+        if self.folder is not None:
+            end_runs(self.folder)
 
     def delete_orphans(self, older_than: str) -> None:
         """Delete rows of runs that never succeeded, began before a run id's time stamp and are not at work.

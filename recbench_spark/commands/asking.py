@@ -116,7 +116,12 @@ def statement(text: str) -> str:
     known = [*TABLES, *views, *questions]
     if text not in known:
         raise ConfigError(f"no view, table or question '{text}'", nearest(text, known))
-    return questions.get(text, f"SELECT * FROM {text}{' ORDER BY ALL' if text in views else ''}")
+    order = f" ORDER BY {ORDERS.get(text, 'ALL')}" if text in views else ""
+    return questions.get(text, f"SELECT * FROM {text}{order}")
+
+
+ORDERS = dict.fromkeys(("board_entries", "standing_entries"), "board, entry_id")
+"""Views with a column that has no order, a map, and the columns that they are sorted by."""
 
 
 def show(rows: pa.Table, style: str) -> None:

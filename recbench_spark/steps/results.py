@@ -166,6 +166,7 @@ def publish_standalone(store: Store, result: Result, run: dict[str, Any]) -> str
     row = _standalone_row(run, result.truth, result.checks)
     require_unchanged()  # frames were read while they were written; the row of `runs` makes them visible
     store.append_rows([run_row(row, run_id, run["started_at"])], RUNS)
+    store.end_runs()
     return run_id
 
 
@@ -181,6 +182,7 @@ def publish_local(store: ArrowStore, result: LocalResult, run: dict[str, Any]) -
     store.append_rows(check_rows(run_id, found), CHECKS)
     row = _standalone_row(run, result.truth, result.checks)
     store.append_rows([run_row(row, run_id, run["started_at"])], RUNS)
+    store.end_runs()
     return run_id
 
 

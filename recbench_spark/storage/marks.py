@@ -67,6 +67,14 @@ def note_run(root: Path, run_id: str) -> None:
         _marks[key].add(run_id)
 
 
+def end_runs(root: Path) -> None:
+    """Note that the runs of this process in a warehouse are over: published, failed or given up."""
+    with _lock:
+        mark = _marks.pop((os.getpid(), str(root)), None)
+    if mark is not None:
+        mark.remove()
+
+
 def keep_fresh(path: Path) -> None:
     """Touch a file or folder every few seconds as long as this process lives: cleaning goes by age."""
     with _lock:

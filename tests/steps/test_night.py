@@ -362,7 +362,7 @@ def test_a_killed_run_leaves_nothing_visible_and_the_next_completes(
     store.install_views()
     assert store.spark.sql("SELECT * FROM leaderboard WHERE suite = 'killed'").collect() == []
     # The next run completes; here it comes a day later, and sweeps up.
-    monkeypatch.setattr(story, "yesterday", lambda: "9999")
+    monkeypatch.setattr(story, "yesterday", lambda _: "9999")
     done = run(store, popular, NIGHT_2).outcome
     board = store.spark.sql("SELECT DISTINCT run_id FROM leaderboard WHERE suite = 'killed'").collect()
     assert [row.run_id for row in board] == list(done.run_ids.values()) != [lost.run_id]

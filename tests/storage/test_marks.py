@@ -48,6 +48,13 @@ def test_runs_of_a_living_process_are_at_work_and_those_of_a_killed_one_are_not(
     assert marks.runs_at_work(tmp_path) == set() and marks.oldest_work(tmp_path) is None
 
 
+def test_a_process_whose_runs_are_over_leaves_no_mark_while_it_lives_on(tmp_path: Path) -> None:
+    marks.note_run(tmp_path, "20200101T000000-run-c")
+    assert marks.runs_at_work(tmp_path) == {"20200101T000000-run-c"}
+    marks.end_runs(tmp_path)
+    assert marks.runs_at_work(tmp_path) == set() and not (tmp_path / marks.FOLDER).exists()
+
+
 def test_a_process_that_ends_leaves_no_mark(tmp_path: Path) -> None:
     worker = start_worker(tmp_path)
     assert worker.communicate("")[0] == "" and worker.returncode == 0
