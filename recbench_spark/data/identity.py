@@ -32,7 +32,7 @@ from recbench_spark.data.digests import (
     digest_piece,
     identity_of,
 )
-from recbench_spark.data.readers.files import exists, explained, is_table, qualified
+from recbench_spark.data.readers.files import check_path, exists, explained, is_table, qualified
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.inputs import Input, Options, local_path, look_once, time_travel
 from recbench_spark.shared_files import escape_path
@@ -56,7 +56,7 @@ def identity(spark: SparkSession, path: str, *, named: bool = False, options: Op
         options: of the reader; `versionAsOf` and `timestampAsOf` name the version.
 
     Raises:
-        DataError: nothing is there.
+        MissingError, DataError: nothing is there.
     """
     given = options or {}
     return look_once(path, given, named, partial(_look, spark, path, named, given)).identity
@@ -68,6 +68,8 @@ def _look(spark: SparkSession, path: str, named: bool, options: Options) -> Inpu
             return _delta_input(path, options, partial(_delta_at, spark, path))
         if not exists(path) and is_table(spark, path):
             return _delta_input(path, options, partial(_delta_named, spark, path))
+        if not exists(path):
+            check_path(path)
         return _plain_input(spark, path, named)
     except AnalysisException:
         raise DataError(
