@@ -8,7 +8,6 @@ that host's disk, under a lock; all its workers map these files: one copy per ho
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -31,6 +30,7 @@ from pyarrow import fs
 from recbench_spark.errors import DataError
 from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.publish import replace_file
+from recbench_spark.storage.seals import digest_file
 
 Arrays = dict[str, npt.NDArray[Any]]
 Builder = Callable[[ds.Dataset, Path], None]
@@ -187,14 +187,8 @@ LIST = "files.json"
 
 def write_list(folder: Path) -> None:
     """Write down what the arrays are, from their bytes: read once, while they are in the page cache."""
-    listed = {file.name: [file.stat().st_size, digest_of(file)] for file in sorted(folder.glob("*.npy"))}
+    listed = {file.name: [file.stat().st_size, digest_file(file)] for file in sorted(folder.glob("*.npy"))}
     (folder / LIST).write_text(json.dumps(listed), encoding="utf-8")
-
-
-def digest_of(file: Path) -> str:
-    """SHA-256 of a file's bytes, in chunks."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def is_whole(folder: Path, digests: bool = False) -> bool:
@@ -209,7 +203,7 @@ def is_whole(folder: Path, digests: bool = False) -> bool:
         found = {file.name: _own_length(file) for file in (folder / LIST, *folder.glob("*.npy"))}
         wanted = {name: size for name, (size, _) in listed.items()}
         whole = is_private(folder) and found.pop(LIST) >= 0 and found == wanted
-        return whole and not (digests and any(digest_of(folder / n) != d for n, (_, d) in listed.items()))
+        return whole and not (digests and any(digest_file(folder / n) != d for n, (_, d) in listed.items()))
     except (OSError, TypeError, ValueError):
         return False
 

@@ -88,14 +88,14 @@ def publish_rows(place: str, write: Callable[[str], object], mark: str = "_SUCCE
         write: writes rows, and what else belongs to them, into the folder that it is given.
         mark: name of the file that it writes last.
     """
-    found = find_rows(place, mark)
-    if found is not None:
-        return found
+    published = find_rows(place, mark)
+    if published is not None:
+        return published
     if "://" not in place:
         target = local_path(place)
         if target.exists():  # an older version wrote in place, and was killed
             remove_published(target)
-        with private_path(target) as path:
+        with private_path(target) as path:  # which Spark makes itself
             write(str(path))
             rename_folder(path, target)
         return place

@@ -20,7 +20,6 @@ import json
 import os
 import re
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +32,9 @@ from recbench_spark.data.readers.movielens import LAYOUTS
 from recbench_spark.errors import DataError
 from recbench_spark.inputs import changed
 from recbench_spark.shared_files import is_private
+from recbench_spark.storage.ages import read_clock_ns
+from recbench_spark.storage.publish import replace_file
+from recbench_spark.stored_files import is_hidden
 
 PIECE = 1 << 26
 """Bytes that one thread or task digests at once."""
@@ -157,12 +159,8 @@ def list_files(root: Path) -> list[Path]:
 
 def _walk(root: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(root, followlinks=True):
-        folders[:] = [name for name in folders if not _is_hidden(name)]
-        yield from (Path(folder, name) for name in names if not _is_hidden(name))
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        yield from (Path(folder, name) for name in names if not is_hidden(name))
 
 
 # ------------------------------------------------------------------------------------- digests
@@ -240,12 +238,10 @@ def stamp_of(file: Path) -> Stamp:
 def storage_clock(folder: Path) -> int:
     """Return nanoseconds since 1970 by the clock that stamps files of a folder.
 
-    It is the time of a file without a name that is made there. Where nothing can be written the clock is
-    this host's, less what two clocks may differ by.
+    Where nothing can be written the clock is this host's, less what two clocks may differ by.
     """
     try:
-        with tempfile.TemporaryFile(prefix=".recbench-", dir=folder) as file:
-            return os.fstat(file.fileno()).st_mtime_ns
+        return read_clock_ns(folder)
     except OSError:
         return time.time_ns() - UNKNOWN_CLOCK_NS
 
@@ -278,7 +274,7 @@ class DigestCache:
             every = {**self.read(), **digests}
             newest = dict(list(every.items())[-ENTRIES:])
             if is_private(self.folder):
-                _replace(self.file, json.dumps(newest))
+                replace_file(self.file, lambda path: path.write_text(json.dumps(newest), encoding="utf-8"))
 
 
 @lru_cache(maxsize=1)
@@ -295,14 +291,3 @@ def cache_folder() -> Path | None:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recbench-spark"
     except RuntimeError:
         return None
-
-
-def _replace(file: Path, text: str) -> None:
-    handle, partial = tempfile.mkstemp(dir=file.parent, prefix=".digests-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as opened:
-            opened.write(text)
-        Path(partial).replace(file)
-    except OSError:
-        Path(partial).unlink(missing_ok=True)
-        raise

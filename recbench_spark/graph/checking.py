@@ -38,8 +38,9 @@ def find_graph_damage(context: SparkContext, folder: Path) -> str:
     entries: list[tuple[str, Entry]] = list(read_seal(folder).items())
     if not entries:
         return ""
-    found = context.parallelize(entries, len(entries)).map(partial(_find_damage, folder=folder)).collect()
-    return next(filter(None, found), "")
+    look = partial(_find_damage, folder=folder)
+    damages = context.parallelize(entries, len(entries)).map(look).collect()
+    return next(filter(None, damages), "")
 
 
 def _find_damage(entry: tuple[str, Entry], folder: Path) -> str:

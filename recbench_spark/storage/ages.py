@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from recbench_spark.storage.makers import PARTIAL, private_name
+from recbench_spark.storage.makers import PARTIAL
 from recbench_spark.storage.publish import remove_tree
 
 LEFT_SECONDS = 24 * 3600.0
 """A private file that nobody has written to for so long was left by a killed process."""
 
 
-def read_clock(folder: Path) -> float:
-    """Return the present time (seconds since 1970) as the storage of a folder has it.
+def read_clock_ns(folder: Path) -> int:
+    """Return the present time (nanoseconds since 1970) as the storage of a folder has it.
+
+    It is the time of a file that is made there, without a name where the system can do that.
 
     Raises:
         OSError: nothing can be written to the folder.
     """
-    probe = folder / private_name("clock")
-    try:
-        probe.touch()
-        return probe.stat().st_mtime
-    finally:
-        probe.unlink(missing_ok=True)
+    with tempfile.TemporaryFile(prefix=".recbench-", dir=folder) as file:
+        return os.fstat(file.fileno()).st_mtime_ns
+
+
+def read_clock(folder: Path) -> float:
+    """Return the present time in seconds; errors as `read_clock_ns`."""
+    return read_clock_ns(folder) / 1e9
 
 
 def age_seconds(path: Path) -> float:

@@ -7,7 +7,6 @@ name make the same content, since names here are hashes of all that the content 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -121,11 +120,6 @@ def rename_folder(path: Path, target: Path) -> bool:
             return False
         raise
     return True
-
-
-def write_json(path: Path, value: object) -> None:
-    """Write a value as JSON to a path."""
-    path.write_text(json.dumps(value), encoding="utf-8")
 
 
 def remove_tree(path: Path) -> None:

@@ -106,14 +106,16 @@ def read_fields(
     groups = [list[str]()]
     if layout.names is None and given["header"].lower() == "true" and len(files) > 1:
         groups = _group_by_header(spark, files, given, path) or groups
+    names = [layout.names or _names(spark, group[:1], path, given) for group in groups]
     if layout.names is None and not _QUOTING & asked.keys():
         with explained(path):
-            _refuse_torn(spark, path, given["sep"], len(_names(spark, groups[0][:1], path, given)))
+            _refuse_torn(spark, path, given["sep"], len(names[0]))
     parts = partition_names(path, files)
-    texts = []
-    for group in groups if len(groups) > 1 else [[]]:
-        names = layout.names or _names(spark, groups[0][:1] if not group else group[:1], path, given)
-        texts.append(_fields_of(spark, names, parts, path, given, group))
+    chosen = groups if len(groups) > 1 else [[]]  # files of one layout are read as Spark finds them
+    texts = [
+        _fields_of(spark, columns, parts, path, given, group)
+        for columns, group in zip(names, chosen, strict=True)
+    ]
     if given.get("comment"):
         _note_comments(spark, path, given["comment"])
     lines = dict.fromkeys(text.line for text in texts)
