@@ -98,7 +98,7 @@ def test_old_numbers_are_neither_skipped_nor_mixed_and_the_code_is_named(
 
     assert changes_of(store, 3) == {
         "popular": {(True, f"recbench-spark 0.1.0 -> {__version__}: ", "splits 1 -> 2")},
-        "item_knn": {(True, f"recbench-spark 0.1.0 -> {__version__}: ", "item_knn 1 -> 2 splits 1 -> 2")},
+        "item_knn": {(True, f"recbench-spark 0.1.0 -> {__version__}: ", "item_knn 1 -> 3 splits 1 -> 2")},
     }
     page = (warehouse / "reports" / "old-2026-01-03.html").read_text()
     assert page.count("the code changed since 2026-01-02") == 2 and "nothing else differs" in page
@@ -122,7 +122,7 @@ def test_old_numbers_are_neither_skipped_nor_mixed_and_the_code_is_named(
 def changes_of(store: Store, day: int) -> dict[str, set[tuple[bool, str, str]]]:
     """Of each model whose code changed: whether alone, the versions, and the revisions asked about."""
     store.install_views()
-    asked = ("item_knn 1 -> 2", "splits 1 -> 2")
+    asked = ("item_knn 1 -> 3", "splits 1 -> 2")
     found: dict[str, set[tuple[bool, str, str]]] = {}
     of_day = (F.col("logical_date") == F.lit(date(2026, 1, day))) & F.col("code_change").isNotNull()
     for row in store.spark.table("current_changes").where(of_day).collect():
