@@ -69,8 +69,8 @@ def evaluate(  # noqa: PLR0913
         preset: another library's definition.
         definition: single axes (`definitions.Definition`) that replace the preset's.
         similarity: of embeddings.
-        bootstrap: replicates, level and seed of the intervals, as `Bootstrap` or as keys and values; a number
-            of replicates; 0 or False: none.
+        bootstrap: replicates, level and seed of the intervals, as `Bootstrap` or as keys and values; a
+            number of replicates; 0 or False: none.
         uncut: also values over the whole ranking; False: ranks are counted up to the largest k alone,
             which is several times faster with embeddings of many items.
         draw: how many candidates are drawn, for whom and by which seed, where definition.candidates is
@@ -115,15 +115,11 @@ def _pair_of(embeddings: object) -> dict[str, Any]:
     if embeddings is None:
         return {}
     # A frame is iterable too: by the names of its columns.
-    if (
-        not isinstance(embeddings, tuple | list)
-        or len(embeddings) != 2
-        or any(side is None for side in embeddings)
-    ):
-        several = isinstance(embeddings, tuple | list)
-        what = f"{len(embeddings)} tables" if several else show_value(embeddings)
+    sides = embeddings if isinstance(embeddings, tuple | list) else None
+    if sides is None or len(sides) != 2 or any(side is None for side in sides):
+        what = show_value(embeddings) if sides is None else f"{len(sides)} tables or None"
         raise ConfigError(f"embeddings is {what}", "give two tables: embeddings=(users, items)")
-    return dict(zip(("user embeddings", "item embeddings"), embeddings, strict=True))
+    return dict(zip(("user embeddings", "item embeddings"), sides, strict=True))
 
 
 def _on_spark(embeddings: object, asked: Mapping[str, Any], tables: Mapping[str, Any]) -> Result:

@@ -19,7 +19,9 @@ TRUTH = pd.DataFrame({"user_id": [1, 1, 2], "item_id": [1, 2, 3]})
 LISTS = pd.DataFrame({"user_id": [1, 1, 2], "item_id": [1, 3, 3], "rank": [1, 2, 1]})
 USERS = pd.DataFrame({"user_id": [1, 2], "vector": [[1.0, 0.0], [0.0, 1.0]]})
 ITEMS = pd.DataFrame({"item_id": [1, 2, 3], "vector": [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]})
-OUTCOMES = pd.DataFrame({"user_id": [1, 2], "item_id": [1, 2], "prediction": [0.5, 0.6], "outcome": [0.0, 1.0]})  # fmt: skip
+OUTCOMES = pd.DataFrame(
+    {"user_id": [1, 2], "item_id": [1, 2], "prediction": [0.5, 0.6], "outcome": [0.0, 1.0]}
+)
 
 ODD: tuple[Any, ...] = (
     2.5, float("nan"), "x", b"x", ["x"], {"a": 1}, object(), Bootstrap, np.array([1.5, 2.5]),
@@ -44,7 +46,8 @@ def by_outcomes(**asked: Any) -> Any:
 
 
 def cases() -> Iterator[Any]:
-    rooms = ((by_frames, OF_FRAMES), (by_vectors, OF_VECTORS), (by_outcomes, ("bootstrap", "views", "engine")))  # fmt: skip
+    of_outcomes = ("bootstrap", "views", "engine")
+    rooms = ((by_frames, OF_FRAMES), (by_vectors, OF_VECTORS), (by_outcomes, of_outcomes))
     for call, names in rooms:
         for name, (n, value) in itertools.product(names, enumerate(ODD)):
             if not (name in ("features_name", "scratch") and isinstance(value, str)):

@@ -132,7 +132,7 @@ class MetricPlan:
 
 
 def check_names(metrics: Sequence[str], task: str = "ranking") -> None:
-    """ConfigError, with the nearest known one, for a metric nobody knows in this task, or one named twice."""
+    """ConfigError for a metric nobody knows in this task, with the nearest one, or one named twice."""
     known = (*METRICS, *LIST_METRICS) if task == "ranking" else tuple(VALUE_METRICS)
     for number, name in enumerate(metrics):
         if not isinstance(name, str) or name not in known:
