@@ -1,4 +1,4 @@
-"""What a run would stumble over, or could mean nothing by, is refused by its dry run: before Spark starts."""
+"""What a run would stumble over, or could mean nothing by, is refused by its dry run, without Spark."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ def run(job: ModuleType, line: str, capsys: pytest.CaptureFixture[str]) -> tuple
 
 IN_W = "--warehouse w --dry-run"
 NIGHT = f"--config shop.yaml {IN_W} {' '.join(DAY)}"
+SHOP = f"--config shop.yaml {IN_W}"
 STARS = f"--config stars.yaml {IN_W}"
 LOG = f"--log log.csv {IN_W}"
 EDGES = f"--edges edges.csv {IN_W}"
@@ -94,9 +95,9 @@ def test_the_right_flags_are_taken(job: ModuleType, line: str, capsys: pytest.Ca
 SETTINGS = (
     (benchmark, f"{STARS} --set evaluation.metrics=[rsme]", "unknown metric 'rsme'", "'rmse'"),
     (tune, f"{STARS} --set evaluation.metrics=[rsme]", "unknown metric 'rsme'", "'rmse'"),
-    (split, f"--config shop.yaml {IN_W} --set evaluation.metrics=[ngcd]", "unknown metric 'ngcd'", "'ndcg'"),
+    (split, f"{SHOP} --set evaluation.metrics=[ngcd]", "unknown metric 'ngcd'", "'ndcg'"),
     (nightly, f"{NIGHT} --set headline=ndcg@999", "nothing is measured at 999", "ndcg@10, or add 999"),
-    (split, f"--config shop.yaml {IN_W} --set headline=ndcg@999", "nothing is measured at 999", "ndcg@10"),
+    (split, f"{SHOP} --set headline=ndcg@999", "nothing is measured at 999", "ndcg@10"),
     (nightly, f"{NIGHT} --set headline=auc@10", "auc has no cut-off", "write auc"),
     (nightly, f"{NIGHT} --set headline=hit", "hit needs a cut-off", "hit@10"),
     (benchmark, f"{STARS} --set headline=rmse@10", "rmse has no cut-off", "write rmse"),
@@ -136,13 +137,14 @@ def test_settings_that_mean_nothing_are_refused(
         assert told in said and hint in said
 
 
+GIVEN = "--set evaluation.definition.candidates=given"
 MISSING = (
     (benchmark, f"{STARS} --set dataset.path=lgo.csv", "lgo.csv", "'log.csv'"),
     (tune, f"{STARS} --set dataset.path=lgo.csv", "lgo.csv", "'log.csv'"),
     (multiverse, f"{NIGHT} --set dataset.path=lgo.csv", "lgo.csv", "'log.csv'"),
     (propensity, f"--log lgo.csv {IN_W}", "lgo.csv", "'log.csv'"),
     (propensity, f"{LOG} --method given --given chance.csv", "chance.csv", "'chances.csv'"),
-    (propensity, f"{LOG} --method given --given rounds.csv", "no column item_id", ""),
+    (propensity, f"{LOG} --method given --given log.csv", "no column propensity", ""),
     (propensity, f"{LOG} --method logistic_regression --item-features f.csv", "f.csv", ""),
     (estimate, f"{MATRIX} chance.csv --log log.csv", "chance.csv", "'chances.csv'"),
     (estimate, f"{MATRIX} chances.csv --log lgo.csv", "lgo.csv", "'log.csv'"),
@@ -153,13 +155,13 @@ MISSING = (
     (embed, f"--edges edgs.csv {IN_W}", "edgs.csv", "'edges.csv'"),
     (embed, f"{EDGES} --node-table nodes.csv", "nodes.csv", ""),
     (embed, f"{EDGES} --columns src=source", "source", ""),
-    (embed, f"{EDGES} --format parquet", "edges.csv is not a Parquet file", ""),
+    (embed, f"{EDGES} --format parquet", "it is text, not a Parquet file", "--format"),
     (embed, f"--edges edges.parquet {IN_W} --format csv", "edges.parquet", ""),
     (embed, f"{EDGES} --nodes @idz.txt", "idz.txt", "'ids.txt'"),
     (neighbourhoods, f"--edges edgs.csv {IN_W}", "edgs.csv", "'edges.csv'"),
-    (neighbourhoods, f"{EDGES} --format parquet", "edges.csv is not a Parquet file", ""),
+    (neighbourhoods, f"{EDGES} --format parquet", "it is text, not a Parquet file", "--format"),
     (nightly, f"{NIGHT} --set dataset.attributes=[country]", "country", ""),
-    (nightly, f"{NIGHT} --set evaluation.candidates_path=edges.csv --set evaluation.definition.candidates=given",
+    (nightly, f"{NIGHT} --set evaluation.candidates_path=edges.csv {GIVEN}",
      "no column user_id", ""),
     (bundle, "pack --config shop.yaml --warehouse w --predictions p.csv --name n --output o", "p.csv", ""),
     (bundle, "score --config shop.yaml --warehouse w --bundle b", "no such file or folder: b", ""),
@@ -225,17 +227,20 @@ def test_names_that_a_warehouse_does_not_hold_are_refused(
     assert code == 2 and re.search("--(split|previous) no(split|model): no such", said), said
 
 
+PAPER = "models: [{name: paper, kind: published, figures: "
+
+
 @pytest.mark.parametrize(
     ("text", "told", "hint"),
     [
-        ("models: [{name: paper, kind: published, figures: {ngcd@10: 0.3}}]", "ngcd@10: no such metric", "'ndcg'"),
-        ("models: [{name: paper, kind: published, figures: {rmse@10: 0.3}}]", "rmse has no cut-off", "write rmse"),
+        (f"{PAPER}{{ngcd@10: 0.3}}}}]", "ngcd@10: no such metric", "'ndcg'"),
+        (f"{PAPER}{{rmse@10: 0.3}}}}]", "rmse has no cut-off", "write rmse"),
         ("a: &a {seed: 1}\nb: &b {fold: 0}\nsplit:\n  <<: *a\n  <<: *b", "key '<<' stands twice", "line"),
         ("split: {seed: 017}", "YAML takes 017 for a number in base 8", "write 17, or quotes"),
         ("split: {seed: -010}", "YAML takes -010 for a number in base 8", "write -10, or quotes"),
         ("split: {seed: 1:10}", "YAML takes 1:10 for a number in base 60", "'1:10'"),
         ("description: 12:30:45", "YAML takes 12:30:45 for a number in base 60", "'12:30:45'"),
-        ("evaluation: {slices: [{key: land, of: log}]}", "'land' is not in dataset.attributes", "dataset.attributes"),
+        ("evaluation: {slices: [{key: land, of: log}]}", "'land' is not in dataset.attributes", "lists"),
     ],
 )  # fmt: skip
 def test_files_are_told_by_line_and_key(
