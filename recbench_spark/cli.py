@@ -284,6 +284,17 @@ def count(text: str) -> int:
     return int(text)
 
 
+MOST_THREADS = 1024
+"""Threads of one fit: more than any machine has cores."""
+
+
+def threads(text: str) -> int:
+    """A number of threads on the command line."""
+    if count(text) > MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"'{text}': at most {MOST_THREADS} threads")
+    return int(text)
+
+
 def counts(text: str) -> tuple[int, ...]:
     """Whole numbers from 1 on the command line, in the order given: 50,100,200."""
     return tuple(count(part) for part in text.split(","))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from recbench_spark import cli
 from recbench_spark.boards.folds import OverFolds
 from recbench_spark.commands.dry_runs import log_told
-from recbench_spark.commands.warehouses import look_at_warehouse
+from recbench_spark.commands.warehouses import look_at_journal, look_at_warehouse
 from recbench_spark.config import FOLDED, AlsModel, Benchmark, ModelConfig, load_benchmark
 from recbench_spark.errors import FAILED, OK, ConfigError
 from recbench_spark.inputs import pinned_inputs
@@ -31,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
     benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
     models = chosen_models(benchmark, args.models)
     check_benchmark(benchmark)
+    look_at_journal(args.log, "--log")
     check_folds(benchmark, args.folds)
     check_amount(benchmark, models, args.seeds, args.folds)
     if args.dry_run:

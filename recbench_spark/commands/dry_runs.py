@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date
 from operator import attrgetter
+from pathlib import Path
 
 from recbench_spark import __version__
 from recbench_spark.commands.warehouses import look_at_warehouse
@@ -24,7 +25,7 @@ from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, Re
 from recbench_spark.steps.keys import evaluation_paths
 from recbench_spark.steps.night import check_benchmark
 from recbench_spark.steps.outcomes import Outcome
-from recbench_spark.stored_files import COMPRESSED, require_columns
+from recbench_spark.stored_files import COMPRESSED, describe_content, require_columns
 from recbench_spark.training.behaviour import behaviour_of
 
 TIMES_SEEN = 100_000
@@ -117,6 +118,7 @@ def log_told(dataset: Dataset) -> list[str]:
     if not dataset.path:
         return []
     columns: tuple[str, ...] = ()
+    _check_reader(dataset)
     if dataset.reader in TABLE_READERS and not dataset.options:
         named = {name: dataset.columns.get(name, name) for name in ("user_id", "item_id")}
         wanted = [*{**named, **dataset.columns}.values(), *dataset.attributes]
@@ -125,6 +127,23 @@ def log_told(dataset: Dataset) -> list[str]:
     if columns:
         _check_times(dataset)
     return [told]
+
+
+def _check_reader(dataset: Dataset) -> None:
+    """ConfigError for a log that is plainly of another format than its reader's."""
+    path, reader = str(dataset.path), dataset.reader
+    if reader not in TABLE_READERS:
+        return
+    with suppress(FallbackToSpark):
+        kind = arrow_files.kind_of(path)
+        other = {"text": "csv", "delta": "delta"}.get(kind)
+        if kind == "parquet" and Path(path).is_file() and describe_content(path)[0] == "Parquet":
+            other = "parquet"
+        if other not in (None, reader):
+            told = (
+                f"log {path}: dataset.reader is {reader}, and it is {'text' if other == 'csv' else other}"
+            )
+            raise ConfigError(told, f"dataset.reader: {other}")
 
 
 def _check_times(dataset: Dataset) -> None:

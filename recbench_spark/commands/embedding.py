@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from recbench_spark import cli
-from recbench_spark.commands.warehouses import require_partition
+from recbench_spark.commands.warehouses import look_at_journal, require_partition
 from recbench_spark.config import parse
 from recbench_spark.config.graph import GraphModel, GraphSource, load_model, merged
 from recbench_spark.data.readers.files import check_path
@@ -59,6 +59,7 @@ def start(args: argparse.Namespace) -> int:
         hint = "--edges PATH, --split ID, --neighbourhoods ID, or graph.edges in --model FILE"
         raise ConfigError("no graph is named", hint)
     require_folder(args.warehouse)
+    look_at_journal(args.journal, "--journal")
     look_at_names(args)
     settings = None if in_warehouse else asked_for(args, document(args))
     if settings is not None:

@@ -111,7 +111,7 @@ def look_at_tables(args: argparse.Namespace) -> list[str]:
     logged = ("reward", "propensity") if own else ()
     chosen = () if args.uniform or args.policy or args.policy_log else ("pi_e",)
     columns: dict[str, tuple[str, ...]] = {
-        "matrix": ("user_id", "item_id", "prediction"),
+        "matrix": ("user_id", "item_id", "prediction", *(() if args.log else ("rating",))),
         "log": ("user_id", "item_id", "rating"),
         "propensities": () if (args.propensities or "").endswith(".ascii") else ("propensity",),
         "rounds": (*logged, *(chosen if own else ())),

@@ -12,8 +12,8 @@ from recbench_spark.commands.logs import log_settings
 from recbench_spark.commands.warehouses import look_at_warehouse, require_partition
 from recbench_spark.config import Dataset, Propensities, digest, parse
 from recbench_spark.data.identity import identity
-from recbench_spark.data.readers import read_log
-from recbench_spark.errors import OK, ConfigError, DataError
+from recbench_spark.data.readers import PARTS, read_log
+from recbench_spark.errors import OK, ConfigError, DataError, nearest
 from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.estimators.power_law import PowerLaw
@@ -66,6 +66,9 @@ def settings(args: argparse.Namespace) -> tuple[Propensities, Dataset | None]:
         if args.columns or args.reader:
             raise ConfigError("--columns and --reader go with --log")
         return asked, None
+    for flag, part in (("--part", args.part), ("--sample", args.sample)):
+        if part not in (known := ("all", *PARTS)):
+            raise ConfigError(f"{flag} {part}: no part of a log is called so", nearest(part, known))
     return asked, parse(Dataset, log_settings(args), "flags")
 
 

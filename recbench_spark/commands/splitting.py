@@ -9,7 +9,7 @@ from typing import Any
 
 from recbench_spark.commands.dry_runs import log_told, look_at_slices
 from recbench_spark.commands.logs import log_settings
-from recbench_spark.commands.warehouses import look_at_warehouse
+from recbench_spark.commands.warehouses import look_at_journal, look_at_warehouse
 from recbench_spark.config import Benchmark, Gate, load_benchmark, make_benchmark, parse
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.inputs import pinned_inputs
@@ -32,6 +32,7 @@ GATE = re.compile(
 def run(args: argparse.Namespace) -> int:
     """Check the flags, split, print the audit, hold the gates."""
     benchmark = benchmark_of(args)
+    look_at_journal(args.journal, "--journal")
     if args.dry_run:
         print(f"dataset    {benchmark.dataset.reader} {benchmark.dataset.path or ''}".rstrip())
         print(f"split      {benchmark.split.describe()}\nwarehouse  {args.warehouse}")

@@ -14,7 +14,7 @@ from recbench_spark.boards.spaces import Setting
 from recbench_spark.commands.benchmarking import write_log
 from recbench_spark.commands.dry_runs import log_told
 from recbench_spark.commands.trial_nights import RankingTrials, check_trials
-from recbench_spark.commands.warehouses import look_at_warehouse
+from recbench_spark.commands.warehouses import look_at_journal, look_at_warehouse
 from recbench_spark.config import FOLDED, TABLE_READERS, Benchmark, Search, load_benchmark
 from recbench_spark.config.searching import MOST_SETTINGS
 from recbench_spark.data import arrow_files
@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
     search = asked_search(benchmark, args.models, args.budget)
     check_benchmark(benchmark)
+    look_at_journal(args.log, "--log")
     check_searches(benchmark, search)
     if benchmark.evaluation.task == "ranking":
         check_trials(benchmark)

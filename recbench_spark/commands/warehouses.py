@@ -63,6 +63,13 @@ def require_partition(root: str, table: Table, name: str, flag: str) -> None:
             raise ConfigError(f"{flag} {name}: no such {column} in {store.root}", nearest(name, known))
 
 
+def look_at_journal(path: str | None, flag: str) -> None:
+    """ConfigError for a JSON-lines log that cannot be a file: a folder lies there, or a file in the way."""
+    place = Path(path or "log.jsonl")
+    if place.is_dir() or any(parent.is_file() for parent in place.parents):
+        raise ConfigError(f"{flag} {path} is a folder, or lies in a file", "give the path of a file")
+
+
 def _holds_tables(folder: Path) -> bool:
     return any((folder / name / LOG).is_dir() for name in TABLES)
 

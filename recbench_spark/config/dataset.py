@@ -167,6 +167,9 @@ class Dataset(Strict):
         if self.reader not in TABLE_READERS and (self.columns or self.options):
             told = f"reader '{self.reader}' takes no 'columns' and no 'options'"
             raise refused(told, "use reader 'csv' for a file laid out otherwise")
+        if self.reader != "world" and self.world != World():
+            told = f"reader '{self.reader}' reads a log, and 'world' is what one is generated from"
+            raise refused(told, "reader: world, or leave 'world' out")
         return self
 
     @model_validator(mode="after")

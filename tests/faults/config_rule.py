@@ -327,6 +327,12 @@ WORLD = section(
 )
 
 
+WORLD_DEFAULTS = {
+    "users": 1000, "items": 300, "interactions": 60_000, "open_loop": 20_000, "loop": 0.8, "periods": 4,
+    "seed": 42, "tastes": 8, "open_items": "all",
+}  # fmt: skip
+
+
 def _dataset_mistakes(dataset: dict[str, Any]) -> str | None:
     reader, unit = dataset["reader"], dataset.get("time_unit", "s")
     if reader != "world" and not dataset.get("path"):
@@ -341,6 +347,10 @@ def _dataset_mistakes(dataset: dict[str, Any]) -> str | None:
         return "one column is two of ours"
     if reader not in tables and (columns or dataset.get("options")):
         return "has a layout of its own"
+    if reader != "world" and any(
+        value != WORLD_DEFAULTS[name] for name, value in dataset.get("world", {}).items()
+    ):
+        return "is not generated"
     return "has no times in a unit" if without_unit and unit != "s" else None
 
 

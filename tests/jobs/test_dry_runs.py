@@ -18,6 +18,7 @@ from recbench_spark.commands import (
     bundle,
     embed,
     estimate,
+    evaluate,
     maintain,
     multiverse,
     neighbourhoods,
@@ -58,6 +59,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "matrix.csv": "user_id,item_id,prediction\n1,1,2\n",
         "chances.csv": "item_id,propensity\n1,1\n",
     }
+    texts |= {"chosen.csv": "user_id,item_id,rank\n1,1,1\n", "truth.csv": "user_id,item_id\n1,1\n"}
     texts |= {"rounds.csv": "reward,propensity,item_id\n1,1,1\n", "ids.txt": "1\n"}
     for name, text in texts.items():
         Path(name).write_text(text, encoding="utf-8")
@@ -79,8 +81,9 @@ LOG = f"--log log.csv {IN_W}"
 EDGES = f"--edges edges.csv {IN_W}"
 MATRIX = f"--model m --matrix matrix.csv {IN_W} --propensities"
 ROUNDS = f"--model m --rounds rounds.csv {IN_W}"
+LISTS = f"--model m --lists chosen.csv --truth truth.csv {IN_W}"
 GOOD = (
-    (nightly, NIGHT), (benchmark, STARS), (tune, STARS), (split, LOG), (split, f"--config shop.yaml {IN_W}"),
+    (nightly, NIGHT), (benchmark, STARS), (tune, STARS), (split, LOG), (split, SHOP), (evaluate, LISTS),
     (propensity, LOG), (embed, EDGES), (embed, f"{EDGES} --nodes @ids.txt"), (neighbourhoods, EDGES),
     (estimate, f"{MATRIX} chances.csv --log log.csv"), (estimate, f"{ROUNDS} --uniform 3"),
 )  # fmt: skip
@@ -96,7 +99,7 @@ SETTINGS = (
     (benchmark, f"{STARS} --set evaluation.metrics=[rsme]", "unknown metric 'rsme'", "'rmse'"),
     (tune, f"{STARS} --set evaluation.metrics=[rsme]", "unknown metric 'rsme'", "'rmse'"),
     (split, f"{SHOP} --set evaluation.metrics=[ngcd]", "unknown metric 'ngcd'", "'ndcg'"),
-    (nightly, f"{NIGHT} --set headline=ndcg@999", "nothing is measured at 999", "ndcg@10, or add 999"),
+    (nightly, f"{NIGHT} --set headline=ndcg@999", "nothing is measured at 999", "add 999"),
     (split, f"{SHOP} --set headline=ndcg@999", "nothing is measured at 999", "ndcg@10"),
     (nightly, f"{NIGHT} --set headline=auc@10", "auc has no cut-off", "write auc"),
     (nightly, f"{NIGHT} --set headline=hit", "hit needs a cut-off", "hit@10"),
@@ -119,6 +122,20 @@ SETTINGS = (
     (nightly, f"{NIGHT} --set evaluation.slices=[{{key:land,of:log}}]", "expected", ""),
     (nightly, f"{NIGHT} --set split.seed=010", "a number in base 8", "write 10, or quotes"),
     (nightly, f"{NIGHT} --set split.seed=1:10", "a number in base 60", "quotes"),
+    (nightly, f"{NIGHT} --set comparisons.k=[7]", "comparisons.k: 7 not in evaluation.k", ""),
+    (nightly, f"{NIGHT} --set dataset.world.users=5", "reads a log, and 'world'", "reader: world"),
+    (split, f"{LOG} --reader parquet", "dataset.reader is parquet, and it is text", "reader: csv"),
+    (propensity, f"--log edges.parquet {IN_W} --reader csv", "reader is csv, and it is parquet", "reader: parquet"),
+    (propensity, f"{LOG} --part trian", "--part trian: no part", "'train'"),
+    (propensity, f"{LOG} --method naive_bayes --sample open", "--sample open: no part", "'open_loop'"),
+    (benchmark, f"{STARS} --threads 100000", "at most 1024 threads", ""),
+    (benchmark, f"{STARS} --log .", "--log . is a folder", "path of a file"),
+    (tune, f"{STARS} --log log.csv/x", "lies in a file", "path of a file"),
+    (nightly, f"{NIGHT} --log .", "--log . is a folder", "path of a file"),
+    (split, f"{LOG} --journal .", "--journal . is a folder", "path of a file"),
+    (embed, f"{EDGES} --journal .", "--journal . is a folder", "path of a file"),
+    (evaluate, f"{LISTS} --quantiles 5", "--quantiles is not used with --lists", "predictions"),
+    (evaluate, f"{LISTS} --similarity cosine", "--similarity is not used with --lists", "embeddings"),
     (embed, f"{EDGES} --columns src=a,src=b", "src is given twice", "one column"),
     (embed, f"{EDGES} --columns scr=src", "no column scr", "'src'"),
     (neighbourhoods, f"{EDGES} --columns src=a,src=b", "src is given twice", "one column"),
@@ -139,6 +156,7 @@ def test_settings_that_mean_nothing_are_refused(
 
 GIVEN = "--set evaluation.definition.candidates=given"
 MISSING = (
+    (estimate, f"{MATRIX} chances.csv", "no column rating", ""),
     (benchmark, f"{STARS} --set dataset.path=lgo.csv", "lgo.csv", "'log.csv'"),
     (tune, f"{STARS} --set dataset.path=lgo.csv", "lgo.csv", "'log.csv'"),
     (multiverse, f"{NIGHT} --set dataset.path=lgo.csv", "lgo.csv", "'log.csv'"),
