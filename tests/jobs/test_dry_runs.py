@@ -125,7 +125,7 @@ SETTINGS = (
     (nightly, f"{NIGHT} --set comparisons.k=[7]", "comparisons.k: 7 not in evaluation.k", ""),
     (nightly, f"{NIGHT} --set dataset.world.users=5", "reads a log, and 'world'", "reader: world"),
     (split, f"{LOG} --reader parquet", "dataset.reader is parquet, and it is text", "reader: csv"),
-    (propensity, f"--log edges.parquet {IN_W} --reader csv", "reader is csv, and it is parquet", "reader: parquet"),
+    (propensity, f"--log edges.parquet {IN_W} --reader csv", "reader is csv, and it is", "reader: parquet"),
     (propensity, f"{LOG} --part trian", "--part trian: no part", "'train'"),
     (propensity, f"{LOG} --method naive_bayes --sample open", "--sample open: no part", "'open_loop'"),
     (benchmark, f"{STARS} --threads 100000", "at most 1024 threads", ""),
