@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark.config import Dataset, World
+from recbench_spark.config import Dataset, World, parse
 from recbench_spark.data.readers import id_order, open_log, read_log, read_table
 from recbench_spark.errors import ConfigError, DataError, MissingError, SchemaError
 from recbench_spark.schemas import INTERACTIONS
