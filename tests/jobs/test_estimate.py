@@ -134,7 +134,7 @@ def test_a_dry_run_says_what_would_be_done(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, columns in (
-        ("a", "user_id,item_id,prediction"), ("p", "item_id,propensity"), ("r", "reward,propensity"),
+        ("a", "user_id,item_id,prediction,rating"), ("p", "item_id,propensity"), ("r", "reward,propensity"),
     ):  # fmt: skip
         Path(f"{name}.csv").write_text(f"{columns}\n")
     for flags in (MATRIX, [*ROUNDS, "--uniform", "80"]):
