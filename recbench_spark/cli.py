@@ -284,6 +284,17 @@ def count(text: str) -> int:
     return int(text)
 
 
+MOST_THREADS = 1024
+"""Threads of one fit: more than any machine has cores."""
+
+
+def threads(text: str) -> int:
+    """A number of threads on the command line."""
+    if count(text) > MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"'{text}': at most {MOST_THREADS} threads")
+    return int(text)
+
+
 def counts(text: str) -> tuple[int, ...]:
     """Whole numbers from 1 on the command line, in the order given: 50,100,200."""
     return tuple(count(part) for part in text.split(","))
@@ -305,6 +316,23 @@ def names(text: str, flag: str, known: Iterable[str] = ()) -> tuple[str, ...]:
             raise ConfigError(f"{flag} {text}: '{name}' stands there twice or is empty", "name each once")
         if listed and name not in listed:
             raise ConfigError(f"{flag}: unknown '{name}'", nearest(name, listed))
+    return found
+
+
+def renamed_columns(text: str, example: str) -> dict[str, str]:
+    """Columns on the command line, ours=theirs,...; `example` shows one in the hint.
+
+    Raises:
+        ConfigError: no such list, or one of ours twice.
+    """
+    found: dict[str, str] = {}
+    for ours, equals, theirs in (pair.partition("=") for pair in text.split(",") if pair):
+        if not (ours and equals and theirs):
+            raise ConfigError(f"--columns {text}: expected ours=theirs,...", f"e.g. {example}")
+        if ours in found:
+            told = f"--columns {text}: {ours} is given twice, as {found[ours]} and as {theirs}"
+            raise ConfigError(told, "give each of ours one column")
+        found[ours] = theirs
     return found
 
 

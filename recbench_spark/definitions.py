@@ -8,11 +8,12 @@ stand beside it in every table, as the short string of `Definition.describe`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from numbers import Real
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.errors import ConfigError, nearest, show_value
 
 VERSION = "v1"
 """Version of the defaults; part of every description, raised when a default changes."""
@@ -154,8 +155,8 @@ def axis_values(axis: str) -> tuple[str, ...]:
 
 def make_definition(preset: str | None = None, overrides: Mapping[str, Any] | None = None) -> Definition:
     """A preset with single axes replaced; errors name the axis and the nearest known value."""
-    if preset is not None and preset not in PRESETS:
-        raise ConfigError(f"unknown preset '{preset}'", nearest(preset, PRESETS))
+    if preset is not None and not (isinstance(preset, str) and preset in PRESETS):
+        raise ConfigError(f"unknown preset {show_value(preset)}", nearest(str(preset), PRESETS))
     wanted = {**PRESETS.get(preset or "recbench", {}), **(overrides or {})}
     for axis, value in wanted.items():
         _check_axis(axis, value)
@@ -172,5 +173,9 @@ def _check_axis(axis: str, value: Any) -> None:
     if isinstance(value, bool):  # pydantic takes these for 1 and 0
         raise ConfigError(f"definition.{axis}: {str(value).lower()} is no value of it", "a number, or null")
     known = axis_values(axis)
+    # An array has no one answer to `in`, and pydantic takes one number of a series for a number.
+    if not isinstance(value, str | Real | None):
+        hint = nearest("", known) if known else "a number, or null"
+        raise ConfigError(f"definition.{axis}: {show_value(value)} is no value of it", hint)
     if known and value not in known:
         raise ConfigError(f"definition.{axis}: unknown value '{value}'", nearest(str(value), known))

@@ -95,6 +95,15 @@ def cut_middle(text: str, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else f"{text[: longest // 2]} ... {text[-(longest // 2) :]}"
 
 
+def show_value(value: object, longest: int = 100) -> str:
+    """Return any value in one short line, as a message names it.
+
+    >>> show_value([1, "two"])
+    "[1, 'two']"
+    """
+    return cut_middle(" ".join(repr(value).split()), longest)
+
+
 def is_cancelled(error: BaseException) -> bool:
     """Whether Spark's jobs were cancelled, which says nothing of a model or of the data."""
     return "SPARK_JOB_CANCELLED" in str(error)

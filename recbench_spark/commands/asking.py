@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from recbench_spark.arrow_store import ArrowStore, in_reach
+from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.errors import OK, USAGE, ConfigError, FallbackToSpark, nearest
 from recbench_spark.schemas import TABLES
 from recbench_spark.steps import local_questions
@@ -23,6 +24,7 @@ def ask(args: argparse.Namespace) -> int:
     sql = statement(args.sql)
     if args.warehouse is None:
         raise ConfigError("the following arguments are required: --warehouse", "--list needs none")
+    require_warehouse(args.warehouse)
     try:
         if not _is_local(args, sql):
             return _on_spark(args, sql)

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 from recbench_spark import cli
 from recbench_spark.boards.folds import OverFolds
-from recbench_spark.config import AlsModel, Benchmark, ModelConfig, load_benchmark
+from recbench_spark.commands.dry_runs import log_told
+from recbench_spark.commands.warehouses import look_at_journal, look_at_warehouse
+from recbench_spark.config import FOLDED, AlsModel, Benchmark, ModelConfig, load_benchmark
 from recbench_spark.errors import FAILED, OK, ConfigError
 from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal
@@ -18,6 +20,7 @@ from recbench_spark.placeholders import on_night
 from recbench_spark.session import get_session
 from recbench_spark.steps.fitting import Fits, run_distributed, run_plan, summaries
 from recbench_spark.steps.folding import folded_log
+from recbench_spark.steps.night import check_benchmark
 from recbench_spark.store import Store
 from recbench_spark.training.fits.tasks import Row
 
@@ -27,9 +30,13 @@ def run(args: argparse.Namespace) -> int:
     """Check the file, label the log, fit, tell."""
     benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
     models = chosen_models(benchmark, args.models)
+    check_benchmark(benchmark)
+    look_at_journal(args.log, "--log")
     check_folds(benchmark, args.folds)
+    check_amount(benchmark, models, args.seeds, args.folds)
     if args.dry_run:
-        print(dry_run(benchmark, models, args.seeds, args.folds))
+        look_at_warehouse(args.warehouse)
+        print("\n".join([dry_run(benchmark, models, args.seeds, args.folds), *log_told(benchmark.dataset)]))
         return OK
     journal = Journal()
     journal.say(f"benchmark {benchmark.name}: starting Spark")
@@ -75,7 +82,7 @@ def rates(model: ModelConfig) -> bool:
 def check_folds(benchmark: Benchmark, folds: Sequence[int]) -> None:
     """ConfigError for a fold that the protocol does not have."""
     split = benchmark.split
-    last = split.folds if split.holdout in ("folds", "consecutive") else 0
+    last = split.folds if split.holdout in FOLDED else 0
     for fold in folds:
         if fold >= last:
             hint = (
@@ -86,13 +93,37 @@ def check_folds(benchmark: Benchmark, folds: Sequence[int]) -> None:
             raise ConfigError(f"--folds: no fold {fold}", hint)
 
 
+MOST_FITS = 10_000_000
+"""Fits of one start: each is a row that the driver plans."""
+
+
+def places_of(benchmark: Benchmark, folds: Sequence[int]) -> Sequence[int]:
+    """Return the numbers of the folds that are fitted; one place where the split has none."""
+    split = benchmark.split
+    return folds or (range(split.folds) if split.holdout in FOLDED else [0])
+
+
+def count_fits(models: Sequence[ModelConfig], places: Sequence[int], seeds: Sequence[int]) -> int:
+    """Return the number of fits."""
+    return len(models) * len(places) * max(1, len(seeds))
+
+
+def check_amount(
+    benchmark: Benchmark, models: Sequence[ModelConfig], seeds: Sequence[int], folds: Sequence[int]
+) -> None:
+    """ConfigError for more fits than can be planned."""
+    fits = count_fits(models, places_of(benchmark, folds), seeds)
+    if fits > MOST_FITS:
+        told = f"split.folds {benchmark.split.folds}: {fits:,} fits, at most {MOST_FITS:,}"
+        raise ConfigError(told, "fewer folds (split.folds), or some of them (--folds 0,1)")
+
+
 def dry_run(
     benchmark: Benchmark, models: Sequence[ModelConfig], chosen: Sequence[int], folds: Sequence[int]
 ) -> str:
     """What would be fitted, in words, without Spark."""
-    split = benchmark.split
-    places = folds or (range(split.folds) if split.holdout in ("folds", "consecutive") else [0])
-    fits = len(models) * len(places) * max(1, len(chosen))
+    split, places = benchmark.split, places_of(benchmark, folds)
+    fits = count_fits(models, places, chosen)
     lines = [
         f"benchmark   {benchmark.name}: {benchmark.description}".rstrip(": "),
         f"dataset     {benchmark.dataset.name} ({benchmark.dataset.reader}) {benchmark.dataset.path or ''}",

@@ -9,6 +9,7 @@ import pandas as pd
 from recbench_spark import reports
 from recbench_spark.boards.entries import judge, published_entries
 from recbench_spark.boards.published import published_board
+from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import load_benchmark
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.journal import Journal
@@ -17,6 +18,7 @@ from recbench_spark.reports.fits import figures_of
 from recbench_spark.session import get_session
 from recbench_spark.steps.boarding import Judged, fits_shown, update_board, views_of
 from recbench_spark.steps.folding import folded_log
+from recbench_spark.steps.night import check_benchmark
 from recbench_spark.store import Store
 
 
@@ -36,6 +38,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.warehouse:
         raise ConfigError("--config needs --warehouse", "the directory that jobs/benchmark.py wrote to")
     benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
+    check_benchmark(benchmark)
+    require_warehouse(args.warehouse)
     store = Store(get_session(f"recbench-spark board {benchmark.name}"), args.warehouse)
     rating = benchmark.evaluation.task == "rating"
     log = folded_log(store, benchmark, Journal()) if rating else None

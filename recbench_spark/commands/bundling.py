@@ -8,15 +8,19 @@ from functools import partial
 from typing import Any
 
 from recbench_spark.benchmark import run_night
+from recbench_spark.commands.dry_runs import look_at_table
+from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.data.readers import read_table
+from recbench_spark.data.readers.files import check_path
 from recbench_spark.errors import OK, ConfigError, DataError
 from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal
 from recbench_spark.placeholders import on_night
 from recbench_spark.session import get_session
-from recbench_spark.steps.bundling import COLUMNS, facts_of, pack, predictions_of, score
+from recbench_spark.steps.bundling import COLUMNS, FACTS, facts_of, pack, predictions_of, score
 from recbench_spark.steps.folding import FoldedLog, folded_log
+from recbench_spark.steps.night import check_benchmark
 from recbench_spark.steps.standing import ACCEPTED, RETRACTED, decide_on_entry
 from recbench_spark.steps.tuning import with_searches
 from recbench_spark.store import Store
@@ -29,12 +33,14 @@ DECISIONS = {"accept": ACCEPTED, "retract": RETRACTED}
 def run(args: argparse.Namespace) -> int:
     """Pack, score, accept or retract."""
     check(args)
+    look_at_files(args)
     if args.action in DECISIONS:
         store = Store(get_session(f"recbench-spark {args.action}"), args.warehouse)
         decision = DECISIONS[args.action]
         print(f"{decision}: {decide_on_entry(store, args.entry, decision, args.why, args.who)}")
         return OK
     benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
+    check_benchmark(benchmark)
     store = Store(get_session(f"recbench-spark bundle {benchmark.name}"), args.warehouse)
     journal = Journal()
     log = folded_log(store, benchmark, journal)
@@ -73,6 +79,24 @@ def check(args: argparse.Namespace) -> None:
         raise ConfigError("pack needs --output and one of --model, --predictions, --lists", "see --help")
     if args.action == "pack" and not args.model and not args.name:
         raise ConfigError("pack needs --name for what was made elsewhere", "what the run is called")
+
+
+def look_at_files(args: argparse.Namespace) -> None:
+    """Refuse, before Spark starts, what is not there to be packed, scored or decided on.
+
+    Raises:
+        ConfigError: no warehouse, or an --output that holds a bundle. MissingError: no such file or folder.
+    """
+    if args.action in DECISIONS or args.model:
+        require_warehouse(args.warehouse)
+    given = {"predictions": args.predictions, "lists": args.lists} if args.action == "pack" else {}
+    for task, path in given.items():
+        if path:
+            look_at_table(task, path, COLUMNS["rankings" if task == "lists" else task])
+    if args.action == "pack" and (args.output / FACTS).exists():
+        raise ConfigError(f"--output {args.output} holds a bundle", "give another --output")
+    if args.action == "score":
+        check_path(str(args.bundle))
 
 
 def packed(store: Store, benchmark: Benchmark, log: FoldedLog, args: argparse.Namespace) -> Any:

@@ -9,8 +9,9 @@ from operator import attrgetter
 from pathlib import Path
 
 from recbench_spark import __version__
-from recbench_spark.arrow_store import in_reach
+from recbench_spark.commands.warehouses import look_at_warehouse
 from recbench_spark.config import (
+    TABLE_READERS,
     Benchmark,
     Dataset,
     EmbeddingsModel,
@@ -24,12 +25,8 @@ from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, Re
 from recbench_spark.steps.keys import evaluation_paths
 from recbench_spark.steps.night import check_benchmark
 from recbench_spark.steps.outcomes import Outcome
-from recbench_spark.store import check_would_write
-from recbench_spark.stored_files import COMPRESSED, require_columns
+from recbench_spark.stored_files import COMPRESSED, describe_content, require_columns
 from recbench_spark.training.behaviour import behaviour_of
-
-TABLES = ("csv", "parquet", "delta")
-"""Readers of logs that are tables, with columns of their own."""
 
 TIMES_SEEN = 100_000
 """Times of a log that are looked at."""
@@ -46,8 +43,7 @@ def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Out
         SchemaError: a table without a column that is needed, or vectors of two widths.
     """
     check_benchmark(benchmark)
-    if in_reach(store_root):
-        check_would_write(Path(store_root))
+    look_at_warehouse(store_root)
     looked_at = check_inputs(benchmark)
     asked = benchmark.evaluation
     lines: Sequence[str] = [
@@ -82,33 +78,72 @@ def told_of(model: ModelConfig) -> str | None:
 
 def check_inputs(benchmark: Benchmark) -> list[str]:
     """A line a table: how many rows lie there; errors where it cannot be used."""
-    wanted = {name: (path, ()) for name, path in evaluation_paths(benchmark).items()}
-    for cut in benchmark.evaluation.slices:
-        if cut.path:
-            wanted[f"slice {cut.key}"] = (cut.path, ())
-    lines = log_told(benchmark)
-    lines += [_table(name, path, columns) for name, (path, columns) in wanted.items()]
+    paths = evaluation_paths(benchmark)
+    lines = log_told(benchmark.dataset)
+    lines += [look_at_table(name, path, COLUMNS[name]) for name, path in paths.items()]
+    lines += look_at_slices(benchmark)
     return lines + [line for model in benchmark.models for line in _of_model(model)]
 
 
-def log_told(benchmark: Benchmark) -> list[str]:
+COLUMNS = {
+    "candidates": ("user_id", "item_id"),
+    "features": ("item_id", "vector"),
+    "propensities": ("item_id", "propensity"),
+    "rewards": ("item_id", "reward"),
+    "item features": ("item_id",),
+    "user features": ("user_id",),
+}
+"""Columns that the tables of an evaluation must have, by what they are."""
+
+
+def look_at_slices(benchmark: Benchmark) -> list[str]:
+    """Return a line a table of users or items that slices are cut by.
+
+    Raises:
+        MissingError: one is not there. SchemaError: it lacks its id, or the column that is cut by.
+    """
+    return [
+        look_at_table(f"slice {cut.key}", cut.path, (f"{cut.of[:-1]}_id", cut.column or cut.key))
+        for cut in benchmark.evaluation.slices
+        if cut.path and cut.of in ("users", "items")
+    ]
+
+
+def log_told(dataset: Dataset) -> list[str]:
     """Whether the log is there; of tables, also whether it has the columns that the file names.
 
     Raises:
         MissingError: it is not. SchemaError: it lacks a column.
     """
-    dataset = benchmark.dataset
     if not dataset.path:
         return []
     columns: tuple[str, ...] = ()
-    if dataset.reader in TABLES and not dataset.options:
+    _check_reader(dataset)
+    if dataset.reader in TABLE_READERS and not dataset.options:
         named = {name: dataset.columns.get(name, name) for name in ("user_id", "item_id")}
-        wanted = {**named, **dataset.columns}.values()
+        wanted = [*{**named, **dataset.columns}.values(), *dataset.attributes]
         columns = tuple(str(name).split(".", maxsplit=1)[0] for name in wanted)
-    told = _table("log", str(dataset.path), columns, rows=bool(columns))
+    told = look_at_table("log", str(dataset.path), columns, rows=bool(columns))
     if columns:
         _check_times(dataset)
     return [told]
+
+
+def _check_reader(dataset: Dataset) -> None:
+    """ConfigError for a log that is plainly of another format than its reader's."""
+    path, reader = str(dataset.path), dataset.reader
+    if reader not in TABLE_READERS:
+        return
+    with suppress(FallbackToSpark):
+        kind = arrow_files.kind_of(path)
+        other = {"text": "csv", "delta": "delta"}.get(kind)
+        if kind == "parquet" and Path(path).is_file() and describe_content(path)[0] == "Parquet":
+            other = "parquet"
+        if other not in (None, reader):
+            told = (
+                f"log {path}: dataset.reader is {reader}, and it is {'text' if other == 'csv' else other}"
+            )
+            raise ConfigError(told, f"dataset.reader: {other}")
 
 
 def _check_times(dataset: Dataset) -> None:
@@ -138,7 +173,7 @@ def _of_model(model: ModelConfig) -> list[str]:
         path = attrgetter(name)(model)
         if path:
             columns = _needed(model, name)  # none: a file of the model's own, which it looks at itself
-            found.append(_table(f"{model.name} {name}", path, columns, rows=bool(columns)))
+            found.append(look_at_table(f"{model.name} {name}", path, columns, rows=bool(columns)))
     if isinstance(model, EmbeddingsModel):
         found += _width(model)
     return found
@@ -152,8 +187,8 @@ def _needed(model: ModelConfig, name: str) -> tuple[str, ...]:
     return ("user_id", "item_id") if isinstance(model, ListsModel) else ()
 
 
-def _table(name: str, path: str, columns: Sequence[str], *, rows: bool = True) -> str:
-    """One table in words.
+def look_at_table(name: str, path: str, columns: Sequence[str], *, rows: bool = True) -> str:
+    """Return one table in words: how many rows lie there, with these columns.
 
     Raises:
         MissingError: it is not there. SchemaError: it lacks a column.

@@ -10,19 +10,23 @@ from typing import Any
 
 import numpy as np
 
+from recbench_spark import cli
+from recbench_spark.commands.warehouses import look_at_journal, require_partition
 from recbench_spark.config import parse
-from recbench_spark.config.graph import GraphModel, load_model, merged
+from recbench_spark.config.graph import GraphModel, GraphSource, load_model, merged
 from recbench_spark.data.readers.files import check_path
 from recbench_spark.errors import OK, ConfigError, DataError, nearest
 from recbench_spark.graph.edges import id_array
 from recbench_spark.graph.folders import Graph
-from recbench_spark.graph.layout import Finder, ids_of
+from recbench_spark.graph.layout import Finder, ids_of, open_inputs
 from recbench_spark.graph.nodes import embed_nodes
 from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.graph.ids import MOST_NODES, hashes_of
+from recbench_spark.schemas import NEIGHBOURHOODS, SPLITS
 from recbench_spark.session import get_session
 from recbench_spark.steps.embedding import (
+    FOLDER,
     Prepared,
     embed,
     estimates,
@@ -55,7 +59,11 @@ def start(args: argparse.Namespace) -> int:
         hint = "--edges PATH, --split ID, --neighbourhoods ID, or graph.edges in --model FILE"
         raise ConfigError("no graph is named", hint)
     require_folder(args.warehouse)
+    look_at_journal(args.journal, "--journal")
+    look_at_names(args)
     settings = None if in_warehouse else asked_for(args, document(args))
+    if settings is not None:
+        look_at_graph(settings.graph)
     if args.dry_run:
         print(told(args, settings))
         return OK
@@ -73,6 +81,38 @@ def start(args: argparse.Namespace) -> int:
     if args.nodes:
         return print_nodes(prepared, args.nodes)
     return run(args, store, prepared, journal)
+
+
+def look_at_names(args: argparse.Namespace) -> None:
+    """Refuse, before Spark starts, names that this warehouse does not hold, and a missing file of ids.
+
+    Raises:
+        ConfigError: no such split, neighbourhoods or earlier model. MissingError: no such file.
+    """
+    if args.split:
+        require_partition(args.warehouse, SPLITS, args.split, "--split")
+    if args.neighbourhoods:
+        require_partition(args.warehouse, NEIGHBOURHOODS, args.neighbourhoods, "--neighbourhoods")
+    if args.previous:
+        folder = Path(args.warehouse, FOLDER, "models")
+        known = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        if args.previous not in known:
+            told = f"--previous {args.previous}: no such model in {args.warehouse}"
+            raise ConfigError(told, nearest(args.previous, known))
+    if args.nodes:
+        asked_ids(args.nodes)
+
+
+def look_at_graph(source: GraphSource) -> None:
+    """Refuse, before Spark starts, edges and tables of nodes that cannot be read; only heads are read.
+
+    Raises:
+        MissingError: one is not there. DataError, SchemaError: it is of another format, or lacks a column.
+    """
+    for path in (source.edges, *source.nodes.values()):
+        if "://" not in path:
+            check_path(path)
+    open_inputs(source)
 
 
 def run(args: argparse.Namespace, store: Store, prepared: Prepared, journal: Journal) -> int:
@@ -137,12 +177,13 @@ def document(args: argparse.Namespace) -> dict[str, Any]:
 
 def graph_document(args: argparse.Namespace) -> dict[str, Any]:
     """The flags of `add_reading` as keys of `GraphSource`; None for those that were not given."""
+    columns = cli.renamed_columns(args.columns, "src=user,dst=item")
     return {
         "edges": args.edges,
         "format": args.format,
-        "columns": columns(args.columns),
+        "columns": columns,
         "lists": args.lists or None,
-        "weighted": args.weighted or bool({"weight", "weights"} & set(columns(args.columns))) or None,
+        "weighted": args.weighted or bool({"weight", "weights"} & set(columns)) or None,
         "directed": False if args.undirected else None,
         "sides": args.sides and tuple(args.sides.split(",")),
         "ids": args.ids,
@@ -158,14 +199,6 @@ def given(keys: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if value not in (None, {}, ())}
 
 
-def columns(text: str) -> dict[str, str]:
-    """ours=theirs,... as a mapping."""
-    pairs = [pair.partition("=") for pair in text.split(",") if pair]
-    if any(not (ours and equals and theirs) for ours, equals, theirs in pairs):
-        raise ConfigError(f"--columns {text}: expected ours=theirs,...", "e.g. src=user,dst=item")
-    return {ours: theirs for ours, _, theirs in pairs}
-
-
 def node_tables(given_tables: list[str], sides: str | None) -> dict[str, str]:
     """[SIDE=]PATH,... as a mapping."""
     found = {}
@@ -173,7 +206,10 @@ def node_tables(given_tables: list[str], sides: str | None) -> dict[str, str]:
         side, equals, path = text.partition("=")
         if not equals and sides:
             raise ConfigError(f"--node-table {text}: whose?", f"--node-table SIDE={text}, SIDE of {sides}")
-        found[side if equals else "node"] = path if equals else text
+        side, path = (side, path) if equals else ("node", text)
+        if side in found:
+            raise ConfigError(f"--node-table: two tables of side {side}", "give one table a side")
+        found[side] = path
     return found
 
 
@@ -235,16 +271,20 @@ def print_nodes(prepared: Prepared, text: str) -> int:
 
 def asked_nodes(text: str, graph: Graph) -> tuple[int, list[str]]:
     """Side and different ids of [SIDE=]ID,ID or [SIDE=]@FILE, which has an id a line."""
-    side, _, listed = text.rpartition("=")
+    side = text.rpartition("=")[0]
     if side and side not in graph.sides:
         raise ConfigError(f"--nodes: no side {side}", nearest(side, graph.sides))
-    names = listed.split(",")
-    if listed.startswith("@"):
-        names = lines_of(listed[1:])
+    return graph.sides.index(side) if side else len(graph.sides) - 1, asked_ids(text)
+
+
+def asked_ids(text: str) -> list[str]:
+    """Return the different ids of [SIDE=]ID,ID or [SIDE=]@FILE. ConfigError where there is none."""
+    listed = text.rpartition("=")[2]
+    names = lines_of(listed[1:]) if listed.startswith("@") else listed.split(",")
     found = list(dict.fromkeys(name.strip() for name in names if name.strip()))
     if not found:
         raise ConfigError(f"--nodes {text}: no id", "[SIDE=]ID,ID or [SIDE=]@FILE with an id a line")
-    return graph.sides.index(side) if side else len(graph.sides) - 1, found
+    return found
 
 
 def lines_of(path: str) -> list[str]:

@@ -9,6 +9,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from recbench_spark.commands.dry_runs import look_at_table
+from recbench_spark.commands.warehouses import look_at_warehouse
 from recbench_spark.config import NAME, Bootstrap, parse
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_propensities, read_rounds, read_table
@@ -37,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
     args = completed(args)
     check(args)
     if args.dry_run:
-        print(f"model {args.model}: {described(args)}")
+        look_at_warehouse(args.warehouse)
+        print("\n".join([f"model {args.model}: {described(args)}", *look_at_tables(args)]))
         return OK
     journal, started = Journal(), datetime.now(UTC)
     journal.say(f"model {args.model}: {described(args)}")
@@ -96,6 +99,27 @@ def described(args: argparse.Namespace) -> str:
         known = f"ratings of {args.log or args.matrix}, propensities {args.propensities}"
         return f"mse and mae over the cells of {args.matrix} from {known}"
     return f"value of policy {policy_name(args)} from rounds {args.rounds}"
+
+
+def look_at_tables(args: argparse.Namespace) -> list[str]:
+    """Return a line a table that the flags name.
+
+    Raises:
+        MissingError: one is not there. SchemaError: it lacks a column.
+    """
+    own = args.reader == "table"
+    logged = ("reward", "propensity") if own else ()
+    chosen = () if args.uniform or args.policy or args.policy_log else ("pi_e",)
+    columns: dict[str, tuple[str, ...]] = {
+        "matrix": ("user_id", "item_id", "prediction", *(() if args.log else ("rating",))),
+        "log": ("user_id", "item_id", "rating"),
+        "propensities": () if (args.propensities or "").endswith(".ascii") else ("propensity",),
+        "rounds": (*logged, *(chosen if own else ())),
+        "policy": ("item_id", "pi_e"),
+        "policy_log": (*logged, *(("item_id", "position") if own else ())),
+    }
+    given = {name: getattr(args, name) for name in columns}
+    return [look_at_table(n, path, columns[n], rows=bool(columns[n])) for n, path in given.items() if path]
 
 
 def policy_name(args: argparse.Namespace) -> str:

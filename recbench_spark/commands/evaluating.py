@@ -161,6 +161,13 @@ def _refuse_unused(args: argparse.Namespace, kind: str) -> None:
         raise ConfigError(
             f"{unused[0]} is not used with --predictions", "it is for lists, scores, embeddings"
         )
+    usual = Views()
+    of_outcomes = {"--quantiles": args.quantiles != usual.quantiles, "--fpr": args.fpr != usual.fpr}
+    of_outcomes |= {"--thresholds": args.thresholds != usual.thresholds}
+    for flag in [flag for flag, given in of_outcomes.items() if given and kind != "predictions"]:
+        raise ConfigError(f"{flag} is not used with --{kind}", "it is for predictions")
+    if args.similarity != "dot" and kind != "embeddings":
+        raise ConfigError(f"--similarity is not used with --{kind}", "it is for embeddings")
 
 
 def bootstrap(args: argparse.Namespace) -> Bootstrap:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from recbench_spark.errors import ConfigError
+from recbench_spark import cli
 from recbench_spark.stored_files import text_separator
 
 
@@ -17,14 +17,11 @@ def log_settings(args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         ConfigError: --columns is no list of ours=theirs.
     """
-    pairs = [pair.partition("=") for pair in args.columns.split(",") if pair]
-    if not all(ours and theirs for ours, _, theirs in pairs):
-        raise ConfigError(f"--columns {args.columns}: expected ours=theirs,...", "e.g. user_id=userId")
     return {
         "name": re.sub(r"[^A-Za-z0-9_.-]", "_", Path(args.log).name.lstrip("._-"))[:64] or "log",
         "reader": args.reader or reader_of(args.log),
         "path": args.log,
-        "columns": {ours: theirs for ours, _, theirs in pairs},
+        "columns": cli.renamed_columns(args.columns, "user_id=userId"),
     }
 
 

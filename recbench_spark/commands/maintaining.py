@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from datetime import date, timedelta
 
+from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import TABLES
@@ -22,6 +23,7 @@ SHORTEST = 24
 def run(args: argparse.Namespace) -> int:
     """Check the flags, migrate, remove, compact."""
     check(args)
+    require_warehouse(args.warehouse)
     journal = Journal()
     store = Store(get_session("recbench-spark maintain"), args.warehouse, any_version=args.migrate)
     if args.migrate:

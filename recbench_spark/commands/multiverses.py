@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 
 from recbench_spark import cli
+from recbench_spark.commands.dry_runs import check_inputs
+from recbench_spark.commands.warehouses import look_at_warehouse
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import FAILED, OK, DataError
 from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal
+from recbench_spark.placeholders import on_night
 from recbench_spark.steps.night import check_benchmark
 from recbench_spark.store import Store
 
@@ -24,7 +27,9 @@ def run(args: argparse.Namespace) -> int:
     for benchmark in protocols:
         check_benchmark(benchmark)
     if args.dry_run:
-        print("\n".join(f"{one.name}: {one.split.describe()}" for one in protocols))
+        look_at_warehouse(args.warehouse)
+        looked_at = check_inputs(on_night(protocols[0], args.logical_date))
+        print("\n".join([*(f"{one.name}: {one.split.describe()}" for one in protocols), *looked_at]))
         return OK
     # Here: a dry run needs none of it.
     from recbench_spark.benchmark import run_night  # noqa: PLC0415

@@ -10,6 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recbench_spark.commands.warehouses import look_at_journal
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import OK, ConfigError, DataError, SchemaError
 from recbench_spark.journal import Journal
@@ -24,6 +25,7 @@ def run(args: argparse.Namespace) -> int:
     """Check the file, open the warehouse, run the night, tell."""
     benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
     done = None if args.force else nothing_to_do(args.warehouse, benchmark, args.logical_date)
+    look_at_journal(args.log, "--log")
     if args.dry_run:
         from recbench_spark.commands.dry_runs import dry_run  # noqa: PLC0415
 

@@ -7,11 +7,13 @@ import argparse
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from recbench_spark.commands.dry_runs import COLUMNS, log_told, look_at_table
 from recbench_spark.commands.logs import log_settings
+from recbench_spark.commands.warehouses import look_at_warehouse, require_partition
 from recbench_spark.config import Dataset, Propensities, digest, parse
 from recbench_spark.data.identity import identity
-from recbench_spark.data.readers import read_log
-from recbench_spark.errors import OK, ConfigError, DataError
+from recbench_spark.data.readers import PARTS, read_log
+from recbench_spark.errors import OK, ConfigError, DataError, nearest
 from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.estimators.power_law import PowerLaw
@@ -31,7 +33,12 @@ MOST_LAWS = 100_000
 def run(args: argparse.Namespace) -> int:
     """Check the flags, count, fit, write, tell."""
     asked, dataset = settings(args)
+    if args.split:
+        require_partition(args.warehouse, SPLITS, args.split, "--split")
     if args.dry_run:
+        look_at_warehouse(args.warehouse)
+        tables = look_at_tables(asked)
+        print("".join(f"{line}\n" for line in [*(log_told(dataset) if dataset else []), *tables]), end="")
         print(f"propensities {asked.name} of {args.split or args.log}, part {args.part}")
         return OK
     journal = Journal()
@@ -59,7 +66,24 @@ def settings(args: argparse.Namespace) -> tuple[Propensities, Dataset | None]:
         if args.columns or args.reader:
             raise ConfigError("--columns and --reader go with --log")
         return asked, None
+    for flag, part in (("--part", args.part), ("--sample", args.sample)):
+        if part not in (known := ("all", *PARTS)):
+            raise ConfigError(f"{flag} {part}: no part of a log is called so", nearest(part, known))
     return asked, parse(Dataset, log_settings(args), "flags")
+
+
+def look_at_tables(asked: Propensities) -> list[str]:
+    """Return a line a table that propensities come from or are fitted on.
+
+    Raises:
+        MissingError: one is not there. SchemaError: it lacks a column.
+    """
+    tables = {
+        "propensities": asked.path,
+        "item features": asked.item_features,
+        "user features": asked.user_features,
+    }
+    return [look_at_table(name, path, COLUMNS[name]) for name, path in tables.items() if path]
 
 
 def of_log(store: Store, dataset: Dataset, args: argparse.Namespace) -> Exposed:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import load_benchmark
 from recbench_spark.errors import OK
 from recbench_spark.journal import Journal
+from recbench_spark.placeholders import on_night
 from recbench_spark.session import get_session
-from recbench_spark.steps.night import open_night
+from recbench_spark.steps.night import check_benchmark, open_night
 from recbench_spark.steps.reporting import report_night
 from recbench_spark.store import Store
 
@@ -16,6 +18,8 @@ from recbench_spark.store import Store
 def run(args: argparse.Namespace) -> int:
     """Read the tables, write the report."""
     benchmark = load_benchmark(args.config, args.set)
+    check_benchmark(on_night(benchmark, args.logical_date))
+    require_warehouse(args.warehouse)
     store = Store(get_session("recbench-spark report"), args.warehouse)
     night = open_night(store, benchmark, args.logical_date)
     path, leaderboard = report_night(night, Journal())

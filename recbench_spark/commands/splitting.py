@@ -7,8 +7,9 @@ import re
 import sys
 from typing import Any
 
-from recbench_spark.commands.dry_runs import log_told
+from recbench_spark.commands.dry_runs import log_told, look_at_slices
 from recbench_spark.commands.logs import log_settings
+from recbench_spark.commands.warehouses import look_at_journal, look_at_warehouse
 from recbench_spark.config import Benchmark, Gate, load_benchmark, make_benchmark, parse
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.inputs import pinned_inputs
@@ -18,6 +19,7 @@ from recbench_spark.protocol.manifests import table
 from recbench_spark.schemas import MANIFESTS
 from recbench_spark.session import get_session
 from recbench_spark.steps.gates import failure, gate_checks
+from recbench_spark.steps.night import check_measures
 from recbench_spark.steps.splitting import of_split, prepare_split, split_identity
 from recbench_spark.store import Store
 
@@ -30,10 +32,15 @@ GATE = re.compile(
 def run(args: argparse.Namespace) -> int:
     """Check the flags, split, print the audit, hold the gates."""
     benchmark = benchmark_of(args)
+    look_at_journal(args.journal, "--journal")
     if args.dry_run:
         print(f"dataset    {benchmark.dataset.reader} {benchmark.dataset.path or ''}".rstrip())
         print(f"split      {benchmark.split.describe()}\nwarehouse  {args.warehouse}")
-        print("".join(f"{line}\n" for line in log_told(benchmark)), end="")
+        look_at_warehouse(args.warehouse)
+        print(
+            "".join(f"{line}\n" for line in [*log_told(benchmark.dataset), *look_at_slices(benchmark)]),
+            end="",
+        )
         return OK
     journal = Journal()
     if args.journal:
@@ -59,6 +66,7 @@ def benchmark_of(args: argparse.Namespace) -> Benchmark:
     else:
         benchmark = make_benchmark(document(args), [*protocol, *args.set], "flags")
     extra = [parse(Gate, gate(text), f"--gate '{text}'") for text in args.gate]
+    check_measures(benchmark)
     return on_night(benchmark.model_copy(update={"gates": (*benchmark.gates, *extra)}), args.logical_date)
 
 

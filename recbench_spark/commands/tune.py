@@ -29,7 +29,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--budget", type=cli.count, help="settings a method (default: search.budget)")
     flags.add_argument("--extend", action="store_true", help="go on beyond edges that a best value lies on")
     flags.add_argument(
-        "--threads", type=cli.count, default=1, help="of each fit of a rating model (default 1)"
+        "--threads", type=cli.threads, default=1, help="of each fit of a rating model (default 1)"
     )
     flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
     flags.add_argument("--logical-date", type=cli.day, help="fills {logical_date} in, YYYY-MM-DD")

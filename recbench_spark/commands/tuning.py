@@ -6,20 +6,26 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
 from recbench_spark import cli
 from recbench_spark.boards.searches import best_of, still_to_gain
 from recbench_spark.boards.spaces import Setting
 from recbench_spark.commands.benchmarking import write_log
+from recbench_spark.commands.dry_runs import log_told
 from recbench_spark.commands.trial_nights import RankingTrials, check_trials
-from recbench_spark.config import FOLDED, Benchmark, Search, load_benchmark
-from recbench_spark.errors import OK, ConfigError
+from recbench_spark.commands.warehouses import look_at_journal, look_at_warehouse
+from recbench_spark.config import FOLDED, TABLE_READERS, Benchmark, Search, load_benchmark
+from recbench_spark.config.searching import MOST_SETTINGS
+from recbench_spark.data import arrow_files
+from recbench_spark.errors import OK, ConfigError, FallbackToSpark
 from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal
 from recbench_spark.placeholders import on_night
 from recbench_spark.session import get_session
 from recbench_spark.steps.fitting import Fits
 from recbench_spark.steps.folding import folded_log
+from recbench_spark.steps.night import check_benchmark
 from recbench_spark.steps.rating_trials import RatingTrials
 from recbench_spark.steps.tuning import (
     Found,
@@ -39,11 +45,15 @@ def run(args: argparse.Namespace) -> int:
     """Check the file, search, tell the best settings and what is to be thought of them."""
     benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
     search = asked_search(benchmark, args.models, args.budget)
+    check_benchmark(benchmark)
+    look_at_journal(args.log, "--log")
     check_searches(benchmark, search)
     if benchmark.evaluation.task == "ranking":
         check_trials(benchmark)
     if args.dry_run:
-        print(dry_run(benchmark, search))
+        look_at_warehouse(args.warehouse)
+        print("\n".join([dry_run(benchmark, search), *log_told(benchmark.dataset)]))
+        check_validation(benchmark, search)
         return OK
     journal = Journal()
     journal.say(f"search {benchmark.name}: starting Spark")
@@ -78,10 +88,26 @@ def asked_search(benchmark: Benchmark, models: str | None, budget: int | None) -
             "search: {spaces: {MODEL: {rates: {low: 0.001, high: 0.05, log: true}}}}",
         )
     spaces = benchmark.search.spaces
+    if budget is not None and budget > MOST_SETTINGS:
+        raise ConfigError(
+            f"--budget {budget}: at most {MOST_SETTINGS} settings a method", "16 or 32 are usual"
+        )
     if models:
         spaces = {name: spaces[name] for name in cli.names(models, "--models", spaces)}
     update = {"spaces": spaces, **({"budget": budget} if budget else {})}
     return benchmark.search.model_copy(update=update)
+
+
+def check_validation(benchmark: Benchmark, search: Search) -> None:
+    """ConfigError for a share of the log that is less than one row; only of tables that lie here."""
+    path, reader = benchmark.dataset.path, benchmark.dataset.reader
+    if not path or reader not in TABLE_READERS:
+        return
+    with suppress(FallbackToSpark):
+        rows = arrow_files.rows_at(path)
+        if rows * search.share < 1:
+            told = f"search.share {search.share:g}: of {rows:,} rows none would be validated on"
+            raise ConfigError(told, "0.05 is usual")
 
 
 def dry_run(benchmark: Benchmark, search: Search) -> str:

@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from recbench_spark.commands.embedding import given, graph_document, require_folder
+from recbench_spark.commands.embedding import given, graph_document, look_at_graph, require_folder
+from recbench_spark.commands.warehouses import require_partition
 from recbench_spark.config import parse
 from recbench_spark.config.graph import NeighbourhoodSettings
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.inputs import pinned_inputs
 from recbench_spark.journal import Journal
+from recbench_spark.schemas import SPLITS
 from recbench_spark.session import get_session
 from recbench_spark.steps.embedding import split_source
 from recbench_spark.steps.neighbourhoods import neighbourhoods_of, walks_of
@@ -27,6 +29,10 @@ def run(args: argparse.Namespace) -> int:
     require_folder(args.warehouse)
     known = {"edges": "splits", "sides": ("user", "item")} if args.split else graph_document(args)
     checked = settings_of(args, known)
+    if args.split:
+        require_partition(args.warehouse, SPLITS, args.split, "--split")
+    else:
+        look_at_graph(checked.graph)
     if args.dry_run:
         print(f"walks      {walks_of(checked)}\ngraph      {args.edges or args.split}")
         return OK

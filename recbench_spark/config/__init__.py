@@ -30,7 +30,7 @@ from recbench_spark.config.base import (
 )
 from recbench_spark.config.benchmark import Benchmark
 from recbench_spark.config.comparisons import Comparisons, Gate, Paradoxes, Regression
-from recbench_spark.config.dataset import OFFSET, Dataset, World
+from recbench_spark.config.dataset import LOG_COLUMNS, OFFSET, TABLE_READERS, Dataset, World
 from recbench_spark.config.documents import DEEPEST, REPEATED, Loader, load_yaml
 from recbench_spark.config.evaluation import (
     DEFAULT_METRICS,
@@ -70,6 +70,7 @@ __all__ = [
     "FOLDED",
     "INT",
     "KEYS_OF_HOLDOUTS",
+    "LOG_COLUMNS",
     "LONGEST",
     "LONGEST_CURVE",
     "NAME",
@@ -78,6 +79,7 @@ __all__ = [
     "PROTOCOLS",
     "REPEATED",
     "SECRET",
+    "TABLE_READERS",
     "UNITS",
     "AlsModel",
     "Benchmark",

@@ -210,6 +210,11 @@ LONGEST = 10_000 * 366 * UNITS["d"]
 """Seconds of all the years that a date can have."""
 
 
+def refused(message: str, hint: str) -> ValueError:
+    """Return the error that a validator raises, with a hint that `parse` hands on."""
+    return ValueError(f"{message}\n  hint: {hint}")
+
+
 def seconds(duration: str) -> int:
     """`7d` in seconds.
 
@@ -261,9 +266,10 @@ def _explain(model: type[BaseModel], error: ValidationError, where: str) -> tupl
         known = re.findall(r"'([^']+)'", str(context.get("expected", context.get("expected_tags"))))
         given = first["input"].get("kind") if isinstance(first["input"], dict) else first["input"]
         hint = nearest(str(given), known)
-    message = shortened(first["msg"].removeprefix("Value error, "))
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{where}{path}: {message}{more}", hint
+    told, _, more = first["msg"].removeprefix("Value error, ").partition("\n  hint: ")
+    message, hint = shortened(told), hint or more
+    others = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"{where}{path}: {message}{others}", hint
 
 
 def _keys_at(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:

@@ -82,6 +82,7 @@ def _comparison_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
     names = {model.name for model in benchmark.models}
     unknown = {asked.baseline, *(rule.model for rule in benchmark.regressions)} - names - {None}
     strange = [metric for metric in compared if metric not in evaluation.metrics]
+    strays = [str(k) for k in asked.k or () if k not in (*evaluation.cutoffs, None)]
     uncompared = [
         f"{rule.metric}@{rule.k or 'all'} of {rule.part}"
         for rule in benchmark.regressions
@@ -91,6 +92,7 @@ def _comparison_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
         (wanted and not evaluation.user_metrics, "comparisons need evaluation.user_metrics: true"),
         (bool(unknown), f"comparisons: no model '{next(iter(unknown), '')}' in this file"),
         (bool(strange), f"comparisons: {', '.join(strange)} not in evaluation.metrics"),
+        (bool(strays), f"comparisons.k: {', '.join(strays)} not in evaluation.k"),
         (bool(uncompared), f"regressions: {', '.join(uncompared)} is not compared"),
         (
             pinned and asked.baseline_night is None,

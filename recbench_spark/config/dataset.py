@@ -9,10 +9,27 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field, field_validator, model_validator
 
-from recbench_spark.config.base import ELSEWHERE, SECRET, Location, Name, Seed, Share, Strict, holds_secret
+from recbench_spark.config.base import (
+    ELSEWHERE,
+    SECRET,
+    Location,
+    Name,
+    Seed,
+    Share,
+    Strict,
+    holds_secret,
+    refused,
+)
+from recbench_spark.errors import nearest
 
 OFFSET = re.compile(r"[+-](0[0-9]|1[0-8]):[0-5][0-9]")
 """A time zone without a name: +02:00."""
+
+LOG_COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
+"""Our names of a log's columns; the first two must be there."""
+
+TABLE_READERS = ("csv", "parquet", "delta")
+"""Readers of logs that are tables, with columns of their own: they read all files of a folder alike."""
 
 UNITS_READ = {
     "netflix": ("days such as 2005-09-06", ("s", "timestamp")),
@@ -97,6 +114,20 @@ class Dataset(Strict):
             raise ValueError(f"no time zone '{zone}': give one such as UTC, Europe/Rome or +02:00")
         return zone
 
+    @field_validator("columns")
+    @classmethod
+    def _known_columns(cls, columns: dict[str, str]) -> dict[str, str]:
+        for name in columns:
+            if name not in LOG_COLUMNS:
+                raise refused(f"unknown column '{name}'", nearest(name, LOG_COLUMNS))
+        theirs = list(columns.values())
+        twice = next((name for name in theirs if theirs.count(name) > 1), None)
+        if twice is not None:
+            raise refused(
+                f"'{twice}' is two of {', '.join(columns)}", "give each of ours a column of its own"
+            )
+        return columns
+
     @field_validator("options")
     @classmethod
     def _none_secret(cls, options: dict[str, str]) -> dict[str, str]:
@@ -129,6 +160,16 @@ class Dataset(Strict):
             raise ValueError(
                 f"reader '{self.reader}' has {times[0]}: leave out time_unit '{self.time_unit}'"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _takes_columns(self) -> Dataset:
+        if self.reader not in TABLE_READERS and (self.columns or self.options):
+            told = f"reader '{self.reader}' takes no 'columns' and no 'options'"
+            raise refused(told, "use reader 'csv' for a file laid out otherwise")
+        if self.reader != "world" and self.world != World():
+            told = f"reader '{self.reader}' reads a log, and 'world' is what one is generated from"
+            raise refused(told, "reader: world, or leave 'world' out")
         return self
 
     @model_validator(mode="after")

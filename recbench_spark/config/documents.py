@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -59,7 +60,7 @@ class _Open:
         if self.keys is None:
             return True
         self.is_key, is_key = not self.is_key, self.is_key
-        if not is_key or key is None or key == "<<":
+        if not is_key or key is None:
             return True
         known = key in self.keys
         self.keys.add(key)
@@ -87,6 +88,7 @@ def _survey(events: Iterable[Event], where: str) -> None:
             nodes = _of_alias(event, sizes, inside, where)
             repeated += nodes
         elif isinstance(event, ScalarEvent):
+            _refuse_old_number(event, where)
             nodes = 1
         if inside:
             inside[-1].nodes += nodes
@@ -101,6 +103,23 @@ def _check_key(event: NodeEvent, section: _Open, where: str) -> None:
         raise ConfigError(f"{where}: text that is not Unicode", _line(event))
     if not section.takes(key):
         raise ConfigError(f"{where}: key '{shortened(str(key))}' stands twice", _line(event))
+
+
+OCTAL = re.compile(r"[-+]?0[0-7_]+")
+SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+"""Numbers that YAML 1.1, and nobody who writes a setting, takes for eights (010) and for sixties (1:10)."""
+
+
+def _refuse_old_number(event: ScalarEvent, where: str) -> None:
+    """ConfigError for a plain scalar that YAML 1.1 takes for another number than the one written."""
+    text = event.value
+    if not (event.implicit[0] or (event.tag or "").endswith((":int", ":float"))):
+        return
+    octal = bool(OCTAL.fullmatch(text)) and int(text, 8) != int(text)
+    if octal or SEXAGESIMAL.fullmatch(text):
+        told = f"{where}: YAML takes {shortened(text)} for a number in base {8 if octal else 60}"
+        plain = f" {int(text)}, or" if octal else ""
+        raise ConfigError(told, f"{_line(event)}: write{plain} quotes around it: '{shortened(text)}'")
 
 
 def _of_alias(event: AliasEvent, sizes: dict[str, int], inside: list[_Open], where: str) -> int:

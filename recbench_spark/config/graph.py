@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from recbench_spark import revisions
-from recbench_spark.config.base import Name, Strict, digest, parse
+from recbench_spark.config.base import Name, Strict, digest, parse, refused
 from recbench_spark.config.loading import read_yaml
+from recbench_spark.errors import nearest
 from recbench_spark.kernels.graph.forms import Aggregator, LayerForm
 
 Width = Annotated[int, Field(ge=1, le=8192)]
@@ -59,7 +60,8 @@ class GraphSource(Strict):
         known = LIST_COLUMNS if self.lists else COLUMNS
         wrong = set(self.columns) - set(known)
         if wrong:
-            raise ValueError(f"columns: no column {sorted(wrong)[0]}; known: {', '.join(known)}")
+            name = sorted(wrong)[0]
+            raise refused(f"columns: no column {name}", nearest(name, known))
         twice = [self.column(ours) for ours in known]
         if len(set(twice)) < len(twice):
             raise ValueError(f"columns: {max(twice, key=twice.count)} cannot be two of {', '.join(known)}")

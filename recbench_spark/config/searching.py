@@ -7,7 +7,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from recbench_spark.config.base import Count, Seed, Strict
+from recbench_spark.config.base import Seed, Strict
+
+MOST_SETTINGS = 100_000
+"""Settings that a method is given at most: each is a fit."""
+
+MOST_SEEDS = 1000
+"""Fits a setting at most."""
+
+LEAST_SHARE = 1e-6
+"""Of the training rows that are validated on, or left to train on: less holds no row of most logs."""
 
 Choice = bool | int | float | str
 
@@ -99,12 +108,12 @@ class Search(Strict):
     `spaces`: by model, by setting; a dot leads into a section (`rates.user_factors`).
     """
 
-    budget: Count = 16
+    budget: Annotated[int, Field(ge=1, le=MOST_SETTINGS)] = 16
     method: Literal["sobol", "random"] = "sobol"
     seed: Seed = 42
-    share: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    share: Annotated[float, Field(ge=LEAST_SHARE, le=1 - LEAST_SHARE)] = 0.05
     fold: Annotated[int, Field(ge=0)] = 0
-    seeds: Count = 1
+    seeds: Annotated[int, Field(ge=1, le=MOST_SEEDS)] = 1
     spaces: dict[str, dict[str, Range]]
 
     @model_validator(mode="after")

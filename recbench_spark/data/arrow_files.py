@@ -27,7 +27,7 @@ from recbench_spark.data import arrow_rows
 from recbench_spark.data.arrow_rows import as_double, column_of, in_one, text_ids
 from recbench_spark.data.delta_snapshots import read_snapshot
 from recbench_spark.data.digests import content_identity
-from recbench_spark.data.readers.files import check_path, exists, torn_line
+from recbench_spark.data.readers.files import check_path, exists, may_be_table, torn_line
 from recbench_spark.data.readers.ids import IN_UTF8, TEXT_FILE, TEXT_NOTES
 from recbench_spark.data.readers.movielens import LAYOUTS
 from recbench_spark.data.readers.tables import NUMBERS, OPTIONAL
@@ -170,7 +170,7 @@ def is_delta(path: str) -> bool:
     """
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path):
         raise FallbackToSpark(f"{path} is not a path of this machine")
-    if not exists(path) and re.fullmatch(r"\w+(\.\w+){1,2}", path):
+    if not exists(path) and may_be_table(path):
         raise FallbackToSpark(f"{path} may be a table of a catalog")
     check_path(path)
     if not Path(path, "_delta_log").exists():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import DEFAULT_METRICS, Bootstrap, Draw, parse
 from recbench_spark.definitions import Definition, make_definition
-from recbench_spark.errors import ConfigError
+from recbench_spark.errors import ConfigError, nearest, show_value
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY
 from recbench_spark.evaluation.ranking.request import SAMPLED
@@ -28,9 +29,9 @@ class Asked:
     preset: str | None = None
     definition: Mapping[str, Any] | None = None
     similarity: Literal["dot", "cosine"] = "dot"
-    bootstrap: Bootstrap | int | None = None
+    bootstrap: Bootstrap | Mapping[str, Any] | int | None = None
     uncut: bool = True
-    draw: Draw | None = None
+    draw: Draw | Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def check(
         ConfigError: not exactly one of lists, scores, embeddings; what the functions below refuse.
     """
     kind, system = the_one(lists=lists, scores=scores, embeddings=embeddings)
-    check_several(asked)
+    asked = with_plain_types(asked)
     wanted, name = make_definition(asked.preset, asked.definition), asked.features_name
     plan = MetricPlan.checked(
         asked.metrics,
@@ -86,38 +87,95 @@ def check(
     check_candidates(wanted, kind == "embeddings", candidates is not None, train is not None)
     check_needs(plan.metrics, train is not None, features is not None)
     named = asked.preset is not None or "gain" in (asked.definition or {})
-    return Checked(kind, system, plan, asked.similarity, asked.draw or Draw(), named)
+    return Checked(kind, system, plan, asked.similarity, draw_of(asked.draw) or Draw(), named)
+
+
+def with_plain_types(asked: Asked) -> Asked:
+    """Return the options, cut-offs and metrics as tuples: what can be read once alone is read here.
+
+    Raises:
+        ConfigError: an option is of a type that it cannot have.
+    """
+    check_several(asked)
+    for name, known in (("uncut", (False, True)), ("similarity", ("dot", "cosine"))):
+        require_choice(name, getattr(asked, name), known)
+    if not isinstance(asked.features_name, str):
+        raise ConfigError(f"features_name is {show_value(asked.features_name)}", "give a text")
+    # The order of a set is chance.
+    metrics = sorted(asked.metrics, key=str) if isinstance(asked.metrics, Set) else asked.metrics
+    return replace(asked, k=tuple(asked.k), metrics=tuple(metrics))
 
 
 def check_several(asked: Asked) -> None:
     """ConfigError where one value stands for several cut-offs, metrics or axes."""
-    if isinstance(asked.k, str) or not isinstance(asked.k, Iterable):
-        raise ConfigError(f"k is {asked.k!r}", "give several cut-offs, such as k=(5, 10)")
-    if isinstance(asked.metrics, str) or not isinstance(asked.metrics, Iterable):
-        name, _, k = str(asked.metrics or "ndcg").partition("@")
+    if is_single(asked.k):
+        raise ConfigError(f"k is {show_value(asked.k)}", "give several cut-offs, such as k=(5, 10)")
+    if is_single(asked.metrics):
+        named = isinstance(asked.metrics, str) and asked.metrics
+        name, _, k = (named or "ndcg").partition("@")
         at = f" and k=({k},)" if k else ""
-        raise ConfigError(
-            f"metrics is {asked.metrics!r}", f"give several names, such as metrics=[{name!r}]{at}"
-        )
+        hint = f"give several names, such as metrics=[{name!r}]{at}"
+        raise ConfigError(f"metrics is {show_value(asked.metrics)}", hint)
     if asked.definition is not None and not isinstance(asked.definition, Mapping):
         raise ConfigError(
-            f"definition is {asked.definition!r}", "give its axes, such as definition={'gain': 'linear'}"
+            f"definition is {show_value(asked.definition)}",
+            "give its axes, such as definition={'gain': 'linear'}",
         )
 
 
-def bootstrap_of(asked: Bootstrap | int | None) -> Bootstrap:
+def is_single(value: object) -> bool:
+    """Return whether a value is one thing where several are meant; a text is one, and so is a type."""
+    return isinstance(value, str | bytes | type) or not isinstance(value, Iterable)
+
+
+def require_choice(name: str, value: object, known: Sequence[str | bool]) -> None:
+    """ConfigError for an option that is none of its values."""
+    # By type first: an array has no one answer to `==`, and 1 equals True.
+    if not any(isinstance(value, type(one)) and value == one for one in known):
+        raise ConfigError(f"{name} is {show_value(value)}", nearest(str(value), map(str, known)))
+
+
+def bootstrap_of(asked: Bootstrap | Mapping[str, Any] | int | None) -> Bootstrap:
     """Return what is resampled: None the usual replicates, 0 and False none, a number as many.
 
     Raises:
-        ConfigError: anything else, or more replicates than `Bootstrap` allows.
+        ConfigError: anything else, or a setting that `Bootstrap` does not allow.
     """
     if asked is None or asked is True:
         return Bootstrap()
     if isinstance(asked, Bootstrap):
         return asked
+    if isinstance(asked, Mapping):
+        return parse(Bootstrap, _plain_settings(asked, "bootstrap"), "bootstrap")
     if not isinstance(asked, int | np.integer):
-        raise ConfigError(f"bootstrap is {asked!r}", "give Bootstrap(replicates=1000), a number, or 0")
+        hint = "give Bootstrap(replicates=1000), a number, or 0"
+        raise ConfigError(f"bootstrap is {show_value(asked)}", hint)
     return parse(Bootstrap, {"replicates": int(asked)}, f"bootstrap={asked}")
+
+
+def draw_of(asked: Draw | Mapping[str, Any] | None) -> Draw | None:
+    """Return how candidates are drawn; keys and values are checked as those of a benchmark file.
+
+    Raises:
+        ConfigError: anything else, or a setting that `Draw` does not allow.
+    """
+    if asked is None or isinstance(asked, Draw):
+        return asked
+    if isinstance(asked, Mapping):
+        return parse(Draw, _plain_settings(asked, "draw"), "draw")
+    raise ConfigError(f"draw is {show_value(asked)}", "give Draw(n=100), or leave it out")
+
+
+def _plain_settings(given: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return keys and values as a file could have them; pydantic takes one number of a series for a number.
+
+    Raises:
+        ConfigError: a value that no file could hold.
+    """
+    for name, value in given.items():
+        if not isinstance(value, str | Real | tuple | list | None):
+            raise ConfigError(f"{what}: {name} is {show_value(value)}", "give a number or a text")
+    return dict(given)
 
 
 GRADED = "relevance without a gain"

@@ -16,9 +16,9 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal
 
 from recbench_spark.config import Bootstrap, Draw
-from recbench_spark.errors import ConfigError, FallbackToSpark
+from recbench_spark.errors import ConfigError, FallbackToSpark, show_value
 from recbench_spark.evaluation.result import LocalResult, Result
-from recbench_spark.evaluator.checking import Asked
+from recbench_spark.evaluator.checking import Asked, require_choice
 
 if TYPE_CHECKING:
     from recbench_spark.evaluation.metrics.predictions import Views
@@ -43,9 +43,9 @@ def evaluate(  # noqa: PLR0913
     preset: str | None = Asked.preset,
     definition: Mapping[str, Any] | None = Asked.definition,
     similarity: Literal["dot", "cosine"] = Asked.similarity,
-    bootstrap: Bootstrap | int | None = Asked.bootstrap,
+    bootstrap: Bootstrap | Mapping[str, Any] | int | None = Asked.bootstrap,
     uncut: bool = Asked.uncut,
-    draw: Draw | None = Asked.draw,
+    draw: Draw | Mapping[str, Any] | None = Asked.draw,
     scratch: str | None = None,
     engine: Literal["auto", "local", "spark"] = "auto",
 ) -> Any:
@@ -69,7 +69,8 @@ def evaluate(  # noqa: PLR0913
         preset: another library's definition.
         definition: single axes (`definitions.Definition`) that replace the preset's.
         similarity: of embeddings.
-        bootstrap: replicates, level and seed of the intervals; a number of replicates; 0 or False: none.
+        bootstrap: replicates, level and seed of the intervals, as `Bootstrap` or as keys and values; a
+            number of replicates; 0 or False: none.
         uncut: also values over the whole ranking; False: ranks are counted up to the largest k alone,
             which is several times faster with embeddings of many items.
         draw: how many candidates are drawn, for whom and by which seed, where definition.candidates is
@@ -87,9 +88,11 @@ def evaluate(  # noqa: PLR0913
         SchemaError: a column is missing, or of a type that holds no ids (`kernels.ids`). DataError: NULL,
         NaN or unusable values, with their number; ids of two tables that do not meet.
     """
+    if scratch is not None and not isinstance(scratch, str | PathLike):
+        raise ConfigError(f"scratch is {show_value(scratch)}", "give the path of a folder")
     given = {"truth": truth, "lists": lists, "scores": scores, "train": train, "candidates": candidates}
     given |= {"features": features}
-    sides = dict(zip(("user embeddings", "item embeddings"), embeddings or (), strict=False))
+    sides = _pair_of(embeddings)
     asked: dict[str, Any] = {
         "features_name": features_name, "k": k, "metrics": metrics, "preset": preset,
         "definition": definition, "similarity": similarity, "bootstrap": bootstrap,
@@ -101,6 +104,22 @@ def evaluate(  # noqa: PLR0913
         partial(_here, embeddings, asked),
     )
     return _by_engine({**given, **sides}, list(sides), engine, calls)
+
+
+def _pair_of(embeddings: object) -> dict[str, Any]:
+    """Return the two sides of embeddings by what they are; none where none are given.
+
+    Raises:
+        ConfigError: not exactly two of them.
+    """
+    if embeddings is None:
+        return {}
+    # A frame is iterable too: by the names of its columns.
+    sides = embeddings if isinstance(embeddings, tuple | list) else None
+    if sides is None or len(sides) != 2 or any(side is None for side in sides):
+        what = show_value(embeddings) if sides is None else f"{len(sides)} tables or None"
+        raise ConfigError(f"embeddings is {what}", "give two tables: embeddings=(users, items)")
+    return dict(zip(("user embeddings", "item embeddings"), sides, strict=True))
 
 
 def _on_spark(embeddings: object, asked: Mapping[str, Any], tables: Mapping[str, Any]) -> Result:
@@ -117,7 +136,7 @@ def _here(embeddings: object, asked: Mapping[str, Any], tables: Mapping[str, Any
 
 def evaluate_predictions(
     predictions: Any,
-    bootstrap: Bootstrap | int | None = None,
+    bootstrap: Bootstrap | Mapping[str, Any] | int | None = None,
     views: Views | None = None,
     engine: Literal["auto", "local", "spark"] = "auto",
 ) -> Any:
@@ -130,6 +149,8 @@ def evaluate_predictions(
         engine: as in `evaluate`.
     """
 
+    views = views_of(views)
+
     def on_spark(tables: Mapping[str, Any]) -> Result:
         from recbench_spark.evaluator import on_spark as there  # noqa: PLC0415
 
@@ -141,6 +162,17 @@ def evaluate_predictions(
         return local_predictions.evaluate_predictions(tables["predictions"], bootstrap, views)
 
     return _by_engine({"predictions": predictions}, [], engine, (on_spark, in_process))
+
+
+def views_of(views: object) -> Views:
+    """Return where predictions are looked at. ConfigError for what is no `Views`."""
+    from recbench_spark.evaluation.metrics.predictions import Views  # noqa: PLC0415
+
+    if views is None:
+        return Views()
+    if not isinstance(views, Views):
+        raise ConfigError(f"views is {show_value(views)}", "give Views(quantiles=10), or leave it out")
+    return views
 
 
 def _handed(tables: Mapping[str, Any], embeddings: object) -> dict[str, Any]:
@@ -159,6 +191,7 @@ Calls = tuple[Callable[[Mapping[str, Any]], Result], Callable[[Mapping[str, Any]
 def _by_engine(
     tables: Mapping[str, Any], sides: Sequence[str], engine: str, calls: Calls
 ) -> Result | LocalResult:
+    require_choice("engine", engine, ("auto", "local", "spark"))
     on_spark, in_process = calls
     found = {name: table for name, table in tables.items() if table is not None}
     of_spark = [name for name, table in found.items() if is_of_spark(table)]

@@ -34,7 +34,7 @@ def evaluate_frames(
     metrics: Sequence[str] = DEFAULT,
     preset: str | None = None,
     definition: Mapping[str, Any] | None = None,
-    bootstrap: Bootstrap | int | None = None,
+    bootstrap: Bootstrap | Mapping[str, Any] | int | None = None,
 ) -> pd.DataFrame:
     """Metrics of lists against a truth, for frames that fit into memory several times.
 
@@ -45,7 +45,8 @@ def evaluate_frames(
         metrics: names of `kernels.metrics.accuracy.METRICS`.
         preset: another library's definition.
         definition: single axes (`definitions.Definition`) that replace the preset's.
-        bootstrap: replicates, level and seed of the intervals; a number of replicates; 0 or False: none.
+        bootstrap: replicates, level and seed of the intervals, as `Bootstrap` or as keys and values; a
+            number of replicates; 0 or False: none.
 
     Returns:
         metric, definition, k (missing: the whole list), value, stderr (of the mean over users), ci_low,
@@ -53,7 +54,8 @@ def evaluate_frames(
         passed), those of `jobs/evaluate.py`.
 
     Raises:
-        ConfigError: unknown metric or axis; a cut-off that is no whole number from 1 to 2^31 - 1.
+        ConfigError: unknown metric or axis, a metric named twice; an option of a wrong type; a cut-off that
+        is no whole number from 1 to 2^31 - 1.
         SchemaError: a column is missing, or of a type that holds no ids (`kernels.ids`). DataError: no
         frame, NULL, NaN or unusable values, with their number; ids of the frames that do not meet.
 

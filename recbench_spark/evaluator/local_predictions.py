@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,9 @@ NAMES = ["user_id", "item_id", "prediction", "outcome"]
 
 
 def evaluate_predictions(
-    predictions: Any, bootstrap: Bootstrap | int | None = None, views: Views | None = None
+    predictions: Any,
+    bootstrap: Bootstrap | Mapping[str, Any] | int | None = None,
+    views: Views | None = None,
 ) -> LocalResult:
     """RMSE, log-loss, RIG, AUC ... of predictions; arguments and errors as there."""
     table, boot, asked = as_table(predictions, "predictions"), bootstrap_of(bootstrap), views or Views()

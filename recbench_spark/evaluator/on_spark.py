@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -326,7 +327,9 @@ def conformed(frame: DataFrame, table: Table) -> DataFrame:
 
 
 def evaluate_predictions(
-    predictions: DataFrame, bootstrap: Bootstrap | int | None = None, views: Views | None = None
+    predictions: DataFrame,
+    bootstrap: Bootstrap | Mapping[str, Any] | int | None = None,
+    views: Views | None = None,
 ) -> Result:
     """RMSE, MSE, NMSE, MAE, PE, AUC, log-loss, RIG, GAUC, calibration error of predictions.
 

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Protocol
 
 from recbench_spark import __version__
-from recbench_spark.config import Benchmark, Dataset, ModelConfig, digest
+from recbench_spark.config import TABLE_READERS, Benchmark, Dataset, ModelConfig, digest
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError, FallbackToSpark, MissingError
 from recbench_spark.steps.revising import of_run, of_split
@@ -22,10 +22,6 @@ class Identify(Protocol):
 
     def __call__(self, path: str, *, named: bool = False, options: Mapping[str, str] | None = None) -> str:
         """Return the identity; `named`: names of plain files count; `options`: of the reader."""
-
-
-FORMATS = ("csv", "parquet", "delta")
-"""Readers that read all files of a folder alike; all others know by its name what a file holds."""
 
 
 def split_hash(identify: Identify, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
@@ -47,7 +43,7 @@ def split_hash(identify: Identify, benchmark: Benchmark) -> tuple[str, dict[str,
 
 def names_count(dataset: Dataset) -> bool:
     """Whether the names of a log's files say what they hold."""
-    return dataset.reader not in FORMATS
+    return dataset.reader not in TABLE_READERS
 
 
 def world_settings(dataset: Dataset) -> dict[str, object]:

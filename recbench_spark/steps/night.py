@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import schemas
-from recbench_spark.config import Benchmark, Evaluation, ModelConfig
+from recbench_spark.config import TABLE_READERS, Benchmark, Evaluation, ModelConfig
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_table
 from recbench_spark.definitions import VERSION, Definition
@@ -239,10 +239,7 @@ def check_benchmark(benchmark: Benchmark) -> None:
     """
     asked, reader = benchmark.evaluation, benchmark.dataset.reader
     definition = asked.resolve()
-    if asked.task == "rating":
-        check_names(asked.metrics, asked.task)
-    else:
-        metric_plan(asked, definition)
+    check_measures(benchmark)
     listed = asked.candidates_path or benchmark.dataset.lists_negatives
     if definition.candidates == "given" and not listed:
         raise ConfigError(
@@ -258,11 +255,14 @@ def check_benchmark(benchmark: Benchmark) -> None:
             raise ConfigError(
                 f"evaluation.parts: nothing is ever held out to '{part}'", nearest(part, known)
             )
-    _check_headline(benchmark)
     _check_gates(benchmark)
     for cut in asked.slices:
         if cut.of in ("users", "items") and not cut.path:
             raise ConfigError(f"slice {cut.key}: of '{cut.of}' needs 'path'", "a table with the ids")
+        known = benchmark.dataset.attributes
+        if cut.of == "log" and reader in TABLE_READERS and (name := cut.column or cut.key) not in known:
+            hint = f"{nearest(name, known)}; dataset.attributes lists what is kept of a log"
+            raise ConfigError(f"evaluation.slices.{cut.key}: '{name}' is not in dataset.attributes", hint)
     for model in benchmark.models:
         model.check(reader)
 
@@ -286,13 +286,53 @@ def at_headline(benchmark: Benchmark) -> Column:
     return (F.col("metric") == metric) & F.col("k").eqNullSafe(F.lit(k))
 
 
-def _check_headline(benchmark: Benchmark) -> None:
-    """A headline is a metric that is known, or one of a publication; not all nights measure it."""
-    name = benchmark.headline.partition("@")[0]
-    figures = [figure for model in benchmark.models for figure in getattr(model, "figures", {})]
-    known = {*METRICS, *LIST_METRICS, *VALUE_METRICS, *(figure.partition("@")[0] for figure in figures)}
+def check_measures(benchmark: Benchmark) -> None:
+    """What can be known of metrics, definition and headline, whatever a job does with the file.
+
+    Raises:
+        ConfigError: an unknown metric, axis or preset; a metric without a value at its cut-off.
+    """
+    asked = benchmark.evaluation
+    if asked.task == "rating":
+        check_names(asked.metrics, asked.task)
+    else:
+        metric_plan(asked, asked.resolve())
+    for model in benchmark.models:
+        for figure in getattr(model, "figures", {}):
+            _check_figure(figure, f"models.{model.name}.figures")
+    _check_headline(benchmark)
+
+
+def _check_figure(figure: str, where: str) -> None:
+    """ConfigError for `metric@k` of an unknown metric, or of one that has no value at k or without one."""
+    name, _, k = figure.partition("@")
+    known = (*METRICS, *LIST_METRICS, *VALUE_METRICS)
     if name not in known:
-        raise ConfigError(f"headline {benchmark.headline}: no such metric", nearest(name, known))
+        raise ConfigError(f"{where}: {figure}: no such metric", nearest(name, known))
+    cuts = METRICS[name].cuts if name in METRICS else "k" if name in LIST_METRICS else "uncut"
+    if k and cuts == "uncut":
+        raise ConfigError(f"{where}: {figure}: {name} has no cut-off", f"write {name}")
+    if not k and cuts == "k":
+        raise ConfigError(f"{where}: {figure}: {name} needs a cut-off", f"write {name}@10")
+
+
+def _check_headline(benchmark: Benchmark) -> None:
+    """A headline is a figure that this file can measure, or one of a publication.
+
+    Not all nights measure its metric. Its cut-off, where the file names one, is among those measured.
+    """
+    headline, asked = benchmark.headline, benchmark.evaluation
+    _check_figure(headline, "headline")
+    published = {figure for model in benchmark.models for figure in getattr(model, "figures", {})}
+    k = headline_of(benchmark)[1]
+    if "headline" not in benchmark.model_fields_set or headline in published or k is None:
+        return
+    if k not in asked.cutoffs:
+        near = min(asked.cutoffs, key=lambda cut: abs(cut - k))
+        told = f"headline {headline}: nothing is measured at {k}, evaluation.k is {list(asked.k)}"
+        raise ConfigError(
+            told, f"headline: {headline.partition('@')[0]}@{near}, or add {k} to evaluation.k"
+        )
 
 
 def _check_gates(benchmark: Benchmark) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark.config import Dataset, World
+from recbench_spark.config import Dataset, World, parse
 from recbench_spark.data.readers import id_order, open_log, read_log, read_table
 from recbench_spark.errors import ConfigError, DataError, MissingError, SchemaError
 from recbench_spark.schemas import INTERACTIONS
@@ -225,12 +225,13 @@ def test_missing_columns(spark, tmp_path):
 
 
 def test_mistakes_in_the_dataset(spark, tmp_path):
-    path = write(tmp_path / "log.csv", "user_id,item_id\nu,i\n")
+    path = str(tmp_path / "log.csv")
+    named = {"name": "x", "path": path}
     with pytest.raises(ConfigError, match="unknown column 'ratng'") as error:
-        read_log(spark, dataset("csv", path, columns={"ratng": "x"}))
+        parse(Dataset, {**named, "reader": "csv", "columns": {"ratng": "x"}}, "file")
     assert "did you mean 'rating'" in error.value.hint
     with pytest.raises(ConfigError, match="takes no 'columns'"):
-        read_log(spark, dataset("movielens_1m", tmp_path, columns={"user_id": "u"}))
+        parse(Dataset, {**named, "reader": "movielens_1m", "columns": {"user_id": "u"}}, "file")
     with pytest.raises(ConfigError, match="a world has no 'gender'"):
         read_log(spark, Dataset(name="w", reader="world", attributes=("gender",)))
 

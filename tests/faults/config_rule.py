@@ -327,6 +327,12 @@ WORLD = section(
 )
 
 
+WORLD_DEFAULTS = {
+    "users": 1000, "items": 300, "interactions": 60_000, "open_loop": 20_000, "loop": 0.8, "periods": 4,
+    "seed": 42, "tastes": 8, "open_items": "all",
+}  # fmt: skip
+
+
 def _dataset_mistakes(dataset: dict[str, Any]) -> str | None:
     reader, unit = dataset["reader"], dataset.get("time_unit", "s")
     if reader != "world" and not dataset.get("path"):
@@ -334,6 +340,17 @@ def _dataset_mistakes(dataset: dict[str, Any]) -> str | None:
     without_unit = reader in ("world", "coat", "yahoo_r3", "lightgcn") or (
         reader == "netflix" and unit != "timestamp"
     )
+    columns, tables = dataset.get("columns", {}), ("csv", "parquet", "delta")
+    if set(columns) - {"user_id", "item_id", "rating", "event_time", "part"}:
+        return "no such column of ours"
+    if len(set(columns.values())) < len(columns):
+        return "one column is two of ours"
+    if reader not in tables and (columns or dataset.get("options")):
+        return "has a layout of its own"
+    if reader != "world" and any(
+        value != WORLD_DEFAULTS[name] for name, value in dataset.get("world", {}).items()
+    ):
+        return "is not generated"
     return "has no times in a unit" if without_unit and unit != "s" else None
 
 
@@ -810,11 +827,38 @@ def _metrics(meant: dict[str, Any]) -> None:
         axis = axes.get(f"{name}_cut", "uncut" if name in cut else "at_k")
         if name in WHOLE_METRICS or (name in ("map", "mrr") and axis == "uncut"):
             raise Broken("benchmark.evaluation.uncut", f"{name} is over the whole ranking")
-    figures = {f.partition("@")[0] for m in meant["models"] for f in m.get("figures", {})}
-    usual = "rmse" if rating else "ndcg@10"
-    headline = meant.get("headline", usual).partition("@")[0]
-    if headline not in {*RANK_METRICS, *LIST_METRICS, *VALUE_METRICS, *figures}:
-        raise Broken("benchmark.headline", "no such metric")
+    figures = {figure for model in meant["models"] for figure in model.get("figures", {})}
+    for figure in figures:
+        _a_figure(figure, "benchmark.models.figures")
+    headline = meant.get("headline", "rmse" if rating else "ndcg@10")
+    _a_figure(headline, "benchmark.headline")
+    k = headline.partition("@")[2]
+    if "headline" in meant and headline not in figures and k and int(k) not in cutoffs(meant):
+        raise Broken("benchmark.headline", "nothing is measured there")
+
+
+def _a_figure(figure: str, place: str) -> None:
+    """`ndcg@10`, `ndcg` or `rmse`: a known metric, at a cut-off where it has one."""
+    name, _, k = figure.partition("@")
+    if name not in {*RANK_METRICS, *LIST_METRICS, *VALUE_METRICS}:
+        raise Broken(place, "no such metric")
+    if k and name in (*WHOLE_METRICS, *VALUE_METRICS):
+        raise Broken(place, f"{name} has no cut-off")
+    if not k and name not in (*WHOLE_METRICS, *VALUE_METRICS, "map", "mrr", "ndcg", "rbp"):
+        raise Broken(place, f"{name} has no value without one")
+
+
+def _slices_of_the_log(meant: dict[str, Any]) -> None:
+    """A slice of the log is of a column that is kept."""
+    dataset = meant["dataset"]
+    for cut in meant.get("evaluation", {}).get("slices", ()):
+        column = cut.get("column") or cut["key"]
+        if (
+            cut["of"] == "log"
+            and dataset["reader"] in ("csv", "parquet", "delta")
+            and column not in dataset.get("attributes", ())
+        ):
+            raise Broken("benchmark.evaluation.slices", f"{column} is not kept of the log")
 
 
 def cutoffs(meant: dict[str, Any]) -> set[Any]:
@@ -910,4 +954,7 @@ def _places_of_days(meant: dict[str, Any]) -> None:
             raise Broken("benchmark", f"a placeholder that is none of a day: {place}")
 
 
-RULES = (_models_differ, _parts_are_held_out, _task, _metrics, _exposure, _of_nights, _places_of_days)
+RULES = (
+    _models_differ, _parts_are_held_out, _task, _metrics, _slices_of_the_log, _exposure, _of_nights,
+    _places_of_days,
+)  # fmt: skip

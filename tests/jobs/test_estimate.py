@@ -129,7 +129,14 @@ def test_flags_that_contradict_are_refused(flags: list[str], message: str) -> No
         job.main(job.parser().parse_args(flags))
 
 
-def test_a_dry_run_says_what_would_be_done(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_says_what_would_be_done(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, columns in (
+        ("a", "user_id,item_id,prediction,rating"), ("p", "item_id,propensity"), ("r", "reward,propensity"),
+    ):  # fmt: skip
+        Path(f"{name}.csv").write_text(f"{columns}\n")
     for flags in (MATRIX, [*ROUNDS, "--uniform", "80"]):
         assert job.main(job.parser().parse_args([*flags, "--dry-run"])) == 0
     told = capsys.readouterr().out

@@ -24,20 +24,21 @@ def run(job, *flags: str) -> int:
     return int(job.main(job.parser().parse_args(list(flags))))
 
 
-def test_a_dry_run_names_folds_and_counts_fits(capsys) -> None:
-    assert run(benchmark, *ASKED, "--dry-run", "--seeds", "1,2", "--models", "means,sgd_mf") == 0
+def test_a_dry_run_names_folds_and_counts_fits(capsys, tmp_path) -> None:
+    asked = ["--config", "movielens_1m_rating", "--set", f"dataset.path={tmp_path}", "--warehouse", "w"]
+    assert run(benchmark, *asked, "--dry-run", "--seeds", "1,2", "--models", "means,sgd_mf") == 0
     told = capsys.readouterr().out
     assert "fits        40" in told and "folds       0, 1, 2" in told and "sgd_mf (sgd_mf)" in told
-    assert run(benchmark, *ASKED, "--dry-run", "--folds", "3") == 0
+    assert run(benchmark, *asked, "--dry-run", "--folds", "3") == 0
     assert "fits        5" in capsys.readouterr().out
-    many = [*ASKED, "--set", "split.folds=1000000"]
+    many = [*asked, "--set", "split.folds=1000000"]
     assert run(benchmark, *many, "--dry-run") == 0
     told = capsys.readouterr().out
     assert "folds       0, 1, ..., 999999 (1,000,000)\n" in told and len(told) < 2000
     with pytest.raises(ConfigError, match="no fold 1000000") as error:
         run(benchmark, *many, "--dry-run", "--folds", "1000000")
     assert error.value.hint == "this split has folds 0, 1, ..., 999999 (1,000,000)"
-    assert run(tune, *ASKED, "--dry-run", "--models", "sgd_mf", "--budget", "3") == 0
+    assert run(tune, *asked, "--dry-run", "--models", "sgd_mf", "--budget", "3") == 0
     assert "3 settings a method" in capsys.readouterr().out
 
 

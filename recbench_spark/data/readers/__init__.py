@@ -16,12 +16,11 @@ is dropped silently, and nothing surfaces later as a Java stack trace.
 
 from recbench_spark.data.readers.bandit_feedback import read_rounds
 from recbench_spark.data.readers.ids import id_order
-from recbench_spark.data.readers.logs import COLUMNS, PARTS, Log, open_log, read_log
+from recbench_spark.data.readers.logs import PARTS, Log, open_log, read_log
 from recbench_spark.data.readers.published import read_negatives, read_propensities
 from recbench_spark.data.readers.tables import read_table
 
 __all__ = [
-    "COLUMNS",
     "PARTS",
     "Log",
     "id_order",

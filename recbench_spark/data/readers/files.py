@@ -29,6 +29,7 @@ from recbench_spark.stored_files import (
     HEAD,
     bare_name,
     head_lines,
+    is_text,
     read_head,
     refuse_name,
     refuse_packed_text,
@@ -463,9 +464,23 @@ def find(spark: SparkSession, folder: str, patterns: Sequence[str]) -> str:
     raise ConfigError(f"{folder}: no {' or '.join(patterns)} (.gz or not)", hint)
 
 
+FILES = re.compile(r".*\.(parquet|arrow|feather|json|jsonl|npy|npz|pkl|xlsx?|zip|zst|lz4)", re.IGNORECASE)
+"""Names of files, beside those of text."""
+
+
+def may_be_table(name: str) -> bool:
+    """Return whether a name is of the form `schema.table` or `catalog.schema.table`, and of no file's.
+
+    >>> may_be_table("shop.orders"), may_be_table("orders.csv")
+    (True, False)
+    """
+    is_file = is_text(name) or bare_name(name) != name or FILES.fullmatch(name)
+    return bool(re.fullmatch(r"\w+(\.\w+){1,2}", name)) and not is_file
+
+
 def is_table(spark: SparkSession, name: str) -> bool:
     """Whether the catalog has a table of this `schema.table` or `catalog.schema.table`."""
-    if not re.fullmatch(r"\w+(\.\w+){1,2}", name):
+    if not may_be_table(name):
         return False
     with explained(name):
         return bool(spark.catalog.tableExists(name))

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.config import Dataset
+from recbench_spark.config import LOG_COLUMNS, TABLE_READERS, Dataset
 from recbench_spark.data.readers import published
 from recbench_spark.data.readers.files import (
     BAD_LINE,
@@ -35,10 +35,7 @@ from recbench_spark.errors import ConfigError, DataError, nearest
 from recbench_spark.schemas import ABSENT, COMPLETE, ID_KIND, IDS, INTERACTIONS, with_text_ids
 from recbench_spark.stored_files import refuse_misspelt, require_columns, separator, text_separator
 
-__all__ = ["COLUMNS", "PARTS", "Log", "open_log", "read_log"]
-
-COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
-"""Our names of a log's columns; the first two must be there."""
+__all__ = ["PARTS", "Log", "open_log", "read_log"]
 
 WORLD_ATTRIBUTES = ("taste", "genre")
 
@@ -91,11 +88,6 @@ def open_log(spark: SparkSession, dataset: Dataset) -> Log:
     """
     if dataset.reader == "world":
         return Log(_world(spark, dataset))
-    if dataset.reader not in CONFIGURED and (dataset.columns or dataset.options):
-        raise ConfigError(
-            f"dataset: reader '{dataset.reader}' takes no 'columns' and no 'options'",
-            "use reader 'csv' for a file laid out otherwise",
-        )
     return _checked(READERS[dataset.reader](spark, dataset), dataset)
 
 
@@ -121,7 +113,7 @@ def _stored(spark: SparkSession, dataset: Dataset) -> Raw:
         frame = read_pinned(spark, path, dataset.options).table(path)
     elif dataset.reader == "parquet":
         check_path(path)
-        wanted = [dataset.columns.get(name, name) for name in COLUMNS]
+        wanted = [dataset.columns.get(name, name) for name in LOG_COLUMNS]
         frame = read_parquet(spark, path, [*wanted, *dataset.attributes], dataset.options)
     else:
         check_path(path)
@@ -142,10 +134,6 @@ READERS: dict[str, Callable[[SparkSession, Dataset], Raw]] = {
     "parquet": _stored,
     "delta": _stored,
 }
-
-CONFIGURED = ("csv", "parquet", "delta")
-"""Readers that take columns and options."""
-
 
 # --- from rows as they are stored to a log ---
 
@@ -199,7 +187,7 @@ def _in_our_columns(
     notes |= {name: {ABSENT: True} for name in absent if name not in values}
     if "event_time" in values and "event_time" not in raw.nullable:
         notes["event_time"] = {COMPLETE: True}
-    found = {name: values[name].column if name in values else absent[name] for name in COLUMNS}
+    found = {name: values[name].column if name in values else absent[name] for name in LOG_COLUMNS}
     found |= {name: _whole(frame, theirs[name], values[name]) for name in whole}
     columns = [
         (column if name in whole else column.cast(INTERACTIONS[name].dataType)).alias(
@@ -227,15 +215,12 @@ def _rejects(raw: Raw, reason: Column, names: Sequence[str]) -> DataFrame:
 
 def _log_columns(raw: Raw, dataset: Dataset) -> dict[str, str]:
     """Our names to theirs, for the columns that are there; those asked for must be."""
-    for name in raw.renamed:
-        if name not in COLUMNS:
-            raise ConfigError(f"dataset.columns: unknown column '{name}'", nearest(name, COLUMNS))
-    theirs = {name: raw.renamed.get(name, name) for name in COLUMNS}
+    theirs = {name: raw.renamed.get(name, name) for name in LOG_COLUMNS}
     asked = {"user_id", "item_id", *raw.renamed} - set(raw.optional)
     known = raw.frame.drop(*HIDDEN)
-    wanted = [*(theirs[name] for name in COLUMNS if name in asked), *dataset.attributes]
+    wanted = [*(theirs[name] for name in LOG_COLUMNS if name in asked), *dataset.attributes]
     require_columns(known.columns, wanted, raw.where, raw.where)
-    if dataset.reader in CONFIGURED:
+    if dataset.reader in TABLE_READERS:
         refuse_misspelt(known.columns, list(theirs.values()), raw.where, "dataset.columns")
     return {name: their for name, their in theirs.items() if their in known.columns}
 

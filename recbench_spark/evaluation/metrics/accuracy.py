@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition
-from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.errors import ConfigError, nearest, show_value
 from recbench_spark.evaluation import batch_schemas
 from recbench_spark.evaluation.batch_schemas import ddl
 from recbench_spark.evaluation.metrics import beyond_accuracy
@@ -132,11 +132,13 @@ class MetricPlan:
 
 
 def check_names(metrics: Sequence[str], task: str = "ranking") -> None:
-    """ConfigError, with the nearest known one, for a metric nobody knows in this task."""
+    """ConfigError for a metric nobody knows in this task, with the nearest one, or one named twice."""
     known = (*METRICS, *LIST_METRICS) if task == "ranking" else tuple(VALUE_METRICS)
-    for name in metrics:
-        if name not in known:
-            raise ConfigError(f"unknown metric '{name}'", nearest(name, known))
+    for number, name in enumerate(metrics):
+        if not isinstance(name, str) or name not in known:
+            raise ConfigError(f"unknown metric {show_value(name)}", nearest(str(name), known))
+        if name in metrics[:number]:
+            raise ConfigError(f"metrics: '{name}' stands there twice", "name each metric once")
 
 
 def check_cut(metrics: Sequence[str], definition: Definition) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from pyspark.sql import functions as F
 from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import VERSION
-from recbench_spark.errors import ConfigError
+from recbench_spark.errors import ConfigError, show_value
 from recbench_spark.evaluation.metrics.prediction_ranges import (
     Each,
     count_ranges,
@@ -117,12 +118,27 @@ class Views:
     fpr: tuple[float, float] = (0.0, 0.1)
 
     def __post_init__(self) -> None:
-        """ConfigError for numbers that mean nothing."""
+        """ConfigError for numbers that mean nothing, and for what is no number."""
+        if not _are_numbers([self.quantiles]) or self.quantiles != int(self.quantiles):
+            raise ConfigError(f"quantiles is {show_value(self.quantiles)}", "give a whole number from 1 on")
+        if not _are_numbers(self.thresholds):
+            raise ConfigError(
+                f"thresholds is {show_value(self.thresholds)}", "give numbers, such as (0.5,)"
+            )
+        if not _are_numbers(self.fpr) or len(self.fpr) != 2:
+            raise ConfigError(f"fpr is {show_value(self.fpr)}", "give two numbers, such as (0.0, 0.1)")
         low, high = self.fpr
         if not 0 <= low < high <= 1:
             raise ConfigError(f"false-positive rates {low:g} to {high:g}", "two ascending numbers in 0..1")
         if self.quantiles < 1:
             raise ConfigError(f"{self.quantiles} quantiles", "1 or more")
+
+
+def _are_numbers(values: object) -> bool:
+    """Return whether a value is a tuple or list of finite numbers."""
+    several = values if isinstance(values, tuple | list) else [None]
+    plain = (isinstance(one, Real) and not isinstance(one, bool) for one in several)
+    return all(plain) and all(map(math.isfinite, several))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.definitions import Definition
-from recbench_spark.errors import ConfigError, DataError, nearest
+from recbench_spark.errors import ConfigError, DataError, nearest, show_value
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.metrics.about import NOT_NEGATIVE, About, register
 from recbench_spark.kernels.ranking.rankings import Rankings
@@ -688,7 +688,8 @@ def check_cutoffs(ks: Sequence[int]) -> None:
         number = isinstance(k, int | float | np.integer | np.floating) and not isinstance(k, bool)
         if not number or not 1 <= k <= LARGEST_K or k != int(k):
             raise ConfigError(
-                f"cut-off {k!r} is not a whole number >= 1 and below 2^31", "give cut-offs such as 5,10,50"
+                f"cut-off {show_value(k)} is not a whole number >= 1 and below 2^31",
+                "give cut-offs such as 5,10,50",
             )
 
 

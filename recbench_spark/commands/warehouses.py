@@ -1,0 +1,81 @@
+"""A warehouse as flags name it, looked at before Spark starts and before anything is made."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from recbench_spark.arrow_store import ArrowStore, in_reach
+from recbench_spark.delta_files import partition_values
+from recbench_spark.errors import ConfigError, FallbackToSpark, nearest
+from recbench_spark.schemas import TABLES, Table
+from recbench_spark.store import LOG, check_would_write, is_catalog_schema
+
+MOST_NEIGHBOURS = 1000
+"""Entries beside a folder that is not there, among which the one that is meant is looked for."""
+
+
+def look_at_warehouse(root: str) -> None:
+    """Refuse a warehouse that could not be written to; nothing is made.
+
+    Raises:
+        StoreError: the folder is a file, or may not be written to.
+    """
+    if in_reach(root):
+        check_would_write(Path(root))
+
+
+def require_warehouse(root: str) -> None:
+    """Refuse a folder of this machine that holds no table: a job that only reads has nothing to do there.
+
+    Raises:
+        ConfigError: it is not there, or holds none; the hint names the nearest warehouse beside it.
+    """
+    if "://" in root or is_catalog_schema(root) or _holds_tables(Path(root)):
+        return
+    folder = Path(root)
+    told = f"no results in warehouse {root}"
+    if not folder.exists():
+        told += ": there is no such folder"
+    raise ConfigError(f"--warehouse: {told}", _hint_of_neighbours(folder))
+
+
+def require_partition(root: str, table: Table, name: str, flag: str) -> None:
+    """Refuse the name of a split, or of neighbourhoods, that a warehouse of this machine does not hold.
+
+    Args:
+        root: of the warehouse.
+        table: one whose first partition column holds such names.
+        name: as the flag gives it.
+        flag: how the error names it.
+
+    Raises:
+        ConfigError: there is no such name; the hint names the nearest one.
+    """
+    require_warehouse(root)
+    if not in_reach(root):
+        return
+    with suppress(FallbackToSpark):
+        store = ArrowStore(root, read_only=True)
+        column = table.partition_by[0]
+        known = partition_values(store.location(table.name), column) if store.exists(table.name) else []
+        if name not in known:
+            raise ConfigError(f"{flag} {name}: no such {column} in {store.root}", nearest(name, known))
+
+
+def look_at_journal(path: str | None, flag: str) -> None:
+    """ConfigError for a JSON-lines log that cannot be a file: a folder lies there, or a file in the way."""
+    place = Path(path or "log.jsonl")
+    if place.is_dir() or any(parent.is_file() for parent in place.parents):
+        raise ConfigError(f"{flag} {path} is a folder, or lies in a file", "give the path of a file")
+
+
+def _holds_tables(folder: Path) -> bool:
+    return any((folder / name / LOG).is_dir() for name in TABLES)
+
+
+def _hint_of_neighbours(folder: Path) -> str:
+    beside = folder.absolute().parent
+    entries = sorted(beside.iterdir())[:MOST_NEIGHBOURS] if beside.is_dir() else []
+    known = [entry.name for entry in entries if entry.is_dir() and _holds_tables(entry)]
+    return f"{nearest(folder.name, known)} in {beside}" if known else "run jobs/nightly.py first"
