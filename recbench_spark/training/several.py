@@ -1,57 +1,47 @@
-"""One fit on several processes, started by PySpark's TorchDistributor: gradients are those of one process.
+"""One fit on several processes: gradients are those of one process.
 
 Each process makes the task anew, from files that all of them see, and takes its share of each minibatch;
-what is drawn (order, negatives, samples) hangs on seed, epoch and step and is the same in all.
-`torch.distributed` adds the gradients (gloo). The first process writes checkpoints and the best weights.
+what is drawn (order, negatives, samples) hangs on seed, epoch and step and is the same in all. Where
+Spark's master is local they are processes of the driver's host; else each is started by a task of a barrier
+stage, all at once. `processes` tells how they meet.
 
-What the first one tells, and what any of them died of, goes through files of the fit's folder: a line is
+Lines of the first process, and what any of them died of, go through files of the fit's folder: a line is
 told while the fit runs, and an error comes out as it is in a fit of one process.
 """
 
 from __future__ import annotations
 
-import io
 import json
-import logging
-import os
 import pickle
-import re
-import sys
+import shutil
+import socket
 import threading
-import time
-import traceback
+import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
-from dataclasses import replace
-from datetime import timedelta
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
-import torch
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-from pyspark.ml.torch.distributor import TorchDistributor
+from pyspark import BarrierTaskContext
 from pyspark.sql import SparkSession
 
 from recbench_spark import errors
-from recbench_spark.errors import ConfigError, RecbenchError
+from recbench_spark.errors import ConfigError, RecbenchError, StoreError
 from recbench_spark.models.networks.fitting import Fitted, Shard, Task, Tell, fit, read_checkpoint
 from recbench_spark.models.networks.plans import Plan
 from recbench_spark.models.networks.settings import FittedModel
 from recbench_spark.session import is_local
+from recbench_spark.training.processes import LINES, Ended, Job, Note, fitted_from, run_processes
 
-Result = TypeVar("Result")
+MEETING = "meeting-"
+"""Folders of a fit's folder: where the processes of an attempt meet."""
 
-TOLD, ENDED = "told.txt", "ended-{rank}.json"
-"""Files of a fit's folder: lines of the first process; what a process died of."""
-
-OF_PROCESSES = ("TorchDistributor failed", "torch_run_process_wrapper")
-"""In the words of TorchDistributor where a process failed."""
-
-PATIENCE = timedelta(hours=2)
-"""How long a process waits for another one's numbers; one that died is noticed at once."""
+UNSEEN = "unseen"
+"""Key of what a task yields where its host does not see the folder of the fit."""
 
 
 def shards(shares: Sequence[float]) -> list[Shard]:
@@ -113,159 +103,109 @@ def fit_on_several(
 
     Raises:
         RecbenchError: what a process raised, or that one died without a word.
+        StoreError: a host does not see the folder.
         RuntimeError: an error of a process that nobody foresaw, with its trace.
     """
-    shards(shares)
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(ENDED.format(rank="*")):
-        left.unlink()
-    with following(folder / TOLD, tell):
-        found, error, said = _run(make, plan, folder, shares, local)
-    raise_first(folder, error, said)
-    assert found is not None
-    return found
-
-
-def _run(
-    make: Callable[[], Task], plan: Plan, folder: Path, shares: Sequence[float], local: bool
-) -> tuple[Fitted | None, Exception | None, str]:
-    """What came of the processes, and what their launcher said on the way."""
-    runner = TorchDistributor(num_processes=len(shares), local_mode=local, use_gpu=False)
-    runner.logger.setLevel(logging.WARNING)
-    said = io.StringIO()
-    one = carried(partial(_one, make, plan, str(folder), tuple(shares)), py_files())
+    remove_meetings(folder)
+    meeting = folder / f"{MEETING}{uuid.uuid4().hex}"
+    job = Job(make, plan, str(folder), str(meeting), tuple(shards(shares)))
     try:
-        with redirect_stdout(said):
-            return runner.run(one), None, ""
-    except (RuntimeError, PySparkException, Py4JJavaError) as error:
-        return None, error, f"{error}\n{said.getvalue()}"
-
-
-def py_files() -> tuple[str, ...]:
-    """Names of the archives that spark-submit was given by --py-files."""
-    given = SparkSession.active().conf.get("spark.submit.pyFiles", "") or ""
-    return tuple(Path(name).name for name in given.split(",") if name)
-
-
-def carried(job: Callable[[], Result], archives: Sequence[str]) -> Callable[[], Result]:
-    """A job that an interpreter without our package can read, and then finds it among the archives.
-
-    A task of Spark knows what --py-files brought, and the launcher's processes that it starts do not:
-    these lie in their folder. A nested function is pickled with its code: nothing is imported before.
-    """
-    packed = pickle.dumps(job)
-
-    def start() -> Result:
-        sys.path[1:1] = [str(Path(name).resolve()) for name in archives if Path(name).exists()]
-        return pickle.loads(packed)()  # type: ignore[no-any-return]
-
-    return start
-
-
-# ------------------------------------------------------------------------------- in each process
-
-
-def _one(make: Callable[[], Task], plan: Plan, folder: str, shares: tuple[float, ...]) -> Fitted | None:
-    """A process. Where all end by the same error it is written down and nothing else goes wrong; one that
-    ends alone breaks its connections, by which the others end."""
-    threading.Thread(target=leave_with, args=(os.getppid(),), daemon=True).start()
-    rank = int(os.environ["RANK"])
-    try:
-        return _fit(make, plan, Path(folder), shards(shares)[rank])
-    except RecbenchError as error:
-        _note(Path(folder), rank, error)
-        return None
-    except Exception as error:
-        if "gloo" not in str(error):  # of a connection: another process has ended, and knows more
-            _note(Path(folder), rank, error)
-        raise
-
-
-def _fit(make: Callable[[], Task], plan: Plan, folder: Path, shard: Shard) -> Fitted:
-    from torch import distributed  # noqa: PLC0415
-
-    here = int(os.environ["LOCAL_WORLD_SIZE"])
-    if here > 1:  # the launcher leaves each process one thread
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // here))
-    if here == shard.of and sys.platform == "linux":  # all on one host, which talks to itself alone
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    distributed.init_process_group("gloo", timeout=PATIENCE)
-    try:
-        tell = _teller(folder / TOLD) if shard.rank == 0 else _silent
-        return fit(make(), replace(plan, device="cpu"), folder, tell, shard)
+        with following(folder / LINES, tell):
+            ends = run_here(job) if local else run_as_tasks(job)
     finally:
-        distributed.destroy_process_group()
+        remove_meetings(folder)
+    raise_first([end.note for end in ends if end.note is not None])
+    return fitted_from(next(end.fitted for end in ends if end.fitted is not None))
 
 
-def _teller(path: Path) -> Tell:
-    def tell(line: str) -> None:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
-
-    return tell
+def remove_meetings(folder: Path) -> None:
+    """Remove what attempts at a fit left in its folder; checkpoints stay."""
+    for left in folder.glob(f"{MEETING}*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
-def _silent(_: str) -> None:
-    """The first process tells for all."""
+def run_here(job: Job) -> list[Ended]:
+    """Run all processes of a fit on this host."""
+    ranks = range(len(job.shards))
+    return run_processes([replace(job, rank=rank, here=len(ranks)) for rank in ranks])
 
 
-def leave_with(parent: int) -> None:
-    """End this process when its parent has ended: a launcher that is killed leaves its processes behind."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
+# ------------------------------------------------------------------------------- tasks of Spark
 
 
-def _note(folder: Path, rank: int, error: Exception) -> None:
-    """What this process dies of, for the driver."""
-    own = isinstance(error, RecbenchError)
-    note = {
-        "kind": type(error).__name__ if own else "",
-        "message": error.message
-        if isinstance(error, RecbenchError)
-        else f"{type(error).__name__}: {error}",
-        "hint": error.hint if isinstance(error, RecbenchError) else "",
-        "trace": "".join(traceback.format_exception(error)),
-        "time": time.time(),
-    }
-    (folder / ENDED.format(rank=rank)).write_text(json.dumps(note), encoding="utf-8")
+def run_as_tasks(job: Job) -> list[Ended]:
+    """Run each process of a fit under a task of Spark, all at once.
+
+    Raises:
+        StoreError: a host does not see the folder of the fit.
+    """
+    seen = Path(job.meeting)
+    seen.mkdir(parents=True)
+    processes, context = len(job.shards), SparkSession.active().sparkContext
+    tasks = context.parallelize(range(processes), processes).barrier()
+    found = tasks.mapPartitions(partial(run_task, packed=pickle.dumps(job), folder=str(seen))).collect()
+    unseen = sorted({one[UNSEEN] for one in map(json.loads, found) if UNSEEN in one})
+    if unseen:
+        raise StoreError(
+            f"{job.folder} is not seen by {', '.join(unseen)}: processes of a fit meet there",
+            "--warehouse must be a folder that the driver and all workers see; or processes: 1",
+        )
+    return [_ended(one) for one in map(json.loads, found)]
+
+
+def _ended(found: dict[str, Any]) -> Ended:
+    return Ended(found["fitted"], None if found["note"] is None else Note(**found["note"]))
+
+
+def run_task(_: Iterator[int], packed: bytes, folder: str) -> Iterator[str]:
+    """Run one process of a fit under this task; yield how it ended, or a host that does not see the folder.
+
+    Args:
+        packed: the job.
+        folder: made by the driver under a new name, so that a host sees it only where it shares it.
+    """
+    context = BarrierTaskContext.get()
+    rank, hosts = context.partitionId(), [info.address for info in context.getTaskInfos()]
+    here = Counter(address.rpartition(":")[0] for address in hosts)[hosts[rank].rpartition(":")[0]]
+    told = {"sees": Path(folder).is_dir(), "attempt": uuid.uuid4().hex, "host": socket.gethostname()}
+    all_told = [json.loads(one) for one in context.allGather(json.dumps(told))]
+    blind = [one["host"] for one in all_told if not one["sees"]]
+    if blind:
+        yield json.dumps({UNSEEN: blind[0] if told["sees"] else told["host"]})
+        return
+    # A stage that Spark runs again, after it lost a host, must not meet what is left of the first.
+    meeting = f"{folder}/{all_told[0]['attempt']}"
+    job: Job = replace(pickle.loads(packed), meeting=meeting, rank=rank, here=here)
+    (ended,) = run_processes([job])
+    yield json.dumps(asdict(ended))
 
 
 # ------------------------------------------------------------------------------- in the driver
 
 
-def raise_first(folder: Path, error: Exception | None, said: str) -> None:
-    """The error that a fit ended by, if any: one that has words for it, else the earliest.
+def raise_first(notes: Sequence[Note]) -> None:
+    """Raise the error that a fit ended by, if any: one that has words for it, else the earliest.
 
     Args:
-        folder: of the fit.
-        error: what TorchDistributor raised.
-        said: all that its launcher said.
+        notes: of processes that failed.
+
+    Raises:
+        RecbenchError: as a process raised it, or that one ended without a word.
+        RuntimeError: an error that nobody foresaw, with its trace.
     """
-    notes = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob(ENDED.format(rank="*"))]
-    for note in sorted(notes, key=lambda note: (not note["kind"], note["time"])):
-        if note["kind"]:
-            raise getattr(errors, note["kind"], RecbenchError)(note["message"], note["hint"])
-        raise RuntimeError(f"a process of the fit: {note['message']}\n{note['trace']}")
-    if error is not None and not any(words in said for words in OF_PROCESSES):
-        raise error  # of Spark
-    if error is not None:
-        raise RecbenchError(
-            f"a process of the fit ended without a word{last_words(said)}",
-            "enough memory? is the package found (PYTHONPATH)? Run again: it goes on from its checkpoint",
-        ) from None
-
-
-def last_words(output: str) -> str:
-    """What the launcher tells of processes that left no note: the signal that ended one, or an error."""
-    killed = re.search(r"exitcode\s*: -(\d+)", output)
-    if killed:
-        return f": signal {killed[1]}"
-    words = re.findall(
-        r"^\W*(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception): .*)$", output, re.MULTILINE
+    if not notes:
+        return
+    note = min(notes, key=lambda note: (not note.kind, not note.trace, note.time))
+    if note.kind:
+        raise getattr(errors, note.kind, RecbenchError)(note.message, note.hint)
+    if note.trace:
+        raise RuntimeError(f"a process of the fit: {note.message}\n{note.trace}")
+    raise RecbenchError(
+        f"a process of the fit ended without a word{f': {note.message}' if note.message else ''}",
+        "enough memory? is the package found (PYTHONPATH)? Run again: it goes on from its checkpoint",
     )
-    return f": {words[-1]}" if words else ""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A fit on two processes that TorchDistributor starts is that of one; its errors, its end, its going on."""
+"""A fit on two processes is that of one; how they meet, their errors, their end, their going on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from functools import partial
@@ -14,13 +15,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from pyspark import cloudpickle
 
 from recbench_spark.errors import ConfigError, DataError, RecbenchError
 from recbench_spark.models.networks.fitting import fit, read_checkpoint
 from recbench_spark.models.networks.plans import Plan
-from recbench_spark.training import several
-from recbench_spark.training.several import fit_on_several, shards
+from recbench_spark.training import processes
+from recbench_spark.training.processes import Job, Note, run_processes
+from recbench_spark.training.several import fit_on_several, following, raise_first, shards
 from tests.models.networks.test_fitting import factor_task, pair_task
 
 PLAN = Plan(epochs=2, batch=50, rate=0.05)
@@ -52,7 +53,7 @@ def own_negatives_task():
     ],
     ids=["MF-BPR, sparse", "pairs", "LightGCN, tasks of Spark"],
 )
-def test_two_processes_of_torch_distributor_fit_what_one_does(spark, tmp_path, capfd, make, local) -> None:
+def test_two_processes_fit_what_one_does(spark, tmp_path, capfd, make, local) -> None:
     alone, told, expected_told = make(), [], []
     expected = fit(alone, PLAN, tmp_path / "one", expected_told.append)
     found = fit_on_several(make, PLAN, tmp_path / "two", (1, 3), told.append, local)
@@ -77,7 +78,7 @@ class Ending:
     def batch(self, at, row_b, seed):
         (self.folder / f"pid-{os.getpid()}").touch()
         ended = self.folder / "ended-here"
-        if at[:2] == (2, 1) and os.environ["RANK"] == "1" and not ended.exists():
+        if at[:2] == (2, 1) and torch.distributed.get_rank() == 1 and not ended.exists():
             ended.touch()
             if self.how == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -116,47 +117,125 @@ def test_an_error_of_one_process_comes_out_as_it_is(spark, tmp_path, capfd, loca
     assert not running(tmp_path) and not capfd.readouterr().out
 
 
-def test_what_is_carried_needs_no_package_to_be_read_and_finds_it_among_the_archives(tmp_path) -> None:
-    """By an interpreter without our package, in the folder that holds the archive."""
+def test_a_process_finds_modules_where_the_one_that_starts_it_does(tmp_path, monkeypatch) -> None:
+    """In an archive, as tasks of Spark find what --py-files brought."""
+    code = "from tests.models.networks.test_fitting import factor_task\ndef make(): return factor_task(0)\n"
     with zipfile.ZipFile(tmp_path / "theirs.zip", "w") as archive:
-        archive.writestr("only_there.py", "def job(n): return n + 1\n")
-    sys.path.append(str(tmp_path / "theirs.zip"))
-    try:
-        job = partial(importlib.import_module("only_there").job, 6)
-    finally:
-        sys.path.pop()
-    (tmp_path / "job").write_bytes(cloudpickle.dumps(several.carried(job, ["theirs.zip", "not_there.zip"])))
-    read = (
-        "import pickle, sys; f = pickle.load(open('job', 'rb')); assert 'recbench_spark' not in sys.modules"
+        archive.writestr("only_there.py", code)
+    monkeypatch.syspath_prepend(str(tmp_path / "theirs.zip"))
+    make = importlib.import_module("only_there").make
+    found = fit_on_several(make, PLAN, tmp_path / "two", (1, 1), str)
+    assert found.best and len(found.epochs) == 2
+
+
+def test_which_error_is_told() -> None:
+    """One with words of its own before others, the earliest of these; else what a process printed last."""
+    silent, killed = (
+        Note(message="ModuleNotFoundError: No module named 'ours'", time=9),
+        Note("", "signal 9"),
     )
-    command = [sys.executable, "-c", f"{read}; print(f())"]
-    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert found.stdout == "7\n", found.stderr
-
-
-def test_which_error_is_told(tmp_path) -> None:
-    """One with words of its own before others, the earliest of these; else what the launcher says."""
-    for rank, error in enumerate((KeyError("first"), ValueError("second"), ConfigError("third", "mend"))):
-        several._note(tmp_path, rank, error)
+    odd = [Note("", f"KeyError: '{n}'", "", "the trace", n) for n in (2, 1)]
     with pytest.raises(ConfigError, match=r"^third\n  hint: mend$"):
-        several.raise_first(tmp_path, RuntimeError("TorchDistributor failed"), "")
-    (tmp_path / "ended-2.json").unlink()
-    with pytest.raises(RuntimeError, match=r"KeyError: 'first'\nKeyError"):
-        several.raise_first(tmp_path, None, "")
-    empty = tmp_path / "empty"
-    several.raise_first(empty, None, "")
+        raise_first([killed, *odd, Note("ConfigError", "third", "mend", "", 3)])
+    with pytest.raises(RuntimeError, match=r"KeyError: '1'\nthe trace"):
+        raise_first([killed, *odd])
+    with pytest.raises(RecbenchError, match="without a word: signal 9\n"):
+        raise_first([silent, killed])
     with pytest.raises(
         RecbenchError, match="without a word: ModuleNotFoundError: No module named 'ours'\n"
     ):
-        words = "TorchDistributor failed\n  [rank0]: ModuleNotFoundError: No module named 'ours'\n"
-        several.raise_first(empty, RuntimeError(), words)
-    with pytest.raises(RuntimeError, match="TLS"):
-        several.raise_first(empty, RuntimeError("TLS"), "TLS")
+        raise_first([silent])
+    raise_first([])
+
+
+def unreadable() -> None:
+    raise AssertionError("a process never comes so far")
+
+
+def test_a_process_that_cannot_begin_is_told_and_the_others_do_not_wait_for_it(
+    tmp_path, monkeypatch
+) -> None:
+    """The second process does not find the package, and so never comes to the meeting."""
+    job = Job(unreadable, PLAN, str(tmp_path), str(tmp_path / "meeting"), tuple(shards((1, 1))), 0, 2)
+    monkeypatch.setattr(processes, "GRACE", 1.0)
+    start, begun = processes._start, time.monotonic()
+
+    def start_one_without_modules(job: Job) -> subprocess.Popen[bytes]:
+        with monkeypatch.context() as changed:
+            if job.rank == 1:
+                changed.setattr(sys, "path", [one for one in sys.path if "site-packages" not in one])
+            return start(job)
+
+    monkeypatch.setattr(processes, "_start", start_one_without_modules)
+    first, second = run_processes([job, Job(*(*vars(job).values(),)[:5], 1, 2)])
+    assert second.note and "ModuleNotFoundError: No module named" in second.note.message
+    assert first.fitted is None and time.monotonic() - begun < 60
+
+
+# ------------------------------------------------------------------------------- who listens
+
+
+class Slow:
+    """A task whose minibatches take a while."""
+
+    def __init__(self, folder: str) -> None:
+        self.inner, self.folder = factor_task(2), Path(folder)
+
+    def __getattr__(self, name: str):
+        return getattr(self.inner, name)
+
+    def batch(self, at, row_b, seed):
+        (self.folder / f"pid-{os.getpid()}").touch()
+        time.sleep(0.2)
+        return self.inner.batch(at, row_b, seed)
+
+
+def listening(pids: list[int]) -> set[str]:
+    """Addresses, in hexadecimal digits, on which some processes listen, by the system's own tables."""
+    sockets = set()
+    for pid in pids:
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                sockets.add(str(entry.readlink()))
+            except OSError:
+                continue
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in sockets:
+                found.add(local.partition(":")[0])
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("name", ["", "eth0"])
+def test_during_a_fit_nobody_listens_but_on_the_loopback_address(tmp_path, monkeypatch, name) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", name)
+    found: set[str] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.05):
+            pids = [int(path.name[4:]) for path in tmp_path.glob("pid-*")]
+            found.update(listening([pid for pid in pids if Path(f"/proc/{pid}/fd").exists()]))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        fit_on_several(partial(Slow, str(tmp_path)), PLAN, tmp_path / "two", (1, 1), str)
+    finally:
+        over.set()
+        thread.join()
+    assert found == {"0100007F"}  # 127.0.0.1
+    assert {path.name for path in (tmp_path / "two").iterdir()} == {
+        "best.safetensors", "last.safetensors", "lines.txt"
+    }  # fmt: skip
 
 
 ORPHAN = """
 import os, sys, threading, time
-from recbench_spark.training.several import leave_with
+from recbench_spark.training.processes import leave_with
 threading.Thread(target=leave_with, args=(os.getppid(),), daemon=True).start()
 print(os.getpid(), flush=True)
 time.sleep(60)
@@ -177,7 +256,7 @@ def test_a_process_ends_with_its_parent() -> None:
 def test_lines_are_told_whole_and_in_their_order(tmp_path) -> None:
     path, told = tmp_path / "told.txt", []
     path.write_text("of a fit before\n")
-    with several.following(path, told.append), path.open("a", encoding="utf-8") as file:
+    with following(path, told.append), path.open("a", encoding="utf-8") as file:
         for part in ("one\ntw", "o\n", "three: ½\nhal"):
             file.write(part)
             file.flush()
