@@ -5,19 +5,20 @@ what is drawn (order, negatives, samples) hangs on seed, epoch and step and is t
 Spark's master is local they are processes of the driver's host; else each is started by a task of a barrier
 stage, all at once. `processes` tells how they meet.
 
-Lines of the first process, and what any of them died of, go through files of the fit's folder: a line is
-told while the fit runs, and an error comes out as it is in a fit of one process.
+An attempt at a fit has a folder of its own within the fit's folder, under its maker's name
+(`storage.publish.private_path`), so that no attempt meets what a killed one left. Lines of the first
+process and errors of any of them go through files of that folder: a line is told while the fit runs, and
+an error comes out as it does in a fit of one process.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import pickle
-import shutil
 import socket
 import threading
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -35,13 +36,16 @@ from recbench_spark.models.networks.fitting import Fitted, Shard, Task, Tell, fi
 from recbench_spark.models.networks.plans import Plan
 from recbench_spark.models.networks.settings import FittedModel
 from recbench_spark.session import is_local
-from recbench_spark.training.processes import LINES, Ended, Job, Note, fitted_from, run_processes
+from recbench_spark.storage.ages import remove_leftovers
+from recbench_spark.storage.makers import private_name
+from recbench_spark.storage.publish import private_path
+from recbench_spark.training.processes import Job, Note, Outcome, parse_result, run_processes
 
-MEETING = "meeting-"
-"""Folders of a fit's folder: where the processes of an attempt meet."""
+MEETING = "meeting"
+"""Folder in which the processes of an attempt meet; `private_path` makes the name the attempt's own."""
 
-UNSEEN = "unseen"
-"""Key of what a task yields where its host does not see the folder of the fit."""
+LINES = "lines.txt"
+"""File of a meeting: lines of the first process."""
 
 
 def shards(shares: Sequence[float]) -> list[Shard]:
@@ -77,10 +81,14 @@ def fit_as_set(
     """
     if settings.processes == 1:
         return fit(task, settings.plan(), folder, tell)
-    local = is_local({"spark.master": str(SparkSession.active().conf.get("spark.master"))})
-    found = fit_on_several(make, settings.plan(), folder, (1,) * settings.processes, tell, local)
+    shares = (1,) * settings.processes
+    fitted = fit_on_several(make, settings.plan(), folder, shares, tell, _is_local_session())
     read_checkpoint(folder / "best.safetensors", task.module, None)
-    return found
+    return fitted
+
+
+def _is_local_session() -> bool:
+    return is_local({"spark.master": str(SparkSession.active().conf.get("spark.master"))})
 
 
 def fit_on_several(
@@ -96,7 +104,7 @@ def fit_on_several(
     Args:
         make: the task, from files that all processes see; importable, or a `functools.partial` of what is.
         plan: how; `batch` is that of all processes together; each computes on the CPU.
-        folder: of checkpoints, seen by all; `best.safetensors` holds the weights.
+        folder: of checkpoints, seen by all; `best.safetensors` holds the weights. The caller has its lease.
         shares: of each minibatch.
         tell: called, by another thread, with a line an epoch.
         local: processes of the driver's host; else tasks of Spark.
@@ -107,79 +115,135 @@ def fit_on_several(
         RuntimeError: an error of a process that nobody foresaw, with its trace.
     """
     folder = folder.absolute()
+    parts = tuple(shards(shares))
+    with open_meeting(folder) as meeting:
+        lines = meeting / LINES
+        job = Job(make, plan, str(folder), str(meeting), str(lines), parts)
+        with following(lines, tell):
+            outcomes = run_here(job) if local else run_as_tasks(job)
+    raise_first([outcome.note for outcome in outcomes if outcome.note is not None])
+    return parse_result(next(outcome.result for outcome in outcomes if outcome.result is not None))
+
+
+@contextmanager
+def open_meeting(folder: Path) -> Iterator[Path]:
+    """Make a folder that this attempt alone has, within the fit's folder; remove it in the end.
+
+    Meetings of killed attempts go with the fit's folder, or here when they are a day old.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    remove_meetings(folder)
-    meeting = folder / f"{MEETING}{uuid.uuid4().hex}"
-    job = Job(make, plan, str(folder), str(meeting), tuple(shards(shares)))
-    try:
-        with following(folder / LINES, tell):
-            ends = run_here(job) if local else run_as_tasks(job)
-    finally:
-        remove_meetings(folder)
-    raise_first([end.note for end in ends if end.note is not None])
-    return fitted_from(next(end.fitted for end in ends if end.fitted is not None))
+    remove_leftovers(folder)
+    with private_path(folder / MEETING) as meeting:
+        meeting.mkdir()
+        yield meeting
 
 
-def remove_meetings(folder: Path) -> None:
-    """Remove what attempts at a fit left in its folder; checkpoints stay."""
-    for left in folder.glob(f"{MEETING}*"):
-        shutil.rmtree(left, ignore_errors=True)
-
-
-def run_here(job: Job) -> list[Ended]:
-    """Run all processes of a fit on this host."""
+def run_here(job: Job) -> list[Outcome]:
+    """Run all processes of a fit on this host, which share its processors."""
     ranks = range(len(job.shards))
-    return run_processes([replace(job, rank=rank, here=len(ranks)) for rank in ranks])
+    threads = max(1, (os.cpu_count() or 1) // len(ranks)) if len(ranks) > 1 else 0
+    return run_processes([replace(job, rank=rank, threads=threads) for rank in ranks])
 
 
 # ------------------------------------------------------------------------------- tasks of Spark
 
 
-def run_as_tasks(job: Job) -> list[Ended]:
+def require_common_folder(folder: Path, processes: int) -> None:
+    """Check that each host on which a process of a fit may run can write to the fit's folder.
+
+    A barrier stage of `processes` tasks looks, each at one file of some bytes. Nothing is checked where the
+    processes will be on the driver's host.
+
+    Args:
+        folder: of the fit.
+        processes: of the fit.
+
+    Raises:
+        StoreError: a host cannot; its name, and what to do.
+    """
+    if processes == 1 or _is_local_session():
+        return
+    with open_meeting(folder.absolute()) as meeting:
+        _require_seen(folder, _run_stage(partial(look_task, meeting=str(meeting)), processes))
+
+
+def run_as_tasks(job: Job) -> list[Outcome]:
     """Run each process of a fit under a task of Spark, all at once.
 
     Raises:
         StoreError: a host does not see the folder of the fit.
     """
-    seen = Path(job.meeting)
-    seen.mkdir(parents=True)
-    processes, context = len(job.shards), SparkSession.active().sparkContext
-    tasks = context.parallelize(range(processes), processes).barrier()
-    found = tasks.mapPartitions(partial(run_task, packed=pickle.dumps(job), folder=str(seen))).collect()
-    unseen = sorted({one[UNSEEN] for one in map(json.loads, found) if UNSEEN in one})
-    if unseen:
+    reports = _run_stage(partial(run_task, packed=pickle.dumps(job)), len(job.shards))
+    _require_seen(Path(job.folder), reports)
+    return [_parse_outcome(report) for report in reports]
+
+
+def _run_stage(run: Callable[[Iterator[int]], Iterator[str]], tasks: int) -> list[dict[str, Any]]:
+    """Run a barrier stage; return the report of each task."""
+    rows = SparkSession.active().sparkContext.parallelize(range(tasks), tasks)
+    return [json.loads(report) for report in rows.barrier().mapPartitions(run).collect()]
+
+
+def _require_seen(folder: Path, reports: Sequence[dict[str, Any]]) -> None:
+    hosts = sorted({host for report in reports for host in report.get("strangers", ())})
+    if hosts:
         raise StoreError(
-            f"{job.folder} is not seen by {', '.join(unseen)}: processes of a fit meet there",
+            f"{folder} is no folder that {', '.join(hosts)} shares with the driver, and a fit on several "
+            "processes needs one",
             "--warehouse must be a folder that the driver and all workers see; or processes: 1",
         )
-    return [_ended(one) for one in map(json.loads, found)]
 
 
-def _ended(found: dict[str, Any]) -> Ended:
-    return Ended(found["fitted"], None if found["note"] is None else Note(**found["note"]))
+def _parse_outcome(report: dict[str, Any]) -> Outcome:
+    note = report["note"]
+    return Outcome(report["result"], None if note is None else Note(**note))
 
 
-def run_task(_: Iterator[int], packed: bytes, folder: str) -> Iterator[str]:
-    """Run one process of a fit under this task; yield how it ended, or a host that does not see the folder.
+def look_task(_: Iterator[int], meeting: str) -> Iterator[str]:
+    """Yield, under a task of Spark, which hosts cannot write to a meeting's folder."""
+    _, strangers = _compare_hosts(BarrierTaskContext.get(), meeting)
+    yield json.dumps({"strangers": strangers})
+
+
+def run_task(_: Iterator[int], packed: bytes) -> Iterator[str]:
+    """Run one process of a fit under this task; yield its outcome, or hosts that do not see the folder.
 
     Args:
-        packed: the job.
-        folder: made by the driver under a new name, so that a host sees it only where it shares it.
+        packed: the job, pickled.
     """
-    context = BarrierTaskContext.get()
-    rank, hosts = context.partitionId(), [info.address for info in context.getTaskInfos()]
-    here = Counter(address.rpartition(":")[0] for address in hosts)[hosts[rank].rpartition(":")[0]]
-    told = {"sees": Path(folder).is_dir(), "attempt": uuid.uuid4().hex, "host": socket.gethostname()}
-    all_told = [json.loads(one) for one in context.allGather(json.dumps(told))]
-    blind = [one["host"] for one in all_told if not one["sees"]]
-    if blind:
-        yield json.dumps({UNSEEN: blind[0] if told["sees"] else told["host"]})
+    context, job = BarrierTaskContext.get(), pickle.loads(packed)
+    attempt, strangers = _compare_hosts(context, job.meeting)
+    if strangers:
+        yield json.dumps({"strangers": strangers})
         return
     # A stage that Spark runs again, after it lost a host, must not meet what is left of the first.
-    meeting = f"{folder}/{all_told[0]['attempt']}"
-    job: Job = replace(pickle.loads(packed), meeting=meeting, rank=rank, here=here)
-    (ended,) = run_processes([job])
-    yield json.dumps(asdict(ended))
+    meeting = Path(job.meeting, attempt)
+    meeting.mkdir(exist_ok=True)
+    hosts = {info.address.rpartition(":")[0] for info in context.getTaskInfos()}
+    own = replace(job, meeting=str(meeting), rank=context.partitionId(), one_host=len(hosts) == 1)
+    (outcome,) = run_processes([own])
+    yield json.dumps(asdict(outcome))
+
+
+def _compare_hosts(context: BarrierTaskContext, meeting: str) -> tuple[str, list[str]]:
+    """Return a name of this attempt at the stage, and the hosts that cannot write to a meeting's folder.
+
+    The driver made the folder under a new name: a host has it only where it shares the disk.
+    """
+    stranger = "" if _can_write(Path(meeting)) else socket.gethostname()
+    words = json.dumps({"attempt": uuid.uuid4().hex, "stranger": stranger})
+    answers = [json.loads(answer) for answer in context.allGather(words)]
+    return answers[0]["attempt"], sorted({answer["stranger"] for answer in answers} - {""})
+
+
+def _can_write(folder: Path) -> bool:
+    path = folder / private_name("look")
+    try:
+        path.touch()
+        path.unlink()
+    except OSError:
+        return False
+    return True
 
 
 # ------------------------------------------------------------------------------- in the driver
@@ -187,6 +251,8 @@ def run_task(_: Iterator[int], packed: bytes, folder: str) -> Iterator[str]:
 
 def raise_first(notes: Sequence[Note]) -> None:
     """Raise the error that a fit ended by, if any: one that has words for it, else the earliest.
+
+    Of processes without a word one that a signal ended comes first: the others ended because of it.
 
     Args:
         notes: of processes that failed.
@@ -197,21 +263,20 @@ def raise_first(notes: Sequence[Note]) -> None:
     """
     if not notes:
         return
-    note = min(notes, key=lambda note: (not note.kind, not note.trace, note.time))
+    note = min(notes, key=lambda note: (not note.kind, not note.trace, not note.signal, note.time))
     if note.kind:
         raise getattr(errors, note.kind, RecbenchError)(note.message, note.hint)
     if note.trace:
         raise RuntimeError(f"a process of the fit: {note.message}\n{note.trace}")
     raise RecbenchError(
-        f"a process of the fit ended without a word{f': {note.message}' if note.message else ''}",
+        f"a process of the fit ended without a word: {note.message}",
         "enough memory? is the package found (PYTHONPATH)? Run again: it goes on from its checkpoint",
     )
 
 
 @contextmanager
 def following(path: Path, tell: Tell) -> Iterator[None]:
-    """Lines that others append to a file are told, by a thread of its own, until the end."""
-    path.unlink(missing_ok=True)
+    """Tell the lines that others append to a file, by a thread of its own, until the end."""
     over = threading.Event()
     thread = threading.Thread(target=_follow, args=(path, tell, over), daemon=True)
     thread.start()
