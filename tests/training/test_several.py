@@ -133,10 +133,10 @@ def test_a_process_that_ends_is_told_leaves_nobody_behind_and_the_fit_goes_on(
     tmp_path, how, kind, words
 ) -> None:
     expected = fit(factor_task(2), PLAN, tmp_path / "one", str)
-    make, told, begun = partial(Ending, str(tmp_path), how), [], time.monotonic()
+    make, told = partial(Ending, str(tmp_path), how), []
     with pytest.raises(kind, match=words):
         fit_on_several(make, PLAN, tmp_path / "two", (1, 1), told.append)
-    assert time.monotonic() - begun < 120 and not running(tmp_path)
+    assert not running(tmp_path)
     assert names(tmp_path / "two") == {"best.safetensors", "last.safetensors"}
     found = fit_on_several(make, PLAN, tmp_path / "two", (1, 1), told.append)
     assert [line.partition(":")[0] for line in told] == [
@@ -194,7 +194,7 @@ def test_a_process_that_cannot_begin_is_told_and_the_others_do_not_wait_for_it(
     """The second process does not find the package, and so never comes to the meeting."""
     first = Job(unreadable, PLAN, str(tmp_path), str(tmp_path), "", tuple(shards((1, 1))))
     monkeypatch.setattr(processes, "GRACE_SECONDS", 1.0)
-    start, begun = processes._start_process, time.monotonic()
+    start = processes._start_process
 
     def start_one_without_modules(job: Job) -> subprocess.Popen[bytes]:
         with monkeypatch.context() as changed:
@@ -205,7 +205,7 @@ def test_a_process_that_cannot_begin_is_told_and_the_others_do_not_wait_for_it(
     monkeypatch.setattr(processes, "_start_process", start_one_without_modules)
     ends = run_processes([first, replace(first, rank=1)])
     assert ends[1].note and "ModuleNotFoundError: No module named" in ends[1].note.message
-    assert ends[0].result is None and time.monotonic() - begun < 120
+    assert ends[0].result is None
 
 
 @pytest.mark.spark
