@@ -274,11 +274,11 @@ class GraphSages(OverGraphs):
     def fit(self, data: SplitData) -> Trained:
         """See the module."""
         settings: GraphSageModel = self.settings
+        folder = fit_folder(data, settings.processes)  # a folder that is no good ends it before any work
         source = self.graph_source(data)
         sampling = Sampling(settings.samples, settings.neighbour_dropout, side=1)
         found = laid(data, source, settings.over(None), sampling, settings.name)
         examples = edges_of(found.graph, settings.validation, settings.seed)
-        folder = fit_folder(data)
         if settings.watch:
             query, item = watched_edges(data, found.graph, folder)
             examples = examples._replace(test_query=query, test_item=item)
@@ -329,6 +329,7 @@ class PinSages(OverGraphs):
     def fit(self, data: SplitData) -> Trained:
         """See the module."""
         settings: PinSageModel = self.settings
+        folder = fit_folder(data, settings.processes)  # a folder that is no good ends it before any work
         journal, over_split = journal_of(data), self.graph_source(data)
         asked = NeighbourhoodSettings(
             graph=over_split,
@@ -342,7 +343,6 @@ class PinSages(OverGraphs):
         source = lists_source(data.store, neighbourhoods_of(data.store, asked, journal))
         sampling = Sampling((), settings.neighbour_dropout, side=0)
         found = laid(data, source, settings.over(None), sampling, settings.name)
-        folder = fit_folder(data)
         pairs, users = read_pairs(data, folder)
         dense = dense_items(data, found.graph, folder)
         examples = liked_together(pairs, dense, found.graph.nodes, settings)

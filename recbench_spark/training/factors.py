@@ -32,7 +32,7 @@ from recbench_spark.session import kept
 from recbench_spark.shared_files import SharedRows
 from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
 from recbench_spark.training.relevance import relevant
-from recbench_spark.training.several import fit_as_set
+from recbench_spark.training.several import fit_as_set, require_common_folder
 
 ROWS_A_BATCH = 1 << 14
 
@@ -49,7 +49,7 @@ class Factorised(Behaviour[Any]):
         """See the module."""
         settings: Settings = self.settings
         say = journal_of(data).say
-        folder = fit_folder(data)
+        folder = fit_folder(data, settings.processes)
         pairs, users = read_pairs(data, folder)
         say(f"model {settings.name}: {len(pairs.item):,} pairs of {pairs.users:,} users")
         test = watched_pairs(data, users, pairs, folder) if settings.watch else None
@@ -64,17 +64,22 @@ def journal_of(data: SplitData) -> Journal:
     return getattr(data, "journal", None) or Journal()
 
 
-def fit_folder(data: SplitData) -> Path:
+def fit_folder(data: SplitData, processes: int) -> Path:
     """Return the work folder of a fit, this run's alone. It outlives a run that is killed.
 
+    Args:
+        data: the split, with the lease of the fit.
+        processes: of the fit; all of them must see the folder.
+
     Raises:
-        StoreError: the warehouse is no folder.
+        StoreError: the warehouse is no folder, or a host of the fit's processes does not see it.
     """
     if data.lease is None:
         raise StoreError(
             f"{data.store.root} is no folder, and a fit keeps its checkpoints there",
             "--warehouse must be a folder that the driver and all workers see",
         )
+    require_common_folder(data.lease.work, processes)
     return data.lease.work
 
 

@@ -1,57 +1,51 @@
-"""One fit on several processes, started by PySpark's TorchDistributor: gradients are those of one process.
+"""One fit on several processes: gradients are those of one process.
 
 Each process makes the task anew, from files that all of them see, and takes its share of each minibatch;
-what is drawn (order, negatives, samples) hangs on seed, epoch and step and is the same in all.
-`torch.distributed` adds the gradients (gloo). The first process writes checkpoints and the best weights.
+what is drawn (order, negatives, samples) hangs on seed, epoch and step and is the same in all. Where
+Spark's master is local they are processes of the driver's host; else each is started by a task of a barrier
+stage, all at once. `processes` tells how they meet.
 
-What the first one tells, and what any of them died of, goes through files of the fit's folder: a line is
-told while the fit runs, and an error comes out as it is in a fit of one process.
+An attempt at a fit has a folder of its own within the fit's folder, under its maker's name
+(`storage.publish.private_path`), so that no attempt meets what a killed one left. Lines of the first
+process and errors of any of them go through files of that folder: a line is told while the fit runs, and
+an error comes out as it does in a fit of one process.
 """
 
 from __future__ import annotations
 
-import io
 import json
-import logging
 import os
 import pickle
-import re
-import sys
+import socket
 import threading
-import time
-import traceback
+import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
-from dataclasses import replace
-from datetime import timedelta
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
-import torch
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-from pyspark.ml.torch.distributor import TorchDistributor
+from pyspark import BarrierTaskContext
 from pyspark.sql import SparkSession
 
 from recbench_spark import errors
-from recbench_spark.errors import ConfigError, RecbenchError
+from recbench_spark.errors import ConfigError, RecbenchError, StoreError
 from recbench_spark.models.networks.fitting import Fitted, Shard, Task, Tell, fit, read_checkpoint
 from recbench_spark.models.networks.plans import Plan
 from recbench_spark.models.networks.settings import FittedModel
 from recbench_spark.session import is_local
+from recbench_spark.storage.ages import remove_leftovers
+from recbench_spark.storage.makers import private_name
+from recbench_spark.storage.publish import private_path
+from recbench_spark.training.processes import Job, Note, Outcome, parse_result, run_processes
 
-Result = TypeVar("Result")
+MEETING = "meeting"
+"""Folder in which the processes of an attempt meet; `private_path` makes the name the attempt's own."""
 
-TOLD, ENDED = "told.txt", "ended-{rank}.json"
-"""Files of a fit's folder: lines of the first process; what a process died of."""
-
-OF_PROCESSES = ("TorchDistributor failed", "torch_run_process_wrapper")
-"""In the words of TorchDistributor where a process failed."""
-
-PATIENCE = timedelta(hours=2)
-"""How long a process waits for another one's numbers; one that died is noticed at once."""
+LINES = "lines.txt"
+"""File of a meeting: lines of the first process."""
 
 
 def shards(shares: Sequence[float]) -> list[Shard]:
@@ -87,10 +81,14 @@ def fit_as_set(
     """
     if settings.processes == 1:
         return fit(task, settings.plan(), folder, tell)
-    local = is_local({"spark.master": str(SparkSession.active().conf.get("spark.master"))})
-    found = fit_on_several(make, settings.plan(), folder, (1,) * settings.processes, tell, local)
+    shares = (1,) * settings.processes
+    fitted = fit_on_several(make, settings.plan(), folder, shares, tell, _is_local_session())
     read_checkpoint(folder / "best.safetensors", task.module, None)
-    return found
+    return fitted
+
+
+def _is_local_session() -> bool:
+    return is_local({"spark.master": str(SparkSession.active().conf.get("spark.master"))})
 
 
 def fit_on_several(
@@ -106,172 +104,179 @@ def fit_on_several(
     Args:
         make: the task, from files that all processes see; importable, or a `functools.partial` of what is.
         plan: how; `batch` is that of all processes together; each computes on the CPU.
-        folder: of checkpoints, seen by all; `best.safetensors` holds the weights.
+        folder: of checkpoints, seen by all; `best.safetensors` holds the weights. The caller has its lease.
         shares: of each minibatch.
         tell: called, by another thread, with a line an epoch.
         local: processes of the driver's host; else tasks of Spark.
 
     Raises:
         RecbenchError: what a process raised, or that one died without a word.
+        StoreError: a host does not see the folder.
         RuntimeError: an error of a process that nobody foresaw, with its trace.
     """
-    shards(shares)
     folder = folder.absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(ENDED.format(rank="*")):
-        left.unlink()
-    with following(folder / TOLD, tell):
-        found, error, said = _run(make, plan, folder, shares, local)
-    raise_first(folder, error, said)
-    assert found is not None
-    return found
+    parts = tuple(shards(shares))
+    with open_meeting(folder) as meeting:
+        lines = meeting / LINES
+        job = Job(make, plan, str(folder), str(meeting), str(lines), parts)
+        with following(lines, tell):
+            outcomes = run_here(job) if local else run_as_tasks(job)
+    raise_first([outcome.note for outcome in outcomes if outcome.note is not None])
+    return parse_result(next(outcome.result for outcome in outcomes if outcome.result is not None))
 
 
-def _run(
-    make: Callable[[], Task], plan: Plan, folder: Path, shares: Sequence[float], local: bool
-) -> tuple[Fitted | None, Exception | None, str]:
-    """What came of the processes, and what their launcher said on the way."""
-    runner = TorchDistributor(num_processes=len(shares), local_mode=local, use_gpu=False)
-    runner.logger.setLevel(logging.WARNING)
-    said = io.StringIO()
-    one = carried(partial(_one, make, plan, str(folder), tuple(shares)), py_files())
-    try:
-        with redirect_stdout(said):
-            return runner.run(one), None, ""
-    except (RuntimeError, PySparkException, Py4JJavaError) as error:
-        return None, error, f"{error}\n{said.getvalue()}"
+@contextmanager
+def open_meeting(folder: Path) -> Iterator[Path]:
+    """Make a folder that this attempt alone has, within the fit's folder; remove it in the end.
 
-
-def py_files() -> tuple[str, ...]:
-    """Names of the archives that spark-submit was given by --py-files."""
-    given = SparkSession.active().conf.get("spark.submit.pyFiles", "") or ""
-    return tuple(Path(name).name for name in given.split(",") if name)
-
-
-def carried(job: Callable[[], Result], archives: Sequence[str]) -> Callable[[], Result]:
-    """A job that an interpreter without our package can read, and then finds it among the archives.
-
-    A task of Spark knows what --py-files brought, and the launcher's processes that it starts do not:
-    these lie in their folder. A nested function is pickled with its code: nothing is imported before.
+    Meetings of killed attempts go with the fit's folder, or here when they are a day old.
     """
-    packed = pickle.dumps(job)
-
-    def start() -> Result:
-        sys.path[1:1] = [str(Path(name).resolve()) for name in archives if Path(name).exists()]
-        return pickle.loads(packed)()  # type: ignore[no-any-return]
-
-    return start
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder)
+    with private_path(folder / MEETING) as meeting:
+        meeting.mkdir()
+        yield meeting
 
 
-# ------------------------------------------------------------------------------- in each process
+def run_here(job: Job) -> list[Outcome]:
+    """Run all processes of a fit on this host, which share its processors."""
+    ranks = range(len(job.shards))
+    threads = max(1, (os.cpu_count() or 1) // len(ranks)) if len(ranks) > 1 else 0
+    return run_processes([replace(job, rank=rank, threads=threads) for rank in ranks])
 
 
-def _one(make: Callable[[], Task], plan: Plan, folder: str, shares: tuple[float, ...]) -> Fitted | None:
-    """A process. Where all end by the same error it is written down and nothing else goes wrong; one that
-    ends alone breaks its connections, by which the others end."""
-    threading.Thread(target=leave_with, args=(os.getppid(),), daemon=True).start()
-    rank = int(os.environ["RANK"])
+# ------------------------------------------------------------------------------- tasks of Spark
+
+
+def require_common_folder(folder: Path, processes: int) -> None:
+    """Check that each host on which a process of a fit may run can write to the fit's folder.
+
+    A barrier stage of `processes` tasks looks, each at one file of some bytes. Nothing is checked where the
+    processes will be on the driver's host.
+
+    Args:
+        folder: of the fit.
+        processes: of the fit.
+
+    Raises:
+        StoreError: a host cannot; its name, and what to do.
+    """
+    if processes == 1 or _is_local_session():
+        return
+    with open_meeting(folder.absolute()) as meeting:
+        _require_seen(folder, _run_stage(partial(look_task, meeting=str(meeting)), processes))
+
+
+def run_as_tasks(job: Job) -> list[Outcome]:
+    """Run each process of a fit under a task of Spark, all at once.
+
+    Raises:
+        StoreError: a host does not see the folder of the fit.
+    """
+    reports = _run_stage(partial(run_task, packed=pickle.dumps(job)), len(job.shards))
+    _require_seen(Path(job.folder), reports)
+    return [_parse_outcome(report) for report in reports]
+
+
+def _run_stage(run: Callable[[Iterator[int]], Iterator[str]], tasks: int) -> list[dict[str, Any]]:
+    """Run a barrier stage; return the report of each task."""
+    rows = SparkSession.active().sparkContext.parallelize(range(tasks), tasks)
+    return [json.loads(report) for report in rows.barrier().mapPartitions(run).collect()]
+
+
+def _require_seen(folder: Path, reports: Sequence[dict[str, Any]]) -> None:
+    hosts = sorted({host for report in reports for host in report.get("strangers", ())})
+    if hosts:
+        raise StoreError(
+            f"{folder} is no folder that {', '.join(hosts)} shares with the driver, and a fit on several "
+            "processes needs one",
+            "--warehouse must be a folder that the driver and all workers see; or processes: 1",
+        )
+
+
+def _parse_outcome(report: dict[str, Any]) -> Outcome:
+    note = report["note"]
+    return Outcome(report["result"], None if note is None else Note(**note))
+
+
+def look_task(_: Iterator[int], meeting: str) -> Iterator[str]:
+    """Yield, under a task of Spark, which hosts cannot write to a meeting's folder."""
+    _, strangers = _compare_hosts(BarrierTaskContext.get(), meeting)
+    yield json.dumps({"strangers": strangers})
+
+
+def run_task(_: Iterator[int], packed: bytes) -> Iterator[str]:
+    """Run one process of a fit under this task; yield its outcome, or hosts that do not see the folder.
+
+    Args:
+        packed: the job, pickled.
+    """
+    context, job = BarrierTaskContext.get(), pickle.loads(packed)
+    attempt, strangers = _compare_hosts(context, job.meeting)
+    if strangers:
+        yield json.dumps({"strangers": strangers})
+        return
+    # A stage that Spark runs again, after it lost a host, must not meet what is left of the first.
+    meeting = Path(job.meeting, attempt)
+    meeting.mkdir(exist_ok=True)
+    hosts = {info.address.rpartition(":")[0] for info in context.getTaskInfos()}
+    own = replace(job, meeting=str(meeting), rank=context.partitionId(), one_host=len(hosts) == 1)
+    (outcome,) = run_processes([own])
+    yield json.dumps(asdict(outcome))
+
+
+def _compare_hosts(context: BarrierTaskContext, meeting: str) -> tuple[str, list[str]]:
+    """Return a name of this attempt at the stage, and the hosts that cannot write to a meeting's folder.
+
+    The driver made the folder under a new name: a host has it only where it shares the disk.
+    """
+    stranger = "" if _can_write(Path(meeting)) else socket.gethostname()
+    words = json.dumps({"attempt": uuid.uuid4().hex, "stranger": stranger})
+    answers = [json.loads(answer) for answer in context.allGather(words)]
+    return answers[0]["attempt"], sorted({answer["stranger"] for answer in answers} - {""})
+
+
+def _can_write(folder: Path) -> bool:
+    path = folder / private_name("look")
     try:
-        return _fit(make, plan, Path(folder), shards(shares)[rank])
-    except RecbenchError as error:
-        _note(Path(folder), rank, error)
-        return None
-    except Exception as error:
-        if "gloo" not in str(error):  # of a connection: another process has ended, and knows more
-            _note(Path(folder), rank, error)
-        raise
-
-
-def _fit(make: Callable[[], Task], plan: Plan, folder: Path, shard: Shard) -> Fitted:
-    from torch import distributed  # noqa: PLC0415
-
-    here = int(os.environ["LOCAL_WORLD_SIZE"])
-    if here > 1:  # the launcher leaves each process one thread
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // here))
-    if here == shard.of and sys.platform == "linux":  # all on one host, which talks to itself alone
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    distributed.init_process_group("gloo", timeout=PATIENCE)
-    try:
-        tell = _teller(folder / TOLD) if shard.rank == 0 else _silent
-        return fit(make(), replace(plan, device="cpu"), folder, tell, shard)
-    finally:
-        distributed.destroy_process_group()
-
-
-def _teller(path: Path) -> Tell:
-    def tell(line: str) -> None:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
-
-    return tell
-
-
-def _silent(_: str) -> None:
-    """The first process tells for all."""
-
-
-def leave_with(parent: int) -> None:
-    """End this process when its parent has ended: a launcher that is killed leaves its processes behind."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
-
-
-def _note(folder: Path, rank: int, error: Exception) -> None:
-    """What this process dies of, for the driver."""
-    own = isinstance(error, RecbenchError)
-    note = {
-        "kind": type(error).__name__ if own else "",
-        "message": error.message
-        if isinstance(error, RecbenchError)
-        else f"{type(error).__name__}: {error}",
-        "hint": error.hint if isinstance(error, RecbenchError) else "",
-        "trace": "".join(traceback.format_exception(error)),
-        "time": time.time(),
-    }
-    (folder / ENDED.format(rank=rank)).write_text(json.dumps(note), encoding="utf-8")
+        path.touch()
+        path.unlink()
+    except OSError:
+        return False
+    return True
 
 
 # ------------------------------------------------------------------------------- in the driver
 
 
-def raise_first(folder: Path, error: Exception | None, said: str) -> None:
-    """The error that a fit ended by, if any: one that has words for it, else the earliest.
+def raise_first(notes: Sequence[Note]) -> None:
+    """Raise the error that a fit ended by, if any: one that has words for it, else the earliest.
+
+    Of processes without a word one that a signal ended comes first: the others ended because of it.
 
     Args:
-        folder: of the fit.
-        error: what TorchDistributor raised.
-        said: all that its launcher said.
+        notes: of processes that failed.
+
+    Raises:
+        RecbenchError: as a process raised it, or that one ended without a word.
+        RuntimeError: an error that nobody foresaw, with its trace.
     """
-    notes = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob(ENDED.format(rank="*"))]
-    for note in sorted(notes, key=lambda note: (not note["kind"], note["time"])):
-        if note["kind"]:
-            raise getattr(errors, note["kind"], RecbenchError)(note["message"], note["hint"])
-        raise RuntimeError(f"a process of the fit: {note['message']}\n{note['trace']}")
-    if error is not None and not any(words in said for words in OF_PROCESSES):
-        raise error  # of Spark
-    if error is not None:
-        raise RecbenchError(
-            f"a process of the fit ended without a word{last_words(said)}",
-            "enough memory? is the package found (PYTHONPATH)? Run again: it goes on from its checkpoint",
-        ) from None
-
-
-def last_words(output: str) -> str:
-    """What the launcher tells of processes that left no note: the signal that ended one, or an error."""
-    killed = re.search(r"exitcode\s*: -(\d+)", output)
-    if killed:
-        return f": signal {killed[1]}"
-    words = re.findall(
-        r"^\W*(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception): .*)$", output, re.MULTILINE
+    if not notes:
+        return
+    note = min(notes, key=lambda note: (not note.kind, not note.trace, not note.signal, note.time))
+    if note.kind:
+        raise getattr(errors, note.kind, RecbenchError)(note.message, note.hint)
+    if note.trace:
+        raise RuntimeError(f"a process of the fit: {note.message}\n{note.trace}")
+    raise RecbenchError(
+        f"a process of the fit ended without a word: {note.message}",
+        "enough memory? is the package found (PYTHONPATH)? Run again: it goes on from its checkpoint",
     )
-    return f": {words[-1]}" if words else ""
 
 
 @contextmanager
 def following(path: Path, tell: Tell) -> Iterator[None]:
-    """Lines that others append to a file are told, by a thread of its own, until the end."""
-    path.unlink(missing_ok=True)
+    """Tell the lines that others append to a file, by a thread of its own, until the end."""
     over = threading.Event()
     thread = threading.Thread(target=_follow, args=(path, tell, over), daemon=True)
     thread.start()

@@ -1,26 +1,36 @@
-"""A fit on two processes that TorchDistributor starts is that of one; its errors, its end, its going on."""
+"""A fit on two processes is that of one; how they meet, their errors, their end, their going on."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import zipfile
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from pyspark import cloudpickle
 
-from recbench_spark.errors import ConfigError, DataError, RecbenchError
+from recbench_spark.errors import ConfigError, DataError, RecbenchError, StoreError
 from recbench_spark.models.networks.fitting import fit, read_checkpoint
 from recbench_spark.models.networks.plans import Plan
-from recbench_spark.training import several
-from recbench_spark.training.several import fit_on_several, shards
+from recbench_spark.training import processes, several
+from recbench_spark.training.processes import Job, Note, run_processes
+from recbench_spark.training.several import (
+    fit_on_several,
+    following,
+    raise_first,
+    require_common_folder,
+    shards,
+)
 from tests.models.networks.test_fitting import factor_task, pair_task
 
 PLAN = Plan(epochs=2, batch=50, rate=0.05)
@@ -42,17 +52,32 @@ def own_negatives_task():
     return task
 
 
-@pytest.mark.spark
+@pytest.fixture
+def local(request) -> bool:
+    """Whether processes are of the driver's host; tasks of Spark need a session."""
+    if not request.param:
+        request.getfixturevalue("spark")
+    return request.param
+
+
+TASKS = pytest.param(False, marks=pytest.mark.spark, id="tasks of Spark")
+WAYS = pytest.mark.parametrize(
+    "local", [pytest.param(True, id="processes of the driver"), TASKS], indirect=True
+)
+
+
 @pytest.mark.parametrize(
     ("make", "local"),
     [
-        (partial(factor_task, 0), True),
-        (own_negatives_task, True),
-        (partial(factor_task, 2), False),
+        pytest.param(partial(factor_task, 0), True, id="MF-BPR, sparse"),
+        pytest.param(own_negatives_task, True, id="pairs"),
+        pytest.param(
+            partial(factor_task, 2), False, marks=pytest.mark.spark, id="LightGCN, tasks of Spark"
+        ),
     ],
-    ids=["MF-BPR, sparse", "pairs", "LightGCN, tasks of Spark"],
+    indirect=["local"],
 )
-def test_two_processes_of_torch_distributor_fit_what_one_does(spark, tmp_path, capfd, make, local) -> None:
+def test_two_processes_fit_what_one_does(tmp_path, capfd, make, local) -> None:
     alone, told, expected_told = make(), [], []
     expected = fit(alone, PLAN, tmp_path / "one", expected_told.append)
     found = fit_on_several(make, PLAN, tmp_path / "two", (1, 3), told.append, local)
@@ -77,12 +102,18 @@ class Ending:
     def batch(self, at, row_b, seed):
         (self.folder / f"pid-{os.getpid()}").touch()
         ended = self.folder / "ended-here"
-        if at[:2] == (2, 1) and os.environ["RANK"] == "1" and not ended.exists():
+        if at[:2] == (2, 1) and torch.distributed.get_rank() == 1 and not ended.exists():
             ended.touch()
             if self.how == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if self.how == "exit":
+                sys.exit(0)
             raise DataError("no more", "rest")
         return self.inner.batch(at, row_b, seed)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
 
 
 def running(folder: Path) -> list[int]:
@@ -91,13 +122,22 @@ def running(folder: Path) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
-@pytest.mark.spark
-def test_a_process_that_is_killed_is_told_leaves_nobody_behind_and_the_fit_goes_on(spark, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("how", "kind", "words"),
+    [
+        ("killed", RecbenchError, r"ended without a word: signal 9\n"),
+        ("exit", RuntimeError, r"a process of the fit: SystemExit: 0\n"),
+    ],
+)
+def test_a_process_that_ends_is_told_leaves_nobody_behind_and_the_fit_goes_on(
+    tmp_path, how, kind, words
+) -> None:
     expected = fit(factor_task(2), PLAN, tmp_path / "one", str)
-    make, told, begun = partial(Ending, str(tmp_path), "killed"), [], time.monotonic()
-    with pytest.raises(RecbenchError, match=r"ended without a word: signal 9\n"):
+    make, told = partial(Ending, str(tmp_path), how), []
+    with pytest.raises(kind, match=words):
         fit_on_several(make, PLAN, tmp_path / "two", (1, 1), told.append)
-    assert time.monotonic() - begun < 120 and not running(tmp_path)
+    assert not running(tmp_path)
+    assert names(tmp_path / "two") == {"best.safetensors", "last.safetensors"}
     found = fit_on_several(make, PLAN, tmp_path / "two", (1, 1), told.append)
     assert [line.partition(":")[0] for line in told] == [
         "epoch 1",
@@ -107,77 +147,197 @@ def test_a_process_that_is_killed_is_told_leaves_nobody_behind_and_the_fit_goes_
     assert [e.loss for e in found.epochs] == pytest.approx([e.loss for e in expected.epochs], rel=1e-5)
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize("local", [True, False], ids=["processes of the driver", "tasks of Spark"])
-def test_an_error_of_one_process_comes_out_as_it_is(spark, tmp_path, capfd, local) -> None:
+@WAYS
+def test_an_error_of_one_process_comes_out_as_it_is(tmp_path, capfd, local) -> None:
     make = partial(Ending, str(tmp_path), "refused")
     with pytest.raises(DataError, match=r"^no more\n  hint: rest$"):
         fit_on_several(make, PLAN, tmp_path / "two", (1, 1), str, local)
     assert not running(tmp_path) and not capfd.readouterr().out
 
 
-def test_what_is_carried_needs_no_package_to_be_read_and_finds_it_among_the_archives(tmp_path) -> None:
-    """By an interpreter without our package, in the folder that holds the archive."""
+def test_a_process_finds_modules_where_the_one_that_starts_it_does(tmp_path, monkeypatch) -> None:
+    """In an archive, as tasks of Spark find what --py-files brought."""
+    code = "from tests.models.networks.test_fitting import factor_task\ndef make(): return factor_task(0)\n"
     with zipfile.ZipFile(tmp_path / "theirs.zip", "w") as archive:
-        archive.writestr("only_there.py", "def job(n): return n + 1\n")
-    sys.path.append(str(tmp_path / "theirs.zip"))
-    try:
-        job = partial(importlib.import_module("only_there").job, 6)
-    finally:
-        sys.path.pop()
-    (tmp_path / "job").write_bytes(cloudpickle.dumps(several.carried(job, ["theirs.zip", "not_there.zip"])))
-    read = (
-        "import pickle, sys; f = pickle.load(open('job', 'rb')); assert 'recbench_spark' not in sys.modules"
-    )
-    command = [sys.executable, "-c", f"{read}; print(f())"]
-    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert found.stdout == "7\n", found.stderr
+        archive.writestr("only_there.py", code)
+    monkeypatch.syspath_prepend(str(tmp_path / "theirs.zip"))
+    make = importlib.import_module("only_there").make
+    found = fit_on_several(make, PLAN, tmp_path / "two", (1, 1), str)
+    assert found.best and len(found.epochs) == 2
 
 
-def test_which_error_is_told(tmp_path) -> None:
-    """One with words of its own before others, the earliest of these; else what the launcher says."""
-    for rank, error in enumerate((KeyError("first"), ValueError("second"), ConfigError("third", "mend"))):
-        several._note(tmp_path, rank, error)
+def test_which_error_is_told() -> None:
+    """One with words of its own before others, the earliest of these; else what a process printed last."""
+    silent = Note(message="ModuleNotFoundError: No module named 'ours'", time=1)
+    killed = Note(message="signal 9", signal=True, time=9)
+    odd = [Note("", f"KeyError: '{n}'", "", "the trace", time=n) for n in (2, 1)]
     with pytest.raises(ConfigError, match=r"^third\n  hint: mend$"):
-        several.raise_first(tmp_path, RuntimeError("TorchDistributor failed"), "")
-    (tmp_path / "ended-2.json").unlink()
-    with pytest.raises(RuntimeError, match=r"KeyError: 'first'\nKeyError"):
-        several.raise_first(tmp_path, None, "")
-    empty = tmp_path / "empty"
-    several.raise_first(empty, None, "")
+        raise_first([killed, *odd, Note("ConfigError", "third", "mend", time=3)])
+    with pytest.raises(RuntimeError, match=r"KeyError: '1'\nthe trace"):
+        raise_first([killed, *odd])
+    with pytest.raises(RecbenchError, match="without a word: signal 9\n"):
+        raise_first([silent, killed])
     with pytest.raises(
         RecbenchError, match="without a word: ModuleNotFoundError: No module named 'ours'\n"
     ):
-        words = "TorchDistributor failed\n  [rank0]: ModuleNotFoundError: No module named 'ours'\n"
-        several.raise_first(empty, RuntimeError(), words)
-    with pytest.raises(RuntimeError, match="TLS"):
-        several.raise_first(empty, RuntimeError("TLS"), "TLS")
+        raise_first([silent])
+    raise_first([])
 
 
-ORPHAN = """
-import os, sys, threading, time
-from recbench_spark.training.several import leave_with
-threading.Thread(target=leave_with, args=(os.getppid(),), daemon=True).start()
-print(os.getpid(), flush=True)
-time.sleep(60)
+def unreadable() -> None:
+    raise AssertionError("a process never comes so far")
+
+
+def test_a_process_that_cannot_begin_is_told_and_the_others_do_not_wait_for_it(
+    tmp_path, monkeypatch
+) -> None:
+    """The second process does not find the package, and so never comes to the meeting."""
+    first = Job(unreadable, PLAN, str(tmp_path), str(tmp_path), "", tuple(shards((1, 1))))
+    monkeypatch.setattr(processes, "GRACE_SECONDS", 1.0)
+    start = processes._start_process
+
+    def start_one_without_modules(job: Job) -> subprocess.Popen[bytes]:
+        with monkeypatch.context() as changed:
+            if job.rank == 1:
+                changed.setattr(sys, "path", [one for one in sys.path if "site-packages" not in one])
+            return start(job)
+
+    monkeypatch.setattr(processes, "_start_process", start_one_without_modules)
+    ends = run_processes([first, replace(first, rank=1)])
+    assert ends[1].note and "ModuleNotFoundError: No module named" in ends[1].note.message
+    assert ends[0].result is None
+
+
+@pytest.mark.spark
+def test_a_folder_that_tasks_do_not_share_with_the_driver_is_refused(spark, tmp_path, monkeypatch) -> None:
+    """/proc/self/cwd is another folder in each process: the driver's is not the one of Spark's workers."""
+    monkeypatch.chdir(tmp_path)
+    folder, make = Path("/proc/self/cwd/fit"), partial(Ending, str(tmp_path), "")
+    monkeypatch.setattr(
+        several, "_is_local_session", lambda: False
+    )  # the stage runs, on this host's workers
+    words = rf"^/proc/self/cwd/fit is no folder that {socket.gethostname()} shares .*\n  hint: --warehouse "
+    with pytest.raises(StoreError, match=words):
+        require_common_folder(folder, 2)
+    with pytest.raises(StoreError, match=words):
+        fit_on_several(make, PLAN, folder, (1, 1), str, local=False)
+    require_common_folder(tmp_path / "shared", 2)
+    assert (
+        not list(tmp_path.glob("pid-*")) and names(tmp_path / "fit") == names(tmp_path / "shared") == set()
+    )
+
+
+# ------------------------------------------------------------------------------- who listens
+
+
+class Slow:
+    """A task whose minibatches take a while."""
+
+    def __init__(self, folder: str) -> None:
+        self.inner, self.folder = factor_task(2), Path(folder)
+
+    def __getattr__(self, name: str):
+        return getattr(self.inner, name)
+
+    def batch(self, at, row_b, seed):
+        (self.folder / f"pid-{os.getpid()}").touch()
+        time.sleep(0.2)
+        return self.inner.batch(at, row_b, seed)
+
+
+def children(pid: int) -> list[int]:
+    """A process's children and theirs, without the JVM and its own."""
+    out, parents = [], {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            parents[int(entry.name)] = int(fields[1])
+            java = "java" in (entry / "comm").read_text()
+        except OSError:
+            continue
+        if java:
+            del parents[int(entry.name)]
+    for child, parent in parents.items():
+        if parent == pid:
+            out += [child, *children(child)]
+    return out
+
+
+def listening(pids: list[int]) -> set[str]:
+    """Addresses, in hexadecimal digits, on which some processes listen, by the system's own tables."""
+    sockets, addresses = set(), set()
+    for pid in pids:
+        for entry in Path(f"/proc/{pid}/fd").glob("*"):
+            with suppress(OSError):
+                sockets.add(str(entry.readlink()))
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, address, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in sockets:
+                addresses.add(address.partition(":")[0])
+    return addresses
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("interface", "local"),
+    [("", True), ("eth0", True), pytest.param("", False, marks=pytest.mark.spark)],
+    indirect=["local"],
+)
+def test_during_a_fit_nobody_listens_but_on_the_loopback_address(
+    tmp_path, monkeypatch, interface, local
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", interface)
+    addresses: set[str] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.05):
+            pids = [int(path.name[4:]) for path in tmp_path.glob("pid-*")]
+            addresses.update(listening([*pids, *children(os.getpid())]))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        fit_on_several(partial(Slow, str(tmp_path)), PLAN, tmp_path / "two", (1, 1), str, local)
+    finally:
+        over.set()
+        thread.join()
+    assert addresses == {"0100007F"}  # 127.0.0.1
+    assert names(tmp_path / "two") == {"best.safetensors", "last.safetensors"}
+
+
+DRIVER = """
+import sys
+from functools import partial
+from pathlib import Path
+from tests.training.test_several import PLAN, Slow, fit_on_several
+fit_on_several(partial(Slow, sys.argv[1]), PLAN, Path(sys.argv[1], "two"), (1, 1), str)
 """
 
 
-def test_a_process_ends_with_its_parent() -> None:
-    launcher = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ORPHAN!r}])"
-    with subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE, text=True) as parent:
-        pid = int(parent.stdout.readline())
-        parent.kill()
-    until = time.monotonic() + 10
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
+def test_processes_end_with_a_driver_that_is_killed_and_a_restart_goes_on(tmp_path) -> None:
+    with subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)]) as driver:
+        while not (tmp_path / "two" / "last.safetensors").exists():
+            assert driver.poll() is None
+            time.sleep(0.05)
+        pids = [int(path.name[4:]) for path in tmp_path.glob("pid-*")]
+        driver.kill()
+    until = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < until:
         time.sleep(0.1)
-    assert not Path(f"/proc/{pid}").exists()
+    assert len(pids) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    before = names(tmp_path / "two")  # with the meeting that nobody could remove
+    assert len([name for name in before if name.startswith(".meeting.")]) == 1
+    lines: list[str] = []
+    fitted = fit_on_several(partial(factor_task, 2), PLAN, tmp_path / "two", (1, 1), lines.append)
+    assert lines[0].startswith("going on at epoch 2") and len(fitted.epochs) == 2
+    assert names(tmp_path / "two") == before
 
 
 def test_lines_are_told_whole_and_in_their_order(tmp_path) -> None:
-    path, told = tmp_path / "told.txt", []
-    path.write_text("of a fit before\n")
-    with several.following(path, told.append), path.open("a", encoding="utf-8") as file:
+    path, told = tmp_path / "lines.txt", []
+    with following(path, told.append), path.open("a", encoding="utf-8") as file:
         for part in ("one\ntw", "o\n", "three: ½\nhal"):
             file.write(part)
             file.flush()

@@ -1,0 +1,307 @@
+"""Processes of one fit: started on a host, joined by `torch.distributed`, and watched until all have ended.
+
+They meet in a folder that all of them see, by torch's FileStore: no process listens for strangers.
+Gradients go from process to process by gloo, over the loopback interface where all processes are on one
+host. A process gets its job by a pipe from the process that starts it. Errors, results and printed lines
+are files of the meeting's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from recbench_spark.errors import RecbenchError
+from recbench_spark.models.networks.fitting import Epoch, Fitted, Shard, Task, Tell, fit
+from recbench_spark.models.networks.plans import Plan
+from recbench_spark.storage.publish import replace_file
+
+STORE, RESULT, NOTE, OUTPUT = "store", "result.json", "note-{rank}.json", "output-{rank}.txt"
+"""Files of a meeting: torch's store; the fit's result; why a process failed; what it printed."""
+
+PATIENCE = timedelta(hours=2)
+"""Time that a process waits for another one's numbers; one that died is noticed at once."""
+
+GRACE_SECONDS = 10.0
+"""Time that other processes have to end by themselves when one has failed."""
+
+POLL_SECONDS = 0.1
+PARENT_SECONDS = 0.5
+"""Time between two looks of a process at the process that started it."""
+
+START = """
+import json, pickle, sys
+sys.path[:] = json.loads(sys.stdin.buffer.readline())
+pickle.load(sys.stdin.buffer)()
+"""
+"""Program of a process. It finds modules, also those of --py-files, where its parent finds them."""
+
+LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+"""Interface by which a host talks to itself alone, by system."""
+
+LOST_PEER = "third_party/gloo"
+"""Part of gloo's errors. They say that a connection broke: another process has ended, and knows more."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A fit as one of its processes gets it.
+
+    Attributes:
+        make: makes the task, from files that all processes see.
+        plan: of the fit; `batch` is that of all processes together.
+        folder: of checkpoints.
+        meeting: folder in which the processes meet; no other attempt has it.
+        lines: file to which the first process appends its lines.
+        shards: part of each minibatch, by process.
+        rank: number of the process.
+        threads: of torch; 0: as many as the environment says.
+        one_host: all processes are on this host.
+    """
+
+    make: Callable[[], Task]
+    plan: Plan
+    folder: str
+    meeting: str
+    lines: str
+    shards: tuple[Shard, ...]
+    rank: int = 0
+    threads: int = 0
+    one_host: bool = True
+
+
+@dataclass(frozen=True)
+class Note:
+    """Why a process failed.
+
+    Attributes:
+        kind: class of `errors`; empty for an error that nobody foresaw and for a process without a word.
+        message: in words.
+        hint: what to do.
+        trace: of an error that nobody foresaw.
+        signal: a signal ended the process.
+        time: when the note was written, by the storage's clock, seconds since 1970.
+    """
+
+    kind: str = ""
+    message: str = ""
+    hint: str = ""
+    trace: str = ""
+    signal: bool = False
+    time: float = 0.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """End of a process: with the fit's result (the first process alone), with a note, or with neither."""
+
+    result: dict[str, Any] | None = None
+    note: Note | None = None
+
+
+# ---------------------------------------------------------------------- where processes are started
+
+
+def run_processes(jobs: Sequence[Job]) -> list[Outcome]:
+    """Run some processes of a fit on this host until all have ended; no process is left behind.
+
+    Args:
+        jobs: one a process; their meeting's folder is there.
+    """
+    meeting = Path(jobs[0].meeting)
+    children: dict[int, subprocess.Popen[bytes]] = {}
+    try:
+        for job in jobs:
+            children[job.rank] = _start_process(job)
+        _watch(children, meeting)
+    finally:
+        for child in children.values():
+            child.kill()
+            child.wait()
+    return [_read_outcome(meeting, job.rank) for job in jobs]
+
+
+def _start_process(job: Job) -> subprocess.Popen[bytes]:
+    threads = {"OMP_NUM_THREADS": "1"} if job.threads else {}  # until the process sets its own number
+    with Path(job.meeting, OUTPUT.format(rank=job.rank)).open("wb") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-c", START, f"process {job.rank} of a fit by torch"],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **threads},
+            process_group=0,  # Ctrl-C is for the process that watches
+        )
+    assert child.stdin is not None
+    with suppress(BrokenPipeError), child.stdin as pipe:  # of a process that has ended already
+        pipe.write(json.dumps(sys.path).encode() + b"\n")
+        pickle.dump(_Start(job, os.getpid()), pipe)
+    return child
+
+
+def _watch(children: Mapping[int, subprocess.Popen[bytes]], meeting: Path) -> None:
+    """Wait until all children have ended. Once a process of the fit has failed, wherever it is, the others
+    have some seconds."""
+    deadline = None
+    while any(child.poll() is None for child in children.values()):
+        _note_deaths(children, meeting)
+        if deadline is None and any(meeting.glob(NOTE.format(rank="*"))):
+            deadline = time.monotonic() + GRACE_SECONDS
+        if deadline is not None and time.monotonic() > deadline:
+            return
+        time.sleep(POLL_SECONDS)
+    _note_deaths(children, meeting)
+
+
+def _note_deaths(children: Mapping[int, subprocess.Popen[bytes]], meeting: Path) -> None:
+    """Write the notes of processes that ended before the fit did and left none themselves."""
+    for rank, child in children.items():
+        code = child.poll()
+        has_result = rank > 0 or (meeting / RESULT).exists()
+        has_died = code is not None and (code != 0 or not has_result)
+        if has_died and not (meeting / NOTE.format(rank=rank)).exists():
+            _write_note(meeting, rank, _describe_death(meeting, rank, child.returncode))
+
+
+def _describe_death(meeting: Path, rank: int, code: int) -> Note:
+    """Return a note on a process without a word: its signal, else its last error, else its exit code."""
+    if code < 0:
+        return Note(message=f"signal {-code}", signal=True)
+    output = Path(meeting, OUTPUT.format(rank=rank)).read_text("utf-8", errors="replace")
+    return Note(message=last_words(output) or f"exit code {code}")
+
+
+def last_words(output: str) -> str:
+    """Return the last error that a process printed; empty where it printed none."""
+    errors = re.findall(r"^((?:\w+\.)*\w*(?:Error|Exception): .*)$", output, re.MULTILINE)
+    return str(errors[-1]) if errors else ""
+
+
+def _read_outcome(meeting: Path, rank: int) -> Outcome:
+    path, result = meeting / NOTE.format(rank=rank), meeting / RESULT
+    if path.exists():
+        return Outcome(note=Note(**{**_read_json(path), "time": path.stat().st_mtime}))
+    return Outcome(_read_json(result) if rank == 0 and result.exists() else None)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    replace_file(path, lambda private: private.write_text(json.dumps(content), encoding="utf-8"))
+
+
+def _write_note(meeting: Path, rank: int, note: Note) -> None:
+    _write_json(meeting / NOTE.format(rank=rank), asdict(note))
+
+
+def parse_result(result: dict[str, Any]) -> Fitted:
+    """Return a fit's result from the JSON that the first process wrote."""
+    return Fitted([Epoch(**epoch) for epoch in result["epochs"]], result["best"], result["stopped"])
+
+
+# ------------------------------------------------------------------------------- in each process
+
+
+@dataclass(frozen=True)
+class _Start:
+    """First action of a process: it watches the process that started it, and does its job."""
+
+    job: Job
+    parent: int
+
+    def __call__(self) -> None:
+        threading.Thread(target=end_with, args=(self.parent,), daemon=True).start()
+        run_job(self.job)
+
+
+def end_with(parent: int) -> None:
+    """End this process when the one that started it has ended: a process that is killed ends nobody."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os._exit(1)
+
+
+def run_job(job: Job) -> NoReturn:
+    """Take part in a fit, and end the process: with 0, or with a note and 1.
+
+    A process that ends alone breaks its connections, by which the others end. Threads of gloo may wait even
+    then, and Python's own way to end takes seconds: so the process leaves at once.
+    """
+    code = 0
+    try:
+        fitted = _fit(job)
+        if job.rank == 0:
+            _write_json(Path(job.meeting, RESULT), asdict(fitted))
+    except BaseException as error:  # also of `sys.exit`, after which the fit is not done
+        code = 1
+        traceback.print_exc()
+        if LOST_PEER not in str(error):
+            _write_note(Path(job.meeting), job.rank, _describe_error(error))
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _fit(job: Job) -> Fitted:
+    from torch import distributed  # noqa: PLC0415
+
+    if job.threads:
+        torch.set_num_threads(job.threads)
+    _join(job)
+    tell = line_writer(Path(job.lines)) if job.rank == 0 else _keep_silent
+    plan = replace(job.plan, device="cpu")
+    fitted = fit(job.make(), plan, Path(job.folder), tell, job.shards[job.rank])
+    distributed.destroy_process_group()
+    return fitted
+
+
+def _join(job: Job) -> None:
+    """Meet the other processes of the fit."""
+    from torch import distributed  # noqa: PLC0415
+
+    if job.one_host and sys.platform in LOOPBACK:
+        os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK[sys.platform]
+    size, path = len(job.shards), str(Path(job.meeting, STORE))
+    store = distributed.FileStore(path, size)  # type: ignore[attr-defined]
+    store.set_timeout(PATIENCE)
+    distributed.init_process_group("gloo", store=store, rank=job.rank, world_size=size, timeout=PATIENCE)
+
+
+def line_writer(path: Path) -> Tell:
+    """Return a function that appends a line to a file."""
+
+    def write_line(line: str) -> None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+    return write_line
+
+
+def _keep_silent(_: str) -> None:
+    """The first process tells for all."""
+
+
+def _describe_error(error: BaseException) -> Note:
+    """Return a note on an error that ends a process."""
+    if isinstance(error, RecbenchError):
+        return Note(type(error).__name__, error.message, error.hint)
+    return Note("", f"{type(error).__name__}: {error}", "", "".join(traceback.format_exception(error)))
