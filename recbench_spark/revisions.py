@@ -53,7 +53,8 @@ REVISIONS: dict[str, int] = {
     "descent": 2,
     # 2: sums over neighbours are added edge by edge while fitting, whatever torch and its threads do.
     # 3: a share of the items has no neighbours in a minibatch (`neighbour_dropout`).
-    "graphsage": 3,
+    # 4: `neighbour_dropout` is 0 by default: no item loses its neighbours unless the settings say so.
+    "graphsage": 4,
     # 2: as graphsage's.
     # 3: as graphsage's.
     "pinsage": 3,

@@ -1,30 +1,35 @@
 """Items without edges, embedded by PinSage and GraphSAGE that were fitted with and without dropout.
 
-    python jobs/studies/edgeless.py --output edgeless.jsonl
+    python jobs/studies/edgeless.py --seeds 3 --output edgeless.jsonl
     python jobs/studies/edgeless.py --kinds pinsage --dropouts 0,0.1 --seeds 1 --items 600
+    python jobs/studies/edgeless.py --kinds graphsage --epochs 24 --decay 0.9
 
 A generated world: items lie in 6 blocks, each of ten groups. A user likes 10 items of one group, 3 of its
 block and 1 of all. Features are the centres of block and group in noise. A sixth of the items has features
 and no likes: nodes without edges, as new items are. Two likes of each user are held out.
 
 For each kind, share of dropout (`neighbour_dropout`) and seed a net is fitted, and all items are embedded
-by the edges that they have. Told are
+by the edges that they have. The study prints
     edgeless   share of the 10 nearest items (by cosine) that are of the item's own block, of items without
                edges; by chance it is a sixth
     with_edges the same of all other items
     raw        the same of items without edges by their features, without any net
     hit_rate   share of the held-out likes that are among the first 20 of all items
     gain       mean of 1 / log2(1 + rank) over the held-out likes
+    in_first   share of the users' first 20 places that items without edges take
 PinSage: 20 items that walks visit most, importance pooling, a user is the mean of its items. GraphSAGE:
 samples of 10 and 10 neighbours, mean pooling, a user is a node without features. Each seed draws world,
 walks and weights anew; differences are to no dropout within a seed, with 95 % intervals of Student's t.
-One process, no Spark.
+Each of `--processes` takes one seed at a time. No Spark.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,7 +59,8 @@ LIKES = (10, 3, 1)
 
 HELD, NEAREST, FIRST, TOP, WIDTH = 2, 10, 20, 20, 32
 KINDS = ("pinsage", "graphsage")
-TOLD = ("edgeless", "with_edges", "raw", "hit_rate", "gain")
+COMPARED = ("hit_rate", "gain")
+TOLD = ("edgeless", "with_edges", "raw", "hit_rate", "gain", "in_first")
 Floats = npt.NDArray[np.floating[Any]]
 Rows = npt.NDArray[np.int64]
 
@@ -93,29 +99,43 @@ def parser() -> cli.Parser:
     found.add_argument("--seeds", type=int, default=3)
     found.add_argument("--items", type=int, default=1200)
     found.add_argument("--epochs", type=int, default=8)
+    found.add_argument("--decay", type=float, default=0.8, help="of the rate, after each epoch")
     found.add_argument("--rate", type=float, default=0.005)
+    found.add_argument("--processes", type=int, default=1, help="how many share the seeds")
     found.add_argument("--output", type=Path, help="a line a fit")
     return found
 
 
 def main(args: argparse.Namespace) -> int:
-    """Fit each kind under each seed and dropout, tell means and differences."""
-    kinds, journal = cli.names(args.kinds, "--kinds", KINDS), Journal()
-    shares, lines = shares_of(args.dropouts), []
+    """Fit each kind under each seed and dropout, print means and differences."""
+    cli.names(args.kinds, "--kinds", KINDS)
+    shares_of(args.dropouts)
     if args.items < 2 * BLOCKS * GROUPS:
         raise ConfigError(f"--items {args.items}: too few for {BLOCKS * GROUPS} groups", "hundreds")
-    for seed in range(1, args.seeds + 1):
-        world = drawn(args.items, seed)
-        for kind in kinds:
-            for share in shares:
-                line = {"kind": kind, "dropout": share, "seed": seed}
-                lines.append(line | measured(world, kind, share, seed, args))
-                journal.say(json.dumps(lines[-1]))
-                if args.output:
-                    with args.output.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(lines[-1]) + "\n")
+    if min(args.seeds, args.processes) < 1:
+        raise ConfigError(f"--seeds {args.seeds}, --processes {args.processes}: both are 1 or more")
+    seeds = range(1, args.seeds + 1)
+    if args.processes == 1:
+        lines = [line for seed in seeds for line in fit_all(args, seed)]
+    else:
+        with ProcessPoolExecutor(args.processes, get_context("spawn")) as pool:
+            lines = [line for some in pool.map(partial(fit_all, args), seeds) for line in some]
     print(summary(lines))
     return OK
+
+
+def fit_all(args: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
+    """Fit each kind under each dropout in the world of a seed; return a line a fit, written at once."""
+    journal, world, lines = Journal(), drawn(args.items, seed), []
+    for kind in cli.names(args.kinds, "--kinds", KINDS):
+        for share in shares_of(args.dropouts):
+            line = {"kind": kind, "dropout": share, "seed": seed}
+            lines.append(line | measured(world, kind, share, seed, args))
+            journal.say(json.dumps(lines[-1]))
+            if args.output:
+                with args.output.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(lines[-1]) + "\n")
+    return lines
 
 
 def shares_of(text: str) -> tuple[float, ...]:
@@ -155,7 +175,8 @@ def drawn(items: int, seed: int) -> World:
 def measured(world: World, kind: str, share: float, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     """One fit, and what its vectors are worth."""
     net = pinsage(world, share, seed) if kind == "pinsage" else graphsage(world, share, seed)
-    fit(net.task, Plan(args.epochs, 512, args.rate, decay=0.8, patience=0, seed=seed), None, _silent)
+    plan = Plan(args.epochs, 512, args.rate, decay=args.decay, patience=0, seed=seed)
+    fit(net.task, plan, None, _silent)
     every = np.arange(net.first + len(world.block))
     vectors = embedded(net.task.module, net.given, every)
     items = vectors[net.first :]
@@ -226,25 +247,30 @@ def ranked(users: Floats, items: Floats, world: World) -> dict[str, float]:
     scores[world.train.user, world.train.item] = -np.inf
     own = scores[user, item]
     rank = 1 + (scores[user] > own[:, None]).sum(axis=1)
-    return {"hit_rate": float((rank <= FIRST).mean()), "gain": float((1 / np.log2(1 + rank)).mean())}
+    first = np.argsort(-scores, axis=1, kind="stable")[:, :FIRST]
+    return {
+        "hit_rate": float((rank <= FIRST).mean()),
+        "gain": float((1 / np.log2(1 + rank)).mean()),
+        "in_first": float(world.alone[first].mean()),
+    }
 
 
 def summary(lines: list[dict[str, Any]]) -> str:
     """A table of Markdown: means over seeds, and differences to no dropout within a seed."""
-    head = ["kind", "dropout", *TOLD, "gain, to no dropout"]
+    head = ["kind", "dropout", *TOLD, *(f"{name}, to no dropout" for name in COMPARED)]
     rows = [head, ["---"] * len(head)]
     for kind, share in dict.fromkeys((line["kind"], line["dropout"]) for line in lines):
         own = [line for line in lines if (line["kind"], line["dropout"]) == (kind, share)]
         told = [f"{np.mean([line[name] for line in own]):.3f}" for name in TOLD]
-        rows.append([kind, f"{share:g}", *told, apart(lines, own)])
+        rows.append([kind, f"{share:g}", *told, *(apart(lines, own, name) for name in COMPARED)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def apart(lines: list[dict[str, Any]], own: list[dict[str, Any]]) -> str:
-    """The relative difference of the gain to that of the same seed without dropout."""
-    plain = {(line["kind"], line["seed"]): line["gain"] for line in lines if not line["dropout"]}
+def apart(lines: list[dict[str, Any]], own: list[dict[str, Any]], name: str) -> str:
+    """The relative difference of a number to that of the same seed without dropout."""
+    plain = {(line["kind"], line["seed"]): line[name] for line in lines if not line["dropout"]}
     found = [
-        line["gain"] / plain[line["kind"], line["seed"]] - 1
+        line[name] / plain[line["kind"], line["seed"]] - 1
         for line in own
         if line["dropout"] and (line["kind"], line["seed"]) in plain
     ]

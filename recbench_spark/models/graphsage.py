@@ -16,7 +16,8 @@ class GraphSageModel(FittedLayers):
 
     `samples`: neighbours drawn in each layer, the first one first, fresh in each minibatch; vectors of
     the end are of all neighbours. `weight`: Q, of the drawn items in the loss. `final`: dense layers at the
-    end; without one vectors end in a ReLU, and most products of two are 0.
+    end; without one vectors end in a ReLU, and most products of two are 0. `neighbour_dropout` is off by
+    default, because it costs items with edges more than 1 % of their hit rate (docs/graph_models.md).
     """
 
     behaviour: ClassVar[str] = "recbench_spark.steps.trained_graphs:GraphSages"
@@ -26,6 +27,7 @@ class GraphSageModel(FittedLayers):
     samples: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = ()
     final: tuple[Width, ...] = (64,)
     weight: Annotated[float, Field(ge=0)] = 1.0
+    neighbour_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     @model_validator(mode="after")
     def _one_sample_a_layer(self) -> GraphSageModel:

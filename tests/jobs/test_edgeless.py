@@ -34,7 +34,10 @@ def test_shares_of_neighbours_and_ranks_by_hand() -> None:
     assert study.own_block(vectors, np.arange(24), block >= 0) == 0
     world = study.drawn(300, 1)
     first, best = np.zeros((world.train.users, 1)), np.zeros((300, 1))
-    assert study.ranked(first, best, world) == {"hit_rate": 1.0, "gain": 1.0}  # nothing scores higher
+    ranked = study.ranked(first, best, world)
+    assert (ranked["hit_rate"], ranked["gain"]) == (1.0, 1.0)  # nothing scores higher
+    alone = study.ranked(first + 1, world.alone[:, None].astype(float), world)
+    assert alone["in_first"] == 1 and alone["hit_rate"] == 0  # all 50 of them come before the liked ones
 
 
 def test_a_fit_with_dropout_places_items_without_edges_better(tmp_path, capsys) -> None:
@@ -46,9 +49,32 @@ def test_a_fit_with_dropout_places_items_without_edges_better(tmp_path, capsys) 
     assert dropped["edgeless"] > plain["edgeless"] + 0.05
     table = capsys.readouterr().out.splitlines()
     assert table[-1].startswith("| pinsage | 0.1 |") and len(table) == 4
+    assert "hit_rate, to no dropout | gain, to no dropout" in table[0]
 
 
-@pytest.mark.parametrize("flags", [("--dropouts", "0,1"), ("--dropouts", "few"), ("--items", "100")])
+def test_processes_that_share_the_seeds_fit_the_same(tmp_path, capsys) -> None:
+    flags = (
+        "--kinds",
+        "graphsage",
+        "--items",
+        "120",
+        "--seeds",
+        "2",
+        "--epochs",
+        "1",
+        "--dropouts",
+        "0,.1",
+    )
+    tables = []
+    for processes in ("1", "2"):
+        assert run(*flags, "--seeds", "2", "--processes", processes) == 0
+        tables.append(capsys.readouterr().out)
+    assert tables[0] == tables[1] and "±" in tables[0]
+
+
+@pytest.mark.parametrize(
+    "flags", [("--dropouts", "0,1"), ("--dropouts", "few"), ("--items", "100"), ("--processes", "0")]
+)
 def test_what_means_nothing_is_refused(flags) -> None:
     with pytest.raises(ConfigError, match=flags[0]):
         run(*flags)
