@@ -19,7 +19,19 @@ from deltalake import DeltaTable, write_deltalake
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.definitions import make_definition
 from tests.cluster.processes import started
-from tests.faults import cells, config_rule, kills, machine, nights, spark, warehouses
+from tests.faults import (
+    cells,
+    config_rule,
+    jobs,
+    kills,
+    machine,
+    nights,
+    spark,
+    starting,
+    undisturbed,
+    warehouses,
+)
+from tests.faults.inputs import TINY
 from tests.faults.campaign import Case
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC).date()
@@ -63,11 +75,11 @@ def test_what_a_killed_run_left_shows_nowhere_unless_it_is_published(tmp_path: P
     orphan = "20260101T000000-20260101-c"
     left = warehouse(tmp_path / "left", {**VALUES, orphan: [1.0]}, RUNS)
     assert warehouses.differences(wanted, warehouses.shown(left)) == []
-    known = kills.Reference(wanted, set(), 1.0, {})
+    known = undisturbed.Reference(wanted, set(), 1.0, {})
     half = warehouse(tmp_path / "half", {A: [0.5, 0.75]}, {A: "succeeded"})
-    (told,) = kills.odd_rows(kills.JOBS[0], known, {}, half)
+    (told,) = undisturbed.odd_rows(jobs.JOBS[0], known, {}, half)
     assert told.startswith("metrics: 1 rows that no whole run shows")
-    assert kills.odd_rows(kills.JOBS[0], known, {}, tmp_path / "none") == []
+    assert undisturbed.odd_rows(jobs.JOBS[0], known, {}, tmp_path / "none") == []
 
 
 def test_only_what_differs_undisturbed_is_left_out(tmp_path: Path) -> None:
@@ -130,7 +142,7 @@ def test_a_wrong_mean_and_a_wrong_number_of_users_are_seen(value: float, n: int,
     ],
 )
 def test_an_end_without_a_sentence_is_seen(code: int, said: str, wrong: str | None) -> None:
-    found = machine.bad_end(code, said)
+    found = starting.bad_end(code, said)
     assert found is None if wrong is None else wrong in str(found)
 
 
@@ -173,8 +185,8 @@ def test_lines_that_are_no_rows_are_seen() -> None:
 
 
 def test_rows_of_as_many_runs_as_were_published() -> None:
-    assert kills.times({"metrics": Counter({"a": 1})}, 2) == {"metrics": Counter({"a": 2})}
-    assert kills.published({"metrics": Counter({"a": 1}), "runs": Counter()}) == [
+    assert undisturbed.times({"metrics": Counter({"a": 1})}, 2) == {"metrics": Counter({"a": 2})}
+    assert undisturbed.published({"metrics": Counter({"a": 1}), "runs": Counter()}) == [
         "metrics shows rows without a run"
     ]
 
@@ -182,8 +194,8 @@ def test_rows_of_as_many_runs_as_were_published() -> None:
 def test_what_a_job_did_is_counted_and_a_moment_lies_ahead() -> None:
     before = {"w/runs/_delta_log/00.json", "w/runs/a.parquet"}
     now = {"w/runs/_delta_log/00.json", "w/runs/_delta_log/01.json", "w/runs/b.parquet"}
-    assert kills.counted(before, now, "one\ntwo\n") == {"commit": 1, "file": 2, "line": 2}
-    known = kills.Reference({}, set(), 10.0, {"commit": 9, "file": 40, "line": 5})
+    assert undisturbed.counted(before, now, "one\ntwo\n") == {"commit": 1, "file": 2, "line": 2}
+    known = undisturbed.Reference({}, set(), 10.0, {"commit": 9, "file": 40, "line": 5})
     chance, done = random.Random(1), {"commit": 6, "file": 40, "line": 0}
     moments = [kills.drawn(chance, known, done) for _ in range(400)]
     found = {(moment.kind, moment.nth) for moment in moments}
@@ -206,23 +218,23 @@ def test_a_kill_comes_after_its_event_and_spares_what_was_done(tmp_path: Path) -
 
 
 def test_retention_that_leaves_or_takes_too_much_is_seen(tmp_path: Path) -> None:
-    before, nights_of = tmp_path / "three_nights" / "w", {"old": "2026-01-01", "new": kills.LATE}
+    before, nights_of = tmp_path / "three_nights" / "w", {"old": "2026-01-01", "new": jobs.LATE}
     runs = [{"run_id": run, "logical_date": day} for run, day in nights_of.items()]
     write_deltalake(str(before / "runs"), pa.Table.from_pylist(runs))
-    for name in kills.RESULTS:
-        rows = [{"run_id": run, "value": 1.0} for run in (*nights_of, *kills.ORPHANS)]
+    for name in jobs.RESULTS:
+        rows = [{"run_id": run, "value": 1.0} for run in (*nights_of, *jobs.ORPHANS)]
         write_deltalake(str(before / name), pa.Table.from_pylist(rows))
-    gone = {("rankings", "old"), ("user_metrics", "old"), *((n, kills.ORPHANS[0]) for n in kills.RESULTS)}
-    more, less = gone | {("metrics", "new")}, gone - {("metrics", kills.ORPHANS[0])}
+    gone = {("rankings", "old"), ("user_metrics", "old"), *((n, jobs.ORPHANS[0]) for n in jobs.RESULTS)}
+    more, less = gone | {("metrics", "new")}, gone - {("metrics", jobs.ORPHANS[0])}
     for folder, removed, wrong in (("a", gone, 0), ("b", more, 1), ("c", less, 1), ("d", set(), 4)):
         shutil.copytree(before, tmp_path / folder)
         for name, run in removed:
             DeltaTable(tmp_path / folder / name).delete(f"run_id = '{run}'")
-        assert len(kills.retained(tmp_path, tmp_path / folder)) == wrong, folder
+        assert len(jobs.retained(tmp_path, tmp_path / folder)) == wrong, folder
 
 
 def test_the_night_that_is_killed_is_a_night() -> None:
-    assert parse(Benchmark, kills.TINY, "kills").comparisons is not None
+    assert parse(Benchmark, TINY, "kills").comparisons is not None
 
 
 @pytest.mark.parametrize(
