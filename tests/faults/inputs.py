@@ -36,11 +36,11 @@ FIT = {"epochs": 2, "batch": 64, "rate": 0.02, "validation": 0.2}
 HASHED = {"features": {"kind": "hashed", "dims": 6}, "width": 5}
 GRAPH_MODELS: tuple[dict[str, Any], ...] = (
     {"name": "lightgcn", "kind": "lightgcn", **FIT, "dims": 4, "layers": 2},
-    {"name": "mf_bpr", "kind": "mf_bpr", **FIT, "dims": 4},
     {"name": "graphsage", "kind": "graphsage", **FIT, **HASHED, "samples": [4, 3]},
     {"name": "pinsage", "kind": "pinsage", **FIT, **HASHED, "hidden": 5, "final": [4], "top": 5,
      "walks": 20, "negatives": 20},
 )  # fmt: skip
+FACTORS = {"name": "mf_bpr", "kind": "mf_bpr", **FIT, "dims": 4}
 RATES = {"low": 0.0001, "high": 0.01, "log": True}
 
 
@@ -50,7 +50,8 @@ def documents(inputs: Path) -> dict[str, dict[str, Any]]:
         "name": "stars",
         "dataset": {"name": "stars", "reader": "csv", "path": str(inputs / "stars.csv")},
         "split": {"holdout": "folds", "folds": 2},
-        "models": [{"name": "sgd", "kind": "sgd_mf", "dims": 2, "epochs": 3}, {"name": "means", "kind": "means"}],
+        "models": [{"name": "sgd", "kind": "sgd_mf", "dims": 2, "epochs": 3},
+                   {"name": "means", "kind": "means"}],
         "evaluation": {"task": "rating", "metrics": ["rmse"], "bootstrap": {"replicates": 5}},
         "search": {"budget": 2, "share": 0.2, "spaces": {"sgd": {"rates": RATES}}},
     }  # fmt: skip
@@ -59,7 +60,7 @@ def documents(inputs: Path) -> dict[str, dict[str, Any]]:
     evaluation = {"metrics": ["ndcg"], "k": [5], "bootstrap": {"replicates": 10}}
     graphs = {**NIGHT, "name": "graphs", "models": [popular, *GRAPH_MODELS], "evaluation": evaluation}
     knn = {"name": "item_knn", "kind": "item_knn", "neighbours": 10}
-    search = {**NIGHT, "name": "search", "models": [popular, knn, GRAPH_MODELS[1]], "headline": "ndcg@5"}
+    search = {**NIGHT, "name": "search", "models": [popular, knn, FACTORS], "headline": "ndcg@5"}
     search |= {"search": {"budget": 2, "share": 0.25, "spaces": spaces}, "evaluation": evaluation}
     return {"tiny": TINY, "graphs": graphs, "stars": stars, "search": search}
 
@@ -92,11 +93,16 @@ def write_inputs(inputs: Path) -> None:
     (inputs / "edges.csv").write_text("src,dst\n" + edges)
 
 
-def write_settings(inputs: Path) -> None:
-    """Those of the tests. A hundred kills start a hundred JVMs: where Delta lies where Ivy keeps its jars,
-    these stand on its class path, with an archive of the classes that a night loads, kept for later."""
+def write_settings(inputs: Path) -> Path:
+    """Those of the tests."""
+    return properties(inputs / "spark.conf", spark_driver_memory="1g", **SETTINGS)
+
+
+def keep_classes(inputs: Path) -> None:
+    """A hundred kills start a hundred JVMs: where Delta lies where Ivy keeps its jars, these stand on its
+    class path, with an archive of the classes that a night loads, kept for later."""
     conf, archive = inputs / "spark.conf", inputs.parent / "classes.jsa"
-    settings = properties(conf, spark_driver_memory="1g", **SETTINGS).read_text()
+    settings = write_settings(inputs).read_text()
     jars = sorted(map(str, Path.home().glob(".ivy2*/jars/*.jar")))
     if not any("delta-spark" in jar for jar in jars):
         return

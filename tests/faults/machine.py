@@ -13,8 +13,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from recbench_spark.config import load_benchmark
 from tests.cluster.processes import cluster, properties, started
-from tests.faults import jobs, nights, starting, undisturbed, warehouses
+from tests.faults import jobs, nights, starting, times, undisturbed, warehouses
 from tests.faults.campaign import ROOT, Case, Verdict
 from tests.faults.disks import remounted, small_disk
 from tests.faults.frames import differs
 from tests.faults.handed import Column, Handed, Refused, expected
 from tests.faults.in_process import job
 from tests.faults.inputs import TINY, inputs_of
+from tests.faults.names import odd_paths
 from tests.faults.spark import metrics_of
 from tests.faults.starting import bad_end
 
@@ -87,7 +87,9 @@ def crowded(case: Case, told: str, warehouse: Path, room: Callable[[], None], **
         return Verdict.failed(f"{told}: {wrong}")
     room()
     starting.finished("nightly", jobs.night(inputs, warehouse))
-    return Verdict.of(undisturbed.differs(NIGHTLY, known, warehouse), told, f"a full disk: exit code {code}")
+    return Verdict.of(
+        undisturbed.differs(NIGHTLY, known, warehouse), told, f"a full disk: exit code {code}"
+    )
 
 
 def ended(case: Case, inputs: Path, warehouse: Path, **env: str) -> tuple[int, str]:
@@ -155,47 +157,6 @@ def unreadable(case: Case, chance: random.Random, folder: Path) -> Verdict:
         if wrong
         else Verdict(about=[f"unreadable {kind}"])
     )
-
-
-# ---------------------------------------------------------------------------------------------- paths
-
-ODD_NAMES = ("a b", "é日本", "100%20x", "%2F", "a+b", "it's", "x;y", "#h", "a,b", "a=b", "-dash", "a:b",
-             "a&b", "~", "$HOME", "`id`", "[z]", "{q}", "a*b", "a?b", "a\\b", '"q"', "a" * 200, "_hidden",
-             ".hidden", "w\tx")  # fmt: skip
-GLOBS = set("[]{}*?\\")
-
-
-def odd_paths(case: Case, chance: random.Random, folder: Path) -> Verdict:
-    """A night whose log, file and warehouse lie in folders of odd names, or behind a link."""
-    name = chance.choice(ODD_NAMES)
-    place = folder / name
-    place.mkdir()
-    way = chance.choice(["plain", "link", "dots", "slash"])
-    if way == "link":
-        (folder / "real").mkdir()
-        place.rmdir()
-        place.symlink_to(folder / "real")
-    rows = nights.the_log(chance)
-    log = place / "log.csv"
-    nights.write_log(rows, log)
-    document = {"name": "odd", "dataset": {"name": "own", "reader": "csv", "path": str(log)},
-                "models": [{"name": "popular", "kind": "popular"}],
-                "evaluation": {"metrics": ["ndcg", "recall"], "k": [3]}}  # fmt: skip
-    (place / "night.yaml").write_text(yaml.safe_dump(document))
-    warehouse = str(place / "warehouse")
-    warehouse = f"{folder}/./{name}/../{name}/warehouse" if way == "dots" else warehouse
-    warehouse += "/" if way == "slash" else ""
-    argv = [f"--config={place / 'night.yaml'}", f"--warehouse={warehouse}", "--logical-date", nights.DAY]
-    code, err = job("nightly", argv)
-    strays = sorted(path.name for path in folder.iterdir() if path.name not in (name, "real"))
-    wrong = nights.ended_badly(code, err) or (f"wrote {strays}" if strays else None)
-    if not wrong and code == 0:
-        loaded = load_benchmark(str(place / "night.yaml"))
-        wrong = nights.night_is_wrong(loaded, rows, place / "warehouse")
-    elif not wrong and not GLOBS & set(name):
-        wrong = f"refused: {err[-400:]!r}"
-    told = f"{name[:30]!r} ({way})"
-    return Verdict.of(wrong, f"{told}", f"path {name[:12]!r}: exit code {code}")
 
 
 # ---------------------------------------------------------------------------------------- torn files
@@ -439,14 +400,19 @@ def at_once(case: Case, folder: Path, days: list[str]) -> Verdict:
     if any(codes):
         n = next(n for n, code in enumerate(codes) if code)
         return Verdict.failed(f"{len(days)} nights at once: exit codes {codes}: {said[n][-600:]!r}")
+    wrong = days_wrong(known, warehouse, set(days))
+    return Verdict.of(wrong, f"{len(days)} nights at once")
+
+
+def days_wrong(known: undisturbed.Alone, warehouse: Path, days: set[str]) -> list[str]:
+    """How the nights of these days differ from one of its own, whatever ran beside or before them."""
     found = warehouses.shown(warehouse, known.varying)
     once = ("splits", "items", "user_blocks", "manifests", "similarities", "embeddings")
     wrong = warehouses.differences(
         {name: known.rows[name] for name in once if name in known.rows},
         {name: found[name] for name in once if name in found},
     )
-    wrong += warehouses.differences(*rows_by_run(known.rows, warehouse, found, set(days)))
-    return Verdict.of(wrong, f"{len(days)} nights at once")
+    return wrong + warehouses.differences(*rows_by_run(known.rows, warehouse, found, days))
 
 
 def rows_by_run(known: Rows, warehouse: Path, found: Rows, days: set[str]) -> tuple[Rows, Rows]:
@@ -503,7 +469,9 @@ def killed_workers(case: Case, chance: random.Random, folder: Path) -> Verdict:
             code = process.popen.wait(starting.PATIENCE)
             said = process.said
         shutil.rmtree(folder / "work0", ignore_errors=True)
-    wrong = [f"exit code {code}: {said[-500:]!r}"] if code else undisturbed.differs(NIGHTLY, known, warehouse)
+    wrong = (
+        [f"exit code {code}: {said[-500:]!r}"] if code else undisturbed.differs(NIGHTLY, known, warehouse)
+    )
     return Verdict.of(wrong, f"{killed} executors killed", *["executor killed"] * killed)
 
 
@@ -612,5 +580,5 @@ def taken_folder(case: Case, chance: random.Random, folder: Path) -> Verdict:
 SCENARIOS: tuple[Scenario, ...] = (
     odd_paths, torn_inputs, torn_table, torn_log, no_test_users, read_only, unreadable, full_warehouse,
     full_scratch, two_nights, clock_backwards, taken_folder, killed_workers, eight_nights, a_million_rows,
-    mapped_at_once, killed_java,
+    mapped_at_once, killed_java, *times.SCENARIOS,
 )  # fmt: skip

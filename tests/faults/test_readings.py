@@ -31,8 +31,8 @@ from tests.faults import (
     undisturbed,
     warehouses,
 )
-from tests.faults.inputs import TINY
 from tests.faults.campaign import Case
+from tests.faults.inputs import TINY
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC).date()
 

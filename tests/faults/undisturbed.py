@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults import warehouses
+from tests.faults.inputs import keep_classes
 from tests.faults.jobs import Job
 from tests.faults.starting import PATIENCE, finished
 
@@ -25,33 +26,57 @@ def timed(job: Job, inputs: Path, warehouse: Path) -> tuple[float, str]:
 
 
 @dataclass(frozen=True)
-class Reference:
-    """An undisturbed warehouse: what it shows, which columns no two runs share, how long the job takes, and
-    how many commits, files and lines it makes."""
+class Alone:
+    """What a job shows in a warehouse of its own, which columns no two runs share, and its seconds."""
 
     rows: dict[str, Counter[str]]
     varying: set[str]
     seconds: float
+
+
+@dataclass(frozen=True)
+class Reference(Alone):
+    """Also how many commits, files and lines a job makes in a process of its own, which takes so long."""
+
     events: dict[str, int]
 
 
-def reference(job: Job, inputs: Path) -> Reference:
-    """Of two undisturbed runs, made once for this code: in a process of its own, and in this one."""
-    alone, here = folders = [inputs / f"undisturbed-{job.told}-{n}" for n in range(2)]
-    note = inputs / f"undisturbed-{job.told}.json"
+def folders_of(job: Job, inputs: Path) -> list[Path]:
+    """Two warehouses in each of which this job ran alone."""
+    return [inputs / f"undisturbed-{job.told}-{n}" for n in range(2)]
+
+
+def alone(job: Job, inputs: Path) -> Alone:
+    """Of two undisturbed runs in this process, made once for this code."""
+    folders, note = folders_of(job, inputs), inputs / f"undisturbed-{job.told}.seconds"
     if not note.exists():
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
             job.before(inputs, folder)
-        before = files_of(alone)
-        seconds, said = timed(job, inputs, alone)
-        found = {"seconds": seconds, "events": counted(before, files_of(alone), said)}
-        finished(job.name, job.flags(inputs, here))
-        if wrong := job.rule(inputs, alone) + job.rule(inputs, here):
-            raise RuntimeError(f"{job.told} undisturbed: {wrong}")
-        note.write_text(json.dumps(found))
+            start = time.monotonic()
+            finished(job.name, job.flags(inputs, folder))
+            seconds = time.monotonic() - start
+            if wrong := job.rule(inputs, folder):
+                raise RuntimeError(f"{job.told} undisturbed: {wrong}")
+        note.write_text(str(seconds))
     gone = warehouses.varying(*folders)
-    return Reference(warehouses.shown(folders[0], gone), gone, **json.loads(note.read_text()))
+    return Alone(warehouses.shown(folders[0], gone), gone, float(note.read_text()))
+
+
+def reference(job: Job, inputs: Path) -> Reference:
+    """Of a third run, in a process of its own: it must show the same."""
+    known, note = alone(job, inputs), inputs / f"undisturbed-{job.told}.json"
+    folder = inputs / f"undisturbed-{job.told}-apart"
+    if not note.exists():
+        keep_classes(inputs)
+        shutil.rmtree(folder, ignore_errors=True)
+        job.before(inputs, folder)
+        before = files_of(folder)
+        seconds, said = timed(job, inputs, folder)
+        if wrong := warehouses.differences(known.rows, warehouses.shown(folder, known.varying)):
+            raise RuntimeError(f"{job.told} in a process of its own: {wrong}")
+        note.write_text(json.dumps({"seconds": seconds, "events": counted(before, files_of(folder), said)}))
+    return Reference(known.rows, known.varying, **json.loads(note.read_text()))
 
 
 def files_of(warehouse: Path) -> set[str]:
@@ -66,7 +91,7 @@ def counted(before: set[str], now: set[str], said: str) -> dict[str, int]:
     return {"commit": commits, "file": len(moved) - commits, "line": said.count("\n")}
 
 
-def differs(job: Job, known: Reference, warehouse: Path) -> list[str]:
+def differs(job: Job, known: Alone, warehouse: Path) -> list[str]:
     """How a completed warehouse differs from the undisturbed one."""
     found = warehouses.shown(warehouse, known.varying)
     if job.again:  # as many whole runs as were published, each with the same rows
@@ -75,7 +100,7 @@ def differs(job: Job, known: Reference, warehouse: Path) -> list[str]:
     return warehouses.differences(known.rows, found)
 
 
-def odd_rows(job: Job, known: Reference, before: dict[str, Counter[str]], warehouse: Path) -> list[str]:
+def odd_rows(job: Job, known: Alone, before: dict[str, Counter[str]], warehouse: Path) -> list[str]:
     """After a kill: rows that show, and that neither an undisturbed run nor the warehouse before shows."""
     if not warehouse.exists():
         return []
