@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from tests.cluster.processes import properties
+from tests.faults import jobs
 from tests.faults.campaign import PRODUCT, Case, digest_of_code
 from tests.faults.in_process import SETTINGS
 from tests.faults.jobs import night
@@ -126,8 +129,11 @@ def with_java(settings: str, jars: list[str], flag: str) -> str:
 
 def inputs_of(case: Case) -> Path:
     """Inputs of the jobs, and what undisturbed ones wrote: shared by all parts that run jobs."""
-    inputs = case.place.parent / "kills" / digest_of_code((*PRODUCT, "tests/faults"))
+    mine = b"".join(Path(file).read_bytes() for file in (__file__, jobs.__file__))
+    name = f"{digest_of_code(PRODUCT)}-{hashlib.sha256(mine).hexdigest()[:8]}"
+    inputs = case.place.parent / "inputs" / name
     if not (inputs / "whole").exists():
+        shutil.rmtree(inputs, ignore_errors=True)
         write_inputs(inputs)
         (inputs / "whole").touch()
     return inputs

@@ -33,11 +33,15 @@ GLOBS = set("[]{}*?\\")
 ALL: tuple[Job, ...] = (*JOBS, *READERS)
 
 
+def drawn(number: int) -> tuple[str, Job, bool]:
+    """Name, job, and whether the inputs lie under the name too."""
+    turn = number // len(ODD_NAMES)
+    return ODD_NAMES[number % len(ODD_NAMES)], ALL[(number + turn) % len(ALL)], turn % 2 == 1
+
+
 def run(case: Case) -> Verdict:
     """A job under the name whose turn it is."""
-    inputs, name = inputs_of(case), ODD_NAMES[case.number % len(ODD_NAMES)]
-    turn = case.number // len(ODD_NAMES)
-    job, theirs = ALL[(case.number + turn) % len(ALL)], turn % 2 == 1
+    inputs, (name, job, theirs) = inputs_of(case), drawn(case.number)
     folder = case.place / f"case{case.number}"
     place = folder / name
     shutil.rmtree(folder, ignore_errors=True)

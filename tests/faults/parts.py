@@ -29,7 +29,7 @@ ALL = (
     part("moved", 64, 1, "a warehouse moved or copied, and the next job"),
     part("disks", 64, 3, "every job on a disk that is full, and again with space"),
     part("names", 494, 4, "every job under every odd name of a folder"),
-    part("kills", 48, 1, "kill -9 of every job, four times a warehouse, and its completion"),
+    part("kills", 60, 1, "kill -9 of every job, four times a warehouse, and its completion"),
     part("machine", 210, 7, "disks, paths, clocks, torn files, other users and jobs, one scenario a case"),
 )
 PARTS = {one.name: one for one in ALL}

@@ -124,7 +124,7 @@ def vacuum_beside(case: Case, chance: random.Random, folder: Path) -> Verdict:
     jobs.nights(inputs, warehouse)
     question = ["--engine", "local", "--format", "csv", "--warehouse", str(warehouse),
                 "SELECT count(*) AS n FROM current_metrics"]  # fmt: skip
-    flags = [*jobs.maintain(inputs, warehouse)[:-1], str(chance.choice((0, 1, 24)))]
+    flags = jobs.maintain(inputs, warehouse)
     answers, asked = set(), 0
     with begun("maintain", flags, inputs, f"vacuum{case.number}") as remover:
         while remover.popen.poll() is None and asked < 2_000:
