@@ -38,9 +38,8 @@ def run(case: Case) -> Verdict:
         size = used(disk) + int(chance.random() * 1.05 * max(grown, 40)) + 8
         remounted(disk, f"size={size}k")
         wrong, code = crowded(job, known, inputs, warehouse)
-        if not wrong:
-            remounted(disk, "size=500m")
-            wrong = completed(job, known, inputs, warehouse)
+        remounted(disk, "size=500m")
+        wrong = wrong or completed(job, known, inputs, warehouse, again=code != 0)
         if wrong:
             shutil.copytree(warehouse, case.place / f"case{case.number}", dirs_exist_ok=True)
     told = f"{job.told} on a disk of {size} KiB (alone it writes {grown}), exit code {code}"
@@ -62,9 +61,9 @@ def shows_odd(job: Job, known: Alone, before: Any, warehouse: Path) -> Any:
         return f"the warehouse cannot be read: {type(error).__name__}: {str(error)[:300]}"
 
 
-def completed(job: Job, known: Alone, inputs: Path, warehouse: Path) -> Any:
-    """The same command once more, with space."""
-    code, said = job_here(job.name, job.flags(inputs, warehouse))
+def completed(job: Job, known: Alone, inputs: Path, warehouse: Path, again: bool) -> Any:
+    """The same command once more, with space, where it did not end well; all of it is there then."""
+    code, said = job_here(job.name, job.flags(inputs, warehouse)) if again else (0, "")
     if code:
         return f"with space again: exit code {code}: {said[-600:]!r}"
     found, runs = warehouses.shown(warehouse, known.varying), warehouses.names_of_runs(warehouse)

@@ -207,9 +207,10 @@ JOBS = (
     Job("estimate", estimate, again=True),
     Job("multiverse", multiverse),
     Job("embed", embed_other, label="other"),
-    Job("bundle", pack, fitted),
 )
-"""Jobs that write. A case of kills takes the one whose turn it is."""
-NAMED = {job.told: job for job in JOBS}
+"""Jobs that write tables, and are run again as they were."""
+BUNDLE = Job("bundle", pack, fitted)
+"""It refuses a folder in which a bundle lies already."""
+NAMED = {job.told: job for job in (*JOBS, BUNDLE)}
 READERS = (Job("query", query, nights), Job("report", report, nights), Job("board", board, fitted))
 """Jobs that read tables, on a warehouse that has some."""

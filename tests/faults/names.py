@@ -20,7 +20,7 @@ from tests.faults import nights, warehouses
 from tests.faults.campaign import Case, Verdict
 from tests.faults.in_process import job as job_here
 from tests.faults.inputs import inputs_of, write_inputs
-from tests.faults.jobs import JOBS, READERS, Job
+from tests.faults.jobs import NAMED, READERS, Job
 from tests.faults.starting import bad_end
 from tests.faults.undisturbed import alone
 
@@ -30,7 +30,7 @@ ODD_NAMES = ("a b", "é日本", "100%20x", "%2F", "a+b", "it's", "x;y", "#h", "a
 GLOBS = set("[]{}*?\\")
 
 
-ALL: tuple[Job, ...] = (*JOBS, *READERS)
+ALL: tuple[Job, ...] = (*NAMED.values(), *READERS)
 
 
 def drawn(number: int) -> tuple[str, Job, bool]:
