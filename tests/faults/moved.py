@@ -49,7 +49,12 @@ def second_graph_night(inputs: Path, warehouse: Path) -> list[str]:
     return jobs.graph_night(inputs, warehouse, "2026-01-02")
 
 
+def local_question(inputs: Path, warehouse: Path) -> list[str]:
+    return ["--engine", "local", "--warehouse", str(warehouse), "SELECT count(*) FROM current_metrics"]
+
+
 BENCHMARK, NIGHT, EMBED = NAMED["benchmark"], NAMED["nightly"], NAMED["embed"]
+LOCAL = NAMED["evaluate-local"]
 STEPS = (
     Step(BENCHMARK, "benchmark", jobs.benchmark, ("--seeds", "1,2")),
     Step(EMBED, "embed", jobs.embed_other),
@@ -67,6 +72,8 @@ STEPS = (
     Step(BENCHMARK, "board", jobs.board),
     Step(NAMED["neighbourhoods"], "neighbourhoods", jobs.neighbourhoods),
     Step(NIGHT, "report", jobs.report),
+    Step(LOCAL, "evaluate", jobs.evaluate, ("--engine", "local")),
+    Step(LOCAL, "query", local_question),
 )
 
 
@@ -85,7 +92,7 @@ def run(case: Case) -> Verdict:
     wrong = bad_end(code or 0, said) or (f"exit code {code}: {said[-500:]!r}" if code else None)
     wrong = wrong or "; ".join(warehouses.differences(known, warehouses.shown(new, gone)))
     wrong = wrong or touched(base.origin, left)
-    shutil.rmtree(base.origin, ignore_errors=True)
+    remove(base.origin)
     about = f"{step.told}, {way.__name__}"
     if not wrong:
         shutil.rmtree(case.place / f"case{case.number}")
@@ -118,9 +125,17 @@ class Base:
 
     def restore(self) -> None:
         """The warehouse as the first job left it, at its place."""
-        shutil.rmtree(self.origin, ignore_errors=True)
-        shutil.rmtree(self.folder / "origin-bundle", ignore_errors=True)
+        remove(self.origin)
+        remove(self.folder / "origin-bundle")
         copy_as_is(self.saved, self.origin)
+
+
+def remove(place: Path) -> None:
+    """Whatever is there, a file or a folder."""
+    if place.is_dir():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
 
 
 def copy_as_is(folder: Path, to: Path) -> None:

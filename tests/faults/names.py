@@ -21,6 +21,7 @@ from tests.faults.campaign import Case, Verdict
 from tests.faults.in_process import job as job_here
 from tests.faults.inputs import inputs_of, write_inputs
 from tests.faults.jobs import NAMED, READERS, Job
+from tests.faults.jobs import nights as nights_before
 from tests.faults.starting import bad_end
 from tests.faults.undisturbed import alone
 
@@ -50,7 +51,7 @@ def run(case: Case) -> Verdict:
     if theirs:
         write_inputs(files)
     warehouse = place / "warehouse"
-    job.before(files, warehouse)
+    job.before(inputs if job.before is nights_before else files, warehouse)  # a copy needs no files
     code, said = job_here(job.name, job.flags(files, warehouse))
     wrong = wrong_of(name, job, code or 0, said, inputs, warehouse, theirs) or strays(folder, name)
     told = f"{job.told} under {name[:30]!r}{', its inputs too' if theirs else ''}"

@@ -39,7 +39,7 @@ DIFFERENT = (
 )  # fmt: skip
 TWICE = ("benchmark", "evaluate-local", "embed", "tune", "nightly-graphs", "nightly", "neighbourhoods",
          "tune-nights", "split", "maintain", "evaluate-spark", "multiverse", "propensity", "estimate",
-         "embed-other")  # fmt: skip
+         "embed-other", "maintain-graphs")  # fmt: skip
 PAIRS = tuple(
     pair
     for n in range(max(len(TWICE), len(DIFFERENT)))

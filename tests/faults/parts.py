@@ -26,9 +26,9 @@ ALL = (
     part("spark", 400, 12, "mutated tables as files through jobs/evaluate.py on Spark"),
     part("nights", 300, 6, "whole nights of mutated files on a log that the campaign wrote"),
     part("pairs", 300, 3, "two jobs at once in one warehouse, equal or different ones"),
-    part("moved", 64, 2, "a warehouse moved or copied, and the next job"),
-    part("disks", 64, 3, "every job on a disk that is full, and again with space"),
-    part("names", 494, 3, "every job under every odd name of a folder"),
+    part("moved", 72, 2, "a warehouse moved or copied, and the next job"),
+    part("disks", 68, 3, "every job on a disk that is full, and again with space"),
+    part("names", 520, 3, "every job under every odd name of a folder"),
     part("kills", 60, 1, "kill -9 of every job, four times a warehouse, and its completion"),
     part("machine", 210, 7, "disks, paths, clocks, torn files, other users and jobs, one scenario a case"),
 )
