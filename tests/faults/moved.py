@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.faults.in_process import job as job_here
 from tests.faults.inputs import inputs_of
 from tests.faults.jobs import NAMED, Job
 from tests.faults.starting import bad_end, finished
+from tests.faults.warehouses import Rows
 
 Flags = Callable[[Path, Path], list[str]]
 
@@ -90,7 +92,8 @@ def run(case: Case) -> Verdict:
     left = way(base.origin, new, chance)
     code, said = job_here(step.name, step.flags(inputs, new))
     wrong = bad_end(code or 0, said) or (f"exit code {code}: {said[-500:]!r}" if code else None)
-    wrong = wrong or "; ".join(warehouses.differences(known, warehouses.shown(new, gone)))
+    found = placed(warehouses.shown(new, gone), base.origin)
+    wrong = wrong or "; ".join(warehouses.differences(known, found))
     wrong = wrong or touched(base.origin, left)
     remove(base.origin)
     about = f"{step.told}, {way.__name__}"
@@ -106,7 +109,7 @@ class Base:
         self.folder, self.step, self.inputs = folder, step, inputs
         self.origin, self.saved = folder / "origin", folder / "saved"
 
-    def known(self) -> tuple[dict[str, warehouses.Rows], set[str]]:
+    def known(self) -> tuple[dict[str, Rows], set[str]]:
         """The rows after the next job, and the columns that no two runs share; made once."""
         ended = [self.folder / f"unmoved{n}" for n in range(2)]
         if not (self.folder / "whole").exists():
@@ -121,13 +124,21 @@ class Base:
                 self.origin.rename(folder)
             (self.folder / "whole").touch()
         gone = warehouses.varying(*ended)
-        return warehouses.shown(ended[0], gone), gone
+        return placed(warehouses.shown(ended[0], gone), self.origin), gone
 
     def restore(self) -> None:
         """The warehouse as the first job left it, at its place."""
         remove(self.origin)
         remove(self.folder / "origin-bundle")
         copy_as_is(self.saved, self.origin)
+
+
+def placed(found: dict[str, Rows], origin: Path) -> dict[str, Rows]:
+    """Rows in which the old place is the warehouse: a row may say where it was made."""
+    return {
+        name: Counter({row.replace(str(origin), "WAREHOUSE"): n for row, n in rows.items()})
+        for name, rows in found.items()
+    }
 
 
 def remove(place: Path) -> None:
