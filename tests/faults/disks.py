@@ -77,12 +77,11 @@ def taken(disk: Path) -> int:
 
 
 def used(folder: Path) -> int:
-    """KiB in pages of a file system in memory: each file and each folder takes whole ones."""
+    """KiB in pages of a file system in memory, of which each file takes whole ones."""
     if not folder.exists():
         return 0
     found = 0
-    for place, folders, files in os.walk(folder):
-        found += 4 * len(folders)
+    for place, _, files in os.walk(folder):
         found += sum(-(-(Path(place) / name).stat().st_size // 4096) * 4 for name in files)
     return found
 

@@ -136,7 +136,7 @@ class Base:
 def placed(found: dict[str, Rows], origin: Path) -> dict[str, Rows]:
     """Rows in which the old place is the warehouse: a row may say where it was made."""
     return {
-        name: Counter({row.replace(str(origin), "WAREHOUSE"): n for row, n in rows.items()})
+        name: Counter(row.replace(str(origin), "WAREHOUSE") for row in rows.elements())
         for name, rows in found.items()
     }
 
