@@ -45,7 +45,7 @@ def _in_words_of_machine(error: BaseException) -> str:
 
 
 def _refusal(error: OSError) -> str:
-    """Return the system's words for an error; a library written in Rust has its number in the text alone."""
+    """Return the system's words; a library written in Rust gives its number in the text alone."""
     number = re.search(r"\(os error (\d+)\)", str(error))
     return error.strerror or (os.strerror(int(number[1])) if number else "")
 
