@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -36,12 +38,16 @@ def _in_words_of_machine(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         told = f"code that was called ended Python: sys.exit({cut_middle(str(error.code), 300)})"
         return f"{told}\n  hint: code of a model must raise an error instead"
-    if isinstance(error, OSError) and error.strerror:
+    if isinstance(error, OSError) and (refusal := _refusal(error)):
         place = f"{error.filename}: " if error.filename else ""
-        return (
-            f"{place}{error.strerror}\n  hint: check the path, its permissions, and the space on its disk"
-        )
+        return f"{place}{refusal}\n  hint: check the path, its permissions, and the space on its disk"
     return ""
+
+
+def _refusal(error: OSError) -> str:
+    """Return the system's words; a library written in Rust gives its number in the text alone."""
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    return error.strerror or (os.strerror(int(number[1])) if number else "")
 
 
 def in_words_with_trace(error: BaseException) -> str:

@@ -23,6 +23,7 @@ from pyspark.errors import AnalysisException
 
 from recbench_spark import __version__, cli
 from recbench_spark.errors import ConfigError, DataError, GateError, Interrupted, StoreError
+from recbench_spark.failures import in_words
 from recbench_spark.journal import Journal
 from recbench_spark.session import submit_arguments
 
@@ -346,3 +347,11 @@ def test_make_sql_hands_the_question_on_as_it_is(tmp_path):
     assert done.stdout.splitlines()[-1] == f"{asked} $(shell touch {tmp_path}/three)", done.stderr
     assert done.stdout.splitlines()[1:3] == ["--warehouse", ""]
     assert [path.name for path in tmp_path.iterdir()] == ["python"]
+
+
+def test_what_a_library_of_rust_is_refused_by_the_machine_is_said_in_words() -> None:
+    """It raises OSError without a number: the number stands in its text alone."""
+    text = "Generic LocalFileSystem error \x1b[31m\u21b3\x1b[0m No space left on device (os error 28)"
+    assert in_words(OSError(text)) == (
+        "No space left on device\n  hint: check the path, its permissions, and the space on its disk"
+    )

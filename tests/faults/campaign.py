@@ -142,11 +142,17 @@ def run_part(
     return all(verdict.status != FAILED for _, verdict in done)
 
 
+PANIC = "PanicException"
+"""What a library written in Rust raises where it breaks: no Exception, so that nobody takes it for one."""
+
+
 def tried(part: Part, case: Case) -> Verdict:
     """The verdict; an error of the campaign itself is a failure too."""
     try:
         return part.run(case)
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+            raise
         trace = " | ".join(traceback.format_exc(limit=-3).split("\n")[-8:])
         return Verdict.failed(f"the campaign broke: {type(error).__name__}: {error}: {trace}")
 

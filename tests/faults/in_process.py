@@ -23,6 +23,12 @@ SETTINGS = {"spark_python_daemon_module": "tests.faults.preloaded", "spark_netwo
 
 def job(name: str, argv: list[str]) -> tuple[Any, str]:
     """Exit code and what was said on stderr, of `jobs/NAME.py`."""
+    code, _, err = job_and_output(name, argv)
+    return code, err
+
+
+def job_and_output(name: str, argv: list[str]) -> tuple[Any, str, str]:
+    """Exit code and what was said on stdout and stderr."""
     small_session()
     module = import_module(f"recbench_spark.commands.{name}")
     out, err = io.StringIO(), io.StringIO()
@@ -33,7 +39,7 @@ def job(name: str, argv: list[str]) -> tuple[Any, str]:
             cli.run(module.main, module.parser(), argv)
         except SystemExit as ended:
             code = ended.code
-    return code, err.getvalue()
+    return code, out.getvalue(), err.getvalue()
 
 
 def small_session() -> None:

@@ -13,8 +13,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from recbench_spark.config import load_benchmark
 from tests.cluster.processes import cluster, properties, started
-from tests.faults import kills, nights, warehouses
-from tests.faults.campaign import PRODUCT, ROOT, Case, Verdict, digest_of_code
+from tests.faults import jobs, nights, starting, times, undisturbed, warehouses
+from tests.faults.campaign import ROOT, Case, Verdict
+from tests.faults.disks import remounted, small_disk
 from tests.faults.frames import differs
 from tests.faults.handed import Column, Handed, Refused, expected
 from tests.faults.in_process import job
+from tests.faults.inputs import TINY, inputs_of
+from tests.faults.names import odd_paths
 from tests.faults.spark import metrics_of
+from tests.faults.starting import bad_end
 
 Scenario = Callable[[Case, random.Random, Path], Verdict]
-NIGHTLY = kills.JOBS[0]
+NIGHTLY = jobs.JOBS[0]
 
 
 def run(case: Case) -> Verdict:
@@ -51,33 +54,7 @@ def run(case: Case) -> Verdict:
     return verdict
 
 
-def inputs_of(case: Case) -> Path:
-    """Inputs of the jobs, and what undisturbed ones wrote: shared with the kills."""
-    inputs = case.place.parent / "kills" / digest_of_code(PRODUCT)
-    if not (inputs / "edges.csv").exists():
-        kills.write_inputs(inputs)
-    return inputs
-
-
 # ---------------------------------------------------------------------------------------------- disks
-
-
-@contextmanager
-def small_disk(place: Path, size: str) -> Iterator[bool]:
-    """A tmpfs; False where this machine does not mount one."""
-    place.mkdir(parents=True, exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def remounted(place: Path, options: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,{options}", str(place)], check=True)
 
 
 def full_warehouse(case: Case, chance: random.Random, folder: Path) -> Verdict:
@@ -103,39 +80,29 @@ def full_scratch(case: Case, chance: random.Random, folder: Path) -> Verdict:
 def crowded(case: Case, told: str, warehouse: Path, room: Callable[[], None], **env: str) -> Verdict:
     """A night that may end with a sentence; once there is room, the next run completes."""
     inputs = inputs_of(case)
-    known = kills.reference(NIGHTLY, inputs)
+    known = undisturbed.reference(NIGHTLY, inputs)
     code, said = ended(case, inputs, warehouse, **env)
-    wrong: Any = bad_end(code, said) or kills.odd_rows(NIGHTLY, known, {}, warehouse)
+    wrong: Any = bad_end(code, said) or undisturbed.odd_rows(NIGHTLY, known, {}, warehouse)
     if wrong:
         return Verdict.failed(f"{told}: {wrong}")
     room()
-    kills.finished("nightly", kills.night(inputs, warehouse))
-    return Verdict.of(kills.differs(NIGHTLY, known, warehouse), told, f"a full disk: exit code {code}")
+    starting.finished("nightly", jobs.night(inputs, warehouse))
+    return Verdict.of(
+        undisturbed.differs(NIGHTLY, known, warehouse), told, f"a full disk: exit code {code}"
+    )
 
 
 def ended(case: Case, inputs: Path, warehouse: Path, **env: str) -> tuple[int, str]:
     """Exit code of a night in a process of its own, and what it said; `env`: of its environment."""
-    argv = kills.night(inputs, warehouse)
-    with kills.begun("nightly", argv, inputs, f"{case.number}", **env) as process:
-        return process.popen.wait(kills.PATIENCE), process.said
-
-
-def bad_end(code: int, said: str) -> str | None:
-    """A job's end is a sentence with a hint, whatever broke under it."""
-    last = "\n".join(line for line in said.splitlines() if line.strip())[-800:]
-    if code not in (0, 1, 2, 3, 4):
-        return f"exit code {code}: {last!r}"
-    if "internal error" in said or 'File "' in last or "\tat " in last:
-        return f"a trace, exit code {code}: {last!r}"
-    if code and ("error: " not in last or "hint: " not in last):
-        return f"exit code {code} without a sentence: {last!r}"
-    return None
+    argv = jobs.night(inputs, warehouse)
+    with starting.begun("nightly", argv, inputs, f"{case.number}", **env) as process:
+        return process.popen.wait(starting.PATIENCE), process.said
 
 
 def read_only(case: Case, chance: random.Random, folder: Path) -> Verdict:
     """A warehouse that cannot be written: a sentence, and every table as it was."""
     inputs = inputs_of(case)
-    kills.reference(NIGHTLY, inputs)
+    undisturbed.reference(NIGHTLY, inputs)
     with small_disk(folder / "disk", "100m") as mounted:
         if not mounted:
             return Verdict.skipped("no tmpfs can be mounted here")
@@ -157,7 +124,7 @@ def any_job(name: str, inputs: Path, warehouse: Path) -> tuple[Any, str]:
     """A job in this process."""
     if name == "query":
         return job("query", ["--warehouse", str(warehouse), "SELECT count(*) FROM leaderboard"])
-    argv = {one.name: one.argv for one in kills.JOBS}[name.split(maxsplit=1)[0]](inputs, warehouse)
+    argv = {one.name: one.argv for one in jobs.JOBS}[name.split(maxsplit=1)[0]](inputs, warehouse)
     if name.startswith("nightly"):
         argv = [*argv[:-1], "2026-01-05"] if "--force" not in name else [*argv, "--force"]
     return job(name.split(maxsplit=1)[0], argv)
@@ -170,7 +137,7 @@ def unreadable(case: Case, chance: random.Random, folder: Path) -> Verdict:
     home = Path(tempfile.mkdtemp(prefix="recbench-nobody-"))
     home.chmod(0o755)
     config = home / "night.yaml"
-    config.write_text(yaml.safe_dump(kills.TINY))
+    config.write_text(yaml.safe_dump(TINY))
     kind = chance.choice(["config", "folder of the config"])
     (config if kind == "config" else home).chmod(0o000)
     command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable]
@@ -190,47 +157,6 @@ def unreadable(case: Case, chance: random.Random, folder: Path) -> Verdict:
         if wrong
         else Verdict(about=[f"unreadable {kind}"])
     )
-
-
-# ---------------------------------------------------------------------------------------------- paths
-
-ODD_NAMES = ("a b", "é日本", "100%20x", "%2F", "a+b", "it's", "x;y", "#h", "a,b", "a=b", "-dash", "a:b",
-             "a&b", "~", "$HOME", "`id`", "[z]", "{q}", "a*b", "a?b", "a\\b", '"q"', "a" * 200, "_hidden",
-             ".hidden", "w\tx")  # fmt: skip
-GLOBS = set("[]{}*?\\")
-
-
-def odd_paths(case: Case, chance: random.Random, folder: Path) -> Verdict:
-    """A night whose log, file and warehouse lie in folders of odd names, or behind a link."""
-    name = chance.choice(ODD_NAMES)
-    place = folder / name
-    place.mkdir()
-    way = chance.choice(["plain", "link", "dots", "slash"])
-    if way == "link":
-        (folder / "real").mkdir()
-        place.rmdir()
-        place.symlink_to(folder / "real")
-    rows = nights.the_log(chance)
-    log = place / "log.csv"
-    nights.write_log(rows, log)
-    document = {"name": "odd", "dataset": {"name": "own", "reader": "csv", "path": str(log)},
-                "models": [{"name": "popular", "kind": "popular"}],
-                "evaluation": {"metrics": ["ndcg", "recall"], "k": [3]}}  # fmt: skip
-    (place / "night.yaml").write_text(yaml.safe_dump(document))
-    warehouse = str(place / "warehouse")
-    warehouse = f"{folder}/./{name}/../{name}/warehouse" if way == "dots" else warehouse
-    warehouse += "/" if way == "slash" else ""
-    argv = [f"--config={place / 'night.yaml'}", f"--warehouse={warehouse}", "--logical-date", nights.DAY]
-    code, err = job("nightly", argv)
-    strays = sorted(path.name for path in folder.iterdir() if path.name not in (name, "real"))
-    wrong = nights.ended_badly(code, err) or (f"wrote {strays}" if strays else None)
-    if not wrong and code == 0:
-        loaded = load_benchmark(str(place / "night.yaml"))
-        wrong = nights.night_is_wrong(loaded, rows, place / "warehouse")
-    elif not wrong and not GLOBS & set(name):
-        wrong = f"refused: {err[-400:]!r}"
-    told = f"{name[:30]!r} ({way})"
-    return Verdict.of(wrong, f"{told}", f"path {name[:12]!r}: exit code {code}")
 
 
 # ---------------------------------------------------------------------------------------- torn files
@@ -331,7 +257,7 @@ def lines_are_wrong(raw: bytes, splits: list[dict[str, Any]]) -> str | None:
 def torn_table(case: Case, chance: random.Random, folder: Path) -> Verdict:
     """A damaged file of the warehouse (data, log, checkpoint): a sentence, and all there once mended."""
     inputs = inputs_of(case)
-    known = kills.reference(NIGHTLY, inputs)
+    known = undisturbed.reference(NIGHTLY, inputs)
     warehouse = folder / "warehouse"
     shutil.copytree(inputs / "undisturbed-nightly-0", warehouse)
     files = sorted(path for path in warehouse.glob("*/**/*") if path.suffix in (".json", ".parquet"))
@@ -460,28 +386,33 @@ print(len(values), values.sum())
 
 def at_once(case: Case, folder: Path, days: list[str]) -> Verdict:
     inputs = inputs_of(case)
-    known = kills.reference(NIGHTLY, inputs)
+    known = undisturbed.reference(NIGHTLY, inputs)
     warehouse = folder / "warehouse"
     with ExitStack() as stack:
-        jobs = [
+        at_work = [
             stack.enter_context(
-                kills.begun("nightly", kills.night(inputs, warehouse, day), inputs, f"at{n}")
+                starting.begun("nightly", jobs.night(inputs, warehouse, day), inputs, f"at{n}")
             )
             for n, day in enumerate(days)
         ]
-        codes = [one.popen.wait(2 * kills.PATIENCE) for one in jobs]
-        said = [one.said for one in jobs]
+        codes = [one.popen.wait(2 * starting.PATIENCE) for one in at_work]
+        said = [one.said for one in at_work]
     if any(codes):
         n = next(n for n, code in enumerate(codes) if code)
         return Verdict.failed(f"{len(days)} nights at once: exit codes {codes}: {said[n][-600:]!r}")
+    wrong = days_wrong(known, warehouse, set(days))
+    return Verdict.of(wrong, f"{len(days)} nights at once")
+
+
+def days_wrong(known: undisturbed.Alone, warehouse: Path, days: set[str]) -> list[str]:
+    """How the nights of these days differ from one of its own, whatever ran beside or before them."""
     found = warehouses.shown(warehouse, known.varying)
     once = ("splits", "items", "user_blocks", "manifests", "similarities", "embeddings")
     wrong = warehouses.differences(
         {name: known.rows[name] for name in once if name in known.rows},
         {name: found[name] for name in once if name in found},
     )
-    wrong += warehouses.differences(*rows_by_run(known.rows, warehouse, found, set(days)))
-    return Verdict.of(wrong, f"{len(days)} nights at once")
+    return wrong + warehouses.differences(*rows_by_run(known.rows, warehouse, found, days))
 
 
 def rows_by_run(known: Rows, warehouse: Path, found: Rows, days: set[str]) -> tuple[Rows, Rows]:
@@ -512,7 +443,7 @@ Rows = dict[str, Counter[str]]
 def killed_workers(case: Case, chance: random.Random, folder: Path) -> Verdict:
     """Executors killed at random moments of a night under speculation, on a cluster of two workers."""
     inputs = inputs_of(case)
-    known = kills.reference(NIGHTLY, inputs)
+    known = undisturbed.reference(NIGHTLY, inputs)
     with cluster(folder, 2, {}) as made:
         conf = f"cluster{case.number}.conf"
         properties(inputs / conf, spark_master=made.url, spark_speculation="true",
@@ -522,8 +453,8 @@ def killed_workers(case: Case, chance: random.Random, folder: Path) -> Verdict:
                    spark_executor_memory="600m", spark_driver_memory="1g", spark_driver_host="127.0.0.1",
                    spark_executorEnv_PYTHONPATH=ROOT, spark_pyspark_python=sys.executable)  # fmt: skip
         warehouse = folder / "warehouse"
-        with kills.begun(
-            "nightly", kills.night(inputs, warehouse), inputs, f"{case.number}", conf
+        with starting.begun(
+            "nightly", jobs.night(inputs, warehouse), inputs, f"{case.number}", conf
         ) as process:
             process.wait_for("split|read")
             killed = 0
@@ -535,48 +466,50 @@ def killed_workers(case: Case, chance: random.Random, folder: Path) -> Verdict:
                     for pid in made.executors()[:1]:
                         os.kill(pid, 9)
                         killed += 1
-            code = process.popen.wait(kills.PATIENCE)
+            code = process.popen.wait(starting.PATIENCE)
             said = process.said
         shutil.rmtree(folder / "work0", ignore_errors=True)
-    wrong = [f"exit code {code}: {said[-500:]!r}"] if code else kills.differs(NIGHTLY, known, warehouse)
+    wrong = (
+        [f"exit code {code}: {said[-500:]!r}"] if code else undisturbed.differs(NIGHTLY, known, warehouse)
+    )
     return Verdict.of(wrong, f"{killed} executors killed", *["executor killed"] * killed)
 
 
 def killed_java(case: Case, chance: random.Random, folder: Path) -> Verdict:
     """Java alone is killed under a night, as where memory is short: a sentence; the next run completes."""
     inputs = inputs_of(case)
-    known = kills.reference(NIGHTLY, inputs)
+    known = undisturbed.reference(NIGHTLY, inputs)
     warehouse = folder / "warehouse"
-    with kills.begun("nightly", kills.night(inputs, warehouse), inputs, f"{case.number}") as process:
+    with starting.begun("nightly", jobs.night(inputs, warehouse), inputs, f"{case.number}") as process:
         process.wait_for("Spark .* is there")
         with suppress(subprocess.TimeoutExpired):
             process.popen.wait(chance.random() * known.seconds)
         for java in process.children("java"):
             os.kill(java, 9)
-        code, said = process.popen.wait(kills.PATIENCE), process.said
-    wrong: Any = bad_end(code, said) or kills.odd_rows(NIGHTLY, known, {}, warehouse)
+        code, said = process.popen.wait(starting.PATIENCE), process.said
+    wrong: Any = bad_end(code, said) or undisturbed.odd_rows(NIGHTLY, known, {}, warehouse)
     wrong = wrong or ("a trace" if "Traceback" in said else None)
     if wrong:
         return Verdict.failed(f"exit code {code}: {wrong}: {said[-600:]!r}")
-    kills.finished("nightly", kills.night(inputs, warehouse))
+    starting.finished("nightly", jobs.night(inputs, warehouse))
     return Verdict.of(
-        kills.differs(NIGHTLY, known, warehouse), "completed", f"Java killed: exit code {code}"
+        undisturbed.differs(NIGHTLY, known, warehouse), "completed", f"Java killed: exit code {code}"
     )
 
 
 def clock_backwards(case: Case, chance: random.Random, folder: Path) -> Verdict:
     """A night under a clock that is ahead, then again under the right one: the second attempt is shown."""
     inputs = inputs_of(case)
-    known = kills.reference(NIGHTLY, inputs)
+    known = undisturbed.reference(NIGHTLY, inputs)
     warehouse, ahead = folder / "warehouse", chance.choice([3_600, 86_400 * 3, 86_400 * 400])
     script = folder / "ahead.py"
     script.write_text(AHEAD.format(seconds=ahead, root=str(ROOT)))
     env = {"RECBENCH_SPARK_PROPERTIES": str(inputs / "spark.conf"), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(script), *kills.night(inputs, warehouse)]
+    command = [sys.executable, str(script), *jobs.night(inputs, warehouse)]
     ran = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env}, check=False)
     if ran.returncode:
         return Verdict.failed(f"{ahead} s ahead: {ran.stderr[-500:]!r}")
-    kills.finished("nightly", [*kills.night(inputs, warehouse), "--force"])
+    starting.finished("nightly", [*jobs.night(inputs, warehouse), "--force"])
     code, out = query(
         warehouse, "SELECT DISTINCT attempt FROM runs WHERE run_id IN (SELECT run_id FROM leaderboard)"
     )
@@ -619,7 +552,7 @@ def query(warehouse: Path, asked: str) -> tuple[Any, str]:
 def taken_folder(case: Case, chance: random.Random, folder: Path) -> Verdict:
     """Another user of the host holds the folder of mapped files, as a link or with everybody's rights."""
     inputs = inputs_of(case)
-    known = kills.reference(NIGHTLY, inputs)
+    known = undisturbed.reference(NIGHTLY, inputs)
     local, name = folder / "local", f"recbench-spark-{os.getuid()}"
     local.mkdir()
     way = chance.choice(["link", "open", "somebody else's", "file"])
@@ -640,12 +573,12 @@ def taken_folder(case: Case, chance: random.Random, folder: Path) -> Verdict:
     touched = [path.name for path in (folder / "theirs").glob("*")] if way == "link" else []
     wrong = bad_end(code, said) or (f"wrote into another's folder: {touched}" if touched else None)
     if not wrong and not code:
-        wrong = "; ".join(kills.differs(NIGHTLY, known, warehouse))
+        wrong = "; ".join(undisturbed.differs(NIGHTLY, known, warehouse))
     return Verdict.of(wrong, f"{way}", f"taken folder, {way}: exit code {code}")
 
 
 SCENARIOS: tuple[Scenario, ...] = (
     odd_paths, torn_inputs, torn_table, torn_log, no_test_users, read_only, unreadable, full_warehouse,
     full_scratch, two_nights, clock_backwards, taken_folder, killed_workers, eight_nights, a_million_rows,
-    mapped_at_once, killed_java,
+    mapped_at_once, killed_java, *times.SCENARIOS,
 )  # fmt: skip

@@ -50,6 +50,15 @@ MODELS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
+FIT = {"epochs": 1, "batch": 32, "rate": 0.02, "validation": 0.2}
+HASHED = {"features": {"kind": "hashed", "dims": 4}, "width": 3}
+GRAPH_MODELS: tuple[dict[str, Any], ...] = (
+    {"name": "lightgcn", "kind": "lightgcn", **FIT, "dims": 3, "layers": 1},
+    {"name": "graphsage", "kind": "graphsage", **FIT, **HASHED, "samples": [3, 2]},
+    {"name": "pinsage", "kind": "pinsage", **FIT, **HASHED, "top": 3, "walks": 5, "negatives": 5},
+)  # fmt: skip
+"""Models over the graph of the training part; the rule of files does not describe them."""
+
 SLICES = ({"key": "popularity", "of": "popularity"}, {"key": "cold", "of": "cold_user"},
           {"key": "land", "of": "log", "column": "country"})  # fmt: skip
 MORE: tuple[dict[str, Any], ...] = (
@@ -90,6 +99,8 @@ def document(chance: random.Random, log: Path) -> dict[str, Any]:
             config_rule.meaning(found)
         except config_rule.Broken:
             continue
+        if chance.random() < 0.15:
+            found["models"].append(copy.deepcopy(chance.choice(GRAPH_MODELS)))
         return found
 
 
@@ -155,10 +166,35 @@ def run(case: Case) -> Verdict:
     wrong = ended_badly(code, err) or ended_for_nothing(code, err, mutant)
     if not wrong and code in (0, 4):
         wrong = night_is_wrong(load_benchmark(str(file)), rows, warehouse)
+        if not wrong and chance.random() < 0.25:
+            about.append("retention")
+            wrong = retention_is_wrong(warehouse)
     if wrong:
         return Verdict.failed(f"{wrong} [{file}]", *about)
     shutil.rmtree(folder)
     return Verdict(about=about)
+
+
+OF_USERS = ("rankings", "user_metrics", "splits")
+"""What retention removes once no kept night needs it."""
+OF_EVER = ("runs", "metrics", "comparisons", "paradoxes")
+"""What it never removes."""
+
+
+def retention_is_wrong(warehouse: Path) -> str | None:
+    """`maintain --keep-days` a year later: rows per user are gone, and those of every night's result are
+    as they were."""
+    names = [name for name in (*OF_USERS, *OF_EVER) if (warehouse / name / "_delta_log").exists()]
+    before = {name: Counter(map(repr, table(warehouse, name))) for name in names}
+    flags = ["--warehouse", str(warehouse), "--keep-days", "30", "--logical-date", "2027-02-01"]
+    code, err = job("maintain", flags)
+    if code:
+        return f"maintain {flags[2:]}: exit code {code}: {err[-500:]!r}"
+    for name in names:
+        wanted = Counter[str]() if name in OF_USERS else before[name]
+        if (rows := Counter(map(repr, table(warehouse, name)))) != wanted:
+            return f"after retention {name} has {rows.total()} rows, and {wanted.total()} should be there"
+    return None
 
 
 def split_name(document: Any) -> str:

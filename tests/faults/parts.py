@@ -25,7 +25,11 @@ ALL = (
     part("local", 5_000, 150, "mutated tables as files through jobs/evaluate.py --engine local"),
     part("spark", 400, 12, "mutated tables as files through jobs/evaluate.py on Spark"),
     part("nights", 300, 6, "whole nights of mutated files on a log that the campaign wrote"),
-    part("kills", 30, 1, "kill -9 of every job, four times a warehouse, and its completion"),
-    part("machine", 160, 7, "disks, paths, clocks, torn files, other users and jobs, one scenario a case"),
+    part("pairs", 300, 3, "two jobs at once in one warehouse, equal or different ones"),
+    part("moved", 72, 2, "a warehouse moved or copied, and the next job"),
+    part("disks", 68, 3, "every job on a disk that is full, and again with space"),
+    part("names", 520, 3, "every job under every odd name of a folder"),
+    part("kills", 60, 1, "kill -9 of every job, four times a warehouse, and its completion"),
+    part("machine", 210, 7, "disks, paths, clocks, torn files, other users and jobs, one scenario a case"),
 )
 PARTS = {one.name: one for one in ALL}

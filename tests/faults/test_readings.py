@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from datetime import UTC, datetime
@@ -19,8 +20,27 @@ from deltalake import DeltaTable, write_deltalake
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.definitions import make_definition
 from tests.cluster.processes import started
-from tests.faults import cells, config_rule, kills, machine, nights, spark, warehouses
+from tests.faults import (
+    cells,
+    config_rule,
+    disks,
+    jobs,
+    kills,
+    machine,
+    moved,
+    names,
+    nights,
+    pairs,
+    spark,
+    starting,
+    times,
+    undisturbed,
+    warehouses,
+)
 from tests.faults.campaign import Case
+from tests.faults.inputs import TINY
+from tests.faults.parts import PARTS
+from tests.faults.warm import End
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC).date()
 
@@ -40,6 +60,75 @@ def warehouse(folder: Path, values: dict[str, list[float]], statuses: dict[str, 
 RUNS = {"20260101T000000-20260101-a": "succeeded", "20260101T000000-20260101-b": "succeeded"}
 A, B = RUNS
 VALUES = {A: [0.5, 0.25], B: [0.125]}
+
+
+def test_rows_of_two_equal_runs_stand_twice_and_others_once(tmp_path: Path) -> None:
+    one, other, again = (
+        f"2026010{n}T000000-20260101-{name}-0000000{name}" for n, name in ((1, "a"), (1, "b"), (2, "a"))
+    )
+    values, runs = {one: [0.5, 0.25], other: [0.125]}, {one: "succeeded", other: "succeeded"}
+    both = {**runs, again: "succeeded"}
+    wanted = warehouses.shown(warehouse(tmp_path / "right", values, runs))
+
+    def told(folder: str, values: dict[str, list[float]], runs: dict[str, str]) -> list[str]:
+        made = warehouse(tmp_path / folder, values, runs)
+        return warehouses.not_of(wanted, warehouses.shown(made), warehouses.names_of_runs(made))
+
+    assert told("twice", {**values, again: [0.5, 0.25]}, both) == []
+    (wrong,) = told("half", {**values, again: [0.5]}, both)
+    assert wrong.startswith("metrics: 0 rows that no single run shows, 0 lost, 1 doubled")
+    (wrong,) = told("other", {one: [0.5], other: [0.25]}, runs)
+    assert wrong.startswith("metrics: 1 rows that no single run shows, 2 lost, 0 doubled")
+    assert warehouses.not_of({"fits": Counter("a")}, {"fits": Counter("aa")}, Counter()) == [
+        "fits: 0 rows that no single run shows, 0 lost, 1 doubled, e.g. a"
+    ], "what belongs to no run stands there once"
+
+
+def test_a_job_that_asks_for_more_than_to_be_run_again_is_seen() -> None:
+    job = jobs.JOBS[0]
+    again = End(1, "error: another run is at work\n  hint: run the same command again", 1.0)
+    repair = End(1, "error: no table\n  hint: delete the folder", 1.0)
+    assert pairs.ends_wrong([job, job], [End(0, "", 1.0), again]) is None
+    assert "asks for more" in str(pairs.ends_wrong([job, job], [again, repair]))
+    assert "exit code -9" in str(pairs.ends_wrong([job, job], [again, End(-9, "hangs", 1.0)]))
+    assert pairs.too_few([jobs.NAMED["evaluate-local"]] * 2, [again, again], Counter({"m": 1}))
+    assert not pairs.too_few([jobs.NAMED["evaluate-local"]] * 2, [again, again], Counter({"m": 2}))
+
+
+def test_every_job_meets_itself_and_every_name() -> None:
+    assert {job.told for job in jobs.JOBS} == {one for one, other in pairs.PAIRS if one == other}
+    assert {name for pair in pairs.PAIRS for name in pair} == {job.told for job in names.ALL}
+    assert set(disks.JOBS) == set(jobs.NAMED)
+    cases = range(len(names.ODD_NAMES) * len(names.ALL))
+    met = {(names.drawn(n)[0], names.drawn(n)[1].told) for n in cases}
+    assert len(met) == len(cases) == PARTS["names"].aim
+
+
+def test_a_job_that_writes_where_a_warehouse_was_is_seen(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    (old / "runs").mkdir(parents=True)
+    (old / "runs" / "a").write_bytes(b"12345")
+    left = moved.poisoned(old, random.Random(1))
+    assert len(left["runs/a"]) == 5 and left["runs/a"] != b"12345" and moved.touched(old, left) is None
+    (old / "runs" / "b").touch()
+    assert moved.touched(old, left) == "wrote at the old place: ['runs/b']"
+    assert moved.touched(tmp_path / "gone", {}) is None
+
+
+def test_another_number_of_rows_under_an_odd_name_is_seen() -> None:
+    one, two = {"runs": Counter("ab")}, {"runs": Counter("cd"), "fits": Counter()}
+    assert names.amounts_differ(one, {"runs": Counter("xy")}) is None
+    assert "('fits', None, 0)" in str(names.amounts_differ(one, two))
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the library is compiled")
+def test_a_clock_is_moved_and_the_times_of_files_are_not(tmp_path: Path) -> None:
+    code = "import os, sys, time; open('f', 'w'); print(time.time() - os.stat('f').st_mtime)"
+    env = {"LD_PRELOAD": str(times.shifted_clock(tmp_path)), "FAULTS_SHIFT": "-7200"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert abs(float(ran.stdout) + 7200) < 600
 
 
 def test_rows_lost_doubled_and_moved_by_a_bit_are_seen(tmp_path: Path) -> None:
@@ -63,11 +152,11 @@ def test_what_a_killed_run_left_shows_nowhere_unless_it_is_published(tmp_path: P
     orphan = "20260101T000000-20260101-c"
     left = warehouse(tmp_path / "left", {**VALUES, orphan: [1.0]}, RUNS)
     assert warehouses.differences(wanted, warehouses.shown(left)) == []
-    known = kills.Reference(wanted, set(), 1.0, {})
+    known = undisturbed.Reference(wanted, set(), 1.0, {})
     half = warehouse(tmp_path / "half", {A: [0.5, 0.75]}, {A: "succeeded"})
-    (told,) = kills.odd_rows(kills.JOBS[0], known, {}, half)
+    (told,) = undisturbed.odd_rows(jobs.JOBS[0], known, {}, half)
     assert told.startswith("metrics: 1 rows that no whole run shows")
-    assert kills.odd_rows(kills.JOBS[0], known, {}, tmp_path / "none") == []
+    assert undisturbed.odd_rows(jobs.JOBS[0], known, {}, tmp_path / "none") == []
 
 
 def test_only_what_differs_undisturbed_is_left_out(tmp_path: Path) -> None:
@@ -130,7 +219,7 @@ def test_a_wrong_mean_and_a_wrong_number_of_users_are_seen(value: float, n: int,
     ],
 )
 def test_an_end_without_a_sentence_is_seen(code: int, said: str, wrong: str | None) -> None:
-    found = machine.bad_end(code, said)
+    found = starting.bad_end(code, said)
     assert found is None if wrong is None else wrong in str(found)
 
 
@@ -148,7 +237,9 @@ def test_nights_that_are_drawn_keep_the_rules_and_share_nothing() -> None:
 
     before = drawn()
     for document in drawn():
-        config_rule.meaning(document)
+        kinds = {model["kind"] for model in nights.GRAPH_MODELS}
+        judged = [model for model in document["models"] if model["kind"] not in kinds]
+        config_rule.meaning({**document, "models": judged})
         emptied(document)
     assert drawn() == before
 
@@ -173,8 +264,8 @@ def test_lines_that_are_no_rows_are_seen() -> None:
 
 
 def test_rows_of_as_many_runs_as_were_published() -> None:
-    assert kills.times({"metrics": Counter({"a": 1})}, 2) == {"metrics": Counter({"a": 2})}
-    assert kills.published({"metrics": Counter({"a": 1}), "runs": Counter()}) == [
+    assert undisturbed.times({"metrics": Counter({"a": 1})}, 2) == {"metrics": Counter({"a": 2})}
+    assert undisturbed.published({"metrics": Counter({"a": 1}), "runs": Counter()}) == [
         "metrics shows rows without a run"
     ]
 
@@ -182,8 +273,8 @@ def test_rows_of_as_many_runs_as_were_published() -> None:
 def test_what_a_job_did_is_counted_and_a_moment_lies_ahead() -> None:
     before = {"w/runs/_delta_log/00.json", "w/runs/a.parquet"}
     now = {"w/runs/_delta_log/00.json", "w/runs/_delta_log/01.json", "w/runs/b.parquet"}
-    assert kills.counted(before, now, "one\ntwo\n") == {"commit": 1, "file": 2, "line": 2}
-    known = kills.Reference({}, set(), 10.0, {"commit": 9, "file": 40, "line": 5})
+    assert undisturbed.counted(before, now, "one\ntwo\n") == {"commit": 1, "file": 2, "line": 2}
+    known = undisturbed.Reference({}, set(), 10.0, {"commit": 9, "file": 40, "line": 5})
     chance, done = random.Random(1), {"commit": 6, "file": 40, "line": 0}
     moments = [kills.drawn(chance, known, done) for _ in range(400)]
     found = {(moment.kind, moment.nth) for moment in moments}
@@ -206,23 +297,23 @@ def test_a_kill_comes_after_its_event_and_spares_what_was_done(tmp_path: Path) -
 
 
 def test_retention_that_leaves_or_takes_too_much_is_seen(tmp_path: Path) -> None:
-    before, nights_of = tmp_path / "three_nights" / "w", {"old": "2026-01-01", "new": kills.LATE}
+    before, nights_of = tmp_path / "three_nights" / "w", {"old": "2026-01-01", "new": jobs.LATE}
     runs = [{"run_id": run, "logical_date": day} for run, day in nights_of.items()]
     write_deltalake(str(before / "runs"), pa.Table.from_pylist(runs))
-    for name in kills.RESULTS:
-        rows = [{"run_id": run, "value": 1.0} for run in (*nights_of, *kills.ORPHANS)]
+    for name in jobs.RESULTS:
+        rows = [{"run_id": run, "value": 1.0} for run in (*nights_of, *jobs.ORPHANS)]
         write_deltalake(str(before / name), pa.Table.from_pylist(rows))
-    gone = {("rankings", "old"), ("user_metrics", "old"), *((n, kills.ORPHANS[0]) for n in kills.RESULTS)}
-    more, less = gone | {("metrics", "new")}, gone - {("metrics", kills.ORPHANS[0])}
+    gone = {("rankings", "old"), ("user_metrics", "old"), *((n, jobs.ORPHANS[0]) for n in jobs.RESULTS)}
+    more, less = gone | {("metrics", "new")}, gone - {("metrics", jobs.ORPHANS[0])}
     for folder, removed, wrong in (("a", gone, 0), ("b", more, 1), ("c", less, 1), ("d", set(), 4)):
         shutil.copytree(before, tmp_path / folder)
         for name, run in removed:
             DeltaTable(tmp_path / folder / name).delete(f"run_id = '{run}'")
-        assert len(kills.retained(tmp_path, tmp_path / folder)) == wrong, folder
+        assert len(jobs.retained(tmp_path, tmp_path / folder)) == wrong, folder
 
 
 def test_the_night_that_is_killed_is_a_night() -> None:
-    assert parse(Benchmark, kills.TINY, "kills").comparisons is not None
+    assert parse(Benchmark, TINY, "kills").comparisons is not None
 
 
 @pytest.mark.parametrize(

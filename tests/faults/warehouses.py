@@ -7,6 +7,7 @@ be the same, row for row and as often.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -97,3 +98,33 @@ def varying(one: Path, other: Path) -> set[str]:
 def column_of(warehouse: Warehouse, name: str, column: str) -> Counter[str]:
     values: list[Any] = warehouse.tables[name].to_pyarrow_table(columns=[column])[column].to_pylist()
     return Counter(repr(warehouse.exact(value)) for value in values)
+
+
+def names_of_runs(folder: Path) -> Counter[str]:
+    """How often each run (suite, night and model) was published."""
+    return Counter(opened(folder).runs.values())
+
+
+def not_of(wanted: dict[str, Rows], found: dict[str, Rows], runs: Counter[str]) -> list[str]:
+    """What is wrong where a run may have been published more than once: each of its rows then stands
+    there as often, and what belongs to no run stands there as in a single one."""
+    told = []
+    for name in sorted({*wanted, *found}):
+        mine, right = found.get(name, Counter()), wanted.get(name, Counter())
+        strange = [row for row in mine if row not in right]
+        odd = [row for row, count in right.items() if not fits(mine[row], count, row, runs)]
+        if strange or odd:
+            lost = sum(mine[row] < right[row] for row in odd)
+            told.append(
+                f"{name}: {len(strange)} rows that no single run shows, {lost} lost, {len(odd) - lost} "
+                f"doubled, e.g. {(strange + odd)[0][:300]}"
+            )
+    return told
+
+
+def fits(times: int, once: int, row: str, runs: Counter[str]) -> bool:
+    """Whether a row that a single run shows `once` may stand there so often."""
+    published = [n for run, n in runs.items() if f"'{run}'" in row]
+    if len(published) <= 1:
+        return times == once * max([1, *published])
+    return once <= times <= once * math.prod(published)
