@@ -65,6 +65,14 @@ def drop_scratch(spark: SparkSession, base: str) -> None:
     remove_old(Path(base) / SCRATCH.split("/", maxsplit=1)[0])
 
 
+def drop_folder(spark: SparkSession, folder: str) -> None:
+    """Remove one folder of scratch that nobody reads any more."""
+    if "://" in folder:
+        _remove_remote(spark, folder)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _remove_remote(spark: SparkSession, folder: str) -> None:
     """By Hadoop's file system: it has the credentials that wrote the rows."""
     context = spark.sparkContext

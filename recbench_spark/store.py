@@ -47,6 +47,7 @@ from recbench_spark.errors import StoreError
 from recbench_spark.schemas import RESULT_TABLES, SCHEMA_VERSION, TABLES, Table, arrow_rows, conform
 from recbench_spark.storage.ages import age_seconds, read_clock
 from recbench_spark.storage.marks import end_runs, note_run, oldest_work, runs_at_work
+from recbench_spark.storage.paths import IN_SCRATCH
 from recbench_spark.storage.publish import NO_LINKS
 
 CONFLICTS = (
@@ -104,6 +105,18 @@ class Store:
     def scratch(self) -> str:
         """Where rows lie that workers map (see `sharing.base_folder`)."""
         return sharing.base_folder(self.spark, None if self.in_catalog else self.root)
+
+    @property
+    def files_root(self) -> str:
+        """Where files lie that later jobs need: the warehouse's folder, where retention looks for them.
+
+        A catalog has no folder of its own: scratch keeps them.
+        """
+        return self.scratch if self.in_catalog else self.root
+
+    def stored_path(self, relative: str) -> str:
+        """Return a path below `files_root` as tables keep it; it says so where that root is scratch."""
+        return f"{IN_SCRATCH if self.in_catalog else ''}{relative}"
 
     def location(self, name: str) -> str:
         """The directory of a table, or its name in the catalog."""

@@ -127,7 +127,7 @@ def training_log(night: Night, journal: Journal) -> str:
         rows = of_split(store, SPLITS, split_id).where("part = 'train'").select(*COLUMNS, *times)
         rows.write.parquet(folder)
 
-    return publish_rows(f"{store.scratch}/fit_files/logs/{split_id}-train", write)
+    return publish_rows(f"{store.files_root}/fit_files/logs/{split_id}-train", write)
 
 
 @letting_go()

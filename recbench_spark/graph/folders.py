@@ -126,8 +126,12 @@ class Graph:
         return Path(self.folder, "texts", f"{block.number:05d}.parquet")
 
     def write(self) -> None:
-        """The manifest, last of all files: a graph that has one is whole."""
-        replace_text(Path(self.folder, MANIFEST), json.dumps(asdict(self)))
+        """Write the manifest, last of all files: a graph that has one is whole.
+
+        It does not say where it lies: the warehouse may be moved.
+        """
+        fields = {name: value for name, value in asdict(self).items() if name != "folder"}
+        replace_text(Path(self.folder, MANIFEST), json.dumps(fields))
 
 
 def read_graph(folder: Path) -> Graph | None:

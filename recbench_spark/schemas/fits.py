@@ -55,7 +55,12 @@ FITS = Table(
         Column("peak_bytes", LONG, "Largest resident memory of its process, the mapped log included."),
         Column("threads", INT, "Threads it was given."),
         Column("host", STRING, "Where it ran."),
-        Column("files", STRING, "Folder of what it made: model, predictions; NULL: they were not kept."),
+        Column(
+            "files",
+            STRING,
+            "Folder of what it made, below the warehouse (after 'scratch:', below spark.recbench.scratch);"
+            " absolute in older rows, of which only the end fit_files/ID counts; NULL: nothing was kept.",
+        ),
         Column("code_version", STRING, "Version of recbench-spark."),
         Column("started_at", TIMESTAMP, "Start of the task, UTC."),
         Column("finished_at", TIMESTAMP, "End of the task, UTC."),

@@ -27,6 +27,7 @@ from recbench_spark.kernels.metrics.about import ABOUT
 from recbench_spark.randomness import hashed
 from recbench_spark.schemas import FITS, METRICS, SUBMISSIONS
 from recbench_spark.shared_files import escape_path
+from recbench_spark.sharing import drop_folder, scratch_folder
 from recbench_spark.steps.boarding import RMSE, board_name, enter, entries_of
 from recbench_spark.steps.doubting import (
     clip_to_scale,
@@ -40,6 +41,7 @@ from recbench_spark.steps.folding import FoldedLog
 from recbench_spark.steps.night import at_headline
 from recbench_spark.steps.standing import ACCEPTED, HELD, PROGRAM, RETRACTED, decide, latest_decisions
 from recbench_spark.store import Store
+from recbench_spark.training.fits.places import find_place
 from recbench_spark.training.fits.tasks import PREDICTIONS
 
 FACTS = "bundle.json"
@@ -68,10 +70,11 @@ def predictions_of(store: Store, benchmark: Benchmark, log: FoldedLog, model: st
         )
     seed = min(row["seed"] for row in whole)
     first = {row.fold: row for row in found if (row.settings_json, row.seed) == (last, seed)}
-    _require_files(store, model, [row.files for row in first.values()])
+    places = {fold: find_place(store, row.files) for fold, row in first.items()}
+    _require_files(store, model, list(places.values()))
     parts = [
-        store.spark.read.parquet(f"{row.files}/{PREDICTIONS}").withColumn("fold", F.lit(fold).cast("int"))
-        for fold, row in first.items()
+        store.spark.read.parquet(f"{place}/{PREDICTIONS}").withColumn("fold", F.lit(fold).cast("int"))
+        for fold, place in places.items()
     ]
     every = reduce(DataFrame.unionByName, parts)
     columns = [*COLUMNS["predictions"], *(["fold"] if log.folds else [])]
@@ -99,7 +102,7 @@ def pack(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str, Any]) 
     task = str(facts["task"])
     ordered = rows.orderBy("user_id", "item_id")
     place = folder / FILES[task]
-    scratch = f"{store.scratch}/fit_files/bundles/{digest(str(folder), datetime.now(UTC))}"
+    scratch = scratch_folder(store.scratch)  # nothing needs these rows later
     ordered.write.parquet(scratch)
     files = store.spark.read.parquet(scratch)
     schema = files.limit(0).toArrow().schema
@@ -107,6 +110,7 @@ def pack(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str, Any]) 
         for path in sorted(files.inputFiles()):
             found = pq.read_table(path.removeprefix("file://"), columns=files.columns)
             writer.write_table(found.replace_schema_metadata(None).cast(schema))
+    drop_folder(store.spark, scratch)
     content, n = content_of(store.spark.read.parquet(escape_path(str(place))))
     whole = {**facts, "rows": n, "content": content, "code_version": __version__, "digest": ""}
     document = parse(Bundle, whole, str(folder)).model_dump(mode="json")

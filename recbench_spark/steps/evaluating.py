@@ -25,7 +25,8 @@ from recbench_spark.steps.gates import failure
 from recbench_spark.steps.night import Night, model_gates, night_gates
 from recbench_spark.steps.results import write_checks, write_metrics
 from recbench_spark.storage.leases import hold_lease
-from recbench_spark.training.behaviour import FIT_FILES, Behaviour, SplitData, behaviour_of
+from recbench_spark.training.behaviour import Behaviour, SplitData, behaviour_of
+from recbench_spark.training.fits.tasks import FIT_FILES
 
 
 def evaluate_model(night: Night, model: ModelConfig, run_id: str, journal: Journal) -> list[Check]:

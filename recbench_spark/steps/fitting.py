@@ -24,9 +24,10 @@ from recbench_spark.steps.folding import FoldedLog
 from recbench_spark.store import Store, explain
 from recbench_spark.training.fits.distributed import fit_als
 from recbench_spark.training.fits.logs import require_times
+from recbench_spark.training.fits.places import store_place
 from recbench_spark.training.fits.running import Outcome, run_tasks, slots
 from recbench_spark.training.fits.table import Commits, append_fits
-from recbench_spark.training.fits.tasks import FitTask, Row, done_before, fit_one
+from recbench_spark.training.fits.tasks import FIT_FILES, FitTask, Row, done_before, fit_one
 
 COMMIT_SECONDS = 20.0
 """Rows wait so long for one another: each commit costs the driver a second."""
@@ -129,10 +130,10 @@ class Fits:
         threshold = evaluation.resolve().threshold if settings.kind in IMPLICIT else None
         hashed = (log.log_id, log.files.scale, document, seed, train, watched, share, share_seed, threshold)
         fit_id = digest(*hashed, revisions.of(settings.kind, "values"), length=20)
-        folder = f"{self.store.scratch}/fit_files"
+        folder, stored = f"{self.store.files_root}/{FIT_FILES}", self.store.stored_path(FIT_FILES)
         return FitTask(
             fit_id, model.name, document, seed, fold, train, watched, share, share_seed, threshold,
-            self.threads, folder, keep,
+            self.threads, folder, keep, stored,
         )  # fmt: skip
 
 
@@ -176,7 +177,9 @@ def known_rows(store: Store, plan: Plan) -> dict[str, Row]:
     for row in rows:
         if row.files is not None or row.status != "succeeded" or row.fit_id not in kept:
             entered = found.get(row.fit_id, {}).get(ENTERED, set())
-            found[row.fit_id] = row.asDict() | {ENTERED: entered | {(row.suite, row.model, row.purpose)}}
+            files = None if row.files is None else store_place(store, row.files)
+            more = {"files": files, ENTERED: entered | {(row.suite, row.model, row.purpose)}}
+            found[row.fit_id] = row.asDict() | more
     return found
 
 

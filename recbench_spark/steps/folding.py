@@ -68,7 +68,7 @@ def folded_log(store: Store, benchmark: Benchmark, journal: Journal) -> FoldedLo
         with journal.stage("log", f"log {log_id}: {_protocol(benchmark)}", log_id=log_id) as counts:
             counts["rows"] = _write_log(store, whole, folder, apart)
 
-    place = publish_rows(f"{store.scratch}/fit_files/logs/{log_id}", write, FACTS)
+    place = publish_rows(f"{store.files_root}/fit_files/logs/{log_id}", write, FACTS)
     files = _files(benchmark, log_id, place, _read_facts(place))
     folds = tuple(range(split.folds)) if apart else ()
     found = FoldedLog(log_id, files, folds, benchmark.dataset.name, _protocol(benchmark))

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from recbench_spark.storage.publish import local_path
 
+IN_SCRATCH = "scratch:"
+"""Before a stored path that is relative to scratch; one without it is relative to the warehouse."""
+
 
 def relative_path(path: str | Path, root: Path) -> str:
     """Return a path below a root as it is stored: relative, with slashes.
@@ -33,3 +36,20 @@ def resolve_path(stored: str, root: Path, room: str) -> Path:
     parts = path.parts
     places = [n for n, part in enumerate(parts) if part == room]
     return root.joinpath(*parts[places[-1] :]) if places else path
+
+
+def read_tail(stored: str, room: str) -> str:
+    """Return a stored path relative to its root: of an absolute one, as older versions stored it, its end.
+
+    Args:
+        stored: a relative path, with or without `scratch:` before it; a path or URI of any machine.
+        room: name of the folder directly below the root in which such files lie, such as `fit_files`.
+
+    Raises:
+        ValueError: an absolute path that has no such folder.
+    """
+    parts = stored.removeprefix(IN_SCRATCH).split("/")
+    places = [n for n, part in enumerate(parts) if part == room]
+    if not places:
+        raise ValueError(f"{stored} is not below a folder {room}")
+    return "/".join(parts[places[-1] :])

@@ -36,8 +36,6 @@ from recbench_spark.store import Store
 
 Settings = TypeVar("Settings", bound=ModelConfig)
 
-FIT_FILES = "fit_files"
-"""Folder of a warehouse: files of fits, a folder each."""
 
 NIGHTS = 30
 """Splits of earlier nights that a model may look at."""

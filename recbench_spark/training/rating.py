@@ -26,6 +26,7 @@ from recbench_spark.training.fits.logs import COLUMNS, LogFiles, facts_of, requi
 from recbench_spark.training.fits.running import run_tasks
 from recbench_spark.training.fits.table import append_fits
 from recbench_spark.training.fits.tasks import (
+    FIT_FILES,
     ITEMS,
     PREDICTIONS,
     ROW,
@@ -124,7 +125,7 @@ class Rating(Behaviour[RatingModelConfig]):
     # ------------------------------------------------------------------------------------ the task
 
     def _place(self, data: SplitData, name: str) -> str:
-        return f"{data.store.scratch}/fit_files/{data.key(self.settings)}/{name}"
+        return f"{data.store.files_root}/{FIT_FILES}/{data.key(self.settings)}/{name}"
 
     def _files(self, data: SplitData) -> LogFiles:
         rows = data.table(SPLITS).select(*COLUMNS)
@@ -143,5 +144,6 @@ class Rating(Behaviour[RatingModelConfig]):
         return FitTask(
             fit_id=data.key(self.settings), model=self.settings.name, settings=settings.model_dump(),
             seed=self.settings.seed, fold=None, train=("train",), watched=watched,
-            threshold=data.threshold, folder=f"{data.store.scratch}/fit_files",
+            threshold=data.threshold, folder=f"{data.store.files_root}/{FIT_FILES}",
+            stored=data.store.stored_path(FIT_FILES),
         )  # fmt: skip

@@ -130,7 +130,7 @@ def test_a_fold_is_the_fold_of_a_night(store, night, rows) -> None:
     split_id = night.night.split_id
     test = store.read(SPLITS).where(f"split_id = '{split_id}' AND part = 'test'").collect()
     fitted = next(row for row in rows if row["model"] == "means" and row["fold"] == 1)
-    kept = store.spark.read.parquet(f"{fitted['files']}/predictions.parquet").collect()
+    kept = store.spark.read.parquet(f"{store.root}/{fitted['files']}/predictions.parquet").collect()
     assert {(r.user_id, r.item_id, r.rating) for r in kept} == {
         (r.user_id, r.item_id, r.rating) for r in test
     }

@@ -43,6 +43,9 @@ Rows = npt.NDArray[np.int64]
 VALIDATION = 7919
 """Added to a search's seed for the draw of its validation rows, which is no other draw."""
 
+FIT_FILES = "fit_files"
+"""Folder of a warehouse: files of fits, a folder each."""
+
 FOLLOWED = "validation"
 MODEL, PREDICTIONS, USERS, ITEMS, ROW = (
     "model.npz", "predictions.parquet", "users.parquet", "items.parquet", "fit.json",
@@ -67,6 +70,7 @@ class FitTask:
         threshold: rating from which a row counts for learners that see pairs alone; None: above 0.
         threads: of the fit; they change no bit.
         folder: where it writes what it made; None: it brings home its row alone.
+        stored: that folder as the table `fits` keeps it: relative to the root that holds it.
         keep: whether it writes the model and its predictions, beside the row.
     """
 
@@ -83,6 +87,7 @@ class FitTask:
     threads: int = 1
     folder: str | None = None
     keep: bool = True
+    stored: str = FIT_FILES
 
     @property
     def kind(self) -> str:
@@ -98,6 +103,11 @@ class FitTask:
     def place(self, name: str) -> str:
         """A file of this fit."""
         return f"{self.folder}/{self.fit_id}/{name}"
+
+    @property
+    def files(self) -> str | None:
+        """The fit's folder as its row names it; None where it keeps nothing but its row."""
+        return f"{self.stored}/{self.fit_id}" if self.folder is not None and self.keep else None
 
 
 def fit_one(task: FitTask, files: LogFiles) -> Row:
@@ -226,8 +236,13 @@ def done_before(task: FitTask) -> Row | None:
     with suppress(ValueError, TypeError):
         row = json.loads(found) if found else {}
         if row.get("files") or not task.keep or row.get("status") == "diverged":
-            return {**row, "model": task.model} if row else None
+            return {**row, "model": task.model, **_files_today(task, row)} if row else None
     return None
+
+
+def _files_today(task: FitTask, row: Row) -> Row:
+    """Return where the files of an earlier attempt lie; older versions wrote an absolute path."""
+    return {"files": task.files} if row.get("files") else {}
 
 
 # ------------------------------------------------------------------------------------- facts of a row
@@ -236,11 +251,10 @@ def done_before(task: FitTask) -> Row | None:
 def _facts(task: FitTask) -> Row:
     known = asdict(task)
     row = {name: known[name] for name in ("fit_id", "model", "seed", "fold", "threads")}
-    files = {"files": f"{task.folder}/{task.fit_id}" if task.folder is not None and task.keep else None}
     settings = json.dumps(task.settings, sort_keys=True)
     parts = [FOLLOWED] if task.share else list(task.watched)
     told = {"kind": task.kind, "dims": task.dims, "settings_json": settings, "parts": parts}
-    return row | told | files | {"host": socket.gethostname()}
+    return row | told | {"files": task.files, "host": socket.gethostname()}
 
 
 def _status(error: Exception) -> str:
