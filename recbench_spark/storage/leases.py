@@ -161,13 +161,20 @@ def _open_work(lease: Lease) -> None:
 
 
 def _create(path: Path) -> bool:
-    """Create a lease's file; False where another process was faster."""
+    """Create a lease's file; False where another process was faster.
+
+    A full disk takes the name and not the owner: such a file goes again, or all would wait for it.
+    """
     try:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
         return False
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump(this_maker().to_json(), file)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(this_maker().to_json(), file)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
     return True
 
 
@@ -185,6 +192,7 @@ def _release(lease: Lease, is_done: Callable[[], bool]) -> None:
     """End the lease. Work that is not done stays for the next owner, and so does the lease's file.
 
     Epochs never fall while work is to be done: whoever has just read one would take over a new owner.
+    The file gets the oldest time there is, which needs no room on a full disk.
     """
     done = False
     with suppress(Exception):  # it may ask a session that has ended: the error that ended it counts
@@ -192,8 +200,9 @@ def _release(lease: Lease, is_done: Callable[[], bool]) -> None:
     if done:
         remove_tree(lease.work)
         lease.file.unlink(missing_ok=True)
-    elif lease.file.exists():
-        lease.file.write_text("{}", encoding="utf-8")
+    else:
+        with suppress(FileNotFoundError):
+            os.utime(lease.file, (0, 0))
 
 
 def _touch_until(files: Sequence[Path], stop: threading.Event) -> None:
