@@ -8,7 +8,6 @@ nights at once cannot double them.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -19,6 +18,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from graphlib import TopologicalSorter
 from importlib import resources
@@ -38,7 +38,7 @@ from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import MapType, StructType
 
 from recbench_spark import delta_files, schemas, sharing
 from recbench_spark.blocks import Blocks
@@ -308,28 +308,64 @@ class Store:
         """Whether `deltalake` reads and writes a table that is there: no Spark job for a few rows."""
         return self.folder is not None and delta_files.can_append(self.location(table.name))
 
-    def append_named_rows(
-        self, rows: Sequence[Mapping[str, Any]], table: Table, names: Sequence[str]
+    def append_missing(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        table: Table,
+        key: Sequence[str],
+        since: delta_files.Since = None,
     ) -> None:
-        """Append rows that the driver holds, each once by a name of its own.
+        """Append rows that the driver holds, but those whose key a row of the table has.
 
-        Two jobs may append the same rows in other groups: what is there is left out.
+        Of two jobs that append equal rows at the same moment one looks again, and leaves them out.
 
         Args:
             rows: column -> value.
             table: one of small rows.
-            names: of each row, the same in all jobs that would append it.
+            key: columns whose values together say that two rows are the same; the first is never NULL.
+            since: a column and a moment; only rows of the table that are later count. None: all count.
         """
-        named = {f"{table.name}/{name}": n for n, name in enumerate(names)}
-        found = arrow_rows([rows[n] for n in named.values()], table)
+        found = delta_files.first_rows(arrow_rows(rows, table), key)
         if not found.num_rows:
             return
         self.create(table)
-        if not self._in_reach(table):
-            self.append(self.spark.createDataFrame(found), table, _name_of_rows(list(named)))
-            return
-        commit = partial(delta_files.append_named_rows, self.location(table.name), found, list(named))
-        retried(f"write {table.name}", commit)
+        if self._in_reach(table):
+            action = partial(delta_files.append_missing, self.location(table.name), found, key, since)
+        else:
+            action = partial(self._merge, found, table, key, since)
+        retried(f"write {table.name}", action)
+
+    def _merge(
+        self, rows: pa.Table, table: Table, key: Sequence[str], since: delta_files.Since = None
+    ) -> None:
+        """Append rows by MERGE: it reads the table, so Delta refuses it when another one came in meanwhile."""
+        view = f"missing_{uuid.uuid4().hex}"
+        conform(self.spark.createDataFrame(rows), table).createOrReplaceTempView(view)
+        same = [_equal_in_sql(table, name) for name in key]
+        later = [] if since is None else [f"there.{since[0]} > {_moment(since[1])}"]
+        try:
+            self.spark.sql(
+                f"MERGE INTO {self.identifier(table.name)} AS there USING {view} AS new"
+                f" ON {' AND '.join([*same, *later])} WHEN NOT MATCHED THEN INSERT *"
+            )
+        finally:
+            self.spark.catalog.dropTempView(view)
+
+    def replace_rows(
+        self, rows: Sequence[Mapping[str, Any]], table: Table, column: str, value: str
+    ) -> None:
+        """Put rows in the place of all that have a value in a column, in one version."""
+        found = arrow_rows(rows, table)
+        self.create(table)
+        location = self.location(table.name)
+        if self._in_reach(table):
+            action = partial(delta_files.replace_rows, location, found, column, value)
+        else:
+            frame = conform(self.spark.createDataFrame(found), table)
+            writer = frame.write.format("delta").mode("overwrite")
+            writer = writer.option("replaceWhere", f"{column} = {_quoted(value)}")
+            action = partial(writer.saveAsTable if self.in_catalog else writer.save, location)
+        retried(f"write {table.name}", action)
 
     def note_run(self, run_id: str) -> None:
         """Note that a run of this process is at work: cleaning leaves its rows alone."""
@@ -493,9 +529,16 @@ def retried(what: str, action: Callable[[], T], wait: float = 0.4) -> T:
     raise AssertionError("unreachable")
 
 
-def _name_of_rows(names: Sequence[str]) -> str:
-    """Return one name for rows with names of their own."""
-    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:32]
+def _equal_in_sql(table: Table, name: str) -> str:
+    """Return the condition that a column is equal in `there` and `new`. SQL compares no maps: as text."""
+    is_map = any(c.name == name and isinstance(c.type, MapType) for c in table.columns)
+    there, new = (f"to_json({side}.{name})" if is_map else f"{side}.{name}" for side in ("there", "new"))
+    return f"{there} <=> {new}"
+
+
+def _moment(value: datetime) -> str:
+    """Return a moment as a literal of Spark SQL."""
+    return f"TIMESTAMP '{value.astimezone(UTC).isoformat(sep=' ')}'"
 
 
 def _hours_to_keep(folder: Path, hours: int) -> int:

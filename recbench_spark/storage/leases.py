@@ -233,6 +233,46 @@ def is_held(target: Path) -> bool:
     return bool(last) and not is_dead(Lease(target, last).file)
 
 
+def is_held_within(folder: Path) -> bool:
+    """Return whether an owner that may be alive is making a folder, or anything that lies in it."""
+    inside = (Path(base, name) for base, _, names in os.walk(folder) for name in names)
+    leases = (path for path in inside if (match := LEFT_NAME.fullmatch(path.name)) and match[2] == "lease")
+    return is_held(folder) or any(not is_dead(path) for path in leases)
+
+
+LEFT_NAME = re.compile(r"\.(.+)\.(lease|work)-\d+")
+"""Name of a lease, or of a work folder: its target's, and which of the two."""
+
+
+def target_of(path: Path) -> Path:
+    """Return the target of a lease or a work folder."""
+    match = LEFT_NAME.fullmatch(path.name)
+    assert match is not None
+    return path.with_name(match[1])
+
+
+def list_abandoned(room: Path) -> dict[Path, list[Path]]:
+    """Return leases and work folders in a folder whose owners have ended, by target."""
+    names = sorted(path.name for path in room.iterdir()) if room.is_dir() else []
+    left: dict[Path, list[Path]] = {}
+    for path in (room / name for name in names if LEFT_NAME.fullmatch(name)):
+        left.setdefault(target_of(path), []).append(path)
+    return {target: paths for target, paths in left.items() if not is_held(target)}
+
+
+def remove_work(target: Path) -> bool:
+    """Remove what ended owners left of a target; False where an owner that may be alive holds it.
+
+    It is removed under the next lease, so that nobody can take it over meanwhile.
+    """
+    lease = _try_acquire(target)
+    if lease is None:
+        return False
+    remove_tree(lease.work)
+    lease.file.unlink(missing_ok=True)
+    return True
+
+
 def is_dead(path: Path, text: str | None = None) -> bool:
     """Return whether the owner of a lease has ended, or has not touched it for a minute.
 

@@ -99,36 +99,6 @@ def test_a_full_disk_leaves_no_table_without_a_commit(
     assert not (tmp_path / "runs").exists()
 
 
-def test_rows_with_names_are_appended_once_whatever_groups_they_come_in(tmp_path: Path) -> None:
-    store = ArrowStore(str(tmp_path))
-    store.create(GRAPHS)
-    rows = store.read(GRAPHS).schema.empty_table()
-    assert delta_files.append_named_rows(store.location("graphs"), rows, []) == 0
-    table = GRAPHS.arrow_schema
-    values = [{"graph_id": name} | {f.name: None for f in table if f.name != "graph_id"} for name in "abc"]
-    full = _rows(values)
-    assert delta_files.append_named_rows(store.location("graphs"), full.slice(0, 2), ["a", "b"]) == 2
-    assert delta_files.append_named_rows(store.location("graphs"), full, ["a", "b", "c"]) == 1
-    assert sorted(row["graph_id"] for row in store.rows(GRAPHS)) == ["a", "b", "c"]
-
-
-def _rows(values):
-    """Rows of `graphs` with something in every column that takes no NULL."""
-    import pyarrow as pa
-
-    fill = {"string": "x", "int64": 1, "int32": 1, "double": 1.0, "bool": False}
-    columns = {}
-    for field in GRAPHS.arrow_schema:
-        given = [value[field.name] for value in values]
-        if given[0] is None and not field.nullable:
-            default = fill.get(str(field.type))
-            if pa.types.is_timestamp(field.type):
-                default = 0
-            given = [["x"] if pa.types.is_list(field.type) else default] * len(values)
-        columns[field.name] = pa.array(given, field.type)
-    return pa.table(columns, schema=GRAPHS.arrow_schema)
-
-
 @pytest.mark.parametrize(
     ("stored", "meant"),
     [
