@@ -220,7 +220,11 @@ def append_rows(folder: str, rows: pa.Table, once: str) -> bool:
 
 
 def _write_rows(
-    table: DeltaTable, folder: str, rows: pa.Table, properties: CommitProperties, replaced: str | None = None
+    table: DeltaTable,
+    folder: str,
+    rows: pa.Table,
+    properties: CommitProperties,
+    replaced: str | None = None,
 ) -> None:
     """Append rows; or put them in the place of those that fulfil a condition of SQL."""
     from deltalake import PostCommitHookProperties, write_deltalake  # noqa: PLC0415

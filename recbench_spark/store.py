@@ -46,8 +46,9 @@ from recbench_spark.delta_files import ConflictError
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import RESULT_TABLES, SCHEMA_VERSION, TABLES, Table, arrow_rows, conform
 from recbench_spark.storage.ages import age_seconds, read_clock
+from recbench_spark.storage.leases import hold_lease
 from recbench_spark.storage.marks import end_runs, note_run, oldest_work, runs_at_work
-from recbench_spark.storage.publish import NO_LINKS
+from recbench_spark.storage.publish import NO_LINKS, remove_tree
 
 CONFLICTS = (
     ConcurrentAppendException,
@@ -64,7 +65,7 @@ STATISTICS = "delta.dataSkippingStatsColumns"
 LOOKED_AT = 1 << 28
 """Bytes of files that the driver reads through itself; larger ones are looked at by tasks."""
 MIGRATING = "_migrating"
-"""Folder beside the tables where one is written again; no table has a name like that."""
+"""Folder beside the tables for the one that migrates them; no table has a name like that."""
 ATTEMPTS = 6
 TIMES_DELETED = 10
 """How often the rows of one name may be deleted and are made again."""
@@ -338,7 +339,7 @@ class Store:
     def _merge(
         self, rows: pa.Table, table: Table, key: Sequence[str], since: delta_files.Since = None
     ) -> None:
-        """Append rows by MERGE: it reads the table, so Delta refuses it when another one came in meanwhile."""
+        """Append rows by MERGE: it reads the table, so Delta refuses it where another one came first."""
         view = f"missing_{uuid.uuid4().hex}"
         conform(self.spark.createDataFrame(rows), table).createOrReplaceTempView(view)
         same = [_equal_in_sql(table, name) for name in key]
@@ -447,16 +448,51 @@ class Store:
         Raises:
             StoreError: made by newer code, or a column that cannot be added or has another type.
         """
-        done = [self._laid_out(name) for name in RESULT_TABLES if self._is_half_swapped(name)]
-        there = [table for table in TABLES.values() if self.exists(table.name)]
-        for table in sorted(there, key=lambda table: table.name == "runs"):
-            schema, properties = self.read(table).schema, self._properties(table.name)
-            for statement in migration(table, schema, properties, self.identifier(table.name)):
+        if self.folder is None:
+            return self._migrate(None)
+        room = self.folder / MIGRATING
+        try:
+            with hold_lease(room / "tables", self._is_migrated) as lease:
+                return [] if lease is None else self._migrate(lease.work)
+        finally:
+            with suppress(OSError):  # a killed migration left something that the next one needs
+                room.rmdir()
+
+    def _migrate(self, work: Path | None) -> list[str]:
+        """Migrate as the only one that does; `work`: the folder for tables that are written again."""
+        done = [self._swap(name, work) for name in RESULT_TABLES if work and self._is_half_swapped(name)]
+        for table in self._tables_there():
+            for statement in self._statements(table):
                 retried(f"migrate {table.name}", partial(self.spark.sql, statement))
                 done.append(statement)
             if self._layout(table.name) != (table.partition_by, ()):
-                done.append(self._lay_out(table))
+                done.append(self._lay_out(table, work))
         return done
+
+    def _tables_there(self) -> list[Table]:
+        """Return the tables of the warehouse, `runs` last."""
+        there = [table for table in TABLES.values() if self.exists(table.name)]
+        return sorted(there, key=lambda table: table.name == "runs")
+
+    def _statements(self, table: Table) -> list[str]:
+        schema, properties = self.read(table).schema, self._properties(table.name)
+        return migration(table, schema, properties, self.identifier(table.name))
+
+    def _is_migrated(self) -> bool:
+        """Return whether nothing is left to migrate; False while another process swaps a table."""
+        if any(self._is_half_swapped(name) for name in RESULT_TABLES):
+            return False
+        self._forget_logs()
+        with suppress(PySparkException):
+            return not any(
+                self._statements(table) or self._layout(table.name) != (table.partition_by, ())
+                for table in self._tables_there()
+            )
+        return False
+
+    def _forget_logs(self) -> None:
+        """Make Delta read all logs anew: it knows a table by its folder, and goes on from its version."""
+        self.spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 
     def _layout(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The columns that a table is partitioned by, and those that it is clustered by."""
@@ -464,15 +500,15 @@ class Store:
         assert detail is not None
         return tuple(detail.partitionColumns), tuple(detail.clusteringColumns)
 
-    def _lay_out(self, table: Table) -> str:
+    def _lay_out(self, table: Table, work: Path | None) -> str:
         """Write a table again in its present layout; returns what was done.
 
-        In a folder beside it, which then takes its name: Delta does not let a table go from clusters to
-        partitions without keeping a feature that others cannot write. Its history ends there.
+        In the folder of the migration's lease; it then takes the table's name: Delta does not let a table go
+        from clusters to partitions without keeping a feature that others cannot write. Its history ends there.
         """
         rows, layout = self.read(table), ", ".join(table.partition_by)
         said = f"write {table.name} again, partitioned by {layout}"
-        if self.folder is None:
+        if self.folder is None or work is None:
             name = self.identifier(table.name)
             self.spark.sql(f"ALTER TABLE {name} CLUSTER BY NONE")
             self.spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES IF EXISTS ('{STATISTICS}')")
@@ -480,28 +516,30 @@ class Store:
             writer = writer.option("overwriteSchema", "true").partitionBy(*table.partition_by)
             (writer.saveAsTable if self.in_catalog else writer.save)(self.location(table.name))
             return said
-        place = self.folder / MIGRATING / table.name
-        shutil.rmtree(place, ignore_errors=True)  # of a migration that was killed
+        place = work / table.name
+        remove_tree(place)  # of a migration that was killed
         self.spark.sql(create_statement(table, f"delta.`{place}`"))
         conform(rows, table).write.format("delta").mode("append").save(str(place))
-        (self.folder / table.name).rename(_old(place))
-        return f"{said}; {self._laid_out(table.name)}"
+        (self.folder / table.name).rename(self._name_before(table.name))
+        return f"{said}; {self._swap(table.name, work)}"
+
+    def _name_before(self, name: str) -> Path:
+        """Return where a table goes that another takes the name of."""
+        assert self.folder is not None
+        return self.folder / MIGRATING / f"{name}.before"
 
     def _is_half_swapped(self, name: str) -> bool:
         """Whether a migration was killed between the two names of `_lay_out`."""
-        return self.folder is not None and _old(self.folder / MIGRATING / name).is_dir()
+        return self.folder is not None and self._name_before(name).is_dir()
 
-    def _laid_out(self, name: str) -> str:
+    def _swap(self, name: str, work: Path) -> str:
         """Give the table that was written again its name, and remove the one before."""
         assert self.folder is not None
-        place, target = self.folder / MIGRATING / name, self.folder / name
+        target, older = self.folder / name, self.folder / MIGRATING / name  # where older versions wrote it
         if not target.exists():
-            place.rename(target)
-        # Delta remembers the table before by its folder, and would go on from its last version.
-        self.spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-        shutil.rmtree(_old(place))
-        with suppress(OSError):  # another table's is still there
-            place.parent.rmdir()
+            (work / name if (work / name).exists() else older).rename(target)
+        self._forget_logs()
+        shutil.rmtree(self._name_before(name))
         return f"remove {name} as it was"
 
 
@@ -643,11 +681,6 @@ def migration(
         bumped = f"{_quoted(VERSION_PROPERTY)} = {_quoted(str(SCHEMA_VERSION))}"
         statements.append(f"ALTER TABLE {identifier} SET TBLPROPERTIES ({bumped})")
     return statements
-
-
-def _old(place: Path) -> Path:
-    """Where a table goes that another takes the name of."""
-    return place.with_name(f"{place.name}.before")
 
 
 def _quoted(text: str) -> str:

@@ -216,7 +216,9 @@ def enter(store: Store, entries: Iterable[Entry]) -> int:
     grown = {key: entry.grown_from(known[key]) if key in known else entry for key, entry in wanted.items()}
     fresh = {key: entry for key, entry in grown.items() if entry != known.get(key)}
     now = datetime.now(UTC)
-    values = [{name: _value(entry, name, key, now) for name in BOARDS.names} for key, entry in fresh.items()]
+    values = [
+        {name: _value(entry, name, key, now) for name in BOARDS.names} for key, entry in fresh.items()
+    ]
     said = [name for name in BOARDS.names if name != "entered_at"]
     store.append_missing(values, BOARDS, said, None if last is None else ("entered_at", last))
     return len(values)
@@ -281,7 +283,13 @@ def write_verdicts(store: Store, name: str, verdicts: Mapping[str, Verdict]) -> 
     """Reasons and notes as they are now, in place of those before."""
     now = datetime.now(UTC)
     rows = [
-        dict(zip(VERDICTS.names, (entry_id, name, one.code, one.text, now, isinstance(one, Reason)), strict=True))
+        dict(
+            zip(
+                VERDICTS.names,
+                (entry_id, name, one.code, one.text, now, isinstance(one, Reason)),
+                strict=True,
+            )
+        )
         for entry_id, verdict in verdicts.items()
         for one in verdict.said
     ]

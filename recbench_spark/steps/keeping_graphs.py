@@ -1,8 +1,8 @@
 """Retention of what graphs and models over them leave beside the tables: files, and vectors of layers.
 
 What is of a split goes with the split. What is of an edge list goes when nothing has used it since the
-first night that is kept: each use marks the graph's manifest, and a model's note, by its time. What a run may
-be at work on stays (`steps/keeping`).
+first night that is kept: each use marks the graph's manifest, and a model's note, by its time. What a run
+may be at work on stays (`steps/keeping`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from recbench_spark.schemas import GRAPH_RUNS, GRAPH_VECTORS
 from recbench_spark.steps.embedding import FOLDER, NIGHT
 from recbench_spark.steps.keeping import Rule, find_old_folders, remove_folders
 from recbench_spark.store import Store
+
 
 @dataclass(frozen=True)
 class OldGraphs:

@@ -292,7 +292,7 @@ def _trial(search: Search, trials: Trials, making: Making, outcome: Outcome) -> 
 
 
 TRIAL = ("trial_id", "status", "credited_log_id")
-"""Columns that say which trial a row is of; one without the last is of an old version, and counts for less."""
+"""Columns that say which trial a row is of; one of an old version lacks the last."""
 
 
 def known_searches(store: Store, log_id: str) -> dict[str, Found]:

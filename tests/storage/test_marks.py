@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from recbench_spark import delta_files
-from recbench_spark.arrow_store import ArrowStore
 from recbench_spark.errors import StoreError
-from recbench_spark.schemas import GRAPHS, RUNS
+from recbench_spark.schemas import RUNS
 from recbench_spark.storage import marks, paths
 from recbench_spark.storage.ages import read_clock
 from recbench_spark.store import _created_here, _hours_to_keep

@@ -15,9 +15,9 @@ import pytest
 from recbench_spark import delta_files
 from recbench_spark.arrow_store import ArrowStore
 from recbench_spark.boards.entries import Entry
+from recbench_spark.boards.verdicts import Reason, Verdict
 from recbench_spark.schemas import BOARDS, FITS, TRIALS, VERDICTS, arrow_rows
 from recbench_spark.steps.boarding import enter, newest_entries, write_verdicts
-from recbench_spark.boards.verdicts import Reason, Verdict
 from recbench_spark.store import Store
 from recbench_spark.training.fits.table import append_fits
 
@@ -104,7 +104,9 @@ def fit(status: str = "succeeded", **more: Any) -> dict[str, Any]:
 @pytest.mark.spark
 def test_equal_fits_trials_entries_and_verdicts_stand_once(store: Store) -> None:
     facts = {"log_id": "l", "suite": "s", "dataset": "d", "split": "p", "purpose": "benchmark"}
-    entry = Entry("b", "ours", "d", "p", "rmse", True, "m", "m", 0.5, year=2026, fold_values={0: 0.4, 1: 0.6})
+    entry = Entry(
+        "b", "ours", "d", "p", "rmse", True, "m", "m", 0.5, year=2026, fold_values={0: 0.4, 1: 0.6}
+    )
     verdict = Verdict("m", (Reason("edge", "lies on the edge"),))
 
     def end_job() -> None:
@@ -117,7 +119,11 @@ def test_equal_fits_trials_entries_and_verdicts_stand_once(store: Store) -> None
     assert {table.name: store.read(table).count() for table in (FITS, TRIALS, BOARDS, VERDICTS)} == {
         "fits": 2, "trials": 1, "boards": 1, "verdicts": 1,
     }  # fmt: skip
-    row = store.read(FITS).where("status = 'succeeded'").selectExpr("rmse_by_part", "CAST(started_at AS STRING)")
+    row = (
+        store.read(FITS)
+        .where("status = 'succeeded'")
+        .selectExpr("rmse_by_part", "CAST(started_at AS STRING)")
+    )
     assert tuple(row.first()) == ({"test": 0.5}, "2026-01-01 00:00:00")
     append_fits(store, [fit("failed", started_at="2026-01-02T00:00:00+00:00")], facts)
     append_fits(store, [fit()], {**facts, "suite": "other"})

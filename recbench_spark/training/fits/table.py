@@ -13,7 +13,6 @@ from recbench_spark.schemas import FITS
 from recbench_spark.store import Store
 from recbench_spark.training.fits.tasks import Row
 
-
 NAME = ("fit_id", "suite", "purpose", "model", "status", "files")
 """Columns that say which fit a row is of, what for, and what is left of it."""
 
