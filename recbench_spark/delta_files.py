@@ -231,15 +231,15 @@ def _write_rows(
     from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
 
     refuse_nulls(folder, rows)
+    hooks = PostCommitHookProperties(cleanup_expired_logs=False)
+    write = partial(
+        write_deltalake, table, rows, commit_properties=properties, post_commithook_properties=hooks
+    )
     try:
-        write_deltalake(
-            table,
-            rows,
-            mode="append" if replaced is None else "overwrite",
-            predicate=replaced,
-            commit_properties=properties,
-            post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
-        )
+        if replaced is None:
+            write(mode="append")
+        else:
+            write(mode="overwrite", predicate=replaced)
     except CommitFailedError as error:
         raise ConflictError(str(error)) from None
     except DeltaError as error:

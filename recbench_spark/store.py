@@ -330,11 +330,9 @@ class Store:
         if not found.num_rows:
             return
         self.create(table)
-        if self._in_reach(table):
-            action = partial(delta_files.append_missing, self.location(table.name), found, key, since)
-        else:
-            action = partial(self._merge, found, table, key, since)
-        retried(f"write {table.name}", action)
+        merge = partial(self._merge, found, table, key, since)
+        append = partial(delta_files.append_missing, self.location(table.name), found, key, since)
+        retried(f"write {table.name}", append if self._in_reach(table) else merge)
 
     def _merge(
         self, rows: pa.Table, table: Table, key: Sequence[str], since: delta_files.Since = None
@@ -503,8 +501,8 @@ class Store:
     def _lay_out(self, table: Table, work: Path | None) -> str:
         """Write a table again in its present layout; returns what was done.
 
-        In the folder of the migration's lease; it then takes the table's name: Delta does not let a table go
-        from clusters to partitions without keeping a feature that others cannot write. Its history ends there.
+        In the folder of the migration's lease; it then takes the table's name: Delta does not let a table
+        go from clusters to partitions without keeping a feature that others cannot write. Its history ends.
         """
         rows, layout = self.read(table), ", ".join(table.partition_by)
         said = f"write {table.name} again, partitioned by {layout}"

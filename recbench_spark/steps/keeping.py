@@ -1,8 +1,8 @@
 """Retention of folders that runs share: which are old, and how they are removed.
 
-Nothing goes that a living run may hold: what was used within a day, or since the longest run at work began;
-what has a lease whose owner may be alive. All by the storage's clock. What ended owners left of their work goes
-by the same rule as the folder that they were making.
+Nothing goes that a living run may hold: what was used within a day, or since the longest run at work
+began; what has a lease whose owner may be alive. All by the storage's clock. What ended owners left of
+their work goes by the same rule as the folder that they were making.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AT_WORK = 24 * 3600
 """Seconds: a night is over within a day."""
 
 ROOMS = (FOLDER, f"{FOLDER}/models", "fit_files", "fit_files/logs", "fit_files/bundles")
-"""Folders of a warehouse whose folders are a graph, a model, a fit, a log or a bundle each. `fits` is a table."""
+"""Folders of a warehouse whose folders are each a graph, a model, a fit, a log or a bundle."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Rule:
         return cls(frozenset(there - set(doomed)), before, tuple(keep), time_in_use(store.folder))
 
     def is_old(self, name: str, used: float, dashes: int) -> bool:
-        """Return whether nobody needs a folder; of a split it has `dashes` or more, and begins with its id."""
+        """Return whether nobody needs a folder; one of a split has `dashes`, and its id before them."""
         if used > self.in_use:
             return False
         if name.count("-") >= dashes:

@@ -33,9 +33,9 @@ def read_clock(folder: Path) -> float:
 
 def age_seconds(path: Path) -> float:
     """Return how long ago a file or folder was written to; 0 where it is gone."""
-    now = read_clock(path.parent)
+    now = read_clock_ns(path.parent)
     try:
-        return now - path.stat().st_mtime
+        return (now - path.stat().st_mtime_ns) / 1e9
     except FileNotFoundError:
         return 0.0
 

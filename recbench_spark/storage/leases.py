@@ -71,7 +71,8 @@ class Lease:
         Raises:
             StoreError: a later owner took over, since this one did not move for a minute.
         """
-        if _last_epoch(self.target) != self.epoch or not self.file.exists():
+        # A later owner makes its file before it removes this one: no list of a large folder is needed.
+        if Lease(self.target, self.epoch + 1).file.exists() or not self.file.exists():
             raise StoreError(
                 f"another run has taken over {self.target}: this one was silent for {DEAD_SECONDS:.0f} s",
                 "run again: it uses what the other run makes",
@@ -165,6 +166,9 @@ def _create(path: Path) -> bool:
     try:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
+        return False
+    except FileNotFoundError:  # whoever was the last in the folder has removed it
+        path.parent.mkdir(parents=True, exist_ok=True)
         return False
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         json.dump(this_maker().to_json(), file)

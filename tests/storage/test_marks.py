@@ -1,14 +1,22 @@
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
+from threading import Barrier
+from types import SimpleNamespace
 
 import pytest
 
 from recbench_spark.errors import StoreError
+from recbench_spark.journal import Journal
 from recbench_spark.schemas import RUNS
+from recbench_spark.steps.night import hold_night
 from recbench_spark.storage import marks, paths
 from recbench_spark.storage.ages import read_clock
 from recbench_spark.store import _created_here, _hours_to_keep
@@ -109,3 +117,34 @@ def test_a_full_disk_leaves_no_table_without_a_commit(
 )
 def test_a_stored_path_means_a_place_below_todays_root(stored: str, meant: str) -> None:
     assert paths.resolve_path(stored, Path("/new/wh"), "fit_files") == Path(meant)
+
+
+def test_of_two_jobs_that_run_one_night_the_second_waits_and_leaves_nothing(tmp_path: Path) -> None:
+    named = SimpleNamespace(name="suite")
+    night = SimpleNamespace(
+        store=SimpleNamespace(folder=tmp_path), benchmark=named, logical_date=date(2026, 1, 1)
+    )
+    lines, order, inside = io.StringIO(), list[str](), Barrier(2)
+
+    def first() -> None:
+        with hold_night(night, Journal(lines)):
+            inside.wait()
+            time.sleep(1)
+            order.append("first")
+
+    def second(part: str) -> None:
+        with hold_night(night, Journal(lines), part):
+            order.append(f"second {part}")
+
+    with ThreadPoolExecutor(2) as pool:
+        running = pool.submit(first)
+        inside.wait()
+        second("other models")
+        second("")
+        running.result()
+    assert order == ["second other models", "first", "second "]
+    assert "another run is making night-suite-2026-01-01" in lines.getvalue()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="x"), hold_night(night, Journal(lines)):
+        raise ValueError("x")
+    assert not list(tmp_path.iterdir())
