@@ -448,10 +448,15 @@ class Store:
         """
         if self.folder is None:
             return self._migrate(None)
-        room = self.folder / MIGRATING
+        room, ended = self.folder / MIGRATING, list[bool]()
         try:
-            with hold_lease(room / "tables", self._is_migrated) as lease:
-                return [] if lease is None else self._migrate(lease.work)
+            # Whoever waits looks at no table: it would see one between its two names.
+            with hold_lease(room / "tables", lambda: bool(ended)) as lease:
+                assert lease is not None
+                self._forget_logs()
+                done = self._migrate(lease.work)
+                ended.append(True)
+                return done
         finally:
             with suppress(OSError):  # a killed migration left something that the next one needs
                 room.rmdir()
@@ -475,18 +480,6 @@ class Store:
     def _statements(self, table: Table) -> list[str]:
         schema, properties = self.read(table).schema, self._properties(table.name)
         return migration(table, schema, properties, self.identifier(table.name))
-
-    def _is_migrated(self) -> bool:
-        """Return whether nothing is left to migrate; False while another process swaps a table."""
-        if any(self._is_half_swapped(name) for name in RESULT_TABLES):
-            return False
-        self._forget_logs()
-        with suppress(PySparkException):
-            return not any(
-                self._statements(table) or self._layout(table.name) != (table.partition_by, ())
-                for table in self._tables_there()
-            )
-        return False
 
     def _forget_logs(self) -> None:
         """Make Delta read all logs anew: it knows a table by its folder, and goes on from its version."""
