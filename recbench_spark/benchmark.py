@@ -26,6 +26,8 @@ from recbench_spark.steps.gates import failure
 from recbench_spark.steps.night import (
     Night,
     attempts_so_far,
+    hold_night,
+    missing_models,
     night_gates,
     open_night,
     require_split,
@@ -50,9 +52,18 @@ def run_night(
 ) -> Outcome:
     """Evaluate all models of a benchmark file for one night; one that fails does not stop the others."""
     night = open_night(store, benchmark, logical_date)
-    benchmark = night.benchmark
+    if force:
+        return make_attempts(night, night.benchmark.models, journal)
+    if not missing_models(night):
+        return make_attempts(night, (), journal)
+    with hold_night(night, journal):
+        return make_attempts(night, missing_models(night), journal)
+
+
+def make_attempts(night: Night, todo: Sequence[ModelConfig], journal: Journal) -> Outcome:
+    """Evaluate some models of a night; then compare and report all that it has."""
+    store, benchmark, logical_date = night.store, night.benchmark, night.logical_date
     attempts = attempts_so_far(night)
-    todo = [model for model in benchmark.models if force or not attempts[model.name]]
     if todo:
         store.delete_orphans(yesterday(store))
         prepare_split(store, benchmark, night.split_id, journal)

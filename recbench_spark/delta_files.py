@@ -13,6 +13,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -182,6 +183,13 @@ CHECKED_VERSION = 3
 """Tables with CHECK constraints: `deltalake` holds the rows that it writes against them."""
 
 
+Since = tuple[str, datetime] | None
+"""A column of moments, and a moment that counts itself no more."""
+
+Filters = Sequence[tuple[str, str, Any]]
+"""All of (column, operator, value), as Parquet's readers have it."""
+
+
 def can_append(folder: str) -> bool:
     """Whether rows may be written to a table by `append_rows`."""
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
@@ -211,46 +219,88 @@ def append_rows(folder: str, rows: pa.Table, once: str) -> bool:
     return True
 
 
-def _write_rows(table: DeltaTable, folder: str, rows: pa.Table, properties: CommitProperties) -> None:
+def _write_rows(
+    table: DeltaTable,
+    folder: str,
+    rows: pa.Table,
+    properties: CommitProperties,
+    replaced: str | None = None,
+) -> None:
+    """Append rows; or put them in the place of those that fulfil a condition of SQL."""
     from deltalake import PostCommitHookProperties, write_deltalake  # noqa: PLC0415
     from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
 
     refuse_nulls(folder, rows)
+    hooks = PostCommitHookProperties(cleanup_expired_logs=False)
+    write = partial(
+        write_deltalake, table, rows, commit_properties=properties, post_commithook_properties=hooks
+    )
     try:
-        write_deltalake(
-            table,
-            rows,
-            mode="append",
-            commit_properties=properties,
-            post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
-        )
+        if replaced is None:
+            write(mode="append")
+        else:
+            write(mode="overwrite", predicate=replaced)
     except CommitFailedError as error:
         raise ConflictError(str(error)) from None
     except DeltaError as error:
         raise StoreError(f"cannot write {folder}: {str(error).splitlines()[0]}") from None
 
 
-def append_named_rows(folder: str, rows: pa.Table, names: Sequence[str]) -> int:
-    """Append those rows whose names have not been appended yet, in one version; returns how many.
+def append_missing(folder: str, rows: pa.Table, key: Sequence[str], since: Since = None) -> int:
+    """Append those rows whose key no row of the table has, in one version; returns how many.
+
+    All such commits to a table bear one transaction identifier. `deltalake` refuses a commit when another
+    one of that identifier came in after the table was opened, so of two writers that looked at the same
+    version one must look again. Rows that somebody deleted can be appended again.
 
     Args:
         folder: of the table.
-        rows: any number.
-        names: of each row (Delta's transaction identifiers).
+        rows: few, no two of them with one key.
+        key: columns whose values together say that two rows are the same; the first is never NULL.
+        since: a column and a moment; only rows of the table that are later count. None: all count.
 
     Raises:
         ConflictError: another writer was faster; try again.
         StoreError: as `append_rows`.
     """
+    table, wanted = _table(folder), rows.column(key[0]).unique().to_pylist()
+    filters: list[tuple[str, str, Any]] = [(key[0], "in", wanted)]
+    filters += [] if since is None else [(since[0], ">", since[1])]
+    known = set(_keys(table.to_pyarrow_table(columns=list(key), filters=filters), key))
+    fresh = [n for n, name in enumerate(_keys(rows, key)) if name not in known]
+    if fresh:
+        _write_rows(table, folder, rows.take(fresh), _next_commit(table, "missing rows"))
+    return len(fresh)
+
+
+def first_rows(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Return the rows without those whose key an earlier one has."""
+    first = {name: n for n, name in reversed(list(enumerate(_keys(rows, key))))}
+    return rows.take(pa.array(sorted(first.values()), pa.int64()))
+
+
+def _keys(rows: pa.Table, key: Sequence[str]) -> list[str]:
+    """Return the key of each row as text: lists and maps have no hash."""
+    return [repr([row[name] for name in key]) for row in rows.select(key).to_pylist()]
+
+
+def _next_commit(table: DeltaTable, token: str) -> CommitProperties:
+    """Return properties of a commit that no other one of the same token may precede unseen."""
     from deltalake import CommitProperties  # noqa: PLC0415
     from deltalake.transaction import Transaction  # noqa: PLC0415
 
-    table = _table(folder)
-    fresh = [n for n, name in enumerate(names) if table.transaction_version(name) is None]
-    if fresh:
-        transactions = [Transaction(names[n], 1) for n in fresh]
-        _write_rows(table, folder, rows.take(fresh), CommitProperties(app_transactions=transactions))
-    return len(fresh)
+    version = (table.transaction_version(token) or 0) + 1
+    return CommitProperties(app_transactions=[Transaction(token, version)])
+
+
+def replace_rows(folder: str, rows: pa.Table, column: str, value: str) -> None:
+    """Put rows in the place of all that have a value in a column, in one version.
+
+    Raises:
+        ConflictError, StoreError: as `append_missing`.
+    """
+    table, quoted = _table(folder), value.replace("'", "''")
+    _write_rows(table, folder, rows, _next_commit(table, f"{column}={value}"), f"{column} = '{quoted}'")
 
 
 def refuse_nulls(folder: str, rows: pa.Table) -> None:
@@ -258,10 +308,6 @@ def refuse_nulls(folder: str, rows: pa.Table) -> None:
     for field in rows.schema:
         if not field.nullable and rows.column(field.name).null_count:
             raise StoreError(f"cannot write {folder}: column '{field.name}' holds NULL, which it may not")
-
-
-Filters = Sequence[tuple[str, str, Any]]
-"""All of (column, operator, value), as Parquet's readers have it."""
 
 
 def read_rows(folder: str, filters: Filters = (), columns: Iterable[str] | None = None) -> pa.Table:

@@ -8,7 +8,6 @@ nights at once cannot double them.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -19,6 +18,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from graphlib import TopologicalSorter
 from importlib import resources
@@ -38,7 +38,7 @@ from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import MapType, StructType
 
 from recbench_spark import delta_files, schemas, sharing
 from recbench_spark.blocks import Blocks
@@ -46,9 +46,10 @@ from recbench_spark.delta_files import ConflictError
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import RESULT_TABLES, SCHEMA_VERSION, TABLES, Table, arrow_rows, conform
 from recbench_spark.storage.ages import age_seconds, read_clock
+from recbench_spark.storage.leases import hold_lease
 from recbench_spark.storage.marks import end_runs, note_run, oldest_work, runs_at_work
 from recbench_spark.storage.paths import IN_SCRATCH
-from recbench_spark.storage.publish import NO_LINKS
+from recbench_spark.storage.publish import NO_LINKS, remove_tree
 
 CONFLICTS = (
     ConcurrentAppendException,
@@ -65,7 +66,7 @@ STATISTICS = "delta.dataSkippingStatsColumns"
 LOOKED_AT = 1 << 28
 """Bytes of files that the driver reads through itself; larger ones are looked at by tasks."""
 MIGRATING = "_migrating"
-"""Folder beside the tables where one is written again; no table has a name like that."""
+"""Folder beside the tables for the one that migrates them; no table has a name like that."""
 ATTEMPTS = 6
 TIMES_DELETED = 10
 """How often the rows of one name may be deleted and are made again."""
@@ -321,28 +322,62 @@ class Store:
         """Whether `deltalake` reads and writes a table that is there: no Spark job for a few rows."""
         return self.folder is not None and delta_files.can_append(self.location(table.name))
 
-    def append_named_rows(
-        self, rows: Sequence[Mapping[str, Any]], table: Table, names: Sequence[str]
+    def append_missing(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        table: Table,
+        key: Sequence[str],
+        since: delta_files.Since = None,
     ) -> None:
-        """Append rows that the driver holds, each once by a name of its own.
+        """Append rows that the driver holds, but those whose key a row of the table has.
 
-        Two jobs may append the same rows in other groups: what is there is left out.
+        Of two jobs that append equal rows at the same moment one looks again, and leaves them out.
 
         Args:
             rows: column -> value.
             table: one of small rows.
-            names: of each row, the same in all jobs that would append it.
+            key: columns whose values together say that two rows are the same; the first is never NULL.
+            since: a column and a moment; only rows of the table that are later count. None: all count.
         """
-        named = {f"{table.name}/{name}": n for n, name in enumerate(names)}
-        found = arrow_rows([rows[n] for n in named.values()], table)
+        found = delta_files.first_rows(arrow_rows(rows, table), key)
         if not found.num_rows:
             return
         self.create(table)
-        if not self._in_reach(table):
-            self.append(self.spark.createDataFrame(found), table, _name_of_rows(list(named)))
-            return
-        commit = partial(delta_files.append_named_rows, self.location(table.name), found, list(named))
-        retried(f"write {table.name}", commit)
+        merge = partial(self._merge, found, table, key, since)
+        append = partial(delta_files.append_missing, self.location(table.name), found, key, since)
+        retried(f"write {table.name}", append if self._in_reach(table) else merge)
+
+    def _merge(
+        self, rows: pa.Table, table: Table, key: Sequence[str], since: delta_files.Since = None
+    ) -> None:
+        """Append rows by MERGE: it reads the table, so Delta refuses it where another one came first."""
+        view = f"missing_{uuid.uuid4().hex}"
+        conform(self.spark.createDataFrame(rows), table).createOrReplaceTempView(view)
+        same = [_equal_in_sql(table, name) for name in key]
+        later = [] if since is None else [f"there.{since[0]} > {_moment(since[1])}"]
+        try:
+            self.spark.sql(
+                f"MERGE INTO {self.identifier(table.name)} AS there USING {view} AS new"
+                f" ON {' AND '.join([*same, *later])} WHEN NOT MATCHED THEN INSERT *"
+            )
+        finally:
+            self.spark.catalog.dropTempView(view)
+
+    def replace_rows(
+        self, rows: Sequence[Mapping[str, Any]], table: Table, column: str, value: str
+    ) -> None:
+        """Put rows in the place of all that have a value in a column, in one version."""
+        found = arrow_rows(rows, table)
+        self.create(table)
+        location = self.location(table.name)
+        if self._in_reach(table):
+            action = partial(delta_files.replace_rows, location, found, column, value)
+        else:
+            frame = conform(self.spark.createDataFrame(found), table)
+            writer = frame.write.format("delta").mode("overwrite")
+            writer = writer.option("replaceWhere", f"{column} = {_quoted(value)}")
+            action = partial(writer.saveAsTable if self.in_catalog else writer.save, location)
+        retried(f"write {table.name}", action)
 
     def note_run(self, run_id: str) -> None:
         """Note that a run of this process is at work: cleaning leaves its rows alone."""
@@ -424,16 +459,44 @@ class Store:
         Raises:
             StoreError: made by newer code, or a column that cannot be added or has another type.
         """
-        done = [self._laid_out(name) for name in RESULT_TABLES if self._is_half_swapped(name)]
-        there = [table for table in TABLES.values() if self.exists(table.name)]
-        for table in sorted(there, key=lambda table: table.name == "runs"):
-            schema, properties = self.read(table).schema, self._properties(table.name)
-            for statement in migration(table, schema, properties, self.identifier(table.name)):
+        if self.folder is None:
+            return self._migrate(None)
+        room, ended = self.folder / MIGRATING, list[bool]()
+        try:
+            # Whoever waits looks at no table: it would see one between its two names.
+            with hold_lease(room / "tables", lambda: bool(ended)) as lease:
+                assert lease is not None
+                self._forget_logs()
+                done = self._migrate(lease.work)
+                ended.append(True)
+                return done
+        finally:
+            with suppress(OSError):  # a killed migration left something that the next one needs
+                room.rmdir()
+
+    def _migrate(self, work: Path | None) -> list[str]:
+        """Migrate as the only one that does; `work`: the folder for tables that are written again."""
+        done = [self._swap(name, work) for name in RESULT_TABLES if work and self._is_half_swapped(name)]
+        for table in self._tables_there():
+            for statement in self._statements(table):
                 retried(f"migrate {table.name}", partial(self.spark.sql, statement))
                 done.append(statement)
             if self._layout(table.name) != (table.partition_by, ()):
-                done.append(self._lay_out(table))
+                done.append(self._lay_out(table, work))
         return done
+
+    def _tables_there(self) -> list[Table]:
+        """Return the tables of the warehouse, `runs` last."""
+        there = [table for table in TABLES.values() if self.exists(table.name)]
+        return sorted(there, key=lambda table: table.name == "runs")
+
+    def _statements(self, table: Table) -> list[str]:
+        schema, properties = self.read(table).schema, self._properties(table.name)
+        return migration(table, schema, properties, self.identifier(table.name))
+
+    def _forget_logs(self) -> None:
+        """Make Delta read all logs anew: it knows a table by its folder, and goes on from its version."""
+        self.spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 
     def _layout(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The columns that a table is partitioned by, and those that it is clustered by."""
@@ -441,15 +504,15 @@ class Store:
         assert detail is not None
         return tuple(detail.partitionColumns), tuple(detail.clusteringColumns)
 
-    def _lay_out(self, table: Table) -> str:
+    def _lay_out(self, table: Table, work: Path | None) -> str:
         """Write a table again in its present layout; returns what was done.
 
-        In a folder beside it, which then takes its name: Delta does not let a table go from clusters to
-        partitions without keeping a feature that others cannot write. Its history ends there.
+        In the folder of the migration's lease; it then takes the table's name: Delta does not let a table
+        go from clusters to partitions without keeping a feature that others cannot write. Its history ends.
         """
         rows, layout = self.read(table), ", ".join(table.partition_by)
         said = f"write {table.name} again, partitioned by {layout}"
-        if self.folder is None:
+        if self.folder is None or work is None:
             name = self.identifier(table.name)
             self.spark.sql(f"ALTER TABLE {name} CLUSTER BY NONE")
             self.spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES IF EXISTS ('{STATISTICS}')")
@@ -457,28 +520,30 @@ class Store:
             writer = writer.option("overwriteSchema", "true").partitionBy(*table.partition_by)
             (writer.saveAsTable if self.in_catalog else writer.save)(self.location(table.name))
             return said
-        place = self.folder / MIGRATING / table.name
-        shutil.rmtree(place, ignore_errors=True)  # of a migration that was killed
+        place = work / table.name
+        remove_tree(place)  # of a migration that was killed
         self.spark.sql(create_statement(table, f"delta.`{place}`"))
         conform(rows, table).write.format("delta").mode("append").save(str(place))
-        (self.folder / table.name).rename(_old(place))
-        return f"{said}; {self._laid_out(table.name)}"
+        (self.folder / table.name).rename(self._name_before(table.name))
+        return f"{said}; {self._swap(table.name, work)}"
+
+    def _name_before(self, name: str) -> Path:
+        """Return where a table goes that another takes the name of."""
+        assert self.folder is not None
+        return self.folder / MIGRATING / f"{name}.before"
 
     def _is_half_swapped(self, name: str) -> bool:
         """Whether a migration was killed between the two names of `_lay_out`."""
-        return self.folder is not None and _old(self.folder / MIGRATING / name).is_dir()
+        return self.folder is not None and self._name_before(name).is_dir()
 
-    def _laid_out(self, name: str) -> str:
+    def _swap(self, name: str, work: Path) -> str:
         """Give the table that was written again its name, and remove the one before."""
         assert self.folder is not None
-        place, target = self.folder / MIGRATING / name, self.folder / name
+        target, older = self.folder / name, self.folder / MIGRATING / name  # where older versions wrote it
         if not target.exists():
-            place.rename(target)
-        # Delta remembers the table before by its folder, and would go on from its last version.
-        self.spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-        shutil.rmtree(_old(place))
-        with suppress(OSError):  # another table's is still there
-            place.parent.rmdir()
+            (work / name if (work / name).exists() else older).rename(target)
+        self._forget_logs()
+        shutil.rmtree(self._name_before(name))
         return f"remove {name} as it was"
 
 
@@ -506,9 +571,16 @@ def retried(what: str, action: Callable[[], T], wait: float = 0.4) -> T:
     raise AssertionError("unreachable")
 
 
-def _name_of_rows(names: Sequence[str]) -> str:
-    """Return one name for rows with names of their own."""
-    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:32]
+def _equal_in_sql(table: Table, name: str) -> str:
+    """Return the condition that a column is equal in `there` and `new`. SQL compares no maps: as text."""
+    is_map = any(c.name == name and isinstance(c.type, MapType) for c in table.columns)
+    there, new = (f"to_json({side}.{name})" if is_map else f"{side}.{name}" for side in ("there", "new"))
+    return f"{there} <=> {new}"
+
+
+def _moment(value: datetime) -> str:
+    """Return a moment as a literal of Spark SQL."""
+    return f"TIMESTAMP '{value.astimezone(UTC).isoformat(sep=' ')}'"
 
 
 def _hours_to_keep(folder: Path, hours: int) -> int:
@@ -613,11 +685,6 @@ def migration(
         bumped = f"{_quoted(VERSION_PROPERTY)} = {_quoted(str(SCHEMA_VERSION))}"
         statements.append(f"ALTER TABLE {identifier} SET TBLPROPERTIES ({bumped})")
     return statements
-
-
-def _old(place: Path) -> Path:
-    """Where a table goes that another takes the name of."""
-    return place.with_name(f"{place.name}.before")
 
 
 def _quoted(text: str) -> str:

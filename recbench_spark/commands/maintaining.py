@@ -10,7 +10,8 @@ from recbench_spark.errors import OK, ConfigError
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import TABLES
 from recbench_spark.session import get_session
-from recbench_spark.steps.keeping_fits import drop_old_fits, find_old_fits
+from recbench_spark.steps.keeping import remove_folders, remove_private_files
+from recbench_spark.steps.keeping_fits import find_old_fits
 from recbench_spark.steps.keeping_graphs import compact, drop_old_graphs, find_old_graphs
 from recbench_spark.steps.maintaining import drop_old, find_old
 from recbench_spark.steps.night import yesterday
@@ -34,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
         return OK
     journal.say("remove what killed runs left")
     store.delete_orphans(yesterday(store))
+    remove_private_files(store)
     for name in filter(store.exists, TABLES):
         if args.optimize and compact(store, name):
             journal.say(f"optimized {name}")
@@ -92,4 +94,4 @@ def retain(store: Store, args: argparse.Namespace, journal: Journal) -> None:
         journal.say(f"remove nights before {first}")
         drop_old(store, old)
         drop_old_graphs(store, graphs)
-        drop_old_fits(fits)
+        remove_folders(store, fits)

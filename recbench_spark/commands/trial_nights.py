@@ -26,6 +26,8 @@ from recbench_spark.steps.night import (
     attempts_so_far,
     check_benchmark,
     headline_of,
+    hold_night,
+    missing_models,
     newest_by_key,
     open_night,
     require_truth,
@@ -132,14 +134,20 @@ def training_log(night: Night, journal: Journal) -> str:
 
 @letting_go()
 def run_missing(night: Night, journal: Journal) -> Mapping[str, str]:
-    """Run the models that have no run yet; messages of those that failed, by name."""
-    attempts = attempts_so_far(night)
-    todo = [model for model in night.benchmark.models if not attempts[model.name]]
-    if not todo:
+    """Run the models that have no run yet; messages of those that failed, by name.
+
+    Where another search runs the same ones, this one waits for it.
+    """
+    if not missing_models(night):
         return {}
-    prepare_split(night.store, night.benchmark, night.split_id, journal)
-    require_truth(night)
-    return nights.run_models(night, todo, attempts, journal)[1]
+    part = digest(sorted(model.name for model in night.benchmark.models))
+    with hold_night(night, journal, part):
+        attempts, todo = attempts_so_far(night), missing_models(night)
+        if not todo:
+            return {}
+        prepare_split(night.store, night.benchmark, night.split_id, journal)
+        require_truth(night)
+        return nights.run_models(night, todo, attempts, journal)[1]
 
 
 def values_of(night: Night) -> dict[str, Row]:

@@ -207,16 +207,20 @@ def _with_tuning(
 def enter(store: Store, entries: Iterable[Entry]) -> int:
     """Append entries that are not there yet, or of which more is known by now; how many rows these were.
 
-    A row is never changed: a later one of the same entry_id replaces it for all who read.
+    A row is never changed: a later one of the same entry_id replaces it for all who read. Of two jobs that
+    enter the same at once one finds the other's row, which came after its own look at the table.
     """
     wanted = {entry.entry_id: entry for entry in entries}
-    known = newest_entries(store, {entry.board for entry in wanted.values()})
+    rows = _rows_of_boards(store, {entry.board for entry in wanted.values()})
+    known, last = _newest(rows), max((row["entered_at"] for row in rows), default=None)
     grown = {key: entry.grown_from(known[key]) if key in known else entry for key, entry in wanted.items()}
     fresh = {key: entry for key, entry in grown.items() if entry != known.get(key)}
     now = datetime.now(UTC)
-    values = [tuple(_value(entry, name, key, now) for name in BOARDS.names) for key, entry in fresh.items()]
-    if values:
-        store.append(store.spark.createDataFrame(values, BOARDS.schema), BOARDS)
+    values = [
+        {name: _value(entry, name, key, now) for name in BOARDS.names} for key, entry in fresh.items()
+    ]
+    said = [name for name in BOARDS.names if name != "entered_at"]
+    store.append_missing(values, BOARDS, said, None if last is None else ("entered_at", last))
     return len(values)
 
 
@@ -233,13 +237,20 @@ def _value(entry: Entry, name: str, key: str, now: datetime) -> object:
 
 def newest_entries(store: Store, names: Iterable[str]) -> dict[str, Entry]:
     """The newest row of each entry of some boards, by its id; the driver holds a row an entry."""
-    rows = store.read(BOARDS).where(F.col("board").isin(list(names))).collect()
+    return _newest(_rows_of_boards(store, names))
+
+
+def _rows_of_boards(store: Store, names: Iterable[str]) -> list[Row]:
+    return store.rows(BOARDS, [("board", "in", sorted(names))])
+
+
+def _newest(rows: Iterable[Row]) -> dict[str, Entry]:
     columns = [field.name for field in fields(Entry)]
     found = {}
-    for row in sorted(rows, key=lambda row: (row.entered_at, row.budget_settings or 0)):
-        known = {key: value for key, value in row.asDict().items() if key in columns}
+    for row in sorted(rows, key=lambda row: (row["entered_at"], row["budget_settings"] or 0)):
+        known = {key: value for key, value in row.items() if key in columns}
         listed = {key: tuple(known[key] or ()) for key in ("at_edge", "never_searched")}
-        found[row.entry_id] = Entry(**{**known, **listed, "fold_values": dict(row.fold_values or {})})
+        found[row["entry_id"]] = Entry(**{**known, **listed, "fold_values": dict(row["fold_values"] or ())})
     return found
 
 
@@ -272,14 +283,18 @@ def write_verdicts(store: Store, name: str, verdicts: Mapping[str, Verdict]) -> 
     """Reasons and notes as they are now, in place of those before."""
     now = datetime.now(UTC)
     rows = [
-        (entry_id, name, one.code, one.text, now, isinstance(one, Reason))
+        dict(
+            zip(
+                VERDICTS.names,
+                (entry_id, name, one.code, one.text, now, isinstance(one, Reason)),
+                strict=True,
+            )
+        )
         for entry_id, verdict in verdicts.items()
         for one in verdict.said
     ]
-    if store.exists(VERDICTS.name):
-        store.delete(VERDICTS.name, "board", [name])
-    if rows:
-        store.append(store.spark.createDataFrame(rows, VERDICTS.schema), VERDICTS)
+    if rows or store.exists(VERDICTS.name):
+        store.replace_rows(rows, VERDICTS, "board", name)
 
 
 def fits_shown(store: Store, log: FoldedLog) -> pd.DataFrame:

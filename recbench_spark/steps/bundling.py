@@ -39,7 +39,7 @@ from recbench_spark.steps.doubting import (
 from recbench_spark.steps.fitting import of_whole_seeds
 from recbench_spark.steps.folding import FoldedLog
 from recbench_spark.steps.night import at_headline
-from recbench_spark.steps.standing import ACCEPTED, HELD, PROGRAM, RETRACTED, decide, latest_decisions
+from recbench_spark.steps.standing import ACCEPTED, HELD, RETRACTED, decide, hold_back, latest_decisions
 from recbench_spark.store import Store
 from recbench_spark.training.fits.places import find_place
 from recbench_spark.training.fits.tasks import PREDICTIONS
@@ -273,7 +273,7 @@ def _decide(
         decide(store, entry.entry_id, entry.board, ACCEPTED, reason, who)
         tell(f"accepted by {who}, though implausible: {'; '.join(doubts)}")
     elif known is None:
-        decide(store, entry.entry_id, entry.board, HELD, "; ".join(doubts), PROGRAM)
+        hold_back(store, entry.entry_id, entry.board, "; ".join(doubts))
     if accepted is None and (known is None or known["decision"] == HELD):
         tell(
             f"held back as implausible: {'; '.join(doubts)}. It neither leads nor counts against others;"

@@ -7,17 +7,12 @@ stay.
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from datetime import date
 from pathlib import Path
 
-from recbench_spark.schemas import SPLITS
-from recbench_spark.steps.keeping_graphs import is_old
+from recbench_spark.steps.keeping import ROOMS, Rule, find_old_folders
 from recbench_spark.store import Store
-
-ROOMS = ("fit_files", "fit_files/logs", "fit_files/bundles")
-"""Folders of a warehouse whose folders are of a fit, a log or a bundle each. `fits` is a table."""
 
 
 def find_old_fits(
@@ -31,20 +26,8 @@ def find_old_fits(
         keep: earlier nights that are kept.
         splits: those that are about to be removed.
     """
-    there = {row.split_id for row in store.read(SPLITS).select("split_id").distinct().collect()}
-    kept = there - set(splits)
-    return tuple(sorted(folder for folder in _folders(store) if is_old(folder, 1, kept, before, keep)))
-
-
-def _folders(store: Store) -> Iterator[Path]:
-    for room in ROOMS if store.folder is not None else ():
-        place = (store.folder or Path()) / room
-        if place.is_dir():
-            inside = (folder for folder in place.iterdir() if folder.is_dir())
-            yield from (f for f in inside if f"{room}/{f.name}" not in ROOMS)
-
-
-def drop_old_fits(folders: Sequence[Path]) -> None:
-    """Delete them."""
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+    if store.folder is None:
+        return ()
+    rule = Rule.read(store, before, keep, splits)
+    rooms = [store.folder / room for room in ROOMS if room.startswith("fit_files")]
+    return tuple(sorted(folder for room in rooms for folder in find_old_folders(room, 1, rule)))

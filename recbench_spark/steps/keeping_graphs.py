@@ -1,29 +1,24 @@
 """Retention of what graphs and models over them leave beside the tables: files, and vectors of layers.
 
 What is of a split goes with the split. What is of an edge list goes when nothing has used it since the
-first night that is kept: each use marks the graph's manifest, and a model's note, by its time. Whatever was
-touched within a day stays, since a night may be at work on it.
+first night that is kept: each use marks the graph's manifest, and a model's note, by its time. What a run
+may be at work on stays (`steps/keeping`).
 """
 
 from __future__ import annotations
 
 import json
-import shutil
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 
 from pyspark.sql import functions as F
 
-from recbench_spark.graph.folders import MANIFEST
-from recbench_spark.schemas import GRAPH_RUNS, GRAPH_VECTORS, SPLITS
+from recbench_spark.schemas import GRAPH_RUNS, GRAPH_VECTORS
 from recbench_spark.steps.embedding import FOLDER, NIGHT
+from recbench_spark.steps.keeping import Rule, find_old_folders, remove_folders
 from recbench_spark.store import Store
-
-AT_WORK = 24 * 3600
-"""Seconds: a night is over within a day."""
 
 
 @dataclass(frozen=True)
@@ -55,35 +50,14 @@ def find_old_graphs(
     root = None if store.folder is None else store.folder / FOLDER
     if root is None or not root.is_dir():
         return OldGraphs()
-    there = {row.split_id for row in store.read(SPLITS).select("split_id").distinct().collect()}
-    kept = there - set(splits)
-    graphs = [folder for folder in root.iterdir() if folder.is_dir() and folder.name != "models"]
-    models = [folder for folder in (root / "models").glob("*") if folder.is_dir()]
-    old = [folder for folder in graphs if is_old(folder, 2, kept, before, keep)]
-    old_models = [folder for folder in models if is_old(folder, 1, kept, before, keep)]
+    rule = Rule.read(store, before, keep, splits)
+    old = find_old_folders(root, 2, rule)
+    old_models = find_old_folders(root / "models", 1, rule)
     lists = [folder.name for folder in old_models if "-" not in folder.name and (folder / NIGHT).is_file()]
     found = sorted(old + old_models)
     size = sum(file.stat().st_size for folder in found for file in folder.rglob("*") if file.is_file())
     names = tuple(str(folder.relative_to(root)) for folder in found)
     return OldGraphs(names, tuple(sorted(lists)), size)
-
-
-def is_old(folder: Path, dashes: int, kept: Collection[str], before: date, keep: Sequence[date]) -> bool:
-    """Whether nobody needs a folder; one of a split has its name before the first of `dashes` or more."""
-    used = last_use(folder)
-    if time.time() - used < AT_WORK:
-        return False
-    if folder.name.count("-") >= dashes:
-        return folder.name.partition("-")[0] not in kept
-    day = datetime.fromtimestamp(used, UTC).date()
-    return day < before and day not in keep
-
-
-def last_use(folder: Path) -> float:
-    """Seconds since 1970: of the mark of the last use, or of the newest file where none was finished."""
-    marks = [file for file in (folder / MANIFEST, folder / NIGHT) if file.is_file()]
-    files = marks or [folder, *(file for file in folder.rglob("*") if file.is_file())]
-    return max(file.stat().st_mtime for file in files)
 
 
 def drop_old_graphs(store: Store, old: OldGraphs) -> None:
@@ -94,8 +68,7 @@ def drop_old_graphs(store: Store, old: OldGraphs) -> None:
             layer = _last_layer(store, name)
             vectors = f"CASE WHEN layer < {layer} THEN model_id END"
             store.delete(GRAPH_VECTORS.name, vectors, [name])
-    for folder in old.folders:
-        shutil.rmtree((store.folder or Path()) / FOLDER / folder, ignore_errors=True)
+    remove_folders(store, [(store.folder or Path()) / FOLDER / folder for folder in old.folders])
 
 
 def _last_layer(store: Store, name: str) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property, partial
@@ -26,6 +27,7 @@ from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_ME
 from recbench_spark.evaluation.metrics.top_lists import Catalogue
 from recbench_spark.evaluation.ranking.rank import users_of_parts
 from recbench_spark.inputs import require_unchanged
+from recbench_spark.journal import Journal
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
 from recbench_spark.placeholders import on_night
@@ -36,6 +38,8 @@ from recbench_spark.steps.gates import GateCheck, gate_checks
 from recbench_spark.steps.keys import evaluation_paths, key_of
 from recbench_spark.steps.splitting import current_name, held_out_parts, of_split, split_identity
 from recbench_spark.storage.ages import read_clock
+from recbench_spark.storage.leases import hold_lease
+from recbench_spark.storage.marks import FOLDER as AT_WORK
 from recbench_spark.store import Store
 from recbench_spark.training.behaviour import SplitData, behaviour_of
 
@@ -145,6 +149,34 @@ def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> Night:
     return Night(store, benchmark, benchmark.evaluation.resolve(), split_id, inputs, logical_date)
 
 
+@contextmanager
+def hold_night(night: Night, journal: Journal, part: str = "") -> Iterator[None]:
+    """Be the only one that runs a night; another job that would run the same waits until it has ended.
+
+    What the first one has published is then done for the second. Whoever is killed is not waited for. A
+    warehouse that is remote or a catalog has no leases: there both run, and each run is whole.
+
+    Args:
+        night: the night.
+        journal: is told of another job that is waited for.
+        part: name of some of its models; two different parts run at once.
+    """
+    folder, ended = night.store.folder, list[bool]()
+    if folder is None:
+        yield
+        return
+    name = "-".join(filter(None, ("night", night.benchmark.name, str(night.logical_date), part)))
+    try:
+        with hold_lease(folder / AT_WORK / name, lambda: bool(ended), journal.say):
+            try:
+                yield
+            finally:
+                ended.append(True)
+    finally:
+        with suppress(OSError):  # others are at work
+            (folder / AT_WORK).rmdir()
+
+
 def attempts_so_far(night: Night) -> dict[str, int]:
     """Succeeded runs of each model with its key on this night."""
     of_night = [
@@ -155,6 +187,12 @@ def attempts_so_far(night: Night) -> dict[str, int]:
     rows = night.store.rows(schemas.RUNS, of_night, ["model", "run_key"])
     done = Counter((row["model"], row["run_key"]) for row in rows)
     return {model.name: done[model.name, run_key(night, model)] for model in night.benchmark.models}
+
+
+def missing_models(night: Night) -> list[ModelConfig]:
+    """Return the models that have no succeeded run with their key on this night."""
+    attempts = attempts_so_far(night)
+    return [model for model in night.benchmark.models if not attempts[model.name]]
 
 
 AGE = ("finished_at", "attempt", "run_id")

@@ -37,9 +37,19 @@ def stands(entry_id: str, decisions: Mapping[str, Decision]) -> bool:
 
 def decide(store: Store, entry_id: str, board: str, decision: str, reason: str, who: str) -> None:
     """Append a decision on a row of a board."""
+    store.append_rows([_decision(entry_id, board, decision, reason, who)], BOARD_DECISIONS)
+
+
+def hold_back(store: Store, entry_id: str, board: str, reason: str) -> None:
+    """Hold back a row on which nobody has decided; two jobs that do so at once leave one decision."""
+    row = _decision(entry_id, board, HELD, reason, PROGRAM)
+    store.append_missing([row], BOARD_DECISIONS, ("entry_id", "decision", "who"))
+
+
+def _decision(entry_id: str, board: str, decision: str, reason: str, who: str) -> Decision:
     now = datetime.now(UTC)
     row = (digest(entry_id, decision, now), entry_id, board, decision, reason, who, now)
-    store.append_rows([dict(zip(BOARD_DECISIONS.names, row, strict=True))], BOARD_DECISIONS)
+    return dict(zip(BOARD_DECISIONS.names, row, strict=True))
 
 
 def decide_on_entry(store: Store, entry_id: str, decision: str, reason: str, who: str) -> str:

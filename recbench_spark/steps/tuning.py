@@ -263,7 +263,7 @@ def run_searches(
     ]
     outcomes = trials.outcomes(makings, journal)
     rows = [_trial(search, trials, *pair) for pair in zip(makings, outcomes, strict=True)]
-    _append(trials, rows)
+    trials.store.append_missing(rows, TRIALS, TRIAL)
     known = known_searches(trials.store, trials.log_id)
     for one in searches:
         if known[one.model.name].best is None:
@@ -291,17 +291,8 @@ def _trial(search: Search, trials: Trials, making: Making, outcome: Outcome) -> 
     }  # fmt: skip
 
 
-def _append(trials: Trials, found: Sequence[Row]) -> None:
-    """Trials that are not there yet, failed when they were, or do not say whose results they belong to."""
-    store = trials.store
-    ids = [row["trial_id"] for row in found]
-    whole = F.col("trial_id").isin(ids) & F.col("credited_log_id").isNotNull()
-    there = store.read(TRIALS).where(whole).select("trial_id", "status").collect()
-    known = {(row.trial_id, row.status) for row in there}
-    rows = [row for row in found if (row["trial_id"], row["status"]) not in known]
-    if rows:
-        values = [tuple(row.get(name) for name in TRIALS.names) for row in rows]
-        store.append(store.spark.createDataFrame(values, TRIALS.schema), TRIALS)
+TRIAL = ("trial_id", "status", "credited_log_id")
+"""Columns that say which trial a row is of; one of an old version lacks the last."""
 
 
 def known_searches(store: Store, log_id: str) -> dict[str, Found]:

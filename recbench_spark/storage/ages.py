@@ -33,9 +33,9 @@ def read_clock(folder: Path) -> float:
 
 def age_seconds(path: Path) -> float:
     """Return how long ago a file or folder was written to; 0 where it is gone."""
-    now = read_clock(path.parent)
+    now = read_clock_ns(path.parent)
     try:
-        return now - path.stat().st_mtime
+        return (now - path.stat().st_mtime_ns) / 1e9
     except FileNotFoundError:
         return 0.0
 
@@ -49,15 +49,17 @@ def remove_leftovers(folder: Path, seconds: float = LEFT_SECONDS) -> int:
     if not left:
         return 0
     now = read_clock(folder)
-    old = [path for path in left if now - _newest_time(path) > seconds]
+    old = [path for path in left if now - newest_time(path) > seconds]
     for path in old:
         remove_tree(path)
     return len(old)
 
 
-def _newest_time(path: Path) -> float:
+def newest_time(path: Path) -> float:
+    """Return when a file, or anything in a folder, was last written to, by the storage's clock."""
     times = [0.0]
-    for place in (path, *path.rglob("*")):
+    inside = (Path(base, name) for base, folders, files in os.walk(path) for name in (*folders, *files))
+    for place in (path, *inside):
         with suppress(FileNotFoundError):
             times.append(place.lstat().st_mtime)
     return max(times)

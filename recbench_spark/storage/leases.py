@@ -71,7 +71,8 @@ class Lease:
         Raises:
             StoreError: a later owner took over, since this one did not move for a minute.
         """
-        if _last_epoch(self.target) != self.epoch or not self.file.exists():
+        # A later owner makes its file before it removes this one: no list of a large folder is needed.
+        if Lease(self.target, self.epoch + 1).file.exists() or not self.file.exists():
             raise StoreError(
                 f"another run has taken over {self.target}: this one was silent for {DEAD_SECONDS:.0f} s",
                 "run again: it uses what the other run makes",
@@ -169,6 +170,9 @@ def _create(path: Path) -> bool:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
         return False
+    except FileNotFoundError:  # whoever was the last in the folder has removed it
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return False
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(this_maker().to_json(), file)
@@ -240,6 +244,46 @@ def is_held(target: Path) -> bool:
     """Return whether an owner that may be alive is making a target: nobody else may remove its work."""
     last = _last_epoch(target)
     return bool(last) and not is_dead(Lease(target, last).file)
+
+
+def is_held_within(folder: Path) -> bool:
+    """Return whether an owner that may be alive is making a folder, or anything that lies in it."""
+    inside = (Path(base, name) for base, _, names in os.walk(folder) for name in names)
+    leases = (path for path in inside if (match := LEFT_NAME.fullmatch(path.name)) and match[2] == "lease")
+    return is_held(folder) or any(not is_dead(path) for path in leases)
+
+
+LEFT_NAME = re.compile(r"\.(.+)\.(lease|work)-\d+")
+"""Name of a lease, or of a work folder: its target's, and which of the two."""
+
+
+def target_of(path: Path) -> Path:
+    """Return the target of a lease or a work folder."""
+    match = LEFT_NAME.fullmatch(path.name)
+    assert match is not None
+    return path.with_name(match[1])
+
+
+def list_abandoned(room: Path) -> dict[Path, list[Path]]:
+    """Return leases and work folders in a folder whose owners have ended, by target."""
+    names = sorted(path.name for path in room.iterdir()) if room.is_dir() else []
+    left: dict[Path, list[Path]] = {}
+    for path in (room / name for name in names if LEFT_NAME.fullmatch(name)):
+        left.setdefault(target_of(path), []).append(path)
+    return {target: paths for target, paths in left.items() if not is_held(target)}
+
+
+def remove_work(target: Path) -> bool:
+    """Remove what ended owners left of a target; False where an owner that may be alive holds it.
+
+    It is removed under the next lease, so that nobody can take it over meanwhile.
+    """
+    lease = _try_acquire(target)
+    if lease is None:
+        return False
+    remove_tree(lease.work)
+    lease.file.unlink(missing_ok=True)
+    return True
 
 
 def is_dead(path: Path, text: str | None = None) -> bool:

@@ -31,10 +31,16 @@ class WorkMark:
 
     def __init__(self, root: Path) -> None:
         self.path = root / FOLDER / private_name("mark")[1:]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.touch()
+        self._create()
         began = self.path.stat().st_mtime  # by the storage's clock
         self.add(json.dumps({**this_maker().to_json(), "since": began}))
+
+    def _create(self) -> None:
+        """Make the file; whoever was the last in the folder may just be removing it."""
+        while not self.path.exists():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                self.path.touch()
 
     def add(self, line: str) -> None:
         """Append a line."""

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.makers import private_name
-from recbench_spark.storage.seals import write_seal
 
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 
@@ -87,25 +86,6 @@ def replace_file(target: Path, write: Callable[[Path], object]) -> None:
     with private_path(target) as path:
         write(path)
         path.replace(target)
-
-
-def publish_folder(target: Path, fill: Callable[[Path], object], *, seal: bool = True) -> bool:
-    """Make a folder and publish it under a name that is free.
-
-    Args:
-        target: the name.
-        fill: puts files into the folder that it is given; at least one.
-        seal: write down the length and digest of each file (`seals`) before.
-
-    Returns:
-        False where the name was taken: the folder there stays as it is.
-    """
-    with private_path(target) as path:
-        path.mkdir()
-        fill(path)
-        if seal:
-            write_seal(path)
-        return rename_folder(path, target)
 
 
 def rename_folder(path: Path, target: Path) -> bool:

@@ -91,15 +91,5 @@ def find_file_damage(folder: Path, name: str, entry: Entry, *, digests: bool) ->
     return ""
 
 
-def require_whole(folder: Path, *, digests: bool = False) -> None:
-    """Check a folder against its seal.
-
-    Raises:
-        StoreError: a file is missing, cut short, or (with digests) has other bytes.
-    """
-    if damage := find_damage(folder, digests=digests):
-        raise StoreError(damage, _remedy(folder))
-
-
 def _remedy(folder: Path) -> str:
     return f"remove {folder}: the next run makes it again"

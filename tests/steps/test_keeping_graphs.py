@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from datetime import UTC, date, datetime, timedelta
@@ -14,8 +15,12 @@ from deltalake import DeltaTable
 from recbench_spark import cli
 from recbench_spark.commands import embed, maintain
 from recbench_spark.steps.embedding import NIGHT
-from recbench_spark.steps.keeping_fits import drop_old_fits, find_old_fits
-from recbench_spark.steps.keeping_graphs import find_old_graphs
+from recbench_spark.steps.keeping import remove_folders, remove_private_files
+from recbench_spark.steps.keeping_fits import find_old_fits
+from recbench_spark.steps.keeping_graphs import drop_old_graphs, find_old_graphs
+from recbench_spark.storage.leases import DEAD_SECONDS, Lease, hold_lease
+from recbench_spark.storage.makers import Maker, private_name
+from recbench_spark.storage.marks import end_runs, note_run
 
 NOW = datetime.now(UTC)
 LONG_AGO = NOW - timedelta(days=40)
@@ -98,10 +103,119 @@ def test_files_of_a_fit_go_with_its_split_or_when_nothing_writes_to_them(tmp_pat
         "fit_files/s2.1-m-f",
     ]
     assert [str(folder.relative_to(tmp_path)) for folder in old] == wanted
-    drop_old_fits(old)
+    remove_folders(store, old)
     assert (
         find_old_fits(store, before, (), ["s2.1"]) == () and (tmp_path / "fit_files/def/data.npy").is_file()
     )
+
+
+BEFORE = (NOW - timedelta(days=30)).date()
+
+
+@pytest.mark.parametrize("days", [-2, 2])
+def test_a_host_whose_clock_is_wrong_removes_no_more_and_no_less(tmp_path, monkeypatch, days: int) -> None:
+    made(tmp_path, "s9-aaa-4", "graph.json", NOW)  # of a split that is being made
+    made(tmp_path, "s9-bbb-4", "graph.json", LONG_AGO)
+    made(tmp_path, "../fit_files/s9-m", None, NOW)
+    made(tmp_path, "../fit_files/s9-n", None, NOW - timedelta(hours=30))
+    wrong = time.time() + days * 86400
+    monkeypatch.setattr(time, "time", lambda: wrong)
+    store = Warehouse(tmp_path)
+    assert find_old_graphs(store, BEFORE).folders == ("s9-bbb-4",)
+    assert [path.name for path in find_old_fits(store, BEFORE)] == ["s9-n"]
+
+
+def age(*paths: Path, days: float = 40) -> None:
+    for path in paths:
+        for place in (*path.rglob("*"), path):
+            os.utime(place, (time.time() - days * 86400,) * 2)
+
+
+def test_work_of_a_living_owner_stays_and_that_of_an_ended_one_goes_with_time(tmp_path) -> None:
+    room, store = tmp_path / "fit_files", Warehouse(tmp_path, "s1")
+    with hold_lease(room / "s9-live", lambda: False) as lease:
+        assert lease is not None
+        (lease.work / "checkpoint").write_text("7")
+        ended = []
+        for name in ("s9-ended", "s9-fresh", "s1-kept", "abc"):
+            with pytest.raises(ValueError, match="x"), hold_lease(room / name, lambda: False) as other:
+                assert other is not None
+                (other.work / "checkpoint").write_text("7")
+                raise ValueError("x")
+            ended.append(other)
+        age(*(one.work for one in (lease, *ended) if one.target.name != "s9-fresh"))
+        age(*(one.file for one in ended if one.target.name != "s9-fresh"))
+        old = find_old_fits(store, BEFORE)
+        assert {path.name for path in old} == {
+            f".{name}.{kind}-0001" for name in ("s9-ended", "abc") for kind in ("work", "lease")
+        }
+        remove_folders(store, old)
+        left = {path.name for path in room.iterdir()}
+        names = ("s9-live", "s9-fresh", "s1-kept")
+        assert left == {f".{name}.{kind}-0001" for name in names for kind in ("work", "lease")}
+        with hold_lease(room / "s1-kept", lambda: False) as again:
+            assert again is not None and (again.work / "checkpoint").read_text() == "7"
+
+
+def test_a_graph_in_which_another_host_works_stays_until_that_is_dead(tmp_path) -> None:
+    made(tmp_path, "aaa-4", "graph.json", LONG_AGO)
+    made(tmp_path, "models/nnn", NIGHT, LONG_AGO)
+    graph, store = tmp_path / "graph_files" / "aaa-4", Warehouse(tmp_path)
+    inner, outer = Lease(graph / "degrees", 1), Lease(tmp_path / "graph_files/models/nnn", 2)
+    elsewhere = Maker("elsewhere", "another boot", "pid:[1]", 1, "5")
+    for lease in (inner, outer):
+        lease.file.write_text(json.dumps(elsewhere.to_json()))
+    assert find_old_graphs(store, BEFORE).folders == ()
+    for lease in (inner, outer):
+        age(lease.file, days=(DEAD_SECONDS + 1) / 86400)
+    assert find_old_graphs(store, BEFORE).folders == ("aaa-4", "models/nnn")
+
+
+def test_what_a_run_takes_between_the_look_and_the_removal_stays(tmp_path) -> None:
+    made(tmp_path, "aaa-4", "graph.json", LONG_AGO)
+    made(tmp_path, "bbb-4", "graph.json", LONG_AGO)
+    made(tmp_path, "ccc-4", "graph.json", LONG_AGO)
+    root, store = tmp_path / "graph_files", Warehouse(tmp_path)
+    old = find_old_graphs(store, BEFORE)
+    assert old.folders == ("aaa-4", "bbb-4", "ccc-4")
+    os.utime(root / "aaa-4" / "graph.json")
+    with hold_lease(root / "bbb-4", lambda: False):
+        drop_old_graphs(store, old)
+    assert (root / "aaa-4").is_dir() and not (root / "ccc-4").exists()
+    assert (root / ".bbb-4.work-0001" / "graph.json").is_file(), "its new owner has it"
+
+
+def test_what_was_used_since_the_longest_run_at_work_began_stays(tmp_path) -> None:
+    made(tmp_path, "../fit_files/s9-m", None, NOW - timedelta(days=3))
+    store = Warehouse(tmp_path)
+    assert len(find_old_fits(store, BEFORE)) == 1
+    note_run(tmp_path, "20260101T000000-x")
+    (mark,) = (tmp_path / "_at_work").iterdir()
+    first, *rest = mark.read_text().splitlines()
+    since = (NOW - timedelta(days=4)).timestamp()
+    mark.write_text("\n".join([json.dumps({**json.loads(first), "since": since}), *rest]) + "\n")
+    assert find_old_fits(store, BEFORE) == ()
+    end_runs(tmp_path)
+    assert len(find_old_fits(store, BEFORE)) == 1
+
+
+def test_private_files_of_killed_processes_go_after_a_day_and_no_published_folder_is_halved(
+    tmp_path, monkeypatch
+) -> None:
+    room = tmp_path / "graph_files" / "models"
+    room.mkdir(parents=True)
+    old, fresh = room / private_name("old"), room / private_name("fresh")
+    for folder in (old, fresh):
+        folder.mkdir()
+        (folder / "part").write_text("x")
+    age(old, days=1.1)
+    made(tmp_path, "models/nnn", NIGHT, LONG_AGO)
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # killed in the middle of it
+    remove_folders(Warehouse(tmp_path), [room / "nnn"])
+    assert not (room / "nnn").exists(), "its name goes first"
+    monkeypatch.undo()
+    assert remove_private_files(Warehouse(tmp_path)) == 2
+    assert [path.name for path in room.iterdir()] == [fresh.name]
 
 
 def run(job: Any, *flags: str) -> int:

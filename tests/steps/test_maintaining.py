@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -204,13 +205,14 @@ def test_tables_of_users_are_laid_out_by_run(
     before = clustered(spark, folder)
     store = Store(spark, str(folder), any_version=True)
     if killed != "never":
-        step = "_laid_out" if killed == "between the names" else "_layout"
+        between = killed == "between the names"
+        step = "recbench_spark.store.Store._swap" if between else "recbench_spark.store.conform"
 
         def dies(*_: Any) -> None:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(Store, step, dies)
+            patch.setattr(step, dies)
             with pytest.raises(KeyboardInterrupt):
                 store.migrate()
         with pytest.raises(StoreError, match="--migrate"):
@@ -223,6 +225,19 @@ def test_tables_of_users_are_laid_out_by_run(
     assert sorted(str(row) for row in store.read(USER_METRICS).collect()) == before
     assert store.takes_files(RANKINGS, USER_METRICS), "tasks write their files"
     assert sorted(store._values(USER_METRICS, "run_id")) == ["r1", "r2"]
+
+
+@pytest.mark.spark
+def test_of_two_migrations_at_once_one_waits(spark, tmp_path: Path) -> None:
+    folder = tmp_path / "w"
+    before = clustered(spark, folder)
+    stores = [Store(spark, str(folder), any_version=True) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        said = list(pool.map(Store.migrate, stores))
+    assert sorted(map(bool, said)) == [False, True]
+    store = Store(spark, str(folder))
+    assert store.migrate() == [] and not (folder / "_migrating").exists()
+    assert sorted(str(row) for row in store.read(USER_METRICS).collect()) == before
 
 
 @pytest.mark.spark

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
+from threading import Barrier
+from types import SimpleNamespace
 
 import pytest
 
-from recbench_spark import delta_files
-from recbench_spark.arrow_store import ArrowStore
 from recbench_spark.errors import StoreError
-from recbench_spark.schemas import GRAPHS, RUNS
+from recbench_spark.journal import Journal
+from recbench_spark.schemas import RUNS
+from recbench_spark.steps.night import hold_night
 from recbench_spark.storage import marks, paths
 from recbench_spark.storage.ages import read_clock
 from recbench_spark.store import _created_here, _hours_to_keep
@@ -99,36 +105,6 @@ def test_a_full_disk_leaves_no_table_without_a_commit(
     assert not (tmp_path / "runs").exists()
 
 
-def test_rows_with_names_are_appended_once_whatever_groups_they_come_in(tmp_path: Path) -> None:
-    store = ArrowStore(str(tmp_path))
-    store.create(GRAPHS)
-    rows = store.read(GRAPHS).schema.empty_table()
-    assert delta_files.append_named_rows(store.location("graphs"), rows, []) == 0
-    table = GRAPHS.arrow_schema
-    values = [{"graph_id": name} | {f.name: None for f in table if f.name != "graph_id"} for name in "abc"]
-    full = _rows(values)
-    assert delta_files.append_named_rows(store.location("graphs"), full.slice(0, 2), ["a", "b"]) == 2
-    assert delta_files.append_named_rows(store.location("graphs"), full, ["a", "b", "c"]) == 1
-    assert sorted(row["graph_id"] for row in store.rows(GRAPHS)) == ["a", "b", "c"]
-
-
-def _rows(values):
-    """Rows of `graphs` with something in every column that takes no NULL."""
-    import pyarrow as pa
-
-    fill = {"string": "x", "int64": 1, "int32": 1, "double": 1.0, "bool": False}
-    columns = {}
-    for field in GRAPHS.arrow_schema:
-        given = [value[field.name] for value in values]
-        if given[0] is None and not field.nullable:
-            default = fill.get(str(field.type))
-            if pa.types.is_timestamp(field.type):
-                default = 0
-            given = [["x"] if pa.types.is_list(field.type) else default] * len(values)
-        columns[field.name] = pa.array(given, field.type)
-    return pa.table(columns, schema=GRAPHS.arrow_schema)
-
-
 @pytest.mark.parametrize(
     ("stored", "meant"),
     [
@@ -141,3 +117,34 @@ def _rows(values):
 )
 def test_a_stored_path_means_a_place_below_todays_root(stored: str, meant: str) -> None:
     assert paths.resolve_path(stored, Path("/new/wh"), "fit_files") == Path(meant)
+
+
+def test_of_two_jobs_that_run_one_night_the_second_waits_and_leaves_nothing(tmp_path: Path) -> None:
+    named = SimpleNamespace(name="suite")
+    night = SimpleNamespace(
+        store=SimpleNamespace(folder=tmp_path), benchmark=named, logical_date=date(2026, 1, 1)
+    )
+    lines, order, inside = io.StringIO(), list[str](), Barrier(2)
+
+    def first() -> None:
+        with hold_night(night, Journal(lines)):
+            inside.wait()
+            time.sleep(1)
+            order.append("first")
+
+    def second(part: str) -> None:
+        with hold_night(night, Journal(lines), part):
+            order.append(f"second {part}")
+
+    with ThreadPoolExecutor(2) as pool:
+        running = pool.submit(first)
+        inside.wait()
+        second("other models")
+        second("")
+        running.result()
+    assert order == ["second other models", "first", "second "]
+    assert "another run is making night-suite-2026-01-01" in lines.getvalue()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="x"), hold_night(night, Journal(lines)):
+        raise ValueError("x")
+    assert not list(tmp_path.iterdir())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from recbench_spark import __version__
@@ -13,14 +13,20 @@ from recbench_spark.schemas import FITS
 from recbench_spark.store import Store
 from recbench_spark.training.fits.tasks import Row
 
+NAME = ("fit_id", "suite", "purpose", "model", "status", "files")
+"""Columns that say which fit a row is of, what for, and what is left of it."""
+
 
 def append_fits(store: Store, rows: Sequence[Row], facts: Row) -> None:
-    """Append rows; `facts`: log_id, suite, dataset, split and purpose of all of them."""
-    if not rows:
-        return
+    """Append rows that are not there; `facts`: log_id, suite, dataset, split and purpose of all of them.
+
+    Two jobs that end the same fits at once leave one row a fit. Each attempt that failed is a row.
+    """
     known = {**facts, "code_version": __version__}
-    values = [tuple(_typed(name, {**known, **row}.get(name)) for name in FITS.names) for row in rows]
-    store.append(store.spark.createDataFrame(values, FITS.schema), FITS)
+    full = [{name: _typed(name, {**known, **row}.get(name)) for name in FITS.names} for row in rows]
+    failed = [row for row in full if row["status"] == "failed"]
+    store.append_missing([row for row in full if row["status"] != "failed"], FITS, NAME)
+    store.append_missing(failed, FITS, (*NAME, "started_at"))
 
 
 class Commits:
@@ -69,4 +75,8 @@ class Commits:
 
 
 def _typed(name: str, value: Any) -> Any:
-    return datetime.fromisoformat(value) if name.endswith("_at") and isinstance(value, str) else value
+    """Return a value as Arrow takes it; a moment without a zone is one that Spark gave, of this host's."""
+    if not name.endswith("_at") or value is None:
+        return value
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return moment.astimezone(UTC)
