@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.parquet import filters_to_expression
 
 from recbench_spark.blocks import Blocks
 from recbench_spark.errors import StoreError
+from recbench_spark.storage.delta_tables import list_files, open_for_rows, open_table, read_dataset
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -48,17 +50,15 @@ def can_commit(folder: str) -> bool:
     """Whether files may be added to a table by this module."""
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
-    if "%" in folder:  # `deltalake` reads it as a URL
-        return False
     try:
-        return bool(_table(folder).protocol().min_writer_version <= WRITER_VERSION)
+        return bool(open_table(folder).protocol().min_writer_version <= WRITER_VERSION)
     except DeltaError:  # a feature that this library does not know
         return False
 
 
 def appended(folder: str, once: str) -> bool:
     """Whether an append of this name has been committed."""
-    return _table(folder).transaction_version(once) is not None
+    return open_table(folder).transaction_version(once) is not None
 
 
 def write_files(blocks: Blocks, folder: str, partition: Mapping[str, str]) -> list[File]:
@@ -109,7 +109,7 @@ def commit(folder: str, files: Sequence[File], partition: Mapping[str, str], onc
     # Here: workers import this module and need none of it.
     from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
 
-    table = _table(folder)
+    table = open_table(folder)
     if table.transaction_version(once) is not None:
         return False
     try:
@@ -147,12 +147,6 @@ def append(table: DeltaTable, files: Sequence[File], partition: Mapping[str, str
     )
 
 
-def _table(folder: str) -> DeltaTable:
-    from deltalake import DeltaTable  # noqa: PLC0415
-
-    return DeltaTable(folder)
-
-
 def write_file(
     rows: pa.Table,
     folder: str,
@@ -186,10 +180,8 @@ def can_append(folder: str) -> bool:
     """Whether rows may be written to a table by `append_rows`."""
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
-    if "%" in folder:  # `deltalake` reads it as a URL
-        return False
     try:
-        return bool(_table(folder).protocol().min_writer_version <= CHECKED_VERSION)
+        return bool(open_table(folder).protocol().min_writer_version <= CHECKED_VERSION)
     except DeltaError:
         return False
 
@@ -204,27 +196,28 @@ def append_rows(folder: str, rows: pa.Table, once: str) -> bool:
     from deltalake import CommitProperties  # noqa: PLC0415
     from deltalake.transaction import Transaction  # noqa: PLC0415
 
-    table = _table(folder)
+    table = open_table(folder)
     if table.transaction_version(once) is not None:
         return False
-    _write_rows(table, folder, rows, CommitProperties(app_transactions=[Transaction(once, 1)]))
+    _write_rows(folder, rows, CommitProperties(app_transactions=[Transaction(once, 1)]))
     return True
 
 
-def _write_rows(table: DeltaTable, folder: str, rows: pa.Table, properties: CommitProperties) -> None:
+def _write_rows(folder: str, rows: pa.Table, properties: CommitProperties) -> None:
     from deltalake import PostCommitHookProperties, write_deltalake  # noqa: PLC0415
     from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
 
     refuse_nulls(folder, rows)
     try:
-        write_deltalake(
-            table,
-            rows,
-            mode="append",
-            commit_properties=properties,
-            post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
-        )
-    except CommitFailedError as error:
+        with open_for_rows(folder) as table:
+            write_deltalake(
+                table,
+                rows,
+                mode="append",
+                commit_properties=properties,
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+            )
+    except (CommitFailedError, FileExistsError) as error:
         raise ConflictError(str(error)) from None
     except DeltaError as error:
         raise StoreError(f"cannot write {folder}: {str(error).splitlines()[0]}") from None
@@ -245,11 +238,11 @@ def append_named_rows(folder: str, rows: pa.Table, names: Sequence[str]) -> int:
     from deltalake import CommitProperties  # noqa: PLC0415
     from deltalake.transaction import Transaction  # noqa: PLC0415
 
-    table = _table(folder)
+    table = open_table(folder)
     fresh = [n for n, name in enumerate(names) if table.transaction_version(name) is None]
     if fresh:
         transactions = [Transaction(names[n], 1) for n in fresh]
-        _write_rows(table, folder, rows.take(fresh), CommitProperties(app_transactions=transactions))
+        _write_rows(folder, rows.take(fresh), CommitProperties(app_transactions=transactions))
     return len(fresh)
 
 
@@ -268,25 +261,25 @@ def read_rows(folder: str, filters: Filters = (), columns: Iterable[str] | None 
     """The rows of a table that fulfil all filters; the caller knows that they are few."""
     names = None if columns is None else list(columns)
     if any(operator == "in" and not value for _, operator, value in filters):  # Arrow knows no type of it
-        nothing = _table(folder).to_pyarrow_dataset().schema.empty_table()
+        nothing = read_dataset(folder).schema.empty_table()
         return nothing if names is None else nothing.select(names)
-    return _table(folder).to_pyarrow_table(columns=names, filters=list(filters) or None)
+    wanted = filters_to_expression([list(filters)]) if filters else None
+    return read_dataset(folder).to_table(columns=names, filter=wanted)
 
 
 def partition_values(folder: str, column: str) -> list[str]:
     """The values of a partition column that hold files, from the log alone."""
-    return sorted({partition[column] for partition in _table(folder).partitions()})
+    return sorted({partition[column] for partition in open_table(folder).partitions()})
 
 
 def values(folder: str, column: str) -> set[str]:
     """The values of a column of text, each once; one batch of that column in memory."""
     found: set[str] = set()
-    for batch in _table(folder).to_pyarrow_dataset().to_batches(columns=[column]):
+    for batch in read_dataset(folder).to_batches(columns=[column]):
         found.update(batch.column(0).unique().to_pylist())
     return found
 
 
 def files_of(folder: str, partition: Mapping[str, str]) -> list[str]:
-    """The paths of a partition's files."""
-    filters = [(name, "=", value) for name, value in partition.items()]
-    return list(_table(folder).file_uris(partition_filters=filters))
+    """Return the paths of a partition's files on the disk."""
+    return list_files(folder, partition)

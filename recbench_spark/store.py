@@ -111,7 +111,7 @@ class Store:
 
     def identifier(self, name: str) -> str:
         """The table as it stands in SQL."""
-        return self.location(name) if self.in_catalog else f"delta.`{self.location(name)}`"
+        return self.location(name) if self.in_catalog else quote_folder(self.location(name))
 
     def exists(self, name: str) -> bool:
         """Whether the table has been created.
@@ -446,7 +446,7 @@ class Store:
             return said
         place = self.folder / MIGRATING / table.name
         shutil.rmtree(place, ignore_errors=True)  # of a migration that was killed
-        self.spark.sql(create_statement(table, f"delta.`{place}`"))
+        self.spark.sql(create_statement(table, quote_folder(str(place))))
         conform(rows, table).write.format("delta").mode("append").save(str(place))
         (self.folder / table.name).rename(_old(place))
         return f"{said}; {self._laid_out(table.name)}"
@@ -611,6 +611,11 @@ def _quoted(text: str) -> str:
     """A string literal of Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
+
+
+def quote_folder(folder: str) -> str:
+    """Return a table's folder as Spark's SQL takes it for a table."""
+    return "delta.`" + folder.replace("`", "``") + "`"
 
 
 def is_catalog_schema(root: str) -> bool:

@@ -70,7 +70,6 @@ def print_shares(store: Store, name: str, protocols: list[Benchmark]) -> None:
     print("\n\n".join(reports.multiverse_text(one) for one in facts))
     if store.folder is not None:
         page = reports.render_multiverse(name, facts, reports.make_pairs(pairs))
-        print(
-            f"page: file://{reports.write_page(page, store.folder / 'reports' / f'{name}-multiverse.html')}"
-        )
+        path = reports.write_page(page, store.folder / "reports" / f"{name}-multiverse.html")
+        print(f"page: {path.as_uri()}")
     print(f"make sql WAREHOUSE={store.root} Q=how_much_is_the_protocols_doing")
