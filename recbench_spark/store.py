@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import time
 import uuid
@@ -524,7 +525,7 @@ def check_version(root: str, properties: Mapping[str, str | None]) -> None:
             f"warehouse {root} has schema version {found}, this code writes {SCHEMA_VERSION}",
             "update recbench-spark, or use another --warehouse"
             if newer
-            else f"jobs/maintain.py --warehouse {root} --migrate",
+            else f"jobs/maintain.py --warehouse {shlex.quote(root)} --migrate",
         )
 
 

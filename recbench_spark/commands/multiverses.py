@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from recbench_spark import cli
 from recbench_spark.commands.dry_runs import check_inputs
@@ -72,4 +73,4 @@ def print_shares(store: Store, name: str, protocols: list[Benchmark]) -> None:
         page = reports.render_multiverse(name, facts, reports.make_pairs(pairs))
         path = reports.write_page(page, store.folder / "reports" / f"{name}-multiverse.html")
         print(f"page: {path.as_uri()}")
-    print(f"make sql WAREHOUSE={store.root} Q=how_much_is_the_protocols_doing")
+    print(f"make sql WAREHOUSE={shlex.quote(store.root)} Q=how_much_is_the_protocols_doing")
