@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -144,3 +145,17 @@ def test_writers_at_once_lose_nothing(tmp_path) -> None:
         assert delta_files.append_rows(place, ROWS, "other")
         write_deltalake(late, ROWS, mode="append")
     assert delta_files.read_rows(place).num_rows == 4
+
+
+def test_one_module_opens_tables_and_few_take_paths_from_spark() -> None:
+    places = {
+        r"\bDeltaTable\(": {"storage/delta_tables.py"},
+        r"\.file_uris\(": set(),
+        r"\.inputFiles\(\)": {"sharing.py", "data/readers/files.py"},
+        r"\.read\.parquet\(": set(),
+        r"delta\.`": {"store.py"},
+    }
+    package = Path(delta_files.__file__).parent
+    texts = {file.relative_to(package).as_posix(): file.read_text() for file in package.rglob("*.py")}
+    for pattern, allowed in places.items():
+        assert {name for name, text in texts.items() if re.search(pattern, text)} == allowed, pattern
