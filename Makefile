@@ -14,8 +14,9 @@ STAMP := $(VENV)/.installed
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
+demo report: export STORED_AT = $(value WAREHOUSE)
 demo: $(STAMP) ## set up and run the main job on the generated world
-	$(PY) jobs/nightly.py --config $(CONFIG) --warehouse $(WAREHOUSE) --logical-date $(DATE) $(ARGS)
+	$(PY) jobs/nightly.py --config $(CONFIG) --warehouse "$$STORED_AT" --logical-date $(DATE) $(ARGS)
 
 test: $(STAMP) lint ## style, types, layers and all tests but the slow ones
 	$(PY) -m pytest -q -m "not slow" -n 2 --dist loadgroup --no-loadscope-reorder
@@ -42,7 +43,7 @@ sql: $(STAMP) ## ask in SQL: make sql Q="SELECT ..." or Q=which_model_is_best
 	@$(PY) jobs/query.py --warehouse "$$ASKED_OF" "$$ASKED"
 
 report: $(STAMP) ## write the HTML report again
-	$(PY) jobs/report.py --config $(CONFIG) --warehouse $(WAREHOUSE) --logical-date $(DATE)
+	$(PY) jobs/report.py --config $(CONFIG) --warehouse "$$STORED_AT" --logical-date $(DATE)
 
 setup: $(STAMP) ## only install
 

@@ -20,6 +20,7 @@ from recbench_spark import delta_files, store
 from recbench_spark.delta_files import CHECKED_VERSION
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import TABLES, Table, arrow_rows
+from recbench_spark.storage.delta_tables import open_table, read_dataset
 from recbench_spark.storage.marks import end_runs, note_run
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ WAIT = 0.1
 
 
 def in_reach(root: str) -> bool:
-    """Whether a warehouse is a folder of this machine that `deltalake` takes by its path."""
-    return not (store.is_catalog_schema(root) or "://" in root or "%" in str(Path(root).resolve()))
+    """Return whether a warehouse is a folder of this machine."""
+    return not (store.is_catalog_schema(root) or "://" in root)
 
 
 class ArrowStore:
@@ -62,9 +63,7 @@ class ArrowStore:
         return store.is_born(self.folder / name)
 
     def _table(self, name: str) -> DeltaTable:
-        from deltalake import DeltaTable  # noqa: PLC0415
-
-        return DeltaTable(self.location(name))
+        return open_table(self.location(name))
 
     # ------------------------------------------------------------------------------- reading
 
@@ -85,7 +84,7 @@ class ArrowStore:
         from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
         try:
-            return self._table(table.name).to_pyarrow_dataset()
+            return read_dataset(self.location(table.name))
         except (DeltaError, ValueError) as error:
             raise FallbackToSpark(f"table {table.name}: {str(error).splitlines()[0]}") from None
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,9 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.parquet import filters_to_expression
 
 from recbench_spark.blocks import Blocks
 from recbench_spark.errors import StoreError
+from recbench_spark.storage.delta_tables import list_files, open_for_rows, open_table, read_dataset
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -49,17 +52,15 @@ def can_commit(folder: str) -> bool:
     """Whether files may be added to a table by this module."""
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
-    if "%" in folder:  # `deltalake` reads it as a URL
-        return False
     try:
-        return bool(_table(folder).protocol().min_writer_version <= WRITER_VERSION)
+        return bool(open_table(folder).protocol().min_writer_version <= WRITER_VERSION)
     except DeltaError:  # a feature that this library does not know
         return False
 
 
 def appended(folder: str, once: str) -> bool:
     """Whether an append of this name has been committed."""
-    return _table(folder).transaction_version(once) is not None
+    return open_table(folder).transaction_version(once) is not None
 
 
 def write_files(blocks: Blocks, folder: str, partition: Mapping[str, str]) -> list[File]:
@@ -110,7 +111,7 @@ def commit(folder: str, files: Sequence[File], partition: Mapping[str, str], onc
     # Here: workers import this module and need none of it.
     from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
 
-    table = _table(folder)
+    table = open_table(folder)
     if table.transaction_version(once) is not None:
         return False
     try:
@@ -146,12 +147,6 @@ def append(table: DeltaTable, files: Sequence[File], partition: Mapping[str, str
         # Old logs are Spark's to remove, by the table's properties.
         post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
     )
-
-
-def _table(folder: str) -> DeltaTable:
-    from deltalake import DeltaTable  # noqa: PLC0415
-
-    return DeltaTable(folder)
 
 
 def write_file(
@@ -194,10 +189,8 @@ def can_append(folder: str) -> bool:
     """Whether rows may be written to a table by `append_rows`."""
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
-    if "%" in folder:  # `deltalake` reads it as a URL
-        return False
     try:
-        return bool(_table(folder).protocol().min_writer_version <= CHECKED_VERSION)
+        return bool(open_table(folder).protocol().min_writer_version <= CHECKED_VERSION)
     except DeltaError:
         return False
 
@@ -212,11 +205,21 @@ def append_rows(folder: str, rows: pa.Table, once: str) -> bool:
     from deltalake import CommitProperties  # noqa: PLC0415
     from deltalake.transaction import Transaction  # noqa: PLC0415
 
-    table = _table(folder)
-    if table.transaction_version(once) is not None:
-        return False
-    _write_rows(table, folder, rows, CommitProperties(app_transactions=[Transaction(once, 1)]))
+    with _hold_version(folder) as table:
+        if table.transaction_version(once) is not None:
+            return False
+        _write_rows(table, folder, rows, CommitProperties(app_transactions=[Transaction(once, 1)]))
     return True
+
+
+@contextmanager
+def _hold_version(folder: str) -> Iterator[DeltaTable]:
+    """Open a table for one write; ConflictError where another writer's commit came first."""
+    try:
+        with open_for_rows(folder) as table:
+            yield table
+    except FileExistsError as error:
+        raise ConflictError(str(error)) from None
 
 
 def _write_rows(
@@ -263,13 +266,13 @@ def append_missing(folder: str, rows: pa.Table, key: Sequence[str], since: Since
         ConflictError: another writer was faster; try again.
         StoreError: as `append_rows`.
     """
-    table, wanted = _table(folder), rows.column(key[0]).unique().to_pylist()
-    filters: list[tuple[str, str, Any]] = [(key[0], "in", wanted)]
+    filters: list[tuple[str, str, Any]] = [(key[0], "in", rows.column(key[0]).unique().to_pylist())]
     filters += [] if since is None else [(since[0], ">", since[1])]
-    known = set(_keys(table.to_pyarrow_table(columns=list(key), filters=filters), key))
-    fresh = [n for n, name in enumerate(_keys(rows, key)) if name not in known]
-    if fresh:
-        _write_rows(table, folder, rows.take(fresh), _next_commit(table, "missing rows"))
+    with _hold_version(folder) as table:
+        known = set(_keys(read_rows(folder, filters, key, table.version()), key))
+        fresh = [n for n, name in enumerate(_keys(rows, key)) if name not in known]
+        if fresh:
+            _write_rows(table, folder, rows.take(fresh), _next_commit(table, "missing rows"))
     return len(fresh)
 
 
@@ -299,8 +302,10 @@ def replace_rows(folder: str, rows: pa.Table, column: str, value: str) -> None:
     Raises:
         ConflictError, StoreError: as `append_missing`.
     """
-    table, quoted = _table(folder), value.replace("'", "''")
-    _write_rows(table, folder, rows, _next_commit(table, f"{column}={value}"), f"{column} = '{quoted}'")
+    quoted = value.replace("'", "''")
+    with _hold_version(folder) as table:
+        properties = _next_commit(table, f"{column}={value}")
+        _write_rows(table, folder, rows, properties, f"{column} = '{quoted}'")
 
 
 def refuse_nulls(folder: str, rows: pa.Table) -> None:
@@ -310,29 +315,34 @@ def refuse_nulls(folder: str, rows: pa.Table) -> None:
             raise StoreError(f"cannot write {folder}: column '{field.name}' holds NULL, which it may not")
 
 
-def read_rows(folder: str, filters: Filters = (), columns: Iterable[str] | None = None) -> pa.Table:
+def read_rows(
+    folder: str,
+    filters: Filters = (),
+    columns: Iterable[str] | None = None,
+    version: int | None = None,
+) -> pa.Table:
     """The rows of a table that fulfil all filters; the caller knows that they are few."""
     names = None if columns is None else list(columns)
     if any(operator == "in" and not value for _, operator, value in filters):  # Arrow knows no type of it
-        nothing = _table(folder).to_pyarrow_dataset().schema.empty_table()
+        nothing = read_dataset(folder, version).schema.empty_table()
         return nothing if names is None else nothing.select(names)
-    return _table(folder).to_pyarrow_table(columns=names, filters=list(filters) or None)
+    wanted = filters_to_expression([list(filters)]) if filters else None
+    return read_dataset(folder, version).to_table(columns=names, filter=wanted)
 
 
 def partition_values(folder: str, column: str) -> list[str]:
     """The values of a partition column that hold files, from the log alone."""
-    return sorted({partition[column] for partition in _table(folder).partitions()})
+    return sorted({partition[column] for partition in open_table(folder).partitions()})
 
 
 def values(folder: str, column: str) -> set[str]:
     """The values of a column of text, each once; one batch of that column in memory."""
     found: set[str] = set()
-    for batch in _table(folder).to_pyarrow_dataset().to_batches(columns=[column]):
+    for batch in read_dataset(folder).to_batches(columns=[column]):
         found.update(batch.column(0).unique().to_pylist())
     return found
 
 
 def files_of(folder: str, partition: Mapping[str, str]) -> list[str]:
-    """The paths of a partition's files."""
-    filters = [(name, "=", value) for name, value in partition.items()]
-    return list(_table(folder).file_uris(partition_filters=filters))
+    """Return the paths of a partition's files on the disk."""
+    return list_files(folder, partition)

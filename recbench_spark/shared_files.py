@@ -29,7 +29,7 @@ from pyarrow import fs
 
 from recbench_spark.errors import DataError
 from recbench_spark.storage.ages import read_clock
-from recbench_spark.storage.publish import replace_file
+from recbench_spark.storage.publish import local_path, replace_file
 from recbench_spark.storage.seals import digest_file
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -116,6 +116,8 @@ def read_bytes(place: str) -> bytes | None:
 
 def arrow_uri(file: str) -> str:
     """The file as Arrow names it: Hadoop's `s3a` is its `s3`, Databricks' `dbfs:` a mounted folder."""
+    if file.startswith("file:"):  # Arrow takes no URI with letters that are not ASCII
+        return str(local_path(file))
     if file.startswith("dbfs:/"):
         path = "/" + file.removeprefix("dbfs:").lstrip("/")
         return path if path.startswith("/Volumes/") else f"/dbfs{path}"

@@ -10,11 +10,13 @@ from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from recbench_spark import shared_files
 from recbench_spark.errors import ConfigError
 from recbench_spark.shared_files import SharedRows, read_bytes, remove_old, write_bytes
 from recbench_spark.storage.marks import keep_fresh
+from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.publish import local_path, private_path, remove_published, rename_folder
 
 SCRATCH = f"_scratch/{uuid.uuid4().hex}"
@@ -120,10 +122,27 @@ def find_rows(place: str, mark: str = "_SUCCESS") -> str | None:
     return place if read_bytes(f"{place}/{mark}") is not None else None
 
 
+def load_parquet(spark: SparkSession, *places: str, schema: StructType | None = None) -> DataFrame:
+    """Return the rows of Parquet files or folders; a path is a name, also where it holds `[` or `*`.
+
+    Args:
+        spark: the session.
+        places: paths, or URIs of remote storage.
+        schema: of the files; with it Spark looks into none of them.
+    """
+    reader = spark.read.schema(schema) if schema is not None else spark.read
+    return reader.parquet(*map(shared_files.escape_path, places))
+
+
+def input_files(rows: DataFrame) -> tuple[str, ...]:
+    """Return the files that a frame reads: paths where they are on a disk, URIs where they are remote."""
+    return tuple(map(decode_uri, rows.inputFiles()))
+
+
 def share(base: str, rows: DataFrame) -> SharedRows:
     """Write rows to a new folder under a base that all workers can read."""
     folder = scratch_folder(base)
     rows.write.parquet(folder)
     # Told its columns, Spark does not look into a file for them.
-    files = rows.sparkSession.read.schema(rows.schema).parquet(folder).inputFiles()
-    return SharedRows(folder.rsplit("/", 1)[1], tuple(files))
+    files = input_files(load_parquet(rows.sparkSession, folder, schema=rows.schema))
+    return SharedRows(folder.rsplit("/", 1)[1], files)

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import time
 import uuid
@@ -125,7 +126,7 @@ class Store:
 
     def identifier(self, name: str) -> str:
         """The table as it stands in SQL."""
-        return self.location(name) if self.in_catalog else f"delta.`{self.location(name)}`"
+        return self.location(name) if self.in_catalog else quote_folder(self.location(name))
 
     def exists(self, name: str) -> bool:
         """Whether the table has been created.
@@ -522,7 +523,7 @@ class Store:
             return said
         place = work / table.name
         remove_tree(place)  # of a migration that was killed
-        self.spark.sql(create_statement(table, f"delta.`{place}`"))
+        self.spark.sql(create_statement(table, quote_folder(str(place))))
         conform(rows, table).write.format("delta").mode("append").save(str(place))
         (self.folder / table.name).rename(self._name_before(table.name))
         return f"{said}; {self._swap(table.name, work)}"
@@ -609,7 +610,7 @@ def check_version(root: str, properties: Mapping[str, str | None]) -> None:
             f"warehouse {root} has schema version {found}, this code writes {SCHEMA_VERSION}",
             "update recbench-spark, or use another --warehouse"
             if newer
-            else f"jobs/maintain.py --warehouse {root} --migrate",
+            else f"jobs/maintain.py --warehouse {shlex.quote(root)} --migrate",
         )
 
 
@@ -691,6 +692,11 @@ def _quoted(text: str) -> str:
     """A string literal of Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
+
+
+def quote_folder(folder: str) -> str:
+    """Return a table's folder as Spark's SQL takes it for a table."""
+    return "delta.`" + folder.replace("`", "``") + "`"
 
 
 def is_catalog_schema(root: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -50,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
     rows = run_plan(store, plan, journal)
     rows += run_distributed(fits, spread, args.seeds, args.folds, journal)
     print(table(rows))
-    print(f"a row a fit: {sys.executable} jobs/query.py --warehouse {store.root} fits_over_folds")
+    asked = [sys.executable, "jobs/query.py", "--warehouse", store.root, "fits_over_folds"]
+    print(f"a row a fit: {shlex.join(asked)}")
     return FAILED if any(row["status"] == "failed" for row in rows) else OK
 
 

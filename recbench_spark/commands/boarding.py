@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if store.folder is not None:
         path = store.folder / "reports" / f"board-{facts.name}.html"
         reports.write_page(reports.render_board(facts), path)
-        print(f"report: file://{path}")
+        print(f"report: {path.as_uri()}")
     return OK
 
 

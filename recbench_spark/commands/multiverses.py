@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from recbench_spark import cli
 from recbench_spark.commands.dry_runs import check_inputs
@@ -70,7 +71,6 @@ def print_shares(store: Store, name: str, protocols: list[Benchmark]) -> None:
     print("\n\n".join(reports.multiverse_text(one) for one in facts))
     if store.folder is not None:
         page = reports.render_multiverse(name, facts, reports.make_pairs(pairs))
-        print(
-            f"page: file://{reports.write_page(page, store.folder / 'reports' / f'{name}-multiverse.html')}"
-        )
-    print(f"make sql WAREHOUSE={store.root} Q=how_much_is_the_protocols_doing")
+        path = reports.write_page(page, store.folder / "reports" / f"{name}-multiverse.html")
+        print(f"page: {path.as_uri()}")
+    print(f"make sql WAREHOUSE={shlex.quote(store.root)} Q=how_much_is_the_protocols_doing")

@@ -118,7 +118,7 @@ def print_results(outcome: Outcome) -> None:
         done = ", ".join(outcome.skipped)
         print(f"already done this night, nothing to do: {done} (--force runs them again)")
     if outcome.report_path:
-        print(f"report: file://{outcome.report_path}")
+        print(f"report: {Path(outcome.report_path).as_uri()}")
     print("ask in SQL:")
     for line in outcome.sql_lines:
         print(f"  {line}")

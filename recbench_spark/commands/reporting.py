@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import load_benchmark
@@ -24,5 +25,5 @@ def run(args: argparse.Namespace) -> int:
     night = open_night(store, benchmark, args.logical_date)
     path, leaderboard = report_night(night, Journal())
     print(leaderboard)
-    print(f"report: file://{path}" if path else "no report: the warehouse is not a local folder")
+    print(f"report: {Path(path).as_uri()}" if path else "no report: the warehouse is not a local folder")
     return OK

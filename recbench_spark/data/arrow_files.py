@@ -36,6 +36,7 @@ from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
 from recbench_spark.inputs import Input, Options, look_once, pinned_version
 from recbench_spark.kernels.ids import WHOLE_FLOAT, as_ids
 from recbench_spark.schemas import ID_KIND, ID_TYPE
+from recbench_spark.storage.delta_tables import read_dataset
 from recbench_spark.stored_files import (
     COMPRESSED,
     DAMAGED,
@@ -173,11 +174,7 @@ def is_delta(path: str) -> bool:
     if not exists(path) and may_be_table(path):
         raise FallbackToSpark(f"{path} may be a table of a catalog")
     check_path(path)
-    if not Path(path, "_delta_log").exists():
-        return False
-    if set("%[]") & set(str(Path(path).absolute())):  # deltalake reads a path as a URL
-        raise FallbackToSpark(f"{path}: characters in its name")
-    return True
+    return Path(path, "_delta_log").exists()
 
 
 def kind_of(path: str) -> str:
@@ -224,11 +221,10 @@ def open_path(path: str) -> Stored:
 
 
 def _delta(path: str) -> ds.Dataset:
-    from deltalake import DeltaTable  # noqa: PLC0415
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        return DeltaTable(path, version=pinned_version(path)).to_pyarrow_dataset()
+        return read_dataset(path, pinned_version(path))
     except (DeltaError, OSError, ValueError) as error:
         raise FallbackToSpark(f"{path}: {str(error).splitlines()[0][:200]}") from None
 

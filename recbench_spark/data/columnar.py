@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote
 from zlib import crc32
 
 import numpy as np
@@ -28,6 +27,7 @@ from recbench_spark.blocks import ROWS_DEALT, Block, chunks, dealt_out, rows_dea
 from recbench_spark.data.times import FACTORS, LATEST, coarser_unit
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.inputs import pinned_version
+from recbench_spark.storage.delta_tables import list_files, open_table
 
 if TYPE_CHECKING:  # workers import this module, and need no settings
     from recbench_spark.config import Dataset
@@ -140,17 +140,18 @@ def _of_table(path: Path) -> tuple[list[str], set[str] | None]:
     None where its files do not say all, or hold deleted rows.
     """
     # Here: workers import this module and need none of it.
-    from deltalake import DeltaTable  # noqa: PLC0415
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        # It reads a path as a URL. The version is the one that was identified.
-        table = None if "%" in str(path) else DeltaTable(path, version=pinned_version(str(path)))
+        version = pinned_version(str(path))  # the one that was identified
+        table = open_table(path, version)
     except DeltaError:
         return [], None
-    if table is None or table.protocol().min_reader_version > 1 or table.metadata().partition_columns:
+    if table.protocol().min_reader_version > 1 or table.metadata().partition_columns:
         return [], None
-    return sorted(map(unquote, table.file_uris())), {field.name for field in table.schema().fields}
+    return sorted(list_files(path, version=table.version())), {
+        field.name for field in table.schema().fields
+    }
 
 
 def _in_folder(path: Path) -> list[str]:

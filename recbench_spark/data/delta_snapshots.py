@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.inputs import Options, time_travel
+from recbench_spark.storage.delta_tables import open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -58,13 +59,10 @@ def read_snapshot(path: str, version: int | None = None, options: Options | None
     Raises:
         FallbackToSpark: the table has features, or the options choose a version, that only Spark knows.
     """
-    from deltalake import DeltaTable  # noqa: PLC0415
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
-    if "%" in path:
-        raise FallbackToSpark(f"{path} would be taken for a URL")
     try:
-        table = DeltaTable(path, version=_chosen(options or {}) if version is None else version)
+        table = open_table(path, _chosen(options or {}) if version is None else version)
         metadata, features = table.metadata(), table.protocol().reader_features or ()
         if metadata.configuration.get(MAPPING, "none") != "none" or "deletionVectors" in features:
             raise FallbackToSpark(f"{path} has features of Delta that are Spark's")

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +17,10 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from recbench_spark.errors import ConfigError, DataError, SchemaError, nearest
+from recbench_spark.errors import ConfigError, DataError, SchemaError, StoreError, nearest
 from recbench_spark.inputs import pinned_version
 from recbench_spark.kernels.ids import CANONICAL_INTEGER, WHOLE_FLOAT, as_ids
+from recbench_spark.storage.delta_tables import list_files, open_table
 from recbench_spark.stored_files import not_parquet
 
 ROWS_A_CHUNK = 1 << 21
@@ -181,24 +181,20 @@ def _files(place: Path, what: str) -> list[str]:
 
 def _delta_files(place: Path, partitions: Mapping[str, str], what: str) -> list[str]:
     # Here: workers import this module and need none of it.
-    from deltalake import DeltaTable  # noqa: PLC0415
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
-    if set("%[]") & set(str(place)):  # it reads a path as a URL
-        raise DataError(f"{what}: {place} cannot be read: characters in its name", "without %, [ and ]")
     try:
-        table = DeltaTable(place, version=pinned_version(str(place)))
+        table = open_table(place, pinned_version(str(place)))
         if table.protocol().min_reader_version > 1:
             raise DataError(f"{what}: {place} uses Delta features that are not read here", "export Parquet")
-        filters = [(name, "=", value) for name, value in partitions.items()] or None
-        found = sorted(map(unquote, table.file_uris(partition_filters=filters)))
-    except DeltaError as error:
+        files = sorted(list_files(place, partitions, table.version()))
+    except (DeltaError, StoreError) as error:
         raise DataError(f"{what}: cannot read {place}: {error}", "is it a Delta table?") from None
-    if not found:
+    if not files:
         raise DataError(
             f"{what}: {place} has no rows of {dict(partitions) or 'any kind'}", "check its name"
         )
-    return [file.removeprefix("file://") for file in found]
+    return files
 
 
 def _parquet_rows(

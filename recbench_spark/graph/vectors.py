@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 from recbench_spark.delta_files import File
 from recbench_spark.errors import StoreError
 from recbench_spark.graph.folders import Block, new_file
+from recbench_spark.storage.delta_tables import list_files
 
 PREFIX = "part-b"
 
@@ -116,12 +116,8 @@ def committed(folder: str, partition: Mapping[str, str], blocks: int) -> dict[in
     Raises:
         StoreError: it was begun with another number of blocks.
     """
-    from deltalake import DeltaTable  # noqa: PLC0415
-
-    filters = [(name, "=", value) for name, value in partition.items()]
-    files = DeltaTable(folder).file_uris(partition_filters=filters)
     found = {}
-    for file in sorted(unquote(file).removeprefix("file://") for file in files):
+    for file in sorted(list_files(folder, partition)):
         name = file.rsplit("/", 1)[1]
         if name.startswith(PREFIX):
             number, _, of = name[len(PREFIX) :].split("-")[0].partition("of")

@@ -26,8 +26,7 @@ from recbench_spark.evaluation.metrics.predictions import by_user, rating_metric
 from recbench_spark.kernels.metrics.about import ABOUT
 from recbench_spark.randomness import hashed
 from recbench_spark.schemas import FITS, METRICS, SUBMISSIONS
-from recbench_spark.shared_files import escape_path
-from recbench_spark.sharing import drop_folder, scratch_folder
+from recbench_spark.sharing import drop_folder, input_files, load_parquet, scratch_folder
 from recbench_spark.steps.boarding import RMSE, board_name, enter, entries_of
 from recbench_spark.steps.doubting import (
     clip_to_scale,
@@ -73,7 +72,7 @@ def predictions_of(store: Store, benchmark: Benchmark, log: FoldedLog, model: st
     places = {fold: find_place(store, row.files) for fold, row in first.items()}
     _require_files(store, model, list(places.values()))
     parts = [
-        store.spark.read.parquet(f"{place}/{PREDICTIONS}").withColumn("fold", F.lit(fold).cast("int"))
+        load_parquet(store.spark, f"{place}/{PREDICTIONS}").withColumn("fold", F.lit(fold).cast("int"))
         for fold, place in places.items()
     ]
     every = reduce(DataFrame.unionByName, parts)
@@ -104,14 +103,14 @@ def pack(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str, Any]) 
     place = folder / FILES[task]
     scratch = scratch_folder(store.scratch)  # nothing needs these rows later
     ordered.write.parquet(scratch)
-    files = store.spark.read.parquet(scratch)
+    files = load_parquet(store.spark, scratch)
     schema = files.limit(0).toArrow().schema
     with pq.ParquetWriter(place, schema) as writer:
-        for path in sorted(files.inputFiles()):
-            found = pq.read_table(path.removeprefix("file://"), columns=files.columns)
+        for path in sorted(input_files(files)):
+            found = pq.read_table(path, columns=files.columns)
             writer.write_table(found.replace_schema_metadata(None).cast(schema))
     drop_folder(store.spark, scratch)
-    content, n = content_of(store.spark.read.parquet(escape_path(str(place))))
+    content, n = content_of(load_parquet(store.spark, str(place)))
     whole = {**facts, "rows": n, "content": content, "code_version": __version__, "digest": ""}
     document = parse(Bundle, whole, str(folder)).model_dump(mode="json")
     document["digest"] = digest_document(document)
@@ -145,7 +144,7 @@ def open_bundle(store: Store, folder: Path) -> tuple[Bundle, DataFrame]:
         )
     path = folder / FILES[bundle.task]
     rows = read_table(store.spark, str(path), COLUMNS[bundle.task], f"bundle {bundle.name}")
-    content, n = content_of(store.spark.read.parquet(escape_path(str(path))))
+    content, n = content_of(load_parquet(store.spark, str(path)))
     if (content, n) != (bundle.content, bundle.rows):
         raise DataError(
             f"{path} is not what {FACTS} says: {n:,} rows for {bundle.rows:,}, or other values",
@@ -310,8 +309,7 @@ def _predicted(
 def _joined(store: Store, log: FoldedLog, bundle: Bundle, rows: DataFrame) -> DataFrame:
     """user_id, prediction, outcome, part of every held-out pair; each of them predicted once, where it is
     held out."""
-    files = [*log.files.shared.files]
-    truth = store.spark.read.parquet(*files).withColumnRenamed("rating", "outcome")
+    truth = load_parquet(store.spark, *log.files.shared.files).withColumnRenamed("rating", "outcome")
     held_out = truth if log.folds else truth.where(F.col("part").isin(*log.parts_of(None)[1]))
     keys = ["user_id", "item_id"]
     if log.folds:

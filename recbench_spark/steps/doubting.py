@@ -27,6 +27,7 @@ from recbench_spark.config import Benchmark
 from recbench_spark.errors import DataError, MissingError
 from recbench_spark.kernels.metrics.about import about_metric
 from recbench_spark.schemas import CHECKS
+from recbench_spark.sharing import load_parquet
 from recbench_spark.steps.boarding import board_name, entries_of, nightly_entries, our_entries
 from recbench_spark.steps.folding import FoldedLog
 from recbench_spark.steps.standing import latest_decisions, stands
@@ -48,7 +49,7 @@ class Learnt(NamedTuple):
 
 def learnt_facts(store: Store, log: FoldedLog) -> Learnt:
     """Mean and spread of the rows that no part holds out; of folds, of all rows. One scan, no shuffle."""
-    rows = store.spark.read.parquet(*log.files.shared.files)
+    rows = load_parquet(store.spark, *log.files.shared.files)
     if not log.folds:
         rows = rows.where(F.col("part").isin(*log.parts_of(None)[0]))
     (row,) = rows.agg(F.avg("rating").alias("mean"), F.stddev_pop("rating").alias("spread")).collect()

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from deltalake import DeltaTable
 from pyspark import SparkContext
 from pyspark.sql import functions as F
 
@@ -53,6 +52,7 @@ from recbench_spark.schemas import (
     SPLITS,
     TABLES,
 )
+from recbench_spark.storage.delta_tables import open_table
 from recbench_spark.storage.leases import hold_lease
 from recbench_spark.storage.paths import relative_path
 from recbench_spark.storage.publish import remove_published, remove_tree
@@ -115,7 +115,7 @@ def split_source(store: Store, split_id: str, **more: Any) -> GraphSource:
         ConfigError: no such split.
     """
     store.create(SPLITS)
-    known = {part["split_id"] for part in DeltaTable(store.location("splits")).partitions()}
+    known = {part["split_id"] for part in open_table(store.location("splits")).partitions()}
     if split_id not in known:
         raise ConfigError(f"no split {split_id} in {store.root}", nearest(split_id, known))
     return GraphSource(

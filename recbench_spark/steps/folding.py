@@ -13,7 +13,7 @@ from recbench_spark.inputs import pinned_inputs, require_unchanged
 from recbench_spark.journal import Journal
 from recbench_spark.protocol.splits import labelled_blocks, rule_of
 from recbench_spark.shared_files import SharedRows, read_bytes, write_bytes
-from recbench_spark.sharing import publish_rows
+from recbench_spark.sharing import input_files, load_parquet, publish_rows
 from recbench_spark.steps.splitting import before_the_end, shows_all, split_identity
 from recbench_spark.store import Store
 from recbench_spark.training.fits.logs import COLUMNS, LogFiles, facts_of, scale_of
@@ -102,9 +102,9 @@ def _protocol(benchmark: Benchmark) -> str:
 def _write_log(store: Store, benchmark: Benchmark, folder: str, every_fold: bool) -> int:
     """Write the labelled rows, then their facts; returns the number of rows."""
     _label(store, benchmark, folder, every_fold)
-    labelled = store.spark.read.parquet(folder)
+    labelled = load_parquet(store.spark, folder)
     require_unchanged()
-    names = sorted(file.rsplit("/", 1)[1] for file in labelled.inputFiles())
+    names = sorted(file.rsplit("/", 1)[1] for file in input_files(labelled))
     facts = {**facts_of(labelled), "files": names}
     write_bytes(f"{folder}/{FACTS}", json.dumps(facts).encode())
     return int(facts["rows"])

@@ -137,7 +137,7 @@ def sql_lines(store: Store, benchmark: Benchmark, day: date) -> list[str]:
     columns = "part, estimator, definition, position, model, value"
     sql = f"SELECT {columns} FROM leaderboard WHERE {conditions} ORDER BY part, position, model"
     return [
-        f"make sql WAREHOUSE={store.root} Q=leaderboard",
+        f"make sql WAREHOUSE={shlex.quote(store.root)} Q=leaderboard",
         shlex.join([sys.executable, "jobs/query.py", "--warehouse", store.root, sql]),
         shlex.join([sys.executable, "-c", _in_pandas(store.root, chosen, k, day)]),
     ]

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from urllib.parse import unquote
 
 from recbench_spark.storage.publish import local_path
 
 IN_SCRATCH = "scratch:"
 """Before a stored path that is relative to scratch; one without it is relative to the warehouse."""
+
+
+def decode_uri(uri: str) -> str:
+    """Return the path of a file of this machine that Spark or Delta names by an encoded URI, `file:/a%20b`.
+
+    A URI of remote storage, and a path, are returned as they are. A URI that a user writes is not encoded:
+    Spark takes a user's `file:///a%20b` for a folder with a percent sign in its name, and so does
+    `publish.local_path`.
+    """
+    return unquote(re.sub("^file:/+", "/", uri)) if uri.startswith("file:/") else uri
 
 
 def relative_path(path: str | Path, root: Path) -> str:

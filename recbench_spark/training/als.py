@@ -22,6 +22,7 @@ from recbench_spark.indexing import dense_index
 from recbench_spark.models import fold_in as folding
 from recbench_spark.session import kept
 from recbench_spark.shared_files import SharedRows
+from recbench_spark.sharing import input_files, load_parquet
 from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
 from recbench_spark.training.relevance import relevant
 
@@ -140,8 +141,8 @@ def fold_in(
     assert trained.items is not None
     factors = trained.items.join(items.select("item_id", "item_index"), "item_id")
     factors.select("item_index", "vector").write.parquet(scratch)
-    written = given.sparkSession.read.parquet(scratch)
-    shared = SharedRows(Path(scratch).name, tuple(written.inputFiles()))
+    written = load_parquet(given.sparkSession, scratch)
+    shared = SharedRows(Path(scratch).name, input_files(written))
     rows = relevant(given, threshold).withColumn("rating", F.lit(1.0)) if model.implicit else given
     index = items.join(written.select("item_index"), "item_index").select("item_id", "item_index")
     row = F.struct(F.col("item_index").alias("item"), F.col("rating").alias("rating"))

@@ -30,6 +30,7 @@ from recbench_spark.models.networks.factors import Factors, FactorTask, Pairs, c
 from recbench_spark.models.networks.fitting import Task, Tell, Watched
 from recbench_spark.session import kept
 from recbench_spark.shared_files import SharedRows
+from recbench_spark.sharing import input_files, load_parquet
 from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
 from recbench_spark.training.relevance import relevant
 from recbench_spark.training.several import fit_as_set, require_common_folder
@@ -85,8 +86,8 @@ def fit_folder(data: SplitData, processes: int) -> Path:
 
 def rows_of(data: SplitData, place: str) -> pa.Table:
     """A Parquet folder, read by this process."""
-    files = data.spark.read.parquet(place).inputFiles()
-    return SharedRows(Path(place).name, tuple(files)).dataset().to_table()
+    files = input_files(load_parquet(data.spark, place))
+    return SharedRows(Path(place).name, files).dataset().to_table()
 
 
 def read_pairs(data: SplitData, folder: Path) -> tuple[Pairs, DataFrame]:
@@ -184,7 +185,7 @@ def with_vectors(
     path = folder / f"{name}s.parquet"
     write_vectors(path, rows, np.arange(len(rows)) if kept is None else kept)
     known = ids.select(f"{name}_id", F.col(f"{name}_index").alias("place"))
-    found = data.spark.read.parquet(str(path)).join(known, "place")
+    found = load_parquet(data.spark, str(path)).join(known, "place")
     return found.select(f"{name}_id", "vector", F.lit(0.0).alias("bias"))
 
 

@@ -17,7 +17,7 @@ from recbench_spark.evaluation.ranking import sources
 from recbench_spark.evaluation.ranking.source_rows import neighbour_rows
 from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours, scaled_to_one
 from recbench_spark.shared_files import Arrays, SharedRows
-from recbench_spark.sharing import share
+from recbench_spark.sharing import input_files, load_parquet, share
 from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
 from recbench_spark.training.relevance import relevant
 
@@ -59,7 +59,7 @@ def train_item_knn(
     """
     spark = train.sparkSession
     _write_histories(relevant(train, threshold), items, model.max_history, scratch)
-    shared = SharedRows(Path(scratch).name, tuple(spark.read.parquet(scratch).inputFiles()))
+    shared = SharedRows(Path(scratch).name, input_files(load_parquet(spark, scratch)))
     n_items = items.count()
     blocks = spark.range(0, n_items, ITEMS_A_TASK, numPartitions=-(-n_items // ITEMS_A_TASK))
     found = blocks.mapInArrow(_neighbour_task(shared, n_items, model), _NEIGHBOURS)

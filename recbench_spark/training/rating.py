@@ -19,7 +19,7 @@ from recbench_spark.models.rating.kinds import RatingModelConfig, learner_settin
 from recbench_spark.models.rating.registry import IMPLICIT
 from recbench_spark.schemas import SPLITS
 from recbench_spark.shared_files import read_bytes
-from recbench_spark.sharing import share
+from recbench_spark.sharing import load_parquet, share
 from recbench_spark.store import explain
 from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
 from recbench_spark.training.fits.logs import COLUMNS, LogFiles, facts_of, require_times, scale_of
@@ -102,7 +102,7 @@ class Rating(Behaviour[RatingModelConfig]):
                 f"model {self.settings.name}: kind '{self.settings.kind}' does not predict ratings",
                 "evaluation.task: ranking, or a learner of ratings such as sgd_mf",
             )
-        pairs = data.spark.read.parquet(self._place(data, PREDICTIONS))
+        pairs = load_parquet(data.spark, self._place(data, PREDICTIONS))
         entry = F.struct("item_id", "prediction")
         by_user = pairs.groupBy("user_id", "part").agg(
             F.map_from_entries(F.collect_list(entry)).alias("found")

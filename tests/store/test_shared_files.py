@@ -156,7 +156,8 @@ def test_values_hidden_under_a_null_do_not_count() -> None:
         ("dbfs:/Volumes/main/x.parquet", "/Volumes/main/x.parquet"),
         ("dbfs:/tmp/x.parquet", "/dbfs/tmp/x.parquet"),
         ("hdfs://name/x", "hdfs://name/x"),
-        ("file:///tmp/x", "file:///tmp/x"),
+        ("file:///tmp/x", "/tmp/x"),
+        ("file:///tmp/é b/%20", "/tmp/é b/%20"),
     ],
 )
 def test_files_as_arrow_names_them(hadoop: str, arrow: str) -> None:

@@ -25,6 +25,7 @@ from recbench_spark.errors import ConfigError, DataError, MissingError, SchemaEr
 from recbench_spark.inputs import Options, pinned_version, time_travel
 from recbench_spark.schemas import ID_KIND, ID_TYPE
 from recbench_spark.shared_files import escape_path
+from recbench_spark.storage.paths import decode_uri
 from recbench_spark.stored_files import (
     HEAD,
     bare_name,
@@ -243,7 +244,7 @@ def _head(spark: SparkSession, file: str) -> bytes:
 
 def local_path(file: str) -> str | None:
     """The path of a file that Spark names by a URI; None where it is not of this machine."""
-    return unquote(re.sub("^file:/+", "/", file)) if file.startswith("file:/") else None
+    return decode_uri(file) if file.startswith("file:/") else None
 
 
 def plain_path(file: str) -> str:

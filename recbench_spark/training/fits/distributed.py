@@ -15,7 +15,7 @@ from recbench_spark.evaluation.metrics.predictions import by_user, rating_metric
 from recbench_spark.evaluation.ranking.predict import mean_rating
 from recbench_spark.failures import in_words_with_trace, java_is_gone
 from recbench_spark.indexing import dense_index
-from recbench_spark.sharing import scratch_folder
+from recbench_spark.sharing import load_parquet, scratch_folder
 from recbench_spark.store import Store
 from recbench_spark.training.als import train_als
 from recbench_spark.training.fits.logs import LogFiles
@@ -52,7 +52,7 @@ def fit_als(store: Store, model: AlsModel, task: FitTask, files: LogFiles) -> Ro
 
 
 def _measured(store: Store, model: AlsModel, task: FitTask, files: LogFiles) -> Row:
-    rows = store.spark.read.parquet(*files.shared.files)
+    rows = load_parquet(store.spark, *files.shared.files)
     train = rows.where(F.col("part").isin(*task.train)).select("user_id", "item_id", "rating")
     watched = rows.where(F.col("part").isin(*task.watched))
     items = dense_index(rows.select("item_id").distinct(), F.col("item_id"), "item_index")

@@ -1,0 +1,194 @@
+"""Open Delta tables with `deltalake` by the name of their folder, whatever letters the name has.
+
+`deltalake` takes a table's place for a URL and decodes it more than once: a folder whose name holds `%20`
+is looked for under another name, and one with `[` ends the library in a panic. For such a folder a private
+one with a plain name is made, whose `_delta_log` is a link to the real log. Data files are read in their
+real folder. Places on remote storage are handed on as they are.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs
+
+from recbench_spark.errors import StoreError
+from recbench_spark.storage.paths import decode_uri
+from recbench_spark.storage.publish import local_path, publish_file
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyarrow.dataset import Dataset
+
+LOG = "_delta_log"
+
+NOT_TAKEN = re.compile(r"[%\[\]\\^|\x00-\x1f\x7f]")
+"""Characters that `deltalake` does not take in the name of a table's folder."""
+
+_private: dict[str, Path] = {}
+"""Real folder -> the private one that has its log."""
+
+
+def open_table(place: str | Path, version: int | None = None) -> DeltaTable:
+    """Open a table.
+
+    Of a table whose folder has an odd name, the paths that the result itself knows are private ones: take
+    files from `list_files`, rows from `read_dataset`, and write by `open_for_rows`.
+
+    Args:
+        place: folder of this machine, or a URI.
+        version: None: the latest.
+
+    Raises:
+        DeltaError: there is no table, or it has features that `deltalake` does not know.
+    """
+    from deltalake import DeltaTable  # noqa: PLC0415
+
+    return DeltaTable(_table_uri(place), version=version)
+
+
+def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
+    """Open the rows of a table, of which nothing is read yet. Arguments and errors as `open_table`."""
+    table, system = open_table(place, version), None
+    if _is_odd(place):
+        system = fs.SubTreeFileSystem(str(_real_folder(place)), fs.LocalFileSystem())
+    return table.to_pyarrow_dataset(filesystem=system)
+
+
+def list_files(
+    place: str | Path, partition: Mapping[str, str] | None = None, version: int | None = None
+) -> list[str]:
+    """Return the paths of a table's data files as they are on the disk, in the log's order.
+
+    The log holds paths as encoded URIs. The caller holds a path a file.
+
+    Args:
+        place: folder of this machine.
+        partition: column -> value of the files that are wanted; None: all.
+        version: None: the latest.
+
+    Raises:
+        DeltaError: as `open_table`. StoreError: the table is not partitioned by a column.
+    """
+    table = open_table(place, version)
+    missing = set(partition or ()) - set(table.metadata().partition_columns)
+    if missing:
+        raise StoreError(f"{place} is not partitioned by {min(missing)}", "name a column of its partitions")
+    actions = pa.table(table.get_add_actions(flatten=True))
+    for name, value in (partition or {}).items():
+        actions = actions.filter(pc.equal(actions[f"partition.{name}"].cast(pa.string()), str(value)))
+    folder = _real_folder(place)
+    return [_real_file(folder, path) for path in actions["path"].to_pylist()]
+
+
+@contextmanager
+def open_for_rows(place: str | Path) -> Iterator[DeltaTable]:
+    """Open a table for one write of rows by `write_deltalake`: they are appended, or replace others.
+
+    Of a folder with an odd name, the rows and their commit are made in a private folder, which has links to
+    the real log's files and to the data. At the end the new files move to the real folder, and then the
+    commit gets its name there.
+
+    Raises:
+        FileExistsError: another writer's commit has that name already; nothing was appended.
+        DeltaError: as `open_table`.
+    """
+    if not _is_odd(place):
+        yield open_table(place)
+        return
+    from deltalake import DeltaTable  # noqa: PLC0415
+
+    real, stage = _real_folder(place), _new_folder()
+    try:
+        (stage / LOG).mkdir()
+        for file in (real / LOG).iterdir():
+            (stage / LOG / file.name).symlink_to(file)
+        for entry in real.iterdir():
+            if entry.name != LOG:
+                (stage / entry.name).symlink_to(entry)
+        yield DeltaTable(stage.as_uri())
+        _publish_commits(stage, real)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _publish_commits(stage: Path, real: Path) -> None:
+    """Move data files to the real folder, then publish the commits that name them."""
+    made = [file for file in stage.rglob("*.parquet") if not file.is_symlink()]
+    for file in [file for file in made if LOG not in file.relative_to(stage).parts]:
+        target = real / file.relative_to(stage)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(file, target)
+    commits = (file for file in (stage / LOG).glob("*.json") if not file.is_symlink())
+    for commit in sorted(commits):
+        target = real / LOG / commit.name
+        if not publish_file(target, partial(shutil.copyfile, commit)):
+            raise FileExistsError(f"{target} was written by another process")
+
+
+def _real_file(folder: Path, stored: str) -> str:
+    """Return the path of a data file that the log names; a shallow clone names files of other tables."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", stored):
+        return decode_uri(stored)
+    return str(folder / unquote(stored))
+
+
+def _is_remote(place: str | Path) -> bool:
+    return "://" in str(place) and not str(place).startswith("file:")
+
+
+def _real_folder(place: str | Path) -> Path:
+    return local_path(place).resolve()
+
+
+def _is_odd(place: str | Path) -> bool:
+    return not _is_remote(place) and NOT_TAKEN.search(str(_real_folder(place))) is not None
+
+
+def _table_uri(place: str | Path) -> str:
+    if _is_remote(place):
+        return str(place)
+    return (_plain_folder(_real_folder(place)) if _is_odd(place) else _real_folder(place)).as_uri()
+
+
+def _plain_folder(real: Path) -> Path:
+    """Return this process's private folder whose log is that of a real folder."""
+    known = _private.get(str(real))
+    if known is None or not (known / LOG).is_symlink():  # somebody may have cleaned the temporary folder
+        known = _private[str(real)] = _new_folder()
+        (known / LOG).symlink_to(real / LOG)
+    return known
+
+
+def _new_folder() -> Path:
+    """Make a private folder with a plain name; it is removed when this process ends.
+
+    Raises:
+        StoreError: the folder for temporary files has an odd name itself.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="recbench-spark-delta-")).resolve()
+    atexit.register(_remove_own, folder, os.getpid())
+    if NOT_TAKEN.search(str(folder)):
+        raise StoreError(
+            f"the folder for temporary files, {folder.parent}, has a name that `deltalake` does not take",
+            "set TMPDIR to a folder without %, [, ], ^, | and backslashes in its name",
+        )
+    return folder
+
+
+def _remove_own(folder: Path, owner: int) -> None:
+    """Remove a private folder, in the process that made it and not in a fork of it."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)

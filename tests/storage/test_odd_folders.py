@@ -1,0 +1,161 @@
+"""Delta tables and files in folders of odd names, read and written without a JVM."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from recbench_spark import delta_files
+from recbench_spark.arrow_store import ArrowStore
+from recbench_spark.data import arrow_files
+from recbench_spark.data.delta_snapshots import read_snapshot
+from recbench_spark.errors import StoreError
+from recbench_spark.graph.edges import open_rows
+from recbench_spark.graph.vectors import PREFIX, committed
+from recbench_spark.schemas import CHECKS, RUNS
+from recbench_spark.shared_files import SharedRows, read_bytes, write_bytes
+from recbench_spark.storage.delta_tables import open_for_rows
+
+NAMES = (
+    "plain", "a b", "é日本", "e\u0301", "100%20x", "50% off", "%2F", "a+b", "it's", "#h", "q?x", "[x]",
+    "{a,b}", "*", "x;y", "a,b", "a=b", "-dash", "a:b", "a&b", '"q"', "`id`", "~", "^c", "a|b", "<x>",
+    "a\\b", "$HOME", "a@b", "tab\tx", "new\nline", "_hidden", ".hidden", "trail ", "\u00a0", "a" * 200,
+    "a b é %20 #1 [x] 'q' +& `b`",
+)  # fmt: skip
+
+ROWS = pa.table({"src": ["a", "b"], "dst": ["c", "d"], "day": ["1 %20", "2"]})
+
+
+@pytest.fixture(params=NAMES, ids=[repr(name)[:30] for name in NAMES])
+def folder(request, tmp_path) -> Path:
+    place = tmp_path / request.param
+    place.mkdir()
+    return place
+
+
+def put_table(folder: Path, plain: Path) -> str:
+    """Write a table under a plain name and copy it: `deltalake` itself may not know the odd one."""
+    write_deltalake(plain, ROWS, partition_by=["day"])
+    shutil.copytree(plain, folder / "table")
+    return str(folder / "table")
+
+
+def test_files_of_a_partition_are_where_the_list_says(folder, tmp_path) -> None:
+    place = put_table(folder, tmp_path / "source")
+    for day, src in (("1 %20", ["a"]), ("2", ["b"])):
+        (file,) = delta_files.files_of(place, {"day": day})
+        assert Path(file).is_relative_to(folder)
+        assert pq.read_table(file, partitioning=None).column("src").to_pylist() == src
+    assert delta_files.files_of(place, {"day": "3"}) == []
+    rows = SharedRows("key", tuple(delta_files.files_of(place, {"day": "2"}))).dataset().to_table()
+    assert rows.column("dst").to_pylist() == ["d"]
+
+
+def test_readers_open_a_table(folder, tmp_path) -> None:
+    place = put_table(folder, tmp_path / "source")
+    assert delta_files.read_rows(place, [("src", "=", "b")]).column("dst").to_pylist() == ["d"]
+    assert delta_files.partition_values(place, "day") == ["1 %20", "2"]
+    assert delta_files.values(place, "src") == {"a", "b"}
+    assert read_snapshot(place) == read_snapshot(str(tmp_path / "source"))
+    assert arrow_files.open_path(place).table.num_rows == arrow_files.rows_at(place) == 2
+    edges = open_rows(place, ["src", "dst"], "edges", partitions={"day": "2"})
+    assert [(Path(piece.path).is_relative_to(folder), piece.rows) for piece in edges.pieces] == [(True, 1)]
+
+
+def test_rows_are_appended_once_and_checked(folder) -> None:
+    store = ArrowStore(str(folder / "w"))
+    row = {"check": "c", "severity": "warning", "passed": True, "run_id": "r"}
+    store.append_rows([row], CHECKS)
+    store.append_rows([row | {"run_id": "s"}], CHECKS)
+    again = ArrowStore(str(folder / "w"))
+    assert sorted(found["run_id"] for found in again.rows(CHECKS)) == ["r", "s"]
+    place, rows = again.location("checks"), again.read(CHECKS)
+    assert delta_files.append_rows(place, rows, "once")
+    assert not delta_files.append_rows(place, rows, "once")
+    assert delta_files.append_named_rows(place, rows, ["once", "two"]) == 1
+    assert again.read(CHECKS).num_rows == 5
+    assert {file.name for file in (folder / "w").iterdir()} == {"checks"}
+    for file in delta_files.files_of(place, {}):
+        assert Path(file).is_file() and Path(file).is_relative_to(folder / "w" / "checks")
+
+
+def test_a_row_that_a_constraint_forbids_is_refused(folder) -> None:
+    store = ArrowStore(str(folder / "w"))
+    store.create(RUNS)
+    with pytest.raises(StoreError, match="cannot write"):
+        store.append_rows([{"run_id": "r", "status": "nonsense"}], RUNS)
+    assert store.read(RUNS).num_rows == 0
+    assert [entry.name for entry in (folder / "w" / "runs").iterdir()] == ["_delta_log"]
+
+
+def test_files_of_tasks_are_committed(folder) -> None:
+    place = str(folder / "table")
+    write_deltalake(folder.parent / "source", ROWS.slice(0, 0), partition_by=["day"])
+    shutil.copytree(folder.parent / "source", place)
+    assert delta_files.can_commit(place) and delta_files.can_append(place)
+    file = delta_files.write_file(ROWS.slice(1), place, {"day": "2"}, ["src", "dst"])
+    delta_files.check(place, [file])
+    assert delta_files.commit(place, [file], {"day": "2"}, "first")
+    assert delta_files.appended(place, "first")
+    assert not delta_files.commit(place, [file], {"day": "2"}, "first")
+    assert delta_files.read_rows(place).to_pylist() == [{"src": "b", "dst": "d", "day": "2"}]
+
+
+def test_blocks_of_vectors_are_found(folder, tmp_path) -> None:
+    place = put_table(folder, tmp_path / "source")
+    file = delta_files.write_file(ROWS.slice(1), place, {"day": "2"}, ["src"])
+    name = f"day=2/{PREFIX}00003of4-x.parquet"
+    Path(place, file.path).rename(Path(place, name))
+    delta_files.commit(place, [file._replace(path=name)], {"day": "2"}, "block")
+    assert committed(place, {"day": "2"}, 4) == {3: str(Path(place, name))}
+
+
+def test_bytes_are_written_and_read(folder) -> None:
+    for place in (f"{folder}/notes/facts.json", f"file://{folder}/notes/facts.json"):
+        write_bytes(place, place.encode())
+        assert read_bytes(place) == place.encode()
+        assert (folder / "notes" / "facts.json").read_bytes() == place.encode()
+    assert read_bytes(f"{folder}/notes/none.json") is None
+
+
+def test_shared_rows_map_their_files(folder, monkeypatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(folder / "local"))
+    pq.write_table(pa.table({"x": [1, 2]}), folder / "rows.parquet")
+    key = f"odd-folder-{os.getpid()}-{folder.name.encode().hex()[:40]}"
+    rows = SharedRows(key, (str(folder / "rows.parquet"),))
+
+    def build(dataset, place) -> None:
+        np.save(place / "x.npy", dataset.to_table().column("x").to_numpy())
+
+    assert rows.arrays(build)["x"].tolist() == [1, 2]
+
+
+def test_writers_at_once_lose_nothing(tmp_path) -> None:
+    folder = tmp_path / "100%20[x]"
+    place = put_table(folder, tmp_path / "source")
+    with pytest.raises(FileExistsError), open_for_rows(place) as late:
+        assert delta_files.append_rows(place, ROWS, "other")
+        write_deltalake(late, ROWS, mode="append")
+    assert delta_files.read_rows(place).num_rows == 4
+
+
+def test_one_module_opens_tables_and_few_take_paths_from_spark() -> None:
+    places = {
+        r"\bDeltaTable\(": {"storage/delta_tables.py"},
+        r"\.file_uris\(": set(),
+        r"\.inputFiles\(\)": {"sharing.py", "data/readers/files.py"},
+        r"\.read\.parquet\(": set(),
+        r"delta\.`": {"store.py"},
+    }
+    package = Path(delta_files.__file__).parent
+    texts = {file.relative_to(package).as_posix(): file.read_text() for file in package.rglob("*.py")}
+    for pattern, allowed in places.items():
+        assert {name for name, text in texts.items() if re.search(pattern, text)} == allowed, pattern
