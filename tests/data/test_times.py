@@ -166,7 +166,7 @@ def test_stored_timestamps_of_impossible_years_are_refused(spark, tmp_path: Path
 MISREAD: dict[str, tuple[str, list[int], str, str]] = {
     "s as ns": (
         "ns",
-        [IN_2021, IN_2021 + 86400],
+        [NOON, NOON + 86400],
         "between 1970-01-01 00:00:01.609 and",
         "time_unit: s, by",
     ),

@@ -294,6 +294,7 @@ def test_runs_of_other_metrics_definitions_or_data_hide_none_that_is_compared(
     }  # fmt: skip
     (before,) = {run_before(run, runs, None) for run in runs if run.run_id == "als1-again"}
     assert before is not None and before.run_id == "als0"
+    assert night.data.earlier_splits("als") == ["split0"]  # not the one of the other dataset
     store.install_views()
     by_spark = spark.sql("SELECT run_id, age FROM metrics_by_age WHERE age > 1").collect()
     assert [tuple(row) for row in by_spark] == [("als1", 2)]
