@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from itertools import product
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -54,9 +53,10 @@ def with_code(store: Store, plan: ChangePlan, rows: DataFrame) -> DataFrame:
     for number in plan.numbers:
         owners.setdefault(number.run_id, set()).add(number.owner)
     pairs = [
-        pair
+        (one, other)
         for before, now in plan.pairs
-        for pair in product(*(sorted(owners.get(one.run_id, {one.run_id})) for one in (before, now)))
+        for one in sorted(owners.get(before.run_id, {before.run_id}))
+        for other in sorted(owners.get(now.run_id, {now.run_id}))
     ]
     moved = [(*pair, change.words, change.alone) for pair, change in code_changes(store, pairs).items()]
     columns = "other_run_id STRING, run_id STRING, code_change STRING, code_alone BOOLEAN"

@@ -182,7 +182,12 @@ def counted_numbers(night: Night, visible: VisibleRuns, runs: Iterable[Run]) -> 
         f"WHERE run_id IN ({', '.join(map(_sql, sorted(standing)))}) AND {_of_file(night)}"
     )
     numbers = zip(rows.run_id, rows.part, rows.metric, rows.definition, rows.k.fillna(WHOLE), strict=True)
-    return tuple(sorted(CountedNumber(standing[one], one, *place, int(k)) for one, *place, k in numbers))
+    return tuple(
+        sorted(
+            CountedNumber(standing[run_id], run_id, part, metric, definition, int(k))
+            for run_id, part, metric, definition, k in numbers
+        )
+    )
 
 
 def _of_file(night: Night) -> str:
