@@ -2,8 +2,9 @@
 
     python jobs/bench/identity.py --rows 10000000 --rounds 4
 
-CSV is read by Spark's readers, Parquet and Delta by Python tasks: the fastest way that a split has. CPU
-seconds are those of this process and all below it (JVM, workers); wall seconds depend on who else computes.
+CSV is read by Spark's readers, Parquet and Delta by Python tasks, the fastest way that a split has, and
+once more by Spark's readers. CPU seconds are those of this process and all below it (JVM, workers);
+wall seconds depend on who else computes.
 """
 
 from __future__ import annotations
@@ -34,19 +35,25 @@ from recbench_spark.session import get_session
 
 FILES = 4
 
+READERS = ("csv", "parquet", "delta")
+
+STEPS = ("first", "second", "reading", "reading by Spark")
+"""What is measured, in turns."""
+
 
 def main() -> None:
     """Write the logs, measure, print a line a format."""
     flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     flags.add_argument("--rows", type=int, default=10_000_000)
     flags.add_argument("--rounds", type=int, default=4)
+    flags.add_argument("--readers", nargs="+", choices=READERS, default=READERS)
     args = flags.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
         write_logs(Path(folder), args.rows)
         time.sleep(3)  # files that were just written are not cached
         spark = get_session("recbench-spark bench identity")
-        for reader in ("csv", "parquet", "delta"):
+        for reader in args.readers:
             path = f"{folder}/{reader}"
             log = parse(Dataset, {"name": "d", "reader": reader, "path": path}, "bench")
             print_line(reader, measure(spark, log, args.rounds))
@@ -72,13 +79,14 @@ def write_logs(folder: Path, rows: int) -> None:
 
 def measure(spark: Any, log: Dataset, rounds: int) -> dict[str, list[tuple[float, float]]]:
     """Wall and CPU seconds of each thing, once a round; a round before them warms all up."""
-    found: dict[str, list[tuple[float, float]]] = {"first": [], "second": [], "reading": []}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in STEPS}
     for number in range(rounds + 1):
         shutil.rmtree(cache_folder() or "", ignore_errors=True)
         steps: dict[str, Callable[[], Any]] = {
             "first": lambda: identity(spark, str(log.path)),
             "second": lambda: identity(spark, str(log.path)),
             "reading": lambda: read(spark, log),
+            "reading by Spark": lambda: read_by_spark(spark, log),
         }
         for name, step in steps.items():
             before = time.perf_counter(), cpu_seconds()
@@ -92,9 +100,14 @@ def read(spark: Any, log: Dataset) -> None:
     """All rows, as a split reads them."""
     files = log_files(log)
     if files is None:
-        open_log(spark, log).stored.write.format("noop").mode("overwrite").save()
+        read_by_spark(spark, log)
     else:
         files.dealt(spark, "user_id", spark.sparkContext.defaultParallelism).count()
+
+
+def read_by_spark(spark: Any, log: Dataset) -> None:
+    """All rows, by Spark's own reader and our checks of values."""
+    open_log(spark, log).stored.write.format("noop").mode("overwrite").save()
 
 
 def cpu_seconds() -> float:
@@ -123,8 +136,12 @@ def print_line(reader: str, found: dict[str, list[tuple[float, float]]]) -> None
         name: [median(column) for column in zip(*times, strict=True)] for name, times in found.items()
     }
     words = ", ".join(f"{name} {wall:.2f} s ({cpu:.2f} s CPU)" for name, (wall, cpu) in medians.items())
-    shares = [medians["first"][n] / medians["reading"][n] for n in (0, 1)]
-    print(f"{reader}: {words}; first / reading {shares[0]:.3f} ({shares[1]:.3f} of CPU)", flush=True)
+    shares = [
+        f"first / {name} {medians['first'][0] / medians[name][0]:.3f} "
+        f"({medians['first'][1] / medians[name][1]:.3f} of CPU)"
+        for name in STEPS[2:]
+    ]
+    print(f"{reader}: {words}; {', '.join(shares)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Boards of a planted world: how many under-tuned methods are flagged, and how many fair ones are accused.
 
-    python jobs/studies/planted_boards.py --methods 100
+    python jobs/studies/planted_boards.py --methods 100 --seed 1
 
 Each method has an error over its settings whose optimum is known, and a search as the shipped benchmark
 files declare it: points of `boards.spaces.points`, trials with the noise of seeds, a value over ten folds.
@@ -8,7 +8,8 @@ A method is under-tuned where the run that it uses is worse than its optimum by 
 times the noise of folds, whichever is more. The verdicts are those of `boards.entries.judge`. No data, no
 Spark.
 
-Unsearched methods and those of which the board says "no power" are counted apart.
+Methods of which the board says "no power" are counted apart. The same methods are judged once more
+without their searches: each has to be "never searched", and none flagged.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ SEEDS_NOISE, FOLDS_SD, FOLDS, ERROR = 0.0005, 0.0025, 10, 0.8
 
 BUDGETS = ((2, 16), (3, 16), (4, 16), (2, 8), (2, 4))
 """Settings and trials of the shipped files, and three settings of 16, which lie between."""
+
+SEED_STEP = 1_000_000
+"""Methods that a seed has at most: no two seeds share the points of a search."""
 
 SPACES = (
     Range(low=0.001, high=0.02, log=True),
@@ -63,15 +67,16 @@ class Method(NamedTuple):
         return self.excess > max(WORTH * ERROR, FOLDS_NOISE * (self.entry.spread_folds or 0.0))
 
 
-def make_method(number: int, dims: int, budget: int) -> Method:
+def make_method(number: int, dims: int, budget: int, seed: int = 0) -> Method:
     """One method, a function of its arguments.
 
     Every second space misses the optimum, and every fifth run uses a trial that is drawn, not the best.
     """
-    rng = np.random.default_rng((number, dims, budget))
+    rng = np.random.default_rng((number, dims, budget, seed))  # 0: the bits of three numbers
     space = {f"setting_{at}": SPACES[at] for at in range(dims)}
     error = make_error(rng, space, missed=number % 2 == 1)
-    tried = [{n: float(x) for n, x in p.items()} for p in points(space, budget, "sobol", number)]
+    start = seed * SEED_STEP
+    tried = [{n: float(x) for n, x in p.items()} for p in points(space, budget, "sobol", start + number)]
     trials = [(setting, error(setting) + rng.normal(0, SEEDS_NOISE)) for setting in tried]
     search = as_search(space, trials, SEEDS_NOISE)
     assert search is not None
@@ -130,30 +135,48 @@ def count_verdicts(methods: Sequence[Method]) -> dict[str, Counter[str]]:
 def _told(verdict: Verdict) -> str:
     if verdict.under_tuned:
         return "flagged"
-    return "no power" if any(note.code == "no_power" for note in verdict.notes) else "fine"
+    codes = {note.code for note in verdict.notes}
+    return "no power" if "no_power" in codes else "never searched" if "never_searched" in codes else "fine"
 
 
-def gather(dims: int, budget: int, wanted: int) -> list[Method]:
+def drop_searches(methods: Sequence[Method]) -> list[Method]:
+    """Return the same methods as a board has them that knows no search."""
+    return [method._replace(tuning=Tuning()) for method in methods]
+
+
+def gather(dims: int, budget: int, wanted: int, seed: int = 0) -> list[Method]:
     """Methods until each kind, under-tuned and fair, has as many as wanted; the surplus is left out."""
     kinds: dict[bool, list[Method]] = {True: [], False: []}
     number = 0
     while min(map(len, kinds.values())) < wanted and number < 50 * wanted:
-        method = make_method(number, dims, budget)
+        method = make_method(number, dims, budget, seed)
         if len(kinds[method.under_tuned]) < wanted:
             kinds[method.under_tuned].append(method)
         number += 1
     return [*kinds[True], *kinds[False]]
 
 
-def row_of(dims: int, budget: int, counts: Mapping[str, Mapping[str, int]]) -> str:
-    """A line of the table; the shares are of those that the board decided."""
+Counts = Mapping[str, Mapping[str, int]]
+
+
+def row_of(dims: int, budget: int, counts: Counts, unsearched: Counts) -> str:
+    """Return a line of the table; the shares are of those that the board decided.
+
+    Args:
+        dims: settings that are searched.
+        budget: trials.
+        counts: verdicts on under-tuned and on fair methods.
+        unsearched: the same without their searches.
+    """
     cells = []
     for truth in ("under-tuned", "fair"):
         of = counts[truth]
         decided = of.get("flagged", 0) + of.get("fine", 0)
-        share = of.get("flagged", 0) / decided if decided else float("nan")
-        cells.append(f"{of.get('flagged', 0)} of {decided} ({share:.0%}), no power {of.get('no power', 0)}")
-    return f"| {dims} x {budget} | {cells[0]} | {cells[1]} |"
+        share = f"{of.get('flagged', 0) / decided:.0%}" if decided else "none decided"
+        cells.append(f"{of.get('flagged', 0)} of {decided} ({share}), no power {of.get('no power', 0)}")
+    total = sum(sum(of.values()) for of in unsearched.values())
+    cells.append(f"{sum(of.get('never searched', 0) for of in unsearched.values())} of {total}")
+    return f"| {dims} x {budget} | {' | '.join(cells)} |"
 
 
 def parser() -> cli.Parser:
@@ -162,15 +185,20 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--methods", type=cli.count, default=100, help="of each kind and budget (default 100)"
     )
+    flags.add_argument("--seed", type=cli.count, default=0, help="of another planted world, from 1")
     return flags
 
 
 def main(args: argparse.Namespace) -> int:
     """Print a line a budget."""
-    print("| settings x trials | under-tuned, flagged | fair, flagged |\n|---|---|---|")
+    print(
+        "| settings x trials | under-tuned, flagged | fair, flagged | without a search: never searched |\n"
+        "|---|---|---|---|"
+    )
     for dims, budget in BUDGETS:
-        methods: Any = gather(dims, budget, args.methods)
-        print(row_of(dims, budget, count_verdicts(methods)), flush=True)
+        methods: Any = gather(dims, budget, args.methods, args.seed)
+        unsearched = count_verdicts(drop_searches(methods))
+        print(row_of(dims, budget, count_verdicts(methods), unsearched), flush=True)
     return OK
 
 

@@ -20,7 +20,8 @@ from recbench_spark.config import (
     ScoresModel,
 )
 from recbench_spark.data import arrow_files
-from recbench_spark.data.arrow_times import check_times
+from recbench_spark.data.arrow_times import check_times, first_movielens_times
+from recbench_spark.data.readers.movielens import MOVIELENS
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError
 from recbench_spark.steps.keys import evaluation_paths
 from recbench_spark.steps.night import check_benchmark
@@ -126,6 +127,8 @@ def log_told(dataset: Dataset) -> list[str]:
     told = look_at_table("log", str(dataset.path), columns, rows=bool(columns))
     if columns:
         _check_times(dataset)
+    elif dataset.reader in MOVIELENS:
+        _check_movielens_times(dataset)
     return [told]
 
 
@@ -164,6 +167,16 @@ def _check_times(dataset: Dataset) -> None:
                 whole=len(times) <= TIMES_SEEN,
                 all_bad=dataset.bad_rows == "reject",
             )
+
+
+def _check_movielens_times(dataset: Dataset) -> None:
+    """Look at the first times of a MovieLens data set, as `_check_times` at those of a table."""
+    found = first_movielens_times(str(dataset.path), dataset.reader, TIMES_SEEN + 1)
+    if found:
+        path, name, times = found
+        some = times[:TIMES_SEEN]
+        whole, all_bad = len(times) <= TIMES_SEEN, dataset.bad_rows == "reject"
+        check_times(some, name, dataset.time_unit, path, whole=whole, all_bad=all_bad)
 
 
 def _of_model(model: ModelConfig) -> list[str]:

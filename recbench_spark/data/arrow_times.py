@@ -5,13 +5,24 @@ A dry run looks at the first rows. What is looked at is refused as `readers.valu
 
 from __future__ import annotations
 
+import bz2
+import gzip
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.data.times import FACTORS, HAS_DATE, LATEST, coarser_in_words, hint_of
+from recbench_spark.data.readers.movielens import LAYOUTS, MOVIELENS, RENAMED, name_layout
+from recbench_spark.data.times import FACTORS, HAS_DATE, LATEST, coarser_in_words, hint_of, misread_in_words
 from recbench_spark.errors import DataError, SchemaError
+
+OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
+"""How text is opened, by the ending of its file."""
 
 
 def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bool, all_bad: bool) -> None:
@@ -33,7 +44,9 @@ def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bo
         return
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return  # the reader looks at all of them
+        if whole:  # of a larger log the reader looks at all of them
+            _refuse_misread(known, name, where)
+        return
     if unit == "timestamp" and not text:
         hint = hint_of(str(known[0].as_py()), unit) or "set dataset.time_unit to s, ms or us"
         raise SchemaError(f"{where}: column '{name}' is {kind}, not a timestamp", hint)
@@ -54,6 +67,43 @@ def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bo
     _refuse(known, good, f"'{name}' is not a time in {unit} before the year 2100", where, unit, all_bad)
     ends = float(number.min()), float(number.max())
     told = coarser_in_words(where, name, ends, unit) if whole else None
+    if told:
+        raise DataError(*told)
+
+
+def first_movielens_times(path: str, reader: str, n: int) -> tuple[str, str, pa.Array] | None:
+    """Return the ratings file of a MovieLens data set, its column of times and the first n of them.
+
+    None where there is no such file, or no column of times: the reader says so.
+
+    Args:
+        path: the folder or the file.
+        reader: of MOVIELENS.
+        n: values that are read at most.
+    """
+    names, place = MOVIELENS[reader], Path(path)
+    if place.is_dir():
+        known = (place / f"{name}{ending}" for name in names for ending in ("", *OPENERS))
+        place = next((file for file in known if file.is_file()), place)
+    if not place.is_file():
+        return None
+    layout_name = name_layout(place, names)
+    layout, column = LAYOUTS[layout_name], RENAMED.get(layout_name, {}).get("event_time", "event_time")
+    with OPENERS.get(place.suffix, open)(place, "rt", encoding="utf-8", errors="replace") as lines:
+        header = layout.names or tuple(next(lines, "").strip().split(layout.separator))
+        if column not in header:
+            return None
+        rows = (line.rstrip("\r\n").split(layout.separator) for line in islice(lines, n))
+        at = header.index(column)
+        times = [row[at] for row in rows if len(row) == len(header)]
+    return str(place), column, pa.array(times, pa.string())
+
+
+def _refuse_misread(known: pa.Array, name: str, where: str) -> None:
+    """DataError where timestamps were made in too fine a unit."""
+    instants = known.cast(pa.timestamp("us", getattr(known.type, "tz", None)), safe=False)
+    ends = pc.min_max(instants.cast(pa.int64()))
+    told = misread_in_words(where, name, (ends["min"].as_py(), ends["max"].as_py()))
     if told:
         raise DataError(*told)
 

@@ -24,7 +24,7 @@ from pyspark import RDD
 from pyspark.sql import SparkSession
 
 from recbench_spark.blocks import ROWS_DEALT, Block, chunks, dealt_out, rows_dealt
-from recbench_spark.data.times import FACTORS, LATEST, coarser_unit
+from recbench_spark.data.times import FACTORS, LATEST, coarser_unit, misread_in_words
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.inputs import pinned_version
 from recbench_spark.storage.delta_tables import list_files, open_table
@@ -267,6 +267,7 @@ def _times(column: pa.Array, micros: int) -> pa.Array:
     try:
         if pa.types.is_timestamp(column.type):
             times = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+            _refuse_misread(times)
         else:
             times = pc.multiply_checked(column.cast(pa.int64()), micros)
             _refuse_finer(column, micros)
@@ -275,6 +276,14 @@ def _times(column: pa.Array, micros: int) -> pa.Array:
     if len(times) and pc.max(times).as_py() >= LATEST:
         raise FallbackToSpark("a time is beyond the years that a log can have")
     return times
+
+
+def _refuse_misread(times: pa.Array) -> None:
+    """FallbackToSpark where timestamps may have been made in another unit: Spark looks at all of them."""
+    ends = pc.min_max(times)
+    low, high = ends["min"].as_py(), ends["max"].as_py()
+    if low is not None and misread_in_words("", "", (low, high)):
+        raise FallbackToSpark("the times may have been made in another unit")
 
 
 def _refuse_finer(column: pa.Array, micros: int) -> None:

@@ -27,6 +27,25 @@ CHECKED = "times_checked"
 """Metadata of a column of times that was read from a log before: its unit is known."""
 
 
+STORED = "stored"
+"""Stands for the unit of times that are stored as timestamps."""
+
+MISREAD = {
+    1_000_000_000: ("s", "seconds were taken for nanoseconds where it was made"),
+    1_000_000: (
+        "ms",
+        "milliseconds were taken for nanoseconds (or seconds for microseconds) where it was made",
+    ),
+    1000: ("us", "microseconds were taken for nanoseconds (or seconds for milliseconds) where it was made"),
+}
+"""Factor that puts stored timestamps right -> the unit of the numbers, and the mistake.
+
+pandas takes numbers for nanoseconds, so that seconds become the first seconds of 1970. A log is only
+refused where all of its times lie from 1990 to 2099 by one of these factors: in the first seven weeks of
+1970, as they are stored.
+"""
+
+
 def unit_of(number: float) -> str | None:
     """Return the unit (s, ms, us, ns) by which a number is a time from 1990 to 2099; None: none is."""
     units = {**FACTORS, "ns": 0.001}
@@ -67,6 +86,27 @@ def coarser_in_words(where: str, name: str, ends: tuple[float, float], unit: str
     return message, f"set dataset.time_unit: {fits}, by which they lie between {' and '.join(days[1])}"
 
 
+def misread_in_words(where: str, name: str, ends: tuple[float, float]) -> tuple[str, str] | None:
+    """Return the message and the hint for stored timestamps that were made in too fine a unit; None: they
+    were not.
+
+    Args:
+        where: how errors name the log.
+        name: the column of times.
+        ends: the first and the last time of the log, in microseconds since 1970.
+    """
+    for factor, (unit, mistake) in MISREAD.items():
+        if all(FIRST_LOGS <= end * factor < LATEST for end in ends):
+            told = [_exact(end) for end in ends]
+            days = [_day(end * factor) for end in ends]
+            message = f"{where}: all times of '{name}' lie between {told[0]} and {told[1]}, since {mistake}"
+            return message, (
+                "make the column anew in its unit, or store the numbers and set "
+                f"dataset.time_unit: {unit}, by which they lie between {days[0]} and {days[1]}"
+            )
+    return None
+
+
 def hint_of(text: str | None, unit: str) -> str:
     """Return what to set so that a value becomes a time; empty where nothing is known to help.
 
@@ -94,6 +134,12 @@ def _hint_of_words(text: str, unit: str) -> str:
     if unit != "timestamp" and re.match(r"\W*[0-9]{4}-[0-9]", text):
         return "set dataset.time_unit: timestamp"
     return ""
+
+
+def _exact(micros: float) -> str:
+    """Return a time to the millisecond, as SQL writes it."""
+    found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(micros))
+    return found.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def _day(micros: float) -> str:

@@ -181,6 +181,12 @@ def score(
             predictions on another scale; rows that the board has under other facts, or that were retracted.
     """
     bundle, rows = open_bundle(store, folder)
+    if bundle.log_id != log.log_id and bundle.split == log.split:
+        raise DataError(
+            f"bundle {bundle.name} was made on a log of other rows, or read in another way "
+            f"(log {bundle.log_id}, this one is {log.log_id})",
+            "score it beside the log that it was packed from, with the same section dataset",
+        )
     if bundle.log_id != log.log_id:
         raise DataError(
             f"bundle {bundle.name} was made on another split ({bundle.split}, log {bundle.log_id})",

@@ -14,7 +14,7 @@ from recbench_spark.evaluation.comparison.comparing import HOLDOUT
 from recbench_spark.evaluation.metrics.beyond_accuracy import OVERALL
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import CHANGES, RANKINGS, USER_METRICS
-from recbench_spark.steps.comparing import run_before, runs_tonight, visible_runs
+from recbench_spark.steps.comparing import counted_numbers, list_runs, run_before, runs_tonight
 from recbench_spark.steps.night import Night
 from recbench_spark.steps.revising import code_changes
 from recbench_spark.store import Store
@@ -30,7 +30,8 @@ def explain_changes(night: Night, journal: Journal) -> None:
     if plan is None:
         return
     revised = revisions.of("changes")
-    name = digest(plan.pairs, plan.metrics, plan.ks, plan.slices, revised, length=32)
+    shared = [plan.numbers] if plan.numbers else []
+    name = digest(plan.pairs, plan.metrics, plan.ks, plan.slices, revised, *shared, length=32)
     if night.store.has(CHANGES, "change_id", name):
         return
     with journal.stage("changes", f"explain {len(plan.pairs)} changes", suite=night.benchmark.name):
@@ -48,15 +49,25 @@ def explain_changes(night: Night, journal: Journal) -> None:
 
 def with_code(store: Store, plan: ChangePlan, rows: DataFrame) -> DataFrame:
     """The rows with `code_change` and `code_alone`; both NULL where the two nights ran the same code."""
-    pairs = [(before.run_id, now.run_id) for before, now in plan.pairs]
-    moved = [(now, change.words, change.alone) for (_, now), change in code_changes(store, pairs).items()]
-    columns = "run_id STRING, code_change STRING, code_alone BOOLEAN"
-    return rows.join(F.broadcast(store.spark.createDataFrame(moved, columns)), "run_id", "left")
+    owners: dict[str, set[str]] = {}
+    for number in plan.numbers:
+        owners.setdefault(number.run_id, set()).add(number.owner)
+    pairs = [
+        (one, other)
+        for before, now in plan.pairs
+        for one in sorted(owners.get(before.run_id, {before.run_id}))
+        for other in sorted(owners.get(now.run_id, {now.run_id}))
+    ]
+    moved = [(*pair, change.words, change.alone) for pair, change in code_changes(store, pairs).items()]
+    columns = "other_run_id STRING, run_id STRING, code_change STRING, code_alone BOOLEAN"
+    known = store.spark.createDataFrame(moved, columns)
+    return rows.join(F.broadcast(known), ["other_run_id", "run_id"], "left")
 
 
 def make_plan(night: Night, settings: Comparisons) -> ChangePlan | None:
     """Each model of this night with its last night before; None where no model has one."""
-    runs = visible_runs(night)
+    visible = list_runs(night)
+    runs = visible.runs
     before = [(run_before(run, runs, None), run) for run in runs_tonight(night, runs)]
     pairs = tuple((one, two) for one, two in before if one is not None)
     if not pairs:
@@ -64,4 +75,5 @@ def make_plan(night: Night, settings: Comparisons) -> ChangePlan | None:
     evaluation = night.benchmark.evaluation
     metrics = tuple(m for m in settings.metrics or evaluation.metrics if m not in OVERALL)
     slices = tuple(cut.key for cut in evaluation.slices if cut.of in OF_USERS)
-    return ChangePlan(pairs, metrics, settings.k or (*evaluation.cutoffs, None), slices)
+    numbers = counted_numbers(night, visible, [run for pair in pairs for run in pair])
+    return ChangePlan(pairs, metrics, settings.k or (*evaluation.cutoffs, None), slices, numbers)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from recbench_spark.evaluation.comparison.comparing import (
     compare,
     scales,
 )
+from recbench_spark.evaluation.comparison.counted import WHOLE, CountedNumber
 from recbench_spark.evaluation.metrics.beyond_accuracy import OVERALL, PER_USER
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.metrics.about import about_metric, best_when
@@ -41,7 +43,8 @@ def compare_night(night: Night, journal: Journal) -> tuple[str, ...]:
     plan = make_plan(night, asked or Comparisons())
     if plan is None:
         return ()
-    name = digest(plan.runs, plan.groups, _settings(night), revisions.of("comparisons"), length=32)
+    shared = [plan.numbers] if plan.numbers else []
+    name = digest(plan.runs, plan.groups, _settings(night), revisions.of("comparisons"), *shared, length=32)
     if not night.store.has(COMPARISONS, "comparison_id", name):
         with journal.stage("comparisons", f"compare {len(plan.runs)} runs", suite=night.benchmark.name):
             rows = kept(_rows(night, plan, name))
@@ -78,7 +81,8 @@ def _rows(night: Night, plan: ComparisonPlan, name: str) -> DataFrame:
 
 def make_plan(night: Night, asked: Comparisons) -> ComparisonPlan | None:
     """What is compared this night; None where there are no two runs to compare."""
-    runs = visible_runs(night)
+    visible = list_runs(night)
+    runs = visible.runs
     tonight = runs_tonight(night, runs)
     chosen: list[Run] = list(tonight)
     groups = [ComparisonGroup("pair", tuple(range(len(tonight))))] if len(tonight) > 1 else []
@@ -93,53 +97,111 @@ def make_plan(night: Night, asked: Comparisons) -> ComparisonPlan | None:
         return None
     evaluation = night.benchmark.evaluation
     metrics = tuple(m for m in asked.metrics or evaluation.metrics if m not in OVERALL)
+    numbers = counted_numbers(night, visible, chosen)
     return ComparisonPlan(
         tuple(chosen),
         tuple(groups),
         metrics,
         asked.k or (*evaluation.cutoffs, None),
-        baselines(night, tonight, asked.baseline),
+        baselines(night, tonight, asked.baseline, numbers),
         evaluation.bootstrap.model_copy(update={"replicates": asked.replicates}),
         asked.minimum_difference,
         asked.planned_users,
         best_when("small"),
         night.benchmark.regressions,
         scales(night.store.read(USER_METRICS), _unbounded(metrics, night.definition)),
+        numbers,
     )
 
 
+@dataclass(frozen=True)
+class VisibleRuns:
+    """Runs with numbers that count.
+
+    Attributes:
+        runs: one of each model and night.
+        beside: run of `runs` -> all runs of its model, night and split that have numbers of tonight's
+            file, where there are several.
+    """
+
+    runs: list[Run]
+    beside: Mapping[str, tuple[str, ...]]
+
+
 def visible_runs(night: Night) -> list[Run]:
+    """Return a run of each model and night, as `list_runs` chooses it."""
+    return list_runs(night).runs
+
+
+def list_runs(night: Night) -> VisibleRuns:
     """Return a run of each model and night of this suite and dataset, until tonight's on this split.
 
     Only runs with numbers that count (the view `current_metrics`) are taken. Of a model and night it is
     the one that has most of the metrics of tonight's file under tonight's definition, and the newest of
-    equal ones. A later run of other metrics, or by another definition, hides nothing. The driver holds a
-    row a run of the suite.
+    equal ones. A later run of other metrics, or by another definition, hides nothing; numbers that another
+    run of the same split has are taken from there (`counted_numbers`). The driver holds a row a run of the
+    suite.
     """
     of_others = [None, *(kind for kind, model in MODELS.items() if not model.measured)]
     of_suite = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded")]
     names = ["model", "model_kind", "logical_date", "dataset", "split_id", *AGE]
     wanted = count_wanted(night)
-    best: dict[tuple[str, date], tuple[int, str]] = {}
+    known: dict[tuple[str, date], list[tuple[int, str, str]]] = {}
     for row in by_age(night.store.rows(RUNS, of_suite, names)):
         # Tonight's are those of this split: what older code or settings left of the same night is no rival.
         tonight = row["logical_date"] == night.logical_date and row["split_id"] == night.split_id
         in_time = tonight or row["logical_date"] < night.logical_date
         of_data = row["dataset"] == night.benchmark.dataset.name
         if row["run_id"] in wanted and row["model_kind"] not in of_others and in_time and of_data:
-            place, this = (row["model"], row["logical_date"]), (wanted[row["run_id"]], row["run_id"])
-            best[place] = this if this[0] >= best.get(place, this)[0] else best[place]
-    most = max((count for count, _ in best.values()), default=0)
+            this = wanted[row["run_id"]], row["run_id"], str(row["split_id"]).partition(".")[0]
+            known.setdefault((row["model"], row["logical_date"]), []).append(this)
+    # Of equal counts the last one, which is the newest.
+    best = {place: max(reversed(some), key=lambda one: one[0]) for place, some in known.items()}
+    most = max((count for count, _, _ in best.values()), default=0)
     # A run that has none of them is no night before, unless no run has any.
-    return [Run(run_id, model, day) for (model, day), (count, run_id) in best.items() if count or not most]
+    chosen = {place: one for place, one in best.items() if one[0] or not most}
+    beside = {
+        one[1]: tuple(run_id for count, run_id, split in known[place] if count and split == one[2])
+        for place, one in chosen.items()
+    }
+    runs = [Run(run_id, model, day) for (model, day), (_, run_id, _) in chosen.items()]
+    return VisibleRuns(runs, {run_id: some for run_id, some in beside.items() if len(some) > 1})
+
+
+def counted_numbers(night: Night, visible: VisibleRuns, runs: Iterable[Run]) -> tuple[CountedNumber, ...]:
+    """Return the numbers of tonight's file that count, of those models and nights that have several runs.
+
+    Nothing is asked of a warehouse where every model and night has one run. Else the driver holds a row a
+    number of these runs.
+    """
+    standing = {one: run.run_id for run in runs for one in visible.beside.get(run.run_id, ())}
+    if not standing:
+        return ()
+    rows = answers(night.store)(
+        "SELECT run_id, part, metric, definition, k FROM current_metrics "
+        f"WHERE run_id IN ({', '.join(map(_sql, sorted(standing)))}) AND {_of_file(night)}"
+    )
+    numbers = zip(rows.run_id, rows.part, rows.metric, rows.definition, rows.k.fillna(WHOLE), strict=True)
+    return tuple(
+        sorted(
+            CountedNumber(standing[run_id], run_id, part, metric, definition, int(k))
+            for run_id, part, metric, definition, k in numbers
+        )
+    )
+
+
+def _of_file(night: Night) -> str:
+    """The condition, in SQL, of numbers that tonight's file measures too."""
+    asked = night.benchmark.evaluation
+    defined = [f"({_sql(m)}, {_sql(describe_metric(asked, night.definition, m))})" for m in asked.metrics]
+    counts = "estimator = 'holdout' AND slice_key IS NULL"
+    return f"{counts} AND (metric, definition) IN ({', '.join(defined)})"
 
 
 def count_wanted(night: Night) -> dict[str, int]:
     """Runs of the suite that have numbers that count -> how many of these tonight's file measures too."""
-    asked = night.benchmark.evaluation
-    defined = [f"({_sql(m)}, {_sql(describe_metric(asked, night.definition, m))})" for m in asked.metrics]
     rows = answers(night.store)(
-        f"SELECT run_id, COUNT(CASE WHEN (metric, definition) IN ({', '.join(defined)}) THEN 1 END) AS n "
+        f"SELECT run_id, COUNT(CASE WHEN {_of_file(night)} THEN 1 END) AS n "
         f"FROM current_metrics WHERE suite = {_sql(night.benchmark.name)} AND estimator = 'holdout' "
         "AND slice_key IS NULL GROUP BY run_id"
     )
@@ -166,17 +228,28 @@ def run_before(run: Run, runs: Iterable[Run], day: date | None) -> Run | None:
 
 
 def baselines(
-    night: Night, tonight: list[Run], named: str | None
+    night: Night, tonight: list[Run], named: str | None, numbers: Sequence[CountedNumber] = ()
 ) -> dict[tuple[str, str, int | None], int]:
-    """(part, metric, k) -> place of the model that pairs are held against: the one named, or the best."""
+    """(part, metric, k) -> place of the model that pairs are held against: the one named, or the best.
+
+    Args:
+        night: the night.
+        tonight: a run of each model.
+        named: the model that the benchmark file names; None: the best one.
+        numbers: those of `counted_numbers`.
+    """
     places = {run.run_id: place for place, run in enumerate(tonight)}
-    of_tonight = [("run_id", "in", list(places)), ("estimator", "=", "holdout")]
-    names = ["run_id", "part", "metric", "k", "slice_key", "value"]
+    owners = {(n.owner, n.part, n.metric, n.definition, n.k): n.run_id for n in numbers}
+    shared = {run_id for n in numbers for run_id in (n.run_id, n.owner)}
+    of_tonight = [("run_id", "in", sorted({*places, *shared})), ("estimator", "=", "holdout")]
+    names = ["run_id", "part", "metric", "definition", "k", "slice_key", "value"]
     best: dict[tuple[str, str, int | None], tuple[float, int]] = {}
     for row in night.store.rows(METRICS, of_tonight, names):
-        if row["slice_key"] is not None or row["value"] is None:
+        number = (row["run_id"], row["part"], row["metric"], row["definition"], row["k"] or WHOLE)
+        run_id = owners.get(number) if row["run_id"] in shared else row["run_id"]
+        if row["slice_key"] is not None or row["value"] is None or run_id not in places:
             continue
-        place = places[row["run_id"]]
+        place = places[run_id]
         sort_key = about_metric(row["metric"]).sort_key(row["value"])
         rank = (0.0 if tonight[place].model == named else 1.0, place) if named else (sort_key, place)
         key = (row["part"], row["metric"], row["k"])
@@ -199,7 +272,8 @@ def earlier_looks(night: Night, plan: ComparisonPlan, comparisons: DataFrame) ->
     the log of a night would be looked at twice, under two names, and by numbers of two kinds.
     """
     runs = night.store.read(RUNS).select("run_id", F.coalesce("revisions", F.lit("{}")).alias("code"))
-    ours = [run.run_id for run in plan.runs if run.logical_date == night.logical_date]
+    tonight_ids = {run.run_id for run in plan.runs if run.logical_date == night.logical_date}
+    ours = [*tonight_ids, *{one.owner for one in plan.numbers if one.run_id in tonight_ids}]
     codes = runs.where(F.col("run_id").isin(ours)).select("code").distinct()
     same_code = runs.join(F.broadcast(codes), "code", "left_semi").select("run_id")
     split, tonight = F.substring_index("split_id", ".", 1), night.split_id.partition(".")[0]

@@ -122,6 +122,7 @@ class Night:
             self.benchmark.dataset.world,
             folds_users=held_out is not None and held_out.of == "users",
             suite=self.benchmark.name,
+            dataset=self.benchmark.dataset.name,
             logical_date=self.logical_date,
             scale=self.benchmark.dataset.scale,
         )

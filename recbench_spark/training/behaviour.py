@@ -58,6 +58,7 @@ class SplitData:
     world: World
     folds_users: bool = False
     suite: str = ""
+    dataset: str = ""
     logical_date: date | None = None
     journal: Journal | None = None
     scale: Scale | None = None
@@ -118,9 +119,11 @@ class SplitData:
         return rows.select("user_id", "item_id", "rating")
 
     def earlier_splits(self, model: str) -> list[str]:
-        """Splits on which a model of this suite succeeded on earlier nights, the newest first."""
+        """Return splits of this suite and dataset on which a model succeeded on earlier nights, the newest
+        first."""
         rows = self.store.read(RUNS).where(
             (F.col("suite") == self.suite)
+            & (F.col("dataset") == self.dataset)
             & (F.col("model") == model)
             & (F.col("status") == "succeeded")
             & (F.col("logical_date") < F.lit(self.logical_date))

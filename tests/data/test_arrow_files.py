@@ -31,6 +31,20 @@ def test_whole_numbers_that_floats_make_one_are_refused(tmp_path, kind, value):
     assert arrow_files.read_table(path, ["user_id"], "lists")["score"].to_pylist() == [2.0**53 - 1]
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_folder_of_files_of_no_bytes_is_told_as_empty(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "k=1").mkdir()
+    (tmp_path / "_SUCCESS").write_text("hidden")
+    refuse_empty(str(tmp_path))  # a folder without files is told elsewhere
+    for name in (f"a.{ending}", f"k=1/b.{ending}"):
+        (tmp_path / name).touch()
+    for look in (arrow_files.columns_at, arrow_files.rows_at, arrow_files.identity, refuse_empty):
+        with pytest.raises(DataError, match="is empty: a folder of nothing but files of 0 bytes"):
+            look(str(tmp_path))
+    (tmp_path / f"k=1/c.{ending}").write_text("user_id")
+    refuse_empty(str(tmp_path))
+
+
 @pytest.mark.parametrize("name", ["log.csv", "log.tsv", "log.parquet", "log.csv.gz"])
 def test_a_file_of_no_bytes_is_told_as_empty(tmp_path: Path, name: str) -> None:
     path = tmp_path / name

@@ -453,6 +453,7 @@ TABLES: dict[str, tuple[Files, str, str, Any]] = {
         "lists",
         "line 2 holds these names",
     ),
+    "only empty files": ({"t/a.csv": "", "t/b.csv": ""}, "t", "lists", "nothing but files of 0 bytes"),
     "another separator": ({"t.csv": LIST.replace(",", ";")}, "t.csv", "lists", "separated by ';'"),
     "nanoseconds beside": (
         {"t.parquet": {**ANN, "score": [2.0], "event_time": pa.array([1], pa.timestamp("ns"))}},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from recbench_spark.config import Dataset
-from recbench_spark.data.arrow_times import check_times
+from recbench_spark.commands.dry_runs import log_told
+from recbench_spark.config import Dataset, parse
+from recbench_spark.data.arrow_times import check_times, first_movielens_times
 from recbench_spark.data.columnar import _times
 from recbench_spark.data.readers import open_log, read_log
 from recbench_spark.data.times import CHECKED, coarser_unit, hint_of, unit_of
@@ -20,6 +22,7 @@ from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
 
 SECOND = 1_000_000
 IN_2021 = 1_609_459_200
+NOON = IN_2021 + 43_200
 
 
 @pytest.mark.parametrize(
@@ -157,6 +160,75 @@ def test_stored_timestamps_of_impossible_years_are_refused(spark, tmp_path: Path
     with pytest.raises(DataError, match="'event_time' is not before the year 2100") as error:
         read_log(spark, Dataset(name="d", reader="parquet", path=path))
     assert "milliseconds were taken for seconds" in error.value.hint
+
+
+MISREAD: dict[str, tuple[str, list[int], str, str]] = {
+    "s as ns": (
+        "ns",
+        [NOON, NOON + 86400],
+        "between 1970-01-01 00:00:01.609 and",
+        "time_unit: s, by",
+    ),
+    "s as us": ("us", [NOON, NOON + 86400], "between 1970-01-01 00:26:49.502 and", "time_unit: ms"),
+    "ms as ns": ("ns", [NOON * 1000] * 2, "between 1970-01-01 00:26:49.502 and", "time_unit: ms, by"),
+    "s as ms": ("ms", [NOON, NOON + 86400], "between 1970-01-19 15:05:02.400 and", "time_unit: us"),
+}
+"""Unit of the stored timestamps, their numbers, what is told, what the hint holds."""
+
+
+@pytest.mark.parametrize("name", MISREAD)
+def test_a_dry_run_and_python_see_timestamps_of_another_unit(name: str) -> None:
+    unit, numbers, told, hint = MISREAD[name]
+    for zone in (None, "UTC"):
+        column = pa.array(numbers).cast(pa.timestamp(unit, zone))
+        with pytest.raises(DataError) as error:
+            check_times(column, "event_time", "s", "log", whole=True, all_bad=False)
+        assert told in error.value.message and hint in error.value.hint
+        assert "lie between 2021-01-01 and 2021-01-0" in error.value.hint
+        with pytest.raises(FallbackToSpark):
+            _times(column, 1)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", MISREAD)
+def test_stored_timestamps_of_another_unit_are_refused(spark, tmp_path: Path, name: str) -> None:
+    unit, numbers, told, hint = MISREAD[name]
+    with pytest.raises(DataError) as error:
+        open_log(spark, log_of(tmp_path, "parquet", pa.array(numbers).cast(pa.timestamp(unit, "UTC"))))
+    assert told in error.value.message and hint in error.value.hint
+
+
+@pytest.mark.parametrize("micros", [[0, 1], [0, IN_2021], [IN_2021, 10**12], [10, 20, None], []])
+def test_timestamps_from_1970_on_pass_where_another_unit_does_not_explain_them(micros: list[Any]) -> None:
+    column = pa.array(micros, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    check_times(column, "event_time", "s", "log", whole=True, all_bad=False)
+    check_times(pa.array([IN_2021]).cast(pa.timestamp("us")), "t", "s", "log", whole=False, all_bad=False)
+
+
+@pytest.mark.parametrize(
+    ("reader", "name", "line"),
+    [
+        ("movielens_100k", "u.data", "1\t2\t5\t{}\n"),
+        ("movielens_1m", "ratings.dat", "1::2::5::{}\n"),
+        ("movielens_latest", "ratings.csv", "userId,movieId,rating,timestamp\n1,2,5,{}\n"),
+        ("movielens_latest", "ratings.csv.gz", "userId,movieId,rating,timestamp\n1,2,5,{}\n"),
+    ],
+)
+def test_a_dry_run_looks_at_times_of_movielens(tmp_path: Path, reader: str, name: str, line: str) -> None:
+    for number, unit, fits in ((IN_2021 * 1000, "s", "ms"), (IN_2021, "ms", "s"), (IN_2021, "s", None)):
+        text = line.format(number).encode()
+        (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+        for path in (tmp_path, tmp_path / name):
+            log = {"name": "d", "reader": reader, "path": str(path), "time_unit": unit}
+            dataset = parse(Dataset, log, "file")
+            if fits is None:
+                assert log_told(dataset)
+                continue
+            with pytest.raises(DataError) as error:
+                log_told(dataset)
+            assert error.value.hint.startswith(f"set dataset.time_unit: {fits}, by which")
+    (tmp_path / name).unlink()
+    assert first_movielens_times(str(tmp_path), reader, 5) is None
 
 
 @pytest.mark.spark

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from recbench_spark.stored_files import (
     HEAD,
     bare_name,
     head_lines,
+    is_hidden,
     is_text,
     read_head,
     refuse_name,
@@ -413,12 +415,26 @@ def check_path(path: str) -> None:
 
 
 def refuse_empty(path: str) -> None:
-    """DataError where a local path is a file of 0 bytes; Spark lists no such file and would miss it."""
-    file = Path(path.removeprefix("file://"))
-    if file.is_file() and not file.stat().st_size:
-        raise DataError(
-            f"{path} is empty: a file of 0 bytes", "write it again; was what writes it cut off?"
-        )
+    """Refuse a local file of 0 bytes, or a folder that holds only such files.
+
+    Spark lists no such file and would miss it. A folder is walked until a file has a byte.
+
+    Raises:
+        DataError: there is nothing in it.
+    """
+    place, hint = Path(path.removeprefix("file://")), "write it again; was what writes it cut off?"
+    if place.is_file() and not place.stat().st_size:
+        raise DataError(f"{path} is empty: a file of 0 bytes", hint)
+    sizes = _list_sizes(place)
+    if next(sizes, None) == 0 and not any(sizes):
+        raise DataError(f"{path} is empty: a folder of nothing but files of 0 bytes", hint)
+
+
+def _list_sizes(folder: Path) -> Iterator[int]:
+    """Yield bytes of each file below a folder but hidden ones; of a path that is no folder nothing."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        yield from (Path(place, name).stat().st_size for name in names if not is_hidden(name))
 
 
 def is_folder(spark: SparkSession, path: str) -> bool:

@@ -56,5 +56,10 @@ def movielens(spark: SparkSession, dataset: Dataset) -> Raw:
 def _ratings_file(spark: SparkSession, path: str, names: tuple[str, ...]) -> tuple[str, str]:
     """The ratings file at or under the path, and the name of its layout."""
     found = find(spark, path, names) if is_folder(spark, path) else path
-    ending = Path(bare_name(found)).suffix
-    return found, next((name for name in names if Path(name).suffix == ending), names[0])
+    return found, name_layout(Path(found), names)
+
+
+def name_layout(file: Path, names: tuple[str, ...]) -> str:
+    """Return the name in LAYOUTS of how a ratings file is laid out, by its ending."""
+    ending = Path(bare_name(file.name)).suffix
+    return next((name for name in names if Path(name).suffix == ending), names[0])

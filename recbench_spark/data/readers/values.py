@@ -13,7 +13,16 @@ from pyspark.sql import types as T
 
 from recbench_spark.data.readers.files import BAD_LINE, FILE, column, explained
 from recbench_spark.data.readers.ids import IN_UTF8, ids_of, not_decoded
-from recbench_spark.data.times import CHECKED, FACTORS, HAS_DATE, LATEST, coarser_in_words, hint_of
+from recbench_spark.data.times import (
+    CHECKED,
+    FACTORS,
+    HAS_DATE,
+    LATEST,
+    STORED,
+    coarser_in_words,
+    hint_of,
+    misread_in_words,
+)
 from recbench_spark.errors import DataError, SchemaError
 
 PARTS = ("train", "given", "valid", "probe", "quiz", "test", "open_loop", "later")
@@ -30,7 +39,7 @@ class Value:
     hint: what to do about such rows, where there is something to say of this column alone
     notes: metadata of the column
     hint_of: the hint by an example of such rows
-    unit: of times that are numbers
+    unit: of times that are numbers; STORED: of timestamps
     """
 
     name: str
@@ -138,7 +147,7 @@ class Value:
             expected,
             hint=MISTAKEN if stored else "",
             hint_of=partial(hint_of, unit=unit),
-            unit=unit if numbers else "",
+            unit=unit if numbers else STORED if stored and not found.metadata.get(CHECKED) else "",
         )
 
     @staticmethod
@@ -271,13 +280,17 @@ class Checks:
         return [value for value in self.values if value.unit][:1]
 
     def _refuse_unit(self, counted: Row) -> None:
-        """DataError where all times are of a coarser unit than the one in which they are read."""
+        """DataError where all times are of a coarser unit than the one in which they are read, or were
+        stored."""
         for time in self._times():
-            if counted["lowest"] is not None:
+            told = None
+            if counted["lowest"] is not None and time.unit == STORED:
+                told = misread_in_words(self.where, time.name, (counted["lowest"], counted["highest"]))
+            elif counted["lowest"] is not None:
                 lowest, highest = (counted[name] / FACTORS[time.unit] for name in ("lowest", "highest"))
                 told = coarser_in_words(self.where, time.name, (lowest, highest), time.unit)
-                if told:
-                    raise DataError(*told)
+            if told:
+                raise DataError(*told)
 
     def _explained(self, counted: Row) -> RowCounts:
         # Not in the first pass: Spark compiles no sums beside examples, and takes several times as long.

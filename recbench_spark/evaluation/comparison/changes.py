@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.evaluation.comparison.comparing import HOLDOUT, Run
+from recbench_spark.evaluation.comparison.counted import CountedNumber, gather_rows, name_owners
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison.decomposition import UNIT, Change, Group, split, whole_number
 from recbench_spark.kernels.resampling import exact_sums
@@ -36,12 +37,16 @@ UNLABELLED = "unknown"
 
 @dataclass(frozen=True)
 class ChangePlan:
-    """What is explained: (before, after) runs of one model each, metrics, cut-offs, slices of users."""
+    """What is explained: (before, after) runs of one model each, metrics, cut-offs, slices of users.
+
+    numbers: of models and nights that have several runs, those that count; `pairs` has one of these runs.
+    """
 
     pairs: tuple[tuple[Run, Run], ...]
     metrics: tuple[str, ...]
     ks: tuple[int | None, ...]
     slices: tuple[str, ...] = ()
+    numbers: tuple[CountedNumber, ...] = ()
 
 
 def changes(user_metrics: DataFrame, rankings: DataFrame, plan: ChangePlan) -> DataFrame:
@@ -58,7 +63,7 @@ def changes(user_metrics: DataFrame, rankings: DataFrame, plan: ChangePlan) -> D
     """
     wanted = (F.col("estimator") == HOLDOUT) & F.col("metric").isin(list(plan.metrics))
     entry = F.struct("night", "metric", "definition", "ks", "values", "n_relevant")
-    rows = _of_pairs(user_metrics.where(wanted), plan)
+    rows = _of_pairs(gather_rows(user_metrics.where(wanted), plan.numbers), plan)
     users = rows.groupBy(*_USER).agg(F.collect_list(entry).alias("rows"))
     if plan.slices:
         users = users.join(_labels(rankings, plan), [*_USER], "left")
@@ -70,7 +75,7 @@ def changes(user_metrics: DataFrame, rankings: DataFrame, plan: ChangePlan) -> D
     def finish(table: pa.Table) -> pa.Table:
         return _finish(plan, table)
 
-    return totals.groupBy(*_CELL).applyInArrow(finish, _RESULTS)
+    return name_owners(totals.groupBy(*_CELL).applyInArrow(finish, _RESULTS), plan.numbers)
 
 
 _USER = ("pair", "part", "user_id")
@@ -159,8 +164,10 @@ def _cells(plan: ChangePlan, batch: pa.RecordBatch) -> Iterator[Cell]:
     for rows in _stretches(keys):
         users, place_r = np.unique(user_r[rows], return_inverse=True)
         where = (night_r[rows], place_r)
+        # Cut-offs of one user may stand in several rows, one a run that owns some of them.
         values = np.full((2, len(users), len(plan.ks)), np.nan)
-        values[where] = values_rc[rows]
+        row, c = np.nonzero(~np.isnan(values_rc[rows]))
+        values[where[0][row], where[1][row], c] = values_rc[rows[row], c]
         relevant = np.zeros((2, len(users)), dtype=np.int64)
         relevant[where] = relevant_r[rows]
         labels = {ACTIVITY: activity(relevant), **_slice_labels(plan, batch, users)}

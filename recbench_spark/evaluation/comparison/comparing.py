@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Bootstrap, Regression
+from recbench_spark.evaluation.comparison.counted import CountedNumber, gather_rows, name_owners
 from recbench_spark.evaluation.comparison.paired_values import Side, by_user, sides
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison import tests as kernel
@@ -60,6 +61,7 @@ class ComparisonPlan:
     baselines: (part, metric, k) -> place in `runs` of the model that pairs are held against.
     scales: metric -> power of two that brings its values below 1, for metrics beyond 1.
     lower: metrics that are best when small.
+    numbers: of models and nights that have several runs, those that count; `runs` has one of these runs.
     """
 
     runs: tuple[Run, ...]
@@ -73,6 +75,7 @@ class ComparisonPlan:
     lower: tuple[str, ...] = ()
     rules: tuple[Regression, ...] = ()
     scales: Mapping[str, float] | None = None
+    numbers: tuple[CountedNumber, ...] = ()
 
     def scale(self, metric: str) -> float:
         """What values of a metric are multiplied by before they are added up."""
@@ -115,8 +118,10 @@ def compare(user_metrics: DataFrame, plan: ComparisonPlan, earlier: DataFrame) -
     spark = user_metrics.sparkSession
     tasks = plan.tasks(int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
     wanted = (F.col("estimator") == HOLDOUT) & F.col("metric").isin(list(plan.metrics))
-    rows = by_user(user_metrics.where(wanted), [run.run_id for run in plan.runs], tasks)
-    return _adjusted(_with_looks(_with_wilcoxon(_differences(rows, plan), rows, plan), earlier), plan)
+    counted = gather_rows(user_metrics.where(wanted), plan.numbers)
+    rows = by_user(counted, [run.run_id for run in plan.runs], tasks)
+    found = _adjusted(_with_looks(_with_wilcoxon(_differences(rows, plan), rows, plan), earlier), plan)
+    return name_owners(found, plan.numbers)
 
 
 # ------------------------------------------------------------------------------- sums of a task

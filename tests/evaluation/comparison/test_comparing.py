@@ -17,8 +17,9 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.comparison.comparing import ComparisonGroup, ComparisonPlan, Run, compare
 from recbench_spark.journal import Journal
 from recbench_spark.kernels.comparison.tests import benjamini_hochberg, holm, sequence_interval
-from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS
+from recbench_spark.schemas import CHANGES, COMPARISONS, METRICS, RUNS, USER_METRICS
 from recbench_spark.steps.answers import answers
+from recbench_spark.steps.changes import explain_changes
 from recbench_spark.steps.comparing import compare_night, run_before, visible_runs
 from recbench_spark.steps.night import Night
 from recbench_spark.store import Store, query_files
@@ -293,11 +294,88 @@ def test_runs_of_other_metrics_definitions_or_data_hide_none_that_is_compared(
     }  # fmt: skip
     (before,) = {run_before(run, runs, None) for run in runs if run.run_id == "als1-again"}
     assert before is not None and before.run_id == "als0"
+    assert night.data.earlier_splits("als") == ["split0"]  # not the one of the other dataset
     store.install_views()
     by_spark = spark.sql("SELECT run_id, age FROM metrics_by_age WHERE age > 1").collect()
     assert [tuple(row) for row in by_spark] == [("als1", 2)]
     by_duckdb = answers(store)("SELECT run_id, age FROM metrics_by_age WHERE age > 1")
     assert by_duckdb.to_numpy().tolist() == [["als1", 2]]
+
+
+SHARED = {
+    **ASKED, "regressions": [],
+    "comparisons": {"replicates": 50, "metrics": ["ndcg", "recall"], "k": [5, 10, None]},
+    "evaluation": {**ASKED["evaluation"], "metrics": ["ndcg", "recall"], "k": [5, 10]},
+}  # fmt: skip
+
+
+def of_pieces(spark: Any, folder: Path, pieces: dict[str, list[tuple[str, tuple[int | None, ...]]]]) -> Any:
+    """Comparisons and changes of two models' two nights.
+
+    Args:
+        spark: the session.
+        folder: of the warehouse.
+        pieces: what each run of `popular` measures, by the end of its name, the newest last; the older of
+            two runs with the same number has another value.
+    """
+    store, benchmark = Store(spark, str(folder)), small(**SHARED)
+    users, metrics, runs = [], [], []
+    for night in (0, 1):
+        for model in ("popular", "random"):
+            whole = {"": [(metric, KS) for metric in ("ndcg", "recall")]}
+            known = pieces if model == "popular" else whole
+            newest = {(m, k): name for name, some in known.items() for m, ks in some for k in ks}
+            for minute, (name, some) in enumerate(known.items()):
+                run_id = f"{model}-{night}{name}"
+                finished = datetime(2026, 1, 9, 0, minute, tzinfo=UTC)
+                runs.append(run_row(run_id, model, NIGHTS[night], finished_at=finished))
+                for metric, ks in some:
+                    values = values_of(len(metric) + len(model), night)[:40]
+                    counts = [newest[metric, k] == name for k in ks]
+                    found = np.column_stack(
+                        [values[:, KS.index(k)] / (1 if c else 3) for k, c in zip(ks, counts, strict=True)]
+                    )
+                    # A number that does not count also has a user whom the newer one leaves out.
+                    found[0, np.array(counts)] = np.nan
+                    users += [
+                        (run_id, f"u{u}", "test", metric, "v1", "holdout", list(ks),
+                         [None if np.isnan(x) else float(x) for x in found[u]], 1) for u in range(40)
+                    ]  # fmt: skip
+                    metrics += [
+                        (run_id, "test", metric, "v1", k, "holdout", None, None, float(np.nanmean(x)), None,
+                         None, None, 40) for k, x in zip(ks, found.T, strict=True)
+                    ]  # fmt: skip
+    tables = ((users, USER_METRICS), (metrics, METRICS), (runs, RUNS))
+    store.append_all([(spark.createDataFrame(rows, table.schema), table) for rows, table in tables])
+    night = Night(store, benchmark, Definition(), "split1", {}, NIGHTS[1])
+    for _ in range(2):  # the second time nothing is done again
+        compare_night(night, Journal())
+        explain_changes(night, Journal())
+    return [
+        store.read(table).toPandas().drop(columns=[name, at]).sort_values(order).reset_index(drop=True)
+        for table, name, at, order in (
+            (COMPARISONS, "comparison_id", "compared_at", ["kind", "model", "metric", "k"]),
+            (CHANGES, "change_id", "explained_at", ["model", "metric", "k", "group_key", "group_value"]),
+        )
+    ]
+
+
+@pytest.mark.spark
+def test_numbers_of_several_runs_are_compared_as_if_one_run_had_them(spark: Any, tmp_path: Path) -> None:
+    whole = of_pieces(spark, tmp_path / "one", {"": [("ndcg", KS), ("recall", KS)]})
+    pieces = {"-all": [("ndcg", KS)], "-recall": [("recall", (None, 10, 5))], "-five": [("ndcg", (5,))]}
+    parts = of_pieces(spark, tmp_path / "several", pieces)
+    for one, several in zip(whole, parts, strict=True):
+        ids = ["run_id", "other_run_id"]
+        assert len(one) and set(one.metric) == {"ndcg", "recall"}
+        pd.testing.assert_frame_equal(several.drop(columns=ids), one.drop(columns=ids))
+        for row in several.itertuples():
+            owner = "-recall" if row.metric == "recall" else "-five" if row.k == 5 else "-all"
+            for model, run_id in (
+                (row.model, row.run_id),
+                (getattr(row, "other", row.model), row.other_run_id),
+            ):
+                assert run_id[len(model) + 2 :] == (owner if model == "popular" else "")
 
 
 # ------------------------------------------------------------------------- the file
