@@ -19,7 +19,7 @@ import pickle
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -178,7 +178,7 @@ def run_as_tasks(job: Job) -> list[Outcome]:
     return [_parse_outcome(report) for report in reports]
 
 
-def _run_stage(run: Callable[[Iterator[int]], Iterator[str]], tasks: int) -> list[dict[str, Any]]:
+def _run_stage(run: Callable[[Iterable[int]], Iterable[str]], tasks: int) -> list[dict[str, Any]]:
     """Run a barrier stage; return the report of each task."""
     rows = SparkSession.active().sparkContext.parallelize(range(tasks), tasks)
     return [json.loads(report) for report in rows.barrier().mapPartitions(run).collect()]
@@ -199,13 +199,13 @@ def _parse_outcome(report: dict[str, Any]) -> Outcome:
     return Outcome(report["result"], None if note is None else Note(**note))
 
 
-def look_task(_: Iterator[int], meeting: str) -> Iterator[str]:
+def look_task(_: Iterable[int], meeting: str) -> Iterator[str]:
     """Yield, under a task of Spark, which hosts cannot write to a meeting's folder."""
     _, strangers = _compare_hosts(BarrierTaskContext.get(), meeting)
     yield json.dumps({"strangers": strangers})
 
 
-def run_task(_: Iterator[int], packed: bytes) -> Iterator[str]:
+def run_task(_: Iterable[int], packed: bytes) -> Iterator[str]:
     """Run one process of a fit under this task; yield its outcome, or hosts that do not see the folder.
 
     Args:
