@@ -199,13 +199,13 @@ def _parse_outcome(report: dict[str, Any]) -> Outcome:
     return Outcome(report["result"], None if note is None else Note(**note))
 
 
-def look_task(_: Iterable[int], meeting: str) -> Iterator[str]:
+def look_task(_numbers: Iterable[int], meeting: str) -> Iterator[str]:
     """Yield, under a task of Spark, which hosts cannot write to a meeting's folder."""
     _, strangers = _compare_hosts(BarrierTaskContext.get(), meeting)
     yield json.dumps({"strangers": strangers})
 
 
-def run_task(_: Iterable[int], packed: bytes) -> Iterator[str]:
+def run_task(_numbers: Iterable[int], packed: bytes) -> Iterator[str]:
     """Run one process of a fit under this task; yield its outcome, or hosts that do not see the folder.
 
     Args:
