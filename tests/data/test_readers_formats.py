@@ -309,7 +309,7 @@ def test_rounds(spark, tmp_path):
     ],
 )
 def test_missing_files(spark, tmp_path, reader, there, missing):
-    write(tmp_path / there, "")
+    write(tmp_path / there, "1\n")
     with pytest.raises(ConfigError, match=missing) as error:
         read_log(spark, dataset(reader, tmp_path))
     assert there in error.value.hint

@@ -166,14 +166,22 @@ def test_jobs_that_were_cancelled_are_no_failed_model(small_night: Ran, tmp_path
     assert not (Path(store.root) / SCRATCH).exists()
 
 
-@pytest.mark.parametrize("place", ["folder", "/proc/recbench/x.jsonl"])
+@pytest.mark.parametrize(
+    ("place", "code", "words"),
+    [("folder", 2, "--log {} is a folder"), ("/proc/recbench/x.jsonl", 1, "cannot write the log {}")],
+)
 def test_a_log_that_cannot_be_written_is_told_before_spark_starts(
-    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    place: str,
+    code: int,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     forbid_spark(monkeypatch)
     log = str(tmp_path) if place == "folder" else place
-    assert run(*flags("demo", tmp_path / "w", "--log", log)) == 1
-    assert f"cannot write the log {log}" in capsys.readouterr().err
+    assert run(*flags("demo", tmp_path / "w", "--log", log)) == code
+    assert words.format(log) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -258,7 +266,7 @@ def test_a_dry_run_of_many_nights_tells_a_line_a_night(
         "dataset": {"name": "log", "reader": "csv", "path": f"{tmp_path}/{{logical_date}}.csv"},
     }
     config |= {"models": [{"name": "popular", "kind": "popular"}]}
-    evaluation = {**SMALL["evaluation"], "parts": ["test"]}
+    evaluation = {**SMALL["evaluation"], "parts": ["test"], "slices": []}
     evaluation.pop("exposure", None)
     config |= {"evaluation": evaluation}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(config))
@@ -279,7 +287,7 @@ def test_what_the_machine_refuses_one_night_stops_no_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    evaluation = {**SMALL["evaluation"], "parts": ["test"]}
+    evaluation = {**SMALL["evaluation"], "parts": ["test"], "slices": []}
     dataset = {"name": "log", "reader": "csv", "path": f"{tmp_path}/{'x' * 300}.csv"}
     config = {**SMALL, "dataset": dataset, "models": [{"name": "popular", "kind": "popular"}]}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump({**config, "evaluation": evaluation}))
