@@ -464,7 +464,14 @@ def test_an_empty_part_is_refused_and_names_those_with_rows(small_night: Ran) ->
         ({"evaluation": {"preset": "recbol"}}, "recbol"),
         ({"evaluation": {"slices": [{"key": "age", "of": "users"}]}}, "slice age"),
         ({"models": [{"name": "p", "kind": "published", "figures": {"ndcg@ten": 0.1}}]}, "ndcg@ten"),
-        ({"dataset": {"name": "f", "reader": "csv", "path": "f.csv"}, "models": models("truth")}, "truth"),
+        (
+            {
+                "dataset": {"name": "f", "reader": "csv", "path": "f.csv"},
+                "evaluation": {"slices": []},
+                "models": models("truth"),
+            },
+            "truth",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_spark_starts(changes, word: str) -> None:
