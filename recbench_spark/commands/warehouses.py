@@ -9,7 +9,7 @@ from recbench_spark.arrow_store import ArrowStore, in_reach
 from recbench_spark.delta_files import partition_values
 from recbench_spark.errors import ConfigError, FallbackToSpark, nearest
 from recbench_spark.schemas import TABLES, Table
-from recbench_spark.store import LOG, check_would_write, is_catalog_schema
+from recbench_spark.store import check_would_write, is_catalog_schema
 
 MOST_NEIGHBOURS = 1000
 """Entries beside a folder that is not there, among which the one that is meant is looked for."""
@@ -71,7 +71,8 @@ def look_at_journal(path: str | None, flag: str) -> None:
 
 
 def _holds_tables(folder: Path) -> bool:
-    return any((folder / name / LOG).is_dir() for name in TABLES)
+    """Return whether there are folders of tables: one that has lost its log is refused by its own words."""
+    return any((folder / name).is_dir() for name in TABLES)
 
 
 def _hint_of_neighbours(folder: Path) -> str:

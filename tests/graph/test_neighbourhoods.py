@@ -51,7 +51,8 @@ def test_wrong_flags_are_refused_by_name_before_spark_starts(flag, value, word, 
         ran("--warehouse", "w", "--edges", "x", flag, value)
     with pytest.raises(ConfigError, match="side"):
         ran("--warehouse", "w", "--edges", "x", "--side", "item")
-    ran("--warehouse", "w", "--split", "s", "--side", "item", "--dry-run")
+    with pytest.raises(ConfigError, match="no results in warehouse w"):
+        ran("--warehouse", "w", "--split", "s", "--side", "item", "--dry-run")
 
 
 @pytest.mark.spark

@@ -34,7 +34,7 @@ def run(*flags: str) -> int:
     [
         ((), "no graph is named"),
         (("--edges", "x", "--columns", "src"), "ours=theirs"),
-        (("--edges", "x", "--columns", "sorce=a"), "no column sorce; known: src, dst, weight"),
+        (("--edges", "x", "--columns", "sorce=a"), "no column sorce\n  hint: did you mean 'src'?"),
         (("--edges", "x", "--mode", "bipartite"), "graph.sides must name two sides"),
         (("--edges", "x", "--form", "convolve", "--aggregator", "lstm"), "gcn and lstm are sage's"),
         (("--edges", "x", "--widths", "8,0"), "is not a list of widths"),
@@ -72,7 +72,9 @@ def test_weights_that_are_not_read_are_told(text, more, told, tmp_path) -> None:
 
 
 def test_a_dry_run_looks_at_features_and_weights(tmp_path, capsys) -> None:
-    flags = ("--edges", "x", "--warehouse", "w", "--dry-run", "--widths", "5,4")
+    (tmp_path / "edges.csv").write_text("src,dst\n1,2\n")
+    edges = str(tmp_path / "edges.csv")
+    flags = ("--edges", edges, "--warehouse", "w", "--dry-run", "--widths", "5,4")
     assert run(*flags, "--features", "nowhere.parquet") == 1  # it may be there later
     assert "nothing at nowhere.parquet" in capsys.readouterr().err
     pq.write_table(pa.table({"id": [1], "vector": [[1.0] * 6]}), tmp_path / "h.parquet")

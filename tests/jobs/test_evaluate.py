@@ -812,6 +812,7 @@ def test_wrong_flags(files, capsys, flags):
     """All refused before Spark starts, and before anything is read."""
     words = next(words for known, words in FLAGS.values() if known is flags)
     kind = "embeddings" if "definition.candidates=given" in flags else "lists"
+    kind = "predictions" if "--fpr" in flags else kind
     with pytest.raises(SystemExit) as ended:
         cli.run(job.main, job.parser(), _argv(kind, files, *flags))
     _refused(Answer(ended.value.code, *capsys.readouterr()), 2, *words)

@@ -288,7 +288,7 @@ def test_a_bundle_is_scored_again_to_the_same_bits(store, one, rows, tmp_path) -
             DataError, match=rf"has {n + int(wrong[0])} rows for {n} held-out pairs: {wrong}\n"
         ):
             score(store, one, log, place, never)
-    with pytest.raises(DataError, match="made on another split"):
+    with pytest.raises(DataError, match="made on a log of other rows"):
         score(store, one, replace(log, log_id="other"), tmp_path / "few", never)
     with pytest.raises(ConfigError, match="model wild has no fits of all folds"):
         predictions_of(store, one, log, "wild")

@@ -80,7 +80,12 @@ def test_rows_are_appended_once_and_checked(folder) -> None:
     place, rows = again.location("checks"), again.read(CHECKS)
     assert delta_files.append_rows(place, rows, "once")
     assert not delta_files.append_rows(place, rows, "once")
-    assert delta_files.append_named_rows(place, rows, ["once", "two"]) == 1
+    assert delta_files.append_missing(place, rows, ["run_id"]) == 0
+    delta_files.replace_rows(place, rows.slice(0, 1), "run_id", str(rows["run_id"][0]))
+    assert again.read(CHECKS).num_rows == 3
+    names = rows.schema.get_field_index("run_id")
+    others = rows.set_column(names, rows.schema.field(names), pa.array(["t", "u"]))
+    assert delta_files.append_missing(place, others, ["run_id"]) == 2
     assert again.read(CHECKS).num_rows == 5
     assert {file.name for file in (folder / "w").iterdir()} == {"checks"}
     for file in delta_files.files_of(place, {}):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from recbench_spark.boards.entries import Entry
 from recbench_spark.boards.verdicts import Reason, Verdict
 from recbench_spark.schemas import BOARDS, FITS, TRIALS, VERDICTS, arrow_rows
 from recbench_spark.steps.boarding import enter, newest_entries, write_verdicts
+from recbench_spark.storage.delta_tables import open_table
 from recbench_spark.store import Store
 from recbench_spark.training.fits.table import append_fits
 
@@ -60,9 +62,9 @@ def test_a_writer_that_looked_before_another_one_wrote_must_look_again(tmp_path:
     store = ArrowStore(str(tmp_path))
     store.create(TRIALS)
     place, rows = store.location("trials"), arrow_rows([trial(1)], TRIALS)
-    old = delta_files._table(place)
+    old = open_table(place)
     assert delta_files.append_missing(place, rows, ["trial_id"]) == 1
-    monkeypatch.setattr(delta_files, "_table", lambda _: old)
+    monkeypatch.setattr(delta_files, "open_for_rows", lambda _: nullcontext(old))
     with pytest.raises(delta_files.ConflictError):
         delta_files.append_missing(place, rows, ["trial_id"])
     monkeypatch.undo()
@@ -74,7 +76,7 @@ def test_rows_that_somebody_deleted_come_again_and_earlier_rows_may_not_count(tm
     store.create(TRIALS)
     place, rows = store.location("trials"), arrow_rows([trial(1)], TRIALS)
     assert delta_files.append_missing(place, rows, ["trial_id"]) == 1
-    delta_files._table(place).delete("trial_id = 't1'")
+    open_table(place).delete("trial_id = 't1'")
     assert delta_files.append_missing(place, rows, ["trial_id"]) == 1
     before = ("finished_at", NOW - timedelta(seconds=1))
     assert delta_files.append_missing(place, rows, ["trial_id"], before) == 0
