@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from recbench_spark.errors import StoreError
+from recbench_spark.storage.publish import replace_file
 
 
 class Journal:
@@ -74,11 +75,9 @@ class Journal:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """A JSON file that is either whole or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".tmp")
-    partial.write_text(json.dumps(content, indent=2, default=str) + "\n", encoding="utf-8")
-    partial.replace(path)
+    """Write a JSON file that is either whole or not there."""
+    text = json.dumps(content, indent=2, default=str) + "\n"
+    replace_file(path, lambda private: private.write_text(text, encoding="utf-8"))
 
 
 def _why(error: Exception) -> str:

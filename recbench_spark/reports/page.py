@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import uuid
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -15,6 +14,7 @@ from recbench_spark.reports.boards import spread as spread_in_words
 from recbench_spark.reports.facts import MultiverseFacts, PairFacts, Report
 from recbench_spark.reports.scales import Axis, axis_for, spread
 from recbench_spark.reports.words import format_estimate, format_number, format_value, level_in_words
+from recbench_spark.storage.publish import replace_file
 
 
 def render_html(report: Report) -> str:
@@ -76,7 +76,7 @@ def write_report(report: Report, path: str | Path) -> Path:
 def write_page(page: str, path: str | Path) -> Path:
     """Write a page; a reader sees the old one or the new one, never a half."""
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
-    partial.write_text(page, encoding="utf-8")  # who may read it, the umask says
-    return partial.replace(target)
+    replace_file(
+        target, lambda private: private.write_text(page, encoding="utf-8")
+    )  # the umask says who reads
+    return target

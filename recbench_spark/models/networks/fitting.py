@@ -29,6 +29,7 @@ from recbench_spark.kernels.hashing import stream
 from recbench_spark.models.networks.devices import device_of, moved
 from recbench_spark.models.networks.plans import Plan
 from recbench_spark.models.rating.shuffling import permutation
+from recbench_spark.storage.publish import replace_file
 
 Rows = npt.NDArray[np.int64]
 
@@ -408,16 +409,15 @@ def ahead(made: Iterator[Any], size: int) -> Iterator[Any]:
 def write_checkpoint(
     path: Path, module: nn.Module, optimiser: torch.optim.Optimizer, note: dict[str, Any]
 ) -> None:
-    """Weights, the optimiser's state and a note in one safetensors file, there whole or not at all."""
+    """Write weights, the optimiser's state and a note to a safetensors file, whole or not at all."""
     from safetensors.torch import save  # noqa: PLC0415
 
     tensors = {f"weights/{name}": w.detach() for name, w in module.state_dict().items()}
     for number, state in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser/{number}/{name}": torch.as_tensor(w) for name, w in state.items()}
     tensors = {name: w.cpu().clone().contiguous() for name, w in tensors.items()}
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_bytes(save(tensors, metadata={"note": json.dumps(note)}))
-    partial.replace(path)
+    content = save(tensors, metadata={"note": json.dumps(note)})
+    replace_file(path, lambda private: private.write_bytes(content))
 
 
 def read_checkpoint(

@@ -19,6 +19,7 @@ from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
 from recbench_spark.kernels.graph.layers import all_shapes, check_weights, random_weights, shapes
 from recbench_spark.models.networks.pooling import largest, summed, taken
 from recbench_spark.models.networks.subgraphs import Hop, Subgraph
+from recbench_spark.storage.publish import replace_file
 
 
 class GraphLayer(nn.Module):
@@ -145,9 +146,8 @@ class GraphNet(nn.Module):
         return {name: w.detach().to(torch.float32).numpy() for name, w in self.state_dict().items()}
 
     def save(self, path: Path) -> None:
-        """A safetensors file for `jobs/embed.py --weights`, there whole or not at all."""
+        """Write a safetensors file for `jobs/embed.py --weights`, there whole or not at all."""
         from safetensors.numpy import save  # noqa: PLC0415
 
-        partial = path.with_name(f"{path.name}.partial")
-        partial.write_bytes(save({name: np.ascontiguousarray(w) for name, w in self.given().items()}))
-        partial.replace(path)
+        content = save({name: np.ascontiguousarray(w) for name, w in self.given().items()})
+        replace_file(path, lambda private: private.write_bytes(content))
