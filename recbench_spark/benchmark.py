@@ -52,18 +52,20 @@ def run_night(
 ) -> Outcome:
     """Evaluate all models of a benchmark file for one night; one that fails does not stop the others."""
     night = open_night(store, benchmark, logical_date)
-    if force:
-        return make_attempts(night, night.benchmark.models, journal)
-    if not missing_models(night):
-        return make_attempts(night, (), journal)
+    attempts = attempts_so_far(night)
+    todo = night.benchmark.models if force else missing_models(night, attempts)
+    if force or not todo:
+        return make_attempts(night, todo, attempts, journal)
     with hold_night(night, journal):
-        return make_attempts(night, missing_models(night), journal)
+        attempts = attempts_so_far(night)  # another job may have made some meanwhile
+        return make_attempts(night, missing_models(night, attempts), attempts, journal)
 
 
-def make_attempts(night: Night, todo: Sequence[ModelConfig], journal: Journal) -> Outcome:
+def make_attempts(
+    night: Night, todo: Sequence[ModelConfig], attempts: Mapping[str, int], journal: Journal
+) -> Outcome:
     """Evaluate some models of a night; then compare and report all that it has."""
     store, benchmark, logical_date = night.store, night.benchmark, night.logical_date
-    attempts = attempts_so_far(night)
     if todo:
         store.delete_orphans(yesterday(store))
         prepare_split(store, benchmark, night.split_id, journal)

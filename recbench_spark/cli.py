@@ -319,21 +319,21 @@ def names(text: str, flag: str, known: Iterable[str] = ()) -> tuple[str, ...]:
     return found
 
 
-def renamed_columns(text: str, example: str) -> dict[str, str]:
+def parse_columns(text: str, example: str) -> dict[str, str]:
     """Columns on the command line, ours=theirs,...; `example` shows one in the hint.
 
     Raises:
         ConfigError: no such list, or one of ours twice.
     """
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     for ours, equals, theirs in (pair.partition("=") for pair in text.split(",") if pair):
         if not (ours and equals and theirs):
             raise ConfigError(f"--columns {text}: expected ours=theirs,...", f"e.g. {example}")
-        if ours in found:
-            told = f"--columns {text}: {ours} is given twice, as {found[ours]} and as {theirs}"
-            raise ConfigError(told, "give each of ours one column")
-        found[ours] = theirs
-    return found
+        if ours in columns:
+            message = f"--columns {text}: {ours} is given twice, as {columns[ours]} and as {theirs}"
+            raise ConfigError(message, "give each of ours one column")
+        columns[ours] = theirs
+    return columns
 
 
 def numbers(text: str) -> tuple[float, ...]:

@@ -20,7 +20,7 @@ from pyspark import SparkContext
 from pyspark import __version__ as spark_version
 from pyspark.java_gateway import launch_gateway
 
-from recbench_spark.storage.publish import replace_file
+from recbench_spark.storage.publish import replace_text
 
 PACKAGES, EXCLUDES, JARS = "spark.jars.packages", "spark.jars.excludes", "spark.jars"
 NOISE = (b"netlib-blas: JNI_OnLoad", b"netlib-lapack: JNI_OnLoad")
@@ -111,7 +111,7 @@ def remember(settings: Mapping[str, str], jars: str) -> None:
     if PACKAGES not in settings or any(name in settings for name in OWN_JARS) or not found:
         return
     with suppress(OSError):  # a home that is read-only remembers nothing
-        replace_file(_memory(settings), lambda path: path.write_text(json.dumps(found), encoding="utf-8"))
+        replace_text(_memory(settings), json.dumps(found))
 
 
 def _memory(settings: Mapping[str, str]) -> Path:

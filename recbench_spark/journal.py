@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage.publish import replace_file
+from recbench_spark.storage.publish import replace_text
 
 
 class Journal:
@@ -76,8 +76,7 @@ class Journal:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON file that is either whole or not there."""
-    text = json.dumps(content, indent=2, default=str) + "\n"
-    replace_file(path, lambda private: private.write_text(text, encoding="utf-8"))
+    replace_text(path, json.dumps(content, indent=2, default=str) + "\n")
 
 
 def _why(error: Exception) -> str:

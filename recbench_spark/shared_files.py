@@ -29,7 +29,7 @@ from pyarrow import fs
 
 from recbench_spark.errors import DataError
 from recbench_spark.storage.ages import read_clock
-from recbench_spark.storage.publish import local_path, replace_file
+from recbench_spark.storage.publish import local_path, replace_bytes
 from recbench_spark.storage.seals import digest_file
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -97,7 +97,7 @@ def write_bytes(place: str, content: bytes) -> None:
     """
     system, path = fs.FileSystem.from_uri(arrow_uri(place))
     if isinstance(system, fs.LocalFileSystem):
-        replace_file(Path(path), lambda private: private.write_bytes(content))
+        replace_bytes(Path(path), content)
         return
     system.create_dir(str(Path(path).parent), recursive=True)
     with system.open_output_stream(path) as stream:

@@ -47,7 +47,7 @@ from recbench_spark.delta_files import ConflictError
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import RESULT_TABLES, SCHEMA_VERSION, TABLES, Table, arrow_rows, conform
 from recbench_spark.storage.ages import age_seconds, read_clock
-from recbench_spark.storage.leases import hold_lease
+from recbench_spark.storage.leases import take_turns
 from recbench_spark.storage.marks import end_runs, note_run, oldest_work, runs_at_work
 from recbench_spark.storage.paths import IN_SCRATCH
 from recbench_spark.storage.publish import NO_LINKS, remove_tree
@@ -110,13 +110,13 @@ class Store:
 
     @property
     def files_root(self) -> str:
-        """Where files lie that later jobs need: the warehouse's folder, where retention looks for them.
+        """Root of files that later jobs need: the warehouse's folder, where retention looks for them.
 
         A catalog has no folder of its own: scratch keeps them.
         """
         return self.scratch if self.in_catalog else self.root
 
-    def stored_path(self, relative: str) -> str:
+    def format_path(self, relative: str) -> str:
         """Return a path below `files_root` as tables keep it; it says so where that root is scratch."""
         return f"{IN_SCRATCH if self.in_catalog else ''}{relative}"
 
@@ -340,12 +340,12 @@ class Store:
             key: columns whose values together say that two rows are the same; the first is never NULL.
             since: a column and a moment; only rows of the table that are later count. None: all count.
         """
-        found = delta_files.first_rows(arrow_rows(rows, table), key)
-        if not found.num_rows:
+        new = delta_files.first_rows(arrow_rows(rows, table), key)
+        if not new.num_rows:
             return
         self.create(table)
-        merge = partial(self._merge, found, table, key, since)
-        append = partial(delta_files.append_missing, self.location(table.name), found, key, since)
+        merge = partial(self._merge, new, table, key, since)
+        append = partial(delta_files.append_missing, self.location(table.name), new, key, since)
         retried(f"write {table.name}", append if self._in_reach(table) else merge)
 
     def _merge(
@@ -368,13 +368,13 @@ class Store:
         self, rows: Sequence[Mapping[str, Any]], table: Table, column: str, value: str
     ) -> None:
         """Put rows in the place of all that have a value in a column, in one version."""
-        found = arrow_rows(rows, table)
+        new = arrow_rows(rows, table)
         self.create(table)
         location = self.location(table.name)
         if self._in_reach(table):
-            action = partial(delta_files.replace_rows, location, found, column, value)
+            action = partial(delta_files.replace_rows, location, new, column, value)
         else:
-            frame = conform(self.spark.createDataFrame(found), table)
+            frame = conform(self.spark.createDataFrame(new), table)
             writer = frame.write.format("delta").mode("overwrite")
             writer = writer.option("replaceWhere", f"{column} = {_quoted(value)}")
             action = partial(writer.saveAsTable if self.in_catalog else writer.save, location)
@@ -462,18 +462,10 @@ class Store:
         """
         if self.folder is None:
             return self._migrate(None)
-        room, ended = self.folder / MIGRATING, list[bool]()
-        try:
-            # Whoever waits looks at no table: it would see one between its two names.
-            with hold_lease(room / "tables", lambda: bool(ended)) as lease:
-                assert lease is not None
-                self._forget_logs()
-                done = self._migrate(lease.work)
-                ended.append(True)
-                return done
-        finally:
-            with suppress(OSError):  # a killed migration left something that the next one needs
-                room.rmdir()
+        # Whoever waits looks at no table: it would see one between its two names.
+        with take_turns(self.folder / MIGRATING / "tables", keep_work=True) as lease:
+            self._forget_logs()
+            return self._migrate(lease.work)
 
     def _migrate(self, work: Path | None) -> list[str]:
         """Migrate as the only one that does; `work`: the folder for tables that are written again."""

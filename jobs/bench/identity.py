@@ -38,7 +38,7 @@ FILES = 4
 READERS = ("csv", "parquet", "delta")
 
 STEPS = ("first", "second", "reading", "reading by Spark")
-"""What is measured, in turns."""
+"""Names of the measurements, which take turns."""
 
 
 def main() -> None:
@@ -79,7 +79,7 @@ def write_logs(folder: Path, rows: int) -> None:
 
 def measure(spark: Any, log: Dataset, rounds: int) -> dict[str, list[tuple[float, float]]]:
     """Wall and CPU seconds of each thing, once a round; a round before them warms all up."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in STEPS}
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in STEPS}
     for number in range(rounds + 1):
         shutil.rmtree(cache_folder() or "", ignore_errors=True)
         steps: dict[str, Callable[[], Any]] = {
@@ -92,8 +92,8 @@ def measure(spark: Any, log: Dataset, rounds: int) -> dict[str, list[tuple[float
             before = time.perf_counter(), cpu_seconds()
             step()
             if number:
-                found[name].append((time.perf_counter() - before[0], cpu_seconds() - before[1]))
-    return found
+                seconds[name].append((time.perf_counter() - before[0], cpu_seconds() - before[1]))
+    return seconds
 
 
 def read(spark: Any, log: Dataset) -> None:

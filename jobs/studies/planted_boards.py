@@ -159,7 +159,7 @@ def gather(dims: int, budget: int, wanted: int, seed: int = 0) -> list[Method]:
 Counts = Mapping[str, Mapping[str, int]]
 
 
-def row_of(dims: int, budget: int, counts: Counts, unsearched: Counts) -> str:
+def make_row(dims: int, budget: int, counts: Counts, unsearched: Counts) -> str:
     """Return a line of the table; the shares are of those that the board decided.
 
     Args:
@@ -198,7 +198,7 @@ def main(args: argparse.Namespace) -> int:
     for dims, budget in BUDGETS:
         methods: Any = gather(dims, budget, args.methods, args.seed)
         unsearched = count_verdicts(drop_searches(methods))
-        print(row_of(dims, budget, count_verdicts(methods), unsearched), flush=True)
+        print(make_row(dims, budget, count_verdicts(methods), unsearched), flush=True)
     return OK
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from recbench_spark import cli
 from recbench_spark.boards.folds import OverFolds
-from recbench_spark.commands.dry_runs import log_told
+from recbench_spark.commands.dry_runs import look_at_log
 from recbench_spark.commands.warehouses import look_at_journal, look_at_warehouse
 from recbench_spark.config import FOLDED, AlsModel, Benchmark, ModelConfig, load_benchmark
 from recbench_spark.errors import FAILED, OK, ConfigError
@@ -37,7 +37,9 @@ def run(args: argparse.Namespace) -> int:
     check_amount(benchmark, models, args.seeds, args.folds)
     if args.dry_run:
         look_at_warehouse(args.warehouse)
-        print("\n".join([dry_run(benchmark, models, args.seeds, args.folds), *log_told(benchmark.dataset)]))
+        print(
+            "\n".join([dry_run(benchmark, models, args.seeds, args.folds), *look_at_log(benchmark.dataset)])
+        )
         return OK
     journal = Journal()
     journal.say(f"benchmark {benchmark.name}: starting Spark")
@@ -51,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
     rows = run_plan(store, plan, journal)
     rows += run_distributed(fits, spread, args.seeds, args.folds, journal)
     print(table(rows))
-    asked = [sys.executable, "jobs/query.py", "--warehouse", store.root, "fits_over_folds"]
-    print(f"a row a fit: {shlex.join(asked)}")
+    command = [sys.executable, "jobs/query.py", "--warehouse", store.root, "fits_over_folds"]
+    print(f"a row a fit: {shlex.join(command)}")
     return FAILED if any(row["status"] == "failed" for row in rows) else OK
 
 
@@ -99,7 +101,7 @@ MOST_FITS = 10_000_000
 """Fits of one start: each is a row that the driver plans."""
 
 
-def places_of(benchmark: Benchmark, folds: Sequence[int]) -> Sequence[int]:
+def list_folds(benchmark: Benchmark, folds: Sequence[int]) -> Sequence[int]:
     """Return the numbers of the folds that are fitted; one place where the split has none."""
     split = benchmark.split
     return folds or (range(split.folds) if split.holdout in FOLDED else [0])
@@ -114,17 +116,17 @@ def check_amount(
     benchmark: Benchmark, models: Sequence[ModelConfig], seeds: Sequence[int], folds: Sequence[int]
 ) -> None:
     """ConfigError for more fits than can be planned."""
-    fits = count_fits(models, places_of(benchmark, folds), seeds)
+    fits = count_fits(models, list_folds(benchmark, folds), seeds)
     if fits > MOST_FITS:
-        told = f"split.folds {benchmark.split.folds}: {fits:,} fits, at most {MOST_FITS:,}"
-        raise ConfigError(told, "fewer folds (split.folds), or some of them (--folds 0,1)")
+        message = f"split.folds {benchmark.split.folds}: {fits:,} fits, at most {MOST_FITS:,}"
+        raise ConfigError(message, "fewer folds (split.folds), or some of them (--folds 0,1)")
 
 
 def dry_run(
     benchmark: Benchmark, models: Sequence[ModelConfig], chosen: Sequence[int], folds: Sequence[int]
 ) -> str:
     """What would be fitted, in words, without Spark."""
-    split, places = benchmark.split, places_of(benchmark, folds)
+    split, places = benchmark.split, list_folds(benchmark, folds)
     fits = count_fits(models, places, chosen)
     lines = [
         f"benchmark   {benchmark.name}: {benchmark.description}".rstrip(": "),

@@ -8,6 +8,8 @@ from datetime import date
 from operator import attrgetter
 from pathlib import Path
 
+import pyarrow as pa
+
 from recbench_spark import __version__
 from recbench_spark.commands.warehouses import look_at_warehouse
 from recbench_spark.config import (
@@ -80,7 +82,7 @@ def told_of(model: ModelConfig) -> str | None:
 def check_inputs(benchmark: Benchmark) -> list[str]:
     """A line a table: how many rows lie there; errors where it cannot be used."""
     paths = evaluation_paths(benchmark)
-    lines = log_told(benchmark.dataset)
+    lines = look_at_log(benchmark.dataset)
     lines += [look_at_table(name, path, COLUMNS[name]) for name, path in paths.items()]
     lines += look_at_slices(benchmark)
     return lines + [line for model in benchmark.models for line in _of_model(model)]
@@ -110,7 +112,7 @@ def look_at_slices(benchmark: Benchmark) -> list[str]:
     ]
 
 
-def log_told(dataset: Dataset) -> list[str]:
+def look_at_log(dataset: Dataset) -> list[str]:
     """Whether the log is there; of tables, also whether it has the columns that the file names.
 
     Raises:
@@ -124,12 +126,12 @@ def log_told(dataset: Dataset) -> list[str]:
         named = {name: dataset.columns.get(name, name) for name in ("user_id", "item_id")}
         wanted = [*{**named, **dataset.columns}.values(), *dataset.attributes]
         columns = tuple(str(name).split(".", maxsplit=1)[0] for name in wanted)
-    told = look_at_table("log", str(dataset.path), columns, rows=bool(columns))
+    line = look_at_table("log", str(dataset.path), columns, rows=bool(columns))
     if columns:
         _check_times(dataset)
     elif dataset.reader in MOVIELENS:
         _check_movielens_times(dataset)
-    return [told]
+    return [line]
 
 
 def _check_reader(dataset: Dataset) -> None:
@@ -143,10 +145,10 @@ def _check_reader(dataset: Dataset) -> None:
         if kind == "parquet" and Path(path).is_file() and describe_content(path)[0] == "Parquet":
             other = "parquet"
         if other not in (None, reader):
-            told = (
+            message = (
                 f"log {path}: dataset.reader is {reader}, and it is {'text' if other == 'csv' else other}"
             )
-            raise ConfigError(told, f"dataset.reader: {other}")
+            raise ConfigError(message, f"dataset.reader: {other}")
 
 
 def _check_times(dataset: Dataset) -> None:
@@ -158,25 +160,20 @@ def _check_times(dataset: Dataset) -> None:
     path, name = str(dataset.path), str(dataset.columns.get("event_time", "event_time"))
     with suppress(FallbackToSpark):
         if name in arrow_files.columns_at(path):
-            times = arrow_files.first_values(path, name, TIMES_SEEN + 1)
-            check_times(
-                times[:TIMES_SEEN],
-                name,
-                dataset.time_unit,
-                path,
-                whole=len(times) <= TIMES_SEEN,
-                all_bad=dataset.bad_rows == "reject",
-            )
+            _check_first_times(dataset, path, name, arrow_files.first_values(path, name, TIMES_SEEN + 1))
 
 
 def _check_movielens_times(dataset: Dataset) -> None:
     """Look at the first times of a MovieLens data set, as `_check_times` at those of a table."""
-    found = first_movielens_times(str(dataset.path), dataset.reader, TIMES_SEEN + 1)
-    if found:
-        path, name, times = found
-        some = times[:TIMES_SEEN]
-        whole, all_bad = len(times) <= TIMES_SEEN, dataset.bad_rows == "reject"
-        check_times(some, name, dataset.time_unit, path, whole=whole, all_bad=all_bad)
+    first = first_movielens_times(str(dataset.path), dataset.reader, TIMES_SEEN + 1)
+    if first:
+        _check_first_times(dataset, *first)
+
+
+def _check_first_times(dataset: Dataset, path: str, name: str, times: pa.Array) -> None:
+    """Check up to TIMES_SEEN times of a column; one time more says that the log has more."""
+    whole, all_bad = len(times) <= TIMES_SEEN, dataset.bad_rows == "reject"
+    check_times(times[:TIMES_SEEN], name, dataset.time_unit, path, whole=whole, all_bad=all_bad)
 
 
 def _of_model(model: ModelConfig) -> list[str]:

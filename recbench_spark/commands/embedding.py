@@ -97,10 +97,10 @@ def look_at_names(args: argparse.Namespace) -> None:
         folder = Path(args.warehouse, FOLDER, "models")
         known = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
         if args.previous not in known:
-            told = f"--previous {args.previous}: no such model in {args.warehouse}"
-            raise ConfigError(told, nearest(args.previous, known))
+            message = f"--previous {args.previous}: no such model in {args.warehouse}"
+            raise ConfigError(message, nearest(args.previous, known))
     if args.nodes:
-        asked_ids(args.nodes)
+        parse_ids(args.nodes)
 
 
 def look_at_graph(source: GraphSource) -> None:
@@ -177,7 +177,7 @@ def document(args: argparse.Namespace) -> dict[str, Any]:
 
 def graph_document(args: argparse.Namespace) -> dict[str, Any]:
     """The flags of `add_reading` as keys of `GraphSource`; None for those that were not given."""
-    columns = cli.renamed_columns(args.columns, "src=user,dst=item")
+    columns = cli.parse_columns(args.columns, "src=user,dst=item")
     return {
         "edges": args.edges,
         "format": args.format,
@@ -274,10 +274,10 @@ def asked_nodes(text: str, graph: Graph) -> tuple[int, list[str]]:
     side = text.rpartition("=")[0]
     if side and side not in graph.sides:
         raise ConfigError(f"--nodes: no side {side}", nearest(side, graph.sides))
-    return graph.sides.index(side) if side else len(graph.sides) - 1, asked_ids(text)
+    return graph.sides.index(side) if side else len(graph.sides) - 1, parse_ids(text)
 
 
-def asked_ids(text: str) -> list[str]:
+def parse_ids(text: str) -> list[str]:
     """Return the different ids of [SIDE=]ID,ID or [SIDE=]@FILE. ConfigError where there is none."""
     listed = text.rpartition("=")[2]
     names = lines_of(listed[1:]) if listed.startswith("@") else listed.split(",")

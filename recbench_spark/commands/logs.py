@@ -21,7 +21,7 @@ def log_settings(args: argparse.Namespace) -> dict[str, Any]:
         "name": re.sub(r"[^A-Za-z0-9_.-]", "_", Path(args.log).name.lstrip("._-"))[:64] or "log",
         "reader": args.reader or reader_of(args.log),
         "path": args.log,
-        "columns": cli.renamed_columns(args.columns, "user_id=userId"),
+        "columns": cli.parse_columns(args.columns, "user_id=userId"),
     }
 
 

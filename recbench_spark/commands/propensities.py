@@ -7,7 +7,7 @@ import argparse
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.commands.dry_runs import COLUMNS, log_told, look_at_table
+from recbench_spark.commands.dry_runs import COLUMNS, look_at_log, look_at_table
 from recbench_spark.commands.logs import log_settings
 from recbench_spark.commands.warehouses import look_at_warehouse, require_partition
 from recbench_spark.config import Dataset, Propensities, digest, parse
@@ -38,7 +38,9 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         look_at_warehouse(args.warehouse)
         tables = look_at_tables(asked)
-        print("".join(f"{line}\n" for line in [*(log_told(dataset) if dataset else []), *tables]), end="")
+        print(
+            "".join(f"{line}\n" for line in [*(look_at_log(dataset) if dataset else []), *tables]), end=""
+        )
         print(f"propensities {asked.name} of {args.split or args.log}, part {args.part}")
         return OK
     journal = Journal()

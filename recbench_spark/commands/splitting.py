@@ -7,7 +7,7 @@ import re
 import sys
 from typing import Any
 
-from recbench_spark.commands.dry_runs import log_told, look_at_slices
+from recbench_spark.commands.dry_runs import look_at_log, look_at_slices
 from recbench_spark.commands.logs import log_settings
 from recbench_spark.commands.warehouses import look_at_journal, look_at_warehouse
 from recbench_spark.config import Benchmark, Gate, load_benchmark, make_benchmark, parse
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"split      {benchmark.split.describe()}\nwarehouse  {args.warehouse}")
         look_at_warehouse(args.warehouse)
         print(
-            "".join(f"{line}\n" for line in [*log_told(benchmark.dataset), *look_at_slices(benchmark)]),
+            "".join(f"{line}\n" for line in [*look_at_log(benchmark.dataset), *look_at_slices(benchmark)]),
             end="",
         )
         return OK

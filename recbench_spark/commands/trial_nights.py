@@ -138,11 +138,12 @@ def run_missing(night: Night, journal: Journal) -> Mapping[str, str]:
 
     Where another search runs the same ones, this one waits for it.
     """
-    if not missing_models(night):
+    if not missing_models(night, attempts_so_far(night)):
         return {}
     part = digest(sorted(model.name for model in night.benchmark.models))
     with hold_night(night, journal, part):
-        attempts, todo = attempts_so_far(night), missing_models(night)
+        attempts = attempts_so_far(night)
+        todo = missing_models(night, attempts)
         if not todo:
             return {}
         prepare_split(night.store, night.benchmark, night.split_id, journal)

@@ -12,7 +12,7 @@ from recbench_spark import cli
 from recbench_spark.boards.searches import best_of, still_to_gain
 from recbench_spark.boards.spaces import Setting
 from recbench_spark.commands.benchmarking import write_log
-from recbench_spark.commands.dry_runs import log_told
+from recbench_spark.commands.dry_runs import look_at_log
 from recbench_spark.commands.trial_nights import RankingTrials, check_trials
 from recbench_spark.commands.warehouses import look_at_journal, look_at_warehouse
 from recbench_spark.config import FOLDED, TABLE_READERS, Benchmark, Search, load_benchmark
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         check_trials(benchmark)
     if args.dry_run:
         look_at_warehouse(args.warehouse)
-        print("\n".join([dry_run(benchmark, search), *log_told(benchmark.dataset)]))
+        print("\n".join([dry_run(benchmark, search), *look_at_log(benchmark.dataset)]))
         check_validation(benchmark, search)
         return OK
     journal = Journal()
@@ -106,8 +106,8 @@ def check_validation(benchmark: Benchmark, search: Search) -> None:
     with suppress(FallbackToSpark):
         rows = arrow_files.rows_at(path)
         if rows * search.share < 1:
-            told = f"search.share {search.share:g}: of {rows:,} rows none would be validated on"
-            raise ConfigError(told, "0.05 is usual")
+            message = f"search.share {search.share:g}: of {rows:,} rows none would be validated on"
+            raise ConfigError(message, "0.05 is usual")
 
 
 def dry_run(benchmark: Benchmark, search: Search) -> str:

@@ -34,10 +34,10 @@ def require_warehouse(root: str) -> None:
     if "://" in root or is_catalog_schema(root) or _holds_tables(Path(root)):
         return
     folder = Path(root)
-    told = f"no results in warehouse {root}"
+    message = f"no results in warehouse {root}"
     if not folder.exists():
-        told += ": there is no such folder"
-    raise ConfigError(f"--warehouse: {told}", _hint_of_neighbours(folder))
+        message += ": there is no such folder"
+    raise ConfigError(f"--warehouse: {message}", _suggest_warehouse(folder))
 
 
 def require_partition(root: str, table: Table, name: str, flag: str) -> None:
@@ -75,7 +75,7 @@ def _holds_tables(folder: Path) -> bool:
     return any((folder / name).is_dir() for name in TABLES)
 
 
-def _hint_of_neighbours(folder: Path) -> str:
+def _suggest_warehouse(folder: Path) -> str:
     beside = folder.absolute().parent
     entries = sorted(beside.iterdir())[:MOST_NEIGHBOURS] if beside.is_dir() else []
     known = [entry.name for entry in entries if entry.is_dir() and _holds_tables(entry)]

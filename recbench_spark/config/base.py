@@ -210,7 +210,7 @@ LONGEST = 10_000 * 366 * UNITS["d"]
 """Seconds of all the years that a date can have."""
 
 
-def refused(message: str, hint: str) -> ValueError:
+def make_error(message: str, hint: str) -> ValueError:
     """Return the error that a validator raises, with a hint that `parse` hands on."""
     return ValueError(f"{message}\n  hint: {hint}")
 
@@ -266,8 +266,8 @@ def _explain(model: type[BaseModel], error: ValidationError, where: str) -> tupl
         known = re.findall(r"'([^']+)'", str(context.get("expected", context.get("expected_tags"))))
         given = first["input"].get("kind") if isinstance(first["input"], dict) else first["input"]
         hint = nearest(str(given), known)
-    told, _, more = first["msg"].removeprefix("Value error, ").partition("\n  hint: ")
-    message, hint = shortened(told), hint or more
+    text, _, more = first["msg"].removeprefix("Value error, ").partition("\n  hint: ")
+    message, hint = shortened(text), hint or more
     others = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"{where}{path}: {message}{others}", hint
 

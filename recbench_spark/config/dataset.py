@@ -18,7 +18,7 @@ from recbench_spark.config.base import (
     Share,
     Strict,
     holds_secret,
-    refused,
+    make_error,
 )
 from recbench_spark.errors import nearest
 
@@ -116,14 +116,14 @@ class Dataset(Strict):
 
     @field_validator("columns")
     @classmethod
-    def _known_columns(cls, columns: dict[str, str]) -> dict[str, str]:
+    def _check_columns(cls, columns: dict[str, str]) -> dict[str, str]:
         for name in columns:
             if name not in LOG_COLUMNS:
-                raise refused(f"unknown column '{name}'", nearest(name, LOG_COLUMNS))
+                raise make_error(f"unknown column '{name}'", nearest(name, LOG_COLUMNS))
         theirs = list(columns.values())
         twice = next((name for name in theirs if theirs.count(name) > 1), None)
         if twice is not None:
-            raise refused(
+            raise make_error(
                 f"'{twice}' is two of {', '.join(columns)}", "give each of ours a column of its own"
             )
         return columns
@@ -165,11 +165,11 @@ class Dataset(Strict):
     @model_validator(mode="after")
     def _takes_columns(self) -> Dataset:
         if self.reader not in TABLE_READERS and (self.columns or self.options):
-            told = f"reader '{self.reader}' takes no 'columns' and no 'options'"
-            raise refused(told, "use reader 'csv' for a file laid out otherwise")
+            message = f"reader '{self.reader}' takes no 'columns' and no 'options'"
+            raise make_error(message, "use reader 'csv' for a file laid out otherwise")
         if self.reader != "world" and self.world != World():
-            told = f"reader '{self.reader}' reads a log, and 'world' is what one is generated from"
-            raise refused(told, "reader: world, or leave 'world' out")
+            message = f"reader '{self.reader}' reads a log, and 'world' is what one is generated from"
+            raise make_error(message, "reader: world, or leave 'world' out")
         return self
 
     @model_validator(mode="after")

@@ -117,9 +117,9 @@ def _refuse_old_number(event: ScalarEvent, where: str) -> None:
         return
     octal = bool(OCTAL.fullmatch(text)) and int(text, 8) != int(text)
     if octal or SEXAGESIMAL.fullmatch(text):
-        told = f"{where}: YAML takes {shortened(text)} for a number in base {8 if octal else 60}"
+        message = f"{where}: YAML takes {shortened(text)} for a number in base {8 if octal else 60}"
         plain = f" {int(text)}, or" if octal else ""
-        raise ConfigError(told, f"{_line(event)}: write{plain} quotes around it: '{shortened(text)}'")
+        raise ConfigError(message, f"{_line(event)}: write{plain} quotes around it: '{shortened(text)}'")
 
 
 def _of_alias(event: AliasEvent, sizes: dict[str, int], inside: list[_Open], where: str) -> int:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from recbench_spark import revisions
-from recbench_spark.config.base import Name, Strict, digest, parse, refused
+from recbench_spark.config.base import Name, Strict, digest, make_error, parse
 from recbench_spark.config.loading import read_yaml
 from recbench_spark.errors import nearest
 from recbench_spark.kernels.graph.forms import Aggregator, LayerForm
@@ -61,7 +61,7 @@ class GraphSource(Strict):
         wrong = set(self.columns) - set(known)
         if wrong:
             name = sorted(wrong)[0]
-            raise refused(f"columns: no column {name}", nearest(name, known))
+            raise make_error(f"columns: no column {name}", nearest(name, known))
         twice = [self.column(ours) for ours in known]
         if len(set(twice)) < len(twice):
             raise ValueError(f"columns: {max(twice, key=twice.count)} cannot be two of {', '.join(known)}")

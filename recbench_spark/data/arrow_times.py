@@ -103,9 +103,9 @@ def _refuse_misread(known: pa.Array, name: str, where: str) -> None:
     """DataError where timestamps were made in too fine a unit."""
     instants = known.cast(pa.timestamp("us", getattr(known.type, "tz", None)), safe=False)
     ends = pc.min_max(instants.cast(pa.int64()))
-    told = misread_in_words(where, name, (ends["min"].as_py(), ends["max"].as_py()))
-    if told:
-        raise DataError(*told)
+    mistake = misread_in_words(where, name, (ends["min"].as_py(), ends["max"].as_py()))
+    if mistake:
+        raise DataError(*mistake)
 
 
 def _numbers(known: pa.Array) -> npt.NDArray[np.float64] | None:

@@ -33,7 +33,7 @@ from recbench_spark.errors import DataError
 from recbench_spark.inputs import changed
 from recbench_spark.shared_files import is_private
 from recbench_spark.storage.ages import read_clock_ns
-from recbench_spark.storage.publish import replace_file
+from recbench_spark.storage.publish import replace_text
 from recbench_spark.stored_files import is_hidden
 
 PIECE = 1 << 26
@@ -274,7 +274,7 @@ class DigestCache:
             every = {**self.read(), **digests}
             newest = dict(list(every.items())[-ENTRIES:])
             if is_private(self.folder):
-                replace_file(self.file, lambda path: path.write_text(json.dumps(newest), encoding="utf-8"))
+                replace_text(self.file, json.dumps(newest))
 
 
 @lru_cache(maxsize=1)

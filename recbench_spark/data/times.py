@@ -97,10 +97,10 @@ def misread_in_words(where: str, name: str, ends: tuple[float, float]) -> tuple[
     """
     for factor, (unit, mistake) in MISREAD.items():
         if all(FIRST_LOGS <= end * factor < LATEST for end in ends):
-            told = [_exact(end) for end in ends]
+            times = [_exact(end) for end in ends]
             days = [_day(end * factor) for end in ends]
-            message = f"{where}: all times of '{name}' lie between {told[0]} and {told[1]}, since {mistake}"
-            return message, (
+            range_ = f"all times of '{name}' lie between {times[0]} and {times[1]}"
+            return f"{where}: {range_}, since {mistake}", (
                 "make the column anew in its unit, or store the numbers and set "
                 f"dataset.time_unit: {unit}, by which they lie between {days[0]} and {days[1]}"
             )
@@ -138,8 +138,8 @@ def _hint_of_words(text: str, unit: str) -> str:
 
 def _exact(micros: float) -> str:
     """Return a time to the millisecond, as SQL writes it."""
-    found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(micros))
-    return found.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(micros))
+    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def _day(micros: float) -> str:

@@ -87,7 +87,7 @@ def check(
     check_candidates(wanted, kind == "embeddings", candidates is not None, train is not None)
     check_needs(plan.metrics, train is not None, features is not None)
     named = asked.preset is not None or "gain" in (asked.definition or {})
-    return Checked(kind, system, plan, asked.similarity, draw_of(asked.draw) or Draw(), named)
+    return Checked(kind, system, plan, asked.similarity, make_draw(asked.draw) or Draw(), named)
 
 
 def with_plain_types(asked: Asked) -> Asked:
@@ -153,7 +153,7 @@ def bootstrap_of(asked: Bootstrap | Mapping[str, Any] | int | None) -> Bootstrap
     return parse(Bootstrap, {"replicates": int(asked)}, f"bootstrap={asked}")
 
 
-def draw_of(asked: Draw | Mapping[str, Any] | None) -> Draw | None:
+def make_draw(asked: Draw | Mapping[str, Any] | None) -> Draw | None:
     """Return how candidates are drawn; keys and values are checked as those of a benchmark file.
 
     Raises:

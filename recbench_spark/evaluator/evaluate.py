@@ -92,7 +92,7 @@ def evaluate(  # noqa: PLR0913
         raise ConfigError(f"scratch is {show_value(scratch)}", "give the path of a folder")
     given = {"truth": truth, "lists": lists, "scores": scores, "train": train, "candidates": candidates}
     given |= {"features": features}
-    sides = _pair_of(embeddings)
+    sides = _check_pair(embeddings)
     asked: dict[str, Any] = {
         "features_name": features_name, "k": k, "metrics": metrics, "preset": preset,
         "definition": definition, "similarity": similarity, "bootstrap": bootstrap,
@@ -106,7 +106,7 @@ def evaluate(  # noqa: PLR0913
     return _by_engine({**given, **sides}, list(sides), engine, calls)
 
 
-def _pair_of(embeddings: object) -> dict[str, Any]:
+def _check_pair(embeddings: object) -> dict[str, Any]:
     """Return the two sides of embeddings by what they are; none where none are given.
 
     Raises:

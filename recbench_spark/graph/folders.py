@@ -16,7 +16,7 @@ import numpy.typing as npt
 from recbench_spark.errors import StoreError
 from recbench_spark.kernels.graph.csr import Csr, Halo, halo_of
 from recbench_spark.kernels.hashing import Hashes
-from recbench_spark.storage.publish import publish_file, replace_file
+from recbench_spark.storage.publish import publish_file, replace_file, replace_text
 
 MANIFEST = "graph.json"
 
@@ -177,11 +177,6 @@ def save(path: Path, array: npt.NDArray[Any]) -> None:
 def _write_array(path: Path, array: npt.NDArray[Any]) -> None:
     with path.open("wb") as file:
         np.save(file, array, allow_pickle=False)
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a text file that is there whole or not at all."""
-    replace_file(path, lambda private: private.write_text(text, encoding="utf-8"))
 
 
 def new_matrix(path: Path, shape: tuple[int, ...], dtype: Any) -> None:

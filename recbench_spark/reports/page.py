@@ -14,7 +14,7 @@ from recbench_spark.reports.boards import spread as spread_in_words
 from recbench_spark.reports.facts import MultiverseFacts, PairFacts, Report
 from recbench_spark.reports.scales import Axis, axis_for, spread
 from recbench_spark.reports.words import format_estimate, format_number, format_value, level_in_words
-from recbench_spark.storage.publish import replace_file
+from recbench_spark.storage.publish import replace_text
 
 
 def render_html(report: Report) -> str:
@@ -76,7 +76,5 @@ def write_report(report: Report, path: str | Path) -> Path:
 def write_page(page: str, path: str | Path) -> Path:
     """Write a page; a reader sees the old one or the new one, never a half."""
     target = Path(path)
-    replace_file(
-        target, lambda private: private.write_text(page, encoding="utf-8")
-    )  # the umask says who reads
+    replace_text(target, page)  # who may read it, the umask says
     return target

@@ -211,7 +211,7 @@ def enter(store: Store, entries: Iterable[Entry]) -> int:
     enter the same at once one finds the other's row, which came after its own look at the table.
     """
     wanted = {entry.entry_id: entry for entry in entries}
-    rows = _rows_of_boards(store, {entry.board for entry in wanted.values()})
+    rows = _read_rows(store, {entry.board for entry in wanted.values()})
     known, last = _newest(rows), max((row["entered_at"] for row in rows), default=None)
     grown = {key: entry.grown_from(known[key]) if key in known else entry for key, entry in wanted.items()}
     fresh = {key: entry for key, entry in grown.items() if entry != known.get(key)}
@@ -219,8 +219,8 @@ def enter(store: Store, entries: Iterable[Entry]) -> int:
     values = [
         {name: _value(entry, name, key, now) for name in BOARDS.names} for key, entry in fresh.items()
     ]
-    said = [name for name in BOARDS.names if name != "entered_at"]
-    store.append_missing(values, BOARDS, said, None if last is None else ("entered_at", last))
+    columns = [name for name in BOARDS.names if name != "entered_at"]
+    store.append_missing(values, BOARDS, columns, None if last is None else ("entered_at", last))
     return len(values)
 
 
@@ -237,10 +237,10 @@ def _value(entry: Entry, name: str, key: str, now: datetime) -> object:
 
 def newest_entries(store: Store, names: Iterable[str]) -> dict[str, Entry]:
     """The newest row of each entry of some boards, by its id; the driver holds a row an entry."""
-    return _newest(_rows_of_boards(store, names))
+    return _newest(_read_rows(store, names))
 
 
-def _rows_of_boards(store: Store, names: Iterable[str]) -> list[Row]:
+def _read_rows(store: Store, names: Iterable[str]) -> list[Row]:
     return store.rows(BOARDS, [("board", "in", sorted(names))])
 
 

@@ -14,7 +14,7 @@ from recbench_spark.evaluation.comparison.comparing import HOLDOUT
 from recbench_spark.evaluation.metrics.beyond_accuracy import OVERALL
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import CHANGES, RANKINGS, USER_METRICS
-from recbench_spark.steps.comparing import counted_numbers, list_runs, run_before, runs_tonight
+from recbench_spark.steps.comparing import list_counted_numbers, list_runs, run_before, runs_tonight
 from recbench_spark.steps.night import Night
 from recbench_spark.steps.revising import code_changes
 from recbench_spark.store import Store
@@ -75,5 +75,5 @@ def make_plan(night: Night, settings: Comparisons) -> ChangePlan | None:
     evaluation = night.benchmark.evaluation
     metrics = tuple(m for m in settings.metrics or evaluation.metrics if m not in OVERALL)
     slices = tuple(cut.key for cut in evaluation.slices if cut.of in OF_USERS)
-    numbers = counted_numbers(night, visible, [run for pair in pairs for run in pair])
+    numbers = list_counted_numbers(night, visible, [run for pair in pairs for run in pair])
     return ChangePlan(pairs, metrics, settings.k or (*evaluation.cutoffs, None), slices, numbers)

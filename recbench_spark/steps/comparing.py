@@ -97,7 +97,7 @@ def make_plan(night: Night, asked: Comparisons) -> ComparisonPlan | None:
         return None
     evaluation = night.benchmark.evaluation
     metrics = tuple(m for m in asked.metrics or evaluation.metrics if m not in OVERALL)
-    numbers = counted_numbers(night, visible, chosen)
+    numbers = list_counted_numbers(night, visible, chosen)
     return ComparisonPlan(
         tuple(chosen),
         tuple(groups),
@@ -139,8 +139,8 @@ def list_runs(night: Night) -> VisibleRuns:
     Only runs with numbers that count (the view `current_metrics`) are taken. Of a model and night it is
     the one that has most of the metrics of tonight's file under tonight's definition, and the newest of
     equal ones. A later run of other metrics, or by another definition, hides nothing; numbers that another
-    run of the same split has are taken from there (`counted_numbers`). The driver holds a row a run of the
-    suite.
+    run of the same split has are taken from there (`list_counted_numbers`). The driver holds a row a run of
+    the suite.
     """
     of_others = [None, *(kind for kind, model in MODELS.items() if not model.measured)]
     of_suite = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded")]
@@ -168,7 +168,9 @@ def list_runs(night: Night) -> VisibleRuns:
     return VisibleRuns(runs, {run_id: some for run_id, some in beside.items() if len(some) > 1})
 
 
-def counted_numbers(night: Night, visible: VisibleRuns, runs: Iterable[Run]) -> tuple[CountedNumber, ...]:
+def list_counted_numbers(
+    night: Night, visible: VisibleRuns, runs: Iterable[Run]
+) -> tuple[CountedNumber, ...]:
     """Return the numbers of tonight's file that count, of those models and nights that have several runs.
 
     Nothing is asked of a warehouse where every model and night has one run. Else the driver holds a row a
@@ -179,7 +181,7 @@ def counted_numbers(night: Night, visible: VisibleRuns, runs: Iterable[Run]) -> 
         return ()
     rows = answers(night.store)(
         "SELECT run_id, part, metric, definition, k FROM current_metrics "
-        f"WHERE run_id IN ({', '.join(map(_sql, sorted(standing)))}) AND {_of_file(night)}"
+        f"WHERE run_id IN ({', '.join(map(_sql, sorted(standing)))}) AND {_file_condition(night)}"
     )
     numbers = zip(rows.run_id, rows.part, rows.metric, rows.definition, rows.k.fillna(WHOLE), strict=True)
     return tuple(
@@ -190,8 +192,8 @@ def counted_numbers(night: Night, visible: VisibleRuns, runs: Iterable[Run]) -> 
     )
 
 
-def _of_file(night: Night) -> str:
-    """The condition, in SQL, of numbers that tonight's file measures too."""
+def _file_condition(night: Night) -> str:
+    """Return the condition, in SQL, of numbers that tonight's file measures too."""
     asked = night.benchmark.evaluation
     defined = [f"({_sql(m)}, {_sql(describe_metric(asked, night.definition, m))})" for m in asked.metrics]
     counts = "estimator = 'holdout' AND slice_key IS NULL"
@@ -201,7 +203,7 @@ def _of_file(night: Night) -> str:
 def count_wanted(night: Night) -> dict[str, int]:
     """Runs of the suite that have numbers that count -> how many of these tonight's file measures too."""
     rows = answers(night.store)(
-        f"SELECT run_id, COUNT(CASE WHEN {_of_file(night)} THEN 1 END) AS n "
+        f"SELECT run_id, COUNT(CASE WHEN {_file_condition(night)} THEN 1 END) AS n "
         f"FROM current_metrics WHERE suite = {_sql(night.benchmark.name)} AND estimator = 'holdout' "
         "AND slice_key IS NULL GROUP BY run_id"
     )
@@ -236,7 +238,7 @@ def baselines(
         night: the night.
         tonight: a run of each model.
         named: the model that the benchmark file names; None: the best one.
-        numbers: those of `counted_numbers`.
+        numbers: those of `list_counted_numbers`.
     """
     places = {run.run_id: place for place, run in enumerate(tonight)}
     owners = {(n.owner, n.part, n.metric, n.definition, n.k): n.run_id for n in numbers}
@@ -273,8 +275,8 @@ def earlier_looks(night: Night, plan: ComparisonPlan, comparisons: DataFrame) ->
     """
     runs = night.store.read(RUNS).select("run_id", F.coalesce("revisions", F.lit("{}")).alias("code"))
     tonight_ids = {run.run_id for run in plan.runs if run.logical_date == night.logical_date}
-    ours = [*tonight_ids, *{one.owner for one in plan.numbers if one.run_id in tonight_ids}]
-    codes = runs.where(F.col("run_id").isin(ours)).select("code").distinct()
+    own_ids = [*tonight_ids, *{one.owner for one in plan.numbers if one.run_id in tonight_ids}]
+    codes = runs.where(F.col("run_id").isin(own_ids)).select("code").distinct()
     same_code = runs.join(F.broadcast(codes), "code", "left_semi").select("run_id")
     split, tonight = F.substring_index("split_id", ".", 1), night.split_id.partition(".")[0]
     earlier = (

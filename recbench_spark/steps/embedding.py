@@ -26,7 +26,7 @@ from recbench_spark.errors import ConfigError, StoreError, nearest
 from recbench_spark.graph import features as first
 from recbench_spark.graph.checking import find_graph_damage, write_graph_seal
 from recbench_spark.graph.edges import Rows
-from recbench_spark.graph.folders import MANIFEST, Graph, mapped, new_matrix, read_graph, replace_text
+from recbench_spark.graph.folders import MANIFEST, Graph, mapped, new_matrix, read_graph
 from recbench_spark.graph.incremental import Place
 from recbench_spark.graph.layout import default_blocks, lay_out, open_inputs, write_nodes
 from recbench_spark.graph.pace import free_memory, pace_of
@@ -55,7 +55,7 @@ from recbench_spark.schemas import (
 from recbench_spark.storage.delta_tables import open_table
 from recbench_spark.storage.leases import hold_lease
 from recbench_spark.storage.paths import relative_path
-from recbench_spark.storage.publish import remove_published, remove_tree
+from recbench_spark.storage.publish import remove_published, remove_tree, replace_text
 from recbench_spark.storage.seals import SEAL, find_damage, write_seal
 from recbench_spark.store import Store
 

@@ -130,7 +130,7 @@ class Fits:
         threshold = evaluation.resolve().threshold if settings.kind in IMPLICIT else None
         hashed = (log.log_id, log.files.scale, document, seed, train, watched, share, share_seed, threshold)
         fit_id = digest(*hashed, revisions.of(settings.kind, "values"), length=20)
-        folder, stored = f"{self.store.files_root}/{FIT_FILES}", self.store.stored_path(FIT_FILES)
+        folder, stored = f"{self.store.files_root}/{FIT_FILES}", self.store.format_path(FIT_FILES)
         return FitTask(
             fit_id, model.name, document, seed, fold, train, watched, share, share_seed, threshold,
             self.threads, folder, keep, stored,

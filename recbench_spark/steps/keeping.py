@@ -16,21 +16,22 @@ from recbench_spark.graph.folders import MANIFEST
 from recbench_spark.schemas import SPLITS
 from recbench_spark.steps.embedding import FOLDER, NIGHT
 from recbench_spark.storage.ages import newest_time, read_clock, remove_leftovers
-from recbench_spark.storage.leases import is_held_within, list_abandoned, remove_work, target_of
+from recbench_spark.storage.leases import find_target, is_held_within, list_abandoned, remove_work
 from recbench_spark.storage.marks import oldest_work
 from recbench_spark.storage.publish import remove_published
 from recbench_spark.store import Store
+from recbench_spark.training.fits.tasks import FIT_FILES
 
 AT_WORK = 24 * 3600
 """Seconds: a night is over within a day."""
 
-ROOMS = (FOLDER, f"{FOLDER}/models", "fit_files", "fit_files/logs", "fit_files/bundles")
+ROOMS = (FOLDER, f"{FOLDER}/models", FIT_FILES, f"{FIT_FILES}/logs", f"{FIT_FILES}/bundles")
 """Folders of a warehouse whose folders are each a graph, a model, a fit, a log or a bundle."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What is old.
+    """Rule of retention: it says what is old.
 
     Attributes:
         splits: that are there and stay; a folder of one stays with it.
@@ -95,7 +96,7 @@ def remove_folders(store: Store, old: Iterable[Path]) -> None:
         if not path.exists() or last_use(path) > in_use or is_held_within(path):
             continue
         if path.name.startswith("."):
-            remove_work(target_of(path))
+            remove_work(find_target(path))
         else:
             remove_published(path)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from recbench_spark.steps.keeping import ROOMS, Rule, find_old_folders
 from recbench_spark.store import Store
+from recbench_spark.training.fits.tasks import FIT_FILES
 
 
 def find_old_fits(
@@ -29,5 +30,5 @@ def find_old_fits(
     if store.folder is None:
         return ()
     rule = Rule.read(store, before, keep, splits)
-    rooms = [store.folder / room for room in ROOMS if room.startswith("fit_files")]
+    rooms = [store.folder / room for room in ROOMS if room.startswith(FIT_FILES)]
     return tuple(sorted(folder for room in rooms for folder in find_old_folders(room, 1, rule)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property, partial
@@ -38,7 +38,7 @@ from recbench_spark.steps.gates import GateCheck, gate_checks
 from recbench_spark.steps.keys import evaluation_paths, key_of
 from recbench_spark.steps.splitting import current_name, held_out_parts, of_split, split_identity
 from recbench_spark.storage.ages import read_clock
-from recbench_spark.storage.leases import hold_lease
+from recbench_spark.storage.leases import take_turns
 from recbench_spark.storage.marks import FOLDER as AT_WORK
 from recbench_spark.store import Store
 from recbench_spark.training.behaviour import SplitData, behaviour_of
@@ -162,20 +162,13 @@ def hold_night(night: Night, journal: Journal, part: str = "") -> Iterator[None]
         journal: is told of another job that is waited for.
         part: name of some of its models; two different parts run at once.
     """
-    folder, ended = night.store.folder, list[bool]()
+    folder = night.store.folder
     if folder is None:
         yield
         return
     name = "-".join(filter(None, ("night", night.benchmark.name, str(night.logical_date), part)))
-    try:
-        with hold_lease(folder / AT_WORK / name, lambda: bool(ended), journal.say):
-            try:
-                yield
-            finally:
-                ended.append(True)
-    finally:
-        with suppress(OSError):  # others are at work
-            (folder / AT_WORK).rmdir()
+    with take_turns(folder / AT_WORK / name, journal.say):
+        yield
 
 
 def attempts_so_far(night: Night) -> dict[str, int]:
@@ -190,9 +183,8 @@ def attempts_so_far(night: Night) -> dict[str, int]:
     return {model.name: done[model.name, run_key(night, model)] for model in night.benchmark.models}
 
 
-def missing_models(night: Night) -> list[ModelConfig]:
-    """Return the models that have no succeeded run with their key on this night."""
-    attempts = attempts_so_far(night)
+def missing_models(night: Night, attempts: Mapping[str, int]) -> list[ModelConfig]:
+    """Return the models that have no succeeded run, by what `attempts_so_far` returned."""
     return [model for model in night.benchmark.models if not attempts[model.name]]
 
 
@@ -326,16 +318,16 @@ def at_headline(benchmark: Benchmark) -> Column:
 
 
 def check_measures(benchmark: Benchmark) -> None:
-    """What can be known of metrics, definition and headline, whatever a job does with the file.
+    """Check metrics, definition and headline, whatever a job does with the file.
 
     Raises:
         ConfigError: an unknown metric, axis or preset; a metric without a value at its cut-off.
     """
-    asked = benchmark.evaluation
-    if asked.task == "rating":
-        check_names(asked.metrics, asked.task)
+    evaluation = benchmark.evaluation
+    if evaluation.task == "rating":
+        check_names(evaluation.metrics, evaluation.task)
     else:
-        metric_plan(asked, asked.resolve())
+        metric_plan(evaluation, evaluation.resolve())
     for model in benchmark.models:
         for figure in getattr(model, "figures", {}):
             _check_figure(figure, f"models.{model.name}.figures")
@@ -360,17 +352,17 @@ def _check_headline(benchmark: Benchmark) -> None:
 
     Not all nights measure its metric. Its cut-off, where the file names one, is among those measured.
     """
-    headline, asked = benchmark.headline, benchmark.evaluation
+    headline, evaluation = benchmark.headline, benchmark.evaluation
     _check_figure(headline, "headline")
     published = {figure for model in benchmark.models for figure in getattr(model, "figures", {})}
     k = headline_of(benchmark)[1]
     if "headline" not in benchmark.model_fields_set or headline in published or k is None:
         return
-    if k not in asked.cutoffs:
-        near = min(asked.cutoffs, key=lambda cut: abs(cut - k))
-        told = f"headline {headline}: nothing is measured at {k}, evaluation.k is {list(asked.k)}"
+    if k not in evaluation.cutoffs:
+        near = min(evaluation.cutoffs, key=lambda cut: abs(cut - k))
+        message = f"headline {headline}: nothing is measured at {k}, evaluation.k is {list(evaluation.k)}"
         raise ConfigError(
-            told, f"headline: {headline.partition('@')[0]}@{near}, or add {k} to evaluation.k"
+            message, f"headline: {headline.partition('@')[0]}@{near}, or add {k} to evaluation.k"
         )
 
 

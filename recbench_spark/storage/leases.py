@@ -119,6 +119,32 @@ def hold_lease(
         _release(lease, is_done)
 
 
+@contextmanager
+def take_turns(target: Path, report: Report = print_line, *, keep_work: bool = False) -> Iterator[Lease]:
+    """Hold the lease of work that leaves no target: whoever comes second waits, and then has a turn too.
+
+    The target's folder is removed by the last one that leaves it.
+
+    Args:
+        target: name of the work, in a folder for such names alone.
+        report: as `hold_lease`.
+        keep_work: of work that ended in an error the work folder stays for the next one.
+    """
+    ended = list[bool]()
+    try:
+        with hold_lease(target, lambda: bool(ended), report) as lease:
+            assert lease is not None  # nobody else ends this turn
+            try:
+                yield lease
+            except BaseException:
+                ended += [] if keep_work else [True]
+                raise
+            ended.append(True)
+    finally:
+        with suppress(OSError):  # others are at work, or left what the next one needs
+            target.parent.rmdir()
+
+
 def _acquire(target: Path, is_done: Callable[[], bool], report: Report) -> Lease | None:
     target.parent.mkdir(parents=True, exist_ok=True)
     reported = -REPORT_SECONDS
@@ -257,7 +283,7 @@ LEFT_NAME = re.compile(r"\.(.+)\.(lease|work)-\d+")
 """Name of a lease, or of a work folder: its target's, and which of the two."""
 
 
-def target_of(path: Path) -> Path:
+def find_target(path: Path) -> Path:
     """Return the target of a lease or a work folder."""
     match = LEFT_NAME.fullmatch(path.name)
     assert match is not None
@@ -269,7 +295,7 @@ def list_abandoned(room: Path) -> dict[Path, list[Path]]:
     names = sorted(path.name for path in room.iterdir()) if room.is_dir() else []
     left: dict[Path, list[Path]] = {}
     for path in (room / name for name in names if LEFT_NAME.fullmatch(name)):
-        left.setdefault(target_of(path), []).append(path)
+        left.setdefault(find_target(path), []).append(path)
     return {target: paths for target, paths in left.items() if not is_held(target)}
 
 

@@ -45,9 +45,8 @@ def resolve_path(stored: str, root: Path, room: str) -> Path:
     path = local_path(stored)
     if path.is_relative_to(root):
         return path
-    parts = path.parts
-    places = [n for n, part in enumerate(parts) if part == room]
-    return root.joinpath(*parts[places[-1] :]) if places else path
+    end = _cut_before(path.as_posix(), room)
+    return root / end if end else path
 
 
 def read_tail(stored: str, room: str) -> str:
@@ -60,8 +59,14 @@ def read_tail(stored: str, room: str) -> str:
     Raises:
         ValueError: an absolute path that has no such folder.
     """
-    parts = stored.removeprefix(IN_SCRATCH).split("/")
-    places = [n for n, part in enumerate(parts) if part == room]
-    if not places:
+    end = _cut_before(stored.removeprefix(IN_SCRATCH), room)
+    if not end:
         raise ValueError(f"{stored} is not below a folder {room}")
-    return "/".join(parts[places[-1] :])
+    return end
+
+
+def _cut_before(path: str, room: str) -> str:
+    """Return a path from its last folder of a name on; empty where it has none."""
+    parts = path.split("/")
+    places = [n for n, part in enumerate(parts) if part == room]
+    return "/".join(parts[places[-1] :]) if places else ""

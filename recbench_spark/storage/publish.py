@@ -88,6 +88,16 @@ def replace_file(target: Path, write: Callable[[Path], object]) -> None:
         path.replace(target)
 
 
+def replace_text(target: Path, text: str) -> None:
+    """Put a text file, in UTF-8, in the place of the one that is there."""
+    replace_file(target, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def replace_bytes(target: Path, content: bytes) -> None:
+    """Put a file of some bytes in the place of the one that is there."""
+    replace_file(target, lambda path: path.write_bytes(content))
+
+
 def rename_folder(path: Path, target: Path) -> bool:
     """Give a whole folder a name that is free; False where it is taken.
 

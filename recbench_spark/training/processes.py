@@ -27,9 +27,9 @@ from typing import Any, NoReturn
 import torch
 
 from recbench_spark.errors import RecbenchError
+from recbench_spark.journal import write_json
 from recbench_spark.models.networks.fitting import Epoch, Fitted, Shard, Task, Tell, fit
 from recbench_spark.models.networks.plans import Plan
-from recbench_spark.storage.publish import replace_file
 
 STORE, RESULT, NOTE, OUTPUT = "store", "result.json", "note-{rank}.json", "output-{rank}.txt"
 """Files of a meeting: torch's store; the fit's result; why a process failed; what it printed."""
@@ -87,7 +87,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Note:
-    """Why a process failed.
+    """Reason why a process failed.
 
     Attributes:
         kind: class of `errors`; empty for an error that nobody foresaw and for a process without a word.
@@ -204,12 +204,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    replace_file(path, lambda private: private.write_text(json.dumps(content), encoding="utf-8"))
-
-
 def _write_note(meeting: Path, rank: int, note: Note) -> None:
-    _write_json(meeting / NOTE.format(rank=rank), asdict(note))
+    write_json(meeting / NOTE.format(rank=rank), asdict(note))
 
 
 def parse_result(result: dict[str, Any]) -> Fitted:
@@ -249,7 +245,7 @@ def run_job(job: Job) -> NoReturn:
     try:
         fitted = _fit(job)
         if job.rank == 0:
-            _write_json(Path(job.meeting, RESULT), asdict(fitted))
+            write_json(Path(job.meeting, RESULT), asdict(fitted))
     except BaseException as error:  # also of `sys.exit`, after which the fit is not done
         code = 1
         traceback.print_exc()

@@ -145,5 +145,5 @@ class Rating(Behaviour[RatingModelConfig]):
             fit_id=data.key(self.settings), model=self.settings.name, settings=settings.model_dump(),
             seed=self.settings.seed, fold=None, train=("train",), watched=watched,
             threshold=data.threshold, folder=f"{data.store.files_root}/{FIT_FILES}",
-            stored=data.store.stored_path(FIT_FILES),
+            stored=data.store.format_path(FIT_FILES),
         )  # fmt: skip

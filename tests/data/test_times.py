@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from recbench_spark.commands.dry_runs import log_told
+from recbench_spark.commands.dry_runs import look_at_log
 from recbench_spark.config import Dataset, parse
 from recbench_spark.data.arrow_times import check_times, first_movielens_times
 from recbench_spark.data.columnar import _times
@@ -222,10 +222,10 @@ def test_a_dry_run_looks_at_times_of_movielens(tmp_path: Path, reader: str, name
             log = {"name": "d", "reader": reader, "path": str(path), "time_unit": unit}
             dataset = parse(Dataset, log, "file")
             if fits is None:
-                assert log_told(dataset)
+                assert look_at_log(dataset)
                 continue
             with pytest.raises(DataError) as error:
-                log_told(dataset)
+                look_at_log(dataset)
             assert error.value.hint.startswith(f"set dataset.time_unit: {fits}, by which")
     (tmp_path / name).unlink()
     assert first_movielens_times(str(tmp_path), reader, 5) is None

@@ -283,14 +283,14 @@ class Checks:
         """DataError where all times are of a coarser unit than the one in which they are read, or were
         stored."""
         for time in self._times():
-            told = None
+            mistake = None
             if counted["lowest"] is not None and time.unit == STORED:
-                told = misread_in_words(self.where, time.name, (counted["lowest"], counted["highest"]))
+                mistake = misread_in_words(self.where, time.name, (counted["lowest"], counted["highest"]))
             elif counted["lowest"] is not None:
                 lowest, highest = (counted[name] / FACTORS[time.unit] for name in ("lowest", "highest"))
-                told = coarser_in_words(self.where, time.name, (lowest, highest), time.unit)
-            if told:
-                raise DataError(*told)
+                mistake = coarser_in_words(self.where, time.name, (lowest, highest), time.unit)
+            if mistake:
+                raise DataError(*mistake)
 
     def _explained(self, counted: Row) -> RowCounts:
         # Not in the first pass: Spark compiles no sums beside examples, and takes several times as long.

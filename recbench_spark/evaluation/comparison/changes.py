@@ -37,7 +37,7 @@ UNLABELLED = "unknown"
 
 @dataclass(frozen=True)
 class ChangePlan:
-    """What is explained: (before, after) runs of one model each, metrics, cut-offs, slices of users.
+    """Plan of an explanation: (before, after) runs of one model each, metrics, cut-offs, slices of users.
 
     numbers: of models and nights that have several runs, those that count; `pairs` has one of these runs.
     """

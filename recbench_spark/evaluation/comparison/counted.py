@@ -55,13 +55,13 @@ def gather_rows(user_metrics: DataFrame, numbers: Sequence[CountedNumber]) -> Da
     shared = sorted({run_id for number in numbers for run_id in (number.run_id, number.owner)})
     standing = _frame(user_metrics.sparkSession, numbers).withColumnRenamed("run_id", "standing")
     owned = standing.groupBy("standing", F.col("owner").alias("run_id"), *_NUMBER)
-    found = owned.agg(F.collect_list("k").alias("owned_ks"))
+    cut_offs = owned.agg(F.collect_list("k").alias("owned_ks"))
     pairs = F.filter(
         F.arrays_zip("ks", "values"),
         lambda pair: F.array_contains("owned_ks", F.coalesce(pair["ks"], F.lit(WHOLE))),
     )
     of_shared = user_metrics.where(F.col("run_id").isin(shared))
-    chosen = of_shared.join(F.broadcast(found), ["run_id", *_NUMBER]).withColumn("pairs", pairs)
+    chosen = of_shared.join(F.broadcast(cut_offs), ["run_id", *_NUMBER]).withColumn("pairs", pairs)
     lists = {"ks": F.col("pairs.ks"), "values": F.col("pairs.values")}
     gathered = chosen.where(F.size("pairs") > 0).withColumns({"run_id": F.col("standing"), **lists})
     alone = user_metrics.where(~F.col("run_id").isin(shared))
@@ -77,16 +77,16 @@ def name_owners(results: DataFrame, numbers: Sequence[CountedNumber]) -> DataFra
     """
     if not numbers:
         return results
-    found = results
+    named = results
     for name in ("run_id", "other_run_id"):
         owners = _frame(results.sparkSession, numbers).alias("owners")
-        place = [found[name] == F.col("owners.run_id")]
-        place += [found[column] == F.col(f"owners.{column}") for column in _NUMBER]
-        place += [F.coalesce(found["k"], F.lit(WHOLE)) == F.col("owners.k")]
-        renamed = F.coalesce(F.col("owners.owner"), found[name]).alias(name)
-        columns = [renamed if column == name else found[column] for column in found.columns]
-        found = found.join(F.broadcast(owners), place, "left").select(*columns)
-    return found
+        place = [named[name] == F.col("owners.run_id")]
+        place += [named[column] == F.col(f"owners.{column}") for column in _NUMBER]
+        place += [F.coalesce(named["k"], F.lit(WHOLE)) == F.col("owners.k")]
+        renamed = F.coalesce(F.col("owners.owner"), named[name]).alias(name)
+        columns = [renamed if column == name else named[column] for column in named.columns]
+        named = named.join(F.broadcast(owners), place, "left").select(*columns)
+    return named
 
 
 def _frame(spark: SparkSession, numbers: Sequence[CountedNumber]) -> DataFrame:

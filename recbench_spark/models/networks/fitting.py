@@ -29,7 +29,7 @@ from recbench_spark.kernels.hashing import stream
 from recbench_spark.models.networks.devices import device_of, moved
 from recbench_spark.models.networks.plans import Plan
 from recbench_spark.models.rating.shuffling import permutation
-from recbench_spark.storage.publish import replace_file
+from recbench_spark.storage.publish import replace_bytes
 
 Rows = npt.NDArray[np.int64]
 
@@ -417,7 +417,7 @@ def write_checkpoint(
         tensors |= {f"optimiser/{number}/{name}": torch.as_tensor(w) for name, w in state.items()}
     tensors = {name: w.cpu().clone().contiguous() for name, w in tensors.items()}
     content = save(tensors, metadata={"note": json.dumps(note)})
-    replace_file(path, lambda private: private.write_bytes(content))
+    replace_bytes(path, content)
 
 
 def read_checkpoint(

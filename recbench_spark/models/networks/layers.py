@@ -19,7 +19,7 @@ from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
 from recbench_spark.kernels.graph.layers import all_shapes, check_weights, random_weights, shapes
 from recbench_spark.models.networks.pooling import largest, summed, taken
 from recbench_spark.models.networks.subgraphs import Hop, Subgraph
-from recbench_spark.storage.publish import replace_file
+from recbench_spark.storage.publish import replace_bytes
 
 
 class GraphLayer(nn.Module):
@@ -150,4 +150,4 @@ class GraphNet(nn.Module):
         from safetensors.numpy import save  # noqa: PLC0415
 
         content = save({name: np.ascontiguousarray(w) for name, w in self.given().items()})
-        replace_file(path, lambda private: private.write_bytes(content))
+        replace_bytes(path, content)

@@ -10,7 +10,7 @@ from recbench_spark.training.fits.tasks import FIT_FILES, ROW
 
 def store_place(store: Store, stored: str) -> str:
     """Return the folder of a fit as new rows keep it, from a row of any version."""
-    return store.stored_path(read_tail(stored, FIT_FILES))
+    return store.format_path(read_tail(stored, FIT_FILES))
 
 
 def find_place(store: Store, stored: str) -> str:
