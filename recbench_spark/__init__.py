@@ -6,18 +6,18 @@ __version__ = "0.2.0"
 __all__ = ["__version__", "evaluate", "evaluate_frames", "evaluate_predictions"]
 
 if TYPE_CHECKING:
-    from recbench_spark.evaluator.evaluate import evaluate, evaluate_predictions
-    from recbench_spark.evaluator.in_process import evaluate_frames
+    from recbench_spark.adhoc.evaluate import evaluate, evaluate_predictions
+    from recbench_spark.adhoc.in_process import evaluate_frames
 
 
 def __getattr__(name: str) -> Any:
     """`evaluate` on first use: workers that import a kernel must not load all of Spark's modules."""
     if name in ("evaluate", "evaluate_predictions"):
-        from recbench_spark.evaluator import evaluate as evaluator  # noqa: PLC0415
+        from recbench_spark.adhoc import evaluate as evaluator  # noqa: PLC0415
 
         return getattr(evaluator, name)
     if name == "evaluate_frames":
-        from recbench_spark.evaluator import in_process  # noqa: PLC0415
+        from recbench_spark.adhoc import in_process  # noqa: PLC0415
 
         return in_process.evaluate_frames
     raise AttributeError(f"module 'recbench_spark' has no attribute '{name}'")

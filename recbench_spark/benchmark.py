@@ -16,14 +16,18 @@ from recbench_spark.config import Benchmark, ModelConfig, PublishedModel
 from recbench_spark.errors import FAILED, GATE, Interrupted, RecbenchError, is_cancelled
 from recbench_spark.failures import in_words_with_trace, java_is_gone
 from recbench_spark.inputs import pinned_inputs
-from recbench_spark.journal import Journal
-from recbench_spark.session import letting_go
-from recbench_spark.sharing import drop_scratch
-from recbench_spark.steps.changes import explain_changes
-from recbench_spark.steps.comparing import compare_night
-from recbench_spark.steps.evaluating import evaluate_model, train
-from recbench_spark.steps.gates import failure
-from recbench_spark.steps.night import (
+from recbench_spark.nightly.batched_evaluation import (
+    Ready,
+    at_once,
+    evaluate_group,
+    groups,
+    make_ready,
+)
+from recbench_spark.nightly.changes import explain_changes
+from recbench_spark.nightly.comparisons import compare_night
+from recbench_spark.nightly.gates import failure
+from recbench_spark.nightly.model_evaluation import evaluate_model, train
+from recbench_spark.nightly.night import (
     Night,
     attempts_so_far,
     hold_night,
@@ -34,15 +38,17 @@ from recbench_spark.steps.night import (
     require_truth,
     yesterday,
 )
-from recbench_spark.steps.outcomes import Outcome
-from recbench_spark.steps.paradoxes import find_paradoxes
-from recbench_spark.steps.rating import predict_model
-from recbench_spark.steps.reporting import report_night, sql_lines
-from recbench_spark.steps.result_files import write_night, write_result
-from recbench_spark.steps.results import Attempt, publish, write_published
-from recbench_spark.steps.splitting import prepare_split
-from recbench_spark.steps.together import Ready, at_once, evaluate_group, groups, make_ready
-from recbench_spark.store import Store
+from recbench_spark.nightly.night_status import Outcome
+from recbench_spark.nightly.paradoxes import find_paradoxes
+from recbench_spark.nightly.rating_evaluation import predict_model
+from recbench_spark.nightly.report import report_night, sql_lines
+from recbench_spark.nightly.result_files import write_night, write_result
+from recbench_spark.nightly.results import Attempt, publish, write_published
+from recbench_spark.nightly.split import prepare_split
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.runtime.session import letting_go
+from recbench_spark.storage.shared_rows import drop_scratch
+from recbench_spark.storage.store import Store
 
 
 @pinned_inputs()

@@ -25,7 +25,7 @@ def in_words(error: BaseException) -> str:
     if java_is_gone(error):
         return JAVA_ENDED
     if isinstance(error, spark_errors()):
-        from recbench_spark.store import explain  # noqa: PLC0415
+        from recbench_spark.storage.store import explain  # noqa: PLC0415
 
         return explain(error)
     return _in_words_of_machine(error) or _internal(error)

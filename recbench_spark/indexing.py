@@ -7,7 +7,7 @@ from itertools import accumulate
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.session import kept
+from recbench_spark.runtime.session import kept
 
 
 def dense_index(frame: DataFrame, order: Column, name: str) -> DataFrame:

@@ -91,7 +91,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # Workers must find the package wherever pytest was started.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    from recbench_spark.session import get_session
+    from recbench_spark.runtime.session import get_session
 
     # Two processes must not fetch Spark's packages into one cache at once.
     with (Path(tempfile.gettempdir()) / f"recbench-tests-{os.getuid()}.lock").open("a") as lock:
@@ -132,4 +132,4 @@ def forbid_spark(patch: pytest.MonkeyPatch) -> None:
     `get_session` itself stays as it is: a module that is first imported meanwhile would keep what
     stands in its place for ever, and later tests of the process would fail.
     """
-    patch.setattr("recbench_spark.session.SparkSession", NoSpark)
+    patch.setattr("recbench_spark.runtime.session.SparkSession", NoSpark)

@@ -6,7 +6,7 @@ import sys
 from typing import ClassVar, Literal
 
 from recbench_spark.config.models import ModelConfig
-from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
+from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 from tests.outside_model import Newest, NewestModel
 
 ERRORS = {

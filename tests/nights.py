@@ -10,9 +10,9 @@ from typing import Any
 
 from recbench_spark.benchmark import Outcome, run_night
 from recbench_spark.config import Benchmark, parse
-from recbench_spark.journal import Journal
-from recbench_spark.steps.night import Night, open_night
-from recbench_spark.store import Store
+from recbench_spark.nightly.night import Night, open_night
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.store import Store
 
 DATE = date(2026, 1, 1)
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pyspark.sql import functions as F
 
 from recbench_spark.config.models import ModelConfig
-from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
+from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
 
 class NewestModel(ModelConfig):

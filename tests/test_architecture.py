@@ -17,30 +17,30 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "recbench_spark"
 
 LEVELS = (
-    {"errors"},
-    {"definitions", "revisions", "storage"},
+    {"errors", "randomness", "revisions"},
+    {"definitions", "schemas", "checks", "inputs"},
     {"kernels"},
+    {"storage"},
     {"kernels.ranking", "kernels.splits", "kernels.graph"},
     {"kernels.metrics"},
     {"config"},
-    {"placeholders"},
-    {"kernels.estimators"},
+    {"placeholders", "kernels.estimators"},
     {"kernels.comparison"},
-    {"boards"},
+    {"leaderboard"},
     {"models"},
-    {"kernels.warm"},
-    {"java"},
-    {"schemas", "randomness", "journal", "session", "blocks", "shared_files", "checks", "inputs"},
-    {"indexing", "delta_files", "sharing", "stored_files"},
-    {"store", "data", "protocol", "graph", "reports", "evaluation"},
-    {"arrow_store", "failures", "evaluation.ranking"},
+    {"runtime"},
+    {"indexing", "query", "failures"},
+    {"data"},
+    {"protocol", "graph", "reports", "evaluation"},
+    {"evaluation.ranking"},
     {"evaluation.metrics"},
     {"evaluation.estimators"},
-    {"evaluation.together"},
+    {"evaluation.batched"},
     {"evaluation.comparison"},
     {"training"},
-    {"steps"},
-    {"benchmark", "evaluator"},
+    {"nightly", "adhoc"},
+    {"benchmark", "maintenance"},
+    {"tuning"},
     {"cli"},
     {"commands"},
     {"jobs"},
@@ -52,18 +52,18 @@ files beside these folders are another.
 """
 
 CUT_FURTHER = {"kernels", "evaluation"}
-ROOMS_OF_ONE_FILE = {"kernels.warm"}
-STAGES = {"store", "data", "protocol", "graph", "reports", *(f"evaluation{x}" for x in ("", *(
-    f".{room}" for room in ("ranking", "metrics", "estimators", "together", "comparison"))))}  # fmt: skip
+STAGES = {"protocol", "graph", "reports", *(f"evaluation{x}" for x in ("", *(
+    f".{room}" for room in ("ranking", "metrics", "estimators", "batched", "comparison"))))}  # fmt: skip
 """They talk through tables, never through imports of one another; rooms of `evaluation` are one stage."""
 
-WITHOUT_SPARK = {
-    *set().union(*LEVELS[: LEVELS.index({"kernels.warm"}) + 1]),
-    "shared_files",
-    "inputs",
-    "journal",
-    "reports",
-}
+WITH_SPARK = {"randomness", "schemas", "storage"}
+WITHOUT_SPARK = {*set().union(*LEVELS[: LEVELS.index({"models"}) + 1]), "reports"} - WITH_SPARK
+MODULES_WITHOUT_SPARK = {
+    "runtime.journal",
+    *(f"storage.{name}" for name in (
+        "ages", "leases", "makers", "marks", "paths", "publish", "seals", "shared_arrays",
+    )),
+}  # fmt: skip
 
 
 def level(room: str) -> int:
@@ -74,9 +74,7 @@ def level(room: str) -> int:
 
 def room_of(parts: Sequence[str]) -> str:
     """The room of a module of the package, by the parts of its name below the package."""
-    two = ".".join(parts[:2])
-    cut = parts[0] in CUT_FURTHER and (len(parts) > 2 or two in ROOMS_OF_ONE_FILE)
-    return two if cut else parts[0]
+    return ".".join(parts[:2]) if parts[0] in CUT_FURTHER and len(parts) > 2 else parts[0]
 
 
 def module_parts(name: str) -> list[str]:
@@ -110,10 +108,11 @@ def breaches(file: Path, root: Path) -> list[str]:
     if own == "__init__":
         return []
     found = []
+    without_spark = own in WITHOUT_SPARK or ".".join(parts[1:3]) in MODULES_WITHOUT_SPARK
     for line, name in imports(ast.parse(file.read_text(encoding="utf-8"))):
         where = f"{file.relative_to(root)}:{line}"
         top, _, rest = name.partition(".")
-        if top in ("pyspark", "delta", "py4j") and own in WITHOUT_SPARK:
+        if top in ("pyspark", "delta", "py4j") and without_spark:
             found.append(f"{where}: {own} must not import {name}")
         if (top == "jobs" and own != "jobs") or (top == PACKAGE and not _allowed(own, rest)):
             found.append(f"{where}: {own} must not import {name}")
@@ -169,19 +168,20 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
         ("config/models.py", "from recbench_spark.kernels.metrics.about import range_of", True),
         ("kernels/metrics/about.py", "from recbench_spark.config import Evaluation", False),
         ("models/item_knn.py", "from recbench_spark.kernels import hashing", True),
-        ("protocol/splits.py", "from recbench_spark.data.readers import read_log", False),
+        ("protocol/splits.py", "from recbench_spark.graph import build", False),
         ("protocol/splits.py", "from recbench_spark.protocol import catalogue", True),
         ("evaluation/ranking/rank.py", "from recbench_spark.evaluation.metrics import accuracy", False),
         ("evaluation/comparison/flips.py", "from recbench_spark.evaluation.metrics import accuracy", True),
-        ("evaluation/ranking/rank.py", "from recbench_spark.data import handed_over", False),
-        ("store.py", "def f():\n    from recbench_spark.steps import night", False),
-        ("steps/night.py", "from recbench_spark.data import identity", True),
-        ("steps/results.py", "from recbench_spark.evaluator.evaluate import evaluate", False),
-        ("training/als.py", "from recbench_spark.steps import night", False),
+        ("evaluation/ranking/rank.py", "from recbench_spark.protocol import splits", False),
+        ("storage/leases.py", "import pyspark", False),
+        ("storage/store.py", "def f():\n    from recbench_spark.nightly import night", False),
+        ("nightly/night.py", "from recbench_spark.data import identity", True),
+        ("nightly/results.py", "from recbench_spark.adhoc.evaluate import evaluate", False),
+        ("training/als.py", "from recbench_spark.nightly import night", False),
         ("benchmark.py", "from jobs import nightly", False),
         ("benchmark.py", "from recbench_spark.commands import nightly", False),
         ("config/loading.py", "import delta.tables", False),
-        ("reports/making.py", "import pyspark", False),
+        ("reports/build.py", "import pyspark", False),
     ],
 )
 def test_the_checker_itself(tmp_path: Path, place: str, line: str, allowed: bool) -> None:

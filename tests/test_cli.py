@@ -24,8 +24,8 @@ from pyspark.errors import AnalysisException
 from recbench_spark import __version__, cli
 from recbench_spark.errors import ConfigError, DataError, GateError, Interrupted, StoreError
 from recbench_spark.failures import in_words
-from recbench_spark.journal import Journal
-from recbench_spark.session import submit_arguments
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.runtime.session import submit_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from recbench_spark.commands import maintain, maintaining, nightly
+from recbench_spark.commands import maintain, nightly
+from recbench_spark.commands.actions import maintain as maintaining
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 SPARK = sorted((CONF / "spark").glob("*.conf"))

@@ -12,9 +12,9 @@ import pytest
 from recbench_spark import revisions
 from recbench_spark.config import Benchmark
 from recbench_spark.definitions import Definition
-from recbench_spark.steps import revising
-from recbench_spark.steps.keys import split_hash
-from recbench_spark.steps.night import Night, run_key
+from recbench_spark.nightly import code_provenance
+from recbench_spark.nightly.night import Night, run_key
+from recbench_spark.nightly.run_keys import split_hash
 from tests.nights import SMALL, small
 
 UNIFORM = {**SMALL["evaluation"], "definition": {"candidates": "uniform"}}
@@ -71,16 +71,16 @@ def test_a_revision_enters_the_hashes_it_affects(
 
 def test_the_reader_of_a_log_enters_its_split(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = {"name": "d", "reader": "lightgcn", "path": str(tmp_path)}
-    before = revising.of_split(small(dataset=file).dataset)
+    before = code_provenance.of_split(small(dataset=file).dataset)
     assert before["lightgcn"] == revisions.REVISIONS["lightgcn"] > 1 and "worlds" not in before
     raised("lightgcn", monkeypatch)
-    assert revising.of_split(small(dataset=file).dataset) != before
+    assert code_provenance.of_split(small(dataset=file).dataset) != before
 
 
 def test_equal_revisions_are_equal_texts() -> None:
     benchmark = small()
-    run = revising.of_run(benchmark, Definition(), benchmark.models[0])
-    assert revising.as_text(run) == revising.as_text(dict(reversed(run.items())))
+    run = code_provenance.of_run(benchmark, Definition(), benchmark.models[0])
+    assert code_provenance.as_text(run) == code_provenance.as_text(dict(reversed(run.items())))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_what_changed_in_words(
 def test_an_identity_of_older_code_does_not_say_that_the_data_changed(
     before: dict[str, str], after: dict[str, str], same: bool | None
 ) -> None:
-    assert revising.same_inputs(before, after) is same
+    assert code_provenance.same_inputs(before, after) is same
 
 
 def test_every_revision_says_what_changed() -> None:

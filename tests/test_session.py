@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from recbench_spark.session import kept, letting_go
+from recbench_spark.runtime.session import kept, letting_go
 
 
 @pytest.fixture

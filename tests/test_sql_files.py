@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 import recbench_spark
-from recbench_spark.boards.searches import Search, best_of
 from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
 from recbench_spark.kernels.metrics.about import ABOUT, Best, best_when
 from recbench_spark.kernels.metrics.accuracy import METRICS
+from recbench_spark.leaderboard.searches import Search, best_of
+from recbench_spark.nightly.report import until
 from recbench_spark.schemas import TABLES
-from recbench_spark.steps.reporting import until
 
 SQL = Path(recbench_spark.__file__).parent / "sql"
 VIEWS = {path.stem: path.read_text() for path in sorted(SQL.glob("*.sql"))}

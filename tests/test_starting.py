@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from recbench_spark import java, session
 from recbench_spark.config import Benchmark, parse
-from recbench_spark.steps.small import SMALL_BYTES, is_small
+from recbench_spark.nightly.job_size import SMALL_BYTES, is_small
+from recbench_spark.runtime import java, session
 from tests.nights import small
 
 CONF = {java.PACKAGES: "a:b:1", "spark.master": "local[2]"}

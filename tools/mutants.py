@@ -46,7 +46,7 @@ PATIENCE = 150
 """Seconds that a stage of tests may take beyond three times what it takes without a change: a mutant that
 loops for ever is killed by it."""
 NO_END = "did not end"
-NO_KERNELS = ("kernels/warm.py",)
+NO_KERNELS = ("runtime/compile_kernels.py",)
 """It calls kernels so that they are compiled, and looks at no number of theirs."""
 ALL = "tests/kernels"
 

@@ -26,4 +26,4 @@ for name in torch sympy mpmath networkx numba llvmlite numpy pandas pyarrow pysp
   "$venv/bin/python" -m compileall -q -j 0 -x "$unused" "$packages/$name" || true
 done
 echo "compiling kernels"
-"$venv/bin/python" -m recbench_spark.kernels.warm
+"$venv/bin/python" -m recbench_spark.runtime.compile_kernels

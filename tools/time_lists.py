@@ -47,15 +47,15 @@ def ours_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     from pyspark.sql import functions as F
 
     from recbench_spark import __version__
-    from recbench_spark.data.handed_over import typed_rows
+    from recbench_spark.adhoc.spark_engine import make_truth_tables, typed_log
+    from recbench_spark.data.external_inputs import typed_rows
     from recbench_spark.definitions import make_definition
     from recbench_spark.evaluation.metrics.accuracy import MetricPlan
     from recbench_spark.evaluation.metrics.measuring import metrics_of_lists
     from recbench_spark.evaluation.ranking import rank
-    from recbench_spark.evaluator.on_spark import make_truth_tables, typed_log
+    from recbench_spark.runtime.session import get_session
     from recbench_spark.schemas import METRICS as TABLE
-    from recbench_spark.session import get_session
-    from recbench_spark.store import Store
+    from recbench_spark.storage.store import Store
 
     spark, definition = get_session(), make_definition("replay")
     lists, truth = (spark.read.parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
@@ -87,7 +87,7 @@ def ours_spark(folder: str, ks: list[int]) -> dict[str, Any]:
 def ours_spark_rows(folder: str, ks: list[int]) -> dict[str, Any]:
     """Given two Spark frames of rows on disk: the public call, with every check, to the values."""
     import recbench_spark
-    from recbench_spark.session import get_session
+    from recbench_spark.runtime.session import get_session
 
     spark = get_session()
     lists, truth = (spark.read.parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))

@@ -31,8 +31,8 @@ LISTED = 4096
 def _stored(folder: Path) -> Any:
     """A warehouse with user blocks and vectors, its folder, and the rows they are made of."""
     from recbench_spark import schemas
-    from recbench_spark.session import get_session
-    from recbench_spark.store import Store
+    from recbench_spark.runtime.session import get_session
+    from recbench_spark.storage.store import Store
 
     spark, root = get_session(), tempfile.mkdtemp(prefix="warehouse-", dir=folder)
     store = Store(spark, root)
@@ -58,8 +58,8 @@ def ours(folder: Path, k: int) -> System:
     from recbench_spark.evaluation.metrics.top_lists import Catalogue
     from recbench_spark.evaluation.ranking import rank
     from recbench_spark.evaluation.ranking.sources import DotSource
-    from recbench_spark.sharing import share
-    from recbench_spark.steps.results import write_metrics
+    from recbench_spark.nightly.results import write_metrics
+    from recbench_spark.storage.shared_rows import share
 
     store, root, rows = _stored(folder)
     items = store.spark.read.parquet(f"{folder}/items.parquet")
@@ -137,7 +137,7 @@ def mllib(folder: Path, k: int) -> System:
     """
     from pyspark.ml.recommendation import ALS
 
-    from recbench_spark.session import get_session
+    from recbench_spark.runtime.session import get_session
 
     spark = get_session()
     n_users = len(np.load(folder / "users.npy", mmap_mode="r"))

@@ -24,11 +24,11 @@ COLUMNS = {"col_user": "user_id", "col_item": "item_id"}
 def ours(protocol: str, log: str, out: str) -> dict[str, float]:
     """Read and check, label, write one Delta table; then, timed apart, the manifest."""
     from recbench_spark.config import Dataset, Split
+    from recbench_spark.nightly.split import write_rows
     from recbench_spark.protocol.manifests import manifest
+    from recbench_spark.runtime.session import get_session
     from recbench_spark.schemas import MANIFESTS, SPLITS
-    from recbench_spark.session import get_session
-    from recbench_spark.steps.splitting import write_rows
-    from recbench_spark.store import Store
+    from recbench_spark.storage.store import Store
 
     dataset = Dataset(name="generated", reader="parquet", path=log)
     settings: dict[str, Any] = {"group": "global"} if protocol == "RO" else {"protocol": protocol}

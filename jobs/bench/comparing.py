@@ -21,10 +21,15 @@ from pyspark.sql import functions as F
 from recbench_spark import cli
 from recbench_spark.config import Bootstrap
 from recbench_spark.errors import OK
-from recbench_spark.evaluation.comparison.comparing import ComparisonGroup, ComparisonPlan, Run, compare
+from recbench_spark.evaluation.comparison.comparisons import (
+    ComparisonGroup,
+    ComparisonPlan,
+    Run,
+    compare,
+)
 from recbench_spark.randomness import uniform
+from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import COMPARISONS
-from recbench_spark.session import get_session
 
 METRIC, K = "ndcg", 10
 

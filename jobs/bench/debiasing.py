@@ -29,7 +29,7 @@ from recbench_spark.evaluation.metrics import accuracy
 from recbench_spark.kernels.estimators.exposure import WEIGHTED, Settings
 from recbench_spark.protocol import propensities as fitting
 from recbench_spark.randomness import uniform
-from recbench_spark.session import get_session
+from recbench_spark.runtime.session import get_session
 
 ITEMS, TRUTH_OF_USER, ROWS_OF_TRUTH = 100_000, 10, 5
 WARM_UP = 200_000

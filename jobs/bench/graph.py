@@ -21,10 +21,10 @@ row a measurement is appended to --output; slopes over sizes are printed.
 
 --predict fits the cost model to 1, 3, 10 and 30 million edges, prints what it predicts for so many edges,
 and measures that then. Before each run, and before its prediction, a probe takes in a small part of the
-edges (`graph/pace.py`): what a vector takes at this size, now. An embedding_bag of fixed size before and
-after each run says how the machine drifts. --extrapolate fits all rates (means and CONVOLVE under R, means
-under G) at 1, 3 and 10 million edges and says what two layers of PinSage at its size would take. --draw
-writes an edge list alone, in few bytes, without Spark.
+edges (`graph/read_throughput.py`): what a vector takes at this size, now. An embedding_bag of fixed size
+before and after each run says how the machine drifts. --extrapolate fits all rates (means and CONVOLVE
+under R, means under G) at 1, 3 and 10 million edges and says what two layers of PinSage at its size would
+take. --draw writes an edge list alone, in few bytes, without Spark.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ from pyspark.sql import functions as F
 from recbench_spark import cli
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.errors import OK, ConfigError, nearest
+from recbench_spark.graph.build import default_blocks, lay_out
 from recbench_spark.graph.features import lay_made
 from recbench_spark.graph.folders import Graph, mapped, new_matrix
-from recbench_spark.graph.layout import default_blocks, lay_out
+from recbench_spark.graph.message_passing import Pass, Target
 from recbench_spark.graph.nodes import edges_into
-from recbench_spark.graph.pace import pace_of
-from recbench_spark.graph.passes import Pass, Target
+from recbench_spark.graph.read_throughput import pace_of
 from recbench_spark.graph.runner import Model, run_pass
 from recbench_spark.kernels.graph.aggregate import partial as pooled_part
 from recbench_spark.kernels.graph.costs import Rates, Size, copies, fitted
@@ -66,9 +66,9 @@ from recbench_spark.kernels.graph.csr import Csr
 from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.ids import hashed_numbers
 from recbench_spark.kernels.graph.layers import Layer, make_layer, random_weights, shapes
+from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import GRAPH_VECTORS
-from recbench_spark.session import get_session
-from recbench_spark.store import Store
+from recbench_spark.storage.store import Store
 
 DIMS, DEGREE = 64, 20
 OURS = ("ours-mean", "ours-mean16", "ours-convolve", "ours-gather", "ours-scatter", "layout")

@@ -24,7 +24,7 @@ from recbench_spark.errors import OK, ConfigError, DataError
 from recbench_spark.kernels.graph.csr import Csr
 from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.ids import hashed_numbers
-from recbench_spark.kernels.graph.lanes import AHEAD
+from recbench_spark.kernels.graph.simd import AHEAD
 from recbench_spark.models.networks.fitting import Rows, Step, fit
 from recbench_spark.models.networks.layers import GraphNet, unit
 from recbench_spark.models.networks.losses import max_margin

@@ -31,7 +31,7 @@ from recbench_spark.data.columnar import log_files
 from recbench_spark.data.digests import cache_folder
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import open_log
-from recbench_spark.session import get_session
+from recbench_spark.runtime.session import get_session
 
 FILES = 4
 

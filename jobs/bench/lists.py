@@ -30,8 +30,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from recbench_spark import cli
+from recbench_spark.adhoc.in_process import evaluate_frames
 from recbench_spark.errors import OK, ConfigError, DataError
-from recbench_spark.evaluator.in_process import evaluate_frames
 
 ROOT = Path(__file__).resolve().parents[2]
 METRICS = ("hit", "precision", "recall", "map", "mrr", "ndcg")

@@ -49,18 +49,18 @@ from recbench_spark.config.models import ModelConfig
 from recbench_spark.errors import OK, DataError
 from recbench_spark.evaluation.metrics import accuracy
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan, Totals
-from recbench_spark.journal import Journal
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.metrics.accuracy import measure
 from recbench_spark.kernels.ranking.counting import Settings
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_ranks
-from recbench_spark.session import get_session
-from recbench_spark.steps.night import metric_plan, open_night
-from recbench_spark.steps.together import SETTING
-from recbench_spark.store import Store
-from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
+from recbench_spark.nightly.batched_evaluation import SETTING
+from recbench_spark.nightly.night import metric_plan, open_night
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.runtime.session import get_session
+from recbench_spark.storage.store import Store
+from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
 KNOWN, HELD_OUT, PLANTED = 47, 5, 0.3
 """Training and held-out items of a user, and how much of the latter's vectors the user gets."""

@@ -376,9 +376,9 @@ def table(found: list[Run]) -> list[str]:
 def record(files: list[Path], warehouse: str) -> None:
     """Append measurements to the table `speed`."""
     # Here, so that a machine without Spark can measure.
+    from recbench_spark.runtime.session import get_session  # noqa: PLC0415
     from recbench_spark.schemas import SPEED  # noqa: PLC0415
-    from recbench_spark.session import get_session  # noqa: PLC0415
-    from recbench_spark.store import Store  # noqa: PLC0415
+    from recbench_spark.storage.store import Store  # noqa: PLC0415
 
     rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     names = [column.name for column in SPEED.columns]

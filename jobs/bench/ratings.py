@@ -28,7 +28,7 @@ import numpy as np
 
 from recbench_spark import cli
 from recbench_spark.errors import OK, DataError
-from recbench_spark.models.rating.contract import Ratings, checked_ratings, rmse
+from recbench_spark.models.rating.interface import Ratings, checked_ratings, rmse
 from recbench_spark.models.rating.registry import fit, make_settings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -29,7 +29,7 @@ from pyspark.sql import functions as F
 from recbench_spark import cli
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.randomness import uniform
-from recbench_spark.session import get_session
+from recbench_spark.runtime.session import get_session
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOCOLS: dict[str, tuple[str, ...]] = {

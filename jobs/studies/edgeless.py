@@ -38,12 +38,11 @@ import numpy.typing as npt
 
 from recbench_spark import cli
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.journal import Journal
-from recbench_spark.kernels.comparison.tests import student_reach
+from recbench_spark.kernels.comparison.significance import student_reach
 from recbench_spark.kernels.graph.csr import Csr
 from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.ids import hashed_numbers
-from recbench_spark.kernels.graph.lanes import AHEAD
+from recbench_spark.kernels.graph.simd import AHEAD
 from recbench_spark.models.networks.factors import Pairs, pairs_of
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.item_graphs import both_ways, connected
@@ -51,6 +50,7 @@ from recbench_spark.models.networks.layers import GraphNet
 from recbench_spark.models.networks.plans import Plan
 from recbench_spark.models.networks.subgraphs import Adjacency
 from recbench_spark.models.networks.tasks import Input, Margin, PairTask, co_liked, embedded
+from recbench_spark.runtime.journal import Journal
 
 BLOCKS, GROUPS, DIMS, NOISE = 6, 10, 16, 3.3
 EDGELESS = 1 / 6

@@ -31,11 +31,11 @@ from recbench_spark.config import World
 from recbench_spark.data import worlds
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import OK
-from recbench_spark.journal import Journal
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.estimators import exposure, power_law, propensities, strata
 from recbench_spark.kernels.estimators.exposure import SUMS, Parts, Settings, contributions, divide_sums
 from recbench_spark.kernels.ranking.rankings import Rankings
+from recbench_spark.runtime.journal import Journal
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -5,7 +5,7 @@
     python jobs/nightly.py --config grouped_likes_graph --warehouse DIR --logical-date 2026-11-24
 
 Writes FOLDER/log.parquet (user_id, item_id, part: train or test) and FOLDER/items.parquet (id, vector).
-There are twice as many users as items. What is in the world: `recbench_spark/data/grouped_likes.py`.
+There are twice as many users as items. What is in the world: `recbench_spark/data/planted_communities.py`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import argparse
 from pathlib import Path
 
 from recbench_spark import cli
-from recbench_spark.data.grouped_likes import generated, write_tables
+from recbench_spark.data.planted_communities import generated, write_tables
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.journal import Journal
+from recbench_spark.runtime.journal import Journal
 
 
 def parser() -> cli.Parser:

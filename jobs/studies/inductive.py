@@ -40,8 +40,7 @@ import numpy.typing as npt
 from recbench_spark import cli
 from recbench_spark.data.liked_movies import Movies, degree, read_movies
 from recbench_spark.errors import OK, DataError
-from recbench_spark.journal import Journal
-from recbench_spark.kernels.comparison.tests import student_reach
+from recbench_spark.kernels.comparison.significance import student_reach
 from recbench_spark.kernels.graph.csr import Csr, built, edge_keys
 from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.ids import hashed_numbers
@@ -52,6 +51,7 @@ from recbench_spark.models.networks.layers import GraphNet
 from recbench_spark.models.networks.plans import Plan
 from recbench_spark.models.networks.subgraphs import Adjacency
 from recbench_spark.models.networks.tasks import Input, LabelTask, embedded
+from recbench_spark.runtime.journal import Journal
 
 TRAINED, CHOOSING, UNSEEN = 20, 2, 2
 CLASSES, DIMS, DEGREE, WITHIN, NOISE = 5, 16, 12, 0.6, 2.5

@@ -18,7 +18,7 @@ import numpy as np
 from recbench_spark import cli
 from recbench_spark.data.liked_movies import read_movies, write_features
 from recbench_spark.errors import OK
-from recbench_spark.journal import Journal
+from recbench_spark.runtime.journal import Journal
 
 
 def parser() -> cli.Parser:

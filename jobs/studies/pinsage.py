@@ -11,8 +11,8 @@ and one of the user's training items, drawn by hash: the query. All items but th
 dot product of vectors. `hit_rate` at K is the share of pairs whose item is among the first K,
 `scaled_mrr` the mean of 1 / ceil(rank / 100) (Ying et al. 2018, section 4.1). Features of MovieLens:
 genres, title words hashed to 32 signed numbers, log degree in training; of the generated world: see
-`data/grouped_likes.py`. Every variant differs from `base` in what its name says. Each seed draws walks,
-pairs, order and weights anew; the split stays. What nothing is fitted for tells what there is to gain:
+`data/planted_communities.py`. Every variant differs from `base` in what its name says. Each seed draws
+walks, pairs, order and weights anew; the split stays. Scores without a fit show what there is to gain:
 `popularity`, `features` (dot product of raw ones), `visits` (of walks from the query) and `groups` (of an
 oracle). Each fit is checkpointed, each result a line of FOLDER/results.jsonl: what is there is not done
 again. One process, no Spark.
@@ -33,11 +33,10 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark import cli
-from recbench_spark.data.grouped_likes import HELD_OUT, SPLIT_SEED, VERSION, World, generated
 from recbench_spark.data.liked_movies import degree, read_movies
+from recbench_spark.data.planted_communities import HELD_OUT, SPLIT_SEED, VERSION, World, generated
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.journal import Journal
-from recbench_spark.kernels.comparison.tests import student_reach
+from recbench_spark.kernels.comparison.significance import student_reach
 from recbench_spark.kernels.graph.forms import Aggregator, LayerForm
 from recbench_spark.kernels.graph.ids import hashed_numbers
 from recbench_spark.kernels.graph.samples import Band, bands
@@ -57,6 +56,7 @@ from recbench_spark.models.networks.tasks import (
     item_ranks,
     scaled_mrr,
 )
+from recbench_spark.runtime.journal import Journal
 
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]

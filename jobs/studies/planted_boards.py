@@ -3,10 +3,11 @@
     python jobs/studies/planted_boards.py --methods 100 --seed 1
 
 Each method has an error over its settings whose optimum is known, and a search as the shipped benchmark
-files declare it: points of `boards.spaces.points`, trials with the noise of seeds, a value over ten folds.
+files declare it: points of `leaderboard.search_spaces.points`, trials with the noise of seeds, a value over
+ten folds.
 A method is under-tuned where the run that it uses is worse than its optimum by 1 % of the error or three
-times the noise of folds, whichever is more. The verdicts are those of `boards.entries.judge`. No data, no
-Spark.
+times the noise of folds, whichever is more. The verdicts are those of `leaderboard.entries.judge`. No
+data, no Spark.
 
 Methods of which the board says "no power" are counted apart. The same methods are judged once more
 without their searches: each has to be "never searched", and none flagged.
@@ -22,12 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recbench_spark import cli
-from recbench_spark.boards.entries import Entry, Tuning, judge, spread_facts
-from recbench_spark.boards.folds import over_folds
-from recbench_spark.boards.spaces import as_search, points
-from recbench_spark.boards.verdicts import FOLDS_NOISE, WORTH, Verdict
 from recbench_spark.config import Range
 from recbench_spark.errors import OK
+from recbench_spark.leaderboard.entries import Entry, Tuning, judge, spread_facts
+from recbench_spark.leaderboard.fold_statistics import over_folds
+from recbench_spark.leaderboard.search_spaces import as_search, points
+from recbench_spark.leaderboard.verdicts import FOLDS_NOISE, WORTH, Verdict
 
 SEEDS_NOISE, FOLDS_SD, FOLDS, ERROR = 0.0005, 0.0025, 10, 0.8
 """Standard deviations over seeds and over folds, as MovieLens 1M has them; the error at the optimum."""

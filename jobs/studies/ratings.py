@@ -21,20 +21,20 @@ from typing import NamedTuple
 import pandas as pd
 
 from recbench_spark import cli
-from recbench_spark.boards.spaces import Setting, with_settings
-from recbench_spark.commands.benchmarking import chosen_models, write_log
+from recbench_spark.commands.actions.benchmark import chosen_models, write_log
 from recbench_spark.config import ModelConfig, load_benchmark
 from recbench_spark.config.models import make_model
 from recbench_spark.errors import FAILED, OK, ConfigError
-from recbench_spark.journal import Journal
+from recbench_spark.leaderboard.search_spaces import Setting, with_settings
 from recbench_spark.models.rating.kinds import seed_of
 from recbench_spark.models.rating.registry import FAMILIES
 from recbench_spark.reports import fits as pictures
-from recbench_spark.session import get_session
-from recbench_spark.steps.fitting import Fits, run_plan
-from recbench_spark.steps.folding import folded_log
-from recbench_spark.store import Store
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.runtime.session import get_session
+from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.tasks import FitTask
+from recbench_spark.tuning.fold_fits import Fits, run_plan
+from recbench_spark.tuning.folds import folded_log
 
 FIGURES = ("dimensions", "steps", "cost", "setting")
 

@@ -45,6 +45,6 @@ def seeds(text: str) -> tuple[int, ...]:
 def main(args: argparse.Namespace) -> int:
     """Check the file, label the log, fit, tell."""
     # Here: --help and wrong flags are answered before anything is loaded.
-    from recbench_spark.commands import benchmarking  # noqa: PLC0415
+    from recbench_spark.commands.actions import benchmark  # noqa: PLC0415
 
-    return benchmarking.run(args)
+    return benchmark.run(args)

@@ -35,6 +35,6 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """Judge a published table, or bring a benchmark's board up to date; tell it."""
     # Here: --help and wrong flags are answered before anything is loaded.
-    from recbench_spark.commands import boarding  # noqa: PLC0415
+    from recbench_spark.commands.actions import board  # noqa: PLC0415
 
-    return boarding.run(args)
+    return board.run(args)

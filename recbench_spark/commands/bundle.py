@@ -84,6 +84,6 @@ def space(text: str) -> tuple[str, tuple[float, ...]]:
 def main(args: argparse.Namespace) -> int:
     """Pack, score, accept or retract."""
     # Here: --help and wrong flags are answered before anything is loaded.
-    from recbench_spark.commands import bundling  # noqa: PLC0415
+    from recbench_spark.commands.actions import bundle  # noqa: PLC0415
 
-    return bundling.run(args)
+    return bundle.run(args)

@@ -25,11 +25,11 @@ from recbench_spark.data import arrow_files
 from recbench_spark.data.arrow_times import check_times, first_movielens_times
 from recbench_spark.data.readers.movielens import MOVIELENS
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError
-from recbench_spark.steps.keys import evaluation_paths
-from recbench_spark.steps.night import check_benchmark
-from recbench_spark.steps.outcomes import Outcome
-from recbench_spark.stored_files import COMPRESSED, describe_content, require_columns
-from recbench_spark.training.behaviour import behaviour_of
+from recbench_spark.nightly.night import check_benchmark
+from recbench_spark.nightly.night_status import Outcome
+from recbench_spark.nightly.run_keys import evaluation_paths
+from recbench_spark.storage.local_files import COMPRESSED, describe_content, require_columns
+from recbench_spark.training.model_adapter import behaviour_of
 
 TIMES_SEEN = 100_000
 """Times of a log that are looked at."""

@@ -128,6 +128,6 @@ def widths(text: str) -> tuple[int, ...]:
 def main(args: argparse.Namespace) -> int:
     """Check the flags, lay out, explain or embed, tell."""
     # Here: --help and wrong flags are answered before anything is loaded.
-    from recbench_spark.commands import embedding  # noqa: PLC0415
+    from recbench_spark.commands.actions import embed  # noqa: PLC0415
 
-    return embedding.start(args)
+    return embed.start(args)

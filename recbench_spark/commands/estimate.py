@@ -60,6 +60,6 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """Check the flags, read, estimate, write, print."""
     # Here: --help and wrong flags are answered before anything is loaded.
-    from recbench_spark.commands import estimating  # noqa: PLC0415
+    from recbench_spark.commands.actions import estimate  # noqa: PLC0415
 
-    return estimating.run(args)
+    return estimate.run(args)

@@ -97,6 +97,6 @@ def _add_measures(flags: cli.Parser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Check the flags, read, evaluate, write, print."""
     # Here: --help and wrong flags are answered before anything of an evaluation is loaded.
-    from recbench_spark.commands.evaluating import evaluate_paths  # noqa: PLC0415
+    from recbench_spark.commands.actions.evaluate import evaluate_paths  # noqa: PLC0415
 
     return evaluate_paths(args, next(name for name in KINDS if getattr(args, name)))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recbench_spark import cli
-from recbench_spark.stored_files import text_separator
+from recbench_spark.storage.local_files import text_separator
 
 
 def log_settings(args: argparse.Namespace) -> dict[str, Any]:

@@ -37,6 +37,6 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """Check the flags, migrate, remove, compact."""
     # Here: --help and wrong flags are answered before anything is loaded.
-    from recbench_spark.commands import maintaining  # noqa: PLC0415
+    from recbench_spark.commands.actions import maintain  # noqa: PLC0415
 
-    return maintaining.run(args)
+    return maintain.run(args)

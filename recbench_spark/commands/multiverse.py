@@ -34,6 +34,6 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """Run every protocol, then count worlds."""
     # Here: --help and wrong flags are answered before anything is loaded.
-    from recbench_spark.commands import multiverses  # noqa: PLC0415
+    from recbench_spark.commands.actions import multiverse  # noqa: PLC0415
 
-    return multiverses.run(args)
+    return multiverse.run(args)

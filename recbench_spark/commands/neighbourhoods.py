@@ -48,6 +48,6 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """Check the flags, lay out, walk, tell."""
     # Here: --help and wrong flags are answered before anything is loaded.
-    from recbench_spark.commands import walking  # noqa: PLC0415
+    from recbench_spark.commands.actions import neighbourhoods  # noqa: PLC0415
 
-    return walking.run(args)
+    return neighbourhoods.run(args)

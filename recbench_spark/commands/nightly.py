@@ -43,9 +43,9 @@ def main(args: argparse.Namespace) -> int:
     """Check the file, open the warehouse, run the night, tell."""
     # Here: --help and wrong flags are answered before anything of a night is loaded.
     if args.dates:
-        from recbench_spark.commands import backfill  # noqa: PLC0415
+        from recbench_spark.commands.actions import backfill  # noqa: PLC0415
 
         return backfill.run(args)
-    from recbench_spark.commands import nights  # noqa: PLC0415
+    from recbench_spark.commands.actions import nightly  # noqa: PLC0415
 
-    return nights.run(args)
+    return nightly.run(args)

@@ -62,6 +62,6 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """Check the flags, count, fit, write, tell."""
     # Here: --help and wrong flags are answered before anything is loaded.
-    from recbench_spark.commands import propensities  # noqa: PLC0415
+    from recbench_spark.commands.actions import propensity  # noqa: PLC0415
 
-    return propensities.run(args)
+    return propensity.run(args)

@@ -5,7 +5,7 @@
     python jobs/query.py --list
 
 A name means a view, a table, or one of the ready-made questions of recbench_spark/sql/queries. Nothing is
-changed: a statement that is not a query over these tables and views is refused (`steps.questions`).
+changed: a statement that is not a query over these tables and views is refused (`query.sql_guard`).
 
 Names are answered in this process where the warehouse is a folder of this machine and its tables are small
 enough, with the rows and the order of Spark; a SELECT of your own is in Spark's SQL, or with
@@ -39,6 +39,6 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """List, or run one question and print its rows."""
     # Here: --help and wrong flags are answered before anything is loaded.
-    from recbench_spark.commands import asking  # noqa: PLC0415
+    from recbench_spark.commands.actions import query  # noqa: PLC0415
 
-    return asking.ask(args)
+    return query.ask(args)

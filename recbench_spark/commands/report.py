@@ -23,6 +23,6 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """Read the tables, write the report."""
     # Here: --help and wrong flags are answered before anything is loaded.
-    from recbench_spark.commands import reporting  # noqa: PLC0415
+    from recbench_spark.commands.actions import report  # noqa: PLC0415
 
-    return reporting.run(args)
+    return report.run(args)

@@ -46,6 +46,6 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """Check the flags, split, print the audit, hold the gates."""
     # Here: --help and wrong flags are answered before anything is loaded.
-    from recbench_spark.commands import splitting  # noqa: PLC0415
+    from recbench_spark.commands.actions import split  # noqa: PLC0415
 
-    return splitting.run(args)
+    return split.run(args)

@@ -41,6 +41,6 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """Check the file, search, tell the best settings and what is to be thought of them."""
     # Here: --help and wrong flags are answered before anything is loaded.
-    from recbench_spark.commands import tuning  # noqa: PLC0415
+    from recbench_spark.commands.actions import tune  # noqa: PLC0415
 
-    return tuning.run(args)
+    return tune.run(args)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from recbench_spark.arrow_store import ArrowStore, in_reach
-from recbench_spark.delta_files import partition_values
 from recbench_spark.errors import ConfigError, FallbackToSpark, nearest
 from recbench_spark.schemas import TABLES, Table
-from recbench_spark.store import check_would_write, is_catalog_schema
+from recbench_spark.storage.arrow_store import ArrowStore, in_reach
+from recbench_spark.storage.delta_files import partition_values
+from recbench_spark.storage.store import check_would_write, is_catalog_schema
 
 MOST_NEIGHBOURS = 1000
 """Entries beside a folder that is not there, among which the one that is meant is looked for."""

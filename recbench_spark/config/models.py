@@ -41,15 +41,16 @@ class Provenance(Strict):
 class ModelConfig(Strict):
     """The settings of one model. A subclass whose `kind` is a Literal is known from then on.
 
-    `behaviour`: `module:Class` of a `training.behaviour.Behaviour`, imported when it is first used, so
-    that settings load without Spark and torch. `paths`: settings that are paths (`features.path` of a
-    section): `{logical_date}` is filled in, and what lies there enters the key of a run. `measured`: False
+    `behaviour`: `module:Class` of a `training.model_adapter.Behaviour`, imported when it is first used, so
+    that settings load without Spark and torch; those of this package stand in `training.registry`.
+    `paths`: settings that are paths (`features.path` of a section): `{logical_date}` is filled in, and what
+    lies there enters the key of a run. `measured`: False
     for figures that others measured. `facts`: what a night finds out of the model itself, for gates.
     `revised`: names in `revisions` that its numbers hang on, beside that of its kind. `unkeyed`: settings
     that change no number and enter no key.
     """
 
-    behaviour: ClassVar[str]
+    behaviour: ClassVar[str] = ""
     paths: ClassVar[tuple[str, ...]] = ()
     measured: ClassVar[bool] = True
     facts: ClassVar[tuple[str, ...]] = ()
@@ -119,7 +120,7 @@ def imported_class(name: str) -> type[ModelConfig]:
     try:
         found = getattr(import_module(module), attribute)
     except (Exception, SystemExit) as error:  # whatever somebody's module does while it is imported
-        raise ConfigError(f"kind '{name}': {_why(error, module)}", IMPORTABLE) from None
+        raise ConfigError(f"kind '{name}': {explain_import_error(error, module)}", IMPORTABLE) from None
     if not (isinstance(found, type) and issubclass(found, ModelConfig) and _kinds(found)):
         raise ConfigError(
             f"kind '{name}' is no class of models, a ModelConfig with a kind",
@@ -128,21 +129,7 @@ def imported_class(name: str) -> type[ModelConfig]:
     return found
 
 
-def imported_behaviour(settings: ModelConfig) -> Any:
-    """Return the class that a model's `behaviour` names, imported now.
-
-    Raises:
-        ConfigError: its module cannot be imported, or has no such class.
-    """
-    module, _, attribute = settings.behaviour.partition(":")
-    try:
-        return getattr(import_module(module), attribute)
-    except (Exception, SystemExit) as error:
-        told = f"model {settings.name}: behaviour '{settings.behaviour}': {_why(error, module)}"
-        raise ConfigError(told, IMPORTABLE) from error
-
-
-def _why(error: BaseException, module: str) -> str:
+def explain_import_error(error: BaseException, module: str) -> str:
     """Return the reason why a module cannot be imported, in words."""
     if isinstance(error, SystemExit):
         return f"importing {module} ends Python: sys.exit({shortened(str(error.code))})"
@@ -176,7 +163,6 @@ def make_model(document: Any, where: str) -> ModelConfig:
 class RandomModel(ModelConfig):
     """Every (user, item) a uniform score by hash."""
 
-    behaviour: ClassVar[str] = "recbench_spark.training.random:Random"
     kind: Literal["random"]
     seed: Seed = 42
 
@@ -184,7 +170,6 @@ class RandomModel(ModelConfig):
 class PopularModel(ModelConfig):
     """Training interactions of the item."""
 
-    behaviour: ClassVar[str] = "recbench_spark.training.popular:Popular"
     kind: Literal["popular"]
 
 
@@ -196,7 +181,6 @@ class ItemKnnModel(ModelConfig):
     training row and 0 else, mean_i the mean of that column over all users, so popularity counts.
     """
 
-    behaviour: ClassVar[str] = "recbench_spark.training.item_knn:ItemKnn"
     kind: Literal["item_knn"]
     scores: Literal["sum", "centred_mean"] = "sum"
     neighbours: Count = 100
@@ -206,7 +190,6 @@ class ItemKnnModel(ModelConfig):
 class AlsModel(ModelConfig):
     """Spark MLlib's alternating least squares."""
 
-    behaviour: ClassVar[str] = "recbench_spark.training.als:Als"
     kind: Literal["als"]
     rank: Annotated[int, Field(ge=1, le=2048)] = 32
     iterations: Annotated[int, Field(ge=1, le=10_000)] = 10
@@ -219,7 +202,6 @@ class AlsModel(ModelConfig):
 class TruthModel(ModelConfig):
     """The generated world's true factors, which know no noise of ratings."""
 
-    behaviour: ClassVar[str] = "recbench_spark.training.truth:Truth"
     kind: Literal["truth"]
 
     def check(self, reader: str) -> None:
@@ -234,7 +216,6 @@ class TruthModel(ModelConfig):
 class EmbeddingsModel(ModelConfig):
     """Vectors another system made: (user_id, vector[, bias]) and (item_id, vector[, bias])."""
 
-    behaviour: ClassVar[str] = "recbench_spark.training.handed_over:Embeddings"
     paths: ClassVar[tuple[str, ...]] = ("users", "items")
     kind: Literal["embeddings"]
     users: Location
@@ -245,7 +226,6 @@ class EmbeddingsModel(ModelConfig):
 class ScoresModel(ModelConfig):
     """A table (user_id, item_id, score) another system made."""
 
-    behaviour: ClassVar[str] = "recbench_spark.training.handed_over:Scores"
     paths: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["scores"]
     path: Location
@@ -259,7 +239,6 @@ class ListsModel(ModelConfig):
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"training_items"})
-    behaviour: ClassVar[str] = "recbench_spark.training.handed_over:Lists"
     paths: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["lists"]
     path: Location

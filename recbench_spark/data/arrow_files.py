@@ -37,7 +37,7 @@ from recbench_spark.inputs import Input, Options, look_once, pinned_version
 from recbench_spark.kernels.ids import WHOLE_FLOAT, as_ids
 from recbench_spark.schemas import ID_KIND, ID_TYPE
 from recbench_spark.storage.delta_tables import read_dataset
-from recbench_spark.stored_files import (
+from recbench_spark.storage.local_files import (
     COMPRESSED,
     DAMAGED,
     bare_name,

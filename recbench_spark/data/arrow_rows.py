@@ -16,12 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.checks import Check
-from recbench_spark.data.handed_over import EXACT, one_width, refuse_counted, same_width, told_meeting
+from recbench_spark.data.external_inputs import (
+    EXACT,
+    one_width,
+    refuse_counted,
+    same_width,
+    told_meeting,
+)
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ids import CANONICAL_INTEGER, Meeting, Side, as_ids, decoded
 from recbench_spark.schemas import ID_KIND, ID_TYPE, IDS, require_names
-from recbench_spark.shared_files import flat
+from recbench_spark.storage.shared_arrays import flat
 
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?$"
 """Text that is a finite number, blanks around it aside: Java's `parseDouble` without hexadecimals."""

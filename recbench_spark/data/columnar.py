@@ -23,10 +23,10 @@ import pyarrow.parquet as pq
 from pyspark import RDD
 from pyspark.sql import SparkSession
 
-from recbench_spark.blocks import ROWS_DEALT, Block, chunks, dealt_out, rows_dealt
 from recbench_spark.data.times import FACTORS, LATEST, coarser_unit, misread_in_words
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.inputs import pinned_version
+from recbench_spark.storage.blocks import ROWS_DEALT, Block, chunks, dealt_out, rows_dealt
 from recbench_spark.storage.delta_tables import list_files, open_table
 
 if TYPE_CHECKING:  # workers import this module, and need no settings

@@ -31,10 +31,10 @@ from typing import NamedTuple
 from recbench_spark.data.readers.movielens import LAYOUTS
 from recbench_spark.errors import DataError
 from recbench_spark.inputs import changed
-from recbench_spark.shared_files import is_private
 from recbench_spark.storage.ages import read_clock_ns
+from recbench_spark.storage.local_files import is_hidden
 from recbench_spark.storage.publish import replace_text
-from recbench_spark.stored_files import is_hidden
+from recbench_spark.storage.shared_arrays import is_private
 
 PIECE = 1 << 26
 """Bytes that one thread or task digests at once."""

@@ -35,7 +35,7 @@ from recbench_spark.data.digests import (
 from recbench_spark.data.readers.files import check_path, exists, explained, is_table, qualified
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.inputs import Input, Options, local_path, look_once, time_travel
-from recbench_spark.shared_files import escape_path
+from recbench_spark.storage.shared_arrays import escape_path
 
 BYTES_HERE = 1 << 28
 """Bytes of plain files that threads of the driver digest; more are digested by tasks."""

@@ -12,7 +12,7 @@ from recbench_spark.checks import TRAINING_ROWS, Check, warn_above_zero
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import RANKING_COUNTS
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.shared_files import flat
+from recbench_spark.storage.shared_arrays import flat
 
 COUNTED = ("part", "length", "relevance", "above", "tied")
 """The columns of `RANKED` that are looked at."""

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from pyspark import SparkContext
 
+from recbench_spark.graph.build import Finder
 from recbench_spark.graph.folders import Block, Graph, mapped
-from recbench_spark.graph.layout import Finder
 from recbench_spark.kernels.graph.dense import normalise
 from recbench_spark.kernels.graph.ids import MOST_NODES
 

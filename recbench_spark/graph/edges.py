@@ -21,7 +21,7 @@ from recbench_spark.errors import ConfigError, DataError, SchemaError, StoreErro
 from recbench_spark.inputs import pinned_version
 from recbench_spark.kernels.ids import CANONICAL_INTEGER, WHOLE_FLOAT, as_ids
 from recbench_spark.storage.delta_tables import list_files, open_table
-from recbench_spark.stored_files import not_parquet
+from recbench_spark.storage.local_files import not_parquet
 
 ROWS_A_CHUNK = 1 << 21
 """Rows that a task holds at once, some 100 MB."""

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from pyspark import SparkContext
 
 from recbench_spark.errors import DataError, SchemaError
+from recbench_spark.graph.build import Finder, ids_of
 from recbench_spark.graph.edges import Rows, is_list, open_rows, task_count
 from recbench_spark.graph.folders import Block, Graph, mapped, new_matrix, writable
-from recbench_spark.graph.layout import Finder, ids_of
 from recbench_spark.kernels.graph.dense import store
 from recbench_spark.kernels.graph.ids import MOST_NODES, hashed_numbers, hashes_of
 

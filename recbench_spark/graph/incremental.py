@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 from pyspark import SparkContext
 
+from recbench_spark.graph.build import Finder
 from recbench_spark.graph.folders import Block, Graph, mapped, new_matrix, writable
-from recbench_spark.graph.layout import Finder
+from recbench_spark.graph.message_passing import Kept, Pass
 from recbench_spark.graph.nodes import edges_into
-from recbench_spark.graph.passes import Kept, Pass
 from recbench_spark.graph.vectors import committed, read_back
 from recbench_spark.kernels.graph.csr import Csr, touched
 from recbench_spark.kernels.graph.ids import MOST_NODES

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.graph.folders import Graph, mapped
-from recbench_spark.graph.passes import Pass, new_vectors
+from recbench_spark.graph.message_passing import Pass, new_vectors
 from recbench_spark.graph.runner import Model, passes_of
 from recbench_spark.kernels.graph.csr import Csr, selected
 from recbench_spark.kernels.graph.dense import check_finite, store
-from recbench_spark.kernels.graph.lanes import AHEAD
+from recbench_spark.kernels.graph.simd import AHEAD
 
 Nodes = npt.NDArray[np.int64]
 Vectors = npt.NDArray[Any]

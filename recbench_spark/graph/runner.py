@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 
 from pyspark import RDD, SparkContext
 
-from recbench_spark import delta_files
 from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.graph.folders import Block, Graph, mapped, new_matrix, writable
-from recbench_spark.graph.passes import (
+from recbench_spark.graph.message_passing import (
     Done,
     Kept,
     Pass,
@@ -38,6 +37,7 @@ from recbench_spark.graph.vectors import committed, groups_of, read_back
 from recbench_spark.kernels.graph.dense import Dense
 from recbench_spark.kernels.graph.forms import SCATTERED
 from recbench_spark.kernels.graph.layers import Layer
+from recbench_spark.storage import delta_files
 
 COMMITS = 5
 """Times that a commit is tried when another writer was faster."""

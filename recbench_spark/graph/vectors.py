@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recbench_spark.delta_files import File
 from recbench_spark.errors import StoreError
 from recbench_spark.graph.folders import Block, new_file
+from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.delta_tables import list_files
 
 PREFIX = "part-b"

@@ -32,7 +32,6 @@ class GraphNet(GraphLayers, ModelConfig):
     of both vectors.
     """
 
-    behaviour: ClassVar[str] = "recbench_spark.steps.graph_models:GraphNets"
     paths: ClassVar[tuple[str, ...]] = ("features.path", "weights")
     facts: ClassVar[tuple[str, ...]] = DRIFT
     kind: Literal["graph"]

@@ -20,7 +20,6 @@ class GraphSageModel(FittedLayers):
     default, because it costs items with edges more than 1 % of their hit rate (docs/graph_models.md).
     """
 
-    behaviour: ClassVar[str] = "recbench_spark.steps.trained_graphs:GraphSages"
     paths: ClassVar[tuple[str, ...]] = ("features.path",)
     kind: Literal["graphsage"]
     aggregator: Literal["mean", "max", "gcn", "lstm"] = "mean"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -15,6 +15,5 @@ class LightGcnModel(FactorModel):
     The whole graph is smoothed in each minibatch: larger ones take fewer of these.
     """
 
-    behaviour: ClassVar[str] = "recbench_spark.training.factors:Factorised"
     kind: Literal["lightgcn"]
     layers: Annotated[int, Field(ge=1, le=16)] = 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from recbench_spark.config.models import ModelConfig
 from recbench_spark.models.rating.means import MeansSettings
@@ -14,5 +14,4 @@ class MeansModel(MeansSettings, ModelConfig):
     A night fits it on the cluster (`training.means`); among many fits it is one task like the others.
     """
 
-    behaviour: ClassVar[str] = "recbench_spark.training.means:Means"
     kind: Literal["means"]

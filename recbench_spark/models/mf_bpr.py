@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from recbench_spark.models.networks.settings import FactorModel
 
@@ -13,7 +13,6 @@ class MfBprModel(FactorModel):
     `penalty` is that of squared lengths, an example's half of it; `spread` of the first random vectors.
     """
 
-    behaviour: ClassVar[str] = "recbench_spark.training.factors:Factorised"
     kind: Literal["mf_bpr"]
 
     @property

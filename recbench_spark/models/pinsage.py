@@ -46,7 +46,6 @@ class PinSageModel(FittedLayers):
     not shared.
     """
 
-    behaviour: ClassVar[str] = "recbench_spark.steps.trained_graphs:PinSages"
     paths: ClassVar[tuple[str, ...]] = ("features.path",)
     kind: Literal["pinsage"]
     aggregator: Literal["importance", "mean", "max", "sum"] = "importance"

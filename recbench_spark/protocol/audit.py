@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from recbench_spark.blocks import Block, dealt_out
 from recbench_spark.kernels.arrays import Bools, Ints
 from recbench_spark.protocol.labels import GIVEN, LATER, OPEN_LOOP, TRAIN, VALID
 from recbench_spark.protocol.positions import encoded, whose, with_encoded_ids
+from recbench_spark.storage.blocks import Block, dealt_out
 
 COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
 

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.indexing import dense_index
-from recbench_spark.session import kept
+from recbench_spark.runtime.session import kept
 
 COLD = "cold"
 

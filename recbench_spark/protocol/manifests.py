@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.blocks import PACKED, Block, Blocks, chunks, tasks_for
 from recbench_spark.config import Split
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.protocol import audit
@@ -22,6 +21,7 @@ from recbench_spark.protocol.audit import COLUMNS, NOT_HELD_OUT, Asked, Part
 from recbench_spark.protocol.labels import GIVEN, LATER, OPEN_LOOP, TRAIN, VALID
 from recbench_spark.protocol.splits import may_have_duplicates
 from recbench_spark.protocol.windows import refuse_empty
+from recbench_spark.storage.blocks import PACKED, Block, Blocks, chunks, tasks_for
 
 
 class Fact(NamedTuple):

@@ -17,7 +17,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.blocks import Blocks, in_blocks, rows_of, tasks_for
 from recbench_spark.config import Split
 from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.indexing import numbered
@@ -26,6 +25,7 @@ from recbench_spark.protocol.labels import By, HeldOutIds, Rule, label
 from recbench_spark.protocol.positions import Keep
 from recbench_spark.protocol.windows import instants
 from recbench_spark.schemas import ABSENT, COMPLETE, with_text_ids
+from recbench_spark.storage.blocks import Blocks, in_blocks, rows_of, tasks_for
 
 
 def labelled_blocks(

@@ -5,11 +5,11 @@ facts out. Nothing here needs Spark: the tables arrive as pandas frames, from Sp
 """
 
 from recbench_spark.reports.boards import BoardFacts, board_text, make_board, paired_text
-from recbench_spark.reports.disagreeing import DISAGREEMENTS_SHOWN, make_disagreements
+from recbench_spark.reports.build import make_multiverse, make_pairs, make_report
+from recbench_spark.reports.changes import make_changes
+from recbench_spark.reports.disagreements import DISAGREEMENTS_SHOWN, make_disagreements
 from recbench_spark.reports.facts import Report
 from recbench_spark.reports.graphs import make_graphs
-from recbench_spark.reports.making import make_multiverse, make_pairs, make_report
-from recbench_spark.reports.moving import make_changes
 from recbench_spark.reports.page import (
     render_board,
     render_html,
@@ -17,8 +17,8 @@ from recbench_spark.reports.page import (
     write_page,
     write_report,
 )
+from recbench_spark.reports.phrases import NOT_SHIPPED
 from recbench_spark.reports.text import leaderboard_text, multiverse_text
-from recbench_spark.reports.words import NOT_SHIPPED
 
 __all__ = [
     "DISAGREEMENTS_SHOWN",

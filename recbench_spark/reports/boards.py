@@ -10,11 +10,11 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from recbench_spark.boards.entries import BESIDE, Entry
-from recbench_spark.boards.folds import Paired, paired_folds
-from recbench_spark.boards.searches import BestOf, Search, best_of, still_to_gain
-from recbench_spark.boards.verdicts import Verdict
-from recbench_spark.kernels.comparison.tests import holm
+from recbench_spark.kernels.comparison.significance import holm
+from recbench_spark.leaderboard.entries import BESIDE, Entry
+from recbench_spark.leaderboard.fold_statistics import Paired, paired_folds
+from recbench_spark.leaderboard.searches import BestOf, Search, best_of, still_to_gain
+from recbench_spark.leaderboard.verdicts import Verdict
 
 
 @dataclass(frozen=True)

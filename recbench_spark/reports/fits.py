@@ -17,7 +17,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from recbench_spark.boards.folds import over_folds
+from recbench_spark.leaderboard.fold_statistics import over_folds
 
 SIZE = (7.2, 4.2)
 SPREAD = "bars and bands: standard deviation over folds"

@@ -12,8 +12,13 @@ import jinja2
 from recbench_spark.reports.boards import BoardFacts
 from recbench_spark.reports.boards import spread as spread_in_words
 from recbench_spark.reports.facts import MultiverseFacts, PairFacts, Report
+from recbench_spark.reports.phrases import (
+    format_estimate,
+    format_number,
+    format_value,
+    level_in_words,
+)
 from recbench_spark.reports.scales import Axis, axis_for, spread
-from recbench_spark.reports.words import format_estimate, format_number, format_value, level_in_words
 from recbench_spark.storage.publish import replace_text
 
 

@@ -13,8 +13,13 @@ from recbench_spark.reports.facts import (
     MultiverseFacts,
     Report,
 )
+from recbench_spark.reports.phrases import (
+    format_estimate,
+    format_number,
+    format_value,
+    level_in_words,
+)
 from recbench_spark.reports.scales import Axis, axis_for
-from recbench_spark.reports.words import format_estimate, format_number, format_value, level_in_words
 
 BAR = 24
 COLUMNS = 3

@@ -1,1 +1,1 @@
-"""Files that runs share: each is made under its maker's name and published whole by one atomic step."""
+"""Storage: tables, arrays that workers map, and files that are published whole by one atomic step."""

@@ -14,16 +14,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark import shared_files
 from recbench_spark.config import AlsModel
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.ranking import predict
 from recbench_spark.indexing import dense_index
 from recbench_spark.models import fold_in as folding
-from recbench_spark.session import kept
-from recbench_spark.shared_files import SharedRows
-from recbench_spark.sharing import input_files, load_parquet
-from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
+from recbench_spark.runtime.session import kept
+from recbench_spark.storage import shared_arrays
+from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.storage.shared_rows import input_files, load_parquet
+from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 from recbench_spark.training.relevance import relevant
 
 VECTOR = T.ArrayType(T.FloatType())
@@ -161,8 +161,8 @@ def _fold_task(shared: SharedRows, n_items: int, model: AlsModel):  # type: igno
         arrays = shared.arrays(lambda rows, folder: _build_factors(rows, folder, n_items, model.rank))
         factors_id = np.asarray(arrays["factors"], np.float64)
         for batch in batches:
-            offsets, found = shared_files.flat(batch.column("items"))
-            ratings = shared_files.flat(batch.column("ratings"))[1]
+            offsets, found = shared_arrays.flat(batch.column("items"))
+            ratings = shared_arrays.flat(batch.column("ratings"))[1]
             if model.implicit:
                 settings = (model.regularization, model.alpha)
                 vectors_ud = folding.implicit(offsets, found, ratings, factors_id, *settings)
@@ -179,7 +179,7 @@ def _fold_task(shared: SharedRows, n_items: int, model: AlsModel):  # type: igno
 
 def _build_factors(rows: ds.Dataset, folder: Path, n_items: int, rank: int) -> None:
     """Item factors by item_index, zeros where training knows no such item: 4 rank bytes an item."""
-    factors_id = shared_files.create(folder, "factors", (n_items, rank), np.float32)
+    factors_id = shared_arrays.create(folder, "factors", (n_items, rank), np.float32)
     for batch in rows.to_batches(columns=["item_index", "vector"]):
         index = batch.column("item_index").to_numpy()
-        factors_id[index] = shared_files.flat(batch.column("vector"))[1].reshape(len(index), rank)
+        factors_id[index] = shared_arrays.flat(batch.column("vector"))[1].reshape(len(index), rank)

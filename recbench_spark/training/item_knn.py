@@ -11,14 +11,14 @@ import pyarrow.dataset as ds
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark import shared_files
 from recbench_spark.config import ItemKnnModel
 from recbench_spark.evaluation.ranking import sources
 from recbench_spark.evaluation.ranking.source_rows import neighbour_rows
 from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours, scaled_to_one
-from recbench_spark.shared_files import Arrays, SharedRows
-from recbench_spark.sharing import input_files, load_parquet, share
-from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
+from recbench_spark.storage import shared_arrays
+from recbench_spark.storage.shared_arrays import Arrays, SharedRows
+from recbench_spark.storage.shared_rows import input_files, load_parquet, share
+from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 from recbench_spark.training.relevance import relevant
 
 ITEMS_A_TASK = 512
@@ -112,7 +112,7 @@ def _neighbour_task(shared: SharedRows, n_items: int, model: ItemKnnModel):  # t
 def _build_matrix(rows: ds.Dataset, folder: Path, n_items: int) -> None:
     """The user x item matrix and its transpose as CSR arrays: 4 bytes an interaction each."""
     lists = rows.to_table(columns=["items"]).column("items").combine_chunks()
-    indptr, indices = shared_files.flat(lists)
+    indptr, indices = shared_arrays.flat(lists)
     transposed = binary_matrix(indptr, indices.astype(np.int32), n_items).tocsc()
     matrix: Arrays = {
         "indptr": indptr,
@@ -121,7 +121,7 @@ def _build_matrix(rows: ds.Dataset, folder: Path, n_items: int) -> None:
         "indices_t": transposed.indices.astype(np.int32),
     }
     for name, array in matrix.items():
-        shared_files.save(folder, name, array)
+        shared_arrays.save(folder, name, array)
 
 
 def _with_ids(found: DataFrame, items: DataFrame) -> DataFrame:

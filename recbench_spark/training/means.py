@@ -8,8 +8,8 @@ from pyspark.sql import functions as F
 from recbench_spark.evaluation.ranking import predict
 from recbench_spark.models.means import MeansModel
 from recbench_spark.schemas import SPLITS
-from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
 from recbench_spark.training.fits.logs import facts_of, scale_of
+from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
 EXACT = "decimal(38,15)"
 """Deviations are added up at this grain: the same sums under any partitioning."""

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import PopularModel
-from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
+from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
 
 class Popular(Behaviour[PopularModel]):

@@ -27,9 +27,9 @@ from typing import Any, NoReturn
 import torch
 
 from recbench_spark.errors import RecbenchError
-from recbench_spark.journal import write_json
 from recbench_spark.models.networks.fitting import Epoch, Fitted, Shard, Task, Tell, fit
 from recbench_spark.models.networks.plans import Plan
+from recbench_spark.runtime.journal import write_json
 
 STORE, RESULT, NOTE, OUTPUT = "store", "result.json", "note-{rank}.json", "output-{rank}.txt"
 """Files of a meeting: torch's store; the fit's result; why a process failed; what it printed."""

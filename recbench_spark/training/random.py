@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from recbench_spark.config import RandomModel
 from recbench_spark.evaluation.ranking.sources import HashSource
-from recbench_spark.sharing import share
-from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
+from recbench_spark.storage.shared_rows import share
+from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
 
 class Random(Behaviour[RandomModel]):

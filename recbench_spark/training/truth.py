@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recbench_spark.config import TruthModel
 from recbench_spark.data import worlds
-from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
+from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
 
 class Truth(Behaviour[TruthModel]):

@@ -7,10 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from recbench_spark.boards.entries import Entry, judge, method_of, moved_by, published_entries, search_facts
-from recbench_spark.boards.folds import over_folds
-from recbench_spark.boards.published import published_board
-from recbench_spark.boards.searches import Search
+from recbench_spark.leaderboard.entries import (
+    Entry,
+    judge,
+    method_of,
+    moved_by,
+    published_entries,
+    search_facts,
+)
+from recbench_spark.leaderboard.fold_statistics import over_folds
+from recbench_spark.leaderboard.published import published_board
+from recbench_spark.leaderboard.searches import Search
 
 ML10M = published_entries(published_board("ml10m_rmse"))
 

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from recbench_spark.boards.plausibility import (
+from recbench_spark.leaderboard.plausibility import (
     RANKINGS,
     RATINGS,
     Hits,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from recbench_spark.boards.published import published_board, published_boards
-from recbench_spark.boards.verdicts import verdicts
 from recbench_spark.errors import ConfigError
+from recbench_spark.leaderboard.published import published_board, published_boards
+from recbench_spark.leaderboard.verdicts import verdicts
 
 
 def test_the_tables_are_whole() -> None:

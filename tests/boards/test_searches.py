@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from recbench_spark.boards.searches import Search, best_of, spreads, still_to_gain
 from recbench_spark.errors import DataError
+from recbench_spark.leaderboard.searches import Search, best_of, spreads, still_to_gain
 
 
 def search(values, **more) -> Search:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import qmc
 
-from recbench_spark.boards.spaces import (
+from recbench_spark.config import Range, Search, parse
+from recbench_spark.errors import ConfigError
+from recbench_spark.leaderboard.search_spaces import (
     as_search,
     edges,
     extended,
@@ -14,8 +16,6 @@ from recbench_spark.boards.spaces import (
     points,
     with_settings,
 )
-from recbench_spark.config import Range, Search, parse
-from recbench_spark.errors import ConfigError
 
 SPACE = {
     "rates": Range(low=0.001, high=0.1, log=True),

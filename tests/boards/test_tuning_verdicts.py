@@ -9,12 +9,12 @@ import pytest
 
 from jobs.studies import planted_boards
 from jobs.studies.planted_boards import BUDGETS, count_verdicts, drop_searches, gather, make_method
-from recbench_spark.boards.entries import Entry, Tuning, judge
-from recbench_spark.boards.folds import paired_folds
-from recbench_spark.boards.published import Run
-from recbench_spark.boards.searches import Search
-from recbench_spark.boards.surfaces import Surface
-from recbench_spark.boards.verdicts import trial_of, uses_best, verdict
+from recbench_spark.leaderboard.entries import Entry, Tuning, judge
+from recbench_spark.leaderboard.fold_statistics import paired_folds
+from recbench_spark.leaderboard.published import Run
+from recbench_spark.leaderboard.response_surfaces import Surface
+from recbench_spark.leaderboard.searches import Search
+from recbench_spark.leaderboard.verdicts import trial_of, uses_best, verdict
 from recbench_spark.reports import board_text, make_board, paired_text
 from tests.boards.test_verdicts import board_of
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from recbench_spark.boards.published import Board, Run
-from recbench_spark.boards.searches import Search
-from recbench_spark.boards.verdicts import at_edge, fewer_settings, unsearched, verdict
+from recbench_spark.leaderboard.published import Board, Run
+from recbench_spark.leaderboard.searches import Search
+from recbench_spark.leaderboard.verdicts import at_edge, fewer_settings, unsearched, verdict
 
 NOISE = 0.0005
 GRID = (0.001, 0.003, 0.01, 0.03, 0.1)

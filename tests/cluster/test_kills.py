@@ -19,8 +19,8 @@ import pytest
 import yaml
 from deltalake import DeltaTable
 
-from recbench_spark.steps.night import STAMP
-from recbench_spark.store import Store
+from recbench_spark.nightly.night import STAMP
+from recbench_spark.storage.store import Store
 from tests.cluster.processes import ROOT, Process, properties, started
 from tests.nights import TINY
 

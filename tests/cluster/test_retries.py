@@ -32,9 +32,9 @@ from recbench_spark import blocks
 from recbench_spark.config import Dataset
 from recbench_spark.data import columnar
 from tests.protocol.test_splits import labelled
-from recbench_spark.session import get_session
+from recbench_spark.runtime.session import get_session
 from recbench_spark.steps import splitting
-from recbench_spark.store import Store
+from recbench_spark.storage.store import Store
 from tests.cluster.test_retries import SPLITS
 
 folder = Path(sys.argv[1])

@@ -15,7 +15,7 @@ import yaml
 from deltalake import DeltaTable
 
 from recbench_spark.config import Benchmark, parse
-from recbench_spark.store import Store
+from recbench_spark.storage.store import Store
 from tests.cluster.processes import (
     PATIENCE,
     ROOT,

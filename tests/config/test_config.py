@@ -27,8 +27,8 @@ from recbench_spark.config import (
 )
 from recbench_spark.config.base import holds_secret
 from recbench_spark.errors import ConfigError
+from recbench_spark.nightly.night import check_benchmark
 from recbench_spark.placeholders import on_night
-from recbench_spark.steps.night import check_benchmark
 
 MINIMAL: dict[str, Any] = {
     "name": "small",

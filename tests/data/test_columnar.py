@@ -18,17 +18,17 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 from pyspark.sql import functions as F
 
-from recbench_spark import delta_files
 from recbench_spark.config import Dataset, Split
 from recbench_spark.data import columnar
 from recbench_spark.data.columnar import COLUMNS, log_files
 from recbench_spark.data.readers import open_log
 from recbench_spark.errors import DataError, StoreError
+from recbench_spark.nightly import split
+from recbench_spark.nightly.split import write_rows
 from recbench_spark.protocol.splits import labelled_blocks
 from recbench_spark.schemas import SPLITS
-from recbench_spark.steps import splitting
-from recbench_spark.steps.splitting import write_rows
-from recbench_spark.store import Store, retried
+from recbench_spark.storage import delta_files
+from recbench_spark.storage.store import Store, retried
 
 SPLIT_OF = {
     "TO_LS": Split(protocol="TO_LS", valid=True),
@@ -85,7 +85,7 @@ def python_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def refuse(*_: Any) -> None:
         raise AssertionError("read by way of Spark's rows")
 
-    monkeypatch.setattr(splitting, "open_log", refuse)
+    monkeypatch.setattr(split, "open_log", refuse)
     yield
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from jobs.studies import grouped_likes as job
 from jobs.studies import movie_features
-from recbench_spark.data.grouped_likes import generated, write_tables
+from recbench_spark.data.planted_communities import generated, write_tables
 from recbench_spark.errors import ConfigError
 
 

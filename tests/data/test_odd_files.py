@@ -22,7 +22,7 @@ from recbench_spark.data import arrow_files, columnar
 from recbench_spark.data.readers import files, id_order, open_log, read_table
 from recbench_spark.errors import FallbackToSpark, RecbenchError
 from recbench_spark.graph.edges import open_rows
-from recbench_spark.stored_files import HEAD, not_parquet
+from recbench_spark.storage.local_files import HEAD, not_parquet
 
 Files = Mapping[str, Any]
 """Name below a folder -> text, bytes, or columns of Parquet."""

@@ -21,7 +21,7 @@ from recbench_spark.data.readers import (
 from recbench_spark.data.readers.bandit_feedback import ROUNDS
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.schemas import INTERACTIONS, ITEMS, MANIFESTS, RANKINGS, REJECTS
-from recbench_spark.store import Store
+from recbench_spark.storage.store import Store
 from tests.data.test_readers import SECOND, dataset, log, rows, write
 from tests.nights import run
 
@@ -368,6 +368,6 @@ def test_real_candidates_propensities_and_rounds(spark, shared_data):
     "name", ["gowalla_lightgcn", "ncf_leave_one_out", "movielens_10m_rating", "netflix"]
 )
 def test_benchmark_files_need_only_a_path(name):
-    from recbench_spark.steps.night import check_benchmark
+    from recbench_spark.nightly.night import check_benchmark
 
     check_benchmark(load_benchmark(name, ["dataset.path=somewhere"]))

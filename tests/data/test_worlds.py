@@ -10,10 +10,10 @@ from recbench_spark.config import Benchmark, Split, World, parse
 from recbench_spark.data import worlds
 from recbench_spark.data.worlds import read_world, true_factors, true_propensities
 from recbench_spark.errors import ConfigError
+from recbench_spark.nightly.run_keys import split_hash, world_settings
 from recbench_spark.protocol.manifests import manifest
 from recbench_spark.protocol.splits import labelled_blocks
 from recbench_spark.schemas import INTERACTIONS
-from recbench_spark.steps.keys import split_hash, world_settings
 
 pytestmark = pytest.mark.spark
 

@@ -28,7 +28,7 @@ from recbench_spark.evaluation.ranking.given import rank_batches
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.kernels.ranking.scorers import WHOLE_ROWS, count_ranks
-from recbench_spark.shared_files import SharedRows
+from recbench_spark.storage.shared_arrays import SharedRows
 
 ROOT = Path(__file__).resolve().parents[2]
 ITEMS, DIMS, USERS = 30, 3, 90

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recbench_spark.evaluation.together import progress
+from recbench_spark.evaluation.batched import progress
 
 
 def test_a_second_attempt_counts_once_and_half_written_files_not_at_all(tmp_path: Path) -> None:

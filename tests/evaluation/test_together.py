@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.evaluation.batch_schemas import RANKED, TOTALS, USER_VALUES
+from recbench_spark.evaluation.batched import shuffle, task
+from recbench_spark.evaluation.batched.task import OF_USERS, Member, Work
 from recbench_spark.evaluation.measure import Measure
 from recbench_spark.evaluation.metrics import accuracy, beyond_accuracy, listed
 from recbench_spark.evaluation.metrics.accuracy import SLICE
@@ -23,9 +25,7 @@ from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.request import Request
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.evaluation.together import shuffle, task
-from recbench_spark.evaluation.together.task import OF_USERS, Member, Work
-from recbench_spark.shared_files import SharedRows
+from recbench_spark.storage.shared_arrays import SharedRows
 from tests.evaluation.test_batches import DIMS, ITEMS, PLAN, USERS, shared, users
 
 REQUEST = Request(PLAN.definition)

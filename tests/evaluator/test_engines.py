@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from recbench_spark.adhoc import local_engine, local_pairs, local_predictions, spark_engine
+from recbench_spark.adhoc.spark_pairs import evaluate_pairs
 from recbench_spark.config import Bootstrap, Draw
 from recbench_spark.errors import RecbenchError
 from recbench_spark.evaluation.metrics.predictions import Views
 from recbench_spark.evaluation.result import LocalResult, Result
-from recbench_spark.evaluator import local, local_pairs, local_predictions, on_spark
-from recbench_spark.evaluator.pairs import evaluate_pairs
 
 SEEDS = range(*map(int, os.environ.get("RECBENCH_ENGINE_SEEDS", "0,12").split(",")))
 """Worlds drawn: a few in the suite, as many as one likes by hand."""
@@ -167,8 +167,8 @@ def frames(spark: Any, tables: dict[str, Any]) -> dict[str, Any]:
 
 def same_by_both_engines(spark: Any, seed: int) -> Any:
     tables, asked = drawn(seed)
-    here = answer(local.evaluate, **tables, **asked)
-    there = answer(on_spark.evaluate, **frames(spark, tables), **asked)
+    here = answer(local_engine.evaluate, **tables, **asked)
+    there = answer(spark_engine.evaluate, **frames(spark, tables), **asked)
     assert here == there, (seed, asked)
     return here
 
@@ -191,7 +191,7 @@ def test_the_same_bits_of_predictions(spark, seed: int) -> None:
     table = table.append_column("outcome", pa.array(outcome.astype(float)))
     asked = (Bootstrap(replicates=20), Views(3, (0.3, 0.5), (0.0, 0.4)))
     here = answer(local_predictions.evaluate_predictions, table, *asked)
-    assert here == answer(on_spark.evaluate_predictions, spark.createDataFrame(table), *asked)
+    assert here == answer(spark_engine.evaluate_predictions, spark.createDataFrame(table), *asked)
     assert len(here["metrics"]) > 10
 
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 
 import recbench_spark
+from recbench_spark.adhoc.in_process import evaluate_frames
 from recbench_spark.definitions import make_definition
 from recbench_spark.errors import ConfigError, DataError, SchemaError
-from recbench_spark.evaluator.in_process import evaluate_frames
 from tests import oracles
 
 Pairs = list[tuple[Any, Any]]

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 import recbench_spark
+from recbench_spark.adhoc.request_checks import GRADED
 from recbench_spark.checks import CheckWarning
 from recbench_spark.config import Bootstrap
 from recbench_spark.errors import ConfigError, DataError, RecbenchError
-from recbench_spark.evaluator.checking import GRADED
 
 USERS = [f"u{n}" for n in range(5)]
 TRUTH = pd.DataFrame({"user_id": USERS, "item_id": list("aabbc")})

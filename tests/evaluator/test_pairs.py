@@ -12,9 +12,9 @@ import pytest
 from deltalake import DeltaTable
 
 from recbench_spark import cli
+from recbench_spark.adhoc.spark_pairs import evaluate_pairs
 from recbench_spark.commands import evaluate as job
 from recbench_spark.errors import DataError
-from recbench_spark.evaluator.pairs import evaluate_pairs
 
 pytestmark = pytest.mark.spark
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from recbench_spark import cli
-from recbench_spark.session import PROPERTIES
+from recbench_spark.runtime.session import PROPERTIES
 from tests.cluster.processes import properties
 from tests.faults.campaign import ROOT
 

@@ -367,7 +367,7 @@ import os, sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
 import numpy as np
-from recbench_spark.shared_files import SharedRows
+from recbench_spark.storage.shared_arrays import SharedRows
 folder = Path({folder!r})
 def build(rows, place):
     with (folder / "made").open("a") as out:

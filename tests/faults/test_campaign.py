@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recbench_spark.commands import nights
+from recbench_spark.commands.actions import nightly
 from recbench_spark.config import Benchmark, Dataset, Evaluation, Split, load_yaml, loading, make_benchmark
 from recbench_spark.data import arrow_rows
 from recbench_spark.errors import ConfigError
@@ -72,7 +72,7 @@ def test_a_broken_loader_is_caught(monkeypatch, tmp_path: Path, broken: Any, tol
         return make_benchmark(broken(document), overrides, source)
 
     assert failures("configs", configs.run, 60, tmp_path) == []
-    monkeypatch.setattr(nights, "load_benchmark", load)
+    monkeypatch.setattr(nightly, "load_benchmark", load)
     monkeypatch.setattr(configs, "load_benchmark", load)
     found = failures("configs", configs.run, 150, tmp_path)
     assert any(told in one for one in found), found[:5]
@@ -85,7 +85,7 @@ def test_a_message_without_its_key_is_caught(monkeypatch, tmp_path: Path) -> Non
         except ConfigError as error:
             raise ConfigError("something is wrong", error.hint) from None
 
-    monkeypatch.setattr(nights, "load_benchmark", load)
+    monkeypatch.setattr(nightly, "load_benchmark", load)
     assert any("does not name the key" in one for one in failures("configs", configs.run, 80, tmp_path))
 
 

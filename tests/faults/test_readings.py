@@ -346,7 +346,7 @@ def test_users_that_do_not_make_the_mean_are_seen(tmp_path: Path) -> None:
 def test_a_lock_that_does_not_lock_is_seen(monkeypatch, tmp_path: Path) -> None:
     """Of a copy of the package, without the one line that locks."""
     shutil.copytree(machine.ROOT / "recbench_spark", tmp_path / "recbench_spark")
-    file = tmp_path / "recbench_spark" / "shared_files.py"
+    file = tmp_path / "recbench_spark" / "storage" / "shared_arrays.py"
     line = "        fcntl.flock(handle, fcntl.LOCK_EX)\n"
     assert line in file.read_text()
     file.write_text(file.read_text().replace(line, ""))

@@ -96,7 +96,7 @@ def write_whole(file: Path, text: str) -> None:
 
 def serve(folder: Path) -> None:
     """Run what is handed over until the campaign is gone."""
-    from recbench_spark.session import get_session
+    from recbench_spark.runtime.session import get_session
 
     parent = os.getppid()
     get_session("recbench-spark faults")

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from recbench_spark.config.graph import GraphSource
+from recbench_spark.graph.build import ids_of, lay_out
 from recbench_spark.graph.folders import Graph
-from recbench_spark.graph.layout import ids_of, lay_out
 from recbench_spark.kernels.graph.aggregate import pooled
 from recbench_spark.kernels.graph.forms import LINEAR, LayerForm
 from recbench_spark.kernels.graph.ids import hashed_numbers

@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.graph import features
+from recbench_spark.graph.build import lay_out
 from recbench_spark.graph.folders import Graph, mapped, new_matrix
-from recbench_spark.graph.layout import lay_out
 from recbench_spark.graph.nodes import embed_nodes
 from recbench_spark.graph.runner import Model, run
 from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm

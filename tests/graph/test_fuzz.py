@@ -15,7 +15,7 @@ import pytest
 
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.errors import RecbenchError
-from recbench_spark.graph.layout import ids_of, lay_out
+from recbench_spark.graph.build import ids_of, lay_out
 from recbench_spark.kernels.graph.forms import LayerForm
 from tests.graph import oracle
 from tests.graph.local import Context

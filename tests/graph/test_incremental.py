@@ -14,9 +14,9 @@ from deltalake import DeltaTable
 
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.graph import features
+from recbench_spark.graph.build import ids_of, lay_out
 from recbench_spark.graph.folders import Graph, new_matrix
 from recbench_spark.graph.incremental import Night, Place, compare, is_whole, kept_of, last_night
-from recbench_spark.graph.layout import ids_of, lay_out
 from recbench_spark.graph.runner import Model, passes_of, run
 from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.layers import all_shapes, make_layers, random_weights

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.config.graph import GraphSource
-from recbench_spark.graph import features, passes
+from recbench_spark.graph import features, message_passing
+from recbench_spark.graph.build import ids_of, lay_out
 from recbench_spark.graph.folders import Graph, mapped, new_matrix
-from recbench_spark.graph.layout import ids_of, lay_out
+from recbench_spark.graph.message_passing import Work
 from recbench_spark.graph.nodes import embed_nodes
-from recbench_spark.graph.passes import Work
 from recbench_spark.graph.runner import Model, out_width, passes_of
 from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
 from recbench_spark.kernels.graph.layers import all_shapes, make_layers, random_weights
@@ -92,13 +92,13 @@ def computed(graph: Graph, model: Model, plan: str) -> np.ndarray:
             if step.projects:
                 width = step.module.message_width(mapped(Path(step.h)).shape[1])
                 new_matrix(Path(step.z), (graph.nodes, width), step.dtype)
-                done = [passes.project(b, work) for b in graph.blocks_of(step.sources)]
+                done = [message_passing.project(b, work) for b in graph.blocks_of(step.sources)]
                 assert sum(done) == sum(block.rows for block in graph.blocks_of(step.sources))
             for block in work.destinations:
-                passes.replicated(block, work)
+                message_passing.replicated(block, work)
             continue
-        send = passes.gathered_from if plan == "G" else passes.scattered_from
-        receive = passes.gathered_to if plan == "G" else passes.scattered_to
+        send = message_passing.gathered_from if plan == "G" else message_passing.scattered_from
+        receive = message_passing.gathered_to if plan == "G" else message_passing.scattered_to
         sent: dict[int, list[Any]] = defaultdict(list)
         for place, packed in send(iter(graph.blocks_of(step.sources)), work):
             sent[place].insert(0, (place, packed))  # they arrive in any order

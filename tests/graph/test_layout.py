@@ -16,9 +16,9 @@ from networkx import weisfeiler_lehman_subgraph_hashes
 
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.errors import DataError, SchemaError
+from recbench_spark.graph.build import ids_of, lay_out
 from recbench_spark.graph.edges import open_rows
 from recbench_spark.graph.folders import Graph, read_graph
-from recbench_spark.graph.layout import ids_of, lay_out
 from recbench_spark.kernels.graph.ids import hashed_numbers
 from tests.graph import oracle
 

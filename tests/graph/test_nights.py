@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 
 from recbench_spark import cli
 from recbench_spark.commands import embed
+from recbench_spark.graph import incremental_run
 from recbench_spark.graph.incremental import lists_differ
-from recbench_spark.steps import refreshing
 from tests.graph import oracle
 from tests.graph.oracle import of_edges
 
@@ -79,7 +79,7 @@ def test_a_night_after_the_first_is_a_full_run_to_the_bit(  # noqa: PLR0915
     )
     flags = (*written(tmp_path / "two", tonight, changed[kept]), *model)
 
-    monkeypatch.setattr(refreshing, "_seconds", lambda *_: (2.0, 1.0))
+    monkeypatch.setattr(incremental_run, "_seconds", lambda *_: (2.0, 1.0))
     assert run(*flags, *place, "--previous", first, "--blocks", "4", "--batch", "7") == 0
     told = capsys.readouterr()
     assert "these alone are computed" in told.out
@@ -158,7 +158,7 @@ def test_a_bipartite_night_after_the_first_is_a_full_run_to_the_bit(
     tonight = {**h, 0: h[0] + 1, 50: draw[50], 51: draw[51]}
     more = [*pairs, (45, 50), (45, 5), (20, 30)]
     flags = (*likes(tmp_path / "two", more, tonight), *model)
-    monkeypatch.setattr(refreshing, "_seconds", lambda *_: (2.0, 1.0))
+    monkeypatch.setattr(incremental_run, "_seconds", lambda *_: (2.0, 1.0))
     assert run(*flags, *place, "--previous", first, "--blocks", "4", "--batch", "7") == 0
     told = capsys.readouterr()
     assert "these alone are computed" in told.out

@@ -12,12 +12,12 @@ import pytest
 from deltalake import DeltaTable
 
 from recbench_spark import cli
+from recbench_spark.adhoc.evaluate import evaluate
 from recbench_spark.commands import embed, split
-from recbench_spark.evaluator.evaluate import evaluate
+from recbench_spark.graph.build import ids_of
 from recbench_spark.graph.folders import read_graph
-from recbench_spark.graph.layout import ids_of
 from recbench_spark.schemas import EMBEDDINGS
-from recbench_spark.store import Store
+from recbench_spark.storage.store import Store
 
 pytestmark = pytest.mark.spark
 

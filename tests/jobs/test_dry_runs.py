@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark import cli
-from recbench_spark.arrow_store import ArrowStore
 from recbench_spark.commands import (
     benchmark,
     board,
@@ -30,6 +29,7 @@ from recbench_spark.commands import (
     tune,
 )
 from recbench_spark.schemas import RUNS, SPLITS
+from recbench_spark.storage.arrow_store import ArrowStore
 
 DAY = ("--logical-date", "2026-01-01")
 RATING = """

@@ -11,15 +11,15 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from safetensors.numpy import save_file
 
-from recbench_spark import cli, delta_files
+from recbench_spark import cli
 from recbench_spark.commands import embed
 from recbench_spark.config.graph import GraphSource
-from recbench_spark.graph import runner
-from recbench_spark.graph.layout import open_inputs
+from recbench_spark.graph import pipeline, runner
+from recbench_spark.graph.build import open_inputs
+from recbench_spark.graph.pipeline import unread_weights
 from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.layers import all_shapes, random_weights
-from recbench_spark.steps import embedding
-from recbench_spark.steps.embedding import unread_weights
+from recbench_spark.storage import delta_files
 from tests.graph import oracle
 
 
@@ -211,11 +211,11 @@ def told_of(place: Path) -> dict[str, list[tuple[object, ...]]]:
 @pytest.mark.parametrize(
     ("module", "name", "nth"),
     [
-        (embedding, "_append_nodes", 0),
-        (embedding, "_append_graph", 0),
+        (pipeline, "_append_nodes", 0),
+        (pipeline, "_append_graph", 0),
         (runner, "_commit", 0),
         (runner, "_commit", 1),
-        (embedding, "_remember", 0),
+        (pipeline, "_remember", 0),
     ],
 )
 def test_what_is_told_of_a_graph_is_there_after_a_kill(

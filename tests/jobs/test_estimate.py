@@ -25,7 +25,7 @@ from recbench_spark.kernels.estimators import rating_matrix
 from recbench_spark.kernels.estimators.bandit_feedback import Rounds, contributions
 from recbench_spark.kernels.estimators.exposure import Settings
 from recbench_spark.kernels.resampling import percentile_interval, poisson_weights
-from recbench_spark.steps.estimating import estimate_matrix, estimate_rounds, with_policy
+from recbench_spark.nightly.estimates import estimate_matrix, estimate_rounds, with_policy
 from tests.oracles import value_and_error
 
 # ------------------------------------------------------------------------------- without Spark

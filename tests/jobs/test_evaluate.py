@@ -22,13 +22,13 @@ from sklearn import metrics as sk
 
 import recbench_spark
 from recbench_spark import cli
+from recbench_spark.adhoc.evaluate import evaluate_predictions
 from recbench_spark.commands import evaluate as job
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.evaluation.ranking.batches import to_rankings
 from recbench_spark.evaluation.result import Result
-from recbench_spark.evaluator.evaluate import evaluate_predictions
 from recbench_spark.kernels.metrics.accuracy import measure
 from recbench_spark.kernels.resampling import poisson_weights
 from recbench_spark.schemas import RESULT_TABLES, TABLES

@@ -16,17 +16,18 @@ import pytest
 
 import recbench_spark
 from recbench_spark import cli
-from recbench_spark.arrow_store import ArrowStore
-from recbench_spark.commands import embedding, query
+from recbench_spark.adhoc import engines
 from recbench_spark.commands import evaluate as job
+from recbench_spark.commands import query
+from recbench_spark.commands.actions import embed
 from recbench_spark.data import arrow_files
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError, StoreError
-from recbench_spark.evaluator import engines
 from recbench_spark.kernels.compiling import waiting
 from recbench_spark.kernels.hashing import splitmix64
+from recbench_spark.query.local_engine import answer, judge
 from recbench_spark.schemas import CHECKS, METRICS, RUNS, TABLES
-from recbench_spark.steps.local_questions import answer, judge
-from recbench_spark.store import view_files
+from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.store import view_files
 
 ROOT = Path(recbench_spark.__file__).resolve().parents[1]
 
@@ -409,9 +410,9 @@ def test_backticks_are_of_names_and_nothing_else(warehouse: str, sql: str, found
 
 def test_duckdb_itself_reaches_nothing_either(warehouse: str, monkeypatch) -> None:
     """Should the judge ever let something pass, the connection has no files, no network, no settings."""
-    from recbench_spark.steps import local_questions
+    from recbench_spark.query import local_engine
 
-    monkeypatch.setattr(local_questions, "judge", lambda sql, known: None)
+    monkeypatch.setattr(local_engine, "judge", lambda sql, known: None)
     store = ArrowStore(warehouse, read_only=True)
     for attack in (*(one for one in ATTACKS[:8] if "glob" not in one), "SELECT * FROM store"):
         with pytest.raises(ConfigError):
@@ -421,9 +422,9 @@ def test_duckdb_itself_reaches_nothing_either(warehouse: str, monkeypatch) -> No
 
 
 def test_a_large_question_is_sparks(warehouse: str, monkeypatch) -> None:
-    from recbench_spark.steps import local_questions
+    from recbench_spark.query import local_engine
 
-    monkeypatch.setattr(local_questions, "MOST_ROWS", 1)
+    monkeypatch.setattr(local_engine, "MOST_ROWS", 1)
     with pytest.raises(FallbackToSpark, match="up to 1 "):
         answer(ArrowStore(warehouse, read_only=True), "SELECT * FROM metrics", 1)
 
@@ -431,12 +432,12 @@ def test_a_large_question_is_sparks(warehouse: str, monkeypatch) -> None:
 def test_a_file_of_nodes_is_text_with_an_id_a_line(tmp_path: Path) -> None:
     ids = tmp_path / "ids"
     ids.write_bytes("\ufeff17\r\n42\n".encode())
-    assert embedding.lines_of(str(ids)) == ["17", "42"]
+    assert embed.lines_of(str(ids)) == ["17", "42"]
     for content in (b"PAR1\x15\x04\xff\xfe", b"17\x00\x0042", gzip.compress(b"17\n42\n")):
         ids.write_bytes(content)
         with pytest.raises(ConfigError, match=f"--nodes @{ids}: the file is no text in UTF-8"):
-            embedding.lines_of(str(ids))
+            embed.lines_of(str(ids))
     with pytest.raises(ConfigError, match="Is a directory"):
-        embedding.lines_of(str(tmp_path))
+        embed.lines_of(str(tmp_path))
     with pytest.raises(MissingError, match="no such file"):
-        embedding.lines_of(str(tmp_path / "none"))
+        embed.lines_of(str(tmp_path / "none"))

@@ -19,13 +19,14 @@ import yaml
 
 from recbench_spark import __version__, cli
 from recbench_spark.benchmark import run_night
-from recbench_spark.commands import backfill, estimate, evaluate, maintain, nightly, propensity, split
-from recbench_spark.commands.nights import look_at_features
+from recbench_spark.commands import estimate, evaluate, maintain, nightly, propensity, split
+from recbench_spark.commands.actions import backfill
+from recbench_spark.commands.actions.nightly import look_at_features
 from recbench_spark.config import make_benchmark
 from recbench_spark.errors import ConfigError, Interrupted
-from recbench_spark.journal import Journal
+from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS
-from recbench_spark.sharing import SCRATCH
+from recbench_spark.storage.shared_rows import SCRATCH
 from tests.conftest import forbid_spark
 from tests.nights import DATE, RANKED, SMALL, Ran, small
 

@@ -11,10 +11,10 @@ import yaml
 from deltalake import write_deltalake
 from pyarrow import csv
 
-from recbench_spark import delta_files
 from recbench_spark.commands import benchmark, embed, evaluate, maintain, nightly, query, report, tune
+from recbench_spark.storage import delta_files
 from recbench_spark.storage.delta_tables import list_files, open_table
-from recbench_spark.store import Store
+from recbench_spark.storage.store import Store
 
 pytestmark = pytest.mark.spark
 

@@ -10,10 +10,10 @@ import pytest
 
 from jobs.studies import pinsage as study
 from recbench_spark.errors import ConfigError
-from recbench_spark.journal import Journal
 from recbench_spark.kernels.graph.samples import bands
 from recbench_spark.kernels.graph.walks import Walks, neighbourhoods
 from recbench_spark.models.networks.factors import pairs_of
+from recbench_spark.runtime.journal import Journal
 
 SMALL = ["--epochs", "1", "--width", "32", "--batch", "64", "--negatives", "20", "--walks", "20"]
 SMALL += ["--judged", "30", "--tested", "50", "--world", "1000", "--seeds", "1"]

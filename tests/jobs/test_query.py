@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from recbench_spark import cli
-from recbench_spark.arrow_store import ArrowStore
-from recbench_spark.commands import asking, query
+from recbench_spark.commands import query
+from recbench_spark.commands.actions import query as asking
 from recbench_spark.errors import ConfigError
+from recbench_spark.query import local_engine
+from recbench_spark.query.sql_guard import judge
 from recbench_spark.schemas import TABLES
-from recbench_spark.steps import local_questions
-from recbench_spark.steps.questions import judge
-from recbench_spark.store import Store, query_files, view_files
+from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.store import Store, query_files, view_files
 from tests.nights import RANKED, Ran
 
 
@@ -247,17 +248,17 @@ def test_names_have_the_same_rows_in_the_same_order_without_spark(small_night: R
     here = ArrowStore(store.root, read_only=True)
     for name in (*view_files(), *query_files()):
         sql = asking.statement(name)
-        if local_questions.speaks(name, sql):
-            ours = asking.in_utc(local_questions.answer(here, sql, 10_000)).to_pandas()
+        if local_engine.speaks(name, sql):
+            ours = asking.in_utc(local_engine.answer(here, sql, 10_000)).to_pandas()
             theirs = asking.in_utc(store.spark.sql(sql).limit(10_000).toArrow()).to_pandas()
             assert ours.to_csv(index=False) == theirs.to_csv(index=False), name
     for name in ("runs", "metrics", "checks", "manifests"):
         ours, theirs = (
             asking.in_utc(rows).to_pandas().to_csv(index=False).splitlines()
             for rows in (
-                local_questions.answer(here, f"SELECT * FROM {name}", 10_000),
+                local_engine.answer(here, f"SELECT * FROM {name}", 10_000),
                 store.spark.sql(f"SELECT * FROM {name}").toArrow(),
             )
         )
         assert sorted(ours) == sorted(theirs) and len(ours) > 1, name
-    assert sum(local_questions.speaks(name, sql) for name, sql in query_files().items()) >= 12
+    assert sum(local_engine.speaks(name, sql) for name, sql in query_files().items()) >= 12

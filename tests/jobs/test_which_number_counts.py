@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from recbench_spark import cli
-from recbench_spark.arrow_store import ArrowStore
 from recbench_spark.commands import evaluate, query
-from recbench_spark.steps.local_questions import answer
-from recbench_spark.store import query_files
+from recbench_spark.query.local_engine import answer
+from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.store import query_files
 
 BOARD = (
     "SELECT dataset, definition, model, position, value FROM leaderboard WHERE metric = 'ndcg' AND k = 3"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from recbench_spark.models.rating import als
-from recbench_spark.models.rating.contract import Ratings, rmse
+from recbench_spark.models.rating.interface import Ratings, rmse
 from recbench_spark.models.rating.registry import fit, make_settings
 from tests.models.rating.worlds import planted
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from recbench_spark import __version__, cli
 from recbench_spark.commands import maintain, nightly, query
 from recbench_spark.schemas import TABLES
-from recbench_spark.store import Store
+from recbench_spark.storage.store import Store
 
 OLD = Path(__file__).resolve().parent
 MODELS = {"item_knn", "popular"}

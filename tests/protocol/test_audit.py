@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from recbench_spark.blocks import unpacked
 from recbench_spark.protocol import audit
 from recbench_spark.protocol.audit import COLUMNS, Asked
+from recbench_spark.storage.blocks import unpacked
 
 Row = tuple[str, str, float, int | None, str]
 

@@ -12,6 +12,7 @@ from recbench_spark.commands import propensity
 from recbench_spark.config import Propensities, parse
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.estimators.power_law import fit
+from recbench_spark.nightly.propensity import Exposed, write_propensities
 from recbench_spark.schemas import (
     CELL_PROPENSITIES,
     ITEMS,
@@ -20,8 +21,7 @@ from recbench_spark.schemas import (
     RATING_PROPENSITIES,
     SPLITS,
 )
-from recbench_spark.steps.propensity import Exposed, write_propensities
-from recbench_spark.store import Store
+from recbench_spark.storage.store import Store
 
 # a is shown to 4 users, b and c to 2, d to 1, e only in the test part; ratings 5 where the user is odd.
 SHOWN = {"a": (1, 2, 3, 4), "b": (1, 2), "c": (3, 4), "d": (1,)}

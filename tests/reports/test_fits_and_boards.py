@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from recbench_spark import reports
-from recbench_spark.boards.entries import judge, published_entries
-from recbench_spark.boards.published import published_board
-from recbench_spark.boards.searches import Search
+from recbench_spark.leaderboard.entries import judge, published_entries
+from recbench_spark.leaderboard.published import published_board
+from recbench_spark.leaderboard.searches import Search
 from recbench_spark.reports import fits as pictures
 
 

@@ -16,7 +16,7 @@ from scipy.stats import kendalltau
 
 from recbench_spark.definitions import Definition, axis_values
 from recbench_spark.errors import DataError, SchemaError
-from recbench_spark.kernels.comparison.tests import dependent_correlations
+from recbench_spark.kernels.comparison.significance import dependent_correlations
 from recbench_spark.reports import (
     Report,
     leaderboard_text,
@@ -27,9 +27,9 @@ from recbench_spark.reports import (
     write_report,
 )
 from recbench_spark.reports.facts import Estimate, Measure
+from recbench_spark.reports.phrases import ANY, AXES_IN_WORDS, definition_in_words, format_estimate
 from recbench_spark.reports.scales import Axis, axis_for, spread
 from recbench_spark.reports.text import BAR, interval_bar
-from recbench_spark.reports.words import ANY, AXES_IN_WORDS, definition_in_words, format_estimate
 
 LATEST = {
     "suite": "demo", "logical_date": "2026-01-05", "dataset": "world", "split": "RO_RS 0.8/0/0.2",
@@ -450,7 +450,7 @@ def test_a_missing_column_and_two_suites_are_errors() -> None:
 
 
 def test_every_axis_and_value_of_a_definition_has_words() -> None:
-    """A new axis or value is explained in reports/words.py."""
+    """A new axis or value is explained in reports/phrases.py."""
     assert set(AXES_IN_WORDS) == set(Definition.model_fields)
     for axis, (_, words) in AXES_IN_WORDS.items():
         assert set(words) - {"None"} == set(axis_values(axis) or (ANY,))

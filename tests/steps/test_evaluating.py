@@ -12,11 +12,11 @@ import pytest
 import recbench_spark
 from recbench_spark.benchmark import open_night
 from recbench_spark.config import Draw
-from recbench_spark.journal import Journal
+from recbench_spark.nightly.model_evaluation import rank
+from recbench_spark.nightly.split import prepare_split
+from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import ITEMS, SPLITS
-from recbench_spark.steps.evaluating import rank
-from recbench_spark.steps.splitting import prepare_split
-from recbench_spark.store import Store
+from recbench_spark.storage.store import Store
 from tests.nights import DATE, small
 
 pytestmark = pytest.mark.spark

@@ -12,21 +12,21 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
-from recbench_spark.commands.benchmarking import chosen_models, table
+from recbench_spark.commands.actions.benchmark import chosen_models, table
 from recbench_spark.config import make_benchmark
 from recbench_spark.data.readers import open_log
 from recbench_spark.errors import ConfigError, DataError, ProtocolError
-from recbench_spark.journal import Journal
 from recbench_spark.protocol.splits import labelled_blocks
+from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FITS, SPLITS, SUBMISSIONS, VERDICTS
-from recbench_spark.steps import fitting
-from recbench_spark.steps.boarding import enter, update_board, views_of
-from recbench_spark.steps.bundling import facts_of, pack, predictions_of, score
-from recbench_spark.steps.fitting import Fits, run_plan, summaries
-from recbench_spark.steps.folding import folded_log
-from recbench_spark.store import Store
+from recbench_spark.storage.store import Store
 from recbench_spark.training.fits import running
 from recbench_spark.training.fits.tasks import fit_one
+from recbench_spark.tuning import fold_fits
+from recbench_spark.tuning.board_update import enter, update_board, views_of
+from recbench_spark.tuning.fold_fits import Fits, run_plan, summaries
+from recbench_spark.tuning.folds import folded_log
+from recbench_spark.tuning.submissions import facts_of, pack, predictions_of, score
 from tests.nights import run, small
 
 pytestmark = pytest.mark.spark
@@ -89,11 +89,11 @@ def test_every_fit_is_a_row_and_a_diverged_one_too(store, rows) -> None:
 
 
 def test_fits_of_an_earlier_start_say_nothing_of_the_pace(monkeypatch) -> None:
-    monkeypatch.setattr(fitting, "cost", lambda task, _log: task.dims)
+    monkeypatch.setattr(fold_fits, "cost", lambda task, _log: task.dims)
     tasks = [SimpleNamespace(fit_id=name, dims=dims) for name, dims in (("a", 1000), ("b", 10), ("c", 20))]
     said: list[str] = []
     journal = SimpleNamespace(say=said.append, record=lambda *_, **__: None)
-    progress = fitting._Progress(SimpleNamespace(log=None), tasks, journal)
+    progress = fold_fits._Progress(SimpleNamespace(log=None), tasks, journal)
     told = {"model": "m", "fold": 1, "seed": 0, "status": "succeeded", "rmse": 0.5, "seconds": 1.0}
     progress.tell({**told, "fit_id": "a", "started_at": "2026-01-01T00:00:00+00:00"})
     progress.started -= 10.0
@@ -109,7 +109,7 @@ def test_another_start_does_nothing_and_a_lost_row_is_found_again(store, one, ro
         asked.append(len(tasks))
         return running.run_tasks(spark, tasks, *rest)
 
-    monkeypatch.setattr(fitting, "run_tasks", counted)
+    monkeypatch.setattr(fold_fits, "run_tasks", counted)
     plan = fits_of(store, one).over_folds(one.models)
     again = run_plan(store, plan, Journal(io.StringIO()))
     assert asked == [] and [row["rmse"] for row in again] == [row.get("rmse") for row in rows]
@@ -164,7 +164,7 @@ def test_partitions_change_no_bit(spark, tmp_path, one, rows, partitions, monkey
     def spread(log: Any, *rest: Any, **more: Any) -> Any:
         return labelled_blocks(log.repartition(partitions), *rest, **more)
 
-    monkeypatch.setattr("recbench_spark.steps.folding.labelled_blocks", spread)
+    monkeypatch.setattr("recbench_spark.tuning.folds.labelled_blocks", spread)
     own = Store(spark, str(tmp_path))
     found = run_plan(own, fits_of(own, one).over_folds(one.models[:2], folds=(0,)), Journal(io.StringIO()))
     wanted = [row for row in rows if row["fold"] == 0 and row["model"] != "wild"]

@@ -10,10 +10,10 @@ import pytest
 
 from recbench_spark.config import Gate
 from recbench_spark.errors import GATE, GateError
+from recbench_spark.nightly.gates import failure, gate_checks
+from recbench_spark.nightly.night import night_gates, open_night
+from recbench_spark.nightly.results import check_rows
 from recbench_spark.schemas import RUNS
-from recbench_spark.steps.gates import failure, gate_checks
-from recbench_spark.steps.night import night_gates, open_night
-from recbench_spark.steps.results import check_rows
 from tests.nights import DATE, Ran, models, run, small
 
 FACTS: list[dict[str, Any]] = [

@@ -18,13 +18,13 @@ from safetensors.torch import save_file as save_torch
 from recbench_spark import cli
 from recbench_spark.commands import nightly
 from recbench_spark.errors import ConfigError
+from recbench_spark.graph import incremental_run
+from recbench_spark.graph.build import ids_of
 from recbench_spark.graph.folders import read_graph
-from recbench_spark.graph.layout import ids_of
+from recbench_spark.graph.pipeline import read_weights
 from recbench_spark.kernels.graph.layers import LayerForm, all_shapes, random_weights
 from recbench_spark.placeholders import on_night
-from recbench_spark.steps import refreshing
-from recbench_spark.steps.embedding import read_weights
-from recbench_spark.store import Store
+from recbench_spark.storage.store import Store
 from tests.nights import models, run, small
 
 DIMS = 6
@@ -151,7 +151,7 @@ def test_a_dry_run_takes_a_checkpoint_in_bfloat16(tmp_path, capsys) -> None:
 
 
 def test_a_gate_on_drift_needs_a_model_that_has_it(tmp_path, capsys) -> None:
-    from recbench_spark.steps.night import check_benchmark
+    from recbench_spark.nightly.night import check_benchmark
 
     gates = [{"fact": "drift_cosin_p10", "below": 0.5}]
     with pytest.raises(ConfigError, match="no model tells 'drift_cosin_p10'") as found:
@@ -260,7 +260,7 @@ def test_drift_of_a_night_is_held_by_a_gate(spark, tmp_path, monkeypatch) -> Non
     )
     assert first.outcome.exit_code == 0  # nothing has moved: there is no night before
 
-    monkeypatch.setattr(refreshing, "_seconds", lambda *_: (2.0, 1.0))
+    monkeypatch.setattr(incremental_run, "_seconds", lambda *_: (2.0, 1.0))
     log = log_of(tmp_path / "two.parquet", 2)
     held = [{"fact": "drift_cosine_p01", "part": "item", "below": 0.9999, "action": "fail"}]
     tomorrow = date(2026, 1, 2)

@@ -14,19 +14,19 @@ from pyspark.sql import functions as F
 
 from recbench_spark import reports
 from recbench_spark.commands import bundle as job
-from recbench_spark.commands.boarding import board_facts
-from recbench_spark.commands.bundling import ranked, with_flags
+from recbench_spark.commands.actions.board import board_facts
+from recbench_spark.commands.actions.bundle import ranked, with_flags
 from recbench_spark.config import parse
 from recbench_spark.config.benchmark import Benchmark
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.journal import Journal
+from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import BOARD_DECISIONS, BOARDS, SPLITS, SUBMISSIONS
-from recbench_spark.steps.boarding import fits_shown, update_board
-from recbench_spark.steps.bundling import FACTS, pack, score
-from recbench_spark.steps.fitting import run_plan
-from recbench_spark.steps.folding import folded_log
-from recbench_spark.steps.standing import RETRACTED, decide_on_entry
-from recbench_spark.store import Store
+from recbench_spark.storage.store import Store
+from recbench_spark.tuning.board_update import fits_shown, update_board
+from recbench_spark.tuning.decisions import RETRACTED, decide_on_entry
+from recbench_spark.tuning.fold_fits import run_plan
+from recbench_spark.tuning.folds import folded_log
+from recbench_spark.tuning.submissions import FACTS, pack, score
 from tests.nights import TINY, run
 from tests.steps.test_fitting import benchmark, fits_of, never, write_log
 

@@ -18,16 +18,17 @@ from recbench_spark.config.evaluation import Propensities
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.data import arrow_files
 from recbench_spark.errors import DataError
-from recbench_spark.journal import Journal
+from recbench_spark.graph.pipeline import graph_of
+from recbench_spark.nightly import run_keys
+from recbench_spark.nightly import split as splitting
+from recbench_spark.nightly.night_status import nothing_to_do
+from recbench_spark.nightly.propensity import Exposed, write_propensities
 from recbench_spark.placeholders import on_night
 from recbench_spark.protocol.manifests import Fact
+from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, COMPARISONS, GRAPHS, MANIFESTS, PROPENSITIES, RUNS
-from recbench_spark.steps import keys, splitting
-from recbench_spark.steps.embedding import graph_of
-from recbench_spark.steps.folding import folded_log
-from recbench_spark.steps.outcomes import nothing_to_do
-from recbench_spark.steps.propensity import Exposed, write_propensities
-from recbench_spark.store import Store
+from recbench_spark.storage.store import Store
+from recbench_spark.tuning.folds import folded_log
 from tests.nights import TINY, run
 
 FIRST, SECOND = date(2026, 1, 1), date(2026, 1, 2)
@@ -204,7 +205,7 @@ def test_a_slice_elsewhere_is_the_same_slice(tmp_path: Path) -> None:
         slices = parse(Benchmark, {**TINY, "evaluation": {"slices": [cut]}}, "").evaluation.slices
         evaluation = benchmark.evaluation.model_copy(update={"slices": slices})
         changed = benchmark.model_copy(update={"evaluation": evaluation})
-        return keys.split_hash(arrow_files.identity, changed)[0]
+        return run_keys.split_hash(arrow_files.identity, changed)[0]
 
     (tmp_path / "one").mkdir()
     pq.write_table(rows(10), tmp_path / "one" / "log.parquet")
@@ -219,7 +220,7 @@ def test_names_count_where_they_say_what_a_file_holds(tmp_path: Path) -> None:
     def named(folder: Path, reader: str, **split: Any) -> str:
         benchmark = night(str(folder), [{"name": "p", "kind": "popular"}], reader=reader)
         changed = parse(Benchmark, {**TINY, "split": split}, "").split if split else benchmark.split
-        return keys.split_hash(arrow_files.identity, benchmark.model_copy(update={"split": changed}))[0]
+        return run_keys.split_hash(arrow_files.identity, benchmark.model_copy(update={"split": changed}))[0]
 
     one, two = tmp_path / "one", tmp_path / "two"
     for folder, names in ((one, ("train.txt", "test.txt")), (two, ("test.txt", "train.txt"))):

@@ -16,6 +16,8 @@ from recbench_spark import cli
 from recbench_spark.commands import maintain
 from recbench_spark.config import Benchmark
 from recbench_spark.errors import ConfigError, StoreError
+from recbench_spark.maintenance.compaction import Old, find_old
+from recbench_spark.nightly.night import require_split
 from recbench_spark.schemas import (
     EMBEDDINGS,
     MANIFESTS,
@@ -27,10 +29,8 @@ from recbench_spark.schemas import (
     USER_BLOCKS,
     USER_METRICS,
 )
-from recbench_spark.sharing import SETTING, own_disk
-from recbench_spark.steps.maintaining import Old, find_old
-from recbench_spark.steps.night import require_split
-from recbench_spark.store import VERSION_PROPERTY, Store, remove_unborn
+from recbench_spark.storage.shared_rows import SETTING, own_disk
+from recbench_spark.storage.store import VERSION_PROPERTY, Store, remove_unborn
 from tests.nights import models, run, small
 
 DAYS = [date(2026, 1, day) for day in (1, 2, 3)]
@@ -206,7 +206,11 @@ def test_tables_of_users_are_laid_out_by_run(
     store = Store(spark, str(folder), any_version=True)
     if killed != "never":
         between = killed == "between the names"
-        step = "recbench_spark.store.Store._swap" if between else "recbench_spark.store.conform"
+        step = (
+            "recbench_spark.storage.store.Store._swap"
+            if between
+            else "recbench_spark.storage.store.conform"
+        )
 
         def dies(*_: Any) -> None:
             raise KeyboardInterrupt

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from recbench_spark.commands import benchmark, bundle, maintain, nightly, query, report, tune
 from recbench_spark.graph.folders import MANIFEST
 from recbench_spark.schemas import FITS
-from recbench_spark.store import Store
+from recbench_spark.storage.store import Store
 
 pytestmark = pytest.mark.spark
 

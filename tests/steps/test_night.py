@@ -18,6 +18,11 @@ from deltalake import DeltaTable
 from recbench_spark import benchmark as story
 from recbench_spark.config import Provenance
 from recbench_spark.errors import ConfigError, DataError, MissingError
+from recbench_spark.nightly import split
+from recbench_spark.nightly.batched_evaluation import SETTING
+from recbench_spark.nightly.night import attempts_so_far, check_benchmark, open_night
+from recbench_spark.nightly.night_status import nothing_to_do
+from recbench_spark.nightly.results import grid_edges
 from recbench_spark.schemas import (
     CHECKS,
     EMBEDDINGS,
@@ -31,13 +36,8 @@ from recbench_spark.schemas import (
     USER_BLOCKS,
     USER_METRICS,
 )
-from recbench_spark.steps import splitting
-from recbench_spark.steps.boarding import enter, update_board
-from recbench_spark.steps.night import attempts_so_far, check_benchmark, open_night
-from recbench_spark.steps.outcomes import nothing_to_do
-from recbench_spark.steps.results import grid_edges
-from recbench_spark.steps.together import SETTING
-from recbench_spark.store import Store, query_files
+from recbench_spark.storage.store import Store, query_files
+from recbench_spark.tuning.board_update import enter, update_board
 from tests import oracles
 from tests.nights import DATE, RANKED, SMALL, Ran, models, run, small
 
@@ -377,7 +377,7 @@ def test_a_split_killed_half_way_is_completed_without_doubling(
 ) -> None:
     store, tiny = Store(spark, str(tmp_path)), small(**TINY)
     with monkeypatch.context() as patch:
-        patch.setattr(splitting, step, killed)
+        patch.setattr(split, step, killed)
         with pytest.raises(Killed):
             run(store, tiny)
     ran = run(store, tiny)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from recbench_spark.arrow_store import ArrowStore
-from recbench_spark.steps.outcomes import following
+from recbench_spark.nightly.night_status import following
+from recbench_spark.storage.arrow_store import ArrowStore
 from tests.nights import DATE, SMALL, small
 
 

@@ -15,13 +15,13 @@ from deltalake import DeltaTable
 from recbench_spark.config import ModelConfig
 from recbench_spark.evaluation.ranking.sources import HashSource, Strings
 from recbench_spark.kernels.ranking.scorers import Scorer
+from recbench_spark.nightly import batched_evaluation
+from recbench_spark.nightly.batched_evaluation import SETTING, Ready, groups
+from recbench_spark.nightly.model_evaluation import users_of
+from recbench_spark.nightly.night import open_night
 from recbench_spark.schemas import METRICS, RANKINGS, RUNS, USER_METRICS
-from recbench_spark.steps import together
-from recbench_spark.steps.evaluating import users_of
-from recbench_spark.steps.night import open_night
-from recbench_spark.steps.together import SETTING, Ready, groups
-from recbench_spark.store import Store
-from recbench_spark.training.behaviour import Behaviour, SplitData, Trained
+from recbench_spark.storage.store import Store
+from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 from recbench_spark.training.random import Random
 from tests.nights import DATE, models, run, small
 from tools import compare_warehouses
@@ -238,7 +238,7 @@ def test_of_twelve_models_one_is_broken_one_slow_and_one_fell(spark, tmp_path: P
 def test_a_night_whose_pass_dies_is_ranked_one_by_one(
     spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, seen = together.shuffle.evaluate, []
+    real, seen = batched_evaluation.shuffle.evaluate, []
 
     def dying(users: Any, ranked: Any, *args: Any) -> Any:
         seen.append(len(ranked))
@@ -246,7 +246,7 @@ def test_a_night_whose_pass_dies_is_ranked_one_by_one(
             spark.range(1).selectExpr("raise_error('a worker is gone')").collect()
         return real(users, ranked, *args)
 
-    monkeypatch.setattr(together.shuffle, "evaluate", dying)
+    monkeypatch.setattr(batched_evaluation.shuffle, "evaluate", dying)
     evaluation = {**EVALUATION, "metrics": ["ndcg"], "parts": ["test"]}
     chosen = models("random", "popular")
     ran = run(Store(spark, str(tmp_path)), small(dataset=WORLD, models=chosen, evaluation=evaluation))
@@ -255,7 +255,7 @@ def test_a_night_whose_pass_dies_is_ranked_one_by_one(
 
 
 def test_groups_are_cut_by_number_and_by_bytes() -> None:
-    one = Ready("r", None, None, [], together.ITEM_BYTES // 2)  # type: ignore[arg-type]
+    one = Ready("r", None, None, [], batched_evaluation.ITEM_BYTES // 2)  # type: ignore[arg-type]
     small_ones = [replace(one, bytes=1) for _ in range(5)]
     assert [len(group) for group in groups(small_ones, 2)] == [2, 2, 1]
     assert [len(group) for group in groups([one, one, one], 64)] == [2, 1]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from recbench_spark.journal import Journal
-from recbench_spark.steps.tracking import Tracked, log_night, metric_name
+from recbench_spark.nightly.tracking import Tracked, log_night, metric_name
+from recbench_spark.runtime.journal import Journal
 from tests.nights import Ran, small
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +48,7 @@ def test_with_mlflow_runs_stand_in_its_folder(tmp_path: Path) -> None:
     code = [
         "import sys",
         f"sys.path += {[str(ROOT), str(site)]!r}",
-        "from recbench_spark.steps.tracking import Tracked, log_runs",
+        "from recbench_spark.nightly.tracking import Tracked, log_runs",
         f"log_runs('file://{tmp_path}/mlruns', 'demo', [{RUN!r}])",
     ]
     command = [os.environ["RECBENCH_MLFLOW_PYTHON"], "-c", "\n".join(code)]

@@ -18,17 +18,17 @@ from recbench_spark import revisions
 from recbench_spark.config.models import model_class
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.graph.folders import Block, Graph, save
-from recbench_spark.journal import Journal
+from recbench_spark.graph.pipeline import read_weights
 from recbench_spark.kernels.graph.ids import hashed_numbers
 from recbench_spark.models.networks.factors import pairs_of
 from recbench_spark.models.networks.layers import GraphNet
 from recbench_spark.models.networks.subgraphs import Adjacency
 from recbench_spark.models.networks.tasks import Input, Margin
+from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import TABLES
-from recbench_spark.steps import trained_graphs
-from recbench_spark.steps.embedding import read_weights
-from recbench_spark.store import Store
-from recbench_spark.training.behaviour import SplitData, behaviour_of
+from recbench_spark.storage.store import Store
+from recbench_spark.training import trained_graphs
+from recbench_spark.training.model_adapter import SplitData, behaviour_of
 from tests.graph.oracle import of_edges
 from tests.nights import models, run, small
 

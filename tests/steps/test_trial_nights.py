@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from recbench_spark.commands.trial_nights import DAY, RankingTrials, check_trials
-from recbench_spark.commands.tuning import dry_run, in_words
+from recbench_spark.commands.actions.tune import dry_run, in_words
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.errors import ConfigError
-from recbench_spark.journal import Journal
+from recbench_spark.nightly.night import open_night
+from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS, SPLITS, TRIALS
-from recbench_spark.steps.night import open_night
-from recbench_spark.steps.tuning import (
+from recbench_spark.storage.store import Store
+from recbench_spark.tuning.search import (
     best_model,
     check_searches,
     first_searches,
@@ -22,7 +22,7 @@ from recbench_spark.steps.tuning import (
     run_searches,
     with_searches,
 )
-from recbench_spark.store import Store
+from recbench_spark.tuning.trial_nights import DAY, RankingTrials, check_trials
 from tests.nights import DATE, SMALL
 
 SPACES = {

@@ -9,20 +9,22 @@ from typing import Any
 
 import pytest
 
-from recbench_spark.boards.spaces import with_settings
-from recbench_spark.commands.tuning import asked_search, dry_run, in_words
+from recbench_spark.commands.actions.tune import asked_search, dry_run, in_words
 from recbench_spark.config import make_benchmark
 from recbench_spark.config.models import make_model
 from recbench_spark.errors import ConfigError
-from recbench_spark.journal import Journal
+from recbench_spark.leaderboard.search_spaces import with_settings
+from recbench_spark.nightly.results import grid_edges
+from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import BOARDS, FITS, TRIALS
-from recbench_spark.steps import fitting
-from recbench_spark.steps.boarding import entries_of, update_board
-from recbench_spark.steps.fitting import Fits, run_plan
-from recbench_spark.steps.folding import folded_log
-from recbench_spark.steps.rating_trials import RatingTrials
-from recbench_spark.steps.results import grid_edges
-from recbench_spark.steps.tuning import (
+from recbench_spark.storage.store import Store
+from recbench_spark.training.fits import running
+from recbench_spark.tuning import fold_fits
+from recbench_spark.tuning.board_update import entries_of, update_board
+from recbench_spark.tuning.fold_fits import Fits, run_plan
+from recbench_spark.tuning.folds import folded_log
+from recbench_spark.tuning.rating_trials import RatingTrials
+from recbench_spark.tuning.search import (
     best_model,
     check_searches,
     first_searches,
@@ -32,8 +34,6 @@ from recbench_spark.steps.tuning import (
     run_searches,
     with_searches,
 )
-from recbench_spark.store import Store
-from recbench_spark.training.fits import running
 from tests.steps.test_fitting import TASK, write_log
 
 RATES = {"low": 0.0001, "high": 0.01, "log": True}
@@ -69,7 +69,7 @@ def test_a_search_is_resumed_extended_and_known_to_later_runs(spark, tmp_path, m
         asked.append(len(tasks))
         return running.run_tasks(session, tasks, *rest)
 
-    monkeypatch.setattr(fitting, "run_tasks", counted)
+    monkeypatch.setattr(fold_fits, "run_tasks", counted)
     found = run_searches(trials_of, one.search, searches, journal)
     run_searches(trials_of, one.search, searches, journal)
     assert asked == [8], "two more settings of two methods from two seeds"

@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import pytest
 
 from recbench_spark.errors import StoreError
-from recbench_spark.journal import Journal
+from recbench_spark.nightly.night import hold_night
+from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS
-from recbench_spark.steps.night import hold_night
 from recbench_spark.storage import marks, paths
 from recbench_spark.storage.ages import read_clock
-from recbench_spark.store import _created_here, _hours_to_keep
+from recbench_spark.storage.store import _created_here, _hours_to_keep
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,7 +83,7 @@ def test_a_host_whose_clock_is_ahead_keeps_as_many_hours_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ahead = marks_time() + 30 * 3600
-    monkeypatch.setattr("recbench_spark.store.time.time", lambda: ahead)
+    monkeypatch.setattr("recbench_spark.storage.store.time.time", lambda: ahead)
     assert 53 <= _hours_to_keep(tmp_path, 24) <= 55
 
 

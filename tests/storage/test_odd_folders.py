@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from recbench_spark import delta_files
-from recbench_spark.arrow_store import ArrowStore
 from recbench_spark.data import arrow_files
 from recbench_spark.data.delta_snapshots import read_snapshot
 from recbench_spark.errors import StoreError
 from recbench_spark.graph.edges import open_rows
 from recbench_spark.graph.vectors import PREFIX, committed
 from recbench_spark.schemas import CHECKS, RUNS
-from recbench_spark.shared_files import SharedRows, read_bytes, write_bytes
+from recbench_spark.storage import delta_files
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import open_for_rows
+from recbench_spark.storage.shared_arrays import SharedRows, read_bytes, write_bytes
 
 NAMES = (
     "plain", "a b", "é日本", "e\u0301", "100%20x", "50% off", "%2F", "a+b", "it's", "#h", "q?x", "[x]",
@@ -156,9 +156,9 @@ def test_one_module_opens_tables_and_few_take_paths_from_spark() -> None:
     places = {
         r"\bDeltaTable\(": {"storage/delta_tables.py"},
         r"\.file_uris\(": set(),
-        r"\.inputFiles\(\)": {"sharing.py", "data/readers/files.py"},
+        r"\.inputFiles\(\)": {"storage/shared_rows.py", "data/readers/files.py"},
         r"\.read\.parquet\(": set(),
-        r"delta\.`": {"store.py"},
+        r"delta\.`": {"storage/store.py"},
     }
     package = Path(delta_files.__file__).parent
     texts = {file.relative_to(package).as_posix(): file.read_text() for file in package.rglob("*.py")}

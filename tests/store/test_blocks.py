@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recbench_spark.blocks import dealt_out, unpacked
+from recbench_spark.storage.blocks import dealt_out, unpacked
 
 WHOLE = st.one_of(
     st.none(),

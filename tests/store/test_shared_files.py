@@ -15,17 +15,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recbench_spark import shared_files
 from recbench_spark.errors import DataError
-from recbench_spark.shared_files import SharedRows, flat
+from recbench_spark.storage import shared_arrays
+from recbench_spark.storage.shared_arrays import SharedRows, flat
 
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A host's disk of its own, with nothing mapped yet."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path / 'disk'},/somewhere/else")
-    monkeypatch.setattr(shared_files, "_open_folders", type(shared_files._open_folders)())
-    return shared_files.host_folder()
+    monkeypatch.setattr(shared_arrays, "_open_folders", type(shared_arrays._open_folders)())
+    return shared_arrays.host_folder()
 
 
 def rows_of(tmp_path: Path, key: str, values: list[int]) -> SharedRows:
@@ -37,7 +37,7 @@ def rows_of(tmp_path: Path, key: str, values: list[int]) -> SharedRows:
 
 
 def build(rows, folder: Path) -> None:
-    shared_files.save(folder, "x", rows.to_table().column("x").to_numpy())
+    shared_arrays.save(folder, "x", rows.to_table().column("x").to_numpy())
 
 
 def test_rows_become_arrays_built_once(host: Path, tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_rows_become_arrays_built_once(host: Path, tmp_path: Path) -> None:
 
     shared = rows_of(tmp_path, "k", [3, 1, 2])
     assert shared.arrays(count)["x"].tolist() == [3, 1, 2]
-    shared_files._open_folders.clear()  # another worker of the same host
+    shared_arrays._open_folders.clear()  # another worker of the same host
     assert shared.arrays(count)["x"].tolist() == [3, 1, 2]
     assert len(built) == 1
     assert (host / "k" / "x.npy").is_file()
@@ -83,14 +83,14 @@ def test_a_build_that_fails_leaves_nothing_half_made(host: Path, tmp_path: Path)
 
 
 def test_a_worker_keeps_few_folders_mapped_the_last_used(host: Path, tmp_path: Path) -> None:
-    for n in range(shared_files.MAPPED + 2):
+    for n in range(shared_arrays.MAPPED + 2):
         rows_of(tmp_path, f"k{n}", [n, n]).arrays(build)
-    assert list(shared_files._open_folders) == [f"k{n}" for n in range(2, shared_files.MAPPED + 2)]
+    assert list(shared_arrays._open_folders) == [f"k{n}" for n in range(2, shared_arrays.MAPPED + 2)]
 
 
 def test_old_folders_go_when_another_is_built(host: Path, tmp_path: Path) -> None:
     rows_of(tmp_path, "old", [1, 2]).arrays(build)
-    past = time.time() - shared_files.KEEP_SECONDS - 10
+    past = time.time() - shared_arrays.KEEP_SECONDS - 10
     os.utime(host / "old", (past, past))
     rows_of(tmp_path, "new", [1, 2]).arrays(build)
     assert not (host / "old").exists()
@@ -103,7 +103,7 @@ def test_the_folder_is_this_user_s_own(host: Path) -> None:
 
 def test_large_arrays_are_mapped_read_only(host: Path, tmp_path: Path) -> None:
     def large(rows, folder: Path) -> None:
-        array = shared_files.create(folder, "big", (1 << 14, 2), np.float32)
+        array = shared_arrays.create(folder, "big", (1 << 14, 2), np.float32)
         array[3, 1] = 7
 
     big = rows_of(tmp_path, "k", [1, 2]).arrays(large)["big"]
@@ -161,7 +161,7 @@ def test_values_hidden_under_a_null_do_not_count() -> None:
     ],
 )
 def test_files_as_arrow_names_them(hadoop: str, arrow: str) -> None:
-    assert shared_files.arrow_uri(hadoop) == arrow
+    assert shared_arrays.arrow_uri(hadoop) == arrow
 
 
 # ------------------------------------------------------------------------------- hostile host users
@@ -176,7 +176,7 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make files 
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory anyone can write to, where nothing of ours is yet."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "disk"))
-    monkeypatch.setattr(shared_files, "_open_folders", type(shared_files._open_folders)())
+    monkeypatch.setattr(shared_arrays, "_open_folders", type(shared_arrays._open_folders)())
     (tmp_path / "disk").mkdir(mode=0o777)
     return tmp_path / "disk"
 
@@ -188,19 +188,19 @@ def taken(disk: Path) -> Path:
 
 def check_own(disk: Path, tmp_path: Path) -> None:
     """Arrays are built somewhere else, in a folder of ours that is closed."""
-    found = shared_files.host_folder()
+    found = shared_arrays.host_folder()
     state = found.lstat()
     assert found != taken(disk) and found.parent == disk
     assert state.st_uid == os.getuid() and state.st_mode & 0o777 == 0o700
     assert rows_of(tmp_path, "k", [3, 1, 2]).arrays(build)["x"].tolist() == [3, 1, 2]
-    assert shared_files.host_folder() == found
+    assert shared_arrays.host_folder() == found
 
 
 @as_root
 def test_a_folder_that_another_user_prepared_is_not_used(disk: Path, tmp_path: Path) -> None:
     (taken(disk) / "k").mkdir(parents=True)
     np.save(taken(disk) / "k" / "x.npy", np.array([6, 6, 6]))
-    shared_files.write_list(taken(disk) / "k")
+    shared_arrays.write_list(taken(disk) / "k")
     for path in (taken(disk), taken(disk) / "k", *(taken(disk) / "k").iterdir()):
         os.chown(path, OTHER_USER, OTHER_USER)
     check_own(disk, tmp_path)
@@ -266,7 +266,7 @@ def spoil_open(folder: Path) -> None:
 
 
 def spoil_list(folder: Path) -> None:
-    (folder / shared_files.LIST).write_text("[]")
+    (folder / shared_arrays.LIST).write_text("[]")
 
 
 def spoil_owner(folder: Path) -> None:
@@ -282,19 +282,19 @@ def test_what_is_not_as_it_was_written_is_built_again(host: Path, tmp_path: Path
     shared = rows_of(tmp_path, "k", [3, 1, 2])
     shared.arrays(build)
     spoil(host / "k")
-    shared_files._open_folders.clear()
+    shared_arrays._open_folders.clear()
     assert shared.arrays(build)["x"].tolist() == [3, 1, 2]
-    assert shared_files.is_whole(host / "k", digests=True)
+    assert shared_arrays.is_whole(host / "k", digests=True)
 
 
 def test_bytes_that_changed_at_the_same_length_are_found_by_digest(host: Path, tmp_path: Path) -> None:
     rows_of(tmp_path, "k", [3, 1, 2]).arrays(build)
     np.save(host / "k" / "x.npy", np.array([3, 1, 6]))
-    assert shared_files.is_whole(host / "k") and not shared_files.is_whole(host / "k", digests=True)
+    assert shared_arrays.is_whole(host / "k") and not shared_arrays.is_whole(host / "k", digests=True)
 
 
 def test_every_name_taken_is_said(disk: Path) -> None:
-    for n in range(shared_files.NAMES):
+    for n in range(shared_arrays.NAMES):
         Path(f"{taken(disk)}{f'-{n}' if n else ''}").write_text("not a folder")
     with pytest.raises(DataError, match="belong to others"):
-        shared_files.host_folder()
+        shared_arrays.host_folder()

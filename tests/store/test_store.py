@@ -26,7 +26,7 @@ from recbench_spark.schemas import (
     USER_METRICS,
     conform,
 )
-from recbench_spark.store import (
+from recbench_spark.storage.store import (
     VERSION_PROPERTY,
     Store,
     explain,

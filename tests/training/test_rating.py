@@ -11,7 +11,7 @@ import pytest
 
 from recbench_spark.errors import ConfigError
 from recbench_spark.schemas import CHECKS, METRICS, SPLITS, USER_METRICS
-from recbench_spark.store import Store
+from recbench_spark.storage.store import Store
 from tests.nights import Ran, run, small
 
 pytestmark = pytest.mark.spark

@@ -22,15 +22,15 @@ import torch
 from recbench_spark.errors import ConfigError, DataError, RecbenchError, StoreError
 from recbench_spark.models.networks.fitting import fit, read_checkpoint
 from recbench_spark.models.networks.plans import Plan
-from recbench_spark.training import processes, several
-from recbench_spark.training.processes import Job, Note, run_processes
-from recbench_spark.training.several import (
+from recbench_spark.training import multiprocess_fit, processes
+from recbench_spark.training.multiprocess_fit import (
     fit_on_several,
     following,
     raise_first,
     require_common_folder,
     shards,
 )
+from recbench_spark.training.processes import Job, Note, run_processes
 from tests.models.networks.test_fitting import factor_task, pair_task
 
 PLAN = Plan(epochs=2, batch=50, rate=0.05)
@@ -214,7 +214,7 @@ def test_a_folder_that_tasks_do_not_share_with_the_driver_is_refused(spark, tmp_
     monkeypatch.chdir(tmp_path)
     folder, make = Path("/proc/self/cwd/fit"), partial(Ending, str(tmp_path), "")
     monkeypatch.setattr(
-        several, "_is_local_session", lambda: False
+        multiprocess_fit, "_is_local_session", lambda: False
     )  # the stage runs, on this host's workers
     words = rf"^/proc/self/cwd/fit is no folder that {socket.gethostname()} shares .*\n  hint: --warehouse "
     with pytest.raises(StoreError, match=words):

@@ -16,7 +16,7 @@ from recbench_spark.config.models import MODELS, known_kinds
 from recbench_spark.models.rating import registry
 from recbench_spark.models.rating.registry import EVERY
 from recbench_spark.models.rating.sgd import FactorModel
-from recbench_spark.store import Store
+from recbench_spark.storage.store import Store
 from tests.nights import Ran, run, small
 
 pytestmark = pytest.mark.spark

@@ -25,9 +25,7 @@ from pyspark.sql import types as T
 from recbench_spark.errors import ConfigError, DataError, MissingError, SchemaError, nearest
 from recbench_spark.inputs import Options, pinned_version, time_travel
 from recbench_spark.schemas import ID_KIND, ID_TYPE
-from recbench_spark.shared_files import escape_path
-from recbench_spark.storage.paths import decode_uri
-from recbench_spark.stored_files import (
+from recbench_spark.storage.local_files import (
     HEAD,
     bare_name,
     head_lines,
@@ -38,6 +36,8 @@ from recbench_spark.stored_files import (
     refuse_packed_text,
     split_line,
 )
+from recbench_spark.storage.paths import decode_uri
+from recbench_spark.storage.shared_arrays import escape_path
 
 BAD_LINE = "_bad_line"
 """Hidden column: the text of a line that is not laid out as it should be, else NULL."""

@@ -33,7 +33,12 @@ from recbench_spark.data.readers.values import PARTS, Checks, Value
 from recbench_spark.data.worlds import read_world
 from recbench_spark.errors import ConfigError, DataError, nearest
 from recbench_spark.schemas import ABSENT, COMPLETE, ID_KIND, IDS, INTERACTIONS, with_text_ids
-from recbench_spark.stored_files import refuse_misspelt, require_columns, separator, text_separator
+from recbench_spark.storage.local_files import (
+    refuse_misspelt,
+    require_columns,
+    separator,
+    text_separator,
+)
 
 __all__ = ["PARTS", "Log", "open_log", "read_log"]
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from recbench_spark.config import Dataset
 from recbench_spark.data.readers.files import Layout, find, is_folder, read_fields
 from recbench_spark.data.readers.raw import Raw
-from recbench_spark.stored_files import bare_name
+from recbench_spark.storage.local_files import bare_name
 
 RATINGS = ("user_id", "item_id", "rating", "event_time")
 GENRES = tuple(f"genre{n}" for n in range(19))

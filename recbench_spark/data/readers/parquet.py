@@ -27,8 +27,8 @@ from recbench_spark.data.readers.files import (
     union_by_name,
 )
 from recbench_spark.errors import DataError, SchemaError
-from recbench_spark.shared_files import escape_path
-from recbench_spark.stored_files import read_schemas, refuse_case
+from recbench_spark.storage.local_files import read_schemas, refuse_case
+from recbench_spark.storage.shared_arrays import escape_path
 
 Types = dict[str, pa.DataType]
 """Columns of a file, by name."""

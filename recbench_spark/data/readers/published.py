@@ -23,7 +23,7 @@ from recbench_spark.data.readers.ids import TEXT_NOTES
 from recbench_spark.data.readers.raw import Raw
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.errors import ConfigError, SchemaError
-from recbench_spark.shared_files import escape_path
+from recbench_spark.storage.shared_arrays import escape_path
 
 WHOLE_NUMBERS = r"^\s*[0-9]+(\s+[0-9]+)*\s*$"
 CANDIDATE_LINE = r"^\s*\([0-9]+,[0-9]+\)(\s+[0-9]+)+\s*$"

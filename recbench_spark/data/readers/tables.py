@@ -22,7 +22,12 @@ from recbench_spark.data.readers.files import (
 from recbench_spark.data.readers.movielens import LAYOUTS
 from recbench_spark.data.readers.parquet import read_parquet
 from recbench_spark.data.readers.values import Checks, Value
-from recbench_spark.stored_files import bare_name, refuse_misspelt, require_columns, text_separator
+from recbench_spark.storage.local_files import (
+    bare_name,
+    refuse_misspelt,
+    require_columns,
+    text_separator,
+)
 
 NUMBERS = (
     *("rating", "relevance", "score", "prediction", "outcome"),

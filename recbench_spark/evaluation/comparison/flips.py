@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.definitions import Definition
-from recbench_spark.evaluation.comparison.comparing import Run
+from recbench_spark.evaluation.comparison.comparisons import Run
 from recbench_spark.evaluation.comparison.paradoxes import by_run, of_runs
 from recbench_spark.evaluation.ranking.batches import by_part, to_rankings
 from recbench_spark.kernels.arrays import Ints
@@ -34,7 +34,7 @@ from recbench_spark.kernels.comparison import paradoxes as kernel
 from recbench_spark.kernels.comparison.paradoxes import Crossing, Flip
 from recbench_spark.kernels.estimators import exposure
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.shared_files import flat
+from recbench_spark.storage.shared_arrays import flat
 
 ITEMS, USERS = "items", "users"
 SHOWN = 20

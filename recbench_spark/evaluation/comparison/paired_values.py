@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.kernels.arrays import Floats, Ints
-from recbench_spark.shared_files import flat
+from recbench_spark.storage.shared_arrays import flat
 
 CHUNK_ROWS = 1 << 18
 """Rows (a user in a run) turned into arrays at once: 2 MB a cut-off."""

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.evaluation.comparison.comparing import Run
+from recbench_spark.evaluation.comparison.comparisons import Run
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.accuracy import RANKING_COLUMNS, Column, Selected, Totals
 from recbench_spark.kernels import resampling
@@ -36,7 +36,7 @@ from recbench_spark.kernels.estimators.exposure import combine_strata
 from recbench_spark.kernels.metrics.accuracy import measure
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.schemas import PARADOXES
-from recbench_spark.shared_files import flat
+from recbench_spark.storage.shared_arrays import flat
 
 SIZE_UNIT = 2.0**-20
 """Truth items are added up as multiples of this, beside values of about 1."""

@@ -35,7 +35,7 @@ from recbench_spark.kernels.estimators.strata import StratumEdges, propose
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.shared_files import flat
+from recbench_spark.storage.shared_arrays import flat
 
 UNIFORM = ("open_loop",)
 """Parts in which every item was as likely to be shown as any other."""

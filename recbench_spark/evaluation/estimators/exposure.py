@@ -19,7 +19,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
-from recbench_spark import shared_files
 from recbench_spark.config import EXPOSURE_SLICES
 from recbench_spark.config import Strata as Wanted
 from recbench_spark.errors import DataError
@@ -29,7 +28,8 @@ from recbench_spark.kernels.estimators import strata
 from recbench_spark.kernels.estimators.exposure import Diagnostics, diagnostics
 from recbench_spark.kernels.estimators.strata import StratumEdges
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.shared_files import Arrays, SharedRows, flat
+from recbench_spark.storage import shared_arrays
+from recbench_spark.storage.shared_arrays import Arrays, SharedRows, flat
 
 # ------------------------------------------------------------------------------- of items
 
@@ -147,8 +147,8 @@ class ExposedItems:
 
 
 def _save(n_items: int, rows: ds.Dataset, folder: Path) -> None:
-    propensity = shared_files.create(folder, "propensity", (n_items,), np.float64)
-    n_train = shared_files.create(folder, "n_train", (n_items,), np.int64)
+    propensity = shared_arrays.create(folder, "propensity", (n_items,), np.float64)
+    n_train = shared_arrays.create(folder, "n_train", (n_items,), np.int64)
     for batch in rows.to_batches():
         index = batch.column("item_index").to_numpy()
         propensity[index] = batch.column("propensity").to_numpy()

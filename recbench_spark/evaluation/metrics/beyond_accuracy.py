@@ -17,7 +17,7 @@ import pyarrow as pa
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.metrics import beyond_accuracy
-from recbench_spark.shared_files import flat
+from recbench_spark.storage.shared_arrays import flat
 
 if TYPE_CHECKING:  # a model's scorers load torch, which lists have no need of
     from recbench_spark.evaluation.ranking.sources import DotSource

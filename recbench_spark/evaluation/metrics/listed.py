@@ -15,7 +15,7 @@ from recbench_spark.evaluation.metrics import beyond_accuracy
 from recbench_spark.evaluation.metrics.accuracy import HOLDOUT, MetricPlan
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.shared_files import flat
+from recbench_spark.storage.shared_arrays import flat
 
 BUCKET_BITS = 16
 """Items whose counts are brought together in one group: 2^16."""

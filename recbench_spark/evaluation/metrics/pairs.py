@@ -19,7 +19,7 @@ from recbench_spark.evaluation.result import PART
 from recbench_spark.kernels import sums
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.shared_files import flat
+from recbench_spark.storage.shared_arrays import flat
 
 SCALE = 100
 """Ranks of one reciprocal value: 1 to 100 count 1, 101 to 200 a half."""

@@ -30,7 +30,7 @@ from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.metrics import predictions as values
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.kernels.sums import Sums
-from recbench_spark.shared_files import flat
+from recbench_spark.storage.shared_arrays import flat
 
 Row = dict[str, str | float | int | None]
 

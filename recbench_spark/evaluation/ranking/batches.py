@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from recbench_spark.evaluation.batch_schemas import RANKED
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.rankings import Rankings
-from recbench_spark.shared_files import flat
+from recbench_spark.storage.shared_arrays import flat
 
 if "pyspark.worker" in sys.modules:
     # Spark collects garbage after every task, and would walk all that torch and numba made: .2 s a task.

@@ -13,7 +13,7 @@ from recbench_spark.evaluation.ranking.request import Request
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ranking import lists as list_kernel
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.shared_files import flat
+from recbench_spark.storage.shared_arrays import flat
 
 
 def rank_batches(request: Request, batches: Batches) -> Batches:

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from recbench_spark import shared_files
 from recbench_spark.kernels.arrays import Ints
-from recbench_spark.shared_files import SharedRows
+from recbench_spark.storage import shared_arrays
+from recbench_spark.storage.shared_arrays import SharedRows
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class KnownItems:
         names = ["item_id", "n_train", *(["item_index"] if self.numeric is None else [])]
         table = rows.to_table(columns=names).sort_by("item_id")
         ids = table.column("item_id").to_pylist()
-        shared_files.save(folder, "ids", np.array([text.encode() for text in ids], dtype="S"))
-        shared_files.save(folder, "n_train", table.column("n_train").to_numpy().astype(np.int64))
-        shared_files.save(folder, "item_index", self._index(table))
+        shared_arrays.save(folder, "ids", np.array([text.encode() for text in ids], dtype="S"))
+        shared_arrays.save(folder, "n_train", table.column("n_train").to_numpy().astype(np.int64))
+        shared_arrays.save(folder, "item_index", self._index(table))
 
     def _index(self, by_bytes: pa.Table) -> Ints:
         """(i,) the place of each item in the order that decides ties."""

@@ -12,13 +12,13 @@ import pyarrow.dataset as ds
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark import shared_files
 from recbench_spark.config import Draw
 from recbench_spark.evaluation.ranking.batches import item_lists
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ranking.negatives import draw
 from recbench_spark.kernels.ranking.positives import ItemLists
-from recbench_spark.shared_files import SharedRows
+from recbench_spark.storage import shared_arrays
+from recbench_spark.storage.shared_arrays import SharedRows
 
 _DRAWN = "user_id STRING, part STRING, items ARRAY<INT>"
 
@@ -92,7 +92,7 @@ def _batch(batch: pa.RecordBatch, drawn: ItemLists) -> pa.RecordBatch:
 
 
 def _running_sum(rows: ds.Dataset, folder: Path, n_items: int) -> None:
-    running = shared_files.create(folder, "running", (n_items + 1,), np.int64)
+    running = shared_arrays.create(folder, "running", (n_items + 1,), np.int64)
     for batch in rows.to_batches():
         running[batch.column("item_index").to_numpy() + 1] = batch.column("weight").to_numpy()
     np.cumsum(running, out=running)

@@ -17,7 +17,7 @@ from recbench_spark.kernels.arrays import Bools, Floats
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.scorers import Scorer, UserBlock
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.shared_files import flat
+from recbench_spark.storage.shared_arrays import flat
 
 PREDICTED = (
     "user_id STRING, part STRING, user_key LONG, "

@@ -22,7 +22,7 @@ from recbench_spark.kernels.ranking.scorers import (
     count_ranks,
 )
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.shared_files import flat
+from recbench_spark.storage.shared_arrays import flat
 
 LITTLE = 1 << 24
 """Multiplications that take a tenth of a second in float64; loading torch takes three seconds and more."""

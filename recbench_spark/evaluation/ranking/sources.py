@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from recbench_spark import shared_files
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.kernels.ranking.scorers import DotScorer, HashScorer, NeighbourScorer, Scorer
 from recbench_spark.models.item_knn import centring_bias
-from recbench_spark.shared_files import SharedRows
+from recbench_spark.storage import shared_arrays
+from recbench_spark.storage.shared_arrays import SharedRows
 
 Strings = npt.NDArray[np.bytes_]
 OPEN_MODELS = 2
@@ -69,9 +69,9 @@ class DotSource:
 
     def build(self, rows: ds.Dataset, folder: Path) -> None:
         """Stream the rows into arrays by item_index: 4 dims + 9 bytes an item, and its id."""
-        vectors = shared_files.create(folder, "vectors", (self.n_items, self.dims), np.float32)
-        bias = shared_files.create(folder, "bias", (self.n_items,), np.float64)
-        scored = shared_files.create(folder, "scored", (self.n_items,), np.bool_)
+        vectors = shared_arrays.create(folder, "vectors", (self.n_items, self.dims), np.float32)
+        bias = shared_arrays.create(folder, "bias", (self.n_items,), np.float64)
+        scored = shared_arrays.create(folder, "scored", (self.n_items,), np.bool_)
         for batch in rows.to_batches(columns=["id" if self.catalogue else "item_index", "vector", "bias"]):
             known = batch.filter(pc.is_valid(batch.column("vector")))
             if self.catalogue:
@@ -79,12 +79,12 @@ class DotSource:
                 known, index = known.filter(pa.array(index >= 0)), index[index >= 0]
             else:
                 index = known.column("item_index").to_numpy()
-            values = shared_files.flat(known.column("vector"))[1]
+            values = shared_arrays.flat(known.column("vector"))[1]
             vectors[index] = values.reshape(len(index), self.dims)
             bias[index] = known.column("bias").fill_null(0.0).to_numpy(zero_copy_only=False)
             scored[index] = True
         if self.catalogue:
-            shared_files.save(folder, "item_ids", self.catalogue.ids())
+            shared_arrays.save(folder, "item_ids", self.catalogue.ids())
         else:
             _save_ids(rows, self.n_items, folder)
 
@@ -116,13 +116,13 @@ class NeighbourSource:
     def build(self, rows: ds.Dataset, folder: Path) -> None:
         """The similarities as CSR by the item of the history: 12 bytes a pair; 8 bytes an item."""
         table = rows.to_table().sort_by("item_index")
-        offsets, items = shared_files.flat(table.column("speaks_for").combine_chunks())
-        weights = shared_files.flat(table.column("weights").combine_chunks())[1]
-        shared_files.save(folder, "offsets", offsets)
-        shared_files.save(folder, "items", items.astype(np.int64))
-        shared_files.save(folder, "weights", weights)
+        offsets, items = shared_arrays.flat(table.column("speaks_for").combine_chunks())
+        weights = shared_arrays.flat(table.column("weights").combine_chunks())[1]
+        shared_arrays.save(folder, "offsets", offsets)
+        shared_arrays.save(folder, "items", items.astype(np.int64))
+        shared_arrays.save(folder, "weights", weights)
         bias = centring_bias(table.column("mean").to_numpy(), offsets, items, weights)
-        shared_files.save(folder, "bias", bias)
+        shared_arrays.save(folder, "bias", bias)
         _save_ids(rows, self.n_items, folder)
 
 
@@ -156,7 +156,7 @@ class HashSource:
 def _save_ids(rows: ds.Dataset, n_items: int, folder: Path) -> None:
     """Ids as fixed-width bytes: they can be mapped, and need no pickle."""
     longest = max((_longest(batch) for batch in _ids(rows)), default=1)
-    ids = shared_files.create(folder, "item_ids", (n_items,), f"S{max(longest, 1)}")
+    ids = shared_arrays.create(folder, "item_ids", (n_items,), f"S{max(longest, 1)}")
     for batch in _ids(rows):
         index = batch.column("item_index").to_numpy()
         ids[index] = np.array([text.encode() for text in batch.column("item_id").to_pylist()])

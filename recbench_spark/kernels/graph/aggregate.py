@@ -17,7 +17,7 @@ import numpy.typing as npt
 from recbench_spark.kernels.compiling import compiled, readonly
 from recbench_spark.kernels.graph.csr import Csr
 from recbench_spark.kernels.graph.forms import Aggregator
-from recbench_spark.kernels.graph.lanes import (
+from recbench_spark.kernels.graph.simd import (
     AHEAD,
     fma,
     max_row_1,

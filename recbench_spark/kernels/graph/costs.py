@@ -3,7 +3,7 @@
 Seconds are a sum of amounts times rates, all rates at least 0 (non-negative least squares, Lawson and
 Hanson 1974), each run weighed by 1 / its seconds, so that the error that is made small is relative. One
 amount is no count: a vector read at random takes longer the less of its file the caches hold, so bytes
-that are read weigh what a probe (`graph/pace.py`) found them to take.
+that are read weigh what a probe (`graph/read_throughput.py`) found them to take.
 """
 
 from __future__ import annotations

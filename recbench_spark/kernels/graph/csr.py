@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.kernels.compiling import compiled, readonly
-from recbench_spark.kernels.graph.lanes import AHEAD
+from recbench_spark.kernels.graph.simd import AHEAD
 
 Keys = npt.NDArray[np.uint64]
 Weights = npt.NDArray[np.float32]

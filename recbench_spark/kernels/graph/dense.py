@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.compiling import compiled, readonly
-from recbench_spark.kernels.graph.lanes import fma, single, stored
+from recbench_spark.kernels.graph.simd import fma, single, stored
 
 Matrix = npt.NDArray[np.float32]
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.compiling import compiled, readonly
 from recbench_spark.kernels.graph.csr import Csr
-from recbench_spark.kernels.graph.lanes import AHEAD
+from recbench_spark.kernels.graph.simd import AHEAD
 from recbench_spark.kernels.graph.walks import draw, share_of
 from recbench_spark.kernels.hashing import Hashes, stream
 

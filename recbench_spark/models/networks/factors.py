@@ -23,11 +23,11 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.graph.aggregate import partial
 from recbench_spark.kernels.graph.csr import Csr
 from recbench_spark.kernels.graph.ids import hashed_numbers
-from recbench_spark.kernels.graph.lanes import AHEAD
+from recbench_spark.kernels.graph.simd import AHEAD
 from recbench_spark.models.networks.devices import moved
-from recbench_spark.models.networks.drawing import had, shared_negatives, unseen
 from recbench_spark.models.networks.fitting import Rows, Step
 from recbench_spark.models.networks.losses import bayesian_ranking
+from recbench_spark.models.networks.sampling import had, shared_negatives, unseen
 
 Indices = npt.NDArray[np.int64]
 

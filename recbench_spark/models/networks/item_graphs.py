@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from recbench_spark.kernels.graph.csr import Csr
 from recbench_spark.kernels.graph.ids import hashed_numbers
-from recbench_spark.kernels.graph.lanes import AHEAD
+from recbench_spark.kernels.graph.simd import AHEAD
 from recbench_spark.kernels.graph.walks import Most, Walks, neighbourhoods, shares
 from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours
 from recbench_spark.models.networks.factors import Pairs

@@ -20,9 +20,9 @@ class FittedModel(ModelConfig):
     the fit ends after `patience` epochs without a better one (0: never). No held-out row is read.
     `examples`: of an epoch, drawn anew in each (0: all): where all take hours, validation and checkpoints
     come sooner. `weight_decay` times each weight is added to its gradient in each step. `processes` share
-    each minibatch (`training.several`): more than one give another model, to rounding the same. `device`:
-    where one process computes; `auto` takes a GPU where PyTorch finds one. `watch`: what each epoch is
-    worth on test rows is told beside, and chooses nothing.
+    each minibatch (`training.multiprocess_fit`): more than one give another model, to rounding the same.
+    `device`: where one process computes; `auto` takes a GPU where PyTorch finds one. `watch`: the
+    value of each epoch on test rows is reported as well, and chooses nothing.
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset(

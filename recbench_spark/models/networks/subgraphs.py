@@ -18,8 +18,8 @@ from recbench_spark.errors import DataError
 from recbench_spark.kernels.graph.aggregate import reading_order
 from recbench_spark.kernels.graph.csr import Csr, selected, without_edges
 from recbench_spark.kernels.graph.forms import LayerForm
-from recbench_spark.kernels.graph.lanes import AHEAD
 from recbench_spark.kernels.graph.samples import drawn_nodes, uniform
+from recbench_spark.kernels.graph.simd import AHEAD
 from recbench_spark.kernels.hashing import Hashes
 
 Nodes = npt.NDArray[np.int64]

@@ -15,11 +15,11 @@ from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.graph.ids import hashed_numbers
 from recbench_spark.kernels.graph.samples import Band
 from recbench_spark.models.networks.devices import moved
-from recbench_spark.models.networks.drawing import hard_negatives, shared_negatives
 from recbench_spark.models.networks.fitting import Rows, Step
 from recbench_spark.models.networks.layers import GraphNet
 from recbench_spark.models.networks.losses import co_occurrence, cross_entropy, max_margin
 from recbench_spark.models.networks.pooling import taken
+from recbench_spark.models.networks.sampling import hard_negatives, shared_negatives
 from recbench_spark.models.networks.subgraphs import (
     Adjacency,
     Neighbours,

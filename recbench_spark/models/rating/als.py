@@ -22,10 +22,10 @@ from recbench_spark.models.rating.blocks import (
     draw_side,
     group,
 )
-from recbench_spark.models.rating.contract import REAL, Fit, Indices, Ratings, RatingSettings, rmse
-from recbench_spark.models.rating.lanes import padded, rows_of_zeros
+from recbench_spark.models.rating.interface import REAL, Fit, Indices, Ratings, RatingSettings, rmse
 from recbench_spark.models.rating.normals import normal_table
 from recbench_spark.models.rating.sgd import FactorModel
+from recbench_spark.models.rating.simd import padded, rows_of_zeros
 from recbench_spark.models.rating.wishart import row_sums
 
 HELD = 1e30

@@ -27,7 +27,6 @@ from pydantic import Field
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.compiling import compiled
-from recbench_spark.models.rating.bags import Bag, BagPrior, Draw, bag_sums, draw_bag_factor, make_bag
 from recbench_spark.models.rating.blocks import (
     Floats,
     Grouped,
@@ -40,7 +39,15 @@ from recbench_spark.models.rating.blocks import (
     in_threads,
     prior_of,
 )
-from recbench_spark.models.rating.contract import (
+from recbench_spark.models.rating.implicit_features import (
+    Bag,
+    BagPrior,
+    Draw,
+    bag_sums,
+    draw_bag_factor,
+    make_bag,
+)
+from recbench_spark.models.rating.interface import (
     Fit,
     Indices,
     Ratings,
@@ -48,8 +55,8 @@ from recbench_spark.models.rating.contract import (
     indices_with_unseen,
     rmse,
 )
-from recbench_spark.models.rating.lanes import dot_rows, padded, rows_of_zeros
 from recbench_spark.models.rating.normals import draws_of, normal_table, unsigned
+from recbench_spark.models.rating.simd import dot_rows, padded, rows_of_zeros
 from recbench_spark.models.rating.wishart import (
     NormalWishart,
     draw_gamma,

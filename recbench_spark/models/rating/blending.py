@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from recbench_spark.errors import DataError
-from recbench_spark.models.rating.contract import REAL, Floats, Scale
+from recbench_spark.models.rating.interface import REAL, Floats, Scale
 
 
 class Blend(NamedTuple):

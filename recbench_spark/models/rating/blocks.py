@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.kernels.compiling import compiled
-from recbench_spark.models.rating.lanes import (
+from recbench_spark.models.rating.normals import draws_of, fill_normals
+from recbench_spark.models.rating.simd import (
     DEEP,
     add_gram,
     add_rows,
@@ -29,7 +30,6 @@ from recbench_spark.models.rating.lanes import (
     rows_of_zeros,
     subtract_gram,
 )
-from recbench_spark.models.rating.normals import draws_of, fill_normals
 
 Table = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]

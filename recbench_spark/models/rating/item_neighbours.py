@@ -17,7 +17,7 @@ from scipy import sparse
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.compiling import compiled
-from recbench_spark.models.rating.contract import (
+from recbench_spark.models.rating.interface import (
     UNSEEN,
     Fit,
     Floats,

@@ -13,7 +13,7 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.models.means import MeansModel
 from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings
 from recbench_spark.models.rating.bayesian import BayesianSettings
-from recbench_spark.models.rating.contract import RatingSettings
+from recbench_spark.models.rating.interface import RatingSettings
 from recbench_spark.models.rating.item_neighbours import ItemNeighboursSettings
 from recbench_spark.models.rating.logistic import LogisticSettings
 from recbench_spark.models.rating.nsvd import NsvdSettings
@@ -28,7 +28,6 @@ VECTORS = ("rating_vectors",)
 class RatingModelConfig(ModelConfig):
     """A learner of `models.rating` in one task; `seed` is that of all its draws."""
 
-    behaviour: ClassVar[str] = "recbench_spark.training.rating:Rating"
     seed: Seed = 42
 
 

@@ -17,11 +17,11 @@ from pydantic import Field
 
 from recbench_spark.errors import DivergedError
 from recbench_spark.kernels.compiling import compiled
-from recbench_spark.models.rating.contract import Fit, Indices, Ratings, RatingSettings
-from recbench_spark.models.rating.lanes import dot_rows, padded, rows_of_zeros, step_rows
+from recbench_spark.models.rating.interface import Fit, Indices, Ratings, RatingSettings
 from recbench_spark.models.rating.normals import draws_of, normal_table, uniform, unsigned
 from recbench_spark.models.rating.sgd import FactorModel, Table
 from recbench_spark.models.rating.shuffling import hash_order, permutation
+from recbench_spark.models.rating.simd import dot_rows, padded, rows_of_zeros, step_rows
 
 NEGATIVES = 3
 """What the draws are for; 0 and 1 are those of the factors at the start."""

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from recbench_spark.models.rating.contract import (
+from recbench_spark.models.rating.interface import (
     Fit,
     Floats,
     Indices,

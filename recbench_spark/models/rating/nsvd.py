@@ -16,7 +16,14 @@ from pydantic import Field
 
 from recbench_spark.errors import DivergedError
 from recbench_spark.kernels.compiling import compiled
-from recbench_spark.models.rating.contract import Fit, Floats, Indices, Ratings, RatingSettings, rmse
+from recbench_spark.models.rating.interface import (
+    Fit,
+    Floats,
+    Indices,
+    Ratings,
+    RatingSettings,
+    rmse,
+)
 from recbench_spark.models.rating.normals import normal_table
 from recbench_spark.models.rating.sgd import FactorModel
 from recbench_spark.models.rating.shuffling import permutation

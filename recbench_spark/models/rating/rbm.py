@@ -19,7 +19,7 @@ from pydantic import Field
 
 from recbench_spark.errors import DataError, DivergedError
 from recbench_spark.kernels.compiling import compiled
-from recbench_spark.models.rating.contract import (
+from recbench_spark.models.rating.interface import (
     Fit,
     Floats,
     Indices,

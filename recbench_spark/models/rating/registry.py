@@ -15,7 +15,13 @@ from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.models.rating import storage
 from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings, fit_als, fit_implicit_als
 from recbench_spark.models.rating.bayesian import BayesianModel, BayesianSettings, fit_bayesian
-from recbench_spark.models.rating.contract import Fit, FitCall, RatingModel, Ratings, RatingSettings
+from recbench_spark.models.rating.interface import (
+    Fit,
+    FitCall,
+    RatingModel,
+    Ratings,
+    RatingSettings,
+)
 from recbench_spark.models.rating.item_neighbours import (
     ItemNeighbours,
     ItemNeighboursSettings,

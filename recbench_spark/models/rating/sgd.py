@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from recbench_spark.config import Strict
 from recbench_spark.errors import DataError, DivergedError
 from recbench_spark.kernels.compiling import compiled
-from recbench_spark.models.rating.contract import (
+from recbench_spark.models.rating.interface import (
     Fit,
     Floats,
     Indices,
@@ -30,10 +30,10 @@ from recbench_spark.models.rating.contract import (
     rmse,
     with_nobody,
 )
-from recbench_spark.models.rating.lanes import dot_rows, fetch_row, padded, rows_of_zeros, step_rows
 from recbench_spark.models.rating.means import Means, MeansSettings, means_of
 from recbench_spark.models.rating.normals import normal_table
 from recbench_spark.models.rating.shuffling import Triples, hash_order, held_out, shuffle, triples_of
+from recbench_spark.models.rating.simd import dot_rows, fetch_row, padded, rows_of_zeros, step_rows
 
 Table = npt.NDArray[np.float32]
 Positive = Annotated[float, Field(ge=0)]

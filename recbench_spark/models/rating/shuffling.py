@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from recbench_spark.kernels.compiling import compiled
 from recbench_spark.kernels.hashing import GAMMA, mix, stream
-from recbench_spark.models.rating.contract import Ratings
-from recbench_spark.models.rating.lanes import fetch_number
+from recbench_spark.models.rating.interface import Ratings
 from recbench_spark.models.rating.normals import unsigned
+from recbench_spark.models.rating.simd import fetch_number
 
 TRIPLE = np.dtype(
     {"names": ["user", "item", "target"], "formats": [np.uint32, np.uint32, np.float32], "itemsize": 16}

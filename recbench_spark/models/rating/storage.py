@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from recbench_spark.errors import DataError, nearest
-from recbench_spark.models.rating.contract import RatingModel
+from recbench_spark.models.rating.interface import RatingModel
 
 KIND = "kind"
 

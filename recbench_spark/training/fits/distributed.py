@@ -15,8 +15,8 @@ from recbench_spark.evaluation.metrics.predictions import by_user, rating_metric
 from recbench_spark.evaluation.ranking.predict import mean_rating
 from recbench_spark.failures import in_words_with_trace, java_is_gone
 from recbench_spark.indexing import dense_index
-from recbench_spark.sharing import load_parquet, scratch_folder
-from recbench_spark.store import Store
+from recbench_spark.storage.shared_rows import load_parquet, scratch_folder
+from recbench_spark.storage.store import Store
 from recbench_spark.training.als import train_als
 from recbench_spark.training.fits.logs import LogFiles
 from recbench_spark.training.fits.tasks import FitTask, Row

@@ -19,11 +19,11 @@ import pyarrow.dataset as ds
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark import shared_files
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
-from recbench_spark.models.rating.contract import Ratings, RatingSettings, Scale, checked_ratings
-from recbench_spark.shared_files import SharedRows
+from recbench_spark.models.rating.interface import Ratings, RatingSettings, Scale, checked_ratings
+from recbench_spark.storage import shared_arrays
+from recbench_spark.storage.shared_arrays import SharedRows
 
 COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
 MICROSECONDS = 1_000_000
@@ -64,7 +64,7 @@ class RatingLog:
         scale: lowest and highest rating that there can be.
     """
 
-    arrays: shared_files.Arrays
+    arrays: shared_arrays.Arrays
     parts: tuple[str, ...]
     scale: Scale
 
@@ -153,9 +153,9 @@ def _build(dataset: ds.Dataset, folder: Path, parts: tuple[str, ...], has_times:
     if has_times:
         columns["times"] = table.column("event_time").to_numpy() // MICROSECONDS
     for name, column in columns.items():
-        shared_files.save(folder, name, column[order_r])
-    shared_files.save(folder, "user_ids", user_ids)
-    shared_files.save(folder, "item_ids", item_ids)
+        shared_arrays.save(folder, name, column[order_r])
+    shared_arrays.save(folder, "user_ids", user_ids)
+    shared_arrays.save(folder, "item_ids", item_ids)
 
 
 def indexed(ids: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:

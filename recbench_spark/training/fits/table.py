@@ -10,7 +10,7 @@ from typing import Any
 
 from recbench_spark import __version__
 from recbench_spark.schemas import FITS
-from recbench_spark.store import Store
+from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.tasks import Row
 
 NAME = ("fit_id", "suite", "purpose", "model", "status", "files")

@@ -30,11 +30,11 @@ from recbench_spark.failures import in_words_with_trace
 from recbench_spark.kernels import sums
 from recbench_spark.kernels.metrics import predictions as values
 from recbench_spark.models.rating import registry
-from recbench_spark.models.rating.contract import Fit, Ratings
+from recbench_spark.models.rating.interface import Fit, Ratings
 from recbench_spark.models.rating.sgd import FactorModel
 from recbench_spark.models.rating.shuffling import held_out
-from recbench_spark.shared_files import read_bytes, write_bytes
 from recbench_spark.storage.leases import hold_lease
+from recbench_spark.storage.shared_arrays import read_bytes, write_bytes
 from recbench_spark.training.fits.logs import LogFiles, RatingLog, texts
 
 Row = dict[str, Any]

@@ -14,14 +14,14 @@ import pytest
 
 from recbench_spark.definitions import Definition
 from recbench_spark.evaluation.comparison.changes import ChangePlan, activity, changes
-from recbench_spark.evaluation.comparison.comparing import Run
-from recbench_spark.journal import Journal
+from recbench_spark.evaluation.comparison.comparisons import Run
 from recbench_spark.kernels.resampling import mean_and_error, moments
+from recbench_spark.nightly.changes import explain_changes
+from recbench_spark.nightly.night import Night
+from recbench_spark.nightly.report import make_report
+from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, METRICS, RANKINGS, RUNS, USER_METRICS, Table
-from recbench_spark.steps.changes import explain_changes
-from recbench_spark.steps.night import Night
-from recbench_spark.steps.reporting import make_report
-from recbench_spark.store import Store, query_files
+from recbench_spark.storage.store import Store, query_files
 from tests.nights import SMALL, models, small
 
 NIGHTS = [date(2026, 1, day) for day in (1, 2, 3)]

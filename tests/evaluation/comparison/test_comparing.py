@@ -14,15 +14,24 @@ from scipy import stats
 from recbench_spark.config import Benchmark, Bootstrap, Regression, parse
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
-from recbench_spark.evaluation.comparison.comparing import ComparisonGroup, ComparisonPlan, Run, compare
-from recbench_spark.journal import Journal
-from recbench_spark.kernels.comparison.tests import benjamini_hochberg, holm, sequence_interval
+from recbench_spark.evaluation.comparison.comparisons import (
+    ComparisonGroup,
+    ComparisonPlan,
+    Run,
+    compare,
+)
+from recbench_spark.kernels.comparison.significance import (
+    benjamini_hochberg,
+    holm,
+    sequence_interval,
+)
+from recbench_spark.nightly.changes import explain_changes
+from recbench_spark.nightly.comparisons import compare_night, run_before, visible_runs
+from recbench_spark.nightly.night import Night
+from recbench_spark.query.answers import answers
+from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, COMPARISONS, METRICS, RUNS, USER_METRICS
-from recbench_spark.steps.answers import answers
-from recbench_spark.steps.changes import explain_changes
-from recbench_spark.steps.comparing import compare_night, run_before, visible_runs
-from recbench_spark.steps.night import Night
-from recbench_spark.store import Store, query_files
+from recbench_spark.storage.store import Store, query_files
 from tests.nights import SMALL, models, small
 
 NIGHTS = [date(2026, 1, day) for day in (1, 2, 3)]

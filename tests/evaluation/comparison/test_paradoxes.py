@@ -20,15 +20,15 @@ from recbench_spark.config import Benchmark, Bootstrap, parse
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.comparison import flips, paradoxes
-from recbench_spark.evaluation.comparison.comparing import Run
+from recbench_spark.evaluation.comparison.comparisons import Run
 from recbench_spark.evaluation.comparison.flips import ModelPair
 from recbench_spark.evaluation.metrics import accuracy
-from recbench_spark.journal import Journal
 from recbench_spark.kernels.resampling import poisson_weights
+from recbench_spark.nightly.paradoxes import find_paradoxes
 from recbench_spark.reports import make_disagreements
+from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FLIPS, PARADOXES, RANKINGS
-from recbench_spark.steps.paradoxes import find_paradoxes
-from recbench_spark.store import query_files
+from recbench_spark.storage.store import query_files
 from tests.nights import DATE, RANKED, SMALL, Ran, small
 from tests.oracles import smallest_flip
 

@@ -35,13 +35,13 @@ from recbench_spark.kernels import resampling
 from recbench_spark.kernels.estimators import exposure as estimators
 from recbench_spark.kernels.estimators import strata
 from recbench_spark.kernels.estimators.exposure import Rewards, Settings, contributions, reason
+from recbench_spark.nightly.exposure import ExposureContext, _strata, propensities_of, weight_checks
+from recbench_spark.nightly.night import check_benchmark
 from recbench_spark.placeholders import on_night
 from recbench_spark.protocol import propensities as fitting
 from recbench_spark.protocol.catalogue import catalogue
 from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS
-from recbench_spark.sharing import share
-from recbench_spark.steps.exposure import ExposureContext, _strata, propensities_of, weight_checks
-from recbench_spark.steps.night import check_benchmark
+from recbench_spark.storage.shared_rows import share
 from recbench_spark.training.popular import train_popular
 from tests.nights import SMALL, Ran, models, run, small
 

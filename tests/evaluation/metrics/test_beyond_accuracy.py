@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import functions as F
 
+from recbench_spark.adhoc.evaluate import evaluate
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
@@ -20,7 +21,6 @@ from recbench_spark.evaluation.metrics.accuracy import (
 )
 from recbench_spark.evaluation.metrics.measuring import all_metrics, all_user_metrics
 from recbench_spark.evaluation.metrics.top_lists import Catalogue
-from recbench_spark.evaluator.evaluate import evaluate
 from recbench_spark.kernels.metrics import beyond_accuracy
 from recbench_spark.schemas import METRICS, RANKINGS, USER_METRICS, conform
 

@@ -10,7 +10,7 @@ import pytest
 from recbench_spark.config import AlsModel
 from recbench_spark.models.fold_in import explicit, implicit
 from recbench_spark.training import als
-from recbench_spark.training.behaviour import Trained
+from recbench_spark.training.model_adapter import Trained
 
 pytestmark = pytest.mark.spark
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark import shared_files
 from recbench_spark.evaluation.ranking.known_items import KnownItems
-from recbench_spark.shared_files import SharedRows
+from recbench_spark.storage import shared_arrays
+from recbench_spark.storage.shared_arrays import SharedRows
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ def test_items_are_numbered_as_told_or_in_the_order_of_their_ids(
     trained = dict(zip(rows["item_id"], rows["n_train"], strict=True))
     assert n_train.tolist() == [*(trained[item] for item in order), 0]
     assert known.ids().tolist() == [item.encode() for item in order]
-    shared_files.forget(shared.key)
+    shared_arrays.forget(shared.key)

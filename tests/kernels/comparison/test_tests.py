@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from scipy import stats
 
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.comparison import tests
-from recbench_spark.kernels.comparison.tests import pair_sums, paired_t, sign_sums, wilcoxon
+from recbench_spark.kernels.comparison import significance
+from recbench_spark.kernels.comparison.significance import pair_sums, paired_t, sign_sums, wilcoxon
 from recbench_spark.kernels.resampling import bootstrap_sums, mean_and_error, moments, replicate_means
 
 P_VALUES = st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=25)
@@ -51,7 +51,7 @@ def test_pairs_use_the_users_known_to_both() -> None:
     assert pairs.users[1, 2] == both.sum() < 500
     known = stats.ttest_rel(values[both, 1], values[both, 2])
     assert pairs.t[1, 2] == pytest.approx(known.statistic, rel=1e-6)
-    same = tests.same_users(sums)
+    same = significance.same_users(sums)
     assert same[0, 3] and not same[0, 1] and not same[1, 2] and same[1, 1]
 
 
@@ -68,7 +68,7 @@ def test_moments_are_exact(rows: Any) -> None:
 def test_a_product_of_whole_numbers_is_exact_at_its_largest() -> None:
     """Odd numbers above 2^52: float64 adds no two of them exactly that it does not have to."""
     left, right = np.full((7, 2), 2.0**52 + 1), np.ones((7, 1))
-    assert tests._exact_product(left, right).tolist() == [[7 * (2**52 + 1)]] * 2
+    assert significance._exact_product(left, right).tolist() == [[7 * (2**52 + 1)]] * 2
 
 
 def test_pair_sums_are_the_same_in_any_order_and_partitioning() -> None:
@@ -95,7 +95,7 @@ def test_bootstrap_of_all_pairs_equals_one_pair_at_a_time() -> None:
     values[:9, 3] = math.nan
     sums, totals = bootstrap_sums(keys, values, 200, 0)
     means = np.nanmean(values, axis=0)
-    low, high, p = tests.bootstrap_pairs(sums, totals, means)
+    low, high, p = significance.bootstrap_pairs(sums, totals, means)
     one = replicate_means(*bootstrap_sums(keys, values[:, [2]] - values[:, [0]], 200, 0))[:, 0]
     assert (low[2, 0], high[2, 0]) == pytest.approx(tuple(np.quantile(one, [0.025, 0.975])), abs=1e-8)
     observed = means[2] - means[0]
@@ -106,7 +106,7 @@ def test_bootstrap_of_all_pairs_equals_one_pair_at_a_time() -> None:
 
 def test_bootstrap_agrees_with_scipy() -> None:
     values = users(400, 2)
-    low, high, _ = tests.bootstrap_pairs(
+    low, high, _ = significance.bootstrap_pairs(
         *bootstrap_sums(np.arange(400), values, 2000, 1), values.mean(axis=0)
     )
     known = stats.bootstrap(
@@ -125,7 +125,7 @@ def test_randomisation_by_all_signs_of_one_pair() -> None:
     """With so many replicates the drawn p is near that over all 2^8 signs, as scipy counts it."""
     difference = np.array([0.3, 0.25, -0.125, 0.5, 0.125, 0.0625, -0.25, 0.375])
     values = np.column_stack([0.5 + difference / 2, 0.5 - difference / 2])
-    p = tests.randomisation_p(sign_sums(np.arange(8), values, 20_000, 0))
+    p = significance.randomisation_p(sign_sums(np.arange(8), values, 20_000, 0))
     known = stats.permutation_test(
         (values[:, 0], values[:, 1]),
         lambda x, y, axis: (x - y).mean(axis=axis),
@@ -138,12 +138,12 @@ def test_randomisation_by_all_signs_of_one_pair() -> None:
 
 def test_signs_are_fair_independent_and_additive() -> None:
     keys = np.random.default_rng(0).integers(-(2**62), 2**62, 2000)
-    signs = tests.random_signs(keys, 130, 3)
+    signs = significance.random_signs(keys, 130, 3)
     assert set(np.unique(signs)) == {-1, 1}
     assert np.abs(signs.mean(axis=0)).max() < 5 * 2000**-0.5
     correlation = np.corrcoef(signs.T.astype(float))[np.triu_indices(130, 1)]
     assert correlation.std() == pytest.approx(2000**-0.5, rel=0.05)
-    assert (tests.random_signs(keys[::-1], 70, 3)[::-1] == signs[:, :70]).all()
+    assert (significance.random_signs(keys[::-1], 70, 3)[::-1] == signs[:, :70]).all()
     values = users(2000, 3)
     parts = [sign_sums(keys[p], values[p], 50, 3) for p in np.array_split(np.arange(2000), 6)]
     whole = sign_sums(keys, values, 50, 3)
@@ -152,7 +152,7 @@ def test_signs_are_fair_independent_and_additive() -> None:
     assert (whole[0] == fixed.sum(axis=0)).all()
     assert (whole[1:] == signs[:, :50].T.astype(np.int64) @ fixed).all()
     with pytest.raises(DataError, match="int64"):
-        tests.random_signs(keys.astype(float), 2, 0)
+        significance.random_signs(keys.astype(float), 2, 0)
 
 
 def test_under_the_null_every_test_refuses_as_often_as_it_says() -> None:
@@ -161,8 +161,10 @@ def test_under_the_null_every_test_refuses_as_often_as_it_says() -> None:
     values, keys = rng.random((200, 200)), np.arange(200)
     found = {
         "t": paired_t(pair_sums(values)).p,
-        "randomisation": tests.randomisation_p(sign_sums(keys, values, 250, 1)),
-        "bootstrap": tests.bootstrap_pairs(*bootstrap_sums(keys, values, 250, 1), values.mean(axis=0))[2],
+        "randomisation": significance.randomisation_p(sign_sums(keys, values, 250, 1)),
+        "bootstrap": significance.bootstrap_pairs(
+            *bootstrap_sums(keys, values, 250, 1), values.mean(axis=0)
+        )[2],
     }
     for p in found.values():
         # Pairs of disjoint models are independent.
@@ -172,7 +174,7 @@ def test_under_the_null_every_test_refuses_as_often_as_it_says() -> None:
 
 def test_pairs_over_different_users_have_no_randomisation() -> None:
     same = np.array([[True, False], [False, True]])
-    p = tests.randomisation_p(sign_sums(np.arange(9), users(9, 2), 20, 0), same)
+    p = significance.randomisation_p(sign_sums(np.arange(9), users(9, 2), 20, 0), same)
     assert math.isnan(p[0, 1]) and p[0, 0] == 1
 
 
@@ -185,7 +187,7 @@ SMALL = st.one_of(
 """Ties and zeros everywhere, a few, hardly any; none."""
 
 
-def signed_rank(differences: list[int], zeros: Any) -> tests.Wilcoxon:
+def signed_rank(differences: list[int], zeros: Any) -> significance.Wilcoxon:
     return wilcoxon(*np.unique(differences, return_counts=True), zeros)
 
 
@@ -267,7 +269,7 @@ def test_wilcoxon_is_exact_for_few_users_as_scipy_is(n: int) -> None:
 
 def test_wilcoxon_of_many_users_from_steps() -> None:
     d = np.random.default_rng(0).normal(size=20_000) * 0.05 + 0.0005
-    found = wilcoxon(*np.unique(tests.difference_steps(d), return_counts=True))
+    found = wilcoxon(*np.unique(significance.difference_steps(d), return_counts=True))
     assert found.p == pytest.approx(stats.wilcoxon(d).pvalue, rel=0.02)
 
 
@@ -275,7 +277,7 @@ def test_wilcoxon_of_many_users_from_steps() -> None:
 def test_adjusted_p_values_equal_their_definitions(p: list[float]) -> None:
     """Holm: the largest (n - j) p of those up to it; BH: the least n p / j of those from it on."""
     order, n = sorted(p), len(p)
-    holm, bh = tests.holm(np.array(p)), tests.benjamini_hochberg(np.array(p))
+    holm, bh = significance.holm(np.array(p)), significance.benjamini_hochberg(np.array(p))
     for place, value in enumerate(p):
         i = order.index(value)
         last = n - 1 - order[::-1].index(value)
@@ -286,16 +288,16 @@ def test_adjusted_p_values_equal_their_definitions(p: list[float]) -> None:
 def test_adjusted_p_values_equal_statsmodels() -> None:
     multitest = pytest.importorskip("statsmodels.stats.multitest")
     p = np.round(np.random.default_rng(0).random(400) ** 3, 3)
-    for function, name in ((tests.holm, "holm"), (tests.benjamini_hochberg, "fdr_bh")):
+    for function, name in ((significance.holm, "holm"), (significance.benjamini_hochberg, "fdr_bh")):
         np.testing.assert_allclose(function(p), multitest.multipletests(p, method=name)[1], rtol=1e-12)
 
 
 def test_adjusted_p_values_by_hand() -> None:
     p = np.array([[0.01, math.nan], [0.04, 0.03]])
-    np.testing.assert_allclose(tests.holm(p), [[0.03, math.nan], [0.06, 0.06]])
-    np.testing.assert_allclose(tests.benjamini_hochberg(p), [[0.03, math.nan], [0.04, 0.04]])
-    assert tests.holm(np.array([])).tolist() == []
-    assert tests.benjamini_hochberg(np.array([0.9, 0.8])).tolist() == [0.9, 0.9]
+    np.testing.assert_allclose(significance.holm(p), [[0.03, math.nan], [0.06, 0.06]])
+    np.testing.assert_allclose(significance.benjamini_hochberg(p), [[0.03, math.nan], [0.04, 0.04]])
+    assert significance.holm(np.array([])).tolist() == []
+    assert significance.benjamini_hochberg(np.array([0.9, 0.8])).tolist() == [0.9, 0.9]
 
 
 def test_a_minimum_practical_difference() -> None:
@@ -306,13 +308,13 @@ def test_a_minimum_practical_difference() -> None:
         (0.0, 0.02): "unclear",
     }
     for (low, high), verdict in cases.items():
-        assert tests.practical(low, high, 0.01) == verdict
-    assert tests.practical(0.001, 0.002, 0.0) == "better"
+        assert significance.practical(low, high, 0.01) == verdict
+    assert significance.practical(0.001, 0.002, 0.0) == "better"
 
 
 def test_minimum_detectable_difference_equals_statsmodels() -> None:
     power = pytest.importorskip("statsmodels.stats.power")
-    found = tests.minimum_detectable(1 / 10_000**0.5)
+    found = significance.minimum_detectable(1 / 10_000**0.5)
     assert found == pytest.approx(2.801585 / 100, rel=1e-6)
     assert power.TTestPower().power(found, 10_000, 0.05) == pytest.approx(0.8, abs=1e-3)
 
@@ -322,19 +324,19 @@ def test_tau_b_equals_scipy(pairs: list[tuple[int, int]]) -> None:
     x, y = (np.array(column) for column in zip(*pairs, strict=True))
     tied = len(set(x.tolist())) == 1 or len(set(y.tolist())) == 1
     expected = math.nan if tied else stats.kendalltau(x, y).statistic
-    assert tests.kendall_tau_b(x, y) == pytest.approx(expected, abs=1e-12, nan_ok=True)
+    assert significance.kendall_tau_b(x, y) == pytest.approx(expected, abs=1e-12, nan_ok=True)
 
 
 def test_dependent_correlations_by_hand() -> None:
     """r = .6, .3, .5, n = 20: |R| = 1 - .36 - .09 - .25 + .18 = .48, rbar = .45."""
-    t, p = tests.dependent_correlations(0.6, 0.3, 0.5, 20)
+    t, p = significance.dependent_correlations(0.6, 0.3, 0.5, 20)
     assert t == pytest.approx(0.3 * math.sqrt(19 * 1.5 / (2 * 19 / 17 * 0.48 + 0.45**2 * 0.125)))
     assert p == pytest.approx(stats.t.sf(t, 17))
-    back, q = tests.dependent_correlations(0.3, 0.6, 0.5, 20)
+    back, q = significance.dependent_correlations(0.3, 0.6, 0.5, 20)
     assert back == -t and p + q == pytest.approx(1)
-    assert tests.dependent_correlations(0.4, 0.4, 0.9, 104) == (0.0, 0.5)
-    assert all(map(math.isnan, tests.dependent_correlations(0.4, 0.3, 0.2, 3)))
-    assert all(map(math.isnan, tests.dependent_correlations(0.9, -0.9, 1.0, 9)))
+    assert significance.dependent_correlations(0.4, 0.4, 0.9, 104) == (0.0, 0.5)
+    assert all(map(math.isnan, significance.dependent_correlations(0.4, 0.3, 0.2, 3)))
+    assert all(map(math.isnan, significance.dependent_correlations(0.9, -0.9, 1.0, 9)))
 
 
 def test_dependent_correlations_refuse_as_often_as_they_say() -> None:
@@ -344,7 +346,7 @@ def test_dependent_correlations_refuse_as_often_as_they_say() -> None:
         x = rng.normal(size=40)
         y, z = (0.5 * x + rng.normal(size=40) for _ in range(2))
         r = np.corrcoef([x, y, z])
-        p.append(tests.dependent_correlations(r[0, 1], r[0, 2], r[1, 2], 40)[1])
+        p.append(significance.dependent_correlations(r[0, 1], r[0, 2], r[1, 2], 40)[1])
     assert 0.03 < (np.array(p) < 0.05).mean() < 0.075
 
 
@@ -366,25 +368,25 @@ def test_the_sequence_holds_at_all_looks_where_the_fixed_interval_does_not() -> 
             mean, deviation = running[n - 1] / n, d[:n].std(ddof=1)
             low, high = fixed_interval(mean, deviation, n)
             outside[0] |= not low <= 0 <= high
-            low, high = tests.sequence_interval(mean, deviation, n, planned=1000)
+            low, high = significance.sequence_interval(mean, deviation, n, planned=1000)
             outside[1] |= not low <= 0 <= high
         broken += outside
     assert broken[0] / 300 > 0.2 and broken[1] / 300 <= 0.05
 
 
 def test_the_sequence_by_hand_and_narrowest_where_planned() -> None:
-    rho = tests.sequence_rho(400, 0.05)
+    rho = significance.sequence_rho(400, 0.05)
     assert rho**2 * 400 == pytest.approx(-2 * math.log(0.05) + math.log(1 - 2 * math.log(0.05)))
-    low, high = tests.sequence_interval(0.1, 2.0, 400, 400)
+    low, high = significance.sequence_interval(0.1, 2.0, 400, 400)
     n = 400 * rho**2 + 1
     reach = 2.0 * math.sqrt(2 * n / (400 * rho) ** 2 * math.log(math.sqrt(n) / 0.05))
     assert (low, high) == pytest.approx((0.1 - reach, 0.1 + reach))
-    widths = [tests.sequence_interval(0, 1, 400, planned)[1] for planned in (40, 400, 4000)]
+    widths = [significance.sequence_interval(0, 1, 400, planned)[1] for planned in (40, 400, 4000)]
     assert widths[1] < min(widths[0], widths[2])
     assert widths[1] < 2 * fixed_interval(0, 1, 400)[1]
 
 
 def test_the_reach_of_a_few_values_is_students_by_hand() -> None:
     """Three values of deviation 1: 4.3027 (two degrees of freedom, two-sided 95 %) over root 3."""
-    assert tests.student_reach([1.0, 2.0, 3.0]) == pytest.approx(4.302652729911275 / math.sqrt(3))
-    assert math.isnan(tests.student_reach([1.0]))
+    assert significance.student_reach([1.0, 2.0, 3.0]) == pytest.approx(4.302652729911275 / math.sqrt(3))
+    assert math.isnan(significance.student_reach([1.0]))

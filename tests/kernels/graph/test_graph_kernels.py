@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.kernels.graph import aggregate, costs, csr, dense, ids, lanes, layers
+from recbench_spark.kernels.graph import aggregate, costs, csr, dense, ids, layers, simd
 from recbench_spark.kernels.graph.forms import LayerForm
 from tests.graph.oracle import of_edges
 from tests.kernels.draws import stream
@@ -339,7 +339,7 @@ def test_an_lstm_reads_sources_by_the_hash_of_both_ids(most: int) -> None:
     own, of_source = (rng.integers(0, 2**63, n, dtype=np.uint64) for n in (3, 8))
     sources: list[list[int]] = [[], [4, 5], [0, 1, 2, 3, 6, 7]]
     indptr = np.array([0, 0, 2, 8])
-    src = np.array([s for some in sources for s in some] + [0] * lanes.AHEAD, np.uint32)
+    src = np.array([s for some in sources for s in some] + [0] * simd.AHEAD, np.uint32)
     found = aggregate.reading_order(csr.Csr(indptr, src, None), own, of_source, most, seed=11)
     wanted = [
         sorted(some, key=lambda s: stream(stream(11, int(own[r])), int(of_source[s])))[:most]

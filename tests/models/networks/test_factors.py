@@ -9,7 +9,7 @@ from scipy import stats
 
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.graph.samples import Band
-from recbench_spark.models.networks import drawing, factors
+from recbench_spark.models.networks import factors, sampling
 from recbench_spark.models.networks.fitting import Step, adam
 from recbench_spark.models.networks.plans import Plan
 
@@ -44,20 +44,20 @@ def test_vectors_and_gradients_are_those_of_dense_algebra(layers) -> None:
 def test_negatives_are_even_over_what_a_user_has_not() -> None:
     pairs = drawn()
     rows = np.arange(20_000)
-    found = drawing.unseen(pairs.indptr, pairs.item, np.zeros_like(rows), rows, pairs.items, 5)
+    found = sampling.unseen(pairs.indptr, pairs.item, np.zeros_like(rows), rows, pairs.items, 5)
     own = set(pairs.item[pairs.indptr[0] : pairs.indptr[1]].tolist())
     others = [i for i in range(pairs.items) if i not in own]
     assert set(found.tolist()) == set(others)
     assert stats.chisquare(np.bincount(found, minlength=pairs.items)[others]).pvalue > 1e-3
-    part = drawing.unseen(pairs.indptr, pairs.item, np.zeros(5, np.int64), rows[100:105], pairs.items, 5)
+    part = sampling.unseen(pairs.indptr, pairs.item, np.zeros(5, np.int64), rows[100:105], pairs.items, 5)
     assert part.tolist() == found[100:105].tolist()  # of the example, not of the minibatch
-    shared = drawing.shared_negatives(7, 27, 20_000, 3)
+    shared = sampling.shared_negatives(7, 27, 20_000, 3)
     assert stats.chisquare(np.bincount(shared - 7, minlength=20)).pvalue > 1e-3
 
 
 def test_hard_negatives_are_of_the_querys_band_or_of_all_where_it_is_empty() -> None:
     band = Band(np.array([0, 3, 3]), np.array([4, 8, 9], np.uint32), np.array([False, True]))
-    found = drawing.hard_negatives(band, np.array([0, 1] * 500), np.arange(1000), 3, np.array([20, 30]), 1)
+    found = sampling.hard_negatives(band, np.array([0, 1] * 500), np.arange(1000), 3, np.array([20, 30]), 1)
     assert set(found[::2].flatten().tolist()) == {4, 8, 9}
     assert set(found[1::2].flatten().tolist()) == set(range(20, 30))
 

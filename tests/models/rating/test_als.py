@@ -11,7 +11,7 @@ from recbench_spark.models.rating.als import (
     fit_als,
     fit_implicit_als,
 )
-from recbench_spark.models.rating.contract import checked_ratings
+from recbench_spark.models.rating.interface import checked_ratings
 from recbench_spark.models.rating.normals import normal_table
 from tests.models.rating.worlds import planted
 

@@ -9,10 +9,16 @@ import pytest
 
 from recbench_spark.errors import DataError
 from recbench_spark.models.rating import bayesian
-from recbench_spark.models.rating.bags import BagPrior, Draw, bag_sums, draw_bag_factor, make_bag
 from recbench_spark.models.rating.bayesian import BayesianSettings, Sampler, fit_bayesian, kept_samples
 from recbench_spark.models.rating.blocks import Key, draw_side, prior_of
-from recbench_spark.models.rating.contract import checked_ratings, rmse
+from recbench_spark.models.rating.implicit_features import (
+    BagPrior,
+    Draw,
+    bag_sums,
+    draw_bag_factor,
+    make_bag,
+)
+from recbench_spark.models.rating.interface import checked_ratings, rmse
 from recbench_spark.models.rating.normals import draws_of, fill_normals, unsigned
 from recbench_spark.models.rating.wishart import draw_gamma, draw_normal_wishart
 from tests.models.rating.worlds import planted

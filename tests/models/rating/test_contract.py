@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.models.rating.contract import UNSEEN, RatingModel, Ratings, checked_ratings, rmse
+from recbench_spark.models.rating.interface import (
+    UNSEEN,
+    RatingModel,
+    Ratings,
+    checked_ratings,
+    rmse,
+)
 from recbench_spark.models.rating.registry import FAMILIES, fit, load, make_settings, save
 from tests.models.rating.worlds import SMALL, planted
 

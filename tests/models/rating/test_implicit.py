@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from recbench_spark.models.rating.contract import RatingModel
+from recbench_spark.models.rating.interface import RatingModel
 from recbench_spark.models.rating.registry import IMPLICIT, fit, load, make_settings, save
 from tests.models.rating.worlds import planted
 

@@ -7,7 +7,7 @@ import pytest
 
 from recbench_spark.errors import DataError
 from recbench_spark.models.rating import item_neighbours
-from recbench_spark.models.rating.contract import checked_ratings
+from recbench_spark.models.rating.interface import checked_ratings
 from recbench_spark.models.rating.item_neighbours import ItemNeighboursSettings, fit_item_neighbours
 from recbench_spark.models.rating.means import MeansSettings, means_of
 from tests.models.rating.worlds import planted

@@ -9,7 +9,7 @@ import pytest
 
 from recbench_spark.errors import DataError
 from recbench_spark.models.rating import logistic
-from recbench_spark.models.rating.contract import checked_ratings
+from recbench_spark.models.rating.interface import checked_ratings
 from recbench_spark.models.rating.logistic import NEGATIVES, LogisticSettings, fit_logistic
 from recbench_spark.models.rating.normals import draws_of, uniform, unsigned
 from tests.models.rating.worlds import planted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recbench_spark.models.rating.contract import UNSEEN, checked_ratings
+from recbench_spark.models.rating.interface import UNSEEN, checked_ratings
 from recbench_spark.models.rating.means import MeansSettings, fit_means, means_of
 
 # User 0 gave items 0, 1 the ratings 5, 3; user 1 gave item 0 a 4. The mean of all is 4.

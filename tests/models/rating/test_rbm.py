@@ -9,7 +9,7 @@ import pytest
 
 from recbench_spark.errors import DataError
 from recbench_spark.models.rating import rbm
-from recbench_spark.models.rating.contract import UNSEEN, checked_ratings
+from recbench_spark.models.rating.interface import UNSEEN, checked_ratings
 from recbench_spark.models.rating.normals import draws_of, uniform, unsigned
 from recbench_spark.models.rating.rbm import HIDDEN, VISIBLE, RbmSettings, fit_rbm
 from tests.models.rating.worlds import planted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recbench_spark.models.rating.contract import Ratings, checked_ratings
+from recbench_spark.models.rating.interface import Ratings, checked_ratings
 from recbench_spark.models.rating.registry import fit, make_settings
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from recbench_spark.errors import DataError
 from recbench_spark.models.rating import sgd
-from recbench_spark.models.rating.contract import checked_ratings, rmse
-from recbench_spark.models.rating.lanes import LANES, padded
+from recbench_spark.models.rating.interface import checked_ratings, rmse
 from recbench_spark.models.rating.registry import make_settings
 from recbench_spark.models.rating.sgd import SgdSettings, fit_sgd
 from recbench_spark.models.rating.shuffling import hash_order, held_out, permutation, shuffle, triples_of
+from recbench_spark.models.rating.simd import LANES, padded
 from tests.models.rating.worlds import planted
 
 one = np.float32

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from recbench_spark.models.rating.contract import Ratings, checked_ratings
+from recbench_spark.models.rating.interface import Ratings, checked_ratings
 
 SMALL = {
     "rbm": {"dims": 8, "rate": 0.05, "epochs": 60},

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark import shared_files
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.rating import registry
 from recbench_spark.models.rating.registry import make_settings
-from recbench_spark.shared_files import SharedRows, read_bytes
+from recbench_spark.storage import shared_arrays
+from recbench_spark.storage.shared_arrays import SharedRows, read_bytes
 from recbench_spark.training.fits import tasks
 from recbench_spark.training.fits.logs import LogFiles, indexed, require_times
 from recbench_spark.training.fits.tasks import FitTask, fit_one
@@ -198,4 +198,4 @@ def test_memory_is_that_of_this_fit() -> None:
 
 def test_folders_of_hosts_are_private(tmp_path) -> None:
     log_files(tmp_path).open()
-    assert shared_files.host_folder().parent == tmp_path / "host"
+    assert shared_arrays.host_folder().parent == tmp_path / "host"

@@ -1,1 +1,0 @@
-"""Leaderboards that make baselines better: published results, searches, verdicts on tuning."""

@@ -1,0 +1,66 @@
+"""What `jobs/board.py` does."""
+
+from __future__ import annotations
+
+import argparse
+
+import pandas as pd
+
+from recbench_spark import reports
+from recbench_spark.commands.warehouses import require_warehouse
+from recbench_spark.config import load_benchmark
+from recbench_spark.errors import OK, ConfigError
+from recbench_spark.leaderboard.entries import judge, published_entries
+from recbench_spark.leaderboard.published import published_board
+from recbench_spark.nightly.night import check_benchmark
+from recbench_spark.placeholders import on_night
+from recbench_spark.reports.fits import figures_of
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.runtime.session import get_session
+from recbench_spark.storage.store import Store
+from recbench_spark.tuning.board_update import Judged, fits_shown, update_board, views_of
+from recbench_spark.tuning.folds import folded_log
+
+
+def run(args: argparse.Namespace) -> int:
+    """Judge a published table, or bring a benchmark's board up to date; tell it."""
+    if args.published:
+        if args.paired:
+            raise ConfigError(
+                "--paired needs --config: a published table has no values of folds", "see --help"
+            )
+        entries = published_entries(published_board(args.published))
+        entries.sort(key=lambda e: (e.part or "", e.value if e.lower_is_better else -e.value))
+        print(
+            reports.board_text(reports.make_board(args.published, entries, judge(entries, {}, {}), {}, {}))
+        )
+        return OK
+    if not args.warehouse:
+        raise ConfigError("--config needs --warehouse", "the directory that jobs/benchmark.py wrote to")
+    benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
+    check_benchmark(benchmark)
+    require_warehouse(args.warehouse)
+    store = Store(get_session(f"recbench-spark board {benchmark.name}"), args.warehouse)
+    rating = benchmark.evaluation.task == "rating"
+    log = folded_log(store, benchmark, Journal()) if rating else None
+    fits = fits_shown(store, log) if log else pd.DataFrame()
+    board = update_board(store, benchmark, log)
+    facts = board_facts(store, board, fits)
+    print(reports.board_text(facts))
+    if args.paired:
+        print(f"\n{reports.paired_text(board.name, board.entries)}")
+    if store.folder is not None:
+        path = store.folder / "reports" / f"board-{facts.name}.html"
+        reports.write_page(reports.render_board(facts), path)
+        print(f"report: {path.as_uri()}")
+    return OK
+
+
+def board_facts(store: Store, board: Judged, fits: pd.DataFrame) -> reports.BoardFacts:
+    """What the page shows."""
+    found = {model: one.judged() for model, one in board.searches.items()}
+    searches = {model: search for model, search in found.items() if search is not None}
+    views, figures = views_of(store, board.name), figures_of(fits)
+    return reports.make_board(
+        board.name, board.entries, board.verdicts, searches, views, figures, board.held
+    )

@@ -1,0 +1,128 @@
+"""What `jobs/bundle.py` does."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, date, datetime
+from functools import partial
+from typing import Any
+
+from recbench_spark.benchmark import run_night
+from recbench_spark.commands.dry_runs import look_at_table
+from recbench_spark.commands.warehouses import require_warehouse
+from recbench_spark.config import Benchmark, load_benchmark
+from recbench_spark.data.readers import read_table
+from recbench_spark.data.readers.files import check_path
+from recbench_spark.errors import OK, ConfigError, DataError
+from recbench_spark.inputs import pinned_inputs
+from recbench_spark.nightly.night import check_benchmark
+from recbench_spark.placeholders import on_night
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.runtime.session import get_session
+from recbench_spark.storage.store import Store
+from recbench_spark.tuning.decisions import ACCEPTED, RETRACTED, decide_on_entry
+from recbench_spark.tuning.folds import FoldedLog, folded_log
+from recbench_spark.tuning.search import with_searches
+from recbench_spark.tuning.submissions import COLUMNS, FACTS, facts_of, pack, predictions_of, score
+
+DECISIONS = {"accept": ACCEPTED, "retract": RETRACTED}
+"""Actions on a row of a board that need no benchmark."""
+
+
+@pinned_inputs()
+def run(args: argparse.Namespace) -> int:
+    """Pack, score, accept or retract."""
+    check(args)
+    look_at_files(args)
+    if args.action in DECISIONS:
+        store = Store(get_session(f"recbench-spark {args.action}"), args.warehouse)
+        decision = DECISIONS[args.action]
+        print(f"{decision}: {decide_on_entry(store, args.entry, decision, args.why, args.who)}")
+        return OK
+    benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
+    check_benchmark(benchmark)
+    store = Store(get_session(f"recbench-spark bundle {benchmark.name}"), args.warehouse)
+    journal = Journal()
+    log = folded_log(store, benchmark, journal)
+    if args.action == "score":
+        rank = partial(ranked, store, args.logical_date or datetime.now(UTC).date(), journal)
+        accepted = (args.who, args.why) if args.accept else None
+        entry = score(store, benchmark, log, args.bundle, rank, accepted)
+        print(f"{entry.name} by {entry.who}: {entry.metric} {entry.value:.4f} on board {entry.board},"
+              f" entry {entry.entry_id}, {entry.evidence}")  # fmt: skip
+        return OK
+    bundle = packed(store, with_searches(store, benchmark), log, args)
+    print(f"bundle {bundle.name}: {bundle.rows:,} rows in {args.output}, digest {bundle.digest}")
+    return OK
+
+
+def ranked(store: Store, day: date, journal: Journal, night: Benchmark) -> str:
+    """The run of a night with one model. DataError where it fails."""
+    outcome = run_night(store, night, day, journal, force=True)
+    for name, message in outcome.failed.items():
+        raise DataError(f"bundle {name}: {message}")
+    return next(iter(outcome.run_ids.values()))
+
+
+def check(args: argparse.Namespace) -> None:
+    """ConfigError for flags that do not go together."""
+    if args.action in DECISIONS and not (args.entry and (args.why or "").strip()):
+        raise ConfigError(f"{args.action} needs --entry and --why", "entry_id is in the view board_best")
+    if args.action not in DECISIONS and args.config is None:
+        raise ConfigError(f"{args.action} needs --config", "a benchmark file, or its name")
+    if args.accept and not (args.why or "").strip():
+        raise ConfigError("--accept needs --why", "the reason is kept in the table board_decisions")
+    sources = [args.model, args.predictions, args.lists]
+    if args.action == "score" and args.bundle is None:
+        raise ConfigError("score needs --bundle", "the folder that pack wrote")
+    if args.action == "pack" and (sum(map(bool, sources)) != 1 or args.output is None):
+        raise ConfigError("pack needs --output and one of --model, --predictions, --lists", "see --help")
+    if args.action == "pack" and not args.model and not args.name:
+        raise ConfigError("pack needs --name for what was made elsewhere", "what the run is called")
+
+
+def look_at_files(args: argparse.Namespace) -> None:
+    """Refuse, before Spark starts, what is not there to be packed, scored or decided on.
+
+    Raises:
+        ConfigError: no warehouse, or an --output that holds a bundle. MissingError: no such file or folder.
+    """
+    if args.action in DECISIONS or args.model:
+        require_warehouse(args.warehouse)
+    given = {"predictions": args.predictions, "lists": args.lists} if args.action == "pack" else {}
+    for task, path in given.items():
+        if path:
+            look_at_table(task, path, COLUMNS["rankings" if task == "lists" else task])
+    if args.action == "pack" and (args.output / FACTS).exists():
+        raise ConfigError(f"--output {args.output} holds a bundle", "give another --output")
+    if args.action == "score":
+        check_path(str(args.bundle))
+
+
+def packed(store: Store, benchmark: Benchmark, log: FoldedLog, args: argparse.Namespace) -> Any:
+    """A bundle of our own fits, or of a table made elsewhere."""
+    if args.model:
+        rows, fit = predictions_of(store, benchmark, log, args.model)
+        facts = facts_of(benchmark, log, fit, args.who)
+        return pack(store, rows, args.output, with_flags(facts, args))
+    task = "predictions" if args.predictions else "rankings"
+    rows = read_table(store.spark, args.predictions or args.lists, COLUMNS[task], f"{task} {args.name}")
+    known = [*COLUMNS[task], *(["fold"] if "fold" in rows.columns else [])]
+    facts = {
+        "name": args.name, "task": task, "who": args.who, "ran_by": args.ran_by,
+        "method": args.method or args.name, "benchmark": benchmark.name, "log_id": log.log_id,
+        "split": log.split,
+    }  # fmt: skip
+    return pack(store, rows.select(*known), args.output, with_flags(facts, args))
+
+
+def with_flags(facts: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    """The facts of a bundle with what the flags say of its year, factors and search."""
+    provenance: dict[str, Any] = {"year": datetime.now(UTC).year}
+    provenance |= {key: value for key, value in facts.get("provenance", {}).items() if value is not None}
+    if args.year is not None:
+        provenance["year"] = args.year
+    if args.search_space:
+        provenance["search_space"] = dict(args.search_space)
+    dims = facts.get("dims") if args.dims is None else args.dims
+    return {**facts, "dims": dims, "provenance": provenance}

@@ -1,0 +1,347 @@
+"""What `jobs/embed.py` does."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recbench_spark import cli
+from recbench_spark.commands.warehouses import look_at_journal, require_partition
+from recbench_spark.config import parse
+from recbench_spark.config.graph import GraphModel, GraphSource, load_model, merged
+from recbench_spark.data.readers.files import check_path
+from recbench_spark.errors import OK, ConfigError, DataError, nearest
+from recbench_spark.graph.build import Finder, ids_of, open_inputs
+from recbench_spark.graph.edges import id_array
+from recbench_spark.graph.folders import Graph
+from recbench_spark.graph.incremental_run import refreshed, tell_drift
+from recbench_spark.graph.neighbourhoods import lists_source
+from recbench_spark.graph.nodes import embed_nodes
+from recbench_spark.graph.pipeline import (
+    FOLDER,
+    Prepared,
+    embed,
+    estimates,
+    explain,
+    open_model_work,
+    prepare,
+    rates_of,
+    split_source,
+    told_of_files,
+)
+from recbench_spark.inputs import pinned_inputs
+from recbench_spark.kernels.graph.ids import MOST_NODES, hashes_of
+from recbench_spark.nightly.gates import failure, gate_checks
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.runtime.session import get_session
+from recbench_spark.schemas import NEIGHBOURHOODS, SPLITS
+from recbench_spark.storage.publish import private_path
+from recbench_spark.storage.store import Store, is_catalog_schema
+
+MADE_FEATURES = ("degrees", "constant", "hashed")
+
+LOOKED_THROUGH = 20_000
+"""Ids that a hint is looked for in."""
+
+
+@pinned_inputs()
+def start(args: argparse.Namespace) -> int:
+    """Check the flags, lay out, explain or embed, tell."""
+    if args.gate and not args.previous:
+        raise ConfigError("--gate holds the drift since a night before", "--previous MODEL_ID")
+    in_warehouse = args.split or args.neighbourhoods
+    if not (args.edges or in_warehouse or args.model):
+        hint = "--edges PATH, --split ID, --neighbourhoods ID, or graph.edges in --model FILE"
+        raise ConfigError("no graph is named", hint)
+    require_folder(args.warehouse)
+    look_at_journal(args.journal, "--journal")
+    look_at_names(args)
+    settings = None if in_warehouse else asked_for(args, document(args))
+    if settings is not None:
+        look_at_graph(settings.graph)
+    if args.dry_run:
+        print(told(args, settings))
+        return OK
+    journal = Journal()
+    journal.say("embed: starting Spark")
+    store = Store(get_session("recbench-spark embed"), args.warehouse)
+    if settings is None:
+        named = split_source(store, args.split) if args.split else lists_source(store, args.neighbourhoods)
+        source = named.model_dump(exclude_defaults=True)
+        settings = asked_for(args, merged(document(args), {"graph": source}))
+    prepared = prepare(store, settings, journal)
+    if args.journal or store.folder:
+        name = f"embed-{prepared.model.model_id}.jsonl"
+        journal.write_to(args.journal or (store.folder or Path()) / "logs" / name)
+    if args.nodes:
+        return print_nodes(prepared, args.nodes)
+    return run(args, store, prepared, journal)
+
+
+def look_at_names(args: argparse.Namespace) -> None:
+    """Refuse, before Spark starts, names that this warehouse does not hold, and a missing file of ids.
+
+    Raises:
+        ConfigError: no such split, neighbourhoods or earlier model. MissingError: no such file.
+    """
+    if args.split:
+        require_partition(args.warehouse, SPLITS, args.split, "--split")
+    if args.neighbourhoods:
+        require_partition(args.warehouse, NEIGHBOURHOODS, args.neighbourhoods, "--neighbourhoods")
+    if args.previous:
+        folder = Path(args.warehouse, FOLDER, "models")
+        known = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        if args.previous not in known:
+            message = f"--previous {args.previous}: no such model in {args.warehouse}"
+            raise ConfigError(message, nearest(args.previous, known))
+    if args.nodes:
+        parse_ids(args.nodes)
+
+
+def look_at_graph(source: GraphSource) -> None:
+    """Refuse, before Spark starts, edges and tables of nodes that cannot be read; only heads are read.
+
+    Raises:
+        MissingError: one is not there. DataError, SchemaError: it is of another format, or lacks a column.
+    """
+    for path in (source.edges, *source.nodes.values()):
+        if "://" not in path:
+            check_path(path)
+    open_inputs(source)
+
+
+def run(args: argparse.Namespace, store: Store, prepared: Prepared, journal: Journal) -> int:
+    """What it costs, then the layers, the drift and what gates say of it."""
+    if args.explain:  # it waits for no other run, and leaves nothing
+        with private_path(Path(prepared.model.folder)) as folder:
+            model = replace(prepared.model, folder=str(folder))
+            explained(args, store, replace(prepared, model=model), journal)
+        return OK
+    with open_model_work(store, prepared, journal) as working:
+        embed(store, explained(args, store, working, journal), journal)
+    facts = tell_drift(store, prepared, args.previous, journal) if args.previous else []
+    tell(store, prepared)
+    held = [{"part": side, "fact": fact, "value": value} for side, fact, value in facts]
+    if (error := failure(gate_checks(args.gate, held))) is not None:
+        raise error
+    return OK
+
+
+def explained(args: argparse.Namespace, store: Store, prepared: Prepared, journal: Journal) -> Prepared:
+    """Print what a model costs; return it with what it takes over from an earlier night."""
+    cores, rates, sentence = store.spark.sparkContext.defaultParallelism, rates_of(store), ""
+    if args.previous:
+        prepared, sentence = refreshed(store, prepared, args.previous, rates, journal)
+    expected = estimates(prepared, rates, cores, prepared.settings.plan)
+    print(explain(expected, prepared, rates, cores))
+    if sentence:
+        print(sentence)
+    return prepared
+
+
+def require_folder(warehouse: str) -> None:
+    """Refuse, before Spark starts, a warehouse that tasks cannot map files of."""
+    if "://" in warehouse or is_catalog_schema(warehouse):
+        kind = "remote" if "://" in warehouse else "a catalog's schema"
+        raise ConfigError(
+            f"--warehouse {warehouse} is {kind}, and a graph's files are mapped",
+            "a folder that the driver and all workers see; tables can be copied from there",
+        )
+
+
+def document(args: argparse.Namespace) -> dict[str, Any]:
+    """The flags as keys of a model file; flags that were not given are not there."""
+    graph = graph_document(args)
+    features = {**made_or_read(args.features), "side": args.features_side, "missing": args.missing}
+    found = {
+        "name": args.name,
+        "graph": given(graph),
+        "features": given(features),
+        "layers": layers(args),
+        "mode": args.mode,
+        "weights": args.weights,
+        "seed": args.seed,
+        "wire": args.wire,
+        "plan": args.plan,
+        "blocks": args.blocks,
+        "batch": args.batch,
+        "output": args.output,
+    }
+    return given(found)
+
+
+def graph_document(args: argparse.Namespace) -> dict[str, Any]:
+    """The flags of `add_reading` as keys of `GraphSource`; None for those that were not given."""
+    columns = cli.parse_columns(args.columns, "src=user,dst=item")
+    return {
+        "edges": args.edges,
+        "format": args.format,
+        "columns": columns,
+        "lists": args.lists or None,
+        "weighted": args.weighted or bool({"weight", "weights"} & set(columns)) or None,
+        "directed": False if args.undirected else None,
+        "sides": args.sides and tuple(args.sides.split(",")),
+        "ids": args.ids,
+        "nodes": node_tables(args.node_table, args.sides),
+        "bad_rows": "drop" if args.drop_bad_rows else None,
+        "duplicates": "drop" if args.drop_duplicates else None,
+        "self_loops": "drop" if args.drop_self_loops else None,
+    }
+
+
+def given(keys: dict[str, Any]) -> dict[str, Any]:
+    """Keys that have a value."""
+    return {key: value for key, value in keys.items() if value not in (None, {}, ())}
+
+
+def node_tables(given_tables: list[str], sides: str | None) -> dict[str, str]:
+    """[SIDE=]PATH,... as a mapping."""
+    found = {}
+    for text in given_tables:
+        side, equals, path = text.partition("=")
+        if not equals and sides:
+            raise ConfigError(f"--node-table {text}: whose?", f"--node-table SIDE={text}, SIDE of {sides}")
+        side, path = (side, path) if equals else ("node", text)
+        if side in found:
+            raise ConfigError(f"--node-table: two tables of side {side}", "give one table a side")
+        found[side] = path
+    return found
+
+
+def made_or_read(text: str | None) -> dict[str, Any]:
+    """What --features means."""
+    if text is None:
+        return {}
+    kind, _, dims = text.partition(":")
+    if kind in MADE_FEATURES and not Path(text).exists():
+        if dims and not dims.isdigit():
+            raise ConfigError(f"--features {text}: '{dims}' is no number", "e.g. hashed:64")
+        return {"kind": kind, **({"dims": int(dims)} if dims else {})}
+    if kind.isidentifier() and not Path(text).exists():  # meant as a word
+        raise ConfigError(f"--features: no table at {text}", nearest(kind, MADE_FEATURES))
+    return {"kind": "table", "path": text}
+
+
+def layers(args: argparse.Namespace) -> tuple[dict[str, Any], ...] | None:
+    """All layers alike, where any flag says what they are."""
+    alike = given({"form": args.form, "aggregator": args.aggregator, "hidden": args.hidden})
+    if not alike and not args.widths:
+        return None
+    return tuple({**alike, "width": width} for width in args.widths or (64, 64))
+
+
+def asked_for(args: argparse.Namespace, keys: dict[str, Any]) -> GraphModel:
+    """The model that flags, and the file where there is one, ask for."""
+    if args.model:
+        return load_model(args.model, keys)
+    return parse(GraphModel, keys, "flags")
+
+
+def told(args: argparse.Namespace, settings: GraphModel | None) -> str:
+    """What would be done, before Spark is started."""
+    if settings is None:
+        named = f"training part of split {args.split}" if args.split else f"lists {args.neighbourhoods}"
+        return f"graph      {named}\nwarehouse  {args.warehouse}"
+    kinds = ", ".join(f"{one.form} {one.aggregator} {one.width}" for one in settings.layers)
+    features = settings.features.path or settings.features.kind
+    return (
+        f"graph      {settings.graph.edges} ({', '.join(settings.graph.sides)})\n"
+        f"features   {features}\nlayers     {kinds}; mode {settings.mode}, wire {settings.wire}\n"
+        f"weights    {settings.weights or f'random, seed {settings.seed}'}\nwarehouse  {args.warehouse}\n"
+        f"looked at  {told_of_files(settings)}"
+    )
+
+
+def print_nodes(prepared: Prepared, text: str) -> int:
+    """Some nodes' embeddings as CSV: side, id, numbers."""
+    graph = prepared.graph
+    side, names = asked_nodes(text, graph)
+    dense = np.array(dense_ids(prepared, names, side))
+    order = np.argsort(dense, kind="stable")
+    vectors = embed_nodes(graph, prepared.model, dense[order].astype(np.int64))
+    for name, vector in zip(names, vectors[np.argsort(order)], strict=True):
+        print(f"{graph.sides[side]},{name}," + ",".join(repr(float(x)) for x in vector))
+    return OK
+
+
+def asked_nodes(text: str, graph: Graph) -> tuple[int, list[str]]:
+    """Side and different ids of [SIDE=]ID,ID or [SIDE=]@FILE, which has an id a line."""
+    side = text.rpartition("=")[0]
+    if side and side not in graph.sides:
+        raise ConfigError(f"--nodes: no side {side}", nearest(side, graph.sides))
+    return graph.sides.index(side) if side else len(graph.sides) - 1, parse_ids(text)
+
+
+def parse_ids(text: str) -> list[str]:
+    """Return the different ids of [SIDE=]ID,ID or [SIDE=]@FILE. ConfigError where there is none."""
+    listed = text.rpartition("=")[2]
+    names = lines_of(listed[1:]) if listed.startswith("@") else listed.split(",")
+    found = list(dict.fromkeys(name.strip() for name in names if name.strip()))
+    if not found:
+        raise ConfigError(f"--nodes {text}: no id", "[SIDE=]ID,ID or [SIDE=]@FILE with an id a line")
+    return found
+
+
+def lines_of(path: str) -> list[str]:
+    """The lines of a file of ids.
+
+    Raises:
+        MissingError: no such file. ConfigError: a folder, or a file that is no text.
+    """
+    check_path(path)
+    try:
+        text = Path(path).read_bytes().decode("utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"--nodes @{path}: {error.strerror}", "give a text file with an id a line"
+        ) from None
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise ConfigError(
+            f"--nodes @{path}: the file is no text in UTF-8",
+            "give a text file with an id a line; of Parquet or a compressed file write the ids out first",
+        )
+    return text.removeprefix("\ufeff").splitlines()
+
+
+def dense_ids(prepared: Prepared, names: list[str], side: int) -> list[int]:
+    """Dense ids of raw ones."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    graph = prepared.graph
+    ids = id_array(pa.array(names), graph.numeric[side], f"--nodes of side {graph.sides[side]}")
+    found = Finder(graph)(hashes_of(ids, graph.seed), side)
+    lost = [name for name, place in zip(names, found, strict=True) if place >= MOST_NODES]
+    if lost:
+        told = (
+            f"{len(lost)} of {len(names)} nodes are not of side {graph.sides[side]}: {', '.join(lost[:5])}"
+        )
+        hint = f"{nearest(lost[0], some_ids(graph, side))}; a node without edges comes by --node-table"
+        raise DataError(told, hint)
+    return [int(place) for place in found]
+
+
+def some_ids(graph: Graph, side: int) -> list[str]:
+    """Ids of a side, as many as one can look through for one that is meant."""
+    found: list[str] = []
+    for block in graph.blocks_of(side):
+        found += [str(name) for name in ids_of(graph, block)[:LOOKED_THROUGH].to_pylist()]
+        if len(found) >= LOOKED_THROUGH:
+            break
+    return found[:LOOKED_THROUGH]
+
+
+def tell(store: Store, prepared: Prepared) -> None:
+    """Where the embeddings are."""
+    name, table = prepared.model.model_id, "embeddings"
+    if prepared.model.embeddings is None:
+        table = "graph_vectors"
+    query = f"SELECT * FROM {table} WHERE model_id = '{name}' LIMIT 10"
+    print(f"model {name}: table {table} in {store.root}; ask in SQL:")
+    print(f'  {sys.executable} jobs/query.py --warehouse {store.root} "{query}"')

@@ -1,0 +1,199 @@
+"""What `jobs/estimate.py` does."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, date, datetime
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from recbench_spark.commands.dry_runs import look_at_table
+from recbench_spark.commands.warehouses import look_at_warehouse
+from recbench_spark.config import NAME, Bootstrap, parse
+from recbench_spark.data.identity import identity
+from recbench_spark.data.readers import read_propensities, read_rounds, read_table
+from recbench_spark.errors import OK, ConfigError
+from recbench_spark.evaluation.result import Result
+from recbench_spark.inputs import pinned_inputs
+from recbench_spark.kernels.estimators.exposure import Settings
+from recbench_spark.nightly.estimates import (
+    estimate_matrix,
+    estimate_rounds,
+    frequencies,
+    with_policy,
+)
+from recbench_spark.nightly.results import publish_standalone
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.runtime.session import get_session
+from recbench_spark.storage.store import Store
+
+LARGEST = 100.0
+OF_MATRIX: dict[str, Any] = {"log": None, "propensities": None, "floor": None, "bootstrap": 1000}
+OF_ROUNDS: dict[str, Any] = {
+    "reader": "table", "uniform": None, "policy": None, "policy_log": None,
+    "clip": LARGEST, "switch": LARGEST, "shrink": LARGEST,
+}  # fmt: skip
+"""Flags that go with one kind of input alone, and what they are where they are not given."""
+
+
+@pinned_inputs()
+def run(args: argparse.Namespace) -> int:
+    """Check the flags, read, estimate, write, print."""
+    args = completed(args)
+    check(args)
+    if args.dry_run:
+        look_at_warehouse(args.warehouse)
+        print("\n".join([f"model {args.model}: {described(args)}", *look_at_tables(args)]))
+        return OK
+    journal, started = Journal(), datetime.now(UTC)
+    journal.say(f"model {args.model}: {described(args)}")
+    store = Store(get_session(f"recbench-spark estimate {args.model}"), args.warehouse)
+    run = {**identify(store.spark, args), "started_at": started}
+    result = of_matrix(store.spark, args) if args.matrix else of_rounds(store.spark, args)
+    run_id = publish_standalone(store, result, run)
+    show(store, run_id)
+    result.release()
+    return OK
+
+
+def completed(args: argparse.Namespace) -> argparse.Namespace:
+    """The flags with their defaults; one of the other kind of input is refused: it would do nothing."""
+    kind, other = ("matrix", "rounds") if args.matrix else ("rounds", "matrix")
+    flags = {"matrix": OF_MATRIX, "rounds": OF_ROUNDS}
+    for name in flags[other]:
+        if getattr(args, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} is not used with --{kind}", "leave it out")
+    given = {name: value for name, value in vars(args).items() if value is not None}
+    return argparse.Namespace(**{**vars(args), **flags[other], **flags[kind], **given})
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse flags that contradict one another, or whose values mean nothing."""
+    for name in (args.model, args.suite):
+        if not NAME.fullmatch(name):
+            raise ConfigError(f"'{name}' is not a usable name", "letters, digits, dot, dash, underscore")
+    if args.matrix and not args.propensities:
+        raise ConfigError("--propensities is missing", "a table of item_id, propensity, for instance")
+    if args.rounds and args.reader == "open_bandit" and policy_name(args) == "given":
+        raise ConfigError("Open Bandit rounds have no pi_e", "give --uniform N, --policy or --policy-log")
+    positive = {
+        "--clip": args.clip,
+        "--switch": args.switch,
+        "--shrink": args.shrink,
+        "--uniform": args.uniform,
+    }
+    for flag, value in positive.items():
+        if value is not None and not value > 0:
+            raise ConfigError(f"{flag} {value:g}: must be above 0")
+    if args.floor is not None and not 0 < args.floor <= 1:
+        raise ConfigError(f"--floor {args.floor:g}: must lie above 0 and at most at 1")
+    bootstrap(args)
+
+
+def bootstrap(args: argparse.Namespace) -> Bootstrap:
+    """What is resampled, and the level of the intervals."""
+    asked = {"replicates": args.bootstrap, "level": args.level}
+    return parse(Bootstrap, asked, f"--bootstrap {args.bootstrap} --level {args.level:g}")
+
+
+def described(args: argparse.Namespace) -> str:
+    """What is estimated, in words."""
+    if args.matrix:
+        known = f"ratings of {args.log or args.matrix}, propensities {args.propensities}"
+        return f"mse and mae over the cells of {args.matrix} from {known}"
+    return f"value of policy {policy_name(args)} from rounds {args.rounds}"
+
+
+def look_at_tables(args: argparse.Namespace) -> list[str]:
+    """Return a line a table that the flags name.
+
+    Raises:
+        MissingError: one is not there. SchemaError: it lacks a column.
+    """
+    own = args.reader == "table"
+    logged = ("reward", "propensity") if own else ()
+    chosen = () if args.uniform or args.policy or args.policy_log else ("pi_e",)
+    columns: dict[str, tuple[str, ...]] = {
+        "matrix": ("user_id", "item_id", "prediction", *(() if args.log else ("rating",))),
+        "log": ("user_id", "item_id", "rating"),
+        "propensities": () if (args.propensities or "").endswith(".ascii") else ("propensity",),
+        "rounds": (*logged, *(chosen if own else ())),
+        "policy": ("item_id", "pi_e"),
+        "policy_log": (*logged, *(("item_id", "position") if own else ())),
+    }
+    given = {name: getattr(args, name) for name in columns}
+    return [look_at_table(n, path, columns[n], rows=bool(columns[n])) for n, path in given.items() if path]
+
+
+def policy_name(args: argparse.Namespace) -> str:
+    """The policy as it stands in the definition."""
+    if args.uniform:
+        return f"uniform_{args.uniform}"
+    return "estimated_from_its_log" if args.policy_log else "table" if args.policy else "given"
+
+
+def of_matrix(spark: SparkSession, args: argparse.Namespace) -> Result:
+    """Read a matrix, ratings and propensities, and estimate."""
+    matrix = read_table(spark, args.matrix, ["user_id", "item_id", "prediction"], "matrix")
+    log = read_table(spark, args.log, ["user_id", "item_id", "rating"], "log") if args.log else None
+    if args.propensities.endswith(".ascii"):
+        chances = read_propensities(spark, args.propensities)
+    else:
+        chances = read_table(spark, args.propensities, ["propensity"], "propensities")
+    return estimate_matrix(matrix, log, chances, bootstrap(args), args.floor)
+
+
+def of_rounds(spark: SparkSession, args: argparse.Namespace) -> Result:
+    """Read rounds and the policy in question, and estimate."""
+    rounds = read(spark, args.rounds, args.reader)
+    if args.uniform:
+        rounds = rounds.withColumn("pi_e", F.lit(1.0 / args.uniform))
+    elif args.policy_log:
+        rounds = with_policy(rounds, frequencies(read(spark, args.policy_log, args.reader)))
+    elif args.policy:
+        rounds = with_policy(rounds, read_table(spark, args.policy, ["item_id", "pi_e"], "policy"))
+    settings = Settings(args.clip, args.switch, args.shrink)
+    return estimate_rounds(rounds, settings, policy_name(args), args.level)
+
+
+def read(spark: SparkSession, path: str, reader: str) -> DataFrame:
+    """Rounds with the columns reward and propensity."""
+    if reader == "table":
+        return read_table(spark, path, [], "rounds")
+    rounds = read_rounds(spark, path)
+    return rounds.withColumnsRenamed({"click": "reward", "propensity_score": "propensity"})
+
+
+def identify(spark: SparkSession, args: argparse.Namespace) -> dict[str, Any]:
+    """What the row of `runs` says of this estimate; runs of one log or rounds are comparable."""
+    paths = {
+        name: getattr(args, name) for name in ("matrix", "log", "propensities", "policy", "policy_log")
+    }
+    truth = args.rounds or args.log or args.matrix
+    names = ("level", "clip", "switch", "shrink") if args.rounds else ("level", "floor", "bootstrap")
+    settings = {name: getattr(args, name) for name in names}
+    return {
+        "suite": args.suite,
+        "logical_date": args.logical_date or date.today(),
+        "model": args.model,
+        "model_kind": "matrix" if args.matrix else "policy",
+        "dataset": args.dataset or truth,
+        "settings": {**settings, **({"policy": policy_name(args)} if args.rounds else {}), "paths": paths},
+        "inputs": {
+            "truth": identity(spark, truth),
+            **{name: identity(spark, path) for name, path in paths.items() if path},
+        },
+    }
+
+
+def show(store: Store, run_id: str) -> None:
+    """The estimates and what the checks found."""
+    names = ("metric", "estimator", "value", "stderr", "ci_low", "ci_high", "n", "definition")
+    rows = store.of_run("metrics", run_id).select(*names).toArrow().to_pandas()
+    print(rows.sort_values(["metric", "estimator"]).to_string(index=False, na_rep=""))
+    for check in store.of_run("checks", run_id).orderBy("check").collect():
+        mark = "" if check.passed else "warning: "
+        print(f"{mark}{check.check}: {check.observed:g} ({check.detail})")
+    print(f"run {run_id} in {store.root}")

@@ -1,0 +1,318 @@
+"""What `jobs/evaluate.py` does: flags checked against each other, an engine, results written and shown."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from recbench_spark import cli
+from recbench_spark.adhoc import engines
+from recbench_spark.adhoc.request_checks import check_candidates, check_needs
+from recbench_spark.config import DEFAULT_METRICS, NAME, Bootstrap, parse
+from recbench_spark.data import arrow_files
+from recbench_spark.definitions import Definition, make_definition
+from recbench_spark.errors import OK, ConfigError, FallbackToSpark
+from recbench_spark.evaluation.metrics.accuracy import MetricPlan
+from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
+from recbench_spark.evaluation.metrics.predictions import Views
+from recbench_spark.inputs import pinned_inputs, require_unchanged
+from recbench_spark.kernels.compiling import waiting
+from recbench_spark.kernels.hashing import splitmix64
+from recbench_spark.kernels.metrics.accuracy import METRICS
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import CHECKS, RANKINGS, RUNS, USER_METRICS
+from recbench_spark.schemas import METRICS as METRIC_TABLE
+from recbench_spark.storage.arrow_store import ArrowStore, in_reach
+from recbench_spark.storage.local_files import require_columns
+from recbench_spark.storage.store import check_would_write
+
+KINDS = ("lists", "scores", "embeddings", "predictions")
+
+MOST_QUANTILES = 10_000
+"""Bins of predictions: each is rows of `metrics`, and its edges travel with every task."""
+
+WRITTEN = (USER_METRICS, METRIC_TABLE, RANKINGS, CHECKS, RUNS)
+"""The tables that are appended to."""
+
+PAIR = ("user_id", "item_id")
+
+
+class Engine(NamedTuple):
+    """The three calls of an engine."""
+
+    evaluate: Callable[..., Any]
+    evaluate_pairs: Callable[..., Any]
+    evaluate_predictions: Callable[..., Any]
+
+
+@pinned_inputs()
+def evaluate_paths(args: argparse.Namespace, kind: str) -> int:
+    """Check, choose who evaluates, evaluate, write and print."""
+    definition = checked(args, kind)
+    choice = engines.choose(
+        args.engine, list(paths(args).values()), _sides(args), (args.warehouse, WRITTEN)
+    )
+    if args.dry_run:
+        check_headers(args, kind)
+        if in_reach(args.warehouse):
+            check_would_write(Path(args.warehouse))
+        against = args.truth or args.pairs or "their outcomes"
+        print(f"{kind} of model {args.model} against {against}: {definition.describe()}")
+        print(choice.told())
+        return OK
+    journal, started = Journal(), datetime.now(UTC)
+    journal.say(f"model {args.model}: evaluate {kind}; {choice.told()}")
+    run = {**_named(args, kind, definition), "started_at": started}
+    if choice.engine == "local":
+        try:
+            return _in_process(args, kind, run)
+        except FallbackToSpark as error:
+            journal.say(engines.needs_spark(args.engine, error).told())
+    return _on_spark(args, kind, run)
+
+
+def _in_process(args: argparse.Namespace, kind: str, run: dict[str, Any]) -> int:
+    """Everything without Java."""
+    from recbench_spark.adhoc import local_engine, local_pairs, local_predictions  # noqa: PLC0415
+    from recbench_spark.nightly.results import publish_local  # noqa: PLC0415
+
+    store = ArrowStore(args.warehouse)
+    if wait := waiting(splitmix64):
+        print(wait, file=sys.stderr)
+    engine = Engine(
+        local_engine.evaluate, local_pairs.evaluate_pairs, local_predictions.evaluate_predictions
+    )
+    inputs = {name: arrow_files.identity(path) for name, path in paths(args).items()}
+    result = evaluated(args, kind, engine, arrow_files.read_table)
+    require_unchanged()
+    run_id = publish_local(store, result, {**run, "inputs": inputs})
+    show(store.of_run("metrics", run_id), store.of_run("checks", run_id), run_id, store.root)
+    return OK
+
+
+def _on_spark(args: argparse.Namespace, kind: str, run: dict[str, Any]) -> int:
+    # Here: none of this is needed for small tables.
+    from recbench_spark.adhoc import spark_engine, spark_pairs  # noqa: PLC0415
+    from recbench_spark.data.identity import identity  # noqa: PLC0415
+    from recbench_spark.data.readers import read_table  # noqa: PLC0415
+    from recbench_spark.nightly.results import publish_standalone  # noqa: PLC0415
+    from recbench_spark.runtime.session import get_session  # noqa: PLC0415
+    from recbench_spark.storage.shared_rows import drop_scratch  # noqa: PLC0415
+    from recbench_spark.storage.store import Store  # noqa: PLC0415
+
+    store = Store(get_session(f"recbench-spark evaluate {args.model}"), args.warehouse)
+    engine = Engine(spark_engine.evaluate, spark_pairs.evaluate_pairs, spark_engine.evaluate_predictions)
+    try:
+        inputs = {name: identity(store.spark, path) for name, path in paths(args).items()}
+        result = evaluated(args, kind, engine, partial(read_table, store.spark), scratch=store.scratch)
+        run_id = publish_standalone(store, result, {**run, "inputs": inputs})
+        rows = [store.of_run(name, run_id).toArrow() for name in ("metrics", "checks")]
+        show(rows[0], rows[1], run_id, store.root)
+        result.release()
+    finally:
+        drop_scratch(store.spark, store.scratch)
+    return OK
+
+
+def checked(args: argparse.Namespace, kind: str) -> Definition:
+    """The definition asked for, after the flags have been checked against each other."""
+    for name in (args.model, args.suite):
+        if not NAME.fullmatch(name):
+            raise ConfigError(f"'{name}' is not a usable name", "letters, digits, dot, dash, underscore")
+    _refuse_unused(args, kind)
+    _check_sides(args)
+    if not args.predictions and not args.truth and not args.pairs:
+        raise ConfigError("--truth is missing", "a table of user_id, item_id[, relevance]")
+    bootstrap(args)
+    definition = make_definition(args.preset, cli.axes(args.set))
+    views(args)
+    if kind == "predictions":
+        return definition
+    plan = MetricPlan.checked(wanted_metrics(args, kind), cutoffs(args), definition, uncut=not args.cut)
+    check_needs(plan.metrics, bool(args.train), bool(args.features))
+    check_candidates(definition, kind == "embeddings", bool(args.candidates), bool(args.train))
+    return definition
+
+
+def _check_sides(args: argparse.Namespace) -> None:
+    """Two tables of vectors, or with labelled pairs the one of items and nothing else."""
+    given, wanted = len(args.embeddings or ()), 1 if args.pairs else 2
+    if args.pairs and not args.embeddings:
+        raise ConfigError("--pairs is for embeddings", "--embeddings ITEMS --pairs PAIRS")
+    if args.embeddings and given != wanted:
+        raise ConfigError(f"--embeddings: {given} tables", "USERS ITEMS; with --pairs ITEMS alone")
+    more = (args.truth, args.train, args.candidates, args.metrics, args.set, args.preset)
+    if args.pairs and any(more):
+        raise ConfigError("--pairs has hit rates and scaled MRR alone", "without --truth, --train ...")
+
+
+def _refuse_unused(args: argparse.Namespace, kind: str) -> None:
+    """A flag that would do nothing is a mistake, not a wish."""
+    ranked = {"--truth": args.truth, "--train": args.train, "--metrics": args.metrics, "--set": args.set,
+              "--preset": args.preset, "--curve": args.curve, "--cut": args.cut}  # fmt: skip
+    unused = [flag for flag, given in ranked.items() if given and kind == "predictions"]
+    if unused:
+        raise ConfigError(
+            f"{unused[0]} is not used with --predictions", "it is for lists, scores, embeddings"
+        )
+    usual = Views()
+    of_outcomes = {"--quantiles": args.quantiles != usual.quantiles, "--fpr": args.fpr != usual.fpr}
+    of_outcomes |= {"--thresholds": args.thresholds != usual.thresholds}
+    for flag in [flag for flag, given in of_outcomes.items() if given and kind != "predictions"]:
+        raise ConfigError(f"{flag} is not used with --{kind}", "it is for predictions")
+    if args.similarity != "dot" and kind != "embeddings":
+        raise ConfigError(f"--similarity is not used with --{kind}", "it is for embeddings")
+
+
+def bootstrap(args: argparse.Namespace) -> Bootstrap:
+    """What is resampled."""
+    return parse(Bootstrap, {"replicates": args.bootstrap}, f"--bootstrap {args.bootstrap}")
+
+
+def cutoffs(args: argparse.Namespace) -> tuple[int, ...]:
+    """The cut-offs, or all up to the largest."""
+    return cli.curve(args.k) if args.curve else tuple(args.k)
+
+
+def views(args: argparse.Namespace) -> Views:
+    """Where predictions are looked at."""
+    if len(args.fpr) != 2:
+        raise ConfigError(f"--fpr: {len(args.fpr)} numbers, expected two", "e.g. --fpr 0,0.1")
+    if args.quantiles > MOST_QUANTILES:
+        raise ConfigError(f"--quantiles {args.quantiles}: at most {MOST_QUANTILES}", "10 or 100 are usual")
+    return Views(args.quantiles, args.thresholds, args.fpr)
+
+
+def evaluated(
+    args: argparse.Namespace, kind: str, engine: Engine, read: Callable[..., Any], **place: str
+) -> Any:
+    """Read the tables and evaluate them.
+
+    Args:
+        args: the flags.
+        kind: of KINDS.
+        engine: Spark's functions, or those of this process.
+        read: the table at a path, with columns, by the name of what it is.
+        place: where an engine that needs it puts what workers map.
+    """
+    if kind == "predictions":
+        rows = read(args.predictions, PAIR, kind)
+        return engine.evaluate_predictions(rows, bootstrap(args), views(args))
+    if args.pairs:
+        items = read(args.embeddings[0], ("item_id", "vector"), "items")
+        spark_pairs = read(args.pairs, ("query_id", "item_id"), "pairs")
+        return engine.evaluate_pairs(
+            items, spark_pairs, k=cutoffs(args), similarity=args.similarity, **place
+        )
+    features = read(args.features, ("item_id", "vector"), "features") if args.features else None
+    optional: dict[str, Any] = {
+        name: read(getattr(args, name), PAIR, name) if getattr(args, name) else None
+        for name in ("train", "candidates", "lists", "scores")
+    }
+    return engine.evaluate(
+        read(args.truth, PAIR, "truth"),
+        **optional,
+        features=features,
+        features_name=Path(args.features).stem if args.features else "",
+        embeddings=_embeddings(args, read),
+        k=cutoffs(args),
+        metrics=wanted_metrics(args, kind),
+        preset=args.preset,
+        definition=cli.axes(args.set),
+        similarity=args.similarity,
+        bootstrap=bootstrap(args),
+        uncut=not args.cut,
+        **place,
+    )
+
+
+def _embeddings(args: argparse.Namespace, read: Callable[..., Any]) -> tuple[Any, Any] | None:
+    """The two sides of a model of vectors."""
+    if not args.embeddings:
+        return None
+    users, items = args.embeddings
+    return read(users, ("user_id", "vector"), "users"), read(items, ("item_id", "vector"), "items")
+
+
+def _sides(args: argparse.Namespace) -> list[str]:
+    """The paths whose rows are multiplied with each other."""
+    return [args.pairs or args.embeddings[0], args.embeddings[-1]] if args.embeddings else []
+
+
+def paths(args: argparse.Namespace) -> dict[str, str]:
+    """The tables given, by what they are."""
+    given = {name: getattr(args, name) for name in ("train", "candidates", "features", *KINDS)}
+    given = {"truth": args.truth or args.pairs, **given}
+    return {
+        f"{name}{n or ''}": path
+        for name, some in given.items()
+        for n, path in enumerate(some if isinstance(some, list) else [some])
+        if path
+    }
+
+
+def check_headers(args: argparse.Namespace, kind: str) -> None:
+    """SchemaError where tables lack columns, or vectors differ in width; tables of Spark are left alone."""
+    pair, vectors = list(PAIR), ["item_id", "vector"]
+    needed = dict.fromkeys(("truth", "train", "candidates", "lists"), pair)
+    needed |= {"scores": [*pair, "score"], "features": vectors}
+    needed |= {"predictions": [*pair, "prediction", "outcome"]}
+    needed |= {"embeddings": ["user_id", "vector"], "embeddings1": vectors}
+    if args.pairs:
+        needed |= {"truth": ["query_id", "item_id"], "embeddings": vectors}
+    for name, path in paths(args).items():
+        with suppress(FallbackToSpark):
+            found = arrow_files.columns_at(path)
+            require_columns(found, needed[name], f"{name} {path}", path)
+            if name == "lists" and "rank" not in found:
+                require_columns(found, ["score"], f"{name} {path}", path)
+    if args.embeddings and not args.pairs:
+        with suppress(FallbackToSpark):
+            arrow_files.same_width(*((path, path) for path in args.embeddings))
+
+
+def wanted_metrics(args: argparse.Namespace, kind: str) -> tuple[str, ...]:
+    """The metrics named, or the usual ones; lists have no AUC unless it is asked for."""
+    if args.metrics is not None:
+        return cli.names(args.metrics, "--metrics")
+    return tuple(name for name in DEFAULT_METRICS if kind != "lists" or name != "auc")
+
+
+def _named(args: argparse.Namespace, kind: str, definition: Definition) -> dict[str, Any]:
+    """What the row of `runs` says of this evaluation, but for the identity of its inputs."""
+    return {
+        "suite": args.suite,
+        "logical_date": args.logical_date or date.today(),
+        "model": args.model,
+        "model_kind": kind,
+        "dataset": args.dataset or args.truth or args.pairs or args.predictions,
+        "settings": {
+            "k": args.k,
+            "preset": args.preset,
+            "definition": definition.model_dump(),
+            "paths": paths(args),
+        },
+    }
+
+
+def show(metrics: pa.Table, checks: pa.Table, run_id: str, root: str) -> None:
+    """The overall metrics and what the checks found."""
+    numbers = metrics.to_pandas()
+    numbers = numbers[numbers.slice_key.isna() | numbers.slice_key.isin(("fpr", "threshold"))]
+    words = numbers[["metric", "slice_key", "slice_value"]].fillna("").agg(" ".join, axis=1)
+    numbers = numbers.assign(metric=words.str.strip()).sort_values(["metric", "k"], na_position="first")
+    shown = numbers[["metric", "k", "value", "stderr", "ci_low", "ci_high", "n", "definition"]]
+    rows = shown.astype({"k": "Int64"}).astype({"k": str})
+    print(rows.replace({"k": {"<NA>": ""}}).to_string(index=False, na_rep=""))
+    for check in checks.to_pylist():
+        if not check["passed"]:
+            print(f"warning: {check['check']}: {check['observed']:g} ({check['detail']})")
+    print(f"run {run_id} in {root}; known metrics: {', '.join((*METRICS, *LIST_METRICS))}")

@@ -1,0 +1,97 @@
+"""What `jobs/maintain.py` does."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import date, timedelta
+
+from recbench_spark.commands.warehouses import require_warehouse
+from recbench_spark.errors import OK, ConfigError
+from recbench_spark.maintenance.compaction import drop_old, find_old
+from recbench_spark.maintenance.fit_retention import find_old_fits
+from recbench_spark.maintenance.graph_retention import compact, drop_old_graphs, find_old_graphs
+from recbench_spark.maintenance.retention import remove_folders, remove_private_files
+from recbench_spark.nightly.night import yesterday
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.runtime.session import get_session
+from recbench_spark.schemas import TABLES
+from recbench_spark.storage.store import Store
+
+SHORTEST = 24
+"""Hours that a vacuum leaves at least: a night may still be reading or writing."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the flags, migrate, remove, compact."""
+    check(args)
+    require_warehouse(args.warehouse)
+    journal = Journal()
+    store = Store(get_session("recbench-spark maintain"), args.warehouse, any_version=args.migrate)
+    if args.migrate:
+        migrate(store, journal)
+    if args.keep_days is not None:
+        retain(store, args, journal)
+    if args.dry_run:
+        return OK
+    journal.say("remove what killed runs left")
+    store.delete_orphans(yesterday(store))
+    remove_private_files(store)
+    for name in filter(store.exists, TABLES):
+        if args.optimize and compact(store, name):
+            journal.say(f"optimized {name}")
+        if args.vacuum_hours is not None:
+            journal.say(f"vacuum {name}")
+            store.vacuum(name, args.vacuum_hours)
+    return OK
+
+
+def check(args: argparse.Namespace) -> None:
+    """What the flags cannot mean."""
+    if not (args.migrate or args.optimize or args.keep_days is not None or args.vacuum_hours is not None):
+        raise ConfigError("nothing to do", "--migrate, --keep-days N, --optimize, --vacuum-hours N")
+    if args.keep_days is not None and (args.keep_days < 1 or args.logical_date is None):
+        raise ConfigError("--keep-days needs at least 1 day and --logical-date, the day to count from")
+    before(args)
+    if args.vacuum_hours is not None and args.vacuum_hours < SHORTEST:
+        raise ConfigError(
+            f"--vacuum-hours {args.vacuum_hours}: at least {SHORTEST}", "a night may be at work"
+        )
+
+
+def before(args: argparse.Namespace) -> date | None:
+    """The first night that is kept; None where none is removed."""
+    if args.keep_days is None:
+        return None
+    try:
+        first: date = args.logical_date - timedelta(days=args.keep_days)
+    except OverflowError:
+        told = f"--keep-days {args.keep_days}: before the calendar begins"
+        raise ConfigError(told, "leave the flag out to keep every night") from None
+    return first
+
+
+def migrate(store: Store, journal: Journal) -> None:
+    """Bring the tables to this schema and tell each step."""
+    for statement in (done := store.migrate()):
+        journal.say(statement)
+    print(f"migrated {store.root}: {len(done)} changes")
+
+
+def retain(store: Store, args: argparse.Namespace, journal: Journal) -> None:
+    """Remove what is older than asked for, or tell what would be removed."""
+    first = before(args)
+    assert first is not None
+    old = find_old(store, first, args.keep_night)
+    graphs = find_old_graphs(store, first, args.keep_night, old.splits)
+    fits = find_old_fits(store, first, args.keep_night, old.splits)
+    megabytes, layers = graphs.size / 1e6, len(graphs.models)
+    print(f"nights before {first}: rows per user of {len(old.runs)} runs, {len(old.splits)} splits")
+    print(f"graph_files: {len(graphs.folders)} folders, {megabytes:.1f} MB; layers of {layers} models")
+    print(f"fit_files: {len(fits)} folders")
+    for folder in (*graphs.folders, *fits) if args.dry_run else ():
+        print(f"  {folder}")
+    if not args.dry_run:
+        journal.say(f"remove nights before {first}")
+        drop_old(store, old)
+        drop_old_graphs(store, graphs)
+        remove_folders(store, fits)

@@ -1,0 +1,76 @@
+"""What `jobs/multiverse.py` does."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+from recbench_spark import cli
+from recbench_spark.commands.dry_runs import check_inputs
+from recbench_spark.commands.warehouses import look_at_warehouse
+from recbench_spark.config import Benchmark, load_benchmark
+from recbench_spark.errors import FAILED, OK, DataError
+from recbench_spark.inputs import pinned_inputs
+from recbench_spark.nightly.night import check_benchmark
+from recbench_spark.placeholders import on_night
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.store import Store
+
+
+@pinned_inputs()
+def run(args: argparse.Namespace) -> int:
+    """Run every protocol, then count worlds."""
+    protocols = [
+        protocol_of(args, split, candidates)
+        for split in cli.names(args.protocols, "--protocols")
+        for candidates in cli.names(args.candidates, "--candidates")
+    ]
+    for benchmark in protocols:
+        check_benchmark(benchmark)
+    if args.dry_run:
+        look_at_warehouse(args.warehouse)
+        looked_at = check_inputs(on_night(protocols[0], args.logical_date))
+        print("\n".join([*(f"{one.name}: {one.split.describe()}" for one in protocols), *looked_at]))
+        return OK
+    # Here: a dry run needs none of it.
+    from recbench_spark.benchmark import run_night  # noqa: PLC0415
+    from recbench_spark.runtime.session import get_session  # noqa: PLC0415
+
+    store = Store(get_session("recbench-spark multiverse"), args.warehouse)
+    journal, failed = Journal(), {}
+    for n, benchmark in enumerate(protocols, start=1):
+        journal.say(f"protocol {n}/{len(protocols)}: {benchmark.name}")
+        failed.update(run_night(store, benchmark, args.logical_date, journal).failed)
+    print_shares(store, load_benchmark(args.config, args.set).name, protocols)
+    return FAILED if failed else OK
+
+
+def protocol_of(args: argparse.Namespace, split: str, candidates: str) -> Benchmark:
+    """The benchmark under one protocol, named after it."""
+    name = load_benchmark(args.config, args.set).name
+    changes = [
+        f"name={name}-{split}-{candidates}",
+        f"split.protocol={split}",
+        f"evaluation.definition.candidates={candidates}",
+        "evaluation.multiverse=true",
+        "evaluation.parts=[test]",
+        "evaluation.user_metrics=false",
+    ]
+    return load_benchmark(args.config, [*args.set, *changes])
+
+
+def print_shares(store: Store, name: str, protocols: list[Benchmark]) -> None:
+    """The shares on the terminal, and a page."""
+    from recbench_spark import reports  # noqa: PLC0415
+    from recbench_spark.nightly.report import multiverse_pairs  # noqa: PLC0415
+
+    pairs = multiverse_pairs(store, [one.name for one in protocols])
+    if pairs.empty:
+        raise DataError("no pair of models has run", "see the errors above")
+    facts = reports.make_multiverse(pairs)
+    print("\n\n".join(reports.multiverse_text(one) for one in facts))
+    if store.folder is not None:
+        page = reports.render_multiverse(name, facts, reports.make_pairs(pairs))
+        path = reports.write_page(page, store.folder / "reports" / f"{name}-multiverse.html")
+        print(f"page: {path.as_uri()}")
+    print(f"make sql WAREHOUSE={shlex.quote(store.root)} Q=how_much_is_the_protocols_doing")

@@ -1,0 +1,68 @@
+"""What `jobs/neighbourhoods.py` does."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from recbench_spark.commands.actions.embed import (
+    given,
+    graph_document,
+    look_at_graph,
+    require_folder,
+)
+from recbench_spark.commands.warehouses import require_partition
+from recbench_spark.config import parse
+from recbench_spark.config.graph import NeighbourhoodSettings
+from recbench_spark.errors import OK, ConfigError
+from recbench_spark.graph.neighbourhoods import neighbourhoods_of, walks_of
+from recbench_spark.graph.pipeline import split_source
+from recbench_spark.inputs import pinned_inputs
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.runtime.session import get_session
+from recbench_spark.schemas import SPLITS
+from recbench_spark.storage.store import Store
+
+KEYS = ("side", "walks", "hops", "restart", "top", "seed", "way", "blocks")
+
+
+@pinned_inputs()
+def run(args: argparse.Namespace) -> int:
+    """Check the flags, lay out, walk, tell."""
+    require_folder(args.warehouse)
+    known = {"edges": "splits", "sides": ("user", "item")} if args.split else graph_document(args)
+    checked = settings_of(args, known)
+    if args.split:
+        require_partition(args.warehouse, SPLITS, args.split, "--split")
+    else:
+        look_at_graph(checked.graph)
+    if args.dry_run:
+        print(f"walks      {walks_of(checked)}\ngraph      {args.edges or args.split}")
+        return OK
+    journal = Journal()
+    journal.say("neighbourhoods: starting Spark")
+    store = Store(get_session("recbench-spark neighbourhoods"), args.warehouse)
+    if args.split:
+        source = split_source(store, args.split).model_dump(exclude_defaults=True)
+        checked = settings_of(args, source)
+    journal.write_to((store.folder or Path()) / "logs" / "neighbourhoods.jsonl")
+    name = neighbourhoods_of(store, checked, journal)
+    print(f"neighbourhoods {name}: table neighbourhoods in {store.root}")
+    query = f"SELECT * FROM neighbourhoods WHERE neighbourhood_id = '{name}' LIMIT 10"
+    print(f'  {sys.executable} jobs/query.py --warehouse {store.root} "{query}"')
+    print(f"  {sys.executable} jobs/embed.py --warehouse {store.root} --neighbourhoods {name} ...")
+    return OK
+
+
+def settings_of(args: argparse.Namespace, source: dict[str, Any]) -> NeighbourhoodSettings:
+    """What the flags ask for.
+
+    Raises:
+        ConfigError: a value out of range, named by its flag.
+    """
+    if args.split and args.sides:
+        raise ConfigError("--split has sides of its own", "leave --sides out")
+    keys = given({name: getattr(args, name) for name in KEYS})
+    return parse(NeighbourhoodSettings, {**keys, "graph": given(source)}, "flags")

@@ -1,0 +1,125 @@
+"""What `jobs/nightly.py` does: known before a session starts where nothing is to do; else a night."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from datetime import date
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recbench_spark.commands.warehouses import look_at_journal
+from recbench_spark.config import Benchmark, load_benchmark
+from recbench_spark.errors import OK, ConfigError, DataError, SchemaError
+from recbench_spark.nightly.night_status import Outcome, nothing_to_do
+from recbench_spark.placeholders import on_night
+from recbench_spark.runtime.journal import Journal
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.store import Store
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the file, open the warehouse, run the night, tell."""
+    benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
+    done = None if args.force else nothing_to_do(args.warehouse, benchmark, args.logical_date)
+    look_at_journal(args.log, "--log")
+    if args.dry_run:
+        from recbench_spark.commands.dry_runs import dry_run  # noqa: PLC0415
+
+        print(dry_run(args.warehouse, benchmark, args.logical_date, done))
+        return OK
+    journal = Journal()
+    if args.log:
+        journal.write_to(args.log)
+    if done is None:
+        done = _on_spark(args, benchmark, journal)
+    print_outcome(done)
+    return done.exit_code
+
+
+def _on_spark(args: argparse.Namespace, benchmark: Benchmark, journal: Journal) -> Outcome:
+    store = open_store(args, benchmark, journal, f"night {args.logical_date}")
+    return one_night(args, store, benchmark, args.logical_date, journal)
+
+
+def open_store(args: argparse.Namespace, benchmark: Benchmark, journal: Journal, what: str) -> Store:
+    """The warehouse, with a session that is started for it; a wrong setting is told before."""
+    # Here: a night that has nothing to do needs none of this.
+    from recbench_spark.nightly.job_size import is_small  # noqa: PLC0415
+    from recbench_spark.nightly.night import check_benchmark  # noqa: PLC0415
+    from recbench_spark.runtime.session import get_session  # noqa: PLC0415
+    from recbench_spark.storage.store import Store  # noqa: PLC0415
+
+    check_benchmark(benchmark)
+    look_at_features(benchmark)
+    journal.say(f"benchmark {benchmark.name}, {what}: starting Spark")
+    started = time.monotonic()
+    spark = get_session(f"recbench-spark {benchmark.name}", small=is_small(benchmark))
+    journal.say(f"Spark {spark.version} is there ({time.monotonic() - started:.1f} s)")
+    return Store(spark, args.warehouse)
+
+
+def look_at_features(benchmark: Benchmark) -> None:
+    """Refuse tables of features that no fit can use; one that is not there fails its model alone, later.
+
+    Raises:
+        ConfigError: vectors of two lengths, no vectors, a column missing; the model is named.
+    """
+    from recbench_spark.graph.features import dimensions, even, table_of  # noqa: PLC0415
+
+    for model in benchmark.models:
+        asked = attrgetter("features")(model) if "features.path" in model.paths else None
+        if asked is not None and asked.path and Path(asked.path).exists():
+            try:
+                dimensions(even(table_of(asked.path, asked.id_column, "auto")))
+            except (DataError, SchemaError) as error:
+                told = f"model {model.name}: {asked.path}: {error.message}"
+                raise ConfigError(told, error.hint) from None
+
+
+def one_night(
+    args: argparse.Namespace, store: Store, benchmark: Benchmark, day: date, journal: Journal
+) -> Outcome:
+    """A night in a session that runs; `benchmark` with its placeholders filled in."""
+    from recbench_spark.benchmark import run_night  # noqa: PLC0415
+    from recbench_spark.nightly.tracking import log_night  # noqa: PLC0415
+    from recbench_spark.tuning.search import with_searches  # noqa: PLC0415
+
+    if store.folder and not args.log:
+        journal.write_to(store.folder / "logs" / f"{benchmark.name}-{day}.jsonl")
+    benchmark = with_searches(store, benchmark)
+    outcome = run_night(store, benchmark, day, journal, args.force)
+    if args.mlflow and outcome.run_ids:
+        log_night(args.mlflow, store, benchmark, outcome.run_ids, journal)
+    return outcome
+
+
+def print_outcome(outcome: Outcome) -> None:
+    """How a night ended, and where to look next."""
+    print_results(outcome)
+    print_findings(outcome)
+
+
+def print_findings(outcome: Outcome) -> None:
+    """Models that failed, and regressions."""
+    for model, message in outcome.failed.items():
+        print(f"error: model {model}: {message}", file=sys.stderr)
+    for sentence in outcome.regressions:
+        print(f"regression: {sentence}", file=sys.stderr)
+
+
+def print_results(outcome: Outcome) -> None:
+    """The leaderboard, what was skipped, where to look next."""
+    print(outcome.leaderboard)
+    if outcome.skipped:
+        done = ", ".join(outcome.skipped)
+        print(f"already done this night, nothing to do: {done} (--force runs them again)")
+    if outcome.report_path:
+        print(f"report: {Path(outcome.report_path).as_uri()}")
+    print("ask in SQL:")
+    for line in outcome.sql_lines:
+        print(f"  {line}")
+    sys.stdout.flush()

@@ -1,0 +1,135 @@
+"""What `jobs/propensity.py` does."""
+
+from __future__ import annotations
+
+import argparse
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.commands.dry_runs import COLUMNS, look_at_log, look_at_table
+from recbench_spark.commands.logs import log_settings
+from recbench_spark.commands.warehouses import look_at_warehouse, require_partition
+from recbench_spark.config import Dataset, Propensities, digest, parse
+from recbench_spark.data.identity import identity
+from recbench_spark.data.readers import PARTS, read_log
+from recbench_spark.errors import OK, ConfigError, DataError, nearest
+from recbench_spark.inputs import pinned_inputs
+from recbench_spark.kernels.estimators.power_law import PowerLaw
+from recbench_spark.nightly import code_provenance
+from recbench_spark.nightly.propensity import Exposed, stored_name, write_propensities
+from recbench_spark.nightly.run_keys import names_count
+from recbench_spark.nightly.split import of_split
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.runtime.session import get_session
+from recbench_spark.schemas import ITEMS, PROPENSITIES, RATING_PROPENSITIES, SPLITS
+from recbench_spark.storage.store import Store
+
+MOST_LAWS = 100_000
+"""Simulated laws behind the goodness of fit."""
+
+
+@pinned_inputs()
+def run(args: argparse.Namespace) -> int:
+    """Check the flags, count, fit, write, tell."""
+    asked, dataset = settings(args)
+    if args.split:
+        require_partition(args.warehouse, SPLITS, args.split, "--split")
+    if args.dry_run:
+        look_at_warehouse(args.warehouse)
+        tables = look_at_tables(asked)
+        print(
+            "".join(f"{line}\n" for line in [*(look_at_log(dataset) if dataset else []), *tables]), end=""
+        )
+        print(f"propensities {asked.name} of {args.split or args.log}, part {args.part}")
+        return OK
+    journal = Journal()
+    journal.say(f"propensities {asked.name}: starting Spark")
+    store = Store(get_session("recbench-spark propensity"), args.warehouse)
+    if store.folder:
+        journal.write_to(store.folder / "logs" / "propensity.jsonl")
+    exposed = of_log(store, dataset, args) if dataset else of_warehouse(store, args)
+    with journal.stage("propensities", "count and fit", split_id=exposed.split_id):
+        law = write_propensities(exposed, asked, args.goodness, cells=args.cells)
+    print_propensities(exposed, asked, law)
+    return OK
+
+
+def settings(args: argparse.Namespace) -> tuple[Propensities, Dataset | None]:
+    """What is asked for, after the flags have been checked against each other."""
+    if not 0 <= args.goodness <= MOST_LAWS:
+        raise ConfigError(f"--goodness {args.goodness}: from 0 to {MOST_LAWS}", "2500 give two digits")
+    if args.cells and args.method != "logistic_regression":
+        raise ConfigError("--cells goes with --method logistic_regression", "others know items alone")
+    named = {"method": args.method, "law": args.law, "scale": args.scale, "floor": args.floor}
+    tables = {"path": args.given, "item_features": args.item_features, "user_features": args.user_features}
+    asked = parse(Propensities, {**named, **tables, "rate": args.rate}, "flags")
+    if args.split:
+        if args.columns or args.reader:
+            raise ConfigError("--columns and --reader go with --log")
+        return asked, None
+    for flag, part in (("--part", args.part), ("--sample", args.sample)):
+        if part not in (known := ("all", *PARTS)):
+            raise ConfigError(f"{flag} {part}: no part of a log is called so", nearest(part, known))
+    return asked, parse(Dataset, log_settings(args), "flags")
+
+
+def look_at_tables(asked: Propensities) -> list[str]:
+    """Return a line a table that propensities come from or are fitted on.
+
+    Raises:
+        MissingError: one is not there. SchemaError: it lacks a column.
+    """
+    tables = {
+        "propensities": asked.path,
+        "item features": asked.item_features,
+        "user features": asked.user_features,
+    }
+    return [look_at_table(name, path, COLUMNS[name]) for name, path in tables.items() if path]
+
+
+def of_log(store: Store, dataset: Dataset, args: argparse.Namespace) -> Exposed:
+    """The rows of a log; one that does not name parts is training as a whole."""
+    settings = dataset.model_dump(exclude={"name", "path"})
+    named = names_count(dataset)
+    found = identity(store.spark, str(dataset.path), named=named, options=dataset.options)
+    name = digest(settings, found, args.part, args.sample, code_provenance.of_split(dataset))
+    log = read_log(store.spark, dataset)
+    return Exposed(store, name, chosen(log, args.part), None, log.where(F.col("part") == args.sample))
+
+
+def of_warehouse(store: Store, args: argparse.Namespace) -> Exposed:
+    """The rows of a split, whose catalogue also has the items that nobody was shown."""
+    rows = of_split(store, SPLITS, args.split)
+    if rows.isEmpty():
+        known = [row.split_id for row in store.read(SPLITS).select("split_id").distinct().collect()]
+        raise DataError(f"no split {args.split} in {store.root}", f"splits: {', '.join(known) or 'none'}")
+    sample = rows.where(F.col("part") == args.sample)
+    return Exposed(store, args.split, chosen(rows, args.part), of_split(store, ITEMS, args.split), sample)
+
+
+def chosen(rows: DataFrame, part: str) -> DataFrame:
+    """The rows fitted to."""
+    if part == "all":
+        return rows
+    wanted = ("train", "given") if part == "train" else (part,)
+    unnamed = F.col("part").isNull() & F.lit(part == "train")
+    return rows.where(F.col("part").isin(*wanted) | unnamed)
+
+
+def print_propensities(exposed: Exposed, settings: Propensities, law: PowerLaw | None) -> None:
+    """The law, and the ends of the propensities."""
+    if law:
+        print(f"power law: alpha {law.alpha!r} +- {law.error:.6g}, xmin {law.xmin}, {law.tail} of "
+              f"{law.items} items in the tail, distance {law.distance:.6g}, {law.method}")  # fmt: skip
+        for one in law.against:
+            print(f"  beside a {one.name} tail: log-likelihood {one.ratio:+.6g}, z {one.z:+.3g}")
+    name = stored_name(exposed.store, settings)
+    table = RATING_PROPENSITIES if settings.method == "naive_bayes" else PROPENSITIES
+    rows = of_split(exposed.store, table, exposed.split_id).where(F.col("method") == name)
+    value = F.col("propensity")
+    found = rows.agg(F.count("*").alias("n"), F.min(value).alias("low"), F.max(value).alias("high"))
+    (row,) = found.collect()
+    what = "ratings" if settings.method == "naive_bayes" else "items"
+    print(f"{row.n} {what}: propensities {row.low:g} to {row.high:g}")
+    print(f"split_id {exposed.split_id}, method {name}, in {exposed.store.location(table.name)}")

@@ -1,0 +1,156 @@
+"""What `jobs/query.py` does: a question found by its name, an engine, rows printed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from recbench_spark.commands.warehouses import require_warehouse
+from recbench_spark.errors import OK, USAGE, ConfigError, FallbackToSpark, nearest
+from recbench_spark.query import local_engine
+from recbench_spark.schemas import TABLES
+from recbench_spark.storage.arrow_store import ArrowStore, in_reach
+from recbench_spark.storage.store import query_files, view_files
+
+
+def ask(args: argparse.Namespace) -> int:
+    """List, or run one question and print its rows."""
+    if args.list or not args.sql:
+        print(listing())
+        return OK if args.list else USAGE
+    sql = statement(args.sql)
+    if args.warehouse is None:
+        raise ConfigError("the following arguments are required: --warehouse", "--list needs none")
+    require_warehouse(args.warehouse)
+    try:
+        if not _is_local(args, sql):
+            return _on_spark(args, sql)
+        return _in_process(args, sql)
+    except FallbackToSpark as error:
+        if args.engine == "local":
+            raise ConfigError(f"--engine local: {error.message}", "--engine spark takes it") from None
+        print(f"starting Spark: {error.message}", file=sys.stderr)
+        return _on_spark(args, sql)
+
+
+def _is_local(args: argparse.Namespace, sql: str) -> bool:
+    """Whether this process answers."""
+    if args.engine == "auto":
+        name = args.sql.strip()
+        named = len(name.split()) == 1 and local_engine.speaks(name, sql)
+        return named and in_reach(args.warehouse)
+    if args.engine == "local" and not in_reach(args.warehouse):
+        raise FallbackToSpark(f"warehouse {args.warehouse} is no folder of this machine")
+    return bool(args.engine == "local")
+
+
+def _in_process(args: argparse.Namespace, sql: str) -> int:
+    store = ArrowStore(args.warehouse, read_only=True)
+    _refuse_empty(args.warehouse, store.exists)
+    rows = local_engine.answer(store, sql, args.limit)
+    show(rows, args.format)
+    if not rows.num_rows:
+        tell_missing(
+            sql, lambda name: not store.exists(name) or not store.dataset(TABLES[name]).count_rows()
+        )
+    return OK
+
+
+def _on_spark(args: argparse.Namespace, sql: str) -> int:
+    from recbench_spark.query.sql_guard import judge  # noqa: PLC0415
+    from recbench_spark.runtime.session import get_session  # noqa: PLC0415
+    from recbench_spark.storage.store import Store  # noqa: PLC0415
+
+    store = Store(get_session("recbench-spark query"), args.warehouse, read_only=True)
+    _refuse_empty(args.warehouse, store.exists)
+    store.install_views()
+    judge(store.spark, sql, (*TABLES, *view_files()))
+    rows = store.spark.sql(sql).limit(args.limit).toArrow()
+    show(rows, args.format)
+    if not rows.num_rows:
+        tell_missing(sql, lambda name: store.read(TABLES[name]).isEmpty())
+    return OK
+
+
+FILLED_BY = {
+    "comparisons": "the benchmark file has the line 'comparisons: {baseline: popular}' (a model of yours) "
+    "or a section regressions: [{metric: ndcg, k: 10, drop: 0.01}]",
+    "changes": "the benchmark file has the line 'comparisons: {baseline: popular}' (a model of yours), "
+    "from the second night on",
+    "paradoxes": "the benchmark file has the line 'paradoxes: {}'",
+    "flips": "the benchmark file has the line 'paradoxes: {}'",
+    "multiverse": "the benchmark file has 'multiverse: true' in its section evaluation, "
+    "as jobs/multiverse.py sets it",
+    "user_metrics": "the benchmark file has 'user_metrics: true' in its section evaluation",
+    "graph_runs": "a model of the benchmark file is of kind graph, or jobs/embed.py has run",
+    "fits": "jobs/benchmark.py has run",
+    "trials": "jobs/tune.py has run",
+    "boards": "jobs/board.py has run",
+    "verdicts": "jobs/board.py has run",
+    "submissions": "jobs/bundle.py has scored a bundle",
+}
+"""Tables that not every night fills, and when they are filled."""
+
+
+def tell_missing(sql: str, is_empty: Callable[[str], bool]) -> None:
+    """Say on stderr which empty tables a question without an answer reads, and what fills them."""
+    for name in local_engine.tables_needed(sql):
+        if name in FILLED_BY and is_empty(name):
+            print(
+                f"no rows: the table {name} is empty; it is filled where {FILLED_BY[name]}", file=sys.stderr
+            )
+
+
+def _refuse_empty(warehouse: str, exists: Callable[[str], bool]) -> None:
+    if not any(map(exists, TABLES)):
+        raise ConfigError(f"no results in warehouse {warehouse}", "run jobs/nightly.py first")
+
+
+def statement(text: str) -> str:
+    """The SQL meant by a name or a statement; views in the order of their columns, tables as they lie."""
+    text = text.strip()
+    if len(text.split()) > 1:
+        return text
+    questions, views = query_files(), view_files()
+    known = [*TABLES, *views, *questions]
+    if text not in known:
+        raise ConfigError(f"no view, table or question '{text}'", nearest(text, known))
+    order = f" ORDER BY {ORDERS.get(text, 'ALL')}" if text in views else ""
+    return questions.get(text, f"SELECT * FROM {text}{order}")
+
+
+ORDERS = dict.fromkeys(("board_entries", "standing_entries"), "board, entry_id")
+"""Views with a column that has no order, a map, and the columns that they are sorted by."""
+
+
+def show(rows: pa.Table, style: str) -> None:
+    """Print rows."""
+    frame = in_utc(rows).to_pandas()
+    text = frame.to_csv(index=False) if style == "csv" else frame.to_string(index=False, na_rep="")
+    print(text.rstrip("\n"))
+
+
+def in_utc(rows: pa.Table) -> pa.Table:
+    """The rows with moments in UTC, whoever they come from."""
+    kinds = [
+        pa.field(field.name, pa.timestamp("us", "UTC"))
+        if pa.types.is_timestamp(field.type) and field.type.tz
+        else field
+        for field in rows.schema
+    ]
+    return rows.cast(pa.schema(kinds))
+
+
+def listing() -> str:
+    """Every name that can be asked for."""
+    lines = ["tables:", *(f"  {table.name:15} {table.comment}" for table in TABLES.values()), "views:"]
+    lines += [f"  {name:24} {_purpose(text)}" for name, text in view_files().items()]
+    lines += ["questions:", *(f"  {name:24} {_purpose(text)}" for name, text in query_files().items())]
+    return "\n".join(lines)
+
+
+def _purpose(text: str) -> str:
+    return text.splitlines()[0].lstrip("- ")

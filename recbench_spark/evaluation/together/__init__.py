@@ -1,1 +1,0 @@
-"""All models of a group over the same users, in one pass of Python."""

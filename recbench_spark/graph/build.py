@@ -1,0 +1,626 @@
+"""From an edge list to a graph on disk: dense ids, degrees, adjacency in blocks. Once a graph.
+
+Two passes over the edges, one shuffle each, in blocks of bytes. First, tasks deal the distinct hashes of
+ids out by range; each range sorted is a block of nodes, and a node's place among all is its dense id. Whole
+numbers that lie close are met as bits and leave a task once, however many edges it reads (`Seen`). Then
+tasks look up both ends of each edge in a mapped file (no join) and deal the edges out by the block of their
+destination, which sorts them. A task holds a chunk of edges, or the edges into one block: 12 bytes an edge,
+three times. The driver holds a few numbers a block. Files of a shuffle are removed as soon as it is read.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark import RDD, SparkContext
+
+from recbench_spark.errors import DataError, StoreError
+from recbench_spark.graph.edges import (
+    Piece,
+    Rows,
+    flat_lists,
+    numbers,
+    open_rows,
+    require_one_kind,
+    task_count,
+)
+from recbench_spark.graph.folders import (
+    Block,
+    Graph,
+    mapped,
+    new_file,
+    new_matrix,
+    save,
+    writable,
+)
+from recbench_spark.kernels.graph.csr import blocks_with, built, dealt, edge_keys, spread
+from recbench_spark.kernels.graph.ids import (
+    MOST_NODES,
+    Seen,
+    blocks_of,
+    distinct,
+    hashed_texts,
+    hashes_of,
+    index_of,
+    numbers_of,
+    places,
+    places_of_numbers,
+)
+from recbench_spark.kernels.hashing import Hashes
+from recbench_spark.storage import delta_files
+from recbench_spark.storage.blocks import Block as Packed
+from recbench_spark.storage.blocks import dealt_out, unpacked
+from recbench_spark.storage.delta_files import File
+from recbench_spark.storage.publish import replace_file
+
+if TYPE_CHECKING:  # workers import this module, and need no settings
+    from recbench_spark.config.graph import GraphSource
+
+EDGES_A_BLOCK = 1 << 22
+"""Edges into a block, about: some 100 MB in the task that sorts them."""
+
+NUMBERS_A_NODE = 8
+"""Whole numbers that lie closer than this get a file of dense ids by number, while edges are laid out."""
+
+LOW = 2
+"""Places of that file that hold the least number, 64 bits."""
+
+TASKS_A_CORE = 2
+"""Tasks that meet the ids of a graph of whole numbers: each may send all of them."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is read: the edges, and tables of nodes by side.
+
+    Attributes:
+        edges: rows with both ends of each edge.
+        names: source, destination and weight column (of lists: neighbours, node, weights).
+        nodes: side -> its table of ids and the name of their column.
+        numeric: by side, whether ids are whole numbers.
+        sides: their names.
+        both_ways: whether messages also go from destination to source.
+        lists: whether a row is a node with its neighbours.
+        loops: whether self loops are kept.
+        seed: of the hashes.
+    """
+
+    edges: Rows
+    names: tuple[str, str, str | None]
+    nodes: tuple[tuple[int, Rows, str], ...]
+    numeric: tuple[bool, ...]
+    sides: tuple[str, ...]
+    both_ways: bool
+    lists: bool
+    loops: bool
+    seed: int
+
+    @property
+    def bipartite(self) -> bool:
+        """Whether there are two sides."""
+        return len(self.sides) == 2
+
+
+class Counts(NamedTuple):
+    """What a task saw of the edges it read."""
+
+    edges: int = 0
+    null_ids: int = 0
+    bad_weights: int = 0
+    negative_weights: int = 0
+    zero_weights: int = 0
+    self_loops: int = 0
+
+
+def open_inputs(source: GraphSource) -> Inputs:
+    """The files of a graph; reads footers only.
+
+    Raises:
+        DataError, SchemaError, ConfigError: nothing there, a column is missing, ids of two types.
+    """
+    ours = ("neighbours", "node", "weights") if source.lists else ("src", "dst", "weight")
+    src, dst, weight = (source.column(name) for name in ours)
+    rows = open_rows(
+        source.edges,
+        [src, dst, *([weight] if source.weighted else [])],
+        "edges",
+        fmt=source.format,
+        ids={src: source.ids, dst: source.ids},
+        where=source.where,
+        partitions=source.partitions,
+    )
+    kinds = dict(rows.numeric)
+    if not source.bipartite:
+        require_one_kind(rows, (src, dst), "edges")
+    numeric = tuple(kinds[name] for name in (src, dst)[: len(source.sides)])
+    nodes = []
+    for side, path in source.nodes.items():
+        place, column = source.sides.index(side), source.node_column
+        ids = "numeric" if numeric[place] else "text"
+        nodes.append((place, open_rows(path, [column], f"nodes of {side}", ids={column: ids}), column))
+    return Inputs(
+        rows,
+        (src, dst, weight if source.weighted else None),
+        tuple(nodes),
+        numeric,
+        source.sides,
+        source.bipartite or not source.directed,
+        source.lists,
+        source.self_loops == "keep",
+        source.seed,
+    )
+
+
+def default_blocks(edges: int, cores: int) -> int:
+    """Blocks of a side: some 4 million edges each, and work for all cores."""
+    return max(2 * cores, -(-edges // EDGES_A_BLOCK))
+
+
+def lay_out(
+    context: SparkContext, source: GraphSource, graph_id: str, folder: Path, blocks: int | None = None
+) -> Graph:
+    """Lay out the graph of a source.
+
+    Args:
+        context: Spark's.
+        source: where edges lie.
+        graph_id: its name, a hash of its inputs.
+        folder: for its files; the caller's alone.
+        blocks: blocks of each side.
+
+    Raises:
+        DataError: ids or weights that cannot be used, no edges, two texts of one hash.
+    """
+    started = time.monotonic()
+    inputs = open_inputs(source)
+    cores = context.defaultParallelism
+    per_side = blocks or default_blocks(inputs.edges.n, cores)
+    folder.mkdir(parents=True, exist_ok=True)
+    counts, nodes = _lay_nodes(context, inputs, folder, per_side)
+    _check(counts, nodes, source)
+    graph = _graph(inputs, graph_id, folder, nodes)
+    _index(context, graph)
+    into = _lay_edges(context, inputs, graph, source.duplicates == "drop")
+    for side in range(len(graph.sides)):
+        graph.numbers(side).unlink(missing_ok=True)
+    whole = tuple(
+        replace(block, edges=found.edges, sources=found.sources, parts=found.parts)
+        for block, found in zip(graph.blocks, sorted(into), strict=True)
+    )
+    checks = {
+        **counts._asdict(),
+        "nodes": graph.nodes,
+        "isolated_nodes": sum(n.isolated for n in nodes),
+        "duplicate_edges": sum(found.doubles for found in into),
+        "stored_edges": sum(block.edges for block in whole),
+        "most_edges_of_a_node": max(found.most for found in into),
+    }
+    done = replace(graph, blocks=whole, checks=checks, seconds=time.monotonic() - started)
+    done.write()
+    return done
+
+
+def _check(counts: Counts, nodes: list[Found], source: GraphSource) -> None:
+    """Refuse what no graph can be made of; with `bad_rows: drop` such rows are left out and counted."""
+    words = {
+        "null_ids": "edges with an id that is NULL",
+        "bad_weights": "edges whose weight is NULL, NaN or infinite",
+        "negative_weights": "edges of negative weight",
+    }
+    for name, what in words.items():
+        found = getattr(counts, name)
+        if found and source.bad_rows == "error":
+            raise DataError(
+                f"{source.edges}: {found} of {counts.edges} {what}",
+                "mend them, or leave them out: bad_rows: drop (--drop-bad-rows)",
+            )
+    if source.lists and not counts.edges:
+        raise DataError(
+            f"none of the {sum(found.rows for found in nodes):,} nodes has a neighbour, so there is nothing"
+            f" to pool over ({source.edges})",
+            "walks find nobody where no two items share a user: another split, or a model without walks",
+        )
+    if counts.edges == counts.null_ids + counts.bad_weights + counts.negative_weights:
+        raise DataError(f"{source.edges}: no edges that can be used", "check the path, columns and where")
+    if not any(found.rows for found in nodes):
+        hint = "keep them, or name nodes (--node-table)"
+        raise DataError(f"{source.edges}: all edges are self loops, which are left out: no nodes", hint)
+
+
+# --------------------------------------------------------------------------------- nodes
+
+
+class Found(NamedTuple):
+    """A block of nodes: number, rows, how many of them have no edge at all."""
+
+    number: int
+    rows: int
+    isolated: int
+
+
+def _lay_nodes(
+    context: SparkContext, inputs: Inputs, folder: Path, per_side: int
+) -> tuple[Counts, list[Found]]:
+    """Hashes of all nodes, sorted, a file a block; texts beside them."""
+    total = per_side * len(inputs.sides)
+    readers = task_count(inputs.edges, context.defaultParallelism)
+    if all(inputs.numeric):  # few tasks, each of which sends a node's hash once
+        readers = min(readers, TASKS_A_CORE * context.defaultParallelism)
+    read = partial(_deal_nodes, inputs=inputs, readers=readers, per_side=per_side)
+    packed = context.parallelize(range(readers), readers).mapPartitions(read)
+    write = partial(_write_nodes, inputs=inputs, folder=str(folder), per_side=per_side)
+    results = _read_once(packed.partitionBy(total + 1, int), write)
+    counts = [found for found in results if isinstance(found, Counts)]
+    nodes = {found.number: found for found in results if isinstance(found, Found)}
+    return Counts(*map(sum, zip(*counts, strict=True))), [
+        nodes.get(number, Found(number, 0, 0)) for number in range(total)
+    ]
+
+
+def _read_once(moved: RDD[Any], write: Callable[[int, Iterable[Any]], Iterable[Any]]) -> list[Any]:
+    """What tasks make of a shuffle, whose files are removed then: a layer needs the disk."""
+    found = moved.mapPartitionsWithIndex(write).collect()
+    java: Any = moved._jrdd
+    java.rdd().cleanShuffleDependencies(False)
+    return found
+
+
+def _deal_nodes(numbers: Iterator[int], inputs: Inputs, readers: int, per_side: int) -> Iterator[Packed]:
+    """Distinct ids by block; what was counted goes to the partition after the last block."""
+    total = per_side * len(inputs.sides)
+    for number in numbers:
+        counted = Counts()
+        seen = [Seen() for _ in inputs.sides]
+        for ends, _, counts in _edges(inputs, inputs.edges.part(number, readers)):
+            counted = Counts(*map(sum, zip(counted, counts, strict=True)))
+            for side, ids in _ids_by_side(inputs, ends):
+                if not (inputs.numeric[side] and seen[side].add(ids.to_numpy())):
+                    yield from _dealt_ids(ids, side, per_side, inputs.seed, linked=True)
+        for side, met in enumerate(seen):
+            for found in met.numbers():
+                yield from _dealt_ids(pa.array(found), side, per_side, inputs.seed, linked=True)
+        for side, ids in _nodes_by_side(inputs, number, readers):
+            yield from _dealt_ids(ids, side, per_side, inputs.seed, linked=False)
+        yield total, pickle.dumps(counted)
+
+
+def _nodes_by_side(inputs: Inputs, number: int, readers: int) -> Iterator[tuple[int, pa.Array]]:
+    """Nodes that belong to the graph though they may have no edge: of lists, those with none; of tables."""
+    if inputs.lists:
+        for chunk in inputs.edges.chunks(inputs.edges.part(number, readers)):
+            yield 0, inputs.edges.ids(chunk, inputs.names[1]).drop_null()
+    for side, rows, column in inputs.nodes:
+        for chunk in rows.chunks(rows.part(number, readers)):
+            ids = rows.ids(chunk, column)
+            if ids.null_count:
+                raise DataError(
+                    f"nodes of {inputs.sides[side]}: {ids.null_count} ids are NULL", "leave these rows out"
+                )
+            yield side, ids
+
+
+def _ids_by_side(inputs: Inputs, ends: tuple[pa.Array, pa.Array]) -> Iterator[tuple[int, pa.Array]]:
+    yield from zip((0, 1) if inputs.bipartite else (0, 0), ends, strict=True)
+
+
+def _dealt_ids(ids: pa.Array, side: int, per_side: int, seed: int, linked: bool) -> Iterator[Packed]:
+    if pa.types.is_integer(ids.type):
+        hashes = distinct(hashes_of(ids, seed))
+        columns: dict[str, Any] = {"hash": hashes}
+    else:
+        words = pc.unique(ids)
+        hashes = hashed_texts(words.cast(pa.large_binary()), seed)
+        columns = {"hash": hashes, "text": words}
+    table = pa.table({**columns, "linked": np.full(len(hashes), linked)})
+    if len(hashes):
+        yield from dealt_out(table, blocks_of(hashes, per_side) + side * per_side)
+
+
+def _write_nodes(
+    partition: int,
+    blocks: Iterable[Packed],
+    inputs: Inputs,
+    folder: str,
+    per_side: int,
+) -> Iterator[Counts | Found]:
+    if partition == per_side * len(inputs.sides):
+        for _, counts in blocks:
+            yield pickle.loads(counts)
+        return
+    table = unpacked(block for _, block in blocks)
+    if table is None:
+        return
+    hashes = table.column("hash").to_numpy()
+    order = np.argsort(hashes, kind="stable")
+    hashes = hashes[order]
+    first = np.append(True, hashes[1:] != hashes[:-1])
+    if not inputs.numeric[partition // per_side]:
+        _write_texts(table.column("text").combine_chunks(), order, hashes, first, folder, partition)
+    linked = np.logical_or.reduceat(table.column("linked").to_numpy()[order], np.flatnonzero(first))
+    save(Path(folder, "nodes", f"{partition:05d}.npy"), hashes[first])
+    yield Found(partition, int(first.sum()), int(np.count_nonzero(~linked)))
+
+
+def _write_texts(
+    texts: pa.Array, order: Any, hashes: Hashes, first: npt.NDArray[np.bool_], folder: str, number: int
+) -> None:
+    """One text a hash, by dense id.
+
+    Raises:
+        DataError: two texts of one hash, which happens once in 7,000 graphs of 50 million nodes.
+    """
+    in_order = texts.take(pa.array(order))
+    pairs = np.flatnonzero(~first[1:])
+    before, after = (in_order.take(pa.array(pairs + shift)) for shift in (0, 1))
+    differ = np.flatnonzero(pc.not_equal(before, after).to_numpy(zero_copy_only=False))
+    if len(differ):
+        one, other = (texts[int(differ[0])].as_py() for texts in (before, after))
+        raise DataError(f"ids '{one}' and '{other}' have one hash", "choose another seed: graph.seed: 1")
+    path = Path(folder, "texts", f"{number:05d}.parquet")
+    kept = in_order.take(pa.array(np.flatnonzero(first)))
+    table = pa.table({"id": kept})
+    replace_file(path, lambda private: pq.write_table(table, private, write_statistics=False))
+
+
+def _graph(inputs: Inputs, graph_id: str, folder: Path, nodes: list[Found]) -> Graph:
+    total = sum(found.rows for found in nodes)
+    if total >= MOST_NODES:
+        raise StoreError(f"{total} nodes, and a graph holds {MOST_NODES - 1}", "cut it into graphs")
+    per_side, at, blocks = len(nodes) // len(inputs.sides), 0, []
+    for found in nodes:
+        blocks.append(Block(found.number, found.number // per_side, at, found.rows))
+        at += found.rows
+    return Graph(
+        graph_id, str(folder), inputs.sides, inputs.numeric, tuple(blocks),
+        inputs.names[2] is not None, inputs.seed, {},
+    )  # fmt: skip
+
+
+def _index(context: SparkContext, graph: Graph) -> None:
+    """One file of the hashes of all nodes, and where prefixes begin in each side."""
+    new_matrix(Path(graph.folder, "hashes.npy"), (graph.nodes,), np.uint64)
+    sides = range(len(graph.sides))
+    context.parallelize(sides, len(sides)).foreach(partial(_index_side, graph=graph))
+    shutil.rmtree(Path(graph.folder, "nodes"))
+
+
+def _index_side(side: int, graph: Graph) -> None:
+    out = writable(Path(graph.folder, "hashes.npy"))
+    for block in graph.blocks_of(side):
+        if block.rows:
+            out[block.first : block.end] = np.load(Path(graph.folder, "nodes", f"{block.number:05d}.npy"))
+    first, end = graph.side_range(side)
+    save(Path(graph.folder, f"index-{side}.npy"), index_of(out[first:end]))
+    if graph.numeric[side] and end > first:
+        _index_numbers(side, graph, out)
+
+
+def _index_numbers(side: int, graph: Graph, hashes: Hashes) -> None:
+    """Dense ids by number where numbers lie close: one look into a small file an end of an edge."""
+    blocks = [block for block in graph.blocks_of(side) if block.rows]
+    ends = [
+        (found.min(), found.max())
+        for found in (numbers_of(hashes[block.first : block.end], graph.seed) for block in blocks)
+    ]
+    low, high = (int(pick(end)) for pick, end in zip((min, max), zip(*ends, strict=True), strict=True))
+    rows = sum(block.rows for block in blocks)
+    if high - low >= NUMBERS_A_NODE * rows:
+        return
+    replace_file(graph.numbers(side), partial(_write_numbers, graph, blocks, hashes, low, high))
+
+
+def _write_numbers(
+    graph: Graph, blocks: Sequence[Block], hashes: Hashes, low: int, high: int, path: Path
+) -> None:
+    new_matrix(path, (high - low + 1 + LOW,), np.uint32)
+    table = writable(path)
+    table[:LOW] = np.array([low], np.int64).view(np.uint32)
+    for block in blocks:
+        number_r = numbers_of(hashes[block.first : block.end], graph.seed)
+        table[LOW + number_r - low] = np.arange(block.first + 1, block.end + 1, dtype=np.uint32)
+
+
+# --------------------------------------------------------------------------------- edges
+
+
+class Into(NamedTuple):
+    """The edges into a block: their number, repeated pairs, most of one node, and how they are spread."""
+
+    number: int
+    edges: int
+    doubles: int
+    most: int
+    sources: int
+    parts: int
+
+
+Ends = tuple[pa.Array, pa.Array]
+Weight = npt.NDArray[np.float32] | None
+
+
+def _edges(inputs: Inputs, pieces: tuple[Piece, ...]) -> Iterator[tuple[Ends, Weight, Counts]]:
+    """Source and destination ids of usable edges, their weights, and what was counted, chunk by chunk."""
+    src, dst, weight = inputs.names
+    for chunk in inputs.edges.chunks(pieces):
+        rows = chunk
+        if inputs.lists:
+            rows = flat_lists(chunk, dst, src, weight)
+            names = ("src", "dst", None if weight is None else "weight")
+        else:
+            names = (src, dst, weight)
+        ends = (inputs.edges.ids(rows, names[0], src), inputs.edges.ids(rows, names[1], dst))
+        weights = None if names[2] is None else numbers(rows.column(names[2]), f"edges: column {weight}")
+        yield _usable(inputs, ends, weights)
+
+
+def _usable(
+    inputs: Inputs, ends: Ends, weights: npt.NDArray[np.float64] | None
+) -> tuple[Ends, Weight, Counts]:
+    n = len(ends[0])
+    if weights is None and inputs.loops and not ends[0].null_count + ends[1].null_count:
+        return ends, None, Counts(n, self_loops=0 if inputs.bipartite else _loops(ends))
+    missing = np.logical_or(*(pc.is_null(end).to_numpy(zero_copy_only=False) for end in ends))
+    bad = negative = np.zeros(n, bool)
+    weight: Weight = None
+    if weights is not None:
+        with np.errstate(over="ignore"):  # beyond float32 is infinite, and refused
+            weight = weights.astype(np.float32)
+        bad = ~np.isfinite(weight) & ~missing
+        negative = (weights < 0) & ~bad & ~missing
+    kept = ~(missing | bad | negative)
+    loops = np.zeros(n, bool)
+    if not inputs.bipartite:
+        loops = pc.fill_null(pc.equal(*ends), False).to_numpy(zero_copy_only=False) & kept
+    zero = 0 if weight is None else int(np.count_nonzero((weight == 0) & kept))
+    null, unusable, below = (int(np.count_nonzero(flags)) for flags in (missing, bad, negative))
+    counts = Counts(n, null, unusable, below, zero, int(loops.sum()))
+    if not inputs.loops:
+        kept &= ~loops
+    if not kept.all():
+        mask = pa.array(kept)
+        ends = (ends[0].filter(mask), ends[1].filter(mask))
+        weight = None if weight is None else weight[kept]
+    return ends, weight, counts
+
+
+def _loops(ends: Ends) -> int:
+    return int(pc.sum(pc.equal(*ends)).as_py() or 0)
+
+
+def _lay_edges(context: SparkContext, inputs: Inputs, graph: Graph, drop: bool) -> list[Into]:
+    """Adjacency of each block."""
+    readers = task_count(inputs.edges, context.defaultParallelism)
+    read = partial(_deal_edges, inputs=inputs, graph=graph, readers=readers)
+    write = partial(_write_block, graph=graph, drop=drop)
+    dealt_edges = context.parallelize(range(readers), readers).mapPartitions(read)
+    return _read_once(dealt_edges.partitionBy(len(graph.blocks), int), write)
+
+
+def _deal_edges(
+    numbers: Iterator[int], inputs: Inputs, graph: Graph, readers: int
+) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+    firsts = np.array([block.first for block in graph.blocks], np.int64)
+    lasts = np.array([block.end for block in graph.blocks], np.int64)
+    find = Finder(graph)
+    for number in numbers:
+        for ends, weight, _ in _edges(inputs, inputs.edges.part(number, readers)):
+            sides = (0, 1) if inputs.bipartite else (0, 0)
+            dense = [find.ids(end, side) for end, side in zip(ends, sides, strict=True)]
+            ways = [(0, 1), (1, 0)] if inputs.both_ways else [(0, 1)]
+            for way, (one, other) in enumerate(ways):
+                src, dst, w = dense[one], dense[other], weight
+                block = blocks_with(dst, lasts)
+                if way == 1 and not inputs.bipartite:  # a loop is its own way back
+                    once = src != dst
+                    src, dst, block = src[once], dst[once], block[once]
+                    w = None if w is None else w[once]
+                yield from _dealt_edges(block, dst, src, w, firsts)
+
+
+class Finder:
+    """Dense ids of hashes, by the mapped files of a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.hashes = graph, graph.hashes()
+        self.index = [graph.index(side) for side in range(len(graph.sides))]
+        tables = [graph.numbers(side) for side in range(len(graph.sides))]
+        self.numbers = [mapped(table) if table.exists() else None for table in tables]
+
+    def ids(self, ids: pa.Array, side: int) -> npt.NDArray[np.uint32]:
+        """(r,) the same of raw ids."""
+        table = self.numbers[side]
+        if table is None:
+            return self(hashes_of(ids, self.graph.seed), side)
+        return places_of_numbers(ids.to_numpy(), int(table[:LOW].view(np.int64)[0]), table[LOW:])
+
+    def __call__(self, hashes: Hashes, side: int) -> npt.NDArray[np.uint32]:
+        """(r,) dense ids; `ids.NOT_THERE` where the side has no such node."""
+        first, end = self.graph.side_range(side)
+        found = places(hashes, self.hashes[first:end], self.index[side])
+        there = found < MOST_NODES
+        found[there] += np.uint32(first)
+        return found
+
+
+def _dealt_edges(
+    block: npt.NDArray[np.int32], dst: Any, src: Any, weight: Weight, firsts: npt.NDArray[np.int64]
+) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+    local = (dst - firsts[block]).astype(np.uint32)
+    found = dealt(block, edge_keys(local, src), weight, len(firsts))
+    begin = 0
+    for number, end in enumerate(found.ends):
+        if end > begin:
+            weights = b"" if found.weight is None else found.weight[begin:end].tobytes()
+            yield number, (found.keys[begin:end].tobytes(), weights)
+        begin = end
+
+
+def _write_block(
+    number: int, blocks: Iterable[tuple[int, tuple[bytes, bytes]]], graph: Graph, drop: bool
+) -> Iterator[Into]:
+    received = [packed for _, packed in blocks]
+    keys = np.frombuffer(b"".join(keys for keys, _ in received), np.uint64).copy()
+    weight = np.frombuffer(b"".join(w for _, w in received), np.float32) if graph.weighted else None
+    del received
+    csr, doubles = built(graph.blocks[number].rows, keys, weight, drop)
+    place = Path(graph.folder, "blocks", f"{number:05d}")
+    save(place / "indptr.npy", csr.indptr)
+    save(place / "src.npy", csr.src)
+    if csr.weight is not None:
+        save(place / "weight.npy", csr.weight)
+    most = int(np.diff(csr.indptr).max(initial=0))
+    ends = np.array([block.end for block in graph.blocks], np.int64)
+    sources, parts = spread(csr, graph.nodes, ends)
+    yield Into(number, csr.edges, doubles, most, sources, parts)
+
+
+# --------------------------------------------------------------------------------- a table of nodes
+
+
+def write_nodes(context: SparkContext, graph: Graph, folder: str) -> None:
+    """The nodes of a graph into `graph_nodes`, a file a block, one commit, once a graph."""
+    partition = {"graph_id": graph.graph_id}
+    name = f"graph_nodes/{graph.graph_id}"
+    if delta_files.appended(folder, name):
+        return
+    write = partial(_node_rows, graph=graph, folder=folder, partition=partition)
+    files = context.parallelize(graph.blocks, len(graph.blocks)).map(write).collect()
+    delta_files.check(folder, files)
+    delta_files.commit(folder, files, partition, name)
+
+
+def _node_rows(block: Block, graph: Graph, folder: str, partition: dict[str, str]) -> File:
+    nodes = np.arange(block.first, block.end)
+    rows = pa.table(
+        {
+            "side": pa.array([graph.sides[block.side]] * block.rows, pa.string()).dictionary_encode(),
+            "id": ids_of(graph, block).cast(pa.string()),
+            "node_index": pa.array(nodes, pa.int64()),
+            "block": pa.array(np.full(block.rows, block.number, np.int32)),
+            "edges": pa.array(np.diff(graph.csr(block).indptr)),
+        }
+    )
+    file, path = new_file(folder, partition)
+    pq.write_table(rows, path, use_dictionary=["side"], write_statistics=False, store_schema=False)
+    return File(file, path.stat().st_size, rows.num_rows)
+
+
+def ids_of(graph: Graph, block: Block) -> pa.Array:
+    """Raw ids of a block's nodes, whole numbers or texts, by dense id."""
+    if graph.numeric[block.side]:
+        return pa.array(numbers_of(graph.hashes()[block.first : block.end], graph.seed))
+    if not block.rows:
+        return pa.array([], pa.string())
+    return pq.read_table(graph.texts(block)).column("id").combine_chunks()

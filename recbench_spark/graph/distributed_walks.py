@@ -1,0 +1,238 @@
+"""Walks where the adjacency does not fit on a host: an equi-join on (node, position), edge after edge.
+
+Each edge lies in the file of its position's hash, with its source's degree. A walker draws the position
+that it takes next and travels to that file; whether its node is a hub makes no difference. A task holds
+one file of edges (some 64 MB) and a few hundred thousand walkers, 20 bytes and 4 a hop each; one shuffle
+an edge of a walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from pyspark import SparkContext
+
+from recbench_spark.graph.folders import Block, Graph, mapped, new_matrix, save, writable
+from recbench_spark.graph.local_walks import NODES_A_PIECE, Listed, lay_texts, write_lists
+from recbench_spark.kernels.compiling import readonly
+from recbench_spark.kernels.graph.walks import (
+    NOWHERE,
+    Most,
+    Walks,
+    arrived,
+    begin_hop,
+    files_of,
+    most_visited,
+    positions,
+    walker_type,
+    walkers,
+)
+from recbench_spark.storage.leases import make_folder_once
+from recbench_spark.storage.publish import private_path
+
+EDGES_A_FILE = 1 << 22
+WALKERS_AT_ONCE = 1 << 18
+
+Packed = tuple[int, bytes]
+
+
+class Journey(NamedTuple):
+    """What every task is told."""
+
+    graph: Graph
+    what: Walks
+    files: int
+    pieces: tuple[Block, ...]
+    positions: Path
+
+
+def walk_by_joins(
+    context: SparkContext, graph: Graph, side: int, what: Walks, folder: str, partition: Mapping[str, str]
+) -> list[Listed]:
+    """All nodes of a side by walkers that travel; a file of the table for some thousand nodes."""
+    lay_texts(context, graph)
+    _lay_degrees(context, graph)
+    pieces = tuple(piece for block in graph.blocks_of(side) for piece in _pieces(block))
+    # Each run has positions of its own: another one may walk over the same graph, and ends at another time.
+    with private_path(Path(graph.folder, "positions")) as positions_folder:
+        files = _lay_positions(context, graph, positions_folder)
+        journey = Journey(graph, what, files, pieces, positions_folder)
+        return _walk(context, journey, folder, partition)
+
+
+def _walk(
+    context: SparkContext, journey: Journey, folder: str, partition: Mapping[str, str]
+) -> list[Listed]:
+    what, pieces = journey.what, journey.pieces
+    walking = context.parallelize(range(len(pieces)), len(pieces)).mapPartitions(
+        partial(_set_out, journey=journey)
+    )
+    for number in range(what.hops * what.edges):
+        move = partial(_moved, journey=journey, number=number)
+        walking = walking.partitionBy(journey.files, int).mapPartitionsWithIndex(move)
+    write = partial(_home, journey=journey, folder=folder, partition=partition)
+    return walking.partitionBy(len(pieces), int).mapPartitionsWithIndex(write).collect()
+
+
+def _pieces(block: Block) -> Iterator[Block]:
+    """Some thousand nodes each, with the block's own number."""
+    for first in range(block.first, block.end, NODES_A_PIECE):
+        yield replace(block, first=first, rows=min(NODES_A_PIECE, block.end - first))
+
+
+# ------------------------------------------------------------------------------------------ edges
+
+
+def _lay_degrees(context: SparkContext, graph: Graph) -> None:
+    """(nodes,) edges into each node, once a graph."""
+    make_folder_once(Path(graph.folder, "degrees"), partial(_fill_degrees, context, graph))
+
+
+def _fill_degrees(context: SparkContext, graph: Graph, folder: Path) -> None:
+    new_matrix(folder / "degrees.npy", (graph.nodes,), np.uint32)
+    fill = partial(_degrees, graph=graph, folder=folder)
+    context.parallelize(graph.blocks, len(graph.blocks)).foreach(fill)
+
+
+def _degrees(block: Block, graph: Graph, folder: Path) -> None:
+    if block.rows:
+        out = writable(folder / "degrees.npy")
+        out[block.first : block.end] = np.diff(graph.csr(block).indptr)
+
+
+def degrees(graph: Graph) -> Any:
+    """See `_lay_degrees`; mapped."""
+    return mapped(Path(graph.folder, "degrees", "degrees.npy"))
+
+
+def _lay_positions(context: SparkContext, graph: Graph, folder: Path) -> int:
+    """Edges by the hash of their position; how many files there are."""
+    files = max(2 * context.defaultParallelism, -(-graph.edges // EDGES_A_FILE))
+    dealt = context.parallelize(graph.blocks, len(graph.blocks)).flatMap(
+        partial(_deal_positions, graph=graph, files=files)
+    )
+    write = partial(_write_positions, graph=graph, folder=folder)
+    dealt.partitionBy(files, int).mapPartitionsWithIndex(write).foreach(_nothing)
+    return files
+
+
+def _nothing(_: Any) -> None:
+    """What is left to do with a file that was written."""
+
+
+def _deal_positions(block: Block, graph: Graph, files: int) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+    csr, rows = graph.csr(block), NODES_A_PIECE
+    for at in range(0, block.rows, rows):
+        begins = np.asarray(csr.indptr[at : at + rows + 1])
+        counts = np.diff(begins)
+        node = np.repeat(np.arange(block.first + at, block.first + at + len(counts)), counts)
+        place = np.arange(begins[0], begins[-1]) - np.repeat(begins[:-1], counts)
+        keys = (node.astype(np.uint64) << np.uint64(32)) | place.astype(np.uint64)
+        src = csr.src[begins[0] : begins[-1]]
+        for file, chosen in _by_file(files_of(readonly(keys), files), files):
+            yield file, (keys[chosen].tobytes(), src[chosen].tobytes())
+
+
+def _by_file(file_e: Any, files: int) -> Iterator[tuple[int, Any]]:
+    """Which rows go to each file."""
+    order = np.argsort(file_e, kind="stable")
+    ends = np.cumsum(np.bincount(file_e, minlength=files)).tolist()
+    begin = 0
+    for file, end in enumerate(ends):
+        if end > begin:
+            yield file, order[begin:end]
+        begin = end
+
+
+def _write_positions(
+    number: int, dealt: Iterable[tuple[int, tuple[bytes, bytes]]], graph: Graph, folder: Path
+) -> Iterator[int]:
+    received = [packed for _, packed in dealt]
+    keys = np.frombuffer(b"".join(keys for keys, _ in received), np.uint64)
+    src = np.frombuffer(b"".join(src for _, src in received), np.uint32)
+    order = np.argsort(keys, kind="stable")
+    place = folder / f"{number:05d}"
+    save(place / "keys.npy", keys[order])
+    save(place / "src.npy", src[order])
+    save(place / "degree.npy", degrees(graph)[src[order]])
+    yield number
+
+
+# ------------------------------------------------------------------------------------------ walkers
+
+
+def _set_out(numbers: Iterator[int], journey: Journey) -> Iterator[Packed]:
+    """Walkers of a piece's nodes, on their way to the positions that they drew first."""
+    graph, what = journey.graph, journey.what
+    size = max(1, WALKERS_AT_ONCE // what.walks)
+    for number in numbers:
+        piece = journey.pieces[number]
+        for first in range(piece.first, piece.end, size):
+            starts = np.arange(first, min(first + size, piece.end), dtype=np.uint32)
+            yield from _sent(walkers(starts, degrees(graph)[starts], what), 0, journey)
+
+
+def _sent(group: Any, number: int, journey: Journey) -> Iterator[Packed]:
+    """Walkers to the files of the edges that they drew; after the last edge, home."""
+    graph, what = journey.graph, journey.what
+    hop, part = divmod(number, what.edges)
+    if hop == what.hops:
+        firsts = np.array([piece.first for piece in journey.pieces])
+        to = (np.searchsorted(firsts, group["start"], side="right") - 1).astype(np.int32)
+        of = len(firsts)
+    else:
+        hashes = graph.hashes()[group["start"]]
+        if part == 0:
+            begin_hop(group, hashes, hop, what)
+        to, of = (
+            files_of(readonly(positions(group, hashes, hop, part + 1, what)), journey.files),
+            journey.files,
+        )
+    for file, chosen in _by_file(to, of):
+        yield file, group[chosen].tobytes()
+
+
+def _gathered(packed: Iterable[Packed], hops: int) -> Iterator[Any]:
+    """Walkers as they arrive, some hundred thousand together."""
+    held: list[bytes] = []
+    size, kind = 0, np.dtype(walker_type(hops))
+    for _, some in packed:
+        held.append(some)
+        size += len(some)
+        if size >= WALKERS_AT_ONCE * kind.itemsize:
+            yield np.frombuffer(b"".join(held), kind).copy()
+            held, size = [], 0
+    if held:
+        yield np.frombuffer(b"".join(held), kind).copy()
+
+
+def _moved(file: int, packed: Iterable[Packed], journey: Journey, number: int) -> Iterator[Packed]:
+    """One edge on, and to the next file."""
+    graph, what = journey.graph, journey.what
+    hop, part = divmod(number, what.edges)
+    folder = journey.positions / f"{file:05d}"
+    keys, src, degree = (mapped(folder / f"{name}.npy") for name in ("keys", "src", "degree"))
+    for group in _gathered(packed, what.hops):
+        asked = positions(group, graph.hashes()[group["start"]], hop, part + 1, what)
+        there = (group["degree"] > 0) & (group["at"] != NOWHERE)
+        place = np.searchsorted(keys, asked[there])
+        found, degrees_w = np.full(len(group), NOWHERE), np.zeros(len(group), np.uint32)
+        found[there], degrees_w[there] = src[place], degree[place]
+        arrived(group, found, degrees_w, hop, part + 1 == what.edges)
+        yield from _sent(group, number + 1, journey)
+
+
+def _home(
+    number: int, packed: Iterable[Packed], journey: Journey, folder: str, partition: Mapping[str, str]
+) -> Iterator[Listed]:
+    piece, what = journey.pieces[number], journey.what
+    visits = np.full((piece.rows, what.walks, what.hops), NOWHERE)
+    for group in _gathered(packed, what.hops):
+        visits[group["start"] - piece.first, group["walk"]] = group["path"]
+    found: Most = most_visited(visits.reshape(piece.rows, -1), what.top)
+    yield write_lists(journey.graph, piece, iter([(piece.first, found)]), folder, partition)

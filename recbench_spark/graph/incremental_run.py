@@ -1,0 +1,174 @@
+"""Tonight's embeddings from last night's: the touched computed, the rest taken over; and the drift."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.graph.drift import drift
+from recbench_spark.graph.folders import MANIFEST, mapped, read_graph
+from recbench_spark.graph.incremental import Night, Touched, compare, is_whole, kept_of, last_night
+from recbench_spark.graph.message_passing import Kept
+from recbench_spark.graph.pipeline import (
+    NIGHT,
+    Prepared,
+    estimates,
+    family,
+    files_folder,
+    places_of,
+)
+from recbench_spark.graph.runner import passes_of
+from recbench_spark.kernels.graph import costs
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import MANIFESTS
+from recbench_spark.storage.paths import resolve_path
+from recbench_spark.storage.publish import private_path
+from recbench_spark.storage.store import Store
+
+
+def night_of(store: Store, model_id: str) -> tuple[Night, str]:
+    """A model that has been embedded, and the name of its settings without its graph.
+
+    Raises:
+        ConfigError: no such model in this warehouse, or its graph's files are gone.
+    """
+    file = files_folder(store) / "models" / model_id / NIGHT
+    if not file.is_file():
+        known = [path.parent.name for path in files_folder(store).glob(f"models/[!.]*/{NIGHT}")]
+        raise ConfigError(f"no embedded model {model_id} in {store.root}", nearest(model_id, known))
+    note = json.loads(file.read_text(encoding="utf-8"))
+    root = files_folder(store)
+    folder, features = (_path_in(root, note[name]) for name in ("graph", "features"))
+    graph = read_graph(folder)
+    for mark in (file, folder / MANIFEST):
+        if mark.is_file():
+            os.utime(mark)  # for retention: in use
+    if graph is None or not features.exists():
+        raise ConfigError(f"the graph of model {model_id} is gone: {folder}", "run without --previous")
+    return Night(graph, str(features), places_of(store, graph, note)), note["family"]
+
+
+def _path_in(root: Path, stored: str) -> Path:
+    """Return a path of a note: below `graph_files`, or absolute in the notes of older versions."""
+    return resolve_path(stored, root.parent, root.name) if stored.startswith("/") else root / stored
+
+
+def earlier_model(store: Store, prepared: Prepared, splits: Sequence[str]) -> str | None:
+    """The name of this model on an earlier night: of the same settings and weights over another split.
+
+    Args:
+        store: the warehouse.
+        prepared: tonight's.
+        splits: of earlier nights, the newest first; None comes of tonight's own, since which nothing moved.
+    """
+    own, folder = prepared.settings.graph.partitions.get("split_id"), files_folder(store) / "models"
+    for split_id in splits:
+        if split_id == own:
+            return None
+        for file in sorted(folder.glob(f"{split_id}-*/{NIGHT}")):
+            found = json.loads(file.read_text(encoding="utf-8"))
+            if found["family"] == family(prepared):
+                return str(found["model_id"])
+    return None
+
+
+def refreshed(
+    store: Store, prepared: Prepared, previous: str, rates: costs.Rates, journal: Journal
+) -> tuple[Prepared, str]:
+    """The model, told what to take over from an earlier one where that is cheaper; and a sentence on it.
+
+    Raises:
+        ConfigError: another mode, other settings, or a graph of another kind.
+    """
+    before, of = night_of(store, previous)
+    _check(prepared, before, of, previous)
+    if not is_whole(before):
+        return prepared, f"previous {previous}: its layers are not all there, so all is computed"
+    context, steps = store.spark.sparkContext, passes_of(prepared.model, prepared.graph)
+    folder = Path(prepared.model.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with journal.stage("compare", f"compare with {previous}", previous=previous):
+        found = compare(context, prepared.graph, steps, before, folder)
+    full, less = _seconds(prepared, found, rates, context.defaultParallelism)
+    listed = ", ".join(
+        f"{step.kind} {step.layer} {one.nodes:,}" for step, one in zip(steps, found, strict=True)
+    )
+    told = f"previous {previous}: of {prepared.graph.nodes:,} nodes touched are {listed}; "
+    if less >= full:
+        return prepared, f"{told}a full run is cheaper ({full:.2f} s against {less:.2f} s)"
+    for k, place in enumerate(before.places, 1):
+        kind = "float32" if place.by_side else prepared.model.dtype
+        last_night(context, before, [place], folder / f"before-{k}.npy", kind)
+    kept: dict[tuple[int, str], Kept] = {
+        (step.layer, step.kind): kept_of(folder, p, step) for p, step in enumerate(steps, 1)
+    }
+    model = replace(prepared.model, kept=kept)
+    return replace(
+        prepared, model=model
+    ), f"{told}these alone are computed ({less:.2f} s against {full:.2f} s)"
+
+
+def _check(prepared: Prepared, before: Night, of: str, previous: str) -> None:
+    graph, old = prepared.graph, before.graph
+    if of != family(prepared):
+        raise ConfigError(
+            f"model {previous} has other layers, weights, features' settings or seed",
+            "run without --previous",
+        )
+    if (graph.sides, graph.numeric, graph.seed, graph.weighted) != (
+        old.sides,
+        old.numeric,
+        old.seed,
+        old.weighted,
+    ):
+        raise ConfigError(
+            f"the graph of {previous} has other sides, ids, weights or seed", "run without --previous"
+        )
+
+
+def _seconds(
+    prepared: Prepared, found: list[Touched], rates: costs.Rates, cores: int
+) -> tuple[float, float]:
+    """Predicted seconds of all nodes, and of those that are touched with all others copied."""
+    full = less = 0.0
+    for one, part in zip(estimates(prepared, rates, cores, "R"), found, strict=True):
+        whole = one.size.amounts("R", one.size.item)
+        share = part.edges / max(one.size.edges, 1)
+        nodes = part.nodes / max(one.size.nodes, 1)
+        some = whole._replace(read=whole.read * share, flops=whole.flops * nodes, written=2 * whole.written)
+        full += rates.predict(whole, cores)
+        less += rates.predict(some, cores)
+    return full, less
+
+
+def tell_drift(
+    store: Store, prepared: Prepared, previous: str, journal: Journal
+) -> list[tuple[str, str, float]]:
+    """How far embeddings moved since an earlier model: printed, and facts in `manifests`."""
+    before, _ = night_of(store, previous)
+    now, _ = night_of(store, prepared.model.model_id)
+    last, context = len(prepared.model.layers) - 1, store.spark.sparkContext
+    with private_path(files_folder(store) / "models" / prepared.model.model_id) as folder:
+        for name, night in (("now", now), ("then", before)):
+            last_night(context, night, night.places[last:], folder / f"{name}.npy", "float32")
+        widths = [mapped(folder / f"{name}.npy").shape[1] for name in ("now", "then")]
+        if len(set(widths)) > 1:
+            raise ConfigError(
+                f"vectors of {widths[0]} and {widths[1]} dimensions have no cosine", "same widths"
+            )
+        facts = drift(context, now.graph, str(folder / "now.npy"), before.graph, str(folder / "then.npy"))
+    for side, fact, value in facts:
+        journal.say(f"{side}: {fact.replace('_', ' ')} {value:.4f}")
+    name = prepared.model.model_id
+    rows = [
+        (name, side, fact, float(np.float64(value)), f"since {previous}") for side, fact, value in facts
+    ]
+    frame = store.spark.createDataFrame(rows, MANIFESTS.schema)
+    store.append(frame, MANIFESTS, once=f"drift/{name}/{previous}")
+    return facts

@@ -1,0 +1,383 @@
+"""What a task does in a pass over a graph, under three plans that give the same bits.
+
+R: vectors lie in one file that every host maps; a task reads what it needs, nothing is shuffled.
+G: the task that has a block's vectors sends each block of destinations the distinct ones that it needs.
+S: it adds up what it has for each destination and sends the sums; for linear and max aggregators.
+
+Under R and G a destination takes in its sources' vectors one after the other by ascending dense id, from a
+file or from what was gathered in that order: the same additions. Under S it adds sums of blocks in order:
+the same bits where additions are exact and for max, else the same to float32's precision.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from recbench_spark.graph.build import ids_of
+from recbench_spark.graph.folders import Block, Graph, mapped, writable
+from recbench_spark.graph.vectors import write_embeddings, write_vectors
+from recbench_spark.kernels.graph.aggregate import finished, partial, totals
+from recbench_spark.kernels.graph.csr import Csr, selected, tile, window
+from recbench_spark.kernels.graph.dense import Dense, check_finite, store
+from recbench_spark.kernels.graph.layers import Layer
+from recbench_spark.storage.delta_files import File
+
+Plan = Literal["G", "R", "S"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A Delta table that a pass writes to, one file a block.
+
+    Attributes:
+        folder: of the table.
+        partition: columns that no file holds; `side` is filled in by block.
+        kind: `vectors` (bytes, as they are stored) or `embeddings` (ids and float32 arrays).
+    """
+
+    folder: str
+    partition: Mapping[str, str]
+    kind: Literal["vectors", "embeddings"]
+
+    def partition_of(self, graph: Graph, block: Block) -> dict[str, str]:
+        """The partition of a block's file."""
+        more = {"side": graph.sides[block.side]} if self.kind == "embeddings" else {}
+        return {**self.partition, **more}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One aggregation over some destinations.
+
+    Attributes:
+        layer: its number, from 1.
+        kind: `layer` combines with a node's own vector; `pool` only pools.
+        side: whose nodes are destinations; None: all.
+        sources: whose nodes are sources; None: all.
+        module: the layer.
+        projects: whether messages must be projected from h first; else `z` holds them.
+        ends: dense layers after it.
+        h: file of the nodes' own vectors.
+        z: file of the messages; h itself where nothing is projected.
+        out: file that the vectors are written to; None: only to the target.
+        dtype: of stored vectors.
+        target: table they are committed to; None: only to the file.
+    """
+
+    layer: int
+    kind: Literal["layer", "pool"]
+    side: int | None
+    sources: int | None
+    module: Layer
+    projects: bool
+    h: str
+    z: str
+    dtype: str
+    ends: tuple[Dense, ...] = ()
+    out: str | None = None
+    target: Target | None = None
+
+    @property
+    def width(self) -> int:
+        """Dimensions that come out, given those of a message for a pool."""
+        return len(self.ends[-1].bias) if self.ends else self.module.width
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a pass takes over from the night before (`incremental`).
+
+    Attributes:
+        touched: file of flags: nodes to be computed.
+        needed: file of flags: sources whose messages they need.
+        before: file of last night's vectors of this layer, by last night's dense ids; empty where none are
+            kept: then nodes that are not to be computed are not read either.
+        places: file of last night's dense id of each node.
+    """
+
+    touched: str
+    needed: str
+    before: str
+    places: str
+
+
+class Done(NamedTuple):
+    """What a task made of a block."""
+
+    number: int
+    nodes: int
+    edges: int
+    received: int
+    file: File | None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every task of a pass is told.
+
+    Attributes:
+        graph: the graph.
+        step: the pass.
+        batch: destinations worked on at once.
+        destinations: blocks of destinations that tasks send to, in order.
+        kept: what is taken over from the night before; None: all is computed.
+    """
+
+    graph: Graph
+    step: Pass
+    batch: int
+    destinations: tuple[Block, ...] = field(default=())
+    kept: Kept | None = None
+
+
+class Sources(NamedTuple):
+    """Messages that a block of destinations takes in.
+
+    Attributes:
+        csr: edges into them; `src` are rows of z.
+        z: messages.
+        hashes: hashes of their nodes' ids, a row each.
+        own: the destinations' own messages (GCN), or the whole of z by dense id.
+    """
+
+    csr: Csr
+    z: Any
+    hashes: Any
+    own: Any
+
+
+def project(block: Block, work: Work) -> int:
+    """Plan R: messages of a block's nodes into the file of messages; how many."""
+    step = work.step
+    h, out = mapped(Path(step.h)), writable(Path(step.z))
+    wanted = np.arange(block.first, block.end)
+    if work.kept is not None:
+        wanted = wanted[mapped(Path(work.kept.needed))[block.first : block.end]]
+    for at in range(0, len(wanted), work.batch):
+        nodes = wanted[at : at + work.batch]
+        z = np.empty((len(nodes), out.shape[1]), out.dtype)
+        store(step.module.messages(h[nodes]), z, f"layer {step.layer}, messages")
+        out[nodes] = z
+    return len(wanted)
+
+
+def replicated(block: Block, work: Work) -> Done:
+    """Plan R: a block of destinations, all messages mapped, once for all blocks of a process."""
+    z = _still_mapped(work.step.z, Path(work.step.z).stat().st_ino)
+    csr = work.graph.csr(block)
+    if work.kept is not None:
+        flags = mapped(Path(work.kept.touched))[block.first : block.end]
+        edges, nodes = int(np.diff(csr.indptr)[flags].sum()), int(np.count_nonzero(flags))
+        return _written(block, work, _mixed(block, work, csr, z, work.kept), nodes, edges, 0)
+    own = z[block.first : block.end]
+    return _finish(block, work, Sources(csr, z, work.graph.hashes(), own), csr.edges, 0)
+
+
+@lru_cache(maxsize=1)
+def _still_mapped(path: str, inode: int) -> Any:
+    """A file that most blocks read all over: mapped anew, its pages would fault in again block by block."""
+    del inode  # another file under this path is another key
+    return mapped(Path(path))
+
+
+def _mixed(block: Block, work: Work, csr: Csr, z: Any, kept: Kept) -> Iterator[tuple[int, Any]]:
+    """Last night's vectors, and new ones of the nodes that are touched."""
+    flags = mapped(Path(kept.touched))[block.first : block.end]
+    places = mapped(Path(kept.places))[block.first : block.end]
+    before = mapped(Path(kept.before)) if kept.before else None
+    hashes, step, h = work.graph.hashes(), work.step, mapped(Path(work.step.h))
+    for first in range(0, block.rows, work.batch):
+        flag = np.asarray(flags[first : first + work.batch])
+        rows = first + np.flatnonzero(flag)
+        nodes = block.first + rows
+        n = step.module.aggregate(selected(csr, rows), z, z[nodes], hashes[nodes], hashes)
+        new = new_vectors(step, h[nodes] if step.kind == "layer" else None, n)
+        out = np.zeros((len(flag), new.shape[1]), np.float32)
+        out[flag] = new
+        if before is not None:
+            out[~flag] = before[places[first : first + work.batch][~flag]]
+        yield block.first + first, out
+
+
+def _messages(block: Block, work: Work) -> Any:
+    """(rows, m) messages of a block of sources, as they are stored: each vector projected here, once."""
+    step = work.step
+    h = mapped(Path(step.h))[block.first : block.end]
+    if not step.projects:
+        return h if step.h == step.z else mapped(Path(step.z))[block.first : block.end]
+    z = np.empty((block.rows, step.module.message_width(h.shape[1])), step.dtype)
+    for first in range(0, block.rows, work.batch):
+        part = slice(first, first + work.batch)
+        store(step.module.messages(h[part]), z[part], f"layer {step.layer}, messages")
+    return z
+
+
+Sent = tuple[int, tuple[int, bytes, bytes, bytes]]
+"""Place of the destinations' block, then: number of the sources' block, rows, vectors, own vectors."""
+
+
+def gathered_from(blocks: Iterator[Block], work: Work) -> Iterator[Sent]:
+    """Plan G, from a block of sources: to each block of destinations the messages that it needs."""
+    for block in blocks:
+        z = _messages(block, work)
+        for place, into in enumerate(work.destinations):
+            need = work.graph.halo(into).need
+            low, high = np.searchsorted(need, [block.first, block.end])
+            own = z.tobytes() if into == block and work.step.module.aggregator == "gcn" else b""
+            if high > low or own:
+                wanted = np.ascontiguousarray(z[need[low:high].astype(np.int64) - block.first])
+                yield place, (block.number, b"", wanted.tobytes(), own)
+
+
+def gathered_to(place: int, sent: Iterator[Sent], work: Work) -> Iterator[Done]:
+    """Plan G, to a block of destinations: what arrived, in the order of blocks, is what it needs."""
+    block = work.destinations[place]
+    parts = sorted(value for _, value in sent)
+    width = _message_width(work)
+    z = np.frombuffer(b"".join(part[2] for part in parts), work.step.dtype).reshape(-1, width)
+    halo, csr = work.graph.halo(block), work.graph.csr(block)
+    own = _own(parts, block, width, work)
+    hashes = work.graph.hashes()[halo.need]
+    received = sum(len(part[2]) + len(part[3]) for part in parts)
+    sources = Sources(Csr(csr.indptr, halo.place, csr.weight), z, hashes, own)
+    yield _finish(block, work, sources, csr.edges, received)
+
+
+def _own(parts: list[tuple[int, bytes, bytes, bytes]], block: Block, width: int, work: Work) -> Any:
+    """(rows, m) the destinations' own messages for `gcn`; a block without nodes was sent none."""
+    if work.step.module.aggregator != "gcn":
+        return None
+    packed = b"".join(part[3] for part in parts)
+    return np.frombuffer(packed, work.step.dtype).reshape(block.rows, width)
+
+
+def _message_width(work: Work) -> int:
+    step = work.step
+    stored = mapped(Path(step.h if step.projects else step.z)).shape[1]
+    return step.module.message_width(stored) if step.projects else int(stored)
+
+
+def scattered_from(blocks: Iterator[Block], work: Work) -> Iterator[Sent]:
+    """Plan S, from a block of sources: to each block of destinations sums over these sources."""
+    kind = work.step.module.aggregator
+    for block in blocks:
+        z = _messages(block, work)
+        for place, into in enumerate(work.destinations):
+            rows, edges = tile(work.graph.csr(into), block.first, block.end)
+            own = z.tobytes() if into == block and kind == "gcn" else b""
+            if len(rows) or own:
+                sums = partial(kind, edges, z)
+                yield place, (block.number, rows.astype(np.uint32).tobytes(), sums.tobytes(), own)
+
+
+def scattered_to(place: int, sent: Iterator[Sent], work: Work) -> Iterator[Done]:
+    """Plan S, to a block of destinations: sums are put together in the order of blocks."""
+    block, kind = work.destinations[place], work.step.module.aggregator
+    parts, width = sorted(value for _, value in sent), _message_width(work)
+    acc = np.full((block.rows, width), -np.inf if kind == "max" else 0.0, np.float32)
+    for _, packed, sums, _ in parts:
+        rows, found = np.frombuffer(packed, np.uint32), np.frombuffer(sums, np.float32).reshape(-1, width)
+        with np.errstate(over="ignore", invalid="ignore"):  # `new_vectors` tells of it in words
+            acc[rows] = np.maximum(acc[rows], found) if kind == "max" else acc[rows] + found
+    csr = work.graph.csr(block)
+    finished(kind, acc, *totals(csr), _own(parts, block, width, work))
+    received = sum(len(part[1]) + len(part[2]) + len(part[3]) for part in parts)
+    yield _written(block, work, _combined(block, work, acc), block.rows, csr.edges, received)
+
+
+def _finish(block: Block, work: Work, sources: Sources, edges: int, received: int) -> Done:
+    def rows() -> Iterator[tuple[int, Any]]:
+        own_hash = work.graph.hashes()[block.first : block.end]
+        for first in range(0, block.rows, work.batch):
+            end = min(first + work.batch, block.rows)
+            own = None if sources.own is None else sources.own[first:end]
+            part = window(sources.csr, first, end)
+            n = work.step.module.aggregate(part, sources.z, own, own_hash[first:end], sources.hashes)
+            yield block.first + first, n
+
+    return _written(block, work, _new(block, work, rows()), block.rows, edges, received)
+
+
+def _combined(block: Block, work: Work, n: Any) -> Iterator[tuple[int, Any]]:
+    chunks = ((block.first + at, n[at : at + work.batch]) for at in range(0, block.rows, work.batch))
+    return _new(block, work, chunks)
+
+
+def _new(block: Block, work: Work, pooled: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+    """New vectors of a block's nodes from what they got of their neighbours, float32."""
+    step = work.step
+    h = mapped(Path(step.h)) if step.kind == "layer" else None
+    for first, n in pooled:
+        yield first, new_vectors(step, None if h is None else h[first : first + len(n)], n)
+
+
+def new_vectors(step: Pass, own: Any, n: Any) -> Any:
+    """(r, o) float32 vectors that a pass makes of some nodes.
+
+    Args:
+        step: the pass.
+        own: (r, d) the nodes' own vectors; None for a pool.
+        n: (r, m) float32, the aggregate over their neighbours.
+
+    Raises:
+        DataError: a sum over neighbours is infinite or NaN; `relu` would hide it, since -inf becomes 0.
+    """
+    check_finite(n, f"layer {step.layer}, sums over neighbours")
+    out = n if own is None else step.module.combine(own, n)
+    for end in step.ends:
+        out = end.of(out)
+    return out
+
+
+def _written(
+    block: Block,
+    work: Work,
+    rows: Iterator[tuple[int, Any]],
+    nodes: int,
+    edges: int,
+    received: int,
+) -> Done:
+    _freeze()
+    step, target = work.step, work.step.target
+    kept = None if step.out is None else writable(Path(step.out))
+    stored_rows = _stored(rows, step, kept, as_float=target is not None and target.kind == "embeddings")
+    if target is None:
+        for _ in stored_rows:
+            pass
+        return Done(block.number, nodes, edges, received, None)
+    partition, blocks = target.partition_of(work.graph, block), len(work.graph.blocks)
+    if target.kind == "vectors":
+        file = write_vectors(target.folder, partition, block, blocks, stored_rows)
+    else:
+        ids = ids_of(work.graph, block)
+        file = write_embeddings(target.folder, partition, block, blocks, ids, stored_rows)
+    return Done(block.number, nodes, edges, received, file)
+
+
+@lru_cache(maxsize=1)
+def _freeze() -> None:
+    """PySpark collects garbage after every task: from here on not among all that numba and torch loaded."""
+    gc.freeze()
+
+
+def _stored(
+    rows: Iterator[tuple[int, Any]], step: Pass, kept: Any, as_float: bool
+) -> Iterator[tuple[int, Any]]:
+    """Rows as they are stored, written to the file on the way."""
+    for first, vectors in rows:
+        place = None if kept is None else kept[first : first + len(vectors)]
+        if as_float and place is None:
+            yield first, np.ascontiguousarray(check_finite(vectors, f"layer {step.layer}"))
+            continue
+        stored = np.empty(vectors.shape, step.dtype)
+        store(vectors, stored, f"layer {step.layer}")
+        if place is not None:
+            place[:] = stored
+        yield first, np.ascontiguousarray(vectors) if as_float else stored

@@ -1,0 +1,1 @@
+"""Leaderboards that make baselines better: published results, searches, verdicts on tuning. All pure."""

@@ -1,0 +1,1 @@
+"""Maintenance of a warehouse: retention of files and rows, compaction, removal of unfinished runs."""

@@ -1,0 +1,80 @@
+"""Keeping a warehouse small and fast: retention, compaction, removal of what killed runs left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.nightly.split import DROPPED
+from recbench_spark.schemas import MANIFESTS, RUNS, SPLITS, TABLES, Table
+from recbench_spark.storage.store import Store
+
+LARGE_RESULTS = ("rankings", "user_metrics")
+"""A row per user and run. What is left of an old night, its metrics and checks, is small and stays."""
+
+
+@dataclass(frozen=True)
+class Old:
+    """What retention removes."""
+
+    runs: tuple[str, ...]
+    splits: tuple[str, ...]
+
+
+def find_old(store: Store, before: date, keep: Sequence[date] = ()) -> Old:
+    """Runs of earlier nights that still have rows per user, and splits that only such runs have used.
+
+    The driver holds names of runs and splits, none per user.
+    """
+    kept = (F.col("logical_date") >= F.lit(before)) | F.col("logical_date").isin(list(keep))
+    runs = store.read(RUNS).select("run_id", "split_id", kept.alias("kept"))
+    used = runs.groupBy("split_id").agg(F.max("kept").alias("kept"))
+    there = store.read(SPLITS).select("split_id").distinct()
+    splits = used.where(~F.col("kept")).join(there, "split_id", "left_semi")
+    found = {run_id for name in LARGE_RESULTS for run_id in _runs_with_rows(store, TABLES[name], runs)}
+    return Old(tuple(sorted(found)), tuple(sorted(row.split_id for row in splits.collect())))
+
+
+def _runs_with_rows(store: Store, table: Table, runs: DataFrame) -> list[str]:
+    there = store.read(table).select("run_id").distinct()
+    return [row.run_id for row in runs.where(~F.col("kept")).join(there, "run_id", "left_semi").collect()]
+
+
+def drop_old(store: Store, old: Old) -> None:
+    """Delete them. A split counts as removed first, so that no run on it is published from then on."""
+    for name in filter(store.exists, LARGE_RESULTS):
+        if old.runs:
+            store.delete(name, "run_id", old.runs)
+    if not old.splits:
+        return
+    for split_id in old.splits:
+        _count_dropped(store, split_id)
+    for table, column in _tables_of_splits():
+        if store.exists(table.name):
+            store.delete(table.name, column, old.splits)
+
+
+def _count_dropped(store: Store, split_id: str) -> None:
+    base, _, times = split_id.partition(".")
+    row = (base, "log", DROPPED, int(times or 0) + 1.0, f"{split_id} removed by retention")
+    frame = store.spark.createDataFrame(
+        [row], "split_id string, part string, fact string, value double, detail string"
+    )
+    store.append(frame, MANIFESTS, once=f"{DROPPED}/{split_id}")
+
+
+def _tables_of_splits() -> list[tuple[Table, str]]:
+    """Tables laid out by split, or by what is of one; `splits` last: it says what is there."""
+    columns = {"split_id": "split_id"}
+    named = ("model_id", "graph_id", "neighbourhood_id")
+    columns |= {name: f"substring_index({name}, '-', 1)" for name in named}
+    found = [
+        (table, columns[table.partition_by[0]])
+        for table in TABLES.values()
+        if table.partition_by and table.partition_by[0] in columns
+    ]
+    return sorted(found, key=lambda pair: pair[0] == SPLITS)

@@ -1,0 +1,34 @@
+"""Retention of the files that fits leave: checkpoints, models, predictions, logs that they learnt from.
+
+What a night fitted goes with its split. What `jobs/benchmark.py` and `jobs/tune.py` fitted, and files of
+bundles, go when nothing has written to them since the first night that is kept. Rows of `fits` and `trials`
+stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import date
+from pathlib import Path
+
+from recbench_spark.maintenance.retention import ROOMS, Rule, find_old_folders
+from recbench_spark.storage.store import Store
+from recbench_spark.training.fits.tasks import FIT_FILES
+
+
+def find_old_fits(
+    store: Store, before: date, keep: Sequence[date] = (), splits: Collection[str] = ()
+) -> tuple[Path, ...]:
+    """Folders that no kept night needs.
+
+    Args:
+        store: the warehouse; one that is no folder keeps nothing that is found here.
+        before: the first night that is kept.
+        keep: earlier nights that are kept.
+        splits: those that are about to be removed.
+    """
+    if store.folder is None:
+        return ()
+    rule = Rule.read(store, before, keep, splits)
+    rooms = [store.folder / room for room in ROOMS if room.startswith(FIT_FILES)]
+    return tuple(sorted(folder for room in rooms for folder in find_old_folders(room, 1, rule)))

@@ -1,0 +1,93 @@
+"""Retention of what graphs and models over them leave beside the tables: files, and vectors of layers.
+
+What is of a split goes with the split. What is of an edge list goes when nothing has used it since the
+first night that is kept: each use marks the graph's manifest, and a model's note, by its time. What a run
+may be at work on stays (`maintenance/retention.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from pyspark.sql import functions as F
+
+from recbench_spark.graph.pipeline import FOLDER, NIGHT
+from recbench_spark.maintenance.retention import Rule, find_old_folders, remove_folders
+from recbench_spark.schemas import GRAPH_RUNS, GRAPH_VECTORS
+from recbench_spark.storage.store import Store
+
+
+@dataclass(frozen=True)
+class OldGraphs:
+    """What retention removes.
+
+    Attributes:
+        folders: of graphs and of models, in `graph_files`.
+        models: models of edge lists whose layers go; their embeddings stay.
+        size: bytes of the folders.
+    """
+
+    folders: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    size: int = 0
+
+
+def find_old_graphs(
+    store: Store, before: date, keep: Sequence[date] = (), splits: Collection[str] = ()
+) -> OldGraphs:
+    """Folders that no kept night needs.
+
+    Args:
+        store: the warehouse.
+        before: the first night that is kept.
+        keep: earlier nights that are kept.
+        splits: those that are about to be removed.
+    """
+    root = None if store.folder is None else store.folder / FOLDER
+    if root is None or not root.is_dir():
+        return OldGraphs()
+    rule = Rule.read(store, before, keep, splits)
+    old = find_old_folders(root, 2, rule)
+    old_models = find_old_folders(root / "models", 1, rule)
+    lists = [folder.name for folder in old_models if "-" not in folder.name and (folder / NIGHT).is_file()]
+    found = sorted(old + old_models)
+    size = sum(file.stat().st_size for folder in found for file in folder.rglob("*") if file.is_file())
+    names = tuple(str(folder.relative_to(root)) for folder in found)
+    return OldGraphs(names, tuple(sorted(lists)), size)
+
+
+def drop_old_graphs(store: Store, old: OldGraphs) -> None:
+    """Delete them: rows of layers first, so that nothing takes a model for whole whose files are gone."""
+    assert store.folder is not None or not old.folders
+    if old.models and store.exists(GRAPH_VECTORS.name):
+        for name in old.models:
+            layer = _last_layer(store, name)
+            vectors = f"CASE WHEN layer < {layer} THEN model_id END"
+            store.delete(GRAPH_VECTORS.name, vectors, [name])
+    remove_folders(store, [(store.folder or Path()) / FOLDER / folder for folder in old.folders])
+
+
+def _last_layer(store: Store, name: str) -> int:
+    """The layer of a model whose vectors are its result, kept like embeddings."""
+    note = json.loads(((store.folder or Path()) / FOLDER / "models" / name / NIGHT).read_text("utf-8"))
+    return int(note["layers"]) + int(note["output"] == "embeddings")
+
+
+def compact(store: Store, name: str) -> bool:
+    """OPTIMIZE a table; False for one whose files stay as tasks wrote them, block by block.
+
+    A run over a graph knows by the names of files which blocks are there: vectors of graph models are left
+    alone, in `embeddings` too.
+    """
+    if name == GRAPH_VECTORS.name:
+        return False
+    models: list[str] = []
+    if name == "embeddings":
+        rows = store.read(GRAPH_RUNS).select("model_id").distinct()
+        models = [row.model_id for row in rows.orderBy(F.col("model_id")).collect()]
+    store.optimize(name, without=("model_id", models))
+    return True

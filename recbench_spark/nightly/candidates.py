@@ -1,0 +1,67 @@
+"""Candidates that users bring to a ranking: handed over in a table, or drawn by hash and stored."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.data.external_inputs import candidate_lists
+from recbench_spark.data.readers import read_negatives, read_table
+from recbench_spark.errors import ConfigError
+from recbench_spark.evaluation.ranking.candidates import Candidates
+from recbench_spark.evaluation.ranking.negatives import draw_candidates, weight_rows
+from recbench_spark.evaluation.ranking.request import SAMPLED
+from recbench_spark.nightly.night import Night
+from recbench_spark.schemas import CANDIDATES, ITEMS
+from recbench_spark.storage.shared_rows import share
+
+
+def candidates_of(night: Night, users: DataFrame) -> Candidates | None:
+    """What the definition ranks users' items among, where users bring it.
+
+    Args:
+        users: rows of `users_of_parts`.
+    """
+    mode, asked = night.definition.candidates, night.benchmark.evaluation
+    if mode == "given" and not asked.candidates_path and night.benchmark.dataset.lists_negatives:
+        return Candidates(_listed_negatives(night, users), with_truth=True)
+    if mode == "given":
+        return Candidates(_given(night, users))
+    if mode in SAMPLED:
+        return Candidates(drawn_candidates(night, users), drawn=mode, n_items=night.n_items)
+    return None
+
+
+def _given(night: Night, users: DataFrame) -> DataFrame:
+    path = night.benchmark.evaluation.candidates_path
+    if not path:
+        raise ConfigError(
+            "definition.candidates is 'given' and evaluation.candidates_path is missing",
+            "a table of user_id, item_id",
+        )
+    rows = read_table(night.spark, path, ["user_id", "item_id"], "candidates")
+    return candidate_lists(rows, night.table(ITEMS), users)
+
+
+def _listed_negatives(night: Night, users: DataFrame) -> DataFrame:
+    """The negatives that the dataset's own files list; the truth is a candidate beside them."""
+    rows = read_negatives(night.spark, str(night.benchmark.dataset.path))
+    return candidate_lists(rows, night.table(ITEMS), users)
+
+
+def drawn_candidates(night: Night, users: DataFrame) -> DataFrame:
+    """The drawn candidates of this night's split: drawn once and stored, read ever after."""
+    mode, draw = night.definition.candidates, night.benchmark.evaluation.draw
+    name = f"{mode} {draw.n} a {draw.per} seed {draw.seed}"
+    for part in night.benchmark.evaluation.parts:
+        stored = _stored(night, name).where(F.col("part") == part)
+        if stored.isEmpty():
+            weights = share(night.store.scratch, weight_rows(night.table(ITEMS), mode))
+            rows = draw_candidates(users.where(F.col("part") == part), weights, night.n_items, draw)
+            named = rows.withColumn("draw", F.lit(name)).withColumn("split_id", F.lit(night.split_id))
+            night.store.append(named, CANDIDATES, once=f"{night.split_id}/{part}/{name}")
+    return _stored(night, name)
+
+
+def _stored(night: Night, name: str) -> DataFrame:
+    return night.table(CANDIDATES).where(F.col("draw") == name)

@@ -1,0 +1,84 @@
+"""Explaining why each model's numbers moved since its night before."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark import revisions
+from recbench_spark.config import Comparisons, digest
+from recbench_spark.evaluation.comparison.changes import ChangePlan, changes
+from recbench_spark.evaluation.comparison.comparisons import HOLDOUT
+from recbench_spark.evaluation.metrics.beyond_accuracy import OVERALL
+from recbench_spark.nightly.code_provenance import code_changes
+from recbench_spark.nightly.comparisons import (
+    list_counted_numbers,
+    list_runs,
+    run_before,
+    runs_tonight,
+)
+from recbench_spark.nightly.night import Night
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import CHANGES, RANKINGS, USER_METRICS
+from recbench_spark.storage.store import Store
+
+OF_USERS = ("cold_user", "users")
+"""Slices in which all truth items of a user carry one label."""
+
+
+def explain_changes(night: Night, journal: Journal) -> None:
+    """Append to `changes` where the benchmark file compares nights; once for the same runs."""
+    settings = night.benchmark.comparisons
+    plan = make_plan(night, settings) if settings else None
+    if plan is None:
+        return
+    revised = revisions.of("changes")
+    shared = [plan.numbers] if plan.numbers else []
+    name = digest(plan.pairs, plan.metrics, plan.ks, plan.slices, revised, *shared, length=32)
+    if night.store.has(CHANGES, "change_id", name):
+        return
+    with journal.stage("changes", f"explain {len(plan.pairs)} changes", suite=night.benchmark.name):
+        rows = with_code(
+            night.store, plan, changes(night.store.read(USER_METRICS), night.store.read(RANKINGS), plan)
+        )
+        facts = {
+            "change_id": F.lit(name),
+            "suite": F.lit(night.benchmark.name),
+            "estimator": F.lit(HOLDOUT),
+            "explained_at": F.lit(datetime.now(UTC)),
+        }
+        night.store.append_named(rows.withColumns(facts), CHANGES, "change_id", name)
+
+
+def with_code(store: Store, plan: ChangePlan, rows: DataFrame) -> DataFrame:
+    """The rows with `code_change` and `code_alone`; both NULL where the two nights ran the same code."""
+    owners: dict[str, set[str]] = {}
+    for number in plan.numbers:
+        owners.setdefault(number.run_id, set()).add(number.owner)
+    pairs = [
+        (one, other)
+        for before, now in plan.pairs
+        for one in sorted(owners.get(before.run_id, {before.run_id}))
+        for other in sorted(owners.get(now.run_id, {now.run_id}))
+    ]
+    moved = [(*pair, change.words, change.alone) for pair, change in code_changes(store, pairs).items()]
+    columns = "other_run_id STRING, run_id STRING, code_change STRING, code_alone BOOLEAN"
+    known = store.spark.createDataFrame(moved, columns)
+    return rows.join(F.broadcast(known), ["other_run_id", "run_id"], "left")
+
+
+def make_plan(night: Night, settings: Comparisons) -> ChangePlan | None:
+    """Each model of this night with its last night before; None where no model has one."""
+    visible = list_runs(night)
+    runs = visible.runs
+    before = [(run_before(run, runs, None), run) for run in runs_tonight(night, runs)]
+    pairs = tuple((one, two) for one, two in before if one is not None)
+    if not pairs:
+        return None
+    evaluation = night.benchmark.evaluation
+    metrics = tuple(m for m in settings.metrics or evaluation.metrics if m not in OVERALL)
+    slices = tuple(cut.key for cut in evaluation.slices if cut.of in OF_USERS)
+    numbers = list_counted_numbers(night, visible, [run for pair in pairs for run in pair])
+    return ChangePlan(pairs, metrics, settings.k or (*evaluation.cutoffs, None), slices, numbers)

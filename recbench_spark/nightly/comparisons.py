@@ -1,0 +1,316 @@
+"""Comparing the runs of a night with one another, with the night before and with a pinned one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from types import SimpleNamespace
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from recbench_spark import revisions
+from recbench_spark.config import Comparisons, digest
+from recbench_spark.config.models import MODELS
+from recbench_spark.definitions import Definition
+from recbench_spark.evaluation.comparison.comparisons import (
+    ComparisonGroup,
+    ComparisonPlan,
+    Run,
+    compare,
+    scales,
+)
+from recbench_spark.evaluation.comparison.counted import WHOLE, CountedNumber
+from recbench_spark.evaluation.metrics.beyond_accuracy import OVERALL, PER_USER
+from recbench_spark.kernels.metrics.about import about_metric, best_when
+from recbench_spark.nightly.code_provenance import CodeChange, code_changes
+from recbench_spark.nightly.night import AGE, Night, by_age, describe_metric
+from recbench_spark.query.answers import answers
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.runtime.session import kept
+from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS
+
+
+def compare_night(night: Night, journal: Journal) -> tuple[str, ...]:
+    """Append to `comparisons` where the benchmark file asks for it; returns the regressions in words.
+
+    Nothing is done again that these runs and settings were compared for.
+    """
+    asked = night.benchmark.comparisons
+    if asked is None and not night.benchmark.regressions:
+        return ()
+    plan = make_plan(night, asked or Comparisons())
+    if plan is None:
+        return ()
+    shared = [plan.numbers] if plan.numbers else []
+    name = digest(plan.runs, plan.groups, _settings(night), revisions.of("comparisons"), *shared, length=32)
+    if not night.store.has(COMPARISONS, "comparison_id", name):
+        with journal.stage("comparisons", f"compare {len(plan.runs)} runs", suite=night.benchmark.name):
+            rows = kept(_rows(night, plan, name))
+            # Here: an append that reads its own table, for the looks before, is in the way of all others.
+            rows.count()
+            night.store.append_named(rows, COMPARISONS, "comparison_id", name)
+    return _regressions(night, name)
+
+
+def _settings(night: Night) -> list[object]:
+    asked = night.benchmark
+    rules = [rule.model_dump() for rule in asked.regressions]
+    compared = (asked.comparisons or Comparisons()).model_dump()
+    return [compared, rules, asked.evaluation.bootstrap.model_dump()]
+
+
+def _rows(night: Night, plan: ComparisonPlan, name: str) -> DataFrame:
+    """The comparisons with what says when, of which suite and of which split they are."""
+    user_metrics = night.store.read(USER_METRICS)
+    found = compare(user_metrics, plan, earlier_looks(night, plan, night.store.read(COMPARISONS)))
+    facts = {
+        "comparison_id": F.lit(name),
+        "suite": F.lit(night.benchmark.name),
+        "split_id": F.lit(night.split_id),
+        "estimator": F.lit("holdout"),
+        "minimum_difference": F.lit(plan.minimum),
+        "compared_at": F.lit(datetime.now(UTC)),
+    }
+    return found.withColumns(facts)
+
+
+# ------------------------------------------------------------------------------- who is compared
+
+
+def make_plan(night: Night, asked: Comparisons) -> ComparisonPlan | None:
+    """What is compared this night; None where there are no two runs to compare."""
+    visible = list_runs(night)
+    runs = visible.runs
+    tonight = runs_tonight(night, runs)
+    chosen: list[Run] = list(tonight)
+    groups = [ComparisonGroup("pair", tuple(range(len(tonight))))] if len(tonight) > 1 else []
+    for kind, day in (("previous", None), ("baseline", asked.baseline_night)):
+        for place, run in enumerate(tonight):
+            before = run_before(run, runs, day) if kind == "previous" or day else None
+            if before:
+                # A night can be both the one before and the pinned one.
+                chosen += [before] if before not in chosen else []
+                groups.append(ComparisonGroup(kind, (place, chosen.index(before))))
+    if not groups:
+        return None
+    evaluation = night.benchmark.evaluation
+    metrics = tuple(m for m in asked.metrics or evaluation.metrics if m not in OVERALL)
+    numbers = list_counted_numbers(night, visible, chosen)
+    return ComparisonPlan(
+        tuple(chosen),
+        tuple(groups),
+        metrics,
+        asked.k or (*evaluation.cutoffs, None),
+        baselines(night, tonight, asked.baseline, numbers),
+        evaluation.bootstrap.model_copy(update={"replicates": asked.replicates}),
+        asked.minimum_difference,
+        asked.planned_users,
+        best_when("small"),
+        night.benchmark.regressions,
+        scales(night.store.read(USER_METRICS), _unbounded(metrics, night.definition)),
+        numbers,
+    )
+
+
+@dataclass(frozen=True)
+class VisibleRuns:
+    """Runs with numbers that count.
+
+    Attributes:
+        runs: one of each model and night.
+        beside: run of `runs` -> all runs of its model, night and split that have numbers of tonight's
+            file, where there are several.
+    """
+
+    runs: list[Run]
+    beside: Mapping[str, tuple[str, ...]]
+
+
+def visible_runs(night: Night) -> list[Run]:
+    """Return a run of each model and night, as `list_runs` chooses it."""
+    return list_runs(night).runs
+
+
+def list_runs(night: Night) -> VisibleRuns:
+    """Return a run of each model and night of this suite and dataset, until tonight's on this split.
+
+    Only runs with numbers that count (the view `current_metrics`) are taken. Of a model and night it is
+    the one that has most of the metrics of tonight's file under tonight's definition, and the newest of
+    equal ones. A later run of other metrics, or by another definition, hides nothing; numbers that another
+    run of the same split has are taken from there (`list_counted_numbers`). The driver holds a row a run of
+    the suite.
+    """
+    of_others = [None, *(kind for kind, model in MODELS.items() if not model.measured)]
+    of_suite = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded")]
+    names = ["model", "model_kind", "logical_date", "dataset", "split_id", *AGE]
+    wanted = count_wanted(night)
+    known: dict[tuple[str, date], list[tuple[int, str, str]]] = {}
+    for row in by_age(night.store.rows(RUNS, of_suite, names)):
+        # Tonight's are those of this split: what older code or settings left of the same night is no rival.
+        tonight = row["logical_date"] == night.logical_date and row["split_id"] == night.split_id
+        in_time = tonight or row["logical_date"] < night.logical_date
+        of_data = row["dataset"] == night.benchmark.dataset.name
+        if row["run_id"] in wanted and row["model_kind"] not in of_others and in_time and of_data:
+            this = wanted[row["run_id"]], row["run_id"], str(row["split_id"]).partition(".")[0]
+            known.setdefault((row["model"], row["logical_date"]), []).append(this)
+    # Of equal counts the last one, which is the newest.
+    best = {place: max(reversed(some), key=lambda one: one[0]) for place, some in known.items()}
+    most = max((count for count, _, _ in best.values()), default=0)
+    # A run that has none of them is no night before, unless no run has any.
+    chosen = {place: one for place, one in best.items() if one[0] or not most}
+    beside = {
+        one[1]: tuple(run_id for count, run_id, split in known[place] if count and split == one[2])
+        for place, one in chosen.items()
+    }
+    runs = [Run(run_id, model, day) for (model, day), (_, run_id, _) in chosen.items()]
+    return VisibleRuns(runs, {run_id: some for run_id, some in beside.items() if len(some) > 1})
+
+
+def list_counted_numbers(
+    night: Night, visible: VisibleRuns, runs: Iterable[Run]
+) -> tuple[CountedNumber, ...]:
+    """Return the numbers of tonight's file that count, of those models and nights that have several runs.
+
+    Nothing is asked of a warehouse where every model and night has one run. Else the driver holds a row a
+    number of these runs.
+    """
+    standing = {one: run.run_id for run in runs for one in visible.beside.get(run.run_id, ())}
+    if not standing:
+        return ()
+    rows = answers(night.store)(
+        "SELECT run_id, part, metric, definition, k FROM current_metrics "
+        f"WHERE run_id IN ({', '.join(map(_sql, sorted(standing)))}) AND {_file_condition(night)}"
+    )
+    numbers = zip(rows.run_id, rows.part, rows.metric, rows.definition, rows.k.fillna(WHOLE), strict=True)
+    return tuple(
+        sorted(
+            CountedNumber(standing[run_id], run_id, part, metric, definition, int(k))
+            for run_id, part, metric, definition, k in numbers
+        )
+    )
+
+
+def _file_condition(night: Night) -> str:
+    """Return the condition, in SQL, of numbers that tonight's file measures too."""
+    asked = night.benchmark.evaluation
+    defined = [f"({_sql(m)}, {_sql(describe_metric(asked, night.definition, m))})" for m in asked.metrics]
+    counts = "estimator = 'holdout' AND slice_key IS NULL"
+    return f"{counts} AND (metric, definition) IN ({', '.join(defined)})"
+
+
+def count_wanted(night: Night) -> dict[str, int]:
+    """Runs of the suite that have numbers that count -> how many of these tonight's file measures too."""
+    rows = answers(night.store)(
+        f"SELECT run_id, COUNT(CASE WHEN {_file_condition(night)} THEN 1 END) AS n "
+        f"FROM current_metrics WHERE suite = {_sql(night.benchmark.name)} AND estimator = 'holdout' "
+        "AND slice_key IS NULL GROUP BY run_id"
+    )
+    return dict(zip(rows.run_id, map(int, rows.n), strict=True))
+
+
+def _sql(text: str) -> str:
+    """A text as SQL writes it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def runs_tonight(night: Night, runs: Iterable[Run]) -> list[Run]:
+    """Those of this night, by model."""
+    return sorted(
+        (run for run in runs if run.logical_date == night.logical_date), key=lambda run: run.model
+    )
+
+
+def run_before(run: Run, runs: Iterable[Run], day: date | None) -> Run | None:
+    """The model's run of a certain earlier night, or of its last one before."""
+    known = [r for r in runs if r.model == run.model and r.logical_date < run.logical_date]
+    wanted = [r for r in known if day is None or r.logical_date == day]
+    return max(wanted, key=lambda r: r.logical_date, default=None)
+
+
+def baselines(
+    night: Night, tonight: list[Run], named: str | None, numbers: Sequence[CountedNumber] = ()
+) -> dict[tuple[str, str, int | None], int]:
+    """(part, metric, k) -> place of the model that pairs are held against: the one named, or the best.
+
+    Args:
+        night: the night.
+        tonight: a run of each model.
+        named: the model that the benchmark file names; None: the best one.
+        numbers: those of `list_counted_numbers`.
+    """
+    places = {run.run_id: place for place, run in enumerate(tonight)}
+    owners = {(n.owner, n.part, n.metric, n.definition, n.k): n.run_id for n in numbers}
+    shared = {run_id for n in numbers for run_id in (n.run_id, n.owner)}
+    of_tonight = [("run_id", "in", sorted({*places, *shared})), ("estimator", "=", "holdout")]
+    names = ["run_id", "part", "metric", "definition", "k", "slice_key", "value"]
+    best: dict[tuple[str, str, int | None], tuple[float, int]] = {}
+    for row in night.store.rows(METRICS, of_tonight, names):
+        number = (row["run_id"], row["part"], row["metric"], row["definition"], row["k"] or WHOLE)
+        run_id = owners.get(number) if row["run_id"] in shared else row["run_id"]
+        if row["slice_key"] is not None or row["value"] is None or run_id not in places:
+            continue
+        place = places[run_id]
+        sort_key = about_metric(row["metric"]).sort_key(row["value"])
+        rank = (0.0 if tonight[place].model == named else 1.0, place) if named else (sort_key, place)
+        key = (row["part"], row["metric"], row["k"])
+        best[key] = min(best.get(key, rank), rank)
+    named_ran = named is None or any(run.model == named for run in tonight)
+    return {key: place for key, (_, place) in best.items()} if named_ran else {}
+
+
+def _unbounded(metrics: Iterable[str], definition: Definition) -> list[str]:
+    """Metrics whose values can exceed 1."""
+    counted = ["hit"] if definition.hit == "count" else []
+    return [m for m in metrics if m in (*PER_USER, *counted)]
+
+
+def earlier_looks(night: Night, plan: ComparisonPlan, comparisons: DataFrame) -> DataFrame:
+    """Of each earlier split of this suite the last comparison of every pair: one look each.
+
+    A night on the same split is the same users and items again, and no new look; `HASH.1` is the split
+    `HASH`, made again after retention removed it. Looks at runs of other revisions do not count either:
+    the log of a night would be looked at twice, under two names, and by numbers of two kinds.
+    """
+    runs = night.store.read(RUNS).select("run_id", F.coalesce("revisions", F.lit("{}")).alias("code"))
+    tonight_ids = {run.run_id for run in plan.runs if run.logical_date == night.logical_date}
+    own_ids = [*tonight_ids, *{one.owner for one in plan.numbers if one.run_id in tonight_ids}]
+    codes = runs.where(F.col("run_id").isin(own_ids)).select("code").distinct()
+    same_code = runs.join(F.broadcast(codes), "code", "left_semi").select("run_id")
+    split, tonight = F.substring_index("split_id", ".", 1), night.split_id.partition(".")[0]
+    earlier = (
+        (F.col("suite") == night.benchmark.name)
+        & (F.col("kind") == "pair")
+        & (F.col("logical_date") < F.lit(night.logical_date))
+        & (split != tonight)
+    )
+    pair = F.array_sort(F.array("model", "other"))
+    place = (split, "part", "metric", "definition", "k")
+    newest = F.max_by(F.struct("*"), F.struct("logical_date", "compared_at")).alias("row")
+    known = comparisons.where(earlier).join(same_code, "run_id", "left_semi")
+    known = known.join(same_code.withColumnRenamed("run_id", "other_run_id"), "other_run_id", "left_semi")
+    last = known.withColumn("pair", pair).groupBy("pair", *place).agg(newest)
+    return last.select("row.*")
+
+
+# ------------------------------------------------------------------------------- what fell
+
+
+def _regressions(night: Night, name: str) -> tuple[str, ...]:
+    """The regressions of a comparison, a sentence each."""
+    found = night.store.rows(COMPARISONS, [("comparison_id", "=", name), ("regressed", "=", True)])
+    found.sort(key=lambda row: (row["model"], row["part"], row["metric"], row["k"] or 0, row["kind"]))
+    rows = [SimpleNamespace(**row) for row in found]
+    codes = code_changes(night.store, [(row.other_run_id, row.run_id) for row in rows]) if rows else {}
+    return tuple(regression_in_words(row, codes.get((row.other_run_id, row.run_id))) for row in rows)
+
+
+def regression_in_words(row: Row | SimpleNamespace, code: CodeChange | None = None) -> str:
+    """A row of `comparisons` that fell by more than allowed: by how much since when, and of which code."""
+    at = f"@{row.k}" if row.k else ""
+    return (
+        f"{row.model}: {row.metric}{at} of {row.part} is {row.value:.4f}, {row.other_value:.4f} on "
+        f"{row.other_date}: {row.difference:+.4f} [{row.ci_low:+.4f}, {row.ci_high:+.4f}], "
+        f"allowed {row.allowed_drop:g}{f'; the code differs, {code.words}' if code else ''}"
+    )

@@ -1,0 +1,218 @@
+"""Rating matrices and logged rounds: joining what is handed over, checking it, estimating."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.checks import Check
+from recbench_spark.config import Bootstrap
+from recbench_spark.data.external_inputs import typed_numbers, typed_rows
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.evaluation.estimators.bandit_feedback import HEAVY, policy_values, round_checks
+from recbench_spark.evaluation.estimators.rating_matrix import matrix_metrics
+from recbench_spark.evaluation.metrics.predictions import Row
+from recbench_spark.evaluation.result import PART, Result
+from recbench_spark.kernels.estimators.exposure import Settings
+from recbench_spark.schemas import METRICS, USER_METRICS, require
+
+CELL = ("user_id", "item_id")
+
+# ------------------------------------------------------------------------------- rating matrices
+
+
+def estimate_matrix(
+    matrix: DataFrame,
+    log: DataFrame | None,
+    propensities: DataFrame,
+    bootstrap: Bootstrap,
+    floor: float | None = None,
+) -> Result:
+    """MSE and MAE over all cells by naive, IPS, SNIPS and DR means (Schnabel et al. 2016).
+
+    Joins the matrix with the log by cell (a shuffle of both where the log is not small), and the log
+    with the propensities by their keys; then two passes (`matrices.matrix_metrics`).
+
+    Args:
+        matrix: user_id, item_id, prediction of every cell; imputed, what a model of ratings expects of
+            it, for dr; rating, NULL where not known, where there is no log.
+        log: user_id, item_id, rating of the cells whose rating is known.
+        propensities: propensity by item_id, by user_id and item_id, or by rating.
+        bootstrap: replicates over users, level, seed.
+        floor: smaller propensities are raised to it, larger than 1 lowered.
+
+    Raises:
+        SchemaError: a column is missing. DataError: values that cannot be used, cells twice, ratings
+        without a prediction or a propensity, propensities outside (0, 1].
+    """
+    cells = _cells(matrix, log, propensities, floor).cache()
+    modelled = "imputed" in matrix.columns
+    found = _matrix_checks(cells, modelled)
+    rows = matrix_metrics(cells, bootstrap, modelled=modelled)
+    return _result(cells, rows, found)
+
+
+def _cells(
+    matrix: DataFrame, log: DataFrame | None, propensities: DataFrame, floor: float | None
+) -> DataFrame:
+    """user_key, prediction, imputed, rating, propensity of each cell, with its ids."""
+    values: dict[str, str] = {
+        name: "double" for name in ("prediction", "imputed") if name in ("prediction", *matrix.columns)
+    }
+    typed = typed_rows(matrix, values, "matrix")
+    if "imputed" not in values:
+        typed = typed.withColumn("imputed", F.lit(None).cast("double"))
+    if log is None:
+        require(matrix, ["rating"], "matrix without a log")
+        log = matrix.where(F.col("rating").isNotNull())
+    rated = typed_rows(log, {"rating": "double"}, "log")
+    known = _with_propensities(rated, propensities, floor)
+    key = F.xxhash64("user_id").alias("user_key")
+    return typed.join(known, list(CELL), "full").select(
+        *CELL, key, "prediction", "imputed", "rating", "propensity"
+    )
+
+
+def _with_propensities(rated: DataFrame, propensities: DataFrame, floor: float | None) -> DataFrame:
+    require(propensities, ["propensity"], "propensities")
+    keys = [name for name in (*CELL, "rating") if name in propensities.columns]
+    if keys not in (["item_id"], list(CELL), ["rating"]):
+        raise ConfigError(
+            f"propensities by {', '.join(keys) or 'nothing'}", "item_id; user_id and item_id; or rating"
+        )
+    numbers = ["propensity", *(["rating"] if "rating" in keys else [])]
+    typed = typed_numbers(propensities, numbers, "propensities")
+    text = {name: F.col(name).cast("string") for name in keys if name != "rating"}
+    table = typed.withColumns(text).select(*keys, _clipped(F.col("propensity"), floor))
+    return rated.join(table, keys, "left")
+
+
+def _clipped(propensity: Column, floor: float | None) -> Column:
+    if floor is None:
+        return propensity
+    return F.least(F.greatest(propensity, F.lit(floor)), F.lit(1.0)).alias("propensity")
+
+
+def _matrix_checks(cells: DataFrame, modelled: bool) -> list[Check]:
+    """Refuse what cannot be estimated; count what the estimates rest on."""
+    if not cells.groupBy(*CELL).count().where("count > 1").limit(1).isEmpty():
+        raise DataError("a cell is there twice", "in the matrix, the log or the propensities")
+    rated, p = F.col("rating").isNotNull(), F.col("propensity")
+    (found,) = cells.agg(
+        F.count("*").alias("cells"),
+        F.count_if(rated).alias("rated"),
+        F.count_if(F.col("prediction").isNull()).alias("without a prediction"),
+        F.count_if(rated & p.isNull()).alias("without a propensity"),
+        F.count_if(p.isNotNull() & ~((p > 0) & (p <= 1))).alias("with a propensity outside (0, 1]"),
+        F.sum(1 / p).alias("weight"),
+        F.sum(1 / p**2).alias("squares"),
+        F.max(1 / p).alias("most"),
+    ).collect()
+    for wrong in found.__fields__[2:5]:
+        if found[wrong]:
+            raise DataError(
+                f"{found[wrong]} ratings {wrong}", "every known rating needs both; or give a floor"
+            )
+    if not found.rated:
+        raise DataError("no rating is known", "check the log, or the column rating of the matrix")
+    sides = [cells.select(name).distinct().count() for name in CELL]
+    holes = sides[0] * sides[1] - found.cells
+    rests = [
+        Check(f"{PART}: users", sides[0], None, "info", "users of the matrix"),
+        Check("cells", found.cells, None, "info", "predictions"),
+        Check("cells without a prediction", holes, 0.0, "warning", "errors are means over the cells given"),
+        Check("known ratings", found.rated, None, "info", "cells with a rating"),
+        Check("effective ratings", found.weight**2 / found.squares, None, "info", "(sum w)^2 / sum w^2"),
+        Check("largest share of the weight", found.most / found.weight, HEAVY, "warning", "of one rating"),
+    ]
+    return rests if modelled else [*rests, _without_model("imputed", "dr")]
+
+
+def _without_model(column: str, names: str) -> Check:
+    return Check(f"{names} undefined", 1, None, "info", f"needs the column {column}, from a model")
+
+
+# ------------------------------------------------------------------------------- logged rounds
+
+
+def estimate_rounds(rounds: DataFrame, settings: Settings, policy: str, level: float) -> Result:
+    """The value of a policy by IPS, clipped IPS, SNIPS and, with a reward model, DM, DR, switch-DR, DRos.
+
+    Args:
+        rounds: reward, propensity of the logged action, pi_e (the policy's probability of it); q and
+            q_policy: the reward a model expects of that action, and of the policy's actions on average.
+        settings: bounds on weights.
+        policy: which policy is evaluated; stands in the definition.
+        level: of the intervals.
+
+    Raises:
+        SchemaError: a column is missing. DataError: values that cannot be used, or no rounds.
+    """
+    model = [name for name in ("q", "q_policy") if name in rounds.columns]
+    if len(model) == 1:
+        raise ConfigError(f"rounds have {model[0]} alone", "a reward model gives q and q_policy")
+    columns = ["reward", "propensity", "pi_e", *model]
+    typed = typed_numbers(rounds, columns, "rounds").select(*columns).cache()
+    _refuse_chances(typed)
+    found = round_checks(typed, settings)
+    rows = policy_values(typed, settings, policy, level, modelled=bool(model))
+    without = [] if model else [_without_model("q and q_policy", "dm, dr, switch_dr, dros")]
+    return _result(typed, rows, [*found, *without])
+
+
+def _refuse_chances(rounds: DataFrame) -> None:
+    wrong = {
+        "propensity": ~((F.col("propensity") > 0) & (F.col("propensity") <= 1)),
+        "pi_e": ~F.col("pi_e").between(0, 1),
+    }
+    counts = [F.count_if(test).alias(name) for name, test in wrong.items()]
+    (found,) = rounds.agg(F.count("*").alias("rounds"), *counts).collect()
+    if not found.rounds:
+        raise DataError("no rounds", "check the path")
+    for name in wrong:
+        if found[name]:
+            raise DataError(
+                f"{found[name]} of {found.rounds} rounds have a {name} that is not a probability",
+                "the logging policy must give every logged action a probability above 0",
+            )
+
+
+def with_policy(rounds: DataFrame, policy: DataFrame) -> DataFrame:
+    """Rounds with pi_e from a table (item_id[, position], pi_e), joined; 0: not in it."""
+    require(policy, ["item_id", "pi_e"], "policy")
+    keys: list[str] = ["item_id", *(["position"] if "position" in policy.columns else [])]
+    require(rounds, keys, "rounds")
+    chances = typed_numbers(policy, ["pi_e"], "policy").select(*(_text(name) for name in keys), "pi_e")
+    if not chances.groupBy(*keys).count().where("count > 1").limit(1).isEmpty():
+        raise DataError(f"policy: {', '.join(keys)} twice", "one pi_e each")
+    bare = rounds.drop("pi_e").withColumns({name: F.col(name).cast("string") for name in keys})
+    return bare.join(chances, keys, "left").fillna({"pi_e": 0.0})
+
+
+def frequencies(rounds: DataFrame) -> DataFrame:
+    """item_id, position, pi_e of the policy that logged these rounds: its share at the position.
+
+    An estimate of the policy over all contexts, whose own error no interval knows of.
+    """
+    shown = rounds.groupBy("position", "item_id").count()
+    at = shown.groupBy("position").agg(F.sum("count").alias("all"))
+    return shown.join(at, "position").select(
+        "item_id", "position", (F.col("count") / F.col("all")).alias("pi_e")
+    )
+
+
+def _text(name: str) -> Column:
+    return F.col(name).cast("string").alias(name)
+
+
+# ------------------------------------------------------------------------------- results
+
+
+def _result(rows: DataFrame, numbers: Sequence[Mapping[str, object] | Row], checks: list[Check]) -> Result:
+    spark, schema = rows.sparkSession, METRICS.schema
+    full = [{"run_id": "", "part": PART, **number} for number in numbers]
+    metrics = spark.createDataFrame([tuple(row[name] for name in schema.names) for row in full], schema)
+    nobody = spark.createDataFrame([], USER_METRICS.schema)
+    return Result(metrics.drop("run_id"), nobody.drop("run_id"), None, checks, (rows,))

@@ -1,0 +1,390 @@
+"""What all models of a night share, and how runs are named."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from recbench_spark import schemas
+from recbench_spark.config import TABLE_READERS, Benchmark, Evaluation, ModelConfig
+from recbench_spark.data.identity import identity
+from recbench_spark.data.readers import read_table
+from recbench_spark.definitions import VERSION, Definition
+from recbench_spark.errors import ConfigError, DataError, StoreError, nearest
+from recbench_spark.evaluation.metrics.accuracy import MetricPlan, check_names
+from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS
+from recbench_spark.evaluation.metrics.top_lists import Catalogue
+from recbench_spark.evaluation.ranking.rank import users_of_parts
+from recbench_spark.inputs import require_unchanged
+from recbench_spark.kernels.metrics.accuracy import METRICS
+from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
+from recbench_spark.nightly import run_keys
+from recbench_spark.nightly.exposure import ExposureContext, exposure_context
+from recbench_spark.nightly.gates import GateCheck, gate_checks
+from recbench_spark.nightly.run_keys import evaluation_paths, key_of
+from recbench_spark.nightly.split import current_name, held_out_parts, of_split, split_identity
+from recbench_spark.placeholders import on_night
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.ages import read_clock
+from recbench_spark.storage.delta_files import Filters
+from recbench_spark.storage.leases import take_turns
+from recbench_spark.storage.marks import FOLDER as AT_WORK
+from recbench_spark.storage.store import Store
+from recbench_spark.training.item_features import share_features
+from recbench_spark.training.model_adapter import SplitData, behaviour_of
+
+STAMP = "%Y%m%dT%H%M%S"
+"""How run ids begin: the start of the attempt, UTC."""
+
+
+@dataclass(frozen=True)
+class Night:
+    """What all models of a night share."""
+
+    store: Store
+    benchmark: Benchmark
+    definition: Definition
+    split_id: str
+    inputs: dict[str, str]
+    logical_date: date
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session."""
+        return self.store.spark
+
+    def table(self, table: schemas.Table) -> DataFrame:
+        """The rows of this night's split."""
+        return of_split(self.store, table, self.split_id)
+
+    @property
+    def manifest(self) -> list[dict[str, Any]]:
+        """The facts of this night's split; none where it has not been made."""
+        return self.store.rows(schemas.MANIFESTS, [("split_id", "=", self.split_id)])
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """What metrics of lists are measured against."""
+        blocks, items = self.table(schemas.USER_BLOCKS), self.table(schemas.ITEMS)
+        path = self.benchmark.evaluation.features
+        features = None
+        if path and DIVERSITY in self.benchmark.evaluation.metrics:
+            rows = read_table(self.spark, path, ["item_id", "vector"], "features")
+            features = share_features(self.store.scratch, items, rows, f"features {path}")
+        train_users = blocks.where(F.size("train_items") > 0).select("user_id")
+        return Catalogue(items, train_users, features)
+
+    @property
+    def users(self) -> DataFrame:
+        """Whom models rank for; see `users_of_parts`."""
+        definition, blocks = self.definition, self.table(schemas.USER_BLOCKS)
+        keep_empty = definition.empty_users == "zero"
+        return users_of_parts(blocks, self.benchmark.evaluation.parts, definition.threshold, keep_empty)
+
+    @cached_property
+    def n_rankings(self) -> int:
+        """How many rows of `users` there are."""
+        return self.users.count()
+
+    @cached_property
+    def exposure(self) -> ExposureContext | None:
+        """What is known of exposure, where estimates that correct for it are asked for."""
+        evaluation = self.benchmark.evaluation
+        return (
+            exposure_context(self.store, self.split_id, evaluation, self.definition)
+            if evaluation.exposure
+            else None
+        )
+
+    @property
+    def n_items(self) -> int:
+        """Items of the catalogue."""
+        return self.data.n_items
+
+    @cached_property
+    def data(self) -> SplitData:
+        """What models may know of the night."""
+        held_out = self.benchmark.split.held_out
+        return SplitData(
+            self.store,
+            self.split_id,
+            self.definition,
+            self.benchmark.dataset.world,
+            folds_users=held_out is not None and held_out.of == "users",
+            suite=self.benchmark.name,
+            dataset=self.benchmark.dataset.name,
+            logical_date=self.logical_date,
+            scale=self.benchmark.dataset.scale,
+        )
+
+    def plan(self) -> MetricPlan:
+        """What is measured."""
+        return metric_plan(self.benchmark.evaluation, self.definition)
+
+
+def metric_plan(asked: Evaluation, definition: Definition) -> MetricPlan:
+    """What a benchmark file measures of rankings; ConfigError where that cannot be."""
+    features = Path(asked.features).stem if asked.features else None
+    return MetricPlan.checked(
+        asked.metrics, asked.cutoffs, definition, asked.bootstrap, features, uncut=asked.uncut
+    )
+
+
+def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> Night:
+    """Check the settings, name the split and the inputs of a night."""
+    benchmark = on_night(benchmark, logical_date)
+    check_benchmark(benchmark)
+    _ = store.scratch  # whether workers can read it is known before hours of work
+    split_id, inputs = split_identity(store, benchmark)
+    inputs |= {name: identity(store.spark, path) for name, path in evaluation_paths(benchmark).items()}
+    return Night(store, benchmark, benchmark.evaluation.resolve(), split_id, inputs, logical_date)
+
+
+@contextmanager
+def hold_night(night: Night, journal: Journal, part: str = "") -> Iterator[None]:
+    """Be the only one that runs a night; another job that would run the same waits until it has ended.
+
+    What the first one has published is then done for the second. Whoever is killed is not waited for. A
+    warehouse that is remote or a catalog has no leases: there both run, and each run is whole.
+
+    Args:
+        night: the night.
+        journal: is told of another job that is waited for.
+        part: name of some of its models; two different parts run at once.
+    """
+    folder = night.store.folder
+    if folder is None:
+        yield
+        return
+    name = "-".join(filter(None, ("night", night.benchmark.name, str(night.logical_date), part)))
+    with take_turns(folder / AT_WORK / name, journal.say):
+        yield
+
+
+def attempts_so_far(night: Night) -> dict[str, int]:
+    """Succeeded runs of each model with its key on this night."""
+    of_night = [
+        ("suite", "=", night.benchmark.name),
+        ("logical_date", "=", night.logical_date),
+        ("status", "=", "succeeded"),
+    ]
+    rows = night.store.rows(schemas.RUNS, of_night, ["model", "run_key"])
+    done = Counter((row["model"], row["run_key"]) for row in rows)
+    return {model.name: done[model.name, run_key(night, model)] for model in night.benchmark.models}
+
+
+def missing_models(night: Night, attempts: Mapping[str, int]) -> list[ModelConfig]:
+    """Return the models that have no succeeded run, by what `attempts_so_far` returned."""
+    return [model for model in night.benchmark.models if not attempts[model.name]]
+
+
+AGE = ("finished_at", "attempt", "run_id")
+"""What the newest of several attempts is told by."""
+
+
+def by_age(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Rows of `runs`, the newest attempt last; NULL is oldest."""
+    return sorted(runs, key=lambda row: [(row[name] is not None, row[name]) for name in AGE])
+
+
+def newest_by_key(night: Night, filters: Filters = ()) -> dict[str, Mapping[str, Any]]:
+    """Newest succeeded run of each model of a benchmark file with the settings and inputs of now, by model.
+
+    A run of the same model with other metrics, another definition, dataset or split has another key.
+
+    Args:
+        night: the night of that file.
+        filters: which rows of `runs` are taken beside; none: those of every night.
+    """
+    keys_by_model = {model.name: run_key(night, model) for model in night.benchmark.models}
+    of_suite = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded"), *filters]
+    rows = night.store.rows(schemas.RUNS, of_suite, ["model", "run_key", "seconds", *AGE])
+    return {row["model"]: row for row in by_age(rows) if keys_by_model.get(row["model"]) == row["run_key"]}
+
+
+def require_truth(night: Night) -> None:
+    """Refuse a night whose parts hold no rows."""
+    filled = {row["part"] for row in night.manifest if row["fact"] == "rows" and row["value"]}
+    for part in night.benchmark.evaluation.parts:
+        if part not in filled:
+            raise DataError(
+                f"part '{part}' of dataset {night.benchmark.dataset.name} is empty",
+                f"parts with rows: {', '.join(sorted(filled))}; see split and evaluation.parts",
+            )
+
+
+def require_split(night: Night) -> None:
+    """Refuse to publish what was measured while retention removed the split, or another process wrote to
+    an input."""
+    require_unchanged()
+    if current_name(night.store, night.split_id) != night.split_id:
+        raise StoreError(f"split {night.split_id} was removed by jobs/maintain.py meanwhile", "run again")
+
+
+def night_gates(night: Night) -> list[GateCheck]:
+    """The gates of the benchmark file on facts of the split, held against the night's manifest."""
+    gates = [gate for gate in night.benchmark.gates if gate.fact not in model_facts(night.benchmark)]
+    if not gates:
+        return []
+    return gate_checks(gates, night.manifest)
+
+
+def model_facts(benchmark: Benchmark) -> set[str]:
+    """Facts that a model of the benchmark tells of itself."""
+    return {fact for model in benchmark.models for fact in model.facts}
+
+
+def model_gates(night: Night, model: ModelConfig) -> list[GateCheck]:
+    """The gates on facts of a model, where it has told any: on its first night nothing has moved."""
+    gates = [gate for gate in night.benchmark.gates if gate.fact in model.facts]
+    facts = behaviour_of(model).facts(night.data) if gates else []
+    return gate_checks(gates, facts) if facts else []
+
+
+def run_key(night: Night, model: ModelConfig) -> str:
+    """Hash of all that a run's numbers depend on: same key, same numbers."""
+    inputs = {**night.inputs, **model_inputs(night.spark, model)}
+    return key_of(night.benchmark, night.definition, night.split_id, inputs, model)
+
+
+def model_inputs(spark: SparkSession, model: ModelConfig) -> dict[str, str]:
+    """Identity of the files a model was handed over in."""
+    return run_keys.model_inputs(partial(identity, spark), model)
+
+
+def check_benchmark(benchmark: Benchmark) -> None:
+    """What can be known to be wrong before Spark starts.
+
+    Raises:
+        ConfigError: an unknown metric, axis or preset; a setting that needs another one.
+    """
+    asked, reader = benchmark.evaluation, benchmark.dataset.reader
+    definition = asked.resolve()
+    check_measures(benchmark)
+    listed = asked.candidates_path or benchmark.dataset.lists_negatives
+    if definition.candidates == "given" and not listed:
+        raise ConfigError(
+            "evaluation.candidates_path is missing, and definition.candidates is 'given'",
+            "a table of user_id, item_id",
+        )
+    if DIVERSITY in asked.metrics and not asked.features:
+        raise ConfigError("metric diversity needs evaluation.features", "a table of item_id, vector")
+    if asked.exposure and asked.exposure.propensities.method == "true" and reader != "world":
+        raise ConfigError("only the generated world knows its true propensities", "use another method")
+    for part in asked.parts:
+        if part not in (known := held_out_parts(benchmark.split)):
+            raise ConfigError(
+                f"evaluation.parts: nothing is ever held out to '{part}'", nearest(part, known)
+            )
+    _check_gates(benchmark)
+    for cut in asked.slices:
+        if cut.of in ("users", "items") and not cut.path:
+            raise ConfigError(f"slice {cut.key}: of '{cut.of}' needs 'path'", "a table with the ids")
+        known = benchmark.dataset.attributes
+        if cut.of == "log" and reader in TABLE_READERS and (name := cut.column or cut.key) not in known:
+            hint = f"{nearest(name, known)}; dataset.attributes lists what is kept of a log"
+            raise ConfigError(f"evaluation.slices.{cut.key}: '{name}' is not in dataset.attributes", hint)
+    for model in benchmark.models:
+        model.check(reader)
+
+
+def describe_metric(asked: Evaluation, definition: Definition, metric: str) -> str:
+    """Return the definition string that stands beside a metric of a night; predictions know one alone."""
+    if metric not in METRICS and metric not in LIST_METRICS:
+        return VERSION
+    return metric_plan(asked, definition).describe(metric)
+
+
+def headline_of(benchmark: Benchmark) -> tuple[str, int | None]:
+    """The headline's metric and cut-off; None: over the whole ranking, or of a metric without any."""
+    metric, _, k = benchmark.headline.partition("@")
+    return metric, int(k) if k else None
+
+
+def at_headline(benchmark: Benchmark) -> Column:
+    """Rows of the headline's metric and cut-off, in any table that has these columns."""
+    metric, k = headline_of(benchmark)
+    return (F.col("metric") == metric) & F.col("k").eqNullSafe(F.lit(k))
+
+
+def check_measures(benchmark: Benchmark) -> None:
+    """Check metrics, definition and headline, whatever a job does with the file.
+
+    Raises:
+        ConfigError: an unknown metric, axis or preset; a metric without a value at its cut-off.
+    """
+    evaluation = benchmark.evaluation
+    if evaluation.task == "rating":
+        check_names(evaluation.metrics, evaluation.task)
+    else:
+        metric_plan(evaluation, evaluation.resolve())
+    for model in benchmark.models:
+        for figure in getattr(model, "figures", {}):
+            _check_figure(figure, f"models.{model.name}.figures")
+    _check_headline(benchmark)
+
+
+def _check_figure(figure: str, where: str) -> None:
+    """ConfigError for `metric@k` of an unknown metric, or of one that has no value at k or without one."""
+    name, _, k = figure.partition("@")
+    known = (*METRICS, *LIST_METRICS, *VALUE_METRICS)
+    if name not in known:
+        raise ConfigError(f"{where}: {figure}: no such metric", nearest(name, known))
+    cuts = METRICS[name].cuts if name in METRICS else "k" if name in LIST_METRICS else "uncut"
+    if k and cuts == "uncut":
+        raise ConfigError(f"{where}: {figure}: {name} has no cut-off", f"write {name}")
+    if not k and cuts == "k":
+        raise ConfigError(f"{where}: {figure}: {name} needs a cut-off", f"write {name}@10")
+
+
+def _check_headline(benchmark: Benchmark) -> None:
+    """A headline is a figure that this file can measure, or one of a publication.
+
+    Not all nights measure its metric. Its cut-off, where the file names one, is among those measured.
+    """
+    headline, evaluation = benchmark.headline, benchmark.evaluation
+    _check_figure(headline, "headline")
+    published = {figure for model in benchmark.models for figure in getattr(model, "figures", {})}
+    k = headline_of(benchmark)[1]
+    if "headline" not in benchmark.model_fields_set or headline in published or k is None:
+        return
+    if k not in evaluation.cutoffs:
+        near = min(evaluation.cutoffs, key=lambda cut: abs(cut - k))
+        message = f"headline {headline}: nothing is measured at {k}, evaluation.k is {list(evaluation.k)}"
+        raise ConfigError(
+            message, f"headline: {headline.partition('@')[0]}@{near}, or add {k} to evaluation.k"
+        )
+
+
+def _check_gates(benchmark: Benchmark) -> None:
+    """Drift is a fact of models of kind graph, and of no split."""
+    known = model_facts(benchmark)
+    for gate in benchmark.gates:
+        if gate.fact.startswith("drift") and gate.fact not in known:
+            hint = nearest(gate.fact, known) if known else "a model of kind graph has drift"
+            raise ConfigError(f"gates: no model tells '{gate.fact}'", hint)
+
+
+def yesterday(store: Store) -> str:
+    """The time stamp of run ids a day ago: older runs that are not at work will never succeed.
+
+    By the clock of the warehouse's storage where that is a folder.
+    """
+    seconds = datetime.now(UTC).timestamp() if store.folder is None else read_clock(store.folder)
+    return (datetime.fromtimestamp(seconds, UTC) - timedelta(days=1)).strftime(STAMP)
+
+
+def new_run_id(logical_date: date, model: str) -> str:
+    """Start time first, so that the age of a run can be read off its name."""
+    started = datetime.now(UTC).strftime(STAMP)
+    return f"{started}-{logical_date:%Y%m%d}-{model}-{uuid.uuid4().hex[:8]}"

@@ -1,0 +1,136 @@
+"""Writing propensities: of items to `propensities`, of ratings to `rating_propensities`, fitted laws."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from recbench_spark.config import Propensities, digest
+from recbench_spark.data.identity import identity
+from recbench_spark.data.readers import read_table
+from recbench_spark.errors import DataError
+from recbench_spark.kernels.estimators.power_law import PowerLaw, goodness
+from recbench_spark.protocol import logistic
+from recbench_spark.protocol import propensities as fitting
+from recbench_spark.schemas import (
+    CELL_PROPENSITIES,
+    POWER_LAWS,
+    PROPENSITIES,
+    RATING_PROPENSITIES,
+    Table,
+)
+from recbench_spark.storage.store import Store
+
+SEED = 42
+"""Of the simulated laws behind the goodness of fit, and of the cells drawn for logistic regression."""
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """The rows propensities are fitted to, under which name, and the catalogue (None: items with rows)."""
+
+    store: Store
+    split_id: str
+    rows: DataFrame
+    items: DataFrame | None = None
+    sample: DataFrame | None = None
+
+
+def write_propensities(
+    exposed: Exposed, settings: Propensities, replicates: int = 0, *, cells: bool = False
+) -> PowerLaw | None:
+    """Fit and append under `asked.name`, once for each name; returns the fitted power law.
+
+    Args:
+        exposed: the log.
+        settings: method, scale, clipping.
+        replicates: simulated laws behind the goodness of fit; 0: none.
+        cells: by logistic regression also write a propensity for every user and item.
+    """
+    if settings.method == "naive_bayes":
+        _append(exposed, settings, RATING_PROPENSITIES, _by_rating(exposed))
+        return None
+    if settings.method == "given":
+        given = read_table(
+            exposed.store.spark, str(settings.path), ["item_id", "propensity"], "propensities"
+        )
+        _append(exposed, settings, PROPENSITIES, given)
+        return None
+    if settings.method == "logistic_regression":
+        _by_features(exposed, settings, cells)
+        return None
+    counts = fitting.item_counts(exposed.rows, exposed.items).cache()
+    observed = fitting.histogram(counts, exposed.rows)
+    fitted = fitting.fit(observed, settings)
+    _append(exposed, settings, PROPENSITIES, fitting.of_items(counts, observed, fitted))
+    counts.unpersist()
+    if fitted.law:
+        _append(exposed, settings, POWER_LAWS, _law_row(exposed, observed, fitted, replicates))
+    return fitted.law
+
+
+def stored_name(store: Store, settings: Propensities) -> str:
+    """Return the name in the column `method`: the settings, and the content of tables that they name."""
+    paths = [settings.path, settings.item_features, settings.user_features]
+    given = [identity(store.spark, path) for path in paths if path]
+    return f"{settings.name};content={digest(given, length=8)}" if given else settings.name
+
+
+def _append(exposed: Exposed, settings: Propensities, table: Table, rows: DataFrame) -> None:
+    name = stored_name(exposed.store, settings)
+    named = rows.withColumns({"split_id": F.lit(exposed.split_id), "method": F.lit(name)})
+    exposed.store.append(named, table, once=f"{exposed.split_id}/{name}")
+
+
+def _by_rating(exposed: Exposed) -> DataFrame:
+    if exposed.sample is None or exposed.sample.isEmpty():
+        raise DataError("naive Bayes needs ratings of items drawn at random", "a log with an open loop")
+    items = exposed.rows.select("item_id") if exposed.items is None else exposed.items.select("item_id")
+    return fitting.of_ratings(exposed.rows, exposed.sample, items.distinct().count())
+
+
+def _by_features(exposed: Exposed, settings: Propensities, cells: bool) -> None:
+    """Over the catalogue, else the items that have features, else those shown."""
+    spark = exposed.store.spark
+    tables = {
+        key: read_table(spark, path, [key], "features") if path else None
+        for key, path in (("user_id", settings.user_features), ("item_id", settings.item_features))
+    }
+    listed = exposed.items if exposed.items is not None else tables["item_id"]
+    ids = {"user_id": exposed.rows, "item_id": exposed.rows if listed is None else listed}
+    users, items = (
+        logistic.with_features(rows.select(key).distinct(), key, tables[key], f"features of {key}")
+        for key, rows in ids.items()
+    )
+    odds = logistic.fit(exposed.rows, users, items, settings.rate, SEED)
+    found = [(logistic.item_propensities(odds, users, items), PROPENSITIES)]
+    if cells:
+        found.append((logistic.cell_propensities(odds, users, items), CELL_PROPENSITIES))
+    for rows, table in found:
+        raised = F.greatest(F.col("propensity"), F.lit(settings.floor or 0.0))
+        _append(exposed, settings, table, rows.withColumn("propensity", raised))
+
+
+def _law_row(
+    exposed: Exposed, observed: fitting.Histogram, fitted: fitting.Fitted, replicates: int
+) -> DataFrame:
+    assert fitted.law is not None
+    p = goodness(observed.count_x, observed.items_x, fitted.law, replicates, SEED) if replicates else None
+    facts: dict[str, Any] = {
+        **asdict(fitted.law),
+        "fitted_by": fitted.law.method,
+        "p": p,
+        "replicates": replicates,
+        "interactions": observed.interactions,
+        "users": observed.users,
+        "factor": fitted.factor,
+        "raised": fitted.raised,
+        "lowered": fitted.lowered,
+    }
+    kinds = {column.name: column.type for column in POWER_LAWS.columns if column.name in facts}
+    schema = T.StructType([T.StructField(name, kind) for name, kind in kinds.items()])
+    return exposed.store.spark.createDataFrame([tuple(facts[name] for name in kinds)], schema)

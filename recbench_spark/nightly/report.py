@@ -1,0 +1,164 @@
+"""What a night tells in the end: one HTML file, the leaderboard, and lines of SQL to go on with."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+
+import pandas as pd
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from recbench_spark import reports
+from recbench_spark.config import Benchmark
+from recbench_spark.evaluation.comparison.comparisons import HOLDOUT
+from recbench_spark.kernels.comparison.paradoxes import KINDS
+from recbench_spark.models.graph import GraphNet
+from recbench_spark.nightly.comparisons import regression_in_words
+from recbench_spark.nightly.night import Night, at_headline, describe_metric, headline_of
+from recbench_spark.query.answers import answers
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import GRAPH_RUNS, RUNS
+from recbench_spark.storage.store import Store, view_files
+
+
+def report_night(night: Night, journal: Journal) -> tuple[str | None, str]:
+    """The report as one HTML file (where the warehouse is a local folder) and the leaderboard."""
+    with journal.stage("report", "report"):
+        report = make_report(night.store, night.benchmark, night.logical_date, night.split_id)
+        path = None
+        if night.store.folder is not None:
+            name = f"{night.benchmark.name}-{night.logical_date}.html"
+            path = str(night.store.folder / "reports" / name)
+            reports.write_report(report, path)
+    return path, reports.leaderboard_text(report)
+
+
+def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id: str) -> reports.Report:
+    """The facts of one suite's night. The driver holds published numbers, none a user."""
+    if benchmark.paradoxes or benchmark.comparisons or benchmark.regressions:
+        store.install_views()
+    ask = answers(store)
+    latest = ask(f"SELECT * FROM latest_metrics WHERE suite = '{benchmark.name}'")
+    if (latest.logical_date > logical_date).any():
+        latest = ask(f"SELECT * FROM ({until(logical_date)}) AS known WHERE suite = '{benchmark.name}'")
+    if len(latest):
+        # A dataset that no longer runs, or has another name now, is no matter of this night.
+        last = latest.groupby("dataset", dropna=False).logical_date.transform("max")
+        latest = latest[last == latest.logical_date.max()]
+    ids = latest.run_id.unique().tolist()
+    splits = sorted({split_id, *latest.split_id})
+    of_runs, listed = F.col("run_id").isin(ids), _listed(ids)
+    failed = f"suite = '{benchmark.name}' AND logical_date = DATE '{logical_date}' AND status = 'failed'"
+    report = reports.make_report(
+        latest,
+        ask(f"SELECT * FROM runs WHERE run_id IN ({listed}) OR ({failed})"),
+        ask(f"SELECT * FROM checks WHERE run_id IN ({listed})"),
+        ask(f"SELECT * FROM manifests WHERE split_id IN ({_listed(splits)})"),
+        benchmark.headline,
+        sql_lines(store, benchmark, logical_date),
+        multiverse_pairs(store, [benchmark.name]) if benchmark.evaluation.multiverse else None,
+        regressions_shown(store, of_runs, logical_date) if benchmark.regressions else (),
+    )
+    if benchmark.paradoxes:
+        shown = reports.make_disagreements(*disagreements_shown(store, of_runs))
+        report = replace(report, disagreements=shown)
+    if any(isinstance(model, GraphNet) for model in benchmark.models):
+        report = replace(report, graphs=reports.make_graphs(graph_runs_shown(store, split_id)))
+    if benchmark.comparisons is None:
+        return report
+    return replace(report, changes=reports.make_changes(changes_shown(store, benchmark, of_runs)))
+
+
+def until(day: date) -> str:
+    """The view `latest_metrics` as of a night: what was measured for later ones is not looked at."""
+    view = view_files()["latest_metrics"]
+    bounded = rf"\1(SELECT * FROM \2 WHERE logical_date <= DATE '{day}') AS \2"
+    return re.sub(r"(FROM\s+)(current_\w+)", bounded, view, count=1)
+
+
+def graph_runs_shown(store: Store, split_id: str) -> pd.DataFrame:
+    """Passes of the models over this split's graphs, on whatever night they were computed."""
+    return store.read(GRAPH_RUNS).where(F.col("model_id").startswith(f"{split_id}-")).toPandas()
+
+
+def disagreements_shown(store: Store, of_runs: Column) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The plainest rows of `current_paradoxes` of these runs, and how many there are of each kind."""
+    found = store.spark.table("current_paradoxes").where(of_runs)
+    disagree = found.where("kind <> 'none'")
+    severity = F.array_position(F.array(*map(F.lit, KINDS)), F.col("kind"))
+    order = (F.desc("certain"), severity.desc(), F.desc("opposed_share"), "part", "metric", "k", "model")
+    plainest = disagree.orderBy(*order, "other").limit(reports.DISAGREEMENTS_SHOWN)
+    return plainest.toPandas(), found.groupBy("kind", "certain").count().toPandas()
+
+
+def regressions_shown(store: Store, of_runs: Column, logical_date: date) -> tuple[str, ...]:
+    """The regressions of these runs on a night in words, those of models that could be shipped first."""
+    kinds = store.read(RUNS).select("run_id", "model_kind")
+    fallen = of_runs & F.col("regressed") & (F.col("logical_date") == F.lit(logical_date))
+    rows = store.spark.table("current_comparisons").where(fallen).join(kinds, "run_id")
+    order = (F.col("model_kind").isin(*reports.NOT_SHIPPED), "model", "part", "metric", "k", "kind")
+    return tuple(regression_in_words(row) for row in rows.orderBy(*order).collect())
+
+
+def changes_shown(store: Store, benchmark: Benchmark, of_runs: Column) -> pd.DataFrame:
+    """Rows of `current_changes` of these runs at the headline: some groups a model and part."""
+    return store.spark.table("current_changes").where(of_runs & at_headline(benchmark)).toPandas()
+
+
+def multiverse_pairs(store: Store, suites: Sequence[str]) -> pd.DataFrame:
+    """The view `multiverse_pairs` of some suites: a row a pair of models, metric and protocol."""
+    store.install_views()
+    pairs = store.spark.table("multiverse_pairs").where(F.col("suite").isin(list(suites)))
+    return pairs.toPandas()
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as SQL lists them."""
+    return ", ".join(f"'{name}'" for name in names) or "NULL"
+
+
+def sql_lines(store: Store, benchmark: Benchmark, day: date) -> list[str]:
+    """Lines to paste: with Spark, and without. Each names what makes a number one of many."""
+    metric, k = headline_of(benchmark)
+    at = f"k = {k}" if k else "k IS NULL"
+    chosen = {
+        "suite": benchmark.name,
+        "dataset": benchmark.dataset.name,
+        "metric": metric,
+        "estimator": HOLDOUT,
+        "definition": describe_metric(benchmark.evaluation, benchmark.evaluation.resolve(), metric),
+    }
+    conditions = " AND ".join([at, *(f"{name} = {_quoted(value)}" for name, value in chosen.items())])
+    columns = "part, estimator, definition, position, model, value"
+    sql = f"SELECT {columns} FROM leaderboard WHERE {conditions} ORDER BY part, position, model"
+    return [
+        f"make sql WAREHOUSE={shlex.quote(store.root)} Q=leaderboard",
+        shlex.join([sys.executable, "jobs/query.py", "--warehouse", store.root, sql]),
+        shlex.join([sys.executable, "-c", _in_pandas(store.root, chosen, k, day)]),
+    ]
+
+
+def _quoted(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _in_pandas(root: str, chosen: Mapping[str, str], k: int | None, day: date) -> str:
+    """Python that prints one night's numbers, of several attempts the last one's, by `deltalake` alone."""
+    of_run = [f"(r.{name} == {chosen[name]!r})" for name in ("suite", "dataset")]
+    of_run += ["(r.status == 'succeeded')", f"(r.logical_date.astype(str) == '{day}')"]
+    of_number = [f"(t.{name} == {chosen[name]!r})" for name in ("metric", "estimator", "definition")]
+    of_number += [f"(t.k == {k})" if k else "t.k.isna()", "t.slice_key.isna()"]
+    columns = ["logical_date", "split_id", "part", "estimator", "definition", "model"]
+    return (
+        "from deltalake import DeltaTable as T; "
+        f"r, m = (T({root + '/'!r} + n).to_pandas() for n in ('runs', 'metrics')); "
+        f"t = m.merge(r[{' & '.join(of_run)}], on='run_id'); "
+        f"t = t[{' & '.join(of_number)}].sort_values(['finished_at', 'attempt', 'run_id']); "
+        f"t = t.drop_duplicates({columns[1:]!r}, keep='last').sort_values(['part', 'model']); "
+        f"print(t[{[*columns, 'value', 'ci_low', 'ci_high']!r}].to_string(index=False))"
+    )

@@ -1,0 +1,43 @@
+"""Files in `results/` beside the tables: some cluster modes lose the exit code of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from recbench_spark.nightly.night import Night, newest_by_key
+from recbench_spark.nightly.night_status import Outcome, following, night_file
+from recbench_spark.runtime.journal import write_json
+from recbench_spark.storage.store import Store
+
+
+def write_result(
+    store: Store, facts: Mapping[str, str], status: str, exit_code: int, error: str | None = None
+) -> None:
+    """`results/<run_id>.json`: how one run ended; `facts`: what names it, its `run_id` among them."""
+    if store.folder is not None:
+        result = {**facts, "status": status, "exit_code": exit_code, "error": error}
+        write_json(store.folder / "results" / f"{facts['run_id']}.json", result)
+
+
+def write_night(night: Night, outcome: Outcome) -> None:
+    """`results/night-SUITE-DATE.json`: how the night ended, and the run of each model by this file.
+
+    A run's own file is written before the runs are compared, and knows of no regression. By what stands
+    here the same night is known to be done (`outcomes.nothing_to_do`).
+    """
+    folder, suite, day = night.store.folder, night.benchmark.name, night.logical_date
+    if folder is None:
+        return
+    newest = newest_by_key(night, [("logical_date", "=", day)])
+    content = {
+        "suite": suite,
+        "logical_date": day,
+        "exit_code": outcome.exit_code,
+        "regressions": outcome.regressions,
+        "failed": outcome.failed,
+        "leaderboard": outcome.leaderboard,
+        "sql_lines": outcome.sql_lines,
+        "follows": following(night.store, night.benchmark, day),
+        "run_ids": {model: row["run_id"] for model, row in sorted(newest.items())},
+    }
+    write_json(night_file(folder, suite, day), content)

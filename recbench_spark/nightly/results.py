@@ -1,0 +1,295 @@
+"""Writing a run's results; the row of `runs` comes last and makes them visible."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark import __version__, revisions
+from recbench_spark.checks import Check
+from recbench_spark.config import Evaluation, ModelConfig, Provenance, PublishedModel, digest
+from recbench_spark.errors import OK
+from recbench_spark.evaluation.estimators import sampled
+from recbench_spark.evaluation.metrics import measuring
+from recbench_spark.evaluation.metrics.accuracy import MetricPlan
+from recbench_spark.evaluation.metrics.multiverse import multiverse
+from recbench_spark.evaluation.metrics.top_lists import Catalogue
+from recbench_spark.evaluation.result import LocalResult, Result
+from recbench_spark.inputs import require_unchanged
+from recbench_spark.nightly import code_provenance
+from recbench_spark.nightly.night import Night, model_inputs, new_run_id, run_key
+from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE, RANKINGS, RUNS, USER_METRICS
+from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.store import Store
+
+
+def write_metrics(
+    store: Store,
+    rankings: DataFrame,
+    plan: MetricPlan,
+    run_id: str,
+    catalogue: Catalogue,
+    *,
+    asked: Evaluation,
+    further: Sequence[DataFrame] = (),
+) -> None:
+    """Append to `user_metrics` (where asked for) and to `metrics`, with further rows of these."""
+    frames = [(rows, METRICS) for rows in (measuring.all_metrics(rankings, plan, catalogue), *further)]
+    draw = asked.draw
+    if plan.definition.candidates == "uniform" and draw.estimators and sampled.correctable(plan):
+        corrected = sampled.corrected_metrics(rankings, plan, draw.estimators, draw.n)
+        frames.append((corrected, METRICS))
+    if asked.multiverse:
+        frames.append((multiverse(rankings, plan), MULTIVERSE))
+    if asked.user_metrics and (plan.of_ranks or plan.of_lists):
+        frames.append((measuring.all_user_metrics(rankings, plan, catalogue), USER_METRICS))
+    store.append_all([(frame.withColumn("run_id", F.lit(run_id)), table) for frame, table in frames])
+
+
+def write_checks(store: Store, run_id: str, checks: Sequence[Check]) -> None:
+    """Append to `checks`."""
+    store.append_rows(check_rows(run_id, checks), CHECKS)
+
+
+def check_rows(run_id: str, checks: Sequence[Check]) -> list[dict[str, Any]]:
+    """Rows of `checks`; what passed is information only."""
+    return [
+        {
+            "run_id": run_id,
+            "check": c.check,
+            "severity": c.severity if not c.passed else "info",
+            "observed": float(c.observed),
+            "threshold": c.threshold,
+            "passed": c.passed,
+            "detail": c.detail,
+        }
+        for c in checks
+    ]
+
+
+@dataclass
+class Attempt:
+    """One attempt at one model, and in the end what came of it; it starts when it is made.
+
+    Attributes:
+        night, model: what is run.
+        number: 1 for the first attempt of this key.
+        place: among those of the night, in words.
+        found: checks of a run that succeeded.
+        error, exit_code: why it failed, and how a job of it alone would end; None: it has not.
+        seconds: of training and evaluation; None: as long as it is since the start.
+    """
+
+    night: Night
+    model: ModelConfig
+    number: int
+    place: str
+    found: list[Check] = field(default_factory=list)
+    error: str | None = None
+    exit_code: int = OK
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        """Name the run and note when it starts."""
+        self.run_id = new_run_id(self.night.logical_date, self.model.name)
+        self.night.store.note_run(self.run_id)
+        self.started = datetime.now(UTC)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What every log line and result of this run says."""
+        return {
+            "run_id": self.run_id,
+            "suite": self.night.benchmark.name,
+            "model": self.model.name,
+            "logical_date": str(self.night.logical_date),
+        }
+
+
+def publish(store: Store, attempts: Sequence[Attempt]) -> None:
+    """The rows of `runs`, in one commit: from here on runs are visible, but those that tell of an error."""
+    store.append_rows([_run_row(attempt) for attempt in attempts], RUNS)
+
+
+def _run_row(attempt: Attempt) -> dict[str, Any]:
+    night, model = attempt.night, attempt.model
+    benchmark = night.benchmark
+    settings = {
+        "model": model.model_dump(),
+        "split": benchmark.split.model_dump(),
+        "evaluation": benchmark.evaluation.model_dump(),
+        "dataset": benchmark.dataset.model_dump(),
+    }
+    row = {
+        "run_key": run_key(night, model),
+        "attempt": attempt.number,
+        "suite": benchmark.name,
+        "logical_date": night.logical_date,
+        "model": model.name,
+        "model_kind": model.kind,
+        "model_version": model.version,
+        "dataset": benchmark.dataset.name,
+        "split": benchmark.split.describe(),
+        "split_id": night.split_id,
+        "inputs": {**night.inputs, **model_inputs(night.spark, model)},
+        "settings": settings,
+        "status": "failed" if attempt.error else "succeeded",
+        "error": attempt.error,
+        "revisions": code_provenance.as_text(code_provenance.of_run(benchmark, night.definition, model)),
+        "n_users": _users_in(attempt.found),
+        **_provenance(model, model.provenance, benchmark.ran_by),
+    }
+    return run_row(row, attempt.run_id, attempt.started, attempt.seconds)
+
+
+def publish_standalone(store: Store, result: Result, run: dict[str, Any]) -> str:
+    """Write what `adhoc.evaluate.evaluate` found, and at last the row of `runs`; returns the run's
+    id."""
+    run_id = new_run_id(run["logical_date"], run["model"])
+    store.note_run(run_id)
+    found = [*result.checks, *other_base_rates(store, run["suite"], result)]
+    frames = [(result.user_metrics, USER_METRICS), (result.metrics, METRICS)]
+    if result.rankings is not None:
+        frames.append((result.rankings.withColumn("part", F.lit("test")), RANKINGS))
+    stamped = [(frame.withColumn("run_id", F.lit(run_id)), table) for frame, table in frames]
+    store.append_all(stamped)
+    write_checks(store, run_id, found)
+    row = _standalone_row(run, result.truth, result.checks)
+    require_unchanged()  # frames were read while they were written; the row of `runs` makes them visible
+    store.append_rows([run_row(row, run_id, run["started_at"])], RUNS)
+    store.end_runs()
+    return run_id
+
+
+def publish_local(store: ArrowStore, result: LocalResult, run: dict[str, Any]) -> str:
+    """As `publish_standalone`, in this process: what `adhoc.local_engine` found."""
+    run_id = new_run_id(run["logical_date"], run["model"])
+    store.note_run(run_id)
+    found = [*result.checks, *_local_base_rates(store, run["suite"], result)]
+    frames = [(result.user_metrics, USER_METRICS), (result.metrics, METRICS)]
+    if result.rankings is not None:
+        frames.append((result.rankings, RANKINGS))
+    store.append_all([(_stamped(rows, run_id), table) for rows, table in frames])
+    store.append_rows(check_rows(run_id, found), CHECKS)
+    row = _standalone_row(run, result.truth, result.checks)
+    store.append_rows([run_row(row, run_id, run["started_at"])], RUNS)
+    store.end_runs()
+    return run_id
+
+
+def _stamped(rows: pa.Table, run_id: str) -> pa.Table:
+    return rows.append_column("run_id", pa.repeat(run_id, rows.num_rows))
+
+
+def _standalone_row(run: dict[str, Any], truth: str | None, checks: Sequence[Check]) -> dict[str, Any]:
+    """What `runs` says of an evaluation without a night; `truth`: a hash of what is predicted."""
+    revised = revisions.of(*code_provenance.STANDALONE)
+    identity = digest(run["inputs"], run["settings"], run["model"], __version__, revised)
+    facts = {name: run[name] for name in ("suite", "logical_date", "model", "model_kind", "dataset")}
+    split = truth or digest({"truth": run["inputs"]["truth"]})
+    row = {**facts, "run_key": identity, "attempt": 1, "split": "given", "split_id": split}
+    row |= {"inputs": run["inputs"], "settings": run["settings"], "source": "own", "ran_by": _user()}
+    return row | {"revisions": code_provenance.as_text(revised), "n_users": _users_in(checks)}
+
+
+def other_base_rates(store: Store, suite: str, result: Result) -> list[Check]:
+    """A warning where the suite holds value metrics over another mean outcome: RIG depends on it."""
+    if result.truth is None:
+        return []
+    overall = "metric = 'mean_outcome' AND slice_key IS NULL"
+    ours = result.metrics.where(overall).collect()[0].value
+    of_suite = store.read(RUNS).where(F.col("suite") == suite).select("run_id")
+    known = store.visible(METRICS).where(overall).join(of_suite, "run_id", "left_semi")
+    return [_base_rates_told(known.where(F.col("value") != ours).count(), ours)]
+
+
+def _local_base_rates(store: ArrowStore, suite: str, result: LocalResult) -> list[Check]:
+    if result.truth is None:
+        return []
+    (ours,) = _base_rates(result.metrics).to_pylist()
+    wanted = [("suite", "=", suite), ("status", "=", "succeeded")]
+    runs = store.read(RUNS, wanted, ["run_id"]).column("run_id")
+    known = store.read(METRICS, [("metric", "=", "mean_outcome")])
+    others = _base_rates(known.filter(pc.is_in(known.column("run_id"), value_set=runs.combine_chunks())))
+    return [_base_rates_told(pc.sum(pc.not_equal(others, ours), min_count=0).as_py(), ours)]
+
+
+def _base_rates(metrics: pa.Table) -> pa.ChunkedArray:
+    overall = pc.and_(
+        pc.equal(metrics.column("metric"), "mean_outcome"), pc.is_null(metrics.column("slice_key"))
+    )
+    return metrics.filter(overall).column("value")
+
+
+def _base_rates_told(others: int, ours: float) -> Check:
+    detail = f"base rate here {ours:g}: do not compare RIG, log-loss, NMSE or PE with theirs"
+    return Check("runs of another base rate", others, 0.0, "warning", detail)
+
+
+def run_row(
+    row: dict[str, Any], run_id: str, started: datetime, seconds: float | None = None
+) -> dict[str, Any]:
+    """A row of `runs` with what every run has in common."""
+    now, settings = datetime.now(UTC), json.dumps(row["settings"], default=str)
+    full = {
+        "status": "succeeded",
+        **row,
+        "run_id": run_id,
+        "config_json": settings,
+        "config_hash": digest(settings),
+        "inputs_json": json.dumps(row["inputs"]),
+        "code_version": __version__,
+        "started_at": started,
+        "finished_at": now,
+        "seconds": (now - started).total_seconds() if seconds is None else seconds,
+    }
+    return {name: full.get(name) for name in RUNS.names}
+
+
+def _users_in(checks: Sequence[Check]) -> int:
+    """Users of the held-out part that has most."""
+    return int(max((check.observed for check in checks if check.check.endswith(": users")), default=0))
+
+
+def _user() -> str:
+    return os.environ.get("USER", "unknown")
+
+
+def _provenance(model: ModelConfig, provenance: Provenance, ran_by: str | None) -> dict[str, Any]:
+    return {
+        "source": provenance.source,
+        "ran_by": provenance.ran_by or ran_by or _user(),
+        "source_year": provenance.year,
+        "search_space": json.dumps(provenance.search_space) if provenance.search_space else None,
+        "budget": provenance.budget,
+        "at_grid_edge": grid_edges(model, provenance),
+    }
+
+
+def grid_edges(model: ModelConfig, provenance: Provenance) -> list[str]:
+    """Settings whose value is the smallest or largest one searched: the grid may be too small."""
+    return [
+        name
+        for name, grid in provenance.search_space.items()
+        if name in provenance.at_edge
+        or (len(grid) > 1 and getattr(model, name, None) in (min(grid), max(grid)))
+    ]
+
+
+def write_published(night: Night, model: PublishedModel, run_id: str) -> None:
+    """Figures from a publication as rows of `metrics`: `ndcg@10: 0.31`, `rmse: 0.77`."""
+    facts = {"run_id": run_id, "part": "test", "definition": "as published", "estimator": "holdout", "n": 0}
+    rows = []
+    for name, value in model.figures.items():
+        metric, _, k = name.partition("@")
+        rows.append({**facts, "metric": metric, "k": int(k) if k else None, "value": float(value)})
+    night.store.append_rows(rows, METRICS)

@@ -1,0 +1,87 @@
+"""An optional link to MLflow: each run of a night with its settings and its numbers, from the driver.
+
+The tables stay the only truth. A tracking server that is away, or mlflow not installed, is a warning
+and never fails a night.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import functions as F
+
+from recbench_spark.config import Benchmark
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import METRICS, RUNS
+from recbench_spark.storage.store import Store
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """One run as MLflow keeps it."""
+
+    name: str
+    params: dict[str, Any]
+    tags: dict[str, str]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def log_night(
+    uri: str, store: Store, benchmark: Benchmark, run_ids: dict[str, str], journal: Journal
+) -> bool:
+    """Log the new runs of a night to the experiment of the suite's name; False where that failed."""
+    try:
+        logged = log_runs(uri, benchmark.name, tracked(store, run_ids))
+    # Whatever a tracking server or its client does, the night is done and stays done.
+    except Exception as error:
+        journal.say(f"warning: MLflow at {uri} has not been told: {type(error).__name__}: {error}")
+        return False
+    journal.say(f"MLflow at {uri}: {logged} runs logged")
+    return True
+
+
+def log_runs(uri: str, experiment: str, runs: Sequence[Tracked]) -> int:
+    """Write runs to a tracking server, or to a folder by a file: URI.
+
+    Raises:
+        ImportError: mlflow is not installed (mlflow-skinny suffices).
+    """
+    import mlflow  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415  an extra
+
+    mlflow.set_tracking_uri(uri)
+    mlflow.set_experiment(experiment)
+    for run in runs:
+        with mlflow.start_run(run_name=run.name, tags=run.tags):
+            mlflow.log_params(run.params)
+            mlflow.log_metrics(run.metrics)
+    return len(runs)
+
+
+def tracked(store: Store, run_ids: dict[str, str]) -> list[Tracked]:
+    """What there is to log of these runs. The driver holds published numbers, none per user."""
+    of_runs = F.col("run_id").isin(list(run_ids.values()))
+    everyone = of_runs & F.col("slice_key").isNull() & (F.col("estimator") == "holdout")
+    rows = store.read(METRICS).where(everyone & F.col("value").isNotNull()).collect()
+    metrics: dict[str, dict[str, float]] = {}
+    for row in rows:
+        metrics.setdefault(row.run_id, {})[metric_name(row.part, row.metric, row.k)] = row.value
+    runs = store.read(RUNS).where(of_runs).collect()
+    return [_tracked(row.asDict(), metrics.get(row.run_id, {})) for row in runs]
+
+
+def _tracked(run: dict[str, Any], metrics: dict[str, float]) -> Tracked:
+    params = ("suite", "model", "model_kind", "model_version", "dataset", "split", "config_hash")
+    tags = ("run_id", "run_key", "split_id", "code_version", "logical_date", "attempt")
+    return Tracked(
+        f"{run['model']} {run['logical_date']}",
+        {name: run[name] for name in params},
+        {f"recbench.{name}": str(run[name]) for name in tags},
+        metrics,
+    )
+
+
+def metric_name(part: str, metric: str, k: int | None) -> str:
+    """`test/ndcg_at_10`: MLflow's names know no `@`."""
+    return f"{part}/{metric}" + (f"_at_{k}" if k else "")

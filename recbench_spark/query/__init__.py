@@ -1,0 +1,1 @@
+"""SQL on the results: the guard of queries, the engine without Java, and queries of the product itself."""

@@ -1,0 +1,210 @@
+"""Questions on the results answered in this process: DuckDB over the tables that `deltalake` reads.
+
+DuckDB sees nothing but these tables: no file, no network, no extension, no variable of this process, and no
+setting can be changed. What is asked is one SELECT.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, nearest
+from recbench_spark.schemas import TABLES
+from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.store import view_files
+
+if TYPE_CHECKING:
+    import duckdb
+
+MOST_ROWS = 20_000_000
+"""Rows of all tables of a question up to which it is answered here; DuckDB reads the columns it needs."""
+
+SETTINGS = {
+    "enable_external_access": "false",
+    "python_enable_replacements": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "max_temp_directory_size": "0KB",
+    # As Spark orders: NULL is smaller than anything.
+    "default_null_order": "nulls_first_on_asc_last_on_desc",
+}
+"""What a connection may do, and how it orders."""
+
+HINT = "ask by a SELECT over the tables and views that --list names"
+
+ONLY_SPARK = ("LATERAL VIEW", "GET_JSON_OBJECT", "ARRAY()")
+"""What of our own SQL DuckDB reads in another way, or not at all."""
+
+SUMS = frozenset(("how_hard_is_each_split", "how_much_is_the_protocols_doing"))
+"""Questions whose sums and quotients have another last digit or another type in DuckDB."""
+
+
+ROWS_OF = frozenset(("range", "generate_series", "unnest"))
+"""Functions that make a table and read none."""
+
+REFUSED = frozenset(
+    (
+        *("query", "query_table", "json_execute_serialized_sql", "write_log", "getvariable"),
+        *("arrow_scan", "pandas_scan", "current_setting", "getenv", "nextval", "currval"),
+    )
+)
+"""Functions that run SQL, read addresses of memory, or tell of the process."""
+
+
+def speaks(name: str, sql: str) -> bool:
+    """Whether a named question has the same rows in the same order here: `tests/jobs/test_query.py`."""
+    return name not in SUMS and not any(words in sql for words in ONLY_SPARK)
+
+
+def answer(store: ArrowStore, sql: str, limit: int) -> pa.Table:
+    """The first rows of a question.
+
+    Args:
+        store: the warehouse.
+        sql: one SELECT over tables and views.
+        limit: rows at most.
+
+    Raises:
+        ConfigError: no SQL, no SELECT, or one that reads something else. DataError: it fails on these rows.
+        FallbackToSpark: a table that `deltalake` does not read, or more than MOST_ROWS rows.
+    """
+    import duckdb  # noqa: PLC0415
+
+    asked = with_double_quotes(sql)
+    judge(asked, (*TABLES, *view_files()))
+    with duckdb.connect(":memory:", config=dict(SETTINGS)) as connection:
+        _install(connection, store, asked)
+        connection.execute("SET lock_configuration = true")
+        try:
+            return connection.sql(asked).limit(limit).to_arrow_table()
+        except (duckdb.CatalogException, duckdb.ParserException, duckdb.PermissionException) as error:
+            raise ConfigError(_first_line(error), HINT) from None
+        except duckdb.Error as error:
+            raise DataError(_first_line(error)) from None
+
+
+QUOTED = re.compile(
+    r"""[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\w*)\$.*?\$\1\$"""
+    r"""|--[^\n]*|/\*.*?\*/|`((?:[^`]|``)*)`""",
+    re.DOTALL,
+)
+"""Literals, names and comments of DuckDB's SQL, and names in backticks, which are Spark's."""
+
+
+def with_double_quotes(sql: str) -> str:
+    """Return SQL whose names in backticks stand in double quotes; literals and comments stay as they are.
+
+    >>> print(with_double_quotes("SELECT `a b`, 'a `b`'"))
+    SELECT "a b", 'a `b`'
+    """
+
+    def replaced(match: re.Match[str]) -> str:
+        name = match[2]
+        return match[0] if name is None else '"' + name.replace("``", "`").replace('"', '""') + '"'
+
+    return QUOTED.sub(replaced, sql)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:300]
+
+
+def judge(sql: str, known: Iterable[str]) -> None:
+    """Refuse what is not one SELECT over known tables and views, by DuckDB's own parse of it.
+
+    Raises:
+        ConfigError: no SQL, no query, or one that reads or runs something else.
+    """
+    import duckdb  # noqa: PLC0415
+
+    try:
+        found = duckdb.extract_statements(sql)
+        kinds = [str(one.type).rpartition(".")[2] for one in found]
+        if kinds != ["SELECT"]:
+            told = f"this is not a query: DuckDB reads it as {', '.join(kinds) or 'nothing'}"
+            raise ConfigError(told, HINT)
+        with duckdb.connect(":memory:", config=dict(SETTINGS)) as connection:
+            (text,) = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchone() or ("{}",)
+    except duckdb.Error as error:
+        raise ConfigError(f"no SQL: {_first_line(error)}", HINT) from None
+    parsed = json.loads(text)
+    if parsed["error"]:
+        raise ConfigError(f"no SQL that can be looked at: {parsed['error_message']}", HINT)
+    nodes = list(_nodes(parsed))
+    named = {entry["key"].lower() for node in nodes for entry in _entries(node)}
+    for node in nodes:
+        _judge_node(node, frozenset(map(str.lower, known)) | named)
+
+
+def _nodes(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object of a parsed statement."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            yield one
+        waiting += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+
+
+def _entries(node: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a node gives a name (WITH)."""
+    given = node.get("cte_map")
+    return list(given["map"]) if given else []
+
+
+def _judge_node(node: Mapping[str, Any], known: frozenset[str]) -> None:
+    kind = node.get("type")
+    if kind == "SHOW_REF":
+        raise ConfigError("this is not a query: DuckDB reads it as SHOW or DESCRIBE", HINT)
+    if kind == "BASE_TABLE":
+        path = [part.lower() for part in node["qualified_name"]["path"]]
+        if len(path) != 1 or path[0] not in known:
+            raise ConfigError(f"no table or view '{'.'.join(path)[:200]}'", nearest(path[-1], known))
+    if kind in ("FUNCTION", "WINDOW_AGGREGATE", "TABLE_FUNCTION"):
+        called = node["function"] if kind == "TABLE_FUNCTION" else node
+        name = str(called["function_name"]).lower()
+        if name in REFUSED or called.get("schema") or (kind == "TABLE_FUNCTION" and name not in ROWS_OF):
+            told = f"function {name} is not taken: it reads or runs more than its arguments"
+            raise ConfigError(told, HINT)
+
+
+def _install(connection: duckdb.DuckDBPyConnection, store: ArrowStore, sql: str) -> None:
+    """The tables and views that a question names, and those that these need."""
+    views = {name: with_double_quotes(text) for name, text in view_files().items()}
+    needed = _needed(sql, views)
+    total = 0
+    for name in filter(TABLES.__contains__, needed):
+        found = store.dataset(TABLES[name]) if store.exists(name) else None
+        total += 0 if found is None else found.count_rows()
+        connection.register(name, TABLES[name].arrow_schema.empty_table() if found is None else found)
+    if total > MOST_ROWS:
+        raise FallbackToSpark(f"{total:,} rows, up to {MOST_ROWS:,} are read without it")
+    for name in filter(views.__contains__, needed):
+        connection.execute(f"CREATE VIEW {name} AS {views[name]}")
+
+
+def tables_needed(sql: str) -> list[str]:
+    """Return the names of the tables that a statement reads, by its views too."""
+    return [name for name in _needed(sql, view_files()) if name in TABLES]
+
+
+def _needed(sql: str, views: Mapping[str, str]) -> list[str]:
+    """Names of tables and views, those that others need first."""
+    known, graph = {*TABLES, *views}, dict[str, set[str]]()
+    waiting = _names_in(sql, known)
+    while waiting:
+        name = waiting.pop()
+        graph[name] = _names_in(views[name], known) - {name} if name in views else set()
+        waiting |= graph[name] - graph.keys()
+    return list(TopologicalSorter({name: sorted(graph[name]) for name in sorted(graph)}).static_order())
+
+
+def _names_in(sql: str, known: Iterable[str]) -> set[str]:
+    """Those of the known names that stand anywhere in a text: one too many does no harm."""
+    return {word.lower() for word in re.findall(r"\w+", sql)} & set(known)

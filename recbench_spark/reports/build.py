@@ -1,0 +1,581 @@
+"""From rows of the result tables to facts. No Spark: pandas frames, from Spark or `deltalake`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import combinations, groupby, pairwise
+from typing import Any
+
+import pandas as pd
+
+from recbench_spark.checks import TRAINING_ROWS
+from recbench_spark.errors import DataError, SchemaError, nearest
+from recbench_spark.kernels.metrics.about import place_in_reports
+from recbench_spark.reports.corrections import is_corrected, make_corrections
+from recbench_spark.reports.facts import (
+    Agreement,
+    AgreementRow,
+    CheckRow,
+    CurveFacts,
+    CurveLine,
+    DefinitionFacts,
+    Estimate,
+    Leaderboard,
+    LeaderboardRow,
+    ManifestFacts,
+    Measure,
+    MultiverseFacts,
+    Number,
+    PairFacts,
+    Report,
+    RunFacts,
+    SliceFacts,
+)
+from recbench_spark.reports.phrases import defaults_in_words, definition_in_words, summarise
+
+PART_ORDER = ("test", "open_loop", "valid")
+SLICE_ORDER = ("head", "torso", "tail", "cold")
+FACT_ORDER = ("rows_read", "duplicates_dropped", "rows", "users", "items", "overlap", "future_share")
+SEVERITIES = ("error", "warning", "info")
+CURVES_A_PART = 4
+SLICES_A_KEY = 12
+
+
+def make_report(
+    latest: pd.DataFrame,
+    runs: pd.DataFrame,
+    checks: pd.DataFrame,
+    manifests: pd.DataFrame,
+    headline: str,
+    sql_lines: Sequence[str],
+    pairs: pd.DataFrame | None = None,
+    regressions: Sequence[str] = (),
+) -> Report:
+    """The facts of one suite's latest night.
+
+    `latest` has the columns of the view `latest_metrics`, the other frames those of their tables;
+    rows that belong to other runs or splits are passed over. `headline` is `metric@k` or `metric`.
+    `pairs` has the columns of `multiverse_pairs`; `regressions`: a sentence each, without a full stop.
+    Raises SchemaError for a missing column, DataError where `latest` holds more than one suite.
+    """
+    numbers = read_numbers(latest)
+    plain = [number for number in numbers if not is_corrected(number)]
+    metric, k, note = choose_headline(plain, headline)
+    check_rows = make_checks(checks, numbers)
+    boards = tuple(with_training_rows(board, check_rows) for board in make_leaderboards(plain, metric, k))
+    agreements = make_agreements(boards)
+    models = _models(boards, numbers)
+    run_facts = make_runs(runs, numbers)
+    return Report(
+        suite=numbers[0].suite if numbers else "no results",
+        logical_date=max((number.logical_date for number in numbers), default=""),
+        level=_interval_level(run_facts),
+        models=models,
+        summary=summarise(boards, agreements, regressions, (*overtaken(run_facts), *note)),
+        leaderboards=boards,
+        agreements=agreements,
+        curves=make_curves(numbers, boards),
+        slices=make_slices(numbers, boards),
+        multiverse=make_multiverse(pairs) if pairs is not None else (),
+        checks=check_rows,
+        manifests=make_manifests(manifests, numbers),
+        definitions=make_definitions(numbers),
+        defaults=defaults_in_words(),
+        runs=run_facts,
+        sql_lines=tuple(sql_lines),
+        corrections=make_corrections(numbers, boards),
+        regressions=tuple(regressions),
+    )
+
+
+def make_multiverse(pairs: pd.DataFrame) -> tuple[MultiverseFacts, ...]:
+    """The shares of each part, from rows of the view `multiverse_pairs`."""
+    parts = sorted(pairs.part.unique(), key=lambda part: _place(part, PART_ORDER))
+    return tuple(_multiverse_of(part, pairs[pairs.part == part]) for part in parts)
+
+
+def _multiverse_of(part: str, pairs: pd.DataFrame) -> MultiverseFacts:
+    """Models in the order of the worlds they win; several protocols count as their worlds do."""
+    counted = pairs.astype({"won": float, "worlds": float})
+    counted["share"] = counted.won / counted.worlds
+    wins = counted.groupby("model").won.sum().sort_values(ascending=False, kind="stable")
+    models = tuple(wins.index)
+    grouped = counted.groupby(["model", "other"]).agg(
+        won=("won", "sum"), worlds=("worlds", "sum"), low=("share", "min"), high=("share", "max")
+    )
+    grouped["share"] = grouped.won / grouped.worlds
+
+    def matrix(column: str) -> tuple[tuple[float | None, ...], ...]:
+        known = grouped[column].to_dict()
+        return tuple(tuple(known.get((model, other)) for other in models) for model in models)
+
+    return MultiverseFacts(
+        part, models, matrix("share"), matrix("low"), matrix("high"),
+        int(grouped.worlds.max()), counted.suite.nunique(),
+    )  # fmt: skip
+
+
+def make_pairs(pairs: pd.DataFrame) -> tuple[PairFacts, ...]:
+    """Each pair once, the least certain first, with its share in each suite."""
+    counted = pairs[pairs.model < pairs.other].astype({"won": float, "worlds": float})
+    found = [
+        _pair_of(str(part), str(model), str(other), rows)
+        for (part, model, other), rows in counted.groupby(["part", "model", "other"])
+    ]
+    return tuple(sorted(found, key=lambda pair: (abs(pair.share - 0.5), pair.part, pair.model, pair.other)))
+
+
+def _pair_of(part: str, model: str, other: str, rows: pd.DataFrame) -> PairFacts:
+    sums = rows.groupby("suite")[["won", "worlds"]].sum()
+    by_protocol = tuple((str(suite), row.won / row.worlds) for suite, row in sums.iterrows())
+    return PairFacts(part, model, other, rows.won.sum() / rows.worlds.sum(), by_protocol)
+
+
+def read_numbers(latest: pd.DataFrame) -> tuple[Number, ...]:
+    """Rows of `latest_metrics` that may be ranked: those of the splits of the last night."""
+    numbers = [_read_number(row) for row in _records(latest, "latest_metrics", _NUMBER_COLUMNS)]
+    suites = sorted({number.suite for number in numbers})
+    if len(suites) > 1:
+        raise DataError(f"a report is about one suite, not {', '.join(suites)}", "filter on suite")
+    last: dict[str, str] = {}
+    for number in numbers:
+        last[number.dataset] = max(last.get(number.dataset, ""), number.logical_date)
+    current = {n.split_id for n in numbers if n.logical_date == last[n.dataset]}
+    return tuple(number for number in numbers if number.split_id in current)
+
+
+_NUMBER_COLUMNS = (
+    *("suite", "logical_date", "dataset", "split", "split_id", "model", "model_kind", "source"),
+    *("run_id", "part", "metric", "definition", "k", "estimator", "slice_key", "slice_value"),
+    *("value", "ci_low", "ci_high", "n"),
+)
+
+
+def _read_number(row: dict[str, Any]) -> Number:
+    return Number(
+        suite=_text(row["suite"]),
+        logical_date=_text(row["logical_date"])[:10],
+        dataset=_text(row["dataset"]),
+        split=_text(row["split"]),
+        split_id=_text(row["split_id"]),
+        model=_text(row["model"]),
+        model_kind=_text(row["model_kind"]),
+        source=_text(row["source"]),
+        run_id=_text(row["run_id"]),
+        part=_text(row["part"]),
+        measure=Measure(row["metric"], _whole(row["k"]), _text(row["definition"]), _text(row["estimator"])),
+        slice_key=_optional(row["slice_key"]),
+        slice_value=_optional(row["slice_value"]),
+        estimate=Estimate(
+            math.nan if _missing(row["value"]) else float(row["value"]),
+            _real(row["ci_low"]),
+            _real(row["ci_high"]),
+            _whole(row["n"]) or 0,
+        ),
+    )
+
+
+def choose_headline(numbers: Sequence[Number], headline: str) -> tuple[str, int | None, tuple[str, ...]]:
+    """Metric and cut-off that models are ranked by, with a note where `headline` was not measured."""
+    name, _, cut = headline.partition("@")
+    wanted = (name, int(cut) if cut.isdecimal() else None)
+    there = {(n.measure.metric, n.measure.k) for n in numbers if n.slice_key is None}
+    if not there or wanted in there:
+        return (*wanted, ())
+    same = [pair for pair in there if pair[0] == name]
+    metric, k = min(same or there, key=lambda pair: (place_in_reports(pair[0]), -(pair[1] or 0)))
+    label = Measure(metric, k, "", "").label
+    return metric, k, (f"{headline} was not measured; models are ranked by {label} instead.",)
+
+
+def make_leaderboards(numbers: Iterable[Number], metric: str, k: int | None) -> tuple[Leaderboard, ...]:
+    """One board for each split, part, definition and estimator under which the metric is known."""
+    whole = [number for number in numbers if number.slice_key is None]
+    chosen = [n for n in whole if (n.measure.metric, n.measure.k) == (metric, k)]
+    keys = {(n.split_id, n.part, n.measure) for n in chosen}
+    boards = [
+        _make_board(
+            [n for n in chosen if (n.split_id, n.part, n.measure) == key],
+            [n for n in whole if (n.split_id, n.part) == key[:2]],
+        )
+        for key in keys
+    ]
+    return tuple(
+        sorted(boards, key=lambda b: (*_order(b.part, PART_ORDER), b.dataset, b.split_id, b.measure))
+    )
+
+
+def with_training_rows(board: Leaderboard, checks: Sequence[CheckRow]) -> Leaderboard:
+    """The board with the rows of training items of each model's lists, where other models have none."""
+    if all(row.model_kind in LEFT_AS_THEY_ARE for row in board.rows):
+        return board
+    found = {
+        model: int(check.observed or 0)
+        for check in checks
+        if check.check == TRAINING_ROWS
+        for model in check.models
+    }
+    rows = tuple(replace(row, training_rows=found.get(row.model, 0)) for row in board.rows)
+    return replace(board, rows=rows)
+
+
+LEFT_AS_THEY_ARE = ("lists", "published")
+"""Kinds of models whose lists nobody takes training items out of."""
+
+
+def _make_board(chosen: list[Number], same_part: list[Number]) -> Leaderboard:
+    measure = chosen[0].measure
+    bad = {number.model: measure.sort_key(number.estimate.value) for number in chosen}
+    ordered = sorted(chosen, key=lambda number: (bad[number.model], number.model))
+    others = _companions(measure, same_part)
+    found = {(number.model, number.measure): number.estimate for number in same_part}
+    overlaps = [a.estimate.overlaps(b.estimate) for a, b in pairwise(ordered)]
+    rows = tuple(
+        LeaderboardRow(
+            position=1 + sum(other < bad[number.model] for other in bad.values()),
+            model=number.model,
+            model_kind=number.model_kind,
+            source=number.source,
+            estimate=number.estimate,
+            others=tuple(found.get((number.model, other)) for other in others),
+            overlaps_next=overlap,
+        )
+        for number, overlap in zip(ordered, [*overlaps, None], strict=True)
+    )
+    first = chosen[0]
+    return Leaderboard(first.split_id, first.dataset, first.split, first.part, measure, others, rows)
+
+
+def _companions(headline: Measure, numbers: Iterable[Number]) -> tuple[Measure, ...]:
+    """One measure for each other metric: at the headline's cut-off, and defined as near to it."""
+    there = {n.measure for n in numbers if n.measure.metric != headline.metric}
+    fitting = [m for m in there if m.k in (headline.k, None) and m.estimator == headline.estimator]
+    fitting.sort(
+        key=lambda m: (
+            place_in_reports(m.metric),
+            m.metric,
+            m.k != headline.k,
+            m.definition != headline.definition,
+            m.definition,
+        )
+    )
+    return tuple(next(group) for _, group in groupby(fitting, key=lambda m: m.metric))
+
+
+def make_agreements(boards: Sequence[Leaderboard]) -> tuple[Agreement, ...]:
+    """The held-out part `test` against the uniformly exposed `open_loop`, where both are there."""
+    return tuple(
+        _make_agreement(held_out, uniform)
+        for held_out in boards
+        for uniform in boards
+        if (held_out.part, uniform.part) == ("test", "open_loop")
+        and (held_out.split_id, held_out.measure) == (uniform.split_id, uniform.measure)
+        and len(_known(held_out) & _known(uniform)) > 1
+    )
+
+
+def _known(board: Leaderboard) -> set[str]:
+    """The models that have a value."""
+    return {row.model for row in board.rows if math.isfinite(row.estimate.value)}
+
+
+def _make_agreement(one: Leaderboard, other: Leaderboard) -> Agreement:
+    theirs = {row.model: row for row in other.rows}
+    rows = tuple(
+        AgreementRow(
+            mine.model,
+            mine.position,
+            theirs[mine.model].position,
+            mine.estimate,
+            theirs[mine.model].estimate,
+        )
+        for mine in one.rows
+        if mine.model in theirs and math.isfinite(mine.estimate.value + theirs[mine.model].estimate.value)
+    )
+    pairs = list(combinations(rows, 2))
+    opposite = [
+        (a, b)
+        for a, b in pairs
+        if (a.first_position - b.first_position) * (a.second_position - b.second_position) < 0
+    ]
+    clear = [
+        (a, b)
+        for a, b in opposite
+        if a.first.overlaps(b.first) is False and a.second.overlaps(b.second) is False
+    ]
+    return Agreement(one.measure, one.part, other.part, rows, len(pairs), len(opposite), len(clear))
+
+
+def make_curves(numbers: Iterable[Number], boards: Iterable[Leaderboard]) -> tuple[CurveFacts, ...]:
+    """Metrics by cut-off for each board: its own metric first, then the board's other columns."""
+    whole = [n for n in numbers if n.slice_key is None and n.measure.k is not None]
+    curves: list[CurveFacts] = []
+    for board in boards:
+        of_board = [
+            curve
+            for measure in (board.measure, *board.others)
+            if len((curve := _make_curve(whole, board, measure)).ks) > 1
+        ]
+        curves += of_board[:CURVES_A_PART]
+    return tuple(curves)
+
+
+def _make_curve(numbers: list[Number], board: Leaderboard, measure: Measure) -> CurveFacts:
+    named = (measure.metric, measure.definition, measure.estimator)
+    points: dict[str, dict[int, Estimate]] = {row.model: {} for row in board.rows}
+    for n in numbers:
+        if (
+            (n.split_id, n.part) == (board.split_id, board.part)
+            and (n.measure.metric, n.measure.definition, n.measure.estimator) == named
+            and n.measure.k is not None
+            and n.model in points
+            and math.isfinite(n.estimate.value)
+        ):
+            points[n.model][n.measure.k] = n.estimate
+    lines = tuple(
+        CurveLine(model, tuple(sorted(at)), tuple(at[k] for k in sorted(at)))
+        for model, at in points.items()
+        if at
+    )
+    ks = tuple(sorted({k for line in lines for k in line.ks}))
+    return CurveFacts(board.part, measure, ks, lines)
+
+
+def make_slices(numbers: Iterable[Number], boards: Iterable[Leaderboard]) -> tuple[SliceFacts, ...]:
+    """The measure of each board within each kind of slice; of many values, the largest."""
+    sliced = [number for number in numbers if number.slice_key is not None]
+    return tuple(
+        _make_slices(board, key, [n for n in of_board if n.slice_key == key])
+        for board in boards
+        if (
+            of_board := [
+                n
+                for n in sliced
+                if (n.split_id, n.part, n.measure) == (board.split_id, board.part, board.measure)
+            ]
+        )
+        for key in sorted({n.slice_key or "" for n in of_board})
+    )
+
+
+def _make_slices(board: Leaderboard, key: str, numbers: list[Number]) -> SliceFacts:
+    size: dict[str, int] = {}
+    for n in numbers:
+        size[n.slice_value or ""] = max(size.get(n.slice_value or "", 0), n.estimate.n)
+    largest = sorted(size, key=lambda value: (-size[value], value))[:SLICES_A_KEY]
+    values = tuple(sorted(largest, key=lambda value: _order(value, SLICE_ORDER)))
+    found = {(n.model, n.slice_value or ""): n.estimate for n in numbers}
+    rows = tuple(
+        (row.model, tuple(found.get((row.model, value)) for value in values)) for row in board.rows
+    )
+    return SliceFacts(board.part, board.measure, key, values, rows, len(size) - len(values))
+
+
+def make_checks(checks: pd.DataFrame, numbers: Iterable[Number]) -> tuple[CheckRow, ...]:
+    """Findings of the shown runs: failed ones first, then by severity; equal ones in one row."""
+    model_of = {number.run_id: number.model for number in numbers}
+    columns = ("run_id", "check", "severity", "observed", "threshold", "passed", "detail")
+    merged: dict[CheckRow, set[str]] = {}
+    for row in _records(checks, "checks", columns):
+        if row["run_id"] in model_of:
+            found = CheckRow(
+                check=_text(row["check"]),
+                severity=_text(row["severity"]),
+                passed=bool(row["passed"]),
+                observed=_real(row["observed"]),
+                threshold=_real(row["threshold"]),
+                detail=_text(row["detail"]),
+                models=(),
+            )
+            merged.setdefault(found, set()).add(model_of[row["run_id"]])
+    rows = [replace(found, models=tuple(sorted(models))) for found, models in merged.items()]
+    return tuple(
+        sorted(
+            rows,
+            key=lambda row: (
+                row.passed,
+                *_order(row.severity, SEVERITIES),
+                row.check,
+                row.models,
+                row.detail,
+            ),
+        )
+    )
+
+
+def make_manifests(manifests: pd.DataFrame, numbers: Iterable[Number]) -> tuple[ManifestFacts, ...]:
+    """What the shown splits consist of."""
+    splits = {n.split_id: (n.dataset, n.split) for n in sorted(numbers, key=lambda n: n.split_id)}
+    rows = _records(manifests, "manifests", ("split_id", "part", "fact", "value", "detail"))
+    return tuple(
+        _make_manifest(split_id, *names, [row for row in rows if row["split_id"] == split_id])
+        for split_id, names in splits.items()
+        if any(row["split_id"] == split_id for row in rows)
+    )
+
+
+def _make_manifest(split_id: str, dataset: str, split: str, rows: list[dict[str, Any]]) -> ManifestFacts:
+    counts = {(row["fact"], row["part"]): _real(row["value"]) for row in rows if not _missing(row["value"])}
+    order = ("log", "train", "valid", "test", "open_loop")
+    parts = tuple(sorted({part for _, part in counts}, key=lambda part: _order(part, order)))
+    facts = tuple(sorted({fact for fact, _ in counts}, key=lambda fact: _order(fact, FACT_ORDER)))
+    values = tuple(tuple(counts.get((fact, part)) for part in parts) for fact in facts)
+    said = [(_text(row["part"]), _text(row["fact"]), _text(row["detail"])) for row in rows]
+    texts = sorted(text for text in said if text[2] and text[1] not in facts)
+    about = {fact: detail for _, fact, detail in sorted(said) if detail}
+    notes = tuple(about.get(fact, "") for fact in facts)
+    return ManifestFacts(split_id, dataset, split, parts, facts, notes, values, tuple(texts))
+
+
+def make_runs(runs: pd.DataFrame, numbers: Sequence[Number]) -> tuple[RunFacts, ...]:
+    """The runs shown, and the night's failed attempts after them, or at models without a number."""
+    shown = {number.run_id for number in numbers}
+    nights = {(number.suite, number.logical_date) for number in numbers}
+    rows = _records(runs, "runs", ("run_id", "suite", "logical_date", "model", "status"))
+    began: dict[tuple[str, str], str] = {}
+    for row in rows:
+        if row["run_id"] in shown:
+            began[_of_data(row)] = max(began.get(_of_data(row), ""), _text(row.get("started_at")))
+    facts = []
+    for row in rows:
+        night = (_text(row["suite"]), _text(row["logical_date"])[:10])
+        later = _of_data(row) not in began or _text(row.get("started_at")) > began[_of_data(row)]
+        if row["run_id"] in shown or (row["status"] == "failed" and night in nights and later):
+            facts.append(_make_run(row))
+    return tuple(sorted(facts, key=lambda run: (run.status == "succeeded", run.model, run.run_id)))
+
+
+def _of_data(row: dict[str, Any]) -> tuple[str, str]:
+    """Model and dataset of a row of `runs`: an attempt on other data is later than none of this."""
+    return _text(row["model"]), _text(row.get("dataset"))
+
+
+def overtaken(runs: Sequence[RunFacts]) -> tuple[str, ...]:
+    """A sentence a model whose last attempt failed, and whose figures are those of one before it."""
+    known = {(run.model, run.dataset) for run in runs if run.status == "succeeded"}
+    failed = {(run.model, run.dataset) for run in runs if run.status == "failed"}
+    return tuple(
+        f"{model}'s last attempt failed: its figures are of an earlier one."
+        for model, _ in sorted(failed & known)
+    )
+
+
+def _make_run(row: dict[str, Any]) -> RunFacts:
+    edge = row.get("at_grid_edge")
+    return RunFacts(
+        run_id=_text(row["run_id"]),
+        model=_text(row["model"]),
+        model_kind=_text(row.get("model_kind")),
+        model_version=_text(row.get("model_version")),
+        status=_text(row["status"]),
+        source=_text(row.get("source")),
+        ran_by=_text(row.get("ran_by")),
+        source_year=_whole(row.get("source_year")),
+        search_space=_text(row.get("search_space")),
+        budget=_text(row.get("budget")),
+        at_grid_edge=() if _missing(edge) else tuple(str(name) for name in (() if edge is None else edge)),
+        code_version=_text(row.get("code_version")),
+        seconds=_real(row.get("seconds")),
+        n_users=_whole(row.get("n_users")),
+        started_at=_text(row.get("started_at"))[:19],
+        config=_pretty(_text(row.get("config_json"))),
+        error=_text(row.get("error")),
+        dataset=_text(row.get("dataset")),
+    )
+
+
+def make_definitions(numbers: Iterable[Number]) -> tuple[DefinitionFacts, ...]:
+    """Every definition in use, with the metrics under it and its differences in words."""
+    metrics: dict[str, set[str]] = {}
+    for number in numbers:
+        metrics.setdefault(number.measure.definition, set()).add(number.measure.metric)
+    return tuple(
+        DefinitionFacts(
+            text,
+            tuple(sorted(metrics[text], key=lambda metric: (place_in_reports(metric), metric))),
+            definition_in_words(text),
+        )
+        for text in sorted(metrics)
+    )
+
+
+def _models(boards: Iterable[Leaderboard], numbers: Iterable[Number]) -> tuple[str, ...]:
+    ranked = [row.model for board in boards for row in board.rows]
+    return tuple(dict.fromkeys([*ranked, *sorted({number.model for number in numbers})]))
+
+
+def _interval_level(runs: Iterable[RunFacts]) -> float | None:
+    """The level all intervals share, from the settings of the runs; None where they do not say."""
+    levels = {
+        float(found["level"])
+        for run in runs
+        for found in _settings_named("bootstrap", run.config)
+        if "level" in found
+    }
+    return levels.pop() if len(levels) == 1 else None
+
+
+def _settings_named(name: str, config: str) -> list[dict[str, Any]]:
+    """Every group of settings of this name, wherever it stands in the JSON."""
+    found: list[dict[str, Any]] = []
+
+    def keep(group: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(group.get(name), dict):
+            found.append(group[name])
+        return group
+
+    try:
+        json.loads(config, object_hook=keep)
+    except json.JSONDecodeError:
+        return []
+    return found
+
+
+# ------------------------------------------------------------------------------- values out of pandas
+
+
+def _records(frame: pd.DataFrame, what: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        raise SchemaError(
+            f"{what} has no column {', '.join(missing)}", nearest(missing[0], map(str, frame.columns))
+        )
+    return [{str(name): row[name] for name in row} for row in frame.to_dict("records")]
+
+
+def _missing(value: Any) -> bool:
+    return value is None or (pd.api.types.is_scalar(value) and bool(pd.isna(value)))
+
+
+def _text(value: Any) -> str:
+    return "" if _missing(value) else str(value)
+
+
+def _optional(value: Any) -> str | None:
+    return None if _missing(value) else str(value)
+
+
+def _real(value: Any) -> float | None:
+    return None if _missing(value) else float(value)
+
+
+def _whole(value: Any) -> int | None:
+    return None if _missing(value) else int(value)
+
+
+def _pretty(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), indent=2, sort_keys=True, ensure_ascii=False)
+    except json.JSONDecodeError:
+        return text
+
+
+def _place(name: str, order: Sequence[str]) -> int:
+    return order.index(name) if name in order else len(order)
+
+
+def _order(name: str, order: Sequence[str]) -> tuple[int, str]:
+    return _place(name, order), name

@@ -1,0 +1,129 @@
+"""The models as each estimator of exposure bias sees them, beside the holdout and the open loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.kernels.comparison.significance import dependent_correlations, kendall_tau_b
+from recbench_spark.kernels.estimators.exposure import ESTIMATORS
+from recbench_spark.reports.facts import CorrectionColumn, CorrectionFacts, Estimate, Leaderboard, Number
+from recbench_spark.reports.phrases import note_on_estimators
+
+HOLDOUT, OPEN_LOOP = "holdout", "open_loop"
+
+
+def is_corrected(number: Number) -> bool:
+    """Whether a number corrects for exposure, or is DCG, which only stands beside such: no leaderboard."""
+    estimator = number.measure.estimator
+    return (estimator in ESTIMATORS and estimator != HOLDOUT) or number.measure.metric == "dcg"
+
+
+def make_corrections(
+    numbers: Iterable[Number], boards: Sequence[Leaderboard]
+) -> tuple[CorrectionFacts, ...]:
+    """For each board with corrected numbers: the same measure by all estimators that have a value."""
+    corrected = [
+        number
+        for number in numbers
+        if is_corrected(number) and number.slice_key is None and math.isfinite(number.estimate.value)
+    ]
+    made = (_make(board, corrected, _reference(board, boards)) for board in boards)
+    return tuple(facts for facts in made if len(facts.columns) > 1 + (facts.reference is not None))
+
+
+def _reference(board: Leaderboard, boards: Sequence[Leaderboard]) -> Leaderboard | None:
+    """The open loop's board of the same measure and split."""
+    same = (b for b in boards if (b.split_id, b.measure) == (board.split_id, board.measure))
+    return next((b for b in same if b.part == OPEN_LOOP and board.part != OPEN_LOOP), None)
+
+
+def _make(
+    board: Leaderboard, corrected: Sequence[Number], reference: Leaderboard | None
+) -> CorrectionFacts:
+    models = tuple(row.model for row in board.rows)
+    named = {HOLDOUT: _values_of(board)} | _by_estimator(board, corrected)
+    truth = _values_of(reference) if reference else {}
+    if reference:
+        named[OPEN_LOOP] = truth
+    columns = [_column(board, name, models, values, truth) for name, values in named.items()]
+    tested = tuple(
+        replace(column, p=_better(named[column.name], named[HOLDOUT], truth))
+        if column.name not in (HOLDOUT, OPEN_LOOP)
+        else column
+        for column in columns
+    )
+    note = note_on_estimators(board.measure.metric, named)
+    return CorrectionFacts(
+        board.part, board.measure, models, tested, OPEN_LOOP if reference else None, note
+    )
+
+
+def _values_of(board: Leaderboard) -> dict[str, Estimate]:
+    return {row.model: row.estimate for row in board.rows}
+
+
+def _by_estimator(board: Leaderboard, corrected: Sequence[Number]) -> dict[str, dict[str, Estimate]]:
+    """Estimator (with the strata) -> model -> estimate, in the order of the estimators."""
+    wanted = (board.split_id, board.part, board.measure.metric, board.measure.k)
+    found: dict[tuple[int, str], dict[str, Estimate]] = {}
+    for n in corrected:
+        if (n.split_id, n.part, n.measure.metric, n.measure.k) == wanted:
+            strata = n.measure.definition.partition(";strata=")[2]
+            name = f"{n.measure.estimator} {strata}".strip().replace("_", " ")
+            place = ESTIMATORS.index(n.measure.estimator), name
+            found.setdefault(place, {})[n.model] = n.estimate
+    return {name: found[place, name] for place, name in sorted(found)}
+
+
+def _column(
+    board: Leaderboard,
+    name: str,
+    models: Sequence[str],
+    values: dict[str, Estimate],
+    truth: dict[str, Estimate],
+) -> CorrectionColumn:
+    estimates = tuple(values.get(model) for model in models)
+    bad = [math.inf if e is None else board.measure.sort_key(e.value) for e in estimates]
+    places = tuple(
+        None if e is None else 1 + sum(other < own for other in bad)
+        for e, own in zip(estimates, bad, strict=True)
+    )
+    return CorrectionColumn(
+        name, estimates, places, _agreement(values, truth) if values is not truth else None
+    )
+
+
+def _agreement(values: dict[str, Estimate], truth: dict[str, Estimate]) -> float | None:
+    """Kendall's tau-b between two rankings of the models that both know; None below two."""
+    pairs = _known(values, truth)
+    return _number(kendall_tau_b(pairs[:, 0], pairs[:, 1])) if len(pairs) > 1 else None
+
+
+def _better(
+    values: dict[str, Estimate], holdout: dict[str, Estimate], truth: dict[str, Estimate]
+) -> float | None:
+    """How likely as large a lead over the holdout's agreement with the truth is, were there none."""
+    known = _known(values, holdout, truth)
+    if len(known) < 2:
+        return None
+    own, other, open_loop = known.T
+    own_tau, other_tau = (kendall_tau_b(open_loop, mine) for mine in (own, other))
+    return _number(dependent_correlations(own_tau, other_tau, kendall_tau_b(own, other), len(known))[1])
+
+
+def _known(*estimates: dict[str, Estimate]) -> npt.NDArray[np.float64]:
+    """The values of the models that all know, (m, estimators)."""
+    names = sorted(set.intersection(*(set(values) for values in estimates)))
+    table = np.array([[values[m].value for values in estimates] for m in names])
+    table = table.reshape(len(names), len(estimates))
+    known: npt.NDArray[np.float64] = table[np.isfinite(table).all(axis=1)]
+    return known
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -1,0 +1,151 @@
+"""A warehouse that is a folder of this machine, read and written here: no Java, some milliseconds.
+
+The same tables as `store.Store` makes, with their comments, constraints and layout; both may write at once,
+since appends of Delta do not conflict. For small results: what is appended is in memory.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow.dataset import Dataset
+from pyarrow.parquet import filters_to_expression
+
+from recbench_spark.errors import FallbackToSpark
+from recbench_spark.schemas import TABLES, Table, arrow_rows
+from recbench_spark.storage import delta_files, store
+from recbench_spark.storage.delta_files import CHECKED_VERSION
+from recbench_spark.storage.delta_tables import open_table, read_dataset
+from recbench_spark.storage.marks import end_runs, note_run
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+Filters = Sequence[tuple[str, str, Any]]
+"""All of (column, operator, value), as Parquet's readers have it."""
+
+WAIT = 0.1
+"""Seconds before an append is tried a second time: it takes some milliseconds."""
+
+
+def in_reach(root: str) -> bool:
+    """Return whether a warehouse is a folder of this machine."""
+    return not (store.is_catalog_schema(root) or "://" in root)
+
+
+class ArrowStore:
+    """Tables by name under one folder."""
+
+    def __init__(self, root: str, *, read_only: bool = False) -> None:
+        """Open a warehouse.
+
+        Raises:
+            StoreError: the folder cannot be written to, or is of another version.
+        """
+        self.folder = Path(root).resolve()
+        self.root = str(self.folder)
+        if not read_only:
+            store.check_writable(self.folder)
+        if self.exists("runs"):
+            store.check_version(self.root, self._table("runs").metadata().configuration)
+
+    def location(self, name: str) -> str:
+        """The directory of a table."""
+        return f"{self.root}/{name}"
+
+    def exists(self, name: str) -> bool:
+        """Whether the table has been created; errors as `Store.exists`."""
+        return store.is_born(self.folder / name)
+
+    def _table(self, name: str) -> DeltaTable:
+        return open_table(self.location(name))
+
+    # ------------------------------------------------------------------------------- reading
+
+    def read(self, table: Table, filters: Filters = (), columns: Iterable[str] | None = None) -> pa.Table:
+        """The rows of a table that fulfil all filters; none where it does not exist yet.
+
+        Raises:
+            FallbackToSpark: the table has features that `deltalake` does not know.
+        """
+        names = None if columns is None else list(columns)
+        if not self.exists(table.name):
+            return table.arrow_schema.empty_table().select(names or table.names)
+        wanted = filters_to_expression([list(filters)]) if filters else None
+        return self.dataset(table).to_table(columns=names, filter=wanted)
+
+    def dataset(self, table: Table) -> Dataset:
+        """A table that is there, of which nothing is read yet; errors as `read`."""
+        from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+        try:
+            return read_dataset(self.location(table.name))
+        except (DeltaError, ValueError) as error:
+            raise FallbackToSpark(f"table {table.name}: {str(error).splitlines()[0]}") from None
+
+    def rows(
+        self, table: Table, filters: Filters = (), columns: Iterable[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """As `read`, a dictionary a row."""
+        rows: list[dict[str, Any]] = self.read(table, filters, columns).to_pylist()
+        return rows
+
+    def of_run(self, name: str, run_id: str) -> pa.Table:
+        """The rows of one run in a result table."""
+        return self.read(TABLES[name], [("run_id", "=", run_id)])
+
+    # ------------------------------------------------------------------------------- writing
+
+    def note_run(self, run_id: str) -> None:
+        """Note that a run of this process is at work: cleaning leaves its rows alone."""
+        note_run(self.folder, run_id)
+
+    def end_runs(self) -> None:
+        """Note that the runs of this process are over."""
+        end_runs(self.folder)
+
+    def check_appendable(self, tables: Iterable[Table]) -> None:
+        """Before any work: whether rows can be appended to those of the tables that there are.
+
+        Raises:
+            FallbackToSpark: one asks of its writers what `deltalake` does not do.
+        """
+        for table in tables:
+            if self.exists(table.name):
+                asked = self._table(table.name).protocol()
+                if asked.min_writer_version > CHECKED_VERSION:
+                    features = ", ".join(asked.writer_features or [])
+                    asks = features or asked.min_writer_version
+                    raise FallbackToSpark(f"table {table.name} of the warehouse asks for {asks}")
+
+    def append_all(self, frames: Sequence[tuple[pa.Table, Table]]) -> None:
+        """Append to several tables, one after the other."""
+        for rows, table in frames:
+            self.append(rows, table)
+
+    def append_rows(self, rows: Sequence[Mapping[str, Any]], table: Table) -> None:
+        """Append rows given as dictionaries; what a row lacks is NULL."""
+        if rows:
+            self.append(arrow_rows(rows, table), table)
+
+    def append(self, rows: pa.Table, table: Table) -> None:
+        """Append rows; the table is created where it does not exist yet.
+
+        Raises:
+            StoreError: a constraint of the table forbids a row, or the folder cannot be written to.
+        """
+        self.create(table)
+        # The same name in each attempt: an append whose answer was lost is not made twice.
+        name = f"{table.name}/{uuid.uuid4().hex}"
+        commit = partial(delta_files.append_rows, self.location(table.name), arrow_rows(rows, table), name)
+        store.retried(f"write {table.name}", commit, WAIT)
+
+    def create(self, table: Table) -> None:
+        """Create a table that does not exist yet: its first commit, as Spark writes it, all or nothing."""
+        if not self.exists(table.name):
+            store.create_here(self.folder / table.name, table)

@@ -1,0 +1,148 @@
+"""Rows that workers map: written to a scratch folder all executors can read."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from recbench_spark.errors import ConfigError
+from recbench_spark.storage import shared_arrays
+from recbench_spark.storage.marks import keep_fresh
+from recbench_spark.storage.paths import decode_uri
+from recbench_spark.storage.publish import local_path, private_path, remove_published, rename_folder
+from recbench_spark.storage.shared_arrays import SharedRows, read_bytes, remove_old, write_bytes
+
+SCRATCH = f"_scratch/{uuid.uuid4().hex}"
+"""A folder of this process: two nights at once do not remove each other's rows."""
+
+SETTING = "spark.recbench.scratch"
+"""Spark's setting (`--conf`, or a line of a properties file) that says where scratch lies."""
+
+
+def base_folder(spark: SparkSession, root: str | None = None) -> str:
+    """Where scratch lies: as `spark.recbench.scratch` says, else a warehouse's root, else this host's disk.
+
+    Args:
+        spark: the session.
+        root: a folder of the warehouse; None: it has none (a catalog), or there is no warehouse.
+
+    Raises:
+        ConfigError: no root, workers on other hosts, and no setting.
+    """
+    return (
+        spark.conf.get(SETTING, None) or root or own_disk(spark.conf.get("spark.master", None) or "unknown")
+    )
+
+
+def own_disk(master: str) -> str:
+    """A folder of this host, which only the workers of a local master can read."""
+    if not master.startswith("local"):
+        raise ConfigError(
+            f"workers of master {master} cannot read this host's disk, and {SETTING} is not set",
+            f"--conf {SETTING}=FOLDER that all hosts reach: s3a://..., hdfs://... or a shared mount",
+        )
+    return str(shared_arrays.host_folder())
+
+
+def scratch_folder(base: str) -> str:
+    """A new folder under a base, for rows that workers map; removed by `drop_scratch`."""
+    if "://" not in base:  # a night may be longer than the day after which others remove what is old
+        keep_fresh(Path(base) / SCRATCH)
+    return f"{base}/{SCRATCH}/{uuid.uuid4().hex}"
+
+
+def drop_scratch(spark: SparkSession, base: str) -> None:
+    """Remove this process's scratch, and on a local folder what killed ones left a day ago."""
+    if "://" in base:
+        _remove_remote(spark, f"{base}/{SCRATCH}")
+        return
+    shutil.rmtree(Path(base) / SCRATCH, ignore_errors=True)
+    remove_old(Path(base) / SCRATCH.split("/", maxsplit=1)[0])
+
+
+def drop_folder(spark: SparkSession, folder: str) -> None:
+    """Remove one folder of scratch that nobody reads any more."""
+    if "://" in folder:
+        _remove_remote(spark, folder)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_remote(spark: SparkSession, folder: str) -> None:
+    """By Hadoop's file system: it has the credentials that wrote the rows."""
+    context = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(folder)  # type: ignore[union-attr]
+    with suppress(Py4JError):  # a folder left behind costs space, and no night
+        path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)
+
+
+POINTER = "published"
+"""File of a remote folder: the name of the folder below it that a maker published."""
+
+
+def publish_rows(place: str, write: Callable[[str], object], mark: str = "_SUCCESS") -> str:
+    """Write rows by Spark once among all runs; returns the folder that holds them.
+
+    They are written under their maker's name. A folder is then renamed; one that comes second is removed.
+    On remote storage, which renames nothing, a small file names the folder that counts.
+
+    Args:
+        place: the name.
+        write: writes rows, and what else belongs to them, into the folder that it is given.
+        mark: name of the file that it writes last.
+    """
+    published = find_rows(place, mark)
+    if published is not None:
+        return published
+    if "://" not in place:
+        target = local_path(place)
+        if target.exists():  # an older version wrote in place, and was killed
+            remove_published(target)
+        with private_path(target) as path:  # which Spark makes itself
+            write(str(path))
+            rename_folder(path, target)
+        return place
+    name = uuid.uuid4().hex
+    write(f"{place}/{name}")
+    write_bytes(f"{place}/{POINTER}", name.encode())
+    return find_rows(place, mark) or f"{place}/{name}"
+
+
+def find_rows(place: str, mark: str = "_SUCCESS") -> str | None:
+    """Return the folder of rows that were published under a name; None where there are none."""
+    if "://" in place and (name := read_bytes(f"{place}/{POINTER}")):
+        return f"{place}/{name.decode()}"
+    return place if read_bytes(f"{place}/{mark}") is not None else None
+
+
+def load_parquet(spark: SparkSession, *places: str, schema: StructType | None = None) -> DataFrame:
+    """Return the rows of Parquet files or folders; a path is a name, also where it holds `[` or `*`.
+
+    Args:
+        spark: the session.
+        places: paths, or URIs of remote storage.
+        schema: of the files; with it Spark looks into none of them.
+    """
+    reader = spark.read.schema(schema) if schema is not None else spark.read
+    return reader.parquet(*map(shared_arrays.escape_path, places))
+
+
+def input_files(rows: DataFrame) -> tuple[str, ...]:
+    """Return the files that a frame reads: paths where they are on a disk, URIs where they are remote."""
+    return tuple(map(decode_uri, rows.inputFiles()))
+
+
+def share(base: str, rows: DataFrame) -> SharedRows:
+    """Write rows to a new folder under a base that all workers can read."""
+    folder = scratch_folder(base)
+    rows.write.parquet(folder)
+    # Told its columns, Spark does not look into a file for them.
+    files = input_files(load_parquet(rows.sparkSession, folder, schema=rows.schema))
+    return SharedRows(folder.rsplit("/", 1)[1], files)

@@ -1,0 +1,203 @@
+"""MF-BPR and LightGCN in a night: pairs of the training part out, vectors of users and items back.
+
+The driver's process fits, or `processes` of its host or of Spark's tasks, each of which holds 4 bytes a
+pair for each of the two ways, the vectors and Adam's moments. Pairs come as Parquet that tasks write,
+vectors go back as Parquet, block by block. A fit that was killed goes on from its checkpoint, to the bits
+of one that was not.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.errors import DataError, StoreError
+from recbench_spark.graph.folders import mapped
+from recbench_spark.graph.folders import save as save_array
+from recbench_spark.indexing import dense_index
+from recbench_spark.models.lightgcn import LightGcnModel
+from recbench_spark.models.mf_bpr import MfBprModel
+from recbench_spark.models.networks.factors import Factors, FactorTask, Pairs, cut, pairs_of
+from recbench_spark.models.networks.fitting import Task, Tell, Watched
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.runtime.session import kept
+from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.storage.shared_rows import input_files, load_parquet
+from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
+from recbench_spark.training.multiprocess_fit import fit_as_set, require_common_folder
+from recbench_spark.training.relevance import relevant
+
+ROWS_A_BATCH = 1 << 14
+
+PAIRS, TEST = "pairs_by_user", "test_by_user"
+"""Of a fit's folder: what several processes read."""
+
+Settings = MfBprModel | LightGcnModel
+
+
+class Factorised(Behaviour[Any]):
+    """Vectors of users and items."""
+
+    def fit(self, data: SplitData) -> Trained:
+        """See the module."""
+        settings: Settings = self.settings
+        say = journal_of(data).say
+        folder = fit_folder(data, settings.processes)
+        pairs, users = read_pairs(data, folder)
+        say(f"model {settings.name}: {len(pairs.item):,} pairs of {pairs.users:,} users")
+        test = watched_pairs(data, users, pairs, folder) if settings.watch else None
+        final = fit_factors(pairs, settings, folder, lambda text: say(f"  {text}"), test)
+        seen = np.flatnonzero(np.bincount(pairs.item, minlength=pairs.items))
+        items = with_vectors(data, "item", data.items, final[pairs.users :], folder, seen)
+        return Trained(with_vectors(data, "user", users, final[: pairs.users], folder), items)
+
+
+def journal_of(data: SplitData) -> Journal:
+    """Where progress is told."""
+    return getattr(data, "journal", None) or Journal()
+
+
+def fit_folder(data: SplitData, processes: int) -> Path:
+    """Return the work folder of a fit, this run's alone. It outlives a run that is killed.
+
+    Args:
+        data: the split, with the lease of the fit.
+        processes: of the fit; all of them must see the folder.
+
+    Raises:
+        StoreError: the warehouse is no folder, or a host of the fit's processes does not see it.
+    """
+    if data.lease is None:
+        raise StoreError(
+            f"{data.store.root} is no folder, and a fit keeps its checkpoints there",
+            "--warehouse must be a folder that the driver and all workers see",
+        )
+    require_common_folder(data.lease.work, processes)
+    return data.lease.work
+
+
+def rows_of(data: SplitData, place: str) -> pa.Table:
+    """A Parquet folder, read by this process."""
+    files = input_files(load_parquet(data.spark, place))
+    return SharedRows(Path(place).name, files).dataset().to_table()
+
+
+def read_pairs(data: SplitData, folder: Path) -> tuple[Pairs, DataFrame]:
+    """Relevant training pairs by dense index, and user_id, user_index of their users."""
+    rows = relevant(data.train_rows, data.threshold).select("user_id", "item_id").distinct()
+    users = kept(dense_index(rows.select("user_id").distinct(), F.col("user_id"), "user_index"))
+    user_e, item_e = indexed(data, rows, users, str(folder / "pairs"))
+    if not len(user_e):
+        raise DataError("no training rows are relevant", "lower the relevance threshold")
+    return pairs_of(user_e, item_e, users.count(), data.n_items), users
+
+
+def watched_pairs(data: SplitData, users: DataFrame, pairs: Pairs, folder: Path) -> Pairs:
+    """Relevant test pairs of users whom training has seen, for `watch` alone."""
+    rows = relevant(data.test_rows, data.threshold).select("user_id", "item_id").distinct()
+    found = indexed(data, rows, users, str(folder / "test"))
+    return pairs_of(*found, pairs.users, pairs.items)
+
+
+def indexed(data: SplitData, rows: DataFrame, users: DataFrame, place: str) -> tuple[Any, Any]:
+    """Dense indices of users and of items, by way of Parquet that tasks write."""
+    found = rows.join(users, "user_id").join(data.items.select("item_id", "item_index"), "item_id")
+    found.select("user_index", "item_index").write.mode("overwrite").parquet(place)
+    table = rows_of(data, place)
+    return table.column("user_index").to_numpy(), table.column("item_index").to_numpy()
+
+
+def fit_factors(
+    pairs: Pairs, settings: Settings, folder: Path, tell: Tell, test: Pairs | None = None
+) -> np.ndarray:
+    """(users + items, dims) vectors of the epoch that is best on the validation part.
+
+    Args:
+        pairs: of training.
+        settings: of the model.
+        folder: of the fit, seen by all its processes.
+        tell: called with a line an epoch.
+        test: pairs that are watched.
+    """
+    task = factor_task(pairs, settings, test)
+    if settings.processes > 1:
+        save_pairs(folder / PAIRS, pairs)
+        if test is not None:
+            save_pairs(folder / TEST, test)
+    make = partial(saved_task, str(folder.absolute()), settings)
+    found = fit_as_set(settings, task, make, folder / "checkpoints", tell)
+    tell(f"best epoch {found.best}, validation recall@20 {found.worth:.5f}; ended: {found.stopped}")
+    with torch.no_grad():
+        return cast(Factors, task.module).final().detach().numpy()
+
+
+def factor_task(pairs: Pairs, settings: Settings, test: Pairs | None = None) -> Task:
+    """What is fitted; a part of the pairs is cut off for validation."""
+    train, held = cut(pairs, settings.validation, settings.seed)
+    sparse = not settings.weight_decay
+    module = Factors(train, settings.dims, settings.layers, settings.seed, settings.spread, sparse)
+    task = FactorTask(train, held, module, settings.penalty, settings.negatives, settings.groups)
+    if test is None:
+        return task
+    return Watched(task, "recall@20", FactorTask(pairs, test, module, 0.0).worth)
+
+
+def saved_task(folder: str, settings: Settings) -> Task:
+    """The same task in another process, from the pairs that the driver left in the fit's folder."""
+    test = saved_pairs(Path(folder, TEST)) if settings.watch else None
+    return factor_task(saved_pairs(Path(folder, PAIRS)), settings, test)
+
+
+def save_pairs(folder: Path, pairs: Pairs) -> None:
+    """Pairs as `.npy` files, for other processes."""
+    save_array(folder / "size.npy", np.array([pairs.users, pairs.items]))
+    save_array(folder / "indptr.npy", pairs.indptr)
+    save_array(folder / "item.npy", pairs.item)
+
+
+def saved_pairs(folder: Path) -> Pairs:
+    """What `save_pairs` wrote, mapped."""
+    users, items = mapped(folder / "size.npy").tolist()
+    return Pairs(users, items, mapped(folder / "indptr.npy"), mapped(folder / "item.npy"))
+
+
+def with_vectors(
+    data: SplitData, name: str, ids: DataFrame, rows: np.ndarray, folder: Path, kept: Any = None
+) -> DataFrame:
+    """`NAME_id`, vector, bias, by way of a Parquet file that all executors see.
+
+    Args:
+        data: the split.
+        name: user or item.
+        ids: `NAME_id`, `NAME_index`.
+        rows: (n, d) vectors by index.
+        folder: for the file.
+        kept: (k,) indices that have a vector; None: all. Items that training has not seen have none.
+    """
+    path = folder / f"{name}s.parquet"
+    write_vectors(path, rows, np.arange(len(rows)) if kept is None else kept)
+    known = ids.select(f"{name}_id", F.col(f"{name}_index").alias("place"))
+    found = load_parquet(data.spark, str(path)).join(known, "place")
+    return found.select(f"{name}_id", "vector", F.lit(0.0).alias("bias"))
+
+
+def write_vectors(path: Path, rows: np.ndarray, place_k: np.ndarray) -> None:
+    """Place and vector of some rows."""
+    schema = pa.schema([("place", pa.int32()), ("vector", pa.list_(pa.float32()))])
+    with pq.ParquetWriter(path, schema) as out:
+        for begin in range(0, len(place_k), ROWS_A_BATCH):
+            chosen = place_k[begin : begin + ROWS_A_BATCH]
+            some = np.ascontiguousarray(rows[chosen], np.float32)
+            n, d = some.shape
+            offsets = pa.array(np.arange(0, n * d + 1, d, dtype=np.int32))
+            lists = pa.ListArray.from_arrays(offsets, pa.array(some.reshape(-1)))
+            places = pa.array(chosen.astype(np.int32))
+            out.write_batch(pa.RecordBatch.from_arrays([places, lists], schema=schema))

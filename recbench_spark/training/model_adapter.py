@@ -1,0 +1,288 @@
+"""The one protocol of all models: fit, keep, rank, predict, fold users in.
+
+A class of settings (`config.models.ModelConfig`) names its behaviour; nothing else in the package knows
+kinds by name. Behaviours know tables and, through `Source`, the scorers that workers open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property, reduce
+from typing import Any, ClassVar, Generic, TypeVar, cast
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from recbench_spark import revisions
+from recbench_spark.checks import Check
+from recbench_spark.config import World, digest
+from recbench_spark.config.models import ModelConfig
+from recbench_spark.data.external_inputs import dimensions
+from recbench_spark.definitions import Definition
+from recbench_spark.errors import ConfigError
+from recbench_spark.evaluation.ranking.known_items import KnownItems
+from recbench_spark.evaluation.ranking.predict import mean_rating
+from recbench_spark.evaluation.ranking.rank import Ranked, Scored
+from recbench_spark.evaluation.ranking.source_rows import vector_rows
+from recbench_spark.evaluation.ranking.sources import DotSource, Source
+from recbench_spark.models.rating.interface import Scale
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import EMBEDDINGS, ITEMS, RUNS, SIMILARITIES, SPLITS, Table
+from recbench_spark.storage.leases import Lease
+from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.storage.shared_rows import scratch_folder, share
+from recbench_spark.storage.store import Store
+from recbench_spark.training.registry import import_adapter
+
+Settings = TypeVar("Settings", bound=ModelConfig)
+
+
+NIGHTS = 30
+"""Splits of earlier nights that a model may look at."""
+
+
+@dataclass(frozen=True)
+class SplitData:
+    """What a model may know of a night: the split's tables, and what counts (`definition`).
+
+    world: settings of the generated world, for models that know its truth. folds_users: whether users
+    were held out from training, of whom some rows are given. suite, logical_date: of the night, where
+    there is one. journal: for those whose fit has stages to tell of. scale: `dataset.scale`, to which
+    models of ratings clip what they predict. lease: of the model's fit, where the warehouse is a folder:
+    its work folder is this run's alone.
+    """
+
+    store: Store
+    split_id: str
+    definition: Definition
+    world: World
+    folds_users: bool = False
+    suite: str = ""
+    dataset: str = ""
+    logical_date: date | None = None
+    journal: Journal | None = None
+    scale: Scale | None = None
+    lease: Lease | None = None
+
+    @property
+    def threshold(self) -> float | None:
+        """The rating from which a row is relevant; None: above 0."""
+        return self.definition.threshold
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session."""
+        return self.store.spark
+
+    def table(self, table: Table) -> DataFrame:
+        """The split's rows of a table."""
+        return self.store.read(table).where(F.col("split_id") == self.split_id)
+
+    @property
+    def items(self) -> DataFrame:
+        """The catalogue."""
+        return self.table(ITEMS)
+
+    @cached_property
+    def n_items(self) -> int:
+        """Items of the catalogue."""
+        return self.items.count()
+
+    @cached_property
+    def known_items(self) -> KnownItems:
+        """The catalogue as tasks look ids up in it."""
+        items = self.items.select("item_id", "item_index", "n_train")
+        return KnownItems(share(self.store.scratch, items), self.n_items)
+
+    @property
+    def train_rows(self) -> DataFrame:
+        """The training part: user_id, item_id, rating."""
+        return self._part("train")
+
+    @cached_property
+    def mean_rating(self) -> float:
+        """The mean of the training part's ratings."""
+        return mean_rating(self.train_rows)
+
+    @property
+    def test_rows(self) -> DataFrame:
+        """The part `test`, for what is told beside a fit: nothing may be learnt or chosen from it."""
+        return self._part("test")
+
+    @property
+    def given_rows(self) -> DataFrame:
+        """Rows given of users whom training has not seen."""
+        return self._part("given")
+
+    def _part(self, part: str) -> DataFrame:
+        rows = self.table(SPLITS).where(F.col("part") == part)
+        return rows.select("user_id", "item_id", "rating")
+
+    def earlier_splits(self, model: str) -> list[str]:
+        """Return splits of this suite and dataset on which a model succeeded on earlier nights, the newest
+        first."""
+        rows = self.store.read(RUNS).where(
+            (F.col("suite") == self.suite)
+            & (F.col("dataset") == self.dataset)
+            & (F.col("model") == model)
+            & (F.col("status") == "succeeded")
+            & (F.col("logical_date") < F.lit(self.logical_date))
+        )
+        newest = rows.groupBy("split_id").agg(F.max("logical_date").alias("day"))
+        return [row.split_id for row in newest.orderBy(F.desc("day"), "split_id").limit(NIGHTS).collect()]
+
+    def scratch_folder(self) -> str:
+        """A new folder that all executors can read; removed at the end of the night."""
+        return scratch_folder(self.store.scratch)
+
+    def key(self, settings: ModelConfig) -> str:
+        """The split, and a hash of what else a trained model depends on; not of its name."""
+        found = settings.model_dump(exclude={"name", "version", "provenance", *settings.unkeyed})
+        revised = revisions.of(settings.kind, *settings.revised)
+        return f"{self.split_id}-{digest(found, self.threshold, revised)}"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a model is made of; None where it has no such side.
+
+    users, items: user_id (item_id), vector, bias. similarities: item_id, neighbour_id, weight.
+    """
+
+    users: DataFrame | None = None
+    items: DataFrame | None = None
+    similarities: DataFrame | None = None
+
+
+class Behaviour(Generic[Settings]):
+    """What a night does with a model of one kind; a subclass says what differs.
+
+    `learns`: there is something to fit and to keep. `brings_candidates`: the model's own tables say what
+    is ranked, no candidates are added. `lists`: these are lists, which leave out what is not near the top.
+    `leased`: one run at a time fits it; one that looks after its own files says False.
+    """
+
+    learns: ClassVar[bool] = True
+    leased: ClassVar[bool] = True
+    brings_candidates: ClassVar[bool] = False
+    lists: ClassVar[bool] = False
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    # -------------------------------------------------------------------------- fit, save, load
+
+    def fit(self, data: SplitData) -> Trained | None:
+        """Learn from the training rows; None where nothing is learnt here."""
+        return None
+
+    def fold_in(self, trained: Trained, data: SplitData) -> DataFrame | None:
+        """user_id, vector, bias of users whom training has not seen, from `data.given_rows`."""
+        return None
+
+    def key(self, data: SplitData) -> str:
+        """The name of the trained model: the split, and a hash of what else it hangs on."""
+        return data.key(self.settings)
+
+    def save(self, trained: Trained, data: SplitData) -> None:
+        """Into the tables of trained models, all sides in one commit a table, once a key."""
+        key = self.key(data)
+        sides = [
+            frame.withColumnRenamed(f"{side}_id", "id").withColumn("side", F.lit(side))
+            for side, frame in (("user", trained.users), ("item", trained.items))
+            if frame is not None
+        ]
+        if sides:
+            rows = reduce(DataFrame.unionByName, sides).withColumn("model_id", F.lit(key))
+            data.store.append(rows, EMBEDDINGS, once=key)
+        if trained.similarities is not None:
+            rows = trained.similarities.withColumn("model_id", F.lit(key))
+            data.store.append(rows, SIMILARITIES, once=key)
+
+    def saved(self, data: SplitData) -> bool:
+        """Whether the model was trained on this split before."""
+        key = self.key(data)
+        return any(data.store.has(table, "model_id", key) for table in (EMBEDDINGS, SIMILARITIES))
+
+    def load(self, data: SplitData) -> Trained:
+        """The model as it was saved, or as it was handed over."""
+        key = self.key(data)
+        rows = data.store.read(EMBEDDINGS).where(F.col("model_id") == key)
+        users, items = (
+            rows.where(F.col("side") == side).select(F.col("id").alias(f"{side}_id"), "vector", "bias")
+            for side in ("user", "item")
+        )
+        similarities = data.store.read(SIMILARITIES).where(F.col("model_id") == key)
+        return Trained(users, items, similarities)
+
+    def facts(self, data: SplitData) -> list[dict[str, Any]]:
+        """What the night found out of the model itself: part, fact (of the settings' `facts`), value."""
+        return []
+
+    def told(self) -> str | None:
+        """More than the model's name for `--dry-run`, its files looked at; None: there is no more."""
+        return None
+
+    # -------------------------------------------------------------------------- rank, predict
+
+    def source(self, trained: Trained, data: SplitData) -> Source:
+        """What workers score blocks of users with: vectors of items by default."""
+        assert trained.items is not None
+        if type(self).load is Behaviour.load and (stored := self._stored(data)):
+            return stored
+        dims = dimensions(trained.items, f"model {self.settings.name}")
+        shared = share(data.store.scratch, vector_rows(data.items, trained.items))
+        return DotSource(shared, data.n_items, dims)
+
+    def _stored(self, data: SplitData) -> DotSource | None:
+        """The vectors of items as workers read them from the table itself; None where they cannot."""
+        key = data.key(self.settings)
+        files = data.store.files_of(EMBEDDINGS, {"model_id": key, "side": "item"})
+        if not files:
+            return None
+        # By the files: another warehouse may hold other vectors under the same key.
+        rows = SharedRows(digest(files, length=32), tuple(files))
+        lengths = {length for batch in rows.dataset().to_batches(columns=["vector"])
+                   for length in batch.column(0).value_lengths().unique().to_pylist()}  # fmt: skip
+        if len(lengths) != 1:  # none, NULL or several: it is told as of any other table
+            return None
+        return DotSource(rows, data.n_items, lengths.pop(), catalogue=data.known_items)
+
+    def users(self, trained: Trained, source: Source) -> DataFrame | None:
+        """user_id, vector of the users, where the source asks for vectors."""
+        return trained.users if getattr(source, "dims", 0) else None
+
+    def ranked(self, users: DataFrame, data: SplitData) -> tuple[Ranked, list[Check]]:
+        """What `evaluation.ranking.rank` ranks, and what the model's inputs left out.
+
+        Args:
+            users: rows of `users_of_parts`.
+            data: the split.
+        """
+        trained = self.load(data)
+        source = self.source(trained, data)
+        return Scored(source, self.users(trained, source)), []
+
+    def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
+        """Predicted ratings of pairs of users and items.
+
+        Args:
+            users: rows of `users_of_parts`: one row a user with `items` and `relevance`.
+            data: the split.
+
+        Returns:
+            user_id, user_key, prediction, outcome (arrays); unknown: pairs that the model does not know.
+
+        Raises:
+            ConfigError: a model that does not predict ratings.
+        """
+        raise ConfigError(
+            f"model {self.settings.name}: kind '{self.settings.kind}' does not predict ratings",
+            "evaluation.task: ranking, or a model such as means or als with implicit: false",
+        )
+
+
+def behaviour_of(settings: ModelConfig) -> Behaviour[ModelConfig]:
+    """The behaviour that a model's settings name, imported now."""
+    return cast("Behaviour[ModelConfig]", import_adapter(settings)(settings))

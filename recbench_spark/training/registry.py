@@ -1,0 +1,61 @@
+"""Registry of model adapters: the only place that names classes of this package by string.
+
+Settings load without Spark and torch, so a class of settings cannot import the adapter that fits it. A
+model of another package names its adapter itself, in `behaviour`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from recbench_spark.config.models import IMPORTABLE, ModelConfig, explain_import_error
+from recbench_spark.errors import ConfigError
+
+PACKAGE = __name__.partition(".")[0]
+
+ADAPTERS = {
+    "AlsModel": "als:Als",
+    "EmbeddingsModel": "external_models:Embeddings",
+    "GraphNet": "graph_models:GraphNets",
+    "GraphSageModel": "trained_graphs:GraphSages",
+    "ItemKnnModel": "item_knn:ItemKnn",
+    "LightGcnModel": "factor_models:Factorised",
+    "ListsModel": "external_models:Lists",
+    "MeansModel": "means:Means",
+    "MfBprModel": "factor_models:Factorised",
+    "PinSageModel": "trained_graphs:PinSages",
+    "PopularModel": "popular:Popular",
+    "RandomModel": "random:Random",
+    "RatingModelConfig": "rating_models:Rating",
+    "ScoresModel": "external_models:Scores",
+    "TruthModel": "truth:Truth",
+}
+"""Module and class of the adapter of each class of settings of this package, below `training`."""
+
+
+def import_adapter(settings: ModelConfig) -> Any:
+    """Return the adapter class of a model, imported now.
+
+    Raises:
+        ConfigError: its module cannot be imported, or has no such class.
+    """
+    name = name_adapter(type(settings))
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (Exception, SystemExit) as error:
+        reason = explain_import_error(error, module)
+        raise ConfigError(f"model {settings.name}: behaviour '{name}': {reason}", IMPORTABLE) from error
+
+
+def name_adapter(settings: type[ModelConfig]) -> str:
+    """Return `module:Class` of the adapter of a class of settings, or of its nearest base that has one."""
+    for base in settings.__mro__:
+        if vars(base).get("behaviour"):
+            return str(vars(base)["behaviour"])
+        if base.__module__.partition(".")[0] == PACKAGE and base.__name__ in ADAPTERS:
+            return f"{PACKAGE}.training.{ADAPTERS[base.__name__]}"
+    raise ConfigError(
+        f"{settings.__name__} has no `behaviour`", "name the class that fits it: behaviour = 'module:Class'"
+    )

@@ -1,0 +1,67 @@
+"""Decisions on rows of boards: held back, accepted, retracted. The newest counts; none is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import functions as F
+
+from recbench_spark.config import digest
+from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.schemas import BOARD_DECISIONS, BOARDS
+from recbench_spark.storage.store import Store
+
+Decision = dict[str, Any]
+"""A row of `board_decisions`."""
+
+HELD, ACCEPTED, RETRACTED = "held", "accepted", "retracted"
+PROGRAM = "recbench-spark"
+"""`who` of a decision that the plausibility check makes."""
+
+
+def latest_decisions(store: Store, board: str) -> dict[str, Decision]:
+    """The newest decision on each row of a board that has any, by entry id. The driver holds them all."""
+    found: dict[str, Decision] = {}
+    rows = store.rows(BOARD_DECISIONS, [("board", "=", board)])
+    for row in sorted(rows, key=lambda row: (row["decided_at"], row["decision_id"])):
+        found[row["entry_id"]] = row
+    return found
+
+
+def stands(entry_id: str, decisions: Mapping[str, Decision]) -> bool:
+    """Return whether a row counts: it is neither held back nor retracted."""
+    return entry_id not in decisions or decisions[entry_id]["decision"] == ACCEPTED
+
+
+def decide(store: Store, entry_id: str, board: str, decision: str, reason: str, who: str) -> None:
+    """Append a decision on a row of a board."""
+    store.append_rows([_decision(entry_id, board, decision, reason, who)], BOARD_DECISIONS)
+
+
+def hold_back(store: Store, entry_id: str, board: str, reason: str) -> None:
+    """Hold back a row on which nobody has decided; two jobs that do so at once leave one decision."""
+    row = _decision(entry_id, board, HELD, reason, PROGRAM)
+    store.append_missing([row], BOARD_DECISIONS, ("entry_id", "decision", "who"))
+
+
+def _decision(entry_id: str, board: str, decision: str, reason: str, who: str) -> Decision:
+    now = datetime.now(UTC)
+    row = (digest(entry_id, decision, now), entry_id, board, decision, reason, who, now)
+    return dict(zip(BOARD_DECISIONS.names, row, strict=True))
+
+
+def decide_on_entry(store: Store, entry_id: str, decision: str, reason: str, who: str) -> str:
+    """Accept or retract a row of any board; returns its name and board in words.
+
+    Raises:
+        ConfigError: no board has such a row.
+    """
+    known = store.read(BOARDS).select("entry_id", "board", "name").distinct()
+    rows = known.where(F.col("entry_id") == entry_id).collect()
+    if not rows:
+        ids = [row.entry_id for row in known.collect()]
+        raise ConfigError(f"--entry {entry_id}: no board has such a row", nearest(entry_id, ids))
+    decide(store, entry_id, rows[0].board, decision, reason, who)
+    return f"{rows[0].name} on board {rows[0].board}"

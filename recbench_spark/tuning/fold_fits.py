@@ -1,0 +1,301 @@
+"""Many fits of a benchmark: which ones, what is done already, their rows of `fits` as they come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+
+from pyspark.sql import functions as F
+
+from recbench_spark import revisions
+from recbench_spark.config import AlsModel, Benchmark, ModelConfig, digest
+from recbench_spark.errors import RecbenchError
+from recbench_spark.leaderboard.fold_statistics import OverFolds, over_folds
+from recbench_spark.models.rating.kinds import learner_settings, seed_of
+from recbench_spark.models.rating.registry import IMPLICIT
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import FITS
+from recbench_spark.storage.store import Store, explain
+from recbench_spark.training.fits.distributed import fit_als
+from recbench_spark.training.fits.folders import store_place
+from recbench_spark.training.fits.logs import require_times
+from recbench_spark.training.fits.running import Outcome, run_tasks, slots
+from recbench_spark.training.fits.table import Commits, append_fits
+from recbench_spark.training.fits.tasks import FIT_FILES, FitTask, Row, done_before, fit_one
+from recbench_spark.tuning.folds import FoldedLog
+
+COMMIT_SECONDS = 20.0
+"""Rows wait so long for one another: each commit costs the driver a second."""
+
+DONE = ("succeeded", "diverged")
+"""States that another attempt would only repeat."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Fits on one log, and what they are for.
+
+    Attributes:
+        log: the log.
+        suite: name of the benchmark file.
+        purpose: benchmark, search, or figure.
+        tasks: the fits.
+        threads: of each.
+    """
+
+    log: FoldedLog
+    suite: str
+    purpose: str
+    tasks: tuple[FitTask, ...]
+    threads: int = 1
+
+    @property
+    def facts(self) -> Row:
+        """What all rows of the plan say."""
+        log = self.log
+        facts = {"log_id": log.log_id, "dataset": log.dataset, "split": log.split}
+        return {**facts, "suite": self.suite, "purpose": self.purpose}
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Validation rows drawn by hash from what would be learnt from: this fold's test rows stay unseen."""
+
+    share: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Fits:
+    """What all fits of a benchmark share.
+
+    Attributes:
+        store: the warehouse.
+        benchmark: its name and definition.
+        log: what it is about.
+        threads: of each fit.
+        purpose: as in `fits`.
+    """
+
+    store: Store
+    benchmark: Benchmark
+    log: FoldedLog
+    threads: int = 1
+    purpose: str = "benchmark"
+
+    def over_folds(
+        self, models: Sequence[ModelConfig], seeds: Sequence[int] = (), folds: Sequence[int] = ()
+    ) -> Plan:
+        """Every model on every fold from every seed; without seeds from its own, without folds on all."""
+        places: Sequence[int | None] = folds or self.log.folds or (None,)
+        return self.plan(
+            self.task(model, seed, fold)
+            for model in models
+            for fold in places
+            for seed in (seeds or (seed_of(model),))
+        )
+
+    def distributed_task(self, model: AlsModel, seed: int, fold: int | None) -> FitTask:
+        """One fit of a model that Spark distributes; nothing but its row is kept."""
+        train, held_out = self.log.parts_of(fold)
+        document = model.model_dump(exclude={"name", "version", "provenance", "seed"})
+        hashed = (self.log.log_id, document, seed, train, held_out, revisions.of(model.kind, "values"))
+        fit_id = digest("distributed", *hashed, length=20)
+        return FitTask(fit_id, model.name, document, seed, fold, train, held_out, keep=False)
+
+    def plan(self, tasks: Iterable[FitTask]) -> Plan:
+        """The longest first, so that none is waited for at the end."""
+        ordered = tuple(sorted(tasks, key=lambda task: -cost(task, self.log)))
+        return Plan(self.log, self.benchmark.name, self.purpose, ordered, self.threads)
+
+    def task(
+        self, model: ModelConfig, seed: int, fold: int | None, drawn: Drawn | None = None, keep: bool = True
+    ) -> FitTask:
+        """One fit, named by the hash of all that its numbers depend on; threads are none of it.
+
+        Raises:
+            ConfigError: no rating model, or one that needs times on a log without.
+        """
+        settings, log = learner_settings(model), self.log
+        require_times(log.files, model.name, settings)
+        train, held_out = log.parts_of(fold)
+        watched: tuple[str, ...] = () if drawn else held_out
+        share, share_seed = (drawn.share, drawn.seed) if drawn else (0.0, 0)
+        document, evaluation = settings.model_dump(), self.benchmark.evaluation
+        threshold = evaluation.resolve().threshold if settings.kind in IMPLICIT else None
+        hashed = (log.log_id, log.files.scale, document, seed, train, watched, share, share_seed, threshold)
+        fit_id = digest(*hashed, revisions.of(settings.kind, "values"), length=20)
+        folder, stored = f"{self.store.files_root}/{FIT_FILES}", self.store.format_path(FIT_FILES)
+        return FitTask(
+            fit_id, model.name, document, seed, fold, train, watched, share, share_seed, threshold,
+            self.threads, folder, keep, stored,
+        )  # fmt: skip
+
+
+def cost(task: FitTask, log: FoldedLog) -> float:
+    """About how long a fit takes, in any unit: rows times steps times numbers a row."""
+    settings = task.settings
+    steps = sum(settings.get(name) or 0 for name in ("epochs", "sweeps", "samples", "burn_in")) or 1
+    dims = task.dims or 8
+    solves = task.kind in ("bayesian_mf", "als_wr", "implicit_als")
+    return float(log.files.rows * steps * dims * (dims if solves else 1))
+
+
+def run_plan(store: Store, plan: Plan, journal: Journal) -> list[Row]:
+    """The row of every task of the plan, in its order; those of earlier attempts are not made again."""
+    known = known_rows(store, plan)
+    _enter_again(store, plan, known)
+    todo = [task for task in plan.tasks if task.fit_id not in known]
+    todo = list({task.fit_id: task for task in todo}.values())
+    journal.say(_made_in_words(plan, todo))
+    found = dict(known)
+    for row in _run(store, plan, todo, journal):
+        found[row["fit_id"]] = row
+    return [{**found[task.fit_id], "model": task.model} for task in plan.tasks]
+
+
+def _made_in_words(plan: Plan, todo: Sequence[FitTask]) -> str:
+    """How many fits need not be made: rows of the table, and files of a start that was killed."""
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        uncommitted = sum(row is not None for row in pool.map(done_before, todo))
+    made = len(plan.tasks) - len(todo) + uncommitted
+    told = f" ({uncommitted} of these by a start that did not end)" if uncommitted else ""
+    return f"{len(plan.tasks)} fits, {made} of them made before{told}"
+
+
+def known_rows(store: Store, plan: Plan) -> dict[str, Row]:
+    """Rows of earlier attempts that another one would only repeat, by fit."""
+    wanted = F.col("fit_id").isin([task.fit_id for task in plan.tasks]) & F.col("status").isin(*DONE)
+    rows = store.read(FITS).where((F.col("log_id") == plan.log.log_id) & wanted).collect()
+    kept = {task.fit_id for task in plan.tasks if task.keep}
+    found: dict[str, Row] = {}
+    for row in rows:
+        if row.files is not None or row.status != "succeeded" or row.fit_id not in kept:
+            entered = found.get(row.fit_id, {}).get(ENTERED, set())
+            files = None if row.files is None else store_place(store, row.files)
+            more = {"files": files, ENTERED: entered | {(row.suite, row.model, row.purpose)}}
+            found[row.fit_id] = row.asDict() | more
+    return found
+
+
+ENTERED = "entered"
+"""Key of a known row: under which (suite, model, purpose) the table has it."""
+
+
+def _enter_again(store: Store, plan: Plan, known: Mapping[str, Row]) -> None:
+    """Fits that were made under another name or for another purpose, under the plan's as well."""
+    lacking = {}
+    for task in plan.tasks:
+        row = known.get(task.fit_id)
+        if row is not None and (plan.suite, task.model, plan.purpose) not in row[ENTERED]:
+            lacking[task.fit_id] = {**row, **plan.facts, "model": task.model}
+    append_fits(store, list(lacking.values()), {})
+
+
+def run_distributed(
+    fits: Fits, models: Sequence[AlsModel], seeds: Sequence[int], folds: Sequence[int], journal: Journal
+) -> list[Row]:
+    """Models that are tasks of Spark themselves, one fit after the other on all executors.
+
+    Each row is committed as it comes; those of earlier starts are not made again.
+    """
+    log, places = fits.log, folds or fits.log.folds or (None,)
+    rows = []
+    for model in models:
+        for fold in places:
+            for seed in seeds or (model.seed,):
+                task = fits.distributed_task(model, seed, fold)
+                plan = fits.plan([task])
+                known = known_rows(fits.store, plan)
+                if task.fit_id not in known:
+                    known[task.fit_id] = fit_als(fits.store, model, task, log.files)
+                    append_fits(fits.store, [known[task.fit_id]], plan.facts)
+                    journal.say(f"fit {_in_words(known[task.fit_id])}")
+                rows.append(known[task.fit_id])
+    return rows
+
+
+def _run(store: Store, plan: Plan, todo: Sequence[FitTask], journal: Journal) -> Iterator[Row]:
+    """Rows as they come, committed some at a time; after an interruption the next start finds the rest."""
+    if not todo:
+        return
+    at_once = slots(store.spark, plan.threads)
+    work = partial(fit_one, files=plan.log.files)
+    progress, write = _Progress(plan, todo, journal), partial(append_fits, store, facts=plan.facts)
+    outcomes = run_tasks(store.spark, todo, work, at_once)
+    with Commits(write, COMMIT_SECONDS) as commits, closing(outcomes):  # no fit begins after an error
+        for outcome in outcomes:
+            row = _row(todo[outcome.place], outcome)
+            progress.tell(row)
+            commits.add(row)
+            yield row
+
+
+def _row(task: FitTask, outcome: Outcome) -> Row:
+    """The task's own row, or that of one whose process died."""
+    if outcome.row is not None:
+        return outcome.row
+    error = outcome.error
+    told = str(error) if isinstance(error, RecbenchError) else explain(error or Exception("no outcome"))
+    return {
+        "fit_id": task.fit_id, "model": task.model, "kind": task.kind, "settings_json": None,
+        "seed": task.seed, "fold": task.fold, "dims": task.dims, "threads": task.threads,
+        "status": "failed", "error": f"its process ended: {told}",
+    }  # fmt: skip
+
+
+class _Progress:
+    """A line a fit: which, how good, how long, and how long the rest will take."""
+
+    def __init__(self, plan: Plan, todo: Sequence[FitTask], journal: Journal) -> None:
+        self.left = {task.fit_id: cost(task, plan.log) for task in todo}
+        self.journal, self.started = journal, time.monotonic()
+        self.all, self.spent, self.since = len(todo), 0.0, datetime.now(UTC).isoformat()
+
+    def tell(self, row: Row) -> None:
+        """A line for a finished fit. One that an earlier start made says nothing of the pace."""
+        cost_of_it = self.left.pop(row["fit_id"])
+        self.spent += cost_of_it if (row.get("started_at") or self.since) >= self.since else 0.0
+        self.journal.say(f"fit {self.all - len(self.left)}/{self.all} {_in_words(row)}{self._rest()}")
+        facts = {key: row.get(key) for key in ("fit_id", "model", "seed", "fold", "status", "rmse")}
+        self.journal.record("fit", **facts, seconds=row.get("seconds"), error=row.get("error"))
+
+    def _rest(self) -> str:
+        if not self.spent:
+            return ""
+        pace = (time.monotonic() - self.started) / self.spent
+        return f"; about {pace * sum(self.left.values()):.0f} s left"
+
+
+def _in_words(row: Row) -> str:
+    fold = "" if row["fold"] is None else f" fold {row['fold']}"
+    dims = "" if row.get("dims") is None else f" dims {row['dims']}"
+    who = f"{row['model']}{dims}{fold} seed {row['seed']}"
+    if row["status"] != "succeeded":
+        return f"{who}: {row['status'].upper()}: {str(row['error']).partition(chr(10))[0]}"
+    peak = (row.get("peak_bytes") or 0) / 2**20
+    return f"{who}: RMSE {row['rmse']:.4f} in {row['seconds']:.1f} s, {peak:.0f} MB"
+
+
+def of_whole_seeds(rows: Sequence[Row], folds: Sequence[int]) -> list[Row]:
+    """The rows of seeds that have every fold: a mean over folds in which some count twice is none."""
+    wanted: set[int | None] = set(folds) or {None}
+    of_seed: dict[int, set[int | None]] = {}
+    for row in rows:
+        of_seed.setdefault(row["seed"], set()).add(row["fold"])
+    return [row for row in rows if of_seed[row["seed"]] >= wanted]
+
+
+def summaries(rows: Sequence[Row], part: str | None = None) -> dict[str, OverFolds]:
+    """Mean and spreads of each model's succeeded fits, of all rows predicted or of one part."""
+    found: dict[str, dict[tuple[int | None, int], float]] = {}
+    for row in rows:
+        value = row.get("rmse") if part is None else (row.get("rmse_by_part") or {}).get(part)
+        if row["status"] == "succeeded" and value is not None:
+            found.setdefault(row["model"], {})[row["fold"], row["seed"]] = value
+    return {model: over_folds(values) for model, values in found.items()}

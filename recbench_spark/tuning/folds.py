@@ -1,0 +1,171 @@
+"""A log with all its folds at once, where fits find it: labelled in one pass, kept under its hash."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from recbench_spark.config import FOLDED, Benchmark, digest
+from recbench_spark.data.readers import id_order, open_log
+from recbench_spark.errors import DataError, ProtocolError, StoreError
+from recbench_spark.inputs import pinned_inputs, require_unchanged
+from recbench_spark.nightly.split import before_the_end, shows_all, split_identity
+from recbench_spark.protocol.splits import labelled_blocks, rule_of
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.shared_arrays import SharedRows, read_bytes, write_bytes
+from recbench_spark.storage.shared_rows import input_files, load_parquet, publish_rows
+from recbench_spark.storage.store import Store
+from recbench_spark.training.fits.logs import COLUMNS, LogFiles, facts_of, scale_of
+
+FACTS = "facts.json"
+"""What the driver needs to know of the rows; it lies beside them."""
+
+
+@dataclass(frozen=True)
+class FoldedLog:
+    """A benchmark's log, and what is held out of it.
+
+    Attributes:
+        log_id: hash of log and protocol.
+        files: where it lies.
+        folds: their numbers; empty where the log or the protocol names the parts.
+        dataset: name of the dataset.
+        split: the protocol in words; of folds, without the one held out.
+    """
+
+    log_id: str
+    files: LogFiles
+    folds: tuple[int, ...]
+    dataset: str
+    split: str
+
+    def parts_of(self, fold: int | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What is learnt from and what is held out: of a fold, all others and itself."""
+        if fold is None:
+            known = ("train", "given", "later", "open_loop", "valid")
+            return ("train",), tuple(part for part in self.files.parts if part not in known)
+        others = tuple(str(other) for other in self.folds if other != fold)
+        return others, (str(fold),)
+
+
+@pinned_inputs()
+def folded_log(store: Store, benchmark: Benchmark, journal: Journal) -> FoldedLog:
+    """The labelled log of a benchmark, made once under the hash of all it is made from.
+
+    Raises:
+        ProtocolError: a fold without rows, or parts that hold nothing.
+        DataError: a rating outside `dataset.scale`.
+    """
+    split = benchmark.split
+    apart = split.holdout in FOLDED
+    first = split.model_copy(update={"fold": 0, "valid": False}) if apart else split
+    whole = benchmark.model_copy(update={"split": first})
+    identity = split_identity(store, whole)[0].partition(".")[0]
+    log_id = digest("fits", identity)
+
+    def write(folder: str) -> None:
+        with journal.stage("log", f"log {log_id}: {_protocol(benchmark)}", log_id=log_id) as counts:
+            counts["rows"] = _write_log(store, whole, folder, apart)
+
+    place = publish_rows(f"{store.files_root}/fit_files/logs/{log_id}", write, FACTS)
+    files = _files(benchmark, log_id, place, _read_facts(place))
+    folds = tuple(range(split.folds)) if apart else ()
+    found = FoldedLog(log_id, files, folds, benchmark.dataset.name, _protocol(benchmark))
+    _refuse_empty(found)
+    return found
+
+
+def credited_log_id(store: Store, benchmark: Benchmark) -> str:
+    """The name of log and protocol whose results a search may be credited to, of models that rate or rank.
+
+    Folds are taken together, and slices of the evaluation are no part of it: they hold nothing out.
+    """
+    split = benchmark.split
+    if split.holdout in FOLDED:
+        split = split.model_copy(update={"fold": 0, "valid": False})
+    evaluation = benchmark.evaluation.model_copy(update={"slices": ()})
+    plain = benchmark.model_copy(update={"split": split, "evaluation": evaluation})
+    return digest("fits", split_identity(store, plain)[0].partition(".")[0])
+
+
+def _protocol(benchmark: Benchmark) -> str:
+    split = benchmark.split
+    if split.holdout not in FOLDED:
+        return split.describe()
+    if split.holdout == "consecutive":
+        return f"{split.folds} folds of consecutive rows"
+    of = "all rows" if split.group == "global" else "each user"
+    return f"{split.folds} random folds of {of} seed {split.seed}"
+
+
+def _write_log(store: Store, benchmark: Benchmark, folder: str, every_fold: bool) -> int:
+    """Write the labelled rows, then their facts; returns the number of rows."""
+    _label(store, benchmark, folder, every_fold)
+    labelled = load_parquet(store.spark, folder)
+    require_unchanged()
+    names = sorted(file.rsplit("/", 1)[1] for file in input_files(labelled))
+    facts = {**facts_of(labelled), "files": names}
+    write_bytes(f"{folder}/{FACTS}", json.dumps(facts).encode())
+    return int(facts["rows"])
+
+
+def _read_facts(place: str) -> dict[str, Any]:
+    """Return the facts of a log.
+
+    Raises:
+        StoreError: they are not there, or damaged.
+    """
+    try:
+        return dict(json.loads(read_bytes(f"{place}/{FACTS}") or b""))
+    except ValueError:
+        raise StoreError(
+            f"{place}/{FACTS} is missing or damaged", f"remove {place}: the next run makes it again"
+        ) from None
+
+
+def _label(store: Store, benchmark: Benchmark, place: str, every_fold: bool) -> None:
+    """The rows, labelled, as Parquet under `place`: read, checked, one shuffle."""
+    dataset, split = benchmark.dataset, benchmark.split
+    found = open_log(store.spark, dataset)
+    log, _ = before_the_end(found.stored.cache(), dataset)
+    n = log.count()
+    if not n:
+        raise DataError(f"dataset {dataset.name} has no rows", "check dataset.path")
+    ordered = id_order([log], rule_of(split, None).tie) == "numeric"
+    blocks = labelled_blocks(
+        log.drop("attributes") if dataset.reader != "world" else log,
+        split,
+        dataset.duplicates,
+        n,
+        ordered,
+        open_apart=shows_all(dataset),
+        every_fold=every_fold,
+    )
+    blocks.rows().select(*COLUMNS).write.parquet(place)
+    found.stored.unpersist()
+
+
+def _files(benchmark: Benchmark, log_id: str, place: str, facts: dict[str, Any]) -> LogFiles:
+    scale = scale_of(facts, benchmark.dataset.scale)
+    listed, parts = facts["files"], facts["parts"]
+    assert isinstance(listed, list) and isinstance(parts, list)
+    # Names alone count: older versions kept addresses, and the warehouse may have been moved since.
+    names = (file.rsplit("/", 1)[-1] for file in listed)
+    shared = SharedRows(f"log-{log_id}", tuple(f"{place}/{name}" for name in names))
+    return LogFiles(shared, tuple(parts), scale, facts["timed"] == facts["rows"], int(str(facts["rows"])))
+
+
+def _refuse_empty(log: FoldedLog) -> None:
+    missing = [fold for fold in log.folds if str(fold) not in log.files.parts]
+    if missing:
+        raise ProtocolError(
+            f"fold {missing[0]} of {len(log.folds)} holds no row: the log has {log.files.rows}",
+            "fewer folds (split.folds), or more rows",
+        )
+    if not log.folds and ("train" not in log.files.parts or not log.parts_of(None)[1]):
+        raise ProtocolError(
+            f"the split holds nothing to {'predict' if 'train' in log.files.parts else 'learn from'};"
+            f" its parts: {', '.join(log.files.parts)}",
+            "see split, and dataset.columns.part where the log names the parts",
+        )

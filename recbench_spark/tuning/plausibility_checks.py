@@ -1,0 +1,210 @@
+"""Doubts about what is handed in: the scale of predictions, and whether a result is plausible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.config import Benchmark
+from recbench_spark.errors import DataError, MissingError
+from recbench_spark.kernels.metrics.about import about_metric
+from recbench_spark.leaderboard.entries import BESIDE, Entry, published_entries
+from recbench_spark.leaderboard.plausibility import (
+    FAR,
+    RANKINGS,
+    RATINGS,
+    Hits,
+    Spans,
+    Trusted,
+    exactness_doubt,
+    level_doubt,
+    scale_fault,
+)
+from recbench_spark.leaderboard.published import published_boards
+from recbench_spark.schemas import CHECKS
+from recbench_spark.storage.shared_rows import load_parquet
+from recbench_spark.storage.store import Store
+from recbench_spark.tuning.board_update import board_name, entries_of, nightly_entries, our_entries
+from recbench_spark.tuning.decisions import latest_decisions, stands
+from recbench_spark.tuning.folds import FoldedLog
+
+MOST_VALUES = 100
+"""Different ratings of a log from which on they are no steps of a scale."""
+
+NEAR = 0.1
+"""Tenth of a step: see `Hits`."""
+
+
+class Learnt(NamedTuple):
+    """Mean and standard deviation of the ratings that are learnt from."""
+
+    mean: float
+    spread: float
+
+
+def learnt_facts(store: Store, log: FoldedLog) -> Learnt:
+    """Mean and spread of the rows that no part holds out; of folds, of all rows. One scan, no shuffle."""
+    rows = load_parquet(store.spark, *log.files.shared.files)
+    if not log.folds:
+        rows = rows.where(F.col("part").isin(*log.parts_of(None)[0]))
+    (row,) = rows.agg(F.avg("rating").alias("mean"), F.stddev_pop("rating").alias("spread")).collect()
+    return Learnt(float(row["mean"]), float(row["spread"]))
+
+
+def clip_to_scale(
+    pairs: DataFrame, log: FoldedLog, learnt: Learnt, name: str
+) -> tuple[DataFrame, Sequence[str]]:
+    """The pairs with predictions clipped to the log's scale, as those of our models are, and notes on it.
+
+    Args:
+        pairs: has prediction.
+        log: its scale is `dataset.scale`, or from its lowest to its highest rating.
+        learnt: of the log.
+        name: of the bundle.
+
+    Raises:
+        DataError: they are on another scale.
+    """
+    low, high = log.files.scale
+    p, far = F.col("prediction"), FAR * (high - low)
+    outside, beyond = (p < low) | (p > high), (p < low - far) | (p > high + far)
+    counts = [F.count_if(outside).alias("out"), F.count_if(beyond).alias("far"), F.avg(p).alias("mean")]
+    (row,) = pairs.agg(*counts, F.count("*").alias("n")).collect()
+    spans = Spans(row["n"], row["out"], row["far"], row["mean"], (low, high), learnt.mean, learnt.spread)
+    if fault := scale_fault(spans):
+        raise DataError(f"bundle {name}: {fault}", "bring them to the scale of the log's ratings")
+    if not row["out"]:
+        return pairs, []
+    clipped = pairs.withColumn("prediction", F.greatest(F.lit(low), F.least(F.lit(high), p)))
+    told = f"{row['out']:,} of {row['n']:,} predictions lie outside the scale {low:g} to {high:g}"
+    return clipped, [f"note: {told} and were clipped to it, as our models' are"]
+
+
+def doubt_ratings(
+    store: Store, benchmark: Benchmark, log: FoldedLog, pairs: DataFrame, part: str | None
+) -> list[str]:
+    """Sentences on predictions that are better than the noise allows; none of plausible ones.
+
+    Args:
+        store: the warehouse.
+        benchmark: whose board it is.
+        log: the benchmark's log.
+        pairs: prediction, outcome, part; clipped. Of a protocol with several parts only the hidden one.
+        part: its name; None of folds, each of which is judged by itself.
+    """
+    trusted = best_trusted(_with_ours(store, benchmark, log), store, board_name(benchmark), part, True)
+    hits = exactness_doubt(_count_hits(pairs))
+    for row in pairs.groupBy("part").agg(*_moments()).orderBy("part").collect():
+        base = trusted or Trusted("the mean of the ratings", math.sqrt(row["var_y"]), 0.0, 0)
+        left = row["var_y"] - (row["both"] ** 2 / row["var_p"] if row["var_p"] > 0 else 0.0)
+        where = f"on {'fold' if part is None else 'the hidden part'} {row['part']}, by its best line,"
+        error = base.value / math.sqrt(row["n"])
+        told = level_doubt(math.sqrt(max(left, 0.0)), base, 0.0, RATINGS, error, where)
+        if told is not None:
+            return [told, *([hits] if hits else [])]
+    return [hits] if hits else []
+
+
+def _moments() -> list[Column]:
+    """Sums behind the RMSE of the best straight line: on whatever scale, what do predictions know?"""
+    p, y = F.col("prediction"), F.col("outcome")
+    return [
+        F.count("*").alias("n"), F.var_pop(p).alias("var_p"), F.var_pop(y).alias("var_y"),
+        F.covar_pop(p, y).alias("both"),
+    ]  # fmt: skip
+
+
+def _count_hits(pairs: DataFrame) -> Hits:
+    """See `Hits`; all zero where ratings are no steps of a scale. The driver holds each rating once."""
+    rows = pairs.select("outcome").distinct().limit(MOST_VALUES + 1).collect()
+    values = sorted(row.outcome for row in rows)
+    if not 2 < len(values) <= MOST_VALUES:
+        return Hits(0, 0, 0, 0)
+    low, high = values[0], values[-1]
+    step = min(b - a for a, b in pairwise(values))
+    nearest = F.lit(low) + F.round((F.col("prediction") - low) / step) * step
+    away = F.abs(F.col("prediction") - nearest) / step
+    inside = (nearest > low + step / 2) & (nearest < high - step / 2)
+    hit = F.abs(F.col("outcome") - nearest) < step / 1000
+    near, beside = inside & (away <= NEAR), inside & (away > NEAR) & (away <= 2 * NEAR)
+    counts = [F.count_if(one) for one in (near, near & hit, beside, beside & hit)]
+    return Hits(*map(int, pairs.agg(*counts).collect()[0]))
+
+
+def doubt_ranking(store: Store, benchmark: Benchmark, entry: Entry, error: float) -> list[str]:
+    """The sentence on a headline that is better than the noise allows; none of a plausible one.
+
+    A metric without a best possible value is not judged. `error`: standard error over users.
+    """
+    about = about_metric(benchmark.headline.partition("@")[0])
+    low, high = about.bounds
+    possible, worst = (low, high) if entry.lower_is_better else (high, low)
+    if not math.isfinite(possible):
+        return []
+    try:
+        ours = [entry for entry, _ in nightly_entries(store, benchmark)]
+    except MissingError:
+        ours = []
+    known = [*ours, *_on_board(store, benchmark)]
+    trusted = best_trusted(known, store, entry.board, entry.part, entry.lower_is_better)
+    if trusted is None and not math.isfinite(worst):
+        return []
+    base = trusted or Trusted("the worst possible value", worst, 0.0, 0)
+    told = level_doubt(entry.value, base, possible, RANKINGS, error, f"on part {entry.part}")
+    return [told] if told else []
+
+
+def _with_ours(store: Store, benchmark: Benchmark, log: FoldedLog) -> list[Entry]:
+    """Rows of the board, and what stands there from the next `jobs/board.py` on."""
+    ours = [entry for entry, _ in our_entries(store, benchmark, log, ())]
+    return [*ours, *_on_board(store, benchmark)]
+
+
+def _on_board(store: Store, benchmark: Benchmark) -> list[Entry]:
+    name, known = board_name(benchmark), published_boards()
+    published = published_entries(known[name]) if name in known else []
+    return [*published, *entries_of(store, name)]
+
+
+def best_trusted(
+    entries: Sequence[Entry], store: Store, board: str, part: str | None, lower_is_better: bool
+) -> Trusted | None:
+    """The best row of a part that is published, ours, or accepted by an operator; None where there is none.
+
+    A row that was handed in and not accepted is no measure of others: else each bundle could raise what the
+    next may claim. A row without a part counts for every part.
+    """
+    decisions = latest_decisions(store, board)
+    found = [
+        entry
+        for entry in entries
+        if entry.part in (part, None) and entry.evidence != BESIDE and math.isfinite(entry.value)
+        and stands(entry.entry_id, decisions)
+        and (entry.origin != "bundle" or entry.entry_id in decisions)
+    ]  # fmt: skip
+    if not found:
+        return None
+    best = min(found, key=lambda entry: entry.value if lower_is_better else -entry.value)
+    noise = math.hypot(best.spread_folds or 0.0, best.spread_seeds or 0.0)
+    return Trusted(best.name, best.value, noise, len({entry.method for entry in found}))
+
+
+def training_notes(store: Store, run_id: str) -> list[str]:
+    """The note on lists that recommend training items; none where they do not."""
+    of_run = [("run_id", "=", run_id), ("check", "=", TRAINING_ITEMS)]
+    n = sum(int(row["observed"] or 0) for row in store.rows(CHECKS, of_run, ["observed"]))
+    if not n:
+        return []
+    return [
+        f"note: {n:,} rows of the lists are training items of their users: they keep their place and count"
+        " as misses, where our models' lists leave them out"
+    ]
+
+
+TRAINING_ITEMS = "list rows of training items"
+"""The check's name: see `evaluation.ranking_counts.training_told`."""

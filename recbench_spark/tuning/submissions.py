@@ -1,0 +1,437 @@
+"""Bundles: a run handed in as predictions or rankings with its provenance, scored without training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark import __version__
+from recbench_spark.config import Benchmark, Bootstrap, ListsModel, digest, parse
+from recbench_spark.config.bundle import Bundle
+from recbench_spark.data.readers import read_table
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.evaluation.metrics.predictions import by_user, rating_metrics
+from recbench_spark.kernels.metrics.about import ABOUT
+from recbench_spark.leaderboard.entries import Entry, method_of, spread_facts
+from recbench_spark.leaderboard.fold_statistics import over_folds
+from recbench_spark.nightly.night import at_headline
+from recbench_spark.randomness import hashed
+from recbench_spark.schemas import FITS, METRICS, SUBMISSIONS
+from recbench_spark.storage.shared_rows import (
+    drop_folder,
+    input_files,
+    load_parquet,
+    scratch_folder,
+)
+from recbench_spark.storage.store import Store
+from recbench_spark.training.fits.folders import find_place
+from recbench_spark.training.fits.tasks import PREDICTIONS
+from recbench_spark.tuning.board_update import RMSE, board_name, enter, entries_of
+from recbench_spark.tuning.decisions import (
+    ACCEPTED,
+    HELD,
+    RETRACTED,
+    decide,
+    hold_back,
+    latest_decisions,
+)
+from recbench_spark.tuning.fold_fits import of_whole_seeds
+from recbench_spark.tuning.folds import FoldedLog
+from recbench_spark.tuning.plausibility_checks import (
+    clip_to_scale,
+    doubt_ranking,
+    doubt_ratings,
+    learnt_facts,
+    training_notes,
+)
+
+FACTS = "bundle.json"
+FILES = {"predictions": "predictions.parquet", "rankings": "lists.parquet"}
+SEED_OF_CONTENT = 0
+LONGEST_SUITE = 56
+"""Letters of a benchmark's name that the suite of its bundles begins with; a name has at most 64."""
+
+COLUMNS = {"predictions": ["user_id", "item_id", "prediction"], "rankings": ["user_id", "item_id", "rank"]}
+
+
+def predictions_of(store: Store, benchmark: Benchmark, log: FoldedLog, model: str) -> tuple[DataFrame, Any]:
+    """What a model of `jobs/benchmark.py` predicted of every fold, from its lowest seed, and a row of it.
+
+    Raises:
+        ConfigError: no seed has fits of all folds.
+    """
+    mine = (F.col("log_id") == log.log_id) & (F.col("suite") == benchmark.name) & (F.col("model") == model)
+    done = mine & F.col("files").isNotNull() & (F.col("status") == "succeeded")
+    found = store.read(FITS).where(done & (F.col("purpose") == "benchmark")).collect()
+    last = max(((row.finished_at, row.settings_json) for row in found), default=(None, None))[1]
+    whole = of_whole_seeds([row.asDict() for row in found if row.settings_json == last], log.folds)
+    if not whole:
+        raise ConfigError(
+            f"model {model} has no fits of all folds that were kept", "jobs/benchmark.py first"
+        )
+    seed = min(row["seed"] for row in whole)
+    first = {row.fold: row for row in found if (row.settings_json, row.seed) == (last, seed)}
+    places = {fold: find_place(store, row.files) for fold, row in first.items()}
+    _require_files(store, model, list(places.values()))
+    parts = [
+        load_parquet(store.spark, f"{place}/{PREDICTIONS}").withColumn("fold", F.lit(fold).cast("int"))
+        for fold, place in places.items()
+    ]
+    every = reduce(DataFrame.unionByName, parts)
+    columns = [*COLUMNS["predictions"], *(["fold"] if log.folds else [])]
+    return every.select(*columns), next(iter(first.values()))
+
+
+def _require_files(store: Store, model: str, folders: Sequence[str]) -> None:
+    """DataError where retention has removed what a fit predicted; its row of `fits` is still there."""
+    gone = [place for place in folders if store.folder is not None and not Path(place).exists()]
+    if gone:
+        raise DataError(
+            f"model {model}: files of {len(gone)} fits were removed, {gone[0]} for one",
+            "jobs/maintain.py --keep-days removes them with age; fit again from another seed: --seeds",
+        )
+
+
+def pack(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str, Any]) -> Bundle:
+    """Write rows and facts into a new folder; returns what the bundle says of itself.
+
+    One file: what is handed in is read on one machine. Rows go there by Arrow, some thousand at a time.
+    """
+    if (folder / FACTS).exists():
+        raise ConfigError(f"{folder} holds a bundle", "give another --output")
+    folder.mkdir(parents=True, exist_ok=True)
+    task = str(facts["task"])
+    ordered = rows.orderBy("user_id", "item_id")
+    place = folder / FILES[task]
+    scratch = scratch_folder(store.scratch)  # nothing needs these rows later
+    ordered.write.parquet(scratch)
+    files = load_parquet(store.spark, scratch)
+    schema = files.limit(0).toArrow().schema
+    with pq.ParquetWriter(place, schema) as writer:
+        for path in sorted(input_files(files)):
+            found = pq.read_table(path, columns=files.columns)
+            writer.write_table(found.replace_schema_metadata(None).cast(schema))
+    drop_folder(store.spark, scratch)
+    content, n = content_of(load_parquet(store.spark, str(place)))
+    whole = {**facts, "rows": n, "content": content, "code_version": __version__, "digest": ""}
+    document = parse(Bundle, whole, str(folder)).model_dump(mode="json")
+    document["digest"] = digest_document(document)
+    (folder / FACTS).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return parse(Bundle, document, str(folder))
+
+
+def digest_document(document: Mapping[str, Any]) -> str:
+    """Digest of all that `bundle.json` says but for `digest` itself; `content` stands for the rows."""
+    return digest("bundle", {key: value for key, value in document.items() if key != "digest"}, length=32)
+
+
+def content_of(rows: DataFrame) -> tuple[str, int]:
+    """A hash of all rows, whatever their order: the sum of hashes, as a decimal; and their number."""
+    one = hashed(*sorted(rows.columns), seed=SEED_OF_CONTENT).cast("decimal(38,0)")
+    total, n = rows.agg(F.sum(one), F.count("*")).collect()[0]
+    return digest(str(total), n, sorted(rows.columns)), int(n)
+
+
+def open_bundle(store: Store, folder: Path) -> tuple[Bundle, DataFrame]:
+    """A bundle and its rows. Raises ConfigError and DataError where it is none or was changed."""
+    try:
+        document = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder} holds no {FACTS}: {error}", "jobs/bundle.py pack makes one") from None
+    bundle = parse(Bundle, document, str(folder / FACTS))
+    if bundle.digest is not None and bundle.digest != digest_document(document):
+        raise DataError(
+            f"{folder / FACTS} was changed after it was packed: it is not what its digest was made of",
+            "pack the run again with the facts that are right; --who and --method name who and how",
+        )
+    path = folder / FILES[bundle.task]
+    rows = read_table(store.spark, str(path), COLUMNS[bundle.task], f"bundle {bundle.name}")
+    content, n = content_of(load_parquet(store.spark, str(path)))
+    if (content, n) != (bundle.content, bundle.rows):
+        raise DataError(
+            f"{path} is not what {FACTS} says: {n:,} rows for {bundle.rows:,}, or other values",
+            "pack it again: what is scored must be what was handed in",
+        )
+    return bundle, rows
+
+
+def score(
+    store: Store,
+    benchmark: Benchmark,
+    log: FoldedLog,
+    folder: Path,
+    rank: Callable[[Benchmark], str],
+    accepted: tuple[str, str] | None = None,
+    tell: Callable[[str], None] = print,
+) -> Entry:
+    """Score a bundle, count the look at what is held out, and enter it on the board.
+
+    A result that is better than the noise allows (`leaderboard.plausibility`) is entered as held back,
+    unless it is accepted: it neither leads nor is held against others.
+
+    Args:
+        store: the warehouse.
+        benchmark: what it is held against.
+        log: its log.
+        folder: of the bundle.
+        rank: runs a night of one model that must succeed, and returns its run id; for rankings.
+        accepted: who vouches for a result that is better than the noise allows, and why.
+        tell: takes each sentence that whoever hands in should read.
+
+    Raises:
+        DataError: pairs that are missing, twice, or of another fold; another split than the benchmark's;
+            predictions on another scale; rows that the board has under other facts, or that were retracted.
+    """
+    bundle, rows = open_bundle(store, folder)
+    if bundle.log_id != log.log_id and bundle.split == log.split:
+        raise DataError(
+            f"bundle {bundle.name} was made on a log of other rows, or read in another way "
+            f"(log {bundle.log_id}, this one is {log.log_id})",
+            "score it beside the log that it was packed from, with the same section dataset",
+        )
+    if bundle.log_id != log.log_id:
+        raise DataError(
+            f"bundle {bundle.name} was made on another split ({bundle.split}, log {bundle.log_id})",
+            f"this benchmark's is {log.split}, log {log.log_id}",
+        )
+    earlier = earlier_entry(store, board_name(benchmark), bundle)
+    notes = [OLD_FORMAT] if bundle.format == 1 else []
+    if bundle.task == "rankings":
+        scored = _ranked(store, benchmark, bundle, folder, rank)
+    else:
+        scored = _predicted(store, benchmark, log, bundle, rows)
+    # The year of format 1 is that of its first scoring: the same bundle is the same row in later years.
+    entry = scored.entry if earlier is None else replace(scored.entry, year=earlier.year)
+    for note in (notes := [*notes, *scored.notes]):
+        tell(note)
+    _decide(store, entry, scored.doubts, accepted, tell)
+    enter(store, [entry])
+    _count_look(store, entry, bundle, scored.by_part, notes)
+    return entry
+
+
+OLD_FORMAT = (
+    "note: this bundle is of format 1, whose hash covers its rows only: name, who, method and search may"
+    " have been changed after packing"
+)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A bundle that was scored.
+
+    Attributes:
+        entry: its row of the board.
+        by_part: the metric on each part or fold.
+        notes: sentences of what was done to it.
+        doubts: sentences that say why it is implausible; empty where it is not.
+    """
+
+    entry: Entry
+    by_part: Mapping[str, float]
+    notes: Sequence[str]
+    doubts: Sequence[str]
+
+
+def earlier_entry(store: Store, board: str, bundle: Bundle) -> Entry | None:
+    """The row that this bundle has on the board from an earlier scoring; None where it has none.
+
+    Raises:
+        DataError: that row was retracted; or the board has the same predictions under other facts.
+    """
+    decisions = latest_decisions(store, board)
+    looks = store.rows(SUBMISSIONS, [("board", "=", board), ("content", "=", bundle.content)], ["entry_id"])
+    same_rows = {row["entry_id"] for row in looks}
+    mine = None
+    for entry in entries_of(store, board):
+        decision = decisions.get(entry.entry_id, {})
+        retracted = decision.get("decision") == RETRACTED
+        if entry.evidence == bundle.evidence and entry.origin == "bundle":
+            if retracted:
+                raise DataError(
+                    f"bundle {bundle.name} was retracted by {decision['who']}: {decision['reason']}",
+                    f"jobs/bundle.py accept --entry {entry.entry_id} brings it back",
+                )
+            mine = entry
+        elif not retracted and (
+            entry.entry_id in same_rows or entry.evidence == f"bundle {bundle.content}"
+        ):
+            raise DataError(
+                f"the board has the rows of bundle {bundle.name} already, as {entry.name} by {entry.who}",
+                f"where its facts were wrong: jobs/bundle.py retract --entry {entry.entry_id} first",
+            )
+    return mine
+
+
+def _decide(
+    store: Store,
+    entry: Entry,
+    doubts: Sequence[str],
+    accepted: tuple[str, str] | None,
+    tell: Callable[[str], None],
+) -> None:
+    """Hold an implausible result back, or accept it. Written before the entry, which never stands alone."""
+    if not doubts:
+        return
+    known = latest_decisions(store, entry.board).get(entry.entry_id)
+    if accepted is not None:
+        who, why = accepted
+        reason = f"{why} (doubted: {'; '.join(doubts)})"
+        decide(store, entry.entry_id, entry.board, ACCEPTED, reason, who)
+        tell(f"accepted by {who}, though implausible: {'; '.join(doubts)}")
+    elif known is None:
+        hold_back(store, entry.entry_id, entry.board, "; ".join(doubts))
+    if accepted is None and (known is None or known["decision"] == HELD):
+        tell(
+            f"held back as implausible: {'; '.join(doubts)}. It neither leads nor counts against others;"
+            f" jobs/bundle.py accept --entry {entry.entry_id} --why REASON lets it count"
+        )
+
+
+def _predicted(
+    store: Store, benchmark: Benchmark, log: FoldedLog, bundle: Bundle, rows: DataFrame
+) -> Scored:
+    """RMSE of each fold or part, by the sums of a night."""
+    joined = _joined(store, log, bundle, rows).cache()
+    pairs, notes = clip_to_scale(joined, log, learnt_facts(store, log), bundle.name)
+    parts = [str(fold) for fold in log.folds] or list(log.parts_of(None)[1])
+    by_part = {}
+    for one in parts:
+        users = by_user(pairs.where(F.col("part") == one))
+        (row,) = rating_metrics(users, [RMSE], Bootstrap(replicates=0))
+        by_part[one] = float(row["value"] if row["value"] is not None else np.nan)
+    part = None if log.folds else ("test" if "test" in by_part else parts[-1])
+    folds: dict[tuple[int | None, int], float] = {
+        (int(fold), 0): by_part[fold] for fold in map(str, log.folds)
+    }
+    if part is not None:
+        folds = {(None, 0): by_part[part]}
+    hidden = pairs if part is None else pairs.where(F.col("part") == part)
+    doubts = doubt_ratings(store, benchmark, log, hidden, part)
+    joined.unpersist()
+    entry = _entry(benchmark, bundle, log.dataset, log.split, RMSE, True)
+    entered = Entry(**{**entry, **spread_facts(over_folds(folds)), "part": part})
+    return Scored(entered, by_part, notes, doubts)
+
+
+def _joined(store: Store, log: FoldedLog, bundle: Bundle, rows: DataFrame) -> DataFrame:
+    """user_id, prediction, outcome, part of every held-out pair; each of them predicted once, where it is
+    held out."""
+    truth = load_parquet(store.spark, *log.files.shared.files).withColumnRenamed("rating", "outcome")
+    held_out = truth if log.folds else truth.where(F.col("part").isin(*log.parts_of(None)[1]))
+    keys = ["user_id", "item_id"]
+    if log.folds:
+        if "fold" not in rows.columns:
+            raise DataError(
+                f"bundle {bundle.name} has no column fold", "say in which fold each pair was held out"
+            )
+        held_out, keys = held_out.withColumn("fold", F.col("part").cast("int")), [*keys, "fold"]
+    typed = rows.select(
+        *(F.col(key).cast("string" if key != "fold" else "int") for key in keys), "prediction"
+    )
+    joined = held_out.join(typed, keys, "left").select("user_id", "prediction", "outcome", "part")
+    told = joined.where(F.col("prediction").isNotNull())
+    pairs = held_out.select(*keys).join(typed.where(F.col("prediction").isNotNull()), keys, "left_semi")
+    _refuse_rows(bundle, rows.count(), held_out.count(), pairs.count(), told.count())
+    return joined
+
+
+def _refuse_rows(bundle: Bundle, given: int, wanted: int, pairs: int, matched: int) -> None:
+    """DataError where a bundle's rows are not one a held-out pair, with how many are of which kind.
+
+    Args:
+        bundle: the run handed in.
+        given: its rows.
+        wanted: held-out pairs.
+        pairs: those of them that it predicts.
+        matched: its rows with a prediction of a held-out pair.
+    """
+    wrong = {
+        "held-out pairs without a prediction": wanted - pairs,
+        "rows of a pair that another row predicts": matched - pairs,
+        "rows that predict no held-out pair": given - matched,
+    }
+    counted = [f"{n:,} {what}" for what, n in wrong.items() if n]
+    if counted:
+        raise DataError(
+            f"bundle {bundle.name} has {given:,} rows for {wanted:,} held-out pairs: {', '.join(counted)}",
+            "one row a held-out pair, predicted from the other folds",
+        )
+
+
+def _ranked(
+    store: Store, benchmark: Benchmark, bundle: Bundle, folder: Path, rank: Callable[[Benchmark], str]
+) -> Scored:
+    """The headline of a night with these lists as its only model.
+
+    The night is of a suite of its own: in the benchmark's, lists that were handed in would be taken for a
+    model of ours, or stand for one of the same name.
+    """
+    lists = ListsModel(
+        name=bundle.name, kind="lists", path=str((folder / FILES[bundle.task]).resolve()),
+        provenance=bundle.provenance,
+    )  # fmt: skip
+    suite = f"{benchmark.name[:LONGEST_SUITE]}.bundles"
+    changed = {"name": suite, "board": board_name(benchmark), "models": (lists,)}
+    night = benchmark.model_copy(update={**changed, "comparisons": None, "regressions": ()})
+    run_id = rank(night)
+    plain = at_headline(benchmark) & (F.col("estimator") == "holdout") & F.col("slice_key").isNull()
+    rows = store.of_run(METRICS.name, run_id).where(plain).collect()
+    by_part = {row.part: float(row.value) for row in rows}
+    part = "test" if "test" in by_part else next(iter(by_part))
+    lower = ABOUT[benchmark.headline.partition("@")[0]].best == "small"
+    entry = _entry(
+        benchmark, bundle, benchmark.dataset.name, benchmark.split.describe(), benchmark.headline, lower
+    )
+    entered = Entry(**{**entry, "value": by_part[part], "part": part})
+    error = next((row.stderr for row in rows if row.part == part), None) or 0.0
+    doubts = doubt_ranking(store, benchmark, entered, error)
+    return Scored(entered, by_part, training_notes(store, run_id), doubts)
+
+
+def _entry(
+    benchmark: Benchmark, bundle: Bundle, data: str, protocol: str, metric: str, lower: bool
+) -> dict[str, Any]:
+    provenance = bundle.provenance
+    return {
+        "board": board_name(benchmark), "origin": "bundle", "data": data, "protocol": protocol,
+        "metric": metric, "lower_is_better": lower, "method": bundle.method, "name": bundle.name,
+        "ran_by": bundle.ran_by, "who": bundle.who, "dims": bundle.dims,
+        "year": provenance.year or datetime.now(UTC).year, "at_edge": provenance.at_edge,
+        "search_space": json.dumps(provenance.search_space) if provenance.search_space else None,
+        "evidence": bundle.evidence,
+    }  # fmt: skip
+
+
+def _count_look(
+    store: Store, entry: Entry, bundle: Bundle, by_part: Mapping[str, float], notes: Sequence[str]
+) -> None:
+    now = datetime.now(UTC)
+    row = (
+        digest(bundle.content, now), entry.board, bundle.name, bundle.who, bundle.log_id, bundle.content,
+        by_part.get("quiz"), by_part.get("test", entry.value), now, entry.entry_id,
+        "; ".join(notes) or None,
+    )  # fmt: skip
+    store.append(store.spark.createDataFrame([row], SUBMISSIONS.schema), SUBMISSIONS)
+
+
+def facts_of(benchmark: Benchmark, log: FoldedLog, row: Any, who: str) -> dict[str, Any]:
+    """What a bundle of our own fits says of itself."""
+    settings = json.loads(row.settings_json)
+    model = next(model for model in benchmark.models if model.name == row.model)
+    return {
+        "name": row.model, "task": "predictions", "who": who, "ran_by": "ours", "kind": row.kind,
+        "method": method_of(row.kind, settings), "settings": settings, "dims": row.dims,
+        "benchmark": benchmark.name, "log_id": log.log_id, "split": log.split,
+        "provenance": model.provenance.model_dump(),
+    }  # fmt: skip

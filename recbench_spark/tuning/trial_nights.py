@@ -1,0 +1,179 @@
+"""Settings of models that rank, tried on rows drawn from the training part: a night on a split of its own.
+
+The rows that the benchmark's split trains on become a log; a share of each user's is held out of it, and
+every setting is a model of a night there. So a trial is ranked, measured and kept as any run is, and one
+that is done is not done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+
+from pyspark.sql import functions as F
+
+from recbench_spark import benchmark as nights
+from recbench_spark.config import Benchmark, Dataset, Evaluation, ModelConfig, Search, Split, digest
+from recbench_spark.data.times import CHECKED
+from recbench_spark.errors import ConfigError
+from recbench_spark.nightly.night import (
+    Night,
+    attempts_so_far,
+    check_benchmark,
+    headline_of,
+    hold_night,
+    missing_models,
+    newest_by_key,
+    open_night,
+    require_truth,
+)
+from recbench_spark.nightly.split import of_split, prepare_split
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.runtime.session import letting_go
+from recbench_spark.schemas import METRICS, SPLITS
+from recbench_spark.storage.shared_rows import publish_rows
+from recbench_spark.storage.store import Store
+from recbench_spark.tuning.folds import credited_log_id
+from recbench_spark.tuning.search import Making, Outcome, Row, settings_of
+
+DAY = date(1970, 1, 1)
+"""The night of all trials: what a search sees is named by its log, not by a day."""
+
+COLUMNS = ("user_id", "item_id", "rating")
+"""Of the training log; and times, where the split goes by them."""
+
+
+class RankingTrials:
+    """`tuning.Trials` by the headline of the benchmark file; a setting is a run a seed."""
+
+    def __init__(
+        self, store: Store, benchmark: Benchmark, search: Search, day: date | None, journal: Journal
+    ) -> None:
+        self.store, self.search, self.metric = store, search, benchmark.headline
+        self.suite, self.dataset = benchmark.name, benchmark.dataset.name
+        self.credited_log_id = credited_log_id(store, benchmark)
+        place = training_log(open_night(store, benchmark, day or DAY), journal)
+        self.inner = validation_benchmark(benchmark, search, place)
+        self.log_id = digest("trials", open_night(store, self.inner, DAY).split_id)
+
+    def settings(self, model: ModelConfig) -> Row:
+        """All but its name and where it is from."""
+        return settings_of(model, "ranking")
+
+    def outcomes(self, makings: Sequence[Making], journal: Journal) -> list[Outcome]:
+        """By one night of all settings that have no run yet."""
+        models = [self._models(making.model) for making in makings]
+        unique = {model.name: model for some in models for model in some}
+        night = open_night(
+            self.store, self.inner.model_copy(update={"models": tuple(unique.values())}), DAY
+        )
+        failed = run_missing(night, journal)
+        rows = values_of(night)
+        return [_outcome(self.settings(some[0]), some, rows, failed) for some in models]
+
+    def _models(self, model: ModelConfig) -> list[ModelConfig]:
+        """One a seed, named by the hash of its settings; one of a model without seeds."""
+        first = getattr(model, "seed", None)
+        seeds = [None] if first is None else [first + n for n in range(self.search.seeds)]
+        found = [model if seed is None else model.model_copy(update={"seed": seed}) for seed in seeds]
+        names = [f"{one.name}-{digest(self.settings(one), length=12)}" for one in found]
+        return [one.model_copy(update={"name": n}) for one, n in zip(found, names, strict=True)]
+
+
+def check_trials(benchmark: Benchmark) -> None:
+    """What can be known to be wrong before Spark starts.
+
+    Raises:
+        ConfigError: candidates that are listed for held-out rows, which validation rows are none of.
+    """
+    check_benchmark(benchmark)
+    if benchmark.evaluation.resolve().candidates == "given":
+        raise ConfigError(
+            "search: candidates are given for the held-out rows, and none for validation rows",
+            "--set evaluation.definition.candidates=all for the search",
+        )
+
+
+def validation_benchmark(benchmark: Benchmark, search: Search, place: str) -> Benchmark:
+    """The benchmark over its own training rows: a share of each user's held out, the headline measured.
+
+    Rows are held out in the order of the benchmark's split: the last ones where it goes by time.
+    """
+    metric, k = headline_of(benchmark)
+    asked = benchmark.evaluation
+    evaluation = Evaluation(
+        metrics=(metric,), k=(k,) if k else asked.k, preset=asked.preset, definition=asked.definition,
+        features=asked.features, draw=asked.draw, slices=(), user_metrics=False, uncut=asked.uncut,
+    )  # fmt: skip
+    return Benchmark(
+        name=f"{benchmark.name}-search",
+        dataset=Dataset(name=benchmark.dataset.name, reader="parquet", path=place, time_unit="us"),
+        split=Split(
+            order=benchmark.split.order, ratio=(1 - search.share, 0.0, search.share), seed=search.seed
+        ),
+        models=benchmark.models,
+        evaluation=evaluation,
+        headline=benchmark.headline,
+    )
+
+
+def training_log(night: Night, journal: Journal) -> str:
+    """The split's training rows as Parquet that workers see, written once a split; where they lie."""
+    store, split_id = night.store, night.split_id
+
+    def write(folder: str) -> None:
+        prepare_split(store, night.benchmark, split_id, journal)
+        # The note says that these times were read in their unit before, however they look in microseconds.
+        time = F.col("event_time").alias("event_time", metadata={CHECKED: True})
+        times = (time,) if night.benchmark.split.temporal else ()
+        rows = of_split(store, SPLITS, split_id).where("part = 'train'").select(*COLUMNS, *times)
+        rows.write.parquet(folder)
+
+    return publish_rows(f"{store.files_root}/fit_files/logs/{split_id}-train", write)
+
+
+@letting_go()
+def run_missing(night: Night, journal: Journal) -> Mapping[str, str]:
+    """Run the models that have no run yet; messages of those that failed, by name.
+
+    Where another search runs the same ones, this one waits for it.
+    """
+    if not missing_models(night, attempts_so_far(night)):
+        return {}
+    part = digest(sorted(model.name for model in night.benchmark.models))
+    with hold_night(night, journal, part):
+        attempts = attempts_so_far(night)
+        todo = missing_models(night, attempts)
+        if not todo:
+            return {}
+        prepare_split(night.store, night.benchmark, night.split_id, journal)
+        require_truth(night)
+        return nights.run_models(night, todo, attempts, journal)[1]
+
+
+def values_of(night: Night) -> dict[str, Row]:
+    """Newest succeeded run of each model by these settings and the headline's value, by model."""
+    store = night.store
+    found = {model: dict(row) for model, row in newest_by_key(night).items()}
+    by_run = {row["run_id"]: row for row in found.values()}
+    metric, k = headline_of(night.benchmark)
+    asked = [("run_id", "in", list(by_run)), ("metric", "=", metric)]
+    for row in store.rows(METRICS, asked) if found else []:
+        if row["slice_key"] is None and row["estimator"] == "holdout" and row["k"] == k:
+            by_run[row["run_id"]]["value"] = row["value"]
+    return found
+
+
+def _outcome(
+    settings: Row, models: Sequence[ModelConfig], rows: Mapping[str, Row], failed: Mapping[str, str]
+) -> Outcome:
+    known = (rows.get(model.name, {}) for model in models)
+    made = [row for row in known if row.get("value") is not None]
+    return Outcome(
+        "succeeded" if len(made) == len(models) else "failed",
+        tuple(row["value"] for row in made),
+        sum(row["seconds"] or 0.0 for row in made),
+        tuple(row["run_id"] for row in made),
+        settings,
+        next((failed[model.name] for model in models if model.name in failed), ""),
+    )
