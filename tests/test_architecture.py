@@ -18,11 +18,12 @@ PACKAGE = "recbench_spark"
 
 LEVELS = (
     {"errors", "randomness", "revisions"},
-    {"definitions", "schemas", "checks", "inputs"},
+    {"definitions", "checks", "inputs"},
     {"kernels"},
-    {"storage"},
     {"kernels.ranking", "kernels.splits", "kernels.graph"},
     {"kernels.metrics"},
+    {"schemas"},
+    {"storage"},
     {"config"},
     {"placeholders", "kernels.estimators"},
     {"kernels.comparison"},

@@ -58,7 +58,7 @@ PROPERTIES = "RECBENCH_SPARK_PROPERTIES"
 
 def local_properties() -> Path:
     """The properties file for a session without spark-submit."""
-    default = Path(__file__).resolve().parent.parent / "conf" / "spark" / "local.conf"
+    default = Path(__file__).resolve().parents[2] / "conf" / "spark" / "local.conf"
     path = Path(os.environ.get(PROPERTIES, default))
     if not path.is_file():
         raise ConfigError(

@@ -37,7 +37,8 @@ class Step:
 
     @property
     def told(self) -> str:
-        return " ".join((self.first.told, "then", self.name, *self.more))
+        """Jobs and flags in words; no two steps have the same, since a folder is named by them."""
+        return " ".join((self.first.told, "then", self.name, self.argv.__name__, *self.more))
 
     def flags(self, inputs: Path, warehouse: Path) -> list[str]:
         return [*self.argv(inputs, warehouse), *self.more]
@@ -77,6 +78,7 @@ STEPS = (
     Step(LOCAL, "evaluate", jobs.evaluate, ("--engine", "local")),
     Step(LOCAL, "query", local_question),
 )
+assert len({step.told for step in STEPS}) == len(STEPS)
 
 
 def run(case: Case) -> Verdict:

@@ -18,7 +18,7 @@ from recbench_spark import cli
 from recbench_spark.commands import benchmark, bundle, embed, nightly, tune
 from recbench_spark.schemas import EMBEDDINGS, FITS, RUNS, TRIALS
 from recbench_spark.storage.store import Store
-from tests.steps.test_inputs import held_out, lists, rows
+from tests.nightly.test_inputs import held_out, lists, rows
 
 pytestmark = pytest.mark.spark
 

@@ -54,8 +54,8 @@ NIGHTS: dict[str, dict[str, Any]] = {
 class Brittle(ModelConfig):
     """Settings of a model that fails where it is scored."""
 
-    behaviour: ClassVar[str] = "tests.steps.test_together:Failing"
-    kind: Literal["tests.steps.test_together:Brittle"]
+    behaviour: ClassVar[str] = "tests.nightly.test_batched_evaluation:Failing"
+    kind: Literal["tests.nightly.test_batched_evaluation:Brittle"]
 
 
 class BrittleSource(HashSource):
@@ -82,14 +82,14 @@ class Failing(Behaviour[Brittle]):
         return BrittleSource(found.rows, found.n_items, found.seed)
 
 
-BROKEN = {"name": "broken", "kind": "tests.steps.test_together:Brittle"}
+BROKEN = {"name": "broken", "kind": "tests.nightly.test_batched_evaluation:Brittle"}
 
 
 class Sluggish(ModelConfig):
     """Settings of a model that takes its time where it is scored."""
 
-    behaviour: ClassVar[str] = "tests.steps.test_together:Dawdling"
-    kind: Literal["tests.steps.test_together:Sluggish"]
+    behaviour: ClassVar[str] = "tests.nightly.test_batched_evaluation:Dawdling"
+    kind: Literal["tests.nightly.test_batched_evaluation:Sluggish"]
 
 
 class SluggishSource(HashSource):
@@ -108,7 +108,7 @@ class Dawdling(Failing):
         return SluggishSource(found.rows, found.n_items, found.seed)
 
 
-SLUGGISH = {"name": "sluggish", "kind": "tests.steps.test_together:Sluggish"}
+SLUGGISH = {"name": "sluggish", "kind": "tests.nightly.test_batched_evaluation:Sluggish"}
 SLEPT = 2.0
 
 

@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from recbench_spark import delta_files, store
 from recbench_spark.schemas import TRIALS, arrow_rows
-from tests.store.test_missing_rows import trial
+from tests.storage.test_missing_rows import trial
 folder, place = sys.argv[1:]
 Path(place, f"ready-{time.time_ns()}").touch()
 while len(list(Path(place).glob("ready-*"))) < 2:

@@ -51,7 +51,7 @@ def night(path: str, models: list[dict[str, Any]], **dataset: Any) -> Benchmark:
     log = {"name": "log", "reader": "delta", "path": path, **dataset}
     split = {"protocol": "TO_LS"}
     changed = {"name": "inputs", "dataset": log, "split": split, "models": models}
-    return parse(Benchmark, {**TINY, **changed}, "tests/steps/test_inputs.py")
+    return parse(Benchmark, {**TINY, **changed}, "tests/nightly/test_inputs.py")
 
 
 def lists(path: Path, item: str, users: int) -> None:

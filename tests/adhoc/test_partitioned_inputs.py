@@ -15,7 +15,7 @@ from recbench_spark.adhoc import local_engine, spark_engine
 from recbench_spark.config import Bootstrap
 from recbench_spark.data.readers.ids import TEXT_NOTES
 from recbench_spark.errors import DataError
-from tests.evaluator.test_engines import answer, frames
+from tests.adhoc.test_engines import answer, frames
 
 pytestmark = pytest.mark.spark
 

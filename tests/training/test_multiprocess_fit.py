@@ -311,7 +311,7 @@ DRIVER = """
 import sys
 from functools import partial
 from pathlib import Path
-from tests.training.test_several import PLAN, Slow, fit_on_several
+from tests.training.test_multiprocess_fit import PLAN, Slow, fit_on_several
 fit_on_several(partial(Slow, sys.argv[1]), PLAN, Path(sys.argv[1], "two"), (1, 1), str)
 """
 

@@ -16,7 +16,7 @@ from recbench_spark.leaderboard.response_surfaces import Surface
 from recbench_spark.leaderboard.searches import Search
 from recbench_spark.leaderboard.verdicts import trial_of, uses_best, verdict
 from recbench_spark.reports import board_text, make_board, paired_text
-from tests.boards.test_verdicts import board_of
+from tests.leaderboard.test_verdicts import board_of
 
 REGS = (0.01, 0.02, 0.04, 0.07, 0.11, 0.2, 0.4, 0.8)
 

@@ -28,7 +28,7 @@ from recbench_spark.tuning.fold_fits import run_plan
 from recbench_spark.tuning.folds import folded_log
 from recbench_spark.tuning.submissions import FACTS, pack, score
 from tests.nights import TINY, run
-from tests.steps.test_fitting import benchmark, fits_of, never, write_log
+from tests.tuning.test_fold_fits import benchmark, fits_of, never, write_log
 
 pytestmark = pytest.mark.spark
 

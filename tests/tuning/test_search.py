@@ -34,7 +34,7 @@ from recbench_spark.tuning.search import (
     run_searches,
     with_searches,
 )
-from tests.steps.test_fitting import TASK, write_log
+from tests.tuning.test_fold_fits import TASK, write_log
 
 RATES = {"low": 0.0001, "high": 0.01, "log": True}
 """Too slow for five epochs: the best lies on the upper edge."""
