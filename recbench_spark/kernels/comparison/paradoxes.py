@@ -25,15 +25,6 @@ SHIFTS = (40, 28, 14, 0)
 """Bits dropped in each pass of the distributed search: at most 2^14 buckets a pass."""
 
 
-def stratified_rate(
-    hits_s: npt.NDArray[Any], rows_s: npt.NDArray[Any], weight_s: npt.NDArray[Any]
-) -> float:
-    """sum_s P(s) E(Y | s): the mean of the strata's rates by the weights of the strata."""
-    weight = np.asarray(weight_s, dtype=np.float64)
-    rate = np.asarray(hits_s, dtype=np.float64) / np.asarray(rows_s, dtype=np.float64)
-    return float(weight @ rate / weight.sum())
-
-
 def kinds(whole_x: Floats, stratified_x: Floats, strata_xs: Floats) -> Ints:
     """Index into KINDS of each comparison from differences between two models, int64 (x,).
 

@@ -117,28 +117,6 @@ def intra_list_diversity(offsets: Ints, items: Ints, vector_id: Floats, ks: Sequ
     return _one_minus_pairs(offsets, items, similar, vector_id.shape[1], ks)
 
 
-def category_diversity(
-    offsets: Ints, items: Ints, category_ig: npt.NDArray[np.bool_], ks: Sequence[int]
-) -> Floats:
-    """1 - mean Jaccard index of the categories of the pairs among the first k, (u, c), in [0, 1].
-
-    NaN for fewer than two entries; two items without any category have nothing in common. Blind to
-    differences within a category. Args as for `intra_list_diversity`, with bool (i, g).
-    """
-
-    def similar(items_uk: Ints) -> Floats:
-        has = np.where(items_uk[:, :, None] >= 0, category_ig[items_uk], False).astype(np.float64)
-        both = has @ has.transpose(0, 2, 1)
-        size = has.sum(axis=2)
-        either = size[:, :, None] + size[:, None, :] - both
-        jaccard = np.divide(both, either, out=np.zeros(both.shape), where=either > 0)
-        total: Floats = np.triu(jaccard, 1).sum(axis=1)
-        return total
-
-    depth = max(*ks, category_ig.shape[1])
-    return _one_minus_pairs(offsets, items, similar, depth, ks)
-
-
 def _one_minus_pairs(
     offsets: Ints, items: Ints, similar: Callable[[Ints], Floats], width: int, ks: Sequence[int]
 ) -> Floats:

@@ -18,7 +18,6 @@ LISTS = st.lists(st.lists(st.integers(0, 5), max_size=6, unique=True), min_size=
 KS = (1, 2, 3, 10)
 COUNTS = np.array([8, 4, 2, 1, 0, 7])
 VECTORS = np.array([[1.0, 0], [0, 2], [3, 3], [-1, 0], [0, 0], [1, 2]])
-CATEGORIES = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 1], [1, 1, 1], [0, 0, 0], [0, 1, 1]], dtype=bool)
 
 
 def laid_out(lists: list[list[int]]) -> Any:
@@ -44,22 +43,9 @@ def test_diversity_by_hand() -> None:
     np.testing.assert_allclose(found, expected)
 
 
-def test_category_diversity_by_hand() -> None:
-    """{a}, {a, b}: Jaccard 1/2; {c} with both: 0; {} with {}: 0."""
-    offsets, items = laid_out([[0, 1, 2], [1, 3], [4, 4], [0]])
-    found = beyond_accuracy.category_diversity(offsets, items, CATEGORIES, (2, 3))
-    expected = [[1 / 2, 1 - 1 / 6], [1 / 3, 1 / 3], [1, 1], [math.nan] * 2]
-    np.testing.assert_allclose(found, expected)
-
-
 def cosine(a: int, b: int) -> float:
     x, y = VECTORS[a], VECTORS[b]
     return float(x @ y / math.sqrt((x @ x) * (y @ y))) if (x @ x) * (y @ y) else 0.0
-
-
-def jaccard(a: int, b: int) -> float:
-    x, y = set(np.flatnonzero(CATEGORIES[a])), set(np.flatnonzero(CATEGORIES[b]))
-    return len(x & y) / len(x | y) if x | y else 0.0
 
 
 def mean(values: list[float]) -> float:
@@ -78,13 +64,11 @@ def test_loops_agree_whatever_the_batch(cells: int, lists: list[list[int]]) -> N
             "novelty": beyond_accuracy.novelty(offsets, COUNTS[items], 8, KS),
             "popularity": beyond_accuracy.mean_popularity(offsets, COUNTS[items], 8, KS),
             "cosine": beyond_accuracy.intra_list_diversity(offsets, items, VECTORS, KS),
-            "jaccard": beyond_accuracy.category_diversity(offsets, items, CATEGORIES, KS),
         }
     expected = {
         "novelty": [[mean([bits[i] for i in entries[:k]]) for k in KS] for entries in lists],
         "popularity": [[mean([COUNTS[i] / 8 for i in entries[:k]]) for k in KS] for entries in lists],
         "cosine": [[1 - mean(pairs(cosine, entries[:k])) for k in KS] for entries in lists],
-        "jaccard": [[1 - mean(pairs(jaccard, entries[:k])) for k in KS] for entries in lists],
     }
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, atol=1e-14, err_msg=name)
