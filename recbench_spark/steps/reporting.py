@@ -150,7 +150,7 @@ def _quoted(value: str) -> str:
 def _in_pandas(root: str, chosen: Mapping[str, str], k: int | None, day: date) -> str:
     """Python that prints one night's numbers, of several attempts the last one's, without Spark.
 
-    `deltalake` alone opens no table in a folder whose name holds `%` or `[`, so the code goes by `delta_files`.
+    `deltalake` alone opens no table in a folder whose name holds `%20`, so the code goes by `delta_tables`.
     """
     of_run = [f"(r.{name} == {chosen[name]!r})" for name in ("suite", "dataset")]
     of_run += ["(r.status == 'succeeded')", f"(r.logical_date.astype(str) == '{day}')"]
