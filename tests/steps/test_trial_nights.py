@@ -5,14 +5,18 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark.commands.trial_nights import DAY, RankingTrials, check_trials
+from recbench_spark.commands.trial_nights import DAY, RankingTrials, check_trials, validation_benchmark
 from recbench_spark.commands.tuning import dry_run, in_words
 from recbench_spark.config import Benchmark, parse
+from recbench_spark.data.arrow_files import identity
 from recbench_spark.errors import ConfigError
 from recbench_spark.journal import Journal
 from recbench_spark.schemas import RUNS, SPLITS, TRIALS
+from recbench_spark.steps.keys import key_of, split_hash
 from recbench_spark.steps.night import open_night
 from recbench_spark.steps.tuning import (
     best_model,
@@ -106,3 +110,17 @@ def test_what_cannot_be_searched_is_told_before_spark_starts() -> None:
     one = benchmark()
     told = dry_run(one, one.search)
     assert "25% of each user's training rows, ndcg@5" in told and "rate: 0.001 to 0.1, logarithmic" in told
+
+
+def test_names_of_trial_nights_do_not_depend_on_the_place_of_the_warehouse(tmp_path) -> None:
+    """A moved warehouse keeps its trials; no session is needed to name them."""
+    one = benchmark()
+    named = []
+    for place in (tmp_path / "here", tmp_path / "moved" / "there"):
+        place.mkdir(parents=True)
+        pq.write_table(pa.table({"user_id": [1], "item_id": [2], "rating": [3.0]}), place / "part-0.parquet")
+        inner = validation_benchmark(one, one.search, str(place))
+        split_id, inputs = split_hash(identity, inner)
+        keys = [key_of(inner, inner.evaluation.resolve(), split_id, inputs, each) for each in inner.models]
+        named.append((split_id, inputs, keys))
+    assert named[0] == named[1] and len(set(named[0][2])) == len(one.models)
