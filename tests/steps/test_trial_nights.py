@@ -118,7 +118,8 @@ def test_names_of_trial_nights_do_not_depend_on_the_place_of_the_warehouse(tmp_p
     named = []
     for place in (tmp_path / "here", tmp_path / "moved" / "there"):
         place.mkdir(parents=True)
-        pq.write_table(pa.table({"user_id": [1], "item_id": [2], "rating": [3.0]}), place / "part-0.parquet")
+        rows = pa.table({"user_id": [1], "item_id": [2], "rating": [3.0]})
+        pq.write_table(rows, place / "part-0.parquet")
         inner = validation_benchmark(one, one.search, str(place))
         split_id, inputs = split_hash(identity, inner)
         keys = [key_of(inner, inner.evaluation.resolve(), split_id, inputs, each) for each in inner.models]
