@@ -3,7 +3,7 @@
 
     python tools/compare_warehouses.py BEFORE AFTER [--other-code]
 
-Tables are read with `deltalake` and compared as sets of rows with repetitions, floats bit for bit; columns
+Tables are compared as sets of rows with repetitions, floats bit for bit; columns
 by name and type. What no two nights share is left out or put in its place: moments (`..._at`) and measured
 times are dropped, as are hashes of ids of runs; an id of a run becomes suite, night, model and attempt, the
 folder of the warehouse `WAREHOUSE`, wherever in a text they stand. Other paths stay as they are and enter
@@ -25,9 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from pyarrow.dataset import Dataset
 
-MEASURED = {"seconds", "users_per_second", "of_product"}
+from recbench_spark.storage.delta_tables import read_dataset
+
+MEASURED = {"seconds", "users_per_second", "of_product", "cpu_seconds", "peak_bytes", "predicted_seconds"}
 OF_RUN_IDS = {"comparison_id", "change_id", "paradox_id"}
 OF_THE_CODE = {"code_version", "run_key"}
 RUN_ID = re.compile(r"\d{8}T\d{6}-\d{8}-[\w.-]+?-[0-9a-f]{8}(?![0-9a-f])")
@@ -69,17 +71,18 @@ class Warehouse:
     """A folder of Delta tables; `runs`: what each run is, whenever it ran."""
 
     folder: Path
-    tables: Mapping[str, DeltaTable]
+    tables: Mapping[str, Dataset]
     runs: Mapping[str, str]
 
     @classmethod
     def of(cls, folder: Path) -> Warehouse:
         """Open all tables of a warehouse."""
-        found = {path.parent.name: DeltaTable(path.parent) for path in sorted(folder.glob("*/_delta_log"))}
+        places = [path.parent for path in sorted(folder.glob("*/_delta_log"))]
+        found = {place.name: read_dataset(place) for place in places}
         if "runs" not in found:
             sys.exit(f"error: no table runs in {folder}\n  hint: give the folder of a warehouse")
         facts = ["run_id", "suite", "logical_date", "model", "attempt"]
-        rows = found["runs"].to_pyarrow_table(columns=facts).to_pylist()
+        rows = found["runs"].to_table(columns=facts).to_pylist()
         names = {row.pop("run_id"): "/".join(map(str, row.values())) for row in rows}
         return cls(folder.resolve(), found, names)
 
@@ -87,7 +90,7 @@ class Warehouse:
         """A table as it compares with that of another night; nothing where there is none."""
         if name not in self.tables:
             return Content(frozenset(), Counter())
-        table = self.tables[name].to_pyarrow_table()
+        table = self.tables[name].to_table()
         columns = frozenset(f"{field.name} {field.type}" for field in table.schema)
         kept = sorted(f.name for f in table.schema if f.name not in left_out and not is_moment(f))
         return Content(columns, Counter(repr(self.exact(row)) for row in by_row(table, kept)))

@@ -38,11 +38,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from recbench_spark import cli, schemas
+from recbench_spark import cli, delta_files, schemas
 from recbench_spark.benchmark import run_night
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.config.models import ModelConfig
@@ -315,9 +314,7 @@ def largest_worker() -> float:
 
 def check(store: Store, runs: dict[str, str], plan: MetricPlan, found: list[Any]) -> None:
     """DataError where what was committed is not what the arrays give."""
-    table = DeltaTable(store.location("metrics")).to_pyarrow_table(
-        filters=[("run_id", "in", list(runs.values()))]
-    )
+    table = delta_files.read_rows(store.location("metrics"), [("run_id", "in", list(runs.values()))])
     rows = {(row["run_id"], row["metric"], row["k"]): row for row in table.to_pylist()}
     columns = plan.table(plan.of_ranks)
     for n, wanted in enumerate(found):
@@ -340,7 +337,7 @@ def main(args: argparse.Namespace) -> int:
         days = count()
         first_night, runs = night(store, asked, days, "64")
         gib = largest_worker()  # now: Spark ends workers that are idle for a minute, as `bare` leaves them
-        blocks = DeltaTable(store.location("user_blocks")).to_pyarrow_table(columns=["user_id", "user_key"])
+        blocks = delta_files.read_rows(store.location("user_blocks"), columns=["user_id", "user_key"])
         order = np.argsort(np.array(blocks.column("user_id").to_pylist(), dtype=np.int64))
         keys_u = blocks.column("user_key").to_numpy()[order]
         with ProcessPoolExecutor(threads, get_context("spawn"), _one_thread) as pool:

@@ -148,15 +148,18 @@ def _quoted(value: str) -> str:
 
 
 def _in_pandas(root: str, chosen: Mapping[str, str], k: int | None, day: date) -> str:
-    """Python that prints one night's numbers, of several attempts the last one's, by `deltalake` alone."""
+    """Python that prints one night's numbers, of several attempts the last one's, without Spark.
+
+    `deltalake` alone opens no table in a folder whose name holds `%20`, so the code goes by `delta_tables`.
+    """
     of_run = [f"(r.{name} == {chosen[name]!r})" for name in ("suite", "dataset")]
     of_run += ["(r.status == 'succeeded')", f"(r.logical_date.astype(str) == '{day}')"]
     of_number = [f"(t.{name} == {chosen[name]!r})" for name in ("metric", "estimator", "definition")]
     of_number += [f"(t.k == {k})" if k else "t.k.isna()", "t.slice_key.isna()"]
     columns = ["logical_date", "split_id", "part", "estimator", "definition", "model"]
     return (
-        "from deltalake import DeltaTable as T; "
-        f"r, m = (T({root + '/'!r} + n).to_pandas() for n in ('runs', 'metrics')); "
+        "from recbench_spark.storage.delta_tables import read_dataset as d; "
+        f"r, m = (d({root + '/'!r} + n).to_table().to_pandas() for n in ('runs', 'metrics')); "
         f"t = m.merge(r[{' & '.join(of_run)}], on='run_id'); "
         f"t = t[{' & '.join(of_number)}].sort_values(['finished_at', 'attempt', 'run_id']); "
         f"t = t.drop_duplicates({columns[1:]!r}, keep='last').sort_values(['part', 'model']); "

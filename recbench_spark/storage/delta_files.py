@@ -249,6 +249,10 @@ def _write_rows(
         raise StoreError(f"cannot write {folder}: {str(error).splitlines()[0]}") from None
 
 
+class Presence(str):
+    """Name of a column in a key of which only counts whether its value is NULL."""
+
+
 def append_missing(folder: str, rows: pa.Table, key: Sequence[str], since: Since = None) -> int:
     """Append those rows whose key no row of the table has, in one version; returns how many.
 
@@ -284,7 +288,10 @@ def first_rows(rows: pa.Table, key: Sequence[str]) -> pa.Table:
 
 def _keys(rows: pa.Table, key: Sequence[str]) -> list[str]:
     """Return the key of each row as text: lists and maps have no hash."""
-    return [repr([row[name] for name in key]) for row in rows.select(key).to_pylist()]
+    return [
+        repr([row[name] is not None if isinstance(name, Presence) else row[name] for name in key])
+        for row in rows.select(key).to_pylist()
+    ]
 
 
 def _next_commit(table: DeltaTable, token: str) -> CommitProperties:

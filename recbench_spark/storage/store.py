@@ -567,6 +567,8 @@ def retried(what: str, action: Callable[[], T], wait: float = 0.4) -> T:
 
 def _equal_in_sql(table: Table, name: str) -> str:
     """Return the condition that a column is equal in `there` and `new`. SQL compares no maps: as text."""
+    if isinstance(name, delta_files.Presence):
+        return f"(there.{name} IS NULL) = (new.{name} IS NULL)"
     is_map = any(c.name == name and isinstance(c.type, MapType) for c in table.columns)
     there, new = (f"to_json({side}.{name})" if is_map else f"{side}.{name}" for side in ("there", "new"))
     return f"{there} <=> {new}"

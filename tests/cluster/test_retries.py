@@ -28,12 +28,12 @@ JOB = """
 import os, signal, sys
 from pathlib import Path
 from pyspark import TaskContext
-from recbench_spark import blocks
+from recbench_spark.storage import blocks
 from recbench_spark.config import Dataset
 from recbench_spark.data import columnar
 from tests.protocol.test_splits import labelled
 from recbench_spark.runtime.session import get_session
-from recbench_spark.steps import splitting
+from recbench_spark.nightly import split as splitting
 from recbench_spark.storage.store import Store
 from tests.cluster.test_retries import SPLITS
 

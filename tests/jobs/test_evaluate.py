@@ -25,6 +25,7 @@ from recbench_spark import cli
 from recbench_spark.adhoc.evaluate import evaluate_predictions
 from recbench_spark.commands import evaluate as job
 from recbench_spark.config import Bootstrap
+from recbench_spark.data.delta_snapshots import read_snapshot
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.evaluation.ranking.batches import to_rankings
@@ -237,7 +238,9 @@ def test_o3_curve_from_delta(call, spark, tmp_path):
     assert per_user(users, "ndcg")["c"][:3] == pytest.approx(expected)
     assert {tuple(ks) for ks in users[users.metric == "hit"].ks} == {(1, 2, 3)}
     (run,) = table(tmp_path / "w", "runs").to_dict("records")
-    assert json.loads(run["inputs_json"]) == {"truth": "delta:0", "lists": "delta:0"}
+    identities = {name: read_snapshot(str(tmp_path / name)).identity for name in ("truth", "lists")}
+    assert json.loads(run["inputs_json"]) == identities
+    assert len(set(identities.values())) == 2, "each table has its own"
 
 
 def test_o4_linear_gain(call, tmp_path):

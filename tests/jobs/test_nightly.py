@@ -108,14 +108,14 @@ def test_a_night_done_before_says_so(
     printed = capsys.readouterr().out
     assert "already done this night, nothing to do: random, popular" in printed
     assert f"report: file://{small_night.outcome.report_path}" in printed
-    assert "jobs/query.py" in printed and "deltalake" in printed
+    assert "jobs/query.py" in printed and "delta_tables" in printed
     for model in RANKED:
         assert model in printed
 
 
 @pytest.mark.spark
-def test_the_deltalake_line_it_prints_works(small_night: Ran) -> None:
-    line = next(line for line in small_night.outcome.sql_lines if "deltalake" in line)
+def test_the_line_of_python_that_it_prints_works(small_night: Ran) -> None:
+    line = next(line for line in small_night.outcome.sql_lines if "delta_tables" in line)
     done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for model in RANKED:

@@ -19,8 +19,8 @@ from recbench_spark.schemas import BOARDS, FITS, TRIALS, VERDICTS, arrow_rows
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import open_table
-from recbench_spark.storage.store import Store
-from recbench_spark.training.fits.table import append_fits
+from recbench_spark.storage.store import Store, _equal_in_sql
+from recbench_spark.training.fits.table import NAME, append_fits
 from recbench_spark.tuning.board_update import enter, newest_entries, write_verdicts
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,7 +28,7 @@ WORKER = """
 import sys, time
 from functools import partial
 from pathlib import Path
-from recbench_spark import delta_files, store
+from recbench_spark.storage import delta_files, store
 from recbench_spark.schemas import TRIALS, arrow_rows
 from tests.storage.test_missing_rows import trial
 folder, place = sys.argv[1:]
@@ -138,3 +138,24 @@ def test_equal_fits_trials_entries_and_verdicts_stand_once(store: Store) -> None
         assert newest_entries(store, ["b"])[entry_id].budget_seconds == seconds, "also one that was there"
     write_verdicts(store, "b", {})
     assert store.read(VERDICTS).count() == 0
+
+
+def test_a_fit_whose_old_row_has_an_absolute_path_stands_once(tmp_path: Path) -> None:
+    store = ArrowStore(str(tmp_path))
+    store.create(FITS)
+    place = store.location("fits")
+
+    def append(files: str | None) -> int:
+        facts = dict.fromkeys(("log_id", "suite", "dataset", "split", "purpose", "code_version"), "x")
+        row = fit(files=files, started_at=NOW, finished_at=NOW, **facts)
+        return delta_files.append_missing(place, arrow_rows([row], FITS), NAME)
+
+    assert append("/old/fit_files/f") == 1
+    assert append("fit_files/f") == 0
+    assert append(None) == 1, "a fit of which nothing is left is another row"
+
+
+def test_sql_compares_the_files_of_fits_by_whether_they_are_there() -> None:
+    conditions = [_equal_in_sql(FITS, name) for name in NAME]
+    assert conditions[-1] == "(there.files IS NULL) = (new.files IS NULL)"
+    assert "there.fit_id <=> new.fit_id" in conditions

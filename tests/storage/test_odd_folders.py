@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from recbench_spark.data.delta_snapshots import read_snapshot
 from recbench_spark.errors import StoreError
 from recbench_spark.graph.edges import open_rows
 from recbench_spark.graph.vectors import PREFIX, committed
+from recbench_spark.nightly.report import _in_pandas
 from recbench_spark.schemas import CHECKS, RUNS
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.arrow_store import ArrowStore
@@ -164,3 +166,22 @@ def test_one_module_opens_tables_and_few_take_paths_from_spark() -> None:
     texts = {file.relative_to(package).as_posix(): file.read_text() for file in package.rglob("*.py")}
     for pattern, allowed in places.items():
         assert {name for name, text in texts.items() if re.search(pattern, text)} == allowed, pattern
+
+
+def test_the_line_of_python_that_a_night_prints_reads_the_numbers(folder, tmp_path, capsys) -> None:
+    facts = {"suite": "s", "dataset": "d", "status": "succeeded", "finished_at": 1, "attempt": 1}
+    run = {"run_id": "r", "logical_date": "2026-01-01", "model": "als", "split_id": "x", **facts}
+    number = {"run_id": "r", "metric": "ndcg", "estimator": "holdout", "definition": "v1", "k": 10,
+              "slice_key": "", "part": "test", "value": 0.625, "ci_low": 0.5, "ci_high": 0.75}  # fmt: skip
+    for name, row in (("runs", run), ("metrics", number)):
+        rows = pa.table({key: pa.array([value]) for key, value in row.items()})
+        if name == "metrics":
+            rows = rows.drop_columns("slice_key").append_column("slice_key", pa.array([None], pa.string()))
+        write_deltalake(tmp_path / "source" / name, rows)
+    shutil.copytree(tmp_path / "source", folder / "w")
+    names = ("suite", "dataset", "metric", "estimator", "definition")
+    chosen = {name: {**facts, **number}[name] for name in names}
+    code = _in_pandas(str(folder / "w"), chosen, 10, date(2026, 1, 1))
+    exec(code, {})
+    printed = capsys.readouterr().out
+    assert "als" in printed and "0.625" in printed

@@ -3,6 +3,7 @@
 import copy
 import math
 import re
+import shutil
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -66,6 +67,16 @@ def test_two_nights_with_equal_numbers_are_the_same(
         ("metrics", "2", "same"),
         ("runs", "2", "same"),
     ]
+
+
+def test_folders_may_have_odd_names_and_what_was_measured_may_differ(tmp_path: Path) -> None:
+    places = [tmp_path / "plain", tmp_path / "50%20 [x]"]
+    for n, place in enumerate(places):
+        every = tables(place, "20260102T010000")
+        measured = {"cpu_seconds": 1.0 + n, "peak_bytes": n, "predicted_seconds": 0.5 * n}
+        every["runs"] = [row | measured for row in every["runs"]]
+        shutil.copytree(write(tmp_path / f"source{n}", every), place)
+    assert main([str(place) for place in places]) == 0
 
 
 def next_float(rows: Rows) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.commands.actions.tune import dry_run, in_words
 from recbench_spark.config import Benchmark, parse
+from recbench_spark.data.arrow_files import identity
 from recbench_spark.errors import ConfigError
 from recbench_spark.nightly.night import open_night
+from recbench_spark.nightly.run_keys import key_of, split_hash
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS, SPLITS, TRIALS
 from recbench_spark.storage.store import Store
@@ -22,7 +26,7 @@ from recbench_spark.tuning.search import (
     run_searches,
     with_searches,
 )
-from recbench_spark.tuning.trial_nights import DAY, RankingTrials, check_trials
+from recbench_spark.tuning.trial_nights import DAY, RankingTrials, check_trials, validation_benchmark
 from tests.nights import DATE, SMALL
 
 SPACES = {
@@ -106,3 +110,18 @@ def test_what_cannot_be_searched_is_told_before_spark_starts() -> None:
     one = benchmark()
     told = dry_run(one, one.search)
     assert "25% of each user's training rows, ndcg@5" in told and "rate: 0.001 to 0.1, logarithmic" in told
+
+
+def test_names_of_trial_nights_do_not_depend_on_the_place_of_the_warehouse(tmp_path) -> None:
+    """A moved warehouse keeps its trials; no session is needed to name them."""
+    one = benchmark()
+    named = []
+    for place in (tmp_path / "here", tmp_path / "moved" / "there"):
+        place.mkdir(parents=True)
+        rows = pa.table({"user_id": [1], "item_id": [2], "rating": [3.0]})
+        pq.write_table(rows, place / "part-0.parquet")
+        inner = validation_benchmark(one, one.search, str(place))
+        split_id, inputs = split_hash(identity, inner)
+        keys = [key_of(inner, inner.evaluation.resolve(), split_id, inputs, each) for each in inner.models]
+        named.append((split_id, inputs, keys))
+    assert named[0] == named[1] and len(set(named[0][2])) == len(one.models)

@@ -10,11 +10,16 @@ from typing import Any
 
 from recbench_spark import __version__
 from recbench_spark.schemas import FITS
+from recbench_spark.storage.delta_files import Presence
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.tasks import Row
 
-NAME = ("fit_id", "suite", "purpose", "model", "status", "files")
-"""Columns that say which fit a row is of, what for, and what is left of it."""
+NAME = ("fit_id", "suite", "purpose", "model", "status", Presence("files"))
+"""Columns that say which fit a row is of, what for, and what is left of it.
+
+`files` counts by whether it is there: the folder has the name of the fit, and older versions stored its
+absolute path.
+"""
 
 
 def append_fits(store: Store, rows: Sequence[Row], facts: Row) -> None:
