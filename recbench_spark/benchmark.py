@@ -14,66 +14,66 @@ from datetime import UTC, date, datetime
 
 from recbench_spark.config import Benchmark, ModelConfig, PublishedModel
 from recbench_spark.errors import FAILED, GATE, Interrupted, RecbenchError, is_cancelled
-from recbench_spark.failures import in_words_with_trace, java_is_gone
-from recbench_spark.inputs import pinned_inputs
+from recbench_spark.failures import describe_with_trace, is_java_gone
+from recbench_spark.inputs import pin_inputs
 from recbench_spark.nightly.batched_evaluation import (
-    Ready,
-    at_once,
+    RankableModel,
     evaluate_group,
-    groups,
-    make_ready,
+    group_models,
+    open_model,
+    read_models_per_pass,
 )
 from recbench_spark.nightly.changes import explain_changes
 from recbench_spark.nightly.comparisons import compare_night
-from recbench_spark.nightly.gates import failure
-from recbench_spark.nightly.model_evaluation import evaluate_model, train
+from recbench_spark.nightly.gates import gate_error
+from recbench_spark.nightly.model_evaluation import evaluate_model, train_model
 from recbench_spark.nightly.night import (
-    Night,
-    attempts_so_far,
+    BenchmarkNight,
+    check_night_gates,
+    count_attempts,
     hold_night,
-    missing_models,
-    night_gates,
+    list_missing_models,
     open_night,
     require_split,
     require_truth,
-    yesterday,
+    yesterday_stamp,
 )
-from recbench_spark.nightly.night_status import Outcome
+from recbench_spark.nightly.night_status import NightOutcome
 from recbench_spark.nightly.paradoxes import find_paradoxes
 from recbench_spark.nightly.rating_evaluation import predict_model
 from recbench_spark.nightly.report import report_night, sql_lines
 from recbench_spark.nightly.result_files import write_night, write_result
-from recbench_spark.nightly.results import Attempt, publish, write_published
+from recbench_spark.nightly.results import Attempt, publish_runs, write_published_figures
 from recbench_spark.nightly.split import prepare_split
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import letting_go
+from recbench_spark.runtime.session import cache_scope
 from recbench_spark.storage.shared_rows import drop_scratch
 from recbench_spark.storage.store import Store
 
 
-@pinned_inputs()
-@letting_go()
+@pin_inputs()
+@cache_scope()
 def run_night(
     store: Store, benchmark: Benchmark, logical_date: date, journal: Journal, force: bool = False
-) -> Outcome:
+) -> NightOutcome:
     """Evaluate all models of a benchmark file for one night; one that fails does not stop the others."""
     night = open_night(store, benchmark, logical_date)
-    attempts = attempts_so_far(night)
-    todo = night.benchmark.models if force else missing_models(night, attempts)
+    attempts = count_attempts(night)
+    todo = night.benchmark.models if force else list_missing_models(night, attempts)
     if force or not todo:
         return make_attempts(night, todo, attempts, journal)
     with hold_night(night, journal):
-        attempts = attempts_so_far(night)  # another job may have made some meanwhile
-        return make_attempts(night, missing_models(night, attempts), attempts, journal)
+        attempts = count_attempts(night)  # another job may have made some meanwhile
+        return make_attempts(night, list_missing_models(night, attempts), attempts, journal)
 
 
 def make_attempts(
-    night: Night, todo: Sequence[ModelConfig], attempts: Mapping[str, int], journal: Journal
-) -> Outcome:
+    night: BenchmarkNight, todo: Sequence[ModelConfig], attempts: Mapping[str, int], journal: Journal
+) -> NightOutcome:
     """Evaluate some models of a night; then compare and report all that it has."""
     store, benchmark, logical_date = night.store, night.benchmark, night.logical_date
     if todo:
-        store.delete_orphans(yesterday(store))
+        store.delete_orphans(yesterday_stamp(store))
         prepare_split(store, benchmark, night.split_id, journal)
         require_truth(night)
         stop_at_gates(night, todo, attempts, journal)
@@ -84,36 +84,38 @@ def make_attempts(
     skipped = tuple(model.name for model in benchmark.models if model not in todo)
     path, leaderboard = report_night(night, journal) if run_ids or skipped else (None, "")
     lines = tuple(sql_lines(store, benchmark, logical_date))
-    outcome = Outcome(run_ids, skipped, failed, path, leaderboard, lines, regressed, held)
+    outcome = NightOutcome(run_ids, skipped, failed, path, leaderboard, lines, regressed, held)
     write_night(night, outcome)
     return outcome
 
 
-def start_runs(night: Night, todo: Sequence[ModelConfig], attempts: Mapping[str, int]) -> Iterator[Attempt]:
+def start_runs(
+    night: BenchmarkNight, todo: Sequence[ModelConfig], attempts: Mapping[str, int]
+) -> Iterator[Attempt]:
     """The next attempt at each model, each made when it is asked for."""
     for n, model in enumerate(todo, start=1):
         yield Attempt(night, model, attempts[model.name] + 1, f"{n}/{len(todo)}")
 
 
 def stop_at_gates(
-    night: Night, todo: Sequence[ModelConfig], attempts: Mapping[str, int], journal: Journal
+    night: BenchmarkNight, todo: Sequence[ModelConfig], attempts: Mapping[str, int], journal: Journal
 ) -> None:
     """Where a gate fails the night, every run of it is recorded as failed, and the job ends."""
-    error = failure(night_gates(night))
+    error = gate_error(check_night_gates(night))
     if error is None:
         return
     runs = list(start_runs(night, todo, attempts))
     for run in runs:
-        fail(run, error, journal)
-    tell(night, runs, journal)
+        record_failure(run, error, journal)
+    report_run_states(night, runs, journal)
     night.store.end_runs()
     stopped = {model.name: str(error) for model in todo}
-    write_night(night, Outcome({}, (), stopped, None, "", (), (), tuple(stopped)))
+    write_night(night, NightOutcome({}, (), stopped, None, "", (), (), tuple(stopped)))
     raise error
 
 
 def run_models(
-    night: Night, todo: Sequence[ModelConfig], attempts: Mapping[str, int], journal: Journal
+    night: BenchmarkNight, todo: Sequence[ModelConfig], attempts: Mapping[str, int], journal: Journal
 ) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
     """By model: the ids of runs that succeeded, the messages of those that failed; whom a gate stopped.
 
@@ -121,17 +123,17 @@ def run_models(
     groups. A model that fails, fails alone.
     """
     runs: list[Attempt] = []
-    ready: list[Ready] = []
+    ready: list[RankableModel] = []
     try:
-        most = at_once(night)
+        most = read_models_per_pass(night)
         for run in start_runs(night, todo, attempts):
             runs.append(run)
-            with failing(run, journal):
+            with catch_failures(run, journal):
                 opened = run_model(run, journal, alone=not most)
                 ready += opened
             if run.error or not opened:
-                tell(night, [run], journal)
-        for group in groups(ready, most):
+                report_run_states(night, [run], journal)
+        for group in group_models(ready, most):
             run_group(night, group, runs, journal)
     finally:
         drop_scratch(night.spark, night.store.scratch)
@@ -141,19 +143,19 @@ def run_models(
     return {run.model.name: run.run_id for run in runs if not run.error}, failed, held
 
 
-def run_model(run: Attempt, journal: Journal, *, alone: bool) -> list[Ready]:
+def run_model(run: Attempt, journal: Journal, *, alone: bool) -> list[RankableModel]:
     """Train or open one model: what is ranked together with others; nothing where it is all done.
 
     `alone`: rank and measure it by itself.
     """
     night, model = run.night, run.model
     if isinstance(model, PublishedModel):
-        write_published(night, model, run.run_id)
+        write_published_figures(night, model, run.run_id)
         return []
     with journal.stage("train", f"model {run.place} {model.name}: train", **run.facts) as counts:
-        counts["trained"] = train(night, model, journal)
+        counts["trained"] = train_model(night, model, journal)
     if not alone:
-        opened = make_ready(night, model, run.run_id)
+        opened = open_model(night, model, run.run_id)
         run.seconds = (datetime.now(UTC) - run.started).total_seconds()
         return [opened]
     measure = predict_model if night.benchmark.evaluation.task == "rating" else evaluate_model
@@ -162,26 +164,28 @@ def run_model(run: Attempt, journal: Journal, *, alone: bool) -> list[Ready]:
     return []
 
 
-def run_group(night: Night, group: Sequence[Ready], runs: Sequence[Attempt], journal: Journal) -> None:
+def run_group(
+    night: BenchmarkNight, group: Sequence[RankableModel], runs: Sequence[Attempt], journal: Journal
+) -> None:
     """Rank and measure models together, and publish those that did not fail, in one commit."""
     of_group = {ready.run_id for ready in group}
     mine = [run for run in runs if run.run_id in of_group]
-    with failing(mine, journal):
+    with catch_failures(mine, journal):
         evaluated = evaluate_group(night, group, journal)
         require_split(night)
         for run in mine:
             came = evaluated[run.run_id]
             run.found, run.seconds = came.found, (run.seconds or 0.0) + came.seconds
             if came.error:
-                fail(run, came.error, journal)
-    tell(night, mine, journal)
+                record_failure(run, came.error, journal)
+    report_run_states(night, mine, journal)
 
 
 # ------------------------------------------------------------------------------- how runs end
 
 
 @contextmanager
-def failing(runs: Attempt | Sequence[Attempt], journal: Journal) -> Iterator[None]:
+def catch_failures(runs: Attempt | Sequence[Attempt], journal: Journal) -> Iterator[None]:
     """Make an error of what is done inside one of these runs, and of nothing else.
 
     Any error is: a model may be somebody's code, and `sys.exit` in it must not end a night.
@@ -194,22 +198,22 @@ def failing(runs: Attempt | Sequence[Attempt], journal: Journal) -> Iterator[Non
     except (Exception, SystemExit) as error:
         if is_cancelled(error):
             raise Interrupted from error
-        if java_is_gone(error):  # every other model would fail by it, and no run can be told of
+        if is_java_gone(error):  # every other model would fail by it, and no run can be told of
             raise
         for run in [runs] if isinstance(runs, Attempt) else runs:
-            fail(run, error, journal)
+            record_failure(run, error, journal)
 
 
-def fail(run: Attempt, error: BaseException, journal: Journal) -> None:
+def record_failure(run: Attempt, error: BaseException, journal: Journal) -> None:
     """Note why a model failed, and tell the watcher."""
-    run.error = in_words_with_trace(error)
+    run.error = describe_with_trace(error)
     run.exit_code = error.exit_code if isinstance(error, RecbenchError) else FAILED
     journal.say(f"model {run.place} {run.model.name}: FAILED: {run.error}")
 
 
-def tell(night: Night, runs: Sequence[Attempt], journal: Journal) -> None:
+def report_run_states(night: BenchmarkNight, runs: Sequence[Attempt], journal: Journal) -> None:
     """Runs that have ended: in `runs`, where those that succeeded become visible, the log, result files."""
-    publish(night.store, runs)
+    publish_runs(night.store, runs)
     for run in runs:
         error = {"error": run.error} if run.error else {}
         journal.record("publish", **run.facts, **error)

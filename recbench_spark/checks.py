@@ -27,7 +27,7 @@ class Check:
         """Whether the observed value is at most the threshold, where there is one."""
         return self.threshold is None or self.observed <= self.threshold
 
-    def in_words(self) -> str:
+    def summary_line(self) -> str:
         """Return the check in one line, as warnings print it."""
         return f"{self.check}: {self.observed:g} ({self.detail})"
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from recbench_spark import __version__
-from recbench_spark.config import INT, LONGEST_CURVE, refuse_secrets
+from recbench_spark.config import INT, MAX_CURVE, refuse_secrets
 from recbench_spark.errors import (
     FAILED,
     USAGE,
@@ -31,13 +31,13 @@ from recbench_spark.errors import (
     is_cancelled,
     nearest,
 )
-from recbench_spark.failures import in_words, spark_errors
+from recbench_spark.failures import describe_error, spark_errors
 
 HINTS = {USAGE: "--help lists every flag; conf/benchmarks/demo.yaml is a benchmark file"}
-MOST_DAYS = 3660
+MAX_DAYS = 3660
 """Nights of one range: ten years; more is a year that was mistyped."""
 
-USUAL = "--debug shows the whole trace"
+DEFAULT_HINT = "--debug shows the whole trace"
 INTERRUPTED = (
     "interrupted, nothing published, run again\n"
     "  hint: models that were done before stay as they are; what is unfinished is begun anew"
@@ -105,37 +105,37 @@ def run(
     logging.getLogger("SQLQueryContextLogger").disabled = True
     debug = "--debug" in (sys.argv if argv is None else argv)
     if not debug:  # of a connection that broke, whose error comes to us as well
-        logging.getLogger().addFilter(is_no_lost_command)
-    before = _listen()
+        logging.getLogger().addFilter(hide_lost_command)
+    before = _install_handlers()
     try:
         code = main(parser.parse_args(argv))
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt, Interrupted) as error:
-        code = _ended(error, debug)
+        code = _report_error(error, debug)
     finally:
-        _over.set()
+        _job_ended.set()
         for number, handler in before.items():
             signal.signal(number, handler)
     _exit(code, own=argv is None)
 
 
-def is_no_lost_command(record: logging.LogRecord) -> bool:
+def hide_lost_command(record: logging.LogRecord) -> bool:
     """False for what py4j says, with its trace, when Java does not answer."""
     return record.msg != "Exception while sending command."
 
 
 # ------------------------------------------------------------------------------------- interruption
 
-_interrupted: list[Interrupted] = []
+_signals: list[Interrupted] = []
 """The first signal that came: what fails afterwards fails because of it."""
 
-_over = threading.Event()
+_job_ended = threading.Event()
 
 
-def _listen() -> dict[int, Any]:
+def _install_handlers() -> dict[int, Any]:
     """Ctrl-C and SIGTERM end the job in order; returns who listened before."""
-    _interrupted.clear()
-    _over.clear()
+    _signals.clear()
+    _job_ended.clear()
     if threading.current_thread() is not threading.main_thread():
         return {}
     return {number: signal.signal(number, _on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -143,34 +143,34 @@ def _listen() -> dict[int, Any]:
 
 def _on_signal(number: int, frame: object) -> NoReturn:
     """The first time unwinds the job while Spark's jobs are cancelled; the second ends it at once."""
-    if _interrupted:
+    if _signals:
         os._exit(128 + number)
-    _interrupted.append(Interrupted(number))
+    _signals.append(Interrupted(number))
     # A thread of its own: this one is waiting for Java's answer, on a connection that is in use.
     threading.Thread(target=_cancel_jobs, daemon=True).start()
-    raise _interrupted[0]
+    raise _signals[0]
 
 
 def _cancel_jobs() -> None:
     """Until the job has ended: a thread that was planning starts its next one meanwhile."""
-    while "pyspark" in sys.modules and not _over.is_set():
+    while "pyspark" in sys.modules and not _job_ended.is_set():
         with suppress(Exception):  # Java may be gone already, with its jobs
             from pyspark import SparkContext  # noqa: PLC0415
 
             if SparkContext._active_spark_context is not None:
                 SparkContext._active_spark_context.cancelAllJobs()
-        _over.wait(0.5)
+        _job_ended.wait(0.5)
 
 
 # ------------------------------------------------------------------------------------------- errors
 
 
-def _ended(error: BaseException, debug: bool) -> int:
+def _report_error(error: BaseException, debug: bool) -> int:
     """Tell how a job ended, and the exit code of that."""
     if isinstance(error, KeyboardInterrupt) or (isinstance(error, spark_errors()) and is_cancelled(error)):
         error = Interrupted()
-    if _interrupted or isinstance(error, Interrupted):
-        first = _interrupted[0] if _interrupted else error
+    if _signals or isinstance(error, Interrupted):
+        first = _signals[0] if _signals else error
         print(INTERRUPTED, file=sys.stderr, flush=True)
         return int(getattr(first, "exit_code", FAILED))
     if isinstance(error, BrokenPipeError):
@@ -178,8 +178,8 @@ def _ended(error: BaseException, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     code = error.exit_code if isinstance(error, RecbenchError) else FAILED
-    text = in_words(error)
-    usual = "the trace is above" if debug else HINTS.get(code, USUAL)
+    text = describe_error(error)
+    usual = "the trace is above" if debug else HINTS.get(code, DEFAULT_HINT)
     text, _, hint = text.partition("\n  hint: ")
     print(f"error: {cut_middle(text)}\n  hint: {cut_middle(hint) or usual}", file=sys.stderr)
     return code
@@ -198,36 +198,36 @@ def _exit(code: int, own: bool) -> NoReturn:
         code = code or FAILED
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if _interrupted:
+    if _signals:
         os._exit(code)  # at once, and without complaints of what was cut off; Java ends with its pipe
     if own:
-        _codes.append(code)
+        _exit_codes.append(code)
     sys.exit(code)
 
 
-_codes: list[int] = []
+_exit_codes: list[int] = []
 """What the process that this job has to itself ends with."""
 
 
-def _leave() -> None:
+def _end_process() -> None:
     """End the process before Python takes itself apart.
 
     Arrow's readers close Python's files in threads of their own, now and then later than the work is done.
     A thread that asks for Python's lock while Python ends is thrown out, and C++ then aborts the process:
     a job whose rows were published ended with code 134 (apache/arrow issues 34314 and 36980).
     """
-    if _codes:
+    if _exit_codes:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
-        os._exit(_codes[-1])
+        os._exit(_exit_codes[-1])
 
 
 # Before the libraries that a job loads: what they registered for the end runs first.
-atexit.register(_leave)
+atexit.register(_end_process)
 
 
-def library_python(name: str, environments: Path) -> str:
+def find_library_python(name: str, environments: Path) -> str:
     """The Python of another library's environment, for the jobs that measure beside it."""
     found = environments / name / "bin" / "python"
     if not found.exists():
@@ -235,24 +235,24 @@ def library_python(name: str, environments: Path) -> str:
     return str(found)
 
 
-def days(text: str) -> tuple[date, ...]:
+def parse_days(text: str) -> tuple[date, ...]:
     """Days on the command line, the earliest first: FIRST..LAST, both of them too, or some with commas."""
     begin, dots, end = text.partition("..")
     if not dots:
-        found = sorted(map(day, text.split(",")))
+        found = sorted(map(parse_day, text.split(",")))
         twice = [str(one) for one, other in pairwise(found) if one == other]
         if twice:
             raise argparse.ArgumentTypeError(f"{twice[0]} stands in '{text}' twice: name each day once")
         return tuple(found)
-    first, last = day(begin), day(end)
+    first, last = parse_day(begin), parse_day(end)
     if last < first:
         raise argparse.ArgumentTypeError(f"'{text}' ends before it begins: write the earlier day first")
-    if (last - first).days >= MOST_DAYS:
-        raise argparse.ArgumentTypeError(f"'{text}' is more than {MOST_DAYS} days: is the year right?")
+    if (last - first).days >= MAX_DAYS:
+        raise argparse.ArgumentTypeError(f"'{text}' is more than {MAX_DAYS} days: is the year right?")
     return tuple(first + timedelta(days=n) for n in range((last - first).days + 1))
 
 
-def day(text: str) -> date:
+def parse_day(text: str) -> date:
     """A date on the command line: YYYY-MM-DD, or YYYY-MM-DD-1d, a day earlier.
 
     The second is for schedulers that know the day they start on and cannot count.
@@ -264,7 +264,7 @@ def day(text: str) -> date:
         raise argparse.ArgumentTypeError(f"'{text}' is not a date like 2026-01-31") from None
 
 
-def cutoffs(text: str) -> tuple[int, ...]:
+def parse_cutoffs(text: str) -> tuple[int, ...]:
     """Cut-offs on the command line: 1,3,10."""
     try:
         found = tuple(sorted({int(part) for part in text.split(",")}))
@@ -277,37 +277,37 @@ def cutoffs(text: str) -> tuple[int, ...]:
     return found
 
 
-def count(text: str) -> int:
+def parse_count(text: str) -> int:
     """A whole number from 1 on the command line."""
     if not re.fullmatch("[0-9]{1,10}", text) or not 1 <= int(text) <= INT:
         raise argparse.ArgumentTypeError(f"'{text[:50]}' is not a whole number from 1 to {INT}")
     return int(text)
 
 
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 """Threads of one fit: more than any machine has cores."""
 
 
-def threads(text: str) -> int:
+def parse_threads(text: str) -> int:
     """A number of threads on the command line."""
-    if count(text) > MOST_THREADS:
-        raise argparse.ArgumentTypeError(f"'{text}': at most {MOST_THREADS} threads")
+    if parse_count(text) > MAX_THREADS:
+        raise argparse.ArgumentTypeError(f"'{text}': at most {MAX_THREADS} threads")
     return int(text)
 
 
-def counts(text: str) -> tuple[int, ...]:
+def parse_counts(text: str) -> tuple[int, ...]:
     """Whole numbers from 1 on the command line, in the order given: 50,100,200."""
-    return tuple(count(part) for part in text.split(","))
+    return tuple(parse_count(part) for part in text.split(","))
 
 
-def curve(cuts: Sequence[int]) -> tuple[int, ...]:
+def expand_curve(cuts: Sequence[int]) -> tuple[int, ...]:
     """Every cut-off from 1 to the largest."""
-    if max(cuts) > LONGEST_CURVE:
-        raise ConfigError(f"--curve up to {max(cuts)}: every cut-off is kept, at most {LONGEST_CURVE}")
+    if max(cuts) > MAX_CURVE:
+        raise ConfigError(f"--curve up to {max(cuts)}: every cut-off is kept, at most {MAX_CURVE}")
     return tuple(range(1, max(cuts) + 1))
 
 
-def names(text: str, flag: str, known: Iterable[str] = ()) -> tuple[str, ...]:
+def parse_names(text: str, flag: str, known: Iterable[str] = ()) -> tuple[str, ...]:
     """Names on the command line, each once: recall,ndcg."""
     found = tuple(name.strip() for name in text.split(","))
     listed = tuple(known)
@@ -336,7 +336,7 @@ def parse_columns(text: str, example: str) -> dict[str, str]:
     return columns
 
 
-def numbers(text: str) -> tuple[float, ...]:
+def parse_numbers(text: str) -> tuple[float, ...]:
     """Numbers on the command line: 0.1,0.5."""
     try:
         found = tuple(float(part) for part in text.split(","))
@@ -347,7 +347,7 @@ def numbers(text: str) -> tuple[float, ...]:
     return found
 
 
-def axes(pairs: Sequence[str]) -> dict[str, str | float | None]:
+def parse_axes(pairs: Sequence[str]) -> dict[str, str | float | None]:
     """`definition.AXIS=VALUE` pairs as axes of a definition."""
     found: dict[str, str | float | None] = {}
     for pair in pairs:
@@ -357,11 +357,11 @@ def axes(pairs: Sequence[str]) -> dict[str, str | float | None]:
             raise ConfigError(
                 f"--set {pair}: expected definition.AXIS=VALUE", "e.g. definition.gain=linear"
             )
-        found[axis] = _number(value)
+        found[axis] = _parse_number(value)
     return found
 
 
-def _number(text: str) -> str | float | None:
+def _parse_number(text: str) -> str | float | None:
     if text.lower() in ("none", "null", ""):
         return None
     try:

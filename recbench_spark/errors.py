@@ -13,10 +13,10 @@ from collections.abc import Iterable
 OK, FAILED, USAGE, GATE, REGRESSION = 0, 1, 2, 3, 4
 """Exit codes of every job: fine, failed, wrong usage or config, quality gate, regression."""
 
-LONGEST = 3000
+MAX_LETTERS = 3000
 """Letters of a message or a hint."""
 
-LISTED = 50
+MAX_LISTED = 50
 """Names that a hint lists at most."""
 
 
@@ -86,7 +86,7 @@ class Interrupted(BaseException):
         self.exit_code = 128 + number
 
 
-def cut_middle(text: str, longest: int = LONGEST) -> str:
+def cut_middle(text: str, longest: int = MAX_LETTERS) -> str:
     """Return a text without its middle where it has more than so many letters.
 
     >>> cut_middle("recall", 4)
@@ -115,6 +115,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if not options:
         return "there is none"
     close = difflib.get_close_matches(str(name), options, n=1, cutoff=0.5)
-    more = f" and {len(options) - LISTED} more" if len(options) > LISTED else ""
-    listed = f"known: {', '.join(options[:LISTED])}{more}"
+    more = f" and {len(options) - MAX_LISTED} more" if len(options) > MAX_LISTED else ""
+    listed = f"known: {', '.join(options[:MAX_LISTED])}{more}"
     return f"did you mean '{close[0]}'? {listed}" if close else listed

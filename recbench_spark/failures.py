@@ -18,51 +18,51 @@ JAVA_ENDED = (
 )
 
 
-def in_words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return one sentence about an error and, for most errors, a hint on a second line."""
     if isinstance(error, RecbenchError):
         return str(error)
-    if java_is_gone(error):
+    if is_java_gone(error):
         return JAVA_ENDED
     if isinstance(error, spark_errors()):
-        from recbench_spark.storage.store import explain  # noqa: PLC0415
+        from recbench_spark.storage.store import explain_spark_error  # noqa: PLC0415
 
-        return explain(error)
-    return _in_words_of_machine(error) or _internal(error)
+        return explain_spark_error(error)
+    return _describe_system_error(error) or _describe_internal(error)
 
 
-def _in_words_of_machine(error: BaseException) -> str:
+def _describe_system_error(error: BaseException) -> str:
     """Return words for what memory, files or an end of Python refuse; none for other errors."""
     if isinstance(error, MemoryError):
         return "out of memory\n  hint: smaller batches or tables, or a larger machine"
     if isinstance(error, SystemExit):
         told = f"code that was called ended Python: sys.exit({cut_middle(str(error.code), 300)})"
         return f"{told}\n  hint: code of a model must raise an error instead"
-    if isinstance(error, OSError) and (refusal := _refusal(error)):
+    if isinstance(error, OSError) and (refusal := _system_message(error)):
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{refusal}\n  hint: check the path, its permissions, and the space on its disk"
     return ""
 
 
-def _refusal(error: OSError) -> str:
+def _system_message(error: OSError) -> str:
     """Return the system's words; a library written in Rust gives its number in the text alone."""
     number = re.search(r"\(os error (\d+)\)", str(error))
     return error.strerror or (os.strerror(int(number[1])) if number else "")
 
 
-def in_words_with_trace(error: BaseException) -> str:
-    """Return `in_words`, and name a file with the trace where the words are not our own or Spark's.
+def describe_with_trace(error: BaseException) -> str:
+    """Return `describe_error`, and name a file with the trace where the words are not our own or Spark's.
 
     An error of one model does not end a job, so that nobody can ask for its trace with --debug.
     """
-    words = in_words(error)
-    if isinstance(error, (RecbenchError, *spark_errors())) or words.startswith(INTERNAL):
+    words = describe_error(error)
+    if isinstance(error, (RecbenchError, *spark_errors())) or words.startswith(INTERNAL_PREFIX):
         return words
     place = write_trace(error)
     return words if place is None else f"{words}; its trace: {place}"
 
 
-def java_is_gone(error: BaseException) -> bool:
+def is_java_gone(error: BaseException) -> bool:
     """Return whether Spark's Java process has ended: what fails then has odd words.
 
     Where spark-submit started the process, a connection that broke is all that is known of it.
@@ -92,13 +92,13 @@ def spark_errors() -> tuple[type[Exception], ...]:
     return PySparkException, Py4JError
 
 
-INTERNAL = "internal error: "
+INTERNAL_PREFIX = "internal error: "
 """Beginning of the words for what nobody foresaw."""
 
 
-def _internal(error: BaseException) -> str:
+def _describe_internal(error: BaseException) -> str:
     """Return words for what nobody foresaw; its trace lies in a file, for whoever mends it."""
-    told = f"{INTERNAL}{' '.join(f'{type(error).__name__}: {error}'.split())[:300]}"
+    told = f"{INTERNAL_PREFIX}{' '.join(f'{type(error).__name__}: {error}'.split())[:300]}"
     place = write_trace(error)
     with_trace = "the trace above" if place is None else f"its trace, {place}"
     return f"{told}\n  hint: this is a mistake of recbench-spark: report it with {with_trace}"

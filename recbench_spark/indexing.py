@@ -7,24 +7,24 @@ from itertools import accumulate
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.runtime.session import kept
+from recbench_spark.runtime.session import cache_frame
 
 
-def dense_index(frame: DataFrame, order: Column, name: str) -> DataFrame:
+def add_dense_index(frame: DataFrame, order: Column, name: str) -> DataFrame:
     """Adds 0, 1, 2 ... in the given order, without ever bringing all rows into one partition.
 
     Sorted by range, so partition p holds smaller keys than p + 1.
     """
-    return numbered(frame.orderBy(order), name)
+    return add_row_index(frame.orderBy(order), name)
 
 
-def numbered(frame: DataFrame, name: str) -> DataFrame:
+def add_row_index(frame: DataFrame, name: str) -> DataFrame:
     """Adds 0, 1, 2 ... in the order in which rows lie: of a file, that of its lines.
 
     A row's position is its place in its partition plus the rows of the partitions before, of which the
     driver learns one number each. The rows are kept while they are counted.
     """
-    sorted_rows = kept(frame.withColumn("_place", F.monotonically_increasing_id()))
+    sorted_rows = cache_frame(frame.withColumn("_place", F.monotonically_increasing_id()))
     partition = F.shiftright(F.col("_place"), 33).alias("_partition")
     counts = sorted_rows.groupBy(partition).count().orderBy("_partition").collect()
     starts = [0, *accumulate(row["count"] for row in counts)]

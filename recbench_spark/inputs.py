@@ -1,7 +1,7 @@
 """Inputs of a job, pinned from the first look to the last read: what was identified is what is read.
 
-A job opens `pinned_inputs`. Inside it a path is looked at once: later looks return the same `Input`, and
-readers ask `pinned` for the version of a Delta table that was identified. Plain files have no versions, so
+A job opens `pin_inputs`. Inside it a path is looked at once: later looks return the same `PinnedInput`, and
+readers ask `find_pinned` for the version of a Delta table that was identified. Plain files have no versions, so
 `require_unchanged` looks again before results are published. Outside, each look is a new one.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from recbench_spark.errors import DataError
 
-TRAVEL = frozenset({"versionasof", "timestampasof"})
+TIME_TRAVEL = frozenset({"versionasof", "timestampasof"})
 """Options of a Delta reader, in small letters, that name another version than the latest."""
 
 OLD_IDENTITY = re.compile(r"delta:(\d+|empty)|files:\d+:\d+:[0-9a-f]{12}")
@@ -27,7 +27,7 @@ Key = tuple[str, tuple[tuple[str, str], ...], bool]
 
 
 @dataclass(frozen=True)
-class Input:
+class PinnedInput:
     """A log or table as a job looked at it first.
 
     Attributes:
@@ -41,20 +41,20 @@ class Input:
     path: str
     identity: str
     version: int | None = None
-    sign_now: Callable[[], str] | None = field(default=None, compare=False, repr=False)
+    read_fingerprint: Callable[[], str] | None = field(default=None, compare=False, repr=False)
     sign: str = ""
 
     def require_unchanged(self) -> None:
         """Look again. Raises DataError where the content is not the identified one any more."""
-        if self.sign_now is not None and self.sign_now() != self.sign:
-            raise changed(self.path)
+        if self.read_fingerprint is not None and self.read_fingerprint() != self.sign:
+            raise change_error(self.path)
 
 
-_pinned: ContextVar[dict[Key, Input] | None] = ContextVar("pinned inputs", default=None)
+_pinned: ContextVar[dict[Key, PinnedInput] | None] = ContextVar("pinned inputs", default=None)
 
 
 @contextmanager
-def pinned_inputs() -> Iterator[None]:
+def pin_inputs() -> Iterator[None]:
     """Pin every input that is looked at inside; joins the pins of a caller that has opened them."""
     if _pinned.get() is not None:
         yield
@@ -66,7 +66,7 @@ def pinned_inputs() -> Iterator[None]:
         _pinned.reset(token)
 
 
-def look_once(path: str, options: Options, named: bool, look: Callable[[], Input]) -> Input:
+def look_once(path: str, options: Options, named: bool, look: Callable[[], PinnedInput]) -> PinnedInput:
     """Return the pinned input of a path; `look` makes it at the first call.
 
     Args:
@@ -84,16 +84,16 @@ def look_once(path: str, options: Options, named: bool, look: Callable[[], Input
     return known[key]
 
 
-def pinned(path: str, options: Options | None = None) -> Input | None:
+def find_pinned(path: str, options: Options | None = None) -> PinnedInput | None:
     """Return the pinned input of a path; None where nobody has looked at it."""
     known = _pinned.get() or {}
     found = (known.get(_key(path, options or {}, named)) for named in (False, True))
     return next((one for one in found if one is not None), None)
 
 
-def pinned_version(path: str, options: Options | None = None) -> int | None:
+def find_version(path: str, options: Options | None = None) -> int | None:
     """Return the version of a Delta table that a job has identified; None: read the latest."""
-    found = pinned(path, options)
+    found = find_pinned(path, options)
     return found.version if found else None
 
 
@@ -107,22 +107,22 @@ def require_unchanged() -> None:
         found.require_unchanged()
 
 
-def changed(path: str) -> DataError:
+def change_error(path: str) -> DataError:
     """Return the error for an input that another process writes to while a job reads it."""
     return DataError(f"{path} changed while it was read", "run again, when nothing writes to it any more")
 
 
-def time_travel(options: Options) -> dict[str, str]:
+def time_travel_options(options: Options) -> dict[str, str]:
     """Return the options that choose a version of a Delta table, with their names as given."""
-    return {name: value for name, value in options.items() if name.lower() in TRAVEL}
+    return {name: value for name, value in options.items() if name.lower() in TIME_TRAVEL}
 
 
-def local_path(path: str) -> str:
+def normalise_path(path: str) -> str:
     """Return a path without `file:`, absolute where it is one of this machine."""
     bare = re.sub(r"^file:/*(?=/)", "", path)
     return bare if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", bare) else str(Path(bare).absolute())
 
 
 def _key(path: str, options: Options, named: bool) -> Key:
-    travel = {name.lower(): value for name, value in time_travel(options).items()}
-    return local_path(path), tuple(sorted(travel.items())), named
+    travel = {name.lower(): value for name, value in time_travel_options(options).items()}
+    return normalise_path(path), tuple(sorted(travel.items())), named

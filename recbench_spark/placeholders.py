@@ -21,16 +21,16 @@ from recbench_spark.errors import ConfigError, nearest
 S = TypeVar("S", bound=Strict)
 
 PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)(?::([^{}]*))?\}")
-KNOWN = ("logical_date",)
+KNOWN_NAMES = ("logical_date",)
 DIRECTIVES = set("YymdjGVu")
 """Of strftime: those that say a day, in digits, in every language."""
 
-OF_DATASETS = ("path", "until", "options")
-OF_EVALUATIONS = ("candidates_path", "features")
-OF_PROPENSITIES = ("path", "item_features", "user_features")
+DATASET_FIELDS = ("path", "until", "options")
+EVALUATION_FIELDS = ("candidates_path", "features")
+PROPENSITY_FIELDS = ("path", "item_features", "user_features")
 
 
-def on_night(benchmark: Benchmark, logical_date: date | None) -> Benchmark:
+def fill_placeholders(benchmark: Benchmark, logical_date: date | None) -> Benchmark:
     """The benchmark with every placeholder filled in.
 
     Raises:
@@ -44,18 +44,18 @@ def on_night(benchmark: Benchmark, logical_date: date | None) -> Benchmark:
             if rest:
                 found[head] = fill(getattr(section, head), (rest,), f"{where}.{head}")
             elif hasattr(section, name):
-                found[name] = _filled(getattr(section, name), logical_date, f"{where}.{name}")
+                found[name] = _fill_value(getattr(section, name), logical_date, f"{where}.{name}")
         return section.model_copy(update=found)
 
-    evaluation = fill(benchmark.evaluation, OF_EVALUATIONS, "evaluation")
+    evaluation = fill(benchmark.evaluation, EVALUATION_FIELDS, "evaluation")
     slices = tuple(fill(cut, ("path",), f"evaluation.slices.{cut.key}") for cut in evaluation.slices)
     exposure = evaluation.exposure
     if exposure:
         exposure = fill(exposure, ("rewards",), "evaluation.exposure")
-        shown = fill(exposure.propensities, OF_PROPENSITIES, "evaluation.exposure.propensities")
+        shown = fill(exposure.propensities, PROPENSITY_FIELDS, "evaluation.exposure.propensities")
         exposure = exposure.model_copy(update={"propensities": shown})
-    dataset = fill(benchmark.dataset, OF_DATASETS, "dataset")
-    end_of_log(dataset)
+    dataset = fill(benchmark.dataset, DATASET_FIELDS, "dataset")
+    log_end_micros(dataset)
     return benchmark.model_copy(
         update={
             "dataset": dataset,
@@ -65,25 +65,25 @@ def on_night(benchmark: Benchmark, logical_date: date | None) -> Benchmark:
     )
 
 
-def _filled(value: Any, day: date | None, where: str) -> Any:
+def _fill_value(value: Any, day: date | None, where: str) -> Any:
     if isinstance(value, dict):
-        return {key: _filled(entry, day, f"{where}.{key}") for key, entry in value.items()}
-    return PLACEHOLDER.sub(_filler(day, where), value) if isinstance(value, str) else value
+        return {key: _fill_value(entry, day, f"{where}.{key}") for key, entry in value.items()}
+    return PLACEHOLDER.sub(_make_filler(day, where), value) if isinstance(value, str) else value
 
 
-def _filler(day: date | None, where: str) -> Callable[[re.Match[str]], str]:
+def _make_filler(day: date | None, where: str) -> Callable[[re.Match[str]], str]:
     def fill(match: re.Match[str]) -> str:
         name, style = match.groups()
-        if name not in KNOWN:
-            raise ConfigError(f"{where}: unknown placeholder '{match[0]}'", nearest(name, KNOWN))
+        if name not in KNOWN_NAMES:
+            raise ConfigError(f"{where}: unknown placeholder '{match[0]}'", nearest(name, KNOWN_NAMES))
         if day is None:
             raise ConfigError(f"{where}: '{match[0]}' and no night to fill it in", "give --logical-date")
-        return _formatted(day, style, f"{where}: '{match[0]}'")
+        return _format_day(day, style, f"{where}: '{match[0]}'")
 
     return fill
 
 
-def _formatted(day: date, style: str | None, what: str) -> str:
+def _format_day(day: date, style: str | None, what: str) -> str:
     if style is None:
         return day.isoformat()
     unknown = {text[1:] for text in re.findall(r"%.?", style)} - DIRECTIVES
@@ -94,7 +94,7 @@ def _formatted(day: date, style: str | None, what: str) -> str:
     return day.strftime(style)
 
 
-def end_of_log(dataset: Dataset) -> int | None:
+def log_end_micros(dataset: Dataset) -> int | None:
     """Microseconds of UTC at which the day `dataset.until` ends in the dataset's zone; None: no end.
 
     Raises:
@@ -108,14 +108,14 @@ def end_of_log(dataset: Dataset) -> int | None:
         hint = 'a day, or "{logical_date}"'
         raise ConfigError(f"dataset.until: '{dataset.until}' is not a day like 2026-01-31", hint) from None
     try:
-        midnight = datetime.combine(day + timedelta(days=1), time(), _zone(dataset.time_zone))
+        midnight = datetime.combine(day + timedelta(days=1), time(), _parse_zone(dataset.time_zone))
         return (midnight - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     except OverflowError:
         hint = "leave dataset.until out where the log has no end"
         raise ConfigError(f"dataset.until: the calendar ends with {dataset.until}", hint) from None
 
 
-def _zone(name: str) -> tzinfo:
+def _parse_zone(name: str) -> tzinfo:
     if not OFFSET.fullmatch(name):
         return ZoneInfo(name)
     sign = -1 if name[0] == "-" else 1

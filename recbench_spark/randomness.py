@@ -10,11 +10,11 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 
-def hashed(*keys: str | Column, seed: int) -> Column:
+def hash_keys(*keys: str | Column, seed: int) -> Column:
     """A signed 64-bit hash of the keys and the seed."""
     return F.xxhash64(*keys, F.lit(seed).cast("long"))
 
 
 def uniform(*keys: str | Column, seed: int) -> Column:
     """A number in [0, 1) with 53 random bits, from the keys and the seed."""
-    return F.shiftrightunsigned(hashed(*keys, seed=seed), 11) * F.lit(2.0**-53)
+    return F.shiftrightunsigned(hash_keys(*keys, seed=seed), 11) * F.lit(2.0**-53)

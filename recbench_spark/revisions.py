@@ -90,7 +90,7 @@ REVISIONS: dict[str, int] = {
 """What changed: a comment a revision, the newest last."""
 
 
-def of(*names: str) -> dict[str, int]:
+def select_revisions(*names: str) -> dict[str, int]:
     """The revisions of these names, those at the first one left out.
 
     >>> of("rankings", "a kind of model that never changed")
@@ -99,15 +99,15 @@ def of(*names: str) -> dict[str, int]:
     return {name: REVISIONS[name] for name in names if REVISIONS.get(name, FIRST) != FIRST}
 
 
-def changed(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ...]:
+def describe_changes(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ...]:
     """What differs, in words; a name that one of them has not is at the first revision there.
 
     >>> changed({"splits": 2}, {"splits": 3, "item_knn": 2})
     ('item_knn 1 -> 2', 'splits 2 -> 3')
     """
-    pairs = ((name, before.get(name, FIRST), after.get(name, FIRST)) for name in _all(before, after))
+    pairs = ((name, before.get(name, FIRST), after.get(name, FIRST)) for name in _all_names(before, after))
     return tuple(f"{name} {one} -> {two}" for name, one, two in pairs if one != two)
 
 
-def _all(*known: Iterable[str]) -> list[str]:
+def _all_names(*known: Iterable[str]) -> list[str]:
     return sorted({name for names in known for name in names})

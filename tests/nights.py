@@ -8,9 +8,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from recbench_spark.benchmark import Outcome, run_night
+from recbench_spark.benchmark import NightOutcome, run_night
 from recbench_spark.config import Benchmark, parse
-from recbench_spark.nightly.night import Night, open_night
+from recbench_spark.nightly.night import BenchmarkNight, open_night
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.store import Store
 
@@ -79,12 +79,12 @@ class Ran:
 
     store: Store
     benchmark: Benchmark
-    outcome: Outcome
-    said: str
+    outcome: NightOutcome
+    remarks: str
     log: Path
 
     @property
-    def night(self) -> Night:
+    def night(self) -> BenchmarkNight:
         return open_night(self.store, self.benchmark, DATE)
 
 

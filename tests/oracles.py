@@ -277,7 +277,7 @@ def value_and_error(numerator_ne: Floats, denominator_ne: Floats) -> tuple[Float
 
 def smallest_flip(contribution_n: Floats) -> paradoxes.Flip | None:
     """The smallest set whose removal turns the sum, by sorting; None where no set can turn it."""
-    value = paradoxes.fixed(contribution_n)
+    value = paradoxes.to_fixed_point(contribution_n)
     goal = abs(int(value.sum()))
     if not goal:
         return None

@@ -166,7 +166,7 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
         ("kernels/estimators/exposure.py", "from recbench_spark.kernels.metrics import accuracy", True),
         ("kernels/ranking/lists.py", "from recbench_spark.kernels.metrics.accuracy import METRICS", False),
         ("kernels/hashing.py", "from recbench_spark.kernels.ranking import counting", False),
-        ("config/models.py", "from recbench_spark.kernels.metrics.about import range_of", True),
+        ("config/models.py", "from recbench_spark.kernels.metrics.about import figure_range", True),
         ("kernels/metrics/about.py", "from recbench_spark.config import Evaluation", False),
         ("models/item_knn.py", "from recbench_spark.kernels import hashing", True),
         ("protocol/splits.py", "from recbench_spark.graph import build", False),

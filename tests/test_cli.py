@@ -23,7 +23,7 @@ from pyspark.errors import AnalysisException
 
 from recbench_spark import __version__, cli
 from recbench_spark.errors import ConfigError, DataError, GateError, Interrupted, StoreError
-from recbench_spark.failures import in_words
+from recbench_spark.failures import describe_error
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import submit_arguments
 
@@ -220,8 +220,8 @@ def test_a_full_device_under_the_output_is_told():
 )
 def test_flags_that_mean_nothing_are_refused(capsys, flags, word):
     parser = cli.Parser("A job.")
-    for name, kind in {"path": str, "number": float, "whole": int, "count": cli.count, "day": cli.day,
-                       "k": cli.cutoffs, "numbers": cli.numbers}.items():  # fmt: skip
+    for name, kind in {"path": str, "number": float, "whole": int, "count": cli.parse_count, "day": cli.parse_day,
+                       "k": cli.parse_cutoffs, "numbers": cli.parse_numbers}.items():  # fmt: skip
         parser.add_argument(f"--{name}", type=kind)
     with pytest.raises(SystemExit) as ended:
         cli.run(lambda args: 0, parser, flags)
@@ -263,26 +263,26 @@ def test_version(capsys):
 
 
 def test_cutoffs():
-    assert cli.cutoffs("10,1,3,3") == (1, 3, 10)
+    assert cli.parse_cutoffs("10,1,3,3") == (1, 3, 10)
     for wrong in ("0", "-1,2", "ten", "1.5", "", "1,,2"):
         with pytest.raises(argparse.ArgumentTypeError):
-            cli.cutoffs(wrong)
+            cli.parse_cutoffs(wrong)
 
 
 def test_day():
-    assert cli.day("2026-01-31") == date(2026, 1, 31)
+    assert cli.parse_day("2026-01-31") == date(2026, 1, 31)
     for wrong in ("31.1.2026", "2026-02-30", ""):
         with pytest.raises(argparse.ArgumentTypeError, match="not a date"):
-            cli.day(wrong)
+            cli.parse_day(wrong)
 
 
 def test_axes():
     pairs = ["definition.gain=linear", "definition.threshold=4", "definition.threshold=none"]
-    assert cli.axes(pairs[:2]) == {"gain": "linear", "threshold": 4.0}
-    assert cli.axes(pairs) == {"gain": "linear", "threshold": None}
+    assert cli.parse_axes(pairs[:2]) == {"gain": "linear", "threshold": 4.0}
+    assert cli.parse_axes(pairs) == {"gain": "linear", "threshold": None}
     for wrong in ("gain=linear", "definition.gain", "evaluation.k=3"):
         with pytest.raises(ConfigError, match=wrong):
-            cli.axes([wrong])
+            cli.parse_axes([wrong])
 
 
 @pytest.mark.parametrize("flag", ["--help", "--version"])
@@ -302,13 +302,13 @@ def test_evaluate_answers_without_a_jvm(tmp_path, flag):
     [("2026-03-01", "2026-03-01"), ("2026-03-01-1d", "2026-02-28"), ("2026-01-31-0d", "2026-01-31")],
 )
 def test_a_day_may_be_counted_back(text: str, day: str) -> None:
-    assert str(cli.day(text)) == day
+    assert str(cli.parse_day(text)) == day
 
 
 @pytest.mark.parametrize("text", ["2026-03-01-d", "-1d", "today-1d", "2026-03-01-1"])
 def test_other_days_are_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is not a date"):
-        cli.day(text)
+        cli.parse_day(text)
 
 
 @pytest.mark.parametrize(
@@ -352,6 +352,6 @@ def test_make_sql_hands_the_question_on_as_it_is(tmp_path):
 def test_what_a_library_of_rust_is_refused_by_the_machine_is_said_in_words() -> None:
     """It raises OSError without a number: the number stands in its text alone."""
     text = "Generic LocalFileSystem error \x1b[31m\u21b3\x1b[0m No space left on device (os error 28)"
-    assert in_words(OSError(text)) == (
+    assert describe_error(OSError(text)) == (
         "No space left on device\n  hint: check the path, its permissions, and the space on its disk"
     )

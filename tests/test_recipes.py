@@ -54,7 +54,7 @@ def check_flags(job: str, flags: list[str]) -> None:
     """The flags exist and mean something."""
     args = PARSERS[job].parse_args(flags)
     if job == "maintain":
-        maintaining.check(args)
+        maintaining.check_flags(args)
 
 
 def test_the_crontab_starts_jobs_by_flags_they_have() -> None:

@@ -13,8 +13,8 @@ from recbench_spark import revisions
 from recbench_spark.config import Benchmark
 from recbench_spark.definitions import Definition
 from recbench_spark.nightly import code_provenance
-from recbench_spark.nightly.night import Night, run_key
-from recbench_spark.nightly.run_keys import split_hash
+from recbench_spark.nightly.night import BenchmarkNight, make_run_key
+from recbench_spark.nightly.run_keys import hash_split
 from tests.nights import SMALL, small
 
 UNIFORM = {**SMALL["evaluation"], "definition": {"candidates": "uniform"}}
@@ -24,10 +24,12 @@ LOG = {"name": "d", "reader": "world"}
 def hashes(benchmark: Benchmark, name: str) -> dict[str, str]:
     """split_id, model_id and run_key of one model."""
     nothing: Any = SimpleNamespace(spark=None)
-    split_id, inputs = split_hash(nothing, benchmark)
-    night = Night(nothing, benchmark, benchmark.evaluation.resolve(), split_id, inputs, date(2026, 1, 1))
+    split_id, inputs = hash_split(nothing, benchmark)
+    night = BenchmarkNight(
+        nothing, benchmark, benchmark.evaluation.resolve(), split_id, inputs, date(2026, 1, 1)
+    )
     (model,) = (model for model in benchmark.models if model.name == name)
-    return {"split": split_id, "model": night.data.key(model), "run": run_key(night, model)}
+    return {"split": split_id, "model": night.data.key(model), "run": make_run_key(night, model)}
 
 
 def raised(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,16 +73,18 @@ def test_a_revision_enters_the_hashes_it_affects(
 
 def test_the_reader_of_a_log_enters_its_split(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = {"name": "d", "reader": "lightgcn", "path": str(tmp_path)}
-    before = code_provenance.of_split(small(dataset=file).dataset)
+    before = code_provenance.split_revisions(small(dataset=file).dataset)
     assert before["lightgcn"] == revisions.REVISIONS["lightgcn"] > 1 and "worlds" not in before
     raised("lightgcn", monkeypatch)
-    assert code_provenance.of_split(small(dataset=file).dataset) != before
+    assert code_provenance.split_revisions(small(dataset=file).dataset) != before
 
 
 def test_equal_revisions_are_equal_texts() -> None:
     benchmark = small()
-    run = code_provenance.of_run(benchmark, Definition(), benchmark.models[0])
-    assert code_provenance.as_text(run) == code_provenance.as_text(dict(reversed(run.items())))
+    run = code_provenance.run_revisions(benchmark, Definition(), benchmark.models[0])
+    assert code_provenance.format_revisions(run) == code_provenance.format_revisions(
+        dict(reversed(run.items()))
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,7 +100,7 @@ def test_equal_revisions_are_equal_texts() -> None:
 def test_what_changed_in_words(
     before: dict[str, int], after: dict[str, int], words: tuple[str, ...]
 ) -> None:
-    assert revisions.changed(before, after) == words
+    assert revisions.describe_changes(before, after) == words
 
 
 @pytest.mark.parametrize(
@@ -119,7 +123,7 @@ def test_what_changed_in_words(
 def test_an_identity_of_older_code_does_not_say_that_the_data_changed(
     before: dict[str, str], after: dict[str, str], same: bool | None
 ) -> None:
-    assert code_provenance.same_inputs(before, after) is same
+    assert code_provenance.have_same_inputs(before, after) is same
 
 
 def test_every_revision_says_what_changed() -> None:

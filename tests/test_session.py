@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from recbench_spark.runtime.session import kept, letting_go
+from recbench_spark.runtime.session import cache_frame, cache_scope
 
 
 @pytest.fixture
@@ -19,8 +19,8 @@ def no_collector():
 
 
 def test_what_is_kept_is_let_go_and_so_is_what_nobody_names(spark, no_collector) -> None:
-    with letting_go():
-        cached = kept(spark.range(3))
+    with cache_scope():
+        cached = cache_frame(spark.range(3))
         assert cached.count() == 3 and cached.storageLevel.useMemory
         circle: list[object] = [spark.range(2)]
         circle.append(circle)

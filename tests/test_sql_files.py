@@ -17,8 +17,8 @@ import recbench_spark
 from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
 from recbench_spark.kernels.metrics.about import ABOUT, Best, best_when
 from recbench_spark.kernels.metrics.accuracy import METRICS
-from recbench_spark.leaderboard.searches import Search, best_of
-from recbench_spark.nightly.report import until
+from recbench_spark.leaderboard.searches import SearchTrials, expected_best
+from recbench_spark.nightly.report import view_until
 from recbench_spark.schemas import TABLES
 
 SQL = Path(recbench_spark.__file__).parent / "sql"
@@ -99,7 +99,7 @@ def test_searches_list_the_metrics_whose_smallest_value_is_best() -> None:
 
 
 def test_what_depends_on_the_base_rate_is_warned_of_as_registered() -> None:
-    wanted = sorted(metric for metric, about in ABOUT.items() if about.of_base_rate)
+    wanted = sorted(metric for metric, about in ABOUT.items() if about.depends_on_base_rate)
     assert listed("best_known", r"AND MIN\(base_rate\)") == wanted
 
 
@@ -295,7 +295,7 @@ def test_a_report_of_an_earlier_night_knows_nothing_of_later_ones(database: sqli
         add_metric(database, night, value)
     add_run(database, "old", "of before", logical_date="2026-01-01")
     add_metric(database, "old", 0.1)
-    known = until(date(2026, 1, 2)).replace("DATE '", "'")  # a date is text to this database
+    known = view_until(date(2026, 1, 2)).replace("DATE '", "'")  # a date is text to this database
     found = database.execute(f"SELECT model, value FROM ({known}) AS known ORDER BY model").fetchall()
     assert found == [("m", 0.75), ("of before", 0.1)]
 
@@ -650,7 +650,9 @@ def test_the_best_of_n_in_sql_is_that_of_the_board(
     add(database, "trials", trial_id="0", value=0.9, finished_at="2025-01-01", **old)
     add(database, "trials", trial_id="9", value=None, finished_at="2026-01-01", **old)
     trials = [{"settings": {"x": float(n)}, "value": value} for n, value in enumerate(values)]
-    wanted = best_of(Search(space={"x": (0.0, 3.0)}, trials=trials, lower_is_better=metric is None))
+    wanted = expected_best(
+        SearchTrials(space={"x": (0.0, 3.0)}, trials=trials, lower_is_better=metric is None)
+    )
     curve = "SELECT budget, expected_best, low, high FROM search_curves WHERE extends = 's' ORDER BY budget"
     rows = database.execute(curve)
     found = list(zip(*rows.fetchall(), strict=True))

@@ -26,31 +26,31 @@ def jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_jars_are_remembered_until_one_is_gone(jar: Path) -> None:
-    assert java.remembered(CONF) == []
-    java.remember(CONF, f"file://{jar}")
-    assert java.remembered(CONF) == [str(jar)]
-    assert java.remembered({**CONF, java.PACKAGES: "a:b:2"}) == []
+    assert java.read_known_jars(CONF) == []
+    java.write_known_jars(CONF, f"file://{jar}")
+    assert java.read_known_jars(CONF) == [str(jar)]
+    assert java.read_known_jars({**CONF, java.PACKAGES: "a:b:2"}) == []
     jar.unlink()
-    assert java.remembered(CONF) == []
+    assert java.read_known_jars(CONF) == []
 
 
 @pytest.mark.parametrize("name", java.OWN_JARS)
 def test_who_names_jars_or_where_they_lie_is_left_alone(jar: Path, name: str) -> None:
-    java.remember(CONF, f"file://{jar}")
-    assert java.remembered({**CONF, name: "x"}) == []
+    java.write_known_jars(CONF, f"file://{jar}")
+    assert java.read_known_jars({**CONF, name: "x"}) == []
 
 
 def test_a_memory_that_is_damaged_or_cannot_be_written_is_none(
     jar: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    java.remember(CONF, f"file://{jar}")
+    java.write_known_jars(CONF, f"file://{jar}")
     (file,) = (jar.parent / "cache" / "recbench-spark").iterdir()
     file.write_text("{")
-    assert java.remembered(CONF) == []
+    assert java.read_known_jars(CONF) == []
     file.write_text(json.dumps([1]))
-    assert java.remembered(CONF) == []
+    assert java.read_known_jars(CONF) == []
     monkeypatch.setenv("XDG_CACHE_HOME", str(jar))  # a file
-    java.remember(CONF, f"file://{jar}")
+    java.write_known_jars(CONF, f"file://{jar}")
 
 
 def words(folder: Path, text: str, *, small: bool = False) -> list[str]:
@@ -60,7 +60,7 @@ def words(folder: Path, text: str, *, small: bool = False) -> list[str]:
 
 def test_known_jars_take_the_place_of_packages(jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "")
-    java.remember(CONF, f"file://{jar}")
+    java.write_known_jars(CONF, f"file://{jar}")
     found = words(jar.parent, "spark.master local[2]\nspark.jars.packages a:b:1\n")
     assert f"spark.driver.extraClassPath={jar}" in found and "spark.jars.packages=" in found
     remote = words(jar.parent, "spark.master spark://h:7077\nspark.jars.packages a:b:1\n")
@@ -71,7 +71,7 @@ def test_small_nights_start_a_quick_java_unless_its_flags_are_set(
     jar: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "")
-    quick = f"{session.JAVA_FLAGS}={' '.join(session.QUICK_JAVA)}"
+    quick = f"{session.JAVA_FLAGS}={' '.join(session.SMALL_JOB_JAVA)}"
     assert quick in words(jar.parent, "spark.master local[2]\n", small=True)
     assert quick not in words(jar.parent, "spark.master local[2]\n")
     assert quick not in words(jar.parent, "spark.master spark://h:7077\n", small=True)
@@ -101,7 +101,7 @@ def test_a_night_is_small_by_all_that_it_reads(tmp_path: Path) -> None:
 
 def test_what_java_says_is_kept_until_it_runs(capfd: pytest.CaptureFixture[str]) -> None:
     ours, javas = os.pipe()
-    said = java.Said(os.fdopen(ours, "rb"))
+    said = java.JavaErrors(os.fdopen(ours, "rb"))
     os.write(javas, b"noise\n")
     while not said.kept:
         pass

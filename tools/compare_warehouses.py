@@ -29,17 +29,24 @@ from pyarrow.dataset import Dataset
 
 from recbench_spark.storage.delta_tables import read_dataset
 
-MEASURED = {"seconds", "users_per_second", "of_product", "cpu_seconds", "peak_bytes", "predicted_seconds"}
-OF_RUN_IDS = {"comparison_id", "change_id", "paradox_id"}
-OF_THE_CODE = {"code_version", "run_key"}
+MEASURED_COLUMNS = {
+    "seconds",
+    "users_per_second",
+    "of_product",
+    "cpu_seconds",
+    "peak_bytes",
+    "predicted_seconds",
+}
+RUN_ID_COLUMNS = {"comparison_id", "change_id", "paradox_id"}
+CODE_COLUMNS = {"code_version", "run_key"}
 RUN_ID = re.compile(r"\d{8}T\d{6}-\d{8}-[\w.-]+?-[0-9a-f]{8}(?![0-9a-f])")
-SHOWN = 3
+MAX_SHOWN = 3
 
 
 def main(argv: list[str] | None = None) -> int:
     """Compare and tell; 0 where all tables agree."""
     args = parser().parse_args(argv)
-    left_out = MEASURED | OF_RUN_IDS | (OF_THE_CODE if args.other_code else set())
+    left_out = MEASURED_COLUMNS | RUN_ID_COLUMNS | (CODE_COLUMNS if args.other_code else set())
     before, after = (Warehouse.of(folder) for folder in (args.before, args.after))
     names = sorted({*before.tables, *after.tables})
     found = [
@@ -59,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 @dataclass(frozen=True)
-class Content:
+class TableContent:
     """The columns of a table with their types, and each row as text with how often it is there."""
 
     columns: frozenset[str]
@@ -86,14 +93,14 @@ class Warehouse:
         names = {row.pop("run_id"): "/".join(map(str, row.values())) for row in rows}
         return cls(folder.resolve(), found, names)
 
-    def read(self, name: str, left_out: set[str]) -> Content:
+    def read(self, name: str, left_out: set[str]) -> TableContent:
         """A table as it compares with that of another night; nothing where there is none."""
         if name not in self.tables:
-            return Content(frozenset(), Counter())
+            return TableContent(frozenset(), Counter())
         table = self.tables[name].to_table()
         columns = frozenset(f"{field.name} {field.type}" for field in table.schema)
-        kept = sorted(f.name for f in table.schema if f.name not in left_out and not is_moment(f))
-        return Content(columns, Counter(repr(self.exact(row)) for row in by_row(table, kept)))
+        kept = sorted(f.name for f in table.schema if f.name not in left_out and not is_timestamp(f))
+        return TableContent(columns, Counter(repr(self.exact(row)) for row in iterate_rows(table, kept)))
 
     def exact(self, value: Any) -> Any:
         """A value as text that says every bit of its floats, without what is of this night alone."""
@@ -110,18 +117,18 @@ class Warehouse:
         return str(value) if isinstance(value, datetime.date) else value
 
 
-def is_moment(field: pa.Field) -> bool:
+def is_timestamp(field: pa.Field) -> bool:
     """Whether a column says when something was worked out; the times of a log are data."""
     return field.name.endswith("_at") and pa.types.is_timestamp(field.type)
 
 
-def by_row(table: pa.Table, names: list[str]) -> Iterator[dict[str, Any]]:
+def iterate_rows(table: pa.Table, names: list[str]) -> Iterator[dict[str, Any]]:
     """One row after another."""
     for batch in table.select(names).to_batches(max_chunksize=10_000):
         yield from batch.to_pylist()
 
 
-def print_difference(name: str, before: Content, after: Content) -> bool:
+def print_difference(name: str, before: TableContent, after: TableContent) -> bool:
     """A line a table, and the first columns and rows that one side lacks; whether any differ."""
     lost, new = before.rows - after.rows, after.rows - before.rows
     verdicts = [f"{lost.total()} rows lost, {new.total()} new"] if lost or new else []
@@ -130,7 +137,7 @@ def print_difference(name: str, before: Content, after: Content) -> bool:
     for sign, one, other in (("-", before, after), ("+", after, before)):
         for column in sorted(one.columns - other.columns):
             print(f"  {sign} column {column}")
-        for row in sorted(one.rows - other.rows)[:SHOWN]:
+        for row in sorted(one.rows - other.rows)[:MAX_SHOWN]:
             print(f"  {sign} {row[:1000]}")
     return bool(verdicts)
 

@@ -36,19 +36,19 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "recbench_spark"
-LISTED = ROOT / "tools" / "mutants_equivalent.yaml"
+EQUIVALENTS_FILE = ROOT / "tools" / "mutants_equivalent.yaml"
 SWAPS = {
     **{"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="},
     **{"+": "-", "-": "+", "*": "+", "/": "*", "//": "*", "%": "//", "<<": ">>", ">>": "<<"},
     **{"+=": "-=", "-=": "+=", "*=": "+=", "/=": "*=", "&": "|", "|": "&", "and": "or", "or": "and"},
 }
-PATIENCE = 150
+STAGE_TIMEOUT = 150
 """Seconds that a stage of tests may take beyond three times what it takes without a change: a mutant that
 loops for ever is killed by it."""
-NO_END = "did not end"
+DID_NOT_END = "did not end"
 NO_KERNELS = ("runtime/compile_kernels.py",)
 """It calls kernels so that they are compiled, and looks at no number of theirs."""
-ALL = "tests/kernels"
+ALL_KERNEL_TESTS = "tests/kernels"
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ def main(argv: list[str] | None = None) -> int:
     if args.list:
         print("\n".join(mutant.name for mutant in drawn))
         return 0
-    trial = Trial(args.folder.absolute(), args.near)
-    listed = yaml.safe_load(LISTED.read_text(encoding="utf-8")) or {}
+    trial = MutantTrials(args.folder.absolute(), args.near)
+    listed = yaml.safe_load(EQUIVALENTS_FILE.read_text(encoding="utf-8")) or {}
     survivors = []
     for number, mutant in enumerate(drawn, 1):
-        killer = trial.killer(mutant)
-        how = NO_END if NO_END in killer else "killed" if killer else "SURVIVED"
+        killer = trial.find_killer(mutant)
+        how = DID_NOT_END if DID_NOT_END in killer else "killed" if killer else "SURVIVED"
         print(f"{number}/{len(drawn)} {how:11} {mutant.name}", flush=True)
         if not killer:
             survivors.append(mutant)
@@ -121,18 +121,20 @@ def draw(pattern: str, seed: int, count: int, only: str | None) -> list[Mutant]:
 
     places = (file for file in (ROOT / PACKAGE).glob(pattern) if file.suffix == ".py")
     files = sorted(file for file in places if str(file.relative_to(ROOT / PACKAGE)) not in NO_KERNELS)
-    found = [mutant for file in files for mutant in mutants_of(file) if only is None or only in mutant.name]
-    return list(islice(filter(is_program, sorted(found, key=place)), count))
+    found = [
+        mutant for file in files for mutant in find_mutants(file) if only is None or only in mutant.name
+    ]
+    return list(islice(filter(is_valid_source, sorted(found, key=place)), count))
 
 
-def mutants_of(file: Path) -> Iterator[Mutant]:
+def find_mutants(file: Path) -> Iterator[Mutant]:
     """Every site of a file."""
     source = file.read_text(encoding="utf-8")
     lines = source.splitlines()
-    left_out, seen = annotated(ast.parse(source)), Counter[tuple[str, int]]()
+    left_out, seen = find_annotations(ast.parse(source)), Counter[tuple[str, int]]()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         line, column = token.start
-        after = changed(token)
+        after = replacement_token(token)
         if after is None or any(low <= token.start < high for low, high in left_out):
             continue
         text = lines[line - 1]
@@ -142,16 +144,16 @@ def mutants_of(file: Path) -> Iterator[Mutant]:
         yield Mutant(path, line, column, token.string, after, text, seen[place])
 
 
-def is_program(mutant: Mutant) -> bool:
+def is_valid_source(mutant: Mutant) -> bool:
     """Whether Python still reads the changed file."""
     try:
-        ast.parse(applied((ROOT / PACKAGE / mutant.path).read_text(encoding="utf-8"), mutant))
+        ast.parse(apply_mutant((ROOT / PACKAGE / mutant.path).read_text(encoding="utf-8"), mutant))
     except SyntaxError:
         return False
     return True
 
 
-def changed(token: tokenize.TokenInfo) -> str | None:
+def replacement_token(token: tokenize.TokenInfo) -> str | None:
     """What stands in the token's place: the other operator, the next number."""
     if token.type == tokenize.NUMBER:
         return next_number(token.string)
@@ -168,7 +170,7 @@ def next_number(text: str) -> str | None:
     return repr(value * 2 or 1.0) if isinstance(value, float) else None
 
 
-def annotated(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def find_annotations(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """From where to where stand imports and types, which change no number."""
     nodes: list[ast.AST] = []
     for node in ast.walk(tree):
@@ -186,7 +188,7 @@ def annotated(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]
     ]
 
 
-def applied(source: str, mutant: Mutant) -> str:
+def apply_mutant(source: str, mutant: Mutant) -> str:
     """The source with its one token changed."""
     lines = source.splitlines(keepends=True)
     line = lines[mutant.line - 1]
@@ -205,7 +207,7 @@ def copy_project(copy: Path) -> None:
         shutil.copy(ROOT / name, copy / name)
 
 
-class Trial:
+class MutantTrials:
     """A copy of package and tests where mutants are tried one after the other."""
 
     def __init__(self, folder: Path, near: bool = False) -> None:
@@ -218,7 +220,7 @@ class Trial:
             self.digest.update(file.read_bytes())
         self.known = {row["key"]: row for row in self.rows()}
         self.sound: dict[str, float] = {}
-        self.importers = importers_of(self.copy / PACKAGE)
+        self.importers = find_importers(self.copy / PACKAGE)
 
     def rows(self) -> Iterator[dict[str, str]]:
         """What earlier runs found."""
@@ -226,12 +228,14 @@ class Trial:
             for line in self.results.read_text(encoding="utf-8").splitlines():
                 yield json.loads(line)
 
-    def killer(self, mutant: Mutant) -> str:
+    def find_killer(self, mutant: Mutant) -> str:
         """The tests that saw the change; empty where none did. Of the same code: from the earlier run."""
         key = f"{self.digest.hexdigest()[:16]}|{mutant.name}"
         if key in self.known and (self.known[key]["killer"] or self.near):
             return self.known[key]["killer"]
-        killer = next(filter(None, (self.tried(mutant, stage) for stage in self.stages(mutant.path))), "")
+        killer = next(
+            filter(None, (self.find_failing_stage(mutant, stage) for stage in self.stages(mutant.path))), ""
+        )
         with self.results.open("a", encoding="utf-8") as out:
             out.write(json.dumps({"key": key, "killer": killer, **asdict(mutant)}) + "\n")
         return killer
@@ -241,34 +245,34 @@ class Trial:
         found = list(stages(path))
         return found[:-1] if self.near and len(found) > 1 else found
 
-    def tried(self, mutant: Mutant, stage: str) -> str:
+    def find_failing_stage(self, mutant: Mutant, stage: str) -> str:
         """The stage where it sees the change, which is in the copy for so long."""
         self.check(stage)
         file = self.copy / PACKAGE / mutant.path
         source = file.read_text(encoding="utf-8")
         try:
-            file.write_text(applied(source, mutant), encoding="utf-8")
-            self.forget(mutant.path)
-            return self.seen_by(stage)
+            file.write_text(apply_mutant(source, mutant), encoding="utf-8")
+            self.clear_machine_code(mutant.path)
+            return self.run_stage(stage)
         finally:
             file.write_text(source, encoding="utf-8")
-            self.forget(mutant.path)
+            self.clear_machine_code(mutant.path)
 
     def check(self, stage: str) -> None:
         """Tests that fail without a change see every change, and say nothing."""
         begun = time.monotonic()
-        if stage not in self.sound and self.seen_by(stage):
+        if stage not in self.sound and self.run_stage(stage):
             sys.exit(f"{stage} fails in {self.copy} though nothing is changed: look there first")
         self.sound.setdefault(stage, time.monotonic() - begun)
 
-    def forget(self, path: str) -> None:
+    def clear_machine_code(self, path: str) -> None:
         """Machine code of the file and of whatever uses it: numba looks at the time of one file only."""
         stems = {Path(name).stem for name in self.importers.get(path, {path}) | {path}}
         for kept in (self.folder / "numba").rglob("*.nb*"):
             if kept.name.split(".")[0] in stems:
                 kept.unlink()
 
-    def seen_by(self, stage: str) -> str:
+    def run_stage(self, stage: str) -> str:
         """The stage where a test fails, or does not end, which is said: a busy machine looks alike."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
         chosen = ["-m", "not slow and not spark and not data", *stage.split()]
@@ -276,11 +280,11 @@ class Trial:
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
         tests = subprocess.Popen([*command, *chosen], cwd=self.copy, env={**os.environ, **here}, **silent)  # type: ignore[call-overload]
         try:
-            code = tests.wait(PATIENCE + 3 * self.sound.get(stage, PATIENCE))
+            code = tests.wait(STAGE_TIMEOUT + 3 * self.sound.get(stage, STAGE_TIMEOUT))
         except subprocess.TimeoutExpired:
             os.killpg(tests.pid, signal.SIGKILL)
             tests.wait()
-            return f"{stage} ({NO_END})"
+            return f"{stage} ({DID_NOT_END})"
         if code > 0 and code not in (1, 2, 5):  # 2: they cannot be imported, 5: there are none
             raise RuntimeError(
                 f"pytest itself broke, with {code}: {' '.join(command)} {stage} in {self.copy}"
@@ -294,12 +298,12 @@ def stages(path: str) -> Iterator[str]:
     own = here.with_name(f"test_{here.name}")
     if (ROOT / own).exists():
         yield str(own)
-    if here.parent != Path(ALL):
+    if here.parent != Path(ALL_KERNEL_TESTS):
         yield str(here.parent)
-    yield ALL
+    yield ALL_KERNEL_TESTS
 
 
-def importers_of(package: Path) -> dict[str, set[str]]:
+def find_importers(package: Path) -> dict[str, set[str]]:
     """For each file, all that import it, directly or through others."""
     uses: dict[str, set[str]] = {}
     for file in package.rglob("*.py"):
@@ -310,10 +314,10 @@ def importers_of(package: Path) -> dict[str, set[str]]:
                 ends = [Path(*below), *(Path(*below, alias.name) for alias in node.names)]
                 for end in ends:
                     uses.setdefault(f"{end}.py", set()).add(name)
-    return {name: reached(name, uses) for name in uses}
+    return {name: affected_files(name, uses) for name in uses}
 
 
-def reached(name: str, uses: dict[str, set[str]]) -> set[str]:
+def affected_files(name: str, uses: dict[str, set[str]]) -> set[str]:
     """All files that a change of `name` can reach."""
     found, ahead = {name}, [name]
     while ahead:

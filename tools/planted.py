@@ -42,30 +42,30 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Plant, run, tell."""
     args = parser().parse_args(argv)
-    bugs = [bug for bug in listed() if args.only in bug["bug"] + bug["file"]]
+    bugs = [bug for bug in read_bugs() if args.only in bug["bug"] + bug["file"]]
     if args.list:
         print("\n".join(f"{bug['bug']}\n    {bug['seen_by']}" for bug in bugs))
         return 0
     shutil.rmtree(args.folder, ignore_errors=True)  # verdicts too
     copy = args.folder.absolute() / "copy"
     copy_project(copy)
-    ends = [told(copy, bug) for bug in bugs]
+    ends = [check_bug(copy, bug) for bug in bugs]
     return max(ends, default=0)
 
 
-def listed() -> list[Bug]:
+def read_bugs() -> list[Bug]:
     """The bugs: name, file, the line as it is and as it is planted, the cases that see it."""
     found: list[Bug] = yaml.safe_load(BUGS.read_text(encoding="utf-8"))
     return found
 
 
-def told(copy: Path, bug: Bug) -> int:
+def check_bug(copy: Path, bug: Bug) -> int:
     """0 where the campaign sees the bug, and only the bug; printed either way."""
     if seen := failures(copy, bug["seen_by"]):
         print(f"FAILS WITHOUT IT  {bug['bug']}: {seen[0]}", flush=True)
         return 2
     begun = time.monotonic()
-    with planted(copy / bug["file"], bug):
+    with plant_bug(copy / bug["file"], bug):
         seen = failures(copy, bug["seen_by"])
     how = f"seen by {len(seen)} of" if seen else "NOT SEEN by"
     print(f"{how} `{bug['seen_by']}`, {time.monotonic() - begun:.0f} s: {bug['bug']}", flush=True)
@@ -74,7 +74,7 @@ def told(copy: Path, bug: Bug) -> int:
 
 
 @contextmanager
-def planted(file: Path, bug: Bug) -> Iterator[None]:
+def plant_bug(file: Path, bug: Bug) -> Iterator[None]:
     """The line changed, for so long. ValueError where it does not stand there once."""
     source = file.read_text(encoding="utf-8")
     if source.split("\n").count(bug["was"]) != 1:

@@ -24,7 +24,7 @@ METRICS = ("hit", "precision", "recall", "map", "mrr", "ndcg")
 Values = dict[str, float]
 
 
-def ours(folder: str, ks: list[int]) -> dict[str, Any]:
+def run_own(folder: str, ks: list[int]) -> dict[str, Any]:
     """Given two pandas frames of rows."""
     import pandas as pd
 
@@ -34,12 +34,12 @@ def ours(folder: str, ks: list[int]) -> dict[str, Any]:
 
     def run() -> Values:
         found = evaluate_frames(truth, lists, k=ks, metrics=METRICS, preset="replay").dropna(subset="k")
-        return _named(zip(found.metric, found.k, found.value, strict=True))
+        return _rename_metrics(zip(found.metric, found.k, found.value, strict=True))
 
-    return timed(run, __version__)
+    return time_second_pass(run, __version__)
 
 
-def ours_spark(folder: str, ks: list[int]) -> dict[str, Any]:
+def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     """Given one row per user, as Parquet; ends with the rows of `metrics` committed to a Delta table.
 
     With the usual 1,000 bootstrap replicates: the others have no intervals.
@@ -48,10 +48,10 @@ def ours_spark(folder: str, ks: list[int]) -> dict[str, Any]:
 
     from recbench_spark import __version__
     from recbench_spark.adhoc.spark_engine import make_truth_tables, typed_log
-    from recbench_spark.data.external_inputs import typed_rows
+    from recbench_spark.data.external_inputs import convert_rows
     from recbench_spark.definitions import make_definition
     from recbench_spark.evaluation.metrics.accuracy import MetricPlan
-    from recbench_spark.evaluation.metrics.measuring import metrics_of_lists
+    from recbench_spark.evaluation.metrics.measuring import rank_and_measure_lists
     from recbench_spark.evaluation.ranking import rank
     from recbench_spark.runtime.session import get_session
     from recbench_spark.schemas import METRICS as TABLE
@@ -61,9 +61,9 @@ def ours_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     lists, truth = (spark.read.parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
     stored = f"{folder}/users"
     if not Path(stored, "_SUCCESS").exists():
-        typed = typed_rows(lists, {"score": "double"}, "lists")
+        typed = convert_rows(lists, {"score": "double"}, "lists")
         world = make_truth_tables(typed_log(truth, None, definition), typed, definition, folder)
-        rows = rank.as_lists(typed, world.items)
+        rows = rank.group_lists(typed, world.items)
         world.users.join(rows, "user_id", "left").write.parquet(stored)
         spark.catalog.clearCache()
     store = Store(spark, tempfile.mkdtemp(prefix="warehouse-", dir=folder))
@@ -73,18 +73,18 @@ def ours_spark(folder: str, ks: list[int]) -> dict[str, Any]:
 
     def run() -> str:
         run_id = next(run_ids)
-        found = metrics_of_lists(spark.read.parquet(stored), request, plan, mask=False)
+        found = rank_and_measure_lists(spark.read.parquet(stored), request, plan, mask=False)
         store.append(found.withColumn("run_id", F.lit(run_id)), TABLE)
         return run_id
 
     def read(run_id: str) -> Values:
-        kept = store.of_run(TABLE.name, run_id).where("k IS NOT NULL")
-        return _named((row.metric, row.k, row.value) for row in kept.collect())
+        kept = store.read_run(TABLE.name, run_id).where("k IS NOT NULL")
+        return _rename_metrics((row.metric, row.k, row.value) for row in kept.collect())
 
-    return timed(run, __version__, read)
+    return time_second_pass(run, __version__, read)
 
 
-def ours_spark_rows(folder: str, ks: list[int]) -> dict[str, Any]:
+def run_own_spark_rows(folder: str, ks: list[int]) -> dict[str, Any]:
     """Given two Spark frames of rows on disk: the public call, with every check, to the values."""
     import recbench_spark
     from recbench_spark.runtime.session import get_session
@@ -97,9 +97,9 @@ def ours_spark_rows(folder: str, ks: list[int]) -> dict[str, Any]:
         result = recbench_spark.evaluate(truth, lists=lists, **options)
         rows = result.metrics.where("k IS NOT NULL").collect()
         result.release()
-        return _named((row.metric, row.k, row.value) for row in rows)
+        return _rename_metrics((row.metric, row.k, row.value) for row in rows)
 
-    return timed(run, recbench_spark.__version__)
+    return time_second_pass(run, recbench_spark.__version__)
 
 
 def replay_polars(folder: str, ks: list[int]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def replay_polars(folder: str, ks: list[int]) -> dict[str, Any]:
 
     lists, truth = (pl.read_parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
 
-    return timed(lambda: _replay(lists, truth, ks), version("replay-rec"))
+    return time_second_pass(lambda: _replay(lists, truth, ks), version("replay-rec"))
 
 
 def replay_spark(folder: str, ks: list[int]) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def replay_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     for frame in frames:
         frame.count()
 
-    return timed(lambda: _replay(*frames, ks), version("replay-rec"))
+    return time_second_pass(lambda: _replay(*frames, ks), version("replay-rec"))
 
 
 def _replay(lists: Any, truth: Any, ks: list[int]) -> Values:
@@ -139,7 +139,7 @@ def _replay(lists: Any, truth: Any, ks: list[int]) -> Values:
     found = OfflineMetrics([metric(ks) for metric in theirs], **columns)(lists, truth)
     names = dict(zip((metric.__name__ for metric in theirs), METRICS, strict=True))
     split = ((*key.split("@"), value) for key, value in found.items())
-    return _named((names[name], k, value) for name, k, value in split)
+    return _rename_metrics((names[name], k, value) for name, k, value in split)
 
 
 def rectools(folder: str, ks: list[int]) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def rectools(folder: str, ks: list[int]) -> dict[str, Any]:
     def run() -> Values:
         return {name: float(v) for name, v in theirs.calc_metrics(asked, lists, truth).items()}
 
-    return timed(run, version("rectools"))
+    return time_second_pass(run, version("rectools"))
 
 
 def ranx(folder: str, ks: list[int]) -> dict[str, Any]:
@@ -179,14 +179,16 @@ def ranx(folder: str, ks: list[int]) -> dict[str, Any]:
         found = evaluate(qrels, rank, list(asked.values()))
         return {name: float(found[theirs]) for name, theirs in asked.items()}
 
-    return timed(run, version("ranx"))
+    return time_second_pass(run, version("ranx"))
 
 
-def _named(rows: Any) -> Values:
+def _rename_metrics(rows: Any) -> Values:
     return {f"{metric}@{int(k)}": float(value) for metric, k, value in rows}
 
 
-def timed(run: Callable[[], Any], number: str, read: Callable[[Any], Values] = dict) -> dict[str, Any]:
+def time_second_pass(
+    run: Callable[[], Any], number: str, read: Callable[[Any], Values] = dict
+) -> dict[str, Any]:
     """The seconds of the second pass, and its values."""
     run()
     started = time.perf_counter()
@@ -196,9 +198,9 @@ def timed(run: Callable[[], Any], number: str, read: Callable[[Any], Values] = d
 
 
 SYSTEMS = {
-    "ours": ours,
-    "ours-spark": ours_spark,
-    "ours-spark-rows": ours_spark_rows,
+    "ours": run_own,
+    "ours-spark": run_own_spark,
+    "ours-spark-rows": run_own_spark_rows,
     "replay-polars": replay_polars,
     "replay-spark": replay_spark,
     "rectools": rectools,

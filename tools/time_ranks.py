@@ -24,11 +24,11 @@ import numpy as np
 System = tuple[Callable[[int], float | None], int]
 """A pass, given its number, which may say when ranks were committed; users of a pass."""
 
-LISTED = 4096
+MAX_LIST_USERS = 4096
 """Users for whom slow systems make lists: users a second do not depend on their number."""
 
 
-def _stored(folder: Path) -> Any:
+def _store_factors(folder: Path) -> Any:
     """A warehouse with user blocks and vectors, its folder, and the rows they are made of."""
     from recbench_spark import schemas
     from recbench_spark.runtime.session import get_session
@@ -45,7 +45,7 @@ def _stored(folder: Path) -> Any:
     return store, root, rows
 
 
-def ours(folder: Path, k: int) -> System:
+def run_own(folder: Path, k: int) -> System:
     """Given stored user blocks and vectors; to committed rankings, values of each user and metrics.
 
     What a night does for a model, with 1,000 bootstrap replicates; the items were shared before.
@@ -55,31 +55,31 @@ def ours(folder: Path, k: int) -> System:
     from recbench_spark import schemas
     from recbench_spark.config import Evaluation
     from recbench_spark.evaluation.metrics.accuracy import MetricPlan
-    from recbench_spark.evaluation.metrics.top_lists import Catalogue
+    from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
     from recbench_spark.evaluation.ranking import rank
     from recbench_spark.evaluation.ranking.sources import DotSource
     from recbench_spark.nightly.results import write_metrics
-    from recbench_spark.storage.shared_rows import share
+    from recbench_spark.storage.shared_rows import share_rows
 
-    store, root, rows = _stored(folder)
+    store, root, rows = _store_factors(folder)
     items = store.spark.read.parquet(f"{folder}/items.parquet")
-    source = DotSource(share(root, items), *np.load(folder / "items.npy", mmap_mode="r").shape)
+    source = DotSource(share_rows(root, items), *np.load(folder / "items.npy", mmap_mode="r").shape)
     metrics = ("hit", "precision", "recall", "map", "mrr", "ndcg")
     asked = Evaluation(metrics=metrics, k=(10, k), uncut=False, slices=())
     plan = MetricPlan(asked.metrics, asked.cutoffs, asked.resolve(), asked.bootstrap, uncut=False)
-    catalogue = Catalogue(items, rows.select("user_id"), None)
+    catalogue = SplitCatalogue(items, rows.select("user_id"), None)
 
     def run(turn: int) -> float:
         started = time.perf_counter()
         blocks = store.read(schemas.USER_BLOCKS).where("split_id = 'bench'")
-        users = rank.users_of_parts(blocks, ("test",), None, keep_empty=True)
+        users = rank.select_part_users(blocks, ("test",), None, keep_empty=True)
         vectors = store.read(schemas.EMBEDDINGS).where("model_id = 'bench' AND side = 'user'")
         known = vectors.select(F.col("id").alias("user_id"), "vector")
-        ranked = rank.rank(users, rank.Scored(source, known), plan.request())
+        ranked = rank.rank(users, rank.ScoredModel(source, known), plan.request())
         run_id = f"run-{turn}"
         store.append(ranked.withColumn("run_id", F.lit(run_id)), schemas.RANKINGS)
         ranked_after = time.perf_counter() - started
-        write_metrics(store, store.of_run("rankings", run_id), plan, run_id, catalogue, asked=asked)
+        write_metrics(store, store.read_run("rankings", run_id), plan, run_id, catalogue, asked=asked)
         return ranked_after
 
     return run, rows.count()
@@ -146,7 +146,7 @@ def mllib(folder: Path, k: int) -> System:
         f"CAST(id % {n_users} AS INT) AS user", f"CAST(id % {n_items} AS INT) AS item", "1.0F AS rating"
     )
     model = ALS(rank=dims, maxIter=0, seed=1).fit(rows)
-    users = model.userFactors.selectExpr("id AS user").limit(LISTED)
+    users = model.userFactors.selectExpr("id AS user").limit(MAX_LIST_USERS)
 
     def run(turn: int) -> None:
         found = model.recommendForUserSubset(users, k) if turn < 0 else model.recommendForAllUsers(k)
@@ -160,7 +160,7 @@ def faiss(folder: Path, k: int) -> System:
     import faiss as theirs  # type: ignore[import-not-found]
 
     theirs.omp_set_num_threads(1)
-    items_id, users_ud = np.load(folder / "items.npy"), np.load(folder / "users.npy")[:LISTED]
+    items_id, users_ud = np.load(folder / "items.npy"), np.load(folder / "users.npy")[:MAX_LIST_USERS]
     index = theirs.IndexFlatIP(items_id.shape[1])
     index.add(items_id)
 
@@ -181,7 +181,7 @@ def product(folder: Path) -> Callable[[], None] | None:
     out = torch.empty((256, 1000))
 
     def run() -> None:
-        for start in range(0, min(LISTED, len(users)), 256):
+        for start in range(0, min(MAX_LIST_USERS, len(users)), 256):
             block = users[start : start + 256]
             for first in range(0, len(items), 1000):
                 tile = items[first : first + 1000]
@@ -197,7 +197,7 @@ def main(system: str, folder: Path, k: int, rounds: int) -> None:
     run(-1)
     if bare:
         bare()
-    multiplied = min(LISTED, len(np.load(folder / "users.npy", mmap_mode="r")))
+    multiplied = min(MAX_LIST_USERS, len(np.load(folder / "users.npy", mmap_mode="r")))
     for turn in range(rounds):
         started = time.perf_counter()
         if bare:
@@ -210,7 +210,7 @@ def main(system: str, folder: Path, k: int, rounds: int) -> None:
         )
 
 
-SYSTEMS: dict[str, Callable[[Path, int], System]] = {"spark": ours, "mllib": mllib, "faiss": faiss}
+SYSTEMS: dict[str, Callable[[Path, int], System]] = {"spark": run_own, "mllib": mllib, "faiss": faiss}
 
 if __name__ == "__main__":
     name, where, k, rounds = sys.argv[1:]

@@ -21,11 +21,11 @@ from typing import Any
 COLUMNS = {"col_user": "user_id", "col_item": "item_id"}
 
 
-def ours(protocol: str, log: str, out: str) -> dict[str, float]:
+def split_own(protocol: str, log: str, out: str) -> dict[str, float]:
     """Read and check, label, write one Delta table; then, timed apart, the manifest."""
     from recbench_spark.config import Dataset, Split
-    from recbench_spark.nightly.split import write_rows
-    from recbench_spark.protocol.manifests import manifest
+    from recbench_spark.nightly.split import write_labelled_log
+    from recbench_spark.protocol.manifests import build_manifest
     from recbench_spark.runtime.session import get_session
     from recbench_spark.schemas import MANIFESTS, SPLITS
     from recbench_spark.storage.store import Store
@@ -39,16 +39,16 @@ def ours(protocol: str, log: str, out: str) -> dict[str, float]:
     store.create(SPLITS, MANIFESTS)
 
     ready = time.perf_counter() - started
-    found = timed(lambda: write_rows(store, dataset, split, "timed"), ready)
+    found = time_run(lambda: write_labelled_log(store, dataset, split, "timed"), ready)
     audited = time.perf_counter()
-    files = store.files_of(SPLITS, {"split_id": "timed"}, most=math.inf)
-    facts = manifest(store.read(SPLITS), 1, split.model_dump_json(), files=files)
+    files = store.list_partition_files(SPLITS, {"split_id": "timed"}, max_bytes=math.inf)
+    facts = build_manifest(store.read(SPLITS), 1, split.model_dump_json(), files=files)
     store.append_rows([{"split_id": "timed", **fact._asdict()} for fact in facts], MANIFESTS, "timed")
     found["manifest"] = time.perf_counter() - audited
     return found
 
 
-def replay(protocol: str, log: str, out: str) -> dict[str, float]:
+def split_with_replay(protocol: str, log: str, out: str) -> dict[str, float]:
     """RePlay: per user the last one, the last fifth; at random over all rows. None at random by user."""
     from replay.splitters import (  # type: ignore[import-not-found]
         LastNSplitter,
@@ -63,10 +63,10 @@ def replay(protocol: str, log: str, out: str) -> dict[str, float]:
         "RO": lambda: RandomSplitter(test_size=0.2, seed=42, query_column="user_id", item_column="item_id"),
     }
     splitter = splitters[protocol]()
-    return of_library(splitter.split, log, out)
+    return split_with_library(splitter.split, log, out)
 
 
-def recommenders(protocol: str, log: str, out: str) -> dict[str, float]:
+def split_with_recommenders(protocol: str, log: str, out: str) -> dict[str, float]:
     """recommenders: per user by time or at random, and at random over all rows. It has no last one."""
     from recommenders.datasets import spark_splitters as theirs  # type: ignore[import-not-found]
 
@@ -77,10 +77,10 @@ def recommenders(protocol: str, log: str, out: str) -> dict[str, float]:
         "RO_RS": lambda rows: theirs.spark_stratified_split(rows, ratio=0.8, **COLUMNS),
         "RO": lambda rows: theirs.spark_random_split(rows, ratio=0.8),
     }
-    return of_library(splitters[protocol], log, out)
+    return split_with_library(splitters[protocol], log, out)
 
 
-def of_library(split: Callable[[Any], Any], log: str, out: str) -> dict[str, float]:
+def split_with_library(split: Callable[[Any], Any], log: str, out: str) -> dict[str, float]:
     """Read Parquet, split, write train and test as Parquet."""
     import peer_session
 
@@ -92,10 +92,10 @@ def of_library(split: Callable[[Any], Any], log: str, out: str) -> dict[str, flo
         train.write.parquet(f"{out}/train")
         test.write.parquet(f"{out}/test")
 
-    return timed(run, time.perf_counter() - started)
+    return time_run(run, time.perf_counter() - started)
 
 
-def timed(run: Callable[[], None], session: float) -> dict[str, float]:
+def time_run(run: Callable[[], None], session: float) -> dict[str, float]:
     """Wall and CPU seconds of a run."""
     before, started = cpu_seconds(), time.perf_counter()
     run()
@@ -122,7 +122,7 @@ def cpu_seconds() -> float:
     return sum(spent[pid] for pid in family) / os.sysconf("SC_CLK_TCK")
 
 
-SYSTEMS = {"ours": ours, "replay": replay, "recommenders": recommenders}
+SYSTEMS = {"ours": split_own, "replay": split_with_replay, "recommenders": split_with_recommenders}
 
 if __name__ == "__main__":
     system, *rest = sys.argv[1:]

@@ -33,7 +33,7 @@ def main() -> int:
     process = subprocess.Popen(args.command)
     with Path(args.output).open("a", encoding="utf-8", buffering=1) as out:
         while process.poll() is None:
-            sample = {**memory(tree(process.pid)), "disk": disk(folders)}
+            sample = {**measure_memory(process_tree(process.pid)), "disk": measure_disk(folders)}
             peaks = {name: max(peaks[name], sample[name]) for name in peaks}
             out.write(json.dumps({"seconds": round(time.monotonic() - started, 1), **sample}) + "\n")
             time.sleep(args.every)
@@ -43,7 +43,7 @@ def main() -> int:
     return process.returncode
 
 
-def tree(root: int) -> list[int]:
+def process_tree(root: int) -> list[int]:
     """A process and all that descend from it."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
@@ -60,7 +60,7 @@ def tree(root: int) -> list[int]:
     return found
 
 
-def memory(processes: Iterable[int]) -> dict[str, int]:
+def measure_memory(processes: Iterable[int]) -> dict[str, int]:
     """Bytes of their own, and of files, that processes hold in memory."""
     total = {"own": 0, "files": 0, "processes": 0}
     for process in processes:
@@ -76,7 +76,7 @@ def memory(processes: Iterable[int]) -> dict[str, int]:
     return total
 
 
-def disk(folders: Iterable[Path]) -> int:
+def measure_disk(folders: Iterable[Path]) -> int:
     """Bytes allocated under some folders, a file once."""
     sizes: dict[tuple[int, int], int] = {}
     for folder in folders:

@@ -22,9 +22,9 @@ from recbench_spark import cli
 from recbench_spark.config import Bootstrap
 from recbench_spark.errors import OK
 from recbench_spark.evaluation.comparison.comparisons import (
+    ComparedRun,
     ComparisonGroup,
     ComparisonPlan,
-    Run,
     compare,
 )
 from recbench_spark.randomness import uniform
@@ -38,10 +38,10 @@ def parser() -> cli.Parser:
     """The flags of this job."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument(
-        "--models", type=cli.counts, default=(50, 100, 200), help="numbers of models, comma-separated"
+        "--models", type=cli.parse_counts, default=(50, 100, 200), help="numbers of models, comma-separated"
     )
-    flags.add_argument("--users", type=cli.count, default=100_000)
-    flags.add_argument("--replicates", type=cli.count, default=1000)
+    flags.add_argument("--users", type=cli.parse_count, default=100_000)
+    flags.add_argument("--replicates", type=cli.parse_count, default=1000)
     flags.add_argument("--folder", type=Path, help="where the values lie; default: a temporary folder")
     return flags
 
@@ -55,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
         generate(spark, max(sizes), args.users).write.mode("overwrite").parquet(path)
         print("models   pairs   rows of user_metrics   seconds")
         for size in sizes:
-            rows, seconds = timed(spark.read.parquet(path), size, args.replicates)
+            rows, seconds = time_comparison(spark.read.parquet(path), size, args.replicates)
             print(f"{size:6} {rows:7} {size * args.users:22,} {seconds:9.1f}")
     return OK
 
@@ -80,9 +80,9 @@ def generate(spark: SparkSession, models: int, users: int) -> DataFrame:
     )
 
 
-def timed(values: DataFrame, models: int, replicates: int) -> tuple[int, float]:
+def time_comparison(values: DataFrame, models: int, replicates: int) -> tuple[int, float]:
     """Rows of `comparisons`, and the seconds they took."""
-    runs = tuple(Run(f"run{n:04d}", f"model{n:04d}", date(2026, 1, 1)) for n in range(models))
+    runs = tuple(ComparedRun(f"run{n:04d}", f"model{n:04d}", date(2026, 1, 1)) for n in range(models))
     baselines: dict[tuple[str, str, int | None], int] = {("test", METRIC, K): 0}
     boot = Bootstrap(replicates=replicates)
     plan = ComparisonPlan(

@@ -26,12 +26,12 @@ from recbench_spark.definitions import Definition
 from recbench_spark.errors import OK
 from recbench_spark.evaluation.estimators import debiased, exposure
 from recbench_spark.evaluation.metrics import accuracy
-from recbench_spark.kernels.estimators.exposure import WEIGHTED, Settings
+from recbench_spark.kernels.estimators.exposure import WEIGHTED, EstimatorSettings
 from recbench_spark.protocol import propensities as fitting
 from recbench_spark.randomness import uniform
 from recbench_spark.runtime.session import get_session
 
-ITEMS, TRUTH_OF_USER, ROWS_OF_TRUTH = 100_000, 10, 5
+ITEMS, USER_TRUTH_ITEMS, TRUTH_ROWS = 100_000, 10, 5
 WARM_UP = 200_000
 
 
@@ -39,9 +39,12 @@ def parser() -> cli.Parser:
     """The flags of this job."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument(
-        "--rows", type=cli.counts, default=(10**6, 10**7, 5 * 10**7), help="interactions, comma-separated"
+        "--rows",
+        type=cli.parse_counts,
+        default=(10**6, 10**7, 5 * 10**7),
+        help="interactions, comma-separated",
     )
-    flags.add_argument("--replicates", type=cli.count, default=200)
+    flags.add_argument("--replicates", type=cli.parse_count, default=200)
     flags.add_argument("--folder", type=Path, help="where the rows lie; default: a temporary folder")
     return flags
 
@@ -52,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
     print("interactions  propensities    strata  estimates  seconds per million rows")
     with tempfile.TemporaryDirectory() as folder:
         for n in [WARM_UP, *args.rows]:
-            seconds = measured(spark, args.folder or Path(folder), n, args.replicates)
+            seconds = measure_size(spark, args.folder or Path(folder), n, args.replicates)
             told = f"{n:12,}  " + "  ".join(f"{s:9.1f}" for s in seconds)
             print(
                 f"{told}  {sum(seconds) / n * 1e6:.2f}{'  (warm-up)' if n == WARM_UP else ''}", flush=True
@@ -60,51 +63,53 @@ def main(args: argparse.Namespace) -> int:
     return OK
 
 
-def measured(spark: SparkSession, folder: Path, n: int, replicates: int) -> list[float]:
+def measure_size(spark: SparkSession, folder: Path, n: int, replicates: int) -> list[float]:
     """Seconds of propensities, strata and estimates on a log of n rows."""
-    rows = stored(log(spark, n), folder / f"log-{n}")
-    seconds, items = timed(lambda: _fit(rows))
+    rows = store_once(make_log(spark, n), folder / f"log-{n}")
+    seconds, items = time_call(lambda: _fit(rows))
     chances = exposure.item_chances(items.drop("propensity"), items)
-    further, strata = timed(lambda: exposure.cut_strata(chances, Strata(n=(2,))))
-    users = stored(rankings(spark, n, chances.rows), folder / f"rankings-{n}")
-    weights = exposure.truth_weights(users, None)
+    further, strata = time_call(lambda: exposure.cut_strata(chances, Strata(n=(2,))))
+    users = store_once(rankings(spark, n, chances.rows), folder / f"rankings-{n}")
+    weights = exposure.count_truth_weights(users, None)
     asked = accuracy.MetricPlan(
         ("recall", "ndcg"), (10, 100), Definition(), Bootstrap(replicates=replicates)
     )
     names = (*WEIGHTED, debiased.STRATIFIED)
-    plan = debiased.EstimationPlan(asked, names, Settings(), "power_law", strata, weights, chances.items)
-    return [seconds, further, timed(lambda: debiased.estimates(users, plan).toArrow())[0]]
+    plan = debiased.EstimationPlan(
+        asked, names, EstimatorSettings(), "power_law", strata, weights, chances.items
+    )
+    return [seconds, further, time_call(lambda: debiased.compute_estimates(users, plan).toArrow())[0]]
 
 
 def _fit(rows: DataFrame) -> DataFrame:
-    counts = fitting.item_counts(rows).cache()
-    shown = fitting.histogram(counts, rows)
-    fitted = fitting.fit(shown, Propensities())
-    found = fitting.of_items(counts, shown, fitted).join(counts, "item_id")
+    counts = fitting.count_items(rows).cache()
+    shown = fitting.make_histogram(counts, rows)
+    fitted = fitting.fit_propensities(shown, Propensities())
+    found = fitting.item_propensities(counts, shown, fitted).join(counts, "item_id")
     index = F.col("item_id").cast("int").alias("item_index")
     items = found.select("item_id", index, F.col("n").alias("n_train"), "propensity").cache()
     items.count()
     return items
 
 
-def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+def time_call(work: Callable[[], Any]) -> tuple[float, Any]:
     """Seconds, and what was made."""
     start = time.perf_counter()
     found = work()
     return time.perf_counter() - start, found
 
 
-def stored(frame: DataFrame, path: Path) -> DataFrame:
+def store_once(frame: DataFrame, path: Path) -> DataFrame:
     """Written once, so that generating is not timed."""
     if not path.exists():
         frame.write.parquet(str(path))
     return frame.sparkSession.read.parquet(str(path))
 
 
-def log(spark: SparkSession, n: int) -> DataFrame:
+def make_log(spark: SparkSession, n: int) -> DataFrame:
     """user_id, item_id: items of very different popularity."""
     item = F.floor(F.pow(uniform("id", seed=1), 3.0) * ITEMS)
-    user = F.floor(uniform("id", seed=2) * (n // (TRUTH_OF_USER * ROWS_OF_TRUTH)))
+    user = F.floor(uniform("id", seed=2) * (n // (USER_TRUTH_ITEMS * TRUTH_ROWS)))
     return spark.range(0, n, 1, 16).select(
         user.cast("string").alias("user_id"), item.cast("string").alias("item_id")
     )
@@ -112,7 +117,7 @@ def log(spark: SparkSession, n: int) -> DataFrame:
 
 def rankings(spark: SparkSession, n: int, items: DataFrame) -> DataFrame:
     """Rows of `rankings` with the propensities of items drawn from the log's own distribution."""
-    users = n // (TRUTH_OF_USER * ROWS_OF_TRUTH)
+    users = n // (USER_TRUTH_ITEMS * TRUTH_ROWS)
     chances = (
         items.orderBy(F.xxhash64("item_index"))
         .select("propensity")
@@ -121,7 +126,7 @@ def rankings(spark: SparkSession, n: int, items: DataFrame) -> DataFrame:
         .propensity.tolist()
     )
     place = F.array(*(F.lit(float(chance)) for chance in chances))
-    each = F.sequence(F.lit(0), F.lit(TRUTH_OF_USER - 1))
+    each = F.sequence(F.lit(0), F.lit(USER_TRUTH_ITEMS - 1))
 
     def drawn(seed: int, most: int) -> Any:
         return F.transform(each, lambda j: F.floor(uniform("id", j, seed=seed) * most))

@@ -53,25 +53,25 @@ from pyspark.sql import functions as F
 from recbench_spark import cli
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.errors import OK, ConfigError, nearest
-from recbench_spark.graph.build import default_blocks, lay_out
-from recbench_spark.graph.features import lay_made
-from recbench_spark.graph.folders import Graph, mapped, new_matrix
+from recbench_spark.graph.build import build_graph, default_block_count
+from recbench_spark.graph.features import fill_generated
+from recbench_spark.graph.folders import Graph, create_matrix, map_array
 from recbench_spark.graph.message_passing import Pass, Target
-from recbench_spark.graph.nodes import edges_into
-from recbench_spark.graph.read_throughput import pace_of
+from recbench_spark.graph.nodes import collect_edges
+from recbench_spark.graph.read_throughput import measure_read_throughput
 from recbench_spark.graph.runner import Model, run_pass
-from recbench_spark.kernels.graph.aggregate import partial as pooled_part
-from recbench_spark.kernels.graph.costs import Rates, Size, copies, fitted
+from recbench_spark.kernels.graph.aggregate import sum_sources as pooled_part
+from recbench_spark.kernels.graph.costs import PassSize, Rates, expected_copies, fit_rates
 from recbench_spark.kernels.graph.csr import Csr
 from recbench_spark.kernels.graph.forms import LayerForm
-from recbench_spark.kernels.graph.ids import hashed_numbers
-from recbench_spark.kernels.graph.layers import Layer, make_layer, random_weights, shapes
+from recbench_spark.kernels.graph.ids import hash_numbers
+from recbench_spark.kernels.graph.layers import Layer, make_layer, random_weights, weight_shapes
 from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import GRAPH_VECTORS
 from recbench_spark.storage.store import Store
 
 DIMS, DEGREE = 64, 20
-OURS = ("ours-mean", "ours-mean16", "ours-convolve", "ours-gather", "ours-scatter", "layout")
+OWN_SYSTEMS = ("ours-mean", "ours-mean16", "ours-convolve", "ours-gather", "ours-scatter", "layout")
 LIMITS = {
     "ours-scatter": "bag",
     "ours-mean": "bag",
@@ -81,7 +81,7 @@ LIMITS = {
 }
 LAYOUTS = {"layout": "edges", "layout-raw": "raw", "layout-text": "text"}
 SYSTEMS = (
-    *OURS,
+    *OWN_SYSTEMS,
     "layout-raw",
     "layout-text",
     "bag",
@@ -96,7 +96,7 @@ PIECE = 1 << 20
 SLOW = {"sql": 10_000_000, "grouped": 1_000_000, "khop": 1_000_000}
 """Systems that are run once a size, and the most edges of each."""
 
-ALL_WAYS = 3_000_000
+MAX_EDGES_ALL_WAYS = 3_000_000
 """Edges from which on only the fastest of the ways of Spark SQL is run."""
 MEAN = Layer("mean", None, None, None, np.zeros(DIMS, np.float32), False, False)
 
@@ -112,7 +112,7 @@ def parser() -> cli.Parser:
     found.add_argument("--predict", type=float, help="edges: fit at 1, 3, 10, 30 million, tell, then run")
     found.add_argument("--plans", default="R", help="of --predict: R,G,S; G and S move bytes")
     found.add_argument(
-        "--wire", choices=ITEM, default="float32", help="of --predict: what is moved and kept"
+        "--wire", choices=VALUE_BYTES, default="float32", help="of --predict: what is moved and kept"
     )
     found.add_argument("--extrapolate", action="store_true", help="to PinSage's size and dimensions")
     found.add_argument("--draw", metavar="DIR", help="write an edge list of --edges there, and stop")
@@ -122,7 +122,7 @@ def parser() -> cli.Parser:
 
 def main(args: argparse.Namespace) -> int:
     """Draw or reuse the graphs, measure in turns, tell."""
-    sizes = [int(number) for number in cli.numbers(args.edges)]
+    sizes = [int(number) for number in cli.parse_numbers(args.edges)]
     if args.draw:
         draw(Path(args.draw), sizes[0], int(args.nodes or sizes[0] // DEGREE), "compact")
         return OK
@@ -132,26 +132,26 @@ def main(args: argparse.Namespace) -> int:
             raise ConfigError(f"no system {name}", nearest(name, SYSTEMS))
     spark = get_session("recbench-spark bench graph")
     if args.extrapolate:
-        rows = extrapolated(spark, Path(args.folder).absolute(), args.rounds)
+        rows = extrapolate_pinsage(spark, Path(args.folder).absolute(), args.rounds)
     elif args.predict:
         folder, plans = Path(args.folder).absolute(), args.plans.split(",")
-        rows = foretold(spark, folder, int(args.predict), plans, args.rounds, args.wire)
+        rows = check_forecasts(spark, folder, int(args.predict), plans, args.rounds, args.wire)
     else:
-        rows = measured(spark, Path(args.folder).absolute(), sizes, systems, args.rounds)
-        print(told(rows))
+        rows = run_rounds(spark, Path(args.folder).absolute(), sizes, systems, args.rounds)
+        print(summarise_runs(rows))
     if args.output:
         with Path(args.output).open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
     return OK
 
 
-def measured(
+def run_rounds(
     spark: SparkSession, folder: Path, sizes: list[int], systems: list[str], rounds: int
 ) -> list[dict[str, Any]]:
     """Turns of all systems at each size; the first turn warms up, and is not told."""
     rows: list[dict[str, Any]] = []
     for size in sizes:
-        bench = Bench(spark, folder, size)
+        bench = GraphBench(spark, folder, size)
         bench.fastest = next((row["way"] for row in reversed(rows) if "way" in row), None)
         for turn in range(rounds + 1):
             for name in [one for one in systems if takes_part(one, size, turn, size == sizes[0])]:
@@ -167,31 +167,31 @@ def takes_part(name: str, edges: int, turn: int, first: bool) -> bool:
     return name not in SLOW or (edges <= SLOW[name] and (turn == 1 or (turn == 0 and first)))
 
 
-ITEM = {"float32": 4, "float16": 2}
-FITTED = (1_000_000, 3_000_000, 10_000_000, 30_000_000)
-BY_PLAN = {"R": "ours-mean", "G": "ours-gather", "S": "ours-scatter"}
+VALUE_BYTES = {"float32": 4, "float16": 2}
+FIT_SIZES = (1_000_000, 3_000_000, 10_000_000, 30_000_000)
+PLAN_SYSTEMS = {"R": "ours-mean", "G": "ours-gather", "S": "ours-scatter"}
 
 
-def foretold(
+def check_forecasts(
     spark: SparkSession, folder: Path, edges: int, plans: list[str], rounds: int, wire: str
 ) -> list[dict[str, Any]]:
     """Runs at small sizes, what they predict for a large one, and then that one."""
     probe, cores = Probe(), spark.sparkContext.defaultParallelism
     runs = []
-    for size in FITTED:
-        bench = Bench(spark, folder, size)
+    for size in FIT_SIZES:
+        bench = GraphBench(spark, folder, size)
         for turn in range(rounds + 1):
-            found = [bench.beside(probe, plan, bench.size_with(wire), wire=wire) for plan in plans]
+            found = [bench.beside(probe, plan, bench.layer_size(wire), wire=wire) for plan in plans]
             runs += [{**row, "round": turn - 1} for row in found if turn]
     usual = float(np.median([row["probe"] for row in runs]))
     rates = {
-        plan: fitted([(row["amounts"], row["seconds"], cores) for row in of_plan(runs, plan)])
+        plan: fit_rates([(row["amounts"], row["seconds"], cores) for row in select_plan(runs, plan)])
         for plan in plans
     }
-    bench = Bench(spark, folder, edges)
+    bench = GraphBench(spark, folder, edges)
     bench.read_once()
     for plan in plans:
-        runs += [outcome(bench, probe, plan, rates[plan], usual, wire) for _ in range(rounds)]
+        runs += [run_forecast(bench, probe, plan, rates[plan], usual, wire) for _ in range(rounds)]
     return [{name: value for name, value in row.items() if name != "amounts"} for row in runs]
 
 
@@ -199,13 +199,13 @@ PINS, BOARDS, LIKES, LISTED, TASKS = 2_000_000_000, 1_000_000_000, 18_000_000_00
 """Ying et al. 2018, section 4: nodes of both sides, edges, neighbours a pin; blocks of each side here."""
 
 
-def pinsage() -> dict[str, tuple[Size, ...]]:
+def make_pinsage_amounts() -> dict[str, tuple[PassSize, ...]]:
     """Passes of a layer of PinSage at its dimensions (d 1024, m 2048), halves on the wire, by mode."""
 
-    def size(nodes: int, edges: int, sources: int, projects: bool, combines: bool) -> Size:
-        needed = int(sources * copies(TASKS, edges / sources))
+    def size(nodes: int, edges: int, sources: int, projects: bool, combines: bool) -> PassSize:
+        needed = int(sources * expected_copies(TASKS, edges / sources))
         dims = (1024, 2048, 1024 if combines else 2048)
-        return Size(
+        return PassSize(
             nodes, edges, sources, needed, 0, TASKS, TASKS, *dims, 2, projects, False, combines
         )  # fmt: skip
 
@@ -215,20 +215,20 @@ def pinsage() -> dict[str, tuple[Size, ...]]:
     }
 
 
-def extrapolated(spark: SparkSession, folder: Path, rounds: int) -> list[dict[str, Any]]:
+def extrapolate_pinsage(spark: SparkSession, folder: Path, rounds: int) -> list[dict[str, Any]]:
     """Rates fitted to small runs, and what they say of two layers of PinSage under plan G."""
     probe, cores = Probe(), spark.sparkContext.defaultParallelism
     runs = []
-    for edges in FITTED[:3]:
-        bench = Bench(spark, folder, edges)
+    for edges in FIT_SIZES[:3]:
+        bench = GraphBench(spark, folder, edges)
         for turn in range(rounds + 1):
             ways = (("R", False), ("R", True), ("G", False))
-            size = bench.size_with("float32")
+            size = bench.layer_size("float32")
             found = [bench.beside(probe, plan, size, convolve) for plan, convolve in ways]
             runs += found if turn else []
-    rates = fitted([(row["amounts"], row["seconds"], cores) for row in runs])
+    rates = fit_rates([(row["amounts"], row["seconds"], cores) for row in runs])
     rows = []
-    for mode, sizes in pinsage().items():
+    for mode, sizes in make_pinsage_amounts().items():
         amounts = [size.amounts("G", 2) for size in sizes]
         hours = 2 * sum(rates.predict(one, 1) for one in amounts) / 3600
         low, high = rates.interval(hours)
@@ -244,20 +244,22 @@ def extrapolated(spark: SparkSession, folder: Path, rounds: int) -> list[dict[st
     return rows
 
 
-def of_plan(runs: list[dict[str, Any]], plan: str) -> list[dict[str, Any]]:
+def select_plan(runs: list[dict[str, Any]], plan: str) -> list[dict[str, Any]]:
     """Runs of a plan."""
     return [row for row in runs if row["plan"] == plan]
 
 
-def outcome(bench: Bench, probe: Probe, plan: str, rates: Rates, usual: float, wire: str) -> dict[str, Any]:
+def run_forecast(
+    bench: GraphBench, probe: Probe, plan: str, rates: Rates, usual: float, wire: str
+) -> dict[str, Any]:
     """What is predicted of a run is printed; then it is run."""
-    cores, size = bench.context.defaultParallelism, bench.size_with(wire)
-    seconds = rates.predict(size.amounts(plan, ITEM[wire]), cores)
+    cores, size = bench.context.defaultParallelism, bench.layer_size(wire)
+    seconds = rates.predict(size.amounts(plan, VALUE_BYTES[wire]), cores)
     low, high = rates.interval(seconds)
     print(
         f"plan {plan}, {bench.edges:.0e} edges: {seconds:.2f} s ({low:.2f} to {high:.2f}) predicted, "
-        f"{size.pace * DIMS * ITEM[wire] * 1e9:.0f} ns of a core a vector; "
-        f"{int(size.amounts(plan, ITEM[wire]).moved):,} bytes moved",
+        f"{size.pace * DIMS * VALUE_BYTES[wire] * 1e9:.0f} ns of a core a vector; "
+        f"{int(size.amounts(plan, VALUE_BYTES[wire]).moved):,} bytes moved",
         flush=True,
     )
     row = bench.beside(probe, plan, size, wire=wire)
@@ -276,7 +278,7 @@ class Probe:
 
     def __init__(self) -> None:
         rows, edges = 500_000, 4_000_000
-        sources = (hashed_numbers(np.arange(edges), 7) % np.uint64(rows)).astype(np.int32)
+        sources = (hash_numbers(np.arange(edges), 7) % np.uint64(rows)).astype(np.int32)
         self.sources = torch.from_numpy(sources)
         self.offsets = torch.arange(0, edges, 4, dtype=torch.int32)
         self.vectors = torch.ones((rows, DIMS))
@@ -292,13 +294,15 @@ class Probe:
         return time.perf_counter() - started
 
 
-def size_of_mean(edges: int, cores: int, wire: str = "float32") -> Size:
+def mean_layer_size(edges: int, cores: int, wire: str = "float32") -> PassSize:
     """A layer of means over a graph of this job that is not laid out."""
-    nodes, blocks, d = edges // DEGREE, default_blocks(edges, cores), DIMS
-    return Size(nodes, edges, nodes, 0, 0, blocks, blocks, d, d, d, ITEM[wire], False, False, False)
+    nodes, blocks, d = edges // DEGREE, default_block_count(edges, cores), DIMS
+    return PassSize(
+        nodes, edges, nodes, 0, 0, blocks, blocks, d, d, d, VALUE_BYTES[wire], False, False, False
+    )
 
 
-def told(rows: list[dict[str, Any]]) -> str:
+def summarise_runs(rows: list[dict[str, Any]]) -> str:
     """Medians by size, and the slope over sizes beside the limit's."""
     lines = []
     medians: dict[str, dict[int, float]] = {}
@@ -320,7 +324,7 @@ def told(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-class Bench:
+class GraphBench:
     """A size: its graph, laid out, its features, and what is measured over them."""
 
     def __init__(self, spark: SparkSession, folder: Path, edges: int) -> None:
@@ -329,27 +333,27 @@ class Bench:
         self.nodes = max(edges // DEGREE, 10)
         self.path = self.folder / "edges"
         draw(self.path, edges, self.nodes, "dense")
-        self.graph = self.laid(self.path, self.folder / "graph")
+        self.graph = self.open_graph(self.path, self.folder / "graph")
         blocks = self.graph.blocks
         needed, parts = sum(block.sources for block in blocks), sum(block.parts for block in blocks)
-        size = size_of_mean(edges, self.context.defaultParallelism)
+        size = mean_layer_size(edges, self.context.defaultParallelism)
         self.size = replace(size, nodes=self.graph.nodes, needed=needed, parts=parts)
         for dtype in ("float32", "float16"):
             path = self.features(dtype)
             if not path.exists():
-                new_matrix(path, (self.graph.nodes, DIMS), dtype)
-                lay_made(self.context, self.graph, "hashed", DIMS, 1, path)
+                create_matrix(path, (self.graph.nodes, DIMS), dtype)
+                fill_generated(self.context, self.graph, "hashed", DIMS, 1, path)
         form = LayerForm("convolve", "importance", DIMS, DIMS)
-        self.weights = random_weights(shapes(form, DIMS), 1)
+        self.weights = random_weights(weight_shapes(form, DIMS), 1)
         self.convolve = make_layer(form, self.weights, DIMS)
         self.store = Store(spark, str(folder / "tables"))
         self.store.create(GRAPH_VECTORS)
         self.turn = time.time_ns()
         self.fastest: str | None = None
 
-    def laid(self, edges: Path, folder: Path) -> Graph:
+    def open_graph(self, edges: Path, folder: Path) -> Graph:
         """The graph, laid out."""
-        return lay_out(self.context, GraphSource(edges=str(edges)), f"bench{self.edges}", folder)
+        return build_graph(self.context, GraphSource(edges=str(edges)), f"bench{self.edges}", folder)
 
     def clean(self) -> None:
         """Nothing of earlier turns in the way: files removed, the disk at rest, memory at hand."""
@@ -371,20 +375,20 @@ class Bench:
                 while file.read(1 << 24):
                     pass
 
-    def size_with(self, wire: str) -> Size:
+    def layer_size(self, wire: str) -> PassSize:
         """A layer of means with vectors so wide; what reading one takes is found out now."""
-        pace = pace_of(self.context, self.graph, str(self.features(wire)))
-        return replace(self.size, item=ITEM[wire], pace=pace)
+        pace = measure_read_throughput(self.context, self.graph, str(self.features(wire)))
+        return replace(self.size, item=VALUE_BYTES[wire], pace=pace)
 
     def beside(
-        self, probe: Probe, plan: str, size: Size, convolve: bool = False, wire: str = "float32"
+        self, probe: Probe, plan: str, size: PassSize, convolve: bool = False, wire: str = "float32"
     ) -> dict[str, Any]:
         """A layer under a plan, of means or whole, with the mean seconds of the probe before and after."""
         before = probe()
         halves = "16" if wire == "float16" else ""
-        row = self.measured("ours-convolve" if convolve else BY_PLAN[plan] + halves)
+        row = self.measured("ours-convolve" if convolve else PLAN_SYSTEMS[plan] + halves)
         size = replace(size, projects=convolve, combines=convolve)
-        more = {"pace": size.pace, "amounts": size.amounts(plan, ITEM[wire])}
+        more = {"pace": size.pace, "amounts": size.amounts(plan, VALUE_BYTES[wire])}
         return {**row, "plan": plan, "probe": (before + probe()) / 2, **more}
 
     def features(self, dtype: str) -> Path:
@@ -404,20 +408,20 @@ class Bench:
     def measured(self, name: str) -> dict[str, Any]:
         """One run of a system: seconds of its work alone, and what it says of it."""
         ways: dict[str, Callable[[], Callable[[], dict[str, Any]]]] = {
-            "ours-mean": partial(self.ours, MEAN, "pool", "float32", "R"),
-            "ours-mean16": partial(self.ours, MEAN, "pool", "float16", "R"),
-            "ours-gather": partial(self.ours, MEAN, "pool", "float32", "G"),
-            "ours-gather16": partial(self.ours, MEAN, "pool", "float16", "G"),
-            "ours-scatter": partial(self.ours, MEAN, "pool", "float32", "S"),
-            "ours-scatter16": partial(self.ours, MEAN, "pool", "float16", "S"),
-            "ours-convolve": partial(self.ours, self.convolve, "layer", "float32", "R"),
+            "ours-mean": partial(self.run_pass, MEAN, "pool", "float32", "R"),
+            "ours-mean16": partial(self.run_pass, MEAN, "pool", "float16", "R"),
+            "ours-gather": partial(self.run_pass, MEAN, "pool", "float32", "G"),
+            "ours-gather16": partial(self.run_pass, MEAN, "pool", "float16", "G"),
+            "ours-scatter": partial(self.run_pass, MEAN, "pool", "float32", "S"),
+            "ours-scatter16": partial(self.run_pass, MEAN, "pool", "float16", "S"),
+            "ours-convolve": partial(self.run_pass, self.convolve, "layer", "float32", "R"),
             **{system: partial(self.layout, ids) for system, ids in LAYOUTS.items()},
             "bag": partial(self.bag, "float32"),
             "bag16": partial(self.bag, "float16"),
             "bag-convolve": self.bag_convolve,
             "scipy": self.scipy,
             "sql": self.sql,
-            "grouped": self.grouped,
+            "grouped": self.run_grouped,
             "khop": self.khop,
         }
         work = ways[name]()
@@ -434,7 +438,7 @@ class Bench:
         }
         return {**common, "edges_per_second": self.edges / seconds, **more}
 
-    def ours(self, layer: Layer, kind: str, dtype: str, plan: str) -> Callable[[], dict[str, Any]]:
+    def run_pass(self, layer: Layer, kind: str, dtype: str, plan: str) -> Callable[[], dict[str, Any]]:
         """A pass over the laid-out graph, committed to Delta."""
         self.turn += 1
         name = f"bench-{self.turn}"
@@ -445,11 +449,11 @@ class Bench:
         model = Model(name, (layer,), (), "projected", dtype, h, str(folder), target.folder, None)
 
         def work() -> dict[str, Any]:
-            before = shuffled(self.spark)
+            before = shuffled_bytes(self.spark)
             _, projected = run_pass(self.context, self.graph, step, self.graph.blocks, plan, model)  # type: ignore[arg-type]
             return {
                 "projected": projected,
-                "bytes_shuffled": shuffled(self.spark) - before,
+                "bytes_shuffled": shuffled_bytes(self.spark) - before,
                 "predicted_bytes": self.moved(plan),
             }
 
@@ -465,7 +469,7 @@ class Bench:
         draw(path, self.edges, self.nodes, ids)
 
         def work() -> dict[str, Any]:
-            self.laid(path, folder)
+            self.open_graph(path, folder)
             return {}
 
         return work
@@ -524,7 +528,7 @@ class Bench:
 
         return work
 
-    def joined(self) -> DataFrame:
+    def join_edges(self) -> DataFrame:
         """Edges with the vector of their source, as rows of Spark."""
         path = self.folder / "vectors.parquet"
         if not path.exists():
@@ -539,7 +543,7 @@ class Bench:
 
     def sql(self) -> Callable[[], dict[str, Any]]:
         """The fastest of three ways in Spark SQL."""
-        rows = self.joined()
+        rows = self.join_edges()
         sums = [F.avg(F.col("vector")[j]).alias(f"v{j}") for j in range(DIMS)]
         from pyspark.ml.functions import array_to_vector  # noqa: PLC0415
         from pyspark.ml.stat import Summarizer  # noqa: PLC0415
@@ -552,29 +556,29 @@ class Bench:
         }
 
         def work() -> dict[str, Any]:
-            known = self.edges >= ALL_WAYS and self.fastest
+            known = self.edges >= MAX_EDGES_ALL_WAYS and self.fastest
             asked = {known: ways[known]} if known else ways
-            took = {way: seconds_of(frame) for way, frame in asked.items()}
+            took = {way: time_frame(frame) for way, frame in asked.items()}
             best = min(took, key=lambda way: took[way])
             return {"seconds": took[best], "way": best, "all": took}
 
         return work
 
-    def grouped(self) -> Callable[[], dict[str, Any]]:
+    def run_grouped(self) -> Callable[[], dict[str, Any]]:
         """One call of Python a node, on an Arrow table of its rows."""
-        frame = self.joined().groupBy("dst").applyInArrow(mean_of_group, "dst long, vector array<float>")
-        return lambda: {"seconds": seconds_of(frame)}
+        frame = self.join_edges().groupBy("dst").applyInArrow(mean_group, "dst long, vector array<float>")
+        return lambda: {"seconds": time_frame(frame)}
 
     def khop(self) -> Callable[[], dict[str, Any]]:
         """Two layers by a subgraph of two hops a node: vectors read, against those that layers read."""
-        graph, h = self.graph, mapped(self.features("float32"))
+        graph, h = self.graph, map_array(self.features("float32"))
         degrees = np.concatenate([np.diff(graph.csr(block).indptr) for block in graph.blocks])
 
         def work() -> dict[str, Any]:
             read = 0
             for first in range(0, graph.nodes, 256):
-                one = edges_into(graph, np.arange(first, min(first + 256, graph.nodes)))
-                two = edges_into(graph, one.src[: one.edges].astype(np.int64))
+                one = collect_edges(graph, np.arange(first, min(first + 256, graph.nodes)))
+                two = collect_edges(graph, one.src[: one.edges].astype(np.int64))
                 pooled_part("sum", two, h)
                 read += two.edges
             layers = 2 * int(degrees.sum())
@@ -586,7 +590,7 @@ class Bench:
         return work
 
 
-def shuffled(spark: SparkSession) -> int:
+def shuffled_bytes(spark: SparkSession) -> int:
     """Bytes that all stages so far have written to shuffles, as Spark counts them."""
     context: Any = spark.sparkContext
     none, java = context._gateway.new_array(context._jvm.double, 0), context._jvm.java.util
@@ -594,14 +598,14 @@ def shuffled(spark: SparkSession) -> int:
     return sum(stages.apply(n).shuffleWriteBytes() for n in range(stages.size()))
 
 
-def seconds_of(frame: DataFrame) -> float:
+def time_frame(frame: DataFrame) -> float:
     """Of a frame worked out and thrown away."""
     started = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
     return time.perf_counter() - started
 
 
-def mean_of_group(table: pa.Table) -> pa.Table:
+def mean_group(table: pa.Table) -> pa.Table:
     """Mean of the vectors of one node."""
     vectors = table.column("vector").combine_chunks()
     mean = vectors.flatten().to_numpy().reshape(-1, DIMS).mean(axis=0, dtype=np.float32)
@@ -619,7 +623,7 @@ def draw(folder: Path, edges: int, nodes: int, ids: str) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     pieces = [n for n in range(-(-edges // PIECE)) if not (folder / f"{n:05d}.parquet").exists()]
-    piece = partial(drawn, edges=edges, nodes=nodes, folder=folder, ids=ids)
+    piece = partial(draw_piece, edges=edges, nodes=nodes, folder=folder, ids=ids)
     if len(pieces) < 2:  # a process takes seconds to start
         list(map(piece, pieces))
         return
@@ -628,12 +632,12 @@ def draw(folder: Path, edges: int, nodes: int, ids: str) -> None:
             pass
 
 
-def drawn(piece: int, edges: int, nodes: int, folder: Path, ids: str) -> None:
+def draw_piece(piece: int, edges: int, nodes: int, folder: Path, ids: str) -> None:
     """A piece of the edge list, by hash of the edge's number: Zipf sources (density r^-1/2)."""
     numbers = np.arange(piece * PIECE, min((piece + 1) * PIECE, edges))
-    u, v = (hashed_numbers(numbers, seed) >> np.uint64(11) for seed in (1, 2))
+    u, v = (hash_numbers(numbers, seed) >> np.uint64(11) for seed in (1, 2))
     ends = ((u * 2.0**-53) ** 2 * nodes).astype(np.int64), (v * 2.0**-53 * nodes).astype(np.int64)
-    rows = pa.table({name: named(end, ids) for name, end in zip(("src", "dst"), ends, strict=True)})
+    rows = pa.table({name: name_nodes(end, ids) for name, end in zip(("src", "dst"), ends, strict=True)})
     path = folder / f"{piece:05d}.parquet"
     partial_path = path.with_name(f".{path.name}")
     small = {"compression": "zstd", "use_byte_stream_split": True} if ids == "compact" else {}
@@ -641,10 +645,10 @@ def drawn(piece: int, edges: int, nodes: int, folder: Path, ids: str) -> None:
     partial_path.replace(path)
 
 
-def named(node_r: npt.NDArray[np.int64], ids: str) -> pa.Array:
+def name_nodes(node_r: npt.NDArray[np.int64], ids: str) -> pa.Array:
     """Nodes by the ids that an edge list has for them."""
     if ids == "raw":
-        return pa.array(hashed_numbers(node_r, 3).view(np.int64))
+        return pa.array(hash_numbers(node_r, 3).view(np.int64))
     if ids == "text":
         return pc.binary_join_element_wise("node-", pa.array(node_r).cast(pa.string()), "")
     return pa.array(node_r.astype(np.int32) if ids == "compact" else node_r)

@@ -23,14 +23,14 @@ from recbench_spark import cli
 from recbench_spark.errors import OK, ConfigError, DataError
 from recbench_spark.kernels.graph.csr import Csr
 from recbench_spark.kernels.graph.forms import LayerForm
-from recbench_spark.kernels.graph.ids import hashed_numbers
-from recbench_spark.kernels.graph.simd import AHEAD
+from recbench_spark.kernels.graph.ids import hash_numbers
+from recbench_spark.kernels.graph.simd import PREFETCH_EDGES
 from recbench_spark.models.networks.fitting import Rows, Step, fit
-from recbench_spark.models.networks.layers import GraphNet, unit
+from recbench_spark.models.networks.layers import GraphNetwork, unit_rows
 from recbench_spark.models.networks.losses import max_margin
-from recbench_spark.models.networks.plans import Plan
+from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.models.networks.subgraphs import Adjacency
-from recbench_spark.models.networks.tasks import Input, Margin, PairBatch, PairTask
+from recbench_spark.models.networks.tasks import GraphInput, PairBatch, PairObjective, PairTask
 
 LOSS_AGREES = 1e-4
 
@@ -49,8 +49,8 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """Make a minibatch, measure in turns, tell medians."""
     torch.set_num_threads(1)
-    task, batch = made(args)
-    ours, theirs = our_step(task, batch), their_step(task, batch, args.width)
+    task, batch = make_task(args)
+    ours, theirs = run_own_step(task, batch), run_reference_step(task, batch, args.width)
     losses = ours(), theirs()
     if abs(losses[0] - losses[1]) > LOSS_AGREES * abs(losses[0]):
         raise DataError(f"losses {losses[0]} and {losses[1]} differ", "the two do not compute the same")
@@ -66,27 +66,27 @@ def main(args: argparse.Namespace) -> int:
         print(f"{name:16} {args.batch / float(np.median(each)):10,.0f} pairs/s (median of {args.rounds})")
     ratio = float(np.median(np.divide(seconds["torch-geometric"], seconds["ours"])))
     print(f"ours is {ratio:.2f} times as fast")
-    tell_overlap(task, args.batch, args.rounds)
+    print_overlap(task, args.batch, args.rounds)
     return OK
 
 
-def made(args: argparse.Namespace) -> tuple[PairTask, PairBatch]:
+def make_task(args: argparse.Namespace) -> tuple[PairTask, PairBatch]:
     """A random graph and a minibatch over it."""
     draw = np.random.default_rng(1)
     src = np.sort(draw.integers(0, args.nodes, (args.nodes, args.degree)), axis=1).reshape(-1)
     indptr = np.arange(0, len(src) + 1, args.degree, dtype=np.int64)
-    csr = Csr(indptr, np.append(src, np.zeros(AHEAD, np.int64)).astype(np.uint32), None)
-    graph = Adjacency(np.zeros(1, np.int64), (csr,), hashed_numbers(np.arange(args.nodes), 0))
+    csr = Csr(indptr, np.append(src, np.zeros(PREFETCH_EDGES, np.int64)).astype(np.uint32), None)
+    graph = Adjacency(np.zeros(1, np.int64), (csr,), hash_numbers(np.arange(args.nodes), 0))
     x = draw.standard_normal((args.nodes, args.width)).astype(np.float32)
     form = LayerForm("sage", "mean", args.width, args.width)
-    net = GraphNet((form, form), (), args.width)
+    net = GraphNetwork((form, form), (), args.width)
     net.initialise(1)
     pairs = (draw.integers(0, args.nodes, args.batch), draw.integers(0, args.nodes, args.batch))
-    task = PairTask(net, Input(graph, x, (25, 10)), pairs, Margin(margin=0.5, end=args.nodes))
+    task = PairTask(net, GraphInput(graph, x, (25, 10)), pairs, PairObjective(margin=0.5, end=args.nodes))
     return task, task.batch(Step(1, 0), np.arange(args.batch), 1)
 
 
-class Simulated:
+class SimulatedTask:
     """The task with a device that sleeps over each minibatch; an epoch has so many minibatches."""
 
     def __init__(self, task: PairTask, seconds: float, minibatches: int) -> None:
@@ -107,7 +107,7 @@ class Simulated:
         return float("nan")
 
 
-def tell_overlap(task: PairTask, size: int, rounds: int) -> None:
+def print_overlap(task: PairTask, size: int, rounds: int) -> None:
     """How much of a simulated device's time minibatches are made in."""
     seconds = []
     for step in range(rounds):
@@ -115,15 +115,15 @@ def tell_overlap(task: PairTask, size: int, rounds: int) -> None:
         task.batch(Step(1, step), np.arange(size), step)
         seconds.append(time.perf_counter() - begun)
     making = float(np.median(seconds))
-    device = Simulated(task, 1.5 * making, 10 * rounds)
-    waited = fit(device, Plan(epochs=1, batch=size), None, lambda _: None).epochs[0].waited
+    device = SimulatedTask(task, 1.5 * making, 10 * rounds)
+    waited = fit(device, TrainingPlan(epochs=1, batch=size), None, lambda _: None).epochs[0].waited
     print(
         f"a device that takes {1.5e3 * making:.1f} ms over minibatches made in {1e3 * making:.1f} ms "
         f"waits {waited:.1%} of the time for them"
     )
 
 
-def our_step(task: PairTask, batch: PairBatch) -> Callable[[], float]:
+def run_own_step(task: PairTask, batch: PairBatch) -> Callable[[], float]:
     """Loss and gradients by our layers."""
 
     def step() -> float:
@@ -135,7 +135,7 @@ def our_step(task: PairTask, batch: PairBatch) -> Callable[[], float]:
     return step
 
 
-def their_step(task: PairTask, batch: PairBatch, width: int) -> Callable[[], float]:
+def run_reference_step(task: PairTask, batch: PairBatch, width: int) -> Callable[[], float]:
     """Loss and gradients by torch-geometric's SAGEConv with the same weights."""
     try:
         from torch_geometric.nn import SAGEConv  # noqa: PLC0415
@@ -156,7 +156,7 @@ def their_step(task: PairTask, batch: PairBatch, width: int) -> Callable[[], flo
         convs.zero_grad()
         h = batch.features
         for conv, hop, edge in zip(convs, batch.graph.hops, edges, strict=True):
-            h = unit(torch.relu(conv((h, h[hop.own]), edge)))
+            h = unit_rows(torch.relu(conv((h, h[hop.own]), edge)))
         assert batch.shared is not None
         loss = max_margin(h[batch.query], h[batch.item], h[batch.shared], None, task.how.margin)
         loss.backward()  # type: ignore[no-untyped-call]

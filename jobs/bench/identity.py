@@ -27,7 +27,7 @@ from deltalake import write_deltalake
 
 from recbench_spark.config import parse
 from recbench_spark.config.dataset import Dataset
-from recbench_spark.data.columnar import log_files
+from recbench_spark.data.columnar import open_columnar_log
 from recbench_spark.data.digests import cache_folder
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import open_log
@@ -98,7 +98,7 @@ def measure(spark: Any, log: Dataset, rounds: int) -> dict[str, list[tuple[float
 
 def read(spark: Any, log: Dataset) -> None:
     """All rows, as a split reads them."""
-    files = log_files(log)
+    files = open_columnar_log(log)
     if files is None:
         read_by_spark(spark, log)
     else:

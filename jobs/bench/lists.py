@@ -53,8 +53,8 @@ Run = dict[str, Any]
 def parser() -> cli.Parser:
     """The flags of this job."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("--users", type=cli.count, default=50_000)
-    flags.add_argument("--rounds", type=cli.count, default=2)
+    flags.add_argument("--users", type=cli.parse_count, default=50_000)
+    flags.add_argument("--rounds", type=cli.parse_count, default=2)
     flags.add_argument("--systems", default="ours,replay-polars,rectools,ranx")
     flags.add_argument("--shuffled", action="store_true", help="rows in no order, not user by user")
     flags.add_argument("--folder", type=Path, help="where the rows stay; default: a temporary folder")
@@ -91,13 +91,13 @@ def _rows(
     return pd.DataFrame({"user_id": np.nonzero(kept_up)[0], "item_id": items[kept_up]})
 
 
-def expected(truth: pd.DataFrame, lists: pd.DataFrame, preset: str) -> dict[str, float]:
+def compute_expected(truth: pd.DataFrame, lists: pd.DataFrame, preset: str) -> dict[str, float]:
     """Our own values, by name `metric@k`, under a library's definition."""
     found = evaluate_frames(truth, lists, k=KS, metrics=METRICS, preset=preset).dropna(subset="k")
     return {f"{name}@{k}": value for name, k, value in zip(found.metric, found.k, found.value, strict=True)}
 
 
-def preset_of(system: str) -> str:
+def system_preset(system: str) -> str:
     """Whose definition a system follows; ours is asked for RePlay's."""
     library = system.split("-", maxsplit=1)[0]
     return "replay" if library == "ours" else library
@@ -110,9 +110,9 @@ def largest_difference(values: dict[str, float], reference: dict[str, float]) ->
     return max(abs(values[name] - value) for name, value in reference.items())
 
 
-def timed(system: str, folder: Path, environments: Path) -> Run:
+def time_system(system: str, folder: Path, environments: Path) -> Run:
     """One run in a process of its own."""
-    python = interpreter(system, environments)
+    python = find_interpreter(system, environments)
     command = [python, str(ROOT / "tools" / "time_lists.py"), system, str(folder), ",".join(map(str, KS))]
     # Workers use the interpreter of their own environment.
     own = system.startswith("ours")
@@ -124,16 +124,16 @@ def timed(system: str, folder: Path, environments: Path) -> Run:
     return found
 
 
-def interpreter(system: str, environments: Path) -> str:
+def find_interpreter(system: str, environments: Path) -> str:
     """The Python of a system's environment."""
     if system.startswith("ours"):
         return sys.executable
     if system not in ENVIRONMENTS:
         raise ConfigError(f"unknown system '{system}'", f"ours, ours-spark, {', '.join(ENVIRONMENTS)}")
-    return cli.library_python(ENVIRONMENTS[system], environments)
+    return cli.find_library_python(ENVIRONMENTS[system], environments)
 
 
-def measurement(system: str, users: int, seconds: float, turn: int) -> Run:
+def make_record(system: str, users: int, seconds: float, turn: int) -> Run:
     """One line of `--output`."""
     return {
         "benchmark": "lists",
@@ -150,11 +150,11 @@ def measurement(system: str, users: int, seconds: float, turn: int) -> Run:
 
 def main(args: argparse.Namespace) -> int:
     """Generate once, take turns, check values, print medians and ratios."""
-    systems = cli.names(args.systems, "--systems")
+    systems = cli.parse_names(args.systems, "--systems")
     for system in systems:
-        interpreter(system, args.environments)
+        find_interpreter(system, args.environments)
     truth, lists = generate(args.users, shuffled=args.shuffled)
-    references = {preset: expected(truth, lists, preset) for preset in map(preset_of, systems)}
+    references = {preset: compute_expected(truth, lists, preset) for preset in map(system_preset, systems)}
     found: list[Run] = []
     with tempfile.TemporaryDirectory(prefix="lists-") as temporary:
         folder = (args.folder or Path(temporary)) / str(args.users)
@@ -162,19 +162,19 @@ def main(args: argparse.Namespace) -> int:
         truth.to_parquet(folder / "truth.parquet", index=False)
         lists.to_parquet(folder / "lists.parquet", index=False)
         for turn, system in product(range(args.rounds), systems):
-            run = timed(system, folder, args.environments)
-            told = checked(system, run, references[preset_of(system)])
-            found.append(measurement(system, args.users, run["seconds"], turn))
+            run = time_system(system, folder, args.environments)
+            told = check_run(system, run, references[system_preset(system)])
+            found.append(make_record(system, args.users, run["seconds"], turn))
             print(told, flush=True)
             if args.output:
                 with args.output.open("a") as lines_of_json:
                     lines_of_json.write(json.dumps(found[-1]) + "\n")
     sizes = f"{args.users:,} users x {LENGTH} of {ITEMS:,} items"
-    print(f"\n{sizes}, {len(METRICS)} metrics x {len(KS)} cut-offs", *table(found), sep="\n")
+    print(f"\n{sizes}, {len(METRICS)} metrics x {len(KS)} cut-offs", *format_table(found), sep="\n")
     return OK
 
 
-def checked(system: str, run: Run, reference: dict[str, float]) -> str:
+def check_run(system: str, run: Run, reference: dict[str, float]) -> str:
     """A line about a run; DataError where its values are not our preset's."""
     off = largest_difference(run["values"], reference)
     if off > 1e-9:
@@ -182,7 +182,7 @@ def checked(system: str, run: Run, reference: dict[str, float]) -> str:
     return f"{system:>16} {run['version']:>8} {run['seconds']:8.2f} s, values within {off:.0e}"
 
 
-def table(found: list[Run]) -> list[str]:
+def format_table(found: list[Run]) -> list[str]:
     """A line a system: median speed, and how many times as long as the first system, round by round."""
     seconds: dict[str, list[float]] = defaultdict(list)
     for row in found:

@@ -47,35 +47,35 @@ from recbench_spark.config import Benchmark, parse
 from recbench_spark.config.models import ModelConfig
 from recbench_spark.errors import OK, DataError
 from recbench_spark.evaluation.metrics import accuracy
-from recbench_spark.evaluation.metrics.accuracy import MetricPlan, Totals
+from recbench_spark.evaluation.metrics.accuracy import MetricPlan, MetricTotals
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.metrics.accuracy import measure
-from recbench_spark.kernels.ranking.counting import Settings
+from recbench_spark.kernels.ranking.counting import CountingSettings
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_ranks
-from recbench_spark.nightly.batched_evaluation import SETTING
-from recbench_spark.nightly.night import metric_plan, open_night
+from recbench_spark.nightly.batched_evaluation import MODELS_AT_ONCE_SETTING
+from recbench_spark.nightly.night import make_metric_plan, open_night
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.store import Store
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
-KNOWN, HELD_OUT, PLANTED = 47, 5, 0.3
+KNOWN_ITEMS, HELD_OUT_ITEMS, PLANTED_SHARE = 47, 5, 0.3
 """Training and held-out items of a user, and how much of the latter's vectors the user gets."""
 
 METRICS, KS = ("hit", "precision", "recall", "map", "mrr", "ndcg"), (10, 100)
-USERS_A_BATCH = 4096
-FIRST = date(2026, 1, 1)
+USERS_PER_BATCH = 4096
+FIRST_NIGHT = date(2026, 1, 1)
 
 
 def parser() -> cli.Parser:
     """The flags of this job."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("--models", type=cli.count, default=5)
-    flags.add_argument("--users", type=cli.count, default=20_000)
-    flags.add_argument("--items", type=cli.count, default=5_000)
-    flags.add_argument("--dims", type=cli.count, default=64)
+    flags.add_argument("--models", type=cli.parse_count, default=5)
+    flags.add_argument("--users", type=cli.parse_count, default=20_000)
+    flags.add_argument("--items", type=cli.parse_count, default=5_000)
+    flags.add_argument("--dims", type=cli.parse_count, default=64)
     flags.add_argument(
         "--rounds", type=int, default=2, help="turns of all systems; 0: none after the first"
     )
@@ -94,7 +94,7 @@ KIND = f"{__name__}:FactorsModel"
 """Of a job that is started by its path the module is `__main__`."""
 
 
-class FactorsModel(ModelConfig):
+class StoredFactorsModel(ModelConfig):
     """Vectors that lie in two files: `users.npy` and `items.npy` of a folder."""
 
     behaviour: ClassVar[str] = f"{__name__}:Factors"
@@ -102,7 +102,7 @@ class FactorsModel(ModelConfig):
     folder: str
 
 
-class Factors(Behaviour[FactorsModel]):
+class StoredFactors(Behaviour[StoredFactorsModel]):
     """Kept in the table `embeddings` when they are first asked for, as those of a model that is trained."""
 
     def fit(self, data: SplitData) -> Trained:
@@ -118,7 +118,7 @@ class Factors(Behaviour[FactorsModel]):
 
 
 @dataclass(frozen=True)
-class World:
+class NightWorld:
     """Where vectors lie, a folder a model, and what users know and hold out, (users, n) item indices."""
 
     folders: tuple[Path, ...]
@@ -127,12 +127,12 @@ class World:
     n_items: int
 
 
-def generate(args: argparse.Namespace, folder: Path) -> World:
+def generate(args: argparse.Namespace, folder: Path) -> NightWorld:
     """Random vectors, those of users moved towards their held-out items; another draw for each model."""
     draws = np.random.default_rng(42)
     known, truth = (
         np.sort(_distinct(draws, args.users, args.items, n), axis=1).astype(np.int32)
-        for n in (KNOWN, HELD_OUT)
+        for n in (KNOWN_ITEMS, HELD_OUT_ITEMS)
     )
     folders = []
     for n in range(args.models):
@@ -140,7 +140,7 @@ def generate(args: argparse.Namespace, folder: Path) -> World:
         place.mkdir()
         users_ud = draws.standard_normal((args.users, args.dims), np.float32)
         items_id = draws.standard_normal((args.items, args.dims), np.float32)
-        users_ud += np.float32(PLANTED) * items_id[truth].sum(axis=1)
+        users_ud += np.float32(PLANTED_SHARE) * items_id[truth].sum(axis=1)
         for side, rows in (("user", users_ud), ("item", items_id)):
             np.save(place / f"{side}s.npy", rows)
             bounds = pa.array(np.arange(len(rows) + 1, dtype=np.int32) * args.dims)
@@ -148,7 +148,7 @@ def generate(args: argparse.Namespace, folder: Path) -> World:
             ids = pa.array(map(str, range(len(rows))), pa.string())
             pq.write_table(pa.table({"id": ids, "vector": vectors}), place / f"{side}s.parquet")
         folders.append(place)
-    return World(tuple(folders), known, truth, args.items)
+    return NightWorld(tuple(folders), known, truth, args.items)
 
 
 def _distinct(draws: np.random.Generator, users: int, items: int, n: int) -> npt.NDArray[np.int64]:
@@ -156,7 +156,7 @@ def _distinct(draws: np.random.Generator, users: int, items: int, n: int) -> npt
     return draws.integers(0, items // n, (users, n)) + np.arange(n) * (items // n)
 
 
-def benchmark(args: argparse.Namespace, world: World) -> Benchmark:
+def benchmark(args: argparse.Namespace, world: NightWorld) -> Benchmark:
     """The night as a file would ask for it."""
     models = [
         {"name": f"model{n}", "kind": KIND, "folder": str(folder)} for n, folder in enumerate(world.folders)
@@ -176,9 +176,9 @@ def benchmark(args: argparse.Namespace, world: World) -> Benchmark:
     )
 
 
-def store_split(store: Store, asked: Benchmark, world: World, folder: Path) -> None:
+def store_split(store: Store, asked: Benchmark, world: NightWorld, folder: Path) -> None:
     """Blocks of users and items under the name of the night's split, as if it had been made from a log."""
-    split_id = open_night(store, asked, FIRST).split_id
+    split_id = open_night(store, asked, FIRST_NIGHT).split_id
     columns: dict[str, Any] = {"user": pa.array(np.arange(len(world.truth_un)))}
     for name, rows in (("known", world.known_un), ("truth", world.truth_un)):
         bounds = pa.array(np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1])
@@ -212,7 +212,9 @@ ITEM = (
 # ------------------------------------------------------------------------------------------- bare
 
 
-def bare(world: World, keys_u: npt.NDArray[np.int64], plan: MetricPlan, pool: Any, threads: int) -> Any:
+def bare(
+    world: NightWorld, keys_u: npt.NDArray[np.int64], plan: MetricPlan, pool: Any, threads: int
+) -> Any:
     """Seconds of all models, and of each the rows of `metrics`."""
     started, found = time.perf_counter(), []
     for folder in world.folders:
@@ -228,7 +230,7 @@ def bare(world: World, keys_u: npt.NDArray[np.int64], plan: MetricPlan, pool: An
             )
             for start, stop in pairwise(bounds)
         ]
-        first, *others = pool.map(partial(_bare_part, plan), parts)
+        first, *others = pool.map(partial(_run_bare_part, plan), parts)
         for other in others:
             first.add(other)
         value, *_ = resampling.mean_and_error(first.moments_c5)
@@ -237,17 +239,17 @@ def bare(world: World, keys_u: npt.NDArray[np.int64], plan: MetricPlan, pool: An
     return time.perf_counter() - started, found
 
 
-def _bare_part(plan: MetricPlan, part: tuple[Any, ...]) -> Totals:
+def _run_bare_part(plan: MetricPlan, part: tuple[Any, ...]) -> MetricTotals:
     """What some users add by one model."""
     folder, start, stop, keys_u, known_un, truth_un = part
     users_ud = np.load(folder / "users.npy", mmap_mode="r")[start:stop]
     scorer = DotScorer(np.load(folder / "items.npy", mmap_mode="r"))
     total = None
-    for first in range(0, len(keys_u), USERS_A_BATCH):
-        some = slice(first, first + USERS_A_BATCH)
+    for first in range(0, len(keys_u), USERS_PER_BATCH):
+        some = slice(first, first + USERS_PER_BATCH)
         truth, known = _lists(truth_un[some]), _lists(known_un[some])
         block = UserBlock(keys_u[some], np.ascontiguousarray(users_ud[some]))
-        counts = count_ranks(scorer, block, truth, known, settings=Settings(cutoff=plan.cutoff))
+        counts = count_ranks(scorer, block, truth, known, settings=CountingSettings(cutoff=plan.cutoff))
         rankings = Rankings(
             truth.offsets_u,
             np.ones(len(truth.items_p)),
@@ -256,8 +258,8 @@ def _bare_part(plan: MetricPlan, part: tuple[Any, ...]) -> Totals:
             counts.before_p,
             counts.candidates_u,
         )
-        values = measure(rankings, plan.of_ranks, plan.ks, plan.definition, plan.uncut)
-        found = accuracy.totals_of(values, keys_u[some], plan.bootstrap)
+        values = measure(rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
+        found = accuracy.sum_users(values, keys_u[some], plan.bootstrap)
         if total is None:
             total = found
         else:
@@ -282,8 +284,8 @@ def _one_thread() -> None:
 
 def night(store: Store, asked: Benchmark, days: Any, at_once: str) -> tuple[float, dict[str, str]]:
     """Seconds of a night, and its runs; its stages stand in a log of its own."""
-    store.spark.conf.set(SETTING, at_once)
-    day, journal = FIRST + timedelta(days=next(days)), Journal(io.StringIO())
+    store.spark.conf.set(MODELS_AT_ONCE_SETTING, at_once)
+    day, journal = FIRST_NIGHT + timedelta(days=next(days)), Journal(io.StringIO())
     journal.write_to(f"{store.root}/logs/{day}.jsonl")
     started = time.perf_counter()
     done = run_night(store, asked, day, journal)
@@ -292,7 +294,7 @@ def night(store: Store, asked: Benchmark, days: Any, at_once: str) -> tuple[floa
     return time.perf_counter() - started, done.run_ids
 
 
-def stages(store: Store, day: date) -> str:
+def read_stages(store: Store, day: date) -> str:
     """Seconds of a night by stage, those of all models added up."""
     seconds: dict[str, float] = {}
     for line in Path(f"{store.root}/logs/{day}.jsonl").read_text().splitlines():
@@ -301,7 +303,7 @@ def stages(store: Store, day: date) -> str:
     return ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items() if spent >= 0.05)
 
 
-def largest_worker() -> float:
+def largest_worker_memory() -> float:
     """GiB that the largest Python process of Spark has held at once, pages of mapped files among it."""
     found = [0.0]
     for place in Path("/proc").glob("[0-9]*"):
@@ -312,11 +314,11 @@ def largest_worker() -> float:
     return max(found)
 
 
-def check(store: Store, runs: dict[str, str], plan: MetricPlan, found: list[Any]) -> None:
+def check_results(store: Store, runs: dict[str, str], plan: MetricPlan, found: list[Any]) -> None:
     """DataError where what was committed is not what the arrays give."""
     table = delta_files.read_rows(store.location("metrics"), [("run_id", "in", list(runs.values()))])
     rows = {(row["run_id"], row["metric"], row["k"]): row for row in table.to_pylist()}
-    columns = plan.table(plan.of_ranks)
+    columns = plan.table(plan.rank_metrics)
     for n, wanted in enumerate(found):
         for c, column in enumerate(columns):
             row = rows[runs[f"model{n}"], column.metric, column.k]
@@ -331,38 +333,40 @@ def main(args: argparse.Namespace) -> int:
         folder, threads = Path(place), len(os.sched_getaffinity(0))
         world = generate(args, folder)
         asked = benchmark(args, world)
-        plan = metric_plan(asked.evaluation, asked.evaluation.resolve())
+        plan = make_metric_plan(asked.evaluation, asked.evaluation.resolve())
         store = Store(get_session("recbench-spark bench night"), str(folder / "warehouse"))
         store_split(store, asked, world, folder)
         days = count()
         first_night, runs = night(store, asked, days, "64")
-        gib = largest_worker()  # now: Spark ends workers that are idle for a minute, as `bare` leaves them
+        gib = (
+            largest_worker_memory()
+        )  # now: Spark ends workers that are idle for a minute, as `bare` leaves them
         blocks = delta_files.read_rows(store.location("user_blocks"), columns=["user_id", "user_key"])
         order = np.argsort(np.array(blocks.column("user_id").to_pylist(), dtype=np.int64))
         keys_u = blocks.column("user_key").to_numpy()[order]
         with ProcessPoolExecutor(threads, get_context("spawn"), _one_thread) as pool:
             first_bare, found = bare(world, keys_u, plan, pool, threads)
-            check(store, runs, plan, found)
+            check_results(store, runs, plan, found)
             every: dict[str, Callable[[], float]] = {
                 "bare": lambda: float(bare(world, keys_u, plan, pool, threads)[0]),
                 "night": lambda: night(store, asked, days, "64")[0],
                 "alone": lambda: night(store, asked, days, "0")[0],
             }
-            seconds = turns({name: every[name] for name in systems}, args.rounds)
-        by_stage = [stages(store, FIRST + timedelta(days=n)) for n in range(next(days))]
-        gib = max(gib, largest_worker())
+            seconds = take_turns({name: every[name] for name in systems}, args.rounds)
+        by_stage = [read_stages(store, FIRST_NIGHT + timedelta(days=n)) for n in range(next(days))]
+        gib = max(gib, largest_worker_memory())
     print(
         f"{args.models} models x {args.users:,} users x {args.items:,} items, {threads} threads, same bits"
     )
     print(f"first turns, session and kernels cold: night {first_night:.1f} s, bare {first_bare:.1f} s")
-    tell(seconds)
+    print_seconds(seconds)
     print(f"largest worker: {gib:.2f} GiB at most")
     for n, line in enumerate(by_stage):
         print(f"night {n} by stage: {line}")
     return OK
 
 
-def tell(seconds: dict[str, list[float]]) -> None:
+def print_seconds(seconds: dict[str, list[float]]) -> None:
     """A line a system."""
     for name, spent in seconds.items():
         if not spent:
@@ -373,7 +377,7 @@ def tell(seconds: dict[str, list[float]]) -> None:
         print(f"{name:>8} {statistics.median(spent):8.1f} s  ({each}){told}")
 
 
-def turns(systems: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def take_turns(systems: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
     """Seconds of each system in each round, A B C A B C."""
     seconds: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(rounds):

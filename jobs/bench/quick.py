@@ -32,9 +32,9 @@ from recbench_spark import cli
 from recbench_spark.errors import OK, REGRESSION, ConfigError, DataError
 
 ROOT = Path(__file__).resolve().parents[2]
-KEPT = ROOT / "docs" / "bench_quick.json"
+FIGURES_FILE = ROOT / "docs" / "bench_quick.json"
 
-LEAST = 0.05
+MIN_NOISE = 0.05
 """Differences below this share are noise, however alike the turns are."""
 
 Work = Callable[[], object]
@@ -50,9 +50,11 @@ class Figure(NamedTuple):
 def parser() -> cli.Parser:
     """The flags of this job."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("--rounds", type=cli.count, default=5, help="turns of all kernels (default 5)")
+    flags.add_argument("--rounds", type=cli.parse_count, default=5, help="turns of all kernels (default 5)")
     flags.add_argument("--only", help="some of the kernels, by name")
-    flags.add_argument("--kept", type=Path, default=KEPT, help="file of the figures to compare with")
+    flags.add_argument(
+        "--kept", type=Path, default=FIGURES_FILE, help="file of the figures to compare with"
+    )
     flags.add_argument("--keep", action="store_true", help="write what is measured to that file")
     flags.add_argument("--one", help=argparse.SUPPRESS)
     return flags
@@ -61,22 +63,22 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """Take turns, compare, tell; or keep."""
     if args.one:
-        print(json.dumps(measured_here(KERNELS[args.one]())))
+        print(json.dumps(measure_kernel(KERNELS[args.one]())))
         return OK
-    names = cli.names(args.only, "--only", KERNELS) if args.only else tuple(KERNELS)
+    names = cli.parse_names(args.only, "--only", KERNELS) if args.only else tuple(KERNELS)
     turns: dict[str, list[dict[str, float]]] = defaultdict(list)
     for _ in range(args.rounds):
         for name in names:
             turns[name].append(run_one(name))
-    found = {name: figures(runs) for name, runs in turns.items()}
+    found = {name: summarise_turns(runs) for name, runs in turns.items()}
     if args.keep:
-        keep(args.kept, found)
+        write_figures(args.kept, found)
         return OK
-    kept = read(args.kept)
-    lines, worse = compared(found, kept["figures"])
+    kept = read_figures(args.kept)
+    lines, worse = compare_figures(found, kept["figures"])
     print("\n".join(lines))
-    if kept["processor"] != processor():
-        print(f"not judged: the kept figures are of {kept['processor']}, this is {processor()}")
+    if kept["processor"] != describe_processor():
+        print(f"not judged: the kept figures are of {kept['processor']}, this is {describe_processor()}")
         return OK
     if worse:
         print(f"worse by more than noise: {', '.join(worse)}", file=sys.stderr)
@@ -100,7 +102,7 @@ def lists() -> Work:
     from jobs.bench import lists as rows  # noqa: PLC0415
 
     truth, given = rows.generate(10_000)
-    return lambda: rows.expected(truth, given, "replay")
+    return lambda: rows.compute_expected(truth, given, "replay")
 
 
 def bootstrap() -> Work:
@@ -123,11 +125,11 @@ def _log(n: int) -> Any:
 def labels() -> Work:
     """A random split of a million rows, labelled."""
     from recbench_spark.config import Split  # noqa: PLC0415
-    from recbench_spark.protocol.labels import label  # noqa: PLC0415
-    from recbench_spark.protocol.splits import rule_of  # noqa: PLC0415
+    from recbench_spark.protocol.labels import label_rows  # noqa: PLC0415
+    from recbench_spark.protocol.splits import make_rule  # noqa: PLC0415
 
-    rows, rule = _log(1_000_000), rule_of(Split(protocol="RO_RS"), "keep_last")
-    return lambda: label(rows, rule)
+    rows, rule = _log(1_000_000), make_rule(Split(protocol="RO_RS"), "keep_last")
+    return lambda: label_rows(rows, rule)
 
 
 def audit() -> Work:
@@ -141,9 +143,9 @@ def audit() -> Work:
     rows = rows.append_column("part", part)
 
     def count() -> None:
-        parts = counts.in_all([counts.by_part([rows])])
+        parts = counts.merge_parts([counts.summarise_parts([rows])])
         sizes = {name: one.rows for name, one in parts.items()}
-        counts.counted(rows, counts.Asked(sizes, parts["test"].earliest))
+        counts.count_piece(rows, counts.AuditRequest(sizes, parts["test"].earliest))
 
     return count
 
@@ -161,7 +163,7 @@ KERNELS: dict[str, Callable[[], Work]] = {
 # ------------------------------------------------------------------------------------ measuring
 
 
-def unit() -> float:
+def measure_unit() -> float:
     """Seconds of the fixed piece of work: a product, which is arithmetic, and a sort, which is memory."""
     draws = np.random.default_rng(1)
     left, values = draws.random((700, 700)), draws.random(1_500_000)
@@ -172,12 +174,12 @@ def unit() -> float:
     return time.perf_counter() - started
 
 
-def measured_here(work: Work) -> dict[str, float]:
+def measure_kernel(work: Work) -> dict[str, float]:
     """Units of time, and MiB, of one kernel in this process: the fastest of three runs, once warm."""
     work()
     spent, units = [], []
     for _ in range(3):
-        units.append(unit())
+        units.append(measure_unit())
         started = time.perf_counter()
         work()
         spent.append(time.perf_counter() - started)
@@ -199,12 +201,12 @@ def run_one(name: str) -> dict[str, float]:
     return found
 
 
-def figures(runs: list[dict[str, float]]) -> dict[str, Figure]:
+def summarise_turns(runs: list[dict[str, float]]) -> dict[str, Figure]:
     """Each measure of a kernel over its turns."""
-    return {name: figure([run[name] for run in runs]) for name in runs[0]}
+    return {name: make_figure([run[name] for run in runs]) for name in runs[0]}
 
 
-def figure(values: list[float]) -> Figure:
+def make_figure(values: list[float]) -> Figure:
     """The median, and half the distance between the ends, as a share of it."""
     median = statistics.median(values)
     return Figure(median, (max(values) - min(values)) / 2 / median)
@@ -212,23 +214,23 @@ def figure(values: list[float]) -> Figure:
 
 # ------------------------------------------------------------------------------------ comparing
 
-JUDGED = {"units": "time", "mib": "memory"}
+COMPARED_MEASURES = {"units": "time", "mib": "memory"}
 """What is compared; seconds are only told."""
 
 
-def compared(
+def compare_figures(
     found: dict[str, dict[str, Figure]], kept: dict[str, dict[str, list[float]]]
 ) -> tuple[list[str], list[str]]:
     """A line a kernel and measure, and what got worse by more than noise."""
     lines, worse = [], []
     for name, measured in found.items():
-        for measure, word in JUDGED.items():
+        for measure, word in COMPARED_MEASURES.items():
             now = measured[measure]
             if measure not in kept.get(name, {}):
                 lines.append(f"{name:>10} {word:>7} {now.median:9.2f}  not kept yet")
                 continue
             before = Figure(*kept[name][measure])
-            allowed = max(now.noise + before.noise, LEAST)
+            allowed = max(now.noise + before.noise, MIN_NOISE)
             change = now.median / before.median - 1
             verdict = "worse" if change > allowed else "better" if change < -allowed else "as before"
             lines.append(
@@ -239,7 +241,7 @@ def compared(
     return lines, worse
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_figures(path: Path) -> dict[str, Any]:
     """The kept figures."""
     if not path.exists():
         raise ConfigError(f"no figures in {path}", "--keep writes them")
@@ -247,19 +249,19 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
-def keep(path: Path, found: dict[str, dict[str, Figure]]) -> None:
+def write_figures(path: Path, found: dict[str, dict[str, Figure]]) -> None:
     """Write the figures, beside those of kernels that were not run."""
-    before = read(path)["figures"] if path.exists() else {}
+    before = read_figures(path)["figures"] if path.exists() else {}
     rounded = {
         name: {measure: [round(x, 4) for x in one] for measure, one in measured.items()}
         for name, measured in found.items()
     }
-    document = {"processor": processor(), "figures": {**before, **rounded}}
+    document = {"processor": describe_processor(), "figures": {**before, **rounded}}
     path.write_text(json.dumps(document, indent=1) + "\n")
     print(f"kept in {path}: {', '.join(found)}")
 
 
-def processor() -> str:
+def describe_processor() -> str:
     """The name of this machine's processor, and how many threads it has."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -41,10 +41,15 @@ import torch
 from recbench_spark import cli
 from recbench_spark.errors import OK, ConfigError, DataError
 from recbench_spark.kernels.ranking import devices
-from recbench_spark.kernels.ranking.counting import Prepared, Settings, plain_products, prepare_products
+from recbench_spark.kernels.ranking.counting import (
+    CountingSettings,
+    PreparedBlock,
+    plain_products,
+    prepare_products,
+)
 from recbench_spark.kernels.ranking.positives import (
-    Counts,
     ItemLists,
+    RankCounts,
     Tally,
     count_candidates,
     gather_counts,
@@ -58,10 +63,10 @@ BLOCK, TILE = 256, 1000
 GPU_BLOCK, GPU_TILE = 4096, 16384
 """The same on a GPU, where small products idle."""
 
-PLANTED = 0.3
+PLANTED_SHARE = 0.3
 """How much of his held-out items' vectors a user gets: a quarter of them come among the first 100."""
 
-APART = ("spark", "mllib", "faiss")
+SEPARATE_SYSTEMS = ("spark", "mllib", "faiss")
 """Systems that run in a process of their own."""
 
 Run = dict[str, Any]
@@ -70,15 +75,15 @@ Run = dict[str, Any]
 def parser() -> cli.Parser:
     """The flags of this job."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("--users", type=cli.count, default=6400)
-    flags.add_argument("--items", type=cli.count, default=20_000)
-    flags.add_argument("--dims", type=cli.count, default=64)
+    flags.add_argument("--users", type=cli.parse_count, default=6400)
+    flags.add_argument("--items", type=cli.parse_count, default=20_000)
+    flags.add_argument("--dims", type=cli.parse_count, default=64)
     flags.add_argument("--world", choices=["random", "planted"], default="random")
     flags.add_argument("--factors", type=Path, help="a folder with users.npy, items.npy and lists.npz")
-    flags.add_argument("--k", type=cli.count, default=100)
-    flags.add_argument("--rounds", type=cli.count, default=3, help="turns of all systems")
+    flags.add_argument("--k", type=cli.parse_count, default=100)
+    flags.add_argument("--rounds", type=cli.parse_count, default=3, help="turns of all systems")
     flags.add_argument("--systems", default="product,topk,ranks,float32@k,ranks@k")
-    flags.add_argument("--threads", type=cli.count, default=1, help="of ours; the others take one")
+    flags.add_argument("--threads", type=cli.parse_count, default=1, help="of ours; the others take one")
     flags.add_argument("--device", default="cpu", help="cpu, or cuda")
     flags.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
     flags.add_argument("--output", type=Path, help="measurements as lines of JSON are appended here")
@@ -106,7 +111,7 @@ class RankingTask:
         self.block = UserBlock(np.arange(len(users_ud)), users_ud)
 
     @cached_property
-    def prepared(self) -> Prepared:
+    def prepare(self) -> PreparedBlock:
         """Lists in order, held-out items scored: what kernels start from."""
         return prepare_products(self.scorer.products, self.users_ud, self.truth, self.masked)
 
@@ -128,7 +133,7 @@ def generate(args: argparse.Namespace) -> RankingTask:
     masked, truth = (_lists(draws, args.users, args.items, n) for n in (47, 5))
     if args.world == "planted":
         wanted_upd = items_id[truth.items_p].reshape(args.users, 5, args.dims)
-        users_ud += np.float32(PLANTED) * wanted_upd.sum(axis=1)
+        users_ud += np.float32(PLANTED_SHARE) * wanted_upd.sum(axis=1)
     return RankingTask(users_ud, items_id, masked, truth)
 
 
@@ -137,7 +142,7 @@ def _lists(draws: np.random.Generator, users: int, items: int, n: int) -> ItemLi
     return ItemLists(np.arange(users + 1) * n, rows.ravel())
 
 
-def load(folder: Path) -> RankingTask:
+def load_task(folder: Path) -> RankingTask:
     """Factors that were trained elsewhere."""
     names = ("users.npy", "items.npy", "lists.npz")
     missing = [name for name in names if not (folder / name).exists()]
@@ -206,20 +211,20 @@ def topk_tf32(world: RankingTask, device: str, k: int) -> npt.NDArray[np.bool_]:
         torch.set_float32_matmul_precision("highest")
 
 
-def kernel(world: RankingTask, device: str, cutoff: int | None = None) -> Counts:
+def kernel(world: RankingTask, device: str, cutoff: int | None = None) -> RankCounts:
     """Ours from prepared lists: copies to the device and back, products, comparisons."""
-    plan, tally = world.prepared.plan, Tally(*(one.copy() for one in world.prepared.tally))
-    devices.count_products(world.prepared._replace(tally=tally), Settings(cutoff=cutoff), device)
+    plan, tally = world.prepare.plan, Tally(*(one.copy() for one in world.prepare.tally))
+    devices.count_products(world.prepare._replace(tally=tally), CountingSettings(cutoff=cutoff), device)
     return gather_counts(plan, tally, count_candidates(world.scorer.scored_i, plan), cutoff, None)
 
 
-def ranks(world: RankingTask, device: str, **settings: Any) -> Counts:
+def ranks(world: RankingTask, device: str, **settings: Any) -> RankCounts:
     """Ours: counts of what stands above each held-out item."""
-    asked = Settings(**settings)
+    asked = CountingSettings(**settings)
     return count_ranks(world.scorer, world.block, world.truth, world.masked, device=device, settings=asked)
 
 
-def systems_here(world: RankingTask, args: argparse.Namespace) -> dict[str, Callable[[], object]]:
+def local_systems(world: RankingTask, args: argparse.Namespace) -> dict[str, Callable[[], object]]:
     """What runs in this process; the product always, for the ratios."""
     device, k = args.device, args.k
     every: dict[str, Callable[[], object]] = {
@@ -232,14 +237,14 @@ def systems_here(world: RankingTask, args: argparse.Namespace) -> dict[str, Call
     if device != "cpu":
         every["topk-tf32"] = lambda: topk_tf32(world, device, k)
         every["kernel@k"] = lambda: kernel(world, device, k)
-    wanted = [name for name in args.systems.split(",") if name not in APART]
+    wanted = [name for name in args.systems.split(",") if name not in SEPARATE_SYSTEMS]
     unknown = [name for name in wanted if name not in every]
     if unknown:
-        raise ConfigError(f"unknown system '{unknown[0]}'", f"{', '.join((*every, *APART))}")
+        raise ConfigError(f"unknown system '{unknown[0]}'", f"{', '.join((*every, *SEPARATE_SYSTEMS))}")
     return {name: every[name] for name in every if name in wanted} if wanted else {}
 
 
-def check(world: RankingTask, args: argparse.Namespace) -> None:
+def check_ranks(world: RankingTask, args: argparse.Namespace) -> None:
     """DataError where ranks up to the cut-off are not those of a full count; says how `topk` agrees."""
     count = ranks if args.device == "cpu" else kernel  # lists are put in order once
     full, cut = count(world, args.device), count(world, args.device, cutoff=args.k)
@@ -274,37 +279,39 @@ def take_turns(
     return seconds
 
 
-def measured_here(world: RankingTask, args: argparse.Namespace) -> list[Run]:
+def measure_in_process(world: RankingTask, args: argparse.Namespace) -> list[Run]:
     """All systems of this process, in turns."""
-    systems = systems_here(world, args)
+    systems = local_systems(world, args)
     if not systems:
         return []
     with plain_products():
         if "topk" in systems and systems.keys() & {"ranks", "kernel@k"}:
-            check(world, args)
+            check_ranks(world, args)
         seconds = take_turns(systems, args.rounds, args.device)
     users = len(world.users_ud)
     bare = seconds.get("product")
     limits = [users / bare[turn] if bare else None for turn in range(args.rounds)]
     return [
-        run(args, world, name, users, spent, turn, limits[turn])
+        make_record(args, world, name, users, spent, turn, limits[turn])
         for name, every in seconds.items()
         for turn, spent in enumerate(every)
     ]
 
 
-def measured_apart(world: RankingTask, args: argparse.Namespace) -> list[Run]:
+def measure_separately(world: RankingTask, args: argparse.Namespace) -> list[Run]:
     """Systems in processes of their own, one after the other; each in turns with the bare product."""
     found: list[Run] = []
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         world.save(Path(folder))
-        for system in filter(args.systems.split(",").__contains__, APART):
-            for turn, told in enumerate(timed(system, Path(folder), args)):
+        for system in filter(args.systems.split(",").__contains__, SEPARATE_SYSTEMS):
+            for turn, told in enumerate(time_system(system, Path(folder), args)):
                 limit = told["product"] or product_speed(world, args)
-                found.append(run(args, world, system, told["users"], told["seconds"], turn, limit))
+                found.append(make_record(args, world, system, told["users"], told["seconds"], turn, limit))
                 if told["ranked"]:
                     ranked = f"{system}: ranks"
-                    found.append(run(args, world, ranked, told["users"], told["ranked"], turn, limit))
+                    found.append(
+                        make_record(args, world, ranked, told["users"], told["ranked"], turn, limit)
+                    )
     return found
 
 
@@ -314,9 +321,9 @@ def product_speed(world: RankingTask, args: argparse.Namespace) -> float:
     return len(world.users_ud) / spent
 
 
-def timed(system: str, folder: Path, args: argparse.Namespace) -> list[Run]:
+def time_system(system: str, folder: Path, args: argparse.Namespace) -> list[Run]:
     """What `tools/time_ranks.py` says of a system, a line per round."""
-    python = interpreter(system, args.environments)
+    python = find_interpreter(system, args.environments)
     script, asked = str(ROOT / "tools" / "time_ranks.py"), (str(args.k), str(args.rounds))
     command = [python, script, system, str(folder), *asked]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
@@ -325,12 +332,12 @@ def timed(system: str, folder: Path, args: argparse.Namespace) -> list[Run]:
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def interpreter(system: str, environments: Path) -> str:
+def find_interpreter(system: str, environments: Path) -> str:
     """The Python of a system's environment."""
-    return cli.library_python("faiss", environments) if system == "faiss" else sys.executable
+    return cli.find_library_python("faiss", environments) if system == "faiss" else sys.executable
 
 
-def run(
+def make_record(
     args: argparse.Namespace,
     world: RankingTask,
     system: str,
@@ -361,7 +368,7 @@ def run(
 # ------------------------------------------------------------------------------------------- results
 
 
-def table(found: list[Run]) -> list[str]:
+def format_table(found: list[Run]) -> list[str]:
     """A line a system: median speed, and its share of the bare product's round by round."""
     lines = []
     for system in dict.fromkeys(row["system"] for row in found):
@@ -373,7 +380,7 @@ def table(found: list[Run]) -> list[str]:
     return lines
 
 
-def record(files: list[Path], warehouse: str) -> None:
+def append_records(files: list[Path], warehouse: str) -> None:
     """Append measurements to the table `speed`."""
     # Here, so that a machine without Spark can measure.
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
@@ -396,13 +403,13 @@ def record(files: list[Path], warehouse: str) -> None:
 def main(args: argparse.Namespace) -> int:
     """Warm up, check that values agree, take turns, print ratios; or record what was measured."""
     if args.record:
-        record(args.record, args.warehouse)
+        append_records(args.record, args.warehouse)
         return OK
     torch.set_num_threads(1)
-    world = load(args.factors) if args.factors else generate(args)
-    found = measured_here(world, args) + measured_apart(world, args)
+    world = load_task(args.factors) if args.factors else generate(args)
+    found = measure_in_process(world, args) + measure_separately(world, args)
     users, (items, dims) = len(world.users_ud), world.items_id.shape
-    print(f"{users:,} users x {items:,} items x {dims} dims, {args.device}", *table(found), sep="\n")
+    print(f"{users:,} users x {items:,} items x {dims} dims, {args.device}", *format_table(found), sep="\n")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"this process held {peak:.1f} GiB at most, mapped files included")
     if args.output:

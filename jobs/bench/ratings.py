@@ -28,14 +28,14 @@ import numpy as np
 
 from recbench_spark import cli
 from recbench_spark.errors import OK, DataError
-from recbench_spark.models.rating.interface import Ratings, checked_ratings, rmse
+from recbench_spark.models.rating.interface import Ratings, check_ratings, rmse
 from recbench_spark.models.rating.registry import fit, make_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMS = ("ours-sgd", "surprise", "ours-gibbs", "myfm")
 LIBRARIES = ("surprise", "myfm")
-BESIDE = (("ours-sgd", "surprise"), ("ours-gibbs", "myfm"))
-MOST = 3
+COMPARED_PAIRS = (("ours-sgd", "surprise"), ("ours-gibbs", "myfm"))
+MAX_STEPS_RATIO = 3
 """Ours may take so many times the library's steps to be as good."""
 
 Run = dict[str, Any]
@@ -44,10 +44,10 @@ Run = dict[str, Any]
 def parser() -> cli.Parser:
     """The flags of this job."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("--rows", type=cli.counts, default=(10**6,), help="ratings, comma-separated")
-    flags.add_argument("--dims", type=cli.count, default=64)
-    flags.add_argument("--rounds", type=cli.count, default=2)
-    flags.add_argument("--steps", type=cli.count, default=10, help="a library's epochs or iterations")
+    flags.add_argument("--rows", type=cli.parse_counts, default=(10**6,), help="ratings, comma-separated")
+    flags.add_argument("--dims", type=cli.parse_count, default=64)
+    flags.add_argument("--rounds", type=cli.parse_count, default=2)
+    flags.add_argument("--steps", type=cli.parse_count, default=10, help="a library's epochs or iterations")
     flags.add_argument("--systems", default=",".join(SYSTEMS))
     flags.add_argument("--output", type=Path, help="measurements as lines of JSON are appended here")
     flags.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
@@ -56,24 +56,24 @@ def parser() -> cli.Parser:
 
 def main(args: argparse.Namespace) -> int:
     """Measure in turns, print medians."""
-    systems = cli.names(args.systems, "--systems", SYSTEMS)
+    systems = cli.parse_names(args.systems, "--systems", SYSTEMS)
     for system in set(systems) & set(LIBRARIES):
-        cli.library_python(system, args.environments)
+        cli.find_library_python(system, args.environments)
     for rows in args.rows:
         runs: list[Run] = []
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "log.npz"
-            np.savez(place, allow_pickle=False, **generated(rows))
+            np.savez(place, allow_pickle=False, **generate_ratings(rows))
             for number in range(args.rounds):
                 for system in systems:
-                    run = measured(system, place, args)
+                    run = measure_system(system, place, args)
                     runs.append({"rows": rows, "dims": args.dims, "round": number, "system": system, **run})
-                    keep(args.output, runs[-1])
-        print(table(rows, runs))
+                    append_run(args.output, runs[-1])
+        print(format_table(rows, runs))
     return OK
 
 
-def generated(rows: int) -> dict[str, np.ndarray[Any, Any]]:
+def generate_ratings(rows: int) -> dict[str, np.ndarray[Any, Any]]:
     """About so many ratings in half stars, of one pair in 25, a tenth held out; few items have most."""
     rng = np.random.default_rng(42)
     users, items, dims = int(6.25 * rows**0.5), int(4 * rows**0.5), 8
@@ -88,14 +88,14 @@ def generated(rows: int) -> dict[str, np.ndarray[Any, Any]]:
     return {**found, "test_users": u[out], "test_items": i[out], "test_ratings": ratings[out]}
 
 
-def measured(system: str, place: Path, args: argparse.Namespace) -> Run:
+def measure_system(system: str, place: Path, args: argparse.Namespace) -> Run:
     """Seconds a step, steps, and RMSE after each and the last, of one system in a process of its own."""
     library = system in LIBRARIES
-    steps = args.steps * (1 if library else MOST)
+    steps = args.steps * (1 if library else MAX_STEPS_RATIO)
     given = {"data": str(place), "dims": args.dims, "system": system, "steps": steps}
-    given |= settings_of(system, steps)
+    given |= system_settings(system, steps)
     script = ROOT / "tests" / "libraries" / f"run_{system}.py"
-    python = cli.library_python(system, args.environments) if library else sys.executable
+    python = cli.find_library_python(system, args.environments) if library else sys.executable
     called = [
         python,
         "-W",
@@ -117,31 +117,29 @@ def measured(system: str, place: Path, args: argparse.Namespace) -> Run:
     return {**found, "steps": steps, "rmse": rmse(np.asarray(predicted), data["test_ratings"])}
 
 
-def settings_of(system: str, steps: int) -> Run:
+def system_settings(system: str, steps: int) -> Run:
     """The same work for systems that stand side by side."""
     if system in ("ours-sgd", "surprise"):
         return {"epochs": steps, "rate": 0.01, "regulariser": 0.04, "init_sd": 0.1}
-    return chain(steps)
+    return make_chain(steps)
 
 
-def chain(steps: int) -> Run:
+def make_chain(steps: int) -> Run:
     """So many draws of both sides, the first one burnt where there are two."""
     return {"samples": max(1, steps - 1), "burn_in": min(1, steps - 1)}
 
 
-def one(given: Run) -> Run:
+def run_own(given: Run) -> Run:
     """Ours: the difference between a long fit and one of a single step, after both were compiled."""
     data = np.load(given["data"])
     scale = (0.5, 5.0)
     sizes = [int(max(data[side].max(), data[f"test_{side}"].max())) + 1 for side in ("users", "items")]
-    train = checked_ratings(data["users"], data["items"], data["ratings"], scale, None, *sizes)
-    test = checked_ratings(
-        data["test_users"], data["test_items"], data["test_ratings"], scale, None, *sizes
-    )
+    train = check_ratings(data["users"], data["items"], data["ratings"], scale, None, *sizes)
+    test = check_ratings(data["test_users"], data["test_items"], data["test_ratings"], scale, None, *sizes)
     steps = given["steps"]
-    _timed(given, train.rows(np.arange(1000)), 2)
-    short, _ = _timed(given, train, 1)
-    long, _ = _timed(given, train, 1 + steps)
+    _time_fit(given, train.rows(np.arange(1000)), 2)
+    short, _ = _time_fit(given, train, 1)
+    long, _ = _time_fit(given, train, 1 + steps)
     found = fit(train, _settings(given, steps), 1, test)
     told = {"predicted": found.watched_p.tolist(), "rmse_s": found.rmse_s.tolist()}
     return {"seconds": (long - short) / steps, **told}
@@ -151,23 +149,23 @@ def _settings(given: Run, steps: int) -> Any:
     if given["system"] == "ours-sgd":
         own = {"rates": given["rate"], "regularisers": given["regulariser"], "init_sd": given["init_sd"]}
         return make_settings({"kind": "sgd_mf", "dims": given["dims"], "epochs": steps, **own})
-    return make_settings({"kind": "bayesian_mf", "dims": given["dims"], "keep": 1, **chain(steps)})
+    return make_settings({"kind": "bayesian_mf", "dims": given["dims"], "keep": 1, **make_chain(steps)})
 
 
-def _timed(given: Run, train: Ratings, steps: int) -> tuple[float, Any]:
+def _time_fit(given: Run, train: Ratings, steps: int) -> tuple[float, Any]:
     started = time.perf_counter()
     found = fit(train, _settings(given, steps), 1)
     return time.perf_counter() - started, found
 
 
-def keep(output: Path | None, run: Run) -> None:
+def append_run(output: Path | None, run: Run) -> None:
     """A line of JSON."""
     if output:
         with output.open("a", encoding="utf-8") as file:
             file.write(json.dumps(run) + "\n")
 
 
-def table(rows: int, runs: list[Run]) -> str:
+def format_table(rows: int, runs: list[Run]) -> str:
     """Medians over rounds, and how many times faster ours are."""
     last = {run["system"]: run for run in runs}
     seconds = {name: statistics.median(r["seconds"] for r in runs if r["system"] == name) for name in last}
@@ -176,13 +174,13 @@ def table(rows: int, runs: list[Run]) -> str:
     for name, run in last.items():
         told = f"{seconds[name]:8.4f} s a step"
         lines.append(f"{name:12} {told}  RMSE {run['rmse']:.4f} after {run['steps']}")
-    for own, other in (pair for pair in BESIDE if set(pair) <= set(last)):
+    for own, other in (pair for pair in COMPARED_PAIRS if set(pair) <= set(last)):
         lines.append(f"{own} is {seconds[other] / seconds[own]:.1f} times as fast as {other}")
-        lines.append(as_good(last[own], last[other], seconds))
+        lines.append(time_to_match(last[own], last[other], seconds))
     return "\n".join(lines)
 
 
-def as_good(own: Run, other: Run, seconds: dict[str, float]) -> str:
+def time_to_match(own: Run, other: Run, seconds: dict[str, float]) -> str:
     """How long ours take to the RMSE that the library has after its last step."""
     names = own["system"], other["system"]
     theirs = f"RMSE {other['rmse']:.4f}: {names[1]} {other['steps'] * seconds[names[1]]:.2f} s"
@@ -198,6 +196,6 @@ def as_good(own: Run, other: Run, seconds: dict[str, float]) -> str:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--one"]:
-        print(json.dumps(one(json.load(sys.stdin))))
+        print(json.dumps(run_own(json.load(sys.stdin))))
     else:
         cli.run(main, parser())

@@ -55,7 +55,7 @@ class Case(NamedTuple):
     code: int = OK
 
 
-class Run(NamedTuple):
+class CaseRun(NamedTuple):
     """Wall and CPU seconds of a process."""
 
     wall: float
@@ -65,7 +65,7 @@ class Run(NamedTuple):
 def parser() -> cli.Parser:
     """The flags of this job."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("--rounds", type=cli.count, default=5)
+    flags.add_argument("--rounds", type=cli.parse_count, default=5)
     flags.add_argument("--only", default="", help="cases whose name holds this word")
     flags.add_argument("--folder", type=Path, help="where inputs and the warehouse stay")
     return flags
@@ -75,24 +75,24 @@ def main(args: argparse.Namespace) -> int:
     """Make inputs, take turns, print medians."""
     with tempfile.TemporaryDirectory(prefix="small-") as temporary:
         folder = args.folder or Path(temporary)
-        cases = [case for case in all_cases(folder) if args.only in case.name]
+        cases = [case for case in list_cases(folder) if args.only in case.name]
         make_inputs(folder)
         if any("night" in case.name or "query" in case.name for case in cases):
             make_nights(folder)
         for case in cases:
-            timed(case)
-        runs: dict[str, list[Run]] = defaultdict(list)
+            time_case(case)
+        runs: dict[str, list[CaseRun]] = defaultdict(list)
         for _ in range(args.rounds):
             for case in cases:
-                runs[case.name].append(timed(case))
-    print("\n".join(table(cases, runs)))
+                runs[case.name].append(time_case(case))
+    print("\n".join(format_table(cases, runs)))
     return OK
 
 
 # ------------------------------------------------------------------------------------ what is run
 
 
-def all_cases(folder: Path) -> list[Case]:
+def list_cases(folder: Path) -> list[Case]:
     """Every job that is promised to be quick."""
     truth, train, warehouse = (
         str(folder / name) for name in ("truth.parquet", "train.parquet", "warehouse")
@@ -163,10 +163,10 @@ def make_nights(folder: Path) -> None:
             "--warehouse",
             str(folder / "warehouse"),
         ]
-        timed(Case(f"night of {day}", 0, [*argv, "--logical-date", day], code))
+        time_case(Case(f"night of {day}", 0, [*argv, "--logical-date", day], code))
 
 
-def timed(case: Case) -> Run:
+def time_case(case: Case) -> CaseRun:
     """One run; DataError where it ends in another way than it should."""
     job, *flags = case.argv
     command = [sys.executable, str(ROOT / "jobs" / f"{job}.py"), *flags]
@@ -183,10 +183,10 @@ def timed(case: Case) -> Run:
             raise DataError(
                 f"{case.name} ended with {process.returncode}", said.read().decode(errors="replace")[-500:]
             )
-    return Run(wall, used.ru_utime + used.ru_stime)
+    return CaseRun(wall, used.ru_utime + used.ru_stime)
 
 
-def table(cases: list[Case], runs: dict[str, list[Run]]) -> list[str]:
+def format_table(cases: list[Case], runs: dict[str, list[CaseRun]]) -> list[str]:
     """The medians as Markdown; a wall beyond its goal in bold."""
     lines = ["| job | wall, s (smallest, largest) | goal | CPU, s |", "|---|---|---|---|"]
     for case in cases:

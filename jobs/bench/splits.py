@@ -40,7 +40,7 @@ PROTOCOLS: dict[str, tuple[str, ...]] = {
 }
 """Who has a splitter for each protocol."""
 
-ROWS_A_USER, ITEMS, YEARS = 50, 50_000, 3
+ROWS_PER_USER, ITEMS, YEARS = 50, 50_000, 3
 
 Run = dict[str, float]
 
@@ -48,8 +48,8 @@ Run = dict[str, float]
 def parser() -> cli.Parser:
     """The flags of this job."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("--rows", type=cli.count, default=10_000_000)
-    flags.add_argument("--rounds", type=cli.count, default=2)
+    flags.add_argument("--rows", type=cli.parse_count, default=10_000_000)
+    flags.add_argument("--rounds", type=cli.parse_count, default=2)
     flags.add_argument("--systems", default="ours,replay,recommenders")
     flags.add_argument("--protocols", default=",".join(PROTOCOLS))
     flags.add_argument("--folder", type=Path, help="where the log stays; default: a temporary folder")
@@ -64,7 +64,7 @@ def generate(path: Path, rows: int) -> None:
     place = [uniform("id", seed=seed) for seed in range(4)]
     start, length = 1_500_000_000, YEARS * 365 * 86_400
     spark.range(0, rows, 1, 8).select(
-        F.floor(F.pow(place[0], 1.5) * (rows // ROWS_A_USER)).alias("user_id"),
+        F.floor(F.pow(place[0], 1.5) * (rows // ROWS_PER_USER)).alias("user_id"),
         F.floor(F.pow(place[1], 2.0) * ITEMS).alias("item_id"),
         (F.floor(place[2] * 5) + 1).cast("double").alias("rating"),
         (F.floor(place[3] * length) + start).alias("event_time"),
@@ -72,12 +72,12 @@ def generate(path: Path, rows: int) -> None:
     spark.stop()
 
 
-def interpreter(system: str, environments: Path) -> str:
+def find_interpreter(system: str, environments: Path) -> str:
     """The Python of a system's environment."""
-    return sys.executable if system == "ours" else cli.library_python(f"{system}-spark", environments)
+    return sys.executable if system == "ours" else cli.find_library_python(f"{system}-spark", environments)
 
 
-def timed(python: str, system: str, protocol: str, log: Path, folder: Path) -> Run:
+def time_system(python: str, system: str, protocol: str, log: Path, folder: Path) -> Run:
     """One run in a process of its own; `memory` is the largest sum of its processes' memory, GiB."""
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
@@ -88,31 +88,33 @@ def timed(python: str, system: str, protocol: str, log: Path, folder: Path) -> R
         process = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
         )
-        peak = watch(process)
+        peak = measure_memory(process)
     told = process.stdout.read() if process.stdout else ""
     if process.returncode:
         raise ConfigError(f"{system} {protocol} failed", (folder / "errors.txt").read_text()[-800:])
     return {**json.loads(told.splitlines()[-1]), "memory": peak}
 
 
-def watch(process: subprocess.Popen[str]) -> float:
+def measure_memory(process: subprocess.Popen[str]) -> float:
     """GiB that the process and all under it held at most, pages they share counted once. Linux."""
     peak = 0.0
     while process.poll() is None:
-        peak = max(peak, sum(map(proportional, family(process.pid))) / 2**20)
+        peak = max(peak, sum(map(proportional_set_size, process_tree(process.pid))) / 2**20)
         time.sleep(0.5)
     return peak
 
 
-def family(pid: int) -> list[int]:
+def process_tree(pid: int) -> list[int]:
     """A process and its descendants."""
     children = (
-        int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in listed(task)
+        int(child)
+        for task in Path(f"/proc/{pid}/task").glob("*/children")
+        for child in read_process_ids(task)
     )
-    return [pid, *(member for child in children for member in family(child))]
+    return [pid, *(member for child in children for member in process_tree(child))]
 
 
-def listed(path: Path) -> list[str]:
+def read_process_ids(path: Path) -> list[str]:
     """The process ids in a file of the kernel's; none where the process has ended."""
     try:
         return path.read_text().split()
@@ -120,7 +122,7 @@ def listed(path: Path) -> list[str]:
         return []
 
 
-def proportional(pid: int) -> int:
+def proportional_set_size(pid: int) -> int:
     """Proportional set size, KiB."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
@@ -136,28 +138,28 @@ def main(args: argparse.Namespace) -> int:
     log = folder / f"log-{args.rows}"
     if not (log / "_SUCCESS").exists():
         generate(log, args.rows)
-    wanted = cli.names(args.systems, "--systems")
-    protocols = cli.names(args.protocols, "--protocols", PROTOCOLS)
-    python = {system: interpreter(system, args.environments) for system in wanted}
+    wanted = cli.parse_names(args.systems, "--systems")
+    protocols = cli.parse_names(args.protocols, "--protocols", PROTOCOLS)
+    python = {system: find_interpreter(system, args.environments) for system in wanted}
     runs: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for _ in range(args.rounds):
         for protocol in protocols:
             for system in filter(wanted.__contains__, PROTOCOLS[protocol]):
-                found = timed(python[system], system, protocol, log, folder)
+                found = time_system(python[system], system, protocol, log, folder)
                 runs[protocol, system].append(found)
-                print(line(protocol, system, [found]), flush=True)
+                print(format_line(protocol, system, [found]), flush=True)
     print(f"\n{args.rows:,} rows, medians of {args.rounds} rounds")
     for (protocol, system), spent in runs.items():
         beside = runs.get((protocol, "ours"), [])
         pairs = zip(spent, beside, strict=True) if system != "ours" and beside else []
         ratios = ", ".join(f"{their['seconds'] / own['seconds']:.2f}" for their, own in pairs)
-        print(line(protocol, system, spent) + (f"   {ratios} times ours" if ratios else ""))
+        print(format_line(protocol, system, spent) + (f"   {ratios} times ours" if ratios else ""))
     if args.folder is None:
         shutil.rmtree(folder)
     return OK
 
 
-def line(protocol: str, system: str, runs: list[Run]) -> str:
+def format_line(protocol: str, system: str, runs: list[Run]) -> str:
     """The medians of some runs."""
     units = {
         "seconds": "s",

@@ -38,18 +38,24 @@ import numpy.typing as npt
 
 from recbench_spark import cli
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.kernels.comparison.significance import student_reach
+from recbench_spark.kernels.comparison.significance import student_half_width
 from recbench_spark.kernels.graph.csr import Csr
 from recbench_spark.kernels.graph.forms import LayerForm
-from recbench_spark.kernels.graph.ids import hashed_numbers
-from recbench_spark.kernels.graph.simd import AHEAD
-from recbench_spark.models.networks.factors import Pairs, pairs_of
+from recbench_spark.kernels.graph.ids import hash_numbers
+from recbench_spark.kernels.graph.simd import PREFETCH_EDGES
+from recbench_spark.models.networks.factors import UserItemPairs, make_pairs
 from recbench_spark.models.networks.fitting import fit
-from recbench_spark.models.networks.item_graphs import both_ways, connected
-from recbench_spark.models.networks.layers import GraphNet
-from recbench_spark.models.networks.plans import Plan
+from recbench_spark.models.networks.item_graphs import build_bipartite, build_walk_graph
+from recbench_spark.models.networks.layers import GraphNetwork
+from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.models.networks.subgraphs import Adjacency
-from recbench_spark.models.networks.tasks import Input, Margin, PairTask, co_liked, embedded
+from recbench_spark.models.networks.tasks import (
+    GraphInput,
+    PairObjective,
+    PairTask,
+    embed_by_minibatch,
+    pair_liked_items,
+)
 from recbench_spark.runtime.journal import Journal
 
 BLOCKS, GROUPS, DIMS, NOISE = 6, 10, 16, 3.3
@@ -57,15 +63,15 @@ EDGELESS = 1 / 6
 LIKES = (10, 3, 1)
 """Likes of a user: of one group, of its block, of all items."""
 
-HELD, NEAREST, FIRST, TOP, WIDTH = 2, 10, 20, 20, 32
+HELD_LIKES, NEAREST, FIRST, TOP, WIDTH = 2, 10, 20, 20, 32
 KINDS = ("pinsage", "graphsage")
-COMPARED = ("hit_rate", "gain")
-TOLD = ("edgeless", "with_edges", "raw", "hit_rate", "gain", "in_first")
+DIFFERENCE_COLUMNS = ("hit_rate", "gain")
+REPORT_COLUMNS = ("edgeless", "with_edges", "raw", "hit_rate", "gain", "in_first")
 Floats = npt.NDArray[np.floating[Any]]
 Rows = npt.NDArray[np.int64]
 
 
-class World(NamedTuple):
+class EdgelessWorld(NamedTuple):
     """Items, likes and features.
 
     Attributes:
@@ -79,15 +85,15 @@ class World(NamedTuple):
     block: Rows
     features: npt.NDArray[np.float32]
     alone: npt.NDArray[np.bool_]
-    train: Pairs
+    train: UserItemPairs
     held: tuple[Rows, Rows]
 
 
-class Net(NamedTuple):
+class NetTask(NamedTuple):
     """A task to fit, and what its vectors are made of; items are dense ids from `first` on."""
 
     task: PairTask
-    given: Input
+    given: GraphInput
     first: int
 
 
@@ -108,8 +114,8 @@ def parser() -> cli.Parser:
 
 def main(args: argparse.Namespace) -> int:
     """Fit each kind under each seed and dropout, print means and differences."""
-    cli.names(args.kinds, "--kinds", KINDS)
-    shares_of(args.dropouts)
+    cli.parse_names(args.kinds, "--kinds", KINDS)
+    parse_shares(args.dropouts)
     if args.items < 2 * BLOCKS * GROUPS:
         raise ConfigError(f"--items {args.items}: too few for {BLOCKS * GROUPS} groups", "hundreds")
     if min(args.seeds, args.processes) < 1:
@@ -120,17 +126,17 @@ def main(args: argparse.Namespace) -> int:
     else:
         with ProcessPoolExecutor(args.processes, get_context("spawn")) as pool:
             lines = [line for some in pool.map(partial(fit_all, args), seeds) for line in some]
-    print(summary(lines))
+    print(format_summary(lines))
     return OK
 
 
 def fit_all(args: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     """Fit each kind under each dropout in the world of a seed; return a line a fit, written at once."""
-    journal, world, lines = Journal(), drawn(args.items, seed), []
-    for kind in cli.names(args.kinds, "--kinds", KINDS):
-        for share in shares_of(args.dropouts):
+    journal, world, lines = Journal(), draw_world(args.items, seed), []
+    for kind in cli.parse_names(args.kinds, "--kinds", KINDS):
+        for share in parse_shares(args.dropouts):
             line = {"kind": kind, "dropout": share, "seed": seed}
-            lines.append(line | measured(world, kind, share, seed, args))
+            lines.append(line | measure_fit(world, kind, share, seed, args))
             journal.say(json.dumps(lines[-1]))
             if args.output:
                 with args.output.open("a", encoding="utf-8") as file:
@@ -138,7 +144,7 @@ def fit_all(args: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     return lines
 
 
-def shares_of(text: str) -> tuple[float, ...]:
+def parse_shares(text: str) -> tuple[float, ...]:
     """Shares of a list by comma. Raises ConfigError for what is no number from 0 to below 1."""
     try:
         found = tuple(float(part) for part in text.split(","))
@@ -149,7 +155,7 @@ def shares_of(text: str) -> tuple[float, ...]:
     return found
 
 
-def drawn(items: int, seed: int) -> World:
+def draw_world(items: int, seed: int) -> EdgelessWorld:
     """Draw the world of a seed."""
     draw = np.random.default_rng(seed)
     group = np.arange(items) % (BLOCKS * GROUPS)
@@ -165,72 +171,74 @@ def drawn(items: int, seed: int) -> World:
              for i in draw.permutation(np.flatnonzero(some & ~alone))[:n]]
         )  # fmt: skip
         item = draw.permutation(item)
-        held += [(user, int(i)) for i in item[:HELD]]
-        likes += [(user, int(i)) for i in item[HELD:]]
+        held += [(user, int(i)) for i in item[:HELD_LIKES]]
+        likes += [(user, int(i)) for i in item[HELD_LIKES:]]
     u, i = np.array(likes).T
-    return World(block, known.astype(np.float32), alone, pairs_of(u, i, users, items),
+    return EdgelessWorld(block, known.astype(np.float32), alone, make_pairs(u, i, users, items),
                  (*np.array(held).T,))  # fmt: skip
 
 
-def measured(world: World, kind: str, share: float, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+def measure_fit(
+    world: EdgelessWorld, kind: str, share: float, seed: int, args: argparse.Namespace
+) -> dict[str, Any]:
     """One fit, and what its vectors are worth."""
     net = pinsage(world, share, seed) if kind == "pinsage" else graphsage(world, share, seed)
-    plan = Plan(args.epochs, 512, args.rate, decay=args.decay, patience=0, seed=seed)
-    fit(net.task, plan, None, _silent)
+    plan = TrainingPlan(args.epochs, 512, args.rate, decay=args.decay, patience=0, seed=seed)
+    fit(net.task, plan, None, _discard_line)
     every = np.arange(net.first + len(world.block))
-    vectors = embedded(net.task.module, net.given, every)
+    vectors = embed_by_minibatch(net.task.module, net.given, every)
     items = vectors[net.first :]
-    users = vectors[: net.first] if net.first else means_of(world.train, items)
+    users = vectors[: net.first] if net.first else user_means(world.train, items)
     return {
-        "edgeless": own_block(items, world.block, world.alone),
-        "with_edges": own_block(items, world.block, ~world.alone),
-        "raw": own_block(world.features, world.block, world.alone),
-        **ranked(users, items, world),
+        "edgeless": same_block_share(items, world.block, world.alone),
+        "with_edges": same_block_share(items, world.block, ~world.alone),
+        "raw": same_block_share(world.features, world.block, world.alone),
+        **rank_likes(users, items, world),
     }
 
 
-def _silent(_: str) -> None:
+def _discard_line(_: str) -> None:
     """Epochs are not told."""
 
 
-def pinsage(world: World, share: float, seed: int) -> Net:
+def pinsage(world: EdgelessWorld, share: float, seed: int) -> NetTask:
     """Items over the items that walks visit most; pairs of one user's items."""
-    net = net_of(LayerForm("convolve", "importance", WIDTH, WIDTH), seed)
-    given = Input(connected(world.train, TOP, seed), world.features, (), seed, share)
-    _, query, item = co_liked(world.train.indptr, world.train.item.astype(np.int64), 2, seed)
-    how = Margin("max_margin", 0.1, 200, end=len(world.block))
-    return Net(PairTask(net, given, (query, item), how), given, 0)
+    net = make_net(LayerForm("convolve", "importance", WIDTH, WIDTH), seed)
+    given = GraphInput(build_walk_graph(world.train, TOP, seed), world.features, (), seed, share)
+    _, query, item = pair_liked_items(world.train.indptr, world.train.item.astype(np.int64), 2, seed)
+    how = PairObjective("max_margin", 0.1, 200, end=len(world.block))
+    return NetTask(PairTask(net, given, (query, item), how), given, 0)
 
 
-def graphsage(world: World, share: float, seed: int) -> Net:
+def graphsage(world: EdgelessWorld, share: float, seed: int) -> NetTask:
     """Users and items of one graph; pairs are its edges."""
     train, users, items = world.train, world.train.users, len(world.block)
-    indptr, src = both_ways(train)
-    csr = Csr(indptr, np.append(src, np.zeros(AHEAD, np.uint32)), None)
-    graph = Adjacency(np.zeros(1, np.int64), (csr,), hashed_numbers(np.arange(users + items), 0))
+    indptr, src = build_bipartite(train)
+    csr = Csr(indptr, np.append(src, np.zeros(PREFETCH_EDGES, np.uint32)), None)
+    graph = Adjacency(np.zeros(1, np.int64), (csr,), hash_numbers(np.arange(users + items), 0))
     features = np.vstack([np.zeros((users, DIMS), np.float32), world.features])
-    given = Input(graph, features, (10, 10), seed, share, (users, users + items))
+    given = GraphInput(graph, features, (10, 10), seed, share, (users, users + items))
     pairs = train.user.astype(np.int64), train.item.astype(np.int64) + users
-    how = Margin("co_occurrence", 1.0, 200, first=users, end=users + items)
-    net = net_of(LayerForm("sage", "mean", WIDTH, WIDTH), seed)
-    return Net(PairTask(net, given, pairs, how), given, users)
+    how = PairObjective("co_occurrence", 1.0, 200, first=users, end=users + items)
+    net = make_net(LayerForm("sage", "mean", WIDTH, WIDTH), seed)
+    return NetTask(PairTask(net, given, pairs, how), given, users)
 
 
-def net_of(form: LayerForm, seed: int) -> GraphNet:
+def make_net(form: LayerForm, seed: int) -> GraphNetwork:
     """Two layers and a dense one, with random weights."""
-    net = GraphNet((form, form), (WIDTH,), DIMS)
+    net = GraphNetwork((form, form), (WIDTH,), DIMS)
     net.initialise(seed)
     return net
 
 
-def means_of(pairs: Pairs, items: Floats) -> Floats:
+def user_means(pairs: UserItemPairs, items: Floats) -> Floats:
     """(users, d) the mean of each user's items."""
     sums = np.zeros((pairs.users, items.shape[1]))
     np.add.at(sums, pairs.user, items[pairs.item])
     return sums / np.maximum(np.diff(pairs.indptr), 1)[:, None]
 
 
-def own_block(vectors: Floats, block: Rows, chosen: npt.NDArray[np.bool_]) -> float:
+def same_block_share(vectors: Floats, block: Rows, chosen: npt.NDArray[np.bool_]) -> float:
     """Share of the nearest items that are of the same block, of some items."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = vectors / np.where(lengths == 0, 1, lengths)
@@ -240,7 +248,7 @@ def own_block(vectors: Floats, block: Rows, chosen: npt.NDArray[np.bool_]) -> fl
     return float((block[near] == block[chosen][:, None]).mean())
 
 
-def ranked(users: Floats, items: Floats, world: World) -> dict[str, float]:
+def rank_likes(users: Floats, items: Floats, world: EdgelessWorld) -> dict[str, float]:
     """Ranks of the held-out likes among all items that a user has not in training."""
     user, item = world.held
     scores = users @ items.T
@@ -255,18 +263,25 @@ def ranked(users: Floats, items: Floats, world: World) -> dict[str, float]:
     }
 
 
-def summary(lines: list[dict[str, Any]]) -> str:
+def format_summary(lines: list[dict[str, Any]]) -> str:
     """A table of Markdown: means over seeds, and differences to no dropout within a seed."""
-    head = ["kind", "dropout", *TOLD, *(f"{name}, to no dropout" for name in COMPARED)]
+    head = ["kind", "dropout", *REPORT_COLUMNS, *(f"{name}, to no dropout" for name in DIFFERENCE_COLUMNS)]
     rows = [head, ["---"] * len(head)]
     for kind, share in dict.fromkeys((line["kind"], line["dropout"]) for line in lines):
         own = [line for line in lines if (line["kind"], line["dropout"]) == (kind, share)]
-        told = [f"{np.mean([line[name] for line in own]):.3f}" for name in TOLD]
-        rows.append([kind, f"{share:g}", *told, *(apart(lines, own, name) for name in COMPARED)])
+        told = [f"{np.mean([line[name] for line in own]):.3f}" for name in REPORT_COLUMNS]
+        rows.append(
+            [
+                kind,
+                f"{share:g}",
+                *told,
+                *(relative_difference(lines, own, name) for name in DIFFERENCE_COLUMNS),
+            ]
+        )
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def apart(lines: list[dict[str, Any]], own: list[dict[str, Any]], name: str) -> str:
+def relative_difference(lines: list[dict[str, Any]], own: list[dict[str, Any]], name: str) -> str:
     """The relative difference of a number to that of the same seed without dropout."""
     plain = {(line["kind"], line["seed"]): line[name] for line in lines if not line["dropout"]}
     found = [
@@ -274,7 +289,7 @@ def apart(lines: list[dict[str, Any]], own: list[dict[str, Any]], name: str) -> 
         for line in own
         if line["dropout"] and (line["kind"], line["seed"]) in plain
     ]
-    return f"{np.mean(found):+.2%} ± {student_reach(found):.2%}" if found else ""
+    return f"{np.mean(found):+.2%} ± {student_half_width(found):.2%}" if found else ""
 
 
 if __name__ == "__main__":

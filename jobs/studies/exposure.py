@@ -27,13 +27,19 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from recbench_spark import cli
-from recbench_spark.config import World
+from recbench_spark.config import WorldSettings
 from recbench_spark.data import worlds
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import OK
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.estimators import exposure, power_law, propensities, strata
-from recbench_spark.kernels.estimators.exposure import SUMS, Parts, Settings, contributions, divide_sums
+from recbench_spark.kernels.estimators.exposure import (
+    SUMS,
+    EstimatorSettings,
+    Parts,
+    contributions,
+    divide_sums,
+)
 from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.runtime.journal import Journal
 
@@ -44,7 +50,7 @@ Bools = npt.NDArray[np.bool_]
 METRICS = ("precision", "dcg", "recall", "ndcg")
 K = 10
 REPLICATES = 200
-TESTED = 0.2
+TEST_SHARE = 0.2
 """Share of what the loop showed that is held out."""
 
 PROPENSITIES = ("user_and_item", "item", "relative_frequency", "power_law")
@@ -52,7 +58,7 @@ PROPENSITIES = ("user_and_item", "item", "relative_frequency", "power_law")
 item; a power of that number which is too steep, known up to a factor."""
 
 ORDER = ("holdout", "ips", "snips_user", "snips_global", "ips_pooled", "stratified")
-WEIGHED = ORDER[:-1]
+WEIGHTED_ESTIMATORS = ORDER[:-1]
 KEY = ["metric", "loop", "tastes", "propensities", "estimator", "users"]
 DEFINITION = Definition(threshold=worlds.RELEVANT)
 
@@ -60,13 +66,17 @@ DEFINITION = Definition(threshold=worlds.RELEVANT)
 def parser() -> cli.Parser:
     """The flags of this job."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("--loops", default="0.3,0.9", type=cli.numbers, help="strengths (default 0.3,0.9)")
     flags.add_argument(
-        "--tastes", default="8,16", type=cli.cutoffs, help="numbers of tastes (default 8,16)"
+        "--loops", default="0.3,0.9", type=cli.parse_numbers, help="strengths (default 0.3,0.9)"
     )
-    flags.add_argument("--seeds", type=cli.cutoffs, default="1,2,3,4,5,6,7,8,9,10", help="default 1 to 10")
     flags.add_argument(
-        "--users", default="50,200", type=cli.cutoffs, help="users of a group (default 50,200)"
+        "--tastes", default="8,16", type=cli.parse_cutoffs, help="numbers of tastes (default 8,16)"
+    )
+    flags.add_argument(
+        "--seeds", type=cli.parse_cutoffs, default="1,2,3,4,5,6,7,8,9,10", help="default 1 to 10"
+    )
+    flags.add_argument(
+        "--users", default="50,200", type=cli.parse_cutoffs, help="users of a group (default 50,200)"
     )
     flags.add_argument("--picture", type=Path, help="where to draw it: a .svg or .png file")
     flags.add_argument("--table", type=Path, help="where to write all numbers: a .csv file")
@@ -77,26 +87,26 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """Estimate in every world, compare with the truth."""
     if args.matrix:
-        show(known_matrix(args.seeds))
+        format_results(study_known_matrix(args.seeds))
         return OK
     journal, parts = Journal(), []
     for seed in args.seeds:
         for loop in args.loops:
             for tastes in args.tastes:
                 journal.say(f"seed {seed}, loop {loop:g}, {tastes} tastes")
-                parts += list(estimates_of(world_of(loop, tastes, seed), args.users))
+                parts += list(estimate_scorers(make_world(loop, tastes, seed), args.users))
     table = summary(pd.concat(parts, ignore_index=True))
-    show(table)
+    format_results(table)
     if args.table:
         table.to_csv(args.table, index=False)
     if args.picture:
-        draw(table, max(args.users)).savefig(args.picture)
+        draw_bias(table, max(args.users)).savefig(args.picture)
     return OK
 
 
-def world_of(loop: float, tastes: int, seed: int) -> World:
+def make_world(loop: float, tastes: int, seed: int) -> WorldSettings:
     """4,000 users who are shown 60 of 300 items each, in the mean."""
-    return World(
+    return WorldSettings(
         users=4000, items=300, interactions=240_000, open_loop=0, loop=loop, tastes=tastes, seed=seed
     )
 
@@ -105,10 +115,10 @@ def world_of(loop: float, tastes: int, seed: int) -> World:
 
 
 @dataclass(frozen=True)
-class Tested:
+class SplitWorld:
     """A world with its training and test pairs, and what users like of all; (u, i) each."""
 
-    world: World
+    world: WorldSettings
     exposed_gli: Floats
     train_ui: Bools
     test_ui: Bools
@@ -132,14 +142,16 @@ class Tested:
             made = propensities.power_law(seen_i, power_law.fit(*np.unique(seen_i, return_counts=True)))
             return np.broadcast_to(made, self.train_ui.shape)
         users = np.arange(world.users)
-        shown: Floats = self.exposed_gli[worlds.taste_of(users, world), worlds.level_of(users, world.seed)]
+        shown: Floats = self.exposed_gli[
+            worlds.user_tastes(users, world), worlds.activity_levels(users, world.seed)
+        ]
         if name == "item":
             shown = np.broadcast_to(shown.mean(axis=0), shown.shape)
         if name == "relative_frequency":
             # Counted over training: so many of the pairs shown.
-            seen_i = np.maximum(trained_i, 1) / (1 - TESTED)
+            seen_i = np.maximum(trained_i, 1) / (1 - TEST_SHARE)
             shown = np.broadcast_to(np.minimum(seen_i / world.users, 1.0), shown.shape)
-        return TESTED * shown / (1 - (1 - TESTED) * shown)
+        return TEST_SHARE * shown / (1 - (1 - TEST_SHARE) * shown)
 
     def scores(self) -> Iterator[tuple[str, Floats]]:
         """Four scorers: by name, (u, i)."""
@@ -154,40 +166,40 @@ class Tested:
         yield "svd_8", (left[:, :8] * size[:8]) @ right[:8]
         world, (users, items) = self.world, (np.arange(n) for n in good_ui.shape)
         affinity = worlds.user_factors(users, world) @ worlds.item_factors(items, world).T
-        yield "truth", np.asarray(affinity + worlds.quality_of(items, world.seed), np.float64)
+        yield "truth", np.asarray(affinity + worlds.item_qualities(items, world.seed), np.float64)
 
 
-def tested(world: World) -> Tested:
+def split_world(world: WorldSettings) -> SplitWorld:
     """Run the loop, hold out a share of what it showed; what users like is known of every pair."""
     users, shape = np.arange(world.users), (world.users, world.items)
-    user_r, item_r, _ = worlds.closed_rows(users, world, worlds.simulate(None, world))
+    user_r, item_r, _ = worlds.draw_closed_loop(users, world, worlds.simulate_loop(None, world))
     shown_ui = np.zeros(shape, bool)
     shown_ui[user_r, item_r] = True
-    held_ui = np.random.default_rng(world.seed).random(shape) < TESTED
+    held_ui = np.random.default_rng(world.seed).random(shape) < TEST_SHARE
     exposed = worlds.exposure_chances(None, world)
-    return Tested(world, exposed, shown_ui & ~held_ui, shown_ui & held_ui, liked(world))
+    return SplitWorld(world, exposed, shown_ui & ~held_ui, shown_ui & held_ui, draw_likes(world))
 
 
-def liked(world: World) -> Bools:
+def draw_likes(world: WorldSettings) -> Bools:
     """Whether each user rates each item 4 or 5, (u, i)."""
     users, items = np.divmod(np.arange(world.users * world.items), world.items)
-    ratings = worlds.ratings_of(np.arange(world.users), users, items, world)
+    ratings = worlds.draw_ratings(np.arange(world.users), users, items, world)
     return (ratings >= worlds.RELEVANT).reshape(world.users, world.items)
 
 
-def estimates_of(world: World, sizes: Sequence[int]) -> Iterator[pd.DataFrame]:
+def estimate_scorers(world: WorldSettings, sizes: Sequence[int]) -> Iterator[pd.DataFrame]:
     """Every estimate of every group, with the truth beside it, scorer by scorer."""
-    of_world = tested(world)
+    of_world = split_world(world)
     chances = {name: of_world.chances(name) for name in PROPENSITIES}
-    groups = {size: Dealt(of_world.keys, size) for size in sizes}
+    groups = {size: UserGroups(of_world.keys, size) for size in sizes}
     for model, score_ui in of_world.scores():
-        place_ui = places(np.where(of_world.train_ui, -np.inf, score_ui))
-        truth = values_of(rankings_of(of_world.liked_ui & ~of_world.train_ui, place_ui)[0])
-        rankings, item_p = rankings_of(of_world.liked_ui & of_world.test_ui, place_ui)
+        place_ui = count_above(np.where(of_world.train_ui, -np.inf, score_ui))
+        truth = compute_metrics(make_rankings(of_world.liked_ui & ~of_world.train_ui, place_ui)[0])
+        rankings, item_p = make_rankings(of_world.liked_ui & of_world.test_ui, place_ui)
         user_p = np.repeat(np.arange(world.users), np.diff(rankings.offsets))
         for name, chance_ui in chances.items():
-            given = Settings(clip=np.inf, chances=name != "power_law")
-            found = pd.DataFrame(of_groups(rankings, chance_ui[user_p, item_p], given, groups))
+            given = EstimatorSettings(clip=np.inf, chances=name != "power_law")
+            found = pd.DataFrame(estimate_groups(rankings, chance_ui[user_p, item_p], given, groups))
             at: dict[str, Any] = {
                 "loop": world.loop,
                 "tastes": world.tastes,
@@ -197,13 +209,13 @@ def estimates_of(world: World, sizes: Sequence[int]) -> Iterator[pd.DataFrame]:
             yield found.assign(propensities=name, truth=found.metric.map(truth), **at)
 
 
-def places(score_ui: Floats) -> Ints:
+def count_above(score_ui: Floats) -> Ints:
     """How many items stand above each; ties by item, so that no order of rows decides."""
     place: Ints = np.argsort(np.argsort(-score_ui, axis=1, kind="stable"), axis=1)
     return place
 
 
-def rankings_of(relevant_ui: Bools, place_ui: Ints) -> tuple[Rankings, Ints]:
+def make_rankings(relevant_ui: Bools, place_ui: Ints) -> tuple[Rankings, Ints]:
     """Where the relevant items stand, and which they are; users without one have an item of grade 0."""
     shown_ui = relevant_ui.copy()
     shown_ui[~shown_ui.any(axis=1), 0] = True
@@ -219,15 +231,18 @@ def rankings_of(relevant_ui: Bools, place_ui: Ints) -> tuple[Rankings, Ints]:
 # ------------------------------------------------------------------------------- estimates
 
 
-def values_of(rankings: Rankings) -> dict[str, float]:
+def compute_metrics(rankings: Rankings) -> dict[str, float]:
     """The metrics of all users; quotients of those who have something relevant."""
     one = np.ones(len(rankings.relevance))
-    found = {metric: parts_of(rankings, one, ("holdout",), Settings(), metric) for metric in METRICS}
+    found = {
+        metric: estimator_parts(rankings, one, ("holdout",), EstimatorSettings(), metric)
+        for metric in METRICS
+    }
     return {metric: float(parts["holdout"].estimate()[0]) for metric, parts in found.items()}
 
 
-def parts_of(
-    rankings: Rankings, chance_p: Floats, names: Sequence[str], given: Settings, metric: str
+def estimator_parts(
+    rankings: Rankings, chance_p: Floats, names: Sequence[str], given: EstimatorSettings, metric: str
 ) -> dict[str, Parts]:
     """The parts of each estimator. Sums are of all users, quotients of those with a relevant item."""
     definition = DEFINITION.model_copy(update={"empty_users": "zero" if metric in SUMS else "leave_out"})
@@ -235,7 +250,7 @@ def parts_of(
     return {name: parts for (name, _), parts in found.items()}
 
 
-class Dealt:
+class UserGroups:
     """Users dealt by hash into groups of about so many, and their sums, also of bootstrap replicates."""
 
     def __init__(self, keys: Ints, size: int) -> None:
@@ -259,20 +274,22 @@ class Dealt:
         return {"value": estimate_rg[0], "low": low, "high": high}
 
 
-def of_groups(
-    rankings: Rankings, chance_p: Floats, given: Settings, groups: dict[int, Dealt]
+def estimate_groups(
+    rankings: Rankings, chance_p: Floats, given: EstimatorSettings, groups: dict[int, UserGroups]
 ) -> dict[str, list[Any]]:
     """Each estimate of each group, with its interval, as columns."""
-    value_x, rows_x = np.unique(strata.rounded(chance_p), return_counts=True)
+    value_x, rows_x = np.unique(strata.round_propensities(chance_p), return_counts=True)
     cut = strata.cut("equal_mass", 2, value_x, np.ones_like(rows_x), rows_x)
     found: dict[str, list[Any]] = {
         name: [] for name in ("metric", "users", "estimator", "value", "low", "high")
     }
     for metric in METRICS:
-        parts = parts_of(rankings, chance_p, WEIGHED, given, metric)
-        made = {name: partial(weighed, part) for name, part in parts.items()}
+        parts = estimator_parts(rankings, chance_p, WEIGHTED_ESTIMATORS, given, metric)
+        made = {name: partial(combine_parts, part) for name, part in parts.items()}
         if metric != "dcg":
-            made["stratified"] = partial(stratified, *strata_of(rankings, cut.assign(chance_p), metric))
+            made["stratified"] = partial(
+                combine_groups, *compute_strata(rankings, cut.assign(chance_p), metric)
+            )
         for size, dealt in groups.items():
             for name, estimate in made.items():
                 for column, values in dealt.told(estimate(dealt)).items():
@@ -283,7 +300,7 @@ def of_groups(
     return found
 
 
-def weighed(parts: Parts, dealt: Dealt) -> Floats:
+def combine_parts(parts: Parts, dealt: UserGroups) -> Floats:
     """Each replicate's estimate of each group."""
     number_u = parts.denominator[:, 0]
     known_u = (~np.isnan(number_u)).astype(np.float64)
@@ -297,16 +314,16 @@ def weighed(parts: Parts, dealt: Dealt) -> Floats:
     return ratio * divide_sums(size, counted)
 
 
-def strata_of(rankings: Rankings, stratum_p: Ints, metric: str) -> tuple[Floats, Floats]:
+def compute_strata(rankings: Rankings, stratum_p: Ints, metric: str) -> tuple[Floats, Floats]:
     """The metric of each user in each of two strata, (u, s), and relevant items there, (u, s)."""
-    values, _ = exposure.stratified(rankings, stratum_p, 2, [metric], (K,), DEFINITION)
+    values, _ = exposure.measure_by_stratum(rankings, stratum_p, 2, [metric], (K,), DEFINITION)
     user_p = np.repeat(np.arange(len(rankings.length)), np.diff(rankings.offsets))
     size_us = np.zeros((len(rankings.length), 2))
     np.add.at(size_us, (user_p, stratum_p), rankings.relevance > 0)
     return values[metric][:, :, 0], size_us
 
 
-def stratified(value_us: Floats, size_us: Floats, dealt: Dealt) -> Floats:
+def combine_groups(value_us: Floats, size_us: Floats, dealt: UserGroups) -> Floats:
     """Each replicate's estimate of each group."""
     known_us = (~np.isnan(value_us)).astype(np.float64)
     value, known, size = (np.stack(dealt.sums(*part.T), axis=-1) for part in (value_us, known_us, size_us))
@@ -362,12 +379,12 @@ def _pairs_in_order(of_models: pd.DataFrame) -> pd.Series:
     return share
 
 
-def show(table: pd.DataFrame) -> None:
+def format_results(table: pd.DataFrame) -> None:
     """All of it, three decimals."""
     print(table.to_string(index=False, float_format=lambda value: f"{value:.3f}"))
 
 
-def draw(table: pd.DataFrame, size: int) -> Figure:
+def draw_bias(table: pd.DataFrame, size: int) -> Figure:
     """Bias, with one spread to either side, by estimator: a panel for each metric and world."""
     rows = table[table.users == size]
     kinds = sorted({(r.loop, r.tastes) for r in rows.itertuples()})
@@ -399,13 +416,15 @@ def _draw_panel(panel, rows: pd.DataFrame) -> None:  # type: ignore[no-untyped-d
 USERS, ITEMS, DRAWS = 3000, 300, 5
 
 
-def known_matrix(seeds: Sequence[int]) -> pd.DataFrame:
+def study_known_matrix(seeds: Sequence[int]) -> pd.DataFrame:
     """Mean error of each estimator where every relevance is known and exposure follows popularity alone.
 
     3,000 users of a world; an item is shown with a chance in proportion to the number of users who like
     it, at most 1 and .1 in the mean; three scorers; means over five draws of the exposure, and worlds.
     """
-    rows = [row for seed in seeds for row in _of_matrix(World(users=USERS, items=ITEMS, seed=seed))]
+    rows = [
+        row for seed in seeds for row in _matrix_errors(WorldSettings(users=USERS, items=ITEMS, seed=seed))
+    ]
     errors = pd.DataFrame(rows).groupby(["metric", "estimator"], as_index=False)[["truth", "error"]].mean()
     errors["estimator"] = pd.Categorical(errors.estimator, ORDER)
     errors["metric"] = pd.Categorical(errors.metric, METRICS)
@@ -413,8 +432,8 @@ def known_matrix(seeds: Sequence[int]) -> pd.DataFrame:
     return table
 
 
-def _of_matrix(world: World) -> Iterator[dict[str, Any]]:
-    liked_ui, draw = liked(world), np.random.default_rng(world.seed)
+def _matrix_errors(world: WorldSettings) -> Iterator[dict[str, Any]]:
+    liked_ui, draw = draw_likes(world), np.random.default_rng(world.seed)
     popularity = liked_ui.sum(axis=0)
     chance_i = np.minimum(0.1 * popularity / popularity.mean(), 1.0)
     noise = draw.normal(size=liked_ui.shape)
@@ -424,13 +443,15 @@ def _of_matrix(world: World) -> Iterator[dict[str, Any]]:
         "both": liked_ui + noise + popularity / popularity.std(),
     }
     for model, score_ui in scores.items():
-        place_ui = places(score_ui)
-        truth = values_of(rankings_of(liked_ui, place_ui)[0])
+        place_ui = count_above(score_ui)
+        truth = compute_metrics(make_rankings(liked_ui, place_ui)[0])
         for _ in range(DRAWS):
             shown_ui = liked_ui & (draw.random(liked_ui.shape) < chance_i)
-            rankings, item_p = rankings_of(shown_ui, place_ui)
+            rankings, item_p = make_rankings(shown_ui, place_ui)
             for metric in METRICS:
-                found = parts_of(rankings, chance_i[item_p], WEIGHED, Settings(), metric)
+                found = estimator_parts(
+                    rankings, chance_i[item_p], WEIGHTED_ESTIMATORS, EstimatorSettings(), metric
+                )
                 at = {"metric": metric, "model": model, "truth": truth[metric]}
                 for name, parts in found.items():
                     yield {**at, "estimator": name, "error": float(parts.estimate()[0]) - truth[metric]}

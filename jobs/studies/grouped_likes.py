@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 from recbench_spark import cli
-from recbench_spark.data.planted_communities import generated, write_tables
+from recbench_spark.data.planted_communities import generate_world, write_tables
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.runtime.journal import Journal
 
@@ -32,7 +32,7 @@ def main(args: argparse.Namespace) -> int:
     """Make the world and write it."""
     if args.items < 1:
         raise ConfigError(f"--items {args.items}: a world has one at least", "10000 is the default")
-    train, test = write_tables(generated(args.items), args.folder, args.test_users)
+    train, test = write_tables(generate_world(args.items), args.folder, args.test_users)
     Journal().say(
         f"{args.folder}: {2 * args.items:,} users, {args.items:,} items, {train:,} training rows, "
         f"{test:,} test rows"

@@ -38,22 +38,22 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark import cli
-from recbench_spark.data.liked_movies import Movies, degree, read_movies
+from recbench_spark.data.liked_movies import Movies, log_degree, read_movies
 from recbench_spark.errors import OK, DataError
-from recbench_spark.kernels.comparison.significance import student_reach
-from recbench_spark.kernels.graph.csr import Csr, built, edge_keys
+from recbench_spark.kernels.comparison.significance import student_half_width
+from recbench_spark.kernels.graph.csr import Csr, build_csr, edge_keys
 from recbench_spark.kernels.graph.forms import LayerForm
-from recbench_spark.kernels.graph.ids import hashed_numbers
-from recbench_spark.models.networks.factors import Pairs, pairs_of
-from recbench_spark.models.networks.fitting import Fitted, fit
-from recbench_spark.models.networks.item_graphs import alike, connected
-from recbench_spark.models.networks.layers import GraphNet
-from recbench_spark.models.networks.plans import Plan
+from recbench_spark.kernels.graph.ids import hash_numbers
+from recbench_spark.models.networks.factors import UserItemPairs, make_pairs
+from recbench_spark.models.networks.fitting import FitResult, fit
+from recbench_spark.models.networks.item_graphs import build_cosine_graph, build_walk_graph
+from recbench_spark.models.networks.layers import GraphNetwork
+from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.models.networks.subgraphs import Adjacency
-from recbench_spark.models.networks.tasks import Input, LabelTask, embedded
+from recbench_spark.models.networks.tasks import GraphInput, LabelTask, embed_by_minibatch
 from recbench_spark.runtime.journal import Journal
 
-TRAINED, CHOOSING, UNSEEN = 20, 2, 2
+TRAIN_GRAPHS, CHOICE_GRAPHS, UNSEEN_GRAPHS = 20, 2, 2
 CLASSES, DIMS, DEGREE, WITHIN, NOISE = 5, 16, 12, 0.6, 2.5
 AGGREGATORS = ("mean", "max", "gcn", "lstm", "features")
 Labels = npt.NDArray[np.int64]
@@ -83,13 +83,13 @@ def parser() -> cli.Parser:
 
 def main(args: argparse.Namespace) -> int:
     """Fit each aggregator under each seed, tell means and intervals."""
-    names = cli.names(args.aggregators, "--aggregators", AGGREGATORS)
+    names = cli.parse_names(args.aggregators, "--aggregators", AGGREGATORS)
     journal = Journal()
     movies = read_movies(args.data) if args.data else None
     args.epochs = args.epochs or (40 if movies else 10)
     scores: dict[str, list[float]] = {}
     for seed in range(1, args.seeds + 1):
-        for line in on_movies(movies, names, seed, args) if movies else on_graphs(names, seed, args):
+        for line in run_movies(movies, names, seed, args) if movies else run_graphs(names, seed, args):
             scores.setdefault(line["aggregator"], []).append(line["micro_f1"])
             journal.say(json.dumps(line))
             if args.output:
@@ -104,23 +104,23 @@ def summary(scores: dict[str, list[float]]) -> str:
     alone, lines = scores.get("features"), []
     width = max(10, *map(len, scores))
     for name, found in scores.items():
-        line = f"{name:{width}} {interval(found, '.3f')}"
+        line = f"{name:{width}} {format_interval(found, '.3f')}"
         if alone and name != "features":
             apart = np.subtract(found, alone).tolist()
-            line += f"   to features {interval(apart, '+.3f')}"
+            line += f"   to features {format_interval(apart, '+.3f')}"
         lines.append(line)
     return "\n".join(lines)
 
 
-def interval(found: Sequence[float], form: str) -> str:
+def format_interval(found: Sequence[float], form: str) -> str:
     """Mean and half of its 95 % interval, Student's t."""
-    return f"{np.mean(found):{form}} ± {student_reach(found):.3f}"
+    return f"{np.mean(found):{form}} ± {student_half_width(found):.3f}"
 
 
 # ------------------------------------------------------------------------------ generated graphs
 
 
-def on_graphs(names: Sequence[str], seed: int, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def run_graphs(names: Sequence[str], seed: int, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A line an aggregator."""
     for name in names:
         found = micro_f1(name, seed, args)
@@ -131,29 +131,29 @@ def micro_f1(name: str, seed: int, args: argparse.Namespace) -> float:
     """Of the unseen graphs, by the epoch that is best on the choosing ones."""
     alone = name == "features"
     centre = np.random.default_rng(seed).standard_normal((CLASSES, DIMS))
-    parts = [graphs(count, number, seed, args.nodes, centre, alone)
-             for number, count in enumerate((TRAINED, CHOOSING, UNSEEN))]  # fmt: skip
+    parts = [make_graphs(count, number, seed, args.nodes, centre, alone)
+             for number, count in enumerate((TRAIN_GRAPHS, CHOICE_GRAPHS, UNSEEN_GRAPHS))]  # fmt: skip
     form = LayerForm("sage", "mean" if alone else name, 32, 32, most=10)  # type: ignore[arg-type]
-    net = GraphNet((form, form), (CLASSES,), DIMS)
+    net = GraphNetwork((form, form), (CLASSES,), DIMS)
     net.initialise(seed)
     (given, label), choosing, unseen = parts
-    task = LabelTask(net, given, np.arange(len(label)), label, lambda n: right(n, *choosing))
-    fit(task, Plan(args.epochs, 128, 0.01, seed=seed), None, _silent)
-    return right(net, *unseen)
+    task = LabelTask(net, given, np.arange(len(label)), label, lambda n: count_correct(n, *choosing))
+    fit(task, TrainingPlan(args.epochs, 128, 0.01, seed=seed), None, _discard_line)
+    return count_correct(net, *unseen)
 
 
-def _silent(_: str) -> None:
+def _discard_line(_: str) -> None:
     """One line a fit is told, not one an epoch."""
 
 
-def right(net: GraphNet, given: Input, label: Labels) -> float:
+def count_correct(net: GraphNetwork, given: GraphInput, label: Labels) -> float:
     """Share of nodes whose class is found."""
-    return float((embedded(net, given, np.arange(len(label))).argmax(axis=1) == label).mean())
+    return float((embed_by_minibatch(net, given, np.arange(len(label))).argmax(axis=1) == label).mean())
 
 
-def graphs(
+def make_graphs(
     count: int, number: int, seed: int, nodes: int, centre: npt.NDArray[Any], alone: bool
-) -> tuple[Input, Labels]:
+) -> tuple[GraphInput, Labels]:
     """Some graphs side by side, no edge between them."""
     draw = np.random.default_rng([seed, number])
     n = count * nodes
@@ -168,15 +168,15 @@ def graphs(
     both = np.concatenate(ends)
     both = np.concatenate([both, both[:, ::-1]])
     keys = edge_keys(both[:, 0].astype(np.uint32), both[:, 1].astype(np.uint32))
-    csr: Csr = built(n, keys, None)[0]
-    adjacency = Adjacency(np.zeros(1, np.int64), (csr,), hashed_numbers(np.arange(n), 0))
-    return Input(adjacency, x.astype(np.float32), (10, 5)), label
+    csr: Csr = build_csr(n, keys, None)[0]
+    adjacency = Adjacency(np.zeros(1, np.int64), (csr,), hash_numbers(np.arange(n), 0))
+    return GraphInput(adjacency, x.astype(np.float32), (10, 5)), label
 
 
 # --------------------------------------------------------------------- genres of held-out movies
 
 
-class Draw(NamedTuple):
+class MovieDraw(NamedTuple):
     """One draw of held-out movies; dense ids are those of all movies of the folder.
 
     Attributes:
@@ -196,7 +196,7 @@ class Draw(NamedTuple):
         return np.flatnonzero(self.part == part)
 
 
-def on_movies(
+def run_movies(
     movies: Movies, names: Sequence[str], seed: int, args: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     """A line an aggregator and a rule without training.
@@ -204,79 +204,83 @@ def on_movies(
     Raises:
         DataError: too few movies for three parts.
     """
-    draw = drawn(movies, args.neighbours, seed)
+    draw = draw_movies(movies, args.neighbours, seed)
     for name, rule in (("frequencies", frequencies), ("neighbours_genres", neighbours_genres)):
-        yield judged(draw, name, seed, args, rule(draw, CHOOSE), rule(draw, JUDGE))
-    nobody = among(movies.pairs, np.zeros(movies.pairs.items, np.bool_))
-    bare = draw._replace(graphs=(graph_of(nobody, args.neighbours, seed),) * 3)
+        yield judge_method(draw, name, seed, args, rule(draw, CHOOSE), rule(draw, JUDGE))
+    nobody = select_pairs(movies.pairs, np.zeros(movies.pairs.items, np.bool_))
+    bare = draw._replace(graphs=(make_neighbour_graph(nobody, args.neighbours, seed),) * 3)
     for name in names:
         own = bare if name == "features" else draw
-        net, fitted = genre_net(name, own, seed, args.epochs)
-        line = judged(draw, name, seed, args, *(chances(net, own, part) for part in (CHOOSE, JUDGE)))
+        net, fitted = fit_genre_net(name, own, seed, args.epochs)
+        line = judge_method(
+            draw, name, seed, args, *(predict_genres(net, own, part) for part in (CHOOSE, JUDGE))
+        )
         yield line | {"best_epoch": fitted.best}
 
 
-def drawn(movies: Movies, neighbours: str, seed: int) -> Draw:
+def draw_movies(movies: Movies, neighbours: str, seed: int) -> MovieDraw:
     """Movies held out by hash, and the three graphs.
 
     Raises:
         DataError: too few movies for three parts.
     """
-    pairs, part = movies.pairs, parts(movies.pairs, seed)
+    pairs, part = movies.pairs, assign_parts(movies.pairs, seed)
     if len(np.unique(part[part < UNLIKED])) < UNLIKED:
         raise DataError("too few liked movies to hold some out", "tens of movies at least")
-    graphs = tuple(graph_of(among(pairs, part <= last), neighbours, seed) for last in range(UNLIKED))
-    return Draw(part, graphs, np.hstack([movies.words, degree(pairs)]), movies.genres)
+    graphs = tuple(
+        make_neighbour_graph(select_pairs(pairs, part <= last), neighbours, seed) for last in range(UNLIKED)
+    )
+    return MovieDraw(part, graphs, np.hstack([movies.words, log_degree(pairs)]), movies.genres)
 
 
-def graph_of(pairs: Pairs, neighbours: str, seed: int) -> Adjacency:
+def make_neighbour_graph(pairs: UserItemPairs, neighbours: str, seed: int) -> Adjacency:
     """TOP neighbours of each movie that has pairs."""
-    return alike(pairs, TOP) if neighbours == "cosine" else connected(pairs, TOP, seed)
+    return build_cosine_graph(pairs, TOP) if neighbours == "cosine" else build_walk_graph(pairs, TOP, seed)
 
 
-def parts(pairs: Pairs, seed: int) -> Labels:
+def assign_parts(pairs: UserItemPairs, seed: int) -> Labels:
     """(movies,) the part of each; the hash is of the movie alone, not of who liked it."""
-    share = hashed_numbers(np.arange(pairs.items), 1000 + seed) / 2.0**64
+    share = hash_numbers(np.arange(pairs.items), 1000 + seed) / 2.0**64
     found = np.where(share < HELD_OUT, JUDGE, np.where(share < HELD_OUT + CHOICE, CHOOSE, TRAIN))
     found[np.bincount(pairs.item, minlength=pairs.items) == 0] = UNLIKED
     return found
 
 
-def among(pairs: Pairs, kept: npt.NDArray[np.bool_]) -> Pairs:
+def select_pairs(pairs: UserItemPairs, kept: npt.NDArray[np.bool_]) -> UserItemPairs:
     """The pairs of some movies; all movies and users keep their dense ids."""
     rows = kept[pairs.item]
-    return pairs_of(pairs.user[rows], pairs.item[rows], pairs.users, pairs.items)
+    return make_pairs(pairs.user[rows], pairs.item[rows], pairs.users, pairs.items)
 
 
-def genre_net(name: str, draw: Draw, seed: int, epochs: int) -> tuple[GraphNet, Fitted]:
+def fit_genre_net(name: str, draw: MovieDraw, seed: int, epochs: int) -> tuple[GraphNetwork, FitResult]:
     """Fitted to training movies over their own graph; the epoch is chosen by the movies that choose."""
     aggregator = "mean" if name == "features" else name
     form = LayerForm("sage", aggregator, 32, 32, most=TOP)  # type: ignore[arg-type]
-    net = GraphNet((form, form), (draw.label.shape[1],), draw.features.shape[1])
+    net = GraphNetwork((form, form), (draw.label.shape[1],), draw.features.shape[1])
     net.initialise(seed)
     own, choosing = draw.nodes(TRAIN), draw.label[draw.nodes(CHOOSE)]
-    given = Input(draw.graphs[TRAIN], draw.features)
+    given = GraphInput(draw.graphs[TRAIN], draw.features)
     task = LabelTask(
-        net, given, own, draw.label[own], lambda n: best_f1(chances(n, draw, CHOOSE), choosing)[1]
+        net, given, own, draw.label[own], lambda n: best_f1(predict_genres(n, draw, CHOOSE), choosing)[1]
     )
-    return net, fit(task, Plan(epochs, 128, 0.01, seed=seed), None, _silent)
+    return net, fit(task, TrainingPlan(epochs, 128, 0.01, seed=seed), None, _discard_line)
 
 
-def chances(net: GraphNet, draw: Draw, part: int) -> Floats:
+def predict_genres(net: GraphNetwork, draw: MovieDraw, part: int) -> Floats:
     """(r, genres) of a part's movies, over the graph that they are attached to."""
-    logits = embedded(net, Input(draw.graphs[part], draw.features), draw.nodes(part))
+    logits = embed_by_minibatch(net, GraphInput(draw.graphs[part], draw.features), draw.nodes(part))
     return 1 / (1 + np.exp(-logits.astype(np.float64)))
 
 
-def frequencies(draw: Draw, part: int) -> Floats:
+def frequencies(draw: MovieDraw, part: int) -> Floats:
     """(r, genres) the same for all movies of a part: shares of training movies."""
     share = draw.label[draw.nodes(TRAIN)].mean(axis=0, dtype=np.float64)
     return np.tile(share, (len(draw.nodes(part)), 1))
 
 
-def neighbours_genres(draw: Draw, part: int) -> Floats:
+def neighbours_genres(draw: MovieDraw, part: int) -> Floats:
     """(r, genres) a genre's weighed share of the neighbours in training; `frequencies` without any."""
-    csr = draw.graphs[part].into(draw.nodes(part))
+    csr = draw.graphs[part].edges_into(draw.nodes(part))
     assert csr.weight is not None
     source = csr.src[: csr.edges].astype(np.int64)
     row = np.repeat(np.arange(len(csr.indptr) - 1), np.diff(csr.indptr))
@@ -288,8 +292,8 @@ def neighbours_genres(draw: Draw, part: int) -> Floats:
     return np.where(total > 0, share / np.where(total > 0, total, 1), found)
 
 
-def judged(
-    draw: Draw, name: str, seed: int, args: argparse.Namespace, choosing: Floats, found: Floats
+def judge_method(
+    draw: MovieDraw, name: str, seed: int, args: argparse.Namespace, choosing: Floats, found: Floats
 ) -> dict[str, Any]:
     """A line: micro-F1 of held-out movies by the threshold that the choosing ones have."""
     threshold, _ = best_f1(choosing, draw.label[draw.nodes(CHOOSE)])

@@ -33,28 +33,43 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark import cli
-from recbench_spark.data.liked_movies import degree, read_movies
-from recbench_spark.data.planted_communities import HELD_OUT, SPLIT_SEED, VERSION, World, generated
+from recbench_spark.data.liked_movies import log_degree, read_movies
+from recbench_spark.data.planted_communities import (
+    HELD_OUT,
+    SPLIT_SEED,
+    VERSION,
+    PlantedWorld,
+    generate_world,
+)
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.kernels.comparison.significance import student_reach
+from recbench_spark.kernels.comparison.significance import student_half_width
 from recbench_spark.kernels.graph.forms import Aggregator, LayerForm
-from recbench_spark.kernels.graph.ids import hashed_numbers
-from recbench_spark.kernels.graph.samples import Band, bands
-from recbench_spark.kernels.graph.walks import Most
-from recbench_spark.models.networks.factors import Pairs, cut, of_users, users_by_hash
+from recbench_spark.kernels.graph.ids import hash_numbers
+from recbench_spark.kernels.graph.samples import Band, rank_bands
+from recbench_spark.kernels.graph.walks import MostVisited
+from recbench_spark.models.networks.factors import (
+    UserItemPairs,
+    order_users_by_hash,
+    select_users,
+    split_pairs,
+)
 from recbench_spark.models.networks.fitting import fit
-from recbench_spark.models.networks.item_graphs import both_ways, by_visits, visited
-from recbench_spark.models.networks.layers import GraphNet
-from recbench_spark.models.networks.layerwise import embedded_by_layer
-from recbench_spark.models.networks.plans import Plan
+from recbench_spark.models.networks.item_graphs import (
+    build_bipartite,
+    build_visit_graph,
+    find_visited_items,
+)
+from recbench_spark.models.networks.layers import GraphNetwork
+from recbench_spark.models.networks.layerwise import embed_by_layer
+from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.models.networks.subgraphs import Adjacency
 from recbench_spark.models.networks.tasks import (
-    Input,
-    Margin,
+    GraphInput,
+    PairObjective,
     PairTask,
-    co_liked,
-    item_ranks,
-    scaled_mrr,
+    mean_scaled_rank,
+    pair_liked_items,
+    rank_items,
 )
 from recbench_spark.runtime.journal import Journal
 
@@ -162,33 +177,33 @@ def parser() -> cli.Parser:
 
 def main(args: argparse.Namespace) -> int:
     """Fit what is not there yet, tell means, differences and intervals."""
-    names = cli.names(args.variants, "--variants", [*VARIANTS, *REFERENCES])
+    names = cli.parse_names(args.variants, "--variants", [*VARIANTS, *REFERENCES])
     args.folder.mkdir(parents=True, exist_ok=True)
     data = f"generated {VERSION}, {args.world} items" if args.world else str(args.data)
     how = Setting(data, **{name: getattr(args, name) for name in FLAGS})
-    world = generated(args.world) if args.world else movielens(args.data)
+    world = generate_world(args.world) if args.world else read_world(args.data)
     if "groups" in names and world.group is None:
         raise ConfigError("--variants groups: only a generated world has them", "leave it out")
     for seed in range(1, args.seeds + 1):
-        one_seed(Drawn(world, how, seed, Journal()), names, args.folder)
+        run_seed(SeedDraws(world, how, seed, Journal()), names, args.folder)
     rows = [
         row for row in read_results(args.folder / "results.jsonl") if asdict(how).items() <= row.items()
     ]
-    table = f"{summary(rows)}\n\n{differences(rows)}"
+    table = f"{format_summary(rows)}\n\n{format_differences(rows)}"
     print(table)
     if args.table:
         args.table.write_text(table + "\n", encoding="utf-8")
     return OK
 
 
-def one_seed(drawn: Drawn, names: tuple[str, ...], folder: Path) -> None:
+def run_seed(drawn: SeedDraws, names: tuple[str, ...], folder: Path) -> None:
     """What is not there yet of a seed, a line of results each."""
     results = folder / "results.jsonl"
     for name in names:
         key = {"variant": name, "seed": drawn.seed, **asdict(drawn.how)}
         if any(key.items() <= row.items() for row in read_results(results)):
             continue
-        found = reference(drawn, name) if name in REFERENCES else study(drawn, name, folder)
+        found = measure_reference(drawn, name) if name in REFERENCES else run_fit(drawn, name, folder)
         with results.open("a", encoding="utf-8") as file:
             file.write(json.dumps({**key, **found}) + "\n")
 
@@ -203,42 +218,42 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 # ------------------------------------------------------------------------------------------ data
 
 
-def movielens(folder: Path) -> World:
+def read_world(folder: Path) -> PlantedWorld:
     """Genres, titles and pairs of a MovieLens folder, cut."""
     found = read_movies(folder)
-    train, held = cut(found.pairs, HELD_OUT, SPLIT_SEED)
-    return World(train, held, np.hstack([found.genres, found.words, degree(train)]))
+    train, held = split_pairs(found.pairs, HELD_OUT, SPLIT_SEED)
+    return PlantedWorld(train, held, np.hstack([found.genres, found.words, log_degree(train)]))
 
 
 # ------------------------------------------------------------------------------------------ fits
 
 
-class Drawn:
+class SeedDraws:
     """What a seed draws, made when it is first asked for and shared by all variants."""
 
-    def __init__(self, world: World, how: Setting, seed: int, journal: Journal) -> None:
+    def __init__(self, world: PlantedWorld, how: Setting, seed: int, journal: Journal) -> None:
         self.world, self.how, self.seed, self.say = world, how, seed, journal.say
-        self.train, self.inner = cut(world.train, 0.05, 100 + seed)
+        self.train, self.inner = split_pairs(world.train, 0.05, 100 + seed)
         self.graphs: dict[int, Adjacency] = {}
 
     @cached_property
-    def most(self) -> Most:
+    def most(self) -> MostVisited:
         """The items that walks from each item visit most, dense ids after those of users."""
         top = max(self.how.top, *(v.top for v in VARIANTS.values()))
-        return visited(self.train, top, self.seed, self.how.walks)
+        return find_visited_items(self.train, top, self.seed, self.how.walks)
 
     @cached_property
     def pairs(self) -> tuple[Rows, Rows]:
         """Query and item of the pairs that are fitted."""
-        train = some_users(self.train, self.how.pairs, self.seed) if self.how.pairs else self.train
-        _, query, item = co_liked(train.indptr, train.item.astype(np.int64), 2, self.seed)
+        train = draw_users(self.train, self.how.pairs, self.seed) if self.how.pairs else self.train
+        _, query, item = pair_liked_items(train.indptr, train.item.astype(np.int64), 2, self.seed)
         return query, item
 
     @cached_property
     def band(self) -> Band:
         """Hard negatives of the queries that are fitted."""
         queries = np.unique(self.pairs[0])
-        found = hard(self.train, queries, self.how.least)
+        found = find_hard_negatives(self.train, queries, self.how.least)
         short = int(found.fallback.sum())
         self.say(
             f"seed {self.seed}: bands of {len(queries):,} queries, {short:,} of them reach fewer than 5,000"
@@ -248,20 +263,22 @@ class Drawn:
     def graph(self, top: int) -> Adjacency:
         """The items that walks from each item visit most, weighed by visits."""
         if top not in self.graphs:
-            self.graphs = {top: by_visits(first_of_each(self.most, top), self.train)}  # one is held
+            self.graphs = {
+                top: build_visit_graph(keep_most_visited(self.most, top), self.train)
+            }  # one is held
         return self.graphs[top]
 
 
-def some_users(train: Pairs, pairs: int, seed: int) -> Pairs:
+def draw_users(train: UserItemPairs, pairs: int, seed: int) -> UserItemPairs:
     """Training pairs of users drawn by hash, enough of them for about so many pairs of items."""
-    order = users_by_hash(train.users, seed)
+    order = order_users_by_hash(train.users, seed)
     enough = np.searchsorted(np.cumsum(2 * np.diff(train.indptr)[order]), pairs) + 1
     kept = np.zeros(train.users, np.bool_)
     kept[order[:enough]] = True
-    return of_users(train, kept)
+    return select_users(train, kept)
 
 
-def first_of_each(most: Most, top: int) -> Most:
+def keep_most_visited(most: MostVisited, top: int) -> MostVisited:
     """The `top` most visited of those that are known."""
     sizes = np.diff(most.indptr)
     kept = np.arange(len(most.node)) - np.repeat(most.indptr[:-1], sizes) < top
@@ -269,12 +286,12 @@ def first_of_each(most: Most, top: int) -> Most:
     return most._replace(indptr=indptr, node=most.node[kept], visits=most.visits[kept])
 
 
-def hard(train: Pairs, queries: Rows, least: float) -> Band:
+def find_hard_negatives(train: UserItemPairs, queries: Rows, least: float) -> Band:
     """Of some queries (ascending): items ranked 2,000 to 5,000 by personalised PageRank, or the same share
     of what is reached; a row an item, empty for those that are no query."""
     first, counts = train.users, np.zeros(train.items, np.int64)
     side = (first, first + train.items)
-    found = bands(both_ways(train), first + queries, side, (2000, 5000), least=least)
+    found = rank_bands(build_bipartite(train), first + queries, side, (2000, 5000), least=least)
     counts[queries] = np.diff(found.indptr)
     fallback = np.zeros(train.items, np.bool_)
     fallback[queries] = found.fallback
@@ -282,34 +299,36 @@ def hard(train: Pairs, queries: Rows, least: float) -> Band:
     return Band(indptr, found.node - np.uint32(first), fallback)
 
 
-def net_of(variant: Variant, dims: int, how: Setting, seed: int) -> GraphNet:
+def make_net(variant: Variant, dims: int, how: Setting, seed: int) -> GraphNetwork:
     """A net with random weights; vectors that are added are as long as the features."""
     width = dims if variant.join == "add" else how.width
     form = LayerForm(variant.form, variant.aggregator, width, width, variant.join)  # type: ignore[arg-type]
-    net = GraphNet((form,) * how.layers, (how.width,), dims)
+    net = GraphNetwork((form,) * how.layers, (how.width,), dims)
     net.initialise(seed)
     return net
 
 
-def study(drawn: Drawn, name: str, folder: Path) -> dict[str, Any]:
+def run_fit(drawn: SeedDraws, name: str, folder: Path) -> dict[str, Any]:
     """One fit and what it is worth on the test pairs; the best-on-validation epoch is taken."""
     how, seed, train, variant = drawn.how, drawn.seed, drawn.train, VARIANTS[name]
-    given = Input(drawn.graph(variant.top or how.top), drawn.world.features)
-    net = net_of(variant, given.features.shape[1], how, seed)
+    given = GraphInput(drawn.graph(variant.top or how.top), drawn.world.features)
+    net = make_net(variant, given.features.shape[1], how, seed)
     negatives = how.negatives * (how.batch if variant.each else 1)
-    margin = Margin("max_margin", 0.1, negatives, variant.per_pair, variant.curriculum, end=train.items)
+    margin = PairObjective(
+        "max_margin", 0.1, negatives, variant.per_pair, variant.curriculum, end=train.items
+    )
     band = drawn.band if variant.curriculum else None
     judged = test_pairs(train, drawn.inner, seed, how.judged)
 
-    def worth(fitted: GraphNet) -> float:
-        return scaled_mrr(ranks_of(fitted, given, judged), 10)
+    def worth(fitted: GraphNetwork) -> float:
+        return mean_scaled_rank(rank_pairs(fitted, given, judged), 10)
 
     task = PairTask(net, given, drawn.pairs, margin, band, worth)
     drawn.say(f"{name}, seed {seed}: {task.examples:,} pairs")
-    plan = Plan(how.epochs, how.batch, how.rate, how.warm_up, decay=0.8, seed=seed)
-    found = fit(task, plan, folder / checkpoint(name, seed, how), drawn.say)
-    told: dict[str, Any] = measured(
-        ranks_of(net, given, test_pairs(train, drawn.world.held, seed, how.tested))
+    plan = TrainingPlan(how.epochs, how.batch, how.rate, how.warm_up, decay=0.8, seed=seed)
+    found = fit(task, plan, folder / checkpoint_name(name, seed, how), drawn.say)
+    told: dict[str, Any] = rank_metrics(
+        rank_pairs(net, given, test_pairs(train, drawn.world.held, seed, how.tested))
     )
     told |= {"best_epoch": found.best, "worths": [e.worth for e in found.epochs]}
     told["pairs_a_second"] = float(np.mean([e.examples_a_second for e in found.epochs]))
@@ -317,64 +336,62 @@ def study(drawn: Drawn, name: str, folder: Path) -> dict[str, Any]:
     return told
 
 
-def checkpoint(name: str, seed: int, how: Setting) -> str:
+def checkpoint_name(name: str, seed: int, how: Setting) -> str:
     """A folder's name that says what a fit is of: no other fit goes on from it."""
     whole = hashlib.sha256(json.dumps(asdict(how), sort_keys=True).encode()).hexdigest()
     return f"{name}-{seed}-{whole[:12]}"
 
 
-def measured(ranks: Rows) -> dict[str, float]:
+def rank_metrics(ranks: Rows) -> dict[str, float]:
     """Hit rates and scaled MRR."""
     return {f"hit_rate@{k}": float((ranks <= k).mean()) for k in CUT_OFFS} | {
-        "scaled_mrr": scaled_mrr(ranks)
+        "scaled_mrr": mean_scaled_rank(ranks)
     }
 
 
-def test_pairs(train: Pairs, held: Pairs, seed: int, most: int) -> tuple[Rows, Rows]:
+def test_pairs(train: UserItemPairs, held: UserItemPairs, seed: int, most: int) -> tuple[Rows, Rows]:
     """A held-out item and one of its user's training items, drawn by hash; at most so many, by hash."""
     user, item = held.user.astype(np.int64), held.item.astype(np.int64)
-    keys = hashed_numbers(user * train.items + item, seed)
+    keys = hash_numbers(user * train.items + item, seed)
     sizes = np.diff(train.indptr)[user]
     rows = np.flatnonzero(sizes > 0)
     rows = rows[np.argsort(keys[rows], kind="stable")][:most]
-    place = (hashed_numbers(keys[rows].view(np.int64), seed) >> np.uint64(11)).astype(np.int64) % sizes[
-        rows
-    ]
+    place = (hash_numbers(keys[rows].view(np.int64), seed) >> np.uint64(11)).astype(np.int64) % sizes[rows]
     return train.item[train.indptr[user[rows]] + place].astype(np.int64), item[rows]
 
 
-def ranks_of(net: GraphNet, given: Input, pairs: tuple[Rows, Rows]) -> Rows:
+def rank_pairs(net: GraphNetwork, given: GraphInput, pairs: tuple[Rows, Rows]) -> Rows:
     """Ranks of test pairs among all items but the query."""
-    z = embedded_by_layer(net, given, np.arange(len(given.features)))
-    return item_ranks(z, *pairs)
+    z = embed_by_layer(net, given, np.arange(len(given.features)))
+    return rank_items(z, *pairs)
 
 
 # ------------------------------------------------------------------------------------- references
 
 
-def reference(drawn: Drawn, name: str) -> dict[str, Any]:
+def measure_reference(drawn: SeedDraws, name: str) -> dict[str, Any]:
     """What the test pairs are worth by something that is not fitted."""
     world, train = drawn.world, drawn.train
     pairs = test_pairs(train, world.held, drawn.seed, drawn.how.tested)
     if name == "features":
-        ranks = item_ranks(world.features, *pairs)
+        ranks = rank_items(world.features, *pairs)
     else:
-        ranks = ranks_by(scorer(drawn, name), popularity(train), pairs)
-    told = measured(ranks)
+        ranks = rank_by_visits(make_scorer(drawn, name), popularity(train), pairs)
+    told = rank_metrics(ranks)
     drawn.say(f"{name}, seed {drawn.seed}: {told}")
     return told
 
 
-def popularity(train: Pairs) -> npt.NDArray[np.float64]:
+def popularity(train: UserItemPairs) -> npt.NDArray[np.float64]:
     """(items,) from 0 to 1 by training pairs of each; among as many by hash, so that none are tied."""
     counts = np.bincount(train.item, minlength=train.items)
-    order = np.lexsort((hashed_numbers(np.arange(train.items), 5), counts))
+    order = np.lexsort((hash_numbers(np.arange(train.items), 5), counts))
     found = np.empty(train.items)
     found[order] = np.arange(train.items) / train.items
     return found
 
 
-def scorer(drawn: Drawn, name: str) -> Callable[[int], tuple[Rows, Any]]:
+def make_scorer(drawn: SeedDraws, name: str) -> Callable[[int], tuple[Rows, Any]]:
     """Of a query: the items that stand before the others, and by how much; the rest is popularity."""
     world, most = drawn.world, drawn.most if name == "visits" else None
     if most is not None:
@@ -392,7 +409,7 @@ def scorer(drawn: Drawn, name: str) -> Callable[[int], tuple[Rows, Any]]:
     return of_groups
 
 
-def ranks_by(
+def rank_by_visits(
     near: Callable[[int], tuple[Rows, Any]], popular: npt.NDArray[np.float64], pairs: tuple[Rows, Rows]
 ) -> Rows:
     """Ranks of pairs' items by whole numbers of their query, then by popularity."""
@@ -409,20 +426,20 @@ def ranks_by(
 # ----------------------------------------------------------------------------------------- tables
 
 
-def told_of(values: list[float], form: str = ".4g") -> str:
+def format_interval(values: list[float], form: str = ".4g") -> str:
     """Mean and 95 % interval of Student's t of what seeds gave."""
     if len(values) < 2:
         return "".join(f"{v:{form}}" for v in values)
-    return f"{np.mean(values):{form}} ± {student_reach(values):.2g}"
+    return f"{np.mean(values):{form}} ± {student_half_width(values):.2g}"
 
 
-def markdown(head: list[str], lines: list[list[str]]) -> str:
+def format_markdown(head: list[str], lines: list[list[str]]) -> str:
     """A table of Markdown."""
     rows = [head, ["---"] * len(head), *lines]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def by_variant(rows: list[dict[str, Any]]) -> dict[str, dict[int, dict[str, Any]]]:
+def group_by_variant(rows: list[dict[str, Any]]) -> dict[str, dict[int, dict[str, Any]]]:
     """Results by variant and seed."""
     found: dict[str, dict[int, dict[str, Any]]] = {}
     for row in rows:
@@ -430,30 +447,33 @@ def by_variant(rows: list[dict[str, Any]]) -> dict[str, dict[int, dict[str, Any]
     return found
 
 
-def summary(rows: list[dict[str, Any]]) -> str:
+def format_summary(rows: list[dict[str, Any]]) -> str:
     """Means over seeds with their intervals."""
     names = [*(f"hit_rate@{k}" for k in CUT_OFFS), "scaled_mrr", "best_epoch", "pairs_a_second"]
     lines = []
-    for variant, seeds in by_variant(rows).items():
+    for variant, seeds in group_by_variant(rows).items():
         own = list(seeds.values())
-        cells = [told_of([row[column] for row in own if column in row]) for column in names]
+        cells = [format_interval([row[column] for row in own if column in row]) for column in names]
         lines.append([variant, str(len(own)), *cells])
-    return markdown(["variant", "seeds", *names], lines)
+    return format_markdown(["variant", "seeds", *names], lines)
 
 
-def differences(rows: list[dict[str, Any]]) -> str:
+def format_differences(rows: list[dict[str, Any]]) -> str:
     """Differences to base within each seed, with their intervals: walks, pairs and split are the same."""
     names = [*(f"hit_rate@{k}" for k in CUT_OFFS), "scaled_mrr", "best_epoch"]
-    found = by_variant(rows)
+    found = group_by_variant(rows)
     base = found.get("base", {})
     lines = []
     for variant, seeds in found.items():
         both = sorted(base.keys() & seeds.keys())
         if variant == "base" or not both:
             continue
-        cells = [told_of([seeds[s][c] - base[s][c] for s in both if c in seeds[s]], "+.4f") for c in names]
+        cells = [
+            format_interval([seeds[s][c] - base[s][c] for s in both if c in seeds[s]], "+.4f")
+            for c in names
+        ]
         lines.append([variant, str(len(both)), *cells])
-    return markdown(["to base", "seeds", *names], lines)
+    return format_markdown(["to base", "seeds", *names], lines)
 
 
 if __name__ == "__main__":

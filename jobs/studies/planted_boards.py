@@ -3,10 +3,10 @@
     python jobs/studies/planted_boards.py --methods 100 --seed 1
 
 Each method has an error over its settings whose optimum is known, and a search as the shipped benchmark
-files declare it: points of `leaderboard.search_spaces.points`, trials with the noise of seeds, a value over
+files declare it: points of `leaderboard.search_spaces.draw_points`, trials with the noise of seeds, a value over
 ten folds.
 A method is under-tuned where the run that it uses is worse than its optimum by 1 % of the error or three
-times the noise of folds, whichever is more. The verdicts are those of `leaderboard.entries.judge`. No
+times the noise of folds, whichever is more. The verdicts are those of `leaderboard.entries.judge_entries`. No
 data, no Spark.
 
 Methods of which the board says "no power" are counted apart. The same methods are judged once more
@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recbench_spark import cli
-from recbench_spark.config import Range
+from recbench_spark.config import SettingRange
 from recbench_spark.errors import OK
-from recbench_spark.leaderboard.entries import Entry, Tuning, judge, spread_facts
-from recbench_spark.leaderboard.fold_statistics import over_folds
-from recbench_spark.leaderboard.search_spaces import as_search, points
-from recbench_spark.leaderboard.verdicts import FOLDS_NOISE, WORTH, Verdict
+from recbench_spark.leaderboard.entries import Entry, SettingsSource, judge_entries, spread_columns
+from recbench_spark.leaderboard.fold_statistics import summarise_folds
+from recbench_spark.leaderboard.search_spaces import draw_points, make_search
+from recbench_spark.leaderboard.verdicts import MIN_GAIN_SHARE, MIN_GAIN_SPREADS, TuningVerdict
 
 SEEDS_NOISE, FOLDS_SD, FOLDS, ERROR = 0.0005, 0.0025, 10, 0.8
 """Standard deviations over seeds and over folds, as MovieLens 1M has them; the error at the optimum."""
@@ -40,10 +40,10 @@ SEED_STEP = 1_000_000
 """Methods that a seed has at most: no two seeds share the points of a search."""
 
 SPACES = (
-    Range(low=0.001, high=0.02, log=True),
-    Range(low=0.0005, high=0.1, log=True),
-    Range(low=0.02, high=0.15),
-    Range(low=0.5, high=50, log=True),
+    SettingRange(low=0.001, high=0.02, log=True),
+    SettingRange(low=0.0005, high=0.1, log=True),
+    SettingRange(low=0.02, high=0.15),
+    SettingRange(low=0.5, high=50, log=True),
 )
 
 Error = Callable[[Mapping[str, float]], float]
@@ -59,13 +59,15 @@ class Method(NamedTuple):
     """
 
     entry: Entry
-    tuning: Tuning
+    tuning: SettingsSource
     excess: float
 
     @property
     def under_tuned(self) -> bool:
         """Whether the run is truly under-tuned."""
-        return self.excess > max(WORTH * ERROR, FOLDS_NOISE * (self.entry.spread_folds or 0.0))
+        return self.excess > max(
+            MIN_GAIN_SHARE * ERROR, MIN_GAIN_SPREADS * (self.entry.spread_folds or 0.0)
+        )
 
 
 def make_method(number: int, dims: int, budget: int, seed: int = 0) -> Method:
@@ -77,20 +79,22 @@ def make_method(number: int, dims: int, budget: int, seed: int = 0) -> Method:
     space = {f"setting_{at}": SPACES[at] for at in range(dims)}
     error = make_error(rng, space, missed=number % 2 == 1)
     start = seed * SEED_STEP
-    tried = [{n: float(x) for n, x in p.items()} for p in points(space, budget, "sobol", start + number)]
+    tried = [
+        {n: float(x) for n, x in p.items()} for p in draw_points(space, budget, "sobol", start + number)
+    ]
     trials = [(setting, error(setting) + rng.normal(0, SEEDS_NOISE)) for setting in tried]
-    search = as_search(space, trials, SEEDS_NOISE)
+    search = make_search(space, trials, SEEDS_NOISE)
     assert search is not None
     best = min(trials, key=lambda one: one[1])[0]
     used = tried[int(rng.integers(budget))] if number % 5 == 4 else best
     folds = error(used) + rng.normal(0, FOLDS_SD, FOLDS) + rng.normal(0, SEEDS_NOISE, FOLDS)
-    facts = spread_facts(over_folds({(n, 0): float(x) for n, x in enumerate(folds)}))
+    facts = spread_columns(summarise_folds({(n, 0): float(x) for n, x in enumerate(folds)}))
     described = ("planted", "ten folds", "rmse", True, f"method {number}", f"method {number}")
     entry = Entry("planted", "ours", *described, ran_by="ours", **facts)
-    return Method(entry, Tuning(search, used), error(used) - ERROR)
+    return Method(entry, SettingsSource(search, used), error(used) - ERROR)
 
 
-def make_error(rng: np.random.Generator, space: Mapping[str, Range], missed: bool) -> Error:
+def make_error(rng: np.random.Generator, space: Mapping[str, SettingRange], missed: bool) -> Error:
     """A bowl over the places of the settings, turned and steeper on one side; some count for nothing.
 
     `missed`: the optimum of the setting that counts most lies outside its range.
@@ -106,14 +110,14 @@ def make_error(rng: np.random.Generator, space: Mapping[str, Range], missed: boo
     steeper = rng.uniform(-0.8, 0.8, dims) * (rng.random() < 0.5)
 
     def error(setting: Mapping[str, float]) -> float:
-        away = np.array([place_of(space[name], setting[name]) for name in space]) - bottom
+        away = np.array([range_position(space[name], setting[name]) for name in space]) - bottom
         bent = away * np.where(np.sign(away) == np.sign(steeper), 1 + abs(steeper), 1 - abs(steeper) / 2)
         return float(ERROR + bent @ shape @ bent)
 
     return error
 
 
-def place_of(of: Range, value: float) -> float:
+def range_position(of: SettingRange, value: float) -> float:
     """How far along its range a value lies, 0 to 1."""
     assert of.low is not None and of.high is not None
     if of.log:
@@ -123,17 +127,17 @@ def place_of(of: Range, value: float) -> float:
 
 def count_verdicts(methods: Sequence[Method]) -> dict[str, Counter[str]]:
     """What the board says of under-tuned methods and of fair ones: flagged, fine, or no power."""
-    found = judge(
+    found = judge_entries(
         [method.entry for method in methods], {}, {}, {m.entry.entry_id: m.tuning for m in methods}
     )
     counts = {"under-tuned": Counter[str](), "fair": Counter[str]()}
     for method in methods:
         truth = "under-tuned" if method.under_tuned else "fair"
-        counts[truth][_told(found[method.entry.entry_id])] += 1
+        counts[truth][_classify_verdict(found[method.entry.entry_id])] += 1
     return counts
 
 
-def _told(verdict: Verdict) -> str:
+def _classify_verdict(verdict: TuningVerdict) -> str:
     if verdict.under_tuned:
         return "flagged"
     codes = {note.code for note in verdict.notes}
@@ -142,10 +146,10 @@ def _told(verdict: Verdict) -> str:
 
 def drop_searches(methods: Sequence[Method]) -> list[Method]:
     """Return the same methods as a board has them that knows no search."""
-    return [method._replace(tuning=Tuning()) for method in methods]
+    return [method._replace(tuning=SettingsSource()) for method in methods]
 
 
-def gather(dims: int, budget: int, wanted: int, seed: int = 0) -> list[Method]:
+def gather_methods(dims: int, budget: int, wanted: int, seed: int = 0) -> list[Method]:
     """Methods until each kind, under-tuned and fair, has as many as wanted; the surplus is left out."""
     kinds: dict[bool, list[Method]] = {True: [], False: []}
     number = 0
@@ -184,9 +188,9 @@ def parser() -> cli.Parser:
     """The flags of this study."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument(
-        "--methods", type=cli.count, default=100, help="of each kind and budget (default 100)"
+        "--methods", type=cli.parse_count, default=100, help="of each kind and budget (default 100)"
     )
-    flags.add_argument("--seed", type=cli.count, default=0, help="of another planted world, from 1")
+    flags.add_argument("--seed", type=cli.parse_count, default=0, help="of another planted world, from 1")
     return flags
 
 
@@ -197,7 +201,7 @@ def main(args: argparse.Namespace) -> int:
         "|---|---|---|---|"
     )
     for dims, budget in BUDGETS:
-        methods: Any = gather(dims, budget, args.methods, args.seed)
+        methods: Any = gather_methods(dims, budget, args.methods, args.seed)
         unsearched = count_verdicts(drop_searches(methods))
         print(make_row(dims, budget, count_verdicts(methods), unsearched), flush=True)
     return OK

@@ -21,29 +21,29 @@ from typing import NamedTuple
 import pandas as pd
 
 from recbench_spark import cli
-from recbench_spark.commands.actions.benchmark import chosen_models, write_log
+from recbench_spark.commands.actions.benchmark import select_models, write_log
 from recbench_spark.config import ModelConfig, load_benchmark
 from recbench_spark.config.models import make_model
 from recbench_spark.errors import FAILED, OK, ConfigError
-from recbench_spark.leaderboard.search_spaces import Setting, with_settings
-from recbench_spark.models.rating.kinds import seed_of
+from recbench_spark.leaderboard.search_spaces import Setting, replace_settings
+from recbench_spark.models.rating.kinds import model_seed
 from recbench_spark.models.rating.registry import FAMILIES
 from recbench_spark.reports import fits as pictures
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.tasks import FitTask
-from recbench_spark.tuning.fold_fits import Fits, run_plan
-from recbench_spark.tuning.folds import folded_log
+from recbench_spark.tuning.fold_fits import FitPlanner, run_plan
+from recbench_spark.tuning.folds import open_folded_log
 
 FIGURES = ("dimensions", "steps", "cost", "setting")
 
 
-Varied = tuple[str, tuple[float, ...]]
+Variation = tuple[str, tuple[float, ...]]
 """A setting and its values."""
 
 
-class Size(NamedTuple):
+class FactorSize(NamedTuple):
     """A number of factors, and on how many folds it is fitted; None: all."""
 
     dims: int
@@ -58,26 +58,26 @@ def parser() -> cli.Parser:
     flags.add_argument("--figure", choices=FIGURES, required=True)
     flags.add_argument("--models", help="some of the file's rating models (default: all that have factors)")
     flags.add_argument("--dims", type=sizes, default=(), help="e.g. 16,32,64,128:3 (default: the file's)")
-    flags.add_argument("--vary", type=varied, metavar="SETTING=V,V", help="with --figure setting")
-    flags.add_argument("--threads", type=cli.count, default=1, help="of each fit (default 1)")
+    flags.add_argument("--vary", type=parse_variation, metavar="SETTING=V,V", help="with --figure setting")
+    flags.add_argument("--threads", type=cli.parse_count, default=1, help="of each fit (default 1)")
     flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
     flags.add_argument("--picture", type=Path, help="where to draw it: a .svg or .png file")
     flags.add_argument("--table", type=Path, help="where to write the numbers: a .csv file")
     return flags
 
 
-def sizes(text: str) -> tuple[Size, ...]:
+def sizes(text: str) -> tuple[FactorSize, ...]:
     """`16,128:3` on the command line."""
     found = [re.fullmatch(r"([1-9][0-9]{0,4})(?::([1-9][0-9]{0,3}))?", part) for part in text.split(",")]
     if not all(found):
         raise argparse.ArgumentTypeError(f"'{text}' is not a list like 16,32,128:3")
-    return tuple(Size(int(m[1]), int(m[2]) if m[2] else None) for m in found if m)
+    return tuple(FactorSize(int(m[1]), int(m[2]) if m[2] else None) for m in found if m)
 
 
-def varied(text: str) -> Varied:
+def parse_variation(text: str) -> Variation:
     """`regularisers=0.02,0.04` on the command line."""
     name, _, values = text.partition("=")
-    return name, cli.numbers(values)
+    return name, cli.parse_numbers(values)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -87,52 +87,57 @@ def main(args: argparse.Namespace) -> int:
     benchmark = load_benchmark(args.config, args.set)
     models = [
         m
-        for m in chosen_models(benchmark, args.models)
+        for m in select_models(benchmark, args.models)
         if m.kind in FAMILIES and (args.models or hasattr(m, "dims"))
     ]
     journal = Journal()
     store = Store(get_session(f"recbench-spark figure {benchmark.name}"), args.warehouse)
     write_log(store, journal, None, f"{benchmark.name}-figures")
-    fits = Fits(store, benchmark, folded_log(store, benchmark, journal), args.threads, "figure")
-    rows = run_plan(store, fits.plan(tasks_of(fits, models, args.dims, args.vary)), journal)
+    fits = FitPlanner(store, benchmark, open_folded_log(store, benchmark, journal), args.threads, "figure")
+    rows = run_plan(store, fits.plan(make_tasks(fits, models, args.dims, args.vary)), journal)
     done = pd.DataFrame([row for row in rows if row["status"] == "succeeded"])
-    table = show(done, args)
+    table = draw_figure(done, args)
     print(table.to_string(index=False, float_format="{:.4f}".format))
     if args.table:
         table.to_csv(args.table, index=False)
     return FAILED if len(done) < len(rows) else OK
 
 
-def tasks_of(
-    fits: Fits,
+def make_tasks(
+    fits: FitPlanner,
     models: Sequence[ModelConfig],
-    dims: Sequence[Size],
+    dims: Sequence[FactorSize],
     vary: tuple[str, tuple[float, ...]] | None,
 ) -> Iterator[FitTask]:
     """A task a model, size, value and fold; nothing but its row is kept."""
     name, values = vary or ("", (0.0,))
     for model in models:
         known = getattr(model, "dims", None)
-        for size in dims or (Size(known, None) if known else None,):
+        for size in dims or (FactorSize(known, None) if known else None,):
             for value in values:
                 change: Setting = {"dims": size.dims} if size else {}
                 change |= {name: value} if name else {}
-                changed = make_model(with_settings(model.model_dump(), change), f"model {model.name}")
+                changed = make_model(replace_settings(model.model_dump(), change), f"model {model.name}")
                 folds = fits.log.folds[: size.folds if size else None] or (None,)
                 for fold in folds:
-                    yield fits.task(changed, seed_of(changed), fold, keep=False)
+                    yield fits.task(changed, model_seed(changed), fold, keep=False)
 
 
-def show(fits: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
+def draw_figure(fits: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
     """Draw the figure where it is asked for; its numbers."""
     if fits.empty:
         raise ConfigError("no fit succeeded, so there is nothing to draw", "see the table fits")
     if args.vary:
         name = args.vary[0]
-        table = pictures.summary(pictures.with_setting(fits, name), ["model", "dims", "setting"])
-        figure = pictures.by_setting(fits, name)
+        table = pictures.summarise_fits(
+            pictures.add_setting_column(fits, name), ["model", "dims", "setting"]
+        )
+        figure = pictures.plot_setting(fits, name)
     else:
-        table, figure = pictures.summary(fits, ["model", "dims"]), pictures.FIGURES[args.figure](fits)
+        table, figure = (
+            pictures.summarise_fits(fits, ["model", "dims"]),
+            pictures.FIGURES[args.figure](fits),
+        )
     if args.picture:
         args.picture.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(args.picture, dpi=150)

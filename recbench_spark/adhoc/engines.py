@@ -14,7 +14,7 @@ from typing import Literal
 from recbench_spark.data import arrow_files
 from recbench_spark.errors import ConfigError, FallbackToSpark
 from recbench_spark.schemas import Table
-from recbench_spark.storage.arrow_store import ArrowStore, in_reach
+from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
 
 Engine = Literal["local", "spark"]
 
@@ -26,7 +26,7 @@ MOST_PAIRS = 50_000_000
 
 
 @dataclass(frozen=True)
-class Choice:
+class EngineChoice:
     """An engine, and why."""
 
     engine: Engine
@@ -37,12 +37,12 @@ class Choice:
         return f"engine {self.engine}: {self.why}"
 
 
-def choose(
+def choose_engine(
     asked: str,
     paths: Sequence[str],
     embeddings: Sequence[str] = (),
     warehouse: tuple[str, Iterable[Table]] | None = None,
-) -> Choice:
+) -> EngineChoice:
     """The engine for tables by path.
 
     Args:
@@ -55,38 +55,38 @@ def choose(
         ConfigError: `local` is asked for, and only Spark can; a path is not there.
     """
     if asked == "spark":
-        return Choice("spark", "as asked for")
+        return EngineChoice("spark", "as asked for")
     try:
         _check_reach(paths, warehouse)
         if asked == "local":
-            return Choice("local", "as asked for")
-        return _by_size(paths, embeddings)
+            return EngineChoice("local", "as asked for")
+        return _choose_by_size(paths, embeddings)
     except FallbackToSpark as error:
-        return needs_spark(asked, error)
+        return require_spark(asked, error)
 
 
-def needs_spark(asked: str, error: FallbackToSpark) -> Choice:
+def require_spark(asked: str, error: FallbackToSpark) -> EngineChoice:
     """Spark, because of what this process does not take; ConfigError where `local` is asked for."""
     if asked == "local":
         raise ConfigError(f"--engine local: {error.message}", "--engine spark takes it")
-    return Choice("spark", error.message)
+    return EngineChoice("spark", error.message)
 
 
 def _check_reach(paths: Sequence[str], warehouse: tuple[str, Iterable[Table]] | None) -> None:
     if warehouse is not None:
         root, tables = warehouse
-        if not in_reach(root):
+        if not is_local_folder(root):
             raise FallbackToSpark(f"warehouse {root} is no folder of this machine")
         ArrowStore(root, read_only=True).check_appendable(tables)
     for path in paths:
-        arrow_files.kind_of(path)
+        arrow_files.detect_kind(path)
 
 
-def _by_size(paths: Sequence[str], embeddings: Sequence[str]) -> Choice:
-    rows = {path: arrow_files.rows_at(path) for path in paths}
+def _choose_by_size(paths: Sequence[str], embeddings: Sequence[str]) -> EngineChoice:
+    rows = {path: arrow_files.estimate_rows(path) for path in paths}
     total = sum(rows.values())
     if total > MOST_ROWS:
-        return Choice("spark", f"{total:,} rows, up to {MOST_ROWS:,} are evaluated without it")
+        return EngineChoice("spark", f"{total:,} rows, up to {MOST_ROWS:,} are evaluated without it")
     if embeddings and rows[embeddings[0]] * rows[embeddings[-1]] > MOST_PAIRS:
-        return Choice("spark", f"more than {MOST_PAIRS:,} pairs of users and items to score")
-    return Choice("local", f"{total:,} rows of this machine (up to {MOST_ROWS:,}), without Spark")
+        return EngineChoice("spark", f"more than {MOST_PAIRS:,} pairs of users and items to score")
+    return EngineChoice("local", f"{total:,} rows of this machine (up to {MOST_ROWS:,}), without Spark")

@@ -15,8 +15,8 @@ from functools import partial
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal
 
-from recbench_spark.adhoc.request_checks import Asked, require_choice
-from recbench_spark.config import Bootstrap, Draw
+from recbench_spark.adhoc.request_checks import EvaluationRequest, require_choice
+from recbench_spark.config import Bootstrap, CandidateDraw
 from recbench_spark.errors import ConfigError, FallbackToSpark, show_value
 from recbench_spark.evaluation.result import LocalResult, Result
 
@@ -37,15 +37,15 @@ def evaluate(  # noqa: PLR0913
     train: Any = None,
     candidates: Any = None,
     features: Any = None,
-    features_name: str = Asked.features_name,
-    k: Sequence[int] = Asked.k,
-    metrics: Sequence[str] = Asked.metrics,
-    preset: str | None = Asked.preset,
-    definition: Mapping[str, Any] | None = Asked.definition,
-    similarity: Literal["dot", "cosine"] = Asked.similarity,
-    bootstrap: Bootstrap | Mapping[str, Any] | int | None = Asked.bootstrap,
-    uncut: bool = Asked.uncut,
-    draw: Draw | Mapping[str, Any] | None = Asked.draw,
+    features_name: str = EvaluationRequest.features_name,
+    k: Sequence[int] = EvaluationRequest.k,
+    metrics: Sequence[str] = EvaluationRequest.metrics,
+    preset: str | None = EvaluationRequest.preset,
+    definition: Mapping[str, Any] | None = EvaluationRequest.definition,
+    similarity: Literal["dot", "cosine"] = EvaluationRequest.similarity,
+    bootstrap: Bootstrap | Mapping[str, Any] | int | None = EvaluationRequest.bootstrap,
+    uncut: bool = EvaluationRequest.uncut,
+    draw: CandidateDraw | Mapping[str, Any] | None = EvaluationRequest.draw,
     scratch: str | None = None,
     engine: Literal["auto", "local", "spark"] = "auto",
 ) -> Any:
@@ -77,7 +77,7 @@ def evaluate(  # noqa: PLR0913
             uniform or popularity (with embeddings): among the items that are neither training nor truth.
         scratch: folder that all executors of Spark can read, for embeddings; a local one by default.
         engine: who evaluates; auto: Spark its own frames, this process all others, and paths as
-            `engines.choose` says.
+            `engines.choose_engine` says.
 
     Returns:
         `Result` with frames of Spark, or `LocalResult` with tables of Arrow.
@@ -101,9 +101,9 @@ def evaluate(  # noqa: PLR0913
 
     calls = (
         partial(_on_spark, embeddings, {**asked, "scratch": scratch}),
-        partial(_here, embeddings, asked),
+        partial(_on_this_process, embeddings, asked),
     )
-    return _by_engine({**given, **sides}, list(sides), engine, calls)
+    return _call_engine({**given, **sides}, list(sides), engine, calls)
 
 
 def _check_pair(embeddings: object) -> dict[str, Any]:
@@ -125,13 +125,15 @@ def _check_pair(embeddings: object) -> dict[str, Any]:
 def _on_spark(embeddings: object, asked: Mapping[str, Any], tables: Mapping[str, Any]) -> Result:
     from recbench_spark.adhoc import spark_engine  # noqa: PLC0415
 
-    return spark_engine.evaluate(**_handed(tables, embeddings), **asked)
+    return spark_engine.evaluate(**_pair_embeddings(tables, embeddings), **asked)
 
 
-def _here(embeddings: object, asked: Mapping[str, Any], tables: Mapping[str, Any]) -> LocalResult:
+def _on_this_process(
+    embeddings: object, asked: Mapping[str, Any], tables: Mapping[str, Any]
+) -> LocalResult:
     from recbench_spark.adhoc import local_engine  # noqa: PLC0415
 
-    return local_engine.evaluate(**_handed(tables, embeddings), **asked)
+    return local_engine.evaluate(**_pair_embeddings(tables, embeddings), **asked)
 
 
 def evaluate_predictions(
@@ -149,7 +151,7 @@ def evaluate_predictions(
         engine: as in `evaluate`.
     """
 
-    views = views_of(views)
+    views = make_views(views)
 
     def on_spark(tables: Mapping[str, Any]) -> Result:
         from recbench_spark.adhoc import spark_engine as there  # noqa: PLC0415
@@ -161,10 +163,10 @@ def evaluate_predictions(
 
         return local_predictions.evaluate_predictions(tables["predictions"], bootstrap, views)
 
-    return _by_engine({"predictions": predictions}, [], engine, (on_spark, in_process))
+    return _call_engine({"predictions": predictions}, [], engine, (on_spark, in_process))
 
 
-def views_of(views: object) -> Views:
+def make_views(views: object) -> Views:
     """Return where predictions are looked at. ConfigError for what is no `Views`."""
     from recbench_spark.evaluation.metrics.predictions import Views  # noqa: PLC0415
 
@@ -175,7 +177,7 @@ def views_of(views: object) -> Views:
     return views
 
 
-def _handed(tables: Mapping[str, Any], embeddings: object) -> dict[str, Any]:
+def _pair_embeddings(tables: Mapping[str, Any], embeddings: object) -> dict[str, Any]:
     """The tables as both engines take them: the two sides of embeddings as a pair."""
     names = ("user embeddings", "item embeddings")
     sides = tuple(tables[name] for name in names) if embeddings is not None else None
@@ -184,17 +186,17 @@ def _handed(tables: Mapping[str, Any], embeddings: object) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------ who evaluates
 
-Calls = tuple[Callable[[Mapping[str, Any]], Result], Callable[[Mapping[str, Any]], LocalResult]]
+EngineCalls = tuple[Callable[[Mapping[str, Any]], Result], Callable[[Mapping[str, Any]], LocalResult]]
 """What is called with the tables: by Spark, in this process."""
 
 
-def _by_engine(
-    tables: Mapping[str, Any], sides: Sequence[str], engine: str, calls: Calls
+def _call_engine(
+    tables: Mapping[str, Any], sides: Sequence[str], engine: str, calls: EngineCalls
 ) -> Result | LocalResult:
     require_choice("engine", engine, ("auto", "local", "spark"))
     on_spark, in_process = calls
     found = {name: table for name, table in tables.items() if table is not None}
-    of_spark = [name for name, table in found.items() if is_of_spark(table)]
+    of_spark = [name for name, table in found.items() if is_spark_frame(table)]
     by_path = [name for name, table in found.items() if isinstance(table, str | PathLike)]
     if of_spark and len(of_spark) < len(found):
         other = next(name for name in found if name not in of_spark)
@@ -210,40 +212,42 @@ def _by_engine(
             raise ConfigError(
                 "engine spark, and frames of this process", "spark.createDataFrame makes frames"
             )
-        return in_process({**tables, **{name: _read(name, found[name]) for name in by_path}})
-    return _of_paths(tables, sides, engine, calls)
+        return in_process({**tables, **{name: _read_frame(name, found[name]) for name in by_path}})
+    return _evaluate_paths(tables, sides, engine, calls)
 
 
-def is_of_spark(table: object) -> bool:
+def is_spark_frame(table: object) -> bool:
     """Whether a table is a frame of Spark (classic or Connect), told by its class alone."""
     return any(kind.__module__.startswith("pyspark.sql") for kind in type(table).__mro__)
 
 
-def _of_paths(
-    tables: Mapping[str, Any], sides: Sequence[str], engine: str, calls: Calls
+def _evaluate_paths(
+    tables: Mapping[str, Any], sides: Sequence[str], engine: str, calls: EngineCalls
 ) -> Result | LocalResult:
     from recbench_spark.adhoc import engines  # noqa: PLC0415
 
     on_spark, in_process = calls
     paths = {name: fspath(path) for name, path in tables.items() if path is not None}
-    choice = engines.choose(engine, list(paths.values()), [paths[name] for name in sides])
+    choice = engines.choose_engine(engine, list(paths.values()), [paths[name] for name in sides])
     if choice.engine == "local":
         try:
-            return in_process({**tables, **{name: _read(name, path) for name, path in paths.items()}})
+            return in_process({**tables, **{name: _read_frame(name, path) for name, path in paths.items()}})
         except FallbackToSpark as error:
-            engines.needs_spark(engine, error)
+            engines.require_spark(engine, error)
     from recbench_spark.data.readers import read_table  # noqa: PLC0415
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
 
     read = partial(read_table, get_session("recbench-spark evaluate"))
-    return on_spark({**tables, **{name: read(path, _columns(name), name) for name, path in paths.items()}})
+    return on_spark(
+        {**tables, **{name: read(path, _table_columns(name), name) for name, path in paths.items()}}
+    )
 
 
-def _read(name: str, path: str | PathLike[str]) -> Any:
+def _read_frame(name: str, path: str | PathLike[str]) -> Any:
     from recbench_spark.data.arrow_files import read_table  # noqa: PLC0415
 
-    return read_table(fspath(path), _columns(name), name)
+    return read_table(fspath(path), _table_columns(name), name)
 
 
-def _columns(name: str) -> tuple[str, ...]:
+def _table_columns(name: str) -> tuple[str, ...]:
     return COLUMNS.get(name, ("user_id", "item_id"))

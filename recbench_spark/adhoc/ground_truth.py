@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.data import arrow_rows
-from recbench_spark.data.arrow_rows import distinct, index_in, stored_as
+from recbench_spark.data.arrow_rows import distinct_ids, find_indices, read_id_type
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import USERS
@@ -33,7 +33,7 @@ LABELS = np.array([COLD, "tail", "torso", "head"])
 
 
 @dataclass(frozen=True)
-class Part:
+class InteractionPairs:
     """Rows of the truth or of training, each (user, item) once, by user, then item.
 
     user_r, item_r: indices into the users and into the catalogue; value_r: the highest relevance
@@ -44,12 +44,12 @@ class Part:
     value_r: Floats
 
 
-NOBODY = Part(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+NO_PAIRS = InteractionPairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
 """No rows."""
 
 
 @dataclass(frozen=True)
-class Items:
+class CatalogueItems:
     """Some items of a catalogue, in its order.
 
     ids: (n,) text; index_n: (n,) places in the catalogue; label_n: (n,) classes of popularity, None where
@@ -62,7 +62,7 @@ class Items:
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class ArrowCatalogue:
     """The items, in the order of their ids that decides ties.
 
     ids: (i,) text; n_train_i: (i,) training users; n_users: users with training rows, at least 1
@@ -77,19 +77,19 @@ class Catalogue:
         """The class of popularity of each item."""
         trained = self.n_train_i[self.n_train_i > 0]
         counts, items = np.unique(trained, return_counts=True)
-        return labels_of(self.n_train_i, class_bounds(counts.tolist(), items.tolist()))
+        return popularity_labels(self.n_train_i, class_bounds(counts.tolist(), items.tolist()))
 
     def find(self, ids: pa.Array) -> tuple[Ints, Ints]:
         """(n,) of each id its item_index, or -1, and its training rows, or 0: `metrics.listed.Known`."""
-        index = self.index_of(ids)
+        index = self.find_indices(ids)
         return index, np.where(index >= 0, np.append(self.n_train_i, 0)[index], 0)
 
-    def index_of(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
+    def find_indices(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
         """(r,) item indices; -1: not in the catalogue."""
-        return index_in(ids, self.ids)
+        return find_indices(ids, self.ids)
 
 
-def labels_of(n_train_i: Ints, bounds: tuple[int, int]) -> npt.NDArray[np.str_]:
+def popularity_labels(n_train_i: Ints, bounds: tuple[int, int]) -> npt.NDArray[np.str_]:
     """(i,) classes of popularity, by the training counts from which items are torso, and head."""
     return LABELS[(n_train_i > 0) * (1 + np.searchsorted(bounds, n_train_i, "right"))]
 
@@ -103,19 +103,21 @@ class ArrowTruth:
     stored: how ids were stored, by table and column. trained: (user, item) of the training rows.
     """
 
-    catalogue: Catalogue
+    catalogue: ArrowCatalogue
     users: pa.Table
     user_ids: pa.Array
     all_users: pa.Array
     log_items: pa.Array
     checks: list[Check]
     stored: dict[str, str]
-    trained: Part | None
+    train_pairs: InteractionPairs | None
     grades: tuple[float, ...] = ()
     """The lowest and the highest relevance, where the truth has any."""
 
 
-def make(truth: pa.Table, train: pa.Table | None, further: pa.Table, definition: Definition) -> ArrowTruth:
+def make_arrow_truth(
+    truth: pa.Table, train: pa.Table | None, further: pa.Table, definition: Definition
+) -> ArrowTruth:
     """Truth and training rows of handed-over tables.
 
     Args:
@@ -142,11 +144,11 @@ def make(truth: pa.Table, train: pa.Table | None, further: pa.Table, definition:
     found, distinct = [], []
     for name, table in parts:
         part, dropped = distinct_pairs(table, users, ids)
-        found.append(dropped_told(name, dropped, definition))
+        found.append(dropped_rows_check(name, dropped, definition))
         distinct.append(part)
     if trained is not None:
-        found += _train_meets(trained, rows)
-    return replace(_assembled(rows, users, ids, distinct, found), grades=grades)
+        found += _train_meeting_checks(trained, rows)
+    return replace(_assemble_truth(rows, users, ids, distinct, found), grades=grades)
 
 
 def typed_truth(truth: pa.Table) -> pa.Table:
@@ -154,17 +156,17 @@ def typed_truth(truth: pa.Table) -> pa.Table:
     require_names(truth.column_names, ["user_id", "item_id"], "truth")
     name = "relevance" if "relevance" in truth.column_names else "rating"
     given = {name: "double"} if name in truth.column_names else {}
-    rows = arrow_rows.typed_rows(truth, given, "truth", empty_items=True)
-    return rows.rename_columns([*IDS, "rating"]) if given else _with_ones(rows)
+    rows = arrow_rows.convert_rows(truth, given, "truth", empty_items=True)
+    return rows.rename_columns([*IDS, "rating"]) if given else _add_ones(rows)
 
 
 def typed_train(train: pa.Table) -> pa.Table:
     """user_id, item_id as text, rating 1."""
     require_names(train.column_names, ["user_id", "item_id"], "train")
-    return _with_ones(arrow_rows.typed_rows(train, {}, "train"))
+    return _add_ones(arrow_rows.convert_rows(train, {}, "train"))
 
 
-def _with_ones(rows: pa.Table) -> pa.Table:
+def _add_ones(rows: pa.Table) -> pa.Table:
     return rows.append_column("rating", pa.array(np.ones(rows.num_rows)))
 
 
@@ -172,13 +174,13 @@ def _users_and_items(
     of_users: Sequence[pa.Table], of_items: Sequence[pa.Table]
 ) -> tuple[pa.Array, pa.Array]:
     """Users, those of the first table first; and items in tie order: as numbers, or by UTF-8 bytes."""
-    users = distinct([table.column("user_id") for table in of_users])
-    ids = distinct([table.column("item_id") for table in of_items])
-    numeric = arrow_rows.numeric_order(of_items)
+    users = distinct_ids([table.column("user_id") for table in of_users])
+    ids = distinct_ids([table.column("item_id") for table in of_items])
+    numeric = arrow_rows.has_numeric_order(of_items)
     return users, ids.take(pc.array_sort_indices(ids.cast(pa.int64()) if numeric else ids))
 
 
-def distinct_pairs(table: pa.Table, users: pa.Array, items: pa.Array) -> tuple[Part, int]:
+def distinct_pairs(table: pa.Table, users: pa.Array, items: pa.Array) -> tuple[InteractionPairs, int]:
     """Each (user, item) once, with the highest value, and how many rows were dropped; NULL items aside.
 
     Args:
@@ -186,51 +188,56 @@ def distinct_pairs(table: pa.Table, users: pa.Array, items: pa.Array) -> tuple[P
         users: theirs, and perhaps others.
         items: likewise.
     """
-    user_r, item_r = index_in(table.column("user_id"), users), index_in(table.column("item_id"), items)
+    user_r, item_r = (
+        find_indices(table.column("user_id"), users),
+        find_indices(table.column("item_id"), items),
+    )
     value_r = table.column("rating").to_numpy() if "rating" in table.column_names else np.ones(len(user_r))
     order = np.lexsort((-value_r, item_r, user_r))
     order = order[item_r[order] >= 0]
     user_r, item_r, value_r = user_r[order], item_r[order], value_r[order]
     first = np.ones(len(order), bool)
     first[1:] = (user_r[1:] != user_r[:-1]) | (item_r[1:] != item_r[:-1])
-    return Part(user_r[first], item_r[first], value_r[first]), len(order) - int(first.sum())
+    return InteractionPairs(user_r[first], item_r[first], value_r[first]), len(order) - int(first.sum())
 
 
-def dropped_told(name: str, dropped: int, definition: Definition) -> Check:
+def dropped_rows_check(name: str, dropped: int, definition: Definition) -> Check:
     """The check of rows whose pair stands twice in a table; DataError where the definition allows none."""
     if dropped and definition.duplicates == "error":
         raise DataError(f"{name}: {dropped} duplicate (user_id, item_id) rows", "or set duplicates=drop")
     return warn_above_zero(f"{name}: duplicate rows", dropped, "the highest relevance is kept")
 
 
-def _train_meets(trained: pa.Table, rows: pa.Table) -> list[Check]:
+def _train_meeting_checks(trained: pa.Table, rows: pa.Table) -> list[Check]:
     found = []
     for name in IDS:
-        told = ("train", "truth", stored_as(trained, name), stored_as(rows, name))
-        found += arrow_rows.meet(trained.column(name), rows.column(name), name, told, must=False)
+        told = ("train", "truth", read_id_type(trained, name), read_id_type(rows, name))
+        found += arrow_rows.check_common_ids(
+            trained.column(name), rows.column(name), name, told, must=False
+        )
     return found
 
 
-def _assembled(
-    rows: pa.Table, users: pa.Array, ids: pa.Array, parts: list[Part], found: list[Check]
+def _assemble_truth(
+    rows: pa.Table, users: pa.Array, ids: pa.Array, parts: list[InteractionPairs], found: list[Check]
 ) -> ArrowTruth:
     held_out, trained = parts[0], parts[1] if len(parts) > 1 else None
     n_train_i = (
         np.zeros(len(ids), np.int64) if trained is None else np.bincount(trained.item_r, minlength=len(ids))
     )
     n_users = 0 if trained is None else int(np.count_nonzero(np.bincount(trained.user_r)))
-    catalogue = Catalogue(ids, n_train_i, max(n_users, 1))
-    truth_users = distinct([rows.column("user_id")])
-    items = Items(ids, np.arange(len(ids)), None if trained is None else catalogue.label_i)
-    blocks = user_table(truth_users, held_out, trained or NOBODY, items)
+    catalogue = ArrowCatalogue(ids, n_train_i, max(n_users, 1))
+    truth_users = distinct_ids([rows.column("user_id")])
+    items = CatalogueItems(ids, np.arange(len(ids)), None if trained is None else catalogue.label_i)
+    blocks = build_user_table(truth_users, held_out, trained or NO_PAIRS, items)
     seen = np.flatnonzero(sum(np.bincount(part.item_r, minlength=len(ids)) for part in parts))
-    stored = {name: stored_as(rows, name) for name in IDS}
+    stored = {name: read_id_type(rows, name) for name in IDS}
     return ArrowTruth(
         catalogue, blocks, truth_users, users, ids.take(pa.array(seen)), found, stored, trained
     )
 
 
-def pairs_counted(listed_r: Ints, train_p: Ints) -> dict[str, int]:
+def count_pairs(listed_r: Ints, train_p: Ints) -> dict[str, int]:
     """Listed rows; those whose pair stood before; those whose pair is one of training.
 
     Args:
@@ -245,7 +252,9 @@ def pairs_counted(listed_r: Ints, train_p: Ints) -> dict[str, int]:
     }
 
 
-def user_table(users: pa.Array, truth: Part, trained: Part, items: Items) -> pa.Table:
+def build_user_table(
+    users: pa.Array, truth: InteractionPairs, trained: InteractionPairs, items: CatalogueItems
+) -> pa.Table:
     """Rows of `USERS`.
 
     Args:
@@ -254,7 +263,7 @@ def user_table(users: pa.Array, truth: Part, trained: Part, items: Items) -> pa.
         trained: likewise; empty where there are no training rows.
         items: at least those of both parts.
     """
-    bounds = offsets_of(truth.user_r, len(users))
+    bounds = user_offsets(truth.user_r, len(users))
     columns = {
         "user_id": users,
         "part": pa.repeat(PART, len(users)),
@@ -262,24 +271,26 @@ def user_table(users: pa.Array, truth: Part, trained: Part, items: Items) -> pa.
         "item_ids": pa.ListArray.from_arrays(bounds, items.ids.take(pa.array(truth.item_r))),
         "items": pa.ListArray.from_arrays(bounds, pa.array(items.index_n[truth.item_r], pa.int32())),
         "relevance": pa.ListArray.from_arrays(bounds, pa.array(truth.value_r)),
-        "slices": _slices(bounds, truth, items.label_n),
-        "masked": _masked(trained, len(users), items.index_n),
+        "slices": _slice_labels(bounds, truth, items.label_n),
+        "masked": _masked_items(trained, len(users), items.index_n),
     }
     return pa.table(columns, schema=USERS)
 
 
-def offsets_of(user_r: Ints, users: int) -> pa.Array:
+def user_offsets(user_r: Ints, users: int) -> pa.Array:
     """(u + 1,) bounds of each user's rows, which lie in the order of users; rows of others come last."""
     counts = np.bincount(user_r, minlength=users)[:users]
     return pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
 
 
-def _masked(trained: Part, users: int, index_n: Ints) -> pa.Array:
+def _masked_items(trained: InteractionPairs, users: int, index_n: Ints) -> pa.Array:
     items = pa.array(index_n[trained.item_r[trained.user_r < users]], pa.int32())
-    return pa.ListArray.from_arrays(offsets_of(trained.user_r, users), items)
+    return pa.ListArray.from_arrays(user_offsets(trained.user_r, users), items)
 
 
-def _slices(bounds: pa.Array, truth: Part, label_n: npt.NDArray[np.str_] | None) -> pa.Array:
+def _slice_labels(
+    bounds: pa.Array, truth: InteractionPairs, label_n: npt.NDArray[np.str_] | None
+) -> pa.Array:
     """Labels of the truth items by slice key; none without training rows, NULL for an empty truth."""
     kind, some = USERS.field("slices").type, np.diff(bounds.to_numpy()) > 0
     if label_n is None:

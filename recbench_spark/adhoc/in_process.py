@@ -69,7 +69,7 @@ def evaluate_frames(
     )  # fmt: skip
     for check in found.checks:
         if not check.passed:
-            warnings.warn(check.in_words(), CheckWarning, stacklevel=2)
+            warnings.warn(check.summary_line(), CheckWarning, stacklevel=2)
     rows = found.metrics.filter(pc.is_null(found.metrics.column("slice_key"))).select(COLUMNS)
     frame: pd.DataFrame = rows.to_pandas().astype({"k": "Int64"})
     # Plain values: pandas writes attributes into Parquet as JSON.

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from recbench_spark.adhoc.ground_truth import offsets_of
-from recbench_spark.adhoc.local_engine import batches_of
-from recbench_spark.adhoc.request_checks import bootstrap_of
+from recbench_spark.adhoc.ground_truth import user_offsets
+from recbench_spark.adhoc.local_engine import to_batches
+from recbench_spark.adhoc.request_checks import make_bootstrap
 from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap, digest
 from recbench_spark.data import arrow_rows
-from recbench_spark.data.arrow_rows import as_table, distinct, in_one, index_in
+from recbench_spark.data.arrow_rows import as_table, combine_column, distinct_ids, find_indices
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, USER_VALUES
 from recbench_spark.evaluation.metrics import predictions as values
-from recbench_spark.evaluation.metrics.prediction_ranges import in_process
-from recbench_spark.evaluation.metrics.predictions import Sorted, Totals, Views
+from recbench_spark.evaluation.metrics.prediction_ranges import local_ranges
+from recbench_spark.evaluation.metrics.predictions import PredictionOrder, PredictionTotals, Views
 from recbench_spark.evaluation.result import PART, LocalResult, ShownTable
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.hashing import hash_longs, start
@@ -34,36 +34,38 @@ def evaluate_predictions(
     views: Views | None = None,
 ) -> LocalResult:
     """RMSE, log-loss, RIG, AUC ... of predictions; arguments and errors as there."""
-    table, boot, asked = as_table(predictions, "predictions"), bootstrap_of(bootstrap), views or Views()
+    table, boot, asked = as_table(predictions, "predictions"), make_bootstrap(bootstrap), views or Views()
     require_names(table.column_names, NAMES, "predictions")
-    rows = arrow_rows.typed_rows(table, {"prediction": "double", "outcome": "double"}, "predictions")
+    rows = arrow_rows.convert_rows(table, {"prediction": "double", "outcome": "double"}, "predictions")
     if not rows.num_rows:
         raise DataError("predictions: no rows", "check the path")
     p, y = (rows.column(name).to_numpy() for name in ("prediction", "outcome"))
-    users = _by_user(rows)
-    found = Sorted.of(in_process(p, y), bool(((y == 0) | (y == 1)).all()), asked)
+    users = _group_by_user(rows)
+    found = PredictionOrder.of(local_ranges(p, y), bool(((y == 0) | (y == 1)).all()), asked)
     cuts = found.cuts(asked)
-    totals = pa.Table.from_batches(values.sum_batches(cuts, boot, batches_of(users)))
-    numbers, checks = values.value_rows(found, Totals.added(totals, cuts, boot), asked)
+    totals = pa.Table.from_batches(values.sum_batches(cuts, boot, to_batches(users)))
+    numbers, checks = values.value_rows(found, PredictionTotals.from_rows(totals, cuts, boot), asked)
     checks.append(Check(f"{PART}: users", users.num_rows, None, "info", "users with predictions"))
     metrics = pa.Table.from_pylist([{"part": PART, **row} for row in numbers], schema=METRIC_ROWS)
-    return LocalResult(ShownTable(metrics), ShownTable(_per_user(users)), None, checks, outcomes_hash(rows))
+    return LocalResult(
+        ShownTable(metrics), ShownTable(_user_metrics(users)), None, checks, outcomes_hash(rows)
+    )
 
 
-def _by_user(rows: pa.Table) -> pa.Table:
-    """As `predictions.by_user`: one row a user, with arrays."""
-    users = distinct([rows.column("user_id")])
-    user_r = index_in(rows.column("user_id"), users)
+def _group_by_user(rows: pa.Table) -> pa.Table:
+    """As `predictions.group_by_user`: one row a user, with arrays."""
+    users = distinct_ids([rows.column("user_id")])
+    user_r = find_indices(rows.column("user_id"), users)
     order = pa.array(np.argsort(user_r, kind="stable"))
-    bounds = offsets_of(user_r, len(users))
+    bounds = user_offsets(user_r, len(users))
     columns = {"user_id": users, "user_key": pa.array(hash_ids(users).view(np.int64))}
     for name in ("prediction", "outcome"):
-        columns[name] = pa.ListArray.from_arrays(bounds, in_one(rows.column(name)).take(order))
+        columns[name] = pa.ListArray.from_arrays(bounds, combine_column(rows.column(name)).take(order))
     return pa.table(columns)
 
 
-def _per_user(users: pa.Table) -> pa.Table:
-    rows = pa.Table.from_batches(values.user_value_batches(batches_of(users)))
+def _user_metrics(users: pa.Table) -> pa.Table:
+    rows = pa.Table.from_batches(values.user_value_batches(to_batches(users)))
     part = pa.repeat(pa.scalar(PART), rows.num_rows)
     return rows.append_column("part", part).select(USER_VALUES.names).cast(USER_VALUES)
 

@@ -15,23 +15,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.adhoc.ground_truth import (
-    Items,
-    Part,
+    CatalogueItems,
+    InteractionPairs,
+    build_user_table,
+    count_pairs,
     distinct_pairs,
-    labels_of,
-    pairs_counted,
-    user_table,
+    popularity_labels,
 )
-from recbench_spark.data.arrow_rows import IDS_TYPE, distinct, in_one, index_in
-from recbench_spark.evaluation.ranking.given import rank_batches, with_lists
+from recbench_spark.data.arrow_rows import IDS_TYPE, combine_column, distinct_ids, find_indices
+from recbench_spark.evaluation.ranking.given import add_lists, rank_batches
 from recbench_spark.evaluation.ranking.known_items import KnownItems
-from recbench_spark.evaluation.ranking.request import Request
+from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.schemas import IDS
-from recbench_spark.storage.blocks import chunks, packed_rows, rows_dealt, unpacked
+from recbench_spark.storage.blocks import buffer_rows, chunks, pack_batch, unpack_blocks
 
 LISTED, TRAIN, TRUTH = 0, 1, 2
 """What a block holds: rows of lists or scores, training rows, rows of the truth."""
@@ -42,7 +42,7 @@ VALUES = {"rank": pa.int64(), "score": pa.float64(), "rating": pa.float64()}
 PACKED = "task INT, rows BINARY, holds INT"
 """The task that a block goes to, its rows, and what they are."""
 
-COUNTED = pa.schema(
+COUNT_SCHEMA = pa.schema(
     {
         "item_id": pa.string(),
         **dict.fromkeys(("listed", "train", "truth"), pa.int64()),
@@ -52,12 +52,12 @@ COUNTED = pa.schema(
 """A row an item of a task: rows that list it, distinct pairs of training and of the truth. And a row a task
 without an item: sums over its users, who are no other task's."""
 
-USERS_A_BATCH = 4096
+BATCH_USERS = 4096
 """Users handed on, or ranked, at once."""
 
 
 @dataclass(frozen=True)
-class World:
+class TaskCatalogue:
     """What tasks know of the whole: the catalogue, and from which training counts items are torso and head.
 
     bounds: None where there are no training rows, and no classes.
@@ -66,18 +66,18 @@ class World:
     known: KnownItems
     bounds: tuple[int, int] | None
 
-    def items(self, ids: pa.Array) -> Items:
+    def items(self, ids: pa.Array) -> CatalogueItems:
         """These items of the catalogue, in its order."""
         index, n_train = self.known.find(ids)
         order = np.argsort(index)
-        labels = None if self.bounds is None else labels_of(n_train[order], self.bounds)
-        return Items(ids.take(pa.array(order)), index[order], labels)
+        labels = None if self.bounds is None else popularity_labels(n_train[order], self.bounds)
+        return CatalogueItems(ids.take(pa.array(order)), index[order], labels)
 
 
 # ------------------------------------------------------------------------------------ dealing out
 
 
-def deal(tasks: int, holds: int, batches: Batches) -> Batches:
+def partition_rows(tasks: int, holds: int, batches: Batches) -> Batches:
     """Blocks of rows (PACKED) by Spark's `xxhash64` of the user's id as text, as `blocks` deals users out.
 
     Args:
@@ -85,17 +85,17 @@ def deal(tasks: int, holds: int, batches: Batches) -> Batches:
         holds: what the rows are.
         batches: user_id (text, or whole numbers), and what goes with it.
     """
-    for table in chunks(batches, rows_dealt(tasks)):
+    for table in chunks(batches, buffer_rows(tasks)):
         codes = table.column("user_id").combine_chunks().dictionary_encode()
         # As Spark's pmod of the hash, which is a number with a sign.
         hash_d = hash_ids(codes.dictionary.cast(pa.string())).view(np.int64)
         task_d = np.mod(hash_d, tasks).astype(np.int32)
-        packed = packed_rows(table, task_d[codes.indices.to_numpy()])
+        packed = pack_batch(table, task_d[codes.indices.to_numpy()])
         kind = pa.repeat(pa.scalar(holds, pa.int32()), packed.num_rows)
         yield packed.append_column("holds", kind)
 
 
-def held(batches: Batches, values: Mapping[int, tuple[str, ...]]) -> dict[int, pa.Table]:
+def unpack_tables(batches: Batches, values: Mapping[int, tuple[str, ...]]) -> dict[int, pa.Table]:
     """The tables of a task by what they hold, ids as text, each once in a dictionary.
 
     Args:
@@ -106,55 +106,60 @@ def held(batches: Batches, values: Mapping[int, tuple[str, ...]]) -> dict[int, p
     for batch in batches:
         for holds, rows in zip(batch.column("holds").to_pylist(), batch.column("rows"), strict=True):
             blocks[holds].append(rows.as_buffer())
-    return {holds: _typed(unpacked(blocks.pop(holds)), names) for holds, names in values.items()}
+    return {holds: _typed_table(unpack_blocks(blocks.pop(holds)), names) for holds, names in values.items()}
 
 
-def _typed(rows: pa.Table | None, values: tuple[str, ...]) -> pa.Table:
+def _typed_table(rows: pa.Table | None, values: tuple[str, ...]) -> pa.Table:
     schema = pa.schema({**dict.fromkeys(IDS, IDS_TYPE), **{name: VALUES[name] for name in values}})
     if rows is None:
         return schema.empty_table()
-    return pa.table([*(_encoded(rows, name) for name in IDS), *rows.select(values).columns], schema=schema)
+    return pa.table(
+        [*(_dictionary_column(rows, name) for name in IDS), *rows.select(values).columns], schema=schema
+    )
 
 
-def _encoded(rows: pa.Table, name: str) -> pa.Array:
-    codes = in_one(rows.column(name)).dictionary_encode()
+def _dictionary_column(rows: pa.Table, name: str) -> pa.Array:
+    codes = combine_column(rows.column(name)).dictionary_encode()
     return pa.DictionaryArray.from_arrays(codes.indices, codes.dictionary.cast(pa.string()))
 
 
 # --------------------------------------------------------------------------------------- counting
 
 
-def count(values: Mapping[int, tuple[str, ...]], batches: Batches) -> Batches:
+def count_rows(values: Mapping[int, tuple[str, ...]], batches: Batches) -> Batches:
     """Rows of COUNTED of a task's rows.
 
     Args:
-        values: as `held` takes them.
+        values: as `unpack_tables` takes them.
         batches: rows of PACKED.
     """
-    tables = held(batches, values)
-    users, items = (distinct([table.column(name) for table in tables.values()]) for name in IDS)
+    tables = unpack_tables(batches, values)
+    users, items = (distinct_ids([table.column(name) for table in tables.values()]) for name in IDS)
     truth, train = (distinct_pairs(tables[holds], users, items) for holds in (TRUTH, TRAIN))
     rows, (known, dropped) = tables[LISTED], train
-    user_r, item_r = index_in(rows.column("user_id"), users), index_in(rows.column("item_id"), items)
-    yield _items_counted(items, (item_r, known.item_r, truth[0].item_r))
-    sums = {"truth dropped": truth[1], "train dropped": dropped, **_users_met(tables)}
+    user_r, item_r = (
+        find_indices(rows.column("user_id"), users),
+        find_indices(rows.column("item_id"), items),
+    )
+    yield _item_counts(items, (item_r, known.item_r, truth[0].item_r))
+    sums = {"truth dropped": truth[1], "train dropped": dropped, **_user_counts(tables)}
     n = len(items)
-    sums |= pairs_counted(user_r * n + item_r, known.user_r * n + known.item_r)
-    yield pa.RecordBatch.from_pylist([{"sums": list(sums.items())}], schema=COUNTED)
+    sums |= count_pairs(user_r * n + item_r, known.user_r * n + known.item_r)
+    yield pa.RecordBatch.from_pylist([{"sums": list(sums.items())}], schema=COUNT_SCHEMA)
 
 
-def _items_counted(items: pa.Array, places: Sequence[Ints]) -> pa.RecordBatch:
+def _item_counts(items: pa.Array, places: Sequence[Ints]) -> pa.RecordBatch:
     counts = [pa.array(np.bincount(item_r, minlength=len(items))) for item_r in places]
-    sums = pa.nulls(len(items), COUNTED.field("sums").type)
-    return pa.RecordBatch.from_arrays([items, *counts, sums], schema=COUNTED)
+    sums = pa.nulls(len(items), COUNT_SCHEMA.field("sums").type)
+    return pa.RecordBatch.from_arrays([items, *counts, sums], schema=COUNT_SCHEMA)
 
 
-def _users_met(tables: Mapping[int, pa.Table]) -> dict[str, int]:
+def _user_counts(tables: Mapping[int, pa.Table]) -> dict[str, int]:
     """Users of each table, how many are whole numbers, and how many have truth."""
     found = {}
-    truth = distinct([tables[TRUTH].column("user_id")])
+    truth = distinct_ids([tables[TRUTH].column("user_id")])
     for holds, name in ((LISTED, "listed"), (TRAIN, "train"), (TRUTH, "truth")):
-        users = distinct([tables[holds].column("user_id")])
+        users = distinct_ids([tables[holds].column("user_id")])
         numbers = pc.match_substring_regex(users, CANONICAL_INTEGER)
         found[f"{name} users"] = len(users)
         found[f"{name} numbers"] = pc.sum(numbers, min_count=0).as_py()
@@ -165,13 +170,17 @@ def _users_met(tables: Mapping[int, pa.Table]) -> dict[str, int]:
 # ------------------------------------------------------------------------------ users, and their ranks
 
 
-def users(world: World, values: Mapping[int, tuple[str, ...]], batches: Batches) -> Batches:
+def build_users(world: TaskCatalogue, values: Mapping[int, tuple[str, ...]], batches: Batches) -> Batches:
     """Rows of `USERS`: those of the truth, with their training items as `masked`."""
-    yield from _users(world, held(batches, values)).to_batches(USERS_A_BATCH)
+    yield from _user_table(world, unpack_tables(batches, values)).to_batches(BATCH_USERS)
 
 
-def rank(
-    world: World, request: Request, mask: bool, values: Mapping[int, tuple[str, ...]], batches: Batches
+def rank_users(
+    world: TaskCatalogue,
+    request: RankingRequest,
+    mask: bool,
+    values: Mapping[int, tuple[str, ...]],
+    batches: Batches,
 ) -> Batches:
     """Rows of `RANKED`: the users of the truth by their lists or scores.
 
@@ -179,26 +188,26 @@ def rank(
         world: the catalogue.
         request: definition and length of lists.
         mask: drop a user's training items from the lists.
-        values: as `held` takes them.
+        values: as `unpack_tables` takes them.
         batches: rows of PACKED.
     """
-    tables = held(batches, values)
-    found, rows = _users(world, tables), tables[LISTED]
-    user_r = index_in(rows.column("user_id"), in_one(found.column("user_id")))
+    tables = unpack_tables(batches, values)
+    found, rows = _user_table(world, tables), tables[LISTED]
+    user_r = find_indices(rows.column("user_id"), combine_column(found.column("user_id")))
     listed = rows.column("item_id").combine_chunks()
     # Every listed item is in the catalogue.
     keys_r = world.known.find(listed.dictionary)[0][listed.indices.to_numpy()]
     if request.top:
-        rows = rows.set_column(1, "item_id", in_one(rows.column("item_id")))
-    listed = with_lists(found if mask else found.drop_columns("masked"), user_r, keys_r, rows, request)
-    yield from rank_batches(request, iter(listed.combine_chunks().to_batches(USERS_A_BATCH)))
+        rows = rows.set_column(1, "item_id", combine_column(rows.column("item_id")))
+    listed = add_lists(found if mask else found.drop_columns("masked"), user_r, keys_r, rows, request)
+    yield from rank_batches(request, iter(listed.combine_chunks().to_batches(BATCH_USERS)))
 
 
-def _users(world: World, tables: Mapping[int, pa.Table]) -> pa.Table:
+def _user_table(world: TaskCatalogue, tables: Mapping[int, pa.Table]) -> pa.Table:
     truth, train = tables[TRUTH], tables[TRAIN]
-    own = distinct([truth.column("user_id")])
+    own = distinct_ids([truth.column("user_id")])
     # Those of the truth come first: the others have no row.
-    every = distinct([own, train.column("user_id")])
-    items = world.items(distinct([truth.column("item_id"), train.column("item_id")]))
-    parts: list[Part] = [distinct_pairs(table, every, items.ids)[0] for table in (truth, train)]
-    return user_table(own, parts[0], parts[1], items)
+    every = distinct_ids([own, train.column("user_id")])
+    items = world.items(distinct_ids([truth.column("item_id"), train.column("item_id")]))
+    parts: list[InteractionPairs] = [distinct_pairs(table, every, items.ids)[0] for table in (truth, train)]
+    return build_user_table(own, parts[0], parts[1], items)

@@ -15,17 +15,17 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from recbench_spark.adhoc import partition_tasks
-from recbench_spark.adhoc.partition_tasks import LISTED, PACKED, TRAIN, TRUTH, World
-from recbench_spark.data.external_inputs import Handed
-from recbench_spark.evaluation.batch_schemas import USERS, ddl
+from recbench_spark.adhoc.partition_tasks import LISTED, PACKED, TRAIN, TRUTH, TaskCatalogue
+from recbench_spark.data.external_inputs import CheckedRows
+from recbench_spark.evaluation.batch_schemas import USERS, to_ddl
 from recbench_spark.evaluation.ranking.rank import RANKING
-from recbench_spark.evaluation.ranking.request import Request
-from recbench_spark.kernels.ids import CANONICAL_INTEGER, Meeting
+from recbench_spark.evaluation.ranking.request import RankingRequest
+from recbench_spark.kernels.ids import CANONICAL_INTEGER, IdOverlap
 from recbench_spark.runtime.session import narrow_rows
 from recbench_spark.schemas import IDS
-from recbench_spark.storage.blocks import tasks_for
+from recbench_spark.storage.blocks import count_tasks
 
-COUNTED = "item_id STRING, listed BIGINT, train BIGINT, truth BIGINT, sums MAP<STRING, BIGINT>"
+COUNT_COLUMNS = "item_id STRING, listed BIGINT, train BIGINT, truth BIGINT, sums MAP<STRING, BIGINT>"
 """`dealt_tasks.COUNTED` as Spark wants it told."""
 
 SIDES = ("listed", "train", "truth")
@@ -33,7 +33,7 @@ SIDES = ("listed", "train", "truth")
 
 
 @dataclass(frozen=True)
-class Dealt:
+class PartitionedInputs:
     """Rows by user, those of one in one partition; kept, since they are counted before they are ranked.
 
     Attributes:
@@ -44,33 +44,35 @@ class Dealt:
 
     packed: DataFrame
     values: Mapping[int, tuple[str, ...]]
-    further: DataFrame | None = None
+    extra_items: DataFrame | None = None
 
     @classmethod
-    def of(cls, tables: Mapping[int, Handed], further: DataFrame | None = None) -> Dealt:
-        """Deal the rows out: one shuffle of blocks. A task holds about `blocks.ROWS_A_TASK` rows.
+    def of(cls, tables: Mapping[int, CheckedRows], further: DataFrame | None = None) -> PartitionedInputs:
+        """Deal the rows out: one shuffle of blocks. A task holds about `blocks.ROWS_PER_TASK` rows.
 
         Args:
             tables: user_id, item_id (text, or whole numbers), and values, by what they are.
             further: as above.
         """
         spark = next(iter(tables.values())).rows.sparkSession
-        tasks = tasks_for(spark, sum(table.n for table in tables.values()))
+        tasks = count_tasks(spark, sum(table.n for table in tables.values()))
         values = {LISTED: (), TRAIN: (), TRUTH: ()} | {
             holds: tuple(name for name in table.rows.columns if name not in IDS)
             for holds, table in tables.items()
         }
         blocks = [
-            table.rows.mapInArrow(partial(partition_tasks.deal, tasks, holds), PACKED)
+            table.rows.mapInArrow(partial(partition_tasks.partition_rows, tasks, holds), PACKED)
             for holds, table in tables.items()
         ]
         packed = reduce(DataFrame.union, blocks)
         return cls(packed.repartitionById(tasks, F.col("task")).cache(), values, further)
 
     @cached_property
-    def counted(self) -> DataFrame:
+    def task_counts(self) -> DataFrame:
         """Rows of COUNTED."""
-        return self.packed.mapInArrow(partial(partition_tasks.count, self.values), COUNTED).cache()
+        return self.packed.mapInArrow(
+            partial(partition_tasks.count_rows, self.values), COUNT_COLUMNS
+        ).cache()
 
     @cached_property
     def sums(self) -> Mapping[str, int]:
@@ -78,7 +80,7 @@ class Dealt:
         found: Counter[str] = Counter()
         # The first to ask for the rows, which go to Python and back here.
         with narrow_rows(self.packed.sparkSession):
-            rows = self.counted.where("sums IS NOT NULL").select("sums").collect()
+            rows = self.task_counts.where("sums IS NOT NULL").select("sums").collect()
         for row in rows:
             found.update(row["sums"])
         return found
@@ -89,9 +91,9 @@ class Dealt:
 
         Shuffles a row a task and item.
         """
-        rows = self.counted.where("sums IS NULL").select("item_id", *SIDES)
-        if self.further is not None:
-            more = self.further.select(
+        rows = self.task_counts.where("sums IS NULL").select("item_id", *SIDES)
+        if self.extra_items is not None:
+            more = self.extra_items.select(
                 "item_id", *(F.lit(int(side == "listed")).alias(side) for side in SIDES)
             )
             rows = rows.unionByName(more)
@@ -109,23 +111,25 @@ class Dealt:
         (row,) = self.items.agg(F.count("*").alias("items"), lost, *counts).collect()
         return row
 
-    def users_meet(self, left: str) -> Meeting:
+    def user_meeting(self, left: str) -> IdOverlap:
         """Users of the lists, or of training, and those of the truth."""
         of = self.sums
         numbers = of[f"{left} numbers"], of["truth numbers"]
-        return Meeting((of[f"{left} users"], of["truth users"]), of[f"{left} common"], numbers)
+        return IdOverlap((of[f"{left} users"], of["truth users"]), of[f"{left} common"], numbers)
 
-    def items_meet(self, left: str, right: str) -> Meeting:
+    def item_meeting(self, left: str, right: str) -> IdOverlap:
         """Items of two sides: `listed` and `known` (of training or truth), `train` and `truth`."""
         of = self.item_counts
         n, numbers = (of[left], of[right]), (of[f"{left} numbers"], of[f"{right} numbers"])
-        return Meeting(n, of[f"{left} {right}"], numbers)
+        return IdOverlap(n, of[f"{left} {right}"], numbers)
 
-    def users(self, world: World) -> DataFrame:
+    def users(self, world: TaskCatalogue) -> DataFrame:
         """Rows of `USERS`, no shuffle."""
-        return self.packed.mapInArrow(partial(partition_tasks.users, world, self.values), ddl(USERS))
+        return self.packed.mapInArrow(
+            partial(partition_tasks.build_users, world, self.values), to_ddl(USERS)
+        )
 
-    def ranked(self, world: World, request: Request, *, mask: bool) -> DataFrame:
+    def ranked(self, world: TaskCatalogue, request: RankingRequest, *, mask: bool) -> DataFrame:
         """Rankings of the users of the truth by their rows; no shuffle.
 
         Args:
@@ -134,10 +138,10 @@ class Dealt:
             mask: drop a user's training items from the lists.
         """
         return self.packed.mapInArrow(
-            partial(partition_tasks.rank, world, request, mask, self.values), RANKING
+            partial(partition_tasks.rank_users, world, request, mask, self.values), RANKING
         )
 
     @property
     def kept(self) -> tuple[DataFrame, ...]:
         """What Spark holds of the rows."""
-        return self.items, self.counted, self.packed
+        return self.items, self.task_counts, self.packed

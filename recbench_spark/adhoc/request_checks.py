@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from recbench_spark.checks import Check, warn_above_zero
-from recbench_spark.config import DEFAULT_METRICS, Bootstrap, Draw, parse
+from recbench_spark.config import DEFAULT_METRICS, Bootstrap, CandidateDraw, parse
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import ConfigError, nearest, show_value
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
@@ -20,7 +20,7 @@ from recbench_spark.kernels.metrics.beyond_accuracy import POPULARITY
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvaluationRequest:
     """The options of `evaluate.evaluate`, which says what each is."""
 
     features_name: str = "given"
@@ -31,11 +31,11 @@ class Asked:
     similarity: Literal["dot", "cosine"] = "dot"
     bootstrap: Bootstrap | Mapping[str, Any] | int | None = None
     uncut: bool = True
-    draw: Draw | Mapping[str, Any] | None = None
+    draw: CandidateDraw | Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
-class Checked:
+class EvaluationPlan:
     """What is evaluated and how, once it is known to make sense.
 
     kind, system: what was handed over; plan: metrics and the definition; gain_named: whether the caller
@@ -46,8 +46,8 @@ class Checked:
     system: Any
     plan: MetricPlan
     similarity: Literal["dot", "cosine"]
-    draw: Draw
-    gain_named: bool = True
+    draw: CandidateDraw
+    has_explicit_gain: bool = True
 
     @property
     def definition(self) -> Definition:
@@ -65,38 +65,47 @@ class Checked:
         return self.definition.candidates if self.kind == "embeddings" else None
 
 
-def check(
-    asked: Asked, *, lists: Any, scores: Any, embeddings: Any, train: Any, candidates: Any, features: Any
-) -> Checked:
+def check_request(
+    asked: EvaluationRequest,
+    *,
+    lists: Any,
+    scores: Any,
+    embeddings: Any,
+    train: Any,
+    candidates: Any,
+    features: Any,
+) -> EvaluationPlan:
     """What is asked of the tables handed over.
 
     Raises:
         ConfigError: not exactly one of lists, scores, embeddings; what the functions below refuse.
     """
-    kind, system = the_one(lists=lists, scores=scores, embeddings=embeddings)
-    asked = with_plain_types(asked)
+    kind, system = select_system(lists=lists, scores=scores, embeddings=embeddings)
+    asked = normalize_types(asked)
     wanted, name = make_definition(asked.preset, asked.definition), asked.features_name
     plan = MetricPlan.checked(
         asked.metrics,
         asked.k,
         wanted,
-        bootstrap_of(asked.bootstrap),
+        make_bootstrap(asked.bootstrap),
         None if features is None else name,
         uncut=asked.uncut,
     )
     check_candidates(wanted, kind == "embeddings", candidates is not None, train is not None)
     check_needs(plan.metrics, train is not None, features is not None)
     named = asked.preset is not None or "gain" in (asked.definition or {})
-    return Checked(kind, system, plan, asked.similarity, make_draw(asked.draw) or Draw(), named)
+    return EvaluationPlan(
+        kind, system, plan, asked.similarity, make_draw(asked.draw) or CandidateDraw(), named
+    )
 
 
-def with_plain_types(asked: Asked) -> Asked:
+def normalize_types(asked: EvaluationRequest) -> EvaluationRequest:
     """Return the options, cut-offs and metrics as tuples: what can be read once alone is read here.
 
     Raises:
         ConfigError: an option is of a type that it cannot have.
     """
-    check_several(asked)
+    check_plural(asked)
     for name, known in (("uncut", (False, True)), ("similarity", ("dot", "cosine"))):
         require_choice(name, getattr(asked, name), known)
     if not isinstance(asked.features_name, str):
@@ -106,7 +115,7 @@ def with_plain_types(asked: Asked) -> Asked:
     return replace(asked, k=tuple(asked.k), metrics=tuple(metrics))
 
 
-def check_several(asked: Asked) -> None:
+def check_plural(asked: EvaluationRequest) -> None:
     """ConfigError where one value stands for several cut-offs, metrics or axes."""
     if is_single(asked.k):
         raise ConfigError(f"k is {show_value(asked.k)}", "give several cut-offs, such as k=(5, 10)")
@@ -135,7 +144,7 @@ def require_choice(name: str, value: object, known: Sequence[str | bool]) -> Non
         raise ConfigError(f"{name} is {show_value(value)}", nearest(str(value), map(str, known)))
 
 
-def bootstrap_of(asked: Bootstrap | Mapping[str, Any] | int | None) -> Bootstrap:
+def make_bootstrap(asked: Bootstrap | Mapping[str, Any] | int | None) -> Bootstrap:
     """Return what is resampled: None the usual replicates, 0 and False none, a number as many.
 
     Raises:
@@ -153,16 +162,16 @@ def bootstrap_of(asked: Bootstrap | Mapping[str, Any] | int | None) -> Bootstrap
     return parse(Bootstrap, {"replicates": int(asked)}, f"bootstrap={asked}")
 
 
-def make_draw(asked: Draw | Mapping[str, Any] | None) -> Draw | None:
+def make_draw(asked: CandidateDraw | Mapping[str, Any] | None) -> CandidateDraw | None:
     """Return how candidates are drawn; keys and values are checked as those of a benchmark file.
 
     Raises:
         ConfigError: anything else, or a setting that `Draw` does not allow.
     """
-    if asked is None or isinstance(asked, Draw):
+    if asked is None or isinstance(asked, CandidateDraw):
         return asked
     if isinstance(asked, Mapping):
-        return parse(Draw, _plain_settings(asked, "draw"), "draw")
+        return parse(CandidateDraw, _plain_settings(asked, "draw"), "draw")
     raise ConfigError(f"draw is {show_value(asked)}", "give Draw(n=100), or leave it out")
 
 
@@ -178,11 +187,11 @@ def _plain_settings(given: Mapping[str, Any], what: str) -> dict[str, Any]:
     return dict(given)
 
 
-GRADED = "relevance without a gain"
+GRADES_WITHOUT_GAIN = "relevance without a gain"
 """The check of grades that count 1 each though nobody said so."""
 
 
-def gain_told(what: Checked, ends: Sequence[float]) -> list[Check]:
+def gain_checks(what: EvaluationPlan, ends: Sequence[float]) -> list[Check]:
     """Return the check that says that grades count 1 each, where the caller did not say what they count.
 
     Args:
@@ -190,22 +199,22 @@ def gain_told(what: Checked, ends: Sequence[float]) -> list[Check]:
         ends: the lowest and the highest relevance of the truth; empty where it has none.
     """
     graded = len(ends) and (ends[0] != ends[-1] or ends[-1] != 1) and ends[-1] > 0
-    if what.gain_named or not graded or not {"ndcg"} & {*what.plan.metrics}:
+    if what.has_explicit_gain or not graded or not {"ndcg"} & {*what.plan.metrics}:
         return []
     detail = (
         f"the truth has grades up to {ends[-1]:g}, and each relevant item counts 1: write "
         "definition.gain=linear (or exponential) for grades, definition.gain=binary where 1 is meant"
     )
-    return [warn_above_zero(GRADED, ends[-1], detail)]
+    return [warn_above_zero(GRADES_WITHOUT_GAIN, ends[-1], detail)]
 
 
-def drawn_told(mode: str, draw: Draw, n_items: int) -> Check:
+def drawn_candidates_check(mode: str, draw: CandidateDraw, n_items: int) -> Check:
     """The check that says how candidates were drawn."""
     detail = f"{mode}, {draw.n} a {draw.per}, seed {draw.seed}, of {n_items} items"
     return Check("candidates drawn", draw.n, None, "info", detail)
 
 
-def the_one(**given: Any) -> tuple[str, Any]:
+def select_system(**given: Any) -> tuple[str, Any]:
     """The name and the tables of what the system handed over.
 
     Raises:

@@ -13,12 +13,12 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.adhoc.spark_engine import conformed, evaluate
+from recbench_spark.adhoc.spark_engine import conform_result, evaluate
 from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap
-from recbench_spark.data.external_inputs import typed_rows
+from recbench_spark.data.external_inputs import convert_rows
 from recbench_spark.errors import DataError
-from recbench_spark.evaluation.batch_schemas import USER_VALUES, ddl
+from recbench_spark.evaluation.batch_schemas import USER_VALUES, to_ddl
 from recbench_spark.evaluation.metrics import pairs as measures
 from recbench_spark.evaluation.result import Result
 from recbench_spark.schemas import METRICS, USER_METRICS, require
@@ -50,30 +50,30 @@ def evaluate_pairs(
     require(pairs, ["query_id", "item_id"], "pairs")
     # Ids keep their type: where they are whole numbers, ties fall to the smaller one.
     truth = pairs.select(F.col("query_id").alias("user_id"), "item_id")
-    refuse_own(typed_rows(truth, {}, "pairs").where("user_id = item_id").count())
+    refuse_self_pairs(convert_rows(truth, {}, "pairs").where("user_id = item_id").count())
     queries = truth.select("user_id").distinct()
     as_users = items.select(F.col("item_id").alias("user_id"), "vector")
     vectors = as_users.join(queries, "user_id", "left_semi")
     itself = queries.withColumn("item_id", F.col("user_id"))
-    asked: dict[str, Any] = {"k": tuple(k), "similarity": similarity, "scratch": scratch, **MEASURED}
+    asked: dict[str, Any] = {"k": tuple(k), "similarity": similarity, "scratch": scratch, **METRIC_OPTIONS}
     found = evaluate(truth, embeddings=(vectors, items), train=itself, **asked)
     assert found.rankings is not None
     lost = queries.join(as_users, "user_id", "left_anti").count()
     rows, per_query = _metrics(found.rankings, tuple(sorted(set(k))))
-    return Result(rows, per_query, found.rankings, [*found.checks, lost_told(lost)], found.kept)
+    return Result(rows, per_query, found.rankings, [*found.checks, lost_queries_check(lost)], found.kept)
 
 
-MEASURED: dict[str, Any] = {"metrics": ("recall",), "bootstrap": Bootstrap(replicates=0)}
+METRIC_OPTIONS: dict[str, Any] = {"metrics": ("recall",), "bootstrap": Bootstrap(replicates=0)}
 """What is asked of the ranking, whose own metrics are not looked at."""
 
 
-def refuse_own(own: int) -> None:
+def refuse_self_pairs(own: int) -> None:
     """DataError where queries are paired with themselves."""
     if own:
         raise DataError(f"pairs: {own} queries are paired with themselves", "leave these rows out")
 
 
-def lost_told(lost: int) -> Check:
+def lost_queries_check(lost: int) -> Check:
     """The check of queries that no item's vector is of."""
     return Check("queries without a vector", lost, 0.0, "warning", "their pairs count as misses")
 
@@ -81,7 +81,7 @@ def lost_told(lost: int) -> Check:
 def _metrics(rankings: DataFrame, ks: Sequence[int]) -> tuple[DataFrame, DataFrame]:
     """Rows of `metrics` and of `user_metrics`, without the run. One row a task comes to the driver."""
     ranked = rankings.select("user_id", "above", "before")
-    totals = ranked.mapInArrow(partial(measures.total_batches, ks), ddl(measures.TOTALS)).toArrow()
+    totals = ranked.mapInArrow(partial(measures.total_batches, ks), to_ddl(measures.TOTALS)).toArrow()
     overall = rankings.sparkSession.createDataFrame(measures.metric_rows(ks, totals))
-    per_query = ranked.mapInArrow(partial(measures.value_batches, ks), ddl(USER_VALUES))
-    return conformed(overall, METRICS), conformed(per_query, USER_METRICS)
+    per_query = ranked.mapInArrow(partial(measures.value_batches, ks), to_ddl(USER_VALUES))
+    return conform_result(overall, METRICS), conform_result(per_query, USER_METRICS)

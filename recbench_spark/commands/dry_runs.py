@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from recbench_spark import __version__
-from recbench_spark.commands.warehouses import look_at_warehouse
+from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import (
     TABLE_READERS,
     Benchmark,
@@ -22,23 +22,23 @@ from recbench_spark.config import (
     ScoresModel,
 )
 from recbench_spark.data import arrow_files
-from recbench_spark.data.arrow_times import check_times, first_movielens_times
+from recbench_spark.data.arrow_times import check_times, read_movielens_times
 from recbench_spark.data.readers.movielens import MOVIELENS
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError
 from recbench_spark.nightly.night import check_benchmark
-from recbench_spark.nightly.night_status import Outcome
+from recbench_spark.nightly.night_status import NightOutcome
 from recbench_spark.nightly.run_keys import evaluation_paths
 from recbench_spark.storage.local_files import COMPRESSED, describe_content, require_columns
-from recbench_spark.training.model_adapter import behaviour_of
+from recbench_spark.training.model_adapter import make_behaviour
 
-TIMES_SEEN = 100_000
+MAX_CHECKED_TIMES = 100_000
 """Times of a log that are looked at."""
 
-LATER = "known when Spark starts"
+KNOWN_LATER = "known when Spark starts"
 """What is said of a path that this process does not read."""
 
 
-def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Outcome | None) -> str:
+def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: NightOutcome | None) -> str:
     """What a night would do, in words, without Spark.
 
     Raises:
@@ -46,7 +46,7 @@ def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Out
         SchemaError: a table without a column that is needed, or vectors of two widths.
     """
     check_benchmark(benchmark)
-    look_at_warehouse(store_root)
+    check_warehouse(store_root)
     looked_at = check_inputs(benchmark)
     asked = benchmark.evaluation
     lines: Sequence[str] = [
@@ -62,15 +62,15 @@ def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Out
         *looked_at,
         f"code        recbench-spark {__version__}",
         "state       already done, nothing to do" if done else "state       to do",
-        *(f"{model.name:<11} {told}" for model in benchmark.models if (told := told_of(model))),
+        *(f"{model.name:<11} {told}" for model in benchmark.models if (told := describe_model(model))),
     ]
     return "\n".join(lines)
 
 
-def told_of(model: ModelConfig) -> str | None:
+def describe_model(model: ModelConfig) -> str | None:
     """What a model does on a night, where there is more to say than its name; its files are looked at."""
     try:
-        return behaviour_of(model).told() if model.measured else None
+        return make_behaviour(model).told() if model.measured else None
     except RecbenchError as error:
         kind = MissingError if isinstance(error, MissingError) else ConfigError
         raise kind(f"model {model.name}: {error.message}", error.hint) from None
@@ -82,13 +82,13 @@ def told_of(model: ModelConfig) -> str | None:
 def check_inputs(benchmark: Benchmark) -> list[str]:
     """A line a table: how many rows lie there; errors where it cannot be used."""
     paths = evaluation_paths(benchmark)
-    lines = look_at_log(benchmark.dataset)
-    lines += [look_at_table(name, path, COLUMNS[name]) for name, path in paths.items()]
-    lines += look_at_slices(benchmark)
-    return lines + [line for model in benchmark.models for line in _of_model(model)]
+    lines = check_log(benchmark.dataset)
+    lines += [describe_table(name, path, REQUIRED_COLUMNS[name]) for name, path in paths.items()]
+    lines += check_slice_tables(benchmark)
+    return lines + [line for model in benchmark.models for line in _describe_model_tables(model)]
 
 
-COLUMNS = {
+REQUIRED_COLUMNS = {
     "candidates": ("user_id", "item_id"),
     "features": ("item_id", "vector"),
     "propensities": ("item_id", "propensity"),
@@ -99,20 +99,20 @@ COLUMNS = {
 """Columns that the tables of an evaluation must have, by what they are."""
 
 
-def look_at_slices(benchmark: Benchmark) -> list[str]:
+def check_slice_tables(benchmark: Benchmark) -> list[str]:
     """Return a line a table of users or items that slices are cut by.
 
     Raises:
         MissingError: one is not there. SchemaError: it lacks its id, or the column that is cut by.
     """
     return [
-        look_at_table(f"slice {cut.key}", cut.path, (f"{cut.of[:-1]}_id", cut.column or cut.key))
+        describe_table(f"slice {cut.key}", cut.path, (f"{cut.of[:-1]}_id", cut.column or cut.key))
         for cut in benchmark.evaluation.slices
         if cut.path and cut.of in ("users", "items")
     ]
 
 
-def look_at_log(dataset: Dataset) -> list[str]:
+def check_log(dataset: Dataset) -> list[str]:
     """Whether the log is there; of tables, also whether it has the columns that the file names.
 
     Raises:
@@ -126,7 +126,7 @@ def look_at_log(dataset: Dataset) -> list[str]:
         named = {name: dataset.columns.get(name, name) for name in ("user_id", "item_id")}
         wanted = [*{**named, **dataset.columns}.values(), *dataset.attributes]
         columns = tuple(str(name).split(".", maxsplit=1)[0] for name in wanted)
-    line = look_at_table("log", str(dataset.path), columns, rows=bool(columns))
+    line = describe_table("log", str(dataset.path), columns, rows=bool(columns))
     if columns:
         _check_times(dataset)
     elif dataset.reader in MOVIELENS:
@@ -140,7 +140,7 @@ def _check_reader(dataset: Dataset) -> None:
     if reader not in TABLE_READERS:
         return
     with suppress(FallbackToSpark):
-        kind = arrow_files.kind_of(path)
+        kind = arrow_files.detect_kind(path)
         other = {"text": "csv", "delta": "delta"}.get(kind)
         if kind == "parquet" and Path(path).is_file() and describe_content(path)[0] == "Parquet":
             other = "parquet"
@@ -159,37 +159,41 @@ def _check_times(dataset: Dataset) -> None:
     """
     path, name = str(dataset.path), str(dataset.columns.get("event_time", "event_time"))
     with suppress(FallbackToSpark):
-        if name in arrow_files.columns_at(path):
-            _check_first_times(dataset, path, name, arrow_files.first_values(path, name, TIMES_SEEN + 1))
+        if name in arrow_files.read_column_names(path):
+            _check_first_times(
+                dataset, path, name, arrow_files.read_first_values(path, name, MAX_CHECKED_TIMES + 1)
+            )
 
 
 def _check_movielens_times(dataset: Dataset) -> None:
     """Look at the first times of a MovieLens data set, as `_check_times` at those of a table."""
-    first = first_movielens_times(str(dataset.path), dataset.reader, TIMES_SEEN + 1)
+    first = read_movielens_times(str(dataset.path), dataset.reader, MAX_CHECKED_TIMES + 1)
     if first:
         _check_first_times(dataset, *first)
 
 
 def _check_first_times(dataset: Dataset, path: str, name: str, times: pa.Array) -> None:
     """Check up to TIMES_SEEN times of a column; one time more says that the log has more."""
-    whole, all_bad = len(times) <= TIMES_SEEN, dataset.bad_rows == "reject"
-    check_times(times[:TIMES_SEEN], name, dataset.time_unit, path, whole=whole, all_bad=all_bad)
+    whole, all_bad = len(times) <= MAX_CHECKED_TIMES, dataset.bad_rows == "reject"
+    check_times(times[:MAX_CHECKED_TIMES], name, dataset.time_unit, path, whole=whole, all_bad=all_bad)
 
 
-def _of_model(model: ModelConfig) -> list[str]:
+def _describe_model_tables(model: ModelConfig) -> list[str]:
     """What lies where a model was handed over."""
     found = []
     for name in model.paths:
         path = attrgetter(name)(model)
         if path:
-            columns = _needed(model, name)  # none: a file of the model's own, which it looks at itself
-            found.append(look_at_table(f"{model.name} {name}", path, columns, rows=bool(columns)))
+            columns = _required_columns(
+                model, name
+            )  # none: a file of the model's own, which it looks at itself
+            found.append(describe_table(f"{model.name} {name}", path, columns, rows=bool(columns)))
     if isinstance(model, EmbeddingsModel):
-        found += _width(model)
+        found += _vector_width(model)
     return found
 
 
-def _needed(model: ModelConfig, name: str) -> tuple[str, ...]:
+def _required_columns(model: ModelConfig, name: str) -> tuple[str, ...]:
     if isinstance(model, EmbeddingsModel):
         return ("user_id" if name == "users" else "item_id", "vector")
     if isinstance(model, ScoresModel):
@@ -197,32 +201,32 @@ def _needed(model: ModelConfig, name: str) -> tuple[str, ...]:
     return ("user_id", "item_id") if isinstance(model, ListsModel) else ()
 
 
-def look_at_table(name: str, path: str, columns: Sequence[str], *, rows: bool = True) -> str:
+def describe_table(name: str, path: str, columns: Sequence[str], *, rows: bool = True) -> str:
     """Return one table in words: how many rows lie there, with these columns.
 
     Raises:
         MissingError: it is not there. SchemaError: it lacks a column.
     """
     try:
-        unit = "lines" if arrow_files.kind_of(path) == "text" else "rows"
+        unit = "lines" if arrow_files.detect_kind(path) == "text" else "rows"
         if columns:
-            require_columns(arrow_files.columns_at(path), columns, f"{name} {path}", path)
+            require_columns(arrow_files.read_column_names(path), columns, f"{name} {path}", path)
         # Of compressed text no lines are known, but its bytes.
         counted = rows and not path.endswith(COMPRESSED)
-        told = f"{arrow_files.rows_at(path):,} {unit}" if counted else "is there"
+        told = f"{arrow_files.estimate_rows(path):,} {unit}" if counted else "is there"
     except FallbackToSpark:
-        told = LATER
+        told = KNOWN_LATER
     return f"{name:<11} {path}: {told}"
 
 
-def _width(model: EmbeddingsModel) -> list[str]:
+def _vector_width(model: EmbeddingsModel) -> list[str]:
     """How long the vectors of a model are, by the first of each table.
 
     Raises:
         SchemaError: users and items have vectors of different lengths.
     """
     try:
-        dims = arrow_files.same_width(
+        dims = arrow_files.read_common_width(
             (f"model {model.name}: users", model.users), (f"model {model.name}: items", model.items)
         )
     except FallbackToSpark:

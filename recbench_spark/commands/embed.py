@@ -36,13 +36,13 @@ def parser() -> cli.Parser:
     given.add_argument("--edges", metavar="PATH", help="edge list: CSV, Parquet or Delta, file or folder")
     given.add_argument("--split", metavar="ID", help="training part of a split of this warehouse")
     given.add_argument("--neighbourhoods", metavar="ID", help="what jobs/neighbourhoods.py made")
-    add_reading(found)
-    _add_model(found)
-    _add_running(found)
+    add_graph_flags(found)
+    _add_model_flags(found)
+    _add_run_flags(found)
     return found
 
 
-def add_reading(found: cli.Parser) -> None:
+def add_graph_flags(found: cli.Parser) -> None:
     """How the edges are read."""
     graph = found.add_argument_group("how it is read")
     graph.add_argument(
@@ -62,7 +62,7 @@ def add_reading(found: cli.Parser) -> None:
     graph.add_argument("--blocks", type=int, help="blocks of a side (default: 4 million edges each)")
 
 
-def _add_model(found: cli.Parser) -> None:
+def _add_model_flags(found: cli.Parser) -> None:
     """What is computed."""
     model = found.add_argument_group("the model")
     model.add_argument("--model", metavar="FILE", help="YAML with layers, features ...; see docs/graph.md")
@@ -80,7 +80,7 @@ def _add_model(found: cli.Parser) -> None:
     model.add_argument("--wire", choices=["float16", "float32"], help="of stored vectors")
 
 
-def _add_running(found: cli.Parser) -> None:
+def _add_run_flags(found: cli.Parser) -> None:
     """How it is run, or only told."""
     running = found.add_argument_group("running")
     running.add_argument("--plan", choices=["auto", "G", "R", "S"], help="G gather, R replicate, S scatter")
@@ -130,4 +130,4 @@ def main(args: argparse.Namespace) -> int:
     # Here: --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import embed  # noqa: PLC0415
 
-    return embed.start(args)
+    return embed.run_embedding(args)

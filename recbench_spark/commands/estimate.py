@@ -52,7 +52,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--level", type=float, default=0.95, help="level of the intervals")
     flags.add_argument("--dataset", help="name under which runs are compared (default: the log's path)")
     flags.add_argument("--suite", default="standalone", help="name under which runs are compared")
-    flags.add_argument("--logical-date", type=cli.day, help="the day evaluated (default: today)")
+    flags.add_argument("--logical-date", type=cli.parse_day, help="the day evaluated (default: today)")
     flags.add_argument("--dry-run", action="store_true", help="check the flags and say what would be done")
     return flags
 

@@ -50,11 +50,11 @@ def parser() -> cli.Parser:
     flags.add_argument("--candidates", metavar="PATH", help="candidates of each user (user_id, item_id)")
     flags.add_argument("--features", metavar="PATH", help="what items are like (item_id, vector)")
     flags.add_argument("--similarity", choices=["dot", "cosine"], default="dot", help="of embeddings")
-    _add_measures(flags)
+    _add_metric_flags(flags)
     flags.add_argument("--dataset", help="name under which runs are compared (default: the truth's path)")
     flags.add_argument("--suite", default="standalone", help="name under which runs are compared")
     flags.add_argument(
-        "--logical-date", type=cli.day, default=None, help="the day evaluated (default: today)"
+        "--logical-date", type=cli.parse_day, default=None, help="the day evaluated (default: today)"
     )
     flags.add_argument(
         "--engine",
@@ -68,9 +68,11 @@ def parser() -> cli.Parser:
     return flags
 
 
-def _add_measures(flags: cli.Parser) -> None:
+def _add_metric_flags(flags: cli.Parser) -> None:
     """The flags that say what is measured, and how."""
-    flags.add_argument("--k", type=cli.cutoffs, default=(1, 3, 5, 10, 20), help="cut-offs, e.g. 1,3,10")
+    flags.add_argument(
+        "--k", type=cli.parse_cutoffs, default=(1, 3, 5, 10, 20), help="cut-offs, e.g. 1,3,10"
+    )
     flags.add_argument("--metrics", help=f"comma-separated; default {','.join(DEFAULT_METRICS)}")
     flags.add_argument("--curve", action="store_true", help="keep every cut-off from 1 to the largest k")
     flags.add_argument(
@@ -84,10 +86,16 @@ def _add_measures(flags: cli.Parser) -> None:
         "--quantiles", type=int, default=10, help="bins of equal mass in which predictions are looked at"
     )
     flags.add_argument(
-        "--thresholds", type=cli.numbers, default=(0.5,), help="TPR, FPR ... of predictions from here on"
+        "--thresholds",
+        type=cli.parse_numbers,
+        default=(0.5,),
+        help="TPR, FPR ... of predictions from here on",
     )
     flags.add_argument(
-        "--fpr", type=cli.numbers, default=(0.0, 0.1), help="false-positive rates of the partial AUC: 0,0.1"
+        "--fpr",
+        type=cli.parse_numbers,
+        default=(0.0, 0.1),
+        help="false-positive rates of the partial AUC: 0,0.1",
     )
     flags.add_argument(
         "--bootstrap", type=int, default=1000, help="replicates behind the intervals (0: none)"

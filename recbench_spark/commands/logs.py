@@ -19,13 +19,13 @@ def log_settings(args: argparse.Namespace) -> dict[str, Any]:
     """
     return {
         "name": re.sub(r"[^A-Za-z0-9_.-]", "_", Path(args.log).name.lstrip("._-"))[:64] or "log",
-        "reader": args.reader or reader_of(args.log),
+        "reader": args.reader or guess_reader(args.log),
         "path": args.log,
         "columns": cli.parse_columns(args.columns, "user_id=userId"),
     }
 
 
-def reader_of(path: str) -> str:
+def guess_reader(path: str) -> str:
     """The reader meant by a path's name or content."""
     if Path(path, "_delta_log").is_dir():
         return "delta"

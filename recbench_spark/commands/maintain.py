@@ -24,8 +24,10 @@ def parser() -> cli.Parser:
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
     flags.add_argument("--migrate", action="store_true", help="bring an older warehouse to this schema")
     flags.add_argument("--keep-days", type=int, metavar="N", help="nights whose rows per user are kept")
-    flags.add_argument("--logical-date", type=cli.day, help="the day that --keep-days counts back from")
-    flags.add_argument("--keep-night", type=cli.day, action="append", default=[], metavar="DAY",
+    flags.add_argument(
+        "--logical-date", type=cli.parse_day, help="the day that --keep-days counts back from"
+    )
+    flags.add_argument("--keep-night", type=cli.parse_day, action="append", default=[], metavar="DAY",
                        help="a night never removed, e.g. comparisons.baseline_night")  # fmt: skip
     flags.add_argument("--optimize", action="store_true", help="compact small files")
     flags.add_argument("--vacuum-hours", type=int, metavar="N",

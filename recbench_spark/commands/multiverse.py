@@ -23,7 +23,9 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
     flags.add_argument("--warehouse", required=True, help="directory of the tables")
-    flags.add_argument("--logical-date", required=True, type=cli.day, help="the day evaluated, YYYY-MM-DD")
+    flags.add_argument(
+        "--logical-date", required=True, type=cli.parse_day, help="the day evaluated, YYYY-MM-DD"
+    )
     flags.add_argument("--protocols", default=",".join(PROTOCOLS), help="splits, comma-separated")
     flags.add_argument("--candidates", default=",".join(CANDIDATES), help="candidates, comma-separated")
     flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 
 from recbench_spark import cli
-from recbench_spark.commands.embed import add_reading
+from recbench_spark.commands.embed import add_graph_flags
 
 
 def parser() -> cli.Parser:
@@ -29,7 +29,7 @@ def parser() -> cli.Parser:
     of = found.add_argument_group("the graph").add_mutually_exclusive_group(required=True)
     of.add_argument("--edges", metavar="PATH", help="edge list: CSV, Parquet or Delta, file or folder")
     of.add_argument("--split", metavar="ID", help="training part of a split of this warehouse")
-    add_reading(found)
+    add_graph_flags(found)
     walks = found.add_argument_group("the walks")
     walks.add_argument("--side", help="whose nodes get neighbours (default: the second side)")
     walks.add_argument("--top", type=int, metavar="T", help="neighbours kept (default: 50)")

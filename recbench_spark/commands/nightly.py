@@ -23,9 +23,12 @@ def parser() -> cli.Parser:
     flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
     when = flags.add_mutually_exclusive_group(required=True)
-    when.add_argument("--logical-date", type=cli.day, help="the day evaluated, YYYY-MM-DD")
+    when.add_argument("--logical-date", type=cli.parse_day, help="the day evaluated, YYYY-MM-DD")
     when.add_argument(
-        "--dates", type=cli.days, metavar="A..B", help="every day from A to B, or A,B,C: in one session"
+        "--dates",
+        type=cli.parse_days,
+        metavar="A..B",
+        help="every day from A to B, or A,B,C: in one session",
     )
     flags.add_argument(
         "--force", action="store_true", help="run again what has succeeded, as a new attempt"

@@ -25,7 +25,7 @@ def parser() -> cli.Parser:
     flags.add_argument("sql", nargs="?", help="a SELECT, or the name of a view, table or question")
     flags.add_argument("--warehouse", help="directory or catalog.schema of the tables; --list needs none")
     flags.add_argument("--list", action="store_true", help="list tables, views and questions")
-    flags.add_argument("--limit", type=cli.count, default=50, help="rows printed (default 50)")
+    flags.add_argument("--limit", type=cli.parse_count, default=50, help="rows printed (default 50)")
     flags.add_argument("--format", choices=["table", "csv"], default="table")
     flags.add_argument(
         "--engine",
@@ -41,4 +41,4 @@ def main(args: argparse.Namespace) -> int:
     # Here: --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import query  # noqa: PLC0415
 
-    return query.ask(args)
+    return query.run(args)

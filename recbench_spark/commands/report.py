@@ -15,7 +15,9 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
-    flags.add_argument("--logical-date", required=True, type=cli.day, help="the night of the report's name")
+    flags.add_argument(
+        "--logical-date", required=True, type=cli.parse_day, help="the night of the report's name"
+    )
     flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
     return flags
 

@@ -7,21 +7,21 @@ from pathlib import Path
 
 from recbench_spark.errors import ConfigError, FallbackToSpark, nearest
 from recbench_spark.schemas import TABLES, Table
-from recbench_spark.storage.arrow_store import ArrowStore, in_reach
+from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
 from recbench_spark.storage.delta_files import partition_values
 from recbench_spark.storage.store import check_would_write, is_catalog_schema
 
-MOST_NEIGHBOURS = 1000
+MAX_NEIGHBOURS = 1000
 """Entries beside a folder that is not there, among which the one that is meant is looked for."""
 
 
-def look_at_warehouse(root: str) -> None:
+def check_warehouse(root: str) -> None:
     """Refuse a warehouse that could not be written to; nothing is made.
 
     Raises:
         StoreError: the folder is a file, or may not be written to.
     """
-    if in_reach(root):
+    if is_local_folder(root):
         check_would_write(Path(root))
 
 
@@ -53,7 +53,7 @@ def require_partition(root: str, table: Table, name: str, flag: str) -> None:
         ConfigError: there is no such name; the hint names the nearest one.
     """
     require_warehouse(root)
-    if not in_reach(root):
+    if not is_local_folder(root):
         return
     with suppress(FallbackToSpark):
         store = ArrowStore(root, read_only=True)
@@ -63,7 +63,7 @@ def require_partition(root: str, table: Table, name: str, flag: str) -> None:
             raise ConfigError(f"{flag} {name}: no such {column} in {store.root}", nearest(name, known))
 
 
-def look_at_journal(path: str | None, flag: str) -> None:
+def check_journal_path(path: str | None, flag: str) -> None:
     """ConfigError for a JSON-lines log that cannot be a file: a folder lies there, or a file in the way."""
     place = Path(path or "log.jsonl")
     if place.is_dir() or any(parent.is_file() for parent in place.parents):
@@ -77,6 +77,6 @@ def _holds_tables(folder: Path) -> bool:
 
 def _suggest_warehouse(folder: Path) -> str:
     beside = folder.absolute().parent
-    entries = sorted(beside.iterdir())[:MOST_NEIGHBOURS] if beside.is_dir() else []
+    entries = sorted(beside.iterdir())[:MAX_NEIGHBOURS] if beside.is_dir() else []
     known = [entry.name for entry in entries if entry.is_dir() and _holds_tables(entry)]
     return f"{nearest(folder.name, known)} in {beside}" if known else "run jobs/nightly.py first"

@@ -8,12 +8,12 @@ spark-submit; secrets live in neither.
 from __future__ import annotations
 
 from recbench_spark.config.base import (
-    ELSEWHERE,
     INT,
-    LONGEST,
-    LONGEST_CURVE,
+    MAX_CURVE,
+    MAX_SECONDS,
     NAME,
     SECRET,
+    SECRETS_HINT,
     UNITS,
     Count,
     Duration,
@@ -30,13 +30,13 @@ from recbench_spark.config.base import (
 )
 from recbench_spark.config.benchmark import Benchmark
 from recbench_spark.config.comparisons import Comparisons, Gate, Paradoxes, Regression
-from recbench_spark.config.dataset import LOG_COLUMNS, OFFSET, TABLE_READERS, Dataset, World
-from recbench_spark.config.documents import DEEPEST, REPEATED, Loader, load_yaml
+from recbench_spark.config.dataset import LOG_COLUMNS, OFFSET, TABLE_READERS, Dataset, WorldSettings
+from recbench_spark.config.documents import MAX_ALIAS_NODES, MAX_DEPTH, Loader, load_yaml
 from recbench_spark.config.evaluation import (
     DEFAULT_METRICS,
     EXPOSURE_SLICES,
     Bootstrap,
-    Draw,
+    CandidateDraw,
     Evaluation,
     Exposure,
     Propensities,
@@ -58,36 +58,36 @@ from recbench_spark.config.models import (
     ScoresModel,
     TruthModel,
 )
-from recbench_spark.config.searching import Range, Search
-from recbench_spark.config.split import FOLDED, KEYS_OF_HOLDOUTS, NETFLIX, PROTOCOLS, HeldOut, Split
+from recbench_spark.config.searching import SearchSettings, SettingRange
+from recbench_spark.config.split import FOLD_HOLDOUTS, HOLDOUT_KEYS, NETFLIX, PROTOCOLS, HeldOut, Split
 
 __all__ = [
     "BENCHMARKS",
-    "DEEPEST",
     "DEFAULT_METRICS",
-    "ELSEWHERE",
     "EXPOSURE_SLICES",
-    "FOLDED",
+    "FOLD_HOLDOUTS",
+    "HOLDOUT_KEYS",
     "INT",
-    "KEYS_OF_HOLDOUTS",
     "LOG_COLUMNS",
-    "LONGEST",
-    "LONGEST_CURVE",
+    "MAX_ALIAS_NODES",
+    "MAX_CURVE",
+    "MAX_DEPTH",
+    "MAX_SECONDS",
     "NAME",
     "NETFLIX",
     "OFFSET",
     "PROTOCOLS",
-    "REPEATED",
     "SECRET",
+    "SECRETS_HINT",
     "TABLE_READERS",
     "UNITS",
     "AlsModel",
     "Benchmark",
     "Bootstrap",
+    "CandidateDraw",
     "Comparisons",
     "Count",
     "Dataset",
-    "Draw",
     "Duration",
     "EmbeddingsModel",
     "Evaluation",
@@ -109,18 +109,18 @@ __all__ = [
     "Provenance",
     "PublishedModel",
     "RandomModel",
-    "Range",
     "Regression",
     "ScoresModel",
-    "Search",
+    "SearchSettings",
     "Seed",
+    "SettingRange",
     "Share",
     "Slice",
     "Split",
     "Strata",
     "Strict",
     "TruthModel",
-    "World",
+    "WorldSettings",
     "digest",
     "find_benchmark",
     "load_benchmark",

@@ -46,7 +46,7 @@ KEY_SHAPES = (
 SECRET_KEY = re.compile(r"(?:(?<=://)|(?<![\w/+.-]))[A-Za-z0-9/+]{40}(?![\w/+=.-])")
 """The form of a secret of AWS; a path may have it too."""
 
-MIXED, LONGEST_WORD = 15, 5
+MIN_CHANGES, LONGEST_WORD = 15, 5
 """Of 40 letters by chance: at least so many changes between small letters, large ones and digits, 25 on
 average, and at most so many small letters in a row. Names and paths, made of words, have longer rows."""
 
@@ -59,7 +59,7 @@ SECRETS = re.compile(
 )
 """Text that bears a password, a key or a signature."""
 
-ELSEWHERE = (
+SECRETS_HINT = (
     "settings are printed and stored beside results: secrets belong to Spark (spark.hadoop.* in a "
     "properties file of your own), to the cluster's roles, or to the environment"
 )
@@ -79,13 +79,13 @@ def _is_mixed(text: str) -> bool:
         return False  # a hash in hexadecimal digits
     kinds = ["A" if letter.isupper() else "a" if letter.isalpha() else "0" for letter in text]
     changes = sum(one != other for one, other in pairwise(kinds))
-    return changes >= MIXED and max(map(len, re.findall("[a-z]+", text)), default=0) <= LONGEST_WORD
+    return changes >= MIN_CHANGES and max(map(len, re.findall("[a-z]+", text)), default=0) <= LONGEST_WORD
 
 
 def refuse_secrets(text: str, where: str) -> None:
     """ConfigError, which does not repeat it, for text that bears a secret; what is printed must not."""
     if holds_secret(text):
-        raise ConfigError(f"{where} holds a password, key or token", ELSEWHERE)
+        raise ConfigError(f"{where} holds a password, key or token", SECRETS_HINT)
 
 
 MAY_REPEAT = ("ratio", "final", "samples")
@@ -103,7 +103,7 @@ class Strict(BaseModel):
     added_later: ClassVar[frozenset[str]] = frozenset()
 
     @model_serializer(mode="wrap")
-    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _drop_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         found: dict[str, Any] = handler(self)
         fields = type(self).model_fields
         for name in self.added_later & found.keys():
@@ -113,27 +113,27 @@ class Strict(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _sound(cls, document: Any) -> Any:
+    def _refuse_unsafe_values(cls, document: Any) -> Any:
         for key, value in document.items() if isinstance(document, dict) else ():
-            if any(holds_secret(text) for text in _texts_of(value, _is_map(cls, key))):
-                raise ValueError(f"{key} holds a password, key or token; {ELSEWHERE}")
-            if not _takes_truth(cls, key):
-                _refuse_truths(key, value, _is_map(cls, key))
+            if any(holds_secret(text) for text in _field_texts(value, _is_map(cls, key))):
+                raise ValueError(f"{key} holds a password, key or token; {SECRETS_HINT}")
+            if not _accepts_bool(cls, key):
+                _refuse_bools(key, value, _is_map(cls, key))
             elif isinstance(value, set | frozenset):
-                _refuse_truths(key, value)
+                _refuse_bools(key, value)
         return document
 
     @model_validator(mode="after")
-    def _each_once(self) -> Self:
+    def _refuse_repeated_values(self) -> Self:
         for name, found in self:
             if name not in MAY_REPEAT and isinstance(found, tuple):
-                twice = _repeated(found)
+                twice = _find_repeated(found)
                 if twice is not None:
                     raise ValueError(f"{name}: {twice!r} stands there twice")
         return self
 
 
-def _texts_of(value: Any, is_map: bool) -> list[str]:
+def _field_texts(value: Any, is_map: bool) -> list[str]:
     """Return texts of a field, of its list or of its map with its keys; sections look at their own."""
     if is_map and isinstance(value, dict):
         value = [*value, *value.values()]
@@ -141,7 +141,7 @@ def _texts_of(value: Any, is_map: bool) -> list[str]:
     return [text for text in held if isinstance(text, str)]
 
 
-def _takes_truth(model: type[BaseModel], key: Any) -> bool:
+def _accepts_bool(model: type[BaseModel], key: Any) -> bool:
     """Whether a field is true or false: pydantic takes these for 1 and 0 elsewhere."""
     field = model.model_fields.get(key) if isinstance(key, str) else None
     return field is None or bool in _types_in(field.annotation)
@@ -163,7 +163,7 @@ def _is_map(model: type[BaseModel], key: Any) -> bool:
     )
 
 
-def _refuse_truths(key: Any, value: Any, is_map: bool = False) -> None:
+def _refuse_bools(key: Any, value: Any, is_map: bool = False) -> None:
     """ValueError for true and false, also inside lists and maps, and for sets, whose order is chance."""
     if isinstance(value, bool):
         raise ValueError(f"{key}: a number or text is expected, and not {str(value).lower()}")
@@ -171,13 +171,13 @@ def _refuse_truths(key: Any, value: Any, is_map: bool = False) -> None:
         raise ValueError(f"{key}: a list is expected, and not a set, which has no order")
     if isinstance(value, list | tuple):
         for entry in value:
-            _refuse_truths(key, entry, is_map)
+            _refuse_bools(key, entry, is_map)
     if is_map and isinstance(value, dict):
         for name, entry in value.items():
-            _refuse_truths(f"{key}.{name}", entry, is_map)
+            _refuse_bools(f"{key}.{name}", entry, is_map)
 
 
-def _repeated(values: Sequence[Any]) -> Any:
+def _find_repeated(values: Sequence[Any]) -> Any:
     """The first text or number that was there before; sections have rules of their own."""
     seen: set[Any] = set()
     for value in values:
@@ -191,7 +191,7 @@ def _repeated(values: Sequence[Any]) -> Any:
 INT = 2**31 - 1
 """The largest whole number of the tables' columns k, n, rank."""
 
-LONGEST_CURVE = 10_000
+MAX_CURVE = 10_000
 """Cut-offs of `curve`: each is a row of `metrics`."""
 
 Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
@@ -206,7 +206,7 @@ Duration = Annotated[str, Field(pattern="^[1-9][0-9]{0,11}[smhdw]$")]
 """Seconds, minutes, hours, days or weeks: `30m`, `7d`."""
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-LONGEST = 10_000 * 366 * UNITS["d"]
+MAX_SECONDS = 10_000 * 366 * UNITS["d"]
 """Seconds of all the years that a date can have."""
 
 
@@ -224,19 +224,19 @@ def seconds(duration: str) -> int:
     return int(duration[:-1]) * UNITS[duration[-1]]
 
 
-def written(day: Any) -> Any:
+def require_day_text(day: Any) -> Any:
     """Days and instants are written out: pydantic takes 2026 for seconds since 1970."""
     if isinstance(day, int | float) or (isinstance(day, str) and re.fullmatch(r"\s*[-+]?[\d_.]+\s*", day)):
         raise ValueError("write a day like 2026-01-31, or a time like 2026-01-31T12:00:00+00:00")
     return day
 
 
-def shortened(text: str, longest: int = 300) -> str:
+def shorten(text: str, longest: int = 300) -> str:
     """Text that the user wrote, no longer than one likes to read."""
     return text if len(text) <= longest else f"{text[:longest]}... ({len(text)} letters)"
 
 
-def parse(model: type[M], document: Any, where: str, joined: str = ": ") -> M:
+def parse(model: type[M], document: Any, where: str, separator: str = ": ") -> M:
     """Check a document; the first mistake becomes a ConfigError with file, key and nearest key.
 
     Args:
@@ -248,7 +248,7 @@ def parse(model: type[M], document: Any, where: str, joined: str = ": ") -> M:
     try:
         return model.model_validate(document, context={"where": where})
     except ValidationError as error:
-        raise ConfigError(*_explain(model, error, f"{where}{joined}")) from None
+        raise ConfigError(*_explain(model, error, f"{where}{separator}")) from None
     except UnicodeEncodeError:
         raise ConfigError(f"{where}: text that is not Unicode", "write it as UTF-8") from None
 
@@ -257,7 +257,7 @@ def _explain(model: type[BaseModel], error: ValidationError, where: str) -> tupl
     found = error.errors()
     # A key that is misspelt is also missing: its name, with the nearest one, says more.
     first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
-    path = shortened(".".join(str(step) for step in first["loc"]) or "(top)")
+    path = shorten(".".join(str(step) for step in first["loc"]) or "(top)")
     hint = ""
     if first["type"] == "extra_forbidden":
         hint = nearest(str(first["loc"][-1]), _keys_at(model, first["loc"][:-1]))
@@ -267,7 +267,7 @@ def _explain(model: type[BaseModel], error: ValidationError, where: str) -> tupl
         given = first["input"].get("kind") if isinstance(first["input"], dict) else first["input"]
         hint = nearest(str(given), known)
     text, _, more = first["msg"].removeprefix("Value error, ").partition("\n  hint: ")
-    message, hint = shortened(text), hint or more
+    message, hint = shorten(text), hint or more
     others = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"{where}{path}: {message}{others}", hint
 
@@ -278,13 +278,13 @@ def _keys_at(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
     for step in path:
         fields = getattr(current, "model_fields", {})
         options = _models_in(fields[step].annotation if step in fields else current)
-        tagged = [o for o in options if step in get_args(_kind(o))]
+        tagged = [o for o in options if step in get_args(_kind_annotation(o))]
         current = (tagged or options or [current])[0] if tagged or len(options) == 1 else options
     chosen = current if isinstance(current, list) else [current]
     return [name for option in chosen for name in getattr(option, "model_fields", {})]
 
 
-def _kind(model: Any) -> Any:
+def _kind_annotation(model: Any) -> Any:
     found = getattr(model, "model_fields", {}).get("kind")
     return found.annotation if found else None
 

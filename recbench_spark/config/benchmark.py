@@ -11,8 +11,8 @@ from recbench_spark.config.comparisons import Comparisons, Gate, Paradoxes, Regr
 from recbench_spark.config.dataset import Dataset
 from recbench_spark.config.evaluation import EXPOSURE_SLICES, Evaluation
 from recbench_spark.config.models import ModelConfig, make_model
-from recbench_spark.config.searching import Search
-from recbench_spark.config.split import FOLDED, Split
+from recbench_spark.config.searching import SearchSettings
+from recbench_spark.config.split import FOLD_HOLDOUTS, Split
 
 
 class Benchmark(Strict):
@@ -36,19 +36,19 @@ class Benchmark(Strict):
     regressions: tuple[Regression, ...] = ()
     paradoxes: Paradoxes | None = None
     ran_by: str | None = None
-    search: Search | None = None
+    search: SearchSettings | None = None
     board: Name | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _headline_of_the_task(cls, document: Any) -> Any:
+    def _fill_headline(cls, document: Any) -> Any:
         evaluation = document.get("evaluation") if isinstance(document, dict) else None
         if isinstance(evaluation, dict) and evaluation.get("task") == "rating":
             return {"headline": "rmse", **document}
         return document
 
     @model_validator(mode="after")
-    def _comparable(self) -> Benchmark:
+    def _check_sections(self) -> Benchmark:
         mistakes = (*_comparison_mistakes(self), *_paradox_mistakes(self), *_search_mistakes(self))
         for wrong, message in mistakes:
             if wrong:
@@ -57,7 +57,7 @@ class Benchmark(Strict):
 
     @field_validator("models", mode="before")
     @classmethod
-    def _of_their_kinds(cls, models: Any, info: ValidationInfo) -> Any:
+    def _make_models(cls, models: Any, info: ValidationInfo) -> Any:
         if not isinstance(models, list | tuple):
             return models  # refused by the field's own check
         where = (info.context or {}).get("where", "benchmark")
@@ -65,7 +65,7 @@ class Benchmark(Strict):
 
     @field_validator("models")
     @classmethod
-    def _names_differ(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
+    def _check_model_names(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
         names = [model.name for model in models]
         if not names or len(set(names)) < len(names):
             raise ValueError("give at least one model, each under a name of its own")
@@ -108,7 +108,7 @@ def _search_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
         return []
     names = {model.name for model in benchmark.models}
     unknown = [name for name in search.spaces if name not in names]
-    known = benchmark.split.folds if benchmark.split.holdout in FOLDED else 1
+    known = benchmark.split.folds if benchmark.split.holdout in FOLD_HOLDOUTS else 1
     return [
         (bool(unknown), f"search.spaces: no model '{unknown[0] if unknown else ''}' in this file"),
         (search.fold >= known, f"search.fold: no fold {search.fold} in this split"),

@@ -39,7 +39,7 @@ class Bundle(Strict):
     digest: str | None = None
 
     @model_validator(mode="after")
-    def _has_a_digest(self) -> Bundle:
+    def _check_digest(self) -> Bundle:
         if (self.digest is None) != (self.format == 1):
             raise ValueError("format 2 has a digest, format 1 has none")
         return self

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from recbench_spark.config.base import Count, Name, Strict, written
+from recbench_spark.config.base import Count, Name, Strict, require_day_text
 from recbench_spark.config.evaluation import Evaluation
 
 
@@ -24,7 +24,7 @@ class Gate(Strict):
     action: Literal["fail", "warn"] = "fail"
 
     @model_validator(mode="after")
-    def _one_bound(self) -> Gate:
+    def _require_one_bound(self) -> Gate:
         if (self.above is None) == (self.below is None):
             raise ValueError("give one of 'above' (fails above it) and 'below' (fails below it)")
         return self
@@ -50,8 +50,8 @@ class Comparisons(Strict):
 
     @field_validator("baseline_night", mode="before")
     @classmethod
-    def _written_out(cls, night: Any) -> Any:
-        return written(night)
+    def _require_day_text(cls, night: Any) -> Any:
+        return require_day_text(night)
 
 
 class Regression(Strict):

@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 from pydantic import Field, field_validator, model_validator
 
 from recbench_spark.config.base import (
-    ELSEWHERE,
     SECRET,
+    SECRETS_HINT,
     Location,
     Name,
     Seed,
@@ -31,7 +31,7 @@ LOG_COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
 TABLE_READERS = ("csv", "parquet", "delta")
 """Readers of logs that are tables, with columns of their own: they read all files of a folder alike."""
 
-UNITS_READ = {
+READER_UNITS = {
     "netflix": ("days such as 2005-09-06", ("s", "timestamp")),
     "world": ("times of its own", ("s",)),
     **dict.fromkeys(("coat", "yahoo_r3", "lightgcn"), ("no times", ("s",))),
@@ -40,7 +40,7 @@ UNITS_READ = {
 default. A unit that would not be obeyed is refused."""
 
 
-class World(Strict):
+class WorldSettings(Strict):
     """The generated world: who is there, how strong the loop is.
 
     `open_items`: what the open loop shows, uniformly: any item, of which a split then leaves out the
@@ -101,11 +101,11 @@ class Dataset(Strict):
     duplicates: Literal["keep_last", "keep_first", "error"] = "keep_last"
     scale: tuple[float, float] | None = None
     until: str | None = None
-    world: World = World()
+    world: WorldSettings = WorldSettings()
 
     @field_validator("time_zone")
     @classmethod
-    def _known_zone(cls, zone: str) -> str:
+    def _check_time_zone(cls, zone: str) -> str:
         try:
             known = OFFSET.fullmatch(zone) or ZoneInfo(zone)
         except (KeyError, ValueError, OSError):
@@ -130,15 +130,15 @@ class Dataset(Strict):
 
     @field_validator("options")
     @classmethod
-    def _none_secret(cls, options: dict[str, str]) -> dict[str, str]:
+    def _refuse_secret_options(cls, options: dict[str, str]) -> dict[str, str]:
         for key, value in options.items():
             if re.search(SECRET, key, re.IGNORECASE) or holds_secret(value):
-                raise ValueError(f"option {key} holds a secret; {ELSEWHERE}")
+                raise ValueError(f"option {key} holds a secret; {SECRETS_HINT}")
         return options
 
     @field_validator("until", mode="before")
     @classmethod
-    def _as_text(cls, until: Any) -> Any:
+    def _format_until(cls, until: Any) -> Any:
         return until.isoformat() if isinstance(until, date) else until  # YAML reads 2026-01-31 as a date
 
     @property
@@ -148,14 +148,14 @@ class Dataset(Strict):
 
     @field_validator("scale")
     @classmethod
-    def _has_ends(cls, scale: tuple[float, float] | None) -> tuple[float, float] | None:
+    def _check_scale(cls, scale: tuple[float, float] | None) -> tuple[float, float] | None:
         if scale is not None and not scale[0] < scale[1]:
             raise ValueError(f"the scale ends at {scale[1]:g}, not above {scale[0]:g} where it begins")
         return scale
 
     @model_validator(mode="after")
-    def _has_units(self) -> Dataset:
-        times = UNITS_READ.get(self.reader)
+    def _check_time_unit(self) -> Dataset:
+        times = READER_UNITS.get(self.reader)
         if times and self.time_unit not in times[1]:
             raise ValueError(
                 f"reader '{self.reader}' has {times[0]}: leave out time_unit '{self.time_unit}'"
@@ -163,17 +163,17 @@ class Dataset(Strict):
         return self
 
     @model_validator(mode="after")
-    def _takes_columns(self) -> Dataset:
+    def _check_reader_keys(self) -> Dataset:
         if self.reader not in TABLE_READERS and (self.columns or self.options):
             message = f"reader '{self.reader}' takes no 'columns' and no 'options'"
             raise make_error(message, "use reader 'csv' for a file laid out otherwise")
-        if self.reader != "world" and self.world != World():
+        if self.reader != "world" and self.world != WorldSettings():
             message = f"reader '{self.reader}' reads a log, and 'world' is what one is generated from"
             raise make_error(message, "reader: world, or leave 'world' out")
         return self
 
     @model_validator(mode="after")
-    def _path_given(self) -> Dataset:
+    def _require_path(self) -> Dataset:
         if self.reader != "world" and not self.path:
             raise ValueError(f"reader '{self.reader}' needs 'path'")
         return self

@@ -17,16 +17,16 @@ from yaml.events import (
     ScalarEvent,
 )
 
-from recbench_spark.config.base import shortened
+from recbench_spark.config.base import shorten
 from recbench_spark.errors import ConfigError
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's where it is installed: ten times faster."""
 
-DEEPEST = 50
+MAX_DEPTH = 50
 """Sections inside one another; a benchmark file has six."""
 
-REPEATED = 100_000
+MAX_ALIAS_NODES = 100_000
 """Nodes that aliases (`*name`) may add to those written: a few lines of them can stand for millions."""
 
 
@@ -37,17 +37,17 @@ def load_yaml(text: str, where: str) -> Any:
         ConfigError: no YAML, a key that stands twice, too deep, or grown by aliases.
     """
     try:
-        _survey(yaml.parse(text, Loader=Loader), where)
+        _check_events(yaml.parse(text, Loader=Loader), where)
         return yaml.load(text, Loader=Loader)
     except yaml.YAMLError as error:
-        told = shortened(" ".join(str(error).split()))
+        told = shorten(" ".join(str(error).split()))
     # What PyYAML raises of a tag or a date that does not fit its text: !!int foo, 2026-99-99.
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        told = f"a value does not fit its tag or form: {shortened(str(error))}"
+        told = f"a value does not fit its tag or form: {shorten(str(error))}"
     raise ConfigError(f"{where}: not valid YAML: {told}", "quote text that is not meant as YAML")
 
 
-class _Open:
+class _OpenNode:
     """A section or list whose end has not come: nodes in it, and the keys of a section."""
 
     def __init__(self, event: CollectionStartEvent) -> None:
@@ -55,7 +55,7 @@ class _Open:
         self.keys: set[str] | None = set() if isinstance(event, MappingStartEvent) else None
         self.is_key = True
 
-    def takes(self, key: str | None) -> bool:
+    def accept_key(self, key: str | None) -> bool:
         """Count what comes next, a key or a value; False for a key that was there."""
         if self.keys is None:
             return True
@@ -67,46 +67,46 @@ class _Open:
         return not known
 
 
-def _survey(events: Iterable[Event], where: str) -> None:
+def _check_events(events: Iterable[Event], where: str) -> None:
     """Look at a document before anything is made of it: depth, keys, and how far aliases make it grow."""
     sizes: dict[str, int] = {}
-    inside: list[_Open] = []
+    inside: list[_OpenNode] = []
     repeated = 0
     for event in events:
         nodes = 0
         if isinstance(event, NodeEvent) and inside:
             _check_key(event, inside[-1], where)
         if isinstance(event, CollectionStartEvent):
-            inside.append(_Open(event))
-            if len(inside) > DEEPEST:
-                raise ConfigError(f"{where}: more than {DEEPEST} sections in one another", _line(event))
+            inside.append(_OpenNode(event))
+            if len(inside) > MAX_DEPTH:
+                raise ConfigError(f"{where}: more than {MAX_DEPTH} sections in one another", _line(event))
         elif isinstance(event, CollectionEndEvent):
             ended = inside.pop()
             nodes = ended.nodes
             sizes |= {ended.anchor: nodes} if ended.anchor else {}
         elif isinstance(event, AliasEvent):
-            nodes = _of_alias(event, sizes, inside, where)
+            nodes = _alias_size(event, sizes, inside, where)
             repeated += nodes
         elif isinstance(event, ScalarEvent):
             _refuse_old_number(event, where)
             nodes = 1
         if inside:
             inside[-1].nodes += nodes
-        if repeated > REPEATED:
-            raise ConfigError(f"{where}: aliases add more than {REPEATED} values", _line(event))
+        if repeated > MAX_ALIAS_NODES:
+            raise ConfigError(f"{where}: aliases add more than {MAX_ALIAS_NODES} values", _line(event))
 
 
-def _check_key(event: NodeEvent, section: _Open, where: str) -> None:
+def _check_key(event: NodeEvent, section: _OpenNode, where: str) -> None:
     """ConfigError for text that is not Unicode, and for a key of a section that was there before."""
     key = event.value if isinstance(event, ScalarEvent) else None
     if key and not key.isascii() and any("\ud800" <= letter <= "\udfff" for letter in key):
         raise ConfigError(f"{where}: text that is not Unicode", _line(event))
-    if not section.takes(key):
-        raise ConfigError(f"{where}: key '{shortened(str(key))}' stands twice", _line(event))
+    if not section.accept_key(key):
+        raise ConfigError(f"{where}: key '{shorten(str(key))}' stands twice", _line(event))
 
 
 OCTAL = re.compile(r"[-+]?0[0-7_]+")
-SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 """Numbers that YAML 1.1, and nobody who writes a setting, takes for eights (010) and for sixties (1:10)."""
 
 
@@ -116,16 +116,16 @@ def _refuse_old_number(event: ScalarEvent, where: str) -> None:
     if not (event.implicit[0] or (event.tag or "").endswith((":int", ":float"))):
         return
     octal = bool(OCTAL.fullmatch(text)) and int(text, 8) != int(text)
-    if octal or SEXAGESIMAL.fullmatch(text):
-        message = f"{where}: YAML takes {shortened(text)} for a number in base {8 if octal else 60}"
+    if octal or BASE_60.fullmatch(text):
+        message = f"{where}: YAML takes {shorten(text)} for a number in base {8 if octal else 60}"
         plain = f" {int(text)}, or" if octal else ""
-        raise ConfigError(message, f"{_line(event)}: write{plain} quotes around it: '{shortened(text)}'")
+        raise ConfigError(message, f"{_line(event)}: write{plain} quotes around it: '{shorten(text)}'")
 
 
-def _of_alias(event: AliasEvent, sizes: dict[str, int], inside: list[_Open], where: str) -> int:
+def _alias_size(event: AliasEvent, sizes: dict[str, int], inside: list[_OpenNode], where: str) -> int:
     name = str(event.anchor)
     if name in [section.anchor for section in inside]:
-        raise ConfigError(f"{where}: *{shortened(name)} stands in itself", _line(event))
+        raise ConfigError(f"{where}: *{shorten(name)} stands in itself", _line(event))
     return sizes.get(name, 1)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from recbench_spark.config.base import INT, LONGEST_CURVE, Count, Location, Name, Seed, Strict
+from recbench_spark.config.base import INT, MAX_CURVE, Count, Location, Name, Seed, Strict
 from recbench_spark.definitions import Definition, make_definition
 
 
@@ -31,7 +31,7 @@ class Bootstrap(Strict):
     seed: Seed = 42
 
 
-class Draw(Strict):
+class CandidateDraw(Strict):
     """Sampled candidates (definition.candidates uniform or popularity): how many, for whom, which seed.
 
     `per`: `n` items for each user, or for each of the user's held-out items. `estimators`: corrections
@@ -85,7 +85,7 @@ class Propensities(Strict):
     rate: Annotated[float, Field(gt=0, le=1)] = 0.1
 
     @model_validator(mode="after")
-    def _given_by_a_path(self) -> Propensities:
+    def _check_method(self) -> Propensities:
         if (self.method == "given") != bool(self.path):
             raise ValueError("'path' goes with method 'given', which needs it")
         if (self.method == "logistic_regression") != bool(self.item_features or self.user_features):
@@ -115,7 +115,7 @@ class Strata(Strict):
 
     @field_validator("n")
     @classmethod
-    def _differ(cls, n: tuple[int, ...]) -> tuple[int, ...]:
+    def _check_strata_numbers(cls, n: tuple[int, ...]) -> tuple[int, ...]:
         if not n or len(set(n)) < len(n):
             raise ValueError("give at least one number of strata, each once")
         return n
@@ -174,7 +174,7 @@ EXPOSURE_SLICES = ("stratum", "most_popular")
 RATING_METRICS = ("rmse", "mse", "mae")
 """What is measured of predicted ratings where `metrics` is not given."""
 
-OF_RANKINGS = ("curve", "preset", "candidates_path", "features", "multiverse", "exposure", "uncut")
+RANKING_ONLY = ("curve", "preset", "candidates_path", "features", "multiverse", "exposure", "uncut")
 """Settings that mean something only where items are ranked."""
 
 
@@ -197,7 +197,7 @@ class Evaluation(Strict):
     definition: dict[str, Any] = {}
     candidates_path: Location | None = None
     features: Location | None = None
-    draw: Draw = Draw()
+    draw: CandidateDraw = CandidateDraw()
     slices: tuple[Slice, ...] = (Slice(key="popularity", of="popularity"),)
     bootstrap: Bootstrap = Bootstrap()
     user_metrics: bool = True
@@ -210,56 +210,56 @@ class Evaluation(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_the_task(cls, document: Any) -> Any:
+    def _fill_rating_metrics(cls, document: Any) -> Any:
         """What is measured of predicted ratings, where the file does not say it."""
         if not isinstance(document, dict) or document.get("task") != "rating":
             return document
         return {"metrics": RATING_METRICS, "slices": (), **document}
 
     @model_validator(mode="after")
-    def _goes_with_the_task(self) -> Evaluation:
+    def _check_task(self) -> Evaluation:
         defaults = type(self).model_fields
-        strays = [name for name in OF_RANKINGS if getattr(self, name) != defaults[name].default]
+        strays = [name for name in RANKING_ONLY if getattr(self, name) != defaults[name].default]
         if self.task == "rating" and (strays or self.slices):
             raise ValueError(f"{[*strays, 'slices'][0]}: not for task 'rating'")
         return self
 
     @field_validator("k")
     @classmethod
-    def _positive(cls, k: tuple[int, ...]) -> tuple[int, ...]:
+    def _check_cutoffs(cls, k: tuple[int, ...]) -> tuple[int, ...]:
         if not k or min(k) < 1 or max(k) > INT:
             raise ValueError(f"cut-offs must be whole numbers from 1 to {INT}")
         return tuple(sorted(set(k)))
 
     @field_validator("metrics", "parts")
     @classmethod
-    def _some(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _require_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if not names:
             raise ValueError("name at least one")
         return names
 
     @field_validator("slices")
     @classmethod
-    def _keys_differ(cls, slices: tuple[Slice, ...]) -> tuple[Slice, ...]:
+    def _check_slice_keys(cls, slices: tuple[Slice, ...]) -> tuple[Slice, ...]:
         if len({cut.key for cut in slices}) < len(slices):
             raise ValueError("give each slice a key of its own")
         return slices
 
     @model_validator(mode="after")
-    def _keys_free(self) -> Evaluation:
+    def _refuse_exposure_keys(self) -> Evaluation:
         taken = [cut.key for cut in self.slices if self.exposure and cut.key in EXPOSURE_SLICES]
         if taken:
             raise ValueError(f"slice '{taken[0]}' is made by evaluation.exposure: choose another key")
         return self
 
     @model_validator(mode="after")
-    def _short_curve(self) -> Evaluation:
-        if self.curve and max(self.k) > LONGEST_CURVE:
-            raise ValueError(f"curve keeps every cut-off up to the largest k: at most {LONGEST_CURVE}")
+    def _check_curve(self) -> Evaluation:
+        if self.curve and max(self.k) > MAX_CURVE:
+            raise ValueError(f"curve keeps every cut-off up to the largest k: at most {MAX_CURVE}")
         return self
 
     @model_validator(mode="after")
-    def _whole_rankings(self) -> Evaluation:
+    def _require_uncut(self) -> Evaluation:
         whole = [name for name in ("multiverse", "exposure") if getattr(self, name)]
         if whole and not self.uncut:
             raise ValueError(f"{whole[0]} needs all ranks: leave uncut true")

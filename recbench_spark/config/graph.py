@@ -49,7 +49,7 @@ class GraphSource(Strict):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
     @model_validator(mode="after")
-    def _sides_and_columns(self) -> GraphSource:
+    def _check_graph_source(self) -> GraphSource:
         if len(set(self.sides)) < len(self.sides):
             raise ValueError("sides: two different names")
         if self.lists and len(self.sides) > 1:
@@ -92,7 +92,7 @@ class Features(Strict):
     missing: Literal["error", "zero"] = "error"
 
     @model_validator(mode="after")
-    def _one_source(self) -> Features:
+    def _check_feature_path(self) -> Features:
         if (self.kind == "table") != (self.path is not None):
             raise ValueError("path belongs to kind: table, and to it alone")
         return self
@@ -111,7 +111,7 @@ class LayerSettings(Strict):
     neighbours: Annotated[int, Field(ge=1)] = 25
 
     @model_validator(mode="after")
-    def _known_together(self) -> LayerSettings:
+    def _check_aggregator(self) -> LayerSettings:
         if self.form == "convolve" and self.aggregator in ("gcn", "lstm"):
             raise ValueError("convolve pools by sum, mean, importance or max; gcn and lstm are sage's")
         return self
@@ -182,7 +182,7 @@ class GraphModel(GraphLayers):
     output: Literal["embeddings", "vectors"] = "embeddings"
 
     @model_validator(mode="after")
-    def _modes(self) -> GraphModel:
+    def _fill_feature_side(self) -> GraphModel:
         self.check_sides(self.graph.sides)
         if not self.features.side and self.features.path:
             side = self.graph.sides[-1]
@@ -194,7 +194,7 @@ class GraphModel(GraphLayers):
         layers = [layer.model_dump() for layer in self.layers]
         features = self.features.model_dump(exclude={"path"})
         words = (self.mode, self.wire, list(self.final), self.seed)
-        changed = [found] if (found := revisions.of("graph")) else []
+        changed = [found] if (found := revisions.select_revisions("graph")) else []
         return digest("graph", graph_id, features, features_id, weights_id, layers, words, *changed)
 
 
@@ -217,7 +217,7 @@ class NeighbourhoodSettings(Strict):
     blocks: Annotated[int, Field(ge=1, le=65536)] | None = None
 
     @model_validator(mode="after")
-    def _known_side(self) -> NeighbourhoodSettings:
+    def _check_walks(self) -> NeighbourhoodSettings:
         if self.side and self.side not in self.graph.sides:
             raise ValueError(f"side: {self.side} is none of {', '.join(self.graph.sides)}")
         if self.graph.lists:
@@ -241,13 +241,13 @@ def load_model(path: str, more: dict[str, Any]) -> GraphModel:
     Raises:
         ConfigError: no such file, no YAML, an unknown key or a value out of range.
     """
-    return parse(GraphModel, merged(read_yaml(Path(path), "see docs/graph.md"), more), path)
+    return parse(GraphModel, merge_documents(read_yaml(Path(path), "see docs/graph.md"), more), path)
 
 
-def merged(document: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+def merge_documents(document: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     """A document with the values of another in place of its own, key by key."""
     found = dict(document)
     for key, value in more.items():
         both = isinstance(value, dict) and isinstance(found.get(key), dict)
-        found[key] = merged(found[key], value) if both else value
+        found[key] = merge_documents(found[key], value) if both else value
     return found

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recbench_spark.config.base import parse, shortened
+from recbench_spark.config.base import parse, shorten
 from recbench_spark.config.benchmark import Benchmark
 from recbench_spark.config.documents import load_yaml
 from recbench_spark.errors import ConfigError, nearest
@@ -24,7 +24,7 @@ def load_benchmark(source: str, overrides: Sequence[str] = ()) -> Benchmark:
 def make_benchmark(document: dict[str, Any], overrides: Sequence[str], where: str) -> Benchmark:
     """A benchmark from keys and values, with `a.b=value` replaced; `where` names them in errors."""
     for override in overrides:
-        _apply(document, override)
+        _apply_override(document, override)
     return parse(Benchmark, document, where)
 
 
@@ -34,7 +34,7 @@ def find_benchmark(source: str) -> Path:
         if _is_file(path):
             return path
     known = [path.stem for path in BENCHMARKS.glob("*.yaml")]
-    raise ConfigError(f"no benchmark file '{shortened(source)}'", nearest(source, known))
+    raise ConfigError(f"no benchmark file '{shorten(source)}'", nearest(source, known))
 
 
 def _is_file(path: Path) -> bool:
@@ -68,44 +68,42 @@ def read_yaml(path: Path, example: str) -> dict[str, Any]:
     return document
 
 
-def _apply(document: dict[str, Any], override: str) -> None:
+def _apply_override(document: dict[str, Any], override: str) -> None:
     """Set one `a.b.0.c=value`; the value is read as YAML."""
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise ConfigError(f"--set {shortened(key)}: expected KEY=VALUE", "e.g. --set split.seed=7")
+        raise ConfigError(f"--set {shorten(key)}: expected KEY=VALUE", "e.g. --set split.seed=7")
     *parents, last = key.split(".")
     place: Any = document
     for step in parents:
         place = _descend(place, step, key)
-    value = load_yaml(text, f"--set {shortened(key)}")
+    value = load_yaml(text, f"--set {shorten(key)}")
     if isinstance(place, list):
-        place[_position(place, last, key)] = value
+        place[_find_entry(place, last, key)] = value
     elif isinstance(place, dict):
         place[last] = value
     else:
-        raise _no_section(parents[-1], key)
+        raise _section_error(parents[-1], key)
 
 
-def _no_section(step: str, key: str) -> ConfigError:
-    told = f"--set {shortened(key)}: '{shortened(step)}' is not a section of the benchmark file"
+def _section_error(step: str, key: str) -> ConfigError:
+    told = f"--set {shorten(key)}: '{shorten(step)}' is not a section of the benchmark file"
     return ConfigError(told, "name a section, then its key: split.seed=7")
 
 
 def _descend(place: Any, step: str, key: str) -> Any:
     if isinstance(place, list):
-        return place[_position(place, step, key)]
+        return place[_find_entry(place, step, key)]
     if not isinstance(place, dict) or not isinstance(place.get(step, {}), dict | list):
-        raise _no_section(step, key)
+        raise _section_error(step, key)
     return place.setdefault(step, {})
 
 
-def _position(place: list[Any], step: str, key: str) -> int:
+def _find_entry(place: list[Any], step: str, key: str) -> int:
     """An entry of a list by its number or, for models and slices, by its name."""
     names = [entry.get("name", entry.get("key")) for entry in place if isinstance(entry, dict)]
     if step in names:
         return names.index(step)
     if re.fullmatch("[0-9]{1,9}", step) and int(step) < len(place):
         return int(step)
-    raise ConfigError(
-        f"--set {shortened(key)}: no entry '{shortened(step)}'", nearest(step, map(str, names))
-    )
+    raise ConfigError(f"--set {shorten(key)}: no entry '{shorten(step)}'", nearest(step, map(str, names)))

@@ -11,13 +11,13 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator
 
-from recbench_spark.config.base import INT, Count, Location, Name, Seed, Strict, parse, shortened
+from recbench_spark.config.base import INT, Count, Location, Name, Seed, Strict, parse, shorten
 from recbench_spark.errors import ConfigError, nearest
 
-BUILT_IN = "recbench_spark.models"
+MODELS_PACKAGE = "recbench_spark.models"
 """A package whose module `KIND` may hold the class of that kind: a model of one file."""
 
-RATING_KINDS = f"{BUILT_IN}.rating.kinds"
+RATING_KINDS = f"{MODELS_PACKAGE}.rating.kinds"
 """A module with the classes of all rating models: it compiles, and is imported when one is asked for."""
 
 
@@ -94,27 +94,27 @@ def model_class(kind: str) -> type[ModelConfig]:
         ConfigError: no such kind, module or class.
     """
     if ":" in kind:
-        return imported_class(kind)
-    if kind not in MODELS and kind.isidentifier() and util.find_spec(f"{BUILT_IN}.{kind}"):
-        import_module(f"{BUILT_IN}.{kind}")
+        return import_class(kind)
+    if kind not in MODELS and kind.isidentifier() and util.find_spec(f"{MODELS_PACKAGE}.{kind}"):
+        import_module(f"{MODELS_PACKAGE}.{kind}")
     if kind not in MODELS:
         import_module(RATING_KINDS)
     if kind not in MODELS:
-        raise ConfigError(f"no model of kind '{kind}'", nearest(kind, known_kinds()))
+        raise ConfigError(f"no model of kind '{kind}'", nearest(kind, list_kinds()))
     return MODELS[kind]
 
 
-def known_kinds() -> list[str]:
+def list_kinds() -> list[str]:
     """Kinds that were imported; further ones stand in the modules of `models/`."""
-    package = import_module(BUILT_IN)
+    package = import_module(MODELS_PACKAGE)
     for module in pkgutil.iter_modules(package.__path__):
         if not module.ispkg:
-            import_module(f"{BUILT_IN}.{module.name}")
+            import_module(f"{MODELS_PACKAGE}.{module.name}")
     import_module(RATING_KINDS)
     return sorted(MODELS)
 
 
-def imported_class(name: str) -> type[ModelConfig]:
+def import_class(name: str) -> type[ModelConfig]:
     """The class meant by `module:Class`."""
     module, _, attribute = name.partition(":")
     try:
@@ -132,7 +132,7 @@ def imported_class(name: str) -> type[ModelConfig]:
 def explain_import_error(error: BaseException, module: str) -> str:
     """Return the reason why a module cannot be imported, in words."""
     if isinstance(error, SystemExit):
-        return f"importing {module} ends Python: sys.exit({shortened(str(error.code))})"
+        return f"importing {module} ends Python: sys.exit({shorten(str(error.code))})"
     plain = isinstance(error, ImportError | AttributeError | ValueError)
     return str(error) if plain else f"{type(error).__name__}: {error}"
 
@@ -148,7 +148,7 @@ def make_model(document: Any, where: str) -> ModelConfig:
         return document
     if not isinstance(document, Mapping) or not isinstance(document.get("kind"), str):
         keys = ", ".join(map(str, document)) if isinstance(document, Mapping) else ""
-        given = f"; given: {shortened(keys)}" if keys else ""
+        given = f"; given: {shorten(keys)}" if keys else ""
         raise ConfigError(
             f"{where}: expected keys and values with a 'kind'{given}", "{name: ours, kind: als}"
         )
@@ -157,7 +157,7 @@ def make_model(document: Any, where: str) -> ModelConfig:
     except ConfigError as error:
         raise ConfigError(f"{where}.kind: {error.message}", error.hint) from None
     (kind, *_) = _kinds(chosen)
-    return parse(chosen, {**document, "kind": kind}, f"{where}.{kind}", joined=".")
+    return parse(chosen, {**document, "kind": kind}, f"{where}.{kind}", separator=".")
 
 
 class RandomModel(ModelConfig):
@@ -248,7 +248,7 @@ class ListsModel(ModelConfig):
 class PublishedModel(ModelConfig):
     """Figures from a publication, kept beside our own: `ndcg@10: 0.31` or `rmse: 0.77`.
 
-    A figure is a number that its metric can take (`kernels.metrics.about.range_of`): 17.0 per cent is 0.17.
+    A figure is a number that its metric can take (`kernels.metrics.about.figure_range`): 17.0 per cent is 0.17.
     """
 
     measured: ClassVar[bool] = False
@@ -257,12 +257,12 @@ class PublishedModel(ModelConfig):
 
     @field_validator("figures")
     @classmethod
-    def _possible(cls, figures: dict[str, float]) -> dict[str, float]:
+    def _check_figures(cls, figures: dict[str, float]) -> dict[str, float]:
         # Here: metrics bring numba and scipy, which other settings do without.
-        from recbench_spark.kernels.metrics.about import range_of  # noqa: PLC0415
+        from recbench_spark.kernels.metrics.about import figure_range  # noqa: PLC0415
 
         for figure, value in figures.items():
-            low, high = range_of(figure)
+            low, high = figure_range(figure)
             if not (math.isfinite(value) and low <= value <= high):
                 raise ValueError(f"{figure}: {value:g} lies outside {low:g} to {high:g}")
         return figures

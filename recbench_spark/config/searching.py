@@ -9,19 +9,19 @@ from pydantic import Field, model_validator
 
 from recbench_spark.config.base import Seed, Strict
 
-MOST_SETTINGS = 100_000
+MAX_SETTINGS = 100_000
 """Settings that a method is given at most: each is a fit."""
 
-MOST_SEEDS = 1000
+MAX_SEEDS = 1000
 """Fits a setting at most."""
 
-LEAST_SHARE = 1e-6
+MIN_SHARE = 1e-6
 """Of the training rows that are validated on, or left to train on: less holds no row of most logs."""
 
 Choice = bool | int | float | str
 
 
-class Range(Strict):
+class SettingRange(Strict):
     """The space of one setting: from `low` to `high`, on a logarithmic scale where `log`, or `values`.
 
     Whole numbers at both ends mean whole numbers between them.
@@ -33,7 +33,7 @@ class Range(Strict):
     values: tuple[Choice, ...] = ()
 
     @model_validator(mode="after")
-    def _is_a_space(self) -> Range:
+    def _check_range(self) -> SettingRange:
         ends = self.low is not None and self.high is not None
         if bool(self.values) == (self.low is not None or self.high is not None):
             raise ValueError("give either low and high, or values")
@@ -67,7 +67,7 @@ class Range(Strict):
         """A value as a number: itself, or its place among the choices."""
         return float(self.values.index(value)) if self.values else float(value)
 
-    def beyond(self, side: Literal["low", "high"]) -> Range | None:
+    def extend_beyond(self, side: Literal["low", "high"]) -> SettingRange | None:
         """The range that goes on from an edge, half as wide; None where there is nothing beyond.
 
         >>> Range(low=0.01, high=0.04).beyond("low").model_dump(include={"low", "high"})
@@ -76,12 +76,12 @@ class Range(Strict):
         if self.values:
             return None
         assert self.low is not None and self.high is not None
-        low, high = (self._before(), self.low) if side == "low" else (self.high, self._after())
+        low, high = (self._below_low(), self.low) if side == "low" else (self.high, self._above_high())
         if self.whole:
             low, high = math.floor(low), math.ceil(high)
-        return None if low >= high else Range(low=low, high=high, log=self.log and low > 0)
+        return None if low >= high else SettingRange(low=low, high=high, log=self.log and low > 0)
 
-    def _before(self) -> float:
+    def _below_low(self) -> float:
         """Half a width below the lower end, never past 0."""
         assert self.low is not None and self.high is not None
         if self.log:
@@ -90,7 +90,7 @@ class Range(Strict):
         found = self.low - (self.high - self.low) / 2
         return max(found, 0.0) if self.low >= 0 else found
 
-    def _after(self) -> float:
+    def _above_high(self) -> float:
         assert self.low is not None and self.high is not None
         found = (
             self.high * math.sqrt(self.high / self.low) if self.log else 1.5 * self.high - 0.5 * self.low
@@ -98,7 +98,7 @@ class Range(Strict):
         return float(f"{found:.6g}")
 
 
-class Search(Strict):
+class SearchSettings(Strict):
     """One budget for every method.
 
     `budget`: settings that each is given. `method`: points of low discrepancy, or at random, both by hash
@@ -108,16 +108,16 @@ class Search(Strict):
     `spaces`: by model, by setting; a dot leads into a section (`rates.user_factors`).
     """
 
-    budget: Annotated[int, Field(ge=1, le=MOST_SETTINGS)] = 16
+    budget: Annotated[int, Field(ge=1, le=MAX_SETTINGS)] = 16
     method: Literal["sobol", "random"] = "sobol"
     seed: Seed = 42
-    share: Annotated[float, Field(ge=LEAST_SHARE, le=1 - LEAST_SHARE)] = 0.05
+    share: Annotated[float, Field(ge=MIN_SHARE, le=1 - MIN_SHARE)] = 0.05
     fold: Annotated[int, Field(ge=0)] = 0
-    seeds: Annotated[int, Field(ge=1, le=MOST_SEEDS)] = 1
-    spaces: dict[str, dict[str, Range]]
+    seeds: Annotated[int, Field(ge=1, le=MAX_SEEDS)] = 1
+    spaces: dict[str, dict[str, SettingRange]]
 
     @model_validator(mode="after")
-    def _something_is_searched(self) -> Search:
+    def _check_spaces(self) -> SearchSettings:
         empty = [name for name, space in self.spaces.items() if not space]
         if empty or not self.spaces:
             raise ValueError(f"spaces{f'.{empty[0]}' if empty else ''}: name a setting and its range")

@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from recbench_spark.config.base import INT, LONGEST, Duration, Name, Seed, Share, Strict, seconds, written
+from recbench_spark.config.base import (
+    INT,
+    MAX_SECONDS,
+    Duration,
+    Name,
+    Seed,
+    Share,
+    Strict,
+    require_day_text,
+    seconds,
+)
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "RO_RS": {"order": "random", "holdout": "ratio", "group": "user"},
@@ -22,13 +32,13 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 NETFLIX = {"n": 9, "parts": ("probe", "quiz", "test")}
 """What the Netflix prize withheld of each user, and where it went; both can be replaced."""
 
-FOLDED = ("folds", "consecutive")
+FOLD_HOLDOUTS = ("folds", "consecutive")
 """Holdouts that cut a log into folds which do not overlap, each of them test once."""
 
-KEYS_OF_HOLDOUTS: dict[str, tuple[str, ...]] = {
+HOLDOUT_KEYS: dict[str, tuple[str, ...]] = {
     "n": ("last_n", "n_given"),
-    "folds": FOLDED,
-    "fold": FOLDED,
+    "folds": FOLD_HOLDOUTS,
+    "fold": FOLD_HOLDOUTS,
     **dict.fromkeys(("start", "length", "step", "window"), ("period",)),
 }
 """Keys of a split that mean something only with these holdouts."""
@@ -45,7 +55,7 @@ class HeldOut(Strict):
     valid: Share = 0.0
 
     @model_validator(mode="after")
-    def _some_train(self) -> HeldOut:
+    def _check_held_out_shares(self) -> HeldOut:
         if self.test + self.valid >= 1:
             raise ValueError("test and valid must leave some to train on")
         return self
@@ -91,24 +101,24 @@ class Split(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _named(cls, document: Any) -> Any:
-        return _with_protocol(document) if isinstance(document, dict) else document
+    def _fill_protocol(cls, document: Any) -> Any:
+        return _expand_protocol(document) if isinstance(document, dict) else document
 
     @field_validator("ratio")
     @classmethod
-    def _sums_to_one(cls, ratio: tuple[float, float, float]) -> tuple[float, float, float]:
+    def _check_ratio(cls, ratio: tuple[float, float, float]) -> tuple[float, float, float]:
         if abs(sum(ratio) - 1) > 1e-9 or ratio[0] == 0 or ratio[2] == 0:
             raise ValueError("train, valid, test must sum to 1, with train and test above 0")
         return ratio
 
     @field_validator("start", mode="before")
     @classmethod
-    def _written_out(cls, start: Any) -> Any:
-        return written(start)
+    def _require_day_text(cls, start: Any) -> Any:
+        return require_day_text(start)
 
     @field_validator("start")
     @classmethod
-    def _in_utc(cls, start: datetime | None) -> datetime | None:
+    def _convert_to_utc(cls, start: datetime | None) -> datetime | None:
         try:
             return start.replace(tzinfo=start.tzinfo or UTC).astimezone(UTC) if start else None
         except OverflowError:
@@ -116,7 +126,7 @@ class Split(Strict):
 
     @field_validator("parts")
     @classmethod
-    def _parts_differ(cls, parts: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_parts(cls, parts: tuple[str, ...]) -> tuple[str, ...]:
         if not parts or len(set(parts)) < len(parts) or {"train", "given", "later", "log"} & set(parts):
             raise ValueError("give held-out parts names of their own; train, given, later, log are taken")
         if len(parts) > 100:
@@ -124,7 +134,7 @@ class Split(Strict):
         return parts
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Split:
+    def _check_consistency(self) -> Split:
         for wrong, message in _mistakes(self):
             if wrong:
                 raise ValueError(message)
@@ -138,25 +148,29 @@ class Split(Strict):
     def describe(self) -> str:
         """The protocol in one short string, as it stands in `runs.split`."""
         name = self.protocol or f"{self.order} {self.holdout} {self.group}"
-        words = [name, self._amount(), f"to {'/'.join(self.parts)}" if self.parts != ("test",) else ""]
+        words = [
+            name,
+            self._describe_amount(),
+            f"to {'/'.join(self.parts)}" if self.parts != ("test",) else "",
+        ]
         if self.held_out:
             valid = f"/{self.held_out.valid:g}" if self.held_out.valid else ""
             words.append(f"of held-out {self.held_out.of} {self.held_out.test:g}{valid}")
         return " ".join(word for word in [*words, f"seed {self.seed}"] if word)
 
-    def _amount(self) -> str:
+    def _describe_amount(self) -> str:
         valid = "with valid" if self.valid else ""
         amounts = {
             "ratio": "/".join(f"{share:g}" for share in self.ratio),
             "leave_one_out": valid or "test only",
-            **dict.fromkeys(FOLDED, f"{self.fold} of {self.folds} {valid}".strip()),
+            **dict.fromkeys(FOLD_HOLDOUTS, f"{self.fold} of {self.folds} {valid}".strip()),
             "period": f"{self.start or 'last'} {self.length or ''} window {self.window} {valid}".strip(),
             "given": "",
         }
         return amounts.get(self.holdout, f"{self.n} {valid}".strip())
 
 
-def _with_protocol(document: dict[str, Any]) -> dict[str, Any]:
+def _expand_protocol(document: dict[str, Any]) -> dict[str, Any]:
     """The document with what a protocol's name stands for, and with the name of what it spells out."""
     name = document.get("protocol")
     if name is not None and not (isinstance(name, str) and name in PROTOCOLS):
@@ -165,7 +179,7 @@ def _with_protocol(document: dict[str, Any]) -> dict[str, Any]:
     for key, value in meant.items():
         if document.get(key, value) != value:
             raise ValueError(f"protocol {name} means {key} {value}, and {document[key]} is given")
-    filled = {**(NETFLIX if name == "netflix" else {}), **_usual(document), **document, **meant}
+    filled = {**(NETFLIX if name == "netflix" else {}), **_default_order(document), **document, **meant}
     if name is None:
         named = (
             code
@@ -176,13 +190,13 @@ def _with_protocol(document: dict[str, Any]) -> dict[str, Any]:
     return filled
 
 
-def _usual(document: dict[str, Any]) -> dict[str, Any]:
+def _default_order(document: dict[str, Any]) -> dict[str, Any]:
     """Order and group where they are not given."""
     holdout = document.get("holdout", "ratio")
     return {
         "holdout": holdout,
         "order": "temporal" if holdout == "period" else "random",
-        "group": "global" if holdout in (*FOLDED, "period") else "user",
+        "group": "global" if holdout in (*FOLD_HOLDOUTS, "period") else "user",
     }
 
 
@@ -192,10 +206,11 @@ def _mistakes(split: Split) -> list[tuple[bool, str]]:
     length, step = (seconds(lasts) if lasts else 0 for lasts in (split.length, split.step))
     span = length + split.window * (step or length)
     counted = holdout in ("leave_one_out", "last_n", "n_given")
+    folded = holdout in FOLD_HOLDOUTS
     fields = type(split).model_fields
     strays = [
         key
-        for key, holdouts in KEYS_OF_HOLDOUTS.items()
+        for key, holdouts in HOLDOUT_KEYS.items()
         if holdout not in holdouts and getattr(split, key) != fields[key].default
     ]
     return [
@@ -204,11 +219,11 @@ def _mistakes(split: Split) -> list[tuple[bool, str]]:
         (holdout in ("last_n", "n_given") and split.n is None, f"holdout '{holdout}' needs 'n'"),
         (holdout == "last_n" and split.n == 0, "n must be at least 1"),
         (holdout == "n_given" and split.valid, "n_given: instead of 'valid' name parts: [valid, test]"),
-        (holdout in FOLDED and split.temporal, "folds are random: order must be 'random'"),
+        (folded and split.temporal, "folds are random: order must be 'random'"),
         (holdout == "consecutive" and per_user, "consecutive folds are of the whole file: group 'global'"),
         (split.fold >= split.folds, f"fold must be below folds, which is {split.folds}"),
-        (holdout in FOLDED and split.valid and split.folds == 2, "2 folds leave none to validate on"),
-        (max(length, step, span) > LONGEST, "length, step and window lead out of the calendar"),
+        (folded and split.valid and split.folds == 2, "2 folds leave none to validate on"),
+        (max(length, step, span) > MAX_SECONDS, "length, step and window lead out of the calendar"),
         (holdout == "period" and (per_user or not split.temporal), "a period is temporal and global"),
         (holdout == "period" and not (split.start or split.length), "a period needs 'start' or 'length'"),
         (

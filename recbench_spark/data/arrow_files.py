@@ -24,16 +24,16 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from recbench_spark.data import arrow_rows
-from recbench_spark.data.arrow_rows import as_double, column_of, in_one, text_ids
+from recbench_spark.data.arrow_rows import as_double, combine_column, encode_ids, read_column
 from recbench_spark.data.delta_snapshots import read_snapshot
 from recbench_spark.data.digests import content_identity
-from recbench_spark.data.readers.files import check_path, exists, may_be_table, torn_line
+from recbench_spark.data.readers.files import check_path, exists, may_be_table, open_quote_error
 from recbench_spark.data.readers.ids import IN_UTF8, TEXT_FILE, TEXT_NOTES
 from recbench_spark.data.readers.movielens import LAYOUTS
-from recbench_spark.data.readers.tables import NUMBERS, OPTIONAL
+from recbench_spark.data.readers.tables import NUMBER_COLUMNS, OPTIONAL_COLUMNS
 from recbench_spark.data.readers.values import BELOW_2_53
 from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
-from recbench_spark.inputs import Input, Options, look_once, pinned_version
+from recbench_spark.inputs import Options, PinnedInput, find_version, look_once
 from recbench_spark.kernels.ids import WHOLE_FLOAT, as_ids
 from recbench_spark.schemas import ID_KIND, ID_TYPE
 from recbench_spark.storage.delta_tables import read_dataset
@@ -68,7 +68,7 @@ SPARK_NAMES = {
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTable:
     """A table as it lies: columns by name, of text files as text; `bad_lines`: of another layout."""
 
     table: pa.Table
@@ -85,48 +85,50 @@ def read_table(path: str, columns_required: Sequence[str], what: str) -> pa.Tabl
     stored, where = open_path(path), f"{what} {path}"
     names = stored.table.column_names
     require_columns(names, columns_required, where, path)
-    refuse_misspelt(names, OPTIONAL.get(what, ()), where)
+    refuse_misspelt(names, OPTIONAL_COLUMNS.get(what, ()), where)
     problems = _Problems(where)
     problems.lines(stored.bad_lines, stored.line)
     fields, columns = [], []
     for name in names:
-        field, column = _converted(stored, name, where, problems, plain=name in columns_required)
+        field, column = _convert_column(stored, name, where, problems, plain=name in columns_required)
         fields.append(field)
         columns.append(column)
     problems.refuse()
     return pa.table(columns, schema=pa.schema(fields))
 
 
-def columns_at(path: str) -> list[str]:
+def read_column_names(path: str) -> list[str]:
     """The names of the columns of a table by path; no row of Parquet or Delta is read."""
-    kind = kind_of(path)
+    kind = detect_kind(path)
     if kind == "delta":
-        return list(_delta(path).schema.names)
-    return list(_parquet(path).schema.names) if kind == "parquet" else open_path(path).table.column_names
+        return list(_open_delta(path).schema.names)
+    return (
+        list(_open_parquet(path).schema.names) if kind == "parquet" else open_path(path).table.column_names
+    )
 
 
-def first_width(path: str) -> int | None:
+def read_vector_width(path: str) -> int | None:
     """How long the first vector of a table is; None: it has no rows, or the vector is NULL."""
-    kind = kind_of(path)
+    kind = detect_kind(path)
     if kind == "text":
         vector = open_path(path).table.column("vector")
-        found = _json_numbers(vector[0].as_py()) if len(vector) else None
+        found = _parse_json_vector(vector[0].as_py()) if len(vector) else None
     else:
-        head = (_delta(path) if kind == "delta" else _parquet(path)).head(1, columns=["vector"])
+        head = (_open_delta(path) if kind == "delta" else _open_parquet(path)).head(1, columns=["vector"])
         found = head.column(0)[0].as_py() if head.num_rows else None
     return None if found is None else len(found)
 
 
-def first_values(path: str, name: str, n: int) -> pa.Array:
+def read_first_values(path: str, name: str, n: int) -> pa.Array:
     """The first n values of a column of a table by path, or all of them; of text files as text."""
-    kind = kind_of(path)
+    kind = detect_kind(path)
     if kind == "text":
-        return in_one(open_path(path).table.column(name).slice(0, n))
-    found = _delta(path) if kind == "delta" else _parquet(path)
-    return in_one(found.head(n, columns=[name]).column(name))
+        return combine_column(open_path(path).table.column(name).slice(0, n))
+    found = _open_delta(path) if kind == "delta" else _open_parquet(path)
+    return combine_column(found.head(n, columns=[name]).column(name))
 
 
-def same_width(users: tuple[str, str], items: tuple[str, str]) -> int | None:
+def read_common_width(users: tuple[str, str], items: tuple[str, str]) -> int | None:
     """How long the vectors of a model are, by the first of each table; None: a table holds none.
 
     Args:
@@ -135,7 +137,7 @@ def same_width(users: tuple[str, str], items: tuple[str, str]) -> int | None:
     Raises:
         SchemaError: users and items have vectors of different lengths.
     """
-    dims = [first_width(path) for _, path in (users, items)]
+    dims = [read_vector_width(path) for _, path in (users, items)]
     if None not in dims and dims[0] != dims[1]:
         raise SchemaError(
             f"{users[0]} has {dims[0]} dimensions, {items[0]} has {dims[1]}", "both must be of one model"
@@ -143,20 +145,24 @@ def same_width(users: tuple[str, str], items: tuple[str, str]) -> int | None:
     return dims[0]
 
 
-def _converted(
-    stored: Stored, name: str, where: str, problems: _Problems, *, plain: bool
+def _convert_column(
+    stored: StoredTable, name: str, where: str, problems: _Problems, *, plain: bool
 ) -> tuple[pa.Field, pa.Array]:
     """The column converted by the meaning of its name."""
     text_file = bool(stored.line)
-    raw = column_of(stored.table, name, where)
+    raw = read_column(stored.table, name, where)
     if name in ("user_id", "item_id"):
-        return _field_ids(raw, name, where, problems) if text_file else _ids(stored.table, name, where)
-    if text_file and plain and name not in (*NUMBERS, "rank", "vector"):
-        problems.not_decoded(name, raw)
-    if name in NUMBERS or name == "rank":
-        return _number(raw, name, where, problems)
+        return (
+            _convert_field_ids(raw, name, where, problems)
+            if text_file
+            else _convert_ids(stored.table, name, where)
+        )
+    if text_file and plain and name not in (*NUMBER_COLUMNS, "rank", "vector"):
+        problems.add_undecoded(name, raw)
+    if name in NUMBER_COLUMNS or name == "rank":
+        return _convert_number(raw, name, where, problems)
     if name == "vector":
-        return pa.field(name, arrow_rows.FLOAT32), _vector(raw, where, problems)
+        return pa.field(name, arrow_rows.FLOAT32), _convert_vectors(raw, where, problems)
     return pa.field(name, raw.type), raw
 
 
@@ -177,7 +183,7 @@ def is_delta(path: str) -> bool:
     return Path(path, "_delta_log").exists()
 
 
-def kind_of(path: str) -> str:
+def detect_kind(path: str) -> str:
     """delta, text or parquet.
 
     Raises:
@@ -192,11 +198,11 @@ def kind_of(path: str) -> str:
         refuse_packed_text(path)
         return "text"
     if place.is_dir():
-        _refuse_folders(place)
+        _refuse_mixed_folder(place)
     return "parquet"
 
 
-def _refuse_folders(place: Path) -> None:
+def _refuse_mixed_folder(place: Path) -> None:
     """Folders within a folder may be partitions, and text files in one may have different columns."""
     for entry in place.iterdir():
         odd = entry.is_dir() or is_text(entry.name)
@@ -204,32 +210,32 @@ def _refuse_folders(place: Path) -> None:
             raise FallbackToSpark(f"{place} is a folder with {entry.name} in it")
 
 
-def open_path(path: str) -> Stored:
+def open_path(path: str) -> StoredTable:
     """The table as it is stored.
 
     Raises:
         DataError: a file that cannot be read.
     """
-    kind = kind_of(path)
+    kind = detect_kind(path)
     if kind == "text":
-        return _text(path)
+        return _read_text(path)
     try:
-        return Stored((_delta(path) if kind == "delta" else _parquet(path)).to_table())
+        return StoredTable((_open_delta(path) if kind == "delta" else _open_parquet(path)).to_table())
     except (pa.ArrowException, OSError) as error:
         said = str(error).strip().splitlines()[0]
         raise DataError(f"{path}: cannot be read: {said[:300]}", DAMAGED) from None
 
 
-def _delta(path: str) -> ds.Dataset:
+def _open_delta(path: str) -> ds.Dataset:
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        return read_dataset(path, pinned_version(path))
+        return read_dataset(path, find_version(path))
     except (DeltaError, OSError, ValueError) as error:
         raise FallbackToSpark(f"{path}: {str(error).splitlines()[0][:200]}") from None
 
 
-def _parquet(path: str) -> ds.Dataset:
+def _open_parquet(path: str) -> ds.Dataset:
     files = [str(file) for file in data_files(Path(path))] if Path(path).is_dir() else [path]
     if not files:
         raise FallbackToSpark(f"{path} has no files")
@@ -240,26 +246,28 @@ def _parquet(path: str) -> ds.Dataset:
     return ds.dataset(files, format="parquet")
 
 
-def rows_at(path: str) -> int:
+def estimate_rows(path: str) -> int:
     """How many rows lie at a path, from what the files say of themselves; of text its lines."""
-    kind = kind_of(path)
+    kind = detect_kind(path)
     if kind == "text":
         size = Path(path).stat().st_size
         return (
-            size if path.endswith(COMPRESSED) or size > MOST_TEXT else Path(path).read_bytes().count(b"\n")
+            size
+            if path.endswith(COMPRESSED) or size > MAX_COUNTED_BYTES
+            else Path(path).read_bytes().count(b"\n")
         )
-    found = _delta(path) if kind == "delta" else _parquet(path)
+    found = _open_delta(path) if kind == "delta" else _open_parquet(path)
     return int(found.count_rows())
 
 
-MOST_TEXT = 1 << 28
+MAX_COUNTED_BYTES = 1 << 28
 """Bytes of a text file beyond which its lines are not counted: each byte is taken for one."""
 
 
 # -------------------------------------------------------------------------------------------- text
 
 
-def _text(path: str) -> Stored:
+def _read_text(path: str) -> StoredTable:
     raw = Path(path).read_bytes()
     try:
         raw = gzip.decompress(raw) if path.endswith(".gz") else raw
@@ -270,19 +278,21 @@ def _text(path: str) -> Stored:
     # As Hadoop cuts lines; those of nothing but blanks are none.
     lines = [line for line in re.split(r"\r\n|\r|\n", text) if line.strip(BLANKS)]
     sep = separator(path)
-    names = _fields(lines[0], sep, path, None) if lines else []
+    names = _split_fields(lines[0], sep, path, None) if lines else []
     if len({name.lower() for name in names}) < len(names) or not all(names):
         raise FallbackToSpark(f"{path}: column names that are empty or stand there twice")
-    return _columns(lines[1:], names, sep, path)
+    return _split_columns(lines[1:], names, sep, path)
 
 
 BLANKS = "".join(map(chr, range(33)))
 
 
-def _columns(lines: list[str], names: list[str], sep: str, path: str) -> Stored:
+def _split_columns(lines: list[str], names: list[str], sep: str, path: str) -> StoredTable:
     quoted = any('"' in line for line in lines)
     if quoted:
-        parts = pa.array([_fields(line, sep, path, len(names)) for line in lines], pa.list_(pa.string()))
+        parts = pa.array(
+            [_split_fields(line, sep, path, len(names)) for line in lines], pa.list_(pa.string())
+        )
     else:
         parts = pc.split_pattern(pa.array(lines, pa.string()), sep)
     fits = pc.equal(pc.list_value_length(parts), len(names))
@@ -292,10 +302,10 @@ def _columns(lines: list[str], names: list[str], sep: str, path: str) -> Stored:
     for n, name in enumerate(names):
         field = pc.list_element(kept, n) if len(kept) else pa.array([], pa.string())
         columns[name] = pc.if_else(pc.equal(field, ""), None, field)
-    return Stored(pa.table(columns), f"{len(names)} fields separated by {sep!r}", tuple(bad))
+    return StoredTable(pa.table(columns), f"{len(names)} fields separated by {sep!r}", tuple(bad))
 
 
-def _fields(line: str, sep: str, path: str, width: int | None) -> list[str]:
+def _split_fields(line: str, sep: str, path: str, width: int | None) -> list[str]:
     """The fields of a line (RFC 4180); `width`: fields of the header, None where the line is the header.
 
     Raises:
@@ -310,7 +320,7 @@ def _fields(line: str, sep: str, path: str, width: int | None) -> list[str]:
         return [part[1:-1].replace('""', '"') if part.startswith('"') else part for part in found]
     torn = re.sub(rf'(^|{at})"([^"]|"")*"(?={at}|$)', r"\1", line)
     if re.search(rf'(^|{at})"([^"]|"")*$', torn):
-        raise torn_line(f"file:{Path(path).absolute()}", line, sep, width)
+        raise open_quote_error(f"file:{Path(path).absolute()}", line, sep, width)
     raise FallbackToSpark(f"{path}: quotes within a field, such as {line[:60]!r}")
 
 
@@ -336,7 +346,7 @@ class _Problems:
             self.told.append(told)
             self.hint = self.hint or hint
 
-    def not_decoded(self, name: str, raw: pa.Array) -> None:
+    def add_undecoded(self, name: str, raw: pa.Array) -> None:
         """Fields of a text file with bytes that are not UTF-8."""
         found = pc.fill_null(pc.match_substring(raw, "\ufffd"), False).to_numpy(zero_copy_only=False)
         self.values(name, raw, found, "text in UTF-8", IN_UTF8)
@@ -349,36 +359,38 @@ class _Problems:
             )
 
 
-def _ids(table: pa.Table, name: str, where: str) -> tuple[pa.Field, pa.Array]:
+def _convert_ids(table: pa.Table, name: str, where: str) -> tuple[pa.Field, pa.Array]:
     """Ids of a table with types."""
-    field, ids = text_ids(table, name, where)
+    field, ids = encode_ids(table, name, where)
     kind = str(table.schema.field(name).type)
     notes = {**field.metadata, ID_TYPE.encode(): SPARK_NAMES.get(kind, kind).encode()}
     return field.with_metadata(notes), ids
 
 
-def _field_ids(raw: pa.Array, name: str, where: str, problems: _Problems) -> tuple[pa.Field, pa.Array]:
+def _convert_field_ids(
+    raw: pa.Array, name: str, where: str, problems: _Problems
+) -> tuple[pa.Field, pa.Array]:
     """Ids of a text file: text, but where they are whole floats throughout."""
     known = raw.drop_null()
     floats = len(known) and pc.all(pc.match_substring_regex(known, WHOLE_FLOAT)).as_py()
     if not floats:
-        problems.not_decoded(name, raw)
+        problems.add_undecoded(name, raw)
         return pa.field(name, pa.string(), metadata=TEXT_NOTES), raw
     print(
         f"note: {where}: {name} is whole floats throughout, such as 10.0: read as whole numbers, 10",
         file=sys.stderr,
     )
-    ids = in_one(as_ids(pa.chunked_array([raw.cast(pa.float64())]), f"{where}: {name}"))
+    ids = combine_column(as_ids(pa.chunked_array([raw.cast(pa.float64())]), f"{where}: {name}"))
     notes = {ID_KIND: "integer", ID_TYPE: f"{TEXT_FILE}, whole floats"}
     return pa.field(name, pa.string(), metadata=notes), ids.cast(pa.string())
 
 
-def _is_whole(kind: pa.DataType) -> bool:
+def _may_exceed_float64(kind: pa.DataType) -> bool:
     """Whether a column holds whole numbers of more digits than a float64."""
     return kind in (pa.int64(), pa.uint64()) or (pa.types.is_decimal(kind) and not kind.scale)
 
 
-def _number(raw: pa.Array, name: str, where: str, problems: _Problems) -> tuple[pa.Field, pa.Array]:
+def _convert_number(raw: pa.Array, name: str, where: str, problems: _Problems) -> tuple[pa.Field, pa.Array]:
     """A finite float64, or of `rank` an int64."""
     try:
         number = as_double(raw, name)
@@ -387,7 +399,7 @@ def _number(raw: pa.Array, name: str, where: str, problems: _Problems) -> tuple[
     values = number.to_numpy(zero_copy_only=False).astype(np.float64)
     given = raw.is_valid().to_numpy(zero_copy_only=False)
     whole = name == "rank"
-    good, exact = np.isfinite(values), _is_whole(raw.type)
+    good, exact = np.isfinite(values), _may_exceed_float64(raw.type)
     if whole or exact:
         good &= np.abs(values) < 2.0**53
     if whole:
@@ -401,11 +413,13 @@ def _number(raw: pa.Array, name: str, where: str, problems: _Problems) -> tuple[
     return pa.field(name, pa.int64()), kept.cast(pa.int64(), safe=False)
 
 
-def _vector(raw: pa.Array, where: str, problems: _Problems) -> pa.Array:
+def _convert_vectors(raw: pa.Array, where: str, problems: _Problems) -> pa.Array:
     """Lists of numbers, of text files JSON arrays, as lists of float32."""
     text = pa.types.is_string(raw.type) or pa.types.is_large_string(raw.type)
     column = (
-        pa.array([_json_numbers(one) for one in raw.to_pylist()], pa.list_(pa.float64())) if text else raw
+        pa.array([_parse_json_vector(one) for one in raw.to_pylist()], pa.list_(pa.float64()))
+        if text
+        else raw
     )
     vectors = arrow_rows.as_vectors(column, where)
     offsets = vectors.offsets.to_numpy()
@@ -418,7 +432,7 @@ def _vector(raw: pa.Array, where: str, problems: _Problems) -> pa.Array:
     return vectors
 
 
-def _json_numbers(text: str | None) -> list[float | None] | None:
+def _parse_json_vector(text: str | None) -> list[float | None] | None:
     if text is None:
         return None
     try:
@@ -445,16 +459,16 @@ def identity(path: str, *, named: bool = False, options: Options | None = None) 
     Raises:
         FallbackToSpark: only Spark can tell. DataError, MissingError: nothing is there.
     """
-    return look_once(path, options or {}, named, partial(_look, path, named, options or {})).identity
+    return look_once(path, options or {}, named, partial(_identify, path, named, options or {})).identity
 
 
-def _look(path: str, named: bool, options: Options) -> Input:
+def _identify(path: str, named: bool, options: Options) -> PinnedInput:
     if not is_delta(path):
         found = content_identity(path, named)
-        return Input(path, found, None, partial(content_identity, path, named), found)
+        return PinnedInput(path, found, None, partial(content_identity, path, named), found)
     snapshot = read_snapshot(path, options=options)
     sign_now = partial(_identity_at, path, snapshot.version)
-    return Input(path, snapshot.identity, snapshot.version, sign_now, snapshot.identity)
+    return PinnedInput(path, snapshot.identity, snapshot.version, sign_now, snapshot.identity)
 
 
 def _identity_at(path: str, version: int) -> str:

@@ -17,17 +17,17 @@ import pyarrow.compute as pc
 
 from recbench_spark.checks import Check
 from recbench_spark.data.external_inputs import (
-    EXACT,
-    one_width,
-    refuse_counted,
-    same_width,
-    told_meeting,
+    EXACT_LIMIT,
+    check_width,
+    refuse_different_widths,
+    refuse_unusable,
+    report_common_ids,
 )
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.kernels.arrays import Ints
-from recbench_spark.kernels.ids import CANONICAL_INTEGER, Meeting, Side, as_ids, decoded
+from recbench_spark.kernels.ids import CANONICAL_INTEGER, IdArray, IdOverlap, as_ids, decode_dictionary
 from recbench_spark.schemas import ID_KIND, ID_TYPE, IDS, require_names
-from recbench_spark.storage.shared_arrays import flat
+from recbench_spark.storage.shared_arrays import flatten_lists
 
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?$"
 """Text that is a finite number, blanks around it aside: Java's `parseDouble` without hexadecimals."""
@@ -47,7 +47,8 @@ def as_table(frame: Any, what: str) -> pa.Table:
     try:
         # A lazy frame is worked out, a dataset is read.
         made = next(
-            (call() for call in map(partial(_method, frame), ("collect", "to_table")) if call), frame
+            (call() for call in map(partial(_find_converter, frame), ("collect", "to_table")) if call),
+            frame,
         )
         if isinstance(made, Mapping) and not {"user_id", "item_id"} & made.keys():
             raise TypeError("its keys are not names of columns such as user_id and item_id")
@@ -56,11 +57,11 @@ def as_table(frame: Any, what: str) -> pa.Table:
         said = "; ".join(str(part) for part in error.args) or type(error).__name__
         raise DataError(
             f"{what}: {type(frame).__name__} is no table that Arrow can read: {said[:300]}",
-            _hint_of(frame),
+            _frame_hint(frame),
         ) from None
 
 
-def _hint_of(frame: Any) -> str:
+def _frame_hint(frame: Any) -> str:
     """What to hand over instead; of lists by user, how to make a frame of them."""
     if isinstance(frame, Mapping):
         return (
@@ -71,12 +72,12 @@ def _hint_of(frame: Any) -> str:
     return "give a frame of pandas, polars, pyarrow or DuckDB, with one type a column"
 
 
-def _method(frame: Any, name: str) -> Any:
+def _find_converter(frame: Any, name: str) -> Any:
     """A method that makes a table of a frame that is none itself."""
     return None if hasattr(frame, "__arrow_c_stream__") else getattr(frame, name, None)
 
 
-def column_of(table: pa.Table, name: str, what: str) -> pa.Array:
+def read_column(table: pa.Table, name: str, what: str) -> pa.Array:
     """A column in one piece, dictionaries decoded.
 
     Raises:
@@ -85,29 +86,29 @@ def column_of(table: pa.Table, name: str, what: str) -> pa.Array:
     require_names(table.column_names, [name], what)
     if table.column_names.count(name) != 1:
         raise SchemaError(f"{what}: more than one column {name}", f"it has {', '.join(table.column_names)}")
-    return in_one(table.column(name))
+    return combine_column(table.column(name))
 
 
-def in_one(column: pa.ChunkedArray) -> pa.Array:
+def combine_column(column: pa.ChunkedArray) -> pa.Array:
     """A column in one piece, dictionaries decoded."""
     if pa.types.is_dictionary(column.type):
-        column = decoded(column)
+        column = decode_dictionary(column)
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 # ------------------------------------------------------------------------------------------ ids
 
 
-def text_ids(table: pa.Table, name: str, what: str) -> tuple[pa.Field, pa.Array]:
+def encode_ids(table: pa.Table, name: str, what: str) -> tuple[pa.Field, pa.Array]:
     """A column of ids as text, each once in a dictionary, and its field with how they were stored.
 
     Raises:
         SchemaError: a type that holds no ids. DataError: a value that is none.
     """
-    column_of(table, name, what)
+    read_column(table, name, what)
     noted = table.schema.field(name).metadata or {}
     raw = table.column(name)
-    ids = in_one(as_ids(raw, f"{what}: {name}"))
+    ids = combine_column(as_ids(raw, f"{what}: {name}"))
     notes = {
         ID_KIND: noted.get(ID_KIND.encode(), b"integer" if ids.type == pa.int64() else b"string"),
         ID_TYPE: noted.get(ID_TYPE.encode(), str(raw.type).encode()),
@@ -117,40 +118,40 @@ def text_ids(table: pa.Table, name: str, what: str) -> tuple[pa.Field, pa.Array]
     return pa.field(name, IDS_TYPE, metadata=notes), texts
 
 
-def numeric_order(tables: Sequence[pa.Table], name: str = "item_id") -> bool:
+def has_numeric_order(tables: Sequence[pa.Table], name: str = "item_id") -> bool:
     """Whether ids of these typed tables are ordered as numbers: `data.readers.id_order`."""
-    return all(_are_numbers(table, name) for table in tables)
+    return all(_has_numeric_ids(table, name) for table in tables)
 
 
-def _are_numbers(table: pa.Table, name: str) -> bool:
+def _has_numeric_ids(table: pa.Table, name: str) -> bool:
     kind = table.schema.field(name).metadata[ID_KIND.encode()]
     if kind == b"text":
-        unlike = pc.invert(pc.match_substring_regex(distinct([table.column(name)]), CANONICAL_INTEGER))
+        unlike = pc.invert(pc.match_substring_regex(distinct_ids([table.column(name)]), CANONICAL_INTEGER))
         return not pc.any(unlike, min_count=0).as_py()
     return bool(kind == b"integer")
 
 
-def distinct(columns: Sequence[pa.ChunkedArray | pa.Array]) -> pa.Array:
+def distinct_ids(columns: Sequence[pa.ChunkedArray | pa.Array]) -> pa.Array:
     """The ids of some columns, each once, in the order in which they first occur; NULL is none."""
     chunks = [chunk for column in columns for chunk in getattr(column, "chunks", [column])]
-    texts = [pc.unique(_in_text(chunk)).drop_null() for chunk in chunks]
+    texts = [pc.unique(_dictionary_texts(chunk)).drop_null() for chunk in chunks]
     return pc.unique(pa.chunked_array(texts, pa.string()))
 
 
-def _in_text(chunk: pa.Array) -> pa.Array:
+def _dictionary_texts(chunk: pa.Array) -> pa.Array:
     """The texts of a dictionary that are in use, in the order of the rows; of a plain column its texts."""
     if not pa.types.is_dictionary(chunk.type):
         return chunk
     return chunk.dictionary.take(pc.unique(chunk.indices))
 
 
-def index_in(values: pa.ChunkedArray | pa.Array, known: pa.Array) -> Ints:
+def find_indices(values: pa.ChunkedArray | pa.Array, known: pa.Array) -> Ints:
     """(r,) where ids stand among known ones; -1: nowhere, or NULL."""
-    chunks = [_indices(chunk, known) for chunk in getattr(values, "chunks", [values])]
+    chunks = [_find_chunk_indices(chunk, known) for chunk in getattr(values, "chunks", [values])]
     return np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
 
 
-def _indices(chunk: pa.Array, known: pa.Array) -> Ints:
+def _find_chunk_indices(chunk: pa.Array, known: pa.Array) -> Ints:
     plain = chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk
     found: Ints = pc.fill_null(pc.index_in(plain, value_set=known), -1).to_numpy().astype(np.int64)
     if plain is chunk:
@@ -162,36 +163,38 @@ def _indices(chunk: pa.Array, known: pa.Array) -> Ints:
 # ----------------------------------------------------------------------------------------- values
 
 
-def typed_rows(
+def convert_rows(
     rows: pa.Table, values: Mapping[str, str], what: str, *, empty_items: bool = False
 ) -> pa.Table:
     """As `handed_over.typed_rows`: user_id and item_id as text, and the value columns by type."""
     require_names(rows.column_names, ["user_id", "item_id", *values], what)
-    ids = [text_ids(rows, name, what) for name in IDS]
-    converted = {name: _typed(column_of(rows, name, what), kind, name) for name, kind in values.items()}
+    ids = [encode_ids(rows, name, what) for name in IDS]
+    converted = {
+        name: _convert_value(read_column(rows, name, what), kind, name) for name, kind in values.items()
+    }
     user, item = (column for _, column in ids)
-    wrong = {name: unusable(name, column) for name, column in converted.items()}
+    wrong = {name: mask_unusable(name, column) for name, column in converted.items()}
     known = item.is_valid().to_numpy(zero_copy_only=False)
     if empty_items:
         wrong = {name: bad & known for name, bad in wrong.items()}
     else:
         wrong["item_id"] = ~known
     wrong["user_id"] = user.is_null().to_numpy(zero_copy_only=False)
-    refuse_counted({name: int(bad.sum()) for name, bad in wrong.items()}, what)
+    refuse_unusable({name: int(bad.sum()) for name, bad in wrong.items()}, what)
     fields = [field for field, _ in ids] + [pa.field(n, c.type) for n, c in converted.items()]
     return pa.table([user, item, *converted.values()], schema=pa.schema(fields))
 
 
-def _typed(column: pa.Array, kind: str, name: str) -> pa.Array:
+def _convert_value(column: pa.Array, kind: str, name: str) -> pa.Array:
     """NULL where the value is of another kind, or a whole number that float64 does not tell from others."""
     return as_long(column, name) if kind == "long" else as_double(column, name, exact=True)
 
 
-def unusable(name: str, column: pa.Array) -> npt.NDArray[np.bool_]:
+def mask_unusable(name: str, column: pa.Array) -> npt.NDArray[np.bool_]:
     """Which values cannot be used: NULL, NaN, infinite, or ranks below 1."""
     values = column.to_numpy(zero_copy_only=False).astype(np.float64)
     bad = column.is_null().to_numpy(zero_copy_only=False) | ~np.isfinite(values)
-    found: npt.NDArray[np.bool_] = bad | (values < 1) | (values >= EXACT) if name == "rank" else bad
+    found: npt.NDArray[np.bool_] = bad | (values < 1) | (values >= EXACT_LIMIT) if name == "rank" else bad
     return found
 
 
@@ -203,7 +206,7 @@ def as_double(column: pa.Array, name: str, *, exact: bool = False) -> pa.Array:
     """
     kind = column.type
     if _is_text(kind):
-        return _numbers_of(column)
+        return _parse_numbers(column)
     if pa.types.is_decimal(kind):
         found = column.cast(pa.string()).cast(pa.float64())  # Arrow's own way is off by a last bit
         exact = exact and not kind.scale
@@ -217,7 +220,7 @@ def as_double(column: pa.Array, name: str, *, exact: bool = False) -> pa.Array:
         )
     else:
         raise SchemaError(f"{name} is {kind}, not a number", f"give {name} as a number")
-    return pc.if_else(pc.less(pc.abs(found), EXACT), found, None) if exact else found
+    return pc.if_else(pc.less(pc.abs(found), EXACT_LIMIT), found, None) if exact else found
 
 
 def as_long(column: pa.Array, name: str) -> pa.Array:
@@ -240,7 +243,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _numbers_of(column: pa.Array) -> pa.Array:
+def _parse_numbers(column: pa.Array) -> pa.Array:
     text = pc.ascii_trim_whitespace(column.cast(pa.string()))
     fits = pc.match_substring_regex(text, NUMBER)
     return pc.replace_substring_regex(pc.if_else(fits, text, None), r"^\+|[dDfF]$", "").cast(pa.float64())
@@ -249,27 +252,31 @@ def _numbers_of(column: pa.Array) -> pa.Array:
 # ---------------------------------------------------------------------------------------- vectors
 
 
-def typed_embeddings(users: pa.Table, items: pa.Table, what: tuple[str, str]) -> tuple[pa.Table, pa.Table]:
+def convert_embeddings(
+    users: pa.Table, items: pa.Table, what: tuple[str, str]
+) -> tuple[pa.Table, pa.Table]:
     """As `handed_over.typed_embeddings`: (user_id, vector), (item_id, vector, bias), of one width."""
     sides = [
-        typed_vectors(rows, name, where)
+        convert_vectors(rows, name, where)
         for name, rows, where in (("user_id", users, what[0]), ("item_id", items, what[1]))
     ]
-    same_width([dimensions(rows, name) for rows, name in zip(sides, what, strict=True)], what)
+    refuse_different_widths(
+        [count_dimensions(rows, name) for rows, name in zip(sides, what, strict=True)], what
+    )
     return sides[0].drop_columns("bias"), sides[1]
 
 
-def typed_vectors(rows: pa.Table, name: str, what: str, *, biased: bool = True) -> pa.Table:
+def convert_vectors(rows: pa.Table, name: str, what: str, *, biased: bool = True) -> pa.Table:
     """Ids as text, vectors as lists of float32, bias as float64 (0 where there is none).
 
     Raises:
         SchemaError: a column is missing, or holds no vectors. DataError: NULL ids, NaN or infinite numbers.
     """
     require_names(rows.column_names, [name, "vector"], what)
-    field, ids = text_ids(rows, name, what)
-    vector = as_vectors(column_of(rows, "vector", what), what)
+    field, ids = encode_ids(rows, name, what)
+    vector = as_vectors(read_column(rows, "vector", what), what)
     given = biased and "bias" in rows.column_names
-    bias = as_double(column_of(rows, "bias", what), "bias") if given else pa.array(np.zeros(len(ids)))
+    bias = as_double(read_column(rows, "bias", what), "bias") if given else pa.array(np.zeros(len(ids)))
     _refuse_vectors(name, ids, vector, bias, what)
     fields = [field, pa.field("vector", FLOAT32), pa.field("bias", pa.float64())]
     return pa.table([ids, vector, bias], schema=pa.schema(fields))
@@ -293,28 +300,28 @@ def as_vectors(column: pa.Array, what: str) -> pa.Array:
 
 
 def _refuse_vectors(name: str, ids: pa.Array, vector: pa.Array, bias: pa.Array, what: str) -> None:
-    offsets, values = flat(vector)
+    offsets, values = flatten_lists(vector)
     values = values.astype(np.float32)
     bad_u = np.zeros(len(vector), bool)
     bad_u[np.repeat(np.arange(len(vector)), np.diff(offsets))[~np.isfinite(values)]] = True
     known = bias.drop_null().to_numpy()
     wrong = {name: ids.null_count, "vector": int(bad_u.sum()), "bias": int((~np.isfinite(known)).sum())}
-    refuse_counted(wrong, what)
+    refuse_unusable(wrong, what)
 
 
-def dimensions(vectors: pa.Table, what: str) -> int:
+def count_dimensions(vectors: pa.Table, what: str) -> int:
     """The one length of all vectors; errors as `handed_over.dimensions`."""
-    column, ids = in_one(vectors.column("vector")), vectors.column(0)
+    column, ids = combine_column(vectors.column("vector")), vectors.column(0)
     length = pc.list_value_length(column)
     shortest, longest = pc.min(length).as_py() or 0, pc.max(length).as_py() or 0
-    given, known = len(column) - column.null_count, len(distinct([ids]))
-    return one_width(shortest, longest, len(column), given, known, what=what)
+    given, known = len(column) - column.null_count, len(distinct_ids([ids]))
+    return check_width(shortest, longest, len(column), given, known, what=what)
 
 
 # ----------------------------------------------------------------------------- ids that do not meet
 
 
-def meet(
+def check_common_ids(
     left: pa.ChunkedArray,
     right: pa.ChunkedArray,
     name: str,
@@ -331,23 +338,25 @@ def meet(
         told: how both tables are called, then how their ids were stored.
         must: see there.
     """
-    unique = [distinct([ids]) for ids in (left, right)]
+    unique = [distinct_ids([ids]) for ids in (left, right)]
     common = pc.sum(pc.is_in(unique[0], value_set=unique[1]), min_count=0).as_py()
     counts = [
         pc.sum(pc.match_substring_regex(ids, CANONICAL_INTEGER), min_count=0).as_py() for ids in unique
     ]
-    found = Meeting((len(unique[0]), len(unique[1])), common, (counts[0], counts[1]))
+    found = IdOverlap((len(unique[0]), len(unique[1])), common, (counts[0], counts[1]))
 
-    def sides() -> tuple[Side, Side]:
-        return _side(unique[0], name, told[0], told[2]), _side(unique[1], name, told[1], told[3])
+    def sides() -> tuple[IdArray, IdArray]:
+        return _describe_side(unique[0], name, told[0], told[2]), _describe_side(
+            unique[1], name, told[1], told[3]
+        )
 
-    return told_meeting(found, sides, name, told[:2], must=must)
-
-
-def _side(ids: pa.Array, name: str, what: str, kind: str) -> Side:
-    return Side(f"{name} of {what}", kind, ids.take(pc.array_sort_indices(ids)[:3]).to_pylist())
+    return report_common_ids(found, sides, name, told[:2], must=must)
 
 
-def stored_as(table: pa.Table, name: str) -> str:
+def _describe_side(ids: pa.Array, name: str, what: str, kind: str) -> IdArray:
+    return IdArray(f"{name} of {what}", kind, ids.take(pc.array_sort_indices(ids)[:3]).to_pylist())
+
+
+def read_id_type(table: pa.Table, name: str) -> str:
     """How the ids of a typed table were stored, as errors say it."""
     return str((table.schema.field(name).metadata or {}).get(ID_TYPE.encode(), b"string").decode())

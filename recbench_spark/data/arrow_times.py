@@ -17,8 +17,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.data.readers.movielens import LAYOUTS, MOVIELENS, RENAMED, name_layout
-from recbench_spark.data.times import FACTORS, HAS_DATE, LATEST, coarser_in_words, hint_of, misread_in_words
+from recbench_spark.data.readers.movielens import LAYOUTS, MOVIELENS, SOURCE_COLUMNS, name_layout
+from recbench_spark.data.times import (
+    HAS_DATE,
+    LATEST,
+    MICROS_PER_UNIT,
+    describe_coarser_unit,
+    describe_misread_times,
+    time_hint,
+)
 from recbench_spark.errors import DataError, SchemaError
 
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
@@ -48,30 +55,32 @@ def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bo
             _refuse_misread(known, name, where)
         return
     if unit == "timestamp" and not text:
-        hint = hint_of(str(known[0].as_py()), unit) or "set dataset.time_unit to s, ms or us"
+        hint = time_hint(str(known[0].as_py()), unit) or "set dataset.time_unit to s, ms or us"
         raise SchemaError(f"{where}: column '{name}' is {kind}, not a timestamp", hint)
     if unit == "timestamp":
         good = pc.match_substring_regex(known, HAS_DATE).to_numpy(zero_copy_only=False)
-        _refuse(
+        _refuse_bad_times(
             known, good, f"'{name}' is not a timestamp such as 2026-01-31 12:00:00", where, unit, all_bad
         )
         return
-    number = _numbers(known)
+    number = _parse_numbers(known)
     if number is None:
         return
     with np.errstate(over="ignore", invalid="ignore"):
-        micros = number * FACTORS[unit]
+        micros = number * MICROS_PER_UNIT[unit]
     good = np.isfinite(micros) & (np.abs(micros) < 2.0**63)
-    _refuse(known, good, f"'{name}' is not a time in {unit}", where, unit, all_bad)
+    _refuse_bad_times(known, good, f"'{name}' is not a time in {unit}", where, unit, all_bad)
     good &= micros < LATEST
-    _refuse(known, good, f"'{name}' is not a time in {unit} before the year 2100", where, unit, all_bad)
+    _refuse_bad_times(
+        known, good, f"'{name}' is not a time in {unit} before the year 2100", where, unit, all_bad
+    )
     ends = float(number.min()), float(number.max())
-    told = coarser_in_words(where, name, ends, unit) if whole else None
+    told = describe_coarser_unit(where, name, ends, unit) if whole else None
     if told:
         raise DataError(*told)
 
 
-def first_movielens_times(path: str, reader: str, n: int) -> tuple[str, str, pa.Array] | None:
+def read_movielens_times(path: str, reader: str, n: int) -> tuple[str, str, pa.Array] | None:
     """Return the ratings file of a MovieLens data set, its column of times and the first n of them.
 
     None where there is no such file, or no column of times: the reader says so.
@@ -88,7 +97,10 @@ def first_movielens_times(path: str, reader: str, n: int) -> tuple[str, str, pa.
     if not place.is_file():
         return None
     layout_name = name_layout(place, names)
-    layout, column = LAYOUTS[layout_name], RENAMED.get(layout_name, {}).get("event_time", "event_time")
+    layout, column = (
+        LAYOUTS[layout_name],
+        SOURCE_COLUMNS.get(layout_name, {}).get("event_time", "event_time"),
+    )
     with OPENERS.get(place.suffix, open)(place, "rt", encoding="utf-8", errors="replace") as lines:
         header = layout.names or tuple(next(lines, "").strip().split(layout.separator))
         if column not in header:
@@ -103,29 +115,29 @@ def _refuse_misread(known: pa.Array, name: str, where: str) -> None:
     """DataError where timestamps were made in too fine a unit."""
     instants = known.cast(pa.timestamp("us", getattr(known.type, "tz", None)), safe=False)
     ends = pc.min_max(instants.cast(pa.int64()))
-    mistake = misread_in_words(where, name, (ends["min"].as_py(), ends["max"].as_py()))
+    mistake = describe_misread_times(where, name, (ends["min"].as_py(), ends["max"].as_py()))
     if mistake:
         raise DataError(*mistake)
 
 
-def _numbers(known: pa.Array) -> npt.NDArray[np.float64] | None:
+def _parse_numbers(known: pa.Array) -> npt.NDArray[np.float64] | None:
     """(n,) float64, NaN where a text is no number; None: a type that is left to the reader."""
     if pa.types.is_integer(known.type) or pa.types.is_floating(known.type):
         found: npt.NDArray[np.float64] = known.cast(pa.float64(), safe=False).to_numpy()
         return found
     if not (pa.types.is_string(known.type) or pa.types.is_large_string(known.type)):
         return None
-    return np.array([_number(text) for text in known.to_pylist()])
+    return np.array([_parse_number(text) for text in known.to_pylist()])
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
         return float("nan")
 
 
-def _refuse(
+def _refuse_bad_times(
     known: pa.Array, good: npt.NDArray[np.bool_], problem: str, where: str, unit: str, all_bad: bool
 ) -> None:
     """DataError where a value is bad, with the smallest one as an example."""
@@ -134,5 +146,5 @@ def _refuse(
     example = min(str(one) for one in known.filter(pa.array(~good)).to_pylist())
     raise DataError(
         f"{where}: {problem}, e.g. {example[:120]!r}",
-        hint_of(example, unit) or "correct or remove these rows, or set dataset.bad_rows to reject",
+        time_hint(example, unit) or "correct or remove these rows, or set dataset.bad_rows to reject",
     )

@@ -23,19 +23,19 @@ import pyarrow.parquet as pq
 from pyspark import RDD
 from pyspark.sql import SparkSession
 
-from recbench_spark.data.times import FACTORS, LATEST, coarser_unit, misread_in_words
+from recbench_spark.data.times import LATEST, MICROS_PER_UNIT, coarser_unit, describe_misread_times
 from recbench_spark.errors import FallbackToSpark
-from recbench_spark.inputs import pinned_version
-from recbench_spark.storage.blocks import ROWS_DEALT, Block, chunks, dealt_out, rows_dealt
+from recbench_spark.inputs import find_version
+from recbench_spark.storage.blocks import MIN_BUFFER_ROWS, Block, buffer_rows, chunks, partition_rows
 from recbench_spark.storage.delta_tables import list_files, open_table
 
 if TYPE_CHECKING:  # workers import this module, and need no settings
     from recbench_spark.config import Dataset
 
-ROWS_A_READER = 1 << 23
+ROWS_PER_READER = 1 << 23
 """Rows that a task reads and deals out, at most: what is done again where it fails."""
 
-COLUMNAR = ("parquet", "delta")
+COLUMNAR_READERS = ("parquet", "delta")
 """Readers of files by column."""
 
 COLUMNS = ("user_id", "item_id", "rating", "event_time")
@@ -43,7 +43,7 @@ COLUMNS = ("user_id", "item_id", "rating", "event_time")
 INSTANTS = (pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC"))
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """A row group: file, number within it, rows."""
 
     path: str
@@ -52,7 +52,7 @@ class Group(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LogFiles:
+class ColumnarLog:
     """The row groups of a log, and how a task finds our columns in them.
 
     Attributes:
@@ -62,7 +62,7 @@ class LogFiles:
         whole: the names of id columns that are whole numbers.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[RowGroup, ...]
     theirs: Mapping[str, str]
     micros: int
     whole: frozenset[str]
@@ -86,55 +86,55 @@ class LogFiles:
         Raises:
             PythonException: of a FallbackToSpark, when it is run.
         """
-        readers = min(len(self.groups), _readers(spark, self.n))
-        read = partial(_read, files=self, readers=readers, owner=owner, tasks=tasks)
+        readers = min(len(self.groups), _count_readers(spark, self.n))
+        read = partial(_read_blocks, files=self, readers=readers, owner=owner, tasks=tasks)
         dealt = spark.sparkContext.parallelize(range(readers), readers).mapPartitions(read)
         return dealt.partitionBy(tasks, int)
 
 
-def _readers(spark: SparkSession, n: int) -> int:
+def _count_readers(spark: SparkSession, n: int) -> int:
     """Whole rounds of all cores. A task holds little whatever it reads, and each takes time to begin."""
     cores = spark.sparkContext.defaultParallelism
-    return int(cores * -(-n // (cores * ROWS_A_READER)))
+    return int(cores * -(-n // (cores * ROWS_PER_READER)))
 
 
-def log_files(dataset: Dataset) -> LogFiles | None:
+def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
     """The row groups of a log; None where `readers` must read it. Reads the footers of all files."""
     theirs = {name: dataset.columns.get(name, name) for name in COLUMNS}
-    paths, names = _files(dataset)
-    footers = _footers(paths)
+    paths, names = _list_parquet_files(dataset)
+    footers = _read_footers(paths)
     schemas = [schema for schema, _ in footers]
     # A column that the table has and a file has not is NULL there.
     if names is not None and any(set(schema.names) != names for schema in schemas):
         return None
-    types = _types(schemas, theirs)
+    types = _common_types(schemas, theirs)
     if not set(dataset.columns) <= types.keys() or not _is_plain(types, dataset.time_unit):
         return None
     groups = (
-        Group(path, number, rows)
+        RowGroup(path, number, rows)
         for path, (_, sizes) in zip(paths, footers, strict=True)
         for number, rows in enumerate(sizes)
     )
     present = {name: theirs[name] for name in types}
-    micros = FACTORS.get(dataset.time_unit, 1)
+    micros = MICROS_PER_UNIT.get(dataset.time_unit, 1)
     whole = frozenset(name for name in ("user_id", "item_id") if pa.types.is_integer(types[name]))
-    files = LogFiles(tuple(groups), present, micros, whole)
+    files = ColumnarLog(tuple(groups), present, micros, whole)
     return files if files.n else None
 
 
-def _files(dataset: Dataset) -> tuple[list[str], set[str] | None]:
+def _list_parquet_files(dataset: Dataset) -> tuple[list[str], set[str] | None]:
     """The Parquet files of a log and, of Delta, the table's columns; none where `readers` must read it."""
     more = dataset.attributes or dataset.options or dataset.until or dataset.bad_rows == "reject"
     path = Path(str(dataset.path)).absolute()  # workers may stand elsewhere
-    if more or not path.exists() or dataset.reader not in COLUMNAR:
+    if more or not path.exists() or dataset.reader not in COLUMNAR_READERS:
         return [], None
     is_delta = (path / "_delta_log").is_dir()
     if is_delta != (dataset.reader == "delta"):
         return [], None
-    return _of_table(path) if is_delta else (_in_folder(path), None)
+    return _list_table_files(path) if is_delta else (_list_folder_files(path), None)
 
 
-def _of_table(path: Path) -> tuple[list[str], set[str] | None]:
+def _list_table_files(path: Path) -> tuple[list[str], set[str] | None]:
     """Of a Delta table's pinned version, else the present one.
 
     None where its files do not say all, or hold deleted rows.
@@ -143,7 +143,7 @@ def _of_table(path: Path) -> tuple[list[str], set[str] | None]:
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        version = pinned_version(str(path))  # the one that was identified
+        version = find_version(str(path))  # the one that was identified
         table = open_table(path, version)
     except DeltaError:
         return [], None
@@ -154,7 +154,7 @@ def _of_table(path: Path) -> tuple[list[str], set[str] | None]:
     }
 
 
-def _in_folder(path: Path) -> list[str]:
+def _list_folder_files(path: Path) -> list[str]:
     """The files that Spark reads; none where there are folders, whose names may stand for values."""
     if path.is_file():
         return [str(path)]
@@ -164,22 +164,22 @@ def _in_folder(path: Path) -> list[str]:
     return [str(entry) for entry in entries if entry.is_file() and entry.name[0] not in "_."]
 
 
-def _footers(paths: Sequence[str]) -> list[tuple[pa.Schema, list[int]]]:
+def _read_footers(paths: Sequence[str]) -> list[tuple[pa.Schema, list[int]]]:
     """The schema of each file and the rows of its groups; none where one is not Parquet."""
     try:
         with ThreadPoolExecutor(max_workers=16) as pool:
-            return list(pool.map(_footer, paths))
+            return list(pool.map(_read_footer, paths))
     except (pa.ArrowException, OSError):
         return []
 
 
-def _footer(path: str) -> tuple[pa.Schema, list[int]]:
+def _read_footer(path: str) -> tuple[pa.Schema, list[int]]:
     found = pq.read_metadata(path)
     sizes = [found.row_group(number).num_rows for number in range(found.num_row_groups)]
     return found.schema.to_arrow_schema(), sizes
 
 
-def _types(schemas: Sequence[pa.Schema], theirs: Mapping[str, str]) -> dict[str, pa.DataType]:
+def _common_types(schemas: Sequence[pa.Schema], theirs: Mapping[str, str]) -> dict[str, pa.DataType]:
     """Of our columns that are there; none where files differ, or a name may mean another column."""
     found: list[dict[str, pa.DataType]] = []
     for schema in schemas:
@@ -199,7 +199,7 @@ def _is_plain(types: Mapping[str, pa.DataType], unit: str) -> bool:
         "user_id": lambda found: _is_whole(found) or pa.types.is_string(found),
         "item_id": lambda found: _is_whole(found) or pa.types.is_string(found),
         "rating": lambda found: _is_whole(found) or found in (pa.float32(), pa.float64()),
-        "event_time": lambda found: found in INSTANTS or (_is_whole(found) and unit in FACTORS),
+        "event_time": lambda found: found in INSTANTS or (_is_whole(found) and unit in MICROS_PER_UNIT),
     }
     return {"user_id", "item_id"} <= types.keys() and all(allowed[name](types[name]) for name in types)
 
@@ -211,48 +211,56 @@ def _is_whole(kind: pa.DataType) -> bool:
 # --------------------------------------------------------------------------------- in a task
 
 
-def _read(numbers: Iterator[int], files: LogFiles, readers: int, owner: str, tasks: int) -> Iterator[Block]:
+def _read_blocks(
+    numbers: Iterator[int], files: ColumnarLog, readers: int, owner: str, tasks: int
+) -> Iterator[Block]:
     columns = list(dict.fromkeys(files.theirs.values()))
     for number in numbers:
-        ours = (_in_our_columns(rows, files) for rows in _rows(files.groups[number::readers], columns))
-        for log in chunks(ours, rows_dealt(tasks)):
-            yield from dealt_out(log, _tasks(log.column(owner), tasks))
+        ours = (
+            _convert_batch(rows, files) for rows in _read_batches(files.groups[number::readers], columns)
+        )
+        for log in chunks(ours, buffer_rows(tasks)):
+            yield from partition_rows(log, _assign_tasks(log.column(owner), tasks))
 
 
-def _rows(groups: Sequence[Group], columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _read_batches(groups: Sequence[RowGroup], columns: list[str]) -> Iterator[pa.RecordBatch]:
     for path, number, wanted in groups:
         try:
             file = pq.ParquetFile(path, memory_map=True)
             if number >= file.num_row_groups or file.metadata.row_group(number).num_rows != wanted:
                 raise FallbackToSpark(f"{path} has changed since its footer was read")
-            yield from file.iter_batches(ROWS_DEALT, [number], columns, use_threads=False)
+            yield from file.iter_batches(MIN_BUFFER_ROWS, [number], columns, use_threads=False)
         except (OSError, pa.ArrowException) as error:
             raise FallbackToSpark(f"{path}: cannot be read: {error}") from None
 
 
-def _in_our_columns(rows: pa.RecordBatch, files: LogFiles) -> pa.RecordBatch:
+def _convert_batch(rows: pa.RecordBatch, files: ColumnarLog) -> pa.RecordBatch:
     if any(column.null_count for column in rows.columns):
         raise FallbackToSpark("a value is missing")
     found = {name: rows.column(their) for name, their in files.theirs.items()}
-    ratings = _ratings(found.get("rating"), rows.num_rows)
+    ratings = _convert_ratings(found.get("rating"), rows.num_rows)
     if not np.isfinite(ratings.to_numpy()).all():
         raise FallbackToSpark("a rating is not finite")
-    times = _times(found["event_time"], files.micros) if "event_time" in found else pa.nulls(rows.num_rows)
+    times = (
+        _convert_times(found["event_time"], files.micros)
+        if "event_time" in found
+        else pa.nulls(rows.num_rows)
+    )
     return pa.RecordBatch.from_pydict(
         {
-            "user_id": _ids(found["user_id"]),
-            "item_id": _ids(found["item_id"]),
+            "user_id": _convert_ids(found["user_id"]),
+            "item_id": _convert_ids(found["item_id"]),
             "rating": ratings,
             "event_time": times.cast(pa.int64()),
         }
     )
 
 
-def _ratings(column: pa.Array | None, n: int) -> pa.Array:
+def _convert_ratings(column: pa.Array | None, n: int) -> pa.Array:
     return pa.array(np.ones(n)) if column is None else column.cast(pa.float64(), safe=False)
 
 
-def _ids(column: pa.Array) -> pa.Array:
+def _convert_ids(column: pa.Array) -> pa.Array:
     if pa.types.is_integer(column.type):
         return column.cast(pa.int64())
     try:
@@ -262,7 +270,7 @@ def _ids(column: pa.Array) -> pa.Array:
     return column
 
 
-def _times(column: pa.Array, micros: int) -> pa.Array:
+def _convert_times(column: pa.Array, micros: int) -> pa.Array:
     """Microseconds since 1970."""
     try:
         if pa.types.is_timestamp(column.type):
@@ -282,19 +290,19 @@ def _refuse_misread(times: pa.Array) -> None:
     """FallbackToSpark where timestamps may have been made in another unit: Spark looks at all of them."""
     ends = pc.min_max(times)
     low, high = ends["min"].as_py(), ends["max"].as_py()
-    if low is not None and misread_in_words("", "", (low, high)):
+    if low is not None and describe_misread_times("", "", (low, high)):
         raise FallbackToSpark("the times may have been made in another unit")
 
 
 def _refuse_finer(column: pa.Array, micros: int) -> None:
     """FallbackToSpark where all numbers fit a coarser unit: Spark's reader looks at the whole column."""
     ends = pc.min_max(column)
-    unit = next(name for name, factor in FACTORS.items() if factor == micros)
+    unit = next(name for name, factor in MICROS_PER_UNIT.items() if factor == micros)
     if coarser_unit(ends["min"].as_py(), ends["max"].as_py(), unit):
         raise FallbackToSpark("the times may be of another unit")
 
 
-def _tasks(owners: pa.ChunkedArray, tasks: int) -> npt.NDArray[np.int32]:
+def _assign_tasks(owners: pa.ChunkedArray, tasks: int) -> npt.NDArray[np.int32]:
     """The task of each row: a hash of its owner, who is in one task whatever the files."""
     if pa.types.is_integer(owners.type):
         # Multiplicative hashing (Knuth, The Art of Computer Programming 3, 6.4), high bits folded in.

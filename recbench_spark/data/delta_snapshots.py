@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from recbench_spark.errors import FallbackToSpark
-from recbench_spark.inputs import Options, time_travel
+from recbench_spark.inputs import Options, time_travel_options
 from recbench_spark.storage.delta_tables import open_table
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAPPING = "delta.columnMapping.mode"
 
-READ_BY = ("delta.columnMapping.", "__CHAR_VARCHAR_TYPE_STRING")
+READING_PREFIXES = ("delta.columnMapping.", "__CHAR_VARCHAR_TYPE_STRING")
 """Beginnings of the metadata of a column that change how files are read; comments do not."""
 
 
@@ -62,7 +62,7 @@ def read_snapshot(path: str, version: int | None = None, options: Options | None
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        table = open_table(path, _chosen(options or {}) if version is None else version)
+        table = open_table(path, _select_version(options or {}) if version is None else version)
         metadata, features = table.metadata(), table.protocol().reader_features or ()
         if metadata.configuration.get(MAPPING, "none") != "none" or "deletionVectors" in features:
             raise FallbackToSpark(f"{path} has features of Delta that are Spark's")
@@ -72,18 +72,20 @@ def read_snapshot(path: str, version: int | None = None, options: Options | None
     except (DeltaError, OSError, ValueError) as error:
         raise FallbackToSpark(f"{path}: {str(error).splitlines()[0][:200]}") from None
     files = [ActiveFile(row["path"], row["size_bytes"]) for row in actions]
-    return Snapshot(found, identity_of(str(metadata.id), schema, metadata.partition_columns, "none", files))
+    return Snapshot(
+        found, table_identity(str(metadata.id), schema, metadata.partition_columns, "none", files)
+    )
 
 
-def _chosen(options: Options) -> int | None:
+def _select_version(options: Options) -> int | None:
     """Return the version that options name. Raises FallbackToSpark for a time."""
-    travel = {name.lower(): value for name, value in time_travel(options).items()}
+    travel = {name.lower(): value for name, value in time_travel_options(options).items()}
     if "timestampasof" in travel or not travel.get("versionasof", "0").isdigit():
         raise FallbackToSpark("a version is chosen by its time")
     return int(travel["versionasof"]) if travel else None
 
 
-def snapshot_of(frame: DataFrame) -> Snapshot:
+def read_frame_snapshot(frame: DataFrame) -> Snapshot:
     """Return the snapshot that a frame reads, whatever path, name, version or time chose it.
 
     The table's files are listed by Spark, and the driver holds path and size of each.
@@ -103,11 +105,11 @@ def snapshot_of(frame: DataFrame) -> Snapshot:
     )
     modes = metadata.configuration()
     mapping = modes.apply(MAPPING) if modes.contains(MAPPING) else "none"
-    text = identity_of(metadata.id(), metadata.schemaString(), partitions, mapping, files)
+    text = table_identity(metadata.id(), metadata.schemaString(), partitions, mapping, files)
     return Snapshot(int(snapshot.version()), text)
 
 
-def identity_of(
+def table_identity(
     table_id: str, schema: str, partitions: Iterable[str], mapping: str, files: Iterable[ActiveFile]
 ) -> str:
     """Return the text: the table's id, and a digest over its files and over how they are read.
@@ -119,16 +121,16 @@ def identity_of(
         mapping: mode of column mapping.
         files: those of the version, in any order.
     """
-    lines = [json.dumps([_read_by(json.loads(schema)), list(partitions), mapping], sort_keys=True)]
+    lines = [json.dumps([_strip_schema(json.loads(schema)), list(partitions), mapping], sort_keys=True)]
     lines += sorted(json.dumps(list(file)) for file in files)
     found = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     return f"delta:{table_id}:{found[:32]}"
 
 
-def _read_by(schema: Any) -> Any:
+def _strip_schema(schema: Any) -> Any:
     """Return a schema without what changes no value that is read: comments, and whether NULL may stand."""
     if isinstance(schema, list):
-        return [_read_by(one) for one in schema]
+        return [_strip_schema(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
     kept = {
@@ -136,5 +138,7 @@ def _read_by(schema: Any) -> Any:
         for key, value in schema.items()
         if not key.lower().endswith(("nullable", "containsnull"))
     }
-    notes = {key: value for key, value in schema.get("metadata", {}).items() if key.startswith(READ_BY)}
-    return {key: notes if key == "metadata" else _read_by(value) for key, value in kept.items()}
+    notes = {
+        key: value for key, value in schema.get("metadata", {}).items() if key.startswith(READING_PREFIXES)
+    }
+    return {key: notes if key == "metadata" else _strip_schema(value) for key, value in kept.items()}

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from recbench_spark.data.readers.movielens import LAYOUTS
 from recbench_spark.errors import DataError
-from recbench_spark.inputs import changed
+from recbench_spark.inputs import change_error
 from recbench_spark.storage.ages import read_clock_ns
 from recbench_spark.storage.local_files import is_hidden
 from recbench_spark.storage.publish import replace_text
@@ -41,7 +41,7 @@ PIECE = 1 << 26
 
 BUFFER = 1 << 20
 
-ENTRIES = 100_000
+MAX_ENTRIES = 100_000
 """Digests that the cache holds at most, some 15 MB; the oldest leave first."""
 
 SETTLED_NS = 2 * 10**9
@@ -113,16 +113,16 @@ def content_identity(path: str, named: bool = False, digest_pieces: DigestPieces
     files = list_files(root)
     if not files:
         raise DataError(f"no files at {path}", "check the path")
-    stamps = {str(file): stamp_of(file) for file in files}
-    digests = digest_files(stamps, digest_pieces or by_threads)
+    stamps = {str(file): read_stamp(file) for file in files}
+    digests = digest_files(stamps, digest_pieces or digest_in_threads)
     found = [
-        content_of(str(root), str(file), stamps[str(file)].size, digests[str(file)], named)
+        make_content(str(root), str(file), stamps[str(file)].size, digests[str(file)], named)
         for file in files
     ]
-    return identity_of(found)
+    return files_identity(found)
 
 
-def content_of(root: str, file: str, size: int, digest: str, named: bool) -> Content:
+def make_content(root: str, file: str, size: int, digest: str, named: bool) -> Content:
     """Return a file as it counts; root and file are written alike."""
     below = file.removeprefix(root).strip("/")
     *parents, name = below.split("/") if below else [Path(file).name]
@@ -144,7 +144,7 @@ def reading_of(name: str) -> str:
     return kind + (packed[0] if packed else "")
 
 
-def identity_of(files: Iterable[Content]) -> str:
+def files_identity(files: Iterable[Content]) -> str:
     """Return the text: how many files, bytes, and a digest that no order of files changes."""
     found = sorted(files)
     lines = "".join(json.dumps(one) + "\n" for one in found)
@@ -178,8 +178,8 @@ def digest_files(stamps: Mapping[str, Stamp], digest_pieces: DigestPieces) -> di
     missing = {file: stamp for file, stamp in stamps.items() if file not in found}
     if not missing:
         return found
-    clocks = {stamp.device: storage_clock(Path(file).parent) for file, stamp in missing.items()}
-    found |= _digest(missing, digest_pieces)
+    clocks = {stamp.device: read_storage_clock(Path(file).parent) for file, stamp in missing.items()}
+    found |= _digest_missing(missing, digest_pieces)
     settled = {
         stamp.key: found[file] for file, stamp in missing.items() if stamp.is_settled(clocks[stamp.device])
     }
@@ -187,7 +187,7 @@ def digest_files(stamps: Mapping[str, Stamp], digest_pieces: DigestPieces) -> di
     return found
 
 
-def _digest(stamps: Mapping[str, Stamp], digest_pieces: DigestPieces) -> dict[str, str]:
+def _digest_missing(stamps: Mapping[str, Stamp], digest_pieces: DigestPieces) -> dict[str, str]:
     pieces = [(file, at) for file, stamp in stamps.items() for at in range(0, max(stamp.size, 1), PIECE)]
     try:
         digests = digest_pieces(pieces)
@@ -197,8 +197,8 @@ def _digest(stamps: Mapping[str, Stamp], digest_pieces: DigestPieces) -> dict[st
     for (file, _), digest in zip(pieces, digests, strict=True):
         joined.setdefault(file, []).append(digest)
     for file, stamp in stamps.items():
-        if stamp_of(Path(file)) != stamp:
-            raise changed(file)
+        if read_stamp(Path(file)) != stamp:
+            raise change_error(file)
     return {file: join_digests(some) for file, some in joined.items()}
 
 
@@ -207,7 +207,7 @@ def join_digests(digests: Iterable[bytes]) -> str:
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
-def by_threads(pieces: Sequence[Piece]) -> list[bytes]:
+def digest_in_threads(pieces: Sequence[Piece]) -> list[bytes]:
     """Return the SHA-256 of each piece; `hashlib` lets threads run beside each other."""
     with ThreadPoolExecutor(min(len(pieces), os.cpu_count() or 1)) as pool:
         return list(pool.map(digest_piece, pieces))
@@ -226,16 +226,16 @@ def digest_piece(piece: Piece) -> bytes:
     return found.digest()
 
 
-def stamp_of(file: Path) -> Stamp:
+def read_stamp(file: Path) -> Stamp:
     """Return the state of a file. Raises DataError where it is gone."""
     try:
         found = file.stat()
     except OSError:
-        raise changed(str(file)) from None
+        raise change_error(str(file)) from None
     return Stamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
-def storage_clock(folder: Path) -> int:
+def read_storage_clock(folder: Path) -> int:
     """Return nanoseconds since 1970 by the clock that stamps files of a folder.
 
     Where nothing can be written the clock is this host's, less what two clocks may differ by.
@@ -261,7 +261,7 @@ class DigestCache:
         if self.folder is None or self.file is None or not is_private(self.folder):
             return {}
         try:
-            return _read_digests(self.file, stamp_of(self.file))
+            return _read_digests(self.file, read_stamp(self.file))
         except (OSError, ValueError, DataError):
             return {}
 
@@ -272,7 +272,7 @@ class DigestCache:
         with suppress(OSError):  # without a cache files are read again, and no number changes
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             every = {**self.read(), **digests}
-            newest = dict(list(every.items())[-ENTRIES:])
+            newest = dict(list(every.items())[-MAX_ENTRIES:])
             if is_private(self.folder):
                 replace_text(self.file, json.dumps(newest))
 

@@ -21,23 +21,23 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from recbench_spark.data.delta_snapshots import Snapshot, read_snapshot, snapshot_of
+from recbench_spark.data.delta_snapshots import Snapshot, read_frame_snapshot, read_snapshot
 from recbench_spark.data.digests import (
     PIECE,
     Content,
     Piece,
-    by_threads,
     content_identity,
-    content_of,
+    digest_in_threads,
     digest_piece,
-    identity_of,
+    files_identity,
+    make_content,
 )
-from recbench_spark.data.readers.files import check_path, exists, explained, is_table, qualified
+from recbench_spark.data.readers.files import check_path, exists, explain_errors, is_table, qualify_path
 from recbench_spark.errors import DataError, FallbackToSpark
-from recbench_spark.inputs import Input, Options, local_path, look_once, time_travel
+from recbench_spark.inputs import Options, PinnedInput, look_once, normalise_path, time_travel_options
 from recbench_spark.storage.shared_arrays import escape_path
 
-BYTES_HERE = 1 << 28
+DRIVER_BYTES = 1 << 28
 """Bytes of plain files that threads of the driver digest; more are digested by tasks."""
 
 REMOTE_BYTES = 1 << 28
@@ -47,7 +47,7 @@ REMOTE_BYTES = 1 << 28
 def identity(spark: SparkSession, path: str, *, named: bool = False, options: Options | None = None) -> str:
     """Return a short text that is equal for equal data at whatever path, and for no other.
 
-    Inside `inputs.pinned_inputs` the path is looked at once.
+    Inside `inputs.pin_inputs` the path is looked at once.
 
     Args:
         spark: the session.
@@ -59,15 +59,15 @@ def identity(spark: SparkSession, path: str, *, named: bool = False, options: Op
         MissingError, DataError: nothing is there.
     """
     given = options or {}
-    return look_once(path, given, named, partial(_look, spark, path, named, given)).identity
+    return look_once(path, given, named, partial(_identify, spark, path, named, given)).identity
 
 
-def _look(spark: SparkSession, path: str, named: bool, options: Options) -> Input:
+def _identify(spark: SparkSession, path: str, named: bool, options: Options) -> PinnedInput:
     try:
         if DeltaTable.isDeltaTable(spark, path):
-            return _delta_input(path, options, partial(_delta_at, spark, path))
+            return _delta_input(path, options, partial(_read_path_snapshot, spark, path))
         if not exists(path) and is_table(spark, path):
-            return _delta_input(path, options, partial(_delta_named, spark, path))
+            return _delta_input(path, options, partial(_read_table_snapshot, spark, path))
         if not exists(path):
             check_path(path)
         return _plain_input(spark, path, named)
@@ -80,79 +80,83 @@ def _look(spark: SparkSession, path: str, named: bool, options: Options) -> Inpu
 # ------------------------------------------------------------------------------------- Delta
 
 
-def _delta_input(path: str, options: Options, look: Any) -> Input:
-    with explained(path):
+def _delta_input(path: str, options: Options, look: Any) -> PinnedInput:
+    with explain_errors(path):
         found: Snapshot = look(options)
     at_version = {"versionAsOf": str(found.version)}
-    return Input(path, found.identity, found.version, lambda: look(at_version).identity, found.identity)
+    return PinnedInput(
+        path, found.identity, found.version, lambda: look(at_version).identity, found.identity
+    )
 
 
-def _delta_at(spark: SparkSession, path: str, options: Options) -> Snapshot:
-    place = local_path(path)
+def _read_path_snapshot(spark: SparkSession, path: str, options: Options) -> Snapshot:
+    place = normalise_path(path)
     if Path(place, "_delta_log").is_dir():
         try:
             return read_snapshot(place, options=options)
         except FallbackToSpark:
             pass
-    return snapshot_of(spark.read.format("delta").options(**time_travel(options)).load(path))
+    return read_frame_snapshot(
+        spark.read.format("delta").options(**time_travel_options(options)).load(path)
+    )
 
 
-def _delta_named(spark: SparkSession, name: str, options: Options) -> Snapshot:
-    return snapshot_of(spark.read.options(**time_travel(options)).table(name))
+def _read_table_snapshot(spark: SparkSession, name: str, options: Options) -> Snapshot:
+    return read_frame_snapshot(spark.read.options(**time_travel_options(options)).table(name))
 
 
 # ------------------------------------------------------------------------------------- plain files
 
 
-def _plain_input(spark: SparkSession, path: str, named: bool) -> Input:
-    place = local_path(path)
+def _plain_input(spark: SparkSession, path: str, named: bool) -> PinnedInput:
+    place = normalise_path(path)
     if Path(place).exists():
-        look = partial(content_identity, place, named, partial(_by_tasks, spark))
+        look = partial(content_identity, place, named, partial(_digest_in_tasks, spark))
         found = look()
-        return Input(path, found, None, look, found)
-    sign_now = partial(_sign, spark, path)
+        return PinnedInput(path, found, None, look, found)
+    sign_now = partial(_sign_listing, spark, path)
     before = sign_now()
-    return Input(path, _remote(spark, path, named), None, sign_now, before)
+    return PinnedInput(path, _remote_identity(spark, path, named), None, sign_now, before)
 
 
-def _by_tasks(spark: SparkSession, pieces: Sequence[Piece]) -> list[bytes]:
+def _digest_in_tasks(spark: SparkSession, pieces: Sequence[Piece]) -> list[bytes]:
     """Return the digest of each piece. Nothing is shuffled; a task holds a buffer, the driver 32 bytes a
     piece."""
-    if len(pieces) * PIECE <= BYTES_HERE or sum(_length(piece) for piece in pieces) <= BYTES_HERE:
-        return by_threads(pieces)
+    if len(pieces) * PIECE <= DRIVER_BYTES or sum(_piece_length(piece) for piece in pieces) <= DRIVER_BYTES:
+        return digest_in_threads(pieces)
     context = spark.sparkContext
     tasks = min(len(pieces), 4 * context.defaultParallelism)
     return context.parallelize(pieces, tasks).map(digest_piece).collect()
 
 
-def _length(piece: Piece) -> int:
+def _piece_length(piece: Piece) -> int:
     path, first = piece
     return min(PIECE, max(Path(path).stat().st_size - first, 0))
 
 
-def _listed(spark: SparkSession, path: str) -> DataFrame:
+def _list_files(spark: SparkSession, path: str) -> DataFrame:
     return spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(escape_path(path))
 
 
-def _remote(spark: SparkSession, path: str, named: bool) -> str:
+def _remote_identity(spark: SparkSession, path: str, named: bool) -> str:
     """Return the identity of remote files, each read by one task; of large ones no content."""
-    listed = _listed(spark, path)
-    small = listed.where(F.col("length") <= REMOTE_BYTES).select("path", "length", _digest_of_content())
+    listed = _list_files(spark, path)
+    small = listed.where(F.col("length") <= REMOTE_BYTES).select("path", "length", _content_digest())
     large = listed.where(F.col("length") > REMOTE_BYTES).select(
         "path", "length", F.col("modificationTime").cast("string").alias("digest")
     )
-    root = unquote(qualified(spark, path))
+    root = unquote(qualify_path(spark, path))
     files: list[Content] = []
-    with explained(path):
+    with explain_errors(path):
         for row in small.unionByName(large).collect():
             whole = row.length > REMOTE_BYTES
-            files.append(content_of(root, unquote(row.path), row.length, row.digest, named or whole))
+            files.append(make_content(root, unquote(row.path), row.length, row.digest, named or whole))
     if not files:
         raise DataError(f"no files at {path}", "check the path")
-    return identity_of(files)
+    return files_identity(files)
 
 
-def _digest_of_content() -> Column:
+def _content_digest() -> Column:
     """The digest of a file as `digests` computes it: of the digests of its pieces."""
     last = F.greatest(F.floor((F.col("length") - 1) / PIECE), F.lit(0))
 
@@ -168,7 +172,7 @@ def _concat(before: Column, one: Column) -> Column:
     return F.concat(before, one)
 
 
-def _sign(spark: SparkSession, path: str) -> str:
+def _sign_listing(spark: SparkSession, path: str) -> str:
     """Return a digest over names, sizes and times of remote files as they are now."""
-    rows = _listed(spark, path).select("path", "length", "modificationTime")
+    rows = _list_files(spark, path).select("path", "length", "modificationTime")
     return hashlib.sha256(str(sorted(map(tuple, rows.collect()))).encode()).hexdigest()

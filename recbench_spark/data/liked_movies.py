@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recbench_spark.errors import DataError
-from recbench_spark.models.networks.factors import Pairs, pairs_of
+from recbench_spark.models.networks.factors import UserItemPairs, make_pairs
 
 Floats = npt.NDArray[np.float32]
-LIKED = 4
+LIKED_RATING = 4
 """The least rating of a liked pair."""
 
-WORDS = 32
+WORD_DIMS = 32
 
 
 class Movies(NamedTuple):
@@ -34,7 +34,7 @@ class Movies(NamedTuple):
         ids: (movies,) as the folder has them.
     """
 
-    pairs: Pairs
+    pairs: UserItemPairs
     genres: Floats
     words: Floats
     ids: npt.NDArray[np.int64]
@@ -47,15 +47,15 @@ def read_movies(folder: Path) -> Movies:
         DataError: none of the known files is there.
     """
     ratings, titles = read_ratings(folder), read_titles(folder)
-    liked = ratings[(ratings["rating"] >= LIKED) & ratings["item"].isin(titles.keys())]
+    liked = ratings[(ratings["rating"] >= LIKED_RATING) & ratings["item"].isin(titles.keys())]
     ids = np.array(sorted(titles))
     users = np.unique(liked["user"])
-    pairs = pairs_of(
+    pairs = make_pairs(
         np.searchsorted(users, liked["user"]), np.searchsorted(ids, liked["item"]), len(users), len(ids)
     )
     names = sorted({genre for _, own in titles.values() for genre in own})
     genres = np.array([[genre in titles[i][1] for genre in names] for i in ids.tolist()], np.float32)
-    return Movies(pairs, genres, np.stack([hashed_words(titles[i][0]) for i in ids.tolist()]), ids)
+    return Movies(pairs, genres, np.stack([hash_words(titles[i][0]) for i in ids.tolist()]), ids)
 
 
 def write_features(path: Path, ids: npt.NDArray[np.int64], features: Floats) -> None:
@@ -112,16 +112,16 @@ def read_titles(folder: Path) -> dict[int, tuple[str, list[str]]]:
     return found
 
 
-def hashed_words(title: str) -> Floats:
+def hash_words(title: str) -> Floats:
     """Each word at a place and with a sign by its hash."""
-    found = np.zeros(WORDS, np.float32)
+    found = np.zeros(WORD_DIMS, np.float32)
     for word in re.findall(r"[a-z0-9]+", title.lower()):
         place = zlib.crc32(word.encode())
-        found[place % WORDS] += 1.0 if place >> 16 & 1 else -1.0
+        found[place % WORD_DIMS] += 1.0 if place >> 16 & 1 else -1.0
     return found
 
 
-def degree(pairs: Pairs) -> Floats:
+def log_degree(pairs: UserItemPairs) -> Floats:
     """(items, 1) log of 1 and the pairs of each item, over 5: of the size of other features."""
     counts = np.bincount(pairs.item, minlength=pairs.items)
     return (np.log1p(counts)[:, None] / 5).astype(np.float32)

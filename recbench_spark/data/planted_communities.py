@@ -18,9 +18,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recbench_spark.data.liked_movies import degree, write_features
+from recbench_spark.data.liked_movies import log_degree, write_features
 from recbench_spark.errors import ConfigError
-from recbench_spark.models.networks.factors import Pairs, cut, of_users, pairs_of, users_by_hash
+from recbench_spark.models.networks.factors import (
+    UserItemPairs,
+    make_pairs,
+    order_users_by_hash,
+    select_users,
+    split_pairs,
+)
 
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
@@ -29,41 +35,41 @@ VERSION = 2
 """Results on another version of the world are not taken for this one's."""
 
 HELD_OUT, SPLIT_SEED = 0.2, 7
-TASTES_OF, GROUPS, GROUP_LIKES, OTHER_LIKES, OF_A_USER = 1000, 50, 15, 5, 2
+ITEMS_PER_TASTE, GROUPS_PER_TASTE, GROUP_LIKES, OTHER_LIKES, GROUPS_PER_USER = 1000, 50, 15, 5, 2
 DIMS, NOISE = 31, 2.0
 
 
-class World(NamedTuple):
+class PlantedWorld(NamedTuple):
     """Liked pairs, cut, what items are known by, and the group and taste of each in a generated world."""
 
-    train: Pairs
-    held: Pairs
+    train: UserItemPairs
+    held: UserItemPairs
     features: Floats
     group: Rows | None = None
     taste: Rows | None = None
 
 
-def generated(items: int) -> World:
+def generate_world(items: int) -> PlantedWorld:
     """The world of so many items; the same for ever."""
     draw = np.random.default_rng(11)
-    users, tastes = 2 * items, max(items // TASTES_OF, 1)
-    groups = tastes * GROUPS
+    users, tastes = 2 * items, max(items // ITEMS_PER_TASTE, 1)
+    groups = tastes * GROUPS_PER_TASTE
     taste_u = draw.integers(0, tastes, users)
-    group_ug = taste_u[:, None] + tastes * draw.integers(0, GROUPS, (users, OF_A_USER))
-    chosen = np.take_along_axis(group_ug, draw.integers(0, OF_A_USER, (users, GROUP_LIKES)), axis=1)
+    group_ug = taste_u[:, None] + tastes * draw.integers(0, GROUPS_PER_TASTE, (users, GROUPS_PER_USER))
+    chosen = np.take_along_axis(group_ug, draw.integers(0, GROUPS_PER_USER, (users, GROUP_LIKES)), axis=1)
     own = chosen + groups * draw.integers(0, max(items // groups, 1), chosen.shape)
     place = (items * draw.random((users, OTHER_LIKES)) ** 2).astype(np.int64)
     item = np.hstack([own % items, draw.permutation(items)[place]])
-    pairs = pairs_of(np.repeat(np.arange(users), item.shape[1]), item.reshape(-1), users, items)
-    train, held = cut(pairs, HELD_OUT, SPLIT_SEED)
+    pairs = make_pairs(np.repeat(np.arange(users), item.shape[1]), item.reshape(-1), users, items)
+    train, held = split_pairs(pairs, HELD_OUT, SPLIT_SEED)
     group = np.arange(items) % groups
     centres = (draw.standard_normal((size, DIMS), np.float32) for size in (tastes, groups))
     known = next(centres)[group % tastes] + next(centres)[group]
     known += NOISE * draw.standard_normal((items, DIMS), np.float32)
-    return World(train, held, np.hstack([known, degree(train)]), group, group % tastes)
+    return PlantedWorld(train, held, np.hstack([known, log_degree(train)]), group, group % tastes)
 
 
-def write_tables(world: World, folder: Path, test_users: int = 0) -> tuple[int, int]:
+def write_tables(world: PlantedWorld, folder: Path, test_users: int = 0) -> tuple[int, int]:
     """`log.parquet` (user_id, item_id, part) and `items.parquet` (id, vector), as a night reads them.
 
     Args:
@@ -78,27 +84,27 @@ def write_tables(world: World, folder: Path, test_users: int = 0) -> tuple[int, 
     Raises:
         ConfigError: a negative number of users, or more than there are.
     """
-    held = _of_some(world.held, test_users)
+    held = _select_users(world.held, test_users)
     folder.mkdir(parents=True, exist_ok=True)
     parts = {"train": world.train, "test": held}
-    log = pa.concat_tables([_part(pairs, part) for part, pairs in parts.items()])
+    log = pa.concat_tables([_part_rows(pairs, part) for part, pairs in parts.items()])
     pq.write_table(log, folder / "log.parquet")
     write_features(folder / "items.parquet", np.arange(world.train.items), world.features)
     return len(world.train.item), len(held.item)
 
 
-def _of_some(pairs: Pairs, users: int) -> Pairs:
+def _select_users(pairs: UserItemPairs, users: int) -> UserItemPairs:
     """Pairs of users with the least hashes."""
     if not 0 <= users <= pairs.users:
         raise ConfigError(f"{users} users of {pairs.users}", "0 is all of them")
     if not users:
         return pairs
     kept = np.zeros(pairs.users, np.bool_)
-    kept[users_by_hash(pairs.users, SPLIT_SEED)[:users]] = True
-    return of_users(pairs, kept)
+    kept[order_users_by_hash(pairs.users, SPLIT_SEED)[:users]] = True
+    return select_users(pairs, kept)
 
 
-def _part(pairs: Pairs, part: str) -> pa.Table:
+def _part_rows(pairs: UserItemPairs, part: str) -> pa.Table:
     """Rows of one part of the log."""
     columns = {"user_id": pairs.user.astype(np.int64), "item_id": pairs.item.astype(np.int64)}
     return pa.table({**columns, "part": pa.repeat(part, len(pairs.item))})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-FACTORS = {"s": 1_000_000, "ms": 1000, "us": 1}
+MICROS_PER_UNIT = {"s": 1_000_000, "ms": 1000, "us": 1}
 """Microseconds of a unit."""
 
 LATEST = 4_102_444_800_000_000
@@ -30,7 +30,7 @@ CHECKED = "times_checked"
 STORED = "stored"
 """Stands for the unit of times that are stored as timestamps."""
 
-MISREAD = {
+MISREAD_FACTORS = {
     1_000_000_000: ("s", "seconds were taken for nanoseconds where it was made"),
     1_000_000: (
         "ms",
@@ -46,9 +46,9 @@ refused where all of its times lie from 1990 to 2099 by one of these factors: in
 """
 
 
-def unit_of(number: float) -> str | None:
+def guess_unit(number: float) -> str | None:
     """Return the unit (s, ms, us, ns) by which a number is a time from 1990 to 2099; None: none is."""
-    units = {**FACTORS, "ns": 0.001}
+    units = {**MICROS_PER_UNIT, "ns": 0.001}
     fits = [unit for unit, factor in units.items() if FIRST_LOGS <= number * factor < LATEST]
     return fits[0] if fits else None
 
@@ -63,13 +63,15 @@ def coarser_unit(lowest: float | None, highest: float | None, unit: str) -> str 
     """
     if lowest is None or highest is None:
         return None
-    fits = {unit_of(lowest), unit_of(highest)}
+    fits = {guess_unit(lowest), guess_unit(highest)}
     other = fits.pop()
-    coarser = not fits and other in FACTORS and FACTORS[str(other)] > FACTORS[unit]
+    coarser = not fits and other in MICROS_PER_UNIT and MICROS_PER_UNIT[str(other)] > MICROS_PER_UNIT[unit]
     return other if coarser else None
 
 
-def coarser_in_words(where: str, name: str, ends: tuple[float, float], unit: str) -> tuple[str, str] | None:
+def describe_coarser_unit(
+    where: str, name: str, ends: tuple[float, float], unit: str
+) -> tuple[str, str] | None:
     """Return the message and the hint for a log that is read in too fine a unit; None: it is not.
 
     Args:
@@ -81,12 +83,12 @@ def coarser_in_words(where: str, name: str, ends: tuple[float, float], unit: str
     fits = coarser_unit(*ends, unit)
     if fits is None:
         return None
-    days = [[_day(number * FACTORS[one]) for number in ends] for one in (unit, fits)]
+    days = [[_format_day(number * MICROS_PER_UNIT[one]) for number in ends] for one in (unit, fits)]
     message = f"{where}: by time_unit {unit} all times of '{name}' lie between {' and '.join(days[0])}"
     return message, f"set dataset.time_unit: {fits}, by which they lie between {' and '.join(days[1])}"
 
 
-def misread_in_words(where: str, name: str, ends: tuple[float, float]) -> tuple[str, str] | None:
+def describe_misread_times(where: str, name: str, ends: tuple[float, float]) -> tuple[str, str] | None:
     """Return the message and the hint for stored timestamps that were made in too fine a unit; None: they
     were not.
 
@@ -95,10 +97,10 @@ def misread_in_words(where: str, name: str, ends: tuple[float, float]) -> tuple[
         name: the column of times.
         ends: the first and the last time of the log, in microseconds since 1970.
     """
-    for factor, (unit, mistake) in MISREAD.items():
+    for factor, (unit, mistake) in MISREAD_FACTORS.items():
         if all(FIRST_LOGS <= end * factor < LATEST for end in ends):
-            times = [_exact(end) for end in ends]
-            days = [_day(end * factor) for end in ends]
+            times = [_format_time(end) for end in ends]
+            days = [_format_day(end * factor) for end in ends]
             range_ = f"all times of '{name}' lie between {times[0]} and {times[1]}"
             return f"{where}: {range_}, since {mistake}", (
                 "make the column anew in its unit, or store the numbers and set "
@@ -107,7 +109,7 @@ def misread_in_words(where: str, name: str, ends: tuple[float, float]) -> tuple[
     return None
 
 
-def hint_of(text: str | None, unit: str) -> str:
+def time_hint(text: str | None, unit: str) -> str:
     """Return what to set so that a value becomes a time; empty where nothing is known to help.
 
     Args:
@@ -119,16 +121,16 @@ def hint_of(text: str | None, unit: str) -> str:
     try:
         number = float(text)
     except ValueError:
-        return _hint_of_words(text, unit)
-    fits = unit_of(number)
+        return _text_hint(text, unit)
+    fits = guess_unit(number)
     if fits == "ns":
         return "these are nanoseconds since 1970: divide them by 1000 and set dataset.time_unit: us"
     if fits is not None:
-        return f"set dataset.time_unit: {fits}, by which {text} is of {_day(number * FACTORS[fits])}"
+        return f"set dataset.time_unit: {fits}, by which {text} is of {_format_day(number * MICROS_PER_UNIT[fits])}"
     return "set dataset.time_unit to s, ms or us" if unit == "timestamp" else ""
 
 
-def _hint_of_words(text: str, unit: str) -> str:
+def _text_hint(text: str, unit: str) -> str:
     if re.match(r"\W*T?[0-9]{1,2}:[0-9]", text):
         return "a time of day is no time without its date: write both, such as 2026-01-31 12:00:00"
     if unit != "timestamp" and re.match(r"\W*[0-9]{4}-[0-9]", text):
@@ -136,11 +138,11 @@ def _hint_of_words(text: str, unit: str) -> str:
     return ""
 
 
-def _exact(micros: float) -> str:
+def _format_time(micros: float) -> str:
     """Return a time to the millisecond, as SQL writes it."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(micros))
     return moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
-def _day(micros: float) -> str:
+def _format_day(micros: float) -> str:
     return str((datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(micros))).date())

@@ -34,7 +34,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from recbench_spark.config import World
+from recbench_spark.config import WorldSettings
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.streams import Batches
@@ -43,7 +43,7 @@ Hashes = npt.NDArray[np.uint64]
 Cells = Callable[[Ints], Ints]
 
 DIMS = 12
-"""Length of a factor where `world.tastes` is at most 8; of more tastes see `dims_of`."""
+"""Length of a factor where `world.tastes` is at most 8; of more tastes see `factor_length`."""
 
 LEVELS = 16
 """Activity: level l is worth LEVELS / (LEVELS - l), so a Pareto tail from 1 to 16 times the least."""
@@ -83,7 +83,9 @@ PARTITION_ROWS = 500_000
 """Rows a task makes: a second or two of work, against some 50 ms that a Python task costs."""
 
 # One number a purpose, hashed first: draws for different purposes are independent.
-TASTE, LEVEL, USER_FACTOR, GENRE, ITEM_FACTOR, ITEM_QUALITY, RANK, NOISE_OF, EXPOSE, WHEN, OPEN = range(11)
+TASTE, LEVEL, USER_FACTOR, GENRE, ITEM_FACTOR, ITEM_QUALITY, RANK, RATING_NOISE, EXPOSE, WHEN, OPEN = range(
+    11
+)
 
 
 PRIME_1, PRIME_2, PRIME_3, PRIME_4, PRIME_5 = (
@@ -110,15 +112,15 @@ class Loop:
     cumulative_tgi: Ints
 
 
-def read_world(spark: SparkSession, world: World) -> DataFrame:
+def read_world(spark: SparkSession, world: WorldSettings) -> DataFrame:
     """The log in `INTERACTIONS`: closed loop (`part` NULL) and open loop (`part` 'open_loop').
 
     The number of closed-loop rows is `world.interactions` within about a per cent: a user gets an
     item once, so the draws are chosen to leave that many. Runs one small job per period for the
     feedback; the rows themselves are lazy. Attributes: the user's `taste`, the item's `genre`.
     """
-    rows = _users(spark, world).mapInArrow(
-        partial(_write_rows, world=world, loop=simulate(spark, world)),
+    rows = _user_frame(spark, world).mapInArrow(
+        partial(_write_rows, world=world, loop=simulate_loop(spark, world)),
         "user long, item long, rating tinyint, event_time long, open boolean, taste long, genre long",
     )
     attributes = F.create_map(
@@ -137,10 +139,10 @@ def read_world(spark: SparkSession, world: World) -> DataFrame:
     )
 
 
-def true_factors(spark: SparkSession, world: World) -> tuple[DataFrame, DataFrame]:
+def true_factors(spark: SparkSession, world: WorldSettings) -> tuple[DataFrame, DataFrame]:
     """Users and items as (id, vector, bias): dot product plus biases is the affinity, exactly."""
     schema = "id long, vector array<float>, bias double"
-    users = _users(spark, world).mapInArrow(partial(_write_factors, side="user", world=world), schema)
+    users = _user_frame(spark, world).mapInArrow(partial(_write_factors, side="user", world=world), schema)
     items = spark.range(0, world.items, 1, 1 + world.items // 100_000).mapInArrow(
         partial(_write_factors, side="item", world=world), schema
     )
@@ -150,7 +152,7 @@ def true_factors(spark: SparkSession, world: World) -> tuple[DataFrame, DataFram
     )
 
 
-def true_propensities(spark: SparkSession, world: World, by_taste: bool = False) -> DataFrame:
+def true_propensities(spark: SparkSession, world: WorldSettings, by_taste: bool = False) -> DataFrame:
     """(item_id, propensity[, taste]): the probability that the closed loop exposes the item to a user.
 
     Over a user drawn uniformly, or one of each taste, given the exposure weights that came about.
@@ -171,14 +173,14 @@ def true_propensities(spark: SparkSession, world: World, by_taste: bool = False)
     return frame.select(_item_id(F.col("item"), world).alias("item_id"), *columns)
 
 
-def exposure_chances(spark: SparkSession | None, world: World) -> Floats:
+def exposure_chances(spark: SparkSession | None, world: WorldSettings) -> Floats:
     """The chance that the closed loop exposes the item to a user of a taste and level, (g, l, i)."""
-    loop = simulate(spark, world)
+    loop = simulate_loop(spark, world)
     return 1 - np.stack([_survival(loop, g, len(loop.draws_tl)) for g in range(world.tastes)])
 
 
 @lru_cache(maxsize=4)
-def simulate(spark: SparkSession | None, world: World) -> Loop:
+def simulate_loop(spark: SparkSession | None, world: WorldSettings) -> Loop:
     """Run the loop: per period choose the draws, aggregate the feedback on the cluster.
 
     Without Spark (None) the feedback is counted here, all users at once: for small worlds.
@@ -202,27 +204,27 @@ def simulate(spark: SparkSession | None, world: World) -> Loop:
 # --- who is there: users and items from their numbers ---
 
 
-def taste_of(users: Ints, world: World) -> Ints:
+def user_tastes(users: Ints, world: WorldSettings) -> Ints:
     """The taste of each user, 0..tastes-1."""
-    return _below(world.tastes, TASTE, users, seed=world.seed)
+    return _draw_below(world.tastes, TASTE, users, seed=world.seed)
 
 
-def level_of(users: Ints, seed: int) -> Ints:
+def activity_levels(users: Ints, seed: int) -> Ints:
     """The activity level of each user, 0..LEVELS-1."""
-    return _below(LEVELS, LEVEL, users, seed=seed)
+    return _draw_below(LEVELS, LEVEL, users, seed=seed)
 
 
-def genre_of(items: Ints, world: World) -> Ints:
+def item_genres(items: Ints, world: WorldSettings) -> Ints:
     """The genre of each item, 0..tastes-1: users of that taste like it best."""
-    return _below(world.tastes, GENRE, items, seed=world.seed)
+    return _draw_below(world.tastes, GENRE, items, seed=world.seed)
 
 
-def quality_of(items: Ints, seed: int) -> Ints:
+def item_qualities(items: Ints, seed: int) -> Ints:
     """What every user likes about the item: its bias in the affinity."""
-    return _below(2 * QUALITY + 1, ITEM_QUALITY, items, seed=seed) - QUALITY
+    return _draw_below(2 * QUALITY + 1, ITEM_QUALITY, items, seed=seed) - QUALITY
 
 
-def dims_of(world: World) -> int:
+def factor_length(world: WorldSettings) -> int:
     """Length of a factor: so many signs that different tastes differ in half of them.
 
     Up to 8 tastes 12, of which the last four repeat the first; else the next power of two.
@@ -230,22 +232,22 @@ def dims_of(world: World) -> int:
     return DIMS if world.tastes <= 8 else 1 << (world.tastes - 1).bit_length()
 
 
-def user_factors(users: Ints, world: World) -> Ints:
+def user_factors(users: Ints, world: WorldSettings) -> Ints:
     """p_ud, whole numbers of at most CENTRE + SPREAD."""
-    return _factors(USER_FACTOR, users, taste_of(users, world), world)
+    return _make_factors(USER_FACTOR, users, user_tastes(users, world), world)
 
 
-def item_factors(items: Ints, world: World) -> Ints:
+def item_factors(items: Ints, world: WorldSettings) -> Ints:
     """q_id, whole numbers of at most CENTRE + SPREAD."""
-    return _factors(ITEM_FACTOR, items, genre_of(items, world), world)
+    return _make_factors(ITEM_FACTOR, items, item_genres(items, world), world)
 
 
-def _factors(purpose: int, ids: Ints, tastes: Ints, world: World) -> Ints:
+def _make_factors(purpose: int, ids: Ints, tastes: Ints, world: WorldSettings) -> Ints:
     """Around the taste's row of a Hadamard matrix: different tastes differ in half of the signs."""
-    dims = np.arange(dims_of(world))
+    dims = np.arange(factor_length(world))
     common = np.bitwise_count(np.arange(world.tastes)[:, None] & dims[None, :]) % 2
     centre_gd = CENTRE * (1 - 2 * common.astype(np.int64))
-    own = _below(2 * SPREAD + 1, purpose, ids[:, None], dims[None, :], seed=world.seed) - SPREAD
+    own = _draw_below(2 * SPREAD + 1, purpose, ids[:, None], dims[None, :], seed=world.seed) - SPREAD
     factors: Ints = centre_gd[tastes] + own
     return factors
 
@@ -253,7 +255,7 @@ def _factors(purpose: int, ids: Ints, tastes: Ints, world: World) -> Ints:
 # --- the recommender in the loop ---
 
 
-def _exposure_weights(feedback_gi: Ints, world: World) -> Ints:
+def _exposure_weights(feedback_gi: Ints, world: WorldSettings) -> Ints:
     """Ints numbers proportional to P(draw = i) of the module's equations."""
     rank_i = np.argsort(np.argsort(_hash(RANK, np.arange(world.items), seed=world.seed), kind="stable"))
     seed_i = world.interactions // world.tastes // (rank_i + FLATTEN) + 1
@@ -332,7 +334,7 @@ def _power(base_i: Floats, exponent_l: Ints) -> Floats:
 # --- rows of a block of users ---
 
 
-def closed_rows(users: Ints, world: World, loop: Loop) -> tuple[Ints, Ints, Ints]:
+def draw_closed_loop(users: Ints, world: WorldSettings, loop: Loop) -> tuple[Ints, Ints, Ints]:
     """Position of the user in `users`, item and time of each first exposure of the closed loop."""
     periods = [_draw_period(users, t, world, loop) for t in range(len(loop.draws_tl))]
     user_r, item_r, time_r = (np.concatenate(part) for part in zip(*periods, strict=True))
@@ -341,11 +343,11 @@ def closed_rows(users: Ints, world: World, loop: Loop) -> tuple[Ints, Ints, Ints
     return user_r[first], item_r[first], time_r[first]
 
 
-def _draw_period(users: Ints, t: int, world: World, loop: Loop) -> tuple[Ints, Ints, Ints]:
+def _draw_period(users: Ints, t: int, world: WorldSettings, loop: Loop) -> tuple[Ints, Ints, Ints]:
     """User position, item and time of each draw of a period, repeats included."""
-    draws_u = loop.draws_tl[t][level_of(users, world.seed)]
-    user_r, slot_r = _slots(draws_u)
-    taste_r = taste_of(users, world)[user_r]
+    draws_u = loop.draws_tl[t][activity_levels(users, world.seed)]
+    user_r, slot_r = _number_slots(draws_u)
+    taste_r = user_tastes(users, world)[user_r]
     start_u = _hash(EXPOSE, users, np.int64(t), seed=world.seed)
     draw_r = _hash_long(slot_r, start_u[user_r])
     # All tastes in one ascending array: each starts where the one before ends.
@@ -355,16 +357,16 @@ def _draw_period(users: Ints, t: int, world: World, loop: Loop) -> tuple[Ints, I
     flat = (loop.cumulative_tgi[t] + starts_g[:, None]).ravel()
     item_r = np.searchsorted(flat, place_r, side="right") - taste_r * world.items
     within_r = (_hash(WHEN, draw_r, seed=world.seed) % np.uint64(PERIOD)).astype(np.int64)
-    time_r = START + t * PERIOD + _spread(slot_r, within_r, draws_u[user_r])
+    time_r = START + t * PERIOD + _spread_times(slot_r, within_r, draws_u[user_r])
     return user_r, item_r, time_r
 
 
-def _spread(slot: Ints, within: Ints, slots: Ints) -> Ints:
+def _spread_times(slot: Ints, within: Ints, slots: Ints) -> Ints:
     """The time of a slot: the period in equal slots, each at a place of its own within its slot."""
     return slot * (PERIOD // slots) + within // slots
 
 
-def open_rows(users: Ints, seen_r: Ints, world: World) -> tuple[Ints, Ints, Ints]:
+def draw_open_loop(users: Ints, seen_r: Ints, world: WorldSettings) -> tuple[Ints, Ints, Ints]:
     """User position, item and time of uniformly exposed items: of all, or of those not left out.
 
     A user gets the first fresh items of an endless uniform sequence, which is a draw without replacement;
@@ -382,7 +384,7 @@ def open_rows(users: Ints, seen_r: Ints, world: World) -> tuple[Ints, Ints, Ints
     start_u = _hash(OPEN, users, seed=world.seed)
     length_u = 2 * wanted_u
     while True:
-        user_r, slot_r = _slots(length_u)
+        user_r, slot_r = _number_slots(length_u)
         item_r = (_hash_long(slot_r, start_u[user_r]) % np.uint64(world.items)).astype(np.int64)
         pair_r = user_r * world.items + item_r
         _, first = np.unique(pair_r, return_index=True)
@@ -393,20 +395,20 @@ def open_rows(users: Ints, seen_r: Ints, world: World) -> tuple[Ints, Ints, Ints
         length_u = np.where(found_u < wanted_u, 2 * length_u, length_u)
     place_r = np.arange(len(fresh)) - np.repeat(np.cumsum(found_u) - found_u, found_u)
     kept = fresh[place_r < wanted_u[user_r[fresh]]]
-    user_r, slot_r = _slots(wanted_u)
-    within = _below(PERIOD, WHEN, users[user_r], slot_r, seed=world.seed)
-    time_r = START + world.periods * PERIOD + _spread(slot_r, within, wanted_u[user_r])
+    user_r, slot_r = _number_slots(wanted_u)
+    within = _draw_below(PERIOD, WHEN, users[user_r], slot_r, seed=world.seed)
+    time_r = START + world.periods * PERIOD + _spread_times(slot_r, within, wanted_u[user_r])
     return user_r, item_r[kept], time_r
 
 
-def ratings_of(users: Ints, user_r: Ints, item_r: Ints, world: World) -> Ints:
+def draw_ratings(users: Ints, user_r: Ints, item_r: Ints, world: WorldSettings) -> Ints:
     """The rating 1..5 of each row: affinity and noise against the thresholds."""
     all_items = np.arange(world.items)
     p_ud = user_factors(users, world).astype(np.int32)
     q_id = item_factors(all_items, world).astype(np.int32)
     affinity_r = np.einsum("rd,rd->r", p_ud[user_r], q_id[item_r])
-    affinity_r = affinity_r + quality_of(all_items, world.seed)[item_r]
-    start_u = _hash(NOISE_OF, users, seed=world.seed)
+    affinity_r = affinity_r + item_qualities(all_items, world.seed)[item_r]
+    start_u = _hash(RATING_NOISE, users, seed=world.seed)
     noise_r = _hash_long(item_r, start_u[user_r]) % np.uint64(2 * NOISE + 1)
     felt_r = affinity_r + noise_r.astype(np.int64) - NOISE
     ratings: Ints = 1 + np.searchsorted(THRESHOLDS, felt_r, side="right")
@@ -416,94 +418,94 @@ def ratings_of(users: Ints, user_r: Ints, item_r: Ints, world: World) -> Ints:
 # --- workers ---
 
 
-def _write_rows(batches: Batches, world: World, loop: Loop) -> Batches:
-    for users in _blocks(batches, world, loop):
-        closed = closed_rows(users, world, loop)
+def _write_rows(batches: Batches, world: WorldSettings, loop: Loop) -> Batches:
+    for users in _split_blocks(batches, world, loop):
+        closed = draw_closed_loop(users, world, loop)
         seen_r = closed[0] * world.items + closed[1]
-        opened = open_rows(users, seen_r if world.open_items == "unseen" else seen_r[:0], world)
+        opened = draw_open_loop(users, seen_r if world.open_items == "unseen" else seen_r[:0], world)
         user_r, item_r, time_r = (np.concatenate(pair) for pair in zip(closed, opened, strict=True))
         columns = {
             "user": users[user_r],
             "item": item_r,
-            "rating": ratings_of(users, user_r, item_r, world).astype(np.int8),
+            "rating": draw_ratings(users, user_r, item_r, world).astype(np.int8),
             "event_time": time_r,
             "open": np.arange(len(user_r)) >= len(closed[0]),
-            "taste": taste_of(users, world)[user_r],
-            "genre": genre_of(np.arange(world.items), world)[item_r],
+            "taste": user_tastes(users, world)[user_r],
+            "genre": item_genres(np.arange(world.items), world)[item_r],
         }
         yield pa.RecordBatch.from_pydict(columns)
 
 
-def _write_factors(batches: Batches, side: str, world: World) -> Batches:
+def _write_factors(batches: Batches, side: str, world: WorldSettings) -> Batches:
     for batch in batches:
         ids = batch.column(0).to_numpy()
         factors = user_factors if side == "user" else item_factors
-        bias = np.zeros(len(ids)) if side == "user" else quality_of(ids, world.seed)
+        bias = np.zeros(len(ids)) if side == "user" else item_qualities(ids, world.seed)
         values = pa.array(factors(ids, world).astype(np.float32).ravel())
-        offsets = pa.array(np.arange(len(ids) + 1, dtype=np.int32) * dims_of(world))
+        offsets = pa.array(np.arange(len(ids) + 1, dtype=np.int32) * factor_length(world))
         vector = pa.ListArray.from_arrays(offsets, values)
         columns = {"id": ids, "vector": vector, "bias": bias.astype(np.float64)}
         yield pa.RecordBatch.from_pydict(columns)
 
 
-def _write_cells(batches: Batches, cells: Cells, world: World, loop: Loop | None) -> Batches:
-    for users in _blocks(batches, world, loop):
+def _write_cells(batches: Batches, cells: Cells, world: WorldSettings, loop: Loop | None) -> Batches:
+    for users in _split_blocks(batches, world, loop):
         cell, count = np.unique(cells(users), return_counts=True)
         yield pa.RecordBatch.from_pydict({"cell": cell, "n": count})
 
 
-def _user_cells(users: Ints, world: World) -> Ints:
-    return taste_of(users, world) * LEVELS + level_of(users, world.seed)
+def _user_cells(users: Ints, world: WorldSettings) -> Ints:
+    return user_tastes(users, world) * LEVELS + activity_levels(users, world.seed)
 
 
-def _feedback_cells(users: Ints, t: int, world: World, loop: Loop) -> Ints:
+def _feedback_cells(users: Ints, t: int, world: WorldSettings, loop: Loop) -> Ints:
     """taste * items + item of each good rating of a period; a repeated exposure counts again."""
     user_r, item_r, _ = _draw_period(users, t, world, loop)
-    good = ratings_of(users, user_r, item_r, world) >= RELEVANT
-    return taste_of(users, world)[user_r[good]] * world.items + item_r[good]
+    good = draw_ratings(users, user_r, item_r, world) >= RELEVANT
+    return user_tastes(users, world)[user_r[good]] * world.items + item_r[good]
 
 
-def _blocks(batches: Batches, world: World, loop: Loop | None) -> Iterator[Ints]:
+def _split_blocks(batches: Batches, world: WorldSettings, loop: Loop | None) -> Iterator[Ints]:
     """Users of the batches, so many at once that their draws stay near BLOCK_ROWS."""
     for batch in batches:
         users = batch.column(0).to_numpy()
         rows_u = np.full(len(users), 1 + 2 * world.open_loop // world.users)
         if loop is not None:
-            rows_u += loop.draws_tl.sum(axis=0)[level_of(users, world.seed)]
+            rows_u += loop.draws_tl.sum(axis=0)[activity_levels(users, world.seed)]
         yield from np.split(users, np.flatnonzero(np.diff(np.cumsum(rows_u) // BLOCK_ROWS)) + 1)
 
 
 # --- on the cluster ---
 
 
-def _users(spark: SparkSession, world: World) -> DataFrame:
+def _user_frame(spark: SparkSession, world: WorldSettings) -> DataFrame:
     partitions = 1 + (world.interactions + world.open_loop) // PARTITION_ROWS
     return spark.range(0, world.users, 1, min(partitions, world.users))
 
 
-def _count_users(spark: SparkSession | None, world: World) -> Ints:
+def _count_users(spark: SparkSession | None, world: WorldSettings) -> Ints:
     """Users of each taste and level."""
     cells = partial(_user_cells, world=world)
     return _count_cells(spark, world, cells, world.tastes * LEVELS).reshape(world.tastes, LEVELS)
 
 
-def _count_cells(spark: SparkSession | None, world: World, cells: Any, size: int) -> Ints:
+def _count_cells(spark: SparkSession | None, world: WorldSettings, cells: Any, size: int) -> Ints:
     """How often each cell 0..size-1 occurs over all users."""
     if spark is None:
         return np.bincount(cells(np.arange(world.users)), minlength=size)
     write = partial(_write_cells, cells=cells, world=world, loop=cells.keywords.get("loop"))
-    found = _users(spark, world).mapInArrow(write, "cell long, n long")
+    found = _user_frame(spark, world).mapInArrow(write, "cell long, n long")
     table = found.groupBy("cell").agg(F.sum("n").alias("n")).toArrow()
     counts = np.zeros(size, dtype=np.int64)
     counts[table["cell"].to_numpy()] = table["n"].to_numpy()
     return counts
 
 
-def _user_id(number: Column, world: World) -> Column:
+def _user_id(number: Column, world: WorldSettings) -> Column:
     return _name("u", number, max(6, len(str(world.users - 1))))
 
 
-def _item_id(number: Column, world: World) -> Column:
+def _item_id(number: Column, world: WorldSettings) -> Column:
     return _name("i", number, max(5, len(str(world.items - 1))))
 
 
@@ -537,12 +539,12 @@ def _rotate(value: Hashes, bits: int) -> Hashes:
     return (value << np.uint64(bits)) | (value >> np.uint64(64 - bits))
 
 
-def _below(bound: int, *keys: Any, seed: int) -> Ints:
+def _draw_below(bound: int, *keys: Any, seed: int) -> Ints:
     """A whole number 0..bound-1 from the keys and the seed; uneven by less than bound / 2**64."""
     return (_hash(*keys, seed=seed) % np.uint64(bound)).astype(np.int64)
 
 
-def _slots(counts_u: Ints) -> tuple[Ints, Ints]:
+def _number_slots(counts_u: Ints) -> tuple[Ints, Ints]:
     """User position and number within the user, for so many rows of each user."""
     user_r = np.repeat(np.arange(len(counts_u)), counts_u)
     return user_r, np.arange(len(user_r)) - np.repeat(np.cumsum(counts_u) - counts_u, counts_u)

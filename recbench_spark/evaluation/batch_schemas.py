@@ -46,7 +46,7 @@ LISTED_USERS = pa.schema(
 """Users with the lists given of them: keys of the items, their ids (where lists are asked for), and ranks
 or scores. Without `masked` the lists stay as they are."""
 
-RANKED = pa.schema(
+RANKED_USERS = pa.schema(
     {
         "user_id": pa.string(),
         "part": pa.string(),
@@ -90,9 +90,9 @@ TOTALS = pa.schema(
         "weights_bc": _LONGS,
     }
 )
-"""One row a task and slice: sums over its users, whole numbers (`accuracy.Totals`)."""
+"""One row a task and slice: sums over its users, whole numbers (`accuracy.MetricTotals`)."""
 
-LISTED = pa.schema(
+LISTS_WITH_COUNTS = pa.schema(
     {
         "user_id": pa.string(),
         "part": pa.string(),
@@ -105,7 +105,7 @@ LISTED = pa.schema(
 """One row a user and part with a list: of each item of it how many training users have it, and its place in
 the catalogue (-1: not there), in the order of the list."""
 
-SHOWN = pa.schema(
+LISTING_COUNTS = pa.schema(
     {
         "part": pa.string(),
         "bucket": pa.int64(),
@@ -150,7 +150,7 @@ not ranked, tied."""
 _SPARK = {pa.string(): "STRING", pa.int32(): "INT", pa.int64(): "LONG", pa.float64(): "DOUBLE"}
 
 
-def ddl(schema: pa.Schema) -> str:
+def to_ddl(schema: pa.Schema) -> str:
     """The columns as Spark wants them told."""
     return ", ".join(f"{field.name} {_spark_type(field.type)}" for field in schema)
 

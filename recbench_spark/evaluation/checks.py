@@ -9,16 +9,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check
-from recbench_spark.evaluation.batch_schemas import RANKING_COUNTS, ddl
+from recbench_spark.evaluation.batch_schemas import RANKING_COUNTS, to_ddl
 from recbench_spark.evaluation.ranking_counts import (
-    COUNTED,
-    checks_of,
+    COUNTED_COLUMNS,
+    checks_from_counts,
     count_batches,
-    rows_told,
-    training_told,
+    row_checks,
+    training_item_check,
 )
 
-COUNTS = ddl(RANKING_COUNTS)
+COUNTS = to_ddl(RANKING_COUNTS)
 
 
 def ranking_checks(
@@ -32,8 +32,10 @@ def ranking_checks(
         threshold: relevance from which an item is relevant; None: above 0.
         lists: whether they are of given lists, which end somewhere: what they leave out is not a warning.
     """
-    tasks = rankings.select(*COUNTED).mapInArrow(partial(count_batches, threshold), COUNTS).toArrow()
-    return checks_of(iter(tasks.to_batches()), parts, lists=lists)
+    tasks = (
+        rankings.select(*COUNTED_COLUMNS).mapInArrow(partial(count_batches, threshold), COUNTS).toArrow()
+    )
+    return checks_from_counts(iter(tasks.to_batches()), parts, lists=lists)
 
 
 def list_checks(rows: DataFrame, users: DataFrame, items: DataFrame) -> list[Check]:
@@ -52,10 +54,10 @@ def list_checks(rows: DataFrame, users: DataFrame, items: DataFrame) -> list[Che
     unknown_items = rows.join(items.select("item_id"), "item_id", "left_anti").count()
     unknown_users = rows.join(users.select("user_id"), "user_id", "left_anti")
     lost = unknown_users.select("user_id").distinct().count()
-    return rows_told(n_rows, n_rows - n_pairs, unknown_items, lost)
+    return row_checks(n_rows, n_rows - n_pairs, unknown_items, lost)
 
 
-def training_items_in_lists(rows: DataFrame, train: DataFrame) -> Check:
+def count_training_items_in_lists(rows: DataFrame, train: DataFrame) -> Check:
     """Given rows that recommend what the user already has. One join by (user, item)."""
     known = rows.join(train.select("user_id", "item_id"), ["user_id", "item_id"], "left_semi").count()
-    return training_told(known)
+    return training_item_check(known)

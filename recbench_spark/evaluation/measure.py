@@ -12,11 +12,11 @@ from recbench_spark.kernels.streams import Batches
 
 
 @dataclass(frozen=True)
-class Measure:
+class RankingMeasure:
     """Two functions of Arrow rows and what goes from the one to the other; it travels with a task.
 
     Attributes:
-        sums: from rows of `batch_schemas.RANKED`, of some users, to what they add.
+        sums: from rows of `batch_schemas.RANKED_USERS`, of some users, to what they add.
         key: columns of what they add; rows that agree in them are finished together.
         finish: from all rows of one key to what is told of it.
         together: two functions that do the work of `sums` for several models at less cost: from the
@@ -26,6 +26,6 @@ class Measure:
     sums: Callable[[Batches], Batches]
     key: tuple[str, ...]
     finish: Callable[[pa.Table], pa.Table]
-    together: (
+    batched: (
         tuple[Callable[[Batches], Any], Callable[[Sequence[Any]], list[list[pa.RecordBatch]]]] | None
     ) = None

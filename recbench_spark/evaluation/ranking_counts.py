@@ -12,9 +12,9 @@ from recbench_spark.checks import TRAINING_ROWS, Check, warn_above_zero
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import RANKING_COUNTS
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.storage.shared_arrays import flat
+from recbench_spark.storage.shared_arrays import flatten_lists
 
-COUNTED = ("part", "length", "relevance", "above", "tied")
+COUNTED_COLUMNS = ("part", "length", "relevance", "above", "tied")
 """The columns of `RANKED` that are looked at."""
 
 HEAVY_TIES = 0.1
@@ -28,7 +28,7 @@ def count_batches(threshold: float | None, batches: Batches) -> Batches:
         threshold: relevance from which an item is relevant; None: above 0.
         batches: rankings; the columns of COUNTED are enough.
     """
-    counts = (_counts(batch, part, threshold) for batch in batches for part in _parts(batch))
+    counts = (_part_counts(batch, part, threshold) for batch in batches for part in _count_parts(batch))
     yield from merge_counts(counts)
 
 
@@ -45,22 +45,22 @@ def merge_counts(batches: Batches) -> Batches:
         yield pa.RecordBatch.from_pylist(rows, schema=RANKING_COUNTS)
 
 
-def merged_counts(counts: pa.Table) -> pa.Table:
+def merge_counts_table(counts: pa.Table) -> pa.Table:
     """The same of a table."""
     return pa.Table.from_batches(list(merge_counts(iter(counts.to_batches()))))
 
 
-def _parts(batch: pa.RecordBatch) -> list[str]:
+def _count_parts(batch: pa.RecordBatch) -> list[str]:
     names: list[str] = pc.unique(batch.column("part")).to_pylist()
     return names
 
 
-def _counts(batch: pa.RecordBatch, part: str, threshold: float | None) -> pa.RecordBatch:
+def _part_counts(batch: pa.RecordBatch, part: str, threshold: float | None) -> pa.RecordBatch:
     users = batch.filter(pc.equal(batch.column("part"), part))
-    offsets, relevance_p = flat(users.column("relevance"))
+    offsets, relevance_p = flatten_lists(users.column("relevance"))
     relevant_p = relevance_p > 0 if threshold is None else relevance_p >= threshold
     before_p = np.concatenate([[0], np.cumsum(relevant_p)])
-    above_p, tied_p = (flat(users.column(name))[1] for name in ("above", "tied"))
+    above_p, tied_p = (flatten_lists(users.column(name))[1] for name in ("above", "tied"))
     row = {
         "part": part,
         "users": users.num_rows,
@@ -73,7 +73,7 @@ def _counts(batch: pa.RecordBatch, part: str, threshold: float | None) -> pa.Rec
     return pa.RecordBatch.from_pylist([row], schema=RANKING_COUNTS)
 
 
-def checks_of(batches: Batches, parts: Sequence[str], *, lists: bool = False) -> list[Check]:
+def checks_from_counts(batches: Batches, parts: Sequence[str], *, lists: bool = False) -> list[Check]:
     """The checks of rankings, from their counts.
 
     Args:
@@ -82,10 +82,10 @@ def checks_of(batches: Batches, parts: Sequence[str], *, lists: bool = False) ->
         lists: whether they are of given lists, which end somewhere: what they leave out is no warning.
     """
     counts = {row["part"]: row for batch in merge_counts(batches) for row in batch.to_pylist()}
-    return [check for part in parts for check in _checks_of_part(part, counts.get(part), lists)]
+    return [check for part in parts for check in _part_checks(part, counts.get(part), lists)]
 
 
-def _checks_of_part(part: str, row: Mapping[str, int] | None, lists: bool) -> list[Check]:
+def _part_checks(part: str, row: Mapping[str, int] | None, lists: bool) -> list[Check]:
     if row is None:
         return [Check(f"{part}: users", 0, None, "warning", "no user has truth in this part")]
     ties = "ties are broken by item id; see ties=expected"
@@ -100,7 +100,7 @@ def _checks_of_part(part: str, row: Mapping[str, int] | None, lists: bool) -> li
     ]  # fmt: skip
 
 
-def rows_told(rows: int, duplicates: int, unknown_items: int, lost: int) -> list[Check]:
+def row_checks(rows: int, duplicates: int, unknown_items: int, lost: int) -> list[Check]:
     """The checks of the rows of given lists or scores; `lost`: users of theirs without truth."""
     return [
         Check("list rows", rows, None, "info", "rows read"),
@@ -110,7 +110,7 @@ def rows_told(rows: int, duplicates: int, unknown_items: int, lost: int) -> list
     ]
 
 
-def training_told(rows: int) -> Check:
+def training_item_check(rows: int) -> Check:
     """The check of given rows that recommend what the user already has."""
     return warn_above_zero(TRAINING_ROWS, rows, "lists count as they are")
 

@@ -29,39 +29,39 @@ from pyspark import RDD, SparkContext
 from recbench_spark.errors import DataError, StoreError
 from recbench_spark.graph.edges import (
     Piece,
-    Rows,
-    flat_lists,
-    numbers,
+    RowSource,
+    count_tasks,
+    flatten_lists,
     open_rows,
+    parse_weights,
     require_one_kind,
-    task_count,
 )
 from recbench_spark.graph.folders import (
-    Block,
     Graph,
-    mapped,
-    new_file,
-    new_matrix,
-    save,
-    writable,
+    NodeBlock,
+    create_matrix,
+    make_file_path,
+    map_array,
+    map_writable,
+    save_array,
 )
-from recbench_spark.kernels.graph.csr import blocks_with, built, dealt, edge_keys, spread
+from recbench_spark.kernels.graph.csr import build_csr, count_sources, edge_keys, find_blocks, group_edges
 from recbench_spark.kernels.graph.ids import (
     MOST_NODES,
-    Seen,
-    blocks_of,
-    distinct,
-    hashed_texts,
-    hashes_of,
-    index_of,
-    numbers_of,
-    places,
-    places_of_numbers,
+    NumberSet,
+    assign_blocks,
+    build_index,
+    hash_node_ids,
+    hash_texts,
+    look_up_hashes,
+    look_up_numbers,
+    sort_distinct,
+    unhash_numbers,
 )
 from recbench_spark.kernels.hashing import Hashes
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.blocks import Block as Packed
-from recbench_spark.storage.blocks import dealt_out, unpacked
+from recbench_spark.storage.blocks import partition_rows, unpack_blocks
 from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.publish import replace_file
 
@@ -71,10 +71,10 @@ if TYPE_CHECKING:  # workers import this module, and need no settings
 EDGES_A_BLOCK = 1 << 22
 """Edges into a block, about: some 100 MB in the task that sorts them."""
 
-NUMBERS_A_NODE = 8
+SPARSEST_NUMBERS = 8
 """Whole numbers that lie closer than this get a file of dense ids by number, while edges are laid out."""
 
-LOW = 2
+LOW_PLACES = 2
 """Places of that file that hold the least number, 64 bits."""
 
 TASKS_A_CORE = 2
@@ -82,7 +82,7 @@ TASKS_A_CORE = 2
 
 
 @dataclass(frozen=True)
-class Inputs:
+class GraphInputs:
     """What is read: the edges, and tables of nodes by side.
 
     Attributes:
@@ -97,9 +97,9 @@ class Inputs:
         seed: of the hashes.
     """
 
-    edges: Rows
+    edges: RowSource
     names: tuple[str, str, str | None]
-    nodes: tuple[tuple[int, Rows, str], ...]
+    nodes: tuple[tuple[int, RowSource, str], ...]
     numeric: tuple[bool, ...]
     sides: tuple[str, ...]
     both_ways: bool
@@ -113,7 +113,7 @@ class Inputs:
         return len(self.sides) == 2
 
 
-class Counts(NamedTuple):
+class EdgeCounts(NamedTuple):
     """What a task saw of the edges it read."""
 
     edges: int = 0
@@ -124,7 +124,7 @@ class Counts(NamedTuple):
     self_loops: int = 0
 
 
-def open_inputs(source: GraphSource) -> Inputs:
+def open_inputs(source: GraphSource) -> GraphInputs:
     """The files of a graph; reads footers only.
 
     Raises:
@@ -150,7 +150,7 @@ def open_inputs(source: GraphSource) -> Inputs:
         place, column = source.sides.index(side), source.node_column
         ids = "numeric" if numeric[place] else "text"
         nodes.append((place, open_rows(path, [column], f"nodes of {side}", ids={column: ids}), column))
-    return Inputs(
+    return GraphInputs(
         rows,
         (src, dst, weight if source.weighted else None),
         tuple(nodes),
@@ -163,12 +163,12 @@ def open_inputs(source: GraphSource) -> Inputs:
     )
 
 
-def default_blocks(edges: int, cores: int) -> int:
+def default_block_count(edges: int, cores: int) -> int:
     """Blocks of a side: some 4 million edges each, and work for all cores."""
     return max(2 * cores, -(-edges // EDGES_A_BLOCK))
 
 
-def lay_out(
+def build_graph(
     context: SparkContext, source: GraphSource, graph_id: str, folder: Path, blocks: int | None = None
 ) -> Graph:
     """Lay out the graph of a source.
@@ -186,13 +186,13 @@ def lay_out(
     started = time.monotonic()
     inputs = open_inputs(source)
     cores = context.defaultParallelism
-    per_side = blocks or default_blocks(inputs.edges.n, cores)
+    per_side = blocks or default_block_count(inputs.edges.n, cores)
     folder.mkdir(parents=True, exist_ok=True)
-    counts, nodes = _lay_nodes(context, inputs, folder, per_side)
-    _check(counts, nodes, source)
-    graph = _graph(inputs, graph_id, folder, nodes)
-    _index(context, graph)
-    into = _lay_edges(context, inputs, graph, source.duplicates == "drop")
+    counts, nodes = _build_nodes(context, inputs, folder, per_side)
+    _check_inputs(counts, nodes, source)
+    graph = _assemble_graph(inputs, graph_id, folder, nodes)
+    _index_nodes(context, graph)
+    into = _build_edges(context, inputs, graph, source.duplicates == "drop")
     for side in range(len(graph.sides)):
         graph.numbers(side).unlink(missing_ok=True)
     whole = tuple(
@@ -212,7 +212,7 @@ def lay_out(
     return done
 
 
-def _check(counts: Counts, nodes: list[Found], source: GraphSource) -> None:
+def _check_inputs(counts: EdgeCounts, nodes: list[NodeBlockCounts], source: GraphSource) -> None:
     """Refuse what no graph can be made of; with `bad_rows: drop` such rows are left out and counted."""
     words = {
         "null_ids": "edges with an id that is NULL",
@@ -242,7 +242,7 @@ def _check(counts: Counts, nodes: list[Found], source: GraphSource) -> None:
 # --------------------------------------------------------------------------------- nodes
 
 
-class Found(NamedTuple):
+class NodeBlockCounts(NamedTuple):
     """A block of nodes: number, rows, how many of them have no edge at all."""
 
     number: int
@@ -250,26 +250,26 @@ class Found(NamedTuple):
     isolated: int
 
 
-def _lay_nodes(
-    context: SparkContext, inputs: Inputs, folder: Path, per_side: int
-) -> tuple[Counts, list[Found]]:
+def _build_nodes(
+    context: SparkContext, inputs: GraphInputs, folder: Path, per_side: int
+) -> tuple[EdgeCounts, list[NodeBlockCounts]]:
     """Hashes of all nodes, sorted, a file a block; texts beside them."""
     total = per_side * len(inputs.sides)
-    readers = task_count(inputs.edges, context.defaultParallelism)
+    readers = count_tasks(inputs.edges, context.defaultParallelism)
     if all(inputs.numeric):  # few tasks, each of which sends a node's hash once
         readers = min(readers, TASKS_A_CORE * context.defaultParallelism)
-    read = partial(_deal_nodes, inputs=inputs, readers=readers, per_side=per_side)
+    read = partial(_partition_nodes, inputs=inputs, readers=readers, per_side=per_side)
     packed = context.parallelize(range(readers), readers).mapPartitions(read)
     write = partial(_write_nodes, inputs=inputs, folder=str(folder), per_side=per_side)
-    results = _read_once(packed.partitionBy(total + 1, int), write)
-    counts = [found for found in results if isinstance(found, Counts)]
-    nodes = {found.number: found for found in results if isinstance(found, Found)}
-    return Counts(*map(sum, zip(*counts, strict=True))), [
-        nodes.get(number, Found(number, 0, 0)) for number in range(total)
+    results = _run_shuffle(packed.partitionBy(total + 1, int), write)
+    counts = [found for found in results if isinstance(found, EdgeCounts)]
+    nodes = {found.number: found for found in results if isinstance(found, NodeBlockCounts)}
+    return EdgeCounts(*map(sum, zip(*counts, strict=True))), [
+        nodes.get(number, NodeBlockCounts(number, 0, 0)) for number in range(total)
     ]
 
 
-def _read_once(moved: RDD[Any], write: Callable[[int, Iterable[Any]], Iterable[Any]]) -> list[Any]:
+def _run_shuffle(moved: RDD[Any], write: Callable[[int, Iterable[Any]], Iterable[Any]]) -> list[Any]:
     """What tasks make of a shuffle, whose files are removed then: a layer needs the disk."""
     found = moved.mapPartitionsWithIndex(write).collect()
     java: Any = moved._jrdd
@@ -277,26 +277,28 @@ def _read_once(moved: RDD[Any], write: Callable[[int, Iterable[Any]], Iterable[A
     return found
 
 
-def _deal_nodes(numbers: Iterator[int], inputs: Inputs, readers: int, per_side: int) -> Iterator[Packed]:
+def _partition_nodes(
+    numbers: Iterator[int], inputs: GraphInputs, readers: int, per_side: int
+) -> Iterator[Packed]:
     """Distinct ids by block; what was counted goes to the partition after the last block."""
     total = per_side * len(inputs.sides)
     for number in numbers:
-        counted = Counts()
-        seen = [Seen() for _ in inputs.sides]
-        for ends, _, counts in _edges(inputs, inputs.edges.part(number, readers)):
-            counted = Counts(*map(sum, zip(counted, counts, strict=True)))
-            for side, ids in _ids_by_side(inputs, ends):
+        counted = EdgeCounts()
+        seen = [NumberSet() for _ in inputs.sides]
+        for ends, _, counts in _read_edges(inputs, inputs.edges.part(number, readers)):
+            counted = EdgeCounts(*map(sum, zip(counted, counts, strict=True)))
+            for side, ids in _pair_ids_with_side(inputs, ends):
                 if not (inputs.numeric[side] and seen[side].add(ids.to_numpy())):
-                    yield from _dealt_ids(ids, side, per_side, inputs.seed, linked=True)
+                    yield from _partition_ids(ids, side, per_side, inputs.seed, linked=True)
         for side, met in enumerate(seen):
             for found in met.numbers():
-                yield from _dealt_ids(pa.array(found), side, per_side, inputs.seed, linked=True)
-        for side, ids in _nodes_by_side(inputs, number, readers):
-            yield from _dealt_ids(ids, side, per_side, inputs.seed, linked=False)
+                yield from _partition_ids(pa.array(found), side, per_side, inputs.seed, linked=True)
+        for side, ids in _read_extra_nodes(inputs, number, readers):
+            yield from _partition_ids(ids, side, per_side, inputs.seed, linked=False)
         yield total, pickle.dumps(counted)
 
 
-def _nodes_by_side(inputs: Inputs, number: int, readers: int) -> Iterator[tuple[int, pa.Array]]:
+def _read_extra_nodes(inputs: GraphInputs, number: int, readers: int) -> Iterator[tuple[int, pa.Array]]:
     """Nodes that belong to the graph though they may have no edge: of lists, those with none; of tables."""
     if inputs.lists:
         for chunk in inputs.edges.chunks(inputs.edges.part(number, readers)):
@@ -311,35 +313,37 @@ def _nodes_by_side(inputs: Inputs, number: int, readers: int) -> Iterator[tuple[
             yield side, ids
 
 
-def _ids_by_side(inputs: Inputs, ends: tuple[pa.Array, pa.Array]) -> Iterator[tuple[int, pa.Array]]:
+def _pair_ids_with_side(
+    inputs: GraphInputs, ends: tuple[pa.Array, pa.Array]
+) -> Iterator[tuple[int, pa.Array]]:
     yield from zip((0, 1) if inputs.bipartite else (0, 0), ends, strict=True)
 
 
-def _dealt_ids(ids: pa.Array, side: int, per_side: int, seed: int, linked: bool) -> Iterator[Packed]:
+def _partition_ids(ids: pa.Array, side: int, per_side: int, seed: int, linked: bool) -> Iterator[Packed]:
     if pa.types.is_integer(ids.type):
-        hashes = distinct(hashes_of(ids, seed))
+        hashes = sort_distinct(hash_node_ids(ids, seed))
         columns: dict[str, Any] = {"hash": hashes}
     else:
         words = pc.unique(ids)
-        hashes = hashed_texts(words.cast(pa.large_binary()), seed)
+        hashes = hash_texts(words.cast(pa.large_binary()), seed)
         columns = {"hash": hashes, "text": words}
     table = pa.table({**columns, "linked": np.full(len(hashes), linked)})
     if len(hashes):
-        yield from dealt_out(table, blocks_of(hashes, per_side) + side * per_side)
+        yield from partition_rows(table, assign_blocks(hashes, per_side) + side * per_side)
 
 
 def _write_nodes(
     partition: int,
     blocks: Iterable[Packed],
-    inputs: Inputs,
+    inputs: GraphInputs,
     folder: str,
     per_side: int,
-) -> Iterator[Counts | Found]:
+) -> Iterator[EdgeCounts | NodeBlockCounts]:
     if partition == per_side * len(inputs.sides):
         for _, counts in blocks:
             yield pickle.loads(counts)
         return
-    table = unpacked(block for _, block in blocks)
+    table = unpack_blocks(block for _, block in blocks)
     if table is None:
         return
     hashes = table.column("hash").to_numpy()
@@ -349,8 +353,8 @@ def _write_nodes(
     if not inputs.numeric[partition // per_side]:
         _write_texts(table.column("text").combine_chunks(), order, hashes, first, folder, partition)
     linked = np.logical_or.reduceat(table.column("linked").to_numpy()[order], np.flatnonzero(first))
-    save(Path(folder, "nodes", f"{partition:05d}.npy"), hashes[first])
-    yield Found(partition, int(first.sum()), int(np.count_nonzero(~linked)))
+    save_array(Path(folder, "nodes", f"{partition:05d}.npy"), hashes[first])
+    yield NodeBlockCounts(partition, int(first.sum()), int(np.count_nonzero(~linked)))
 
 
 def _write_texts(
@@ -374,13 +378,15 @@ def _write_texts(
     replace_file(path, lambda private: pq.write_table(table, private, write_statistics=False))
 
 
-def _graph(inputs: Inputs, graph_id: str, folder: Path, nodes: list[Found]) -> Graph:
+def _assemble_graph(
+    inputs: GraphInputs, graph_id: str, folder: Path, nodes: list[NodeBlockCounts]
+) -> Graph:
     total = sum(found.rows for found in nodes)
     if total >= MOST_NODES:
         raise StoreError(f"{total} nodes, and a graph holds {MOST_NODES - 1}", "cut it into graphs")
     per_side, at, blocks = len(nodes) // len(inputs.sides), 0, []
     for found in nodes:
-        blocks.append(Block(found.number, found.number // per_side, at, found.rows))
+        blocks.append(NodeBlock(found.number, found.number // per_side, at, found.rows))
         at += found.rows
     return Graph(
         graph_id, str(folder), inputs.sides, inputs.numeric, tuple(blocks),
@@ -388,54 +394,54 @@ def _graph(inputs: Inputs, graph_id: str, folder: Path, nodes: list[Found]) -> G
     )  # fmt: skip
 
 
-def _index(context: SparkContext, graph: Graph) -> None:
+def _index_nodes(context: SparkContext, graph: Graph) -> None:
     """One file of the hashes of all nodes, and where prefixes begin in each side."""
-    new_matrix(Path(graph.folder, "hashes.npy"), (graph.nodes,), np.uint64)
+    create_matrix(Path(graph.folder, "hashes.npy"), (graph.nodes,), np.uint64)
     sides = range(len(graph.sides))
     context.parallelize(sides, len(sides)).foreach(partial(_index_side, graph=graph))
     shutil.rmtree(Path(graph.folder, "nodes"))
 
 
 def _index_side(side: int, graph: Graph) -> None:
-    out = writable(Path(graph.folder, "hashes.npy"))
-    for block in graph.blocks_of(side):
+    out = map_writable(Path(graph.folder, "hashes.npy"))
+    for block in graph.side_blocks(side):
         if block.rows:
             out[block.first : block.end] = np.load(Path(graph.folder, "nodes", f"{block.number:05d}.npy"))
     first, end = graph.side_range(side)
-    save(Path(graph.folder, f"index-{side}.npy"), index_of(out[first:end]))
+    save_array(Path(graph.folder, f"index-{side}.npy"), build_index(out[first:end]))
     if graph.numeric[side] and end > first:
         _index_numbers(side, graph, out)
 
 
 def _index_numbers(side: int, graph: Graph, hashes: Hashes) -> None:
     """Dense ids by number where numbers lie close: one look into a small file an end of an edge."""
-    blocks = [block for block in graph.blocks_of(side) if block.rows]
+    blocks = [block for block in graph.side_blocks(side) if block.rows]
     ends = [
         (found.min(), found.max())
-        for found in (numbers_of(hashes[block.first : block.end], graph.seed) for block in blocks)
+        for found in (unhash_numbers(hashes[block.first : block.end], graph.seed) for block in blocks)
     ]
     low, high = (int(pick(end)) for pick, end in zip((min, max), zip(*ends, strict=True), strict=True))
     rows = sum(block.rows for block in blocks)
-    if high - low >= NUMBERS_A_NODE * rows:
+    if high - low >= SPARSEST_NUMBERS * rows:
         return
     replace_file(graph.numbers(side), partial(_write_numbers, graph, blocks, hashes, low, high))
 
 
 def _write_numbers(
-    graph: Graph, blocks: Sequence[Block], hashes: Hashes, low: int, high: int, path: Path
+    graph: Graph, blocks: Sequence[NodeBlock], hashes: Hashes, low: int, high: int, path: Path
 ) -> None:
-    new_matrix(path, (high - low + 1 + LOW,), np.uint32)
-    table = writable(path)
-    table[:LOW] = np.array([low], np.int64).view(np.uint32)
+    create_matrix(path, (high - low + 1 + LOW_PLACES,), np.uint32)
+    table = map_writable(path)
+    table[:LOW_PLACES] = np.array([low], np.int64).view(np.uint32)
     for block in blocks:
-        number_r = numbers_of(hashes[block.first : block.end], graph.seed)
-        table[LOW + number_r - low] = np.arange(block.first + 1, block.end + 1, dtype=np.uint32)
+        number_r = unhash_numbers(hashes[block.first : block.end], graph.seed)
+        table[LOW_PLACES + number_r - low] = np.arange(block.first + 1, block.end + 1, dtype=np.uint32)
 
 
 # --------------------------------------------------------------------------------- edges
 
 
-class Into(NamedTuple):
+class EdgeBlockCounts(NamedTuple):
     """The edges into a block: their number, repeated pairs, most of one node, and how they are spread."""
 
     number: int
@@ -450,27 +456,31 @@ Ends = tuple[pa.Array, pa.Array]
 Weight = npt.NDArray[np.float32] | None
 
 
-def _edges(inputs: Inputs, pieces: tuple[Piece, ...]) -> Iterator[tuple[Ends, Weight, Counts]]:
+def _read_edges(
+    inputs: GraphInputs, pieces: tuple[Piece, ...]
+) -> Iterator[tuple[Ends, Weight, EdgeCounts]]:
     """Source and destination ids of usable edges, their weights, and what was counted, chunk by chunk."""
     src, dst, weight = inputs.names
     for chunk in inputs.edges.chunks(pieces):
         rows = chunk
         if inputs.lists:
-            rows = flat_lists(chunk, dst, src, weight)
+            rows = flatten_lists(chunk, dst, src, weight)
             names = ("src", "dst", None if weight is None else "weight")
         else:
             names = (src, dst, weight)
         ends = (inputs.edges.ids(rows, names[0], src), inputs.edges.ids(rows, names[1], dst))
-        weights = None if names[2] is None else numbers(rows.column(names[2]), f"edges: column {weight}")
-        yield _usable(inputs, ends, weights)
+        weights = (
+            None if names[2] is None else parse_weights(rows.column(names[2]), f"edges: column {weight}")
+        )
+        yield _filter_edges(inputs, ends, weights)
 
 
-def _usable(
-    inputs: Inputs, ends: Ends, weights: npt.NDArray[np.float64] | None
-) -> tuple[Ends, Weight, Counts]:
+def _filter_edges(
+    inputs: GraphInputs, ends: Ends, weights: npt.NDArray[np.float64] | None
+) -> tuple[Ends, Weight, EdgeCounts]:
     n = len(ends[0])
     if weights is None and inputs.loops and not ends[0].null_count + ends[1].null_count:
-        return ends, None, Counts(n, self_loops=0 if inputs.bipartite else _loops(ends))
+        return ends, None, EdgeCounts(n, self_loops=0 if inputs.bipartite else _count_loops(ends))
     missing = np.logical_or(*(pc.is_null(end).to_numpy(zero_copy_only=False) for end in ends))
     bad = negative = np.zeros(n, bool)
     weight: Weight = None
@@ -485,7 +495,7 @@ def _usable(
         loops = pc.fill_null(pc.equal(*ends), False).to_numpy(zero_copy_only=False) & kept
     zero = 0 if weight is None else int(np.count_nonzero((weight == 0) & kept))
     null, unusable, below = (int(np.count_nonzero(flags)) for flags in (missing, bad, negative))
-    counts = Counts(n, null, unusable, below, zero, int(loops.sum()))
+    counts = EdgeCounts(n, null, unusable, below, zero, int(loops.sum()))
     if not inputs.loops:
         kept &= ~loops
     if not kept.all():
@@ -495,70 +505,74 @@ def _usable(
     return ends, weight, counts
 
 
-def _loops(ends: Ends) -> int:
+def _count_loops(ends: Ends) -> int:
     return int(pc.sum(pc.equal(*ends)).as_py() or 0)
 
 
-def _lay_edges(context: SparkContext, inputs: Inputs, graph: Graph, drop: bool) -> list[Into]:
+def _build_edges(
+    context: SparkContext, inputs: GraphInputs, graph: Graph, drop: bool
+) -> list[EdgeBlockCounts]:
     """Adjacency of each block."""
-    readers = task_count(inputs.edges, context.defaultParallelism)
-    read = partial(_deal_edges, inputs=inputs, graph=graph, readers=readers)
+    readers = count_tasks(inputs.edges, context.defaultParallelism)
+    read = partial(_partition_edges, inputs=inputs, graph=graph, readers=readers)
     write = partial(_write_block, graph=graph, drop=drop)
     dealt_edges = context.parallelize(range(readers), readers).mapPartitions(read)
-    return _read_once(dealt_edges.partitionBy(len(graph.blocks), int), write)
+    return _run_shuffle(dealt_edges.partitionBy(len(graph.blocks), int), write)
 
 
-def _deal_edges(
-    numbers: Iterator[int], inputs: Inputs, graph: Graph, readers: int
+def _partition_edges(
+    numbers: Iterator[int], inputs: GraphInputs, graph: Graph, readers: int
 ) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
     firsts = np.array([block.first for block in graph.blocks], np.int64)
     lasts = np.array([block.end for block in graph.blocks], np.int64)
-    find = Finder(graph)
+    find = NodeFinder(graph)
     for number in numbers:
-        for ends, weight, _ in _edges(inputs, inputs.edges.part(number, readers)):
+        for ends, weight, _ in _read_edges(inputs, inputs.edges.part(number, readers)):
             sides = (0, 1) if inputs.bipartite else (0, 0)
             dense = [find.ids(end, side) for end, side in zip(ends, sides, strict=True)]
             ways = [(0, 1), (1, 0)] if inputs.both_ways else [(0, 1)]
             for way, (one, other) in enumerate(ways):
                 src, dst, w = dense[one], dense[other], weight
-                block = blocks_with(dst, lasts)
+                block = find_blocks(dst, lasts)
                 if way == 1 and not inputs.bipartite:  # a loop is its own way back
                     once = src != dst
                     src, dst, block = src[once], dst[once], block[once]
                     w = None if w is None else w[once]
-                yield from _dealt_edges(block, dst, src, w, firsts)
+                yield from _group_by_block(block, dst, src, w, firsts)
 
 
-class Finder:
+class NodeFinder:
     """Dense ids of hashes, by the mapped files of a graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.hashes = graph, graph.hashes()
         self.index = [graph.index(side) for side in range(len(graph.sides))]
         tables = [graph.numbers(side) for side in range(len(graph.sides))]
-        self.numbers = [mapped(table) if table.exists() else None for table in tables]
+        self.numbers = [map_array(table) if table.exists() else None for table in tables]
 
     def ids(self, ids: pa.Array, side: int) -> npt.NDArray[np.uint32]:
         """(r,) the same of raw ids."""
         table = self.numbers[side]
         if table is None:
-            return self(hashes_of(ids, self.graph.seed), side)
-        return places_of_numbers(ids.to_numpy(), int(table[:LOW].view(np.int64)[0]), table[LOW:])
+            return self(hash_node_ids(ids, self.graph.seed), side)
+        return look_up_numbers(
+            ids.to_numpy(), int(table[:LOW_PLACES].view(np.int64)[0]), table[LOW_PLACES:]
+        )
 
     def __call__(self, hashes: Hashes, side: int) -> npt.NDArray[np.uint32]:
         """(r,) dense ids; `ids.NOT_THERE` where the side has no such node."""
         first, end = self.graph.side_range(side)
-        found = places(hashes, self.hashes[first:end], self.index[side])
+        found = look_up_hashes(hashes, self.hashes[first:end], self.index[side])
         there = found < MOST_NODES
         found[there] += np.uint32(first)
         return found
 
 
-def _dealt_edges(
+def _group_by_block(
     block: npt.NDArray[np.int32], dst: Any, src: Any, weight: Weight, firsts: npt.NDArray[np.int64]
 ) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
     local = (dst - firsts[block]).astype(np.uint32)
-    found = dealt(block, edge_keys(local, src), weight, len(firsts))
+    found = group_edges(block, edge_keys(local, src), weight, len(firsts))
     begin = 0
     for number, end in enumerate(found.ends):
         if end > begin:
@@ -569,58 +583,58 @@ def _dealt_edges(
 
 def _write_block(
     number: int, blocks: Iterable[tuple[int, tuple[bytes, bytes]]], graph: Graph, drop: bool
-) -> Iterator[Into]:
+) -> Iterator[EdgeBlockCounts]:
     received = [packed for _, packed in blocks]
     keys = np.frombuffer(b"".join(keys for keys, _ in received), np.uint64).copy()
     weight = np.frombuffer(b"".join(w for _, w in received), np.float32) if graph.weighted else None
     del received
-    csr, doubles = built(graph.blocks[number].rows, keys, weight, drop)
+    csr, doubles = build_csr(graph.blocks[number].rows, keys, weight, drop)
     place = Path(graph.folder, "blocks", f"{number:05d}")
-    save(place / "indptr.npy", csr.indptr)
-    save(place / "src.npy", csr.src)
+    save_array(place / "indptr.npy", csr.indptr)
+    save_array(place / "src.npy", csr.src)
     if csr.weight is not None:
-        save(place / "weight.npy", csr.weight)
+        save_array(place / "weight.npy", csr.weight)
     most = int(np.diff(csr.indptr).max(initial=0))
     ends = np.array([block.end for block in graph.blocks], np.int64)
-    sources, parts = spread(csr, graph.nodes, ends)
-    yield Into(number, csr.edges, doubles, most, sources, parts)
+    sources, parts = count_sources(csr, graph.nodes, ends)
+    yield EdgeBlockCounts(number, csr.edges, doubles, most, sources, parts)
 
 
 # --------------------------------------------------------------------------------- a table of nodes
 
 
-def write_nodes(context: SparkContext, graph: Graph, folder: str) -> None:
+def write_node_table(context: SparkContext, graph: Graph, folder: str) -> None:
     """The nodes of a graph into `graph_nodes`, a file a block, one commit, once a graph."""
     partition = {"graph_id": graph.graph_id}
     name = f"graph_nodes/{graph.graph_id}"
-    if delta_files.appended(folder, name):
+    if delta_files.is_committed(folder, name):
         return
-    write = partial(_node_rows, graph=graph, folder=folder, partition=partition)
+    write = partial(_write_node_rows, graph=graph, folder=folder, partition=partition)
     files = context.parallelize(graph.blocks, len(graph.blocks)).map(write).collect()
-    delta_files.check(folder, files)
+    delta_files.require_visible(folder, files)
     delta_files.commit(folder, files, partition, name)
 
 
-def _node_rows(block: Block, graph: Graph, folder: str, partition: dict[str, str]) -> File:
+def _write_node_rows(block: NodeBlock, graph: Graph, folder: str, partition: dict[str, str]) -> File:
     nodes = np.arange(block.first, block.end)
     rows = pa.table(
         {
             "side": pa.array([graph.sides[block.side]] * block.rows, pa.string()).dictionary_encode(),
-            "id": ids_of(graph, block).cast(pa.string()),
+            "id": read_ids(graph, block).cast(pa.string()),
             "node_index": pa.array(nodes, pa.int64()),
             "block": pa.array(np.full(block.rows, block.number, np.int32)),
             "edges": pa.array(np.diff(graph.csr(block).indptr)),
         }
     )
-    file, path = new_file(folder, partition)
+    file, path = make_file_path(folder, partition)
     pq.write_table(rows, path, use_dictionary=["side"], write_statistics=False, store_schema=False)
     return File(file, path.stat().st_size, rows.num_rows)
 
 
-def ids_of(graph: Graph, block: Block) -> pa.Array:
+def read_ids(graph: Graph, block: NodeBlock) -> pa.Array:
     """Raw ids of a block's nodes, whole numbers or texts, by dense id."""
     if graph.numeric[block.side]:
-        return pa.array(numbers_of(graph.hashes()[block.first : block.end], graph.seed))
+        return pa.array(unhash_numbers(graph.hashes()[block.first : block.end], graph.seed))
     if not block.rows:
         return pa.array([], pa.string())
     return pq.read_table(graph.texts(block)).column("id").combine_chunks()

@@ -17,20 +17,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from pyspark import SparkContext
 
-from recbench_spark.graph.folders import Block, Graph, mapped, new_matrix, save, writable
-from recbench_spark.graph.local_walks import NODES_A_PIECE, Listed, lay_texts, write_lists
+from recbench_spark.graph.folders import (
+    Graph,
+    NodeBlock,
+    create_matrix,
+    map_array,
+    map_writable,
+    save_array,
+)
+from recbench_spark.graph.local_walks import NODES_A_PIECE, NeighbourFile, write_lists, write_names
 from recbench_spark.kernels.compiling import readonly
 from recbench_spark.kernels.graph.walks import (
     NOWHERE,
-    Most,
+    MostVisited,
     Walks,
-    arrived,
+    assign_files,
     begin_hop,
-    files_of,
-    most_visited,
-    positions,
+    draw_positions,
+    find_most_visited,
+    make_walkers,
+    move_walkers,
     walker_type,
-    walkers,
 )
 from recbench_spark.storage.leases import make_folder_once
 from recbench_spark.storage.publish import private_path
@@ -41,45 +48,45 @@ WALKERS_AT_ONCE = 1 << 18
 Packed = tuple[int, bytes]
 
 
-class Journey(NamedTuple):
+class WalkContext(NamedTuple):
     """What every task is told."""
 
     graph: Graph
     what: Walks
     files: int
-    pieces: tuple[Block, ...]
+    pieces: tuple[NodeBlock, ...]
     positions: Path
 
 
-def walk_by_joins(
+def walk_distributed(
     context: SparkContext, graph: Graph, side: int, what: Walks, folder: str, partition: Mapping[str, str]
-) -> list[Listed]:
+) -> list[NeighbourFile]:
     """All nodes of a side by walkers that travel; a file of the table for some thousand nodes."""
-    lay_texts(context, graph)
-    _lay_degrees(context, graph)
-    pieces = tuple(piece for block in graph.blocks_of(side) for piece in _pieces(block))
+    write_names(context, graph)
+    _write_degrees(context, graph)
+    pieces = tuple(piece for block in graph.side_blocks(side) for piece in _split_block(block))
     # Each run has positions of its own: another one may walk over the same graph, and ends at another time.
     with private_path(Path(graph.folder, "positions")) as positions_folder:
-        files = _lay_positions(context, graph, positions_folder)
-        journey = Journey(graph, what, files, pieces, positions_folder)
-        return _walk(context, journey, folder, partition)
+        files = _write_position_files(context, graph, positions_folder)
+        journey = WalkContext(graph, what, files, pieces, positions_folder)
+        return _run_walk(context, journey, folder, partition)
 
 
-def _walk(
-    context: SparkContext, journey: Journey, folder: str, partition: Mapping[str, str]
-) -> list[Listed]:
+def _run_walk(
+    context: SparkContext, journey: WalkContext, folder: str, partition: Mapping[str, str]
+) -> list[NeighbourFile]:
     what, pieces = journey.what, journey.pieces
     walking = context.parallelize(range(len(pieces)), len(pieces)).mapPartitions(
-        partial(_set_out, journey=journey)
+        partial(_start_walkers, journey=journey)
     )
     for number in range(what.hops * what.edges):
-        move = partial(_moved, journey=journey, number=number)
+        move = partial(_move_walkers, journey=journey, number=number)
         walking = walking.partitionBy(journey.files, int).mapPartitionsWithIndex(move)
-    write = partial(_home, journey=journey, folder=folder, partition=partition)
+    write = partial(_write_neighbours, journey=journey, folder=folder, partition=partition)
     return walking.partitionBy(len(pieces), int).mapPartitionsWithIndex(write).collect()
 
 
-def _pieces(block: Block) -> Iterator[Block]:
+def _split_block(block: NodeBlock) -> Iterator[NodeBlock]:
     """Some thousand nodes each, with the block's own number."""
     for first in range(block.first, block.end, NODES_A_PIECE):
         yield replace(block, first=first, rows=min(NODES_A_PIECE, block.end - first))
@@ -88,44 +95,46 @@ def _pieces(block: Block) -> Iterator[Block]:
 # ------------------------------------------------------------------------------------------ edges
 
 
-def _lay_degrees(context: SparkContext, graph: Graph) -> None:
+def _write_degrees(context: SparkContext, graph: Graph) -> None:
     """(nodes,) edges into each node, once a graph."""
     make_folder_once(Path(graph.folder, "degrees"), partial(_fill_degrees, context, graph))
 
 
 def _fill_degrees(context: SparkContext, graph: Graph, folder: Path) -> None:
-    new_matrix(folder / "degrees.npy", (graph.nodes,), np.uint32)
-    fill = partial(_degrees, graph=graph, folder=folder)
+    create_matrix(folder / "degrees.npy", (graph.nodes,), np.uint32)
+    fill = partial(_write_block_degrees, graph=graph, folder=folder)
     context.parallelize(graph.blocks, len(graph.blocks)).foreach(fill)
 
 
-def _degrees(block: Block, graph: Graph, folder: Path) -> None:
+def _write_block_degrees(block: NodeBlock, graph: Graph, folder: Path) -> None:
     if block.rows:
-        out = writable(folder / "degrees.npy")
+        out = map_writable(folder / "degrees.npy")
         out[block.first : block.end] = np.diff(graph.csr(block).indptr)
 
 
-def degrees(graph: Graph) -> Any:
-    """See `_lay_degrees`; mapped."""
-    return mapped(Path(graph.folder, "degrees", "degrees.npy"))
+def map_degrees(graph: Graph) -> Any:
+    """See `_write_degrees`; mapped."""
+    return map_array(Path(graph.folder, "degrees", "degrees.npy"))
 
 
-def _lay_positions(context: SparkContext, graph: Graph, folder: Path) -> int:
+def _write_position_files(context: SparkContext, graph: Graph, folder: Path) -> int:
     """Edges by the hash of their position; how many files there are."""
     files = max(2 * context.defaultParallelism, -(-graph.edges // EDGES_A_FILE))
     dealt = context.parallelize(graph.blocks, len(graph.blocks)).flatMap(
-        partial(_deal_positions, graph=graph, files=files)
+        partial(_partition_positions, graph=graph, files=files)
     )
-    write = partial(_write_positions, graph=graph, folder=folder)
-    dealt.partitionBy(files, int).mapPartitionsWithIndex(write).foreach(_nothing)
+    write = partial(_write_position_file, graph=graph, folder=folder)
+    dealt.partitionBy(files, int).mapPartitionsWithIndex(write).foreach(_ignore)
     return files
 
 
-def _nothing(_: Any) -> None:
+def _ignore(_: Any) -> None:
     """What is left to do with a file that was written."""
 
 
-def _deal_positions(block: Block, graph: Graph, files: int) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+def _partition_positions(
+    block: NodeBlock, graph: Graph, files: int
+) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
     csr, rows = graph.csr(block), NODES_A_PIECE
     for at in range(0, block.rows, rows):
         begins = np.asarray(csr.indptr[at : at + rows + 1])
@@ -134,11 +143,11 @@ def _deal_positions(block: Block, graph: Graph, files: int) -> Iterator[tuple[in
         place = np.arange(begins[0], begins[-1]) - np.repeat(begins[:-1], counts)
         keys = (node.astype(np.uint64) << np.uint64(32)) | place.astype(np.uint64)
         src = csr.src[begins[0] : begins[-1]]
-        for file, chosen in _by_file(files_of(readonly(keys), files), files):
+        for file, chosen in _group_by_file(assign_files(readonly(keys), files), files):
             yield file, (keys[chosen].tobytes(), src[chosen].tobytes())
 
 
-def _by_file(file_e: Any, files: int) -> Iterator[tuple[int, Any]]:
+def _group_by_file(file_e: Any, files: int) -> Iterator[tuple[int, Any]]:
     """Which rows go to each file."""
     order = np.argsort(file_e, kind="stable")
     ends = np.cumsum(np.bincount(file_e, minlength=files)).tolist()
@@ -149,7 +158,7 @@ def _by_file(file_e: Any, files: int) -> Iterator[tuple[int, Any]]:
         begin = end
 
 
-def _write_positions(
+def _write_position_file(
     number: int, dealt: Iterable[tuple[int, tuple[bytes, bytes]]], graph: Graph, folder: Path
 ) -> Iterator[int]:
     received = [packed for _, packed in dealt]
@@ -157,16 +166,16 @@ def _write_positions(
     src = np.frombuffer(b"".join(src for _, src in received), np.uint32)
     order = np.argsort(keys, kind="stable")
     place = folder / f"{number:05d}"
-    save(place / "keys.npy", keys[order])
-    save(place / "src.npy", src[order])
-    save(place / "degree.npy", degrees(graph)[src[order]])
+    save_array(place / "keys.npy", keys[order])
+    save_array(place / "src.npy", src[order])
+    save_array(place / "degree.npy", map_degrees(graph)[src[order]])
     yield number
 
 
 # ------------------------------------------------------------------------------------------ walkers
 
 
-def _set_out(numbers: Iterator[int], journey: Journey) -> Iterator[Packed]:
+def _start_walkers(numbers: Iterator[int], journey: WalkContext) -> Iterator[Packed]:
     """Walkers of a piece's nodes, on their way to the positions that they drew first."""
     graph, what = journey.graph, journey.what
     size = max(1, WALKERS_AT_ONCE // what.walks)
@@ -174,10 +183,10 @@ def _set_out(numbers: Iterator[int], journey: Journey) -> Iterator[Packed]:
         piece = journey.pieces[number]
         for first in range(piece.first, piece.end, size):
             starts = np.arange(first, min(first + size, piece.end), dtype=np.uint32)
-            yield from _sent(walkers(starts, degrees(graph)[starts], what), 0, journey)
+            yield from _send_walkers(make_walkers(starts, map_degrees(graph)[starts], what), 0, journey)
 
 
-def _sent(group: Any, number: int, journey: Journey) -> Iterator[Packed]:
+def _send_walkers(group: Any, number: int, journey: WalkContext) -> Iterator[Packed]:
     """Walkers to the files of the edges that they drew; after the last edge, home."""
     graph, what = journey.graph, journey.what
     hop, part = divmod(number, what.edges)
@@ -190,14 +199,14 @@ def _sent(group: Any, number: int, journey: Journey) -> Iterator[Packed]:
         if part == 0:
             begin_hop(group, hashes, hop, what)
         to, of = (
-            files_of(readonly(positions(group, hashes, hop, part + 1, what)), journey.files),
+            assign_files(readonly(draw_positions(group, hashes, hop, part + 1, what)), journey.files),
             journey.files,
         )
-    for file, chosen in _by_file(to, of):
+    for file, chosen in _group_by_file(to, of):
         yield file, group[chosen].tobytes()
 
 
-def _gathered(packed: Iterable[Packed], hops: int) -> Iterator[Any]:
+def _receive_walkers(packed: Iterable[Packed], hops: int) -> Iterator[Any]:
     """Walkers as they arrive, some hundred thousand together."""
     held: list[bytes] = []
     size, kind = 0, np.dtype(walker_type(hops))
@@ -211,28 +220,30 @@ def _gathered(packed: Iterable[Packed], hops: int) -> Iterator[Any]:
         yield np.frombuffer(b"".join(held), kind).copy()
 
 
-def _moved(file: int, packed: Iterable[Packed], journey: Journey, number: int) -> Iterator[Packed]:
+def _move_walkers(
+    file: int, packed: Iterable[Packed], journey: WalkContext, number: int
+) -> Iterator[Packed]:
     """One edge on, and to the next file."""
     graph, what = journey.graph, journey.what
     hop, part = divmod(number, what.edges)
     folder = journey.positions / f"{file:05d}"
-    keys, src, degree = (mapped(folder / f"{name}.npy") for name in ("keys", "src", "degree"))
-    for group in _gathered(packed, what.hops):
-        asked = positions(group, graph.hashes()[group["start"]], hop, part + 1, what)
+    keys, src, degree = (map_array(folder / f"{name}.npy") for name in ("keys", "src", "degree"))
+    for group in _receive_walkers(packed, what.hops):
+        asked = draw_positions(group, graph.hashes()[group["start"]], hop, part + 1, what)
         there = (group["degree"] > 0) & (group["at"] != NOWHERE)
         place = np.searchsorted(keys, asked[there])
         found, degrees_w = np.full(len(group), NOWHERE), np.zeros(len(group), np.uint32)
         found[there], degrees_w[there] = src[place], degree[place]
-        arrived(group, found, degrees_w, hop, part + 1 == what.edges)
-        yield from _sent(group, number + 1, journey)
+        move_walkers(group, found, degrees_w, hop, part + 1 == what.edges)
+        yield from _send_walkers(group, number + 1, journey)
 
 
-def _home(
-    number: int, packed: Iterable[Packed], journey: Journey, folder: str, partition: Mapping[str, str]
-) -> Iterator[Listed]:
+def _write_neighbours(
+    number: int, packed: Iterable[Packed], journey: WalkContext, folder: str, partition: Mapping[str, str]
+) -> Iterator[NeighbourFile]:
     piece, what = journey.pieces[number], journey.what
     visits = np.full((piece.rows, what.walks, what.hops), NOWHERE)
-    for group in _gathered(packed, what.hops):
+    for group in _receive_walkers(packed, what.hops):
         visits[group["start"] - piece.first, group["walk"]] = group["path"]
-    found: Most = most_visited(visits.reshape(piece.rows, -1), what.top)
+    found: MostVisited = find_most_visited(visits.reshape(piece.rows, -1), what.top)
     yield write_lists(journey.graph, piece, iter([(piece.first, found)]), folder, partition)

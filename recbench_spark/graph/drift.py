@@ -14,17 +14,17 @@ import numpy as np
 import numpy.typing as npt
 from pyspark import SparkContext
 
-from recbench_spark.graph.build import Finder
-from recbench_spark.graph.folders import Block, Graph, mapped
+from recbench_spark.graph.build import NodeFinder
+from recbench_spark.graph.folders import Graph, NodeBlock, map_array
 from recbench_spark.kernels.graph.dense import normalise
 from recbench_spark.kernels.graph.ids import MOST_NODES
 
 BINS = 2000
 QUANTILES = (0.01, 0.1, 0.5)
-DRAWN, NEIGHBOURS = 200, 10
+SAMPLE_NODES, NEIGHBOURS = 200, 10
 
 
-def drift(
+def measure_drift(
     context: SparkContext, graph: Graph, vectors: str, before: Graph, old: str
 ) -> list[tuple[str, str, float]]:
     """Facts of each side: (side, fact, value).
@@ -42,62 +42,72 @@ def drift(
     """
     found = []
     for side, name in enumerate(graph.sides):
-        blocks = [block for block in graph.blocks_of(side) if block.rows]
-        count = partial(_cosines, graph=graph, vectors=vectors, before=before, old=old)
+        blocks = [block for block in graph.side_blocks(side) if block.rows]
+        count = partial(_count_cosines, graph=graph, vectors=vectors, before=before, old=old)
         bins = sum(
             context.parallelize(blocks, max(1, len(blocks))).map(count).collect(), np.zeros(BINS + 1)
         )
         first, end = graph.side_range(side)
         found.append((name, "drift_common", float(bins.sum()) / max(end - first, 1)))
         if bins.sum():
-            found += [(name, f"drift_cosine_p{q * 100:02.0f}", _quantile(bins, q)) for q in QUANTILES]
-            found.append((name, "drift_neighbours_kept", _kept(context, graph, vectors, before, old, side)))
+            found += [(name, f"drift_cosine_p{q * 100:02.0f}", _find_quantile(bins, q)) for q in QUANTILES]
+            found.append(
+                (
+                    name,
+                    "drift_neighbours_kept",
+                    _measure_overlap(context, graph, vectors, before, old, side),
+                )
+            )
     return found
 
 
-def _quantile(bins: npt.NDArray[Any], q: float) -> float:
+def _find_quantile(bins: npt.NDArray[Any], q: float) -> float:
     """The smallest bin with at least this share at or below it."""
     place = int(np.searchsorted(np.cumsum(bins), q * bins.sum()))
     return place * 2 / BINS - 1
 
 
-def _unit(rows: Any) -> npt.NDArray[np.float32]:
+def _normalise_rows(rows: Any) -> npt.NDArray[np.float32]:
     return normalise(np.ascontiguousarray(rows, np.float32).copy())
 
 
-def _cosines(block: Block, graph: Graph, vectors: str, before: Graph, old: str) -> npt.NDArray[Any]:
+def _count_cosines(
+    block: NodeBlock, graph: Graph, vectors: str, before: Graph, old: str
+) -> npt.NDArray[Any]:
     """(bins,) how many of a block's nodes have each cosine."""
-    place = Finder(before)(graph.hashes()[block.first : block.end], block.side)
+    place = NodeFinder(before)(graph.hashes()[block.first : block.end], block.side)
     there = np.flatnonzero(place < MOST_NODES)
     counts = np.zeros(BINS + 1)
     for at in range(0, len(there), 1 << 14):
         rows = there[at : at + (1 << 14)]
-        a = np.asarray(mapped(Path(vectors))[block.first + rows], np.float32)
-        b = np.asarray(mapped(Path(old))[place[rows]], np.float32)
-        cosine = (_unit(a) * _unit(b)).sum(axis=1, dtype=np.float64)
+        a = np.asarray(map_array(Path(vectors))[block.first + rows], np.float32)
+        b = np.asarray(map_array(Path(old))[place[rows]], np.float32)
+        cosine = (_normalise_rows(a) * _normalise_rows(b)).sum(axis=1, dtype=np.float64)
         cosine[(a == b).all(axis=1)] = 1.0
         counts += np.bincount(np.rint((cosine.clip(-1, 1) + 1) * BINS / 2).astype(int), minlength=BINS + 1)
     return counts
 
 
-def _kept(context: SparkContext, graph: Graph, vectors: str, before: Graph, old: str, side: int) -> float:
+def _measure_overlap(
+    context: SparkContext, graph: Graph, vectors: str, before: Graph, old: str, side: int
+) -> float:
     """Share of neighbours that stayed, of the first DRAWN nodes that both nights have."""
     first, end = graph.side_range(side)
-    hashes = np.asarray(graph.hashes()[first : min(end, first + 10 * DRAWN)])
-    place = Finder(before)(hashes, side)
-    rows = np.flatnonzero(place < MOST_NODES)[:DRAWN]
-    now = _nearest(context, graph, vectors, side, first + rows)
-    then = _nearest(context, before, old, side, np.asarray(place[rows], np.int64))
+    hashes = np.asarray(graph.hashes()[first : min(end, first + 10 * SAMPLE_NODES)])
+    place = NodeFinder(before)(hashes, side)
+    rows = np.flatnonzero(place < MOST_NODES)[:SAMPLE_NODES]
+    now = _find_nearest(context, graph, vectors, side, first + rows)
+    then = _find_nearest(context, before, old, side, np.asarray(place[rows], np.int64))
     shares = [len(np.intersect1d(a, b)) / max(len(a), 1) for a, b in zip(now, then, strict=True)]
     return float(np.mean(shares)) if shares else 1.0
 
 
-def _nearest(
+def _find_nearest(
     context: SparkContext, graph: Graph, vectors: str, side: int, nodes: npt.NDArray[np.int64]
 ) -> list[npt.NDArray[np.uint64]]:
     """By node the hashes of its nearest others of its side; ties to the smaller dense id."""
-    blocks = [block for block in graph.blocks_of(side) if block.rows]
-    search = partial(_nearest_in, graph=graph, vectors=vectors, nodes=nodes)
+    blocks = [block for block in graph.side_blocks(side) if block.rows]
+    search = partial(_find_nearest_in_block, graph=graph, vectors=vectors, nodes=nodes)
     parts = context.parallelize(blocks, len(blocks)).map(search).collect()
     scores, places = (np.concatenate([part[n] for part in parts], axis=1) for n in (0, 1))
     order = np.lexsort((places, -scores))[:, :NEIGHBOURS]
@@ -107,13 +117,13 @@ def _nearest(
     return [hashes[row[:most]] for row in nearest]
 
 
-def _nearest_in(
-    block: Block, graph: Graph, vectors: str, nodes: npt.NDArray[np.int64]
+def _find_nearest_in_block(
+    block: NodeBlock, graph: Graph, vectors: str, nodes: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    stored = mapped(Path(vectors))
-    scores = _unit(stored[nodes]).astype(np.float64) @ _unit(stored[block.first : block.end]).T.astype(
-        np.float64
-    )
+    stored = map_array(Path(vectors))
+    scores = _normalise_rows(stored[nodes]).astype(np.float64) @ _normalise_rows(
+        stored[block.first : block.end]
+    ).T.astype(np.float64)
     places = np.broadcast_to(np.arange(block.first, block.end), scores.shape)
     scores = np.where(places == nodes[:, None], -np.inf, scores)
     order = np.lexsort((places, -scores))[:, :NEIGHBOURS]

@@ -18,10 +18,10 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from recbench_spark.errors import ConfigError, DataError, SchemaError, StoreError, nearest
-from recbench_spark.inputs import pinned_version
+from recbench_spark.inputs import find_version
 from recbench_spark.kernels.ids import CANONICAL_INTEGER, WHOLE_FLOAT, as_ids
 from recbench_spark.storage.delta_tables import list_files, open_table
-from recbench_spark.storage.local_files import not_parquet
+from recbench_spark.storage.local_files import parquet_error
 
 ROWS_A_CHUNK = 1 << 21
 """Rows that a task holds at once, some 100 MB."""
@@ -32,7 +32,7 @@ BYTES_A_CSV_PIECE = 1 << 24
 CSV_SAMPLE = 1 << 22
 """Bytes of a CSV file that say what its columns hold; a later row that is otherwise is refused."""
 
-COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
+COMPRESSED_ENDINGS = (".gz", ".bz2", ".zst", ".lz4")
 """Endings of files that one task reads from beginning to end."""
 
 
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowSource:
     """Rows of some columns, in pieces.
 
     Attributes:
@@ -92,7 +92,7 @@ class Rows:
     def chunks(self, pieces: Sequence[Piece]) -> Iterator[pa.Table]:
         """The rows of some pieces, ROWS_A_CHUNK or fewer at a time."""
         for piece in pieces:
-            for whole in _batches(self, piece):
+            for whole in _read_batches(self, piece):
                 table = whole
                 for column, value in self.where:
                     table = table.filter(pc.equal(table.column(column).cast(pa.string()), value))
@@ -112,7 +112,7 @@ class Rows:
         """
         name = name or column
         what, values = f"{self.what}: column {name}", table.column(column)
-        return id_array(values, dict(self.numeric)[name], what, floats=name in self.floats)
+        return to_id_array(values, dict(self.numeric)[name], what, floats=name in self.floats)
 
 
 def open_rows(
@@ -124,7 +124,7 @@ def open_rows(
     ids: Mapping[str, str] | None = None,
     where: Mapping[str, str] | None = None,
     partitions: Mapping[str, str] | None = None,
-) -> Rows:
+) -> RowSource:
     """Rows of a file, a folder of files or a Delta table. Reads footers and, of CSV, the first lines.
 
     Args:
@@ -144,28 +144,32 @@ def open_rows(
     place = Path(path).absolute()
     if not place.exists():
         raise DataError(f"{what}: nothing at {path}", "a file, a folder of files or a Delta table")
-    fmt = fmt or format_of(place)
-    files = _delta_files(place, partitions or {}, what) if fmt == "delta" else _files(place, what)
-    rows = _csv_rows if fmt == "csv" else _parquet_rows
+    fmt = fmt or detect_format(place)
+    files = (
+        _list_delta_files(place, partitions or {}, what)
+        if fmt == "delta"
+        else _list_plain_files(place, what)
+    )
+    rows = _open_csv if fmt == "csv" else _open_parquet
     return rows(files, columns, ids or {}, where or {}, what)
 
 
-def format_of(place: Path) -> str:
+def detect_format(place: Path) -> str:
     """What a path holds, by its name or those of its files."""
     if (place / "_delta_log").is_dir():
         return "delta"
     names = [place.name, *(entry.name for entry in place.iterdir())] if place.is_dir() else [place.name]
     bare = [name.lower() for name in names]
-    for ending in COMPRESSED:
+    for ending in COMPRESSED_ENDINGS:
         bare = [name.removesuffix(ending) for name in bare]
-    return "csv" if any(name.endswith(TEXT) for name in bare) else "parquet"
+    return "csv" if any(name.endswith(TEXT_ENDINGS) for name in bare) else "parquet"
 
 
-TEXT = (".csv", ".tsv", ".txt", ".edges")
+TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".edges")
 """Endings of text files; one of COMPRESSED may follow."""
 
 
-def _files(place: Path, what: str) -> list[str]:
+def _list_plain_files(place: Path, what: str) -> list[str]:
     if place.is_file():
         return [str(place)]
     entries = sorted(entry for entry in place.iterdir() if entry.name[0] not in "._" or "=" in entry.name)
@@ -179,12 +183,12 @@ def _files(place: Path, what: str) -> list[str]:
     return [str(entry) for entry in entries]
 
 
-def _delta_files(place: Path, partitions: Mapping[str, str], what: str) -> list[str]:
+def _list_delta_files(place: Path, partitions: Mapping[str, str], what: str) -> list[str]:
     # Here: workers import this module and need none of it.
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        table = open_table(place, pinned_version(str(place)))
+        table = open_table(place, find_version(str(place)))
         if table.protocol().min_reader_version > 1:
             raise DataError(f"{what}: {place} uses Delta features that are not read here", "export Parquet")
         files = sorted(list_files(place, partitions, table.version()))
@@ -197,18 +201,18 @@ def _delta_files(place: Path, partitions: Mapping[str, str], what: str) -> list[
     return files
 
 
-def _parquet_rows(
+def _open_parquet(
     files: Sequence[str],
     columns: Sequence[str],
     ids: Mapping[str, str],
     where: Mapping[str, str],
     what: str,
-) -> Rows:
+) -> RowSource:
     with ThreadPoolExecutor(max_workers=16) as pool:
-        footers = list(pool.map(partial(_footer, what=what), files))
+        footers = list(pool.map(partial(_read_footer, what=what), files))
     first = footers[0][0]
     for path, (schema, _) in zip(files, footers, strict=True):
-        _require(schema.names, [*columns, *where], f"{what} {path}")
+        _require_columns(schema.names, [*columns, *where], f"{what} {path}")
         for name in columns:
             if not _are_alike(schema.field(name).type, first.field(name).type):
                 kinds = f"{schema.field(name).type} in {path}, {first.field(name).type} in {files[0]}"
@@ -220,7 +224,7 @@ def _parquet_rows(
         for number, (rows, size) in enumerate(groups)
     )
     others = tuple(name for name in first.names if name not in columns)
-    return Rows(
+    return RowSource(
         pieces, tuple(columns), tuple(where.items()), tuple(numeric.items()), what=what, others=others
     )
 
@@ -231,26 +235,26 @@ def _are_alike(one: pa.DataType, other: pa.DataType) -> bool:
     return one == other or all(any(test(kind) for test in tests) for kind in (one, other))
 
 
-def _footer(path: str, what: str) -> tuple[pa.Schema, list[tuple[int, int]]]:
+def _read_footer(path: str, what: str) -> tuple[pa.Schema, list[tuple[int, int]]]:
     try:
         found = pq.read_metadata(path)
     except (pa.ArrowException, OSError) as error:
-        told = not_parquet(f"{what} {path}", path, error)
+        told = parquet_error(f"{what} {path}", path, error)
         raise DataError(told.message, f"{told.hint}; see --format") from None
     groups = [found.row_group(number) for number in range(found.num_row_groups)]
     return found.schema.to_arrow_schema(), [(group.num_rows, group.total_byte_size) for group in groups]
 
 
-def _require(names: Sequence[str], columns: Sequence[str], what: str) -> None:
+def _require_columns(names: Sequence[str], columns: Sequence[str], what: str) -> None:
     missing = [name for name in columns if name not in names]
     if missing:
         raise SchemaError(
             f"{what} has no column {', '.join(missing)}; it has {', '.join(names)}",
-            f"{_naming(what, missing, names)}; {nearest(missing[0], names)}",
+            f"{_name_hint(what, missing, names)}; {nearest(missing[0], names)}",
         )
 
 
-def _naming(what: str, missing: Sequence[str], names: Sequence[str]) -> str:
+def _name_hint(what: str, missing: Sequence[str], names: Sequence[str]) -> str:
     """Where a column can be given another name."""
     if what.startswith("features"):
         return "the vectors' column is called vector, that of ids as in features.id_column"
@@ -292,17 +296,17 @@ def is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _csv_rows(
+def _open_csv(
     files: Sequence[str],
     columns: Sequence[str],
     ids: Mapping[str, str],
     where: Mapping[str, str],
     what: str,
-) -> Rows:
+) -> RowSource:
     """A CSV file whose first line holds a number has no header: its columns are ours, in order."""
-    heads = [_head(path, columns, what) for path in files]
+    heads = [_read_head(path, columns, what) for path in files]
     for path, head in zip(files, heads, strict=True):
-        _require(head.names, [*columns, *where], f"{what} {path}")
+        _require_columns(head.names, [*columns, *where], f"{what} {path}")
         if head.delimiter != heads[0].delimiter:
             told = (
                 f"{what}: {path} is separated by {head.delimiter!r}, {files[0]} by {heads[0].delimiter!r}"
@@ -314,23 +318,23 @@ def _csv_rows(
                 f"{told}, {files[0]} has {', '.join(heads[0].names)}", "one order in all files"
             )
     pieces = tuple(
-        piece for path, head in zip(files, heads, strict=True) for piece in _ranges(path, head.first)
+        piece for path, head in zip(files, heads, strict=True) for piece in _split_ranges(path, head.first)
     )
     names, delimiter, _ = heads[0]
     others = tuple(name for name in names if name not in columns)
-    rows = Rows(
+    rows = RowSource(
         pieces, tuple(columns), tuple(where.items()), (), names, delimiter, what=what, others=others
     )
     if not ids:
         return rows
-    sample = next(_csv_tables(rows, pieces[0], CSV_SAMPLE), None)
-    kinds = {name: _csv_kind(sample, name, kind, what) for name, kind in ids.items()}
+    sample = next(_read_csv_tables(rows, pieces[0], CSV_SAMPLE), None)
+    kinds = {name: _detect_id_kind(sample, name, kind, what) for name, kind in ids.items()}
     numeric = tuple((name, kind != "text") for name, kind in kinds.items())
     floats = frozenset(name for name, kind in kinds.items() if kind == "floats")
     return replace(rows, numeric=numeric, floats=floats)
 
 
-def _head(path: str, columns: Sequence[str], what: str) -> _Head:
+def _read_head(path: str, columns: Sequence[str], what: str) -> _Head:
     with pa.input_stream(path) as stream:
         begin = stream.read(1 << 16)
     at = 3 if begin.startswith(b"\xef\xbb\xbf") else 0
@@ -349,28 +353,28 @@ def _head(path: str, columns: Sequence[str], what: str) -> _Head:
     return _Head(tuple(fields), delimiter, at + len(line[0]))
 
 
-def _ranges(path: str, first: int) -> Iterator[Piece]:
+def _split_ranges(path: str, first: int) -> Iterator[Piece]:
     size = Path(path).stat().st_size
-    if path.endswith(COMPRESSED):
+    if path.endswith(COMPRESSED_ENDINGS):
         yield Piece(path, -1, -1, size, first)
         return
     for at in range(first, max(size, first + 1), BYTES_A_CSV_PIECE):
         yield Piece(path, -1 - (at > first), -1, min(BYTES_A_CSV_PIECE, max(size - at, 0)), at)
 
 
-def _csv_kind(sample: pa.Table | None, name: str, asked: str, what: str) -> str:
+def _detect_id_kind(sample: pa.Table | None, name: str, asked: str, what: str) -> str:
     """What ids a column of text fields holds: `whole` numbers, `floats` that are whole, or `text`."""
     if asked == "text" or sample is None:
         return "whole" if asked == "numeric" else "text"
     known = sample.column(name).drop_null()
     if not len(known):
         return "whole" if asked == "numeric" else "text"
-    if _all(known, CANONICAL_INTEGER):
+    if _match_all(known, CANONICAL_INTEGER):
         return "whole"
-    if _all(known, WHOLE_FLOAT):
+    if _match_all(known, WHOLE_FLOAT):
         return "floats"
     bare = pc.utf8_trim_whitespace(known)
-    if asked == "auto" and _all(bare, CANONICAL_INTEGER):
+    if asked == "auto" and _match_all(bare, CANONICAL_INTEGER):
         example = known.filter(pc.not_equal(bare, known))[0].as_py()
         raise DataError(
             f"{what}: column {name} has white space around its ids, e.g. {example!r}",
@@ -379,7 +383,7 @@ def _csv_kind(sample: pa.Table | None, name: str, asked: str, what: str) -> str:
     return "whole" if asked == "numeric" else "text"
 
 
-def _all(texts: pa.ChunkedArray, pattern: str) -> bool:
+def _match_all(texts: pa.ChunkedArray, pattern: str) -> bool:
     return bool(pc.all(pc.match_substring_regex(texts, pattern)).as_py())
 
 
@@ -391,9 +395,9 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _batches(rows: Rows, piece: Piece) -> Iterator[pa.Table]:
+def _read_batches(rows: RowSource, piece: Piece) -> Iterator[pa.Table]:
     if piece.number < 0:
-        yield from _csv_tables(rows, piece)
+        yield from _read_csv_tables(rows, piece)
         return
     columns = list(dict.fromkeys([*rows.columns, *(name for name, _ in rows.where)]))
     try:
@@ -404,7 +408,7 @@ def _batches(rows: Rows, piece: Piece) -> Iterator[pa.Table]:
         raise DataError(f"{piece.path}: cannot be read: {error}", "has it changed?") from None
 
 
-def _csv_tables(rows: Rows, piece: Piece, most: int | None = None) -> Iterator[pa.Table]:
+def _read_csv_tables(rows: RowSource, piece: Piece, most: int | None = None) -> Iterator[pa.Table]:
     """The rows of a piece, all fields as texts, an empty one as NULL.
 
     Args:
@@ -428,16 +432,16 @@ def _csv_tables(rows: Rows, piece: Piece, most: int | None = None) -> Iterator[p
         quoted_strings_can_be_null=False,
         null_values=[""],
     )
-    for lines in _lines(piece, most):
+    for lines in _read_lines(piece, most):
         _require_whole_lines(lines, piece.path)
-        even = _with_single_blanks(lines) if rows.delimiter == " " else lines
+        even = _collapse_blanks(lines) if rows.delimiter == " " else lines
         try:
             yield pacsv.read_csv(pa.BufferReader(even), read, parse, convert)
         except (OSError, pa.ArrowException) as error:
             raise _csv_error(piece.path, wrong, error) from None
 
 
-def _with_single_blanks(lines: pa.Buffer) -> pa.Buffer:
+def _collapse_blanks(lines: pa.Buffer) -> pa.Buffer:
     """Lines whose columns are set apart by blanks, one blank each and none at their ends.
 
     A line with quotes is left as it is: blanks within them are of its value.
@@ -463,22 +467,22 @@ def _csv_error(path: str, wrong: list[pacsv.InvalidRow], error: Exception) -> Da
     )
 
 
-def _lines(piece: Piece, most: int | None) -> Iterator[pa.Buffer]:
+def _read_lines(piece: Piece, most: int | None) -> Iterator[pa.Buffer]:
     """Whole lines: those that begin in a range of bytes; of a compressed file all, some at a time."""
-    if piece.path.endswith(COMPRESSED):
-        yield from _unpacked_lines(piece, most or BYTES_A_CSV_PIECE, once=most is not None)
+    if piece.path.endswith(COMPRESSED_ENDINGS):
+        yield from _decompress_lines(piece, most or BYTES_A_CSV_PIECE, once=most is not None)
         return
     with pa.memory_map(piece.path) as file:
         size = file.size()
-        begin = piece.first if piece.number == -1 else _line_start(file, piece.first, size)
+        begin = piece.first if piece.number == -1 else _find_line_start(file, piece.first, size)
         end = min(piece.first + piece.size, begin + (most or size))
-        end = _line_start(file, end, size) if end < size else size
+        end = _find_line_start(file, end, size) if end < size else size
         if end > begin:
             file.seek(begin)
             yield file.read_buffer(end - begin)
 
 
-def _line_start(file: pa.NativeFile, at: int, size: int) -> int:
+def _find_line_start(file: pa.NativeFile, at: int, size: int) -> int:
     """Where the first line begins that begins at a byte or behind it."""
     file.seek(at - 1)
     while at <= size:
@@ -492,7 +496,7 @@ def _line_start(file: pa.NativeFile, at: int, size: int) -> int:
     return size
 
 
-def _unpacked_lines(piece: Piece, most: int, once: bool) -> Iterator[pa.Buffer]:
+def _decompress_lines(piece: Piece, most: int, once: bool) -> Iterator[pa.Buffer]:
     rest = b""
     with pa.input_stream(piece.path) as stream:
         stream.read(piece.first)
@@ -532,7 +536,7 @@ def _require_whole_lines(lines: pa.Buffer, path: str) -> None:
 # --------------------------------------------------------------------------------- values
 
 
-def id_array(
+def to_id_array(
     column: pa.ChunkedArray | pa.Array, numeric: bool, what: str = "ids", *, floats: bool = False
 ) -> pa.Array:
     """Ids as int64 or as texts, in one chunk, by the rule of `kernels.ids`; NULL and NaN are NULL.
@@ -547,14 +551,14 @@ def id_array(
         DataError: a value that is no id, or no whole number.
     """
     chunks = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
-    found = as_ids(_spelled_out(chunks, what) if floats else chunks, what)
+    found = as_ids(_parse_whole_floats(chunks, what) if floats else chunks, what)
     if numeric and not pa.types.is_integer(found.type):
-        found = _whole(found, what)
+        found = _parse_whole_numbers(found, what)
     array = found.cast(pa.int64() if numeric else pa.string()).combine_chunks()
     return array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
 
 
-def _whole(texts: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
+def _parse_whole_numbers(texts: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
     """Texts as the whole numbers that they spell."""
     hint = "ids of a graph are all whole numbers or all texts: ids: text (--ids text)"
     try:
@@ -570,7 +574,7 @@ def _whole(texts: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
     return found
 
 
-def _spelled_out(texts: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
+def _parse_whole_floats(texts: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
     odd = texts.filter(pc.fill_null(pc.invert(pc.match_substring_regex(texts, WHOLE_FLOAT)), False))
     if len(odd):
         raise DataError(
@@ -580,7 +584,7 @@ def _spelled_out(texts: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
     return texts.cast(pa.float64())
 
 
-def numbers(column: pa.ChunkedArray | pa.Array, what: str) -> npt.NDArray[np.float64]:
+def parse_weights(column: pa.ChunkedArray | pa.Array, what: str) -> npt.NDArray[np.float64]:
     """(r,) a column of weights; NULL is NaN.
 
     Raises:
@@ -593,7 +597,7 @@ def numbers(column: pa.ChunkedArray | pa.Array, what: str) -> npt.NDArray[np.flo
         raise SchemaError(f"{what} is of type {kind}", "weights are numbers")
     if pa.types.is_string(kind):
         chunks = pc.utf8_trim_whitespace(chunks)
-        missing = pc.is_in(pc.utf8_lower(chunks), pa.array(MISSING))
+        missing = pc.is_in(pc.utf8_lower(chunks), pa.array(MISSING_NUMBERS))
         chunks = pc.if_else(missing, pa.scalar(None, pa.string()), chunks)
     try:
         found = chunks.cast(pa.float64(), safe=False)
@@ -613,11 +617,11 @@ def _is_no_number(text: pa.Scalar) -> bool:
     return False
 
 
-MISSING = ("na", "n/a", "null", "none", "nan")
+MISSING_NUMBERS = ("na", "n/a", "null", "none", "nan")
 """How a number that is missing is written, in small letters."""
 
 
-def flat_lists(table: pa.Table, node: str, neighbours: str, weights: str | None) -> pa.Table:
+def flatten_lists(table: pa.Table, node: str, neighbours: str, weights: str | None) -> pa.Table:
     """Rows of a node with its neighbours as edges: src the neighbour, dst the node.
 
     Raises:
@@ -641,7 +645,7 @@ def flat_lists(table: pa.Table, node: str, neighbours: str, weights: str | None)
     return pa.table(columns)
 
 
-def require_one_kind(rows: Rows, names: Sequence[str], what: str) -> None:
+def require_one_kind(rows: RowSource, names: Sequence[str], what: str) -> None:
     """ConfigError where ids of one side are numbers in one column and texts in another."""
     kinds = dict(rows.numeric)
     if len({kinds[name] for name in names}) > 1:
@@ -651,6 +655,6 @@ def require_one_kind(rows: Rows, names: Sequence[str], what: str) -> None:
         )
 
 
-def task_count(rows: Rows, cores: int) -> int:
+def count_tasks(rows: RowSource, cores: int) -> int:
     """Tasks that read: as many as pieces, in whole rounds of the cores where there are more."""
     return max(1, min(len(rows.pieces), cores * max(1, -(-rows.n // (cores * 4 * ROWS_A_CHUNK)))))

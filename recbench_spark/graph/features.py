@@ -13,17 +13,17 @@ import pyarrow.compute as pc
 from pyspark import SparkContext
 
 from recbench_spark.errors import DataError, SchemaError
-from recbench_spark.graph.build import Finder, ids_of
-from recbench_spark.graph.edges import Rows, is_list, open_rows, task_count
-from recbench_spark.graph.folders import Block, Graph, mapped, new_matrix, writable
+from recbench_spark.graph.build import NodeFinder, read_ids
+from recbench_spark.graph.edges import RowSource, count_tasks, is_list, open_rows
+from recbench_spark.graph.folders import Graph, NodeBlock, create_matrix, map_array, map_writable
 from recbench_spark.kernels.graph.dense import store
-from recbench_spark.kernels.graph.ids import MOST_NODES, hashed_numbers, hashes_of
+from recbench_spark.kernels.graph.ids import MOST_NODES, hash_node_ids, hash_numbers
 
 SHOWN = 5
 """Ids that an error names."""
 
 
-class Read(NamedTuple):
+class ReadFeatures(NamedTuple):
     """What a task saw of a table of vectors: rows, those of no node, and what cannot be used.
 
     Attributes:
@@ -37,7 +37,7 @@ class Read(NamedTuple):
     faults: dict[str, tuple[int, str]]
 
 
-def table_of(path: str, id_column: str, kind: str) -> Rows:
+def open_features(path: str, id_column: str, kind: str) -> RowSource:
     """A table of vectors (id, vector): Parquet or Delta; reads footers only. kind: numeric, text or auto.
 
     Raises:
@@ -49,25 +49,25 @@ def table_of(path: str, id_column: str, kind: str) -> Rows:
     return rows
 
 
-def dimensions(rows: Rows) -> int:
+def count_dimensions(rows: RowSource) -> int:
     """Length of the first vector.
 
     Raises:
         DataError: no vectors, or the first is NULL. SchemaError: no lists of numbers.
     """
-    lengths = _first_lengths(rows)
+    lengths = _read_first_lengths(rows)
     if not lengths or not lengths[0]:
         raise DataError("features: the first vector is NULL or empty", "one list of numbers an id")
     return lengths[0]
 
 
-def even(rows: Rows) -> Rows:
+def require_equal_lengths(rows: RowSource) -> RowSource:
     """The table, whose first rows are of one length: what can be known before Spark starts.
 
     Raises:
         DataError: they are not. SchemaError: no lists of numbers.
     """
-    lengths = _first_lengths(rows)
+    lengths = _read_first_lengths(rows)
     other = next((length for length in lengths if length and length != lengths[0]), None)
     if lengths and lengths[0] and other is not None:
         raise DataError(
@@ -76,12 +76,12 @@ def even(rows: Rows) -> Rows:
     return rows
 
 
-def _first_lengths(rows: Rows) -> list[int]:
+def _read_first_lengths(rows: RowSource) -> list[int]:
     chunk = next(iter(rows.chunks(rows.pieces[:1])), None)
-    return [] if chunk is None else _lengths(chunk.column("vector"))
+    return [] if chunk is None else _list_lengths(chunk.column("vector"))
 
 
-def _lengths(vectors: pa.ChunkedArray) -> list[int]:
+def _list_lengths(vectors: pa.ChunkedArray) -> list[int]:
     """Of the first vector, and then every other one that there is; 0: NULL or empty."""
     kind = vectors.type
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
@@ -91,8 +91,8 @@ def _lengths(vectors: pa.ChunkedArray) -> list[int]:
     return [] if not len(found) else [found[0].as_py(), *pc.unique(found).to_pylist()]
 
 
-def lay_table(
-    context: SparkContext, graph: Graph, rows: Rows, side: int, dims: int, path: Path, missing: str
+def fill_from_table(
+    context: SparkContext, graph: Graph, rows: RowSource, side: int, dims: int, path: Path, missing: str
 ) -> dict[str, int]:
     """A table of vectors into the matrix of all nodes; rows of the other side stay zero.
 
@@ -112,26 +112,26 @@ def lay_table(
         DataError: vectors of another length, NULL or not finite, ids twice or NULL, nodes without one.
     """
     flags = path.with_name("present.npy")
-    new_matrix(flags, (graph.nodes,), np.bool_)
-    readers = task_count(rows, context.defaultParallelism)
-    fill = partial(_fill, graph=graph, rows=rows, side=side, dims=dims, path=path, readers=readers)
+    create_matrix(flags, (graph.nodes,), np.bool_)
+    readers = count_tasks(rows, context.defaultParallelism)
+    fill = partial(_fill_rows, graph=graph, rows=rows, side=side, dims=dims, path=path, readers=readers)
     found = context.parallelize(range(readers), readers).mapPartitions(fill).collect()
     read, unknown = sum(part.rows for part in found), sum(part.unknown for part in found)
     _refuse_faults(found, read)
     if read == unknown:
-        both = _some_of_both(rows, graph, side)
+        both = _quote_ids(rows, graph, side)
         raise DataError(
             f"features: none of {read} ids is one of side {graph.sides[side]}: {both}",
             "spell ids alike in both tables, or name the side: features.side (--features-side)",
         )
-    present = context.parallelize(graph.blocks_of(side), len(graph.blocks_of(side))).map(
-        partial(_absent, graph=graph, flags=flags)
+    present = context.parallelize(graph.side_blocks(side), len(graph.side_blocks(side))).map(
+        partial(_find_absent, graph=graph, flags=flags)
     )
     absent = present.collect()
     lacking, first, end = sum(n for n, _ in absent), *graph.side_range(side)
     doubles = read - unknown - (end - first - lacking)
     if doubles:
-        look = partial(_repeated, graph=graph, rows=rows, side=side, flags=flags)
+        look = partial(_find_repeated, graph=graph, rows=rows, side=side, flags=flags)
         (example,) = context.parallelize([0], 1).map(look).collect()
         raise DataError(
             f"features: {doubles} ids stand more than once, e.g. {example}", "keep one vector an id"
@@ -147,7 +147,7 @@ def lay_table(
     return {"features_of_no_node": unknown, "nodes_without_features": lacking}
 
 
-def _refuse_faults(found: list[Read], read: int) -> None:
+def _refuse_faults(found: list[ReadFeatures], read: int) -> None:
     """One line for what is wrong most basically: how often, and an example."""
     for what, hint in FAULTS.items():
         parts = [part.faults[what] for part in found if what in part.faults]
@@ -156,36 +156,36 @@ def _refuse_faults(found: list[Read], read: int) -> None:
             raise DataError(f"{told}{parts[0][1]}", hint)
 
 
-def _some_of_both(rows: Rows, graph: Graph, side: int) -> str:
+def _quote_ids(rows: RowSource, graph: Graph, side: int) -> str:
     """A few ids of the table and of the graph."""
     theirs = next(rows.chunks(rows.pieces[:1]))[:3]
-    block = next(block for block in graph.blocks_of(side) if block.rows)
-    ours = names_of(graph, block, np.arange(min(3, block.rows)))
+    block = next(block for block in graph.side_blocks(side) if block.rows)
+    ours = read_names(graph, block, np.arange(min(3, block.rows)))
     listed = ", ".join(map(str, rows.ids(theirs, rows.columns[0]).to_pylist()))
     return f"{listed} ... against {', '.join(ours)} ..."
 
 
-def _fill(
-    numbers: Iterator[int], graph: Graph, rows: Rows, side: int, dims: int, path: Path, readers: int
-) -> Iterator[Read]:
-    find, out = Finder(graph), writable(path)
-    flags = writable(path.with_name("present.npy"))
+def _fill_rows(
+    numbers: Iterator[int], graph: Graph, rows: RowSource, side: int, dims: int, path: Path, readers: int
+) -> Iterator[ReadFeatures]:
+    find, out = NodeFinder(graph), map_writable(path)
+    flags = map_writable(path.with_name("present.npy"))
     for number in numbers:
         for chunk in rows.chunks(rows.part(number, readers)):
             ids = rows.ids(chunk, rows.columns[0])
             vectors = chunk.column("vector").combine_chunks()
-            faults = _faults(ids, vectors, dims)
+            faults = _find_faults(ids, vectors, dims)
             if faults:
-                yield Read(len(ids), 0, faults)
+                yield ReadFeatures(len(ids), 0, faults)
                 continue
             values = vectors.flatten().cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
-            dense = find(hashes_of(ids, graph.seed), side)
+            dense = find(hash_node_ids(ids, graph.seed), side)
             there = dense < MOST_NODES
             stored = np.empty((int(there.sum()), dims), out.dtype)
             store(values.reshape(-1, dims)[there], stored, "features")
             out[dense[there]] = stored
             flags[dense[there]] = True
-            yield Read(len(ids), int(np.count_nonzero(~there)), {})
+            yield ReadFeatures(len(ids), int(np.count_nonzero(~there)), {})
 
 
 FAULTS = {
@@ -196,7 +196,7 @@ FAULTS = {
 }
 
 
-def _faults(ids: pa.Array, vectors: Any, dims: int) -> dict[str, tuple[int, str]]:
+def _find_faults(ids: pa.Array, vectors: Any, dims: int) -> dict[str, tuple[int, str]]:
     """What of a chunk cannot be used; the first kind of it alone."""
     lengths = pc.fill_null(pc.list_value_length(vectors), dims).to_numpy(zero_copy_only=False)
     null, missing, uneven, wrong = FAULTS
@@ -216,13 +216,13 @@ def _faults(ids: pa.Array, vectors: Any, dims: int) -> dict[str, tuple[int, str]
     return {wrong: (int(bad.sum()), f", e.g. id {ids[int(bad.argmax())]}")} if bad.any() else {}
 
 
-def _repeated(_: int, graph: Graph, rows: Rows, side: int, flags: Path) -> str:
+def _find_repeated(_: int, graph: Graph, rows: RowSource, side: int, flags: Path) -> str:
     """An id that a table has twice; its rows are read again, by one task."""
-    seen, find = writable(flags), Finder(graph)
+    seen, find = map_writable(flags), NodeFinder(graph)
     seen[:] = False
     for chunk in rows.chunks(rows.pieces):
         ids = rows.ids(chunk, rows.columns[0])
-        dense = find(hashes_of(ids, graph.seed), side)
+        dense = find(hash_node_ids(ids, graph.seed), side)
         known = np.flatnonzero(dense < MOST_NODES)
         order = known[np.argsort(dense[known], kind="stable")]
         again = np.append(False, dense[order][1:] == dense[order][:-1]) | seen[dense[order]]
@@ -232,17 +232,19 @@ def _repeated(_: int, graph: Graph, rows: Rows, side: int, flags: Path) -> str:
     return "?"
 
 
-def _absent(block: Block, graph: Graph, flags: Path) -> tuple[int, list[str]]:
-    lacking = np.flatnonzero(~mapped(flags)[block.first : block.end])
-    return len(lacking), names_of(graph, block, lacking[:SHOWN])
+def _find_absent(block: NodeBlock, graph: Graph, flags: Path) -> tuple[int, list[str]]:
+    lacking = np.flatnonzero(~map_array(flags)[block.first : block.end])
+    return len(lacking), read_names(graph, block, lacking[:SHOWN])
 
 
-def names_of(graph: Graph, block: Block, local_r: Any) -> list[str]:
+def read_names(graph: Graph, block: NodeBlock, local_r: Any) -> list[str]:
     """Raw ids, as text, of some nodes of a block, by their place in it."""
-    return [str(name) for name in ids_of(graph, block).take(pa.array(local_r)).to_pylist()]
+    return [str(name) for name in read_ids(graph, block).take(pa.array(local_r)).to_pylist()]
 
 
-def lay_made(context: SparkContext, graph: Graph, kind: str, dims: int, seed: int, path: Path) -> None:
+def fill_generated(
+    context: SparkContext, graph: Graph, kind: str, dims: int, seed: int, path: Path
+) -> None:
     """Degrees, a constant or hashed numbers into the matrix of all nodes.
 
     Args:
@@ -253,18 +255,22 @@ def lay_made(context: SparkContext, graph: Graph, kind: str, dims: int, seed: in
         seed: of hashed numbers.
         path: of the matrix.
     """
-    make = partial(_make, graph=graph, kind=kind, dims=dims, seed=seed, path=path)
+    make = partial(_fill_block, graph=graph, kind=kind, dims=dims, seed=seed, path=path)
     context.parallelize(graph.blocks, len(graph.blocks)).foreach(make)
 
 
-def _make(block: Block, graph: Graph, kind: str, dims: int, seed: int, path: Path) -> None:
-    out = writable(path)
+def _fill_block(block: NodeBlock, graph: Graph, kind: str, dims: int, seed: int, path: Path) -> None:
+    out = map_writable(path)
     for first in range(block.first, block.end, 1 << 16):
         end = min(first + (1 << 16), block.end)
-        store(made(graph, block, kind, dims, seed, np.arange(first, end)), out[first:end], "features")
+        store(
+            generate_features(graph, block, kind, dims, seed, np.arange(first, end)),
+            out[first:end],
+            "features",
+        )
 
 
-def made(graph: Graph, block: Block, kind: str, dims: int, seed: int, node_r: Any) -> Any:
+def generate_features(graph: Graph, block: NodeBlock, kind: str, dims: int, seed: int, node_r: Any) -> Any:
     """(r, dims) float32 features of some nodes of a block, by dense id."""
     if kind == "constant":
         return np.ones((len(node_r), 1), np.float32)
@@ -272,6 +278,6 @@ def made(graph: Graph, block: Block, kind: str, dims: int, seed: int, node_r: An
         degrees = np.diff(graph.csr(block).indptr)[node_r - block.first]
         return degrees.astype(np.float32)[:, None]
     keys = graph.hashes()[node_r].view(np.int64)[:, None] + np.arange(dims)[None, :]
-    hashes = hashed_numbers(np.ascontiguousarray(keys).reshape(-1), seed)
+    hashes = hash_numbers(np.ascontiguousarray(keys).reshape(-1), seed)
     uniform = (hashes >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-23) - np.float32(1)
     return uniform.reshape(-1, dims)

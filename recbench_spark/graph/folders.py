@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.errors import StoreError
-from recbench_spark.kernels.graph.csr import Csr, Halo, halo_of
+from recbench_spark.kernels.graph.csr import Csr, Halo, build_halo
 from recbench_spark.kernels.hashing import Hashes
 from recbench_spark.storage.publish import publish_file, replace_file, replace_text
 
@@ -22,7 +22,7 @@ MANIFEST = "graph.json"
 
 
 @dataclass(frozen=True)
-class Block:
+class NodeBlock:
     """A range of dense ids: the nodes of one side whose hashes are in one range.
 
     Attributes:
@@ -69,7 +69,7 @@ class Graph:
     folder: str
     sides: tuple[str, ...]
     numeric: tuple[bool, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[NodeBlock, ...]
     weighted: bool
     seed: int
     checks: dict[str, int]
@@ -90,38 +90,38 @@ class Graph:
         own = [block for block in self.blocks if block.side == side]
         return own[0].first, own[-1].end
 
-    def blocks_of(self, side: int | None) -> tuple[Block, ...]:
+    def side_blocks(self, side: int | None) -> tuple[NodeBlock, ...]:
         """Blocks of a side, or all."""
         return tuple(block for block in self.blocks if side is None or block.side == side)
 
     def hashes(self) -> Hashes:
         """(nodes,) hash of each node's id, mapped."""
-        return mapped(Path(self.folder, "hashes.npy"))
+        return map_array(Path(self.folder, "hashes.npy"))
 
-    def csr(self, block: Block) -> Csr:
+    def csr(self, block: NodeBlock) -> Csr:
         """The edges into a block, mapped."""
         place = Path(self.folder, "blocks", f"{block.number:05d}")
-        weight = mapped(place / "weight.npy") if self.weighted else None
-        return Csr(mapped(place / "indptr.npy"), mapped(place / "src.npy"), weight)
+        weight = map_array(place / "weight.npy") if self.weighted else None
+        return Csr(map_array(place / "indptr.npy"), map_array(place / "src.npy"), weight)
 
-    def halo(self, block: Block) -> Halo:
+    def halo(self, block: NodeBlock) -> Halo:
         """What a block needs of others; worked out by the first that asks, and kept."""
         place = Path(self.folder, "blocks", f"{block.number:05d}")
         if not (place / "place.npy").exists():
-            halo = halo_of(self.csr(block))
+            halo = build_halo(self.csr(block))
             publish_file(place / "need.npy", partial(_write_array, array=halo.need))
             publish_file(place / "place.npy", partial(_write_array, array=halo.place))
-        return Halo(mapped(place / "need.npy"), mapped(place / "place.npy"))
+        return Halo(map_array(place / "need.npy"), map_array(place / "place.npy"))
 
     def index(self, side: int) -> npt.NDArray[np.int64]:
-        """Where hashes begin (`ids.index_of`), mapped."""
-        return mapped(Path(self.folder, f"index-{side}.npy"))
+        """Where hashes begin (`ids.build_index`), mapped."""
+        return map_array(Path(self.folder, f"index-{side}.npy"))
 
     def numbers(self, side: int) -> Path:
         """Dense ids by whole number, plus 1, while edges are laid out; there where numbers lie close."""
         return Path(self.folder, f"numbers-{side}.npy")
 
-    def texts(self, block: Block) -> Path:
+    def texts(self, block: NodeBlock) -> Path:
         """The texts of a block's ids, by dense id."""
         return Path(self.folder, "texts", f"{block.number:05d}.parquet")
 
@@ -138,7 +138,7 @@ def read_graph(folder: Path) -> Graph | None:
     """A graph by its manifest; None where there is none, or one that was cut short."""
     try:
         fields: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        blocks = tuple(Block(**block) for block in fields["blocks"])
+        blocks = tuple(NodeBlock(**block) for block in fields["blocks"])
         sides, numeric = tuple(fields["sides"]), tuple(fields["numeric"])
         more = {"folder": str(folder), "blocks": blocks, "sides": sides, "numeric": numeric}
         return Graph(**{**fields, **more})
@@ -146,7 +146,7 @@ def read_graph(folder: Path) -> Graph | None:
         return None
 
 
-def mapped(path: Path) -> npt.NDArray[Any]:
+def map_array(path: Path) -> npt.NDArray[Any]:
     """A `.npy` file, mapped read-only.
 
     Raises:
@@ -166,7 +166,7 @@ def mapped(path: Path) -> npt.NDArray[Any]:
         ) from None
 
 
-def save(path: Path, array: npt.NDArray[Any]) -> None:
+def save_array(path: Path, array: npt.NDArray[Any]) -> None:
     """Write an array as a `.npy` file that is there whole or not at all.
 
     A second attempt of a task replaces the file by one with the same bytes.
@@ -179,7 +179,7 @@ def _write_array(path: Path, array: npt.NDArray[Any]) -> None:
         np.save(file, array, allow_pickle=False)
 
 
-def new_matrix(path: Path, shape: tuple[int, ...], dtype: Any) -> None:
+def create_matrix(path: Path, shape: tuple[int, ...], dtype: Any) -> None:
     """Make a `.npy` file of zeros that tasks fill, each its own rows; a file that is there stays."""
     if not path.exists():
         publish_file(path, partial(_write_zeros, shape=shape, dtype=dtype))
@@ -189,12 +189,12 @@ def _write_zeros(path: Path, shape: tuple[int, ...], dtype: Any) -> None:
     np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape).flush()
 
 
-def writable(path: Path) -> npt.NDArray[Any]:
+def map_writable(path: Path) -> npt.NDArray[Any]:
     """A matrix that a task fills; two attempts write the same bits to the same rows."""
     return np.load(path, mmap_mode="r+", allow_pickle=False)  # type: ignore[no-any-return]
 
 
-def new_file(folder: str, partition: Mapping[str, str], name: str = "part") -> tuple[str, Path]:
+def make_file_path(folder: str, partition: Mapping[str, str], name: str = "part") -> tuple[str, Path]:
     """A new Parquet file of a table's partition: its path within the table's folder, and where that is."""
     directory = "/".join(f"{column}={value}" for column, value in partition.items())
     file = f"{directory}/{name}-{uuid.uuid4()}.parquet"

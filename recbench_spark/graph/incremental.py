@@ -24,17 +24,17 @@ import numpy as np
 import numpy.typing as npt
 from pyspark import SparkContext
 
-from recbench_spark.graph.build import Finder
-from recbench_spark.graph.folders import Block, Graph, mapped, new_matrix, writable
-from recbench_spark.graph.message_passing import Kept, Pass
-from recbench_spark.graph.nodes import edges_into
-from recbench_spark.graph.vectors import committed, read_back
-from recbench_spark.kernels.graph.csr import Csr, touched
+from recbench_spark.graph.build import NodeFinder
+from recbench_spark.graph.folders import Graph, NodeBlock, create_matrix, map_array, map_writable
+from recbench_spark.graph.message_passing import Pass, ReusedFiles
+from recbench_spark.graph.nodes import collect_edges
+from recbench_spark.graph.vectors import list_committed, read_vectors
+from recbench_spark.kernels.graph.csr import Csr, mark_touched
 from recbench_spark.kernels.graph.ids import MOST_NODES
 
 
 @dataclass(frozen=True)
-class Place:
+class LayerFiles:
     """Where the vectors of a layer are.
 
     Attributes:
@@ -54,16 +54,16 @@ class Place:
         found: dict[int, str] = {}
         for side in self.sides if self.by_side else (None,):
             more = {} if side is None else {"side": graph.sides[side]}
-            found |= committed(self.folder, {**self.partition, **more}, len(graph.blocks))
+            found |= list_committed(self.folder, {**self.partition, **more}, len(graph.blocks))
         return found
 
-    def blocks(self, graph: Graph) -> list[Block]:
+    def blocks(self, graph: Graph) -> list[NodeBlock]:
         """The blocks that ought to be there."""
         return [block for block in graph.blocks if block.side in self.sides]
 
 
 @dataclass(frozen=True)
-class Night:
+class GraphNight:
     """A night that is done: graph, features, and the tables that hold its layers.
 
     Attributes:
@@ -74,11 +74,11 @@ class Night:
 
     graph: Graph
     features: str
-    places: tuple[Place, ...]
+    places: tuple[LayerFiles, ...]
 
 
 @dataclass(frozen=True)
-class Touched:
+class LayerChanges:
     """How much of a layer must be computed: nodes, edges into them, sources that they need."""
 
     nodes: int
@@ -86,9 +86,9 @@ class Touched:
     sources: int
 
 
-def compare(
-    context: SparkContext, graph: Graph, steps: Sequence[Pass], before: Night, folder: Path
-) -> list[Touched]:
+def mark_changes(
+    context: SparkContext, graph: Graph, steps: Sequence[Pass], before: GraphNight, folder: Path
+) -> list[LayerChanges]:
     """Flags of all passes as files, and how much each must compute.
 
     Args:
@@ -98,61 +98,67 @@ def compare(
         before: the night before; sides, kinds of ids and seed are the same.
         folder: for the files.
     """
-    new_matrix(folder / "places.npy", (graph.nodes,), np.uint32)
+    create_matrix(folder / "places.npy", (graph.nodes,), np.uint32)
     for name in (
         "lists",
         *(f"{kind}-{p}" for kind in ("touched", "needed") for p in range(len(steps) + 1)),
     ):
         (folder / f"{name}.npy").unlink(missing_ok=True)
-        new_matrix(folder / f"{name}.npy", (graph.nodes,), np.bool_)
+        create_matrix(folder / f"{name}.npy", (graph.nodes,), np.bool_)
     blocks = context.parallelize(graph.blocks, len(graph.blocks))
-    blocks.foreach(partial(_changed, graph=graph, features=steps[0].h, before=before, folder=folder))
+    blocks.foreach(
+        partial(_mark_changed_inputs, graph=graph, features=steps[0].h, before=before, folder=folder)
+    )
     makers = {steps[0].h: 0}
     for p, step in enumerate(steps, 1):
         sources = makers[step.h if step.projects or step.z == step.h else step.z]
         own = makers[step.h] if step.kind == "layer" else None
-        into = context.parallelize(found := graph.blocks_of(step.side), len(found))
-        into.foreach(partial(_spread, graph=graph, p=p, sources=sources, own=own, folder=folder))
+        into = context.parallelize(found := graph.side_blocks(step.side), len(found))
+        into.foreach(partial(_spread_changes, graph=graph, p=p, sources=sources, own=own, folder=folder))
         if step.out is not None:
             makers[step.out] = p
-    return _needs(context, graph, steps, folder)
+    return _mark_needed(context, graph, steps, folder)
 
 
-def _needs(context: SparkContext, graph: Graph, steps: Sequence[Pass], folder: Path) -> list[Touched]:
+def _mark_needed(
+    context: SparkContext, graph: Graph, steps: Sequence[Pass], folder: Path
+) -> list[LayerChanges]:
     """From the last pass to the first: which sources each reads, and so what a pool must make for it."""
-    found: list[Touched] = []
+    found: list[LayerChanges] = []
     for p, step in reversed(list(enumerate(steps, 1))):
         if step.target is None:
             shutil.copyfile(folder / f"needed-{p + 1}.npy", folder / f"touched-{p}.npy")
-        into, whole = (context.parallelize(b, len(b)) for b in (graph.blocks_of(step.side), graph.blocks))
-        parts = into.map(partial(_need, graph=graph, p=p, folder=folder)).collect()
-        sources = sum(whole.map(partial(_count, path=folder / f"needed-{p}.npy")).collect())
-        found.append(Touched(sum(n for n, _ in parts), sum(e for _, e in parts), sources))
+        into, whole = (context.parallelize(b, len(b)) for b in (graph.side_blocks(step.side), graph.blocks))
+        parts = into.map(partial(_mark_sources, graph=graph, p=p, folder=folder)).collect()
+        sources = sum(whole.map(partial(_count_flags, path=folder / f"needed-{p}.npy")).collect())
+        found.append(LayerChanges(sum(n for n, _ in parts), sum(e for _, e in parts), sources))
     return found[::-1]
 
 
-def _changed(block: Block, graph: Graph, features: str, before: Night, folder: Path) -> None:
+def _mark_changed_inputs(
+    block: NodeBlock, graph: Graph, features: str, before: GraphNight, folder: Path
+) -> None:
     """Of a block: last night's dense ids, whose list differs, and who is new or has other features."""
     hashes = graph.hashes()[block.first : block.end]
-    old_r = Finder(before.graph)(hashes, block.side)
-    writable(folder / "places.npy")[block.first : block.end] = old_r
+    old_r = NodeFinder(before.graph)(hashes, block.side)
+    map_writable(folder / "places.npy")[block.first : block.end] = old_r
     there = np.flatnonzero(old_r < MOST_NODES)
     fresh = old_r >= MOST_NODES
     old = np.asarray(old_r[there], np.int64)
-    now, then = mapped(Path(features)), mapped(Path(before.features))
+    now, then = map_array(Path(features)), map_array(Path(before.features))
     fresh[there] = (now[block.first + there] != then[old]).any(axis=1)
     lists = np.ones(block.rows, np.bool_)
-    lists[there] = lists_differ(
-        edges_into(graph, block.first + there),
+    lists[there] = compare_lists(
+        collect_edges(graph, block.first + there),
         graph.hashes(),
-        edges_into(before.graph, old),
+        collect_edges(before.graph, old),
         before.graph.hashes(),
     )
-    writable(folder / "lists.npy")[block.first : block.end] = lists
-    writable(folder / "touched-0.npy")[block.first : block.end] = fresh
+    map_writable(folder / "lists.npy")[block.first : block.end] = lists
+    map_writable(folder / "touched-0.npy")[block.first : block.end] = fresh
 
 
-def lists_differ(one: Csr, one_hash: Any, other: Csr, other_hash: Any) -> npt.NDArray[np.bool_]:
+def compare_lists(one: Csr, one_hash: Any, other: Csr, other_hash: Any) -> npt.NDArray[np.bool_]:
     """(r,) whether two lists of neighbours differ, in an id, a weight or their number.
 
     Args:
@@ -163,48 +169,51 @@ def lists_differ(one: Csr, one_hash: Any, other: Csr, other_hash: Any) -> npt.ND
     differ: npt.NDArray[np.bool_] = counts != np.diff(other.indptr)
     same = np.flatnonzero(~differ & (counts > 0))
     mine, theirs = (
-        np.arange(counts[same].sum()) + np.repeat(csr.indptr[same] - _starts(counts[same]), counts[same])
+        np.arange(counts[same].sum())
+        + np.repeat(csr.indptr[same] - _find_starts(counts[same]), counts[same])
         for csr in (one, other)
     )
     unequal = one_hash[one.src[mine]] != other_hash[other.src[theirs]]
     if one.weight is not None and other.weight is not None:
         unequal |= one.weight[mine] != other.weight[theirs]
     if len(same):
-        differ[same] = np.logical_or.reduceat(unequal, _starts(counts[same]))
+        differ[same] = np.logical_or.reduceat(unequal, _find_starts(counts[same]))
     return differ
 
 
-def _starts(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _find_starts(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.cumsum(counts) - counts
 
 
-def _spread(block: Block, graph: Graph, p: int, sources: int, own: int | None, folder: Path) -> None:
+def _spread_changes(
+    block: NodeBlock, graph: Graph, p: int, sources: int, own: int | None, folder: Path
+) -> None:
     """A_p of a block; `sources` and `own`: the passes that made what p reads."""
     part = slice(block.first, block.end)
-    flags = mapped(folder / "lists.npy")[part].copy()
+    flags = map_array(folder / "lists.npy")[part].copy()
     if own is not None:
-        flags |= mapped(folder / f"touched-{own}.npy")[part]
-    before = mapped(folder / f"touched-{sources}.npy")
-    writable(folder / f"touched-{p}.npy")[part] = touched(graph.csr(block), before, flags)
+        flags |= map_array(folder / f"touched-{own}.npy")[part]
+    before = map_array(folder / f"touched-{sources}.npy")
+    map_writable(folder / f"touched-{p}.npy")[part] = mark_touched(graph.csr(block), before, flags)
 
 
-def _need(block: Block, graph: Graph, p: int, folder: Path) -> tuple[int, int]:
+def _mark_sources(block: NodeBlock, graph: Graph, p: int, folder: Path) -> tuple[int, int]:
     """The sources that a block's touched nodes read, and these nodes; how many of them, and their edges."""
-    flags = mapped(folder / f"touched-{p}.npy")[block.first : block.end]
+    flags = map_array(folder / f"touched-{p}.npy")[block.first : block.end]
     csr = graph.csr(block)
     counts = np.diff(csr.indptr)
-    needed = writable(folder / f"needed-{p}.npy")
+    needed = map_writable(folder / f"needed-{p}.npy")
     needed[csr.src[: csr.edges][np.repeat(flags, counts)]] = True
     needed[block.first + np.flatnonzero(flags)] = True
     return int(np.count_nonzero(flags)), int(counts[flags].sum())
 
 
-def _count(block: Block, path: Path) -> int:
-    return int(np.count_nonzero(mapped(path)[block.first : block.end]))
+def _count_flags(block: NodeBlock, path: Path) -> int:
+    return int(np.count_nonzero(map_array(path)[block.first : block.end]))
 
 
-def last_night(
-    context: SparkContext, before: Night, places: Sequence[Place], path: Path, dtype: str
+def restore_vectors(
+    context: SparkContext, before: GraphNight, places: Sequence[LayerFiles], path: Path, dtype: str
 ) -> None:
     """Last night's vectors of a layer as a file, by last night's dense ids.
 
@@ -220,20 +229,20 @@ def last_night(
         files = place.files(before.graph)
         wanted += [(block, files[block.number]) for block in place.blocks(before.graph) if block.rows]
     block, file = wanted[0]
-    width = next(vectors.shape[1] for _, vectors in read_back(file, block))
+    width = next(vectors.shape[1] for _, vectors in read_vectors(file, block))
     path.unlink(missing_ok=True)
-    new_matrix(path, (before.graph.nodes, width), dtype)
-    context.parallelize(wanted, len(wanted)).foreach(partial(_restore, path=path))
+    create_matrix(path, (before.graph.nodes, width), dtype)
+    context.parallelize(wanted, len(wanted)).foreach(partial(_restore_block, path=path))
 
 
-def _restore(wanted: tuple[Block, str], path: Path) -> None:
+def _restore_block(wanted: tuple[NodeBlock, str], path: Path) -> None:
     block, file = wanted
-    out = writable(path)
-    for first, vectors in read_back(file, block):
+    out = map_writable(path)
+    for first, vectors in read_vectors(file, block):
         out[first : first + len(vectors)] = vectors
 
 
-def is_whole(before: Night) -> bool:
+def has_all_vectors(before: GraphNight) -> bool:
     """Whether all vectors of all layers of a night are there."""
     return all(
         {block.number for block in place.blocks(before.graph)} <= place.files(before.graph).keys()
@@ -241,8 +250,8 @@ def is_whole(before: Night) -> bool:
     )
 
 
-def kept_of(folder: Path, p: int, step: Pass) -> Kept:
+def list_reused_files(folder: Path, p: int, step: Pass) -> ReusedFiles:
     """Where the files of a pass are."""
     before = "" if step.target is None else str(folder / f"before-{step.layer}.npy")
     touched_p, needed_p = (str(folder / f"{kind}-{p}.npy") for kind in ("touched", "needed"))
-    return Kept(touched_p, needed_p, before, str(folder / "places.npy"))
+    return ReusedFiles(touched_p, needed_p, before, str(folder / "places.npy"))

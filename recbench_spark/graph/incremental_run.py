@@ -11,19 +11,26 @@ from pathlib import Path
 import numpy as np
 
 from recbench_spark.errors import ConfigError, nearest
-from recbench_spark.graph.drift import drift
-from recbench_spark.graph.folders import MANIFEST, mapped, read_graph
-from recbench_spark.graph.incremental import Night, Touched, compare, is_whole, kept_of, last_night
-from recbench_spark.graph.message_passing import Kept
-from recbench_spark.graph.pipeline import (
-    NIGHT,
-    Prepared,
-    estimates,
-    family,
-    files_folder,
-    places_of,
+from recbench_spark.graph.drift import measure_drift
+from recbench_spark.graph.folders import MANIFEST, map_array, read_graph
+from recbench_spark.graph.incremental import (
+    GraphNight,
+    LayerChanges,
+    has_all_vectors,
+    list_reused_files,
+    mark_changes,
+    restore_vectors,
 )
-from recbench_spark.graph.runner import passes_of
+from recbench_spark.graph.message_passing import ReusedFiles
+from recbench_spark.graph.pipeline import (
+    NIGHT_NOTE,
+    PreparedGraphModel,
+    estimate_passes,
+    files_folder,
+    layer_places,
+    model_family,
+)
+from recbench_spark.graph.runner import plan_passes
 from recbench_spark.kernels.graph import costs
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import MANIFESTS
@@ -32,34 +39,34 @@ from recbench_spark.storage.publish import private_path
 from recbench_spark.storage.store import Store
 
 
-def night_of(store: Store, model_id: str) -> tuple[Night, str]:
+def read_model_night(store: Store, model_id: str) -> tuple[GraphNight, str]:
     """A model that has been embedded, and the name of its settings without its graph.
 
     Raises:
         ConfigError: no such model in this warehouse, or its graph's files are gone.
     """
-    file = files_folder(store) / "models" / model_id / NIGHT
+    file = files_folder(store) / "models" / model_id / NIGHT_NOTE
     if not file.is_file():
-        known = [path.parent.name for path in files_folder(store).glob(f"models/[!.]*/{NIGHT}")]
+        known = [path.parent.name for path in files_folder(store).glob(f"models/[!.]*/{NIGHT_NOTE}")]
         raise ConfigError(f"no embedded model {model_id} in {store.root}", nearest(model_id, known))
     note = json.loads(file.read_text(encoding="utf-8"))
     root = files_folder(store)
-    folder, features = (_path_in(root, note[name]) for name in ("graph", "features"))
+    folder, features = (_resolve_stored_path(root, note[name]) for name in ("graph", "features"))
     graph = read_graph(folder)
     for mark in (file, folder / MANIFEST):
         if mark.is_file():
             os.utime(mark)  # for retention: in use
     if graph is None or not features.exists():
         raise ConfigError(f"the graph of model {model_id} is gone: {folder}", "run without --previous")
-    return Night(graph, str(features), places_of(store, graph, note)), note["family"]
+    return GraphNight(graph, str(features), layer_places(store, graph, note)), note["family"]
 
 
-def _path_in(root: Path, stored: str) -> Path:
+def _resolve_stored_path(root: Path, stored: str) -> Path:
     """Return a path of a note: below `graph_files`, or absolute in the notes of older versions."""
     return resolve_path(stored, root.parent, root.name) if stored.startswith("/") else root / stored
 
 
-def earlier_model(store: Store, prepared: Prepared, splits: Sequence[str]) -> str | None:
+def find_earlier_model(store: Store, prepared: PreparedGraphModel, splits: Sequence[str]) -> str | None:
     """The name of this model on an earlier night: of the same settings and weights over another split.
 
     Args:
@@ -71,31 +78,31 @@ def earlier_model(store: Store, prepared: Prepared, splits: Sequence[str]) -> st
     for split_id in splits:
         if split_id == own:
             return None
-        for file in sorted(folder.glob(f"{split_id}-*/{NIGHT}")):
+        for file in sorted(folder.glob(f"{split_id}-*/{NIGHT_NOTE}")):
             found = json.loads(file.read_text(encoding="utf-8"))
-            if found["family"] == family(prepared):
+            if found["family"] == model_family(prepared):
                 return str(found["model_id"])
     return None
 
 
-def refreshed(
-    store: Store, prepared: Prepared, previous: str, rates: costs.Rates, journal: Journal
-) -> tuple[Prepared, str]:
+def plan_refresh(
+    store: Store, prepared: PreparedGraphModel, previous: str, rates: costs.Rates, journal: Journal
+) -> tuple[PreparedGraphModel, str]:
     """The model, told what to take over from an earlier one where that is cheaper; and a sentence on it.
 
     Raises:
         ConfigError: another mode, other settings, or a graph of another kind.
     """
-    before, of = night_of(store, previous)
-    _check(prepared, before, of, previous)
-    if not is_whole(before):
+    before, of = read_model_night(store, previous)
+    _check_compatible(prepared, before, of, previous)
+    if not has_all_vectors(before):
         return prepared, f"previous {previous}: its layers are not all there, so all is computed"
-    context, steps = store.spark.sparkContext, passes_of(prepared.model, prepared.graph)
+    context, steps = store.spark.sparkContext, plan_passes(prepared.model, prepared.graph)
     folder = Path(prepared.model.folder)
     folder.mkdir(parents=True, exist_ok=True)
     with journal.stage("compare", f"compare with {previous}", previous=previous):
-        found = compare(context, prepared.graph, steps, before, folder)
-    full, less = _seconds(prepared, found, rates, context.defaultParallelism)
+        found = mark_changes(context, prepared.graph, steps, before, folder)
+    full, less = _predict_seconds(prepared, found, rates, context.defaultParallelism)
     listed = ", ".join(
         f"{step.kind} {step.layer} {one.nodes:,}" for step, one in zip(steps, found, strict=True)
     )
@@ -104,9 +111,9 @@ def refreshed(
         return prepared, f"{told}a full run is cheaper ({full:.2f} s against {less:.2f} s)"
     for k, place in enumerate(before.places, 1):
         kind = "float32" if place.by_side else prepared.model.dtype
-        last_night(context, before, [place], folder / f"before-{k}.npy", kind)
-    kept: dict[tuple[int, str], Kept] = {
-        (step.layer, step.kind): kept_of(folder, p, step) for p, step in enumerate(steps, 1)
+        restore_vectors(context, before, [place], folder / f"before-{k}.npy", kind)
+    kept: dict[tuple[int, str], ReusedFiles] = {
+        (step.layer, step.kind): list_reused_files(folder, p, step) for p, step in enumerate(steps, 1)
     }
     model = replace(prepared.model, kept=kept)
     return replace(
@@ -114,9 +121,9 @@ def refreshed(
     ), f"{told}these alone are computed ({less:.2f} s against {full:.2f} s)"
 
 
-def _check(prepared: Prepared, before: Night, of: str, previous: str) -> None:
+def _check_compatible(prepared: PreparedGraphModel, before: GraphNight, of: str, previous: str) -> None:
     graph, old = prepared.graph, before.graph
-    if of != family(prepared):
+    if of != model_family(prepared):
         raise ConfigError(
             f"model {previous} has other layers, weights, features' settings or seed",
             "run without --previous",
@@ -132,12 +139,12 @@ def _check(prepared: Prepared, before: Night, of: str, previous: str) -> None:
         )
 
 
-def _seconds(
-    prepared: Prepared, found: list[Touched], rates: costs.Rates, cores: int
+def _predict_seconds(
+    prepared: PreparedGraphModel, found: list[LayerChanges], rates: costs.Rates, cores: int
 ) -> tuple[float, float]:
     """Predicted seconds of all nodes, and of those that are touched with all others copied."""
     full = less = 0.0
-    for one, part in zip(estimates(prepared, rates, cores, "R"), found, strict=True):
+    for one, part in zip(estimate_passes(prepared, rates, cores, "R"), found, strict=True):
         whole = one.size.amounts("R", one.size.item)
         share = part.edges / max(one.size.edges, 1)
         nodes = part.nodes / max(one.size.nodes, 1)
@@ -147,22 +154,24 @@ def _seconds(
     return full, less
 
 
-def tell_drift(
-    store: Store, prepared: Prepared, previous: str, journal: Journal
+def report_drift(
+    store: Store, prepared: PreparedGraphModel, previous: str, journal: Journal
 ) -> list[tuple[str, str, float]]:
     """How far embeddings moved since an earlier model: printed, and facts in `manifests`."""
-    before, _ = night_of(store, previous)
-    now, _ = night_of(store, prepared.model.model_id)
+    before, _ = read_model_night(store, previous)
+    now, _ = read_model_night(store, prepared.model.model_id)
     last, context = len(prepared.model.layers) - 1, store.spark.sparkContext
     with private_path(files_folder(store) / "models" / prepared.model.model_id) as folder:
         for name, night in (("now", now), ("then", before)):
-            last_night(context, night, night.places[last:], folder / f"{name}.npy", "float32")
-        widths = [mapped(folder / f"{name}.npy").shape[1] for name in ("now", "then")]
+            restore_vectors(context, night, night.places[last:], folder / f"{name}.npy", "float32")
+        widths = [map_array(folder / f"{name}.npy").shape[1] for name in ("now", "then")]
         if len(set(widths)) > 1:
             raise ConfigError(
                 f"vectors of {widths[0]} and {widths[1]} dimensions have no cosine", "same widths"
             )
-        facts = drift(context, now.graph, str(folder / "now.npy"), before.graph, str(folder / "then.npy"))
+        facts = measure_drift(
+            context, now.graph, str(folder / "now.npy"), before.graph, str(folder / "then.npy")
+        )
     for side, fact, value in facts:
         journal.say(f"{side}: {fact.replace('_', ' ')} {value:.4f}")
     name = prepared.model.model_id

@@ -18,21 +18,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import SparkContext
 
-from recbench_spark.graph.build import ids_of
+from recbench_spark.graph.build import read_ids
 from recbench_spark.graph.folders import (
-    Block,
     Graph,
-    mapped,
-    new_file,
-    new_matrix,
-    writable,
+    NodeBlock,
+    create_matrix,
+    make_file_path,
+    map_array,
+    map_writable,
 )
-from recbench_spark.kernels.graph.ids import numbers_of
-from recbench_spark.kernels.graph.walks import Most, Walks, neighbourhoods, shares
+from recbench_spark.kernels.graph.ids import unhash_numbers
+from recbench_spark.kernels.graph.walks import MostVisited, Walks, find_neighbourhoods, visit_shares
 from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.leases import make_folder_once
 
-Way = Literal["local", "join"]
+WalkWay = Literal["local", "join"]
 
 NODES_A_PIECE = 1 << 12
 """Nodes whose neighbours are held together."""
@@ -49,7 +49,7 @@ LISTS = pa.schema(
 )
 
 
-class Listed(NamedTuple):
+class NeighbourFile(NamedTuple):
     """What a task wrote: its file, nodes, those without neighbours, neighbours in all."""
 
     file: File
@@ -63,37 +63,39 @@ def adjacency_bytes(graph: Graph) -> int:
     return 8 * (graph.nodes + 1) + 4 * graph.edges
 
 
-def adjacency(graph: Graph) -> tuple[Any, Any]:
-    """(nodes + 1,) offsets and (edges,) sources of the whole graph, mapped; see `lay_adjacency`."""
+def map_adjacency(graph: Graph) -> tuple[Any, Any]:
+    """(nodes + 1,) offsets and (edges,) sources of the whole graph, mapped; see `write_adjacency`."""
     folder = Path(graph.folder, "walks")
-    return mapped(folder / "indptr.npy"), mapped(folder / "src.npy")
+    return map_array(folder / "indptr.npy"), map_array(folder / "src.npy")
 
 
-def lay_adjacency(context: SparkContext, graph: Graph) -> None:
+def write_adjacency(context: SparkContext, graph: Graph) -> None:
     """The adjacency of all blocks end to end, once a graph; each task fills its block's part."""
     make_folder_once(Path(graph.folder, "walks"), partial(_fill_adjacency, context, graph))
 
 
 def _fill_adjacency(context: SparkContext, graph: Graph, folder: Path) -> None:
-    new_matrix(folder / "indptr.npy", (graph.nodes + 1,), np.int64)
-    new_matrix(folder / "src.npy", (graph.edges,), np.uint32)
+    create_matrix(folder / "indptr.npy", (graph.nodes + 1,), np.int64)
+    create_matrix(folder / "src.npy", (graph.edges,), np.uint32)
     before = np.cumsum([0, *(block.edges for block in graph.blocks)])
     parts = list(zip(graph.blocks, before.tolist(), strict=False))
-    context.parallelize(parts, len(parts)).foreach(partial(_lay_part, graph=graph, folder=folder))
+    context.parallelize(parts, len(parts)).foreach(
+        partial(_write_adjacency_part, graph=graph, folder=folder)
+    )
 
 
-def _lay_part(part: tuple[Block, int], graph: Graph, folder: Path) -> None:
+def _write_adjacency_part(part: tuple[NodeBlock, int], graph: Graph, folder: Path) -> None:
     block, before = part
     csr = graph.csr(block)
-    writable(folder / "indptr.npy")[block.first + 1 : block.end + 1] = csr.indptr[1:] + before
+    map_writable(folder / "indptr.npy")[block.first + 1 : block.end + 1] = csr.indptr[1:] + before
     if csr.edges:
-        writable(folder / "src.npy")[before : before + csr.edges] = csr.src[: csr.edges]
+        map_writable(folder / "src.npy")[before : before + csr.edges] = csr.src[: csr.edges]
 
 
 # ------------------------------------------------------------------------------------------ names
 
 
-def lay_texts(context: SparkContext, graph: Graph) -> None:
+def write_names(context: SparkContext, graph: Graph) -> None:
     """The texts of all ids end to end, with their offsets, to look up a few: once a graph."""
     if not all(graph.numeric):
         make_folder_once(Path(graph.folder, "names"), partial(_fill_names, context, graph))
@@ -101,40 +103,40 @@ def lay_texts(context: SparkContext, graph: Graph) -> None:
 
 def _fill_names(context: SparkContext, graph: Graph, folder: Path) -> None:
     blocks = [block for block in graph.blocks if not graph.numeric[block.side] and block.rows]
-    sizes = context.parallelize(blocks, len(blocks)).map(partial(_text_bytes, graph=graph)).collect()
-    new_matrix(folder / "offsets.npy", (graph.nodes + 1,), np.int64)
-    new_matrix(folder / "bytes.npy", (max(sum(sizes), 1),), np.uint8)
+    sizes = context.parallelize(blocks, len(blocks)).map(partial(_count_name_bytes, graph=graph)).collect()
+    create_matrix(folder / "offsets.npy", (graph.nodes + 1,), np.int64)
+    create_matrix(folder / "bytes.npy", (max(sum(sizes), 1),), np.uint8)
     begins = np.cumsum([0, *sizes]).tolist()
     parts = list(zip(blocks, begins, strict=False))
-    context.parallelize(parts, len(parts)).foreach(partial(_lay_names, graph=graph, folder=folder))
+    context.parallelize(parts, len(parts)).foreach(partial(_write_names_part, graph=graph, folder=folder))
 
 
-def _encoded(graph: Graph, block: Block) -> tuple[Any, Any]:
+def _encode_names(graph: Graph, block: NodeBlock) -> tuple[Any, Any]:
     """Offsets from 0 and bytes of a block's texts."""
-    words = ids_of(graph, block).cast(pa.large_binary())
+    words = read_ids(graph, block).cast(pa.large_binary())
     offsets = np.frombuffer(words.buffers()[1], np.int64)[words.offset : words.offset + len(words) + 1]
     text = np.frombuffer(words.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
     return offsets - offsets[0], text
 
 
-def _text_bytes(block: Block, graph: Graph) -> int:
-    return int(_encoded(graph, block)[0][-1])
+def _count_name_bytes(block: NodeBlock, graph: Graph) -> int:
+    return int(_encode_names(graph, block)[0][-1])
 
 
-def _lay_names(part: tuple[Block, int], graph: Graph, folder: Path) -> None:
+def _write_names_part(part: tuple[NodeBlock, int], graph: Graph, folder: Path) -> None:
     block, begin = part
-    offsets, text = _encoded(graph, block)
-    writable(folder / "offsets.npy")[block.first : block.end + 1] = offsets + begin
-    writable(folder / "bytes.npy")[begin : begin + len(text)] = text
+    offsets, text = _encode_names(graph, block)
+    map_writable(folder / "offsets.npy")[block.first : block.end + 1] = offsets + begin
+    map_writable(folder / "bytes.npy")[begin : begin + len(text)] = text
 
 
-def names_of(graph: Graph, node_e: Any, side: int) -> pa.Array:
+def look_up_names(graph: Graph, node_e: Any, side: int) -> pa.Array:
     """Raw ids, as text, of any nodes of a side, by dense id."""
     if graph.numeric[side]:
         hashes = np.ascontiguousarray(graph.hashes()[node_e])
-        return pa.array(numbers_of(hashes, graph.seed)).cast(pa.string())
+        return pa.array(unhash_numbers(hashes, graph.seed)).cast(pa.string())
     folder = Path(graph.folder, "names")
-    offsets, text = mapped(folder / "offsets.npy"), mapped(folder / "bytes.npy")
+    offsets, text = map_array(folder / "offsets.npy"), map_array(folder / "bytes.npy")
     distinct, place = np.unique(node_e, return_inverse=True)
     words = [text[offsets[v] : offsets[v + 1]].tobytes().decode() for v in distinct.tolist()]
     return pa.array(words, pa.string()).take(pa.array(place))
@@ -143,21 +145,21 @@ def names_of(graph: Graph, node_e: Any, side: int) -> pa.Array:
 # ------------------------------------------------------------------------------------------ tables
 
 
-def rows_of(graph: Graph, block: Block, first: int, found: Most) -> pa.RecordBatch:
+def make_list_rows(graph: Graph, block: NodeBlock, first: int, found: MostVisited) -> pa.RecordBatch:
     """Rows of consecutive nodes of a block, from dense id `first`."""
     n = len(found.distinct)
     offsets = pa.array(found.indptr.astype(np.int32))
     lists = (
         pa.ListArray.from_arrays(offsets, values)
         for values in (
-            names_of(graph, found.node, block.side),
-            pa.array(shares(found)),
+            look_up_names(graph, found.node, block.side),
+            pa.array(visit_shares(found)),
             pa.array(found.visits.astype(np.int32)),
         )
     )
     columns = [
         pa.array([graph.sides[block.side]] * n, pa.string()),
-        names_of(graph, np.arange(first, first + n), block.side),
+        look_up_names(graph, np.arange(first, first + n), block.side),
         *lists,
         pa.array(found.distinct.astype(np.int32)),
     ]
@@ -166,43 +168,43 @@ def rows_of(graph: Graph, block: Block, first: int, found: Most) -> pa.RecordBat
 
 def write_lists(
     graph: Graph,
-    block: Block,
-    pieces: Iterator[tuple[int, Most]],
+    block: NodeBlock,
+    pieces: Iterator[tuple[int, MostVisited]],
     folder: str,
     partition: Mapping[str, str],
-) -> Listed:
+) -> NeighbourFile:
     """A file of the table: nodes of a block, piece by piece."""
-    file, path = new_file(folder, partition)
+    file, path = make_file_path(folder, partition)
     nodes = alone = neighbours = 0
     options = {"use_dictionary": ["side"], "write_statistics": False, "store_schema": False}
     with pq.ParquetWriter(path, LISTS, **options) as out:
         for first, found in pieces:
-            out.write_batch(rows_of(graph, block, first, found))
+            out.write_batch(make_list_rows(graph, block, first, found))
             nodes += len(found.distinct)
             alone += int(np.count_nonzero(found.distinct == 0))
             neighbours += len(found.node)
-    return Listed(File(file, path.stat().st_size, nodes), nodes, alone, neighbours)
+    return NeighbourFile(File(file, path.stat().st_size, nodes), nodes, alone, neighbours)
 
 
-def walk_here(
+def walk_locally(
     context: SparkContext, graph: Graph, side: int, what: Walks, folder: str, partition: Mapping[str, str]
-) -> list[Listed]:
+) -> list[NeighbourFile]:
     """All nodes of a side by walks over the mapped adjacency; a file a block."""
-    lay_adjacency(context, graph)
-    lay_texts(context, graph)
-    blocks = [block for block in graph.blocks_of(side) if block.rows]
+    write_adjacency(context, graph)
+    write_names(context, graph)
+    blocks = [block for block in graph.side_blocks(side) if block.rows]
     task = partial(_walk_block, graph=graph, what=what, folder=folder, partition=partition)
     return context.parallelize(blocks, len(blocks)).map(task).collect()
 
 
 def _walk_block(
-    block: Block, graph: Graph, what: Walks, folder: str, partition: Mapping[str, str]
-) -> Listed:
-    return write_lists(graph, block, _walked(graph, block, what), folder, partition)
+    block: NodeBlock, graph: Graph, what: Walks, folder: str, partition: Mapping[str, str]
+) -> NeighbourFile:
+    return write_lists(graph, block, _walk_pieces(graph, block, what), folder, partition)
 
 
-def _walked(graph: Graph, block: Block, what: Walks) -> Iterator[tuple[int, Most]]:
-    (indptr, src), hashes = adjacency(graph), graph.hashes()
+def _walk_pieces(graph: Graph, block: NodeBlock, what: Walks) -> Iterator[tuple[int, MostVisited]]:
+    (indptr, src), hashes = map_adjacency(graph), graph.hashes()
     for first in range(block.first, block.end, NODES_A_PIECE):
         end = min(first + NODES_A_PIECE, block.end)
-        yield first, neighbourhoods(indptr, src, np.ascontiguousarray(hashes[first:end]), first, what)
+        yield first, find_neighbourhoods(indptr, src, np.ascontiguousarray(hashes[first:end]), first, what)

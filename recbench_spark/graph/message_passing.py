@@ -20,16 +20,16 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from recbench_spark.graph.build import ids_of
-from recbench_spark.graph.folders import Block, Graph, mapped, writable
+from recbench_spark.graph.build import read_ids
+from recbench_spark.graph.folders import Graph, NodeBlock, map_array, map_writable
 from recbench_spark.graph.vectors import write_embeddings, write_vectors
-from recbench_spark.kernels.graph.aggregate import finished, partial, totals
-from recbench_spark.kernels.graph.csr import Csr, selected, tile, window
+from recbench_spark.kernels.graph.aggregate import count_edges, finish_sums, sum_sources
+from recbench_spark.kernels.graph.csr import Csr, select_rows, tile, window
 from recbench_spark.kernels.graph.dense import Dense, check_finite, store
 from recbench_spark.kernels.graph.layers import Layer
 from recbench_spark.storage.delta_files import File
 
-Plan = Literal["G", "R", "S"]
+PassPlan = Literal["G", "R", "S"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Target:
     partition: Mapping[str, str]
     kind: Literal["vectors", "embeddings"]
 
-    def partition_of(self, graph: Graph, block: Block) -> dict[str, str]:
+    def block_partition(self, graph: Graph, block: NodeBlock) -> dict[str, str]:
         """The partition of a block's file."""
         more = {"side": graph.sides[block.side]} if self.kind == "embeddings" else {}
         return {**self.partition, **more}
@@ -91,7 +91,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Kept:
+class ReusedFiles:
     """What a pass takes over from the night before (`incremental`).
 
     Attributes:
@@ -108,7 +108,7 @@ class Kept:
     places: str
 
 
-class Done(NamedTuple):
+class BlockResult(NamedTuple):
     """What a task made of a block."""
 
     number: int
@@ -119,7 +119,7 @@ class Done(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Work:
+class PassWork:
     """What every task of a pass is told.
 
     Attributes:
@@ -133,8 +133,8 @@ class Work:
     graph: Graph
     step: Pass
     batch: int
-    destinations: tuple[Block, ...] = field(default=())
-    kept: Kept | None = None
+    destinations: tuple[NodeBlock, ...] = field(default=())
+    kept: ReusedFiles | None = None
 
 
 class Sources(NamedTuple):
@@ -153,13 +153,13 @@ class Sources(NamedTuple):
     own: Any
 
 
-def project(block: Block, work: Work) -> int:
+def project_messages(block: NodeBlock, work: PassWork) -> int:
     """Plan R: messages of a block's nodes into the file of messages; how many."""
     step = work.step
-    h, out = mapped(Path(step.h)), writable(Path(step.z))
+    h, out = map_array(Path(step.h)), map_writable(Path(step.z))
     wanted = np.arange(block.first, block.end)
     if work.kept is not None:
-        wanted = wanted[mapped(Path(work.kept.needed))[block.first : block.end]]
+        wanted = wanted[map_array(Path(work.kept.needed))[block.first : block.end]]
     for at in range(0, len(wanted), work.batch):
         nodes = wanted[at : at + work.batch]
         z = np.empty((len(nodes), out.shape[1]), out.dtype)
@@ -168,37 +168,41 @@ def project(block: Block, work: Work) -> int:
     return len(wanted)
 
 
-def replicated(block: Block, work: Work) -> Done:
+def aggregate_replicated(block: NodeBlock, work: PassWork) -> BlockResult:
     """Plan R: a block of destinations, all messages mapped, once for all blocks of a process."""
-    z = _still_mapped(work.step.z, Path(work.step.z).stat().st_ino)
+    z = _map_cached(work.step.z, Path(work.step.z).stat().st_ino)
     csr = work.graph.csr(block)
     if work.kept is not None:
-        flags = mapped(Path(work.kept.touched))[block.first : block.end]
+        flags = map_array(Path(work.kept.touched))[block.first : block.end]
         edges, nodes = int(np.diff(csr.indptr)[flags].sum()), int(np.count_nonzero(flags))
-        return _written(block, work, _mixed(block, work, csr, z, work.kept), nodes, edges, 0)
+        return _write_result(
+            block, work, _merge_with_reused(block, work, csr, z, work.kept), nodes, edges, 0
+        )
     own = z[block.first : block.end]
-    return _finish(block, work, Sources(csr, z, work.graph.hashes(), own), csr.edges, 0)
+    return _aggregate_block(block, work, Sources(csr, z, work.graph.hashes(), own), csr.edges, 0)
 
 
 @lru_cache(maxsize=1)
-def _still_mapped(path: str, inode: int) -> Any:
+def _map_cached(path: str, inode: int) -> Any:
     """A file that most blocks read all over: mapped anew, its pages would fault in again block by block."""
     del inode  # another file under this path is another key
-    return mapped(Path(path))
+    return map_array(Path(path))
 
 
-def _mixed(block: Block, work: Work, csr: Csr, z: Any, kept: Kept) -> Iterator[tuple[int, Any]]:
+def _merge_with_reused(
+    block: NodeBlock, work: PassWork, csr: Csr, z: Any, kept: ReusedFiles
+) -> Iterator[tuple[int, Any]]:
     """Last night's vectors, and new ones of the nodes that are touched."""
-    flags = mapped(Path(kept.touched))[block.first : block.end]
-    places = mapped(Path(kept.places))[block.first : block.end]
-    before = mapped(Path(kept.before)) if kept.before else None
-    hashes, step, h = work.graph.hashes(), work.step, mapped(Path(work.step.h))
+    flags = map_array(Path(kept.touched))[block.first : block.end]
+    places = map_array(Path(kept.places))[block.first : block.end]
+    before = map_array(Path(kept.before)) if kept.before else None
+    hashes, step, h = work.graph.hashes(), work.step, map_array(Path(work.step.h))
     for first in range(0, block.rows, work.batch):
         flag = np.asarray(flags[first : first + work.batch])
         rows = first + np.flatnonzero(flag)
         nodes = block.first + rows
-        n = step.module.aggregate(selected(csr, rows), z, z[nodes], hashes[nodes], hashes)
-        new = new_vectors(step, h[nodes] if step.kind == "layer" else None, n)
+        n = step.module.aggregate(select_rows(csr, rows), z, z[nodes], hashes[nodes], hashes)
+        new = compute_vectors(step, h[nodes] if step.kind == "layer" else None, n)
         out = np.zeros((len(flag), new.shape[1]), np.float32)
         out[flag] = new
         if before is not None:
@@ -206,12 +210,12 @@ def _mixed(block: Block, work: Work, csr: Csr, z: Any, kept: Kept) -> Iterator[t
         yield block.first + first, out
 
 
-def _messages(block: Block, work: Work) -> Any:
+def _compute_messages(block: NodeBlock, work: PassWork) -> Any:
     """(rows, m) messages of a block of sources, as they are stored: each vector projected here, once."""
     step = work.step
-    h = mapped(Path(step.h))[block.first : block.end]
+    h = map_array(Path(step.h))[block.first : block.end]
     if not step.projects:
-        return h if step.h == step.z else mapped(Path(step.z))[block.first : block.end]
+        return h if step.h == step.z else map_array(Path(step.z))[block.first : block.end]
     z = np.empty((block.rows, step.module.message_width(h.shape[1])), step.dtype)
     for first in range(0, block.rows, work.batch):
         part = slice(first, first + work.batch)
@@ -223,10 +227,10 @@ Sent = tuple[int, tuple[int, bytes, bytes, bytes]]
 """Place of the destinations' block, then: number of the sources' block, rows, vectors, own vectors."""
 
 
-def gathered_from(blocks: Iterator[Block], work: Work) -> Iterator[Sent]:
+def send_messages(blocks: Iterator[NodeBlock], work: PassWork) -> Iterator[Sent]:
     """Plan G, from a block of sources: to each block of destinations the messages that it needs."""
     for block in blocks:
-        z = _messages(block, work)
+        z = _compute_messages(block, work)
         for place, into in enumerate(work.destinations):
             need = work.graph.halo(into).need
             low, high = np.searchsorted(need, [block.first, block.end])
@@ -236,21 +240,23 @@ def gathered_from(blocks: Iterator[Block], work: Work) -> Iterator[Sent]:
                 yield place, (block.number, b"", wanted.tobytes(), own)
 
 
-def gathered_to(place: int, sent: Iterator[Sent], work: Work) -> Iterator[Done]:
+def aggregate_messages(place: int, sent: Iterator[Sent], work: PassWork) -> Iterator[BlockResult]:
     """Plan G, to a block of destinations: what arrived, in the order of blocks, is what it needs."""
     block = work.destinations[place]
     parts = sorted(value for _, value in sent)
     width = _message_width(work)
     z = np.frombuffer(b"".join(part[2] for part in parts), work.step.dtype).reshape(-1, width)
     halo, csr = work.graph.halo(block), work.graph.csr(block)
-    own = _own(parts, block, width, work)
+    own = _unpack_own_messages(parts, block, width, work)
     hashes = work.graph.hashes()[halo.need]
     received = sum(len(part[2]) + len(part[3]) for part in parts)
     sources = Sources(Csr(csr.indptr, halo.place, csr.weight), z, hashes, own)
-    yield _finish(block, work, sources, csr.edges, received)
+    yield _aggregate_block(block, work, sources, csr.edges, received)
 
 
-def _own(parts: list[tuple[int, bytes, bytes, bytes]], block: Block, width: int, work: Work) -> Any:
+def _unpack_own_messages(
+    parts: list[tuple[int, bytes, bytes, bytes]], block: NodeBlock, width: int, work: PassWork
+) -> Any:
     """(rows, m) the destinations' own messages for `gcn`; a block without nodes was sent none."""
     if work.step.module.aggregator != "gcn":
         return None
@@ -258,41 +264,43 @@ def _own(parts: list[tuple[int, bytes, bytes, bytes]], block: Block, width: int,
     return np.frombuffer(packed, work.step.dtype).reshape(block.rows, width)
 
 
-def _message_width(work: Work) -> int:
+def _message_width(work: PassWork) -> int:
     step = work.step
-    stored = mapped(Path(step.h if step.projects else step.z)).shape[1]
+    stored = map_array(Path(step.h if step.projects else step.z)).shape[1]
     return step.module.message_width(stored) if step.projects else int(stored)
 
 
-def scattered_from(blocks: Iterator[Block], work: Work) -> Iterator[Sent]:
+def send_sums(blocks: Iterator[NodeBlock], work: PassWork) -> Iterator[Sent]:
     """Plan S, from a block of sources: to each block of destinations sums over these sources."""
     kind = work.step.module.aggregator
     for block in blocks:
-        z = _messages(block, work)
+        z = _compute_messages(block, work)
         for place, into in enumerate(work.destinations):
             rows, edges = tile(work.graph.csr(into), block.first, block.end)
             own = z.tobytes() if into == block and kind == "gcn" else b""
             if len(rows) or own:
-                sums = partial(kind, edges, z)
+                sums = sum_sources(kind, edges, z)
                 yield place, (block.number, rows.astype(np.uint32).tobytes(), sums.tobytes(), own)
 
 
-def scattered_to(place: int, sent: Iterator[Sent], work: Work) -> Iterator[Done]:
+def aggregate_sums(place: int, sent: Iterator[Sent], work: PassWork) -> Iterator[BlockResult]:
     """Plan S, to a block of destinations: sums are put together in the order of blocks."""
     block, kind = work.destinations[place], work.step.module.aggregator
     parts, width = sorted(value for _, value in sent), _message_width(work)
     acc = np.full((block.rows, width), -np.inf if kind == "max" else 0.0, np.float32)
     for _, packed, sums, _ in parts:
         rows, found = np.frombuffer(packed, np.uint32), np.frombuffer(sums, np.float32).reshape(-1, width)
-        with np.errstate(over="ignore", invalid="ignore"):  # `new_vectors` tells of it in words
+        with np.errstate(over="ignore", invalid="ignore"):  # `compute_vectors` tells of it in words
             acc[rows] = np.maximum(acc[rows], found) if kind == "max" else acc[rows] + found
     csr = work.graph.csr(block)
-    finished(kind, acc, *totals(csr), _own(parts, block, width, work))
+    finish_sums(kind, acc, *count_edges(csr), _unpack_own_messages(parts, block, width, work))
     received = sum(len(part[1]) + len(part[2]) + len(part[3]) for part in parts)
-    yield _written(block, work, _combined(block, work, acc), block.rows, csr.edges, received)
+    yield _write_result(block, work, _combine_sums(block, work, acc), block.rows, csr.edges, received)
 
 
-def _finish(block: Block, work: Work, sources: Sources, edges: int, received: int) -> Done:
+def _aggregate_block(
+    block: NodeBlock, work: PassWork, sources: Sources, edges: int, received: int
+) -> BlockResult:
     def rows() -> Iterator[tuple[int, Any]]:
         own_hash = work.graph.hashes()[block.first : block.end]
         for first in range(0, block.rows, work.batch):
@@ -302,23 +310,25 @@ def _finish(block: Block, work: Work, sources: Sources, edges: int, received: in
             n = work.step.module.aggregate(part, sources.z, own, own_hash[first:end], sources.hashes)
             yield block.first + first, n
 
-    return _written(block, work, _new(block, work, rows()), block.rows, edges, received)
+    return _write_result(block, work, _combine_batches(block, work, rows()), block.rows, edges, received)
 
 
-def _combined(block: Block, work: Work, n: Any) -> Iterator[tuple[int, Any]]:
+def _combine_sums(block: NodeBlock, work: PassWork, n: Any) -> Iterator[tuple[int, Any]]:
     chunks = ((block.first + at, n[at : at + work.batch]) for at in range(0, block.rows, work.batch))
-    return _new(block, work, chunks)
+    return _combine_batches(block, work, chunks)
 
 
-def _new(block: Block, work: Work, pooled: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+def _combine_batches(
+    block: NodeBlock, work: PassWork, pooled: Iterator[tuple[int, Any]]
+) -> Iterator[tuple[int, Any]]:
     """New vectors of a block's nodes from what they got of their neighbours, float32."""
     step = work.step
-    h = mapped(Path(step.h)) if step.kind == "layer" else None
+    h = map_array(Path(step.h)) if step.kind == "layer" else None
     for first, n in pooled:
-        yield first, new_vectors(step, None if h is None else h[first : first + len(n)], n)
+        yield first, compute_vectors(step, None if h is None else h[first : first + len(n)], n)
 
 
-def new_vectors(step: Pass, own: Any, n: Any) -> Any:
+def compute_vectors(step: Pass, own: Any, n: Any) -> Any:
     """(r, o) float32 vectors that a pass makes of some nodes.
 
     Args:
@@ -336,38 +346,38 @@ def new_vectors(step: Pass, own: Any, n: Any) -> Any:
     return out
 
 
-def _written(
-    block: Block,
-    work: Work,
+def _write_result(
+    block: NodeBlock,
+    work: PassWork,
     rows: Iterator[tuple[int, Any]],
     nodes: int,
     edges: int,
     received: int,
-) -> Done:
-    _freeze()
+) -> BlockResult:
+    _freeze_garbage()
     step, target = work.step, work.step.target
-    kept = None if step.out is None else writable(Path(step.out))
-    stored_rows = _stored(rows, step, kept, as_float=target is not None and target.kind == "embeddings")
+    kept = None if step.out is None else map_writable(Path(step.out))
+    stored_rows = _store_rows(rows, step, kept, as_float=target is not None and target.kind == "embeddings")
     if target is None:
         for _ in stored_rows:
             pass
-        return Done(block.number, nodes, edges, received, None)
-    partition, blocks = target.partition_of(work.graph, block), len(work.graph.blocks)
+        return BlockResult(block.number, nodes, edges, received, None)
+    partition, blocks = target.block_partition(work.graph, block), len(work.graph.blocks)
     if target.kind == "vectors":
         file = write_vectors(target.folder, partition, block, blocks, stored_rows)
     else:
-        ids = ids_of(work.graph, block)
+        ids = read_ids(work.graph, block)
         file = write_embeddings(target.folder, partition, block, blocks, ids, stored_rows)
-    return Done(block.number, nodes, edges, received, file)
+    return BlockResult(block.number, nodes, edges, received, file)
 
 
 @lru_cache(maxsize=1)
-def _freeze() -> None:
+def _freeze_garbage() -> None:
     """PySpark collects garbage after every task: from here on not among all that numba and torch loaded."""
     gc.freeze()
 
 
-def _stored(
+def _store_rows(
     rows: Iterator[tuple[int, Any]], step: Pass, kept: Any, as_float: bool
 ) -> Iterator[tuple[int, Any]]:
     """Rows as they are stored, written to the file on the way."""

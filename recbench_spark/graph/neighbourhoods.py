@@ -7,10 +7,10 @@ import time
 from typing import NamedTuple
 
 from recbench_spark.config.graph import GraphSource, NeighbourhoodSettings
-from recbench_spark.graph.distributed_walks import walk_by_joins
+from recbench_spark.graph.distributed_walks import walk_distributed
 from recbench_spark.graph.folders import Graph
-from recbench_spark.graph.local_walks import Listed, Way, adjacency_bytes, walk_here
-from recbench_spark.graph.pipeline import graph_of, of_split, write_graph_checks
+from recbench_spark.graph.local_walks import NeighbourFile, WalkWay, adjacency_bytes, walk_locally
+from recbench_spark.graph.pipeline import ensure_graph, prefix_split_id, write_graph_checks
 from recbench_spark.kernels.graph.walks import Walks
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import NEIGHBOURHOODS
@@ -21,30 +21,30 @@ MAPPED_SHARE = 0.5
 """Of a host's memory that the adjacency may take to be walked on locally."""
 
 
-class Choice(NamedTuple):
+class WalkMethod(NamedTuple):
     """How walks are done, and why in words."""
 
-    way: Way
+    way: WalkWay
     words: str
 
 
-def walks_of(settings: NeighbourhoodSettings) -> Walks:
+def make_walks(settings: NeighbourhoodSettings) -> Walks:
     """The walks as the kernels take them."""
     edges = 2 if settings.graph.bipartite else 1
     return Walks(settings.walks, settings.hops, settings.restart, edges, settings.top, settings.seed)
 
 
-def chosen(graph: Graph, asked: str) -> Choice:
+def choose_walk_method(graph: Graph, asked: str) -> WalkMethod:
     """`local` where the adjacency fits into a share of this host's memory, else `join`; or as asked."""
     needs = adjacency_bytes(graph) / 2**30
     has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     fits = needs < MAPPED_SHARE * has
-    way: Way = "local" if asked == "local" or (asked == "auto" and fits) else "join"
+    way: WalkWay = "local" if asked == "local" or (asked == "auto" and fits) else "join"
     why = "as asked" if asked != "auto" else f"{'below' if fits else 'not below'} {MAPPED_SHARE:.0%} of it"
-    return Choice(way, f"{way}: adjacency of {needs:.3f} GiB, memory of {has:.1f} GiB a host ({why})")
+    return WalkMethod(way, f"{way}: adjacency of {needs:.3f} GiB, memory of {has:.1f} GiB a host ({why})")
 
 
-def neighbourhoods_of(store: Store, settings: NeighbourhoodSettings, journal: Journal) -> str:
+def ensure_neighbourhoods(store: Store, settings: NeighbourhoodSettings, journal: Journal) -> str:
     """The name of the neighbourhoods; made once, all rows in one commit.
 
     Nothing is shuffled (local), or one walker an edge of a walk (join). A task holds some thousand nodes'
@@ -53,30 +53,32 @@ def neighbourhoods_of(store: Store, settings: NeighbourhoodSettings, journal: Jo
     Raises:
         ConfigError, DataError, SchemaError, StoreError: as `graph_of`.
     """
-    graph = graph_of(store, settings.graph, settings.blocks, journal)
-    name = of_split(settings.graph, settings.key(graph.graph_id))
+    graph = ensure_graph(store, settings.graph, settings.blocks, journal)
+    name = prefix_split_id(settings.graph, settings.key(graph.graph_id))
     store.create(NEIGHBOURHOODS)
     folder = store.location("neighbourhoods")
-    if delta_files.appended(folder, name):
+    if delta_files.is_committed(folder, name):
         journal.say(f"neighbourhoods {name}: made before")
         return name
-    what, choice = walks_of(settings), chosen(graph, settings.way)
+    what, choice = make_walks(settings), choose_walk_method(graph, settings.way)
     journal.say(f"walks {choice.words}")
     started = time.monotonic()
-    walk = walk_here if choice.way == "local" else walk_by_joins
+    walk = walk_locally if choice.way == "local" else walk_distributed
     partition = {"neighbourhood_id": name}
     with journal.stage("neighbourhoods", f"neighbourhoods {name}: walk") as counts:
         found = walk(store.spark.sparkContext, graph, settings.place, what, folder, partition)
         files = [listed.file for listed in found]
-        delta_files.check(folder, files)
-        counts.update(_counted(found, what))
-        write_graph_checks(store, name, _counted(found, what))  # before: a run killed between lacks neither
+        delta_files.require_visible(folder, files)
+        counts.update(_count_walks(found, what))
+        write_graph_checks(
+            store, name, _count_walks(found, what)
+        )  # before: a run killed between lacks neither
         delta_files.commit(folder, files, partition, name)
-    _tell(journal, found, what, time.monotonic() - started)
+    _report_counts(journal, found, what, time.monotonic() - started)
     return name
 
 
-def _counted(found: list[Listed], what: Walks) -> dict[str, int]:
+def _count_walks(found: list[NeighbourFile], what: Walks) -> dict[str, int]:
     return {
         "nodes": sum(listed.nodes for listed in found),
         "nodes_without_neighbours": sum(listed.alone for listed in found),
@@ -85,8 +87,8 @@ def _counted(found: list[Listed], what: Walks) -> dict[str, int]:
     }
 
 
-def _tell(journal: Journal, found: list[Listed], what: Walks, seconds: float) -> None:
-    counts = _counted(found, what)
+def _report_counts(journal: Journal, found: list[NeighbourFile], what: Walks, seconds: float) -> None:
+    counts = _count_walks(found, what)
     rate = counts["steps_at_most"] / max(seconds, 1e-9) / 1e6
     journal.say(
         f"{counts['nodes']:,} nodes, {counts['nodes_without_neighbours']:,} of them without neighbours; "
@@ -94,7 +96,7 @@ def _tell(journal: Journal, found: list[Listed], what: Walks, seconds: float) ->
     )
 
 
-def lists_source(store: Store, name: str) -> GraphSource:
+def neighbourhood_source(store: Store, name: str) -> GraphSource:
     """Neighbourhoods as a graph whose edges are weighed by visits: what `jobs/embed.py` pools over."""
     return GraphSource(
         edges=store.location("neighbourhoods"),

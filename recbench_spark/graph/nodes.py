@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.graph.folders import Graph, mapped
-from recbench_spark.graph.message_passing import Pass, new_vectors
-from recbench_spark.graph.runner import Model, passes_of
-from recbench_spark.kernels.graph.csr import Csr, selected
+from recbench_spark.graph.folders import Graph, map_array
+from recbench_spark.graph.message_passing import Pass, compute_vectors
+from recbench_spark.graph.runner import Model, plan_passes
+from recbench_spark.kernels.graph.csr import Csr, select_rows
 from recbench_spark.kernels.graph.dense import check_finite, store
-from recbench_spark.kernels.graph.simd import AHEAD
+from recbench_spark.kernels.graph.simd import PREFETCH_EDGES
 
 Nodes = npt.NDArray[np.int64]
 Vectors = npt.NDArray[Any]
 
 
-def edges_into(graph: Graph, node_r: Nodes) -> Csr:
+def collect_edges(graph: Graph, node_r: Nodes) -> Csr:
     """The edges into some nodes, in their order; sources are dense ids."""
     firsts = np.array([block.first for block in graph.blocks if block.rows])
     blocks = [block for block in graph.blocks if block.rows]
@@ -33,11 +33,11 @@ def edges_into(graph: Graph, node_r: Nodes) -> Csr:
     parts: list[tuple[Nodes, Csr]] = []
     for number in np.unique(which):
         places = np.flatnonzero(which == number)
-        part = selected(graph.csr(blocks[number]), node_r[places] - firsts[number])
+        part = select_rows(graph.csr(blocks[number]), node_r[places] - firsts[number])
         counts[places] = np.diff(part.indptr)
         parts.append((places, part))
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    src = np.zeros(indptr[-1] + AHEAD, np.uint32)
+    src = np.zeros(indptr[-1] + PREFETCH_EDGES, np.uint32)
     weight = np.zeros(indptr[-1], np.float32) if graph.weighted else None
     for places, part in parts:
         lengths = np.diff(part.indptr)
@@ -56,38 +56,38 @@ def embed_nodes(graph: Graph, model: Model, node_r: Nodes) -> Vectors:
         model: with its features laid out.
         node_r: dense ids, ascending.
     """
-    steps = passes_of(model, graph)
+    steps = plan_passes(model, graph)
     found: Vectors = np.empty((0, 0), np.float32)
     for side in range(len(graph.sides)):
         first, end = graph.side_range(side)
         own = node_r[(node_r >= first) & (node_r < end)]
         if len(own):
             last = [step for step in steps if step.side in (None, side)][-1]
-            vectors = check_finite(_computed(graph, steps, last, own), f"layer {last.layer}")
+            vectors = check_finite(_compute_vectors(graph, steps, last, own), f"layer {last.layer}")
             found = vectors if not len(found) else np.vstack([found, vectors])
     return found
 
 
-def _computed(graph: Graph, steps: list[Pass], step: Pass, node_r: Nodes) -> Vectors:
+def _compute_vectors(graph: Graph, steps: list[Pass], step: Pass, node_r: Nodes) -> Vectors:
     """(r, o) float32 what a pass makes of some destinations."""
-    csr = edges_into(graph, node_r)
+    csr = collect_edges(graph, node_r)
     need = np.unique(csr.src[: csr.edges]).astype(np.int64)
     place = np.zeros(len(csr.src), np.uint32)
     place[: csr.edges] = np.searchsorted(need, csr.src[: csr.edges])
-    read = _reader(graph, steps, step)
+    read = _make_reader(graph, steps, step)
     gcn = step.module.aggregator == "gcn"
     wanted = np.union1d(need, node_r) if gcn else need
-    z = _messages(step, read, wanted)
+    z = _compute_messages(step, read, wanted)
     own = z[np.searchsorted(wanted, node_r)] if gcn else None
     hashes = graph.hashes()
     sources = z[np.searchsorted(wanted, need)]
     edges = Csr(csr.indptr, place, csr.weight)
     n = step.module.aggregate(edges, sources, own, hashes[node_r], hashes[need])
-    found: Vectors = new_vectors(step, read(step.h, node_r) if step.kind == "layer" else None, n)
+    found: Vectors = compute_vectors(step, read(step.h, node_r) if step.kind == "layer" else None, n)
     return found
 
 
-def _messages(step: Pass, read: Callable[[str, Nodes], Vectors], node_r: Nodes) -> Vectors:
+def _compute_messages(step: Pass, read: Callable[[str, Nodes], Vectors], node_r: Nodes) -> Vectors:
     if not step.projects:
         return read(step.z, node_r)
     h = read(step.h, node_r)
@@ -96,15 +96,15 @@ def _messages(step: Pass, read: Callable[[str, Nodes], Vectors], node_r: Nodes) 
     return z
 
 
-def _reader(graph: Graph, steps: list[Pass], step: Pass) -> Callable[[str, Nodes], Vectors]:
+def _make_reader(graph: Graph, steps: list[Pass], step: Pass) -> Callable[[str, Nodes], Vectors]:
     """Stored vectors of some nodes: of the features' file, or computed by the pass that would write it."""
     makers = {maker.out: maker for maker in steps if maker.out is not None}
 
     def read(file: str, node_r: Nodes) -> Vectors:
         maker = makers.get(file)
         if maker is None:
-            return np.ascontiguousarray(mapped(Path(file))[node_r])
-        computed = _computed(graph, steps, maker, node_r)
+            return np.ascontiguousarray(map_array(Path(file))[node_r])
+        computed = _compute_vectors(graph, steps, maker, node_r)
         found = np.empty(computed.shape, maker.dtype)
         store(computed, found, f"layer {maker.layer}")
         return found

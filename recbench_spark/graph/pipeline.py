@@ -24,21 +24,21 @@ from recbench_spark.config.graph import GraphLayers, GraphModel, GraphSource
 from recbench_spark.data.identity import identity
 from recbench_spark.errors import ConfigError, StoreError, nearest
 from recbench_spark.graph import features as first
-from recbench_spark.graph.build import default_blocks, lay_out, open_inputs, write_nodes
+from recbench_spark.graph.build import build_graph, default_block_count, open_inputs, write_node_table
 from recbench_spark.graph.checking import find_graph_damage, write_graph_seal
-from recbench_spark.graph.edges import Rows
-from recbench_spark.graph.folders import MANIFEST, Graph, mapped, new_matrix, read_graph
-from recbench_spark.graph.incremental import Place
-from recbench_spark.graph.message_passing import Pass, Plan
-from recbench_spark.graph.read_throughput import free_memory, pace_of
-from recbench_spark.graph.runner import LayerRun, Model, is_made, passes_of, run
-from recbench_spark.inputs import pinned_inputs, require_unchanged
+from recbench_spark.graph.edges import RowSource
+from recbench_spark.graph.folders import MANIFEST, Graph, create_matrix, map_array, read_graph
+from recbench_spark.graph.incremental import LayerFiles
+from recbench_spark.graph.message_passing import Pass, PassPlan
+from recbench_spark.graph.read_throughput import free_memory, measure_read_throughput
+from recbench_spark.graph.runner import LayerRun, Model, has_result, plan_passes, run_model
+from recbench_spark.inputs import pin_inputs, require_unchanged
 from recbench_spark.kernels.graph import costs
-from recbench_spark.kernels.graph.forms import SCATTERED
+from recbench_spark.kernels.graph.forms import SCATTERABLE
 from recbench_spark.kernels.graph.layers import (
-    all_shapes,
     check_weights,
     make_layers,
+    model_weight_shapes,
     random_weights,
 )
 from recbench_spark.runtime.journal import Journal
@@ -68,15 +68,15 @@ MAPPED_SHARE = 0.4
 FREE_SHARE = 0.8
 """Of what is free of it now, or could be: what does not stay in memory is read from the disk an edge."""
 
-THIRD = "column_2"
+THIRD_COLUMN = "column_2"
 """Name of the column after src and dst of a CSV file whose first line has no names."""
 
-PROBED = 1_000_000
+PROBE_MIN_EDGES = 1_000_000
 """Edges from which on it is worth a second to find out how long reading takes."""
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedGraphModel:
     """A model ready to run.
 
     Attributes:
@@ -91,7 +91,7 @@ class Prepared:
     graph: Graph
     model: Model
     checks: dict[str, int]
-    pace: float = costs.PACE
+    pace: float = costs.DEFAULT_READ_SECONDS
 
 
 def files_folder(store: Store) -> Path:
@@ -132,7 +132,7 @@ def split_source(store: Store, split_id: str, **more: Any) -> GraphSource:
 # --------------------------------------------------------------------------------- graphs
 
 
-def graph_identity(store: Store, source: GraphSource) -> tuple[str, str]:
+def identify_graph(store: Store, source: GraphSource) -> tuple[str, str]:
     """The name of a graph, a hash of its inputs after its split's name, and its edges' identity."""
     of = ",".join(f"{name}={value}" for name, value in sorted(source.partitions.items()))
     # In the warehouse's own tables a partition's name is a hash of all that its rows are made from.
@@ -140,10 +140,12 @@ def graph_identity(store: Store, source: GraphSource) -> tuple[str, str]:
         of = " of ".join(filter(None, [of, identity(store.spark, str(Path(source.edges).absolute()))]))
     nodes = {side: identity(store.spark, path) for side, path in source.nodes.items()}
     settings = source.model_dump(exclude={"edges", "nodes"})
-    return of_split(source, digest("graph", settings, of, nodes, revisions.of("graphs"))), of
+    return prefix_split_id(
+        source, digest("graph", settings, of, nodes, revisions.select_revisions("graphs"))
+    ), of
 
 
-def of_split(source: GraphSource, name: str) -> str:
+def prefix_split_id(source: GraphSource, name: str) -> str:
     """A name after that of the split that the graph is of: retention finds what goes with a split."""
     walked = source.partitions.get("neighbourhood_id", "").rpartition("-")[0]
     split_id = source.partitions.get("split_id") or walked
@@ -155,7 +157,7 @@ def graph_folder(store: Store, graph_id: str, blocks: int) -> Path:
     return files_folder(store) / f"{graph_id}-{blocks}"
 
 
-def laid_out(store: Store, graph_id: str, blocks: int | None, journal: Journal) -> Graph | None:
+def find_graph(store: Store, graph_id: str, blocks: int | None, journal: Journal) -> Graph | None:
     """Return a graph that is whole, marked as used now; blocks None: any number, so cores may change.
 
     Tasks hold its files against what was written. One that is damaged is removed.
@@ -165,7 +167,7 @@ def laid_out(store: Store, graph_id: str, blocks: int | None, journal: Journal) 
         if graph is None:
             continue
         os.utime(folder / MANIFEST)
-        damage = _damage_of_graph(store, folder)
+        damage = _graph_damage(store, folder)
         if not damage:
             return graph
         journal.say(f"warning: graph {graph_id} is damaged and is laid out anew: {damage}")
@@ -173,15 +175,15 @@ def laid_out(store: Store, graph_id: str, blocks: int | None, journal: Journal) 
     return None
 
 
-def _damage_of_graph(store: Store, folder: Path) -> str:
+def _graph_damage(store: Store, folder: Path) -> str:
     try:
         return find_graph_damage(store.spark.sparkContext, folder)
     except StoreError as error:
         return error.message
 
 
-@pinned_inputs()
-def graph_of(
+@pin_inputs()
+def ensure_graph(
     store: Store, source: GraphSource, blocks: int | None, journal: Journal, nodes: bool = True
 ) -> Graph:
     """The graph of a source; laid out once, with rows in `graphs`, `graph_nodes` and `checks`.
@@ -196,12 +198,12 @@ def graph_of(
     Raises:
         ConfigError, DataError, SchemaError, StoreError: as `layout.lay_out`.
     """
-    graph_id, of = graph_identity(store, source)
-    graph = laid_out(store, graph_id, blocks, journal)
+    graph_id, of = identify_graph(store, source)
+    graph = find_graph(store, graph_id, blocks, journal)
     if graph is not None:
         journal.say(f"graph {graph_id}: laid out before")
     else:
-        graph = _laid(store, source, graph_id, blocks, journal)
+        graph = _build_graph(store, source, graph_id, blocks, journal)
     # Each once a graph: a run that was killed may have left them out.
     if nodes:
         _append_nodes(store, graph)
@@ -209,11 +211,13 @@ def graph_of(
     return graph
 
 
-def _laid(store: Store, source: GraphSource, graph_id: str, blocks: int | None, journal: Journal) -> Graph:
+def _build_graph(
+    store: Store, source: GraphSource, graph_id: str, blocks: int | None, journal: Journal
+) -> Graph:
     rows, context = open_inputs(source).edges, store.spark.sparkContext
-    if (warning := unread_weights(source, rows)) is not None:
+    if (warning := warn_unread_weights(source, rows)) is not None:
         journal.say(warning)
-    wanted = blocks or default_blocks(rows.n, context.defaultParallelism)
+    wanted = blocks or default_block_count(rows.n, context.defaultParallelism)
     folder = graph_folder(store, graph_id, wanted)
     with journal.stage("graph", f"graph {graph_id}: lay out {source.edges}", graph_id=graph_id) as counts:
         graph = _publish_graph(context, source, graph_id, folder, wanted, journal)
@@ -230,7 +234,7 @@ def _publish_graph(
     with hold_lease(folder, lambda: read_graph(folder) is not None, journal.say) as lease:
         if lease is not None:
             remove_tree(lease.work)
-            lay_out(context, source, graph_id, lease.work, blocks)
+            build_graph(context, source, graph_id, lease.work, blocks)
             require_unchanged()
             write_graph_seal(context, lease.work)
             lease.publish()
@@ -240,12 +244,12 @@ def _publish_graph(
     return graph
 
 
-def unread_weights(source: GraphSource, rows: Rows) -> str | None:
+def warn_unread_weights(source: GraphSource, rows: RowSource) -> str | None:
     """A warning where an edge list has what looks like weights, and nobody asked for them."""
     if source.weighted or source.partitions:
         return None
     likely = source.column("weights" if source.lists else "weight")
-    found = [name for name in (likely, THIRD) if name in rows.others]
+    found = [name for name in (likely, THIRD_COLUMN) if name in rows.others]
     if not found:
         return None
     what = f"column {found[0]}" if found[0] == likely else "the third column"
@@ -271,7 +275,7 @@ def _append_graph(store: Store, source: GraphSource, graph: Graph, of: str) -> N
     write_graph_checks(store, graph.graph_id, graph.checks)
 
 
-BAD = ("null_ids", "bad_weights", "negative_weights", "nodes_without_features")
+FAULT_COUNTS = ("null_ids", "bad_weights", "negative_weights", "nodes_without_features")
 """Counts that should be 0."""
 
 
@@ -282,10 +286,10 @@ def write_graph_checks(store: Store, name: str, counts: Mapping[str, int], of: s
         {
             "run_id": name,
             "check": f"graph: {what.replace('_', ' ')}",
-            "severity": "warning" if what in BAD else "info",
+            "severity": "warning" if what in FAULT_COUNTS else "info",
             "observed": float(found),
-            "threshold": 0.0 if what in BAD else None,
-            "passed": what not in BAD or not found,
+            "threshold": 0.0 if what in FAULT_COUNTS else None,
+            "passed": what not in FAULT_COUNTS or not found,
             "detail": "",
         }
         for what, found in counts.items()
@@ -295,13 +299,13 @@ def write_graph_checks(store: Store, name: str, counts: Mapping[str, int], of: s
 
 def _append_nodes(store: Store, graph: Graph) -> None:
     store.create(GRAPH_NODES)
-    write_nodes(store.spark.sparkContext, graph, store.location("graph_nodes"))
+    write_node_table(store.spark.sparkContext, graph, store.location("graph_nodes"))
 
 
 # --------------------------------------------------------------------------------- models
 
 
-def prepare(store: Store, settings: GraphModel, journal: Journal) -> Prepared:
+def prepare_model(store: Store, settings: GraphModel, journal: Journal) -> PreparedGraphModel:
     """Graph, features and weights of a model, each made once and checked before anything runs.
 
     Raises:
@@ -309,16 +313,16 @@ def prepare(store: Store, settings: GraphModel, journal: Journal) -> Prepared:
         DataError: features that are missing, of another length or not finite.
     """
     given, weights_id = read_weights(settings.weights)
-    graph = graph_of(store, settings.graph, settings.blocks, journal)
-    path, features_id, checks = lay_features(store, settings, graph, journal)
-    dims = int(mapped(path).shape[1])
-    wanted = all_shapes(settings.forms(), settings.final, dims)
+    graph = ensure_graph(store, settings.graph, settings.blocks, journal)
+    path, features_id, checks = build_features(store, settings, graph, journal)
+    dims = int(map_array(path).shape[1])
+    wanted = model_weight_shapes(settings.forms(), settings.final, dims)
     if given is None:
         weights = random_weights(wanted, settings.seed)
     else:
         weights = check_weights(given, wanted, str(settings.weights))
     layers, ends = make_layers(settings.forms(), settings.final, weights, dims, settings.seed)
-    model_id = name_of(settings, graph.graph_id, features_id, weights_id)
+    model_id = make_model_id(settings, graph.graph_id, features_id, weights_id)
     for table in (GRAPH_VECTORS, EMBEDDINGS):
         store.create(table)
     model = Model(
@@ -334,44 +338,46 @@ def prepare(store: Store, settings: GraphModel, journal: Journal) -> Prepared:
         settings.batch,
         settings.groups,
     )
-    return Prepared(settings, graph, model, checks, _pace(store, graph, model))
+    return PreparedGraphModel(settings, graph, model, checks, _measure_throughput(store, graph, model))
 
 
-def _pace(store: Store, graph: Graph, model: Model) -> float:
+def _measure_throughput(store: Store, graph: Graph, model: Model) -> float:
     """Of reading features, where that decides how long a model takes that is still to be made."""
-    if graph.edges < PROBED or Path(model.folder, NIGHT).exists():
-        return costs.PACE
-    return pace_of(store.spark.sparkContext, graph, model.features)
+    if graph.edges < PROBE_MIN_EDGES or Path(model.folder, NIGHT_NOTE).exists():
+        return costs.DEFAULT_READ_SECONDS
+    return measure_read_throughput(store.spark.sparkContext, graph, model.features)
 
 
-def name_of(settings: GraphModel, graph_id: str, features_id: str, weights_id: str) -> str:
+def make_model_id(settings: GraphModel, graph_id: str, features_id: str, weights_id: str) -> str:
     """A model's name: equal names, equal bits."""
-    return of_split(settings.graph, settings.key(graph_id, features_id, weights_id))
+    return prefix_split_id(settings.graph, settings.key(graph_id, features_id, weights_id))
 
 
-def model_name(store: Store, settings: GraphModel) -> str:
-    """The name that `prepare` gives a model, without laying anything out.
+def compute_model_id(store: Store, settings: GraphModel) -> str:
+    """The name that `prepare_model` gives a model, without laying anything out.
 
     Raises:
         ConfigError, DataError: weights or features that are not there.
     """
-    graph_id, _ = graph_identity(store, settings.graph)
+    graph_id, _ = identify_graph(store, settings.graph)
     _, weights_id = read_weights(settings.weights)
-    return name_of(settings, graph_id, features_name(store, settings), weights_id)
+    return make_model_id(settings, graph_id, identify_features(store, settings), weights_id)
 
 
-def told_of_files(settings: GraphLayers) -> str:
+def describe_files(settings: GraphLayers) -> str:
     """Whether features and weights are there and go together, before Spark starts.
 
     Raises:
-        ConfigError, DataError, SchemaError: as `prepare`.
+        ConfigError, DataError, SchemaError: as `prepare_model`.
     """
     asked, given = settings.features, read_weights(settings.weights)[0]
     if asked.path is None:
         dims = asked.dims if asked.kind == "hashed" else 1
     else:
-        dims = first.dimensions(first.even(first.table_of(asked.path, asked.id_column, "auto")))
-    wanted = all_shapes(settings.forms(), settings.final, dims)
+        dims = first.count_dimensions(
+            first.require_equal_lengths(first.open_features(asked.path, asked.id_column, "auto"))
+        )
+    wanted = model_weight_shapes(settings.forms(), settings.final, dims)
     if given is not None:
         check_weights(given, wanted, str(settings.weights))
     of = "random" if given is None else "of the right shapes"
@@ -396,7 +402,7 @@ def read_weights(path: str | None) -> tuple[dict[str, Any] | None, str]:
     try:
         packed = Path(path).read_bytes()
         held = deserialize(packed)  # type: ignore[no-untyped-call]
-        given = {name: _weight(path, name, weight) for name, weight in held}
+        given = {name: _read_weight(path, name, weight) for name, weight in held}
     except OSError as error:
         raise ConfigError(f"weights {path}: {error.strerror}", "a file of safetensors") from None
     except SafetensorError as error:
@@ -404,57 +410,57 @@ def read_weights(path: str | None) -> tuple[dict[str, Any] | None, str]:
     return given, hashlib.sha256(packed).hexdigest()[:16]
 
 
-FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2"}
+FLOAT_TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2"}
 """Types of weights that are read, and how their bytes are seen; of bfloat16 the upper half of a float32."""
 
 
-def _weight(path: str, name: str, held: dict[str, Any]) -> npt.NDArray[Any]:
+def _read_weight(path: str, name: str, held: dict[str, Any]) -> npt.NDArray[Any]:
     """A weight of a file of safetensors. Raises ConfigError for a type that is not read."""
     kind = held["dtype"]
-    if kind not in FLOATS:
+    if kind not in FLOAT_TYPES:
         raise ConfigError(
             f"weights {path}: {name} holds numbers of type {kind}",
-            f"save it as one of {', '.join(FLOATS)}, e.g. by .float() before saving",
+            f"save it as one of {', '.join(FLOAT_TYPES)}, e.g. by .float() before saving",
         )
-    values = np.frombuffer(held["data"], FLOATS[kind]).reshape(held["shape"])
+    values = np.frombuffer(held["data"], FLOAT_TYPES[kind]).reshape(held["shape"])
     if kind == "BF16":
         return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return values
 
 
-def lay_features(
+def build_features(
     store: Store, settings: GraphModel, graph: Graph, journal: Journal
 ) -> tuple[Path, str, dict[str, int]]:
     """The matrix of features by dense id, its name, and what was counted; made once for all models."""
-    asked, context, name = settings.features, store.spark.sparkContext, features_name(store, settings)
+    asked, context, name = settings.features, store.spark.sparkContext, identify_features(store, settings)
     folder = Path(graph.folder, "features", name)
-    damage = _damage_of_features(folder)
+    damage = _features_damage(folder)
     if damage:
         journal.say(f"warning: features {name} are damaged and are made anew: {damage}")
         remove_published(folder)
-    with hold_lease(folder, (folder / COUNTS).is_file, journal.say) as lease:
+    with hold_lease(folder, (folder / COUNTS_FILE).is_file, journal.say) as lease:
         if lease is not None:
             text = f"features: {asked.path or asked.kind}"
             with journal.stage("features", text, graph_id=graph.graph_id):
                 remove_tree(lease.work)
-                counts = _lay_features(context, settings, graph, lease.work / "features.npy")
+                counts = _fill_features(context, settings, graph, lease.work / "features.npy")
             require_unchanged()
-            replace_text(lease.work / COUNTS, json.dumps(counts))
+            replace_text(lease.work / COUNTS_FILE, json.dumps(counts))
             write_seal(lease.work)
             lease.publish()
-    return folder / "features.npy", name, json.loads((folder / COUNTS).read_text(encoding="utf-8"))
+    return folder / "features.npy", name, json.loads((folder / COUNTS_FILE).read_text(encoding="utf-8"))
 
 
-COUNTS = "counts.json"
+COUNTS_FILE = "counts.json"
 """Of a folder of features: what was counted, written when the matrix is there."""
 
 
-def _damage_of_features(folder: Path) -> str:
+def _features_damage(folder: Path) -> str:
     """Return what is wrong with features that are there; those of older versions have no seal."""
     return find_damage(folder, digests=True) if (folder / SEAL).is_file() else ""
 
 
-def features_name(store: Store, settings: GraphModel) -> str:
+def identify_features(store: Store, settings: GraphModel) -> str:
     """A hash of what a model's first vectors hang on."""
     asked = settings.features
     kept = asked.model_dump(exclude={"path", "missing"})
@@ -463,25 +469,27 @@ def features_name(store: Store, settings: GraphModel) -> str:
     return digest(kept, of, asked.missing, seed, settings.wire)
 
 
-def _lay_features(context: Any, settings: GraphModel, graph: Graph, path: Path) -> dict[str, int]:
+def _fill_features(context: Any, settings: GraphModel, graph: Graph, path: Path) -> dict[str, int]:
     asked = settings.features
     if asked.path is None:
         dims = asked.dims if asked.kind == "hashed" else 1
-        new_matrix(path, (graph.nodes, dims), settings.wire)
-        first.lay_made(context, graph, asked.kind, dims, settings.seed, path)
+        create_matrix(path, (graph.nodes, dims), settings.wire)
+        first.fill_generated(context, graph, asked.kind, dims, settings.seed, path)
         return {}
     side = graph.sides.index(asked.side or graph.sides[-1])
-    rows: Rows = first.table_of(asked.path, asked.id_column, "numeric" if graph.numeric[side] else "text")
-    dims = first.dimensions(rows)
-    new_matrix(path, (graph.nodes, dims), settings.wire)
-    return first.lay_table(context, graph, rows, side, dims, path, asked.missing)
+    rows: RowSource = first.open_features(
+        asked.path, asked.id_column, "numeric" if graph.numeric[side] else "text"
+    )
+    dims = first.count_dimensions(rows)
+    create_matrix(path, (graph.nodes, dims), settings.wire)
+    return first.fill_from_table(context, graph, rows, side, dims, path, asked.missing)
 
 
 # --------------------------------------------------------------------------------- costs
 
 
 @dataclass(frozen=True)
-class Estimate:
+class PassEstimate:
     """What a pass is predicted to cost under a plan.
 
     Attributes:
@@ -497,8 +505,8 @@ class Estimate:
     """
 
     step: Pass
-    plan: Plan
-    size: costs.Size
+    plan: PassPlan
+    size: costs.PassSize
     seconds: float
     low: float
     high: float
@@ -507,12 +515,12 @@ class Estimate:
     memory: int
 
 
-def size_of(graph: Graph, step: Pass, widths: tuple[int, int], pace: float) -> costs.Size:
+def pass_size(graph: Graph, step: Pass, widths: tuple[int, int], pace: float) -> costs.PassSize:
     """A pass as its cost sees it; widths: of own vectors, and of what comes out."""
-    into, sources = graph.blocks_of(step.side), graph.blocks_of(step.sources)
+    into, sources = graph.side_blocks(step.side), graph.side_blocks(step.sources)
     d, o = widths
     m = step.module.message_width(d) if step.module.project is not None else d
-    return costs.Size(
+    return costs.PassSize(
         sum(block.rows for block in into),
         sum(block.edges for block in into),
         sum(block.rows for block in sources),
@@ -531,51 +539,60 @@ def size_of(graph: Graph, step: Pass, widths: tuple[int, int], pace: float) -> c
     )
 
 
-def estimates(prepared: Prepared, rates: costs.Rates, cores: int, plan: str) -> list[Estimate]:
+def estimate_passes(
+    prepared: PreparedGraphModel, rates: costs.Rates, cores: int, plan: str
+) -> list[PassEstimate]:
     """What each pass is predicted to cost, with its plan, before anything runs."""
     found = []
-    d = int(mapped(Path(prepared.model.features)).shape[1])
-    for step in passes_of(prepared.model, prepared.graph):
+    d = int(map_array(Path(prepared.model.features)).shape[1])
+    for step in plan_passes(prepared.model, prepared.graph):
         pooled = d if step.module.project is None else step.module.message_width(d)
         o = step.width if step.kind == "layer" else pooled
-        size = size_of(prepared.graph, step, (d, o), prepared.pace)
-        found.append(_estimate(step, size, rates, cores, plan, prepared))
+        size = pass_size(prepared.graph, step, (d, o), prepared.pace)
+        found.append(_estimate_pass(step, size, rates, cores, plan, prepared))
         d = o if step.kind == "layer" else d
     return found
 
 
-def _estimate(
-    step: Pass, size: costs.Size, rates: costs.Rates, cores: int, plan: str, prepared: Prepared
-) -> Estimate:
-    scattered = step.module.aggregator in SCATTERED
+def _estimate_pass(
+    step: Pass,
+    size: costs.PassSize,
+    rates: costs.Rates,
+    cores: int,
+    plan: str,
+    prepared: PreparedGraphModel,
+) -> PassEstimate:
+    scattered = step.module.aggregator in SCATTERABLE
     item = 4 if step.target is not None and step.target.kind == "embeddings" else size.item
     copies = (step.out is not None) + (step.target is not None)
     costs.check_plan(plan, step.module.aggregator, scattered)
     if plan == "auto":
-        plan = costs.cheapest(size, rates, cores, item * copies, scattered, _mappable())
+        plan = costs.choose_plan(size, rates, cores, item * copies, scattered, _mappable_bytes())
     amounts = size.amounts(plan, item * copies)
     seconds = rates.predict(amounts, cores)
     low, high = rates.interval(seconds)
     memory = size.worker_bytes(plan, prepared.model.batch)
     moved, tasks = size.bytes_moved(plan), int(amounts.tasks)
-    return Estimate(step, cast(Plan, plan), size, seconds, low, high, tasks, moved, memory)
+    return PassEstimate(step, cast(PassPlan, plan), size, seconds, low, high, tasks, moved, memory)
 
 
-def _mappable() -> int:
+def _mappable_bytes() -> int:
     """Bytes of messages that this host keeps in memory: of all it has, and of what others leave of it."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return int(min(pages * MAPPED_SHARE, free_memory(pages) * FREE_SHARE))
 
 
-def rates_of(store: Store) -> costs.Rates:
+def fit_rates(store: Store) -> costs.Rates:
     """Rates fitted to this warehouse's own runs; those built in where there are few."""
     rows = store.read(GRAPH_RUNS).orderBy(F.desc("started_at")).limit(200).collect()
-    return costs.fitted(
+    return costs.fit_rates(
         [(costs.Amounts(*json.loads(row.amounts_json)), row.seconds, row.cores) for row in rows]
     )
 
 
-def explain(found: list[Estimate], prepared: Prepared, rates: costs.Rates, cores: int) -> str:
+def explain_costs(
+    found: list[PassEstimate], prepared: PreparedGraphModel, rates: costs.Rates, cores: int
+) -> str:
     """Plan, tasks, bytes, memory, seconds and core-hours with their interval, a line a pass."""
     graph = prepared.graph
     lines = [
@@ -587,27 +604,27 @@ def explain(found: list[Estimate], prepared: Prepared, rates: costs.Rates, cores
     for one in found:
         name = f"{one.step.layer} {one.step.kind} {one.step.module.aggregator}"
         lines.append(
-            f"{name:<22}{one.plan:<6}{one.tasks:>6}{_bytes(one.moved):>12}{_bytes(one.memory):>12}"
+            f"{name:<22}{one.plan:<6}{one.tasks:>6}{_format_bytes(one.moved):>12}{_format_bytes(one.memory):>12}"
             f"{one.seconds:>10.2f}{one.low:>9.2f}{one.high:>9.2f}"
         )
     seconds, low, high = (sum(getattr(one, what) for one in found) for what in ("seconds", "low", "high"))
     hours = " to ".join(f"{value * cores / 3600:.4f}" for value in (low, high))
     lines.append(f"all: {seconds:.2f} s ({low:.2f} to {high:.2f}), {hours} core-hours on {cores} cores")
     basis = f"fitted to {rates.runs} runs of this warehouse" if rates.runs else "built in: no runs here yet"
-    lines.append(f"rates: {basis}; intervals hold 19 times in 20{_told_pace(prepared)}")
+    lines.append(f"rates: {basis}; intervals hold 19 times in 20{_describe_throughput(prepared)}")
     return "\n".join(lines)
 
 
-def _told_pace(prepared: Prepared) -> str:
+def _describe_throughput(prepared: PreparedGraphModel) -> str:
     """What the probe found, for a vector of features."""
-    if prepared.pace == costs.PACE:
+    if prepared.pace == costs.DEFAULT_READ_SECONDS:
         return ""
-    features = mapped(Path(prepared.model.features))
+    features = map_array(Path(prepared.model.features))
     seconds = prepared.pace * features.shape[1] * features.itemsize
     return f"; probe: {seconds * 1e9:.0f} ns of a core to take in a vector of features"
 
 
-def _bytes(n: int) -> str:
+def _format_bytes(n: int) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if n < 1000:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
@@ -619,7 +636,9 @@ def _bytes(n: int) -> str:
 
 
 @contextmanager
-def open_model_work(store: Store, prepared: Prepared, journal: Journal) -> Iterator[Prepared]:
+def open_model_work(
+    store: Store, prepared: PreparedGraphModel, journal: Journal
+) -> Iterator[PreparedGraphModel]:
     """Give a model a work folder that no other run writes to; its note is published in the end.
 
     A run that was killed is gone on with: its committed blocks count, its files are taken over. Where
@@ -628,35 +647,42 @@ def open_model_work(store: Store, prepared: Prepared, journal: Journal) -> Itera
     target, graph = Path(prepared.model.folder), prepared.graph
 
     def is_done() -> bool:
-        return (target / NIGHT).is_file() and is_made(graph, prepared.model)
+        return (target / NIGHT_NOTE).is_file() and has_result(graph, prepared.model)
 
     with hold_lease(target, is_done, journal.say, [Path(graph.folder, MANIFEST)]) as lease:
         if lease is None:
             yield prepared
             return
         yield replace(prepared, model=replace(prepared.model, folder=str(lease.work)))
-        if (lease.work / NIGHT).is_file():
+        if (lease.work / NIGHT_NOTE).is_file():
             lease.publish()
 
 
-def embed(store: Store, prepared: Prepared, journal: Journal) -> list[LayerRun]:
+def embed(store: Store, prepared: PreparedGraphModel, journal: Journal) -> list[LayerRun]:
     """All layers, committed as they come, told in `graph_runs` and `checks`; what is there stays."""
     context = store.spark.sparkContext
-    cores, rates = context.defaultParallelism, rates_of(store)
-    planned = {_key(one.step): one for one in estimates(prepared, rates, cores, prepared.settings.plan)}
+    cores, rates = context.defaultParallelism, fit_rates(store)
+    planned = {
+        _pass_key(one.step): one for one in estimate_passes(prepared, rates, cores, prepared.settings.plan)
+    }
     write_graph_checks(store, prepared.model.model_id, prepared.checks)
-    tell, keep = partial(_say, journal, planned), partial(_keep, store, prepared, planned, cores)
-    runs = run(context, prepared.graph, prepared.model, _chooser(planned), tell, keep)
-    _remember(prepared)
+    tell, keep = (
+        partial(_report_pass, journal, planned),
+        partial(_record_pass, store, prepared, planned, cores),
+    )
+    runs = run_model(context, prepared.graph, prepared.model, _plan_chooser(planned), tell, keep)
+    _write_note(prepared)
     if not runs:
         journal.say(f"model {prepared.model.model_id}: made before")
     return runs
 
 
-Planned = Mapping[tuple[int, str], "Estimate"]
+PassEstimates = Mapping[tuple[int, str], "PassEstimate"]
 
 
-def _keep(store: Store, prepared: Prepared, planned: Planned, cores: int, run: LayerRun) -> None:
+def _record_pass(
+    store: Store, prepared: PreparedGraphModel, planned: PassEstimates, cores: int, run: LayerRun
+) -> None:
     """What is told of a pass, once: its row of `graph_runs`, and how often its layer projected a vector."""
     name, step = prepared.model.model_id, planned[run.layer, run.kind].step
     once = f"/{run.layer}/{run.kind}/{len(prepared.graph.blocks)}"
@@ -666,11 +692,11 @@ def _keep(store: Store, prepared: Prepared, planned: Planned, cores: int, run: L
         write_graph_checks(store, name, counts, once)
 
 
-NIGHT = "night.json"
+NIGHT_NOTE = "night.json"
 """Of a model's folder: what the next night needs to know of it. Its paths are below `graph_files`."""
 
 
-def family(prepared: Prepared) -> str:
+def model_family(prepared: PreparedGraphModel) -> str:
     """A model's settings and weights without its graph: equal for the nights of one model."""
     weights = hashlib.sha256()
     for layer in prepared.model.layers:
@@ -682,7 +708,7 @@ def family(prepared: Prepared) -> str:
     return prepared.settings.key("family", "", weights.hexdigest()[:16])
 
 
-def _remember(prepared: Prepared) -> None:
+def _write_note(prepared: PreparedGraphModel) -> None:
     """The model is whole: remove the files of its layers, and note where its tables are."""
     folder = Path(prepared.model.folder)
     for file in folder.glob("*.npy"):
@@ -692,15 +718,15 @@ def _remember(prepared: Prepared) -> None:
         "model_id": prepared.model.model_id,
         "graph": relative_path(prepared.graph.folder, root),
         "features": relative_path(prepared.model.features, root),
-        "family": family(prepared),
+        "family": model_family(prepared),
         "layers": len(prepared.model.layers),
         "mode": prepared.model.mode,
         "output": prepared.settings.output,
     }
-    replace_text(folder / NIGHT, json.dumps(note))
+    replace_text(folder / NIGHT_NOTE, json.dumps(note))
 
 
-def places_of(store: Store, graph: Graph, note: Mapping[str, Any]) -> tuple[Place, ...]:
+def layer_places(store: Store, graph: Graph, note: Mapping[str, Any]) -> tuple[LayerFiles, ...]:
     """Where each layer's vectors are, of a model that was remembered; in mode bipartite pools end them."""
     name, last = {"model_id": str(note["model_id"])}, int(note["layers"])
     bipartite = note.get("mode") == "bipartite"
@@ -709,33 +735,35 @@ def places_of(store: Store, graph: Graph, note: Mapping[str, Any]) -> tuple[Plac
     for k in range(1, last + 1 + bipartite):
         sides = every if not bipartite else (0,) if k > last else (1,)
         if k >= last and note["output"] == "embeddings":
-            found.append(Place(store.location("embeddings"), name, sides, True))
+            found.append(LayerFiles(store.location("embeddings"), name, sides, True))
         else:
             partition = {**name, "layer": str(k)}
-            found.append(Place(store.location("graph_vectors"), partition, sides, False))
+            found.append(LayerFiles(store.location("graph_vectors"), partition, sides, False))
     return tuple(found)
 
 
-def _chooser(planned: Planned) -> Callable[[Pass], Plan]:
-    return lambda step: planned[_key(step)].plan
+def _plan_chooser(planned: PassEstimates) -> Callable[[Pass], PassPlan]:
+    return lambda step: planned[_pass_key(step)].plan
 
 
-def _key(step: Pass) -> tuple[int, str]:
+def _pass_key(step: Pass) -> tuple[int, str]:
     return step.layer, step.kind
 
 
-def _say(journal: Journal, planned: Planned, run: LayerRun) -> None:
+def _report_pass(journal: Journal, planned: PassEstimates, run: LayerRun) -> None:
     one = planned[run.layer, run.kind]
     expected = one.seconds * run.nodes / max(one.size.nodes, 1)  # of those that are computed now
     journal.say(
         f"layer {run.layer} {run.kind} ({run.aggregator}, plan {run.plan}): {run.nodes:,} nodes, "
-        f"{run.edges / max(run.seconds, 1e-9):,.0f} edges/s, {_bytes(run.shuffled)} shuffled, "
+        f"{run.edges / max(run.seconds, 1e-9):,.0f} edges/s, {_format_bytes(run.shuffled)} shuffled, "
         f"{run.seconds:.1f} s, {run.seconds / max(expected, 1e-9):.0%} of the predicted time"
     )
     journal.record("graph_layer", **run._asdict(), predicted=expected)
 
 
-def _run_row(prepared: Prepared, run: LayerRun, planned: Planned, cores: int) -> dict[str, Any]:
+def _run_row(
+    prepared: PreparedGraphModel, run: LayerRun, planned: PassEstimates, cores: int
+) -> dict[str, Any]:
     one = planned[run.layer, run.kind]
     share = run.nodes / max(one.size.nodes, 1)
     item = 4 if one.step.target is not None and one.step.target.kind == "embeddings" else one.size.item

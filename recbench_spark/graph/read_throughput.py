@@ -17,26 +17,26 @@ from pathlib import Path
 import numpy as np
 from pyspark import SparkContext
 
-from recbench_spark.graph.folders import Block, Graph, mapped
+from recbench_spark.graph.folders import Graph, NodeBlock, map_array
 from recbench_spark.kernels.graph import costs
-from recbench_spark.kernels.graph.aggregate import partial as pooled_part
+from recbench_spark.kernels.graph.aggregate import sum_sources as pooled_part
 from recbench_spark.kernels.graph.csr import Csr, window
 
-EDGES = 1 << 22
+PROBE_EDGES = 1 << 22
 """Most that a task takes in; the second half is measured, when the caches hold what they will."""
 
-ROWS = 1024
+WINDOW_ROWS = 1024
 """Destinations of a window: few, so that it ends in time where each source is read from the disk."""
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 """Bytes read at once."""
 
-SECONDS = 1.0
+PROBE_SECONDS = 1.0
 """After so many a task stops: what is not in memory is read from the disk."""
 
 
-def pace_of(context: SparkContext, graph: Graph, features: str) -> float:
-    """Seconds of a core to take in a byte of vectors, all cores at work; `costs.PACE` without edges.
+def measure_read_throughput(context: SparkContext, graph: Graph, features: str) -> float:
+    """Seconds of a core to take in a byte of vectors, all cores at work; `costs.DEFAULT_READ_SECONDS` without edges.
 
     Args:
         context: Spark's.
@@ -44,43 +44,43 @@ def pace_of(context: SparkContext, graph: Graph, features: str) -> float:
         features: file of vectors by dense id.
     """
     tasks = context.defaultParallelism
-    probe = partial(_probe, graph=graph, features=features, tasks=tasks)
+    probe = partial(_probe_task, graph=graph, features=features, tasks=tasks)
     found = [one for one in context.parallelize(range(tasks), tasks).map(probe).collect() if one]
-    return float(np.mean(found)) if found else costs.PACE
+    return float(np.mean(found)) if found else costs.DEFAULT_READ_SECONDS
 
 
-def _probe(number: int, graph: Graph, features: str, tasks: int) -> float | None:
+def _probe_task(number: int, graph: Graph, features: str, tasks: int) -> float | None:
     """The middle one of the paces of a task's windows, those that were read first left out."""
-    z = mapped(Path(features))
+    z = map_array(Path(features))
     if z.nbytes <= free_memory(0) // 2:
-        _read_through(Path(features), number, tasks)
-    first = next(_windows(graph, number, tasks), None)
+        _warm_cache(Path(features), number, tasks)
+    first = next(_make_windows(graph, number, tasks), None)
     if first is None:
         return None
-    pooled_part("sum", _in_memory(first), z)  # a process loads the kernel, for half a second or more
+    pooled_part("sum", _copy_to_memory(first), z)  # a process loads the kernel, for half a second or more
     began, taken, paces = time.monotonic(), 0, []
-    for found in _windows(graph, number, tasks):
-        part = _in_memory(found)
+    for found in _make_windows(graph, number, tasks):
+        part = _copy_to_memory(found)
         started = time.perf_counter()
         pooled_part("sum", part, z)
         seconds = time.perf_counter() - started
         paces.append(seconds / (part.edges * z.shape[1] * z.itemsize))
         taken += part.edges
-        if taken >= EDGES or time.monotonic() - began > SECONDS:
+        if taken >= PROBE_EDGES or time.monotonic() - began > PROBE_SECONDS:
             break
     return float(np.median(paces[len(paces) // 2 :]))
 
 
-def _read_through(file: Path, number: int, tasks: int) -> None:
+def _warm_cache(file: Path, number: int, tasks: int) -> None:
     """A task's share of a file from its first byte to its last, as disks like it: then it is in memory.
 
     A file that was written a moment ago may be half gone from the cache. A pass pays for that once; the
     probe, which reads here and there, would take it for the price of every edge.
     """
-    share, buffer = -(-file.stat().st_size // tasks), bytearray(CHUNK)
+    share, buffer = -(-file.stat().st_size // tasks), bytearray(CHUNK_BYTES)
     with file.open("rb", buffering=0) as source:
         source.seek(number * share)
-        for _ in range(-(-share // CHUNK)):
+        for _ in range(-(-share // CHUNK_BYTES)):
             source.readinto(buffer)
 
 
@@ -93,21 +93,21 @@ def free_memory(otherwise: int) -> int:
     return otherwise
 
 
-def _windows(graph: Graph, number: int, tasks: int) -> Iterator[Csr]:
+def _make_windows(graph: Graph, number: int, tasks: int) -> Iterator[Csr]:
     """A task's windows of destinations: the first of each block, then the next of each."""
     blocks = [block for block in graph.blocks[number::tasks] if block.edges]
-    for first in count(0, ROWS):
+    for first in count(0, WINDOW_ROWS):
         longer = [block for block in blocks if first < block.rows]
         if not longer:
             return
-        yield from filter(_has_edges, (_window(graph, block, first) for block in longer))
+        yield from filter(_has_edges, (_make_window(graph, block, first) for block in longer))
 
 
-def _window(graph: Graph, block: Block, first: int) -> Csr:
-    return window(graph.csr(block), first, min(first + ROWS, block.rows))
+def _make_window(graph: Graph, block: NodeBlock, first: int) -> Csr:
+    return window(graph.csr(block), first, min(first + WINDOW_ROWS, block.rows))
 
 
-def _in_memory(part: Csr) -> Csr:
+def _copy_to_memory(part: Csr) -> Csr:
     """Edges that need not come from the disk: a pass reads them in order, the probe here and there."""
     weight = None if part.weight is None else np.array(part.weight)
     return Csr(np.array(part.indptr), np.array(part.src), weight)

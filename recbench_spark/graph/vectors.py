@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recbench_spark.errors import StoreError
-from recbench_spark.graph.folders import Block, new_file
+from recbench_spark.graph.folders import NodeBlock, make_file_path
 from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.delta_tables import list_files
 
@@ -35,7 +35,7 @@ VECTORS = pa.schema(
 def write_vectors(
     folder: str,
     partition: Mapping[str, str],
-    block: Block,
+    block: NodeBlock,
     blocks: int,
     rows: Iterable[tuple[int, Any]],
 ) -> File:
@@ -48,7 +48,7 @@ def write_vectors(
         blocks: of the whole graph; a run that goes on must have as many.
         rows: dense id of the first node, and vectors (r, d) as they are stored.
     """
-    file, path = new_file(folder, partition, f"{PREFIX}{block.number:05d}of{blocks}")
+    file, path = make_file_path(folder, partition, f"{PREFIX}{block.number:05d}of{blocks}")
     written = 0
     with pq.ParquetWriter(
         path, VECTORS, compression="none", use_dictionary=False, write_statistics=False, store_schema=False
@@ -75,7 +75,7 @@ def write_vectors(
 def write_embeddings(
     folder: str,
     partition: Mapping[str, str],
-    block: Block,
+    block: NodeBlock,
     blocks: int,
     ids: pa.Array,
     rows: Iterable[tuple[int, Any]],
@@ -90,7 +90,7 @@ def write_embeddings(
         ids: (rows,) raw ids, by dense id.
         rows: dense id of the first node, and vectors (r, d) float32.
     """
-    file, path = new_file(folder, partition, f"{PREFIX}{block.number:05d}of{blocks}")
+    file, path = make_file_path(folder, partition, f"{PREFIX}{block.number:05d}of{blocks}")
     schema = pa.schema([("id", pa.string()), ("vector", pa.list_(pa.float32())), ("bias", pa.float64())])
     with pq.ParquetWriter(
         path,
@@ -110,7 +110,7 @@ def write_embeddings(
     return File(file, path.stat().st_size, block.rows)
 
 
-def committed(folder: str, partition: Mapping[str, str], blocks: int) -> dict[int, str]:
+def list_committed(folder: str, partition: Mapping[str, str], blocks: int) -> dict[int, str]:
     """Blocks of a partition that are in the table, and the file of each.
 
     Raises:
@@ -130,7 +130,7 @@ def committed(folder: str, partition: Mapping[str, str], blocks: int) -> dict[in
     return found
 
 
-def read_back(file: str, block: Block) -> Iterator[tuple[int, Any]]:
+def read_vectors(file: str, block: NodeBlock) -> Iterator[tuple[int, Any]]:
     """What `write_vectors` or `write_embeddings` wrote: dense id of the first node, and vectors."""
     first = block.first
     for batch in pq.ParquetFile(file).iter_batches(1 << 14):
@@ -144,9 +144,9 @@ def read_back(file: str, block: Block) -> Iterator[tuple[int, Any]]:
             first += batch.num_rows
 
 
-def groups_of(blocks: Sequence[Block], size: int) -> list[tuple[Block, ...]]:
+def group_blocks(blocks: Sequence[NodeBlock], size: int) -> list[tuple[NodeBlock, ...]]:
     """Blocks in groups of one side each, committed together."""
-    found: list[list[Block]] = []
+    found: list[list[NodeBlock]] = []
     for block in blocks:
         if not found or len(found[-1]) >= size or found[-1][-1].side != block.side:
             found.append([])

@@ -17,7 +17,7 @@ except ImportError:  # measuring on a machine with torch and numpy alone: right,
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def compiled(function: Function, **more: Any) -> Function:
+def compile_kernel(function: Function, **more: Any) -> Function:
     """`function` as machine code that holds no interpreter lock and is kept on disk."""
     if numba is None:
         return function
@@ -28,12 +28,12 @@ def compiled(function: Function, **more: Any) -> Function:
         return cast(Function, numba.njit(**{**options, "cache": False})(function))
 
 
-def compiled_as_python(function: Function) -> Function:
-    """As `compiled`; a division by zero is an error, as in Python."""
-    return compiled(function, nogil=False, error_model="python")
+def compile_with_python_errors(function: Function) -> Function:
+    """As `compile_kernel`; a division by zero is an error, as in Python."""
+    return compile_kernel(function, nogil=False, error_model="python")
 
 
-def waiting(function: Callable[..., Any]) -> str:
+def compile_notice(function: Callable[..., Any]) -> str:
     """Why the first use of kernels will take long, in a line; empty where they are compiled already.
 
     Args:

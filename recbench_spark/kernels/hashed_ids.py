@@ -16,7 +16,7 @@ def hash_ids(ids: pa.Array | pa.ChunkedArray, hashes_r: Hashes | None = None) ->
         hashes_r: (r,) hash of the columns before it; None: it is the first.
     """
     before = start(len(ids)) if hashes_r is None else hashes_r
-    return hash_texts(texts_of(ids), np.arange(len(ids), dtype=np.int32), before)
+    return hash_texts(flatten_texts(ids), np.arange(len(ids), dtype=np.int32), before)
 
 
 def hash_encoded(ids: pa.DictionaryArray, hashes_r: Hashes | None = None) -> Hashes:
@@ -25,10 +25,10 @@ def hash_encoded(ids: pa.DictionaryArray, hashes_r: Hashes | None = None) -> Has
     if hashes_r is None:
         found: Hashes = hash_ids(ids.dictionary)[which_r]
         return found
-    return hash_texts(texts_of(ids.dictionary), which_r, hashes_r)
+    return hash_texts(flatten_texts(ids.dictionary), which_r, hashes_r)
 
 
-def texts_of(ids: pa.Array | pa.ChunkedArray) -> Texts:
+def flatten_texts(ids: pa.Array | pa.ChunkedArray) -> Texts:
     """Texts, or bytes, end to end."""
     flat = ids.cast(ids.type.value_type) if pa.types.is_dictionary(ids.type) else ids
     large = (flat.combine_chunks() if isinstance(flat, pa.ChunkedArray) else flat).cast(pa.large_binary())

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.compiling import compiled, readonly
+from recbench_spark.kernels.compiling import compile_kernel, readonly
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -15,7 +15,7 @@ GAMMA = np.uint64(0x9E3779B97F4A7C15)
 """What the state of splitmix64 grows by from one output to the next."""
 
 
-@compiled
+@compile_kernel
 def mix(x: np.uint64) -> np.uint64:
     """The output function of splitmix64 (Steele, Lea and Flood 2014, figure 15)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -23,13 +23,13 @@ def mix(x: np.uint64) -> np.uint64:
     return x ^ (x >> np.uint64(31))
 
 
-@compiled
+@compile_kernel
 def splitmix64(state: np.uint64) -> np.uint64:
     """The next output after this state."""
     return mix(state + GAMMA)
 
 
-@compiled
+@compile_kernel
 def stream(seed: np.uint64, key: np.uint64) -> np.uint64:
     """Where the draws of a key begin under a seed."""
     return mix(splitmix64(seed) ^ key)
@@ -88,7 +88,7 @@ def start(rows: int) -> Hashes:
     return np.full(rows, 42, np.uint64)
 
 
-@compiled
+@compile_kernel
 def _fill_texts(
     starts_d: npt.NDArray[np.int64],
     bytes_b: npt.NDArray[np.uint8],
@@ -100,61 +100,61 @@ def _fill_texts(
         at, end = starts_d[which_r[r]], starts_d[which_r[r] + 1]
         state = hashes_r[r] + _P5
         if end - at >= 32:
-            state = _of_lanes(bytes_b, at, end, hashes_r[r])
-        out_r[r] = _finished(bytes_b, end - (end - at) % 32, end, state + np.uint64(end - at))
+            state = _hash_lanes(bytes_b, at, end, hashes_r[r])
+        out_r[r] = _finish(bytes_b, end - (end - at) % 32, end, state + np.uint64(end - at))
 
 
-@compiled
+@compile_kernel
 def _fill_longs(values_r: Hashes, hashes_r: Hashes, out_r: Hashes) -> None:
     for r in range(len(values_r)):
         state = hashes_r[r] + _P5 + np.uint64(8)
-        out_r[r] = _mixed(_rotated(state ^ _stepped(np.uint64(0), values_r[r]), 27) * _P1 + _P4)
+        out_r[r] = _avalanche(_rotate(state ^ _step_lane(np.uint64(0), values_r[r]), 27) * _P1 + _P4)
 
 
-@compiled
-def _of_lanes(text: npt.NDArray[np.uint8], at: int, end: int, seed: np.uint64) -> np.uint64:
+@compile_kernel
+def _hash_lanes(text: npt.NDArray[np.uint8], at: int, end: int, seed: np.uint64) -> np.uint64:
     """Whole stretches of 32 bytes, in four lanes."""
     a, b, c, d = seed + _P1 + _P2, seed + _P2, seed, seed - _P1
     while end - at >= 32:
-        a, b = _stepped(a, _word(text, at)), _stepped(b, _word(text, at + 8))
-        c, d = _stepped(c, _word(text, at + 16)), _stepped(d, _word(text, at + 24))
+        a, b = _step_lane(a, _word(text, at)), _step_lane(b, _word(text, at + 8))
+        c, d = _step_lane(c, _word(text, at + 16)), _step_lane(d, _word(text, at + 24))
         at += 32
-    state = _rotated(a, 1) + _rotated(b, 7) + _rotated(c, 12) + _rotated(d, 18)
+    state = _rotate(a, 1) + _rotate(b, 7) + _rotate(c, 12) + _rotate(d, 18)
     for lane in (a, b, c, d):
-        state = (state ^ _stepped(np.uint64(0), lane)) * _P1 + _P4
+        state = (state ^ _step_lane(np.uint64(0), lane)) * _P1 + _P4
     return state
 
 
-@compiled
-def _stepped(lane: np.uint64, word: np.uint64) -> np.uint64:
-    return _rotated(lane + word * _P2, 31) * _P1
+@compile_kernel
+def _step_lane(lane: np.uint64, word: np.uint64) -> np.uint64:
+    return _rotate(lane + word * _P2, 31) * _P1
 
 
-@compiled
-def _finished(text: npt.NDArray[np.uint8], at: int, end: int, state: np.uint64) -> np.uint64:
+@compile_kernel
+def _finish(text: npt.NDArray[np.uint8], at: int, end: int, state: np.uint64) -> np.uint64:
     """The last bytes, fewer than 32, and the avalanche."""
     while end - at >= 8:
-        state ^= _stepped(np.uint64(0), _word(text, at))
-        state = _rotated(state, 27) * _P1 + _P4
+        state ^= _step_lane(np.uint64(0), _word(text, at))
+        state = _rotate(state, 27) * _P1 + _P4
         at += 8
     if end - at >= 4:
-        state = _rotated(state ^ (_half(text, at) * _P1), 23) * _P2 + _P3
+        state = _rotate(state ^ (_half(text, at) * _P1), 23) * _P2 + _P3
         at += 4
     while at < end:
-        state = _rotated(state ^ (np.uint64(text[at]) * _P5), 11) * _P1
+        state = _rotate(state ^ (np.uint64(text[at]) * _P5), 11) * _P1
         at += 1
-    return _mixed(state)
+    return _avalanche(state)
 
 
-@compiled
-def _mixed(state: np.uint64) -> np.uint64:
+@compile_kernel
+def _avalanche(state: np.uint64) -> np.uint64:
     """The avalanche."""
     state = (state ^ (state >> np.uint64(33))) * _P2
     state = (state ^ (state >> np.uint64(29))) * _P3
     return state ^ (state >> np.uint64(32))
 
 
-@compiled
+@compile_kernel
 def _half(text: npt.NDArray[np.uint8], at: int) -> np.uint64:
     """Four bytes as a number, little-endian. Written out: LLVM makes one load of it."""
     low = np.uint64(text[at]) | (np.uint64(text[at + 1]) << np.uint64(8))
@@ -162,11 +162,11 @@ def _half(text: npt.NDArray[np.uint8], at: int) -> np.uint64:
     return low | (high << np.uint64(16))
 
 
-@compiled
+@compile_kernel
 def _word(text: npt.NDArray[np.uint8], at: int) -> np.uint64:
     return _half(text, at) | (_half(text, at + 4) << np.uint64(32))
 
 
-@compiled
-def _rotated(x: np.uint64, bits: int) -> np.uint64:
+@compile_kernel
+def _rotate(x: np.uint64, bits: int) -> np.uint64:
     return (x << np.uint64(bits)) | (x >> np.uint64(64 - bits))

@@ -46,7 +46,7 @@ MANY = 100
 """Ids that a side must have before so small a share says anything."""
 
 
-def whole_below(bits: int) -> str:
+def float_id_rule(bits: int) -> str:
     """What a float must be to be an id."""
     return f"a whole number below 2^{bits} (floats do not tell larger ones apart)"
 
@@ -65,23 +65,23 @@ def as_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
     """
     kind = column.type
     if pa.types.is_dictionary(kind):
-        return as_ids(decoded(column), what)
+        return as_ids(decode_dictionary(column), what)
     if pa.types.is_floating(kind):
-        return _of_floats(column, what)
+        return _floats_to_ids(column, what)
     if pa.types.is_null(kind) or (pa.types.is_integer(kind) and kind != pa.uint64()):
         return column.cast(pa.int64())
     if pa.types.is_decimal(kind) or kind == pa.uint64():
-        return _of_decimals(column, what)
+        return _decimals_to_ids(column, what)
     if pa.types.is_boolean(kind) or _is_text(kind):
-        return _of_text(column, what)
+        return _text_to_ids(column, what)
     raise SchemaError(f"{what} is {kind}, which holds no ids", IDS_AS_TEXT)
 
 
-def decoded(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+def decode_dictionary(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     """Return a column of a dictionary as its values; text views (Categorical of polars) as text."""
     if isinstance(column, pa.ChunkedArray):
         kind = _plain(column.type.value_type)
-        return pa.chunked_array([decoded(chunk) for chunk in column.chunks], kind)
+        return pa.chunked_array([decode_dictionary(chunk) for chunk in column.chunks], kind)
     return column.dictionary.cast(_plain(column.type.value_type)).take(column.indices)
 
 
@@ -96,16 +96,16 @@ def _is_text(kind: pa.DataType) -> bool:
     return any(getattr(pa.types, test)(kind) for test in (*tests, *more))
 
 
-def _of_floats(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
+def _floats_to_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
     bits = EXACT_BITS[str(column.type)]
     number = column.cast(pa.float64())
     known = pc.if_else(pc.is_nan(number), pa.scalar(None, pa.float64()), number)
     whole = pc.and_(pc.equal(known, pc.floor(known)), pc.less(pc.abs(known), 2.0**bits))
-    _refuse(column, pc.invert(whole), what, whole_below(bits))
+    _refuse(column, pc.invert(whole), what, float_id_rule(bits))
     return known.cast(pa.int64())
 
 
-def _of_decimals(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
+def _decimals_to_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
     if pa.types.is_decimal(column.type):
         _refuse(column, pc.not_equal(column, pc.floor(column)), what, "a whole number")
     written = column.cast(pa.string())
@@ -116,7 +116,7 @@ def _of_decimals(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
     return digits.cast(pa.int64()) if pc.all(fits, min_count=0).as_py() else digits
 
 
-def _of_text(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
+def _text_to_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
     raw = column.cast(pa.large_binary()) if not pa.types.is_boolean(column.type) else column
     try:
         found = raw.cast(pa.string())
@@ -147,7 +147,7 @@ def _refuse(column: pa.ChunkedArray, bad: pa.ChunkedArray, what: str, expected: 
 
 
 @dataclass(frozen=True)
-class Side:
+class IdArray:
     """One column of one table: its name, its type as it is stored, and three of its ids."""
 
     what: str
@@ -160,7 +160,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class IdOverlap:
     """How many distinct ids two sides have, how many in common, and how many are whole numbers.
 
     Text counts as a whole number in its one spelling: no leading zeros, no white space.
@@ -176,7 +176,7 @@ class Meeting:
         return self.common / min(self.n) if min(self.n) else 1.0
 
     @property
-    def apart(self) -> bool:
+    def is_disjoint(self) -> bool:
         """Whether one side is whole numbers throughout and the other has none: no two can be equal."""
         return any(self.numbers[a] == self.n[a] and not self.numbers[1 - a] for a in (0, 1))
 
@@ -187,14 +187,14 @@ class Meeting:
 
     def fails(self, must: bool) -> bool:
         """Whether nothing is common, of ids that must meet or that cannot."""
-        return self.share == 0 and (must or self.apart)
+        return self.share == 0 and (must or self.is_disjoint)
 
-    def told(self, left: Side, right: Side) -> str:
+    def told(self, left: IdArray, right: IdArray) -> str:
         """Both sides with types and examples."""
         numbers = f"{self.common} ids in common, of {self.n[0]} and {self.n[1]}"
         return f"{numbers}; {left.told()}; {right.told()}"
 
-    def refuse(self, left: Side, right: Side, must: bool) -> None:
+    def refuse(self, left: IdArray, right: IdArray, must: bool) -> None:
         """DataError where it fails."""
         if self.fails(must):
             raise DataError(

@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from recbench_spark.kernels.arrays import Floats, Ints
-from recbench_spark.kernels.compiling import compiled_as_python
+from recbench_spark.kernels.compiling import compile_with_python_errors
 from recbench_spark.kernels.resampling import exact_sums
 from recbench_spark.kernels.sums import Sums
 from recbench_spark.kernels.sums import exact_sums as exact_sums_of
@@ -82,7 +82,7 @@ def exact_moments(numerator_uc: Floats, denominator_uc: Floats) -> Sums:
     return Sums(sums.low, np.ascontiguousarray(limbs[:, :6]))
 
 
-@compiled_as_python
+@compile_with_python_errors
 def _fill_parts(numerator_uc: Floats, denominator_uc: Floats, parts: Floats) -> None:
     """1, N, D, N^2, N D and D^2, and by how much these three products are rounded."""
     for u in range(len(numerator_uc)):
@@ -97,7 +97,7 @@ def _fill_parts(numerator_uc: Floats, denominator_uc: Floats, parts: Floats) -> 
             parts[u, 8, c] = _product_error(d, d)
 
 
-@compiled_as_python
+@compile_with_python_errors
 def _product_error(x: float, y: float) -> float:
     """x y less the float64 product, exactly (Dekker 1971, "A floating-point technique", section 5)."""
     far_x, far_y = x * HALVES, y * HALVES

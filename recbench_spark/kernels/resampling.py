@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Floats, Ints
-from recbench_spark.kernels.compiling import compiled_as_python
+from recbench_spark.kernels.compiling import compile_with_python_errors
 from recbench_spark.kernels.hashing import GAMMA, mix, stream
 
 HIGH_BITS, LOW_BITS = 20, 32
@@ -164,7 +164,7 @@ NO_VARIANCE = Fraction(1, 1 << 50)
 LARGEST_WEIGHT = len(THRESHOLDS)
 
 
-@compiled_as_python
+@compile_with_python_errors
 def _fill_weights(
     keys: npt.NDArray[np.uint64],
     seed: np.uint64,

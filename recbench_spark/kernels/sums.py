@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Floats, Ints
-from recbench_spark.kernels.compiling import compiled_as_python
+from recbench_spark.kernels.compiling import compile_with_python_errors
 from recbench_spark.kernels.resampling import BLOCK, poisson_weights
 
 LIMB_BITS = 40
@@ -58,7 +58,7 @@ class Sums:
         total = np.zeros((high - low, *self.limbs.shape[1:]), dtype=np.int64)
         for one in (self, other):
             total[one.low - low : one.low - low + len(one.limbs)] += one.limbs
-        return Sums(low, _carried(total))
+        return Sums(low, _carry(total))
 
     def floats(self) -> Floats:
         """The sums as float64, with a relative error of a few 2^-53, 0 where they cancel: (...)."""
@@ -91,9 +91,9 @@ def from_numbers(numbers: Ints, shape: tuple[int, ...]) -> Sums:
     return Sums(int(numbers[0]), limbs)
 
 
-def total_of(rows: Iterable[Any], shape: tuple[int, ...]) -> Sums:
+def total_from_rows(rows: Iterable[Any], shape: tuple[int, ...]) -> Sums:
     """Sums over all tasks, from what each wrote by `Sums.numbers`, as rows of an Arrow column."""
-    return _added([from_numbers(row.values.to_numpy(), shape) for row in rows])
+    return _add_parts([from_numbers(row.values.to_numpy(), shape) for row in rows])
 
 
 def exact_sums(values_uc: Floats) -> Sums:
@@ -101,17 +101,17 @@ def exact_sums(values_uc: Floats) -> Sums:
 
     Raises DataError for infinite values.
     """
-    one = grouped(np.zeros(len(values_uc), dtype=np.int64), values_uc, 1)
+    one = group_sums(np.zeros(len(values_uc), dtype=np.int64), values_uc, 1)
     return Sums(one.low, one.limbs[:, 0])
 
 
-def grouped(index_n: Ints, values_nc: Floats, count: int) -> Sums:
+def group_sums(index_n: Ints, values_nc: Floats, count: int) -> Sums:
     """Exact sums of the rows of each index, (count, c): a user's rows may lie in several batches."""
     low, length = _places(values_nc)
-    return _added(
+    return _add_parts(
         [
-            Sums(low, _carried(_cut(values_nc[rows], index_n[rows], low, (length, count))))
-            for rows in _stretches(len(values_nc))
+            Sums(low, _carry(_cut(values_nc[rows], index_n[rows], low, (length, count))))
+            for rows in _row_blocks(len(values_nc))
         ]
     )
 
@@ -122,37 +122,37 @@ def bootstrap_sums(keys: npt.NDArray[Any], values_uc: Floats, replicates: int, s
     Values are rounded to 41 binary digits first; the sums of what is left are exact. Raises DataError
     for infinite values.
     """
-    values = rounded(values_uc)
+    values = round_binary(values_uc)
     low, length = _places(values)
     found = []
-    for rows in _stretches(len(keys)):
+    for rows in _row_blocks(len(keys)):
         part = values[rows]
         limbs = _cut(part, np.arange(len(part)), low, (length, len(part)))
-        found.append(Sums(low, _weighted(keys[rows], limbs, replicates, seed)))
-    return _added(found)
+        found.append(Sums(low, _weigh_limbs(keys[rows], limbs, replicates, seed)))
+    return _add_parts(found)
 
 
-def bootstrap_grouped(keys: npt.NDArray[Any], sums: Sums, replicates: int, seed: int) -> Sums:
-    """As `bootstrap_sums`, of users (u, c) who are exact sums already (see `grouped`)."""
+def bootstrap_groups(keys: npt.NDArray[Any], sums: Sums, replicates: int, seed: int) -> Sums:
+    """As `bootstrap_sums`, of users (u, c) who are exact sums already (see `group_sums`)."""
     found = [
-        Sums(sums.low, _weighted(keys[rows], sums.limbs[:, rows], replicates, seed))
-        for rows in _stretches(len(keys))
+        Sums(sums.low, _weigh_limbs(keys[rows], sums.limbs[:, rows], replicates, seed))
+        for rows in _row_blocks(len(keys))
     ]
-    return _added(found)
+    return _add_parts(found)
 
 
-def rounded(values: Floats) -> Floats:
+def round_binary(values: Floats) -> Floats:
     """The values to 41 binary digits, halves away from 0."""
     half, mask = np.int64(1 << (DROPPED_BITS - 1)), np.int64(-1 << DROPPED_BITS)
     bits = np.ascontiguousarray(values, dtype=np.float64).view(np.int64)
     return np.where(np.isfinite(values), ((bits + half) & mask).view(np.float64), values)
 
 
-def _stretches(rows: int) -> list[slice]:
+def _row_blocks(rows: int) -> list[slice]:
     return [slice(start, start + ROWS) for start in range(0, max(rows, 1), ROWS)]
 
 
-def _added(parts: list[Sums]) -> Sums:
+def _add_parts(parts: list[Sums]) -> Sums:
     total = parts[0]
     for part in parts[1:]:
         total = total + part
@@ -172,7 +172,7 @@ def _places(values: Floats) -> tuple[int, int]:
     return low, high - low + 1
 
 
-@compiled_as_python
+@compile_with_python_errors
 def _exponents(bits_n: Ints) -> tuple[int, int]:
     """The smallest and largest exponent of the numbers but 0 and NaN; (2048, -1) without any."""
     least, most = 2048, -1
@@ -193,7 +193,7 @@ def _cut(values_nc: Floats, index_n: Ints, low: int, shape: tuple[int, int]) -> 
     return limbs
 
 
-@compiled_as_python
+@compile_with_python_errors
 def _add_limbs(bits_nc: Ints, index_n: Ints, first: int, limbs: Ints) -> None:
     """first: the power of two that the first limb counts."""
     full = (1 << LIMB_BITS) - 1
@@ -228,7 +228,7 @@ def _times_power(values: Floats, power: int) -> Floats:
     return values * 2.0**power if abs(power) < 1000 else np.ldexp(values, power)
 
 
-def _weighted(keys: npt.NDArray[Any], limbs_luc: Ints, replicates: int, seed: int) -> Ints:
+def _weigh_limbs(keys: npt.NDArray[Any], limbs_luc: Ints, replicates: int, seed: int) -> Ints:
     """Weighted sums of limbs, int64 (l, b, c), carried; columns of zeros are not multiplied."""
     used_lc = limbs_luc.any(axis=1)
     columns = np.moveaxis(limbs_luc, 1, 0)[:, used_lc].astype(np.float64)
@@ -240,10 +240,10 @@ def _weighted(keys: npt.NDArray[Any], limbs_luc: Ints, replicates: int, seed: in
     total = np.zeros((len(limbs_luc), replicates, limbs_luc.shape[2]), dtype=np.int64)
     place, column = np.nonzero(used_lc)
     total[place, :, column] = sums.T
-    return _carried(total)
+    return _carry(total)
 
 
-def _carried(limbs: Ints) -> Ints:
+def _carry(limbs: Ints) -> Ints:
     """The same sums, all limbs but the top one in 0 .. 2^40 - 1, the top one below 2^40 in size."""
     limbs = limbs.copy()
     for place in range(len(limbs) - 1):
@@ -251,5 +251,5 @@ def _carried(limbs: Ints) -> Ints:
         limbs[place] -= over << LIMB_BITS
         limbs[place + 1] += over
     if len(limbs) and (np.abs(limbs[-1]) >> LIMB_BITS).any():
-        return _carried(np.concatenate([limbs, np.zeros_like(limbs[-1:])]))
+        return _carry(np.concatenate([limbs, np.zeros_like(limbs[-1:])]))
     return limbs

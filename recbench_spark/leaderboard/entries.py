@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
-from recbench_spark.leaderboard.fold_statistics import OverFolds
-from recbench_spark.leaderboard.published import Board, RanBy, Run
-from recbench_spark.leaderboard.searches import Search
-from recbench_spark.leaderboard.verdicts import Note, Verdict, verdict
+from recbench_spark.leaderboard.fold_statistics import FoldSummary
+from recbench_spark.leaderboard.published import Board, BoardRun, RanBy
+from recbench_spark.leaderboard.searches import SearchTrials
+from recbench_spark.leaderboard.verdicts import TuningNote, TuningVerdict, judge_run
 
-Part = Literal["probe", "quiz", "test"]
+BoardPart = Literal["probe", "quiz", "test"]
 
-BAYESIAN = {
+BAYESIAN_METHODS = {
     "u,i": "Bayesian matrix factorisation",
     "u,i,t": "Bayesian timeSVD",
     "u,i,iu": "Bayesian SVD++",
@@ -26,7 +26,7 @@ BAYESIAN = {
 }
 """Feature sets by the names that the source's table gives them."""
 
-METHODS = {
+METHOD_NAMES = {
     "sgd_mf": "matrix factorisation by SGD",
     "als": "ALS-WR",
     "als_wr": "ALS-WR",
@@ -81,58 +81,58 @@ class Entry:
     def entry_id(self) -> str:
         """Hash of what the row says of the run; what is known of its search may grow."""
         known = asdict(self)
-        of_run = {name: known[name] for name in _OF_RUN}
+        of_run = {name: known[name] for name in _RUN_FIELDS}
         return hashlib.sha256(json.dumps(of_run, sort_keys=True).encode()).hexdigest()[:16]
 
-    def as_run(self) -> Run:
+    def to_run(self) -> BoardRun:
         """As verdicts take it."""
-        part = cast("Part | None", self.part if self.part in ("probe", "quiz", "test") else None)
-        return Run(
+        part = cast("BoardPart | None", self.part if self.part in ("probe", "quiz", "test") else None)
+        return BoardRun(
             method=self.name, value=self.value, spread=self.spread_folds, part=part, year=self.year,
             ran_by=cast("RanBy | None", self.ran_by), dims=self.dims, by_fold=dict(self.fold_values),
         )  # fmt: skip
 
-    def grown_from(self, before: Entry) -> Entry:
+    def merge_earlier(self, before: Entry) -> Entry:
         """The row that stands for both: what this one lacks of search and folds is that of `before`.
 
         A search that was made after the first entry is joined to it; none is lost.
         """
         if self.budget_settings is None and self.search_space is None:
-            facts = {name: getattr(before, name) for name in _OF_SEARCH}
+            facts = {name: getattr(before, name) for name in _SEARCH_FIELDS}
         else:
-            facts = {name: getattr(self, name) for name in _OF_SEARCH}
+            facts = {name: getattr(self, name) for name in _SEARCH_FIELDS}
         return replace(before, **facts, fold_values=self.fold_values or before.fold_values)
 
 
-_OF_SEARCH = ("search_space", "budget_settings", "budget_seconds", "at_edge", "never_searched")
-_OF_RUN = ("board", "origin", "method", "name", "value", "part", "ran_by", "year", "dims", "evidence")
+_SEARCH_FIELDS = ("search_space", "budget_settings", "budget_seconds", "at_edge", "never_searched")
+_RUN_FIELDS = ("board", "origin", "method", "name", "value", "part", "ran_by", "year", "dims", "evidence")
 
 
-def method_of(kind: str, settings: Mapping[str, Any]) -> str:
+def canonical_method(kind: str, settings: Mapping[str, Any]) -> str:
     """The one name of a learner's method, by its feature set where it has one.
 
     >>> method_of("bayesian_mf", {"features": "u,i,t"}), method_of("mine", {})
     ('Bayesian timeSVD', 'mine')
     """
     if kind == "bayesian_mf":
-        return BAYESIAN.get(str(settings.get("features", "u,i")), kind)
+        return BAYESIAN_METHODS.get(str(settings.get("features", "u,i")), kind)
     if kind == "als" and settings.get("implicit"):
         return "ALS of implicit feedback"
-    return METHODS.get(kind, kind)
+    return METHOD_NAMES.get(kind, kind)
 
 
-BESIDE = "beside the table"
+BESIDE_TABLE = "beside the table"
 """Evidence of a number that its source gives, and that is no row of its table: shown, and not judged."""
 
 
-def published_entries(board: Board) -> list[Entry]:
+def make_published_entries(board: Board) -> list[Entry]:
     """The rows of a published table, and the numbers that its source gives beside it."""
     return [
         Entry(
             board.name, "published", board.data, board.protocol, board.metric, board.lower_is_better,
             board.canonical(run.method), run.method, run.value, run.spread, part=run.part,
             ran_by=run.ran_by, quoted_from=board.source, year=run.year, dims=run.dims,
-            evidence=BESIDE if run in board.beside else None,
+            evidence=BESIDE_TABLE if run in board.beside else None,
         )
         for run in (*board.runs, *board.beside)
     ]  # fmt: skip
@@ -143,7 +143,7 @@ def number_or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def spread_facts(found: OverFolds) -> dict[str, Any]:
+def spread_columns(found: FoldSummary) -> dict[str, Any]:
     """Columns of what was found over folds and seeds."""
     return {
         "value": found.mean,
@@ -155,7 +155,7 @@ def spread_facts(found: OverFolds) -> dict[str, Any]:
     }
 
 
-def search_facts(search: Search | None, seconds: float, edges: Sequence[str]) -> dict[str, Any]:
+def search_columns(search: SearchTrials | None, seconds: float, edges: Sequence[str]) -> dict[str, Any]:
     """Columns of what was searched; nothing where no search is known."""
     if search is None:
         return {}
@@ -169,7 +169,7 @@ def search_facts(search: Search | None, seconds: float, edges: Sequence[str]) ->
     }
 
 
-class Tuning(NamedTuple):
+class SettingsSource(NamedTuple):
     """Where the settings of an entry are from.
 
     Attributes:
@@ -180,19 +180,19 @@ class Tuning(NamedTuple):
         why: a search of this model that is none of this run, in words.
     """
 
-    search: Search | None = None
+    search: SearchTrials | None = None
     used: Mapping[str, float] | None = None
     told: str = ""
     fixed: bool = False
     why: str = ""
 
 
-def judge(
+def judge_entries(
     entries: Sequence[Entry],
-    searches: Mapping[str, Search],
-    moved_elsewhere: Mapping[str, Mapping[str, float]],
-    used: Mapping[str, Tuning] | None = None,
-) -> dict[str, Verdict]:
+    searches: Mapping[str, SearchTrials],
+    effects_elsewhere: Mapping[str, Mapping[str, float]],
+    used: Mapping[str, SettingsSource] | None = None,
+) -> dict[str, TuningVerdict]:
     """A verdict on each entry, by its id; those of one part are held against one another.
 
     Args:
@@ -204,33 +204,39 @@ def judge(
     """
     found = {}
     known = {} if used is None else used
-    judged = [entry for entry in entries if entry.evidence != BESIDE]
+    judged = [entry for entry in entries if entry.evidence != BESIDE_TABLE]
     for part in {entry.part for entry in judged}:
         same = [entry for entry in judged if entry.part == part]
-        board = _board(same)
+        board = _make_board(same)
         for entry in same:
             by_name = searches.get(entry.name) if used is None and entry.origin == "ours" else None
-            tuning = known.get(entry.entry_id, Tuning(by_name))
+            tuning = known.get(entry.entry_id, SettingsSource(by_name))
             rivals = {name: search for name, search in searches.items() if name != entry.name}
-            moved = moved_elsewhere.get(entry.method, {})
-            one = verdict(entry.as_run(), board, tuning.search, rivals, moved, tuning.used)
-            found[entry.entry_id] = one._replace(notes=(*one.notes, *_unsearched(entry, tuning)))
+            moved = effects_elsewhere.get(entry.method, {})
+            one = judge_run(entry.to_run(), board, tuning.search, rivals, moved, tuning.used)
+            found[entry.entry_id] = one._replace(notes=(*one.notes, *_note_missing_search(entry, tuning)))
     return found
 
 
-def _unsearched(entry: Entry, tuning: Tuning) -> list[Note]:
+def _note_missing_search(entry: Entry, tuning: SettingsSource) -> list[TuningNote]:
     """The note on a row of ours, or one handed in, of whose search no trial is known."""
     if tuning.search is not None or entry.origin == "published" or tuning.fixed:
         return []
     if tuning.told or entry.search_space:
         told = tuning.told or f"a search over {entry.search_space}"
-        return [Note("no_power", f"its file or bundle tells of {told}, and the board knows no trial of it")]
+        return [
+            TuningNote(
+                "no_power", f"its file or bundle tells of {told}, and the board knows no trial of it"
+            )
+        ]
     if entry.origin == "bundle":
-        return [Note("never_searched", "it was handed in without a search")]
-    return [Note("never_searched", tuning.why or "no search of this model with these settings is known")]
+        return [TuningNote("never_searched", "it was handed in without a search")]
+    return [
+        TuningNote("never_searched", tuning.why or "no search of this model with these settings is known")
+    ]
 
 
-def _board(entries: Sequence[Entry]) -> Board:
+def _make_board(entries: Sequence[Entry]) -> Board:
     """Entries of one part as verdicts take a board: aliases are names of one method."""
     first = entries[0]
     names: dict[str, list[str]] = {}
@@ -238,22 +244,24 @@ def _board(entries: Sequence[Entry]) -> Board:
         if entry.name not in names.setdefault(entry.method, []):
             names[entry.method].append(entry.name)
     taken: set[str] = set()
-    aliases = {method: tuple(_first_time(of, taken)) for method, of in names.items()}
+    aliases = {method: tuple(_take_new_names(of, taken)) for method, of in names.items()}
     return Board(
         name=first.board, data=first.data, protocol=first.protocol, metric=first.metric,
         lower_is_better=first.lower_is_better, source="board",
         aliases={method: of for method, of in aliases.items() if of},
-        runs=tuple(entry.as_run() for entry in entries),
+        runs=tuple(entry.to_run() for entry in entries),
     )  # fmt: skip
 
 
-def _first_time(names: Iterable[str], taken: set[str]) -> list[str]:
+def _take_new_names(names: Iterable[str], taken: set[str]) -> list[str]:
     fresh = [name for name in names if name not in taken]
     taken.update(fresh)
     return fresh
 
 
-def moved_by(searches: Mapping[str, tuple[str, Search]]) -> dict[str, dict[str, float]]:
+def measure_setting_effects(
+    searches: Mapping[str, tuple[str, SearchTrials]],
+) -> dict[str, dict[str, float]]:
     """By method, how much each setting searched elsewhere has moved its number, relative to the value.
 
     The best of the level that did best against the best of the one that did worst: what is lost by the

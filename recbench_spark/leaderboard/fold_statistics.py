@@ -10,7 +10,7 @@ import numpy.typing as npt
 from scipy.special import stdtr
 
 
-class OverFolds(NamedTuple):
+class FoldSummary(NamedTuple):
     """A model on a benchmark of folds.
 
     Attributes:
@@ -31,7 +31,7 @@ class OverFolds(NamedTuple):
     by_fold: Mapping[int, float] = {}
 
 
-def over_folds(values: Mapping[tuple[int | None, int], float]) -> OverFolds:
+def summarise_folds(values: Mapping[tuple[int | None, int], float]) -> FoldSummary:
     """Values by (fold, seed); none is NaN everywhere.
 
     >>> over_folds({(0, 1): 0.5, (0, 2): 0.75, (1, 1): 1.0, (1, 2): 1.25})[:2]
@@ -41,10 +41,10 @@ def over_folds(values: Mapping[tuple[int | None, int], float]) -> OverFolds:
     for fold, seed in sorted(values, key=lambda key: (-1 if key[0] is None else key[0], key[1])):
         by_fold.setdefault(fold, []).append(values[fold, seed])
     if not by_fold:
-        return OverFolds(float("nan"), float("nan"), float("nan"), 0, 0)
+        return FoldSummary(float("nan"), float("nan"), float("nan"), 0, 0)
     means = [float(np.mean(found)) for found in by_fold.values()]
     within = [float(np.var(found, ddof=1)) for found in by_fold.values() if len(found) > 1]
-    return OverFolds(
+    return FoldSummary(
         float(np.mean(means)),
         float(np.std(means, ddof=1)) if len(means) > 1 else float("nan"),
         float(np.sqrt(np.mean(within))) if within else float("nan"),
@@ -54,7 +54,7 @@ def over_folds(values: Mapping[tuple[int | None, int], float]) -> OverFolds:
     )
 
 
-class Paired(NamedTuple):
+class PairedFolds(NamedTuple):
     """Two runs over the same folds.
 
     Attributes:
@@ -75,7 +75,7 @@ class Paired(NamedTuple):
         return len(self.differences_f)
 
 
-def paired_folds(one: Mapping[int, float], other: Mapping[int, float]) -> Paired | None:
+def compare_folds(one: Mapping[int, float], other: Mapping[int, float]) -> PairedFolds | None:
     """The difference of two runs fold by fold; None of fewer than two folds, or of other ones.
 
     >>> found = paired_folds({0: 3.0, 1: 5.0, 2: 7.0}, {0: 2.0, 1: 3.0, 2: 4.0})
@@ -87,6 +87,8 @@ def paired_folds(one: Mapping[int, float], other: Mapping[int, float]) -> Paired
     differences = np.array([one[fold] - other[fold] for fold in sorted(one)])
     mean, error = float(differences.mean()), float(differences.std(ddof=1) / np.sqrt(len(differences)))
     if error == 0:
-        return Paired(differences, mean, float(np.copysign(np.inf, mean)) if mean else 0.0, float(not mean))
+        return PairedFolds(
+            differences, mean, float(np.copysign(np.inf, mean)) if mean else 0.0, float(not mean)
+        )
     t = mean / error
-    return Paired(differences, mean, t, float(2 * stdtr(len(differences) - 1, -abs(t))))
+    return PairedFolds(differences, mean, t, float(2 * stdtr(len(differences) - 1, -abs(t))))

@@ -14,19 +14,19 @@ from typing import NamedTuple
 SIGMAS = 5.0
 """Standard deviations of noise that a result must exceed to be doubted."""
 
-MANY = 3
+MANY_METHODS = 3
 """From so many methods on, the best run of a board has most of what can be had."""
 
-MOST = 0.9
+MAX_WAY_SHARE = 0.9
 """Share of the way from the best run to the best possible value that noise excuses at most."""
 
 EXACT_MARGIN = 0.05
 """Difference between two rates of hits that calibration alone explains."""
 
-FEWEST = 50
+MIN_PAIRS = 50
 """Pairs that each of two rates needs."""
 
-FAR = 0.5
+FAR_DISTANCE = 0.5
 """Share of the scale's width: predictions outside the scale by more are far off."""
 
 FAR_SHARE, OUTSIDE_SHARE, MEAN_SHIFT = 0.01, 0.5, 0.5
@@ -34,11 +34,11 @@ FAR_SHARE, OUTSIDE_SHARE, MEAN_SHIFT = 0.01, 0.5, 0.5
 deviations of the ratings that are learnt from."""
 
 
-class Limits(NamedTuple):
+class ProgressLimits(NamedTuple):
     """Largest honest share of the way from the best trusted run to the best possible value.
 
     Attributes:
-        many: where at least `MANY` methods are trusted.
+        many: where at least `MANY_METHODS` methods are trusted.
         few: where there are fewer.
         alone: where there is none, from the value that a constant prediction has.
     """
@@ -48,16 +48,16 @@ class Limits(NamedTuple):
     alone: float
 
 
-RATINGS = Limits(0.08, 0.15, 0.5)
+RATING_LIMITS = ProgressLimits(0.08, 0.15, 0.5)
 """The largest step from the best of three or more methods to the next best is 1.3 % of RMSE on
 the published boards; from means of users and items to the best run of `docs/ratings.md` it is 10 %."""
 
-RANKINGS = Limits(0.25, 0.5, 0.99)
+RANKING_LIMITS = ProgressLimits(0.25, 0.5, 0.99)
 """From popular items to the best run of the NCF paper's split: 27 % of the way to 1; from item neighbours
 and two more methods: 10 %."""
 
 
-class Trusted(NamedTuple):
+class TrustedRun(NamedTuple):
     """The best run that a result is held against.
 
     Attributes:
@@ -73,7 +73,7 @@ class Trusted(NamedTuple):
     methods: int
 
 
-class Hits(NamedTuple):
+class RatingHits(NamedTuple):
     """Predictions by their distance from the nearest rating inside the scale, in steps of the scale.
 
     Attributes:
@@ -89,13 +89,13 @@ class Hits(NamedTuple):
     next_hits: int
 
 
-class Spans(NamedTuple):
+class PredictionSpread(NamedTuple):
     """Predictions beside the scale of the log.
 
     Attributes:
         rows: number of predictions.
         outside: number outside the scale.
-        far: number outside by more than `FAR` of its width.
+        far: number outside by more than `FAR_DISTANCE` of its width.
         mean: of the predictions.
         scale: lowest and highest rating.
         learnt_mean: mean of the ratings that are learnt from.
@@ -111,7 +111,7 @@ class Spans(NamedTuple):
     learnt_spread: float
 
 
-def bound(trusted: Trusted, possible: float, limits: Limits, error: float) -> float:
+def plausible_bound(trusted: TrustedRun, possible: float, limits: ProgressLimits, error: float) -> float:
     """The value beyond which a result is doubted.
 
     Args:
@@ -123,26 +123,28 @@ def bound(trusted: Trusted, possible: float, limits: Limits, error: float) -> fl
     >>> round(bound(Trusted("means", 0.9, 0.003, 1), 0.0, RATINGS, 0.0), 3)
     0.765
     """
-    share = limits.many if trusted.methods >= MANY else limits.few if trusted.methods else limits.alone
+    share = (
+        limits.many if trusted.methods >= MANY_METHODS else limits.few if trusted.methods else limits.alone
+    )
     way = possible - trusted.value
     noise = SIGMAS * math.hypot(trusted.noise, error)
-    return trusted.value + math.copysign(min(max(share * abs(way), noise), MOST * abs(way)), way)
+    return trusted.value + math.copysign(min(max(share * abs(way), noise), MAX_WAY_SHARE * abs(way)), way)
 
 
-def level_doubt(
-    value: float, trusted: Trusted, possible: float, limits: Limits, error: float, where: str
+def check_level(
+    value: float, trusted: TrustedRun, possible: float, limits: ProgressLimits, error: float, where: str
 ) -> str | None:
     """The sentence of a result that is better than progress and noise allow; None of any other.
 
     Args:
         value: of the result, on rows that are not shown back.
-        trusted: see `bound`.
-        possible: see `bound`.
-        limits: see `bound`.
-        error: see `bound`.
+        trusted: see `plausible_bound`.
+        possible: see `plausible_bound`.
+        limits: see `plausible_bound`.
+        error: see `plausible_bound`.
         where: names the rows in words.
     """
-    end = bound(trusted, possible, limits, error)
+    end = plausible_bound(trusted, possible, limits, error)
     if trusted.value == possible or abs(possible - value) >= abs(possible - end):
         return None
     return (
@@ -151,7 +153,7 @@ def level_doubt(
     )
 
 
-def exactness_doubt(hits: Hits) -> str | None:
+def check_exactness(hits: RatingHits) -> str | None:
     """The sentence of predictions among which true ratings are; None of any other.
 
     Predictions at the ends of the scale, where clipping gathers them, are not counted in `hits`.
@@ -159,7 +161,7 @@ def exactness_doubt(hits: Hits) -> str | None:
     >>> exactness_doubt(Hits(2000, 900, 2000, 880)) is None
     True
     """
-    if min(hits.near, hits.next) < FEWEST:
+    if min(hits.near, hits.next) < MIN_PAIRS:
         return None
     near, beside = hits.near_hits / hits.near, hits.next_hits / hits.next
     variance = near * (1 - near) / hits.near + beside * (1 - beside) / hits.next
@@ -171,7 +173,7 @@ def exactness_doubt(hits: Hits) -> str | None:
     )
 
 
-def scale_fault(spans: Spans) -> str | None:
+def check_scale(spans: PredictionSpread) -> str | None:
     """The sentence of predictions on another scale than the log; None where clipping to it is fair."""
     low, high = spans.scale
     on = f"the log's scale is {low:g} to {high:g}, the mean of what is learnt from {spans.learnt_mean:.2f}"

@@ -11,13 +11,13 @@ from pydantic import Field, model_validator
 from recbench_spark.config import Name, Strict, load_yaml, parse
 from recbench_spark.errors import ConfigError, nearest
 
-PUBLISHED = Path(__file__).resolve().parent / "published.yaml"
+PUBLISHED_FILE = Path(__file__).resolve().parent / "published.yaml"
 
 RanBy = Literal["inventor", "rival", "rerun", "ours"]
 """The inventor; someone who needed a baseline; someone who ran it again with care; this project."""
 
 
-class Run(Strict):
+class BoardRun(Strict):
     """One number on a board; what is not known of it is None.
 
     Attributes:
@@ -63,11 +63,11 @@ class Board(Strict):
     lower_is_better: bool
     source: str
     aliases: dict[str, tuple[str, ...]] = Field(default={})
-    runs: Annotated[tuple[Run, ...], Field(min_length=1)]
-    beside: tuple[Run, ...] = ()
+    runs: Annotated[tuple[BoardRun, ...], Field(min_length=1)]
+    beside: tuple[BoardRun, ...] = ()
 
     @model_validator(mode="after")
-    def _names_are_known(self) -> Board:
+    def _check_aliases(self) -> Board:
         known = {run.method for run in self.runs}
         names = [name for group in self.aliases.values() for name in group]
         wrong = [name for name in names if name not in known or names.count(name) > 1]
@@ -79,25 +79,25 @@ class Board(Strict):
         """The one name of a method that has several."""
         return next((name for name, names in self.aliases.items() if method in names), method)
 
-    def better(self, value: float, than: float) -> float:
+    def improvement(self, value: float, than: float) -> float:
         """By how much a value is better; negative if it is worse."""
         return than - value if self.lower_is_better else value - than
 
-    def best_known(self) -> dict[str, Run]:
+    def best_runs(self) -> dict[str, BoardRun]:
         """The best run of each method, under its one name, best method first."""
         sign = 1 if self.lower_is_better else -1
-        best: dict[str, Run] = {}
+        best: dict[str, BoardRun] = {}
         for run in sorted(self.runs, key=lambda run: sign * run.value):
             best.setdefault(self.canonical(run.method), run)
         return best
 
 
-class _File(Strict):
+class _BoardFile(Strict):
     boards: tuple[Board, ...]
 
 
 @cache
-def published_boards(path: Path = PUBLISHED) -> dict[str, Board]:
+def load_published_boards(path: Path = PUBLISHED_FILE) -> dict[str, Board]:
     """All boards of a file by name. Raises ConfigError with file, key and nearest known key."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -106,12 +106,12 @@ def published_boards(path: Path = PUBLISHED) -> dict[str, Board]:
             f"{path} is no readable file: {error}", "see leaderboard/published.yaml"
         ) from None
     document = load_yaml(text, str(path))
-    return {board.name: board for board in parse(_File, document, str(path)).boards}
+    return {board.name: board for board in parse(_BoardFile, document, str(path)).boards}
 
 
-def published_board(name: str) -> Board:
+def load_published_board(name: str) -> Board:
     """One board of the package's file. Raises ConfigError for a name that is not there."""
-    boards = published_boards()
+    boards = load_published_boards()
     if name not in boards:
         raise ConfigError(f"there is no published board '{name}'", nearest(name, boards))
     return boards[name]

@@ -21,10 +21,10 @@ LENGTH, LENGTHS_SD = 1.2, 0.8
 NOISE = (1e-7, 3e-2)
 """Variance of the noise as a share of the process's, lowest and highest."""
 
-HYPERS, HEAVIEST = 511, 48
+HYPER_SETS, KEPT_SETS = 511, 48
 """Sets of lengths and noise that are weighed, and how many of them, the likeliest, predict."""
 
-FREEDOM = 2.0
+PRIOR_FREEDOM = 2.0
 """Degrees of freedom of the prior of the process's variance."""
 
 REACH = 0.5
@@ -33,14 +33,14 @@ REACH = 0.5
 OUTLIER = 4.0
 """Losses further from the best than this many times the median's distance count as that far."""
 
-MOST = 64
+MAX_TRIALS = 64
 """Trials that a surface is fitted to, the best ones."""
 
-LEAST = 3
+MIN_EXTRA_TRIALS = 3
 """A surface needs so many trials more than it has settings."""
 
 
-class Better(NamedTuple):
+class BetterSetting(NamedTuple):
     """The setting that is most surely better.
 
     Attributes:
@@ -63,16 +63,16 @@ class Surface:
             loss_n: (n,) their losses, the smaller the better.
             noise: standard deviation of one loss, 0 where it is not known.
         """
-        order = np.argsort(loss_n, kind="stable")[:MOST]
-        self.places_nd, self.unit = places_nd[order], scale_of(loss_n)
+        order = np.argsort(loss_n, kind="stable")[:MAX_TRIALS]
+        self.places_nd, self.unit = places_nd[order], loss_scale(loss_n)
         self.best = float(loss_n.min())
         target_n = np.minimum((loss_n[order] - self.best) / self.unit, OUTLIER)
         self.variance = float(target_n.var()) or 1.0
-        lengths_hd, noise_h = _hypers(places_nd.shape[1])
+        lengths_hd, noise_h = _draw_hypers(places_nd.shape[1])
         noise_h = np.maximum(noise_h, (noise / self.unit) ** 2 / self.variance)
-        self._weigh(target_n, lengths_hd, noise_h)
+        self._weigh_hypers(target_n, lengths_hd, noise_h)
 
-    def _weigh(self, target_n: Floats, lengths_hd: Floats, noise_h: Floats) -> None:
+    def _weigh_hypers(self, target_n: Floats, lengths_hd: Floats, noise_h: Floats) -> None:
         """Keep the likeliest lengths and noises, with what predictions need of each."""
         n = len(target_n)
         kernel_hnn = _kernel(self.places_nd, self.places_nd, lengths_hd)
@@ -84,11 +84,11 @@ class Surface:
         weight_h = np.square(ones_hn).sum(axis=1)
         mean_h = (whitened[..., 0] * ones_hn).sum(axis=1) / weight_h
         rest_hn = whitened[..., 0] - mean_h[:, None] * ones_hn
-        self.freedom = FREEDOM + n - 1
-        squares_h = FREEDOM * self.variance + np.square(rest_hn).sum(axis=1)
+        self.freedom = PRIOR_FREEDOM + n - 1
+        squares_h = PRIOR_FREEDOM * self.variance + np.square(rest_hn).sum(axis=1)
         halves_h = np.log(np.diagonal(root_hnn, axis1=1, axis2=2)).sum(axis=1) + np.log(weight_h) / 2
         likelihood_h = -halves_h - self.freedom / 2 * np.log(squares_h)
-        top = np.argsort(-likelihood_h, kind="stable")[:HEAVIEST]
+        top = np.argsort(-likelihood_h, kind="stable")[:KEPT_SETS]
         share = np.exp(likelihood_h[top] - likelihood_h[top[0]])
         self.share_k, self.lengths_kd, self.root_knn = share / share.sum(), lengths_hd[top], root_hnn[top]
         self.mean_k, self.rest_kn, self.ones_kn = mean_h[top], rest_hn[top], ones_hn[top]
@@ -112,7 +112,7 @@ class Surface:
         found_km = stdtr(self.freedom, excess_km / np.sqrt(spread_km))
         return np.asarray(self.share_k @ found_km[:, 1:])
 
-    def most_surely_better(self, used_d: Floats, gain: float, reach_d: Floats) -> Better:
+    def find_better(self, used_d: Floats, gain: float, reach_d: Floats) -> BetterSetting:
         """The place, in the space or beyond its edges, that is most surely better by more than `gain`.
 
         Args:
@@ -122,10 +122,10 @@ class Surface:
         """
         places_md = np.clip(_candidates(self.places_nd[0]), -reach_d[:, 0], 1 + reach_d[:, 1])
         chance_m = self.chances(used_d, places_md, gain)
-        return Better(float(chance_m.max()), places_md[chance_m.argmax()])
+        return BetterSetting(float(chance_m.max()), places_md[chance_m.argmax()])
 
 
-def scale_of(loss_n: Floats) -> float:
+def loss_scale(loss_n: Floats) -> float:
     """The unit of losses: how far the median is from the best, or any loss where half of all are best."""
     distance_n = loss_n - loss_n.min()
     return float(np.median(distance_n)) or float(distance_n.max()) or 1.0
@@ -137,11 +137,11 @@ def _kernel(one_nd: Floats, other_md: Floats, lengths_hd: Floats) -> Floats:
     return np.asarray(np.exp(-0.5 * np.einsum("nmd,hd->hnm", squared_nmd, lengths_hd**-2.0, optimize=True)))
 
 
-def _hypers(dims: int) -> tuple[Floats, Floats]:
+def _draw_hypers(dims: int) -> tuple[Floats, Floats]:
     """Lengths (h, d) and shares of noise (h,) that are weighed."""
     from scipy.special import ndtri  # noqa: PLC0415 (a second that few need)
 
-    unit = np.clip(_spread_out(HYPERS, dims + 1), 1e-4, 1 - 1e-4)
+    unit = np.clip(_sobol_points(HYPER_SETS, dims + 1), 1e-4, 1 - 1e-4)
     low, high = np.log(NOISE)
     return LENGTH * np.exp(LENGTHS_SD * ndtri(unit[:, :dims])), np.exp(low + (high - low) * unit[:, dims])
 
@@ -149,7 +149,7 @@ def _hypers(dims: int) -> tuple[Floats, Floats]:
 def _candidates(best_d: Floats) -> Floats:
     """Places all over the space and around it, near the best trial, and along each setting through it."""
     dims = len(best_d)
-    unit = _spread_out(255, dims)
+    unit = _sobol_points(255, dims)
     lines = np.repeat(best_d[None], dims * 17, axis=0)
     for at in range(dims):
         lines[at * 17 : (at + 1) * 17, at] = np.linspace(-REACH, 1 + REACH, 17)
@@ -157,7 +157,7 @@ def _candidates(best_d: Floats) -> Floats:
     return np.vstack([wide, near, best_d + 0.2 * (unit[:63] - 0.5), lines])
 
 
-def _spread_out(count: int, dims: int) -> Any:
+def _sobol_points(count: int, dims: int) -> Any:
     """Points of low discrepancy, the first of Sobol's, which is 0, left out."""
     from scipy.stats import qmc  # noqa: PLC0415 (a second that few need)
 

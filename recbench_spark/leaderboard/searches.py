@@ -21,7 +21,7 @@ class Trial(Strict):
     value: Annotated[float, Field(allow_inf_nan=False)]
 
 
-class Search(Strict):
+class SearchTrials(Strict):
     """All trials of one method on one benchmark.
 
     Attributes:
@@ -39,7 +39,7 @@ class Search(Strict):
     choices: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def _settings_are_of_the_space(self) -> Search:
+    def _check_settings(self) -> SearchTrials:
         for trial in self.trials:
             if set(trial.settings) != set(self.space):
                 raise ValueError(
@@ -53,7 +53,7 @@ class Search(Strict):
         return np.array([sign * trial.value for trial in self.trials])
 
 
-class BestOf(NamedTuple):
+class ExpectedBest(NamedTuple):
     """The best of n trials drawn at random.
 
     Attributes:
@@ -69,7 +69,7 @@ class BestOf(NamedTuple):
     high_n: Floats
 
 
-def best_of(search: Search, level: float = 0.9) -> BestOf:
+def expected_best(search: SearchTrials, level: float = 0.9) -> ExpectedBest:
     """Expected best of n = 1 .. all trials, with the middle `level` of its distribution.
 
     P(best of n is the i-th best of N or better) = 1 - ((N - i) / N)^n, trials drawn with replacement from
@@ -87,11 +87,11 @@ def best_of(search: Search, level: float = 0.9) -> BestOf:
     expected = (worse_ni[:, :-1] - worse_ni[:, 1:]) @ losses
     low, high = (_quantile(losses, worse_ni, q) for q in ((1 - level) / 2, (1 + level) / 2))
     if search.lower_is_better:
-        return BestOf(budget_n, expected, low, high)
-    return BestOf(budget_n, -expected, -high, -low)
+        return ExpectedBest(budget_n, expected, low, high)
+    return ExpectedBest(budget_n, -expected, -high, -low)
 
 
-def still_to_gain(search: Search) -> float:
+def late_gain(search: SearchTrials) -> float:
     """What the second half of the trials has brought: expected best of N less that of N / 2, as a gain.
 
     A search that gained much by its last doubling has not seen its end; NaN below two trials.
@@ -99,7 +99,7 @@ def still_to_gain(search: Search) -> float:
     count = len(search.trials)
     if count < 2:
         return float("nan")
-    expected = best_of(search).expected_n
+    expected = expected_best(search).expected_n
     return float(abs(expected[count // 2 - 1] - expected[-1]))
 
 
@@ -109,7 +109,7 @@ def _quantile(losses: Floats, worse_ni: Floats, q: float) -> Floats:
     return np.asarray(losses[reached.argmax(axis=1)])
 
 
-class Spreads(NamedTuple):
+class SetupSpreads(NamedTuple):
     """How much a number moves for two reasons that are never mixed up.
 
     Attributes:
@@ -121,9 +121,9 @@ class Spreads(NamedTuple):
     folds: float
 
 
-def spreads(values_sf: list[Floats]) -> Spreads:
+def setup_and_fold_spreads(values_sf: list[Floats]) -> SetupSpreads:
     """Spread over setups beside the spread over folds; NaN where there are fewer than two of either."""
     means = np.array([np.mean(values) for values in values_sf])
     within = [np.var(values, ddof=1) for values in values_sf if len(values) > 1]
     setups = float(np.std(means, ddof=1)) if len(means) > 1 else float("nan")
-    return Spreads(setups, float(np.sqrt(np.mean(within))) if within else float("nan"))
+    return SetupSpreads(setups, float(np.sqrt(np.mean(within))) if within else float("nan"))

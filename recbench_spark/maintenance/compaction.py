@@ -9,7 +9,7 @@ from datetime import date
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.nightly.split import DROPPED
+from recbench_spark.nightly.split import DROPPED_FACT
 from recbench_spark.schemas import MANIFESTS, RUNS, SPLITS, TABLES, Table
 from recbench_spark.storage.store import Store
 
@@ -18,14 +18,14 @@ LARGE_RESULTS = ("rankings", "user_metrics")
 
 
 @dataclass(frozen=True)
-class Old:
+class OldResults:
     """What retention removes."""
 
     runs: tuple[str, ...]
     splits: tuple[str, ...]
 
 
-def find_old(store: Store, before: date, keep: Sequence[date] = ()) -> Old:
+def find_old_results(store: Store, before: date, keep: Sequence[date] = ()) -> OldResults:
     """Runs of earlier nights that still have rows per user, and splits that only such runs have used.
 
     The driver holds names of runs and splits, none per user.
@@ -36,7 +36,7 @@ def find_old(store: Store, before: date, keep: Sequence[date] = ()) -> Old:
     there = store.read(SPLITS).select("split_id").distinct()
     splits = used.where(~F.col("kept")).join(there, "split_id", "left_semi")
     found = {run_id for name in LARGE_RESULTS for run_id in _runs_with_rows(store, TABLES[name], runs)}
-    return Old(tuple(sorted(found)), tuple(sorted(row.split_id for row in splits.collect())))
+    return OldResults(tuple(sorted(found)), tuple(sorted(row.split_id for row in splits.collect())))
 
 
 def _runs_with_rows(store: Store, table: Table, runs: DataFrame) -> list[str]:
@@ -44,7 +44,7 @@ def _runs_with_rows(store: Store, table: Table, runs: DataFrame) -> list[str]:
     return [row.run_id for row in runs.where(~F.col("kept")).join(there, "run_id", "left_semi").collect()]
 
 
-def drop_old(store: Store, old: Old) -> None:
+def drop_old_results(store: Store, old: OldResults) -> None:
     """Delete them. A split counts as removed first, so that no run on it is published from then on."""
     for name in filter(store.exists, LARGE_RESULTS):
         if old.runs:
@@ -52,22 +52,22 @@ def drop_old(store: Store, old: Old) -> None:
     if not old.splits:
         return
     for split_id in old.splits:
-        _count_dropped(store, split_id)
-    for table, column in _tables_of_splits():
+        _record_removal(store, split_id)
+    for table, column in _split_tables():
         if store.exists(table.name):
             store.delete(table.name, column, old.splits)
 
 
-def _count_dropped(store: Store, split_id: str) -> None:
+def _record_removal(store: Store, split_id: str) -> None:
     base, _, times = split_id.partition(".")
-    row = (base, "log", DROPPED, int(times or 0) + 1.0, f"{split_id} removed by retention")
+    row = (base, "log", DROPPED_FACT, int(times or 0) + 1.0, f"{split_id} removed by retention")
     frame = store.spark.createDataFrame(
         [row], "split_id string, part string, fact string, value double, detail string"
     )
-    store.append(frame, MANIFESTS, once=f"{DROPPED}/{split_id}")
+    store.append(frame, MANIFESTS, once=f"{DROPPED_FACT}/{split_id}")
 
 
-def _tables_of_splits() -> list[tuple[Table, str]]:
+def _split_tables() -> list[tuple[Table, str]]:
     """Tables laid out by split, or by what is of one; `splits` last: it says what is there."""
     columns = {"split_id": "split_id"}
     named = ("model_id", "graph_id", "neighbourhood_id")

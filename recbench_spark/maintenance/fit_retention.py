@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from datetime import date
 from pathlib import Path
 
-from recbench_spark.maintenance.retention import ROOMS, Rule, find_old_folders
+from recbench_spark.maintenance.retention import SHARED_FOLDERS, RetentionRule, find_old_folders
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.tasks import FIT_FILES
 
@@ -29,6 +29,6 @@ def find_old_fits(
     """
     if store.folder is None:
         return ()
-    rule = Rule.read(store, before, keep, splits)
-    rooms = [store.folder / room for room in ROOMS if room.startswith(FIT_FILES)]
+    rule = RetentionRule.read(store, before, keep, splits)
+    rooms = [store.folder / room for room in SHARED_FOLDERS if room.startswith(FIT_FILES)]
     return tuple(sorted(folder for room in rooms for folder in find_old_folders(room, 1, rule)))

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pyspark.sql import functions as F
 
-from recbench_spark.graph.pipeline import FOLDER, NIGHT
-from recbench_spark.maintenance.retention import Rule, find_old_folders, remove_folders
+from recbench_spark.graph.pipeline import FOLDER, NIGHT_NOTE
+from recbench_spark.maintenance.retention import RetentionRule, find_old_folders, remove_folders
 from recbench_spark.schemas import GRAPH_RUNS, GRAPH_VECTORS
 from recbench_spark.storage.store import Store
 
@@ -50,10 +50,12 @@ def find_old_graphs(
     root = None if store.folder is None else store.folder / FOLDER
     if root is None or not root.is_dir():
         return OldGraphs()
-    rule = Rule.read(store, before, keep, splits)
+    rule = RetentionRule.read(store, before, keep, splits)
     old = find_old_folders(root, 2, rule)
     old_models = find_old_folders(root / "models", 1, rule)
-    lists = [folder.name for folder in old_models if "-" not in folder.name and (folder / NIGHT).is_file()]
+    lists = [
+        folder.name for folder in old_models if "-" not in folder.name and (folder / NIGHT_NOTE).is_file()
+    ]
     found = sorted(old + old_models)
     size = sum(file.stat().st_size for folder in found for file in folder.rglob("*") if file.is_file())
     names = tuple(str(folder.relative_to(root)) for folder in found)
@@ -73,11 +75,11 @@ def drop_old_graphs(store: Store, old: OldGraphs) -> None:
 
 def _last_layer(store: Store, name: str) -> int:
     """The layer of a model whose vectors are its result, kept like embeddings."""
-    note = json.loads(((store.folder or Path()) / FOLDER / "models" / name / NIGHT).read_text("utf-8"))
+    note = json.loads(((store.folder or Path()) / FOLDER / "models" / name / NIGHT_NOTE).read_text("utf-8"))
     return int(note["layers"]) + int(note["output"] == "embeddings")
 
 
-def compact(store: Store, name: str) -> bool:
+def compact_table(store: Store, name: str) -> bool:
     """OPTIMIZE a table; False for one whose files stay as tasks wrote them, block by block.
 
     A run over a graph knows by the names of files which blocks are there: vectors of graph models are left

@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from recbench_spark.graph.folders import MANIFEST
-from recbench_spark.graph.pipeline import FOLDER, NIGHT
+from recbench_spark.graph.pipeline import FOLDER, NIGHT_NOTE
 from recbench_spark.schemas import SPLITS
 from recbench_spark.storage.ages import newest_time, read_clock, remove_leftovers
 from recbench_spark.storage.leases import find_target, is_held_within, list_abandoned, remove_work
@@ -22,15 +22,15 @@ from recbench_spark.storage.publish import remove_published
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.tasks import FIT_FILES
 
-AT_WORK = 24 * 3600
+MAX_NIGHT_SECONDS = 24 * 3600
 """Seconds: a night is over within a day."""
 
-ROOMS = (FOLDER, f"{FOLDER}/models", FIT_FILES, f"{FIT_FILES}/logs", f"{FIT_FILES}/bundles")
+SHARED_FOLDERS = (FOLDER, f"{FOLDER}/models", FIT_FILES, f"{FIT_FILES}/logs", f"{FIT_FILES}/bundles")
 """Folders of a warehouse whose folders are each a graph, a model, a fit, a log or a bundle."""
 
 
 @dataclass(frozen=True)
-class Rule:
+class RetentionRule:
     """Rule of retention: it says what is old.
 
     Attributes:
@@ -46,7 +46,9 @@ class Rule:
     in_use: float
 
     @classmethod
-    def read(cls, store: Store, before: date, keep: Sequence[date], doomed: Collection[str]) -> Rule:
+    def read(
+        cls, store: Store, before: date, keep: Sequence[date], doomed: Collection[str]
+    ) -> RetentionRule:
         """Return the rule for a warehouse; `doomed`: splits that are about to be removed."""
         there = {row.split_id for row in store.read(SPLITS).select("split_id").distinct().collect()}
         assert store.folder is not None
@@ -65,27 +67,31 @@ class Rule:
 def time_in_use(root: Path) -> float:
     """Return since when a run may use what it uses: a day ago, or before the longest run at work began."""
     began = oldest_work(root)
-    return read_clock(root) - AT_WORK if began is None else min(began, read_clock(root) - AT_WORK)
+    return (
+        read_clock(root) - MAX_NIGHT_SECONDS
+        if began is None
+        else min(began, read_clock(root) - MAX_NIGHT_SECONDS)
+    )
 
 
-def find_old_folders(room: Path, dashes: int, rule: Rule) -> list[Path]:
+def find_old_folders(room: Path, dashes: int, rule: RetentionRule) -> list[Path]:
     """Return the old folders of a room, and old leases and work folders of owners that have ended."""
-    folders = [path for path in room.iterdir() if _is_shared(path)] if room.is_dir() else []
-    old = [path for path in folders if rule.is_old(path.name, last_use(path), dashes)]
+    folders = [path for path in room.iterdir() if _is_shared_folder(path)] if room.is_dir() else []
+    old = [path for path in folders if rule.is_old(path.name, last_use_time(path), dashes)]
     for target, left in list_abandoned(room).items():
         if rule.is_old(target.name, max(map(newest_time, left)), dashes):
             old.extend(left)
     return sorted(path for path in old if not is_held_within(path))
 
 
-def _is_shared(path: Path) -> bool:
+def _is_shared_folder(path: Path) -> bool:
     hidden = path.name.startswith(".")
-    return not hidden and path.is_dir() and "/".join(path.parts[-2:]) not in ROOMS
+    return not hidden and path.is_dir() and "/".join(path.parts[-2:]) not in SHARED_FOLDERS
 
 
-def last_use(folder: Path) -> float:
+def last_use_time(folder: Path) -> float:
     """Seconds since 1970: of the mark of the last use, or of the newest file where none was finished."""
-    marks = [file for file in (folder / MANIFEST, folder / NIGHT) if file.is_file()]
+    marks = [file for file in (folder / MANIFEST, folder / NIGHT_NOTE) if file.is_file()]
     return max(file.stat().st_mtime for file in marks) if marks else newest_time(folder)
 
 
@@ -93,7 +99,7 @@ def remove_folders(store: Store, old: Iterable[Path]) -> None:
     """Remove what `find_old_folders` returned; what a run has begun to use since then stays."""
     in_use = 0.0 if store.folder is None else time_in_use(store.folder)
     for path in old:
-        if not path.exists() or last_use(path) > in_use or is_held_within(path):
+        if not path.exists() or last_use_time(path) > in_use or is_held_within(path):
             continue
         if path.name.startswith("."):
             remove_work(find_target(path))
@@ -103,4 +109,6 @@ def remove_folders(store: Store, old: Iterable[Path]) -> None:
 
 def remove_private_files(store: Store) -> int:
     """Remove private files and folders that killed processes left in the rooms; returns how many."""
-    return 0 if store.folder is None else sum(remove_leftovers(store.folder / room) for room in ROOMS)
+    return (
+        0 if store.folder is None else sum(remove_leftovers(store.folder / room) for room in SHARED_FOLDERS)
+    )

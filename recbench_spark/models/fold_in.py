@@ -21,7 +21,9 @@ import numpy as np
 from recbench_spark.kernels.arrays import Floats, Ints
 
 
-def explicit(offsets: Ints, items: Ints, ratings: Floats, factors_id: Floats, ridge: float) -> Floats:
+def fold_in_explicit(
+    offsets: Ints, items: Ints, ratings: Floats, factors_id: Floats, ridge: float
+) -> Floats:
     """Vectors of users by ridge regression on what they rated. Zeros for users without items.
 
     Args:
@@ -36,10 +38,10 @@ def explicit(offsets: Ints, items: Ints, ratings: Floats, factors_id: Floats, ri
     """
     n_u = np.diff(offsets)
     ones = np.ones_like(ratings)
-    return _solved(offsets, items, (ones, ratings), factors_id, ridge * n_u, None)
+    return _solve_users(offsets, items, (ones, ratings), factors_id, ridge * n_u, None)
 
 
-def implicit(
+def fold_in_implicit(
     offsets: Ints, items: Ints, ratings: Floats, factors_id: Floats, ridge: float, alpha: float
 ) -> Floats:
     """Vectors of users by confidence-weighted ridge regression on all items. Zeros without items.
@@ -59,10 +61,10 @@ def implicit(
     positive = ratings > 0
     n_u = np.diff(np.concatenate([[0], np.cumsum(positive)])[offsets])
     gram_dd = factors_id.T @ factors_id
-    return _solved(offsets, items, (extra, (1 + extra) * positive), factors_id, ridge * n_u, gram_dd)
+    return _solve_users(offsets, items, (extra, (1 + extra) * positive), factors_id, ridge * n_u, gram_dd)
 
 
-def _solved(
+def _solve_users(
     offsets: Ints,
     items: Ints,
     weights: tuple[Floats, Floats],
@@ -79,11 +81,11 @@ def _solved(
         y_pd, left_p, right_p = factors_id[items[rows]], weights[0][rows], weights[1][rows]
         a_dd = (y_pd.T * left_p) @ y_pd + ridge_u[u] * np.eye(d)
         a_dd = a_dd if gram_dd is None else a_dd + gram_dd
-        found_ud[u] = _solution(a_dd, y_pd.T @ right_p)
+        found_ud[u] = _solve_system(a_dd, y_pd.T @ right_p)
     return found_ud
 
 
-def _solution(a_dd: Floats, b_d: Floats) -> Floats:
+def _solve_system(a_dd: Floats, b_d: Floats) -> Floats:
     """The solution; the shortest one where the system is singular (no ridge and few ratings)."""
     try:
         return np.asarray(np.linalg.solve(a_dd, b_d), np.float64)

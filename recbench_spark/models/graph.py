@@ -41,6 +41,6 @@ class GraphNet(GraphLayers, ModelConfig):
     similarity: Literal["dot", "cosine"] = "dot"
 
     @model_validator(mode="after")
-    def _of_two_sides(self) -> GraphNet:
+    def _require_two_sides(self) -> GraphNet:
         self.check_sides(SIDES)
         return self

@@ -29,19 +29,19 @@ class GraphSageModel(FittedLayers):
     neighbour_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     @model_validator(mode="after")
-    def _one_sample_a_layer(self) -> GraphSageModel:
+    def _check_samples(self) -> GraphSageModel:
         if self.samples and len(self.samples) != self.depth:
             raise ValueError(f"samples: {len(self.samples)} sizes, and depth is {self.depth}: one a layer")
         return self
 
     @model_validator(mode="after")
-    def _of_two_sides(self) -> GraphSageModel:
+    def _require_two_sides(self) -> GraphSageModel:
         self.over(None).check_sides(SIDES)
         return self
 
     def over(self, weights: str | None) -> GraphLayers:
         """What is computed over the split's graph."""
-        layers = self.layers_of("sage", self.aggregator)
+        layers = self.make_layers("sage", self.aggregator)
         return GraphLayers(
             features=self.features, layers=layers, final=self.final, seed=self.seed, weights=weights
         )

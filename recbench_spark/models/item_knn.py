@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class SimilarItems:
     """The most similar items of a block of items: n rows, by item, then falling weight.
 
     Attributes:
@@ -26,7 +26,7 @@ class Neighbours:
 
 def cosine_neighbours(
     users_of_i: Any, items_of_u: Any, n_i: npt.NDArray[np.int64], block: range, k: int
-) -> Neighbours:
+) -> SimilarItems:
     """s_ij = |U_i and U_j| / sqrt(n_i n_j); each item i of the block keeps its k largest, j != i.
 
     Equal similarities go to the smaller item index. They are equal numbers where their squares are
@@ -45,19 +45,23 @@ def cosine_neighbours(
     columns = together.indices.astype(np.int64)
     other = rows != columns
     rows, columns, counts = rows[other], columns[other], together.data[other]
-    weights = np.sqrt(_quotients(counts.astype(np.int64) ** 2, n_i[rows].astype(np.int64) * n_i[columns]))
+    weights = np.sqrt(
+        _divide_exactly(counts.astype(np.int64) ** 2, n_i[rows].astype(np.int64) * n_i[columns])
+    )
     order = np.lexsort((columns, -weights, rows))
     rows, columns, weights = rows[order], columns[order], weights[order]
     place = np.arange(len(rows)) - np.searchsorted(rows, rows, side="left")
     kept = place < k
-    return Neighbours(rows[kept], columns[kept], weights[kept])
+    return SimilarItems(rows[kept], columns[kept], weights[kept])
 
 
 EXACT = 1 << 53
 """Whole numbers below it are float64 numbers."""
 
 
-def _quotients(above_n: npt.NDArray[np.int64], below_n: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def _divide_exactly(
+    above_n: npt.NDArray[np.int64], below_n: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
     """Fractions as float64: equal ones, equal numbers. Those of larger numbers are reduced first."""
     large = below_n >= EXACT
     if large.any():
@@ -69,10 +73,10 @@ def _quotients(above_n: npt.NDArray[np.int64], below_n: npt.NDArray[np.int64]) -
     return quotient_n
 
 
-def scaled_to_one(given: Neighbours) -> Neighbours:
+def normalise_weights(given: SimilarItems) -> SimilarItems:
     """The same neighbours with the weights of each item divided by their sum: s_ij / sum_j s_ij."""
     sums = np.bincount(given.items, given.weights) if len(given.items) else np.zeros(0)
-    return Neighbours(given.items, given.neighbours, given.weights / sums[given.items])
+    return SimilarItems(given.items, given.neighbours, given.weights / sums[given.items])
 
 
 def centring_bias(

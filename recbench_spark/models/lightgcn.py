@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from recbench_spark.models.networks.settings import FactorModel
+from recbench_spark.models.networks.settings import FactorModelConfig
 
 
-class LightGcnModel(FactorModel):
+class LightGcnModel(FactorModelConfig):
     """LightGCN (He et al. 2020): MF-BPR over the mean of 0 to `layers` normalised sums over neighbours.
 
     The whole graph is smoothed in each minibatch: larger ones take fewer of these.

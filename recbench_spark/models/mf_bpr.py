@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from recbench_spark.models.networks.settings import FactorModel
+from recbench_spark.models.networks.settings import FactorModelConfig
 
 
-class MfBprModel(FactorModel):
+class MfBprModel(FactorModelConfig):
     """MF-BPR (Rendle et al. 2009): a user's relevant items above items it does not have.
 
     `penalty` is that of squared lengths, an example's half of it; `spread` of the first random vectors.

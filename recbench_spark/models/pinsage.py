@@ -31,7 +31,7 @@ class FittedLayers(FittedModel):
     neighbour_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.02
     similarity: Literal["dot", "cosine"] = "dot"
 
-    def layers_of(self, form: Literal["convolve", "sage"], aggregator: str) -> tuple[LayerSettings, ...]:
+    def make_layers(self, form: Literal["convolve", "sage"], aggregator: str) -> tuple[LayerSettings, ...]:
         """The layers as a model over a graph takes them."""
         one = {"form": form, "aggregator": aggregator, "width": self.width, "hidden": self.hidden}
         return (LayerSettings.model_validate({**one, "join": self.join}),) * self.depth
@@ -61,7 +61,7 @@ class PinSageModel(FittedLayers):
     hard_ranks: tuple[Count, Count] = (2000, 5000)
 
     @model_validator(mode="after")
-    def _ranks(self) -> PinSageModel:
+    def _check_ranks(self) -> PinSageModel:
         low, high = self.hard_ranks
         if low >= high:
             raise ValueError(f"hard_ranks: {low} to {high} is no band, e.g. [2000, 5000]")
@@ -75,7 +75,7 @@ class PinSageModel(FittedLayers):
 
     def over(self, weights: str | None) -> GraphLayers:
         """What is computed over the neighbourhoods."""
-        layers = self.layers_of("convolve", self.aggregator)
+        layers = self.make_layers("convolve", self.aggregator)
         features = self.features.model_copy(update={"side": None})  # items are the only nodes
         return GraphLayers(
             features=features, layers=layers, final=self.final, seed=self.seed, weights=weights

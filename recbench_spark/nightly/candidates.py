@@ -5,18 +5,18 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.data.external_inputs import candidate_lists
+from recbench_spark.data.external_inputs import group_candidates
 from recbench_spark.data.readers import read_negatives, read_table
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.ranking.candidates import Candidates
 from recbench_spark.evaluation.ranking.negatives import draw_candidates, weight_rows
 from recbench_spark.evaluation.ranking.request import SAMPLED
-from recbench_spark.nightly.night import Night
+from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.schemas import CANDIDATES, ITEMS
-from recbench_spark.storage.shared_rows import share
+from recbench_spark.storage.shared_rows import share_rows
 
 
-def candidates_of(night: Night, users: DataFrame) -> Candidates | None:
+def select_candidates(night: BenchmarkNight, users: DataFrame) -> Candidates | None:
     """What the definition ranks users' items among, where users bring it.
 
     Args:
@@ -24,15 +24,15 @@ def candidates_of(night: Night, users: DataFrame) -> Candidates | None:
     """
     mode, asked = night.definition.candidates, night.benchmark.evaluation
     if mode == "given" and not asked.candidates_path and night.benchmark.dataset.lists_negatives:
-        return Candidates(_listed_negatives(night, users), with_truth=True)
+        return Candidates(_read_negative_lists(night, users), with_truth=True)
     if mode == "given":
-        return Candidates(_given(night, users))
+        return Candidates(_read_candidates(night, users))
     if mode in SAMPLED:
-        return Candidates(drawn_candidates(night, users), drawn=mode, n_items=night.n_items)
+        return Candidates(ensure_drawn_candidates(night, users), drawn=mode, n_items=night.n_items)
     return None
 
 
-def _given(night: Night, users: DataFrame) -> DataFrame:
+def _read_candidates(night: BenchmarkNight, users: DataFrame) -> DataFrame:
     path = night.benchmark.evaluation.candidates_path
     if not path:
         raise ConfigError(
@@ -40,28 +40,28 @@ def _given(night: Night, users: DataFrame) -> DataFrame:
             "a table of user_id, item_id",
         )
     rows = read_table(night.spark, path, ["user_id", "item_id"], "candidates")
-    return candidate_lists(rows, night.table(ITEMS), users)
+    return group_candidates(rows, night.table(ITEMS), users)
 
 
-def _listed_negatives(night: Night, users: DataFrame) -> DataFrame:
+def _read_negative_lists(night: BenchmarkNight, users: DataFrame) -> DataFrame:
     """The negatives that the dataset's own files list; the truth is a candidate beside them."""
     rows = read_negatives(night.spark, str(night.benchmark.dataset.path))
-    return candidate_lists(rows, night.table(ITEMS), users)
+    return group_candidates(rows, night.table(ITEMS), users)
 
 
-def drawn_candidates(night: Night, users: DataFrame) -> DataFrame:
+def ensure_drawn_candidates(night: BenchmarkNight, users: DataFrame) -> DataFrame:
     """The drawn candidates of this night's split: drawn once and stored, read ever after."""
     mode, draw = night.definition.candidates, night.benchmark.evaluation.draw
     name = f"{mode} {draw.n} a {draw.per} seed {draw.seed}"
     for part in night.benchmark.evaluation.parts:
-        stored = _stored(night, name).where(F.col("part") == part)
+        stored = _read_stored(night, name).where(F.col("part") == part)
         if stored.isEmpty():
-            weights = share(night.store.scratch, weight_rows(night.table(ITEMS), mode))
+            weights = share_rows(night.store.scratch, weight_rows(night.table(ITEMS), mode))
             rows = draw_candidates(users.where(F.col("part") == part), weights, night.n_items, draw)
             named = rows.withColumn("draw", F.lit(name)).withColumn("split_id", F.lit(night.split_id))
             night.store.append(named, CANDIDATES, once=f"{night.split_id}/{part}/{name}")
-    return _stored(night, name)
+    return _read_stored(night, name)
 
 
-def _stored(night: Night, name: str) -> DataFrame:
+def _read_stored(night: BenchmarkNight, name: str) -> DataFrame:
     return night.table(CANDIDATES).where(F.col("draw") == name)

@@ -9,39 +9,41 @@ from pyspark.sql import functions as F
 
 from recbench_spark import revisions
 from recbench_spark.config import Comparisons, digest
-from recbench_spark.evaluation.comparison.changes import ChangePlan, changes
+from recbench_spark.evaluation.comparison.changes import ChangePlan, compute_changes
 from recbench_spark.evaluation.comparison.comparisons import HOLDOUT
 from recbench_spark.evaluation.metrics.beyond_accuracy import OVERALL
 from recbench_spark.nightly.code_provenance import code_changes
 from recbench_spark.nightly.comparisons import (
+    find_previous_run,
     list_counted_numbers,
     list_runs,
-    run_before,
-    runs_tonight,
+    select_tonight_runs,
 )
-from recbench_spark.nightly.night import Night
+from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, RANKINGS, USER_METRICS
 from recbench_spark.storage.store import Store
 
-OF_USERS = ("cold_user", "users")
+USER_SLICES = ("cold_user", "users")
 """Slices in which all truth items of a user carry one label."""
 
 
-def explain_changes(night: Night, journal: Journal) -> None:
+def explain_changes(night: BenchmarkNight, journal: Journal) -> None:
     """Append to `changes` where the benchmark file compares nights; once for the same runs."""
     settings = night.benchmark.comparisons
     plan = make_plan(night, settings) if settings else None
     if plan is None:
         return
-    revised = revisions.of("changes")
+    revised = revisions.select_revisions("changes")
     shared = [plan.numbers] if plan.numbers else []
     name = digest(plan.pairs, plan.metrics, plan.ks, plan.slices, revised, *shared, length=32)
     if night.store.has(CHANGES, "change_id", name):
         return
     with journal.stage("changes", f"explain {len(plan.pairs)} changes", suite=night.benchmark.name):
-        rows = with_code(
-            night.store, plan, changes(night.store.read(USER_METRICS), night.store.read(RANKINGS), plan)
+        rows = add_code_changes(
+            night.store,
+            plan,
+            compute_changes(night.store.read(USER_METRICS), night.store.read(RANKINGS), plan),
         )
         facts = {
             "change_id": F.lit(name),
@@ -52,7 +54,7 @@ def explain_changes(night: Night, journal: Journal) -> None:
         night.store.append_named(rows.withColumns(facts), CHANGES, "change_id", name)
 
 
-def with_code(store: Store, plan: ChangePlan, rows: DataFrame) -> DataFrame:
+def add_code_changes(store: Store, plan: ChangePlan, rows: DataFrame) -> DataFrame:
     """The rows with `code_change` and `code_alone`; both NULL where the two nights ran the same code."""
     owners: dict[str, set[str]] = {}
     for number in plan.numbers:
@@ -69,16 +71,16 @@ def with_code(store: Store, plan: ChangePlan, rows: DataFrame) -> DataFrame:
     return rows.join(F.broadcast(known), ["other_run_id", "run_id"], "left")
 
 
-def make_plan(night: Night, settings: Comparisons) -> ChangePlan | None:
+def make_plan(night: BenchmarkNight, settings: Comparisons) -> ChangePlan | None:
     """Each model of this night with its last night before; None where no model has one."""
     visible = list_runs(night)
     runs = visible.runs
-    before = [(run_before(run, runs, None), run) for run in runs_tonight(night, runs)]
+    before = [(find_previous_run(run, runs, None), run) for run in select_tonight_runs(night, runs)]
     pairs = tuple((one, two) for one, two in before if one is not None)
     if not pairs:
         return None
     evaluation = night.benchmark.evaluation
     metrics = tuple(m for m in settings.metrics or evaluation.metrics if m not in OVERALL)
-    slices = tuple(cut.key for cut in evaluation.slices if cut.of in OF_USERS)
+    slices = tuple(cut.key for cut in evaluation.slices if cut.of in USER_SLICES)
     numbers = list_counted_numbers(night, visible, [run for pair in pairs for run in pair])
     return ChangePlan(pairs, metrics, settings.k or (*evaluation.cutoffs, None), slices, numbers)

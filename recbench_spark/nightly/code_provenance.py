@@ -20,22 +20,22 @@ STANDALONE = ("ids", "rankings", "metrics", "sampled", "values", "pairs", "expos
 """What single evaluations can be made of: those without a night."""
 
 
-def of_split(dataset: Dataset) -> dict[str, int]:
+def split_revisions(dataset: Dataset) -> dict[str, int]:
     """What a split, its propensities and its drawn candidates come of."""
     reader = "worlds" if dataset.reader == "world" else dataset.reader
-    return revisions.of("splits", "ids", "candidates", "propensities", reader)
+    return revisions.select_revisions("splits", "ids", "candidates", "propensities", reader)
 
 
-def of_run(benchmark: Benchmark, definition: Definition, model: ModelConfig) -> dict[str, int]:
+def run_revisions(benchmark: Benchmark, definition: Definition, model: ModelConfig) -> dict[str, int]:
     """What the numbers of a run come of: its split, its model, and how it is measured."""
     evaluation = benchmark.evaluation
     names = [model.kind, *model.revised, "rankings", "metrics"]
     names += ["sampled"] if definition.candidates == "uniform" and evaluation.draw.estimators else []
     names += ["exposure"] if evaluation.exposure else []
-    return of_split(benchmark.dataset) | revisions.of(*names)
+    return split_revisions(benchmark.dataset) | revisions.select_revisions(*names)
 
 
-def as_text(revised: dict[str, int]) -> str:
+def format_revisions(revised: dict[str, int]) -> str:
     """As in `runs.revisions`: equal revisions, equal text."""
     return json.dumps(revised, sort_keys=True)
 
@@ -64,31 +64,33 @@ def code_changes(store: Store, pairs: Iterable[tuple[str, str]]) -> dict[tuple[s
     names = ("run_id", "code_version", "revisions", "config_json", "inputs_json")
     rows = store.rows(RUNS, [("run_id", "in", ids)], names) if ids else []
     known = {row["run_id"]: SimpleNamespace(**row) for row in rows}
-    found = {pair: _between(known[pair[0]], known[pair[1]]) for pair in wanted if known.keys() >= set(pair)}
+    found = {
+        pair: _compare_code(known[pair[0]], known[pair[1]]) for pair in wanted if known.keys() >= set(pair)
+    }
     return {pair: change for pair, change in found.items() if change}
 
 
-def _between(before: SimpleNamespace, after: SimpleNamespace) -> CodeChange | None:
-    words = revisions.changed(_parsed(before.revisions), _parsed(after.revisions))
+def _compare_code(before: SimpleNamespace, after: SimpleNamespace) -> CodeChange | None:
+    words = revisions.describe_changes(_parse_json(before.revisions), _parse_json(after.revisions))
     if not words:
         return None
     versions = f"recbench-spark {before.code_version} -> {after.code_version}"
-    return CodeChange(f"{versions}: {', '.join(words)}", _read_the_same(before, after))
+    return CodeChange(f"{versions}: {', '.join(words)}", _compare_inputs(before, after))
 
 
-def _parsed(text: str | None) -> dict[str, Any]:
+def _parse_json(text: str | None) -> dict[str, Any]:
     """NULL in rows from before there were revisions: all at the first."""
     return json.loads(text) if text else {}
 
 
-def _read_the_same(before: SimpleNamespace, after: SimpleNamespace) -> bool | None:
-    settings = [_settings(row.config_json) for row in (before, after)]
+def _compare_inputs(before: SimpleNamespace, after: SimpleNamespace) -> bool | None:
+    settings = [_parse_settings(row.config_json) for row in (before, after)]
     if None in settings or settings[0] != settings[1]:
         return False
-    return same_inputs(_parsed(before.inputs_json), _parsed(after.inputs_json))
+    return have_same_inputs(_parse_json(before.inputs_json), _parse_json(after.inputs_json))
 
 
-def same_inputs(before: Mapping[str, str], after: Mapping[str, str]) -> bool | None:
+def have_same_inputs(before: Mapping[str, str], after: Mapping[str, str]) -> bool | None:
     """Return whether two runs read the same; None where their identities cannot be compared.
 
     Older code knew a table by its version and files by size and time: such a text says nothing of content.
@@ -104,9 +106,9 @@ def same_inputs(before: Mapping[str, str], after: Mapping[str, str]) -> bool | N
     return False
 
 
-def _settings(text: str | None) -> Benchmark | None:
+def _parse_settings(text: str | None) -> Benchmark | None:
     """The settings of a run as this code reads them: what older code did not know has its default."""
-    found = _parsed(text)
+    found = _parse_json(text)
     if not found:
         return None
     model = {key: value for key, value in found.pop("model").items() if key != "provenance"}

@@ -15,24 +15,24 @@ from recbench_spark.config import Comparisons, digest
 from recbench_spark.config.models import MODELS
 from recbench_spark.definitions import Definition
 from recbench_spark.evaluation.comparison.comparisons import (
+    ComparedRun,
     ComparisonGroup,
     ComparisonPlan,
-    Run,
     compare,
-    scales,
+    metric_scales,
 )
-from recbench_spark.evaluation.comparison.counted import WHOLE, CountedNumber
+from recbench_spark.evaluation.comparison.counted import WHOLE_RANKING, CountedNumber
 from recbench_spark.evaluation.metrics.beyond_accuracy import OVERALL, PER_USER
 from recbench_spark.kernels.metrics.about import about_metric, best_when
 from recbench_spark.nightly.code_provenance import CodeChange, code_changes
-from recbench_spark.nightly.night import AGE, Night, by_age, describe_metric
-from recbench_spark.query.answers import answers
+from recbench_spark.nightly.night import AGE_COLUMNS, BenchmarkNight, describe_metric, sort_by_age
+from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import kept
+from recbench_spark.runtime.session import cache_frame
 from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS
 
 
-def compare_night(night: Night, journal: Journal) -> tuple[str, ...]:
+def compare_night(night: BenchmarkNight, journal: Journal) -> tuple[str, ...]:
     """Append to `comparisons` where the benchmark file asks for it; returns the regressions in words.
 
     Nothing is done again that these runs and settings were compared for.
@@ -44,33 +44,40 @@ def compare_night(night: Night, journal: Journal) -> tuple[str, ...]:
     if plan is None:
         return ()
     shared = [plan.numbers] if plan.numbers else []
-    name = digest(plan.runs, plan.groups, _settings(night), revisions.of("comparisons"), *shared, length=32)
+    name = digest(
+        plan.runs,
+        plan.groups,
+        _comparison_settings(night),
+        revisions.select_revisions("comparisons"),
+        *shared,
+        length=32,
+    )
     if not night.store.has(COMPARISONS, "comparison_id", name):
         with journal.stage("comparisons", f"compare {len(plan.runs)} runs", suite=night.benchmark.name):
-            rows = kept(_rows(night, plan, name))
+            rows = cache_frame(_comparison_rows(night, plan, name))
             # Here: an append that reads its own table, for the looks before, is in the way of all others.
             rows.count()
             night.store.append_named(rows, COMPARISONS, "comparison_id", name)
-    return _regressions(night, name)
+    return _describe_regressions(night, name)
 
 
-def _settings(night: Night) -> list[object]:
+def _comparison_settings(night: BenchmarkNight) -> list[object]:
     asked = night.benchmark
     rules = [rule.model_dump() for rule in asked.regressions]
     compared = (asked.comparisons or Comparisons()).model_dump()
     return [compared, rules, asked.evaluation.bootstrap.model_dump()]
 
 
-def _rows(night: Night, plan: ComparisonPlan, name: str) -> DataFrame:
+def _comparison_rows(night: BenchmarkNight, plan: ComparisonPlan, name: str) -> DataFrame:
     """The comparisons with what says when, of which suite and of which split they are."""
     user_metrics = night.store.read(USER_METRICS)
-    found = compare(user_metrics, plan, earlier_looks(night, plan, night.store.read(COMPARISONS)))
+    found = compare(user_metrics, plan, select_earlier_looks(night, plan, night.store.read(COMPARISONS)))
     facts = {
         "comparison_id": F.lit(name),
         "suite": F.lit(night.benchmark.name),
         "split_id": F.lit(night.split_id),
         "estimator": F.lit("holdout"),
-        "minimum_difference": F.lit(plan.minimum),
+        "minimum_difference": F.lit(plan.min_users),
         "compared_at": F.lit(datetime.now(UTC)),
     }
     return found.withColumns(facts)
@@ -79,16 +86,16 @@ def _rows(night: Night, plan: ComparisonPlan, name: str) -> DataFrame:
 # ------------------------------------------------------------------------------- who is compared
 
 
-def make_plan(night: Night, asked: Comparisons) -> ComparisonPlan | None:
+def make_plan(night: BenchmarkNight, asked: Comparisons) -> ComparisonPlan | None:
     """What is compared this night; None where there are no two runs to compare."""
     visible = list_runs(night)
     runs = visible.runs
-    tonight = runs_tonight(night, runs)
-    chosen: list[Run] = list(tonight)
+    tonight = select_tonight_runs(night, runs)
+    chosen: list[ComparedRun] = list(tonight)
     groups = [ComparisonGroup("pair", tuple(range(len(tonight))))] if len(tonight) > 1 else []
     for kind, day in (("previous", None), ("baseline", asked.baseline_night)):
         for place, run in enumerate(tonight):
-            before = run_before(run, runs, day) if kind == "previous" or day else None
+            before = find_previous_run(run, runs, day) if kind == "previous" or day else None
             if before:
                 # A night can be both the one before and the pinned one.
                 chosen += [before] if before not in chosen else []
@@ -103,13 +110,13 @@ def make_plan(night: Night, asked: Comparisons) -> ComparisonPlan | None:
         tuple(groups),
         metrics,
         asked.k or (*evaluation.cutoffs, None),
-        baselines(night, tonight, asked.baseline, numbers),
+        choose_baselines(night, tonight, asked.baseline, numbers),
         evaluation.bootstrap.model_copy(update={"replicates": asked.replicates}),
         asked.minimum_difference,
         asked.planned_users,
         best_when("small"),
         night.benchmark.regressions,
-        scales(night.store.read(USER_METRICS), _unbounded(metrics, night.definition)),
+        metric_scales(night.store.read(USER_METRICS), _unbounded_metrics(metrics, night.definition)),
         numbers,
     )
 
@@ -124,16 +131,16 @@ class VisibleRuns:
             file, where there are several.
     """
 
-    runs: list[Run]
+    runs: list[ComparedRun]
     beside: Mapping[str, tuple[str, ...]]
 
 
-def visible_runs(night: Night) -> list[Run]:
+def visible_runs(night: BenchmarkNight) -> list[ComparedRun]:
     """Return a run of each model and night, as `list_runs` chooses it."""
     return list_runs(night).runs
 
 
-def list_runs(night: Night) -> VisibleRuns:
+def list_runs(night: BenchmarkNight) -> VisibleRuns:
     """Return a run of each model and night of this suite and dataset, until tonight's on this split.
 
     Only runs with numbers that count (the view `current_metrics`) are taken. Of a model and night it is
@@ -144,10 +151,10 @@ def list_runs(night: Night) -> VisibleRuns:
     """
     of_others = [None, *(kind for kind, model in MODELS.items() if not model.measured)]
     of_suite = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded")]
-    names = ["model", "model_kind", "logical_date", "dataset", "split_id", *AGE]
-    wanted = count_wanted(night)
+    names = ["model", "model_kind", "logical_date", "dataset", "split_id", *AGE_COLUMNS]
+    wanted = count_matching_numbers(night)
     known: dict[tuple[str, date], list[tuple[int, str, str]]] = {}
-    for row in by_age(night.store.rows(RUNS, of_suite, names)):
+    for row in sort_by_age(night.store.rows(RUNS, of_suite, names)):
         # Tonight's are those of this split: what older code or settings left of the same night is no rival.
         tonight = row["logical_date"] == night.logical_date and row["split_id"] == night.split_id
         in_time = tonight or row["logical_date"] < night.logical_date
@@ -164,12 +171,12 @@ def list_runs(night: Night) -> VisibleRuns:
         one[1]: tuple(run_id for count, run_id, split in known[place] if count and split == one[2])
         for place, one in chosen.items()
     }
-    runs = [Run(run_id, model, day) for (model, day), (_, run_id, _) in chosen.items()]
+    runs = [ComparedRun(run_id, model, day) for (model, day), (_, run_id, _) in chosen.items()]
     return VisibleRuns(runs, {run_id: some for run_id, some in beside.items() if len(some) > 1})
 
 
 def list_counted_numbers(
-    night: Night, visible: VisibleRuns, runs: Iterable[Run]
+    night: BenchmarkNight, visible: VisibleRuns, runs: Iterable[ComparedRun]
 ) -> tuple[CountedNumber, ...]:
     """Return the numbers of tonight's file that count, of those models and nights that have several runs.
 
@@ -179,11 +186,13 @@ def list_counted_numbers(
     standing = {one: run.run_id for run in runs for one in visible.beside.get(run.run_id, ())}
     if not standing:
         return ()
-    rows = answers(night.store)(
+    rows = make_query_runner(night.store)(
         "SELECT run_id, part, metric, definition, k FROM current_metrics "
-        f"WHERE run_id IN ({', '.join(map(_sql, sorted(standing)))}) AND {_file_condition(night)}"
+        f"WHERE run_id IN ({', '.join(map(_quote_sql, sorted(standing)))}) AND {_file_condition(night)}"
     )
-    numbers = zip(rows.run_id, rows.part, rows.metric, rows.definition, rows.k.fillna(WHOLE), strict=True)
+    numbers = zip(
+        rows.run_id, rows.part, rows.metric, rows.definition, rows.k.fillna(WHOLE_RANKING), strict=True
+    )
     return tuple(
         sorted(
             CountedNumber(standing[run_id], run_id, part, metric, definition, int(k))
@@ -192,45 +201,53 @@ def list_counted_numbers(
     )
 
 
-def _file_condition(night: Night) -> str:
+def _file_condition(night: BenchmarkNight) -> str:
     """Return the condition, in SQL, of numbers that tonight's file measures too."""
     asked = night.benchmark.evaluation
-    defined = [f"({_sql(m)}, {_sql(describe_metric(asked, night.definition, m))})" for m in asked.metrics]
+    defined = [
+        f"({_quote_sql(m)}, {_quote_sql(describe_metric(asked, night.definition, m))})"
+        for m in asked.metrics
+    ]
     counts = "estimator = 'holdout' AND slice_key IS NULL"
     return f"{counts} AND (metric, definition) IN ({', '.join(defined)})"
 
 
-def count_wanted(night: Night) -> dict[str, int]:
+def count_matching_numbers(night: BenchmarkNight) -> dict[str, int]:
     """Runs of the suite that have numbers that count -> how many of these tonight's file measures too."""
-    rows = answers(night.store)(
+    rows = make_query_runner(night.store)(
         f"SELECT run_id, COUNT(CASE WHEN {_file_condition(night)} THEN 1 END) AS n "
-        f"FROM current_metrics WHERE suite = {_sql(night.benchmark.name)} AND estimator = 'holdout' "
+        f"FROM current_metrics WHERE suite = {_quote_sql(night.benchmark.name)} AND estimator = 'holdout' "
         "AND slice_key IS NULL GROUP BY run_id"
     )
     return dict(zip(rows.run_id, map(int, rows.n), strict=True))
 
 
-def _sql(text: str) -> str:
+def _quote_sql(text: str) -> str:
     """A text as SQL writes it."""
     return "'" + text.replace("'", "''") + "'"
 
 
-def runs_tonight(night: Night, runs: Iterable[Run]) -> list[Run]:
+def select_tonight_runs(night: BenchmarkNight, runs: Iterable[ComparedRun]) -> list[ComparedRun]:
     """Those of this night, by model."""
     return sorted(
         (run for run in runs if run.logical_date == night.logical_date), key=lambda run: run.model
     )
 
 
-def run_before(run: Run, runs: Iterable[Run], day: date | None) -> Run | None:
+def find_previous_run(
+    run: ComparedRun, runs: Iterable[ComparedRun], day: date | None
+) -> ComparedRun | None:
     """The model's run of a certain earlier night, or of its last one before."""
     known = [r for r in runs if r.model == run.model and r.logical_date < run.logical_date]
     wanted = [r for r in known if day is None or r.logical_date == day]
     return max(wanted, key=lambda r: r.logical_date, default=None)
 
 
-def baselines(
-    night: Night, tonight: list[Run], named: str | None, numbers: Sequence[CountedNumber] = ()
+def choose_baselines(
+    night: BenchmarkNight,
+    tonight: list[ComparedRun],
+    named: str | None,
+    numbers: Sequence[CountedNumber] = (),
 ) -> dict[tuple[str, str, int | None], int]:
     """(part, metric, k) -> place of the model that pairs are held against: the one named, or the best.
 
@@ -247,7 +264,7 @@ def baselines(
     names = ["run_id", "part", "metric", "definition", "k", "slice_key", "value"]
     best: dict[tuple[str, str, int | None], tuple[float, int]] = {}
     for row in night.store.rows(METRICS, of_tonight, names):
-        number = (row["run_id"], row["part"], row["metric"], row["definition"], row["k"] or WHOLE)
+        number = (row["run_id"], row["part"], row["metric"], row["definition"], row["k"] or WHOLE_RANKING)
         run_id = owners.get(number) if row["run_id"] in shared else row["run_id"]
         if row["slice_key"] is not None or row["value"] is None or run_id not in places:
             continue
@@ -260,13 +277,13 @@ def baselines(
     return {key: place for key, (_, place) in best.items()} if named_ran else {}
 
 
-def _unbounded(metrics: Iterable[str], definition: Definition) -> list[str]:
+def _unbounded_metrics(metrics: Iterable[str], definition: Definition) -> list[str]:
     """Metrics whose values can exceed 1."""
     counted = ["hit"] if definition.hit == "count" else []
     return [m for m in metrics if m in (*PER_USER, *counted)]
 
 
-def earlier_looks(night: Night, plan: ComparisonPlan, comparisons: DataFrame) -> DataFrame:
+def select_earlier_looks(night: BenchmarkNight, plan: ComparisonPlan, comparisons: DataFrame) -> DataFrame:
     """Of each earlier split of this suite the last comparison of every pair: one look each.
 
     A night on the same split is the same users and items again, and no new look; `HASH.1` is the split
@@ -297,7 +314,7 @@ def earlier_looks(night: Night, plan: ComparisonPlan, comparisons: DataFrame) ->
 # ------------------------------------------------------------------------------- what fell
 
 
-def _regressions(night: Night, name: str) -> tuple[str, ...]:
+def _describe_regressions(night: BenchmarkNight, name: str) -> tuple[str, ...]:
     """The regressions of a comparison, a sentence each."""
     found = night.store.rows(COMPARISONS, [("comparison_id", "=", name), ("regressed", "=", True)])
     found.sort(key=lambda row: (row["model"], row["part"], row["metric"], row["k"] or 0, row["kind"]))

@@ -9,13 +9,17 @@ from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap
-from recbench_spark.data.external_inputs import typed_numbers, typed_rows
+from recbench_spark.data.external_inputs import convert_numbers, convert_rows
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.evaluation.estimators.bandit_feedback import HEAVY, policy_values, round_checks
-from recbench_spark.evaluation.estimators.rating_matrix import matrix_metrics
-from recbench_spark.evaluation.metrics.predictions import Row
+from recbench_spark.evaluation.estimators.bandit_feedback import (
+    HEAVY_WEIGHT_SHARE,
+    check_rounds,
+    estimate_policy_values,
+)
+from recbench_spark.evaluation.estimators.rating_matrix import compute_matrix_metrics
+from recbench_spark.evaluation.metrics.predictions import MetricRow
 from recbench_spark.evaluation.result import PART, Result
-from recbench_spark.kernels.estimators.exposure import Settings
+from recbench_spark.kernels.estimators.exposure import EstimatorSettings
 from recbench_spark.schemas import METRICS, USER_METRICS, require
 
 CELL = ("user_id", "item_id")
@@ -49,9 +53,9 @@ def estimate_matrix(
     """
     cells = _cells(matrix, log, propensities, floor).cache()
     modelled = "imputed" in matrix.columns
-    found = _matrix_checks(cells, modelled)
-    rows = matrix_metrics(cells, bootstrap, modelled=modelled)
-    return _result(cells, rows, found)
+    found = _check_matrix(cells, modelled)
+    rows = compute_matrix_metrics(cells, bootstrap, modelled=modelled)
+    return _make_result(cells, rows, found)
 
 
 def _cells(
@@ -61,21 +65,21 @@ def _cells(
     values: dict[str, str] = {
         name: "double" for name in ("prediction", "imputed") if name in ("prediction", *matrix.columns)
     }
-    typed = typed_rows(matrix, values, "matrix")
+    typed = convert_rows(matrix, values, "matrix")
     if "imputed" not in values:
         typed = typed.withColumn("imputed", F.lit(None).cast("double"))
     if log is None:
         require(matrix, ["rating"], "matrix without a log")
         log = matrix.where(F.col("rating").isNotNull())
-    rated = typed_rows(log, {"rating": "double"}, "log")
-    known = _with_propensities(rated, propensities, floor)
+    rated = convert_rows(log, {"rating": "double"}, "log")
+    known = _join_propensities(rated, propensities, floor)
     key = F.xxhash64("user_id").alias("user_key")
     return typed.join(known, list(CELL), "full").select(
         *CELL, key, "prediction", "imputed", "rating", "propensity"
     )
 
 
-def _with_propensities(rated: DataFrame, propensities: DataFrame, floor: float | None) -> DataFrame:
+def _join_propensities(rated: DataFrame, propensities: DataFrame, floor: float | None) -> DataFrame:
     require(propensities, ["propensity"], "propensities")
     keys = [name for name in (*CELL, "rating") if name in propensities.columns]
     if keys not in (["item_id"], list(CELL), ["rating"]):
@@ -83,19 +87,19 @@ def _with_propensities(rated: DataFrame, propensities: DataFrame, floor: float |
             f"propensities by {', '.join(keys) or 'nothing'}", "item_id; user_id and item_id; or rating"
         )
     numbers = ["propensity", *(["rating"] if "rating" in keys else [])]
-    typed = typed_numbers(propensities, numbers, "propensities")
+    typed = convert_numbers(propensities, numbers, "propensities")
     text = {name: F.col(name).cast("string") for name in keys if name != "rating"}
-    table = typed.withColumns(text).select(*keys, _clipped(F.col("propensity"), floor))
+    table = typed.withColumns(text).select(*keys, _clip_propensity(F.col("propensity"), floor))
     return rated.join(table, keys, "left")
 
 
-def _clipped(propensity: Column, floor: float | None) -> Column:
+def _clip_propensity(propensity: Column, floor: float | None) -> Column:
     if floor is None:
         return propensity
     return F.least(F.greatest(propensity, F.lit(floor)), F.lit(1.0)).alias("propensity")
 
 
-def _matrix_checks(cells: DataFrame, modelled: bool) -> list[Check]:
+def _check_matrix(cells: DataFrame, modelled: bool) -> list[Check]:
     """Refuse what cannot be estimated; count what the estimates rest on."""
     if not cells.groupBy(*CELL).count().where("count > 1").limit(1).isEmpty():
         raise DataError("a cell is there twice", "in the matrix, the log or the propensities")
@@ -125,19 +129,25 @@ def _matrix_checks(cells: DataFrame, modelled: bool) -> list[Check]:
         Check("cells without a prediction", holes, 0.0, "warning", "errors are means over the cells given"),
         Check("known ratings", found.rated, None, "info", "cells with a rating"),
         Check("effective ratings", found.weight**2 / found.squares, None, "info", "(sum w)^2 / sum w^2"),
-        Check("largest share of the weight", found.most / found.weight, HEAVY, "warning", "of one rating"),
+        Check(
+            "largest share of the weight",
+            found.most / found.weight,
+            HEAVY_WEIGHT_SHARE,
+            "warning",
+            "of one rating",
+        ),
     ]
-    return rests if modelled else [*rests, _without_model("imputed", "dr")]
+    return rests if modelled else [*rests, _undefined_check("imputed", "dr")]
 
 
-def _without_model(column: str, names: str) -> Check:
+def _undefined_check(column: str, names: str) -> Check:
     return Check(f"{names} undefined", 1, None, "info", f"needs the column {column}, from a model")
 
 
 # ------------------------------------------------------------------------------- logged rounds
 
 
-def estimate_rounds(rounds: DataFrame, settings: Settings, policy: str, level: float) -> Result:
+def estimate_rounds(rounds: DataFrame, settings: EstimatorSettings, policy: str, level: float) -> Result:
     """The value of a policy by IPS, clipped IPS, SNIPS and, with a reward model, DM, DR, switch-DR, DRos.
 
     Args:
@@ -154,15 +164,15 @@ def estimate_rounds(rounds: DataFrame, settings: Settings, policy: str, level: f
     if len(model) == 1:
         raise ConfigError(f"rounds have {model[0]} alone", "a reward model gives q and q_policy")
     columns = ["reward", "propensity", "pi_e", *model]
-    typed = typed_numbers(rounds, columns, "rounds").select(*columns).cache()
-    _refuse_chances(typed)
-    found = round_checks(typed, settings)
-    rows = policy_values(typed, settings, policy, level, modelled=bool(model))
-    without = [] if model else [_without_model("q and q_policy", "dm, dr, switch_dr, dros")]
-    return _result(typed, rows, [*found, *without])
+    typed = convert_numbers(rounds, columns, "rounds").select(*columns).cache()
+    _check_probabilities(typed)
+    found = check_rounds(typed, settings)
+    rows = estimate_policy_values(typed, settings, policy, level, modelled=bool(model))
+    without = [] if model else [_undefined_check("q and q_policy", "dm, dr, switch_dr, dros")]
+    return _make_result(typed, rows, [*found, *without])
 
 
-def _refuse_chances(rounds: DataFrame) -> None:
+def _check_probabilities(rounds: DataFrame) -> None:
     wrong = {
         "propensity": ~((F.col("propensity") > 0) & (F.col("propensity") <= 1)),
         "pi_e": ~F.col("pi_e").between(0, 1),
@@ -179,19 +189,21 @@ def _refuse_chances(rounds: DataFrame) -> None:
             )
 
 
-def with_policy(rounds: DataFrame, policy: DataFrame) -> DataFrame:
+def join_policy(rounds: DataFrame, policy: DataFrame) -> DataFrame:
     """Rounds with pi_e from a table (item_id[, position], pi_e), joined; 0: not in it."""
     require(policy, ["item_id", "pi_e"], "policy")
     keys: list[str] = ["item_id", *(["position"] if "position" in policy.columns else [])]
     require(rounds, keys, "rounds")
-    chances = typed_numbers(policy, ["pi_e"], "policy").select(*(_text(name) for name in keys), "pi_e")
+    chances = convert_numbers(policy, ["pi_e"], "policy").select(
+        *(_string_column(name) for name in keys), "pi_e"
+    )
     if not chances.groupBy(*keys).count().where("count > 1").limit(1).isEmpty():
         raise DataError(f"policy: {', '.join(keys)} twice", "one pi_e each")
     bare = rounds.drop("pi_e").withColumns({name: F.col(name).cast("string") for name in keys})
     return bare.join(chances, keys, "left").fillna({"pi_e": 0.0})
 
 
-def frequencies(rounds: DataFrame) -> DataFrame:
+def estimate_frequencies(rounds: DataFrame) -> DataFrame:
     """item_id, position, pi_e of the policy that logged these rounds: its share at the position.
 
     An estimate of the policy over all contexts, whose own error no interval knows of.
@@ -203,14 +215,16 @@ def frequencies(rounds: DataFrame) -> DataFrame:
     )
 
 
-def _text(name: str) -> Column:
+def _string_column(name: str) -> Column:
     return F.col(name).cast("string").alias(name)
 
 
 # ------------------------------------------------------------------------------- results
 
 
-def _result(rows: DataFrame, numbers: Sequence[Mapping[str, object] | Row], checks: list[Check]) -> Result:
+def _make_result(
+    rows: DataFrame, numbers: Sequence[Mapping[str, object] | MetricRow], checks: list[Check]
+) -> Result:
     spark, schema = rows.sparkSession, METRICS.schema
     full = [{"run_id": "", "part": PART, **number} for number in numbers]
     metrics = spark.createDataFrame([tuple(row[name] for name in schema.names) for row in full], schema)

@@ -21,22 +21,22 @@ from recbench_spark.evaluation.estimators.exposure import (
     Chances,
     ExposedItems,
     Weights,
+    add_exposure,
+    count_truth_weights,
     cut_strata,
     item_chances,
-    popular_from,
-    truth_weights,
-    with_exposure,
+    popularity_threshold,
 )
 from recbench_spark.evaluation.metrics import accuracy
 from recbench_spark.evaluation.ranking import rank
 from recbench_spark.evaluation.ranking.user_blocks import HISTORY
-from recbench_spark.kernels.estimators.exposure import MODELLED, WEIGHTED, Settings
+from recbench_spark.kernels.estimators.exposure import MODELLED, WEIGHTED, EstimatorSettings
 from recbench_spark.kernels.estimators.propensities import CHANCES
 from recbench_spark.kernels.estimators.strata import StratumEdges
-from recbench_spark.nightly.propensity import Exposed, stored_name, write_propensities
-from recbench_spark.nightly.split import of_split
+from recbench_spark.nightly.propensity import ExposureLog, method_name, write_propensities
+from recbench_spark.nightly.split import read_split
 from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS, USER_BLOCKS
-from recbench_spark.storage.shared_rows import share
+from recbench_spark.storage.shared_rows import share_rows
 from recbench_spark.storage.store import Store
 
 FEWEST_ROWS, SMALLEST_SHARE = 100, 0.1
@@ -59,7 +59,7 @@ class ExposureContext:
         return bool(self.settings.rewards) and any(name in MODELLED for name in self.settings.estimators)
 
 
-def exposure_context(
+def build_exposure_context(
     store: Store, split_id: str, evaluation: Evaluation, definition: Definition
 ) -> ExposureContext:
     """Propensities of the split, written once for each name, and what the truth weighs.
@@ -69,43 +69,43 @@ def exposure_context(
     """
     wanted = evaluation.exposure
     assert wanted is not None
-    items = of_split(store, ITEMS, split_id)
-    chances = item_chances(items, propensities_of(store, split_id, wanted))
-    shared = share(store.scratch, chances.rows)
-    strata = _strata(chances, wanted)
-    popular = popular_from(chances.rows, wanted.without_most_popular)
+    items = read_split(store, ITEMS, split_id)
+    chances = item_chances(items, read_propensities(store, split_id, wanted))
+    shared = share_rows(store.scratch, chances.rows)
+    strata = _choose_strata(chances, wanted)
+    popular = popularity_threshold(chances.rows, wanted.without_most_popular)
     shown = ExposedItems(shared, chances.items, strata[0] if strata else None, popular)
-    blocks = of_split(store, USER_BLOCKS, split_id)
-    users = rank.users_of_parts(blocks, evaluation.parts, definition.threshold, keep_empty=False)
-    weights = truth_weights(with_exposure(users, shown), definition.threshold)
+    blocks = read_split(store, USER_BLOCKS, split_id)
+    users = rank.select_part_users(blocks, evaluation.parts, definition.threshold, keep_empty=False)
+    weights = count_truth_weights(add_exposure(users, shown), definition.threshold)
     return ExposureContext(wanted, shown, strata, weights, chances.unknown)
 
 
-def _strata(chances: Chances, wanted: Exposure) -> tuple[StratumEdges, ...]:
+def _choose_strata(chances: Chances, wanted: Exposure) -> tuple[StratumEdges, ...]:
     """None where all items are shown alike."""
     if chances.low == chances.high:
         return ()
     return cut_strata(chances, wanted.strata)
 
 
-def propensities_of(store: Store, split_id: str, wanted: Exposure) -> DataFrame:
+def read_propensities(store: Store, split_id: str, wanted: Exposure) -> DataFrame:
     """item_id, propensity: given ones as they lie, all others from the table, fitted first if need be."""
     settings = wanted.propensities
     if settings.method == "given":
         return read_table(store.spark, str(settings.path), ["item_id", "propensity"], "propensities")
     if settings.method != "true":
-        training = of_split(store, SPLITS, split_id).where(F.col("part").isin(*HISTORY))
-        exposed = Exposed(store, split_id, training, of_split(store, ITEMS, split_id))
-        if _stored(store, split_id, stored_name(store, settings)).isEmpty():
+        training = read_split(store, SPLITS, split_id).where(F.col("part").isin(*HISTORY))
+        exposed = ExposureLog(store, split_id, training, read_split(store, ITEMS, split_id))
+        if _read_stored(store, split_id, method_name(store, settings)).isEmpty():
             write_propensities(exposed, settings)
-    found = _stored(store, split_id, stored_name(store, settings))
+    found = _read_stored(store, split_id, method_name(store, settings))
     if found.isEmpty():
         raise DataError(f"no propensities '{settings.name}' of split {split_id}", "jobs/propensity.py")
     return found
 
 
-def _stored(store: Store, split_id: str, name: str) -> DataFrame:
-    return of_split(store, PROPENSITIES, split_id).where(F.col("method") == name)
+def _read_stored(store: Store, split_id: str, name: str) -> DataFrame:
+    return read_split(store, PROPENSITIES, split_id).where(F.col("method") == name)
 
 
 # ------------------------------------------------------------------------------- of a model
@@ -116,7 +116,7 @@ def make_plan(context: ExposureContext, measured: accuracy.MetricPlan, headline:
     wanted = context.settings
     known = {
         f"{name}@{k}" if k else name: (name, k)
-        for name in measured.of_ranks
+        for name in measured.rank_metrics
         for k in measured.columns(name)
     }
     compared = known.get(headline, next(iter(known.values()), None))
@@ -126,7 +126,7 @@ def make_plan(context: ExposureContext, measured: accuracy.MetricPlan, headline:
     return EstimationPlan(
         measured,
         wanted.estimators,
-        _settings(wanted),
+        _kernel_settings(wanted),
         wanted.propensities.name.replace(";", " "),
         context.strata if STRATIFIED in wanted.estimators else (),
         context.weights,
@@ -136,14 +136,16 @@ def make_plan(context: ExposureContext, measured: accuracy.MetricPlan, headline:
     )
 
 
-def _settings(wanted: Exposure) -> Settings:
+def _kernel_settings(wanted: Exposure) -> EstimatorSettings:
     """The propensities are chances by their method, unless scaled, or where scaled to add up as they do."""
     asked = wanted.propensities
     by_method = asked.method in (*CHANCES, "true") and asked.scale == "as_is"
-    return Settings(wanted.clip, wanted.switch, wanted.shrink, by_method or asked.scale == "interactions")
+    return EstimatorSettings(
+        wanted.clip, wanted.switch, wanted.shrink, by_method or asked.scale == "interactions"
+    )
 
 
-def estimate(
+def estimate_exposure(
     store: Store, context: ExposureContext, plan: EstimationPlan, rankings: DataFrame
 ) -> tuple[DataFrame, list[Check]]:
     """Rows of `metrics` beside the holdout's, and findings.
@@ -154,11 +156,11 @@ def estimate(
         plan: what is estimated.
         rankings: rows of the table `rankings` of one run.
     """
-    found = findings(context, plan)
+    found = list_findings(context, plan)
     if context.wants_lists:
-        rankings, unknown = _with_rewards(store, rankings, context.settings)
+        rankings, unknown = _join_rewards(store, rankings, context.settings)
         found.append(unknown)
-    rows = debiased.estimates(rankings, plan)
+    rows = debiased.compute_estimates(rankings, plan)
     if plan.compared:
         rows = rows.cache()
         found += strata_checks(plan, rows.where("replicates IS NOT NULL").collect())
@@ -166,14 +168,14 @@ def estimate(
     nothing = empty_rows(plan)
     if not nothing:
         return rows, found
-    frame = store.spark.createDataFrame([tuple(row.values()) for row in nothing], EMPTY)
+    frame = store.spark.createDataFrame([tuple(row.values()) for row in nothing], EMPTY_ROW_SCHEMA)
     return rows.unionByName(frame, allowMissingColumns=True), found
 
 
-def findings(context: ExposureContext, plan: EstimationPlan) -> list[Check]:
+def list_findings(context: ExposureContext, plan: EstimationPlan) -> list[Check]:
     """What is known of the estimates before there are any."""
     return [
-        *warn_of_items(context),
+        *check_unknown_items(context),
         *(check for part in plan.parts for check in weight_checks(part, plan, context)),
         *reason_checks(plan),
         *ideal_checks(plan),
@@ -184,21 +186,21 @@ def strata_checks(plan: EstimationPlan, kept: Sequence[Any]) -> list[Check]:
     """The numbers of strata proposed, of rows `debiased.ESTIMATES` with replicates; none where none are."""
     if not plan.compared:
         return []
-    proposals = ((part, debiased.proposal(list(kept), plan, part)) for part in plan.parts)
+    proposals = ((part, debiased.propose_strata(list(kept), plan, part)) for part in plan.parts)
     return [strata_check(part, plan, proposal) for part, proposal in proposals]
 
 
-def _with_rewards(store: Store, rankings: DataFrame, wanted: Exposure) -> tuple[DataFrame, Check]:
+def _join_rewards(store: Store, rankings: DataFrame, wanted: Exposure) -> tuple[DataFrame, Check]:
     table = read_table(store.spark, str(wanted.rewards), ["item_id", "reward"], "rewards")
     ids = [F.col(name).cast("string") for name in ("user_id", "item_id") if name in table.columns]
     rewards = table.select(*ids, F.col("reward").try_cast("double").alias("reward"))
     debiased.check_rewards(rewards)
-    joined = debiased.with_rewards(rankings, rewards)
+    joined = debiased.add_rewards(rankings, rewards)
     lost = joined.agg(F.sum("unknown_rewards")).collect()[0][0]
     return joined, warn_above_zero("exposure: items without a reward", lost, "they count 0")
 
 
-EMPTY = "part STRING, metric STRING, definition STRING, k INT, estimator STRING, n LONG"
+EMPTY_ROW_SCHEMA = "part STRING, metric STRING, definition STRING, k INT, estimator STRING, n LONG"
 
 
 def empty_rows(plan: EstimationPlan) -> list[dict[str, Any]]:
@@ -213,7 +215,7 @@ def empty_rows(plan: EstimationPlan) -> list[dict[str, Any]]:
             "n": 0,
         }
         for part in plan.parts
-        for column, _ in debiased.missing(plan)
+        for column, _ in debiased.missing_estimates(plan)
     ]
 
 
@@ -221,7 +223,7 @@ def empty_rows(plan: EstimationPlan) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class FewCheck(Check):
+class LowerBoundCheck(Check):
     """A number that should not be too small: passes from the threshold on."""
 
     @property
@@ -230,7 +232,7 @@ class FewCheck(Check):
         return self.threshold is None or self.observed >= self.threshold
 
 
-def warn_of_items(context: ExposureContext) -> list[Check]:
+def check_unknown_items(context: ExposureContext) -> list[Check]:
     """How many items had no propensity."""
     detail = "they count as the least shown of the others"
     return [warn_above_zero("exposure: items without a propensity", context.unknown_items, detail)]
@@ -250,7 +252,9 @@ def weight_checks(part: str, plan: EstimationPlan, context: ExposureContext) -> 
         least = max(float(FEWEST_ROWS), SMALLEST_SHARE * what.rows)
         few = f"of {what.rows} relevant truth items; below this an estimate rests on few"
         found += [
-            FewCheck(f"{part}: {name}: effective rows", round(what.effective, 1), least, "warning", few),
+            LowerBoundCheck(
+                f"{part}: {name}: effective rows", round(what.effective, 1), least, "warning", few
+            ),
             Check(f"{part}: {name}: largest", what.largest, None, "info", "1 / propensity"),
             Check(f"{part}: {name}: share of the top 1 %", what.top_share, None, "info", "of all weight"),
         ]
@@ -260,7 +264,7 @@ def weight_checks(part: str, plan: EstimationPlan, context: ExposureContext) -> 
 def reason_checks(plan: EstimationPlan) -> list[Check]:
     """One for each estimator and metric without a value: why."""
     columns: dict[tuple[str, str, str], int] = {}
-    for column, reason in debiased.missing(plan):
+    for column, reason in debiased.missing_estimates(plan):
         key = column.estimator, column.metric, reason
         columns[key] = columns.get(key, 0) + 1
     return [
@@ -271,7 +275,9 @@ def reason_checks(plan: EstimationPlan) -> list[Check]:
 
 def ideal_checks(plan: EstimationPlan) -> list[Check]:
     """What is known of a weighted NDCG, where one is asked for."""
-    weighted = [name for name in plan.estimators if name in WEIGHTED and "ndcg" in plan.metrics_of(name)]
+    weighted = [
+        name for name in plan.estimators if name in WEIGHTED and "ndcg" in plan.estimable_metrics(name)
+    ]
     if not weighted:
         return []
     detail = "their ideal list holds only what was shown: see ips_pooled, and dcg by ips"
@@ -287,4 +293,6 @@ def strata_check(part: str, plan: EstimationPlan, proposal: Proposal) -> Check:
     )
     detail = f"{metric}{f'@{k}' if k else ''} by number of strata {values}; "
     detail += "from the proposed on, neighbours agree" if proposal.proposed else "neighbours do not agree"
-    return FewCheck(f"{part}: strata proposed", float(proposal.proposed or 0), 1.0, "warning", detail)
+    return LowerBoundCheck(
+        f"{part}: strata proposed", float(proposal.proposed or 0), 1.0, "warning", detail
+    )

@@ -32,16 +32,16 @@ def gate_checks(gates: Sequence[Gate], facts: Iterable[Mapping[str, Any]]) -> li
         facts: rows of the manifest (part, fact, value).
     """
     values = {(row["part"], row["fact"]): row["value"] for row in facts if row["value"] is not None}
-    return [check for gate in gates for check in _of_gate(gate, values)]
+    return [check for gate in gates for check in _check_gate(gate, values)]
 
 
-def _of_gate(gate: Gate, values: Mapping[tuple[str, str], float]) -> list[GateCheck]:
+def _check_gate(gate: Gate, values: Mapping[tuple[str, str], float]) -> list[GateCheck]:
     parts = sorted(part for part, fact in values if fact == gate.fact and gate.part in (None, part))
-    found = [_check(gate, part, values[part, gate.fact]) for part in parts]
-    return found or [_check(gate, gate.part or "every part", math.nan)]
+    found = [_check_fact(gate, part, values[part, gate.fact]) for part in parts]
+    return found or [_check_fact(gate, gate.part or "every part", math.nan)]
 
 
-def _check(gate: Gate, part: str, value: float) -> GateCheck:
+def _check_fact(gate: Gate, part: str, value: float) -> GateCheck:
     bound, side = (gate.below, "below") if gate.above is None else (gate.above, "above")
     assert bound is not None
     outside = math.isnan(value) or (value > bound if side == "above" else value < bound)
@@ -52,7 +52,7 @@ def _check(gate: Gate, part: str, value: float) -> GateCheck:
     return GateCheck(f"{part}: {gate.fact}", value, bound, severity, detail, outside)
 
 
-def failure(checks: Sequence[Check]) -> GateError | None:
+def gate_error(checks: Sequence[Check]) -> GateError | None:
     """The error of a job whose gates of action `fail` have not all passed."""
     failed = [c for c in checks if not c.passed and c.severity == "error"]
     if not failed:

@@ -21,10 +21,10 @@ def is_small(benchmark: Benchmark) -> bool:
     """
     dataset = benchmark.dataset
     rows = dataset.world.interactions + dataset.world.open_loop if dataset.reader == "world" else 0
-    return rows <= SMALL_ROWS and sum(map(_bytes_at, _paths(benchmark))) <= SMALL_BYTES
+    return rows <= SMALL_ROWS and sum(map(_file_bytes, _list_paths(benchmark))) <= SMALL_BYTES
 
 
-def _paths(benchmark: Benchmark) -> list[str]:
+def _list_paths(benchmark: Benchmark) -> list[str]:
     """Every path that a night reads."""
     found = list(run_keys.evaluation_paths(benchmark).values())
 
@@ -32,13 +32,13 @@ def _paths(benchmark: Benchmark) -> list[str]:
         found.append(path)
         return ""
 
-    run_keys.split_hash(note, benchmark)
+    run_keys.hash_split(note, benchmark)
     for model in benchmark.models:
-        run_keys.model_inputs(note, model)
+        run_keys.identify_model_inputs(note, model)
     return found
 
 
-def _bytes_at(path: str) -> float:
+def _file_bytes(path: str) -> float:
     place = Path(path.removeprefix("file://"))
     try:
         files = [place] if place.is_file() else list(place.rglob("*"))

@@ -23,32 +23,32 @@ from recbench_spark.definitions import VERSION, Definition
 from recbench_spark.errors import ConfigError, DataError, StoreError, nearest
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan, check_names
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS
-from recbench_spark.evaluation.metrics.top_lists import Catalogue
-from recbench_spark.evaluation.ranking.rank import users_of_parts
+from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
+from recbench_spark.evaluation.ranking.rank import select_part_users
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
 from recbench_spark.nightly import run_keys
-from recbench_spark.nightly.exposure import ExposureContext, exposure_context
+from recbench_spark.nightly.exposure import ExposureContext, build_exposure_context
 from recbench_spark.nightly.gates import GateCheck, gate_checks
-from recbench_spark.nightly.run_keys import evaluation_paths, key_of
-from recbench_spark.nightly.split import current_name, held_out_parts, of_split, split_identity
-from recbench_spark.placeholders import on_night
+from recbench_spark.nightly.run_keys import evaluation_paths, hash_run_key
+from recbench_spark.nightly.split import current_split_id, identify_split, list_held_out_parts, read_split
+from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.delta_files import Filters
 from recbench_spark.storage.leases import take_turns
-from recbench_spark.storage.marks import FOLDER as AT_WORK
+from recbench_spark.storage.marks import MARKS_FOLDER as AT_WORK
 from recbench_spark.storage.store import Store
 from recbench_spark.training.item_features import share_features
-from recbench_spark.training.model_adapter import SplitData, behaviour_of
+from recbench_spark.training.model_adapter import SplitData, make_behaviour
 
-STAMP = "%Y%m%dT%H%M%S"
+STAMP_FORMAT = "%Y%m%dT%H%M%S"
 """How run ids begin: the start of the attempt, UTC."""
 
 
 @dataclass(frozen=True)
-class Night:
+class BenchmarkNight:
     """What all models of a night share."""
 
     store: Store
@@ -65,7 +65,7 @@ class Night:
 
     def table(self, table: schemas.Table) -> DataFrame:
         """The rows of this night's split."""
-        return of_split(self.store, table, self.split_id)
+        return read_split(self.store, table, self.split_id)
 
     @property
     def manifest(self) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ class Night:
         return self.store.rows(schemas.MANIFESTS, [("split_id", "=", self.split_id)])
 
     @cached_property
-    def catalogue(self) -> Catalogue:
+    def catalogue(self) -> SplitCatalogue:
         """What metrics of lists are measured against."""
         blocks, items = self.table(schemas.USER_BLOCKS), self.table(schemas.ITEMS)
         path = self.benchmark.evaluation.features
@@ -82,14 +82,14 @@ class Night:
             rows = read_table(self.spark, path, ["item_id", "vector"], "features")
             features = share_features(self.store.scratch, items, rows, f"features {path}")
         train_users = blocks.where(F.size("train_items") > 0).select("user_id")
-        return Catalogue(items, train_users, features)
+        return SplitCatalogue(items, train_users, features)
 
     @property
     def users(self) -> DataFrame:
         """Whom models rank for; see `users_of_parts`."""
         definition, blocks = self.definition, self.table(schemas.USER_BLOCKS)
         keep_empty = definition.empty_users == "zero"
-        return users_of_parts(blocks, self.benchmark.evaluation.parts, definition.threshold, keep_empty)
+        return select_part_users(blocks, self.benchmark.evaluation.parts, definition.threshold, keep_empty)
 
     @cached_property
     def n_rankings(self) -> int:
@@ -101,7 +101,7 @@ class Night:
         """What is known of exposure, where estimates that correct for it are asked for."""
         evaluation = self.benchmark.evaluation
         return (
-            exposure_context(self.store, self.split_id, evaluation, self.definition)
+            build_exposure_context(self.store, self.split_id, evaluation, self.definition)
             if evaluation.exposure
             else None
         )
@@ -129,10 +129,10 @@ class Night:
 
     def plan(self) -> MetricPlan:
         """What is measured."""
-        return metric_plan(self.benchmark.evaluation, self.definition)
+        return make_metric_plan(self.benchmark.evaluation, self.definition)
 
 
-def metric_plan(asked: Evaluation, definition: Definition) -> MetricPlan:
+def make_metric_plan(asked: Evaluation, definition: Definition) -> MetricPlan:
     """What a benchmark file measures of rankings; ConfigError where that cannot be."""
     features = Path(asked.features).stem if asked.features else None
     return MetricPlan.checked(
@@ -140,18 +140,18 @@ def metric_plan(asked: Evaluation, definition: Definition) -> MetricPlan:
     )
 
 
-def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> Night:
+def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> BenchmarkNight:
     """Check the settings, name the split and the inputs of a night."""
-    benchmark = on_night(benchmark, logical_date)
+    benchmark = fill_placeholders(benchmark, logical_date)
     check_benchmark(benchmark)
     _ = store.scratch  # whether workers can read it is known before hours of work
-    split_id, inputs = split_identity(store, benchmark)
+    split_id, inputs = identify_split(store, benchmark)
     inputs |= {name: identity(store.spark, path) for name, path in evaluation_paths(benchmark).items()}
-    return Night(store, benchmark, benchmark.evaluation.resolve(), split_id, inputs, logical_date)
+    return BenchmarkNight(store, benchmark, benchmark.evaluation.resolve(), split_id, inputs, logical_date)
 
 
 @contextmanager
-def hold_night(night: Night, journal: Journal, part: str = "") -> Iterator[None]:
+def hold_night(night: BenchmarkNight, journal: Journal, part: str = "") -> Iterator[None]:
     """Be the only one that runs a night; another job that would run the same waits until it has ended.
 
     What the first one has published is then done for the second. Whoever is killed is not waited for. A
@@ -171,7 +171,7 @@ def hold_night(night: Night, journal: Journal, part: str = "") -> Iterator[None]
         yield
 
 
-def attempts_so_far(night: Night) -> dict[str, int]:
+def count_attempts(night: BenchmarkNight) -> dict[str, int]:
     """Succeeded runs of each model with its key on this night."""
     of_night = [
         ("suite", "=", night.benchmark.name),
@@ -180,24 +180,24 @@ def attempts_so_far(night: Night) -> dict[str, int]:
     ]
     rows = night.store.rows(schemas.RUNS, of_night, ["model", "run_key"])
     done = Counter((row["model"], row["run_key"]) for row in rows)
-    return {model.name: done[model.name, run_key(night, model)] for model in night.benchmark.models}
+    return {model.name: done[model.name, make_run_key(night, model)] for model in night.benchmark.models}
 
 
-def missing_models(night: Night, attempts: Mapping[str, int]) -> list[ModelConfig]:
-    """Return the models that have no succeeded run, by what `attempts_so_far` returned."""
+def list_missing_models(night: BenchmarkNight, attempts: Mapping[str, int]) -> list[ModelConfig]:
+    """Return the models that have no succeeded run, by what `count_attempts` returned."""
     return [model for model in night.benchmark.models if not attempts[model.name]]
 
 
-AGE = ("finished_at", "attempt", "run_id")
+AGE_COLUMNS = ("finished_at", "attempt", "run_id")
 """What the newest of several attempts is told by."""
 
 
-def by_age(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def sort_by_age(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Rows of `runs`, the newest attempt last; NULL is oldest."""
-    return sorted(runs, key=lambda row: [(row[name] is not None, row[name]) for name in AGE])
+    return sorted(runs, key=lambda row: [(row[name] is not None, row[name]) for name in AGE_COLUMNS])
 
 
-def newest_by_key(night: Night, filters: Filters = ()) -> dict[str, Mapping[str, Any]]:
+def find_newest_runs(night: BenchmarkNight, filters: Filters = ()) -> dict[str, Mapping[str, Any]]:
     """Newest succeeded run of each model of a benchmark file with the settings and inputs of now, by model.
 
     A run of the same model with other metrics, another definition, dataset or split has another key.
@@ -206,13 +206,15 @@ def newest_by_key(night: Night, filters: Filters = ()) -> dict[str, Mapping[str,
         night: the night of that file.
         filters: which rows of `runs` are taken beside; none: those of every night.
     """
-    keys_by_model = {model.name: run_key(night, model) for model in night.benchmark.models}
+    keys_by_model = {model.name: make_run_key(night, model) for model in night.benchmark.models}
     of_suite = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded"), *filters]
-    rows = night.store.rows(schemas.RUNS, of_suite, ["model", "run_key", "seconds", *AGE])
-    return {row["model"]: row for row in by_age(rows) if keys_by_model.get(row["model"]) == row["run_key"]}
+    rows = night.store.rows(schemas.RUNS, of_suite, ["model", "run_key", "seconds", *AGE_COLUMNS])
+    return {
+        row["model"]: row for row in sort_by_age(rows) if keys_by_model.get(row["model"]) == row["run_key"]
+    }
 
 
-def require_truth(night: Night) -> None:
+def require_truth(night: BenchmarkNight) -> None:
     """Refuse a night whose parts hold no rows."""
     filled = {row["part"] for row in night.manifest if row["fact"] == "rows" and row["value"]}
     for part in night.benchmark.evaluation.parts:
@@ -223,43 +225,43 @@ def require_truth(night: Night) -> None:
             )
 
 
-def require_split(night: Night) -> None:
+def require_split(night: BenchmarkNight) -> None:
     """Refuse to publish what was measured while retention removed the split, or another process wrote to
     an input."""
     require_unchanged()
-    if current_name(night.store, night.split_id) != night.split_id:
+    if current_split_id(night.store, night.split_id) != night.split_id:
         raise StoreError(f"split {night.split_id} was removed by jobs/maintain.py meanwhile", "run again")
 
 
-def night_gates(night: Night) -> list[GateCheck]:
+def check_night_gates(night: BenchmarkNight) -> list[GateCheck]:
     """The gates of the benchmark file on facts of the split, held against the night's manifest."""
-    gates = [gate for gate in night.benchmark.gates if gate.fact not in model_facts(night.benchmark)]
+    gates = [gate for gate in night.benchmark.gates if gate.fact not in list_model_facts(night.benchmark)]
     if not gates:
         return []
     return gate_checks(gates, night.manifest)
 
 
-def model_facts(benchmark: Benchmark) -> set[str]:
+def list_model_facts(benchmark: Benchmark) -> set[str]:
     """Facts that a model of the benchmark tells of itself."""
     return {fact for model in benchmark.models for fact in model.facts}
 
 
-def model_gates(night: Night, model: ModelConfig) -> list[GateCheck]:
+def check_model_gates(night: BenchmarkNight, model: ModelConfig) -> list[GateCheck]:
     """The gates on facts of a model, where it has told any: on its first night nothing has moved."""
     gates = [gate for gate in night.benchmark.gates if gate.fact in model.facts]
-    facts = behaviour_of(model).facts(night.data) if gates else []
+    facts = make_behaviour(model).facts(night.data) if gates else []
     return gate_checks(gates, facts) if facts else []
 
 
-def run_key(night: Night, model: ModelConfig) -> str:
+def make_run_key(night: BenchmarkNight, model: ModelConfig) -> str:
     """Hash of all that a run's numbers depend on: same key, same numbers."""
-    inputs = {**night.inputs, **model_inputs(night.spark, model)}
-    return key_of(night.benchmark, night.definition, night.split_id, inputs, model)
+    inputs = {**night.inputs, **identify_model_inputs(night.spark, model)}
+    return hash_run_key(night.benchmark, night.definition, night.split_id, inputs, model)
 
 
-def model_inputs(spark: SparkSession, model: ModelConfig) -> dict[str, str]:
+def identify_model_inputs(spark: SparkSession, model: ModelConfig) -> dict[str, str]:
     """Identity of the files a model was handed over in."""
-    return run_keys.model_inputs(partial(identity, spark), model)
+    return run_keys.identify_model_inputs(partial(identity, spark), model)
 
 
 def check_benchmark(benchmark: Benchmark) -> None:
@@ -282,7 +284,7 @@ def check_benchmark(benchmark: Benchmark) -> None:
     if asked.exposure and asked.exposure.propensities.method == "true" and reader != "world":
         raise ConfigError("only the generated world knows its true propensities", "use another method")
     for part in asked.parts:
-        if part not in (known := held_out_parts(benchmark.split)):
+        if part not in (known := list_held_out_parts(benchmark.split)):
             raise ConfigError(
                 f"evaluation.parts: nothing is ever held out to '{part}'", nearest(part, known)
             )
@@ -302,18 +304,18 @@ def describe_metric(asked: Evaluation, definition: Definition, metric: str) -> s
     """Return the definition string that stands beside a metric of a night; predictions know one alone."""
     if metric not in METRICS and metric not in LIST_METRICS:
         return VERSION
-    return metric_plan(asked, definition).describe(metric)
+    return make_metric_plan(asked, definition).describe(metric)
 
 
-def headline_of(benchmark: Benchmark) -> tuple[str, int | None]:
+def parse_headline(benchmark: Benchmark) -> tuple[str, int | None]:
     """The headline's metric and cut-off; None: over the whole ranking, or of a metric without any."""
     metric, _, k = benchmark.headline.partition("@")
     return metric, int(k) if k else None
 
 
-def at_headline(benchmark: Benchmark) -> Column:
+def headline_filter(benchmark: Benchmark) -> Column:
     """Rows of the headline's metric and cut-off, in any table that has these columns."""
-    metric, k = headline_of(benchmark)
+    metric, k = parse_headline(benchmark)
     return (F.col("metric") == metric) & F.col("k").eqNullSafe(F.lit(k))
 
 
@@ -327,7 +329,7 @@ def check_measures(benchmark: Benchmark) -> None:
     if evaluation.task == "rating":
         check_names(evaluation.metrics, evaluation.task)
     else:
-        metric_plan(evaluation, evaluation.resolve())
+        make_metric_plan(evaluation, evaluation.resolve())
     for model in benchmark.models:
         for figure in getattr(model, "figures", {}):
             _check_figure(figure, f"models.{model.name}.figures")
@@ -355,7 +357,7 @@ def _check_headline(benchmark: Benchmark) -> None:
     headline, evaluation = benchmark.headline, benchmark.evaluation
     _check_figure(headline, "headline")
     published = {figure for model in benchmark.models for figure in getattr(model, "figures", {})}
-    k = headline_of(benchmark)[1]
+    k = parse_headline(benchmark)[1]
     if "headline" not in benchmark.model_fields_set or headline in published or k is None:
         return
     if k not in evaluation.cutoffs:
@@ -368,23 +370,23 @@ def _check_headline(benchmark: Benchmark) -> None:
 
 def _check_gates(benchmark: Benchmark) -> None:
     """Drift is a fact of models of kind graph, and of no split."""
-    known = model_facts(benchmark)
+    known = list_model_facts(benchmark)
     for gate in benchmark.gates:
         if gate.fact.startswith("drift") and gate.fact not in known:
             hint = nearest(gate.fact, known) if known else "a model of kind graph has drift"
             raise ConfigError(f"gates: no model tells '{gate.fact}'", hint)
 
 
-def yesterday(store: Store) -> str:
+def yesterday_stamp(store: Store) -> str:
     """The time stamp of run ids a day ago: older runs that are not at work will never succeed.
 
     By the clock of the warehouse's storage where that is a folder.
     """
     seconds = datetime.now(UTC).timestamp() if store.folder is None else read_clock(store.folder)
-    return (datetime.fromtimestamp(seconds, UTC) - timedelta(days=1)).strftime(STAMP)
+    return (datetime.fromtimestamp(seconds, UTC) - timedelta(days=1)).strftime(STAMP_FORMAT)
 
 
 def new_run_id(logical_date: date, model: str) -> str:
     """Start time first, so that the age of a run can be read off its name."""
-    started = datetime.now(UTC).strftime(STAMP)
+    started = datetime.now(UTC).strftime(STAMP_FORMAT)
     return f"{started}-{logical_date:%Y%m%d}-{model}-{uuid.uuid4().hex[:8]}"

@@ -20,14 +20,14 @@ from recbench_spark.data import arrow_files
 from recbench_spark.errors import FAILED, GATE, OK, REGRESSION, RecbenchError
 from recbench_spark.nightly import run_keys
 from recbench_spark.schemas import CHANGES, COMPARISONS, FLIPS, PARADOXES, RUNS, Table
-from recbench_spark.storage.arrow_store import ArrowStore, Filters, in_reach
+from recbench_spark.storage.arrow_store import ArrowStore, Filters, is_local_folder
 
-FOLLOWING = (COMPARISONS, PARADOXES, FLIPS, CHANGES)
+FOLLOWING_TABLES = (COMPARISONS, PARADOXES, FLIPS, CHANGES)
 """Tables of what follows from a night's runs."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class NightOutcome:
     """What a night did: new runs, skipped and failed models, and where to look.
 
     `held`: those of the failed that a gate on a fact of theirs stopped.
@@ -50,7 +50,7 @@ class Outcome:
         return REGRESSION if self.regressions else OK
 
 
-class Rows(Protocol):
+class RowReader(Protocol):
     """A warehouse, as far as few rows of it are read: `Store`, or `ArrowStore`."""
 
     def rows(
@@ -69,7 +69,7 @@ def report_file(folder: Path, suite: str, day: date) -> Path:
     return folder / "reports" / f"{suite}-{day}.html"
 
 
-def following(store: Rows, benchmark: Benchmark, day: date) -> str:
+def hash_following(store: RowReader, benchmark: Benchmark, day: date) -> str:
     """A hash of all that comparisons, changes and the report of a night are made from and have written.
 
     Succeeded runs of the suite until this night, how many rows there are in the tables of what follows, and
@@ -79,13 +79,13 @@ def following(store: Rows, benchmark: Benchmark, day: date) -> str:
     runs = store.rows(RUNS, [*of_suite, ("status", "=", "succeeded")], ["run_id", "logical_date"])
     until = sorted(row["run_id"] for row in runs if row["logical_date"] <= day)
     of_night = [*of_suite, ("logical_date", "=", day)]
-    counts = [len(store.rows(table, of_night, ["suite"])) for table in FOLLOWING]
+    counts = [len(store.rows(table, of_night, ["suite"])) for table in FOLLOWING_TABLES]
     # A file tells of a suite and a day: with another dataset or split it is another night's.
     settings = benchmark.model_dump(exclude={"models"})
     return digest(until, counts, settings, __version__, revisions.REVISIONS)
 
 
-def nothing_to_do(root: str, benchmark: Benchmark, day: date) -> Outcome | None:
+def find_finished_night(root: str, benchmark: Benchmark, day: date) -> NightOutcome | None:
     """How the night ended before, where it is all done; None where there is anything to do or to find out.
 
     Args:
@@ -93,12 +93,14 @@ def nothing_to_do(root: str, benchmark: Benchmark, day: date) -> Outcome | None:
         benchmark: with its placeholders filled in.
         day: the night.
     """
-    if not in_reach(root):
+    if not is_local_folder(root):
         return None
     try:
         told = json.loads(night_file(Path(root), benchmark.name, day).read_text(encoding="utf-8"))
         store = ArrowStore(root, read_only=True)
-        if not is_done(store, benchmark, day) or told.get("follows") != following(store, benchmark, day):
+        if not is_done(store, benchmark, day) or told.get("follows") != hash_following(
+            store, benchmark, day
+        ):
             return None
     except (OSError, ValueError, RecbenchError):  # a session says what is wrong, and mends what it can
         return None
@@ -107,7 +109,7 @@ def nothing_to_do(root: str, benchmark: Benchmark, day: date) -> Outcome | None:
         return None
     skipped = tuple(model.name for model in benchmark.models)
     lines = tuple(told["sql_lines"]), tuple(told["regressions"])
-    return Outcome({}, skipped, {}, str(report), told["leaderboard"], *lines)
+    return NightOutcome({}, skipped, {}, str(report), told["leaderboard"], *lines)
 
 
 def is_done(store: ArrowStore, benchmark: Benchmark, day: date) -> bool:
@@ -116,7 +118,7 @@ def is_done(store: ArrowStore, benchmark: Benchmark, day: date) -> bool:
     Raises:
         RecbenchError: an input that is not there, or that only Spark can tell of.
     """
-    split_id, inputs = run_keys.split_hash(arrow_files.identity, benchmark)
+    split_id, inputs = run_keys.hash_split(arrow_files.identity, benchmark)
     inputs |= {
         name: arrow_files.identity(path) for name, path in run_keys.evaluation_paths(benchmark).items()
     }
@@ -126,7 +128,7 @@ def is_done(store: ArrowStore, benchmark: Benchmark, day: date) -> bool:
     done = {(row["model"], row["run_key"]) for row in rows}
 
     def key(model: ModelConfig) -> str:
-        every = {**inputs, **run_keys.model_inputs(arrow_files.identity, model)}
-        return run_keys.key_of(benchmark, definition, split_id, every, model)
+        every = {**inputs, **run_keys.identify_model_inputs(arrow_files.identity, model)}
+        return run_keys.hash_run_key(benchmark, definition, split_id, every, model)
 
     return all((model.name, key(model)) in done for model in benchmark.models)

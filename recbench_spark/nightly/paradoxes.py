@@ -11,45 +11,50 @@ from pyspark.sql import functions as F
 from recbench_spark import revisions
 from recbench_spark.config import Paradoxes, digest
 from recbench_spark.evaluation.comparison import flips, paradoxes
-from recbench_spark.evaluation.comparison.comparisons import Run
-from recbench_spark.evaluation.comparison.flips import ModelPair, Verdict
+from recbench_spark.evaluation.comparison.comparisons import ComparedRun
+from recbench_spark.evaluation.comparison.flips import FlipVerdict, ModelPair
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.kernels.metrics.about import best_when
 from recbench_spark.kernels.metrics.accuracy import METRICS
-from recbench_spark.nightly.comparisons import baselines, runs_tonight, visible_runs
-from recbench_spark.nightly.night import Night
+from recbench_spark.nightly.comparisons import choose_baselines, select_tonight_runs, visible_runs
+from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FLIPS, PARADOXES, RANKINGS, RUNS
 
 
-def find_paradoxes(night: Night, journal: Journal) -> None:
+def find_paradoxes(night: BenchmarkNight, journal: Journal) -> None:
     """Append to `paradoxes` and `flips` where the benchmark file asks for it.
 
     Nothing is done again that was done for these runs and settings. All pairs are kept, those without
     a disagreement too: that one was looked for is a finding.
     """
     settings = night.benchmark.paradoxes
-    runs = tonight(night) if settings else ()
+    runs = list_tonight_runs(night) if settings else ()
     if settings is None or len(runs) < 2:
         return
-    name = digest([run.run_id for run in runs], _settings(night), revisions.of("paradoxes"), length=32)
+    name = digest(
+        [run.run_id for run in runs],
+        _paradox_settings(night),
+        revisions.select_revisions("paradoxes"),
+        length=32,
+    )
     if night.store.has(PARADOXES, "paradox_id", name):
         return
     with journal.stage("paradoxes", f"paradoxes of {len(runs)} runs", suite=night.benchmark.name) as counts:
         rankings = night.store.read(RANKINGS)
-        verdicts = flip_rows(night, settings, runs, rankings)
+        verdicts = find_flips(night, settings, runs, rankings)
         counts["flips"] = len(verdicts)
-        pairs = paradoxes.disagreements(rankings, make_plan(night, settings, runs))
-        frames = [(pairs.withColumns(_facts(night, name)), PARADOXES)]
+        pairs = paradoxes.find_disagreements(rankings, make_plan(night, settings, runs))
+        frames = [(pairs.withColumns(_common_columns(night, name)), PARADOXES)]
         if verdicts:
-            rows = night.spark.createDataFrame(verdicts, _VERDICT)
-            frames.append((rows.withColumns(_facts(night, name)), FLIPS))
+            rows = night.spark.createDataFrame(verdicts, _FLIP_SCHEMA)
+            frames.append((rows.withColumns(_common_columns(night, name)), FLIPS))
         # The rows of `paradoxes` last: they say that all was done.
         for frame, table in reversed(frames):
             night.store.append_named(frame, table, "paradox_id", name)
 
 
-def _settings(night: Night) -> list[object]:
+def _paradox_settings(night: BenchmarkNight) -> list[object]:
     """What the numbers depend on beside the runs."""
     benchmark = night.benchmark
     compared = benchmark.comparisons and benchmark.comparisons.baseline
@@ -57,13 +62,13 @@ def _settings(night: Night) -> list[object]:
     return [compared, *(section.model_dump() for section in sections if section)]
 
 
-def tonight(night: Night) -> tuple[Run, ...]:
+def list_tonight_runs(night: BenchmarkNight) -> tuple[ComparedRun, ...]:
     """The runs of this night on this split, by model."""
     of_split = {row.run_id for row in night.table(RUNS).select("run_id").collect()}
-    return tuple(run for run in runs_tonight(night, visible_runs(night)) if run.run_id in of_split)
+    return tuple(run for run in select_tonight_runs(night, visible_runs(night)) if run.run_id in of_split)
 
 
-def measured(night: Night, settings: Paradoxes) -> metric_rows.MetricPlan:
+def make_metric_plan(night: BenchmarkNight, settings: Paradoxes) -> metric_rows.MetricPlan:
     """What is measured: metrics of ranks, at the cut-offs asked for."""
     evaluation = night.benchmark.evaluation
     metrics = tuple(m for m in settings.metrics or evaluation.metrics if m in METRICS)
@@ -72,61 +77,65 @@ def measured(night: Night, settings: Paradoxes) -> metric_rows.MetricPlan:
     return metric_rows.MetricPlan(metrics, ks or evaluation.cutoffs, night.definition, bootstrap)
 
 
-def make_plan(night: Night, settings: Paradoxes, runs: tuple[Run, ...]) -> paradoxes.ParadoxPlan:
+def make_plan(
+    night: BenchmarkNight, settings: Paradoxes, runs: tuple[ComparedRun, ...]
+) -> paradoxes.ParadoxPlan:
     """Which pairs are compared, and by which strata."""
     evaluation = night.benchmark.evaluation
     return paradoxes.ParadoxPlan(
         runs,
-        measured(night, settings),
+        make_metric_plan(night, settings),
         settings.k or (*evaluation.cutoffs, None),
         settings.keys(evaluation),
         settings.parts or evaluation.parts,
-        held_against(night, settings.against, runs),
+        choose_references(night, settings.against, runs),
         best_when("small"),
     )
 
 
-def held_against(
-    night: Night, against: str, runs: tuple[Run, ...]
+def choose_references(
+    night: BenchmarkNight, against: str, runs: tuple[ComparedRun, ...]
 ) -> dict[tuple[str, str, int | None], int] | None:
     """(part, metric, k) -> place of the model that others are held against; None: all pairs."""
     if against == "all":
         return None
     comparisons = night.benchmark.comparisons
     named = comparisons.baseline if comparisons and against == "baseline" else None
-    return baselines(night, list(runs), named)
+    return choose_baselines(night, list(runs), named)
 
 
 # ------------------------------------------------------------------------------- flips
 
 
-def flip_rows(
-    night: Night, settings: Paradoxes, runs: tuple[Run, ...], rankings: DataFrame
+def find_flips(
+    night: BenchmarkNight, settings: Paradoxes, runs: tuple[ComparedRun, ...], rankings: DataFrame
 ) -> list[dict[str, Any]]:
     """A row per verdict; the driver holds pairs x metrics x cut-offs of them, with 20 ids each."""
-    plan = flip_plan(night, settings, runs)
-    verdicts = flips.smallest_flips(rankings, plan) if plan.pairs else []
-    described = measured(night, settings)
+    plan = make_flip_plan(night, settings, runs)
+    verdicts = flips.find_smallest_flips(rankings, plan) if plan.pairs else []
+    described = make_metric_plan(night, settings)
     return [_flip_row(plan, described, verdict) for verdict in verdicts]
 
 
-def flip_plan(night: Night, settings: Paradoxes, runs: tuple[Run, ...]) -> flips.FlipPlan:
+def make_flip_plan(
+    night: BenchmarkNight, settings: Paradoxes, runs: tuple[ComparedRun, ...]
+) -> flips.FlipPlan:
     """The verdicts that are turned: those of metrics that are sums over items."""
     plan = make_plan(night, settings, runs)
-    metrics = flips.additive(plan.measured.metrics, night.definition)
-    against = held_against(night, settings.flips_against, runs)
+    metrics = flips.additive_metrics(plan.measured.metrics, night.definition)
+    against = choose_references(night, settings.flips_against, runs)
     pairs = [
         ModelPair(removed, part, column, model, other)
         for removed in settings.flips
         for part in plan.parts
-        for column, (metric, k) in enumerate(flips.columns(metrics, plan.measured.ks))
+        for column, (metric, k) in enumerate(flips.metric_columns(metrics, plan.measured.ks))
         if k in plan.ks
-        for model, other in zip(*paradoxes.pairs_of(len(runs), against, (part, metric, k)), strict=True)
+        for model, other in zip(*paradoxes.model_pairs(len(runs), against, (part, metric, k)), strict=True)
     ]
     return flips.FlipPlan(runs, metrics, plan.measured.ks, night.definition, tuple(pairs))
 
 
-_VERDICT = (
+_FLIP_SCHEMA = (
     "model STRING, other STRING, run_id STRING, other_run_id STRING, part STRING, metric STRING, "
     "definition STRING, k INT, removed_are STRING, removed LONG, out_of LONG, total DOUBLE, "
     "removed_total DOUBLE, threshold DOUBLE, at_threshold LONG, ids ARRAY<STRING>, "
@@ -134,7 +143,9 @@ _VERDICT = (
 )
 
 
-def _flip_row(plan: flips.FlipPlan, described: metric_rows.MetricPlan, verdict: Verdict) -> dict[str, Any]:
+def _flip_row(
+    plan: flips.FlipPlan, described: metric_rows.MetricPlan, verdict: FlipVerdict
+) -> dict[str, Any]:
     """A row of `flips`: the model that leads first."""
     pair, flip = verdict.pair, verdict.flip
     places = (pair.model, pair.other) if verdict.sign > 0 else (pair.other, pair.model)
@@ -143,7 +154,7 @@ def _flip_row(plan: flips.FlipPlan, described: metric_rows.MetricPlan, verdict: 
     row = {
         "model": ours.model, "other": theirs.model, "run_id": ours.run_id, "other_run_id": theirs.run_id,
         "part": pair.part, "metric": metric, "definition": described.describe(metric), "k": k,
-        "removed_are": pair.removed, "out_of": verdict.out_of, "total": verdict.total,
+        "removed_are": pair.removed, "out_of": verdict.n_candidates, "total": verdict.total,
     }  # fmt: skip
     if flip is None:
         return row
@@ -158,7 +169,7 @@ def _flip_row(plan: flips.FlipPlan, described: metric_rows.MetricPlan, verdict: 
     }
 
 
-def _facts(night: Night, name: str) -> dict[str, Any]:
+def _common_columns(night: BenchmarkNight, name: str) -> dict[str, Any]:
     """What says when, of which suite and of which split rows are."""
     return {
         "paradox_id": F.lit(name),

@@ -30,7 +30,7 @@ SEED = 42
 
 
 @dataclass(frozen=True)
-class Exposed:
+class ExposureLog:
     """The rows propensities are fitted to, under which name, and the catalogue (None: items with rows)."""
 
     store: Store
@@ -41,7 +41,7 @@ class Exposed:
 
 
 def write_propensities(
-    exposed: Exposed, settings: Propensities, replicates: int = 0, *, cells: bool = False
+    exposed: ExposureLog, settings: Propensities, replicates: int = 0, *, cells: bool = False
 ) -> PowerLaw | None:
     """Fit and append under `asked.name`, once for each name; returns the fitted power law.
 
@@ -52,48 +52,48 @@ def write_propensities(
         cells: by logistic regression also write a propensity for every user and item.
     """
     if settings.method == "naive_bayes":
-        _append(exposed, settings, RATING_PROPENSITIES, _by_rating(exposed))
+        _append_rows(exposed, settings, RATING_PROPENSITIES, _fit_ratings(exposed))
         return None
     if settings.method == "given":
         given = read_table(
             exposed.store.spark, str(settings.path), ["item_id", "propensity"], "propensities"
         )
-        _append(exposed, settings, PROPENSITIES, given)
+        _append_rows(exposed, settings, PROPENSITIES, given)
         return None
     if settings.method == "logistic_regression":
-        _by_features(exposed, settings, cells)
+        _fit_features(exposed, settings, cells)
         return None
-    counts = fitting.item_counts(exposed.rows, exposed.items).cache()
-    observed = fitting.histogram(counts, exposed.rows)
-    fitted = fitting.fit(observed, settings)
-    _append(exposed, settings, PROPENSITIES, fitting.of_items(counts, observed, fitted))
+    counts = fitting.count_items(exposed.rows, exposed.items).cache()
+    observed = fitting.make_histogram(counts, exposed.rows)
+    fitted = fitting.fit_propensities(observed, settings)
+    _append_rows(exposed, settings, PROPENSITIES, fitting.item_propensities(counts, observed, fitted))
     counts.unpersist()
     if fitted.law:
-        _append(exposed, settings, POWER_LAWS, _law_row(exposed, observed, fitted, replicates))
+        _append_rows(exposed, settings, POWER_LAWS, _law_row(exposed, observed, fitted, replicates))
     return fitted.law
 
 
-def stored_name(store: Store, settings: Propensities) -> str:
+def method_name(store: Store, settings: Propensities) -> str:
     """Return the name in the column `method`: the settings, and the content of tables that they name."""
     paths = [settings.path, settings.item_features, settings.user_features]
     given = [identity(store.spark, path) for path in paths if path]
     return f"{settings.name};content={digest(given, length=8)}" if given else settings.name
 
 
-def _append(exposed: Exposed, settings: Propensities, table: Table, rows: DataFrame) -> None:
-    name = stored_name(exposed.store, settings)
+def _append_rows(exposed: ExposureLog, settings: Propensities, table: Table, rows: DataFrame) -> None:
+    name = method_name(exposed.store, settings)
     named = rows.withColumns({"split_id": F.lit(exposed.split_id), "method": F.lit(name)})
     exposed.store.append(named, table, once=f"{exposed.split_id}/{name}")
 
 
-def _by_rating(exposed: Exposed) -> DataFrame:
+def _fit_ratings(exposed: ExposureLog) -> DataFrame:
     if exposed.sample is None or exposed.sample.isEmpty():
         raise DataError("naive Bayes needs ratings of items drawn at random", "a log with an open loop")
     items = exposed.rows.select("item_id") if exposed.items is None else exposed.items.select("item_id")
-    return fitting.of_ratings(exposed.rows, exposed.sample, items.distinct().count())
+    return fitting.rating_propensities(exposed.rows, exposed.sample, items.distinct().count())
 
 
-def _by_features(exposed: Exposed, settings: Propensities, cells: bool) -> None:
+def _fit_features(exposed: ExposureLog, settings: Propensities, cells: bool) -> None:
     """Over the catalogue, else the items that have features, else those shown."""
     spark = exposed.store.spark
     tables = {
@@ -103,20 +103,20 @@ def _by_features(exposed: Exposed, settings: Propensities, cells: bool) -> None:
     listed = exposed.items if exposed.items is not None else tables["item_id"]
     ids = {"user_id": exposed.rows, "item_id": exposed.rows if listed is None else listed}
     users, items = (
-        logistic.with_features(rows.select(key).distinct(), key, tables[key], f"features of {key}")
+        logistic.join_features(rows.select(key).distinct(), key, tables[key], f"features of {key}")
         for key, rows in ids.items()
     )
-    odds = logistic.fit(exposed.rows, users, items, settings.rate, SEED)
+    odds = logistic.fit_odds(exposed.rows, users, items, settings.rate, SEED)
     found = [(logistic.item_propensities(odds, users, items), PROPENSITIES)]
     if cells:
         found.append((logistic.cell_propensities(odds, users, items), CELL_PROPENSITIES))
     for rows, table in found:
         raised = F.greatest(F.col("propensity"), F.lit(settings.floor or 0.0))
-        _append(exposed, settings, table, rows.withColumn("propensity", raised))
+        _append_rows(exposed, settings, table, rows.withColumn("propensity", raised))
 
 
 def _law_row(
-    exposed: Exposed, observed: fitting.Histogram, fitted: fitting.Fitted, replicates: int
+    exposed: ExposureLog, observed: fitting.Histogram, fitted: fitting.FittedPropensities, replicates: int
 ) -> DataFrame:
     assert fitted.law is not None
     p = goodness(observed.count_x, observed.items_x, fitted.law, replicates, SEED) if replicates else None

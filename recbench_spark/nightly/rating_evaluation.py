@@ -8,35 +8,35 @@ from pyspark.sql import functions as F
 from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import ModelConfig
 from recbench_spark.evaluation.metrics.predictions import rating_metrics, user_values
-from recbench_spark.evaluation.ranking.rank import users_of_parts
-from recbench_spark.nightly.night import Night, night_gates
+from recbench_spark.evaluation.ranking.rank import select_part_users
+from recbench_spark.nightly.night import BenchmarkNight, check_night_gates
 from recbench_spark.nightly.results import write_checks
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import METRICS, USER_BLOCKS, USER_METRICS, conform
-from recbench_spark.training.model_adapter import behaviour_of
+from recbench_spark.training.model_adapter import make_behaviour
 
 
-def predict_model(night: Night, model: ModelConfig, run_id: str, journal: Journal) -> list[Check]:
+def predict_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journal: Journal) -> list[Check]:
     """Errors of a model's predictions of each held-out part, into `metrics`, `user_metrics`, `checks`.
 
     Predictions of one part are kept on the executors while they are measured: an array per user.
     """
-    found: list[Check] = [*night_gates(night)]
+    found: list[Check] = [*check_night_gates(night)]
     for part in night.benchmark.evaluation.parts:
         place = f"{model.name}: predict {part}"
         with journal.stage("predictions", place, run_id=run_id, model=model.name) as counts:
-            users = users_of_parts(night.table(USER_BLOCKS), [part], night.definition.threshold, False)
-            predicted = behaviour_of(model).predict(users, night.data).cache()
-            checks = _checks(predicted, part)
+            users = select_part_users(night.table(USER_BLOCKS), [part], night.definition.threshold, False)
+            predicted = make_behaviour(model).predict(users, night.data).cache()
+            checks = _prediction_checks(predicted, part)
             counts["pairs"] = int(checks[1].observed)
-            _write(night, predicted, part, run_id)
+            _write_errors(night, predicted, part, run_id)
             predicted.unpersist()
             found.extend(checks)
     write_checks(night.store, run_id, found)
     return found
 
 
-def _write(night: Night, predicted: DataFrame, part: str, run_id: str) -> None:
+def _write_errors(night: BenchmarkNight, predicted: DataFrame, part: str, run_id: str) -> None:
     settings = night.benchmark.evaluation
     rows = rating_metrics(predicted, settings.metrics, settings.bootstrap)
     full = [{"run_id": run_id, "part": part, **row} for row in rows]
@@ -50,7 +50,7 @@ def _write(night: Night, predicted: DataFrame, part: str, run_id: str) -> None:
     night.store.append_all(frames)
 
 
-def _checks(predicted: DataFrame, part: str) -> list[Check]:
+def _prediction_checks(predicted: DataFrame, part: str) -> list[Check]:
     row = predicted.agg(F.count("*"), F.sum(F.size("prediction")), F.sum("unknown")).collect()[0]
     users, pairs, unknown = (value or 0 for value in row)
     if not users:

@@ -19,14 +19,14 @@ from recbench_spark.evaluation.comparison.comparisons import HOLDOUT
 from recbench_spark.kernels.comparison.paradoxes import KINDS
 from recbench_spark.models.graph import GraphNet
 from recbench_spark.nightly.comparisons import regression_in_words
-from recbench_spark.nightly.night import Night, at_headline, describe_metric, headline_of
-from recbench_spark.query.answers import answers
+from recbench_spark.nightly.night import BenchmarkNight, describe_metric, headline_filter, parse_headline
+from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import GRAPH_RUNS, RUNS
 from recbench_spark.storage.store import Store, view_files
 
 
-def report_night(night: Night, journal: Journal) -> tuple[str | None, str]:
+def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, str]:
     """The report as one HTML file (where the warehouse is a local folder) and the leaderboard."""
     with journal.stage("report", "report"):
         report = make_report(night.store, night.benchmark, night.logical_date, night.split_id)
@@ -42,51 +42,53 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
     """The facts of one suite's night. The driver holds published numbers, none a user."""
     if benchmark.paradoxes or benchmark.comparisons or benchmark.regressions:
         store.install_views()
-    ask = answers(store)
+    ask = make_query_runner(store)
     latest = ask(f"SELECT * FROM latest_metrics WHERE suite = '{benchmark.name}'")
     if (latest.logical_date > logical_date).any():
-        latest = ask(f"SELECT * FROM ({until(logical_date)}) AS known WHERE suite = '{benchmark.name}'")
+        latest = ask(
+            f"SELECT * FROM ({view_until(logical_date)}) AS known WHERE suite = '{benchmark.name}'"
+        )
     if len(latest):
         # A dataset that no longer runs, or has another name now, is no matter of this night.
         last = latest.groupby("dataset", dropna=False).logical_date.transform("max")
         latest = latest[last == latest.logical_date.max()]
     ids = latest.run_id.unique().tolist()
     splits = sorted({split_id, *latest.split_id})
-    of_runs, listed = F.col("run_id").isin(ids), _listed(ids)
+    of_runs, listed = F.col("run_id").isin(ids), _sql_list(ids)
     failed = f"suite = '{benchmark.name}' AND logical_date = DATE '{logical_date}' AND status = 'failed'"
     report = reports.make_report(
         latest,
         ask(f"SELECT * FROM runs WHERE run_id IN ({listed}) OR ({failed})"),
         ask(f"SELECT * FROM checks WHERE run_id IN ({listed})"),
-        ask(f"SELECT * FROM manifests WHERE split_id IN ({_listed(splits)})"),
+        ask(f"SELECT * FROM manifests WHERE split_id IN ({_sql_list(splits)})"),
         benchmark.headline,
         sql_lines(store, benchmark, logical_date),
-        multiverse_pairs(store, [benchmark.name]) if benchmark.evaluation.multiverse else None,
-        regressions_shown(store, of_runs, logical_date) if benchmark.regressions else (),
+        read_multiverse_pairs(store, [benchmark.name]) if benchmark.evaluation.multiverse else None,
+        describe_regressions(store, of_runs, logical_date) if benchmark.regressions else (),
     )
     if benchmark.paradoxes:
-        shown = reports.make_disagreements(*disagreements_shown(store, of_runs))
+        shown = reports.make_disagreements(*read_disagreements(store, of_runs))
         report = replace(report, disagreements=shown)
     if any(isinstance(model, GraphNet) for model in benchmark.models):
-        report = replace(report, graphs=reports.make_graphs(graph_runs_shown(store, split_id)))
+        report = replace(report, graphs=reports.make_graphs(read_graph_runs(store, split_id)))
     if benchmark.comparisons is None:
         return report
-    return replace(report, changes=reports.make_changes(changes_shown(store, benchmark, of_runs)))
+    return replace(report, changes=reports.make_changes(read_changes(store, benchmark, of_runs)))
 
 
-def until(day: date) -> str:
+def view_until(day: date) -> str:
     """The view `latest_metrics` as of a night: what was measured for later ones is not looked at."""
     view = view_files()["latest_metrics"]
     bounded = rf"\1(SELECT * FROM \2 WHERE logical_date <= DATE '{day}') AS \2"
     return re.sub(r"(FROM\s+)(current_\w+)", bounded, view, count=1)
 
 
-def graph_runs_shown(store: Store, split_id: str) -> pd.DataFrame:
+def read_graph_runs(store: Store, split_id: str) -> pd.DataFrame:
     """Passes of the models over this split's graphs, on whatever night they were computed."""
     return store.read(GRAPH_RUNS).where(F.col("model_id").startswith(f"{split_id}-")).toPandas()
 
 
-def disagreements_shown(store: Store, of_runs: Column) -> tuple[pd.DataFrame, pd.DataFrame]:
+def read_disagreements(store: Store, of_runs: Column) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The plainest rows of `current_paradoxes` of these runs, and how many there are of each kind."""
     found = store.spark.table("current_paradoxes").where(of_runs)
     disagree = found.where("kind <> 'none'")
@@ -96,7 +98,7 @@ def disagreements_shown(store: Store, of_runs: Column) -> tuple[pd.DataFrame, pd
     return plainest.toPandas(), found.groupBy("kind", "certain").count().toPandas()
 
 
-def regressions_shown(store: Store, of_runs: Column, logical_date: date) -> tuple[str, ...]:
+def describe_regressions(store: Store, of_runs: Column, logical_date: date) -> tuple[str, ...]:
     """The regressions of these runs on a night in words, those of models that could be shipped first."""
     kinds = store.read(RUNS).select("run_id", "model_kind")
     fallen = of_runs & F.col("regressed") & (F.col("logical_date") == F.lit(logical_date))
@@ -105,26 +107,26 @@ def regressions_shown(store: Store, of_runs: Column, logical_date: date) -> tupl
     return tuple(regression_in_words(row) for row in rows.orderBy(*order).collect())
 
 
-def changes_shown(store: Store, benchmark: Benchmark, of_runs: Column) -> pd.DataFrame:
+def read_changes(store: Store, benchmark: Benchmark, of_runs: Column) -> pd.DataFrame:
     """Rows of `current_changes` of these runs at the headline: some groups a model and part."""
-    return store.spark.table("current_changes").where(of_runs & at_headline(benchmark)).toPandas()
+    return store.spark.table("current_changes").where(of_runs & headline_filter(benchmark)).toPandas()
 
 
-def multiverse_pairs(store: Store, suites: Sequence[str]) -> pd.DataFrame:
-    """The view `multiverse_pairs` of some suites: a row a pair of models, metric and protocol."""
+def read_multiverse_pairs(store: Store, suites: Sequence[str]) -> pd.DataFrame:
+    """The view `read_multiverse_pairs` of some suites: a row a pair of models, metric and protocol."""
     store.install_views()
     pairs = store.spark.table("multiverse_pairs").where(F.col("suite").isin(list(suites)))
     return pairs.toPandas()
 
 
-def _listed(names: Sequence[str]) -> str:
+def _sql_list(names: Sequence[str]) -> str:
     """Names as SQL lists them."""
     return ", ".join(f"'{name}'" for name in names) or "NULL"
 
 
 def sql_lines(store: Store, benchmark: Benchmark, day: date) -> list[str]:
     """Lines to paste: with Spark, and without. Each names what makes a number one of many."""
-    metric, k = headline_of(benchmark)
+    metric, k = parse_headline(benchmark)
     at = f"k = {k}" if k else "k IS NULL"
     chosen = {
         "suite": benchmark.name,
@@ -133,21 +135,21 @@ def sql_lines(store: Store, benchmark: Benchmark, day: date) -> list[str]:
         "estimator": HOLDOUT,
         "definition": describe_metric(benchmark.evaluation, benchmark.evaluation.resolve(), metric),
     }
-    conditions = " AND ".join([at, *(f"{name} = {_quoted(value)}" for name, value in chosen.items())])
+    conditions = " AND ".join([at, *(f"{name} = {_sql_string(value)}" for name, value in chosen.items())])
     columns = "part, estimator, definition, position, model, value"
     sql = f"SELECT {columns} FROM leaderboard WHERE {conditions} ORDER BY part, position, model"
     return [
         f"make sql WAREHOUSE={shlex.quote(store.root)} Q=leaderboard",
         shlex.join([sys.executable, "jobs/query.py", "--warehouse", store.root, sql]),
-        shlex.join([sys.executable, "-c", _in_pandas(store.root, chosen, k, day)]),
+        shlex.join([sys.executable, "-c", _pandas_command(store.root, chosen, k, day)]),
     ]
 
 
-def _quoted(value: str) -> str:
+def _sql_string(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def _in_pandas(root: str, chosen: Mapping[str, str], k: int | None, day: date) -> str:
+def _pandas_command(root: str, chosen: Mapping[str, str], k: int | None, day: date) -> str:
     """Python that prints one night's numbers, of several attempts the last one's, without Spark.
 
     `deltalake` alone opens no table in a folder whose name holds `%20`, so the code goes by `delta_tables`.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from recbench_spark.nightly.night import Night, newest_by_key
-from recbench_spark.nightly.night_status import Outcome, following, night_file
+from recbench_spark.nightly.night import BenchmarkNight, find_newest_runs
+from recbench_spark.nightly.night_status import NightOutcome, hash_following, night_file
 from recbench_spark.runtime.journal import write_json
 from recbench_spark.storage.store import Store
 
@@ -19,7 +19,7 @@ def write_result(
         write_json(store.folder / "results" / f"{facts['run_id']}.json", result)
 
 
-def write_night(night: Night, outcome: Outcome) -> None:
+def write_night(night: BenchmarkNight, outcome: NightOutcome) -> None:
     """`results/night-SUITE-DATE.json`: how the night ended, and the run of each model by this file.
 
     A run's own file is written before the runs are compared, and knows of no regression. By what stands
@@ -28,7 +28,7 @@ def write_night(night: Night, outcome: Outcome) -> None:
     folder, suite, day = night.store.folder, night.benchmark.name, night.logical_date
     if folder is None:
         return
-    newest = newest_by_key(night, [("logical_date", "=", day)])
+    newest = find_newest_runs(night, [("logical_date", "=", day)])
     content = {
         "suite": suite,
         "logical_date": day,
@@ -37,7 +37,7 @@ def write_night(night: Night, outcome: Outcome) -> None:
         "failed": outcome.failed,
         "leaderboard": outcome.leaderboard,
         "sql_lines": outcome.sql_lines,
-        "follows": following(night.store, night.benchmark, day),
+        "follows": hash_following(night.store, night.benchmark, day),
         "run_ids": {model: row["run_id"] for model, row in sorted(newest.items())},
     }
     write_json(night_file(folder, suite, day), content)

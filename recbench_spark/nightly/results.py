@@ -21,12 +21,12 @@ from recbench_spark.errors import OK
 from recbench_spark.evaluation.estimators import sampled
 from recbench_spark.evaluation.metrics import measuring
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
-from recbench_spark.evaluation.metrics.multiverse import multiverse
-from recbench_spark.evaluation.metrics.top_lists import Catalogue
+from recbench_spark.evaluation.metrics.multiverse import measure_multiverse
+from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
 from recbench_spark.evaluation.result import LocalResult, Result
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly import code_provenance
-from recbench_spark.nightly.night import Night, model_inputs, new_run_id, run_key
+from recbench_spark.nightly.night import BenchmarkNight, identify_model_inputs, make_run_key, new_run_id
 from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store
@@ -37,21 +37,23 @@ def write_metrics(
     rankings: DataFrame,
     plan: MetricPlan,
     run_id: str,
-    catalogue: Catalogue,
+    catalogue: SplitCatalogue,
     *,
     asked: Evaluation,
-    further: Sequence[DataFrame] = (),
+    extra: Sequence[DataFrame] = (),
 ) -> None:
     """Append to `user_metrics` (where asked for) and to `metrics`, with further rows of these."""
-    frames = [(rows, METRICS) for rows in (measuring.all_metrics(rankings, plan, catalogue), *further)]
+    frames = [
+        (rows, METRICS) for rows in (measuring.compute_all_metrics(rankings, plan, catalogue), *extra)
+    ]
     draw = asked.draw
-    if plan.definition.candidates == "uniform" and draw.estimators and sampled.correctable(plan):
-        corrected = sampled.corrected_metrics(rankings, plan, draw.estimators, draw.n)
+    if plan.definition.candidates == "uniform" and draw.estimators and sampled.correctable_metrics(plan):
+        corrected = sampled.compute_corrected_metrics(rankings, plan, draw.estimators, draw.n)
         frames.append((corrected, METRICS))
     if asked.multiverse:
-        frames.append((multiverse(rankings, plan), MULTIVERSE))
-    if asked.user_metrics and (plan.of_ranks or plan.of_lists):
-        frames.append((measuring.all_user_metrics(rankings, plan, catalogue), USER_METRICS))
+        frames.append((measure_multiverse(rankings, plan), MULTIVERSE))
+    if asked.user_metrics and (plan.rank_metrics or plan.list_metrics):
+        frames.append((measuring.compute_all_user_metrics(rankings, plan, catalogue), USER_METRICS))
     store.append_all([(frame.withColumn("run_id", F.lit(run_id)), table) for frame, table in frames])
 
 
@@ -89,7 +91,7 @@ class Attempt:
         seconds: of training and evaluation; None: as long as it is since the start.
     """
 
-    night: Night
+    night: BenchmarkNight
     model: ModelConfig
     number: int
     place: str
@@ -115,12 +117,12 @@ class Attempt:
         }
 
 
-def publish(store: Store, attempts: Sequence[Attempt]) -> None:
+def publish_runs(store: Store, attempts: Sequence[Attempt]) -> None:
     """The rows of `runs`, in one commit: from here on runs are visible, but those that tell of an error."""
-    store.append_rows([_run_row(attempt) for attempt in attempts], RUNS)
+    store.append_rows([_attempt_row(attempt) for attempt in attempts], RUNS)
 
 
-def _run_row(attempt: Attempt) -> dict[str, Any]:
+def _attempt_row(attempt: Attempt) -> dict[str, Any]:
     night, model = attempt.night, attempt.model
     benchmark = night.benchmark
     settings = {
@@ -130,7 +132,7 @@ def _run_row(attempt: Attempt) -> dict[str, Any]:
         "dataset": benchmark.dataset.model_dump(),
     }
     row = {
-        "run_key": run_key(night, model),
+        "run_key": make_run_key(night, model),
         "attempt": attempt.number,
         "suite": benchmark.name,
         "logical_date": night.logical_date,
@@ -140,15 +142,17 @@ def _run_row(attempt: Attempt) -> dict[str, Any]:
         "dataset": benchmark.dataset.name,
         "split": benchmark.split.describe(),
         "split_id": night.split_id,
-        "inputs": {**night.inputs, **model_inputs(night.spark, model)},
+        "inputs": {**night.inputs, **identify_model_inputs(night.spark, model)},
         "settings": settings,
         "status": "failed" if attempt.error else "succeeded",
         "error": attempt.error,
-        "revisions": code_provenance.as_text(code_provenance.of_run(benchmark, night.definition, model)),
-        "n_users": _users_in(attempt.found),
-        **_provenance(model, model.provenance, benchmark.ran_by),
+        "revisions": code_provenance.format_revisions(
+            code_provenance.run_revisions(benchmark, night.definition, model)
+        ),
+        "n_users": _count_users(attempt.found),
+        **_provenance_columns(model, model.provenance, benchmark.ran_by),
     }
-    return run_row(row, attempt.run_id, attempt.started, attempt.seconds)
+    return make_run_row(row, attempt.run_id, attempt.started, attempt.seconds)
 
 
 def publish_standalone(store: Store, result: Result, run: dict[str, Any]) -> str:
@@ -156,7 +160,7 @@ def publish_standalone(store: Store, result: Result, run: dict[str, Any]) -> str
     id."""
     run_id = new_run_id(run["logical_date"], run["model"])
     store.note_run(run_id)
-    found = [*result.checks, *other_base_rates(store, run["suite"], result)]
+    found = [*result.checks, *check_base_rates(store, run["suite"], result)]
     frames = [(result.user_metrics, USER_METRICS), (result.metrics, METRICS)]
     if result.rankings is not None:
         frames.append((result.rankings.withColumn("part", F.lit("test")), RANKINGS))
@@ -165,7 +169,7 @@ def publish_standalone(store: Store, result: Result, run: dict[str, Any]) -> str
     write_checks(store, run_id, found)
     row = _standalone_row(run, result.truth, result.checks)
     require_unchanged()  # frames were read while they were written; the row of `runs` makes them visible
-    store.append_rows([run_row(row, run_id, run["started_at"])], RUNS)
+    store.append_rows([make_run_row(row, run_id, run["started_at"])], RUNS)
     store.end_runs()
     return run_id
 
@@ -174,34 +178,34 @@ def publish_local(store: ArrowStore, result: LocalResult, run: dict[str, Any]) -
     """As `publish_standalone`, in this process: what `adhoc.local_engine` found."""
     run_id = new_run_id(run["logical_date"], run["model"])
     store.note_run(run_id)
-    found = [*result.checks, *_local_base_rates(store, run["suite"], result)]
+    found = [*result.checks, *_check_local_base_rates(store, run["suite"], result)]
     frames = [(result.user_metrics, USER_METRICS), (result.metrics, METRICS)]
     if result.rankings is not None:
         frames.append((result.rankings, RANKINGS))
-    store.append_all([(_stamped(rows, run_id), table) for rows, table in frames])
+    store.append_all([(_add_run_id(rows, run_id), table) for rows, table in frames])
     store.append_rows(check_rows(run_id, found), CHECKS)
     row = _standalone_row(run, result.truth, result.checks)
-    store.append_rows([run_row(row, run_id, run["started_at"])], RUNS)
+    store.append_rows([make_run_row(row, run_id, run["started_at"])], RUNS)
     store.end_runs()
     return run_id
 
 
-def _stamped(rows: pa.Table, run_id: str) -> pa.Table:
+def _add_run_id(rows: pa.Table, run_id: str) -> pa.Table:
     return rows.append_column("run_id", pa.repeat(run_id, rows.num_rows))
 
 
 def _standalone_row(run: dict[str, Any], truth: str | None, checks: Sequence[Check]) -> dict[str, Any]:
     """What `runs` says of an evaluation without a night; `truth`: a hash of what is predicted."""
-    revised = revisions.of(*code_provenance.STANDALONE)
+    revised = revisions.select_revisions(*code_provenance.STANDALONE)
     identity = digest(run["inputs"], run["settings"], run["model"], __version__, revised)
     facts = {name: run[name] for name in ("suite", "logical_date", "model", "model_kind", "dataset")}
     split = truth or digest({"truth": run["inputs"]["truth"]})
     row = {**facts, "run_key": identity, "attempt": 1, "split": "given", "split_id": split}
-    row |= {"inputs": run["inputs"], "settings": run["settings"], "source": "own", "ran_by": _user()}
-    return row | {"revisions": code_provenance.as_text(revised), "n_users": _users_in(checks)}
+    row |= {"inputs": run["inputs"], "settings": run["settings"], "source": "own", "ran_by": _user_name()}
+    return row | {"revisions": code_provenance.format_revisions(revised), "n_users": _count_users(checks)}
 
 
-def other_base_rates(store: Store, suite: str, result: Result) -> list[Check]:
+def check_base_rates(store: Store, suite: str, result: Result) -> list[Check]:
     """A warning where the suite holds value metrics over another mean outcome: RIG depends on it."""
     if result.truth is None:
         return []
@@ -209,10 +213,10 @@ def other_base_rates(store: Store, suite: str, result: Result) -> list[Check]:
     ours = result.metrics.where(overall).collect()[0].value
     of_suite = store.read(RUNS).where(F.col("suite") == suite).select("run_id")
     known = store.visible(METRICS).where(overall).join(of_suite, "run_id", "left_semi")
-    return [_base_rates_told(known.where(F.col("value") != ours).count(), ours)]
+    return [_base_rate_check(known.where(F.col("value") != ours).count(), ours)]
 
 
-def _local_base_rates(store: ArrowStore, suite: str, result: LocalResult) -> list[Check]:
+def _check_local_base_rates(store: ArrowStore, suite: str, result: LocalResult) -> list[Check]:
     if result.truth is None:
         return []
     (ours,) = _base_rates(result.metrics).to_pylist()
@@ -220,7 +224,7 @@ def _local_base_rates(store: ArrowStore, suite: str, result: LocalResult) -> lis
     runs = store.read(RUNS, wanted, ["run_id"]).column("run_id")
     known = store.read(METRICS, [("metric", "=", "mean_outcome")])
     others = _base_rates(known.filter(pc.is_in(known.column("run_id"), value_set=runs.combine_chunks())))
-    return [_base_rates_told(pc.sum(pc.not_equal(others, ours), min_count=0).as_py(), ours)]
+    return [_base_rate_check(pc.sum(pc.not_equal(others, ours), min_count=0).as_py(), ours)]
 
 
 def _base_rates(metrics: pa.Table) -> pa.ChunkedArray:
@@ -230,12 +234,12 @@ def _base_rates(metrics: pa.Table) -> pa.ChunkedArray:
     return metrics.filter(overall).column("value")
 
 
-def _base_rates_told(others: int, ours: float) -> Check:
+def _base_rate_check(others: int, ours: float) -> Check:
     detail = f"base rate here {ours:g}: do not compare RIG, log-loss, NMSE or PE with theirs"
     return Check("runs of another base rate", others, 0.0, "warning", detail)
 
 
-def run_row(
+def make_run_row(
     row: dict[str, Any], run_id: str, started: datetime, seconds: float | None = None
 ) -> dict[str, Any]:
     """A row of `runs` with what every run has in common."""
@@ -255,27 +259,27 @@ def run_row(
     return {name: full.get(name) for name in RUNS.names}
 
 
-def _users_in(checks: Sequence[Check]) -> int:
+def _count_users(checks: Sequence[Check]) -> int:
     """Users of the held-out part that has most."""
     return int(max((check.observed for check in checks if check.check.endswith(": users")), default=0))
 
 
-def _user() -> str:
+def _user_name() -> str:
     return os.environ.get("USER", "unknown")
 
 
-def _provenance(model: ModelConfig, provenance: Provenance, ran_by: str | None) -> dict[str, Any]:
+def _provenance_columns(model: ModelConfig, provenance: Provenance, ran_by: str | None) -> dict[str, Any]:
     return {
         "source": provenance.source,
-        "ran_by": provenance.ran_by or ran_by or _user(),
+        "ran_by": provenance.ran_by or ran_by or _user_name(),
         "source_year": provenance.year,
         "search_space": json.dumps(provenance.search_space) if provenance.search_space else None,
         "budget": provenance.budget,
-        "at_grid_edge": grid_edges(model, provenance),
+        "at_grid_edge": find_grid_edges(model, provenance),
     }
 
 
-def grid_edges(model: ModelConfig, provenance: Provenance) -> list[str]:
+def find_grid_edges(model: ModelConfig, provenance: Provenance) -> list[str]:
     """Settings whose value is the smallest or largest one searched: the grid may be too small."""
     return [
         name
@@ -285,7 +289,7 @@ def grid_edges(model: ModelConfig, provenance: Provenance) -> list[str]:
     ]
 
 
-def write_published(night: Night, model: PublishedModel, run_id: str) -> None:
+def write_published_figures(night: BenchmarkNight, model: PublishedModel, run_id: str) -> None:
     """Figures from a publication as rows of `metrics`: `ndcg@10: 0.31`, `rmse: 0.77`."""
     facts = {"run_id": run_id, "part": "test", "definition": "as published", "estimator": "holdout", "n": 0}
     rows = []

@@ -14,22 +14,22 @@ from recbench_spark import __version__
 from recbench_spark.config import TABLE_READERS, Benchmark, Dataset, ModelConfig, digest
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError, FallbackToSpark, MissingError
-from recbench_spark.nightly.code_provenance import of_run, of_split
+from recbench_spark.nightly.code_provenance import run_revisions, split_revisions
 
 
-class Identify(Protocol):
+class InputIdentifier(Protocol):
     """Function that returns the identity of what lies at a path."""
 
     def __call__(self, path: str, *, named: bool = False, options: Mapping[str, str] | None = None) -> str:
         """Return the identity; `named`: names of plain files count; `options`: of the reader."""
 
 
-def split_hash(identify: Identify, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
+def hash_split(identify: InputIdentifier, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
     """The hash of all that a split is made from, and the identity of the log and of its slices."""
     dataset = benchmark.dataset
     inputs = {}
     if dataset.reader != "world":
-        named = names_count(dataset) or benchmark.split.holdout == "consecutive"
+        named = uses_file_names(dataset) or benchmark.split.holdout == "consecutive"
         inputs["log"] = identify(str(dataset.path), named=named, options=dataset.options)
     for cut in benchmark.evaluation.slices:
         if cut.path:
@@ -38,10 +38,10 @@ def split_hash(identify: Identify, benchmark: Benchmark) -> tuple[str, dict[str,
     settings["world"] = world_settings(dataset)
     # The content at a slice's path is among the inputs: a copy elsewhere is the same slice.
     slices = [{**cut.model_dump(), "path": None} for cut in benchmark.evaluation.slices]
-    return digest(settings, inputs, benchmark.split.model_dump(), slices, of_split(dataset)), inputs
+    return digest(settings, inputs, benchmark.split.model_dump(), slices, split_revisions(dataset)), inputs
 
 
-def names_count(dataset: Dataset) -> bool:
+def uses_file_names(dataset: Dataset) -> bool:
     """Whether the names of a log's files say what they hold."""
     return dataset.reader not in TABLE_READERS
 
@@ -68,16 +68,16 @@ def evaluation_paths(benchmark: Benchmark) -> dict[str, str]:
     return {name: path for name, path in paths.items() if path}
 
 
-def model_inputs(identify: Identify, model: ModelConfig) -> dict[str, str]:
+def identify_model_inputs(identify: InputIdentifier, model: ModelConfig) -> dict[str, str]:
     """Identity of the files a model was handed over in; `missing` where nothing is there.
 
     A model without its file has a key as well, under which it fails, and the night goes on.
     """
     paths = {name: attrgetter(name)(model) for name in model.paths}
-    return {f"model {name}": _or_missing(identify, path) for name, path in paths.items() if path}
+    return {f"model {name}": _identify_or_missing(identify, path) for name, path in paths.items() if path}
 
 
-def _or_missing(identify: Identify, path: str) -> str:
+def _identify_or_missing(identify: InputIdentifier, path: str) -> str:
     try:
         return identify(path)
     except FallbackToSpark:
@@ -86,7 +86,7 @@ def _or_missing(identify: Identify, path: str) -> str:
         return "missing"
 
 
-def key_of(
+def hash_run_key(
     benchmark: Benchmark,
     definition: Definition,
     split_id: str,
@@ -109,5 +109,5 @@ def key_of(
         definition.model_dump(),
         dict(inputs),
         __version__,
-        of_run(benchmark, definition, model),
+        run_revisions(benchmark, definition, model),
     )

@@ -15,56 +15,56 @@ from pyspark.sql import types as T
 from recbench_spark import schemas
 from recbench_spark.config import Benchmark, Dataset, Slice, Split
 from recbench_spark.data import worlds
-from recbench_spark.data.columnar import COLUMNAR, COLUMNS, log_files
+from recbench_spark.data.columnar import COLUMNAR_READERS, COLUMNS, open_columnar_log
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import id_order, open_log, read_table
 from recbench_spark.data.readers.files import refuse_empty
 from recbench_spark.errors import DataError, FallbackToSpark
-from recbench_spark.evaluation.ranking.user_blocks import Labels, user_blocks
+from recbench_spark.evaluation.ranking.user_blocks import Labels, build_user_blocks
 from recbench_spark.inputs import require_unchanged
-from recbench_spark.nightly.run_keys import split_hash
-from recbench_spark.placeholders import end_of_log
-from recbench_spark.protocol.catalogue import catalogue
-from recbench_spark.protocol.labels import label
-from recbench_spark.protocol.manifests import Fact, manifest, parts_of, refuse_empty_parts
-from recbench_spark.protocol.splits import is_apart, labelled_blocks, rule_of
+from recbench_spark.nightly.run_keys import hash_split
+from recbench_spark.placeholders import log_end_micros
+from recbench_spark.protocol.catalogue import build_catalogue
+from recbench_spark.protocol.labels import label_rows
+from recbench_spark.protocol.manifests import Fact, build_manifest, count_parts, refuse_empty_parts
+from recbench_spark.protocol.splits import label_blocks, labels_independently, make_rule
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import narrow_rows
 from recbench_spark.schemas import ITEMS, MANIFESTS, PROPENSITIES, REJECTS, SPLITS, USER_BLOCKS
-from recbench_spark.storage.blocks import Blocks, tasks_for
+from recbench_spark.storage.blocks import Blocks, count_tasks
 from recbench_spark.storage.store import Store
 
 HELD_OUT_PARTS = ("valid", "probe", "quiz", "test", "open_loop")
 """Parts that a log or a protocol may hold out, beside those that `split.parts` names."""
 
 
-LABELLED = T.StructType([field for field in SPLITS.schema if field.name in (*COLUMNS, "part")])
+LABELLED_SCHEMA = T.StructType([field for field in SPLITS.schema if field.name in (*COLUMNS, "part")])
 """What comes of a log that tasks read: it has no attributes."""
 
-DROPPED = "dropped"
+DROPPED_FACT = "dropped"
 """Fact of a manifest: how often retention has removed the splits of this hash."""
 
 
-def split_identity(store: Store, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
+def identify_split(store: Store, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
     """The name of a split, a hash of all it is made from, and the identity of the log.
 
     A split that retention removed is made again under a name of its own, `HASH.1`: Delta would take
     its rows for a repetition of those removed.
     """
     refuse_empty(str(benchmark.dataset.path or ""))
-    found, inputs = split_hash(partial(identity, store.spark), benchmark)
-    return current_name(store, found), inputs
+    found, inputs = hash_split(partial(identity, store.spark), benchmark)
+    return current_split_id(store, found), inputs
 
 
-def current_name(store: Store, split_id: str) -> str:
+def current_split_id(store: Store, split_id: str) -> str:
     """The name under which this split is made now."""
     base = split_id.partition(".")[0]
-    rows = store.rows(MANIFESTS, [("split_id", "=", base), ("fact", "=", DROPPED)], ["value"])
+    rows = store.rows(MANIFESTS, [("split_id", "=", base), ("fact", "=", DROPPED_FACT)], ["value"])
     dropped = max((row["value"] for row in rows), default=0)
     return f"{base}.{dropped:.0f}" if dropped else base
 
 
-def shows_all(dataset: Dataset) -> bool:
+def shows_all_pairs(dataset: Dataset) -> bool:
     """Whether the log's open loop shows any pair, also those that the loop has shown."""
     return dataset.reader == "world" and dataset.world.open_items == "all"
 
@@ -75,29 +75,29 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
     A split whose manifest stands is complete and is not made again.
 
     Raises:
-        ProtocolError: a split without training or test rows; and all that `write_rows` raises.
+        ProtocolError: a split without training or test rows; and all that `write_labelled_log` raises.
     """
     if store.has(MANIFESTS, "split_id", split_id):
         journal.say(f"split {split_id}: made before")
         return
     split = benchmark.split
     with journal.stage("splits", f"split {split_id}: {split.describe()}", split_id=split_id) as counts:
-        written = write_rows(store, benchmark.dataset, split, split_id)
+        written = write_labelled_log(store, benchmark.dataset, split, split_id)
         counts |= {"rows": written.n, "later_rows": written.later, "rejected": written.rejected}
-    splits = of_split(store, SPLITS, split_id)
-    files = store.files_of(SPLITS, {"split_id": split_id}, most=math.inf)
-    of_parts = parts_of(splits, files)
+    splits = read_split(store, SPLITS, split_id)
+    files = store.list_partition_files(SPLITS, {"split_id": split_id}, max_bytes=math.inf)
+    of_parts = count_parts(splits, files)
     refuse_empty_parts(of_parts, split)
     _write_blocks(store, benchmark, splits, split_id, written.numeric, journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
-        facts = manifest(
+        facts = build_manifest(
             splits,
             written.n,
             split.model_dump_json(),
             written.rejected,
             written.reasons,
             of_parts,
-            "pairs in training that the open loop shows" if shows_all(benchmark.dataset) else None,
+            "pairs in training that the open loop shows" if shows_all_pairs(benchmark.dataset) else None,
             files,
         )
         if benchmark.dataset.until:
@@ -108,7 +108,7 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
 
 
 @dataclass(frozen=True)
-class Written:
+class LogCounts:
     """What is known of a log once its labelled rows stand in `splits`.
 
     Attributes:
@@ -125,7 +125,7 @@ class Written:
     reasons: str | None = None
 
 
-def write_rows(store: Store, dataset: Dataset, split: Split, split_id: str) -> Written:
+def write_labelled_log(store: Store, dataset: Dataset, split: Split, split_id: str) -> LogCounts:
     """The log, labelled, to `splits`: read and checked, one shuffle, one commit.
 
     Parquet whose values need no second look is read, labelled and written by Python tasks alone; any other
@@ -141,51 +141,55 @@ def write_rows(store: Store, dataset: Dataset, split: Split, split_id: str) -> W
     Raises:
         ConfigError, SchemaError, DataError, ProtocolError: as `open_log` and `labelled_blocks`.
     """
-    files = log_files(dataset) if is_apart(split, has_times=True) else None
-    if files is None or not is_apart(split, "event_time" in files.theirs):
-        return _write_log(store, dataset, split, split_id)
-    rule, tasks = rule_of(split, dataset.duplicates), tasks_for(store.spark, files.n)
+    files = open_columnar_log(dataset) if labels_independently(split, has_times=True) else None
+    if files is None or not labels_independently(split, "event_time" in files.theirs):
+        return _write_by_spark(store, dataset, split, split_id)
+    rule, tasks = make_rule(split, dataset.duplicates), count_tasks(store.spark, files.n)
     rule = replace(rule, numeric=rule.tie in files.whole)
     packed = files.dealt(store.spark, rule.owner, tasks)
     try:
-        store.append_blocks(Blocks(packed, partial(label, rule=rule), LABELLED), SPLITS, split_id)
+        store.append_blocks(
+            Blocks(packed, partial(label_rows, rule=rule), LABELLED_SCHEMA), SPLITS, split_id
+        )
     except PythonException as error:
         if FallbackToSpark.__name__ not in str(error):
             raise
-        return _write_log(store, dataset, split, split_id)
-    return Written(files.n, "item_id" in files.whole)
+        return _write_by_spark(store, dataset, split, split_id)
+    return LogCounts(files.n, "item_id" in files.whole)
 
 
-def _write_log(store: Store, dataset: Dataset, split: Split, split_id: str) -> Written:
+def _write_by_spark(store: Store, dataset: Dataset, split: Split, split_id: str) -> LogCounts:
     """Any log, by Spark's readers: what cannot be used is told or kept in `rejects`."""
     found = open_log(store.spark, dataset)
     if found.rejects is not None:
         _append_split(store, REJECTS, found.rejects, split_id)
     # Text is parsed once; columnar files are read again faster than they are kept.
-    log = found.stored if dataset.reader in COLUMNAR else found.stored.cache()
-    log, later = before_the_end(log, dataset)
+    log = found.stored if dataset.reader in COLUMNAR_READERS else found.stored.cache()
+    log, later = drop_later_rows(log, dataset)
     n = log.count() if found.n is None else found.n - later
     if not n:
         raise DataError(f"dataset {dataset.name} has no rows", "check dataset.path")
     # What the log has not is not shuffled either.
     slim = log if dataset.attributes or dataset.reader == "world" else log.drop("attributes")
     numeric = id_order([log]) == "numeric"
-    tie = rule_of(split, None).tie
+    tie = make_rule(split, None).tie
     ordered = numeric if tie == "item_id" else id_order([log], tie) == "numeric"
     with narrow_rows(store.spark):
-        blocks = labelled_blocks(slim, split, dataset.duplicates, n, ordered, open_apart=shows_all(dataset))
+        blocks = label_blocks(
+            slim, split, dataset.duplicates, n, ordered, open_apart=shows_all_pairs(dataset)
+        )
         store.append_blocks(blocks, SPLITS, split_id)
     found.stored.unpersist()
-    return Written(n, numeric, later, found.rejected, found.reasons_in_words())
+    return LogCounts(n, numeric, later, found.rejected, found.describe_reasons())
 
 
-def before_the_end(log: DataFrame, dataset: Dataset) -> tuple[DataFrame, int]:
+def drop_later_rows(log: DataFrame, dataset: Dataset) -> tuple[DataFrame, int]:
     """The rows until the end of `dataset.until`, and how many lie after it. One pass, nothing shuffled.
 
     Raises:
         DataError: rows without a time, which belong to no night.
     """
-    end, time = end_of_log(dataset), F.col("event_time")
+    end, time = log_end_micros(dataset), F.col("event_time")
     if end is None:
         return log, 0
     (found,) = log.agg(
@@ -208,17 +212,17 @@ def _write_blocks(
     store: Store, benchmark: Benchmark, splits: DataFrame, split_id: str, numeric: bool, journal: Journal
 ) -> None:
     with journal.stage("items", "catalogue of items", split_id=split_id):
-        items = catalogue(splits, numeric)
+        items = build_catalogue(splits, numeric)
         _append_split(store, ITEMS, items, split_id)
         _append_propensities(store, benchmark, split_id)
     with journal.stage("user_blocks", "blocks of users", split_id=split_id):
-        items = of_split(store, ITEMS, split_id)
-        joined, labels = with_labels(store.spark, splits, benchmark.evaluation.slices)
-        blocks = user_blocks(joined, items, held_out_parts(benchmark.split), labels)
+        items = read_split(store, ITEMS, split_id)
+        joined, labels = add_slice_labels(store.spark, splits, benchmark.evaluation.slices)
+        blocks = build_user_blocks(joined, items, list_held_out_parts(benchmark.split), labels)
         _append_split(store, USER_BLOCKS, blocks, split_id)
 
 
-def held_out_parts(split: Split) -> tuple[str, ...]:
+def list_held_out_parts(split: Split) -> tuple[str, ...]:
     """Every part that can hold the truth of a user."""
     return tuple(dict.fromkeys([*HELD_OUT_PARTS, *split.parts]))
 
@@ -233,12 +237,12 @@ def _append_propensities(store: Store, benchmark: Benchmark, split_id: str) -> N
         _append_split(store, PROPENSITIES, known.withColumn("method", F.lit("true")), split_id)
 
 
-def of_split(store: Store, table: schemas.Table, split_id: str) -> DataFrame:
+def read_split(store: Store, table: schemas.Table, split_id: str) -> DataFrame:
     """The rows of one split."""
     return store.read(table).where(F.col("split_id") == split_id)
 
 
-def with_labels(
+def add_slice_labels(
     spark: SparkSession, splits: DataFrame, slices: Sequence[Slice]
 ) -> tuple[DataFrame, Labels]:
     """The log with a column for each slice, and the labels to take from it."""
@@ -252,12 +256,12 @@ def with_labels(
         elif cut.of == "log":
             labels[cut.key] = F.col("attributes")[cut.column or cut.key]
         else:
-            splits = splits.join(_attribute(spark, cut, column), f"{cut.of[:-1]}_id", "left")
+            splits = splits.join(_read_slice_column(spark, cut, column), f"{cut.of[:-1]}_id", "left")
             labels[cut.key] = F.col(f"`{column}`")  # a key may hold dots
     return splits, labels
 
 
-def _attribute(spark: SparkSession, cut: Slice, column: str) -> DataFrame:
+def _read_slice_column(spark: SparkSession, cut: Slice, column: str) -> DataFrame:
     name, wanted = f"{cut.of[:-1]}_id", cut.column or cut.key
     table = read_table(spark, str(cut.path), [name, wanted], f"slice {cut.key}")
     rows = table.select(F.col(name).cast("string"), F.col(f"`{wanted}`").cast("string").alias(column))

@@ -19,7 +19,7 @@ from recbench_spark.storage.store import Store
 
 
 @dataclass(frozen=True)
-class Tracked:
+class TrackedRun:
     """One run as MLflow keeps it."""
 
     name: str
@@ -33,7 +33,7 @@ def log_night(
 ) -> bool:
     """Log the new runs of a night to the experiment of the suite's name; False where that failed."""
     try:
-        logged = log_runs(uri, benchmark.name, tracked(store, run_ids))
+        logged = log_runs(uri, benchmark.name, read_tracked_runs(store, run_ids))
     # Whatever a tracking server or its client does, the night is done and stays done.
     except Exception as error:
         journal.say(f"warning: MLflow at {uri} has not been told: {type(error).__name__}: {error}")
@@ -42,7 +42,7 @@ def log_night(
     return True
 
 
-def log_runs(uri: str, experiment: str, runs: Sequence[Tracked]) -> int:
+def log_runs(uri: str, experiment: str, runs: Sequence[TrackedRun]) -> int:
     """Write runs to a tracking server, or to a folder by a file: URI.
 
     Raises:
@@ -59,22 +59,22 @@ def log_runs(uri: str, experiment: str, runs: Sequence[Tracked]) -> int:
     return len(runs)
 
 
-def tracked(store: Store, run_ids: dict[str, str]) -> list[Tracked]:
+def read_tracked_runs(store: Store, run_ids: dict[str, str]) -> list[TrackedRun]:
     """What there is to log of these runs. The driver holds published numbers, none per user."""
     of_runs = F.col("run_id").isin(list(run_ids.values()))
     everyone = of_runs & F.col("slice_key").isNull() & (F.col("estimator") == "holdout")
     rows = store.read(METRICS).where(everyone & F.col("value").isNotNull()).collect()
     metrics: dict[str, dict[str, float]] = {}
     for row in rows:
-        metrics.setdefault(row.run_id, {})[metric_name(row.part, row.metric, row.k)] = row.value
+        metrics.setdefault(row.run_id, {})[mlflow_metric_name(row.part, row.metric, row.k)] = row.value
     runs = store.read(RUNS).where(of_runs).collect()
-    return [_tracked(row.asDict(), metrics.get(row.run_id, {})) for row in runs]
+    return [_make_tracked_run(row.asDict(), metrics.get(row.run_id, {})) for row in runs]
 
 
-def _tracked(run: dict[str, Any], metrics: dict[str, float]) -> Tracked:
+def _make_tracked_run(run: dict[str, Any], metrics: dict[str, float]) -> TrackedRun:
     params = ("suite", "model", "model_kind", "model_version", "dataset", "split", "config_hash")
     tags = ("run_id", "run_key", "split_id", "code_version", "logical_date", "attempt")
-    return Tracked(
+    return TrackedRun(
         f"{run['model']} {run['logical_date']}",
         {name: run[name] for name in params},
         {f"recbench.{name}": str(run[name]) for name in tags},
@@ -82,6 +82,6 @@ def _tracked(run: dict[str, Any], metrics: dict[str, float]) -> Tracked:
     )
 
 
-def metric_name(part: str, metric: str, k: int | None) -> str:
+def mlflow_metric_name(part: str, metric: str, k: int | None) -> str:
     """`test/ndcg_at_10`: MLflow's names know no `@`."""
     return f"{part}/{metric}" + (f"_at_{k}" if k else "")

@@ -9,8 +9,8 @@ from itertools import accumulate
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.indexing import dense_index
-from recbench_spark.runtime.session import kept
+from recbench_spark.indexing import add_dense_index
+from recbench_spark.runtime.session import cache_frame
 
 COLD = "cold"
 
@@ -20,7 +20,7 @@ def id_sort_key(numeric: bool) -> Column:
     return F.col("item_id").cast("long") if numeric else F.col("item_id")
 
 
-def catalogue(splits: DataFrame, numeric: bool) -> DataFrame:
+def build_catalogue(splits: DataFrame, numeric: bool) -> DataFrame:
     """One row per item: item_id, item_index, n_train, popularity.
 
     Shuffles one row per item twice (count, sort by range); the driver sees the distinct training
@@ -31,16 +31,16 @@ def catalogue(splits: DataFrame, numeric: bool) -> DataFrame:
         numeric: order ids as numbers (`data.readers.id_order` says which).
     """
     trained = F.sum(F.when(F.col("part") == "train", 1).otherwise(0)).cast("long")
-    items = indexed(splits.groupBy("item_id").agg(trained.alias("n_train")), numeric)
-    return items.withColumn("popularity", _popularity(class_bounds_of(items)))
+    items = index_items(splits.groupBy("item_id").agg(trained.alias("n_train")), numeric)
+    return items.withColumn("popularity", _popularity_class(find_class_bounds(items)))
 
 
-def indexed(items: DataFrame, numeric: bool) -> DataFrame:
+def index_items(items: DataFrame, numeric: bool) -> DataFrame:
     """Items (item_id, each once, and more) with item_index; kept. One shuffle, a sort by range."""
-    return kept(dense_index(items, id_sort_key(numeric), "item_index"))
+    return cache_frame(add_dense_index(items, id_sort_key(numeric), "item_index"))
 
 
-def class_bounds_of(items: DataFrame) -> tuple[int, int]:
+def find_class_bounds(items: DataFrame) -> tuple[int, int]:
     """Training counts from which an item is torso, and head: a third of the training rows each.
 
     Items of equal count share a class: the one in which the middle of their rows lies, with all
@@ -61,6 +61,6 @@ def class_bounds(counts: Sequence[int], items: Sequence[int]) -> tuple[int, int]
     return torso, head
 
 
-def _popularity(bounds: tuple[int, int]) -> Column:
+def _popularity_class(bounds: tuple[int, int]) -> Column:
     n = F.col("n_train")
     return F.when(n == 0, COLD).when(n < bounds[0], "tail").when(n < bounds[1], "torso").otherwise("head")

@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recbench_spark.kernels.splits.labels import Hashes
-from recbench_spark.protocol.positions import encoded
+from recbench_spark.protocol.positions import id_column
 
 
 class Draws:
-    """Hashes of each row's ids under a seed, as `randomness.hashed` has them: only what is asked for.
+    """Hashes of each row's ids under a seed, as `randomness.hash_keys` has them: only what is asked for.
 
     The label of a row does not depend on how its log is stored: ids are hashed as texts.
     """
@@ -25,30 +25,30 @@ class Draws:
     @cached_property
     def pairs(self) -> Hashes:
         """Of (user, item)."""
-        return self._hashed("user_id", "item_id")
+        return self._hash_columns("user_id", "item_id")
 
     @cached_property
-    def cards(self) -> Hashes:
+    def deal_hashes(self) -> Hashes:
         """Of (user, item, `deal`): a key of its own, since rows are put in order by that of the pair."""
-        return self._hashed("user_id", "item_id", word=b"deal")
+        return self._hash_columns("user_id", "item_id", word=b"deal")
 
     def ids(self, of: Literal["users", "items"]) -> Hashes:
         """Of each row's user or item."""
-        return self._hashed(f"{of[:-1]}_id")
+        return self._hash_columns(f"{of[:-1]}_id")
 
     @staticmethod
     def places(hashes_r: Hashes) -> npt.NDArray[np.float64]:
         """Numbers in [0, 1) with 53 random bits, as `randomness.uniform` has them."""
         return (hashes_r >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
-    def _hashed(self, *names: str, word: bytes = b"") -> Hashes:
+    def _hash_columns(self, *names: str, word: bytes = b"") -> Hashes:
         # Here: numba takes half a second to load, and splits in order of time hash nothing.
         from recbench_spark.kernels import hashing  # noqa: PLC0415
         from recbench_spark.kernels.hashed_ids import hash_encoded  # noqa: PLC0415
 
-        hashes_r = hash_encoded(encoded(self._rows, names[0]))
+        hashes_r = hash_encoded(id_column(self._rows, names[0]))
         for name in names[1:]:
-            hashes_r = hash_encoded(encoded(self._rows, name), hashes_r)
+            hashes_r = hash_encoded(id_column(self._rows, name), hashes_r)
         if word:
             hashes_r = hashing.hash_bytes(word, hashes_r)
         return hashing.hash_bytes(self._seed.to_bytes(8, "little", signed=True), hashes_r)

@@ -16,13 +16,19 @@ from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.splits import labels
 from recbench_spark.kernels.splits.labels import Codes
 from recbench_spark.protocol.draws import Draws
-from recbench_spark.protocol.positions import Keep, in_order, one_a_pair, whose, with_encoded_ids
+from recbench_spark.protocol.positions import (
+    DuplicateRule,
+    drop_duplicates,
+    encode_ids,
+    id_numbers,
+    order_rows,
+)
 
 TRAIN, GIVEN, VALID, LATER, TEST = labels.NAMES
 OPEN_LOOP = "open_loop"
 """The part of a log that showed every item alike; a log comes with it."""
 
-By = Literal["position", "n_given", "user_folds", "folds", "share", "instants", "given"]
+LabelMethod = Literal["position", "n_given", "user_folds", "folds", "share", "instants", "given"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class HeldOutIds:
 
 
 @dataclass(frozen=True)
-class Rule:
+class SplitRule:
     """A protocol as a task needs it.
 
     Attributes:
@@ -56,7 +62,7 @@ class Rule:
         numeric: whether ids that decide between equal keys (`tie`) are ordered as numbers, as in rankings.
     """
 
-    by: By
+    by: LabelMethod
     temporal: bool = False
     ratio: tuple[float, float, float] = (0.8, 0.0, 0.2)
     n: tuple[int, int] | None = None
@@ -65,7 +71,7 @@ class Rule:
     instants: tuple[int, int, int] = (0, 0, 0)
     parts: tuple[str, ...] = (TEST,)
     held_out: HeldOutIds | None = None
-    duplicates: Keep | None = None
+    duplicates: DuplicateRule | None = None
     open_apart: bool = False
     seed: int = 42
     numeric: bool = False
@@ -86,7 +92,7 @@ class Rule:
         return "item_id" if self.owner == "user_id" else "user_id"
 
 
-def label(rows: pa.Table, rule: Rule) -> pa.Table:
+def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
     """The rows with `part` filled in, ids as dictionaries of texts; one row per pair.
 
     A row that came with a part keeps it and counts for nothing.
@@ -98,29 +104,29 @@ def label(rows: pa.Table, rule: Rule) -> pa.Table:
     Raises:
         FallbackToSpark: a pair stands twice, where that is an error.
     """
-    rows = with_encoded_ids(rows)
+    rows = encode_ids(rows)
     if rule.duplicates:
-        rows = one_a_pair(rows, rule.duplicates)
+        rows = drop_duplicates(rows, rule.duplicates)
     if rule.by == "given":
         return rows
     position_r = n_r = np.empty(0, np.int64)
     if rule.by_owner:
-        key_r = _key(rows, rule)
-        rows, position_r, n_r = in_order(rows, rule.owner, rule.tie, key_r, rule.numeric)
+        key_r = _sort_key(rows, rule)
+        rows, position_r, n_r = order_rows(rows, rule.owner, rule.tie, key_r, rule.numeric)
     if rule.every_fold:
-        fold_r = np.mod(_numbers(Draws(rows, rule.seed), rule, position_r), rule.folds[0])
+        fold_r = np.mod(_fold_numbers(Draws(rows, rule.seed), rule, position_r), rule.folds[0])
         codes = pa.array(fold_r.astype(np.int32))
         names = pa.array(map(str, range(rule.folds[0])))
     else:
-        codes = pa.array(_codes(rows, rule, position_r, n_r))
+        codes = pa.array(_part_codes(rows, rule, position_r, n_r))
         names = pa.array([*labels.NAMES[:-1], *rule.parts])
-    labelled = _with_part(rows, pa.DictionaryArray.from_arrays(codes, names))
-    return _outside_training(labelled) if rule.open_apart else labelled
+    labelled = _set_part(rows, pa.DictionaryArray.from_arrays(codes, names))
+    return _drop_known_pairs(labelled) if rule.open_apart else labelled
 
 
-def _outside_training(rows: pa.Table) -> pa.Table:
+def _drop_known_pairs(rows: pa.Table) -> pa.Table:
     """Without the rows of the open loop whose pair a model knows before the test."""
-    pair_r = whose(rows, "user_id") << 32 | whose(rows, "item_id")
+    pair_r = id_numbers(rows, "user_id") << 32 | id_numbers(rows, "item_id")
     part = rows.column("part").combine_chunks()
     known_r, open_r = (
         pc.is_in(part, pa.array(names, part.type.value_type)).to_numpy(zero_copy_only=False)
@@ -129,21 +135,21 @@ def _outside_training(rows: pa.Table) -> pa.Table:
     return rows.filter(pa.array(~(open_r & np.isin(pair_r, pair_r[known_r]))))
 
 
-def _key(rows: pa.Table, rule: Rule) -> Ints:
+def _sort_key(rows: pa.Table, rule: SplitRule) -> Ints:
     if rule.temporal:
         times: Ints = pc.fill_null(rows.column("event_time"), 0).to_numpy()
         return times
     return Draws(rows, rule.seed).pairs.view(np.int64)
 
 
-def _codes(rows: pa.Table, rule: Rule, position_r: Ints, n_r: Ints) -> Codes:
+def _part_codes(rows: pa.Table, rule: SplitRule, position_r: Ints, n_r: Ints) -> Codes:
     draws = Draws(rows, rule.seed)
     folds, fold, validates = rule.folds
     if rule.by in ("position", "n_given"):
-        test_r, valid_r, kept = _wanted(rule, n_r)
+        test_r, valid_r, kept = _holdout_sizes(rule, n_r)
         codes = labels.by_position(position_r, n_r, test_r, valid_r, kept)
     elif rule.by in ("user_folds", "folds"):
-        codes = labels.by_fold(_numbers(draws, rule, position_r), folds, fold, validates)
+        codes = labels.by_fold(_fold_numbers(draws, rule, position_r), folds, fold, validates)
     elif rule.by == "share":
         codes = labels.by_share(draws.places(draws.pairs), *rule.ratio[:2])
     else:
@@ -151,11 +157,15 @@ def _codes(rows: pa.Table, rule: Rule, position_r: Ints, n_r: Ints) -> Codes:
         codes = labels.by_time(time_r, *rule.instants)
     if rule.held_out:
         place_r = draws.places(draws.ids(rule.held_out.of))
-        codes = labels.of_held_out(codes, place_r, rule.held_out.test, rule.held_out.valid)
-    return codes if rule.parts == (TEST,) else labels.dealt(codes, draws.cards, len(rule.parts))
+        codes = labels.by_held_out(codes, place_r, rule.held_out.test, rule.held_out.valid)
+    return (
+        codes
+        if rule.parts == (TEST,)
+        else labels.partition_test_rows(codes, draws.deal_hashes, len(rule.parts))
+    )
 
 
-def _numbers(draws: Draws, rule: Rule, position_r: Ints) -> Ints:
+def _fold_numbers(draws: Draws, rule: SplitRule, position_r: Ints) -> Ints:
     """A number of each row, whose remainder is its fold."""
     if rule.by == "folds":
         return draws.pairs.view(np.int64)
@@ -164,17 +174,17 @@ def _numbers(draws: Draws, rule: Rule, position_r: Ints) -> Ints:
     return position_r + begin_r
 
 
-def _wanted(rule: Rule, n_r: Ints) -> tuple[Ints, Ints, int]:
+def _holdout_sizes(rule: SplitRule, n_r: Ints) -> tuple[Ints, Ints, int]:
     """Test and validation rows asked for of each row's owner, and what it keeps in any case."""
     if rule.by == "n_given":
         assert rule.n is not None
         return np.maximum(n_r - rule.n[0], 0), np.zeros_like(n_r), 0
     if rule.n is None:
-        return labels.share(n_r, rule.ratio[2]), labels.share(n_r, rule.ratio[1]), 1
+        return labels.count_share(n_r, rule.ratio[2]), labels.count_share(n_r, rule.ratio[1]), 1
     return np.full_like(n_r, rule.n[0]), np.full_like(n_r, rule.n[1]), 1
 
 
-def _with_part(rows: pa.Table, labelled: pa.DictionaryArray) -> pa.Table:
+def _set_part(rows: pa.Table, labelled: pa.DictionaryArray) -> pa.Table:
     if "part" not in rows.column_names:
         return rows.append_column("part", labelled)
     place, given = rows.column_names.index("part"), rows.column("part")

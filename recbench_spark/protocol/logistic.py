@@ -31,7 +31,7 @@ class Odds:
     items: tuple[float, ...]
 
 
-def with_features(ids: DataFrame, key: str, table: DataFrame | None, what: str) -> DataFrame:
+def join_features(ids: DataFrame, key: str, table: DataFrame | None, what: str) -> DataFrame:
     """key, features: each id with all other columns of its row as numbers; none without a table.
 
     Raises:
@@ -57,7 +57,7 @@ def with_features(ids: DataFrame, key: str, table: DataFrame | None, what: str) 
     return joined
 
 
-def fit(rows: DataFrame, users: DataFrame, items: DataFrame, rate: float, seed: int) -> Odds:
+def fit_odds(rows: DataFrame, users: DataFrame, items: DataFrame, rate: float, seed: int) -> Odds:
     """The log-odds of being in the log.
 
     Each cell costs one hash; positives and drawn cells are shuffled once by cell, to drop drawn ones that
@@ -76,7 +76,7 @@ def fit(rows: DataFrame, users: DataFrame, items: DataFrame, rate: float, seed: 
     # Here: it takes half a second to load, in every process that knows the steps of a night.
     from pyspark.ml.classification import LogisticRegression  # noqa: PLC0415
 
-    examples = _examples(rows, users, items, rate, seed).cache()
+    examples = _make_examples(rows, users, items, rate, seed).cache()
     counts = {row.label: row["count"] for row in examples.groupBy("label").count().collect()}
     if len(counts) < 2:
         raise DataError(
@@ -91,7 +91,9 @@ def fit(rows: DataFrame, users: DataFrame, items: DataFrame, rate: float, seed: 
     return Odds(model.intercept + math.log(rate), tuple(weights[:n_users]), tuple(weights[n_users:]))
 
 
-def _examples(rows: DataFrame, users: DataFrame, items: DataFrame, rate: float, seed: int) -> DataFrame:
+def _make_examples(
+    rows: DataFrame, users: DataFrame, items: DataFrame, rate: float, seed: int
+) -> DataFrame:
     from pyspark.ml.functions import array_to_vector  # noqa: PLC0415
 
     pairs = ["user_id", "item_id"]

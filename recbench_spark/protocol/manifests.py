@@ -17,11 +17,11 @@ from pyspark.sql import types as T
 from recbench_spark.config import Split
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.protocol import audit
-from recbench_spark.protocol.audit import COLUMNS, NOT_HELD_OUT, Asked, Part
+from recbench_spark.protocol.audit import COLUMNS, NOT_HELD_OUT, AuditRequest, PartSummary
 from recbench_spark.protocol.labels import GIVEN, LATER, OPEN_LOOP, TRAIN, VALID
 from recbench_spark.protocol.splits import may_have_duplicates
 from recbench_spark.protocol.windows import refuse_empty
-from recbench_spark.storage.blocks import PACKED, Block, Blocks, chunks, tasks_for
+from recbench_spark.storage.blocks import BLOCK_SCHEMA, Block, Blocks, chunks, count_tasks
 
 
 class Fact(NamedTuple):
@@ -33,10 +33,10 @@ class Fact(NamedTuple):
     detail: str | None = None
 
 
-Parts = Mapping[str, Part]
+Parts = Mapping[str, PartSummary]
 
 
-def manifest(
+def build_manifest(
     splits: DataFrame,
     log_rows: int,
     settings: str,
@@ -51,7 +51,7 @@ def manifest(
     Two passes of Python tasks: by part, and by user and item, of which each task shuffles those that it
     met, a row each (`audit`). Where a user's rows do not lie in one piece of one file, a pass by 64-bit
     hashes of pairs for the overlap, and one that joins training rows with their users for what they train
-    on of their own future. A task holds `audit.ROWS_A_PIECE` rows.
+    on of their own future. A task holds `audit.ROWS_PER_PIECE` rows.
 
     Args:
         splits: labelled log of one split.
@@ -59,12 +59,12 @@ def manifest(
         settings: the split's settings as JSON.
         rejected: rows of the log that could not be used.
         reasons: why they could not.
-        of_parts: as `parts_of` gives them; None: they are counted.
+        of_parts: as `count_parts` gives them; None: they are counted.
         dropped: what the rows are that the split left out, where they are not duplicates.
         files: the Parquet files that `splits` reads, which tasks then read by themselves.
     """
-    of_parts = parts_of(splits, files) if of_parts is None else of_parts
-    sums = _sums(splits, files, of_parts)
+    of_parts = count_parts(splits, files) if of_parts is None else of_parts
+    sums = _sum_audit(splits, files, of_parts)
     kept = sum(part.rows for part in of_parts.values())
     facts = [
         Fact("log", "rows_read", float(log_rows)),
@@ -75,10 +75,10 @@ def manifest(
     ]
     for name, part in of_parts.items():
         facts += [Fact(name, "rows", float(part.rows)), Fact(name, "content_hash", None, part.content_hash)]
-    facts += [*_facts_of(sums, "user", of_parts), *_facts_of(sums, "item", of_parts)]
-    facts += [*_drift(sums, of_parts), *_leakage(sums, of_parts)]
+    facts += [*_owner_facts(sums, "user", of_parts), *_owner_facts(sums, "item", of_parts)]
+    facts += [*_drift_facts(sums, of_parts), *_leakage_facts(sums, of_parts)]
     held_out = json.loads(settings).get("held_out")
-    return facts + (_all_given(sums, held_out["of"]) if held_out else [])
+    return facts + (_untested_facts(sums, held_out["of"]) if held_out else [])
 
 
 def refuse_empty_parts(of_parts: Parts, split: Split) -> None:
@@ -97,61 +97,61 @@ def refuse_empty_parts(of_parts: Parts, split: Split) -> None:
 # ------------------------------------------------------------------------------------ passes
 
 
-def parts_of(splits: DataFrame, files: Sequence[str] = ()) -> Parts:
+def count_parts(splits: DataFrame, files: Sequence[str] = ()) -> Parts:
     """Rows, content hash and range in time of each part: one pass, nothing is shuffled."""
     if files:
         read = splits.sparkSession.sparkContext.parallelize(files, len(files))
-        return audit.in_all(read.mapPartitions(_parts_in_files).collect())
-    found = splits.select(*COLUMNS).mapInArrow(_parts_in_batches, "found BINARY").collect()
-    return audit.in_all(pickle.loads(row["found"]) for row in found)
+        return audit.merge_parts(read.mapPartitions(_summarise_files).collect())
+    found = splits.select(*COLUMNS).mapInArrow(_summarise_batches, "found BINARY").collect()
+    return audit.merge_parts(pickle.loads(row["found"]) for row in found)
 
 
-def _parts_in_files(paths: Iterable[str]) -> Iterator[Any]:
-    yield audit.by_part(table for path in paths for table in audit.pieces(path, COLUMNS))
+def _summarise_files(paths: Iterable[str]) -> Iterator[Any]:
+    yield audit.summarise_parts(table for path in paths for table in audit.read_pieces(path, COLUMNS))
 
 
-def _parts_in_batches(batches: Batches) -> Batches:
-    found = pickle.dumps(audit.by_part(chunks(batches, audit.ROWS_A_PIECE)))
+def _summarise_batches(batches: Batches) -> Batches:
+    found = pickle.dumps(audit.summarise_parts(chunks(batches, audit.ROWS_PER_PIECE)))
     yield pa.RecordBatch.from_arrays([pa.array([found], pa.binary())], ["found"])
 
 
-def _sums(splits: DataFrame, files: Sequence[str], of_parts: Parts) -> Counter[Any]:
-    """What `audit.told` says of all users and items."""
+def _sum_audit(splits: DataFrame, files: Sequence[str], of_parts: Parts) -> Counter[Any]:
+    """What `audit.sum_counts` says of all users and items."""
     times = [part.earliest for name, part in of_parts.items() if name not in NOT_HELD_OUT]
-    asked = Asked(
+    asked = AuditRequest(
         {name: part.rows for name, part in of_parts.items()},
         min((time for time in times if time is not None), default=None),
     )
-    found = _counted(splits, files, asked).each(partial(audit.told, asked=asked))
+    found = _count_blocks(splits, files, asked).each(partial(audit.sum_counts, asked=asked))
     sums: Counter[Any] = Counter()
     for one in found:
         sums.update(one)
     if sums["parted"]:
-        sums["overlap"], sums["own_later"] = _overlap(splits), _own_future(splits)
+        sums["overlap"], sums["own_later"] = _count_overlap(splits), _count_own_future(splits)
     return sums
 
 
-def _counted(splits: DataFrame, files: Sequence[str], asked: Asked) -> Blocks:
+def _count_blocks(splits: DataFrame, files: Sequence[str], asked: AuditRequest) -> Blocks:
     """What each piece counts, in blocks by id."""
     spark = splits.sparkSession
-    tasks = tasks_for(spark, sum(asked.rows.values()))
+    tasks = count_tasks(spark, sum(asked.rows.values()))
     if files:
-        count = partial(_counted_in_files, asked=asked, tasks=tasks)
+        count = partial(_count_files, asked=asked, tasks=tasks)
         counted = spark.sparkContext.parallelize(files, len(files)).mapPartitions(count)
-        return Blocks(counted.partitionBy(tasks, int), audit.of_each, T.StructType())
-    batches = partial(_counted_in_batches, asked=asked, tasks=tasks)
-    packed = splits.select(*COLUMNS).mapInArrow(batches, PACKED).repartitionById(tasks, F.col("task"))
-    return Blocks(packed, audit.of_each, T.StructType())
+        return Blocks(counted.partitionBy(tasks, int), audit.merge_pieces, T.StructType())
+    batches = partial(_count_batches, asked=asked, tasks=tasks)
+    packed = splits.select(*COLUMNS).mapInArrow(batches, BLOCK_SCHEMA).repartitionById(tasks, F.col("task"))
+    return Blocks(packed, audit.merge_pieces, T.StructType())
 
 
-def _counted_in_files(paths: Iterable[str], asked: Asked, tasks: int) -> Iterator[Block]:
+def _count_files(paths: Iterable[str], asked: AuditRequest, tasks: int) -> Iterator[Block]:
     columns = [name for name in COLUMNS if name != "rating"]
-    tables = (table for path in paths for table in audit.pieces(path, columns))
-    return audit.counted_in_blocks(tables, asked, tasks)
+    tables = (table for path in paths for table in audit.read_pieces(path, columns))
+    return audit.count_in_blocks(tables, asked, tasks)
 
 
-def _counted_in_batches(batches: Batches, asked: Asked, tasks: int) -> Batches:
-    for task, rows in audit.counted_in_blocks(chunks(batches, audit.ROWS_A_PIECE), asked, tasks):
+def _count_batches(batches: Batches, asked: AuditRequest, tasks: int) -> Batches:
+    for task, rows in audit.count_in_blocks(chunks(batches, audit.ROWS_PER_PIECE), asked, tasks):
         columns = [pa.array([task], pa.int32()), pa.array([rows], pa.binary())]
         yield pa.RecordBatch.from_arrays(columns, ["task", "rows"])
 
@@ -159,7 +159,7 @@ def _counted_in_batches(batches: Batches, asked: Asked, tasks: int) -> Batches:
 # ------------------------------------------------------------------------------------ facts
 
 
-def _facts_of(sums: Counter[Any], of: str, parts: Parts) -> list[Fact]:
+def _owner_facts(sums: Counter[Any], of: str, parts: Parts) -> list[Fact]:
     """How many users (or items) each part has, and how many of them training has never seen."""
     facts = [Fact(part, f"{of}s", float(sums[f"{of}s of", part])) for part in parts]
     facts += [
@@ -170,13 +170,13 @@ def _facts_of(sums: Counter[Any], of: str, parts: Parts) -> list[Fact]:
     return [*facts, Fact("log", f"test_only_{of}s", float(sums[f"{of}s", "cold"]))]
 
 
-def _all_given(sums: Counter[Any], of: str) -> list[Fact]:
+def _untested_facts(sums: Counter[Any], of: str) -> list[Fact]:
     """Held-out users (or items) all of whose rows are given, such as those with one row: never tested."""
     detail = f"held-out {of} all of whose rows are given"
     return [Fact(GIVEN, f"untested_{of}", float(sums[of, "untested"]), detail)]
 
 
-def _drift(sums: Counter[Any], parts: Parts) -> list[Fact]:
+def _drift_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:
     """Total variation between the items' shares in training and in each other part.
 
     1/2 sum over items of |n_train(i) / n_train - n_part(i) / n_part|: the share of a part's rows that
@@ -193,7 +193,7 @@ def _drift(sums: Counter[Any], parts: Parts) -> list[Fact]:
     ]
 
 
-def _leakage(sums: Counter[Any], parts: Parts) -> list[Fact]:
+def _leakage_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:
     """Training rows later than the earliest held-out row, of all users and of the same user."""
     held_out = [part for name, part in parts.items() if name not in NOT_HELD_OUT]
     if TRAIN not in parts or all(part.earliest is None for part in held_out):
@@ -210,7 +210,7 @@ def _leakage(sums: Counter[Any], parts: Parts) -> list[Fact]:
 # ------------------------------------------------------- where a user's rows lie in several pieces
 
 
-def _overlap(splits: DataFrame) -> int:
+def _count_overlap(splits: DataFrame) -> int:
     if not may_have_duplicates(splits):
         return 0
     # What is tested on may be shown in the open loop too; what was trained on must not.
@@ -223,7 +223,7 @@ def _overlap(splits: DataFrame) -> int:
     return pairs.where("opened > 1 OR others > 1 OR (opened > 0 AND known > 0)").count()
 
 
-def _own_future(splits: DataFrame) -> int:
+def _count_own_future(splits: DataFrame) -> int:
     """Training rows later than their user's own earliest held-out row."""
     held_out = splits.where(~F.col("part").isin(*NOT_HELD_OUT))
     first = held_out.groupBy("user_id").agg(F.min("event_time").alias("first"))
@@ -234,13 +234,13 @@ def _own_future(splits: DataFrame) -> int:
 # ----------------------------------------------------------------------------------- reading
 
 
-def table(facts: Sequence[dict[str, Any]]) -> str:
+def format_manifest(facts: Sequence[dict[str, Any]]) -> str:
     """The manifest for a terminal: a row per fact, a column per part, texts below."""
     parts = sorted({row["part"] for row in facts if row["value"] is not None}, key=_part_order)
     names = sorted({row["fact"] for row in facts if row["value"] is not None})
     cells = {(row["fact"], row["part"]): row["value"] for row in facts}
     lines = [["", *parts]]
-    lines += [[name, *(_formatted(cells.get((name, part))) for part in parts)] for name in names]
+    lines += [[name, *(_format_value(cells.get((name, part))) for part in parts)] for name in names]
     widths = [max(len(line[column]) for line in lines) for column in range(len(parts) + 1)]
     text = [
         "  ".join(
@@ -261,7 +261,7 @@ def _part_order(part: str) -> tuple[int, str]:
     return (PART_ORDER.index(part) if part in PART_ORDER else len(PART_ORDER), part)
 
 
-def _formatted(value: float | None) -> str:
+def _format_value(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if value == int(value) else f"{value:.4f}"

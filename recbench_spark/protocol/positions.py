@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.kernels.arrays import Bools, Ints
-from recbench_spark.kernels.splits.positions import last_of_each, positions_from_end, repeated
+from recbench_spark.kernels.splits.positions import last_per_group, mark_repeats, positions_from_end
 
-Keep = Literal["keep_last", "keep_first", "error"]
+DuplicateRule = Literal["keep_last", "keep_first", "error"]
 
 IDS = ("user_id", "item_id")
 
 
-def with_encoded_ids(rows: pa.Table) -> pa.Table:
+def encode_ids(rows: pa.Table) -> pa.Table:
     """The rows with their ids as dictionaries of texts: each distinct id is looked at once."""
     for name in IDS:
         encoded = rows.column(name).combine_chunks().dictionary_encode()
@@ -33,20 +33,20 @@ def with_encoded_ids(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def encoded(rows: pa.Table, name: str) -> pa.DictionaryArray:
-    """An id column of `with_encoded_ids` in one piece."""
+def id_column(rows: pa.Table, name: str) -> pa.DictionaryArray:
+    """An id column of `encode_ids` in one piece."""
     return rows.column(name).combine_chunks()
 
 
-def whose(rows: pa.Table, name: str) -> Ints:
+def id_numbers(rows: pa.Table, name: str) -> Ints:
     """The number of each row's id among the distinct ones, in no order that means anything."""
-    numbers: Ints = encoded(rows, name).indices.to_numpy().astype(np.int64)
+    numbers: Ints = id_column(rows, name).indices.to_numpy().astype(np.int64)
     return numbers
 
 
-def ranks(rows: pa.Table, name: str, numeric: bool) -> Ints:
+def rank_ids(rows: pa.Table, name: str, numeric: bool) -> Ints:
     """Each id's place among the distinct ids: as numbers, or in the order of UTF-8 bytes."""
-    column = encoded(rows, name)
+    column = id_column(rows, name)
     ids = column.dictionary.cast(pa.int64()) if numeric else column.dictionary
     rank = np.empty(len(ids), np.int64)
     rank[pc.sort_indices(ids).to_numpy()] = np.arange(len(rank))
@@ -54,7 +54,7 @@ def ranks(rows: pa.Table, name: str, numeric: bool) -> Ints:
     return found
 
 
-def in_order(
+def order_rows(
     rows: pa.Table, owner: str, tie: str, key_r: Ints, numeric: bool
 ) -> tuple[pa.Table, Ints, Ints]:
     """The rows by owner and in the owner's order, with places from the end and the owner's number of rows.
@@ -62,76 +62,76 @@ def in_order(
     Rows that came with a part (an open loop, say) are not part of that order.
 
     Args:
-        rows: ids as in `with_encoded_ids`, one row per pair.
+        rows: ids as in `encode_ids`, one row per pair.
         owner: `user_id` or `item_id`.
         tie: the other one: it decides between equal keys.
         key_r: what rows are put in order by.
         numeric: whether ids of `tie` are ordered as numbers.
     """
-    owner_r = whose(rows, owner)
+    owner_r = id_numbers(rows, owner)
     if "part" in rows.column_names:
         owner_r = 2 * owner_r + pc.is_null(rows.column("part")).to_numpy()
     # A user's rows together: repeated ids are written several times as fast as scattered ones.
-    order_r, position_o, n_o = positions_from_end(owner_r, key_r, ranks(rows, tie, numeric))
+    order_r, position_o, n_o = positions_from_end(owner_r, key_r, rank_ids(rows, tie, numeric))
     return rows.take(pa.array(order_r)), position_o, n_o
 
 
-def one_a_pair(rows: pa.Table, keep: Keep) -> pa.Table:
+def drop_duplicates(rows: pa.Table, keep: DuplicateRule) -> pa.Table:
     """One row of each pair (user_id, item_id): the last or first by time, then the highest rating.
 
     What is still equal goes by part and attributes, so that the order of rows never decides.
 
     Args:
-        rows: all rows of some users, ids as in `with_encoded_ids`.
+        rows: all rows of some users, ids as in `encode_ids`.
         keep: which row stays.
 
     Raises:
         FallbackToSpark: a pair stands twice and `keep` is `error`.
     """
-    user_r, item_r = whose(rows, "user_id"), whose(rows, "item_id")
-    doubled_r = repeated(user_r, item_r)
+    user_r, item_r = id_numbers(rows, "user_id"), id_numbers(rows, "item_id")
+    doubled_r = mark_repeats(user_r, item_r)
     if not doubled_r.any():
         return rows
     if keep == "error":
         raise FallbackToSpark("pairs stand twice")
     places = np.flatnonzero(doubled_r)
     kept_r = ~doubled_r
-    kept_r[places[_stay(rows.take(pa.array(places)), (user_r << 32 | item_r)[places], keep)]] = True
+    kept_r[places[_rows_to_keep(rows.take(pa.array(places)), (user_r << 32 | item_r)[places], keep)]] = True
     return rows.filter(pa.array(kept_r))
 
 
-def _stay(rows: pa.Table, pair_r: Ints, keep: Keep) -> Bools:
+def _rows_to_keep(rows: pa.Table, pair_r: Ints, keep: DuplicateRule) -> Bools:
     """Of the rows of pairs that stand twice, the one of each that stays."""
     time_r = pc.fill_null(rows.column("event_time"), 0).to_numpy()
     rating_r = rows.column("rating").to_numpy()
-    best_r, equal_r = last_of_each(pair_r, ~time_r if keep == "keep_first" else time_r, rating_r)
+    best_r, equal_r = last_per_group(pair_r, ~time_r if keep == "keep_first" else time_r, rating_r)
     stay_r = np.zeros(len(pair_r), np.bool_)
     stay_r[best_r] = True
     stay_r[equal_r] = False
-    stay_r[_decided(rows, pair_r, equal_r)] = True
+    stay_r[_break_ties(rows, pair_r, equal_r)] = True
     return stay_r
 
 
-def _decided(rows: pa.Table, pair_r: Ints, equal_r: Ints) -> list[int]:
+def _break_ties(rows: pa.Table, pair_r: Ints, equal_r: Ints) -> list[int]:
     """Of rows equal in time and rating the one of each pair that part and attributes decide for."""
     best: dict[int, tuple[object, int]] = {}
     columns = [name for name in ("part", "attributes") if name in rows.column_names]
     # A table without columns has no rows: `rating` keeps them where nothing is left to decide by.
     values = rows.select([*columns, "rating"]).take(pa.array(equal_r)).to_pylist()
     for place, pair, row in zip(equal_r.tolist(), pair_r[equal_r].tolist(), values, strict=True):
-        order = _order(row)
+        order = _struct_order(row)
         if pair not in best or order > best[pair][0]:  # type: ignore[operator]
             best[pair] = (order, place)
     return [place for _, place in best.values()]
 
 
-def _order(row: dict[str, object]) -> tuple[object, ...]:
+def _struct_order(row: dict[str, object]) -> tuple[object, ...]:
     """As Spark orders a struct: what is missing comes first."""
     attributes = row.get("attributes")
-    values = None if attributes is None else [_nullable(value) for _, value in attributes]  # type: ignore[attr-defined]
+    values = None if attributes is None else [_null_first(value) for _, value in attributes]  # type: ignore[attr-defined]
     # 0 and -0 are equal ratings, and two values.
-    return (_nullable(row.get("part")), _nullable(values), copysign(1, row["rating"]))  # type: ignore[arg-type]
+    return (_null_first(row.get("part")), _null_first(values), copysign(1, row["rating"]))  # type: ignore[arg-type]
 
 
-def _nullable(value: object) -> tuple[object, ...]:
+def _null_first(value: object) -> tuple[object, ...]:
     return (False,) if value is None else (True, value)

@@ -36,7 +36,7 @@ class Histogram:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedPropensities:
     """A propensity for each different count, what it rests on, and how many items were clipped."""
 
     propensity_x: Floats
@@ -46,7 +46,7 @@ class Fitted:
     lowered: int
 
 
-def item_counts(rows: DataFrame, items: DataFrame | None = None) -> DataFrame:
+def count_items(rows: DataFrame, items: DataFrame | None = None) -> DataFrame:
     """item_id, n: rows of each item. One shuffle of partial counts.
 
     Args:
@@ -60,8 +60,8 @@ def item_counts(rows: DataFrame, items: DataFrame | None = None) -> DataFrame:
     return joined.select("item_id", F.coalesce("n", F.lit(0)).alias("n"))
 
 
-def histogram(counts: DataFrame, rows: DataFrame) -> Histogram:
-    """The histogram of `item_counts`, and the users of the log; one row a different count comes here."""
+def make_histogram(counts: DataFrame, rows: DataFrame) -> Histogram:
+    """The histogram of `count_items`, and the users of the log; one row a different count comes here."""
     found = counts.groupBy("n").agg(F.count("*").alias("items")).orderBy("n").toArrow()
     users = rows.agg(F.countDistinct("user_id")).collect()[0][0]
     count_x, items_x = (found.column(name).to_numpy().astype(np.int64) for name in ("n", "items"))
@@ -70,7 +70,7 @@ def histogram(counts: DataFrame, rows: DataFrame) -> Histogram:
     return Histogram(count_x, items_x, int(users))
 
 
-def fit(observed: Histogram, settings: Propensities) -> Fitted:
+def fit_propensities(observed: Histogram, settings: Propensities) -> FittedPropensities:
     """The propensity of each count: a fitted power law or a share of users, scaled, then clipped.
 
     Raises:
@@ -91,19 +91,19 @@ def fit(observed: Histogram, settings: Propensities) -> Fitted:
     factor = propensities.scale(value_x, observed.items_x, settings.scale, per_user)
     value_x = value_x * factor
     if settings.floor is None:
-        return Fitted(value_x, law, factor, 0, 0)
+        return FittedPropensities(value_x, law, factor, 0, 0)
     clipped = propensities.clip(value_x, observed.items_x, settings.floor)
-    return Fitted(clipped.propensity, law, factor, clipped.raised, clipped.lowered)
+    return FittedPropensities(clipped.propensity, law, factor, clipped.raised, clipped.lowered)
 
 
-def of_items(counts: DataFrame, observed: Histogram, fitted: Fitted) -> DataFrame:
+def item_propensities(counts: DataFrame, observed: Histogram, fitted: FittedPropensities) -> DataFrame:
     """item_id, propensity: a join with one row a different count; nothing of the items is shuffled."""
     table = pa.table({"n": observed.count_x, "propensity": fitted.propensity_x})
     by_count = counts.sparkSession.createDataFrame(table)
     return counts.join(F.broadcast(by_count), "n").select("item_id", "propensity")
 
 
-def of_ratings(rows: DataFrame, sample: DataFrame, items: int) -> DataFrame:
+def rating_propensities(rows: DataFrame, sample: DataFrame, items: int) -> DataFrame:
     """rating, propensity by naive Bayes (see the kernel): a row for each rating of the log.
 
     Args:

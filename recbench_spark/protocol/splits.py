@@ -19,19 +19,19 @@ from pyspark.sql import functions as F
 
 from recbench_spark.config import Split
 from recbench_spark.errors import DataError, ProtocolError
-from recbench_spark.indexing import numbered
+from recbench_spark.indexing import add_row_index
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.protocol.labels import By, HeldOutIds, Rule, label
-from recbench_spark.protocol.positions import Keep
-from recbench_spark.protocol.windows import instants
-from recbench_spark.schemas import ABSENT, COMPLETE, with_text_ids
-from recbench_spark.storage.blocks import Blocks, in_blocks, rows_of, tasks_for
+from recbench_spark.protocol.labels import HeldOutIds, LabelMethod, SplitRule, label_rows
+from recbench_spark.protocol.positions import DuplicateRule
+from recbench_spark.protocol.windows import find_instants
+from recbench_spark.schemas import ABSENT, COMPLETE, cast_ids_to_text
+from recbench_spark.storage.blocks import Blocks, count_tasks, shuffle_blocks, unpack_batches
 
 
-def labelled_blocks(
+def label_blocks(
     log: DataFrame,
     split: Split,
-    duplicates: Keep | None = None,
+    duplicates: DuplicateRule | None = None,
     n: int | None = None,
     numeric: bool = False,
     *,
@@ -50,7 +50,7 @@ def labelled_blocks(
     Args:
         log: interactions, ids as text or, where they are stored as integers, int64.
         split: order, holdout, group and their amounts.
-        duplicates: which row of a pair stays, as in `positions.one_a_pair`; `error` looks for any, by a
+        duplicates: which row of a pair stays, as in `positions.drop_duplicates`; `error` looks for any, by a
             shuffle of 64-bit hashes; None: no pair stands twice.
         n: rows of the log at most; None: they are counted.
         numeric: whether these ids are ordered as numbers (`data.readers.id_order` says it).
@@ -70,17 +70,17 @@ def labelled_blocks(
     if split.holdout == "given":
         _require_parts(log)
     elif split.holdout == "consecutive":
-        log = _in_stretches(log, split, n, every_fold)
+        log = _label_stretches(log, split, n, every_fold)
     elif split.temporal:
         _require_times(log)
     cut = None
-    if _by(split) == "instants":
-        cut = instants(_one_a_pair(log, duplicates, n).rows() if duplicates else log, split)
-    rule = rule_of(split, duplicates, cut, numeric)
-    return _in_tasks(log, replace(rule, open_apart=open_apart, every_fold=every_fold), n)
+    if _label_method(split) == "instants":
+        cut = find_instants(_drop_duplicates(log, duplicates, n).rows() if duplicates else log, split)
+    rule = make_rule(split, duplicates, cut, numeric)
+    return _label_in_tasks(log, replace(rule, open_apart=open_apart, every_fold=every_fold), n)
 
 
-def _in_stretches(log: DataFrame, split: Split, n: int, every_fold: bool) -> DataFrame:
+def _label_stretches(log: DataFrame, split: Split, n: int, every_fold: bool) -> DataFrame:
     """The log with `part` by the row's place in the file: n rows cut into folds of equal length."""
     place = F.col("_row").cast("long") * split.folds
     fold = F.floor(place / F.lit(max(n, 1))).cast("int")
@@ -88,31 +88,31 @@ def _in_stretches(log: DataFrame, split: Split, n: int, every_fold: bool) -> Dat
     if split.valid:
         name = F.when(fold == (split.fold + 1) % split.folds, "valid").otherwise(name)
     part = fold.cast("string") if every_fold else name
-    return numbered(log, "_row").withColumn("part", F.coalesce("part", part)).drop("_row")
+    return add_row_index(log, "_row").withColumn("part", F.coalesce("part", part)).drop("_row")
 
 
-def _one_a_pair(log: DataFrame, keep: Keep, n: int) -> Blocks:
+def _drop_duplicates(log: DataFrame, keep: DuplicateRule, n: int) -> Blocks:
     """The rows that a split is made of, unlabelled: shares of a cut in time are shares of them."""
     # Attributes decide between rows of one time.
-    return _in_tasks(log.drop("attributes"), Rule(by="given", duplicates=keep), n)
+    return _label_in_tasks(log.drop("attributes"), SplitRule(by="given", duplicates=keep), n)
 
 
-def _in_tasks(log: DataFrame, rule: Rule, n: int) -> Blocks:
+def _label_in_tasks(log: DataFrame, rule: SplitRule, n: int) -> Blocks:
     labels_all = rule.by != "given" and log.schema["part"].metadata.get(ABSENT)
     rows = log.drop("part") if labels_all else log
-    packed = in_blocks(rows, F.xxhash64(rule.owner), tasks_for(log.sparkSession, n))
-    return Blocks(packed, partial(label, rule=rule), with_text_ids(log).schema)
+    packed = shuffle_blocks(rows, F.xxhash64(rule.owner), count_tasks(log.sparkSession, n))
+    return Blocks(packed, partial(label_rows, rule=rule), cast_ids_to_text(log).schema)
 
 
 # --------------------------------------------------------------------------------- the protocol
 
 
-def rule_of(
+def make_rule(
     split: Split,
-    duplicates: Keep | None,
+    duplicates: DuplicateRule | None,
     cut: tuple[int, int, int] | None = None,
     numeric: bool = False,
-) -> Rule:
+) -> SplitRule:
     """The protocol as tasks need it.
 
     Args:
@@ -122,11 +122,11 @@ def rule_of(
         numeric: whether ids that decide between equal times are ordered as numbers.
     """
     held = split.held_out
-    return Rule(
-        by=_by(split),
+    return SplitRule(
+        by=_label_method(split),
         temporal=split.temporal,
         ratio=split.ratio,
-        n=_amounts(split),
+        n=_holdout_rows(split),
         folds=(split.folds, split.fold, split.valid),
         instants=cut or (0, 0, 0),
         parts=split.parts,
@@ -137,18 +137,18 @@ def rule_of(
     )
 
 
-def is_apart(split: Split, has_times: bool) -> bool:
+def labels_independently(split: Split, has_times: bool) -> bool:
     """Whether rows can be labelled as they are: nothing is to be asked of the whole log before.
 
     Args:
         split: the protocol.
         has_times: whether each row is known to have one.
     """
-    return _by(split) not in ("given", "instants") and (has_times or not split.temporal)
+    return _label_method(split) not in ("given", "instants") and (has_times or not split.temporal)
 
 
-def _by(split: Split) -> By:
-    per_user: dict[str, By] = {"folds": "user_folds", "n_given": "n_given"}
+def _label_method(split: Split) -> LabelMethod:
+    per_user: dict[str, LabelMethod] = {"folds": "user_folds", "n_given": "n_given"}
     if split.holdout in ("given", "consecutive"):
         return "given"
     if split.group == "user":
@@ -158,7 +158,7 @@ def _by(split: Split) -> By:
     return "folds" if split.holdout == "folds" else "share"
 
 
-def _amounts(split: Split) -> tuple[int, int] | None:
+def _holdout_rows(split: Split) -> tuple[int, int] | None:
     """Test and validation rows of a user; None where they are shares."""
     if split.holdout == "leave_one_out":
         return 1, int(split.valid)
@@ -192,14 +192,14 @@ def _require_parts(log: DataFrame) -> None:
 def may_have_duplicates(log: DataFrame, n: int | None = None) -> bool:
     """False only where no pair (user_id, item_id) stands twice. Shuffles 8 bytes per row."""
     pairs = log.select(F.xxhash64("user_id", "item_id").alias("pair"))
-    tasks = tasks_for(log.sparkSession, log.count() if n is None else n)
-    blocks = in_blocks(pairs, F.col("pair"), tasks)
-    return not blocks.mapInArrow(_repeated, "pair BIGINT").isEmpty()
+    tasks = count_tasks(log.sparkSession, log.count() if n is None else n)
+    blocks = shuffle_blocks(pairs, F.col("pair"), tasks)
+    return not blocks.mapInArrow(_find_repeated, "pair BIGINT").isEmpty()
 
 
-def _repeated(batches: Batches) -> Batches:
+def _find_repeated(batches: Batches) -> Batches:
     """One value that stands twice, where there is one."""
-    table = rows_of(batches)
+    table = unpack_batches(batches)
     if table is not None:
         pair_r = np.sort(table.column("pair").to_numpy())
         doubled = pair_r[1:][np.diff(pair_r) == 0][:1]

@@ -14,10 +14,10 @@ from recbench_spark.errors import ProtocolError
 from recbench_spark.protocol.labels import GIVEN, LATER, TRAIN, VALID
 
 BUCKETS = 1 << 14
-"""Counts a pass of `time_at` collects: four passes for a log of a century in microseconds."""
+"""Counts a pass of `find_time` collects: four passes for a log of a century in microseconds."""
 
 
-def instants(log: DataFrame, split: Split) -> tuple[int, int, int]:
+def find_instants(log: DataFrame, split: Split) -> tuple[int, int, int]:
     """Where validation, test and `later` begin: what is held out comes after everything that trains.
 
     Reads only the times of rows without a part, kept by Spark meanwhile.
@@ -33,15 +33,15 @@ def instants(log: DataFrame, split: Split) -> tuple[int, int, int]:
         raise ProtocolError("no rows to split", "the log has none, or all of them came with a part")
     low, high, n = facts
     if split.holdout == "period":
-        valid, start, end = _period(split, high)
+        valid, start, end = _period_instants(split, high)
     else:
-        valid, start, end = _instants(times, split, (low, high, n))
-    refuse_empty(_sizes(times, split, (valid, start, end)), split, low, high)
+        valid, start, end = _share_instants(times, split, (low, high, n))
+    refuse_empty(_count_parts(times, split, (valid, start, end)), split, low, high)
     times.unpersist()
     return valid, start, end
 
 
-def _sizes(times: DataFrame, split: Split, cuts: tuple[int, int, int]) -> dict[str, int]:
+def _count_parts(times: DataFrame, split: Split, cuts: tuple[int, int, int]) -> dict[str, int]:
     """Rows of each part; test rows under the name of the first part that they are dealt to."""
     bounds = [None, *cuts, None]
     names = (TRAIN, VALID, split.parts[0], LATER)
@@ -77,7 +77,7 @@ def refuse_empty(sizes: Mapping[str, int], split: Split, first: int | None, last
     listed = ", ".join(f"{part} {n:,}" for part, n in sizes.items())
     span = "the log has no times"
     if first is not None and last is not None:
-        span = f"the log runs from {_formatted(first)} to {_formatted(last)}"
+        span = f"the log runs from {_format_time(first)} to {_format_time(last)}"
     hint = {
         "training": "hold out less: a later start, a smaller n or window, smaller shares",
         "test": "hold out more: an earlier start, a longer length, larger shares; give fewer rows",
@@ -85,7 +85,7 @@ def refuse_empty(sizes: Mapping[str, int], split: Split, first: int | None, last
     raise ProtocolError(f"no {' rows and no '.join(empty)} rows ({listed}); {span}", hint[empty[0]])
 
 
-def _period(split: Split, last: int) -> tuple[int, int, int]:
+def _period_instants(split: Split, last: int) -> tuple[int, int, int]:
     length = microseconds(split.length) if split.length else 0
     moved = split.window * (microseconds(split.step) if split.step else length)
     if split.start:
@@ -97,7 +97,7 @@ def _period(split: Split, last: int) -> tuple[int, int, int]:
     return start - length if split.valid else start, start, end
 
 
-def _instants(times: DataFrame, split: Split, facts: tuple[int, int, int]) -> tuple[int, int, int]:
+def _share_instants(times: DataFrame, split: Split, facts: tuple[int, int, int]) -> tuple[int, int, int]:
     """The instants of the first validation row and the first test row in order of time.
 
     All rows of one instant are on one side, so a share can be larger than asked for, never smaller.
@@ -106,12 +106,12 @@ def _instants(times: DataFrame, split: Split, facts: tuple[int, int, int]) -> tu
     n_test, n_valid = (int(share * n + 1e-9) for share in (split.ratio[2], split.ratio[1]))
     if not n_test:
         raise ProtocolError(f"a share of {split.ratio[2]:g} of {n} rows is not a row", "hold out more")
-    start = time_at(times, n - n_test, low, high)
-    valid = time_at(times, n - n_test - n_valid, low, high) if n_valid else start
+    start = find_time(times, n - n_test, low, high)
+    valid = find_time(times, n - n_test - n_valid, low, high) if n_valid else start
     return valid, start, high + 1
 
 
-def time_at(times: DataFrame, place: int, low: int, high: int) -> int:
+def find_time(times: DataFrame, place: int, low: int, high: int) -> int:
     """The time at a place (from 0) in the ascending order of times, exactly.
 
     Counts rows in BUCKETS equal ranges, then in those of the range that holds the place, until a range
@@ -145,7 +145,7 @@ def microseconds(duration: str) -> int:
     return seconds(duration) * 1_000_000
 
 
-def _formatted(time: int) -> str:
+def _format_time(time: int) -> str:
     try:
         return str(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time))
     except OverflowError:

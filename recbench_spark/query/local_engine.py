@@ -22,7 +22,7 @@ from recbench_spark.storage.store import view_files
 if TYPE_CHECKING:
     import duckdb
 
-MOST_ROWS = 20_000_000
+MAX_LOCAL_ROWS = 20_000_000
 """Rows of all tables of a question up to which it is answered here; DuckDB reads the columns it needs."""
 
 SETTINGS = {
@@ -38,17 +38,17 @@ SETTINGS = {
 
 HINT = "ask by a SELECT over the tables and views that --list names"
 
-ONLY_SPARK = ("LATERAL VIEW", "GET_JSON_OBJECT", "ARRAY()")
+SPARK_ONLY = ("LATERAL VIEW", "GET_JSON_OBJECT", "ARRAY()")
 """What of our own SQL DuckDB reads in another way, or not at all."""
 
-SUMS = frozenset(("how_hard_is_each_split", "how_much_is_the_protocols_doing"))
+INEXACT_QUESTIONS = frozenset(("how_hard_is_each_split", "how_much_is_the_protocols_doing"))
 """Questions whose sums and quotients have another last digit or another type in DuckDB."""
 
 
-ROWS_OF = frozenset(("range", "generate_series", "unnest"))
+TABLE_FUNCTIONS = frozenset(("range", "generate_series", "unnest"))
 """Functions that make a table and read none."""
 
-REFUSED = frozenset(
+REFUSED_FUNCTIONS = frozenset(
     (
         *("query", "query_table", "json_execute_serialized_sql", "write_log", "getvariable"),
         *("arrow_scan", "pandas_scan", "current_setting", "getenv", "nextval", "currval"),
@@ -57,12 +57,12 @@ REFUSED = frozenset(
 """Functions that run SQL, read addresses of memory, or tell of the process."""
 
 
-def speaks(name: str, sql: str) -> bool:
+def is_portable(name: str, sql: str) -> bool:
     """Whether a named question has the same rows in the same order here: `tests/jobs/test_query.py`."""
-    return name not in SUMS and not any(words in sql for words in ONLY_SPARK)
+    return name not in INEXACT_QUESTIONS and not any(words in sql for words in SPARK_ONLY)
 
 
-def answer(store: ArrowStore, sql: str, limit: int) -> pa.Table:
+def run_query(store: ArrowStore, sql: str, limit: int) -> pa.Table:
     """The first rows of a question.
 
     Args:
@@ -76,10 +76,10 @@ def answer(store: ArrowStore, sql: str, limit: int) -> pa.Table:
     """
     import duckdb  # noqa: PLC0415
 
-    asked = with_double_quotes(sql)
-    judge(asked, (*TABLES, *view_files()))
+    asked = replace_backticks(sql)
+    check_query(asked, (*TABLES, *view_files()))
     with duckdb.connect(":memory:", config=dict(SETTINGS)) as connection:
-        _install(connection, store, asked)
+        _register_tables(connection, store, asked)
         connection.execute("SET lock_configuration = true")
         try:
             return connection.sql(asked).limit(limit).to_arrow_table()
@@ -89,7 +89,7 @@ def answer(store: ArrowStore, sql: str, limit: int) -> pa.Table:
             raise DataError(_first_line(error)) from None
 
 
-QUOTED = re.compile(
+QUOTED_TEXT = re.compile(
     r"""[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\w*)\$.*?\$\1\$"""
     r"""|--[^\n]*|/\*.*?\*/|`((?:[^`]|``)*)`""",
     re.DOTALL,
@@ -97,7 +97,7 @@ QUOTED = re.compile(
 """Literals, names and comments of DuckDB's SQL, and names in backticks, which are Spark's."""
 
 
-def with_double_quotes(sql: str) -> str:
+def replace_backticks(sql: str) -> str:
     """Return SQL whose names in backticks stand in double quotes; literals and comments stay as they are.
 
     >>> print(with_double_quotes("SELECT `a b`, 'a `b`'"))
@@ -108,14 +108,14 @@ def with_double_quotes(sql: str) -> str:
         name = match[2]
         return match[0] if name is None else '"' + name.replace("``", "`").replace('"', '""') + '"'
 
-    return QUOTED.sub(replaced, sql)
+    return QUOTED_TEXT.sub(replaced, sql)
 
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0][:300]
 
 
-def judge(sql: str, known: Iterable[str]) -> None:
+def check_query(sql: str, known: Iterable[str]) -> None:
     """Refuse what is not one SELECT over known tables and views, by DuckDB's own parse of it.
 
     Raises:
@@ -136,13 +136,13 @@ def judge(sql: str, known: Iterable[str]) -> None:
     parsed = json.loads(text)
     if parsed["error"]:
         raise ConfigError(f"no SQL that can be looked at: {parsed['error_message']}", HINT)
-    nodes = list(_nodes(parsed))
-    named = {entry["key"].lower() for node in nodes for entry in _entries(node)}
+    nodes = list(_walk_nodes(parsed))
+    named = {entry["key"].lower() for node in nodes for entry in _named_queries(node)}
     for node in nodes:
-        _judge_node(node, frozenset(map(str.lower, known)) | named)
+        _check_node(node, frozenset(map(str.lower, known)) | named)
 
 
-def _nodes(value: Any) -> Iterator[dict[str, Any]]:
+def _walk_nodes(value: Any) -> Iterator[dict[str, Any]]:
     """Every object of a parsed statement."""
     waiting = [value]
     while waiting:
@@ -152,13 +152,13 @@ def _nodes(value: Any) -> Iterator[dict[str, Any]]:
         waiting += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
 
 
-def _entries(node: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _named_queries(node: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What a node gives a name (WITH)."""
     given = node.get("cte_map")
     return list(given["map"]) if given else []
 
 
-def _judge_node(node: Mapping[str, Any], known: frozenset[str]) -> None:
+def _check_node(node: Mapping[str, Any], known: frozenset[str]) -> None:
     kind = node.get("type")
     if kind == "SHOW_REF":
         raise ConfigError("this is not a query: DuckDB reads it as SHOW or DESCRIBE", HINT)
@@ -169,42 +169,46 @@ def _judge_node(node: Mapping[str, Any], known: frozenset[str]) -> None:
     if kind in ("FUNCTION", "WINDOW_AGGREGATE", "TABLE_FUNCTION"):
         called = node["function"] if kind == "TABLE_FUNCTION" else node
         name = str(called["function_name"]).lower()
-        if name in REFUSED or called.get("schema") or (kind == "TABLE_FUNCTION" and name not in ROWS_OF):
+        if (
+            name in REFUSED_FUNCTIONS
+            or called.get("schema")
+            or (kind == "TABLE_FUNCTION" and name not in TABLE_FUNCTIONS)
+        ):
             told = f"function {name} is not taken: it reads or runs more than its arguments"
             raise ConfigError(told, HINT)
 
 
-def _install(connection: duckdb.DuckDBPyConnection, store: ArrowStore, sql: str) -> None:
+def _register_tables(connection: duckdb.DuckDBPyConnection, store: ArrowStore, sql: str) -> None:
     """The tables and views that a question names, and those that these need."""
-    views = {name: with_double_quotes(text) for name, text in view_files().items()}
-    needed = _needed(sql, views)
+    views = {name: replace_backticks(text) for name, text in view_files().items()}
+    needed = _order_dependencies(sql, views)
     total = 0
     for name in filter(TABLES.__contains__, needed):
         found = store.dataset(TABLES[name]) if store.exists(name) else None
         total += 0 if found is None else found.count_rows()
         connection.register(name, TABLES[name].arrow_schema.empty_table() if found is None else found)
-    if total > MOST_ROWS:
-        raise FallbackToSpark(f"{total:,} rows, up to {MOST_ROWS:,} are read without it")
+    if total > MAX_LOCAL_ROWS:
+        raise FallbackToSpark(f"{total:,} rows, up to {MAX_LOCAL_ROWS:,} are read without it")
     for name in filter(views.__contains__, needed):
         connection.execute(f"CREATE VIEW {name} AS {views[name]}")
 
 
-def tables_needed(sql: str) -> list[str]:
+def find_tables(sql: str) -> list[str]:
     """Return the names of the tables that a statement reads, by its views too."""
-    return [name for name in _needed(sql, view_files()) if name in TABLES]
+    return [name for name in _order_dependencies(sql, view_files()) if name in TABLES]
 
 
-def _needed(sql: str, views: Mapping[str, str]) -> list[str]:
+def _order_dependencies(sql: str, views: Mapping[str, str]) -> list[str]:
     """Names of tables and views, those that others need first."""
     known, graph = {*TABLES, *views}, dict[str, set[str]]()
-    waiting = _names_in(sql, known)
+    waiting = _find_names(sql, known)
     while waiting:
         name = waiting.pop()
-        graph[name] = _names_in(views[name], known) - {name} if name in views else set()
+        graph[name] = _find_names(views[name], known) - {name} if name in views else set()
         waiting |= graph[name] - graph.keys()
     return list(TopologicalSorter({name: sorted(graph[name]) for name in sorted(graph)}).static_order())
 
 
-def _names_in(sql: str, known: Iterable[str]) -> set[str]:
+def _find_names(sql: str, known: Iterable[str]) -> set[str]:
     """Those of the known names that stand anywhere in a text: one too many does no harm."""
     return {word.lower() for word in re.findall(r"\w+", sql)} & set(known)

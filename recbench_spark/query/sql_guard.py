@@ -19,7 +19,7 @@ from recbench_spark.errors import ConfigError, nearest
 
 CATALYST = "org.apache.spark.sql.catalyst."
 
-PLANS = frozenset(
+QUERY_NODES = frozenset(
     (
         *("Project", "Filter", "Sort", "GlobalLimit", "LocalLimit", "Offset", "Aggregate", "Distinct"),
         *("Join", "LateralJoin", "Union", "Except", "Intersect", "Sample", "Generate", "Pivot", "Unpivot"),
@@ -31,7 +31,7 @@ PLANS = frozenset(
 )
 """Nodes of a query."""
 
-REFUSED = frozenset(
+REFUSED_FUNCTIONS = frozenset(
     (
         *("java_method", "reflect", "try_reflect"),  # any method of Java
         *(
@@ -49,7 +49,7 @@ REFUSED = frozenset(
 )
 """Functions of Spark that run code, or read more than their arguments."""
 
-ROWS_OF = frozenset(
+TABLE_FUNCTIONS = frozenset(
     (
         *("explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer"),
         *("stack", "json_tuple", "variant_explode", "variant_explode_outer", "range", "sql_keywords"),
@@ -58,13 +58,13 @@ ROWS_OF = frozenset(
 )
 """Functions that make a table and read none; Delta adds some that read any table by its path."""
 
-UNKNOWN = ("ExpressionWithUnresolvedIdentifier", "NamedParameter", "PosParameter")
+UNRESOLVED = ("ExpressionWithUnresolvedIdentifier", "NamedParameter", "PosParameter")
 """Expressions whose meaning the text does not say."""
 
 LEAVES = ("UnresolvedAttribute", "UnresolvedStar", "Literal")
 """Expressions that hold names and values alone; most are."""
 
-SORTS = {
+VALUE_KINDS = {
     "plan": f"{CATALYST}plans.logical.LogicalPlan",
     "expression": f"{CATALYST}expressions.Expression",
     "": "org.apache.spark.sql.types.DataType",
@@ -76,7 +76,7 @@ SORTS = {
 HINT = "ask by a SELECT over the tables and views that --list names"
 
 
-def judge(spark: SparkSession, sql: str, known: Iterable[str]) -> None:
+def check_query(spark: SparkSession, sql: str, known: Iterable[str]) -> None:
     """Refuse what is not a query over known tables and views.
 
     Args:
@@ -89,10 +89,10 @@ def judge(spark: SparkSession, sql: str, known: Iterable[str]) -> None:
     """
     if "${" in sql:  # Spark would put settings and the environment in its place, before it parses
         raise ConfigError("'${' is not taken in SQL", "write the value out")
-    _Judge(spark, known).plan(_parsed(spark, sql), frozenset())
+    _PlanChecker(spark, known).plan(_parse_plan(spark, sql), frozenset())
 
 
-def _parsed(spark: SparkSession, sql: str) -> JavaObject:
+def _parse_plan(spark: SparkSession, sql: str) -> JavaObject:
     try:
         found: JavaObject = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)
     except ParseException as error:
@@ -103,7 +103,7 @@ def _parsed(spark: SparkSession, sql: str) -> JavaObject:
     return found
 
 
-class _Judge:
+class _PlanChecker:
     """Walks a parsed plan with all its expressions and subqueries."""
 
     def __init__(self, spark: SparkSession, known: Iterable[str]) -> None:
@@ -112,77 +112,77 @@ class _Judge:
         self.known = frozenset(name.lower() for name in known)
         registry = context._jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry
         known_there = str(registry.functionSet().mkString("\n")).lower().replace("`", "").splitlines()
-        self.functions = {name.rpartition(".")[2] for name in known_there} - REFUSED
+        self.functions = {name.rpartition(".")[2] for name in known_there} - REFUSED_FUNCTIONS
         self.kinds: dict[str, str] = {}
 
     def plan(self, node: JavaObject, named: frozenset[str]) -> None:
         """A node of a plan; `named`: what queries around it have given a name (WITH)."""
-        kind = _kind(node)
-        if kind not in PLANS:
+        kind = _node_kind(node)
+        if kind not in QUERY_NODES:
             raise ConfigError(
                 f"this is not a query: Spark reads it as {kind or node.getClass().getName()}", HINT
             )
         if kind == "UnresolvedRelation":
-            self._relation(list(_each(node.multipartIdentifier())), named)
+            self._check_relation(list(_iterate(node.multipartIdentifier())), named)
         elif kind == "UnresolvedTableValuedFunction":
-            self._function(list(_each(node.name())), ROWS_OF)
+            self._check_function(list(_iterate(node.name())), TABLE_FUNCTIONS)
         elif kind == "UnresolvedWith":
-            self._with(node, named)
+            self._check_with(node, named)
             return
-        self._inside(node, named)
+        self._check_children(node, named)
 
-    def _with(self, node: JavaObject, named: frozenset[str]) -> None:
+    def _check_with(self, node: JavaObject, named: frozenset[str]) -> None:
         recursive = bool(node.allowRecursion())
-        for relation in _each(node.cteRelations()):
+        for relation in _iterate(node.cteRelations()):
             name = str(relation.productElement(0)).lower()
             self.plan(relation.productElement(1), named | ({name} if recursive else set()))
             named |= {name}
         self.plan(node.child(), named)
 
-    def _relation(self, parts: list[str], named: frozenset[str]) -> None:
+    def _check_relation(self, parts: list[str], named: frozenset[str]) -> None:
         if len(parts) == 1 and parts[0].lower() in self.known | named:
             return
         raise ConfigError(f"no table or view '{'.'.join(parts)[:200]}'", nearest(parts[-1], self.known))
 
-    def _function(self, parts: list[str], allowed: Iterable[str]) -> None:
+    def _check_function(self, parts: list[str], allowed: Iterable[str]) -> None:
         if len(parts) != 1 or parts[0].lower() not in allowed:
             name = ".".join(parts)[:200]
             told = f"function {name} is not taken: unknown, or it reads or runs more than its arguments"
             raise ConfigError(told, HINT)
 
-    def _expression(self, node: JavaObject, named: frozenset[str]) -> None:
-        kind = _kind(node)
-        if not kind or kind in UNKNOWN:
+    def _check_expression(self, node: JavaObject, named: frozenset[str]) -> None:
+        kind = _node_kind(node)
+        if not kind or kind in UNRESOLVED:
             raise ConfigError(f"'{node.toString()[:200]}' is not taken in SQL", HINT)
         if kind == "UnresolvedFunction":
-            self._function(list(_each(node.nameParts())), self.functions)
+            self._check_function(list(_iterate(node.nameParts())), self.functions)
         elif kind == "UnresolvedGenerator":
-            self._function([node.name().unquotedString()], self.functions)
+            self._check_function([node.name().unquotedString()], self.functions)
         if kind not in LEAVES:
-            self._inside(node, named)
+            self._check_children(node, named)
 
-    def _inside(self, node: JavaObject, named: frozenset[str]) -> None:
+    def _check_children(self, node: JavaObject, named: frozenset[str]) -> None:
         """Whatever a node is made of, in lists, pairs and maps too."""
-        values = node if self._sort(node) == "many" else node.productIterator()
-        for value in _each(values):
-            sort = self._sort(value) if isinstance(value, JavaObject) else ""
+        values = node if self._value_kind(node) == "many" else node.productIterator()
+        for value in _iterate(values):
+            sort = self._value_kind(value) if isinstance(value, JavaObject) else ""
             if sort == "plan":
                 self.plan(value, named)
             elif sort == "expression":
-                self._expression(value, named)
+                self._check_expression(value, named)
             elif sort in ("many", "one"):
-                self._inside(value, named)
+                self._check_children(value, named)
 
-    def _sort(self, value: JavaObject) -> str:
+    def _value_kind(self, value: JavaObject) -> str:
         """What holds a value, by its class: asked of Java once a class."""
         name = str(value.getClass().getName())
         if name not in self.kinds:
-            of = (sort for sort, java in SORTS.items() if is_instance_of(self.gateway, value, java))
+            of = (sort for sort, java in VALUE_KINDS.items() if is_instance_of(self.gateway, value, java))
             self.kinds[name] = next(of, "")
         return self.kinds[name]
 
 
-def _kind(node: JavaObject) -> str:
+def _node_kind(node: JavaObject) -> str:
     """The class of a node by its last name; empty where it is not one of Spark's parser."""
     name = str(node.getClass().getName())
     ours = name.startswith(
@@ -191,7 +191,7 @@ def _kind(node: JavaObject) -> str:
     return name.rpartition(".")[2].rstrip("$") if ours else ""
 
 
-def _each(values: JavaObject) -> Iterator[Any]:
+def _iterate(values: JavaObject) -> Iterator[Any]:
     found = values.iterator()
     while found.hasNext():
         yield found.next()

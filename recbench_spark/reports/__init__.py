@@ -4,7 +4,7 @@
 facts out. Nothing here needs Spark: the tables arrive as pandas frames, from Spark or `deltalake`.
 """
 
-from recbench_spark.reports.boards import BoardFacts, board_text, make_board, paired_text
+from recbench_spark.reports.boards import BoardFacts, board_text, make_board, pairs_text
 from recbench_spark.reports.build import make_multiverse, make_pairs, make_report
 from recbench_spark.reports.changes import make_changes
 from recbench_spark.reports.disagreements import DISAGREEMENTS_SHOWN, make_disagreements
@@ -35,7 +35,7 @@ __all__ = [
     "make_pairs",
     "make_report",
     "multiverse_text",
-    "paired_text",
+    "pairs_text",
     "render_board",
     "render_html",
     "render_multiverse",

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from recbench_spark.kernels.comparison.significance import holm
-from recbench_spark.leaderboard.entries import BESIDE, Entry
-from recbench_spark.leaderboard.fold_statistics import Paired, paired_folds
-from recbench_spark.leaderboard.searches import BestOf, Search, best_of, still_to_gain
-from recbench_spark.leaderboard.verdicts import Verdict
+from recbench_spark.leaderboard.entries import BESIDE_TABLE, Entry
+from recbench_spark.leaderboard.fold_statistics import PairedFolds, compare_folds
+from recbench_spark.leaderboard.searches import ExpectedBest, SearchTrials, expected_best, late_gain
+from recbench_spark.leaderboard.verdicts import TuningVerdict
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Curve:
     """
 
     model: str
-    best: BestOf
+    best: ExpectedBest
     gain: float
 
     def points(self) -> list[tuple[int, float, float, float]]:
@@ -71,11 +71,11 @@ class BoardFacts:
 def make_board(
     name: str,
     entries: Sequence[Entry],
-    verdicts: Mapping[str, Verdict],
-    searches: Mapping[str, Search],
+    verdicts: Mapping[str, TuningVerdict],
+    searches: Mapping[str, SearchTrials],
     views: Mapping[str, pd.DataFrame],
     figures: Sequence[tuple[str, str]] = (),
-    held: Mapping[str, str] | None = None,
+    held_back: Mapping[str, str] | None = None,
 ) -> BoardFacts:
     """The facts of a board. Positions are among all rows of a part; a number beside a table has none.
 
@@ -83,18 +83,18 @@ def make_board(
     """
     rows, places = [], dict[str | None, int]()
     for entry in entries:
-        doubt = (held or {}).get(entry.entry_id)
-        counted = entry.evidence != BESIDE and doubt is None
+        doubt = (held_back or {}).get(entry.entry_id)
+        counted = entry.evidence != BESIDE_TABLE and doubt is None
         places[entry.part] = places.get(entry.part, 0) + counted
         found = verdicts.get(entry.entry_id)
         notes = found.notes if found else ()
         accused = bool(found and found.reasons)
         told = "under-tuned baseline" if accused else " and ".join(_NOTES[note.code] for note in notes)
-        reasons = tuple(one.text for one in found.said) if found else ()
+        reasons = tuple(one.text for one in found.remarks) if found else ()
         if doubt is not None:
             told, reasons = HELD_BACK, (doubt, f"entry {entry.entry_id}")
         rows.append(BoardRow(places[entry.part] if counted else None, entry, told, reasons))
-    curves = tuple(Curve(model, best_of(s), still_to_gain(s)) for model, s in sorted(searches.items()))
+    curves = tuple(Curve(model, expected_best(s), late_gain(s)) for model, s in sorted(searches.items()))
     tables = {TITLES[view]: frame for view, frame in views.items() if len(frame)}
     return BoardFacts(name, tuple(rows), tables, curves, tuple(figures))
 
@@ -125,7 +125,7 @@ def board_text(facts: BoardFacts) -> str:
         settings = "-" if entry.budget_settings is None else str(entry.budget_settings)
         lines.append(
             f"{place:>3} {entry.name:28} {entry.part or '':6} {entry.value:7.4f} "
-            f"{spread(entry.spread_folds):>7} {entry.ran_by or '?':9} {settings:>8}  {row.verdict}".rstrip()
+            f"{format_spread(entry.spread_folds):>7} {entry.ran_by or '?':9} {settings:>8}  {row.verdict}".rstrip()
         )
         lines += [f"{'':12}because {reason}" for reason in row.reasons]
     for curve in facts.curves:
@@ -134,18 +134,18 @@ def board_text(facts: BoardFacts) -> str:
     return "\n".join(lines)
 
 
-def spread(value: float | None) -> str:
+def format_spread(value: float | None) -> str:
     """A spread, or a dash where there is none."""
     return "-" if value is None or math.isnan(value) else f"{value:.4f}"
 
 
-def paired_text(name: str, entries: Sequence[Entry]) -> str:
+def pairs_text(name: str, entries: Sequence[Entry]) -> str:
     """Every two rows of a board fold by fold: mean difference, t, p with Holm's correction, each fold.
 
     Differences are the first row's less the second's. Folds share most of what is learnt from, so p is too
     small; what holds here is that it takes away what makes a fold hard for both.
     """
-    pairs = _pairs(entries)
+    pairs = _pair_entries(entries)
     if not pairs:
         return f"board {name}: no two rows of which the values of the same folds are known"
     adjusted = holm(np.array([pair.p for _, _, pair in pairs]))
@@ -158,21 +158,23 @@ def paired_text(name: str, entries: Sequence[Entry]) -> str:
     for (one, other, pair), p in zip(pairs, adjusted, strict=True):
         each = " ".join(f"{difference:+8.4f}" for difference in pair.differences_f)
         numbers = f"{pair.mean:+8.4f} {pair.t:+7.2f} {pair.p:8.2g} {p:8.2g}"
-        lines.append(f"{_called(one, entries):28} {_called(other, entries):28} {numbers} {each}".rstrip())
+        lines.append(
+            f"{_display_name(one, entries):28} {_display_name(other, entries):28} {numbers} {each}".rstrip()
+        )
     return "\n".join(lines)
 
 
-def _pairs(entries: Sequence[Entry]) -> list[tuple[Entry, Entry, Paired]]:
+def _pair_entries(entries: Sequence[Entry]) -> list[tuple[Entry, Entry, PairedFolds]]:
     """Every two entries of one part whose folds are the same, in the order of the board."""
     found = []
     for one, other in combinations(entries, 2):
-        pair = paired_folds(one.fold_values, other.fold_values) if one.part == other.part else None
+        pair = compare_folds(one.fold_values, other.fold_values) if one.part == other.part else None
         if pair is not None:
             found.append((one, other, pair))
     return found
 
 
-def _called(entry: Entry, entries: Sequence[Entry]) -> str:
+def _display_name(entry: Entry, entries: Sequence[Entry]) -> str:
     """Its name, and its id where several rows have this name."""
     alike = sum(other.name == entry.name for other in entries)
     return entry.name if alike == 1 else f"{entry.name} {entry.entry_id[:6]}"

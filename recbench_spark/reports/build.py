@@ -22,15 +22,15 @@ from recbench_spark.reports.facts import (
     CurveFacts,
     CurveLine,
     DefinitionFacts,
-    Estimate,
     Leaderboard,
     LeaderboardRow,
     ManifestFacts,
-    Measure,
+    MetricEstimate,
     MultiverseFacts,
     Number,
     PairFacts,
     Report,
+    ReportedMeasure,
     RunFacts,
     SliceFacts,
 )
@@ -40,8 +40,8 @@ PART_ORDER = ("test", "open_loop", "valid")
 SLICE_ORDER = ("head", "torso", "tail", "cold")
 FACT_ORDER = ("rows_read", "duplicates_dropped", "rows", "users", "items", "overlap", "future_share")
 SEVERITIES = ("error", "warning", "info")
-CURVES_A_PART = 4
-SLICES_A_KEY = 12
+CURVES_PER_PART = 4
+SLICES_PER_KEY = 12
 
 
 def make_report(
@@ -65,16 +65,16 @@ def make_report(
     plain = [number for number in numbers if not is_corrected(number)]
     metric, k, note = choose_headline(plain, headline)
     check_rows = make_checks(checks, numbers)
-    boards = tuple(with_training_rows(board, check_rows) for board in make_leaderboards(plain, metric, k))
+    boards = tuple(add_training_rows(board, check_rows) for board in make_leaderboards(plain, metric, k))
     agreements = make_agreements(boards)
-    models = _models(boards, numbers)
+    models = _list_models(boards, numbers)
     run_facts = make_runs(runs, numbers)
     return Report(
         suite=numbers[0].suite if numbers else "no results",
         logical_date=max((number.logical_date for number in numbers), default=""),
         level=_interval_level(run_facts),
         models=models,
-        summary=summarise(boards, agreements, regressions, (*overtaken(run_facts), *note)),
+        summary=summarise(boards, agreements, regressions, (*describe_failed_attempts(run_facts), *note)),
         leaderboards=boards,
         agreements=agreements,
         curves=make_curves(numbers, boards),
@@ -93,11 +93,11 @@ def make_report(
 
 def make_multiverse(pairs: pd.DataFrame) -> tuple[MultiverseFacts, ...]:
     """The shares of each part, from rows of the view `multiverse_pairs`."""
-    parts = sorted(pairs.part.unique(), key=lambda part: _place(part, PART_ORDER))
-    return tuple(_multiverse_of(part, pairs[pairs.part == part]) for part in parts)
+    parts = sorted(pairs.part.unique(), key=lambda part: _order_index(part, PART_ORDER))
+    return tuple(_make_part_multiverse(part, pairs[pairs.part == part]) for part in parts)
 
 
-def _multiverse_of(part: str, pairs: pd.DataFrame) -> MultiverseFacts:
+def _make_part_multiverse(part: str, pairs: pd.DataFrame) -> MultiverseFacts:
     """Models in the order of the worlds they win; several protocols count as their worlds do."""
     counted = pairs.astype({"won": float, "worlds": float})
     counted["share"] = counted.won / counted.worlds
@@ -122,13 +122,13 @@ def make_pairs(pairs: pd.DataFrame) -> tuple[PairFacts, ...]:
     """Each pair once, the least certain first, with its share in each suite."""
     counted = pairs[pairs.model < pairs.other].astype({"won": float, "worlds": float})
     found = [
-        _pair_of(str(part), str(model), str(other), rows)
+        _make_pair(str(part), str(model), str(other), rows)
         for (part, model, other), rows in counted.groupby(["part", "model", "other"])
     ]
     return tuple(sorted(found, key=lambda pair: (abs(pair.share - 0.5), pair.part, pair.model, pair.other)))
 
 
-def _pair_of(part: str, model: str, other: str, rows: pd.DataFrame) -> PairFacts:
+def _make_pair(part: str, model: str, other: str, rows: pd.DataFrame) -> PairFacts:
     sums = rows.groupby("suite")[["won", "worlds"]].sum()
     by_protocol = tuple((str(suite), row.won / row.worlds) for suite, row in sums.iterrows())
     return PairFacts(part, model, other, rows.won.sum() / rows.worlds.sum(), by_protocol)
@@ -166,11 +166,13 @@ def _read_number(row: dict[str, Any]) -> Number:
         source=_text(row["source"]),
         run_id=_text(row["run_id"]),
         part=_text(row["part"]),
-        measure=Measure(row["metric"], _whole(row["k"]), _text(row["definition"]), _text(row["estimator"])),
+        measure=ReportedMeasure(
+            row["metric"], _whole(row["k"]), _text(row["definition"]), _text(row["estimator"])
+        ),
         slice_key=_optional(row["slice_key"]),
         slice_value=_optional(row["slice_value"]),
-        estimate=Estimate(
-            math.nan if _missing(row["value"]) else float(row["value"]),
+        estimate=MetricEstimate(
+            math.nan if _is_missing(row["value"]) else float(row["value"]),
             _real(row["ci_low"]),
             _real(row["ci_high"]),
             _whole(row["n"]) or 0,
@@ -187,7 +189,7 @@ def choose_headline(numbers: Sequence[Number], headline: str) -> tuple[str, int 
         return (*wanted, ())
     same = [pair for pair in there if pair[0] == name]
     metric, k = min(same or there, key=lambda pair: (place_in_reports(pair[0]), -(pair[1] or 0)))
-    label = Measure(metric, k, "", "").label
+    label = ReportedMeasure(metric, k, "", "").label
     return metric, k, (f"{headline} was not measured; models are ranked by {label} instead.",)
 
 
@@ -204,13 +206,13 @@ def make_leaderboards(numbers: Iterable[Number], metric: str, k: int | None) -> 
         for key in keys
     ]
     return tuple(
-        sorted(boards, key=lambda b: (*_order(b.part, PART_ORDER), b.dataset, b.split_id, b.measure))
+        sorted(boards, key=lambda b: (*_order_key(b.part, PART_ORDER), b.dataset, b.split_id, b.measure))
     )
 
 
-def with_training_rows(board: Leaderboard, checks: Sequence[CheckRow]) -> Leaderboard:
+def add_training_rows(board: Leaderboard, checks: Sequence[CheckRow]) -> Leaderboard:
     """The board with the rows of training items of each model's lists, where other models have none."""
-    if all(row.model_kind in LEFT_AS_THEY_ARE for row in board.rows):
+    if all(row.model_kind in UNFILTERED_KINDS for row in board.rows):
         return board
     found = {
         model: int(check.observed or 0)
@@ -222,7 +224,7 @@ def with_training_rows(board: Leaderboard, checks: Sequence[CheckRow]) -> Leader
     return replace(board, rows=rows)
 
 
-LEFT_AS_THEY_ARE = ("lists", "published")
+UNFILTERED_KINDS = ("lists", "published")
 """Kinds of models whose lists nobody takes training items out of."""
 
 
@@ -230,7 +232,7 @@ def _make_board(chosen: list[Number], same_part: list[Number]) -> Leaderboard:
     measure = chosen[0].measure
     bad = {number.model: measure.sort_key(number.estimate.value) for number in chosen}
     ordered = sorted(chosen, key=lambda number: (bad[number.model], number.model))
-    others = _companions(measure, same_part)
+    others = _other_measures(measure, same_part)
     found = {(number.model, number.measure): number.estimate for number in same_part}
     overlaps = [a.estimate.overlaps(b.estimate) for a, b in pairwise(ordered)]
     rows = tuple(
@@ -249,7 +251,7 @@ def _make_board(chosen: list[Number], same_part: list[Number]) -> Leaderboard:
     return Leaderboard(first.split_id, first.dataset, first.split, first.part, measure, others, rows)
 
 
-def _companions(headline: Measure, numbers: Iterable[Number]) -> tuple[Measure, ...]:
+def _other_measures(headline: ReportedMeasure, numbers: Iterable[Number]) -> tuple[ReportedMeasure, ...]:
     """One measure for each other metric: at the headline's cut-off, and defined as near to it."""
     there = {n.measure for n in numbers if n.measure.metric != headline.metric}
     fitting = [m for m in there if m.k in (headline.k, None) and m.estimator == headline.estimator]
@@ -273,11 +275,11 @@ def make_agreements(boards: Sequence[Leaderboard]) -> tuple[Agreement, ...]:
         for uniform in boards
         if (held_out.part, uniform.part) == ("test", "open_loop")
         and (held_out.split_id, held_out.measure) == (uniform.split_id, uniform.measure)
-        and len(_known(held_out) & _known(uniform)) > 1
+        and len(_finite_models(held_out) & _finite_models(uniform)) > 1
     )
 
 
-def _known(board: Leaderboard) -> set[str]:
+def _finite_models(board: Leaderboard) -> set[str]:
     """The models that have a value."""
     return {row.model for row in board.rows if math.isfinite(row.estimate.value)}
 
@@ -319,13 +321,13 @@ def make_curves(numbers: Iterable[Number], boards: Iterable[Leaderboard]) -> tup
             for measure in (board.measure, *board.others)
             if len((curve := _make_curve(whole, board, measure)).ks) > 1
         ]
-        curves += of_board[:CURVES_A_PART]
+        curves += of_board[:CURVES_PER_PART]
     return tuple(curves)
 
 
-def _make_curve(numbers: list[Number], board: Leaderboard, measure: Measure) -> CurveFacts:
+def _make_curve(numbers: list[Number], board: Leaderboard, measure: ReportedMeasure) -> CurveFacts:
     named = (measure.metric, measure.definition, measure.estimator)
-    points: dict[str, dict[int, Estimate]] = {row.model: {} for row in board.rows}
+    points: dict[str, dict[int, MetricEstimate]] = {row.model: {} for row in board.rows}
     for n in numbers:
         if (
             (n.split_id, n.part) == (board.split_id, board.part)
@@ -365,8 +367,8 @@ def _make_slices(board: Leaderboard, key: str, numbers: list[Number]) -> SliceFa
     size: dict[str, int] = {}
     for n in numbers:
         size[n.slice_value or ""] = max(size.get(n.slice_value or "", 0), n.estimate.n)
-    largest = sorted(size, key=lambda value: (-size[value], value))[:SLICES_A_KEY]
-    values = tuple(sorted(largest, key=lambda value: _order(value, SLICE_ORDER)))
+    largest = sorted(size, key=lambda value: (-size[value], value))[:SLICES_PER_KEY]
+    values = tuple(sorted(largest, key=lambda value: _order_key(value, SLICE_ORDER)))
     found = {(n.model, n.slice_value or ""): n.estimate for n in numbers}
     rows = tuple(
         (row.model, tuple(found.get((row.model, value)) for value in values)) for row in board.rows
@@ -397,7 +399,7 @@ def make_checks(checks: pd.DataFrame, numbers: Iterable[Number]) -> tuple[CheckR
             rows,
             key=lambda row: (
                 row.passed,
-                *_order(row.severity, SEVERITIES),
+                *_order_key(row.severity, SEVERITIES),
                 row.check,
                 row.models,
                 row.detail,
@@ -418,10 +420,12 @@ def make_manifests(manifests: pd.DataFrame, numbers: Iterable[Number]) -> tuple[
 
 
 def _make_manifest(split_id: str, dataset: str, split: str, rows: list[dict[str, Any]]) -> ManifestFacts:
-    counts = {(row["fact"], row["part"]): _real(row["value"]) for row in rows if not _missing(row["value"])}
+    counts = {
+        (row["fact"], row["part"]): _real(row["value"]) for row in rows if not _is_missing(row["value"])
+    }
     order = ("log", "train", "valid", "test", "open_loop")
-    parts = tuple(sorted({part for _, part in counts}, key=lambda part: _order(part, order)))
-    facts = tuple(sorted({fact for fact, _ in counts}, key=lambda fact: _order(fact, FACT_ORDER)))
+    parts = tuple(sorted({part for _, part in counts}, key=lambda part: _order_key(part, order)))
+    facts = tuple(sorted({fact for fact, _ in counts}, key=lambda fact: _order_key(fact, FACT_ORDER)))
     values = tuple(tuple(counts.get((fact, part)) for part in parts) for fact in facts)
     said = [(_text(row["part"]), _text(row["fact"]), _text(row["detail"])) for row in rows]
     texts = sorted(text for text in said if text[2] and text[1] not in facts)
@@ -438,22 +442,27 @@ def make_runs(runs: pd.DataFrame, numbers: Sequence[Number]) -> tuple[RunFacts, 
     began: dict[tuple[str, str], str] = {}
     for row in rows:
         if row["run_id"] in shown:
-            began[_of_data(row)] = max(began.get(_of_data(row), ""), _text(row.get("started_at")))
+            began[_model_and_dataset(row)] = max(
+                began.get(_model_and_dataset(row), ""), _text(row.get("started_at"))
+            )
     facts = []
     for row in rows:
         night = (_text(row["suite"]), _text(row["logical_date"])[:10])
-        later = _of_data(row) not in began or _text(row.get("started_at")) > began[_of_data(row)]
+        later = (
+            _model_and_dataset(row) not in began
+            or _text(row.get("started_at")) > began[_model_and_dataset(row)]
+        )
         if row["run_id"] in shown or (row["status"] == "failed" and night in nights and later):
             facts.append(_make_run(row))
     return tuple(sorted(facts, key=lambda run: (run.status == "succeeded", run.model, run.run_id)))
 
 
-def _of_data(row: dict[str, Any]) -> tuple[str, str]:
+def _model_and_dataset(row: dict[str, Any]) -> tuple[str, str]:
     """Model and dataset of a row of `runs`: an attempt on other data is later than none of this."""
     return _text(row["model"]), _text(row.get("dataset"))
 
 
-def overtaken(runs: Sequence[RunFacts]) -> tuple[str, ...]:
+def describe_failed_attempts(runs: Sequence[RunFacts]) -> tuple[str, ...]:
     """A sentence a model whose last attempt failed, and whose figures are those of one before it."""
     known = {(run.model, run.dataset) for run in runs if run.status == "succeeded"}
     failed = {(run.model, run.dataset) for run in runs if run.status == "failed"}
@@ -476,12 +485,14 @@ def _make_run(row: dict[str, Any]) -> RunFacts:
         source_year=_whole(row.get("source_year")),
         search_space=_text(row.get("search_space")),
         budget=_text(row.get("budget")),
-        at_grid_edge=() if _missing(edge) else tuple(str(name) for name in (() if edge is None else edge)),
+        at_grid_edge=()
+        if _is_missing(edge)
+        else tuple(str(name) for name in (() if edge is None else edge)),
         code_version=_text(row.get("code_version")),
         seconds=_real(row.get("seconds")),
         n_users=_whole(row.get("n_users")),
         started_at=_text(row.get("started_at"))[:19],
-        config=_pretty(_text(row.get("config_json"))),
+        config=_pretty_json(_text(row.get("config_json"))),
         error=_text(row.get("error")),
         dataset=_text(row.get("dataset")),
     )
@@ -502,7 +513,7 @@ def make_definitions(numbers: Iterable[Number]) -> tuple[DefinitionFacts, ...]:
     )
 
 
-def _models(boards: Iterable[Leaderboard], numbers: Iterable[Number]) -> tuple[str, ...]:
+def _list_models(boards: Iterable[Leaderboard], numbers: Iterable[Number]) -> tuple[str, ...]:
     ranked = [row.model for board in boards for row in board.rows]
     return tuple(dict.fromkeys([*ranked, *sorted({number.model for number in numbers})]))
 
@@ -512,13 +523,13 @@ def _interval_level(runs: Iterable[RunFacts]) -> float | None:
     levels = {
         float(found["level"])
         for run in runs
-        for found in _settings_named("bootstrap", run.config)
+        for found in _find_settings("bootstrap", run.config)
         if "level" in found
     }
     return levels.pop() if len(levels) == 1 else None
 
 
-def _settings_named(name: str, config: str) -> list[dict[str, Any]]:
+def _find_settings(name: str, config: str) -> list[dict[str, Any]]:
     """Every group of settings of this name, wherever it stands in the JSON."""
     found: list[dict[str, Any]] = []
 
@@ -546,36 +557,36 @@ def _records(frame: pd.DataFrame, what: str, columns: Sequence[str]) -> list[dic
     return [{str(name): row[name] for name in row} for row in frame.to_dict("records")]
 
 
-def _missing(value: Any) -> bool:
+def _is_missing(value: Any) -> bool:
     return value is None or (pd.api.types.is_scalar(value) and bool(pd.isna(value)))
 
 
 def _text(value: Any) -> str:
-    return "" if _missing(value) else str(value)
+    return "" if _is_missing(value) else str(value)
 
 
 def _optional(value: Any) -> str | None:
-    return None if _missing(value) else str(value)
+    return None if _is_missing(value) else str(value)
 
 
 def _real(value: Any) -> float | None:
-    return None if _missing(value) else float(value)
+    return None if _is_missing(value) else float(value)
 
 
 def _whole(value: Any) -> int | None:
-    return None if _missing(value) else int(value)
+    return None if _is_missing(value) else int(value)
 
 
-def _pretty(text: str) -> str:
+def _pretty_json(text: str) -> str:
     try:
         return json.dumps(json.loads(text), indent=2, sort_keys=True, ensure_ascii=False)
     except json.JSONDecodeError:
         return text
 
 
-def _place(name: str, order: Sequence[str]) -> int:
+def _order_index(name: str, order: Sequence[str]) -> int:
     return order.index(name) if name in order else len(order)
 
 
-def _order(name: str, order: Sequence[str]) -> tuple[int, str]:
-    return _place(name, order), name
+def _order_key(name: str, order: Sequence[str]) -> tuple[int, str]:
+    return _order_index(name, order), name

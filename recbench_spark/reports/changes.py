@@ -10,8 +10,8 @@ import pandas as pd
 
 from recbench_spark.reports.facts import ChangeFacts, GroupChange
 
-MODELS_A_PART = 4
-GROUPS_A_KEY = 8
+MODELS_PER_PART = 4
+GROUPS_PER_KEY = 8
 OTHERS = "others"
 
 
@@ -23,21 +23,21 @@ def make_changes(changes: pd.DataFrame) -> tuple[ChangeFacts, ...]:
     found = []
     for part, rows in changes.groupby("part", sort=True):
         moved = (rows.value - rows.other_value).abs().groupby(rows.model).max()
-        models = moved.sort_values(ascending=False, kind="stable").index[:MODELS_A_PART]
+        models = moved.sort_values(ascending=False, kind="stable").index[:MODELS_PER_PART]
         for model in models:
             of_model = rows[rows.model == model]
             definition = of_model.definition.min()
             chosen = of_model[of_model.definition == definition]
-            found += [_facts(str(part), str(model), str(key), groups.to_dict("records"))
+            found += [_make_change(str(part), str(model), str(key), groups.to_dict("records"))
                       for key, groups in chosen.groupby("group_key", sort=False)]  # fmt: skip
     return tuple(found)
 
 
-def _facts(part: str, model: str, key: str, rows: list[dict[Any, Any]]) -> ChangeFacts:
+def _make_change(part: str, model: str, key: str, rows: list[dict[Any, Any]]) -> ChangeFacts:
     first = rows[0]
     code = first.get("code_change")
-    groups = sorted((_group(row) for row in rows), key=lambda g: (-g.size, g.group))
-    shown, rest = groups[:GROUPS_A_KEY], groups[GROUPS_A_KEY:]
+    groups = sorted((_make_group(row) for row in rows), key=lambda g: (-g.size, g.group))
+    shown, rest = groups[:GROUPS_PER_KEY], groups[GROUPS_PER_KEY:]
     metric = str(first["metric"]) if pd.isna(first["k"]) else f"{first['metric']}@{int(first['k'])}"
     return ChangeFacts(
         part=part,
@@ -47,13 +47,13 @@ def _facts(part: str, model: str, key: str, rows: list[dict[Any, Any]]) -> Chang
         before=float(first["other_value"]),
         after=float(first["value"]),
         key=key,
-        groups=(*shown, _added_up(rest)) if rest else tuple(shown),
+        groups=(*shown, _sum_groups(rest)) if rest else tuple(shown),
         code=None if pd.isna(code) else str(code),
         code_alone=None if pd.isna(first.get("code_alone")) else bool(first["code_alone"]),
     )
 
 
-def _group(row: dict[Any, Any]) -> GroupChange:
+def _make_group(row: dict[Any, Any]) -> GroupChange:
     means = [None if pd.isna(row[name]) else float(row[name]) for name in ("mean_before", "mean_after")]
     return GroupChange(
         str(row["group_value"]),
@@ -64,7 +64,7 @@ def _group(row: dict[Any, Any]) -> GroupChange:
     )
 
 
-def _added_up(groups: Iterable[GroupChange]) -> GroupChange:
+def _sum_groups(groups: Iterable[GroupChange]) -> GroupChange:
     """What is left, as one group; its mean is left out."""
     rest = list(groups)
     before, after = (math.fsum(group.share[night] for group in rest) for night in (0, 1))

@@ -11,7 +11,13 @@ import numpy.typing as npt
 
 from recbench_spark.kernels.comparison.significance import dependent_correlations, kendall_tau_b
 from recbench_spark.kernels.estimators.exposure import ESTIMATORS
-from recbench_spark.reports.facts import CorrectionColumn, CorrectionFacts, Estimate, Leaderboard, Number
+from recbench_spark.reports.facts import (
+    CorrectionColumn,
+    CorrectionFacts,
+    Leaderboard,
+    MetricEstimate,
+    Number,
+)
 from recbench_spark.reports.phrases import note_on_estimators
 
 HOLDOUT, OPEN_LOOP = "holdout", "open_loop"
@@ -32,27 +38,27 @@ def make_corrections(
         for number in numbers
         if is_corrected(number) and number.slice_key is None and math.isfinite(number.estimate.value)
     ]
-    made = (_make(board, corrected, _reference(board, boards)) for board in boards)
+    made = (_make_correction(board, corrected, _find_reference(board, boards)) for board in boards)
     return tuple(facts for facts in made if len(facts.columns) > 1 + (facts.reference is not None))
 
 
-def _reference(board: Leaderboard, boards: Sequence[Leaderboard]) -> Leaderboard | None:
+def _find_reference(board: Leaderboard, boards: Sequence[Leaderboard]) -> Leaderboard | None:
     """The open loop's board of the same measure and split."""
     same = (b for b in boards if (b.split_id, b.measure) == (board.split_id, board.measure))
     return next((b for b in same if b.part == OPEN_LOOP and board.part != OPEN_LOOP), None)
 
 
-def _make(
+def _make_correction(
     board: Leaderboard, corrected: Sequence[Number], reference: Leaderboard | None
 ) -> CorrectionFacts:
     models = tuple(row.model for row in board.rows)
-    named = {HOLDOUT: _values_of(board)} | _by_estimator(board, corrected)
-    truth = _values_of(reference) if reference else {}
+    named = {HOLDOUT: _board_estimates(board)} | _group_by_estimator(board, corrected)
+    truth = _board_estimates(reference) if reference else {}
     if reference:
         named[OPEN_LOOP] = truth
-    columns = [_column(board, name, models, values, truth) for name, values in named.items()]
+    columns = [_make_column(board, name, models, values, truth) for name, values in named.items()]
     tested = tuple(
-        replace(column, p=_better(named[column.name], named[HOLDOUT], truth))
+        replace(column, p=_agreement_p_value(named[column.name], named[HOLDOUT], truth))
         if column.name not in (HOLDOUT, OPEN_LOOP)
         else column
         for column in columns
@@ -63,14 +69,16 @@ def _make(
     )
 
 
-def _values_of(board: Leaderboard) -> dict[str, Estimate]:
+def _board_estimates(board: Leaderboard) -> dict[str, MetricEstimate]:
     return {row.model: row.estimate for row in board.rows}
 
 
-def _by_estimator(board: Leaderboard, corrected: Sequence[Number]) -> dict[str, dict[str, Estimate]]:
+def _group_by_estimator(
+    board: Leaderboard, corrected: Sequence[Number]
+) -> dict[str, dict[str, MetricEstimate]]:
     """Estimator (with the strata) -> model -> estimate, in the order of the estimators."""
     wanted = (board.split_id, board.part, board.measure.metric, board.measure.k)
-    found: dict[tuple[int, str], dict[str, Estimate]] = {}
+    found: dict[tuple[int, str], dict[str, MetricEstimate]] = {}
     for n in corrected:
         if (n.split_id, n.part, n.measure.metric, n.measure.k) == wanted:
             strata = n.measure.definition.partition(";strata=")[2]
@@ -80,12 +88,12 @@ def _by_estimator(board: Leaderboard, corrected: Sequence[Number]) -> dict[str, 
     return {name: found[place, name] for place, name in sorted(found)}
 
 
-def _column(
+def _make_column(
     board: Leaderboard,
     name: str,
     models: Sequence[str],
-    values: dict[str, Estimate],
-    truth: dict[str, Estimate],
+    values: dict[str, MetricEstimate],
+    truth: dict[str, MetricEstimate],
 ) -> CorrectionColumn:
     estimates = tuple(values.get(model) for model in models)
     bad = [math.inf if e is None else board.measure.sort_key(e.value) for e in estimates]
@@ -98,25 +106,27 @@ def _column(
     )
 
 
-def _agreement(values: dict[str, Estimate], truth: dict[str, Estimate]) -> float | None:
+def _agreement(values: dict[str, MetricEstimate], truth: dict[str, MetricEstimate]) -> float | None:
     """Kendall's tau-b between two rankings of the models that both know; None below two."""
-    pairs = _known(values, truth)
-    return _number(kendall_tau_b(pairs[:, 0], pairs[:, 1])) if len(pairs) > 1 else None
+    pairs = _common_values(values, truth)
+    return _none_if_nan(kendall_tau_b(pairs[:, 0], pairs[:, 1])) if len(pairs) > 1 else None
 
 
-def _better(
-    values: dict[str, Estimate], holdout: dict[str, Estimate], truth: dict[str, Estimate]
+def _agreement_p_value(
+    values: dict[str, MetricEstimate], holdout: dict[str, MetricEstimate], truth: dict[str, MetricEstimate]
 ) -> float | None:
     """How likely as large a lead over the holdout's agreement with the truth is, were there none."""
-    known = _known(values, holdout, truth)
+    known = _common_values(values, holdout, truth)
     if len(known) < 2:
         return None
     own, other, open_loop = known.T
     own_tau, other_tau = (kendall_tau_b(open_loop, mine) for mine in (own, other))
-    return _number(dependent_correlations(own_tau, other_tau, kendall_tau_b(own, other), len(known))[1])
+    return _none_if_nan(
+        dependent_correlations(own_tau, other_tau, kendall_tau_b(own, other), len(known))[1]
+    )
 
 
-def _known(*estimates: dict[str, Estimate]) -> npt.NDArray[np.float64]:
+def _common_values(*estimates: dict[str, MetricEstimate]) -> npt.NDArray[np.float64]:
     """The values of the models that all know, (m, estimators)."""
     names = sorted(set.intersection(*(set(values) for values in estimates)))
     table = np.array([[values[m].value for values in estimates] for m in names])
@@ -125,5 +135,5 @@ def _known(*estimates: dict[str, Estimate]) -> npt.NDArray[np.float64]:
     return known
 
 
-def _number(value: float) -> float | None:
+def _none_if_nan(value: float) -> float | None:
     return None if math.isnan(value) else value

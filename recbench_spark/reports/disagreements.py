@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from recbench_spark.reports.facts import DisagreementFacts, Disagreements, Estimate, Measure
+from recbench_spark.reports.facts import DisagreementFacts, Disagreements, MetricEstimate, ReportedMeasure
 
 DISAGREEMENTS_SHOWN = 12
 KINDS = ("full", "reversal", "partial")
@@ -28,35 +28,35 @@ def make_disagreements(rows: pd.DataFrame, compared: pd.DataFrame) -> Disagreeme
         if len(of_kind):
             sure = of_kind[of_kind.certain.astype(bool)]
             counts.append((kind, int(of_kind["count"].sum()), int(sure["count"].sum())))
-    facts = tuple(_facts(row) for row in rows.to_dict("records"))
+    facts = tuple(_make_disagreement(row) for row in rows.to_dict("records"))
     return Disagreements(facts, tuple(counts), int(compared["count"].sum()))
 
 
-def _facts(row: dict[Any, Any]) -> DisagreementFacts:
+def _make_disagreement(row: dict[Any, Any]) -> DisagreementFacts:
     k = None if pd.isna(row["k"]) else int(row["k"])
     total = sum(row["sizes"]) or 1
     arrays = (row[name] for name in ("labels", "sizes", "differences", "lows", "highs", "stratum_users"))
     strata = tuple(
-        (str(label), float(size) / total, _estimate(difference, low, high, int(n)))
+        (str(label), float(size) / total, _make_estimate(difference, low, high, int(n)))
         for label, size, difference, low, high, n in zip(*arrays, strict=True)
     )
     users = int(row["users"])
     return DisagreementFacts(
         part=str(row["part"]),
-        measure=Measure(str(row["metric"]), k, str(row["definition"]), "holdout"),
+        measure=ReportedMeasure(str(row["metric"]), k, str(row["definition"]), "holdout"),
         key=str(row["slice_key"]),
         model=str(row["model"]),
         other=str(row["other"]),
         kind=str(row["kind"]),
         certain=bool(row["certain"]),
-        whole=_estimate(row["difference"], row["ci_low"], row["ci_high"], users),
-        stratified=_estimate(
+        whole=_make_estimate(row["difference"], row["ci_low"], row["ci_high"], users),
+        stratified=_make_estimate(
             row["stratified_difference"], row["stratified_low"], row["stratified_high"], users
         ),
         strata=strata,
     )
 
 
-def _estimate(value: Any, low: Any, high: Any, n: int) -> Estimate:
+def _make_estimate(value: Any, low: Any, high: Any, n: int) -> MetricEstimate:
     known = [None if pd.isna(number) else float(number) for number in (value, low, high)]
-    return Estimate(math.nan if known[0] is None else known[0], known[1], known[2], n)
+    return MetricEstimate(math.nan if known[0] is None else known[0], known[1], known[2], n)

@@ -9,7 +9,7 @@ from recbench_spark.kernels.metrics.about import about_metric
 
 
 @dataclass(frozen=True, order=True)
-class Measure:
+class ReportedMeasure:
     """What was measured; numbers of different measures are never ranked together."""
 
     metric: str
@@ -28,7 +28,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class MetricEstimate:
     """A value, its bootstrap interval where there is one, and the users averaged."""
 
     value: float
@@ -41,7 +41,7 @@ class Estimate:
         """Both ends, or None."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
-    def overlaps(self, other: Estimate) -> bool | None:
+    def overlaps(self, other: MetricEstimate) -> bool | None:
         """Whether the closed intervals share a point; None where one of them is missing."""
         if self.interval is None or other.interval is None:
             return None
@@ -62,10 +62,10 @@ class Number:
     source: str
     run_id: str
     part: str
-    measure: Measure
+    measure: ReportedMeasure
     slice_key: str | None
     slice_value: str | None
-    estimate: Estimate
+    estimate: MetricEstimate
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class LeaderboardRow:
     model: str
     model_kind: str
     source: str
-    estimate: Estimate
-    others: tuple[Estimate | None, ...]
+    estimate: MetricEstimate
+    others: tuple[MetricEstimate | None, ...]
     overlaps_next: bool | None
     training_rows: int = 0
 
@@ -104,8 +104,8 @@ class Leaderboard:
     dataset: str
     split: str
     part: str
-    measure: Measure
-    others: tuple[Measure, ...]
+    measure: ReportedMeasure
+    others: tuple[ReportedMeasure, ...]
     rows: tuple[LeaderboardRow, ...]
 
     @property
@@ -120,7 +120,7 @@ class CurveLine:
 
     model: str
     ks: tuple[int, ...]
-    estimates: tuple[Estimate, ...]
+    estimates: tuple[MetricEstimate, ...]
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class CurveFacts:
     """A metric by cut-off, one line a model."""
 
     part: str
-    measure: Measure
+    measure: ReportedMeasure
     ks: tuple[int, ...]
     lines: tuple[CurveLine, ...]
 
@@ -138,10 +138,10 @@ class SliceFacts:
     """A measure within slices: per model one estimate for each of `values`."""
 
     part: str
-    measure: Measure
+    measure: ReportedMeasure
     key: str
     values: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Estimate | None, ...]], ...]
+    rows: tuple[tuple[str, tuple[MetricEstimate | None, ...]], ...]
     left_out: int
 
 
@@ -152,8 +152,8 @@ class AgreementRow:
     model: str
     first_position: int
     second_position: int
-    first: Estimate
-    second: Estimate
+    first: MetricEstimate
+    second: MetricEstimate
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Agreement:
     on both parts, so that chance hardly explains them.
     """
 
-    measure: Measure
+    measure: ReportedMeasure
     first_part: str
     second_part: str
     rows: tuple[AgreementRow, ...]
@@ -252,7 +252,7 @@ class GroupChange:
         return abs(self.mix) + abs(self.within)
 
 
-ELSE_DIFFERS = {
+OTHER_DIFFERENCES = {
     True: "nothing else differs: log and settings are the same",
     False: "log or settings differ as well; run that night again with this code to tell them apart",
     None: "settings are the same; whether the log is, cannot be known: that code did not identify it by "
@@ -285,7 +285,7 @@ class ChangeFacts:
         """That the code moved the number, and whether anything else did; None where it is the same."""
         if self.code is None:
             return None
-        rest = ELSE_DIFFERS[self.code_alone]
+        rest = OTHER_DIFFERENCES[self.code_alone]
         return f"{self.model}: the code changed since {self.other_date} ({self.code}); {rest}."
 
     @property
@@ -339,15 +339,15 @@ class DisagreementFacts:
     """
 
     part: str
-    measure: Measure
+    measure: ReportedMeasure
     key: str
     model: str
     other: str
     kind: str
     certain: bool
-    whole: Estimate
-    stratified: Estimate
-    strata: tuple[tuple[str, float, Estimate], ...]
+    whole: MetricEstimate
+    stratified: MetricEstimate
+    strata: tuple[tuple[str, float, MetricEstimate], ...]
 
 
 @dataclass(frozen=True)
@@ -369,7 +369,7 @@ class CorrectionColumn:
     """
 
     name: str
-    estimates: tuple[Estimate | None, ...]
+    estimates: tuple[MetricEstimate | None, ...]
     places: tuple[int | None, ...]
     agreement: float | None
     p: float | None = None
@@ -381,7 +381,7 @@ class CorrectionFacts:
     reader must know of them."""
 
     part: str
-    measure: Measure
+    measure: ReportedMeasure
     models: tuple[str, ...]
     columns: tuple[CorrectionColumn, ...]
     reference: str | None

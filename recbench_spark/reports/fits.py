@@ -17,22 +17,22 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from recbench_spark.leaderboard.fold_statistics import over_folds
+from recbench_spark.leaderboard.fold_statistics import summarise_folds
 
 SIZE = (7.2, 4.2)
 SPREAD = "bars and bands: standard deviation over folds"
 
 
-def summary(fits: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+def summarise_fits(fits: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """Mean, spreads, folds, core-hours of the fits of each group; the folds' means are averaged.
 
     `of_all_folds`: the mean less how much harder than all folds the group's own are, by fits of the same
     first key that have all of them. A mean over three folds beside one over ten tells of the folds.
     """
     rows = []
-    for key, group in _made_even(fits, keys).groupby(list(keys), dropna=False, sort=True):
+    for key, group in _even_out_folds(fits, keys).groupby(list(keys), dropna=False, sort=True):
         values = zip(group.fold, group.seed, group.rmse, strict=True)
-        found = over_folds(
+        found = summarise_folds(
             {(None if pd.isna(fold) else int(fold), seed): rmse for fold, seed, rmse in values}
         )
         facts = dict(zip(keys, key if isinstance(key, tuple) else (key,), strict=True))
@@ -44,7 +44,7 @@ def summary(fits: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _made_even(fits: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+def _even_out_folds(fits: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """The fits with `even`: the error less how much harder a fold is than all, in groups that have all."""
     fold = [keys[0], "fold"]
     of_fold = fits.groupby([*keys, "fold"], dropna=False).rmse.mean().reset_index()
@@ -56,9 +56,9 @@ def _made_even(fits: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     return found.assign(even=found.rmse - found.harder)
 
 
-def by_dimension(fits: pd.DataFrame) -> Figure:
+def plot_dimensions(fits: pd.DataFrame) -> Figure:
     """RMSE against the number of factors, a line a model."""
-    table = summary(fits[fits.dims.notna()], ["model", "dims"])
+    table = summarise_fits(fits[fits.dims.notna()], ["model", "dims"])
     figure, axes = _axes("factors", "RMSE against dimension")
     _lines(axes, table, "dims")
     axes.set_xscale("log", base=2)
@@ -66,7 +66,7 @@ def by_dimension(fits: pd.DataFrame) -> Figure:
     return figure
 
 
-def by_step(fits: pd.DataFrame) -> Figure:
+def plot_steps(fits: pd.DataFrame) -> Figure:
     """RMSE after each epoch, sweep or sample, a line a model and dimension; the band is over folds."""
     figure, axes = _axes("steps", "RMSE against epochs and sampling steps")
     several = fits.groupby("model").dims.nunique().to_dict()
@@ -88,18 +88,20 @@ def by_step(fits: pd.DataFrame) -> Figure:
     return figure
 
 
-def by_cost(fits: pd.DataFrame) -> Figure:
+def plot_costs(fits: pd.DataFrame) -> Figure:
     """RMSE against core-hours of one fit, a line a model over its dimensions."""
-    table = summary(fits, ["model", "dims"]).sort_values("hours_a_fit")
+    table = summarise_fits(fits, ["model", "dims"]).sort_values("hours_a_fit")
     figure, axes = _axes("core-hours a fit", "Quality against core-hours")
     _lines(axes, table, "hours_a_fit")
     axes.set_xscale("log")
     return figure
 
 
-def by_setting(fits: pd.DataFrame, name: str) -> Figure:
+def plot_setting(fits: pd.DataFrame, name: str) -> Figure:
     """RMSE against one setting, a line a dimension: does the best value stay where it is as models grow?"""
-    table = summary(with_setting(fits, name), ["dims", "setting"]).rename(columns={"dims": "model"})
+    table = summarise_fits(add_setting_column(fits, name), ["dims", "setting"]).rename(
+        columns={"dims": "model"}
+    )
     table["model"] = [f"{dims:.0f} factors" for dims in table.model]
     figure, axes = _axes(name, f"Can {name} be carried from a small model to a large one?")
     _lines(axes, table, "setting")
@@ -109,12 +111,12 @@ def by_setting(fits: pd.DataFrame, name: str) -> Figure:
     return figure
 
 
-def with_setting(fits: pd.DataFrame, name: str) -> pd.DataFrame:
+def add_setting_column(fits: pd.DataFrame, name: str) -> pd.DataFrame:
     """The fits with the value of a setting as a column; of a section the value that all its parts share."""
-    return fits.assign(setting=[_setting(json.loads(text), name) for text in fits.settings_json])
+    return fits.assign(setting=[_read_setting(json.loads(text), name) for text in fits.settings_json])
 
 
-def _setting(settings: Mapping[str, Any], name: str) -> float:
+def _read_setting(settings: Mapping[str, Any], name: str) -> float:
     found: Any = settings
     for step in name.split("."):
         found = found[step]
@@ -124,23 +126,23 @@ def _setting(settings: Mapping[str, Any], name: str) -> float:
 
 
 FIGURES: dict[str, Callable[[pd.DataFrame], Figure]] = {
-    "dimensions": by_dimension,
-    "steps": by_step,
-    "cost": by_cost,
+    "dimensions": plot_dimensions,
+    "steps": plot_steps,
+    "cost": plot_costs,
 }
 
 
-def figures_of(fits: pd.DataFrame) -> list[tuple[str, str]]:
+def draw_figures(fits: pd.DataFrame) -> list[tuple[str, str]]:
     """Title and SVG of each picture that the fits are enough for."""
     found = []
     varied = fits.groupby("model").dims.nunique().max() if len(fits) else 0
     for name, draw in FIGURES.items():
         if len(fits) and (name != "dimensions" or varied > 1):
-            found.append((name, as_svg(draw(fits))))
+            found.append((name, render_svg(draw(fits))))
     return found
 
 
-def as_svg(figure: Figure) -> str:
+def render_svg(figure: Figure) -> str:
     """The picture as text, the same for the same fits."""
     buffer = io.StringIO()
     with rc_context({"svg.hashsalt": "recbench-spark"}):

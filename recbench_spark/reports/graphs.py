@@ -18,12 +18,12 @@ def make_graphs(runs: pd.DataFrame) -> tuple[GraphFacts, ...]:
     found = []
     for name, rows in runs.groupby("model_id", sort=True):
         ordered = rows.sort_values(["started_at", "layer"], kind="stable").to_dict("records")
-        passes = tuple(_pass(row) for row in ordered)
+        passes = tuple(_make_pass(row) for row in ordered)
         found.append(GraphFacts(str(ordered[0]["model"]), str(name), int(ordered[0]["cores"]), passes))
     return tuple(sorted(found, key=lambda facts: (facts.model, facts.model_id)))
 
 
-def _pass(row: dict[Any, Any]) -> GraphPass:
+def _make_pass(row: dict[Any, Any]) -> GraphPass:
     return GraphPass(
         layer=int(row["layer"]),
         aggregator=str(row["aggregator"]),

@@ -10,7 +10,7 @@ from pathlib import Path
 import jinja2
 
 from recbench_spark.reports.boards import BoardFacts
-from recbench_spark.reports.boards import spread as spread_in_words
+from recbench_spark.reports.boards import format_spread as spread_in_words
 from recbench_spark.reports.facts import MultiverseFacts, PairFacts, Report
 from recbench_spark.reports.phrases import (
     format_estimate,
@@ -18,7 +18,7 @@ from recbench_spark.reports.phrases import (
     format_value,
     level_in_words,
 )
-from recbench_spark.reports.scales import Axis, axis_for, spread
+from recbench_spark.reports.scales import Axis, axis_for, spread_labels
 from recbench_spark.storage.publish import replace_text
 
 
@@ -65,7 +65,7 @@ def _template(name: str) -> jinja2.Template:
     environment.globals |= {
         "axis": Axis,
         "axis_for": axis_for,
-        "spread": spread,
+        "spread": spread_labels,
         "log": math.log,
         "isfinite": math.isfinite,
         "zip": zip,

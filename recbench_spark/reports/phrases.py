@@ -7,7 +7,13 @@ from collections.abc import Iterable, Sequence
 
 from recbench_spark.definitions import Definition
 from recbench_spark.kernels.metrics.about import about_metric
-from recbench_spark.reports.facts import Agreement, Estimate, Leaderboard, LeaderboardRow, Measure
+from recbench_spark.reports.facts import (
+    Agreement,
+    Leaderboard,
+    LeaderboardRow,
+    MetricEstimate,
+    ReportedMeasure,
+)
 
 ANY = "*"
 """Any other value of an axis that takes a number; it replaces the braces."""
@@ -185,7 +191,7 @@ def defaults_in_words() -> tuple[tuple[str, str], ...]:
     return tuple(_axis_in_words(name, str(field.default)) for name, field in fields)
 
 
-def format_estimate(estimate: Estimate | None) -> str:
+def format_estimate(estimate: MetricEstimate | None) -> str:
     """`0.3121 [0.3050, 0.3190]`, without brackets where there is no interval.
 
     >>> format_estimate(Estimate(0.25, None, None, 4))
@@ -198,7 +204,7 @@ def format_estimate(estimate: Estimate | None) -> str:
     return f"{value} [{low:.4f}, {high:.4f}]"
 
 
-def format_value(estimate: Estimate | None) -> str:
+def format_value(estimate: MetricEstimate | None) -> str:
     """Four decimals, or a dash."""
     return "–" if estimate is None or math.isnan(estimate.value) else f"{estimate.value:.4f}"
 
@@ -220,7 +226,7 @@ def format_number(value: float | None) -> str:
 NOT_SHIPPED = {"truth": "the world's own truth", "published": "published"}
 """Kinds of models that nobody could deploy tonight, and what they are."""
 
-REGRESSIONS_TOLD = 5
+MAX_REGRESSIONS = 5
 
 
 def summarise(
@@ -230,16 +236,16 @@ def summarise(
     note: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """What a reader should take away, as sentences: what fell first; `note`: before who leads."""
-    fallen = _what_fell(regressions)
+    fallen = _describe_regressions(regressions)
     if not boards:
         return (*fallen, *note, "No succeeded run to show.")
-    sentences = [_who_leads(board, _where(board, boards)) for board in boards]
-    return (*fallen, *note, *sentences, *(_how_parts_agree(agreement) for agreement in agreements))
+    sentences = [_describe_leader(board, _describe_board(board, boards)) for board in boards]
+    return (*fallen, *note, *sentences, *(_describe_agreement(agreement) for agreement in agreements))
 
 
-def _what_fell(regressions: Sequence[str]) -> tuple[str, ...]:
+def _describe_regressions(regressions: Sequence[str]) -> tuple[str, ...]:
     """One sentence each, of many the first few."""
-    told = [f"Regression: {sentence}." for sentence in regressions[:REGRESSIONS_TOLD]]
+    told = [f"Regression: {sentence}." for sentence in regressions[:MAX_REGRESSIONS]]
     rest = len(regressions) - len(told)
     more = [
         f"{rest} more {'regressions stand' if rest > 1 else 'regression stands'} in the view regressions."
@@ -247,7 +253,7 @@ def _what_fell(regressions: Sequence[str]) -> tuple[str, ...]:
     return (*told, *(more if rest else []))
 
 
-def _where(board: Leaderboard, boards: Sequence[Leaderboard]) -> str:
+def _describe_board(board: Leaderboard, boards: Sequence[Leaderboard]) -> str:
     """What tells a board from the others."""
     if len(boards) == 1:
         return ""
@@ -260,7 +266,7 @@ def _where(board: Leaderboard, boards: Sequence[Leaderboard]) -> str:
     return f"On {board.part} ({', '.join(further)}), " if further else f"On {board.part}, "
 
 
-def _who_leads(board: Leaderboard, where: str) -> str:
+def _describe_leader(board: Leaderboard, where: str) -> str:
     """The best model that could be shipped and the next one such, then what stands above or level."""
     rows = [row for row in board.rows if math.isfinite(row.estimate.value)]
     if not rows:
@@ -270,28 +276,32 @@ def _who_leads(board: Leaderboard, where: str) -> str:
     leader, others = ours[0], [row for row in rows if row is not ours[0]]
     first = all(row.position >= leader.position for row in rows)
     verb = "leads with" if first else "is the best model that could be deployed, with"
-    opening = f"{where}{leader.model} {verb} {_measured(board.measure, leader.estimate)}"
+    opening = f"{where}{leader.model} {verb} {_label_value(board.measure, leader.estimate)}"
     if not others:
         alone = "no other model has a value" if len(board.rows) > 1 else "there is no other model"
         return f"{opening}; {alone}."
-    sentence = f"{opening}, {_ahead(board.measure, leader, ours[1])}." if len(ours) > 1 else f"{opening}."
-    return " ".join([sentence, *(_beside(board.measure, leader, row) for row in others if row not in ours)])
+    sentence = (
+        f"{opening}, {_describe_lead(board.measure, leader, ours[1])}." if len(ours) > 1 else f"{opening}."
+    )
+    return " ".join(
+        [sentence, *(_describe_unshipped(board.measure, leader, row) for row in others if row not in ours)]
+    )
 
 
-def _beside(measure: Measure, leader: LeaderboardRow, row: LeaderboardRow) -> str:
+def _describe_unshipped(measure: ReportedMeasure, leader: LeaderboardRow, row: LeaderboardRow) -> str:
     """Where a model that nobody could ship stands."""
     place = "level with" if row.position == leader.position else "below"
     if row.position < leader.position:
         place = "above"
-    value = _measured(measure, row.estimate)
+    value = _label_value(measure, row.estimate)
     return f"{row.model}, {NOT_SHIPPED[row.model_kind]}, is {place} {leader.model} with {value}."
 
 
-def _measured(measure: Measure, estimate: Estimate) -> str:
+def _label_value(measure: ReportedMeasure, estimate: MetricEstimate) -> str:
     return f"{measure.label} {format_estimate(estimate)}"
 
 
-def _ahead(measure: Measure, leader: LeaderboardRow, second: LeaderboardRow) -> str:
+def _describe_lead(measure: ReportedMeasure, leader: LeaderboardRow, second: LeaderboardRow) -> str:
     """How much better, by what is good of the metric."""
     if leader.position == second.position:
         return f"level with {second.model}"
@@ -309,7 +319,7 @@ def _ahead(measure: Measure, leader: LeaderboardRow, second: LeaderboardRow) -> 
     return f"{size} better than {second.model}; {verdict}"
 
 
-def _how_parts_agree(agreement: Agreement) -> str:
+def _describe_agreement(agreement: Agreement) -> str:
     parts = f"{agreement.second_part} against {agreement.first_part}"
     if not agreement.reversed_pairs:
         return f"{parts}: no pair of models is ordered the other way round."

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from recbench_spark.reports.facts import Estimate
+from recbench_spark.reports.facts import MetricEstimate
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Axis:
         return [round(i * step, 10) for i in range(first, last + 1)]
 
 
-def axis_for(estimates: Iterable[Estimate | None], start: float, end: float) -> Axis:
+def axis_for(estimates: Iterable[MetricEstimate | None], start: float, end: float) -> Axis:
     """A scale that holds every value and interval; from 0 where 0 is not far."""
     known = [estimate for estimate in estimates if estimate is not None]
     ends = [end for e in known for end in (e.value, *(e.interval or ())) if math.isfinite(end)]
@@ -45,7 +45,7 @@ def axis_for(estimates: Iterable[Estimate | None], start: float, end: float) -> 
     return Axis(low if low == 0 else low - margin, high + margin, start, end)
 
 
-def spread(positions: Sequence[float], gap: float, top: float, bottom: float) -> list[float]:
+def spread_labels(positions: Sequence[float], gap: float, top: float, bottom: float) -> list[float]:
     """Positions of labels at least `gap` apart, in the same order, near their wishes, in top..bottom.
 
     Labels pushed down by those above and labels pushed up by those below both keep the gap, and so
@@ -56,16 +56,16 @@ def spread(positions: Sequence[float], gap: float, top: float, bottom: float) ->
     """
     order = sorted(range(len(positions)), key=lambda index: positions[index])
     wished = [positions[index] for index in order]
-    down = _pushed(wished, gap)
-    up = [-y for y in reversed(_pushed([-y for y in reversed(wished)], gap))]
+    down = _push_apart(wished, gap)
+    up = [-y for y in reversed(_push_apart([-y for y in reversed(wished)], gap))]
     middle = [(a + b) / 2 for a, b in zip(down, up, strict=True)]
-    inside = _pushed([max(y, top) for y in middle], gap)
-    inside = [-y for y in reversed(_pushed([-min(y, bottom) for y in reversed(inside)], gap))]
+    inside = _push_apart([max(y, top) for y in middle], gap)
+    inside = [-y for y in reversed(_push_apart([-min(y, bottom) for y in reversed(inside)], gap))]
     placed = dict(zip(order, inside, strict=True))
     return [placed[index] for index in range(len(positions))]
 
 
-def _pushed(ascending: Sequence[float], gap: float) -> list[float]:
+def _push_apart(ascending: Sequence[float], gap: float) -> list[float]:
     placed: list[float] = []
     for y in ascending:
         placed.append(max(y, placed[-1] + gap) if placed else y)

@@ -7,9 +7,9 @@ import math
 from recbench_spark.reports.facts import (
     CheckRow,
     CorrectionFacts,
-    Estimate,
     Leaderboard,
     LeaderboardRow,
+    MetricEstimate,
     MultiverseFacts,
     Report,
 )
@@ -21,8 +21,8 @@ from recbench_spark.reports.phrases import (
 )
 from recbench_spark.reports.scales import Axis, axis_for
 
-BAR = 24
-COLUMNS = 3
+BAR_WIDTH = 24
+MAX_COLUMNS = 3
 NAME_WIDTH = 24
 
 
@@ -37,37 +37,37 @@ def leaderboard_text(report: Report) -> str:
     lines += report.summary
     findings = (*report.failures, *report.warnings)
     if findings:
-        lines += ["", *(f"{row.severity}: {row.check}: {_finding(row)}" for row in findings[:5])]
+        lines += ["", *(f"{row.severity}: {row.check}: {_finding_text(row)}" for row in findings[:5])]
         lines += [f"... and {len(findings) - 5} more"] if len(findings) > 5 else []
     return "\n".join(_printable(line) for line in lines)
 
 
 def multiverse_text(facts: MultiverseFacts) -> str:
     """The shares as a table: in how many of the worlds the row's model beats the column's."""
-    width = max(8, *(len(_short(model)) for model in facts.models))
+    width = max(8, *(len(_shorten(model)) for model in facts.models))
     protocols = f" over {facts.protocols} protocols" if facts.protocols > 1 else ""
     lines = [f"{facts.part}: share of {facts.worlds:,} worlds a pair{protocols} in which the row wins"]
-    lines.append(" ".join([" " * width, *(_short(model).rjust(width) for model in facts.models)]))
+    lines.append(" ".join([" " * width, *(_shorten(model).rjust(width) for model in facts.models)]))
     for model, shares in zip(facts.models, facts.shares, strict=True):
         cells = ("" if share is None else f"{100 * share:.0f} %" for share in shares)
-        lines.append(" ".join([_short(model).ljust(width), *(cell.rjust(width) for cell in cells)]))
+        lines.append(" ".join([_shorten(model).ljust(width), *(cell.rjust(width) for cell in cells)]))
     return "\n".join(_printable(line) for line in lines)
 
 
-def _short(model: str) -> str:
+def _shorten(model: str) -> str:
     return model[:NAME_WIDTH]
 
 
-def _finding(row: CheckRow) -> str:
+def _finding_text(row: CheckRow) -> str:
     models = ", ".join(row.models[:3]) + (" ..." if len(row.models) > 3 else "")
     allowed = "" if row.threshold is None else f", allowed {format_number(row.threshold)}"
     return f"{format_number(row.observed)}{allowed}; {row.detail} ({models})"
 
 
 def _board_text(board: Leaderboard, level: float | None, several_splits: bool) -> list[str]:
-    axis = axis_for([row.estimate for row in board.rows], 0, BAR - 1)
-    others = board.others[:COLUMNS]
-    ends = f"{axis.low:.3g}".ljust(BAR - 6) + f"{axis.high:.3g}".rjust(6)
+    axis = axis_for([row.estimate for row in board.rows], 0, BAR_WIDTH - 1)
+    others = board.others[:MAX_COLUMNS]
+    ends = f"{axis.low:.3g}".ljust(BAR_WIDTH - 6) + f"{axis.high:.3g}".rjust(6)
     header = ["", "#", "model", board.measure.label, ends, *(m.label for m in others), "users"]
     table = [header, *(_row_text(row, axis, len(others)) for row in board.rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
@@ -113,7 +113,7 @@ def _corrections_text(facts: CorrectionFacts) -> list[str]:
     """One line a model, one column an estimator; at last how far each agrees with the open loop."""
     header = ["model", *(column.name for column in facts.columns)]
     table = [
-        [_short(model), *(format_value(column.estimates[m]) for column in facts.columns)]
+        [_shorten(model), *(format_value(column.estimates[m]) for column in facts.columns)]
         for m, model in enumerate(facts.models)
     ]
     agreement = [column.agreement for column in facts.columns]
@@ -136,9 +136,9 @@ def _corrections_text(facts: CorrectionFacts) -> list[str]:
     return [title, lines[0], "─" * max(map(len, lines)), *lines[1:], *([facts.note] if facts.note else [])]
 
 
-def interval_bar(estimate: Estimate, axis: Axis) -> str:
+def interval_bar(estimate: MetricEstimate, axis: Axis) -> str:
     """The interval as characters, the value a dot: `     ├──●──┤    `."""
-    cells = [" "] * BAR
+    cells = [" "] * BAR_WIDTH
     if estimate.interval is not None:
         low, high = (round(axis(end)) for end in estimate.interval)
         cells[low : high + 1] = "─" * (high + 1 - low)

@@ -12,14 +12,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.graph.csr import Csr, built, dealt, edge_keys, halo_of
+from recbench_spark.kernels.graph.csr import Csr, build_csr, build_halo, edge_keys, group_edges
 from recbench_spark.kernels.graph.dense import store
 from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
-from recbench_spark.kernels.graph.ids import blocks_of, hashed_numbers, index_of, numbers_of, places
-from recbench_spark.kernels.graph.layers import make_layer, random_weights, shapes
+from recbench_spark.kernels.graph.ids import (
+    assign_blocks,
+    build_index,
+    hash_numbers,
+    look_up_hashes,
+    unhash_numbers,
+)
+from recbench_spark.kernels.graph.layers import make_layer, random_weights, weight_shapes
 from recbench_spark.kernels.hashing import hash_bytes, hash_longs, start
 from recbench_spark.kernels.metrics.predictions import user_sums
-from recbench_spark.kernels.ranking.counting import Settings
+from recbench_spark.kernels.ranking.counting import CountingSettings
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.scorers import (
     DotScorer,
@@ -33,7 +39,7 @@ from recbench_spark.kernels.ranking.scorers import (
 from recbench_spark.kernels.ratios import exact_moments
 from recbench_spark.kernels.resampling import bootstrap_sums
 from recbench_spark.models.rating import registry
-from recbench_spark.models.rating.interface import checked_ratings
+from recbench_spark.models.rating.interface import check_ratings
 
 
 def warm() -> None:
@@ -43,13 +49,13 @@ def warm() -> None:
     vectors_ud = np.ones((2, 3), np.float32)
     users = UserBlock(np.arange(2), vectors_ud, masked)
     scorers: list[Scorer] = [
-        DotScorer(_mapped(np.eye(4, 3, dtype=np.float32)), _mapped(np.zeros(4))),
-        DotScorer(_mapped(np.eye(4, 3, dtype=np.float32)), None, None, "cosine"),
-        NeighbourScorer(_mapped(np.arange(5)), _mapped(np.arange(4)), _mapped(np.ones(4))),
+        DotScorer(_as_mapped(np.eye(4, 3, dtype=np.float32)), _as_mapped(np.zeros(4))),
+        DotScorer(_as_mapped(np.eye(4, 3, dtype=np.float32)), None, None, "cosine"),
+        NeighbourScorer(_as_mapped(np.arange(5)), _as_mapped(np.arange(4)), _as_mapped(np.ones(4))),
         HashScorer(np.arange(4), seed=1),
     ]
     for scorer in scorers:
-        for settings in (Settings(), Settings(top_k=2), Settings(cutoff=2)):
+        for settings in (CountingSettings(), CountingSettings(top_k=2), CountingSettings(cutoff=2)):
             count_ranks(scorer, users, truth, masked, settings=settings)
         count_listed(scorer, users, truth, truth, top_k=1)
     hash_longs(np.arange(2), hash_bytes(b"any", start(2)))
@@ -66,9 +72,9 @@ FEATURES = ("u,i", "u,i,t,iu,ii")
 def _warm_learners() -> None:
     """Fit six ratings by every learner, one step each."""
     users_r, items_r = np.repeat(np.arange(3), 2), np.tile(np.arange(2), 3)
-    ratings = checked_ratings(users_r, items_r, np.arange(1.0, 7.0), (1, 6), 86_400 * np.arange(6))
+    ratings = check_ratings(users_r, items_r, np.arange(1.0, 7.0), (1, 6), 86_400 * np.arange(6))
     few = {"dims": 2, "epochs": 1, "sweeps": 1, "samples": 2, "burn_in": 0}
-    for kind, family in registry.EVERY.items():
+    for kind, family in registry.ALL_FAMILIES.items():
         known = {name: value for name, value in few.items() if name in family.settings.model_fields}
         for features in FEATURES if "features" in family.settings.model_fields else (None,):
             more = {"features": features} if features else {}
@@ -81,22 +87,24 @@ def _warm_learners() -> None:
 
 def warm_graphs() -> None:
     """Lay out a graph of four nodes and take a layer of each kind over it, in single and half precision."""
-    hashes = np.sort(hashed_numbers(np.arange(4), seed=1))
-    numbers_of(hashes, seed=1)
-    node_r = places(hashes, _mapped(hashes), _mapped(index_of(hashes)))
+    hashes = np.sort(hash_numbers(np.arange(4), seed=1))
+    unhash_numbers(hashes, seed=1)
+    node_r = look_up_hashes(hashes, _as_mapped(hashes), _as_mapped(build_index(hashes)))
     for weight in (None, np.ones(4, np.float32)):
-        edges = dealt(blocks_of(hashes, 1), edge_keys(node_r, node_r[::-1]), weight, 1)
-        csr, _ = built(4, edges.keys, edges.weight)
-        halo_of(csr)
-        mapped = Csr(_mapped(csr.indptr), _mapped(csr.src), weight if weight is None else _mapped(weight))
+        edges = group_edges(assign_blocks(hashes, 1), edge_keys(node_r, node_r[::-1]), weight, 1)
+        csr, _ = build_csr(4, edges.keys, edges.weight)
+        build_halo(csr)
+        mapped = Csr(
+            _as_mapped(csr.indptr), _as_mapped(csr.src), weight if weight is None else _as_mapped(weight)
+        )
         for dtype in (np.float32, np.float16):
             for kind in AGGREGATORS:
-                _warm_layer(kind, mapped, _mapped(np.ones((4, 3), dtype)), _mapped(hashes))
+                _warm_layer(kind, mapped, _as_mapped(np.ones((4, 3), dtype)), _as_mapped(hashes))
 
 
 def _warm_layer(kind: Any, csr: Csr, h: npt.NDArray[Any], hashes: npt.NDArray[Any]) -> None:
     form = LayerForm("sage", kind, width=5, hidden=3)
-    layer = make_layer(form, random_weights(shapes(form, 3), seed=1), 3)
+    layer = make_layer(form, random_weights(weight_shapes(form, 3), seed=1), 3)
     z = h
     if layer.project is not None:
         z = np.empty((4, layer.message_width(3)), h.dtype)
@@ -104,7 +112,7 @@ def _warm_layer(kind: Any, csr: Csr, h: npt.NDArray[Any], hashes: npt.NDArray[An
     layer.combine(h, layer.aggregate(csr, z, z, hashes, hashes))
 
 
-def _mapped(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _as_mapped(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """As `np.load(mmap_mode="r")` gives them: read-only arrays are a type of their own to numba."""
     array.flags.writeable = False
     return array

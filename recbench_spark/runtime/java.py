@@ -30,7 +30,7 @@ OWN_JARS = (JARS, "spark.driver.extraClassPath", "spark.jars.ivy", "spark.jars.i
 
 
 @contextmanager
-def starting_quietly() -> Iterator[None]:
+def start_quietly() -> Iterator[None]:
     """Start the Java process of the session that is built inside; what it says meanwhile is shown only if
     that fails.
 
@@ -41,7 +41,7 @@ def starting_quietly() -> Iterator[None]:
         yield
         return
     ours, javas = os.pipe()
-    said = Said(os.fdopen(ours, "rb"))
+    said = JavaErrors(os.fdopen(ours, "rb"))
     try:
         gateway = _launch(javas)
         SparkContext._ensure_initialized(gateway=gateway)
@@ -60,7 +60,7 @@ def _launch(javas: int) -> Any:
         os.close(javas)
 
 
-class Said:
+class JavaErrors:
     """What Java writes to its standard error: kept until it has started, handed on from then."""
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -73,19 +73,19 @@ class Said:
         """All that was kept, and what comes: Java or its session did not start."""
         self.thread.join(timeout=1)  # where Java has ended, to its last line
         self.started.set()
-        _hand_on(b"".join(self.kept))
+        _write_stderr(b"".join(self.kept))
 
     def _listen(self) -> None:
         for line in self.stream:
             if line.startswith(NOISE):
                 continue
             if self.started.is_set():
-                _hand_on(line)
+                _write_stderr(line)
             else:
                 self.kept.append(line)
 
 
-def _hand_on(text: bytes) -> None:
+def _write_stderr(text: bytes) -> None:
     # Not sys.stderr: a notebook's or a test's has no bytes, and what Java says went past it before.
     with suppress(OSError):
         os.write(2, text)
@@ -94,27 +94,27 @@ def _hand_on(text: bytes) -> None:
 # ------------------------------------------------------------------------------- jars
 
 
-def remembered(settings: Mapping[str, str]) -> list[str]:
+def read_known_jars(settings: Mapping[str, str]) -> list[str]:
     """The jars of these settings' packages, where a session before has found them and they are there."""
     if PACKAGES not in settings or any(name in settings for name in OWN_JARS):
         return []
     try:
-        jars = json.loads(_memory(settings).read_text(encoding="utf-8"))
+        jars = json.loads(_cache_file(settings).read_text(encoding="utf-8"))
         return [str(jar) for jar in jars] if all(Path(jar).is_file() for jar in jars) else []
     except (OSError, ValueError, TypeError):
         return []
 
 
-def remember(settings: Mapping[str, str], jars: str) -> None:
+def write_known_jars(settings: Mapping[str, str], jars: str) -> None:
     """Keep what Spark found for these settings: `spark.jars` of the session."""
     found = [jar.removeprefix("file://") for jar in jars.split(",") if jar]
     if PACKAGES not in settings or any(name in settings for name in OWN_JARS) or not found:
         return
     with suppress(OSError):  # a home that is read-only remembers nothing
-        replace_text(_memory(settings), json.dumps(found))
+        replace_text(_cache_file(settings), json.dumps(found))
 
 
-def _memory(settings: Mapping[str, str]) -> Path:
+def _cache_file(settings: Mapping[str, str]) -> Path:
     """The file of what was found for packages, of one Spark."""
     asked = [settings[PACKAGES], settings.get(EXCLUDES, ""), spark_version]
     name = sha256(json.dumps(asked).encode()).hexdigest()[:16]

@@ -36,7 +36,7 @@ class Journal:
                 self.path = path
         except (OSError, ValueError) as error:
             hint = "give another file, or check permissions and space"
-            raise StoreError(f"cannot write the log {path}: {_why(error)}", hint) from None
+            raise StoreError(f"cannot write the log {path}: {_reason(error)}", hint) from None
 
     def say(self, text: str) -> None:
         """A line for the person watching, with the seconds since the start."""
@@ -55,7 +55,7 @@ class Journal:
                     file.write(json.dumps(line, default=str) + "\n")
             except OSError as error:
                 # A night is not lost for its log: the tables are the truth.
-                self.say(f"warning: no more lines in the log {self.path}: {_why(error)}")
+                self.say(f"warning: no more lines in the log {self.path}: {_reason(error)}")
                 self.path = None
 
     @contextmanager
@@ -79,5 +79,5 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     replace_text(path, json.dumps(content, indent=2, default=str) + "\n")
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)

@@ -23,21 +23,21 @@ from pyspark.sql import DataFrame, SparkSession
 from recbench_spark.errors import ConfigError
 from recbench_spark.runtime import java
 
-BYTES_A_BATCH, NO_WEIGHING = "spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1)
+BYTES_PER_BATCH, UNLIMITED_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1)
 
-BETTER = {
+TUNED_SETTINGS = {
     # Partitions that a task writes side by side: with 0 it sorts its rows by partition first, though a
     # split or a run is one partition. Beyond these 4 it sorts.
     "spark.sql.maxConcurrentOutputFileWriters": ("0", "4"),
     # With any other value Spark weighs the whole batch again for every row it adds: a fifth of a night's
     # ranking. Rows a batch (spark.sql.execution.arrow.maxRecordsPerBatch) bound the memory.
-    BYTES_A_BATCH: ("67108864b", NO_WEIGHING),
+    BYTES_PER_BATCH: ("67108864b", UNLIMITED_BYTES),
     # VACUUM lists a table in so many tasks, however few its folders: half a minute for an empty one.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": ("10000", "64"),
 }
 """Settings of a session, where they are Spark's defaults: (default, ours)."""
 
-SMALL = {
+SMALL_JOB_SETTINGS = {
     # Compiling a query to Java takes longer than interpreting it for some ten thousand rows.
     "spark.sql.codegen.wholeStage": ("true", "false"),
     "spark.sql.codegen.factoryMode": ("FALLBACK", "NO_CODEGEN"),
@@ -48,7 +48,7 @@ SMALL = {
 }
 """The same for small work; never on a cluster."""
 
-QUICK_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m")
+SMALL_JOB_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m")
 """Small work is over before Java's optimising compiler pays off, and it takes a core."""
 JAVA_FLAGS = "spark.driver.extraJavaOptions"
 
@@ -72,7 +72,7 @@ LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0
 """A session on one machine talks to itself, and listens to nobody else."""
 
 
-def settings_of(properties: Path) -> dict[str, str]:
+def read_properties(properties: Path) -> dict[str, str]:
     """What a properties file sets of Spark."""
     text = properties.read_text(encoding="utf-8")
     return dict(re.findall(r"^\s*(spark\.\S+?)(?:\s*[=:]\s*|\s+)(.*?)\s*$", text, re.MULTILINE))
@@ -83,20 +83,20 @@ def is_local(settings: Mapping[str, str]) -> bool:
     return settings.get("spark.master", "local").startswith("local")
 
 
-def known_jars(settings: Mapping[str, str]) -> dict[str, str]:
+def jar_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Settings that name the jars of packages, where they are known: Ivy takes seconds to find them."""
-    jars = java.remembered(settings)
+    jars = java.read_known_jars(settings)
     return {java.PACKAGES: "", "spark.driver.extraClassPath": os.pathsep.join(jars)} if jars else {}
 
 
 def submit_arguments(properties: Path, small: bool = False) -> str:
     """What a bare `python jobs/x.py` hands to Java; where the master is local it keeps to itself."""
-    set_there = settings_of(properties)
+    set_there = read_properties(properties)
     ours: dict[str, str] = {}
     if is_local(set_there):
-        ours = {**LOOPBACK, **known_jars(set_there)}
+        ours = {**LOOPBACK, **jar_settings(set_there)}
         if small:
-            ours[JAVA_FLAGS] = " ".join(QUICK_JAVA)
+            ours[JAVA_FLAGS] = " ".join(SMALL_JOB_JAVA)
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK["spark.driver.bindAddress"])  # its page, if any
     free = {key: value for key, value in ours.items() if key not in set_there or key == java.PACKAGES}
     flags = "".join(f"--conf {shlex.quote(f'{key}={value}')} " for key, value in free.items())
@@ -104,7 +104,7 @@ def submit_arguments(properties: Path, small: bool = False) -> str:
 
 
 @contextmanager
-def _kept_handler() -> Iterator[None]:
+def _defer_signals() -> Iterator[None]:
     """A program that listens to Ctrl-C and SIGTERM itself goes on doing so, and hears them once Java is up.
 
     Spark's context takes Ctrl-C over; and a Java process whose start is cut off is never ended.
@@ -140,11 +140,11 @@ def get_session(app_name: str = "recbench-spark", small: bool = False) -> SparkS
     else:
         spark = _bare_session(app_name, small)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    improve(spark, BETTER)
+    replace_defaults(spark, TUNED_SETTINGS)
     return spark
 
 
-def improve(spark: SparkSession, settings: Mapping[str, tuple[str, str]]) -> None:
+def replace_defaults(spark: SparkSession, settings: Mapping[str, tuple[str, str]]) -> None:
     """Settings of a session that nobody has changed are set to ours."""
     for key, (default, ours) in settings.items():
         if spark.conf.get(key) == default:
@@ -155,24 +155,29 @@ def _bare_session(app_name: str, small: bool) -> SparkSession:
     """The session of a job that was started with bare Python."""
     asked = os.environ.setdefault("PYSPARK_SUBMIT_ARGS", submit_arguments(local_properties(), small))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with _kept_handler(), java.starting_quietly():
+    with _defer_signals(), java.start_quietly():
         spark = SparkSession.builder.appName(app_name).getOrCreate()
     if small and str(spark.conf.get("spark.master")).startswith("local"):
-        improve(spark, SMALL)
+        replace_defaults(spark, SMALL_JOB_SETTINGS)
     if shlex.quote(str(local_properties())) in asked:
-        java.remember(settings_of(local_properties()), spark.sparkContext.getConf().get(java.JARS) or "")
+        java.write_known_jars(
+            read_properties(local_properties()), spark.sparkContext.getConf().get(java.JARS) or ""
+        )
     return spark
 
 
-NARROW = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(1 << 16), BYTES_A_BATCH: NO_WEIGHING}
+NARROW_ROW_SETTINGS = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(1 << 16),
+    BYTES_PER_BATCH: UNLIMITED_BYTES,
+}
 """Settings for rows of a few numbers; those of the session are for rows that hold a user each."""
 
 
 @contextmanager
 def narrow_rows(spark: SparkSession) -> Iterator[None]:
     """What is run inside hands narrow rows to Python in large batches, which are not weighed row by row."""
-    before = {key: str(spark.conf.get(key)) for key in NARROW}
-    for key, value in NARROW.items():
+    before = {key: str(spark.conf.get(key)) for key in NARROW_ROW_SETTINGS}
+    for key, value in NARROW_ROW_SETTINGS.items():
         spark.conf.set(key, value)
     try:
         yield
@@ -183,31 +188,33 @@ def narrow_rows(spark: SparkSession) -> Iterator[None]:
 
 # ------------------------------------------------------------------------- frames that a night keeps
 
-_kept: list[list[DataFrame]] = []
+_cached_frames: list[list[DataFrame]] = []
 
 
-def kept(frame: DataFrame) -> DataFrame:
-    """The frame, cached; let go at the end of the `letting_go` that it is made in."""
+def cache_frame(frame: DataFrame) -> DataFrame:
+    """The frame, cached; let go at the end of the `cache_scope` that it is made in."""
     found = frame.cache()
-    if _kept:
-        _kept[-1].append(found)
+    if _cached_frames:
+        _cached_frames[-1].append(found)
     return found
 
 
 @contextmanager
-def letting_go() -> Iterator[None]:
-    """Frames that are `kept` within are let go at the end, and all others that nobody names any more.
+def cache_scope() -> Iterator[None]:
+    """Frames that are `cache_frame` within are let go at the end, and all others that nobody names any more.
 
     Spark holds a cached frame's plan, and with it the snapshots of all tables that it reads, until somebody
     lets it go: a driver of 2 GB that ran 175 small nights one after the other did little but collect
     garbage. A frame's twin in Java stays as long as the Python object does, and those in a cycle stay until
     Python looks for cycles among old objects: with large libraries loaded, hardly ever.
     """
-    _kept.append([])
+    _cached_frames.append([])
     try:
         yield
     finally:
-        for frame in reversed(_kept.pop()):  # first what was made of others: Spark would cache it anew
+        for frame in reversed(
+            _cached_frames.pop()
+        ):  # first what was made of others: Spark would cache it anew
             with suppress(Exception):  # the session may have ended
                 frame.unpersist()
         gc.collect()

@@ -26,13 +26,13 @@ TIMESTAMP: T.DataType = T.TimestampType()
 DATE: T.DataType = T.DateType()
 
 
-def array_of(element: T.DataType) -> T.ArrayType:
+def array_type(element: T.DataType) -> T.ArrayType:
     """An array; Delta knows no NOT NULL inside arrays and maps, so elements count as nullable."""
     return T.ArrayType(element)
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column: name, type, what it means to the person who queries it."""
 
     name: str
@@ -47,7 +47,7 @@ class Table:
 
     name: str
     comment: str
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     partition_by: tuple[str, ...] = ()
     constraints: dict[str, str] = field(default_factory=dict)
 
@@ -69,23 +69,25 @@ class Table:
         return [column.name for column in self.columns]
 
 
-def text_id(name: str, comment: str) -> Column:
+def text_column(name: str, comment: str) -> TableColumn:
     """A column of ids as text, never NULL."""
-    return Column(name, STRING, comment, nullable=False)
+    return TableColumn(name, STRING, comment, nullable=False)
 
 
-RUN_ID: Column = text_id("run_id", "Attempt of one model on one night; visible once `runs` says succeeded.")
-SPLIT_ID: Column = text_id("split_id", "Hash of the log's identity and the split's settings.")
-USER_ID: Column = text_id("user_id", "Original user id, as text.")
-ITEM_ID: Column = text_id("item_id", "Original item id, as text.")
-PART: Column = text_id("part", "Held-out part evaluated: valid, test or open_loop.")
-METRIC: Column = text_id("metric", "Metric, lower case: ndcg, recall, auc ...")
-DEFINITION: Column = text_id(
+RUN_ID: TableColumn = text_column(
+    "run_id", "Attempt of one model on one night; visible once `runs` says succeeded."
+)
+SPLIT_ID: TableColumn = text_column("split_id", "Hash of the log's identity and the split's settings.")
+USER_ID: TableColumn = text_column("user_id", "Original user id, as text.")
+ITEM_ID: TableColumn = text_column("item_id", "Original item id, as text.")
+PART: TableColumn = text_column("part", "Held-out part evaluated: valid, test or open_loop.")
+METRIC: TableColumn = text_column("metric", "Metric, lower case: ndcg, recall, auc ...")
+DEFINITION: TableColumn = text_column(
     "definition", "Version of the defaults and the axes in which this number differs from them."
 )
-ESTIMATOR: Column = text_id("estimator", "How exposure is corrected for; holdout means it is not.")
-K: Column = Column("k", INT, "Cut-off; NULL for a value over the whole ranking.")
-SUITE: Column = text_id("suite", "Name of the benchmark file.")
+ESTIMATOR: TableColumn = text_column("estimator", "How exposure is corrected for; holdout means it is not.")
+K: TableColumn = TableColumn("k", INT, "Cut-off; NULL for a value over the whole ranking.")
+SUITE: TableColumn = text_column("suite", "Name of the benchmark file.")
 
 ID_KIND = "recbench.id"
 """Column metadata: how ids were stored, as `integer`, as `string`, or as `text` of a text file."""
@@ -104,17 +106,17 @@ def require(frame: DataFrame, columns: list[str], what: str) -> None:
     require_names(frame.columns, columns, what)
 
 
-def require_names(found: Sequence[str], columns: Sequence[str], what: str) -> None:
+def require_names(names: Sequence[str], columns: Sequence[str], what: str) -> None:
     """As `require`, of the names of the columns that there are."""
-    missing = [name for name in columns if name not in found]
+    missing = [name for name in columns if name not in names]
     if missing:
         raise SchemaError(
-            f"{what} has no column {', '.join(missing)}; it has {', '.join(found)}",
-            nearest(missing[0], found),
+            f"{what} has no column {', '.join(missing)}; it has {', '.join(names)}",
+            nearest(missing[0], names),
         )
 
 
-def with_text_ids(log: DataFrame) -> DataFrame:
+def cast_ids_to_text(log: DataFrame) -> DataFrame:
     """The log with its ids as text, what is noted of its columns kept."""
     text = {
         name: F.col(name).cast("string").alias(name, metadata=log.schema[name].metadata)

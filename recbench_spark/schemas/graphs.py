@@ -11,34 +11,36 @@ from recbench_spark.schemas.base import (
     LONG,
     STRING,
     TIMESTAMP,
-    Column,
     Table,
-    array_of,
-    text_id,
+    TableColumn,
+    array_type,
+    text_column,
 )
 
-MODEL_ID = text_id("model_id", "Hash of graph, features, weights and settings: same name, same bits.")
-GRAPH_ID = text_id("graph_id", "Hash of the edges' identity and the settings they are read by.")
+MODEL_ID = text_column("model_id", "Hash of graph, features, weights and settings: same name, same bits.")
+GRAPH_ID = text_column("graph_id", "Hash of the edges' identity and the settings they are read by.")
 
 GRAPHS = Table(
     "graphs",
     "One row a graph that is laid out: its size and where its files lie.",
     (
         GRAPH_ID,
-        Column("sides", array_of(STRING), "Names of the sides; one where it is not bipartite.", False),
-        Column("nodes", LONG, "Nodes of all sides.", False),
-        Column("edges", LONG, "Edges as stored: both ways counts twice.", False),
-        Column("blocks", INT, "Blocks of nodes, over all sides.", False),
-        Column("weighted", BOOLEAN, "Whether edges have weights.", False),
-        Column("source", STRING, "Where the edges are from: a path, or a split and its part.", False),
-        Column(
+        TableColumn(
+            "sides", array_type(STRING), "Names of the sides; one where it is not bipartite.", False
+        ),
+        TableColumn("nodes", LONG, "Nodes of all sides.", False),
+        TableColumn("edges", LONG, "Edges as stored: both ways counts twice.", False),
+        TableColumn("blocks", INT, "Blocks of nodes, over all sides.", False),
+        TableColumn("weighted", BOOLEAN, "Whether edges have weights.", False),
+        TableColumn("source", STRING, "Where the edges are from: a path, or a split and its part.", False),
+        TableColumn(
             "source_identity",
             STRING,
             "Identity of what was read: of files their content, of a Delta table its id and files.",
         ),
-        Column("settings_json", STRING, "The settings they were read by."),
-        Column("seconds", DOUBLE, "Wall-clock seconds of the layout.", False),
-        Column("laid_out_at", TIMESTAMP, "When it was laid out, UTC.", False),
+        TableColumn("settings_json", STRING, "The settings they were read by."),
+        TableColumn("seconds", DOUBLE, "Wall-clock seconds of the layout.", False),
+        TableColumn("laid_out_at", TIMESTAMP, "When it was laid out, UTC.", False),
     ),
 )
 
@@ -47,11 +49,13 @@ GRAPH_NODES = Table(
     "One row a node: its dense id and how many edges come into it.",
     (
         GRAPH_ID,
-        text_id("side", "Side of the node; node where there is one."),
-        text_id("id", "Original id, as text."),
-        Column("node_index", LONG, "Dense id: place in the order of hashed ids, side after side.", False),
-        Column("block", INT, "Block of nodes it is in.", False),
-        Column("edges", LONG, "Edges into it.", False),
+        text_column("side", "Side of the node; node where there is one."),
+        text_column("id", "Original id, as text."),
+        TableColumn(
+            "node_index", LONG, "Dense id: place in the order of hashed ids, side after side.", False
+        ),
+        TableColumn("block", INT, "Block of nodes it is in.", False),
+        TableColumn("edges", LONG, "Edges into it.", False),
     ),
     partition_by=("graph_id",),
 )
@@ -61,13 +65,13 @@ GRAPH_VECTORS = Table(
     "Vectors after a layer, some thousand nodes a row, committed by groups of blocks as they come.",
     (
         MODEL_ID,
-        Column("layer", INT, "Layer they come out of, from 1.", False),
-        Column("block", INT, "Block of nodes.", False),
-        Column("first", LONG, "node_index of the first node.", False),
-        Column("nodes", INT, "Nodes of the row, by node_index.", False),
-        Column("dims", INT, "Dimensions of a vector.", False),
-        text_id("dtype", "float16 or float32, little-endian."),
-        Column("vectors", T.BinaryType(), "The vectors, end to end.", False),
+        TableColumn("layer", INT, "Layer they come out of, from 1.", False),
+        TableColumn("block", INT, "Block of nodes.", False),
+        TableColumn("first", LONG, "node_index of the first node.", False),
+        TableColumn("nodes", INT, "Nodes of the row, by node_index.", False),
+        TableColumn("dims", INT, "Dimensions of a vector.", False),
+        text_column("dtype", "float16 or float32, little-endian."),
+        TableColumn("vectors", T.BinaryType(), "The vectors, end to end.", False),
     ),
     partition_by=("model_id", "layer"),
 )
@@ -78,21 +82,21 @@ GRAPH_RUNS = Table(
     (
         MODEL_ID,
         GRAPH_ID,
-        text_id("model", "Name of the model."),
-        Column("layer", INT, "Layer, from 1; after the last one the pools of the other side.", False),
-        text_id("aggregator", "sum, mean, importance, max, gcn or lstm."),
-        text_id("plan", "G: vectors gathered, R: replicated and mapped, S: partial sums scattered."),
-        Column("nodes", LONG, "Nodes whose vectors were computed.", False),
-        Column("edges", LONG, "Edges aggregated over.", False),
-        Column("width", INT, "Dimensions of a message.", False),
-        Column("vectors_projected", LONG, "Vectors that went through a projection: each once.", False),
-        Column("bytes_shuffled", LONG, "Payload of the shuffle: vectors or partial sums.", False),
-        Column("predicted_bytes", LONG, "The same as predicted before the run.", False),
-        Column("seconds", DOUBLE, "Wall-clock seconds.", False),
-        Column("predicted_seconds", DOUBLE, "As predicted before the run.", False),
-        Column("amounts_json", STRING, "What there was to do, as the cost model counts it.", False),
-        Column("cores", INT, "Tasks at once.", False),
-        Column("started_at", TIMESTAMP, "When the layer began, UTC.", False),
+        text_column("model", "Name of the model."),
+        TableColumn("layer", INT, "Layer, from 1; after the last one the pools of the other side.", False),
+        text_column("aggregator", "sum, mean, importance, max, gcn or lstm."),
+        text_column("plan", "G: vectors gathered, R: replicated and mapped, S: partial sums scattered."),
+        TableColumn("nodes", LONG, "Nodes whose vectors were computed.", False),
+        TableColumn("edges", LONG, "Edges aggregated over.", False),
+        TableColumn("width", INT, "Dimensions of a message.", False),
+        TableColumn("vectors_projected", LONG, "Vectors that went through a projection: each once.", False),
+        TableColumn("bytes_shuffled", LONG, "Payload of the shuffle: vectors or partial sums.", False),
+        TableColumn("predicted_bytes", LONG, "The same as predicted before the run.", False),
+        TableColumn("seconds", DOUBLE, "Wall-clock seconds.", False),
+        TableColumn("predicted_seconds", DOUBLE, "As predicted before the run.", False),
+        TableColumn("amounts_json", STRING, "What there was to do, as the cost model counts it.", False),
+        TableColumn("cores", INT, "Tasks at once.", False),
+        TableColumn("started_at", TIMESTAMP, "When the layer began, UTC.", False),
     ),
     constraints={"plan_known": "plan IN ('G', 'R', 'S')"},
 )
@@ -101,13 +105,19 @@ NEIGHBOURHOODS = Table(
     "neighbourhoods",
     "One row a node: the nodes that short random walks from it visit most (`jobs/neighbourhoods.py`).",
     (
-        text_id("neighbourhood_id", "Hash of graph, side and the walks' settings: same name, same rows."),
-        text_id("side", "Side of the nodes; node where there is one."),
-        text_id("node", "Original id of the node, as text."),
-        Column("neighbours", array_of(STRING), "Original ids, most visited first; never the node itself."),
-        Column("weights", array_of(T.FloatType()), "Visits over the visits of all kept: they sum to 1."),
-        Column("visits", array_of(INT), "Visits of each."),
-        Column("visited", INT, "Different nodes visited, kept or not."),
+        text_column(
+            "neighbourhood_id", "Hash of graph, side and the walks' settings: same name, same rows."
+        ),
+        text_column("side", "Side of the nodes; node where there is one."),
+        text_column("node", "Original id of the node, as text."),
+        TableColumn(
+            "neighbours", array_type(STRING), "Original ids, most visited first; never the node itself."
+        ),
+        TableColumn(
+            "weights", array_type(T.FloatType()), "Visits over the visits of all kept: they sum to 1."
+        ),
+        TableColumn("visits", array_type(INT), "Visits of each."),
+        TableColumn("visited", INT, "Different nodes visited, kept or not."),
     ),
     partition_by=("neighbourhood_id",),
 )

@@ -13,10 +13,10 @@ from recbench_spark.schemas.base import (
     SPLIT_ID,
     STRING,
     USER_ID,
-    Column,
     Table,
-    array_of,
-    text_id,
+    TableColumn,
+    array_type,
+    text_column,
 )
 
 MANIFESTS = Table(
@@ -24,10 +24,10 @@ MANIFESTS = Table(
     "What a split consists of: counts, content hashes, overlaps, leakage. One row a fact.",
     (
         SPLIT_ID,
-        text_id("part", "train, valid, test ... as in splits, or log for the whole."),
-        text_id("fact", "rows, users, items, rejected_rows, duplicates, overlap, content_hash ..."),
-        Column("value", DOUBLE, "The count or share."),
-        Column("detail", STRING, "Text facts: content hash, settings as JSON."),
+        text_column("part", "train, valid, test ... as in splits, or log for the whole."),
+        text_column("fact", "rows, users, items, rejected_rows, duplicates, overlap, content_hash ..."),
+        TableColumn("value", DOUBLE, "The count or share."),
+        TableColumn("detail", STRING, "Text facts: content hash, settings as JSON."),
     ),
 )
 
@@ -36,9 +36,9 @@ REJECTS = Table(
     "Rows of a log that could not be used, where dataset.bad_rows is reject.",
     (
         SPLIT_ID,
-        text_id("file", "File the row is from."),
-        Column("line", STRING, "The line as it stands, or the row as JSON."),
-        text_id("reason", "What is wrong with it."),
+        text_column("file", "File the row is from."),
+        TableColumn("line", STRING, "The line as it stands, or the row as JSON."),
+        text_column("reason", "What is wrong with it."),
     ),
     partition_by=("split_id",),
 )
@@ -50,10 +50,10 @@ SPLITS = Table(
         SPLIT_ID,
         USER_ID,
         ITEM_ID,
-        Column("rating", DOUBLE, "Rating or relevance; 1 where the log has none.", False),
-        Column("event_time", LONG, "Microseconds since 1970 UTC; NULL where the log has no time."),
-        text_id("part", "train, given, valid, test, open_loop, later, or a part named in split.parts."),
-        Column("attributes", T.MapType(STRING, STRING), "Further columns kept as slices."),
+        TableColumn("rating", DOUBLE, "Rating or relevance; 1 where the log has none.", False),
+        TableColumn("event_time", LONG, "Microseconds since 1970 UTC; NULL where the log has no time."),
+        text_column("part", "train, given, valid, test, open_loop, later, or a part named in split.parts."),
+        TableColumn("attributes", T.MapType(STRING, STRING), "Further columns kept as slices."),
     ),
     partition_by=("split_id",),
 )
@@ -64,20 +64,20 @@ ITEMS = Table(
     (
         SPLIT_ID,
         ITEM_ID,
-        Column("item_index", INT, "Dense position in item id order: ties fall to the smaller.", False),
-        Column("n_train", LONG, "Training interactions of the item.", False),
-        text_id("popularity", "head, torso, tail (a third of the training rows each) or cold."),
-        Column("attributes", T.MapType(STRING, STRING), "Columns of the items table kept as slices."),
+        TableColumn("item_index", INT, "Dense position in item id order: ties fall to the smaller.", False),
+        TableColumn("n_train", LONG, "Training interactions of the item.", False),
+        text_column("popularity", "head, torso, tail (a third of the training rows each) or cold."),
+        TableColumn("attributes", T.MapType(STRING, STRING), "Columns of the items table kept as slices."),
     ),
     partition_by=("split_id",),
 )
 
 HELD_OUT = T.StructType(
     [
-        T.StructField("item_ids", array_of(STRING)),
-        T.StructField("items", array_of(INT)),
-        T.StructField("relevance", array_of(DOUBLE)),
-        T.StructField("slices", T.MapType(STRING, array_of(STRING))),
+        T.StructField("item_ids", array_type(STRING)),
+        T.StructField("items", array_type(INT)),
+        T.StructField("relevance", array_type(DOUBLE)),
+        T.StructField("slices", T.MapType(STRING, array_type(STRING))),
     ]
 )
 
@@ -87,10 +87,12 @@ USER_BLOCKS = Table(
     (
         SPLIT_ID,
         USER_ID,
-        Column("user_key", LONG, "xxhash64 of the user id.", False),
-        Column("train_items", array_of(INT), "item_index of training and given items, ascending.", False),
-        Column("train_ratings", array_of(DOUBLE), "Their ratings, in the same order.", False),
-        Column("held_out", T.MapType(STRING, HELD_OUT), "Per part the truth, by item_index.", False),
+        TableColumn("user_key", LONG, "xxhash64 of the user id.", False),
+        TableColumn(
+            "train_items", array_type(INT), "item_index of training and given items, ascending.", False
+        ),
+        TableColumn("train_ratings", array_type(DOUBLE), "Their ratings, in the same order.", False),
+        TableColumn("held_out", T.MapType(STRING, HELD_OUT), "Per part the truth, by item_index.", False),
     ),
     partition_by=("split_id",),
 )
@@ -101,9 +103,9 @@ CANDIDATES = Table(
     (
         SPLIT_ID,
         PART,
-        text_id("draw", "How they were drawn: weights, number, seed."),
+        text_column("draw", "How they were drawn: weights, number, seed."),
         USER_ID,
-        Column("items", array_of(INT), "item_index of the drawn items, in the order drawn.", False),
+        TableColumn("items", array_type(INT), "item_index of the drawn items, in the order drawn.", False),
     ),
     partition_by=("split_id",),
 )
@@ -113,14 +115,14 @@ PROPENSITIES = Table(
     "Exposure propensities of items, known or estimated.",
     (
         SPLIT_ID,
-        text_id("method", "true, relative_frequency, power_law ..."),
+        text_column("method", "true, relative_frequency, power_law ..."),
         ITEM_ID,
-        Column("propensity", DOUBLE, "Probability that the item is exposed to a user.", False),
+        TableColumn("propensity", DOUBLE, "Probability that the item is exposed to a user.", False),
     ),
     partition_by=("split_id",),
 )
 
-METHOD = text_id("method", "How they were found: power_law, relative_frequency ...; further settings.")
+METHOD = text_column("method", "How they were found: power_law, relative_frequency ...; further settings.")
 
 RATING_PROPENSITIES = Table(
     "rating_propensities",
@@ -128,8 +130,8 @@ RATING_PROPENSITIES = Table(
     (
         SPLIT_ID,
         METHOD,
-        Column("rating", DOUBLE, "Rating in the log.", False),
-        Column("propensity", DOUBLE, "Probability that an item of this rating is exposed.", False),
+        TableColumn("rating", DOUBLE, "Rating in the log.", False),
+        TableColumn("propensity", DOUBLE, "Probability that an item of this rating is exposed.", False),
     ),
     partition_by=("split_id",),
 )
@@ -142,7 +144,7 @@ CELL_PROPENSITIES = Table(
         METHOD,
         USER_ID,
         ITEM_ID,
-        Column("propensity", DOUBLE, "Probability that the item is exposed to the user.", False),
+        TableColumn("propensity", DOUBLE, "Probability that the item is exposed to the user.", False),
     ),
     partition_by=("split_id",),
 )
@@ -153,20 +155,20 @@ POWER_LAWS = Table(
     (
         SPLIT_ID,
         METHOD,
-        text_id("fitted_by", "approximate (Clauset's formula) or exact (the zeta likelihood)."),
-        Column("alpha", DOUBLE, "The exponent.", False),
-        Column("error", DOUBLE, "Standard error of alpha, xmin taken as known."),
-        Column("xmin", LONG, "Smallest count of the tail: where the distance is least.", False),
-        Column("tail", LONG, "Items of the tail.", False),
-        Column("items", LONG, "Items that were shown.", False),
-        Column("interactions", LONG, "Rows of the log fitted to.", False),
-        Column("users", LONG, "Users of the log fitted to.", False),
-        Column("distance", DOUBLE, "Kolmogorov and Smirnov's, between the tail and the law."),
-        Column("p", DOUBLE, "Goodness of fit: small speaks against a power law; NULL: not asked for."),
-        Column("replicates", INT, "Simulated laws behind p.", False),
-        Column("factor", DOUBLE, "What propensities were multiplied by.", False),
-        Column("raised", LONG, "Items whose propensity was raised to the floor.", False),
-        Column("lowered", LONG, "Items whose propensity was lowered to 1.", False),
+        text_column("fitted_by", "approximate (Clauset's formula) or exact (the zeta likelihood)."),
+        TableColumn("alpha", DOUBLE, "The exponent.", False),
+        TableColumn("error", DOUBLE, "Standard error of alpha, xmin taken as known."),
+        TableColumn("xmin", LONG, "Smallest count of the tail: where the distance is least.", False),
+        TableColumn("tail", LONG, "Items of the tail.", False),
+        TableColumn("items", LONG, "Items that were shown.", False),
+        TableColumn("interactions", LONG, "Rows of the log fitted to.", False),
+        TableColumn("users", LONG, "Users of the log fitted to.", False),
+        TableColumn("distance", DOUBLE, "Kolmogorov and Smirnov's, between the tail and the law."),
+        TableColumn("p", DOUBLE, "Goodness of fit: small speaks against a power law; NULL: not asked for."),
+        TableColumn("replicates", INT, "Simulated laws behind p.", False),
+        TableColumn("factor", DOUBLE, "What propensities were multiplied by.", False),
+        TableColumn("raised", LONG, "Items whose propensity was raised to the floor.", False),
+        TableColumn("lowered", LONG, "Items whose propensity was lowered to 1.", False),
     ),
     partition_by=("split_id",),
 )

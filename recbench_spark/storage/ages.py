@@ -10,7 +10,7 @@ from pathlib import Path
 from recbench_spark.storage.makers import PARTIAL
 from recbench_spark.storage.publish import remove_tree
 
-LEFT_SECONDS = 24 * 3600.0
+LEFTOVER_SECONDS = 24 * 3600.0
 """A private file that nobody has written to for so long was left by a killed process."""
 
 
@@ -40,7 +40,7 @@ def age_seconds(path: Path) -> float:
         return 0.0
 
 
-def remove_leftovers(folder: Path, seconds: float = LEFT_SECONDS) -> int:
+def remove_leftovers(folder: Path, seconds: float = LEFTOVER_SECONDS) -> int:
     """Remove private files and folders that killed processes left; returns how many.
 
     A folder counts as old where everything in it is old: a slow maker writes on within its folder.

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 Filters = Sequence[tuple[str, str, Any]]
 """All of (column, operator, value), as Parquet's readers have it."""
 
-WAIT = 0.1
+RETRY_SECONDS = 0.1
 """Seconds before an append is tried a second time: it takes some milliseconds."""
 
 
-def in_reach(root: str) -> bool:
+def is_local_folder(root: str) -> bool:
     """Return whether a warehouse is a folder of this machine."""
     return not (store.is_catalog_schema(root) or "://" in root)
 
@@ -60,7 +60,7 @@ class ArrowStore:
 
     def exists(self, name: str) -> bool:
         """Whether the table has been created; errors as `Store.exists`."""
-        return store.is_born(self.folder / name)
+        return store.has_commit(self.folder / name)
 
     def _table(self, name: str) -> DeltaTable:
         return open_table(self.location(name))
@@ -95,7 +95,7 @@ class ArrowStore:
         rows: list[dict[str, Any]] = self.read(table, filters, columns).to_pylist()
         return rows
 
-    def of_run(self, name: str, run_id: str) -> pa.Table:
+    def read_run(self, name: str, run_id: str) -> pa.Table:
         """The rows of one run in a result table."""
         return self.read(TABLES[name], [("run_id", "=", run_id)])
 
@@ -143,9 +143,9 @@ class ArrowStore:
         # The same name in each attempt: an append whose answer was lost is not made twice.
         name = f"{table.name}/{uuid.uuid4().hex}"
         commit = partial(delta_files.append_rows, self.location(table.name), arrow_rows(rows, table), name)
-        store.retried(f"write {table.name}", commit, WAIT)
+        store.retry_conflicts(f"write {table.name}", commit, RETRY_SECONDS)
 
     def create(self, table: Table) -> None:
         """Create a table that does not exist yet: its first commit, as Spark writes it, all or nothing."""
         if not self.exists(table.name):
-            store.create_here(self.folder / table.name, table)
+            store.create_local_table(self.folder / table.name, table)

@@ -25,21 +25,21 @@ from recbench_spark.kernels.streams import Batches
 
 Change = Callable[[pa.Table], pa.Table]
 
-ROWS_A_TASK = 1 << 20
+ROWS_PER_TASK = 1 << 20
 """Rows held together, some 100 MB: a log is spread over as many tasks as this needs."""
 
-ROWS_DEALT, ROWS_A_BLOCK, MOST_DEALT = 1 << 19, 1 << 10, 1 << 22
+MIN_BUFFER_ROWS, ROWS_PER_BLOCK, MAX_BUFFER_ROWS = 1 << 19, 1 << 10, 1 << 22
 """Rows that a task holds while it deals them out: more where there are many tasks, lest blocks be small."""
 
-PACKED = "task INT, rows BINARY"
+BLOCK_SCHEMA = "task INT, rows BINARY"
 """The task that a block goes to, and its rows."""
 
 Block = tuple[int, bytes]
 """The same in an RDD."""
 
-Finished = TypeVar("Finished")
+Result = TypeVar("Result")
 
-WAS = b"recbench.was"
+SCALE_KEY = b"recbench.was"
 """Metadata of a field that was packed in 32 of its 64 bits: what its values were divided by."""
 
 
@@ -61,35 +61,37 @@ class Blocks:
     def rows(self) -> DataFrame:
         """What comes of them as rows of Spark."""
         names = tuple(self.schema.names)
-        return self._frame().mapInArrow(partial(_as_rows, change=self.change, names=names), self.schema)
+        return self._block_frame().mapInArrow(
+            partial(_change_batches, change=self.change, names=names), self.schema
+        )
 
-    def each(self, finish: Callable[[pa.Table], Finished]) -> list[Finished]:
+    def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
         """What `finish` makes of each task's outcome, a few values: the driver holds them all."""
         if isinstance(self.packed, DataFrame):
-            run_batches = partial(_finished_batches, change=self.change, finish=finish)
+            run_batches = partial(_finish_batches, change=self.change, finish=finish)
             found = self.packed.mapInArrow(run_batches, "found BINARY").collect()
             return [pickle.loads(row["found"]) for row in found]
-        run = partial(_finished, change=self.change, finish=finish)
+        run = partial(_finish_blocks, change=self.change, finish=finish)
         return self.packed.values().mapPartitions(run).collect()
 
-    def _frame(self) -> DataFrame:
+    def _block_frame(self) -> DataFrame:
         if isinstance(self.packed, DataFrame):
             return self.packed
-        return SparkSession.active().createDataFrame(self.packed, PACKED)
+        return SparkSession.active().createDataFrame(self.packed, BLOCK_SCHEMA)
 
 
-def tasks_for(spark: SparkSession, n: int) -> int:
+def count_tasks(spark: SparkSession, n: int) -> int:
     """As many tasks as give each ROWS_A_TASK of n rows on average."""
     fewest = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-    return max(fewest, -(-n // ROWS_A_TASK))
+    return max(fewest, -(-n // ROWS_PER_TASK))
 
 
-def rows_dealt(tasks: int) -> int:
+def buffer_rows(tasks: int) -> int:
     """Rows that a task holds while it deals them out to so many tasks."""
-    return min(max(ROWS_DEALT, ROWS_A_BLOCK * tasks), MOST_DEALT)
+    return min(max(MIN_BUFFER_ROWS, ROWS_PER_BLOCK * tasks), MAX_BUFFER_ROWS)
 
 
-def in_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
+def shuffle_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
     """The rows in blocks, those with the same key in the same partition.
 
     Args:
@@ -98,26 +100,26 @@ def in_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
         tasks: number of partitions; more than one key falls into each.
     """
     dealt = rows.withColumn("_task", F.pmod(key, F.lit(tasks)).cast("int"))
-    packed = dealt.mapInArrow(partial(_deal, rows=rows_dealt(tasks)), PACKED)
+    packed = dealt.mapInArrow(partial(_partition_batches, rows=buffer_rows(tasks)), BLOCK_SCHEMA)
     return packed.repartitionById(tasks, F.col("task"))
 
 
-def rows_of(batches: Batches) -> pa.Table | None:
+def unpack_batches(batches: Batches) -> pa.Table | None:
     """All rows of a partition's blocks; None where it has none."""
-    return unpacked(_blocks(batches))
+    return unpack_blocks(_blocks(batches))
 
 
 def _blocks(batches: Batches) -> Iterator[pa.Buffer]:
     return (block.as_buffer() for batch in batches for block in batch.column("rows"))
 
 
-def unpacked(blocks: Iterable[bytes | pa.Buffer]) -> pa.Table | None:
+def unpack_blocks(blocks: Iterable[bytes | pa.Buffer]) -> pa.Table | None:
     """All rows of some blocks; None where there is none."""
-    tables = [_table(block) for block in blocks]
+    tables = [_decode_block(block) for block in blocks]
     return pa.concat_tables(tables).combine_chunks() if tables else None
 
 
-def dealt_out(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> Iterator[Block]:
+def partition_rows(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> Iterator[Block]:
     """The rows in blocks, one for each task that gets any.
 
     Args:
@@ -130,44 +132,46 @@ def dealt_out(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> Iterator[Block
     ends = np.append(np.flatnonzero(np.diff(sorted_r)), len(sorted_r) - 1) + 1
     starts = np.insert(ends[:-1], 0, 0)
     for start, end in zip(starts, ends, strict=True):
-        yield int(sorted_r[start]), _packed(rows.slice(start, end - start))
+        yield int(sorted_r[start]), _encode_block(rows.slice(start, end - start))
 
 
-def packed_rows(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> pa.RecordBatch:
+def pack_batch(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> pa.RecordBatch:
     """The same as rows of PACKED."""
-    tasks, packed = zip(*dealt_out(rows, task_r), strict=True)
+    tasks, packed = zip(*partition_rows(rows, task_r), strict=True)
     columns = [pa.array(tasks, pa.int32()), pa.array(packed, pa.binary())]
     return pa.RecordBatch.from_arrays(columns, ["task", "rows"])
 
 
-def _as_rows(batches: Batches, change: Change, names: tuple[str, ...]) -> Batches:
-    table = rows_of(batches)
+def _change_batches(batches: Batches, change: Change, names: tuple[str, ...]) -> Batches:
+    table = unpack_batches(batches)
     if table is not None:
         changed = change(table)
         for batch in changed.select(names).to_batches(max_chunksize=1 << 16):
-            yield pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], names)
+            yield pa.RecordBatch.from_arrays(
+                [_decode_dictionary(column) for column in batch.columns], names
+            )
 
 
-def _finished(
-    blocks: Iterable[bytes | pa.Buffer], change: Change, finish: Callable[[pa.Table], Finished]
-) -> Iterator[Finished]:
-    table = unpacked(blocks)
+def _finish_blocks(
+    blocks: Iterable[bytes | pa.Buffer], change: Change, finish: Callable[[pa.Table], Result]
+) -> Iterator[Result]:
+    table = unpack_blocks(blocks)
     if table is not None:
         yield finish(change(table))
 
 
-def _finished_batches(batches: Batches, change: Change, finish: Callable[[pa.Table], Finished]) -> Batches:
-    for found in _finished(_blocks(batches), change, finish):
+def _finish_batches(batches: Batches, change: Change, finish: Callable[[pa.Table], Result]) -> Batches:
+    for found in _finish_blocks(_blocks(batches), change, finish):
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(found)], pa.binary())], ["found"])
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def _decode_dictionary(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def _deal(batches: Batches, rows: int) -> Batches:
+def _partition_batches(batches: Batches, rows: int) -> Batches:
     for table in chunks(batches, rows):
-        yield packed_rows(table.drop_columns(["_task"]), table.column("_task").to_numpy())
+        yield pack_batch(table.drop_columns(["_task"]), table.column("_task").to_numpy())
 
 
 def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
@@ -188,13 +192,15 @@ def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
 # ------------------------------------------------------------------------- a block as one value
 
 
-def _packed(rows: pa.Table) -> bytes:
+def _encode_block(rows: pa.Table) -> bytes:
     """The rows as bytes, numbers in half their width where that loses nothing."""
     for place, field in enumerate(rows.schema):
-        narrow = _narrowed(rows.column(place))
+        narrow = _narrow_column(rows.column(place))
         if narrow is not None:
             column, was = narrow
-            rows = rows.set_column(place, pa.field(field.name, column.type, metadata={WAS: was}), column)
+            rows = rows.set_column(
+                place, pa.field(field.name, column.type, metadata={SCALE_KEY: was}), column
+            )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_table(rows)
@@ -202,41 +208,41 @@ def _packed(rows: pa.Table) -> bytes:
     return packed
 
 
-def _narrowed(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str] | None:
+def _narrow_column(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str] | None:
     """The column in 32 bits, and what it takes to have it back; None where it does not fit."""
-    if column.type == pa.float64() and _is_single(column):
+    if column.type == pa.float64() and _fits_float32(column):
         return column.cast(pa.float32(), safe=False), "1"
     if column.type != pa.int64():
         return None
     # Times in seconds travel as such: microseconds of them end in zeros.
     for factor in (1, 1_000_000):
         smaller = column if factor == 1 else pc.divide(column, factor)
-        if _is_half(smaller) and (factor == 1 or pc.multiply(smaller, factor).equals(column)):
+        if _fits_int32(smaller) and (factor == 1 or pc.multiply(smaller, factor).equals(column)):
             return smaller.cast(pa.int32()), str(factor)
     return None
 
 
-def _is_half(column: pa.ChunkedArray) -> bool:
+def _fits_int32(column: pa.ChunkedArray) -> bool:
     ends = pc.min_max(column).as_py()
     return ends["min"] is None or bool(ends["min"] >= -(2**31) and ends["max"] < 2**31)
 
 
-def _is_single(column: pa.ChunkedArray) -> bool:
+def _fits_float32(column: pa.ChunkedArray) -> bool:
     values = column.drop_null().to_numpy()
     with np.errstate(over="ignore"):
         return bool((values.astype(np.float32) == values).all())
 
 
-def _table(block: bytes | pa.Buffer) -> pa.Table:
+def _decode_block(block: bytes | pa.Buffer) -> pa.Table:
     rows = pa.ipc.open_stream(block).read_all()
     for place, field in enumerate(rows.schema):
-        if field.metadata and WAS in field.metadata:
+        if field.metadata and SCALE_KEY in field.metadata:
             rows = rows.set_column(
-                place, field.name, _widened(rows.column(place), int(field.metadata[WAS]))
+                place, field.name, _widen_column(rows.column(place), int(field.metadata[SCALE_KEY]))
             )
     return rows
 
 
-def _widened(column: pa.ChunkedArray, factor: int) -> pa.ChunkedArray:
+def _widen_column(column: pa.ChunkedArray, factor: int) -> pa.ChunkedArray:
     wide = column.cast(pa.int64() if pa.types.is_integer(column.type) else pa.float64())
     return wide if factor == 1 else pc.multiply(wide, factor)

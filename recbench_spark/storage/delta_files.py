@@ -25,7 +25,7 @@ from pyarrow.parquet import filters_to_expression
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.blocks import Blocks
-from recbench_spark.storage.delta_tables import list_files, open_for_rows, open_table, read_dataset
+from recbench_spark.storage.delta_tables import list_files, open_for_write, open_table, read_dataset
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -58,7 +58,7 @@ def can_commit(folder: str) -> bool:
         return False
 
 
-def appended(folder: str, once: str) -> bool:
+def is_committed(folder: str, once: str) -> bool:
     """Whether an append of this name has been committed."""
     return open_table(folder).transaction_version(once) is not None
 
@@ -76,11 +76,11 @@ def write_files(blocks: Blocks, folder: str, partition: Mapping[str, str]) -> li
     """
     names = tuple(name for name in blocks.schema.names if name not in partition)
     files = blocks.each(partial(write_file, folder=folder, partition=partition, names=names))
-    check(folder, files)
+    require_visible(folder, files)
     return files
 
 
-def check(folder: str, files: Sequence[File]) -> None:
+def require_visible(folder: str, files: Sequence[File]) -> None:
     """StoreError where the driver does not see a file: a worker's host wrote it to a disk of its own."""
     for path, size in ((Path(folder, file.path), file.size) for file in files):
         if not path.is_file() or path.stat().st_size != size:
@@ -216,7 +216,7 @@ def append_rows(folder: str, rows: pa.Table, once: str) -> bool:
 def _hold_version(folder: str) -> Iterator[DeltaTable]:
     """Open a table for one write; ConflictError where another writer's commit came first."""
     try:
-        with open_for_rows(folder) as table:
+        with open_for_write(folder) as table:
             yield table
     except FileExistsError as error:
         raise ConflictError(str(error)) from None
@@ -227,7 +227,7 @@ def _write_rows(
     folder: str,
     rows: pa.Table,
     properties: CommitProperties,
-    replaced: str | None = None,
+    predicate: str | None = None,
 ) -> None:
     """Append rows; or put them in the place of those that fulfil a condition of SQL."""
     from deltalake import PostCommitHookProperties, write_deltalake  # noqa: PLC0415
@@ -239,10 +239,10 @@ def _write_rows(
         write_deltalake, table, rows, commit_properties=properties, post_commithook_properties=hooks
     )
     try:
-        if replaced is None:
+        if predicate is None:
             write(mode="append")
         else:
-            write(mode="overwrite", predicate=replaced)
+            write(mode="overwrite", predicate=predicate)
     except CommitFailedError as error:
         raise ConflictError(str(error)) from None
     except DeltaError as error:
@@ -273,20 +273,20 @@ def append_missing(folder: str, rows: pa.Table, key: Sequence[str], since: Since
     filters: list[tuple[str, str, Any]] = [(key[0], "in", rows.column(key[0]).unique().to_pylist())]
     filters += [] if since is None else [(since[0], ">", since[1])]
     with _hold_version(folder) as table:
-        known = set(_keys(read_rows(folder, filters, key, table.version()), key))
-        fresh = [n for n, name in enumerate(_keys(rows, key)) if name not in known]
+        known = set(_row_keys(read_rows(folder, filters, key, table.version()), key))
+        fresh = [n for n, name in enumerate(_row_keys(rows, key)) if name not in known]
         if fresh:
             _write_rows(table, folder, rows.take(fresh), _next_commit(table, "missing rows"))
     return len(fresh)
 
 
-def first_rows(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+def drop_repeated_keys(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     """Return the rows without those whose key an earlier one has."""
-    first = {name: n for n, name in reversed(list(enumerate(_keys(rows, key))))}
+    first = {name: n for n, name in reversed(list(enumerate(_row_keys(rows, key))))}
     return rows.take(pa.array(sorted(first.values()), pa.int64()))
 
 
-def _keys(rows: pa.Table, key: Sequence[str]) -> list[str]:
+def _row_keys(rows: pa.Table, key: Sequence[str]) -> list[str]:
     """Return the key of each row as text: lists and maps have no hash."""
     return [
         repr([row[name] is not None if isinstance(name, Presence) else row[name] for name in key])
@@ -342,7 +342,7 @@ def partition_values(folder: str, column: str) -> list[str]:
     return sorted({partition[column] for partition in open_table(folder).partitions()})
 
 
-def values(folder: str, column: str) -> set[str]:
+def read_column_values(folder: str, column: str) -> set[str]:
     """The values of a column of text, each once; one batch of that column in memory."""
     found: set[str] = set()
     for batch in read_dataset(folder).to_batches(columns=[column]):
@@ -350,6 +350,6 @@ def values(folder: str, column: str) -> set[str]:
     return found
 
 
-def files_of(folder: str, partition: Mapping[str, str]) -> list[str]:
+def list_partition_files(folder: str, partition: Mapping[str, str]) -> list[str]:
     """Return the paths of a partition's files on the disk."""
     return list_files(folder, partition)

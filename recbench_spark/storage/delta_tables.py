@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 LOG = "_delta_log"
 
-NOT_TAKEN = re.compile(r"[%\[\]\\^|\x00-\x1f\x7f]")
+UNSUPPORTED_CHARACTERS = re.compile(r"[%\[\]\\^|\x00-\x1f\x7f]")
 """Characters that `deltalake` does not take in the name of a table's folder."""
 
-_private: dict[str, Path] = {}
+_plain_folders: dict[str, Path] = {}
 """Real folder -> the private one that has its log."""
 
 
@@ -45,7 +45,7 @@ def open_table(place: str | Path, version: int | None = None) -> DeltaTable:
     """Open a table.
 
     Of a table whose folder has an odd name, the paths that the result itself knows are private ones: take
-    files from `list_files`, rows from `read_dataset`, and write by `open_for_rows`.
+    files from `list_files`, rows from `read_dataset`, and write by `open_for_write`.
 
     Args:
         place: folder of this machine, or a URI.
@@ -62,7 +62,7 @@ def open_table(place: str | Path, version: int | None = None) -> DeltaTable:
 def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
     """Open the rows of a table, of which nothing is read yet. Arguments and errors as `open_table`."""
     table, system = open_table(place, version), None
-    if _is_odd(place):
+    if _has_odd_name(place):
         system = fs.SubTreeFileSystem(str(_real_folder(place)), fs.LocalFileSystem())
     return table.to_pyarrow_dataset(filesystem=system)
 
@@ -94,7 +94,7 @@ def list_files(
 
 
 @contextmanager
-def open_for_rows(place: str | Path) -> Iterator[DeltaTable]:
+def open_for_write(place: str | Path) -> Iterator[DeltaTable]:
     """Open a table for one write of rows by `write_deltalake`: they are appended, or replace others.
 
     Of a folder with an odd name, the rows and their commit are made in a private folder, which has links to
@@ -105,7 +105,7 @@ def open_for_rows(place: str | Path) -> Iterator[DeltaTable]:
         FileExistsError: another writer's commit has that name already; nothing was appended.
         DeltaError: as `open_table`.
     """
-    if not _is_odd(place):
+    if not _has_odd_name(place):
         yield open_table(place)
         return
     from deltalake import DeltaTable  # noqa: PLC0415
@@ -153,21 +153,21 @@ def _real_folder(place: str | Path) -> Path:
     return local_path(place).resolve()
 
 
-def _is_odd(place: str | Path) -> bool:
-    return not _is_remote(place) and NOT_TAKEN.search(str(_real_folder(place))) is not None
+def _has_odd_name(place: str | Path) -> bool:
+    return not _is_remote(place) and UNSUPPORTED_CHARACTERS.search(str(_real_folder(place))) is not None
 
 
 def _table_uri(place: str | Path) -> str:
     if _is_remote(place):
         return str(place)
-    return (_plain_folder(_real_folder(place)) if _is_odd(place) else _real_folder(place)).as_uri()
+    return (_plain_folder(_real_folder(place)) if _has_odd_name(place) else _real_folder(place)).as_uri()
 
 
 def _plain_folder(real: Path) -> Path:
     """Return this process's private folder whose log is that of a real folder."""
-    known = _private.get(str(real))
+    known = _plain_folders.get(str(real))
     if known is None or not (known / LOG).is_symlink():  # somebody may have cleaned the temporary folder
-        known = _private[str(real)] = _new_folder()
+        known = _plain_folders[str(real)] = _new_folder()
         (known / LOG).symlink_to(real / LOG)
     return known
 
@@ -179,8 +179,8 @@ def _new_folder() -> Path:
         StoreError: the folder for temporary files has an odd name itself.
     """
     folder = Path(tempfile.mkdtemp(prefix="recbench-spark-delta-")).resolve()
-    atexit.register(_remove_own, folder, os.getpid())
-    if NOT_TAKEN.search(str(folder)):
+    atexit.register(_remove_in_owner, folder, os.getpid())
+    if UNSUPPORTED_CHARACTERS.search(str(folder)):
         raise StoreError(
             f"the folder for temporary files, {folder.parent}, has a name that `deltalake` does not take",
             "set TMPDIR to a folder without %, [, ], ^, | and backslashes in its name",
@@ -188,7 +188,7 @@ def _new_folder() -> Path:
     return folder
 
 
-def _remove_own(folder: Path, owner: int) -> None:
+def _remove_in_owner(folder: Path, owner: int) -> None:
     """Remove a private folder, in the process that made it and not in a fork of it."""
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)

@@ -157,7 +157,7 @@ def _acquire(target: Path, is_done: Callable[[], bool], report: Report) -> Lease
             _open_work(lease)
             return lease
         if time.monotonic() - reported >= REPORT_SECONDS:
-            report(f"another run is making {target.name} ({_owner_words(target)}): waiting for it")
+            report(f"another run is making {target.name} ({_describe_owner(target)}): waiting for it")
             reported = time.monotonic()
         time.sleep(POLL_SECONDS)
     return None
@@ -242,7 +242,7 @@ def _touch_until(files: Sequence[Path], stop: threading.Event) -> None:
                 os.utime(file)
 
 
-WHOLE = "whole"
+WHOLE_FILE = "whole"
 """File of a folder that says that all others are there."""
 
 
@@ -254,12 +254,12 @@ def make_folder_once(target: Path, fill: Callable[[Path], object], report: Repor
         fill: puts files into the folder that it is given, which is empty.
         report: as `hold_lease`.
     """
-    with hold_lease(target, (target / WHOLE).exists, report) as lease:
+    with hold_lease(target, (target / WHOLE_FILE).exists, report) as lease:
         if lease is not None:
             remove_tree(lease.work)
             lease.work.mkdir()
             fill(lease.work)
-            (lease.work / WHOLE).touch()
+            (lease.work / WHOLE_FILE).touch()
             lease.publish()
 
 
@@ -275,26 +275,26 @@ def is_held(target: Path) -> bool:
 def is_held_within(folder: Path) -> bool:
     """Return whether an owner that may be alive is making a folder, or anything that lies in it."""
     inside = (Path(base, name) for base, _, names in os.walk(folder) for name in names)
-    leases = (path for path in inside if (match := LEFT_NAME.fullmatch(path.name)) and match[2] == "lease")
+    leases = (path for path in inside if (match := LEASE_NAME.fullmatch(path.name)) and match[2] == "lease")
     return is_held(folder) or any(not is_dead(path) for path in leases)
 
 
-LEFT_NAME = re.compile(r"\.(.+)\.(lease|work)-\d+")
+LEASE_NAME = re.compile(r"\.(.+)\.(lease|work)-\d+")
 """Name of a lease, or of a work folder: its target's, and which of the two."""
 
 
 def find_target(path: Path) -> Path:
     """Return the target of a lease or a work folder."""
-    match = LEFT_NAME.fullmatch(path.name)
+    match = LEASE_NAME.fullmatch(path.name)
     assert match is not None
     return path.with_name(match[1])
 
 
-def list_abandoned(room: Path) -> dict[Path, list[Path]]:
+def list_abandoned(folder: Path) -> dict[Path, list[Path]]:
     """Return leases and work folders in a folder whose owners have ended, by target."""
-    names = sorted(path.name for path in room.iterdir()) if room.is_dir() else []
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     left: dict[Path, list[Path]] = {}
-    for path in (room / name for name in names if LEFT_NAME.fullmatch(name)):
+    for path in (folder / name for name in names if LEASE_NAME.fullmatch(name)):
         left.setdefault(find_target(path), []).append(path)
     return {target: paths for target, paths in left.items() if not is_held(target)}
 
@@ -341,7 +341,7 @@ def _parse_owner(text: str) -> Maker | str | None:
         return text
 
 
-def _owner_words(target: Path) -> str:
+def _describe_owner(target: Path) -> str:
     owner = _read_owner(Lease(target, max(1, _last_epoch(target))).file)
     return f"process {owner.pid} of host {owner.host}" if isinstance(owner, Maker) else "owner unknown"
 

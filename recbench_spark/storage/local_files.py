@@ -19,15 +19,15 @@ DAMAGED = "the file is damaged, cut off, or of another format: write it again"
 COMPRESSED = (".gz", ".bz2")
 """Endings of compressed text files that both engines read."""
 
-UNREAD = (".zip", ".zst", ".xz", ".lz4", ".lzma", ".snappy", ".7z", ".rar", ".tar", ".tgz")
+UNSUPPORTED = (".zip", ".zst", ".xz", ".lz4", ".lzma", ".snappy", ".7z", ".rar", ".tar", ".tgz")
 """Endings of compressed files that Spark does not read."""
 
 TEXT = (".csv", ".tsv")
 
-HEAD = 1 << 16
+HEAD_BYTES = 1 << 16
 """Bytes of a file that are looked at."""
 
-LINES_BEFORE = 50
+HEADER_LINES = 50
 """Lines in which a line of names is looked for."""
 
 
@@ -64,7 +64,7 @@ def refuse_name(path: str) -> None:
         raise DataError(
             f"{path}: names that begin with _ or . are passed over as hidden", "give the file another name"
         )
-    ending = next((end for end in UNREAD if place.name.endswith(end)), None)
+    ending = next((end for end in UNSUPPORTED if place.name.endswith(end)), None)
     if ending:
         raise DataError(
             f"{path}: files compressed as {ending} are not read",
@@ -116,7 +116,7 @@ def read_head(path: str) -> bytes:
     """
     try:
         with pa.input_stream(path) as stream:
-            return bytes(stream.read(HEAD))
+            return bytes(stream.read(HEAD_BYTES))
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: cannot be read: {str(error).splitlines()[0][:200]}", DAMAGED) from None
 
@@ -143,39 +143,39 @@ def require_columns(names: Sequence[str], columns: Sequence[str], what: str, pat
     try:
         require_names(names, list(columns), what)
     except SchemaError as error:
-        raise SchemaError(error.message, _hint_of_text(path, columns) or error.hint) from None
+        raise SchemaError(error.message, _text_hint(path, columns) or error.hint) from None
 
 
-def _hint_of_text(path: str, columns: Sequence[str]) -> str:
+def _text_hint(path: str, columns: Sequence[str]) -> str:
     """What to do where the first line lacks columns; empty where nothing is known."""
     place = Path(path)
     if not place.exists() or text_separator(path) is None:
         return ""
     files = data_files(place) if place.is_dir() else [place]
     lines = [line for file in files[:1] for line in head_lines(read_head(str(file)))]
-    for number, line in enumerate(lines[:LINES_BEFORE], 1):
+    for number, line in enumerate(lines[:HEADER_LINES], 1):
         for sep in SEPARATORS:
             if number == 1 and sep == text_separator(path):
                 continue
             if {*columns} <= {name.strip() for name in split_line(line, sep)}:
-                return f"{_hint_of_line(number)}{_hint_of_separator(sep, path)}".strip()
-    return hint_of_trec(lines)
+                return f"{_line_hint(number)}{_separator_hint(sep, path)}".strip()
+    return trec_hint(lines)
 
 
 SEPARATORS = (",", "\t", ";", "|")
 
 
-def _hint_of_line(number: int) -> str:
+def _line_hint(number: int) -> str:
     return f"line {number} holds these names: remove the lines before it" if number > 1 else ""
 
 
-def _hint_of_separator(sep: str, path: str) -> str:
+def _separator_hint(sep: str, path: str) -> str:
     if sep == text_separator(path):
         return ""
     return f" fields are separated by {sep!r}: dataset.options sep of a log; else write commas"
 
 
-def hint_of_trec(lines: Sequence[str]) -> str:
+def trec_hint(lines: Sequence[str]) -> str:
     """How to rewrite a run or the judgements of TREC; empty for other text."""
     kind = trec_kind(lines)
     return f"this is {TREC[kind][0]}: {TREC[kind][1]}" if kind else ""
@@ -197,7 +197,7 @@ TREC = {
 
 def trec_kind(lines: Sequence[str]) -> str | None:
     """`run` or `qrels` for lines of TREC's two formats."""
-    shapes = [line.split() for line in lines[:LINES_BEFORE]]
+    shapes = [line.split() for line in lines[:HEADER_LINES]]
     if not shapes:
         return None
     if all(len(x) == 6 and x[1] == "Q0" and x[3].isdigit() for x in shapes[:2]):
@@ -223,7 +223,7 @@ MAGIC = {
 def describe_content(path: str) -> tuple[str, str]:
     """The format of a file of this machine by its first bytes, and what to do; empty texts: unknown."""
     with Path(path).open("rb") as file:
-        head = file.read(HEAD)
+        head = file.read(HEAD_BYTES)
     kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
     if kind:
         return kind, "give its name the ending of its format, or write it as Parquet or CSV"
@@ -277,15 +277,15 @@ def read_schemas(files: Sequence[str], where: str) -> list[pa.Schema]:
 
     def read(file: str) -> pa.Schema:
         try:
-            return _schema_of(pq.read_metadata(file).schema)
+            return _arrow_schema(pq.read_metadata(file).schema)
         except (pa.ArrowException, OSError) as error:
-            raise not_parquet(where, file, error) from None
+            raise parquet_error(where, file, error) from None
 
     with ThreadPoolExecutor(max_workers=16) as pool:
         return list(pool.map(read, files))
 
 
-def _schema_of(stored: pq.ParquetSchema) -> pa.Schema:
+def _arrow_schema(stored: pq.ParquetSchema) -> pa.Schema:
     """The columns; INT96, which Spark writes for its instants, as these."""
     schema = stored.to_arrow_schema()
     for number in range(len(stored)):
@@ -296,7 +296,7 @@ def _schema_of(stored: pq.ParquetSchema) -> pa.Schema:
     return schema
 
 
-def not_parquet(where: str, file: str, error: Exception) -> DataError:
+def parquet_error(where: str, file: str, error: Exception) -> DataError:
     """The error for a file that is no Parquet, with what it is."""
     kind, hint = describe_content(file) if Path(file).is_file() else ("", DAMAGED)
     name = "it" if where.endswith(Path(file).name) else Path(file).name

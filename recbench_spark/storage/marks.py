@@ -18,7 +18,7 @@ from typing import Any
 from recbench_spark.storage.leases import TOUCH_SECONDS, is_dead
 from recbench_spark.storage.makers import private_name, this_maker
 
-FOLDER = "_at_work"
+MARKS_FOLDER = "_at_work"
 """Folder of a warehouse for marks. Spark and Arrow pass over names that begin like this."""
 
 
@@ -30,7 +30,7 @@ class WorkMark:
     """
 
     def __init__(self, root: Path) -> None:
-        self.path = root / FOLDER / private_name("mark")[1:]
+        self.path = root / MARKS_FOLDER / private_name("mark")[1:]
         self._create()
         began = self.path.stat().st_mtime  # by the storage's clock
         self.add(json.dumps({**this_maker().to_json(), "since": began}))
@@ -55,7 +55,7 @@ class WorkMark:
 
 
 _marks: dict[tuple[int, str], WorkMark] = {}
-_fresh: set[Path] = set()
+_touched_paths: set[Path] = set()
 _lock = threading.Lock()
 
 
@@ -84,7 +84,7 @@ def end_runs(root: Path) -> None:
 def keep_fresh(path: Path) -> None:
     """Touch a file or folder every few seconds as long as this process lives: cleaning goes by age."""
     with _lock:
-        _fresh.add(path)
+        _touched_paths.add(path)
         _start_touching()
 
 
@@ -94,17 +94,17 @@ _thread: list[tuple[int, threading.Thread]] = []
 def _start_touching() -> None:
     """Start the one thread of this process; a fork has none of its parent's."""
     if not _thread or _thread[-1][0] != os.getpid():
-        thread = threading.Thread(target=_touch, daemon=True)
+        thread = threading.Thread(target=_touch_forever, daemon=True)
         _thread.append((os.getpid(), thread))
         thread.start()
 
 
-def _touch() -> None:
+def _touch_forever() -> None:
     pause = threading.Event()
     while True:
         pause.wait(TOUCH_SECONDS)
         own = [mark.path for (pid, _), mark in list(_marks.items()) if pid == os.getpid()]
-        for path in [*own, *list(_fresh)]:
+        for path in [*own, *list(_touched_paths)]:
             with suppress(OSError):
                 os.utime(path)
 
@@ -114,18 +114,18 @@ def _touch() -> None:
 
 def runs_at_work(root: Path) -> set[str]:
     """Return the ids of runs whose process may be alive."""
-    return {line for lines in _living(root) for line in lines[1:]}
+    return {line for lines in _living_marks(root) for line in lines[1:]}
 
 
 def oldest_work(root: Path) -> float | None:
     """Return since when the longest living process is at work, by the storage's clock; None: nobody is."""
-    times = [json.loads(lines[0])["since"] for lines in _living(root) if lines]
+    times = [json.loads(lines[0])["since"] for lines in _living_marks(root) if lines]
     return min(times, default=None)
 
 
-def _living(root: Path) -> Iterator[list[str]]:
+def _living_marks(root: Path) -> Iterator[list[str]]:
     """Give the lines of each living mark; one that a killed process left is removed."""
-    folder = root / FOLDER
+    folder = root / MARKS_FOLDER
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.name.startswith("."):  # a clock
             continue

@@ -31,7 +31,7 @@ def relative_path(path: str | Path, root: Path) -> str:
     return local_path(path).relative_to(root).as_posix()
 
 
-def resolve_path(stored: str, root: Path, room: str) -> Path:
+def resolve_path(stored: str, root: Path, subfolder: str) -> Path:
     """Return the path that a stored one means under today's root.
 
     Args:
@@ -45,11 +45,11 @@ def resolve_path(stored: str, root: Path, room: str) -> Path:
     path = local_path(stored)
     if path.is_relative_to(root):
         return path
-    end = _cut_before(path.as_posix(), room)
+    end = _cut_before(path.as_posix(), subfolder)
     return root / end if end else path
 
 
-def read_tail(stored: str, room: str) -> str:
+def read_tail(stored: str, subfolder: str) -> str:
     """Return a stored path relative to its root: of an absolute one, as older versions stored it, its end.
 
     Args:
@@ -59,14 +59,14 @@ def read_tail(stored: str, room: str) -> str:
     Raises:
         ValueError: an absolute path that has no such folder.
     """
-    end = _cut_before(stored.removeprefix(IN_SCRATCH), room)
+    end = _cut_before(stored.removeprefix(IN_SCRATCH), subfolder)
     if not end:
-        raise ValueError(f"{stored} is not below a folder {room}")
+        raise ValueError(f"{stored} is not below a folder {subfolder}")
     return end
 
 
-def _cut_before(path: str, room: str) -> str:
+def _cut_before(path: str, folder: str) -> str:
     """Return a path from its last folder of a name on; empty where it has none."""
     parts = path.split("/")
-    places = [n for n, part in enumerate(parts) if part == room]
+    places = [n for n, part in enumerate(parts) if part == folder]
     return "/".join(parts[places[-1] :]) if places else ""

@@ -16,7 +16,7 @@ from pathlib import Path
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.makers import private_name
 
-TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
+NAME_TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 """Errors of a disk that links no files."""
@@ -106,7 +106,7 @@ def rename_folder(path: Path, target: Path) -> bool:
     try:
         path.rename(target)
     except OSError as error:
-        if error.errno in TAKEN:
+        if error.errno in NAME_TAKEN:
             return False
         raise
     return True

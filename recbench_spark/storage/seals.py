@@ -59,7 +59,7 @@ def read_seal(folder: Path) -> dict[str, Entry]:
     except FileNotFoundError:
         return {}
     except (OSError, TypeError, ValueError, AttributeError) as error:
-        raise StoreError(f"{folder / SEAL} cannot be read: {error}", _remedy(folder)) from None
+        raise StoreError(f"{folder / SEAL} cannot be read: {error}", _repair_hint(folder)) from None
 
 
 def find_damage(folder: Path, *, digests: bool = False) -> str:
@@ -91,5 +91,5 @@ def find_file_damage(folder: Path, name: str, entry: Entry, *, digests: bool) ->
     return ""
 
 
-def _remedy(folder: Path) -> str:
+def _repair_hint(folder: Path) -> str:
     return f"remove {folder}: the next run makes it again"

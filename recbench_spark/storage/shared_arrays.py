@@ -37,18 +37,18 @@ Builder = Callable[[ds.Dataset, Path], None]
 """Streams a Parquet dataset into `.npy` files of a folder."""
 
 KEEP_SECONDS = 24 * 3600
-MAPPED = 4
+MAX_MAPPED = 4
 """Folders a worker keeps mapped: nights evaluate one model after the other."""
 
 _open_folders: OrderedDict[str, Arrays] = OrderedDict()
 
-PATTERNS = re.compile(r"([\[\]{}*?\\])")
+PATTERN_CHARACTERS = re.compile(r"([\[\]{}*?\\])")
 """Characters that stand for others in a path that Spark reads."""
 
 
 def escape_path(path: str) -> str:
     """The path as Spark takes it for a name and not for a pattern."""
-    return PATTERNS.sub(r"\\\1", path)
+    return PATTERN_CHARACTERS.sub(r"\\\1", path)
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class SharedRows:
     def arrays(self, build: Builder) -> Arrays:
         """The arrays that `build` writes, mapped read-only; built by the first worker of the host."""
         if self.key not in _open_folders:
-            _open_folders[self.key] = _map(self._folder(build))
-            while len(_open_folders) > MAPPED:
+            _open_folders[self.key] = _map_arrays(self._folder(build))
+            while len(_open_folders) > MAX_MAPPED:
                 _open_folders.popitem(last=False)
         return _open_folders[self.key]
 
@@ -75,9 +75,9 @@ class SharedRows:
         """The folder of the arrays; one whose files are not as they were written is built again."""
         host = host_folder()
         place = host / self.key
-        with _locked(host / f"{self.key}.lock"):
+        with _lock_file(host / f"{self.key}.lock"):
             if not is_whole(place):
-                _remove(place)
+                _remove_path(place)
                 remove_old(host)
                 partial = Path(tempfile.mkdtemp(prefix=f"{self.key}.", dir=host))
                 build(self.dataset(), partial)
@@ -139,18 +139,18 @@ def host_folder() -> Path:
     base = Path(os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0])
     base.mkdir(parents=True, exist_ok=True)
     name = f"recbench-spark-{os.getuid()}"
-    for folder in (base / name, *(base / f"{name}-{n}" for n in range(1, NAMES))):
+    for folder in (base / name, *(base / f"{name}-{n}" for n in range(1, FOLDER_NAMES))):
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
         if is_private(folder):
             return folder
     raise DataError(
-        f"{base / name} and {NAMES - 1} names beside it belong to others, or are links",
+        f"{base / name} and {FOLDER_NAMES - 1} names beside it belong to others, or are links",
         "remove them, or set SPARK_LOCAL_DIRS to a folder of your own",
     )
 
 
-NAMES = 8
+FOLDER_NAMES = 8
 """Names tried for the folder of a host: others can take some of them, and nothing is lost by that."""
 
 
@@ -166,14 +166,14 @@ def is_private(folder: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
-def forget(key: str) -> None:
+def remove_arrays(key: str) -> None:
     """Remove what this host keeps under a name; other hosts remove it after a day."""
     _open_folders.pop(key, None)
-    _remove(host_folder() / key)
+    _remove_path(host_folder() / key)
     (host_folder() / f"{key}.lock").unlink(missing_ok=True)
 
 
-def _remove(place: Path) -> None:
+def _remove_path(place: Path) -> None:
     """A folder with all that is in it; of a link the link alone."""
     if place.is_symlink() or place.is_file():
         place.unlink(missing_ok=True)
@@ -183,14 +183,14 @@ def _remove(place: Path) -> None:
 
 # ------------------------------------------------------------------------- what is in a folder
 
-LIST = "files.json"
+LIST_FILE = "files.json"
 """Name, bytes and digest of each array of a folder, written when all of them are there."""
 
 
 def write_list(folder: Path) -> None:
     """Write down what the arrays are, from their bytes: read once, while they are in the page cache."""
     listed = {file.name: [file.stat().st_size, digest_file(file)] for file in sorted(folder.glob("*.npy"))}
-    (folder / LIST).write_text(json.dumps(listed), encoding="utf-8")
+    (folder / LIST_FILE).write_text(json.dumps(listed), encoding="utf-8")
 
 
 def is_whole(folder: Path, digests: bool = False) -> bool:
@@ -201,16 +201,16 @@ def is_whole(folder: Path, digests: bool = False) -> bool:
         digests: compare all bytes too, not only their number.
     """
     try:
-        listed = dict(json.loads((folder / LIST).read_text(encoding="utf-8")))
-        found = {file.name: _own_length(file) for file in (folder / LIST, *folder.glob("*.npy"))}
+        listed = dict(json.loads((folder / LIST_FILE).read_text(encoding="utf-8")))
+        found = {file.name: _own_file_size(file) for file in (folder / LIST_FILE, *folder.glob("*.npy"))}
         wanted = {name: size for name, (size, _) in listed.items()}
-        whole = is_private(folder) and found.pop(LIST) >= 0 and found == wanted
+        whole = is_private(folder) and found.pop(LIST_FILE) >= 0 and found == wanted
         return whole and not (digests and any(digest_file(folder / n) != d for n, (_, d) in listed.items()))
     except (OSError, TypeError, ValueError):
         return False
 
 
-def _own_length(file: Path) -> int:
+def _own_file_size(file: Path) -> int:
     """Bytes of a file of this user; -1 for a link, or another user's."""
     found = file.lstat()
     return found.st_size if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() else -1
@@ -219,17 +219,17 @@ def _own_length(file: Path) -> int:
 # ------------------------------------------------------------------------------------ arrays
 
 
-def create(folder: Path, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+def create_array(folder: Path, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
     """A new array of zeros in a `.npy` file, filled in place."""
     return np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
 
 
-def save(folder: Path, name: str, array: npt.NDArray[Any]) -> None:
+def save_array(folder: Path, name: str, array: npt.NDArray[Any]) -> None:
     """An array as a `.npy` file."""
     np.save(folder / f"{name}.npy", array, allow_pickle=False)
 
 
-def flat(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+def flatten_lists(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
     """A list column as offsets (rows + 1,), from 0, and its values end to end."""
     lists = column if isinstance(column, pa.ListArray) else column.combine_chunks()
     offsets = lists.offsets.to_numpy().astype(np.int64)
@@ -241,7 +241,7 @@ def flat(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
     return offsets - offsets[0], values.to_numpy(zero_copy_only=False)
 
 
-def _map(folder: Path) -> Arrays:
+def _map_arrays(folder: Path) -> Arrays:
     return {
         file.stem: np.load(file, mmap_mode="r" if file.stat().st_size > 1 << 16 else None)
         for file in sorted(folder.glob("*.npy"))
@@ -249,7 +249,7 @@ def _map(folder: Path) -> Arrays:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock_file(path: Path) -> Iterator[None]:
     """Alone among the processes of this host. The file is not a link, and nothing is written to it."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -267,4 +267,4 @@ def remove_old(folder: Path) -> None:
     for entry in folder.iterdir():
         with suppress(FileNotFoundError):  # another process was there first
             if now - entry.lstat().st_mtime > KEEP_SECONDS:
-                _remove(entry)
+                _remove_path(entry)

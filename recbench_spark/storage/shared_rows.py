@@ -37,11 +37,13 @@ def base_folder(spark: SparkSession, root: str | None = None) -> str:
         ConfigError: no root, workers on other hosts, and no setting.
     """
     return (
-        spark.conf.get(SETTING, None) or root or own_disk(spark.conf.get("spark.master", None) or "unknown")
+        spark.conf.get(SETTING, None)
+        or root
+        or local_scratch(spark.conf.get("spark.master", None) or "unknown")
     )
 
 
-def own_disk(master: str) -> str:
+def local_scratch(master: str) -> str:
     """A folder of this host, which only the workers of a local master can read."""
     if not master.startswith("local"):
         raise ConfigError(
@@ -139,7 +141,7 @@ def input_files(rows: DataFrame) -> tuple[str, ...]:
     return tuple(map(decode_uri, rows.inputFiles()))
 
 
-def share(base: str, rows: DataFrame) -> SharedRows:
+def share_rows(base: str, rows: DataFrame) -> SharedRows:
     """Write rows to a new folder under a base that all workers can read."""
     folder = scratch_folder(base)
     rows.write.parquet(folder)

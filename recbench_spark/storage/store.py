@@ -65,19 +65,19 @@ CONFLICTS = (
 
 VERSION_PROPERTY = "recbench.schema_version"
 STATISTICS = "delta.dataSkippingStatsColumns"
-LOOKED_AT = 1 << 28
+MAX_DRIVER_BYTES = 1 << 28
 """Bytes of files that the driver reads through itself; larger ones are looked at by tasks."""
-MIGRATING = "_migrating"
+MIGRATION_FOLDER = "_migrating"
 """Folder beside the tables for the one that migrates them; no table has a name like that."""
 ATTEMPTS = 6
-TIMES_DELETED = 10
+MAX_DELETIONS = 10
 """How often the rows of one name may be deleted and are made again."""
 HINT_ROOT = "two names and a dot are catalog.schema: write ./NAME for a folder of such a name"
-BEING_CREATED = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
+CREATE_CONFLICT = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 """Another writer's first commit seen half-way: its folder is there, its log not yet."""
-OF_A_RUN = re.compile(r"\d{8}T")
+RUN_ID_START = re.compile(r"\d{8}T")
 """How the id of a run begins: with its day. Checks of graphs and models bear other names."""
-UNBORN_SECONDS = 15
+FIRST_COMMIT_SECONDS = 15
 """After so long a first commit that is not there will not come; shorter than all retries together."""
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class Store:
         self.spark = spark
         self.in_catalog = is_catalog_schema(root)
         self.root = root if self.in_catalog or "://" in root else str(Path(root).resolve())
-        self._known: set[str] = set()
+        self._existing: set[str] = set()
         if self.in_catalog:
             _check_schema(spark, root)
         elif self.folder is not None and not read_only:
@@ -136,7 +136,7 @@ class Store:
             StoreError: its folder holds files and its log no commit, as while a restore is under way: such
                 a table is not an empty one.
         """
-        if name not in self._known:
+        if name not in self._existing:
             found = (
                 self.spark.catalog.tableExists(self.location(name))
                 if self.in_catalog
@@ -145,14 +145,14 @@ class Store:
             if not self.in_catalog:
                 found = self._has_commit(name, found)
             if found:
-                self._known.add(name)
-        return name in self._known
+                self._existing.add(name)
+        return name in self._existing
 
     def _has_commit(self, name: str, is_table: bool) -> bool:
         """Whether a table's folder holds a commit; `is_table`: as Delta says."""
         location = self.location(name)
         list_files = partial(_files_in, self.folder / name) if self.folder else None
-        born = _is_born(location, list_files or partial(_remote_files_in, self.spark, location))
+        born = _find_commit(location, list_files or partial(_remote_files_in, self.spark, location))
         if born and not is_table:
             raise StoreError(f"{location}: Delta does not take its {LOG} for one", HINT_RESTORE)
         return born
@@ -164,10 +164,10 @@ class Store:
             list(pool.map(self._create, missing))
 
     def _create(self, table: Table) -> None:
-        if self.folder is None or not _created_here(self.folder / table.name, table):
+        if self.folder is None or not _try_create_local(self.folder / table.name, table):
             statement = create_statement(table, self.identifier(table.name))
-            retried(f"create {table.name}", partial(self.spark.sql, statement))
-        self._known.add(table.name)
+            retry_conflicts(f"create {table.name}", partial(self.spark.sql, statement))
+        self._existing.add(table.name)
 
     def read(self, table: Table) -> DataFrame:
         """All rows of a table, visible or not; an empty frame where it does not exist yet."""
@@ -182,7 +182,7 @@ class Store:
         succeeded = self.read(schemas.RUNS).where("status = 'succeeded'").select("run_id")
         return self.read(table).join(F.broadcast(succeeded), "run_id", "left_semi")
 
-    def of_run(self, name: str, run_id: str) -> DataFrame:
+    def read_run(self, name: str, run_id: str) -> DataFrame:
         """The rows of one run in a result table."""
         return self.read(TABLES[name]).where(F.col("run_id") == run_id)
 
@@ -200,7 +200,7 @@ class Store:
         writer = writer.option("txnAppId", f"{table.name}/{once}").option("txnVersion", "1")
         name = self.location(table.name)
         save = writer.saveAsTable if self.in_catalog else writer.save
-        retried(f"write {table.name}", lambda: save(name))
+        retry_conflicts(f"write {table.name}", lambda: save(name))
 
     def append_named(self, frame: DataFrame, table: Table, column: str, name: str) -> None:
         """Append rows that carry `name` in `column`, unless such rows are there.
@@ -208,7 +208,7 @@ class Store:
         The table's log remembers the name of an append whose rows somebody deleted, and would not take them
         again under it; they are appended under the next one.
         """
-        for n in range(TIMES_DELETED):
+        for n in range(MAX_DELETIONS):
             self.append(frame, table, once=f"{name}-{n}" if n else name)
             if self.has(table, column, name) or frame.isEmpty():
                 return
@@ -224,10 +224,10 @@ class Store:
         location, name = self.location(table.name), f"{table.name}/{once}"
         if self.folder is None or not delta_files.can_commit(location):
             self.append(blocks.rows().withColumn(column, F.lit(once)), table, once)
-        elif not delta_files.appended(location, name):
+        elif not delta_files.is_committed(location, name):
             files = delta_files.write_files(blocks, location, {column: once})
             commit = partial(delta_files.commit, location, files, {column: once}, name)
-            retried(f"write {table.name}", commit)
+            retry_conflicts(f"write {table.name}", commit)
 
     def append_rows(
         self, rows: Sequence[Mapping[str, Any]] | pa.Table, table: Table, once: str = ""
@@ -244,11 +244,11 @@ class Store:
             return
         self.create(table)
         location, name = self.location(table.name), f"{table.name}/{once or uuid.uuid4().hex}"
-        if not self._in_reach(table):
+        if not self._uses_deltalake(table):
             self.append(self.spark.createDataFrame(found), table, once)
             return
         commit = partial(delta_files.append_rows, location, found, name)
-        retried(f"write {table.name}", commit)
+        retry_conflicts(f"write {table.name}", commit)
 
     def rows(
         self, table: Table, filters: delta_files.Filters = (), columns: Sequence[str] | None = None
@@ -262,12 +262,12 @@ class Store:
         """
         if not self.exists(table.name):
             return []
-        if self._in_reach(table):
+        if self._uses_deltalake(table):
             found = delta_files.read_rows(self.location(table.name), filters, columns)
             return cast(list[dict[str, Any]], found.to_pylist())
         frame = self.read(table)
         for column, operator, value in filters:
-            frame = frame.where(_condition(column, operator, value))
+            frame = frame.where(_filter_condition(column, operator, value))
         found = frame.select(*(columns or table.names)).toArrow()
         return cast(list[dict[str, Any]], found.to_pylist())
 
@@ -276,21 +276,23 @@ class Store:
         if not files:
             return
         place = self.location(table.name)
-        delta_files.check(place, files)
+        delta_files.require_visible(place, files)
         commit = partial(delta_files.commit, place, files, {}, f"{table.name}/{once}")
-        retried(f"write {table.name}", commit)
+        retry_conflicts(f"write {table.name}", commit)
 
-    def files_of(self, table: Table, partition: Mapping[str, str], *, most: float = LOOKED_AT) -> list[str]:
+    def list_partition_files(
+        self, table: Table, partition: Mapping[str, str], *, max_bytes: float = MAX_DRIVER_BYTES
+    ) -> list[str]:
         """The Parquet files of a partition, as everyone who sees the folder opens them; else none.
 
         most: their bytes, by default what the driver reads through itself.
         """
-        if self.folder is None or not self.exists(table.name) or not self._in_reach(table):
+        if self.folder is None or not self.exists(table.name) or not self._uses_deltalake(table):
             return []
-        found = delta_files.files_of(self.location(table.name), partition)
-        return found if sum(Path(file).stat().st_size for file in found) <= most else []
+        found = delta_files.list_partition_files(self.location(table.name), partition)
+        return found if sum(Path(file).stat().st_size for file in found) <= max_bytes else []
 
-    def takes_files(self, *tables: Table) -> bool:
+    def can_add_files(self, *tables: Table) -> bool:
         """Whether tasks may write files of these tables themselves; the tables are there then."""
         if self.folder is None:
             return False
@@ -307,20 +309,20 @@ class Store:
         """Whether any row carries this value."""
         if not self.exists(table.name):
             return False
-        if self._in_reach(table):
+        if self._uses_deltalake(table):
             return value in self._values(table, column)
         return not self.read(table).where(F.col(column) == value).limit(1).isEmpty()
 
     def _values(self, table: Table, column: str) -> set[str]:
         """The values of a column of text, each once; of a partition from the log alone."""
         location = self.location(table.name)
-        if not self._in_reach(table):
+        if not self._uses_deltalake(table):
             return {row[0] for row in self.read(table).select(column).distinct().collect()}
         if column in table.partition_by:
             return set(delta_files.partition_values(location, column))
-        return delta_files.values(location, column)
+        return delta_files.read_column_values(location, column)
 
-    def _in_reach(self, table: Table) -> bool:
+    def _uses_deltalake(self, table: Table) -> bool:
         """Whether `deltalake` reads and writes a table that is there: no Spark job for a few rows."""
         return self.folder is not None and delta_files.can_append(self.location(table.name))
 
@@ -341,13 +343,13 @@ class Store:
             key: columns whose values together say that two rows are the same; the first is never NULL.
             since: a column and a moment; only rows of the table that are later count. None: all count.
         """
-        new = delta_files.first_rows(arrow_rows(rows, table), key)
+        new = delta_files.drop_repeated_keys(arrow_rows(rows, table), key)
         if not new.num_rows:
             return
         self.create(table)
         merge = partial(self._merge, new, table, key, since)
         append = partial(delta_files.append_missing, self.location(table.name), new, key, since)
-        retried(f"write {table.name}", append if self._in_reach(table) else merge)
+        retry_conflicts(f"write {table.name}", append if self._uses_deltalake(table) else merge)
 
     def _merge(
         self, rows: pa.Table, table: Table, key: Sequence[str], since: delta_files.Since = None
@@ -355,8 +357,8 @@ class Store:
         """Append rows by MERGE: it reads the table, so Delta refuses it where another one came first."""
         view = f"missing_{uuid.uuid4().hex}"
         conform(self.spark.createDataFrame(rows), table).createOrReplaceTempView(view)
-        same = [_equal_in_sql(table, name) for name in key]
-        later = [] if since is None else [f"there.{since[0]} > {_moment(since[1])}"]
+        same = [_equality_condition(table, name) for name in key]
+        later = [] if since is None else [f"there.{since[0]} > {_timestamp_literal(since[1])}"]
         try:
             self.spark.sql(
                 f"MERGE INTO {self.identifier(table.name)} AS there USING {view} AS new"
@@ -372,14 +374,14 @@ class Store:
         new = arrow_rows(rows, table)
         self.create(table)
         location = self.location(table.name)
-        if self._in_reach(table):
+        if self._uses_deltalake(table):
             action = partial(delta_files.replace_rows, location, new, column, value)
         else:
             frame = conform(self.spark.createDataFrame(new), table)
             writer = frame.write.format("delta").mode("overwrite")
-            writer = writer.option("replaceWhere", f"{column} = {_quoted(value)}")
+            writer = writer.option("replaceWhere", f"{column} = {_quote(value)}")
             action = partial(writer.saveAsTable if self.in_catalog else writer.save, location)
-        retried(f"write {table.name}", action)
+        retry_conflicts(f"write {table.name}", action)
 
     def note_run(self, run_id: str) -> None:
         """Note that a run of this process is at work: cleaning leaves its rows alone."""
@@ -403,24 +405,24 @@ class Store:
             row["run_id"] for row in self.rows(schemas.RUNS, [("status", "=", "succeeded")], ["run_id"])
         }
         for name, found in there.items():
-            unknown = filter(OF_A_RUN.match, found - known - at_work)
+            unknown = filter(RUN_ID_START.match, found - known - at_work)
             lost = sorted(name for name in unknown if name < older_than)
             if lost:
                 self.delete(name, "run_id", lost)
 
     def delete(self, name: str, column: str, values: Sequence[str]) -> None:
         """Delete the rows whose column, or SQL of columns, is one of the values."""
-        listed = ", ".join(map(_quoted, values))
+        listed = ", ".join(map(_quote, values))
         statement = f"DELETE FROM {self.identifier(name)} WHERE {column} IN ({listed})"
-        retried(f"clean {name}", lambda: self.spark.sql(statement))
+        retry_conflicts(f"clean {name}", lambda: self.spark.sql(statement))
 
     def optimize(self, name: str, without: tuple[str, Sequence[str]] = ("", ())) -> None:
         """Compact small files into large ones, in the table's layout; `without`: partitions left alone."""
         column, values = without
-        listed = ", ".join(map(_quoted, values))
+        listed = ", ".join(map(_quote, values))
         where = f" WHERE {column} NOT IN ({listed})" if values else ""
         statement = f"OPTIMIZE {self.identifier(name)}{where}"
-        retried(f"optimize {name}", lambda: self.spark.sql(statement))
+        retry_conflicts(f"optimize {name}", lambda: self.spark.sql(statement))
 
     def vacuum(self, name: str, hours: int) -> None:
         """Remove files that no version of the last hours uses, those of killed writers among them.
@@ -464,29 +466,31 @@ class Store:
         if self.folder is None:
             return self._migrate(None)
         # Whoever waits looks at no table: it would see one between its two names.
-        with take_turns(self.folder / MIGRATING / "tables", keep_work=True) as lease:
+        with take_turns(self.folder / MIGRATION_FOLDER / "tables", keep_work=True) as lease:
             self._forget_logs()
             return self._migrate(lease.work)
 
     def _migrate(self, work: Path | None) -> list[str]:
         """Migrate as the only one that does; `work`: the folder for tables that are written again."""
-        done = [self._swap(name, work) for name in RESULT_TABLES if work and self._is_half_swapped(name)]
-        for table in self._tables_there():
-            for statement in self._statements(table):
-                retried(f"migrate {table.name}", partial(self.spark.sql, statement))
+        done = [
+            self._swap_table(name, work) for name in RESULT_TABLES if work and self._is_half_swapped(name)
+        ]
+        for table in self._existing_tables():
+            for statement in self._migration_statements(table):
+                retry_conflicts(f"migrate {table.name}", partial(self.spark.sql, statement))
                 done.append(statement)
             if self._layout(table.name) != (table.partition_by, ()):
-                done.append(self._lay_out(table, work))
+                done.append(self._rewrite_table(table, work))
         return done
 
-    def _tables_there(self) -> list[Table]:
+    def _existing_tables(self) -> list[Table]:
         """Return the tables of the warehouse, `runs` last."""
         there = [table for table in TABLES.values() if self.exists(table.name)]
         return sorted(there, key=lambda table: table.name == "runs")
 
-    def _statements(self, table: Table) -> list[str]:
+    def _migration_statements(self, table: Table) -> list[str]:
         schema, properties = self.read(table).schema, self._properties(table.name)
-        return migration(table, schema, properties, self.identifier(table.name))
+        return migration_statements(table, schema, properties, self.identifier(table.name))
 
     def _forget_logs(self) -> None:
         """Make Delta read all logs anew: it knows a table by its folder, and goes on from its version."""
@@ -498,7 +502,7 @@ class Store:
         assert detail is not None
         return tuple(detail.partitionColumns), tuple(detail.clusteringColumns)
 
-    def _lay_out(self, table: Table, work: Path | None) -> str:
+    def _rewrite_table(self, table: Table, work: Path | None) -> str:
         """Write a table again in its present layout; returns what was done.
 
         In the folder of the migration's lease; it then takes the table's name: Delta does not let a table
@@ -518,30 +522,33 @@ class Store:
         remove_tree(place)  # of a migration that was killed
         self.spark.sql(create_statement(table, quote_folder(str(place))))
         conform(rows, table).write.format("delta").mode("append").save(str(place))
-        (self.folder / table.name).rename(self._name_before(table.name))
-        return f"{said}; {self._swap(table.name, work)}"
+        (self.folder / table.name).rename(self._old_location(table.name))
+        return f"{said}; {self._swap_table(table.name, work)}"
 
-    def _name_before(self, name: str) -> Path:
+    def _old_location(self, name: str) -> Path:
         """Return where a table goes that another takes the name of."""
         assert self.folder is not None
-        return self.folder / MIGRATING / f"{name}.before"
+        return self.folder / MIGRATION_FOLDER / f"{name}.before"
 
     def _is_half_swapped(self, name: str) -> bool:
         """Whether a migration was killed between the two names of `_lay_out`."""
-        return self.folder is not None and self._name_before(name).is_dir()
+        return self.folder is not None and self._old_location(name).is_dir()
 
-    def _swap(self, name: str, work: Path) -> str:
+    def _swap_table(self, name: str, work: Path) -> str:
         """Give the table that was written again its name, and remove the one before."""
         assert self.folder is not None
-        target, older = self.folder / name, self.folder / MIGRATING / name  # where older versions wrote it
+        target, older = (
+            self.folder / name,
+            self.folder / MIGRATION_FOLDER / name,
+        )  # where older versions wrote it
         if not target.exists():
             (work / name if (work / name).exists() else older).rename(target)
         self._forget_logs()
-        shutil.rmtree(self._name_before(name))
+        shutil.rmtree(self._old_location(name))
         return f"remove {name} as it was"
 
 
-def retried(what: str, action: Callable[[], T], wait: float = 0.4) -> T:
+def retry_conflicts(what: str, action: Callable[[], T], wait: float = 0.4) -> T:
     """What an action returns, done again while another writer is there first.
 
     Args:
@@ -565,7 +572,7 @@ def retried(what: str, action: Callable[[], T], wait: float = 0.4) -> T:
     raise AssertionError("unreachable")
 
 
-def _equal_in_sql(table: Table, name: str) -> str:
+def _equality_condition(table: Table, name: str) -> str:
     """Return the condition that a column is equal in `there` and `new`. SQL compares no maps: as text."""
     if isinstance(name, delta_files.Presence):
         return f"(there.{name} IS NULL) = (new.{name} IS NULL)"
@@ -574,7 +581,7 @@ def _equal_in_sql(table: Table, name: str) -> str:
     return f"{there} <=> {new}"
 
 
-def _moment(value: datetime) -> str:
+def _timestamp_literal(value: datetime) -> str:
     """Return a moment as a literal of Spark SQL."""
     return f"TIMESTAMP '{value.astimezone(UTC).isoformat(sep=' ')}'"
 
@@ -587,7 +594,7 @@ def _hours_to_keep(folder: Path, hours: int) -> int:
     return math.ceil(max(hours, at_work / 3600 + 1) + ahead / 3600) if at_work or ahead > 1 else hours
 
 
-def _condition(column: str, operator: str, value: Any) -> Column:
+def _filter_condition(column: str, operator: str, value: Any) -> Column:
     """A filter of `Store.rows` as Spark has it."""
     at = F.col(column)
     if operator == "in":
@@ -611,35 +618,35 @@ def check_version(root: str, properties: Mapping[str, str | None]) -> None:
 
 def _is_conflict(error: Exception) -> bool:
     """Whether another writer was there first, so that the same action may succeed now."""
-    return isinstance(error, CONFLICTS) or BEING_CREATED in str(error)
+    return isinstance(error, CONFLICTS) or CREATE_CONFLICT in str(error)
 
 
 def create_statement(table: Table, identifier: str) -> str:
     """The table as SQL: Delta's own builder does not know names of three parts."""
     null = {True: "", False: "NOT NULL"}
     columns = (
-        f"`{c.name}` {c.type.simpleString()} {null[c.nullable]} COMMENT {_quoted(c.comment)}"
+        f"`{c.name}` {c.type.simpleString()} {null[c.nullable]} COMMENT {_quote(c.comment)}"
         for c in table.columns
     )
-    properties = properties_of(table)
+    properties = table_properties(table)
     layout = f"PARTITIONED BY ({', '.join(table.partition_by)})" if table.partition_by else ""
     return "\n".join(
         [
             f"CREATE TABLE IF NOT EXISTS {identifier} ({', '.join(columns)}) USING delta",
             layout,
-            f"COMMENT {_quoted(table.comment)}",
-            f"TBLPROPERTIES ({', '.join(f'{_quoted(k)} = {_quoted(v)}' for k, v in properties.items())})",
+            f"COMMENT {_quote(table.comment)}",
+            f"TBLPROPERTIES ({', '.join(f'{_quote(k)} = {_quote(v)}' for k, v in properties.items())})",
         ]
     )
 
 
-def properties_of(table: Table) -> dict[str, str]:
+def table_properties(table: Table) -> dict[str, str]:
     """Delta's properties of a table: the version of its schema, its constraints."""
     checks = {f"delta.constraints.{name}": condition for name, condition in table.constraints.items()}
-    return {VERSION_PROPERTY: str(SCHEMA_VERSION), **statistics(table), **checks}
+    return {VERSION_PROPERTY: str(SCHEMA_VERSION), **statistics_property(table), **checks}
 
 
-def statistics(table: Table) -> dict[str, str]:
+def statistics_property(table: Table) -> dict[str, str]:
     """No smallest and largest values in tables of partitions.
 
     They skip no file, and working them out takes as long as writing the rows.
@@ -647,7 +654,7 @@ def statistics(table: Table) -> dict[str, str]:
     return {"delta.dataSkippingNumIndexedCols": "0"} if table.partition_by else {}
 
 
-def migration(
+def migration_statements(
     table: Table, schema: StructType, properties: Mapping[str, str], identifier: str
 ) -> list[str]:
     """The SQL that brings a table as it is found to its present schema; none where it is there."""
@@ -667,7 +674,7 @@ def migration(
             f"{identifier}: column {refused[0]} cannot be brought to this schema",
             "use another --warehouse, or the version of recbench-spark that made this one",
         )
-    columns = [f"`{c.name}` {c.type.simpleString()} COMMENT {_quoted(c.comment)}" for c in missing]
+    columns = [f"`{c.name}` {c.type.simpleString()} COMMENT {_quote(c.comment)}" for c in missing]
     statements = [f"ALTER TABLE {identifier} ADD COLUMNS ({', '.join(columns)})"] if columns else []
     for name, condition in table.constraints.items():
         before = properties.get(f"delta.constraints.{name}")
@@ -678,12 +685,12 @@ def migration(
             statements.append(f"ALTER TABLE {identifier} DROP CONSTRAINT {name}")
         statements.append(f"ALTER TABLE {identifier} ADD CONSTRAINT {name} CHECK ({condition})")
     if version != str(SCHEMA_VERSION):
-        bumped = f"{_quoted(VERSION_PROPERTY)} = {_quoted(str(SCHEMA_VERSION))}"
+        bumped = f"{_quote(VERSION_PROPERTY)} = {_quote(str(SCHEMA_VERSION))}"
         statements.append(f"ALTER TABLE {identifier} SET TBLPROPERTIES ({bumped})")
     return statements
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """A string literal of Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
@@ -764,7 +771,7 @@ def _remote_files_in(spark: SparkSession, folder: str) -> Iterator[str]:
             yield found.next().getPath().toString().removeprefix(f"{whole}/")
 
 
-def _is_born(folder: str, list_files: Callable[[], Iterable[str]]) -> bool:
+def _find_commit(folder: str, list_files: Callable[[], Iterable[str]]) -> bool:
     """Whether the folder of a table holds a commit; False where it holds nothing but leftovers.
 
     Raises:
@@ -783,12 +790,12 @@ def _is_born(folder: str, list_files: Callable[[], Iterable[str]]) -> bool:
     return False
 
 
-def is_born(folder: Path) -> bool:
+def has_commit(folder: Path) -> bool:
     """Whether a local folder holds a table; errors as `Store.exists`."""
-    return _is_born(str(folder), partial(_files_in, folder))
+    return _find_commit(str(folder), partial(_files_in, folder))
 
 
-def remove_unborn(folder: Path) -> None:
+def remove_uncommitted(folder: Path) -> None:
     """Remove what a killed job left of a table before its first commit: Delta would refuse to create it.
 
     Only what such a job leaves, file by file, and folders that are empty then.
@@ -798,9 +805,9 @@ def remove_unborn(folder: Path) -> None:
             them.
     """
     log = folder / LOG
-    if is_born(folder) or not log.is_dir():
+    if has_commit(folder) or not log.is_dir():
         return
-    if age_seconds(log) < UNBORN_SECONDS:
+    if age_seconds(log) < FIRST_COMMIT_SECONDS:
         return
     for file in filter(LEFTOVER.fullmatch, list(_files_in(folder))):
         (folder / file).unlink(missing_ok=True)
@@ -809,14 +816,14 @@ def remove_unborn(folder: Path) -> None:
             Path(base).rmdir()
 
 
-def create_here(folder: Path, table: Table) -> None:
+def create_local_table(folder: Path, table: Table) -> None:
     """Create a table in a local folder: its first commit, as Spark writes it, all or nothing.
 
     Raises:
         OSError: it is a disk that links no files.
-        StoreError: as `remove_unborn`.
+        StoreError: as `remove_uncommitted`.
     """
-    remove_unborn(folder)
+    remove_uncommitted(folder)
     log = folder / LOG
     log.mkdir(parents=True, exist_ok=True)
     unborn = log / f".{uuid.uuid4().hex}.tmp"
@@ -830,14 +837,14 @@ def create_here(folder: Path, table: Table) -> None:
         unborn.unlink(missing_ok=True)
 
 
-def _created_here(folder: Path, table: Table) -> bool:
+def _try_create_local(folder: Path, table: Table) -> bool:
     """Create a table without a job of Spark's; False on a disk that links no files.
 
     Raises:
         StoreError: the disk is full, or cannot be written to.
     """
     try:
-        create_here(folder, table)
+        create_local_table(folder, table)
     except OSError as error:
         for place in (folder / LOG, folder):
             with suppress(OSError):  # Spark would take an empty folder for a table that is there
@@ -860,7 +867,7 @@ def first_commit(table: Table) -> list[dict[str, Any]]:
         "format": {"provider": "parquet", "options": {}},
         "schemaString": table.schema.json(),
         "partitionColumns": list(table.partition_by),
-        "configuration": properties_of(table),
+        "configuration": table_properties(table),
         "createdTime": now,
     }
     version = delta_files.CHECKED_VERSION if table.constraints else delta_files.WRITER_VERSION
@@ -888,7 +895,7 @@ OWN_ERROR = r"^recbench_spark\.errors\.\w+: (.+(?:\n  hint: .+)?)$"
 """How an error of ours stands in the trace that a worker sent."""
 
 
-def explain(error: PySparkException | Exception) -> str:
+def explain_spark_error(error: PySparkException | Exception) -> str:
     """The last cause of an error from Spark in one line, without the Java stack trace.
 
     An error of ours that a worker raised keeps its hint, on a second line.

@@ -17,19 +17,19 @@ from pyspark.sql import types as T
 from recbench_spark.config import AlsModel
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.ranking import predict
-from recbench_spark.indexing import dense_index
+from recbench_spark.indexing import add_dense_index
 from recbench_spark.models import fold_in as folding
-from recbench_spark.runtime.session import kept
+from recbench_spark.runtime.session import cache_frame
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import input_files, load_parquet
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
-from recbench_spark.training.relevance import relevant
+from recbench_spark.training.relevance import keep_relevant
 
 VECTOR = T.ArrayType(T.FloatType())
 
 
-class Als(Behaviour[AlsModel]):
+class AlsAdapter(Behaviour[AlsModel]):
     """Vectors of users and items."""
 
     def fit(self, data: SplitData) -> Trained:
@@ -79,10 +79,10 @@ def train_als(
         threshold: rating from which a row is relevant.
         scratch: folder all executors can read, for checkpoints.
     """
-    rows = relevant(train, threshold).withColumn("rating", F.lit(1.0)) if model.implicit else train
+    rows = keep_relevant(train, threshold).withColumn("rating", F.lit(1.0)) if model.implicit else train
     if rows.limit(1).isEmpty():
         raise DataError(f"model {model.name}: no training rows", "lower the relevance threshold")
-    users = kept(dense_index(rows.select("user_id").distinct(), F.col("user_id"), "user_index"))
+    users = cache_frame(add_dense_index(rows.select("user_id").distinct(), F.col("user_id"), "user_index"))
     ratings = rows.join(users, "user_id").join(items.select("item_id", "item_index"), "item_id")
     context = train.sparkSession.sparkContext
     context.setCheckpointDir(scratch)
@@ -143,7 +143,7 @@ def fold_in(
     factors.select("item_index", "vector").write.parquet(scratch)
     written = load_parquet(given.sparkSession, scratch)
     shared = SharedRows(Path(scratch).name, input_files(written))
-    rows = relevant(given, threshold).withColumn("rating", F.lit(1.0)) if model.implicit else given
+    rows = keep_relevant(given, threshold).withColumn("rating", F.lit(1.0)) if model.implicit else given
     index = items.join(written.select("item_index"), "item_index").select("item_id", "item_index")
     row = F.struct(F.col("item_index").alias("item"), F.col("rating").alias("rating"))
     found = (
@@ -161,13 +161,15 @@ def _fold_task(shared: SharedRows, n_items: int, model: AlsModel):  # type: igno
         arrays = shared.arrays(lambda rows, folder: _build_factors(rows, folder, n_items, model.rank))
         factors_id = np.asarray(arrays["factors"], np.float64)
         for batch in batches:
-            offsets, found = shared_arrays.flat(batch.column("items"))
-            ratings = shared_arrays.flat(batch.column("ratings"))[1]
+            offsets, found = shared_arrays.flatten_lists(batch.column("items"))
+            ratings = shared_arrays.flatten_lists(batch.column("ratings"))[1]
             if model.implicit:
                 settings = (model.regularization, model.alpha)
-                vectors_ud = folding.implicit(offsets, found, ratings, factors_id, *settings)
+                vectors_ud = folding.fold_in_implicit(offsets, found, ratings, factors_id, *settings)
             else:
-                vectors_ud = folding.explicit(offsets, found, ratings, factors_id, model.regularization)
+                vectors_ud = folding.fold_in_explicit(
+                    offsets, found, ratings, factors_id, model.regularization
+                )
             bounds = pa.array(np.arange(0, vectors_ud.size + 1, model.rank), pa.int32())
             vectors = pa.ListArray.from_arrays(bounds, pa.array(vectors_ud.astype(np.float32).ravel()))
             bias = pa.array(np.zeros(batch.num_rows))
@@ -179,7 +181,7 @@ def _fold_task(shared: SharedRows, n_items: int, model: AlsModel):  # type: igno
 
 def _build_factors(rows: ds.Dataset, folder: Path, n_items: int, rank: int) -> None:
     """Item factors by item_index, zeros where training knows no such item: 4 rank bytes an item."""
-    factors_id = shared_arrays.create(folder, "factors", (n_items, rank), np.float32)
+    factors_id = shared_arrays.create_array(folder, "factors", (n_items, rank), np.float32)
     for batch in rows.to_batches(columns=["item_index", "vector"]):
         index = batch.column("item_index").to_numpy()
-        factors_id[index] = shared_arrays.flat(batch.column("vector"))[1].reshape(len(index), rank)
+        factors_id[index] = shared_arrays.flatten_lists(batch.column("vector"))[1].reshape(len(index), rank)

@@ -9,10 +9,10 @@ from pyspark.sql import DataFrame
 
 from recbench_spark.checks import Check
 from recbench_spark.config import EmbeddingsModel, ListsModel, ScoresModel
-from recbench_spark.data.external_inputs import meet, read_embeddings, read_scored_rows
+from recbench_spark.data.external_inputs import check_common_ids, read_embeddings, read_scored_rows
 from recbench_spark.definitions import Definition
 from recbench_spark.evaluation import checks
-from recbench_spark.evaluation.ranking.rank import Given, Ranked, Scored
+from recbench_spark.evaluation.ranking.rank import GivenRows, RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.ranking_counts import refuse_duplicates
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
@@ -24,7 +24,7 @@ Rows = TypeVar("Rows", ListsModel, ScoresModel)
 
 
 @dataclass(frozen=True)
-class Known:
+class ExpectedIds:
     """What the ids of another system have to meet.
 
     users: rows of `users_of_parts`. items: item_id, of which `name` says what they are. must: whether it
@@ -37,7 +37,7 @@ class Known:
     must: bool = True
 
 
-def meeting_checks(users: DataFrame, items: DataFrame, known: Known, what: str) -> list[Check]:
+def overlap_checks(users: DataFrame, items: DataFrame, known: ExpectedIds, what: str) -> list[Check]:
     """Whether the users and the items handed over are those of the evaluation (`data.handed_over.meet`).
 
     Args:
@@ -49,8 +49,8 @@ def meeting_checks(users: DataFrame, items: DataFrame, known: Known, what: str) 
     Raises:
         DataError: they do not meet.
     """
-    found = meet(users, known.users, "user_id", (what, "truth"))
-    return found + meet(items, known.items, "item_id", (what, known.name), must=known.must)
+    found = check_common_ids(users, known.users, "user_id", (what, "truth"))
+    return found + check_common_ids(items, known.items, "item_id", (what, known.name), must=known.must)
 
 
 def row_checks(
@@ -76,13 +76,13 @@ def row_checks(
     found = checks.list_checks(rows, users, items)
     if definition.duplicates == "error":
         refuse_duplicates(found)
-    return found if train is None else [*found, checks.training_items_in_lists(rows, train)]
+    return found if train is None else [*found, checks.count_training_items_in_lists(rows, train)]
 
 
 # ------------------------------------------------------------------------------------- behaviours
 
 
-class Embeddings(Behaviour[EmbeddingsModel]):
+class EmbeddingsAdapter(Behaviour[EmbeddingsModel]):
     """Vectors of users and items."""
 
     learns: ClassVar[bool] = False
@@ -98,17 +98,17 @@ class Embeddings(Behaviour[EmbeddingsModel]):
         assert isinstance(found, DotSource)
         return replace(found, kind=self.settings.similarity)
 
-    def ranked(self, users: DataFrame, data: SplitData) -> tuple[Ranked, list[Check]]:
+    def ranked(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
         """See `Behaviour`; users and items whose ids do not meet the night's are refused."""
         trained = self.load(data)
         assert trained.users is not None
         assert trained.items is not None
-        known = Known(users, data.items)
-        found = meeting_checks(trained.users, trained.items, known, f"model {self.settings.name}")
-        return Scored(self.source(trained, data), trained.users), found
+        known = ExpectedIds(users, data.items)
+        found = overlap_checks(trained.users, trained.items, known, f"model {self.settings.name}")
+        return ScoredModel(self.source(trained, data), trained.users), found
 
 
-class _HandedOver(Behaviour[Rows]):
+class _ExternalRowsAdapter(Behaviour[Rows]):
     """A table of rows a user and item; items that it leaves out are not ranked."""
 
     brings_candidates: ClassVar[bool] = True
@@ -119,21 +119,21 @@ class _HandedOver(Behaviour[Rows]):
         """Whether training items are taken out."""
         return True
 
-    def ranked(self, users: DataFrame, data: SplitData) -> tuple[Ranked, list[Check]]:
+    def ranked(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
         """See `Behaviour`."""
         kind = self.settings.kind
         rows = read_scored_rows(data.spark, self.settings.path, kind)
-        found = meeting_checks(rows, rows, Known(users, data.items), kind)
+        found = overlap_checks(rows, rows, ExpectedIds(users, data.items), kind)
         train = data.train_rows if self.lists and not self.masks else None
         found += row_checks(rows, users, data.items, data.definition, train=train)
-        return Given(rows, data.items, self.masks), found
+        return GivenRows(rows, data.items, self.masks), found
 
 
-class Scores(_HandedOver[ScoresModel]):
+class ScoresAdapter(_ExternalRowsAdapter[ScoresModel]):
     """Scores, ranked after the training items are taken out."""
 
 
-class Lists(_HandedOver[ListsModel]):
+class ListsAdapter(_ExternalRowsAdapter[ListsModel]):
     """Ranked lists, left as they are, or without training items."""
 
     lists: ClassVar[bool] = True

@@ -20,20 +20,25 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.errors import DataError, StoreError
-from recbench_spark.graph.folders import mapped
-from recbench_spark.graph.folders import save as save_array
-from recbench_spark.indexing import dense_index
+from recbench_spark.graph.folders import map_array, save_array
+from recbench_spark.indexing import add_dense_index
 from recbench_spark.models.lightgcn import LightGcnModel
 from recbench_spark.models.mf_bpr import MfBprModel
-from recbench_spark.models.networks.factors import Factors, FactorTask, Pairs, cut, pairs_of
-from recbench_spark.models.networks.fitting import Task, Tell, Watched
+from recbench_spark.models.networks.factors import (
+    FactorNetwork,
+    FactorTask,
+    UserItemPairs,
+    make_pairs,
+    split_pairs,
+)
+from recbench_spark.models.networks.fitting import Report, Task, WatchedTask
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import kept
+from recbench_spark.runtime.session import cache_frame
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import input_files, load_parquet
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
-from recbench_spark.training.multiprocess_fit import fit_as_set, require_common_folder
-from recbench_spark.training.relevance import relevant
+from recbench_spark.training.multiprocess_fit import fit_as_configured, require_common_folder
+from recbench_spark.training.relevance import keep_relevant
 
 ROWS_A_BATCH = 1 << 14
 
@@ -43,24 +48,24 @@ PAIRS, TEST = "pairs_by_user", "test_by_user"
 Settings = MfBprModel | LightGcnModel
 
 
-class Factorised(Behaviour[Any]):
+class FactorAdapter(Behaviour[Any]):
     """Vectors of users and items."""
 
     def fit(self, data: SplitData) -> Trained:
         """See the module."""
         settings: Settings = self.settings
-        say = journal_of(data).say
+        say = find_journal(data).say
         folder = fit_folder(data, settings.processes)
         pairs, users = read_pairs(data, folder)
         say(f"model {settings.name}: {len(pairs.item):,} pairs of {pairs.users:,} users")
-        test = watched_pairs(data, users, pairs, folder) if settings.watch else None
+        test = read_test_pairs(data, users, pairs, folder) if settings.watch else None
         final = fit_factors(pairs, settings, folder, lambda text: say(f"  {text}"), test)
         seen = np.flatnonzero(np.bincount(pairs.item, minlength=pairs.items))
         items = with_vectors(data, "item", data.items, final[pairs.users :], folder, seen)
         return Trained(with_vectors(data, "user", users, final[: pairs.users], folder), items)
 
 
-def journal_of(data: SplitData) -> Journal:
+def find_journal(data: SplitData) -> Journal:
     """Where progress is told."""
     return getattr(data, "journal", None) or Journal()
 
@@ -84,39 +89,43 @@ def fit_folder(data: SplitData, processes: int) -> Path:
     return data.lease.work
 
 
-def rows_of(data: SplitData, place: str) -> pa.Table:
+def read_rows(data: SplitData, place: str) -> pa.Table:
     """A Parquet folder, read by this process."""
     files = input_files(load_parquet(data.spark, place))
     return SharedRows(Path(place).name, files).dataset().to_table()
 
 
-def read_pairs(data: SplitData, folder: Path) -> tuple[Pairs, DataFrame]:
+def read_pairs(data: SplitData, folder: Path) -> tuple[UserItemPairs, DataFrame]:
     """Relevant training pairs by dense index, and user_id, user_index of their users."""
-    rows = relevant(data.train_rows, data.threshold).select("user_id", "item_id").distinct()
-    users = kept(dense_index(rows.select("user_id").distinct(), F.col("user_id"), "user_index"))
-    user_e, item_e = indexed(data, rows, users, str(folder / "pairs"))
+    rows = keep_relevant(data.train_rows, data.threshold).select("user_id", "item_id").distinct()
+    users = cache_frame(add_dense_index(rows.select("user_id").distinct(), F.col("user_id"), "user_index"))
+    user_e, item_e = index_pairs(data, rows, users, str(folder / "pairs"))
     if not len(user_e):
         raise DataError("no training rows are relevant", "lower the relevance threshold")
-    return pairs_of(user_e, item_e, users.count(), data.n_items), users
+    return make_pairs(user_e, item_e, users.count(), data.n_items), users
 
 
-def watched_pairs(data: SplitData, users: DataFrame, pairs: Pairs, folder: Path) -> Pairs:
+def read_test_pairs(data: SplitData, users: DataFrame, pairs: UserItemPairs, folder: Path) -> UserItemPairs:
     """Relevant test pairs of users whom training has seen, for `watch` alone."""
-    rows = relevant(data.test_rows, data.threshold).select("user_id", "item_id").distinct()
-    found = indexed(data, rows, users, str(folder / "test"))
-    return pairs_of(*found, pairs.users, pairs.items)
+    rows = keep_relevant(data.test_rows, data.threshold).select("user_id", "item_id").distinct()
+    found = index_pairs(data, rows, users, str(folder / "test"))
+    return make_pairs(*found, pairs.users, pairs.items)
 
 
-def indexed(data: SplitData, rows: DataFrame, users: DataFrame, place: str) -> tuple[Any, Any]:
+def index_pairs(data: SplitData, rows: DataFrame, users: DataFrame, place: str) -> tuple[Any, Any]:
     """Dense indices of users and of items, by way of Parquet that tasks write."""
     found = rows.join(users, "user_id").join(data.items.select("item_id", "item_index"), "item_id")
     found.select("user_index", "item_index").write.mode("overwrite").parquet(place)
-    table = rows_of(data, place)
+    table = read_rows(data, place)
     return table.column("user_index").to_numpy(), table.column("item_index").to_numpy()
 
 
 def fit_factors(
-    pairs: Pairs, settings: Settings, folder: Path, tell: Tell, test: Pairs | None = None
+    pairs: UserItemPairs,
+    settings: Settings,
+    folder: Path,
+    report: Report,
+    test: UserItemPairs | None = None,
 ) -> np.ndarray:
     """(users + items, dims) vectors of the epoch that is best on the validation part.
 
@@ -132,45 +141,45 @@ def fit_factors(
         save_pairs(folder / PAIRS, pairs)
         if test is not None:
             save_pairs(folder / TEST, test)
-    make = partial(saved_task, str(folder.absolute()), settings)
-    found = fit_as_set(settings, task, make, folder / "checkpoints", tell)
-    tell(f"best epoch {found.best}, validation recall@20 {found.worth:.5f}; ended: {found.stopped}")
+    make = partial(load_task, str(folder.absolute()), settings)
+    found = fit_as_configured(settings, task, make, folder / "checkpoints", report)
+    report(f"best epoch {found.best}, validation recall@20 {found.worth:.5f}; ended: {found.stopped}")
     with torch.no_grad():
-        return cast(Factors, task.module).final().detach().numpy()
+        return cast(FactorNetwork, task.module).final().detach().numpy()
 
 
-def factor_task(pairs: Pairs, settings: Settings, test: Pairs | None = None) -> Task:
+def factor_task(pairs: UserItemPairs, settings: Settings, test: UserItemPairs | None = None) -> Task:
     """What is fitted; a part of the pairs is cut off for validation."""
-    train, held = cut(pairs, settings.validation, settings.seed)
+    train, held = split_pairs(pairs, settings.validation, settings.seed)
     sparse = not settings.weight_decay
-    module = Factors(train, settings.dims, settings.layers, settings.seed, settings.spread, sparse)
+    module = FactorNetwork(train, settings.dims, settings.layers, settings.seed, settings.spread, sparse)
     task = FactorTask(train, held, module, settings.penalty, settings.negatives, settings.groups)
     if test is None:
         return task
-    return Watched(task, "recall@20", FactorTask(pairs, test, module, 0.0).worth)
+    return WatchedTask(task, "recall@20", FactorTask(pairs, test, module, 0.0).worth)
 
 
-def saved_task(folder: str, settings: Settings) -> Task:
+def load_task(folder: str, settings: Settings) -> Task:
     """The same task in another process, from the pairs that the driver left in the fit's folder."""
-    test = saved_pairs(Path(folder, TEST)) if settings.watch else None
-    return factor_task(saved_pairs(Path(folder, PAIRS)), settings, test)
+    test = load_pairs(Path(folder, TEST)) if settings.watch else None
+    return factor_task(load_pairs(Path(folder, PAIRS)), settings, test)
 
 
-def save_pairs(folder: Path, pairs: Pairs) -> None:
+def save_pairs(folder: Path, pairs: UserItemPairs) -> None:
     """Pairs as `.npy` files, for other processes."""
     save_array(folder / "size.npy", np.array([pairs.users, pairs.items]))
     save_array(folder / "indptr.npy", pairs.indptr)
     save_array(folder / "item.npy", pairs.item)
 
 
-def saved_pairs(folder: Path) -> Pairs:
+def load_pairs(folder: Path) -> UserItemPairs:
     """What `save_pairs` wrote, mapped."""
-    users, items = mapped(folder / "size.npy").tolist()
-    return Pairs(users, items, mapped(folder / "indptr.npy"), mapped(folder / "item.npy"))
+    users, items = map_array(folder / "size.npy").tolist()
+    return UserItemPairs(users, items, map_array(folder / "indptr.npy"), map_array(folder / "item.npy"))
 
 
 def with_vectors(
-    data: SplitData, name: str, ids: DataFrame, rows: np.ndarray, folder: Path, kept: Any = None
+    data: SplitData, name: str, ids: DataFrame, rows: np.ndarray, folder: Path, chosen: Any = None
 ) -> DataFrame:
     """`NAME_id`, vector, bias, by way of a Parquet file that all executors see.
 
@@ -183,7 +192,7 @@ def with_vectors(
         kept: (k,) indices that have a vector; None: all. Items that training has not seen have none.
     """
     path = folder / f"{name}s.parquet"
-    write_vectors(path, rows, np.arange(len(rows)) if kept is None else kept)
+    write_vectors(path, rows, np.arange(len(rows)) if chosen is None else chosen)
     known = ids.select(f"{name}_id", F.col(f"{name}_index").alias("place"))
     found = load_parquet(data.spark, str(path)).join(known, "place")
     return found.select(f"{name}_id", "vector", F.lit(0.0).alias("bias"))

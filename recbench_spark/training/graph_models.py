@@ -14,16 +14,16 @@ from pyspark.sql import functions as F
 from recbench_spark.config.graph import GraphLayers, GraphModel
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.graph.incremental_run import earlier_model, refreshed, tell_drift
+from recbench_spark.graph.incremental_run import find_earlier_model, plan_refresh, report_drift
 from recbench_spark.graph.pipeline import (
-    Prepared,
+    PreparedGraphModel,
+    compute_model_id,
+    describe_files,
     embed,
-    model_name,
+    fit_rates,
     open_model_work,
-    prepare,
-    rates_of,
+    prepare_model,
     split_source,
-    told_of_files,
 )
 from recbench_spark.models.graph import SIDES, GraphNet
 from recbench_spark.runtime.journal import Journal
@@ -47,15 +47,15 @@ class GraphNets(Behaviour[GraphNet]):
         None where the embeddings were made before; nothing of them passes the driver in any case.
         """
         journal, store = data.journal or Journal(), data.store
-        prepared = prepare(store, self.over(store, data.split_id), journal)
-        tell_edges(store, prepared, data.split_id)
+        prepared = prepare_model(store, self.over(store, data.split_id), journal)
+        record_edges(store, prepared, data.split_id)
         done = store.has(EMBEDDINGS, "model_id", prepared.model.model_id)
-        before = earlier_model(store, prepared, data.earlier_splits(self.settings.name))
+        before = find_earlier_model(store, prepared, data.earlier_splits(self.settings.name))
         with open_model_work(store, prepared, journal) as working:
-            start = taken_over(store, working, before, journal) if before and not done else working
+            start = take_over_vectors(store, working, before, journal) if before and not done else working
             runs = embed(store, start, journal)
         if before:
-            drift_since(store, prepared, before, journal)
+            record_drift(store, prepared, before, journal)
         return Trained() if runs else None
 
     def save(self, trained: Trained, data: SplitData) -> None:
@@ -74,7 +74,7 @@ class GraphNets(Behaviour[GraphNet]):
 
     def load(self, data: SplitData) -> Trained:
         """The embeddings as they lie."""
-        name = model_name(data.store, self.over(data.store, data.split_id))
+        name = compute_model_id(data.store, self.over(data.store, data.split_id))
         rows = data.store.read(EMBEDDINGS).where(F.col("model_id") == name)
         users, items = (
             rows.where(F.col("side") == side).select(F.col("id").alias(f"{side}_id"), "vector", "bias")
@@ -90,7 +90,7 @@ class GraphNets(Behaviour[GraphNet]):
 
     def facts(self, data: SplitData) -> list[dict[str, Any]]:
         """The drift since the newest night that the model is compared with; none on its first night."""
-        name = model_name(data.store, self.over(data.store, data.split_id))
+        name = compute_model_id(data.store, self.over(data.store, data.split_id))
         rows = data.store.read(MANIFESTS).where(F.col("split_id") == name).collect()
         for split_id in data.earlier_splits(self.settings.name):
             if split_id == data.split_id:
@@ -105,10 +105,10 @@ class GraphNets(Behaviour[GraphNet]):
         asked = self.settings
         kinds = ", ".join(f"{one.form} {one.aggregator}" for one in asked.layers)
         rest = f"mode {asked.mode}, {asked.similarity}, wire {asked.wire}"
-        return f"graph of part train ({kinds}; {rest}): {told_of_files(asked)}"
+        return f"graph of part train ({kinds}; {rest}): {describe_files(asked)}"
 
 
-def tell_edges(store: Store, prepared: Prepared, split_id: str) -> None:
+def record_edges(store: Store, prepared: PreparedGraphModel, split_id: str) -> None:
     """Into the split's manifest: how many edges its graph has, and of which part they are; once a graph."""
     graph = prepared.graph
     detail = f"of graph {graph.graph_id}: rows of part train alone, no held-out row was read"
@@ -117,22 +117,24 @@ def tell_edges(store: Store, prepared: Prepared, split_id: str) -> None:
     store.append(frame, MANIFESTS, once=f"edges/{graph.graph_id}")
 
 
-def taken_over(store: Store, prepared: Prepared, before: str, journal: Journal) -> Prepared:
+def take_over_vectors(
+    store: Store, prepared: PreparedGraphModel, before: str, journal: Journal
+) -> PreparedGraphModel:
     """The model, told what to take over from an earlier night, and a line that says so."""
     try:
-        found, sentence = refreshed(store, prepared, before, rates_of(store), journal)
+        found, sentence = plan_refresh(store, prepared, before, fit_rates(store), journal)
     except ConfigError as error:
         found, sentence = prepared, f"previous {before}: {error.message}, so all is computed"
     journal.say(sentence)
     return found
 
 
-def drift_since(store: Store, prepared: Prepared, before: str, journal: Journal) -> None:
+def record_drift(store: Store, prepared: PreparedGraphModel, before: str, journal: Journal) -> None:
     """The drift since an earlier night as facts, once; a line where that night's files are gone."""
     told = store.read(MANIFESTS).where(F.col("split_id") == prepared.model.model_id)
     if not told.where(F.col("detail") == f"since {before}").isEmpty():
         return
     try:
-        tell_drift(store, prepared, before, journal)
+        report_drift(store, prepared, before, journal)
     except ConfigError as error:
         journal.say(f"no drift since {before}: {error.message}")

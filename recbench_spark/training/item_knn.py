@@ -14,18 +14,18 @@ from pyspark.sql import functions as F
 from recbench_spark.config import ItemKnnModel
 from recbench_spark.evaluation.ranking import sources
 from recbench_spark.evaluation.ranking.source_rows import neighbour_rows
-from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours, scaled_to_one
+from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours, normalise_weights
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import Arrays, SharedRows
-from recbench_spark.storage.shared_rows import input_files, load_parquet, share
+from recbench_spark.storage.shared_rows import input_files, load_parquet, share_rows
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
-from recbench_spark.training.relevance import relevant
+from recbench_spark.training.relevance import keep_relevant
 
 ITEMS_A_TASK = 512
 """Items whose neighbours are computed together: bounds a task's block of the product."""
 
 
-class ItemKnn(Behaviour[ItemKnnModel]):
+class ItemKnnAdapter(Behaviour[ItemKnnModel]):
     """Each item's most similar items."""
 
     def fit(self, data: SplitData) -> Trained:
@@ -39,7 +39,7 @@ class ItemKnn(Behaviour[ItemKnnModel]):
         centred = self.settings.scores == "centred_mean"
         means = item_means(data.train_rows, data.threshold) if centred else None
         rows = neighbour_rows(data.items, trained.similarities, means)
-        return sources.NeighbourSource(share(data.store.scratch, rows), data.n_items)
+        return sources.NeighbourSource(share_rows(data.store.scratch, rows), data.n_items)
 
 
 def train_item_knn(
@@ -58,7 +58,7 @@ def train_item_knn(
         scratch: folder all executors can read; must not exist yet.
     """
     spark = train.sparkSession
-    _write_histories(relevant(train, threshold), items, model.max_history, scratch)
+    _write_histories(keep_relevant(train, threshold), items, model.max_history, scratch)
     shared = SharedRows(Path(scratch).name, input_files(load_parquet(spark, scratch)))
     n_items = items.count()
     blocks = spark.range(0, n_items, ITEMS_A_TASK, numPartitions=-(-n_items // ITEMS_A_TASK))
@@ -71,7 +71,7 @@ def item_means(train: DataFrame, threshold: float | None) -> DataFrame:
 
     Two shuffles, of distinct users and of one row an item; the driver learns one number.
     """
-    rows = relevant(train, threshold)
+    rows = keep_relevant(train, threshold)
     users = rows.select("user_id").distinct().count()
     return rows.groupBy("item_id").agg((F.count_distinct("user_id") / users).alias("mean"))
 
@@ -98,7 +98,7 @@ def _neighbour_task(shared: SharedRows, n_items: int, model: ItemKnnModel):  # t
                 block = range(start, min(start + ITEMS_A_TASK, n_items))
                 found = cosine_neighbours(users_of_i, items_of_u, n_i, block, model.neighbours)
                 if model.scores == "centred_mean":
-                    found = scaled_to_one(found)
+                    found = normalise_weights(found)
                 columns = [
                     pa.array(found.items, pa.int32()),
                     pa.array(found.neighbours, pa.int32()),
@@ -112,7 +112,7 @@ def _neighbour_task(shared: SharedRows, n_items: int, model: ItemKnnModel):  # t
 def _build_matrix(rows: ds.Dataset, folder: Path, n_items: int) -> None:
     """The user x item matrix and its transpose as CSR arrays: 4 bytes an interaction each."""
     lists = rows.to_table(columns=["items"]).column("items").combine_chunks()
-    indptr, indices = shared_arrays.flat(lists)
+    indptr, indices = shared_arrays.flatten_lists(lists)
     transposed = binary_matrix(indptr, indices.astype(np.int32), n_items).tocsc()
     matrix: Arrays = {
         "indptr": indptr,
@@ -121,7 +121,7 @@ def _build_matrix(rows: ds.Dataset, folder: Path, n_items: int) -> None:
         "indices_t": transposed.indices.astype(np.int32),
     }
     for name, array in matrix.items():
-        shared_arrays.save(folder, name, array)
+        shared_arrays.save_array(folder, name, array)
 
 
 def _with_ids(found: DataFrame, items: DataFrame) -> DataFrame:

@@ -8,14 +8,14 @@ from pyspark.sql import functions as F
 from recbench_spark.evaluation.ranking import predict
 from recbench_spark.models.means import MeansModel
 from recbench_spark.schemas import SPLITS
-from recbench_spark.training.fits.logs import facts_of, scale_of
+from recbench_spark.training.fits.logs import collect_facts, find_scale
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
 EXACT = "decimal(38,15)"
 """Deviations are added up at this grain: the same sums under any partitioning."""
 
 
-class Means(Behaviour[MeansModel]):
+class MeansAdapter(Behaviour[MeansModel]):
     """The mean of all and the deviations of users and items, as biases without vectors."""
 
     def fit(self, data: SplitData) -> Trained:
@@ -27,7 +27,7 @@ class Means(Behaviour[MeansModel]):
             DataError: a rating outside `dataset.scale`.
         """
         if data.scale is not None:
-            scale_of(facts_of(data.table(SPLITS)), data.scale)
+            find_scale(collect_facts(data.table(SPLITS)), data.scale)
         mean = data.mean_rating
         rows = data.train_rows.select("user_id", "item_id", (F.col("rating") - F.lit(mean)).alias("left"))
         order = [] if self.settings.means == "global" else self.settings.means.split("_")

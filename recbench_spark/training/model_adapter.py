@@ -16,14 +16,14 @@ from pyspark.sql import functions as F
 
 from recbench_spark import revisions
 from recbench_spark.checks import Check
-from recbench_spark.config import World, digest
+from recbench_spark.config import WorldSettings, digest
 from recbench_spark.config.models import ModelConfig
-from recbench_spark.data.external_inputs import dimensions
+from recbench_spark.data.external_inputs import count_dimensions
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.predict import mean_rating
-from recbench_spark.evaluation.ranking.rank import Ranked, Scored
+from recbench_spark.evaluation.ranking.rank import RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource, Source
 from recbench_spark.models.rating.interface import Scale
@@ -31,14 +31,14 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import EMBEDDINGS, ITEMS, RUNS, SIMILARITIES, SPLITS, Table
 from recbench_spark.storage.leases import Lease
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.storage.shared_rows import scratch_folder, share
+from recbench_spark.storage.shared_rows import scratch_folder, share_rows
 from recbench_spark.storage.store import Store
 from recbench_spark.training.registry import import_adapter
 
 Settings = TypeVar("Settings", bound=ModelConfig)
 
 
-NIGHTS = 30
+MAX_EARLIER_SPLITS = 30
 """Splits of earlier nights that a model may look at."""
 
 
@@ -56,7 +56,7 @@ class SplitData:
     store: Store
     split_id: str
     definition: Definition
-    world: World
+    world: WorldSettings
     folds_users: bool = False
     suite: str = ""
     dataset: str = ""
@@ -93,7 +93,7 @@ class SplitData:
     def known_items(self) -> KnownItems:
         """The catalogue as tasks look ids up in it."""
         items = self.items.select("item_id", "item_index", "n_train")
-        return KnownItems(share(self.store.scratch, items), self.n_items)
+        return KnownItems(share_rows(self.store.scratch, items), self.n_items)
 
     @property
     def train_rows(self) -> DataFrame:
@@ -130,7 +130,10 @@ class SplitData:
             & (F.col("logical_date") < F.lit(self.logical_date))
         )
         newest = rows.groupBy("split_id").agg(F.max("logical_date").alias("day"))
-        return [row.split_id for row in newest.orderBy(F.desc("day"), "split_id").limit(NIGHTS).collect()]
+        return [
+            row.split_id
+            for row in newest.orderBy(F.desc("day"), "split_id").limit(MAX_EARLIER_SPLITS).collect()
+        ]
 
     def scratch_folder(self) -> str:
         """A new folder that all executors can read; removed at the end of the night."""
@@ -139,7 +142,7 @@ class SplitData:
     def key(self, settings: ModelConfig) -> str:
         """The split, and a hash of what else a trained model depends on; not of its name."""
         found = settings.model_dump(exclude={"name", "version", "provenance", *settings.unkeyed})
-        revised = revisions.of(settings.kind, *settings.revised)
+        revised = revisions.select_revisions(settings.kind, *settings.revised)
         return f"{self.split_id}-{digest(found, self.threshold, revised)}"
 
 
@@ -229,16 +232,16 @@ class Behaviour(Generic[Settings]):
     def source(self, trained: Trained, data: SplitData) -> Source:
         """What workers score blocks of users with: vectors of items by default."""
         assert trained.items is not None
-        if type(self).load is Behaviour.load and (stored := self._stored(data)):
+        if type(self).load is Behaviour.load and (stored := self._source_from_table(data)):
             return stored
-        dims = dimensions(trained.items, f"model {self.settings.name}")
-        shared = share(data.store.scratch, vector_rows(data.items, trained.items))
+        dims = count_dimensions(trained.items, f"model {self.settings.name}")
+        shared = share_rows(data.store.scratch, vector_rows(data.items, trained.items))
         return DotSource(shared, data.n_items, dims)
 
-    def _stored(self, data: SplitData) -> DotSource | None:
+    def _source_from_table(self, data: SplitData) -> DotSource | None:
         """The vectors of items as workers read them from the table itself; None where they cannot."""
         key = data.key(self.settings)
-        files = data.store.files_of(EMBEDDINGS, {"model_id": key, "side": "item"})
+        files = data.store.list_partition_files(EMBEDDINGS, {"model_id": key, "side": "item"})
         if not files:
             return None
         # By the files: another warehouse may hold other vectors under the same key.
@@ -253,7 +256,7 @@ class Behaviour(Generic[Settings]):
         """user_id, vector of the users, where the source asks for vectors."""
         return trained.users if getattr(source, "dims", 0) else None
 
-    def ranked(self, users: DataFrame, data: SplitData) -> tuple[Ranked, list[Check]]:
+    def ranked(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
         """What `evaluation.ranking.rank` ranks, and what the model's inputs left out.
 
         Args:
@@ -262,7 +265,7 @@ class Behaviour(Generic[Settings]):
         """
         trained = self.load(data)
         source = self.source(trained, data)
-        return Scored(source, self.users(trained, source)), []
+        return ScoredModel(source, self.users(trained, source)), []
 
     def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
         """Predicted ratings of pairs of users and items.
@@ -283,6 +286,6 @@ class Behaviour(Generic[Settings]):
         )
 
 
-def behaviour_of(settings: ModelConfig) -> Behaviour[ModelConfig]:
+def make_behaviour(settings: ModelConfig) -> Behaviour[ModelConfig]:
     """The behaviour that a model's settings name, imported now."""
     return cast("Behaviour[ModelConfig]", import_adapter(settings)(settings))

@@ -32,14 +32,14 @@ from pyspark.sql import SparkSession
 
 from recbench_spark import errors
 from recbench_spark.errors import ConfigError, RecbenchError, StoreError
-from recbench_spark.models.networks.fitting import Fitted, Shard, Task, Tell, fit, read_checkpoint
-from recbench_spark.models.networks.plans import Plan
+from recbench_spark.models.networks.fitting import FitResult, Report, Shard, Task, fit, read_checkpoint
+from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.models.networks.settings import FittedModel
 from recbench_spark.runtime.session import is_local
 from recbench_spark.storage.ages import remove_leftovers
 from recbench_spark.storage.makers import private_name
 from recbench_spark.storage.publish import private_path
-from recbench_spark.training.processes import Job, Note, Outcome, parse_result, run_processes
+from recbench_spark.training.processes import FailureNote, Job, ProcessEnd, parse_result, run_processes
 
 MEETING = "meeting"
 """Folder in which the processes of an attempt meet; `private_path` makes the name the attempt's own."""
@@ -48,7 +48,7 @@ LINES = "lines.txt"
 """File of a meeting: lines of the first process."""
 
 
-def shards(shares: Sequence[float]) -> list[Shard]:
+def split_minibatch(shares: Sequence[float]) -> list[Shard]:
     """Each process's part of a minibatch, from shares of any sum.
 
     Raises:
@@ -64,15 +64,15 @@ def shards(shares: Sequence[float]) -> list[Shard]:
     ]
 
 
-def fit_as_set(
-    settings: FittedModel, task: Task, make: Callable[[], Task], folder: Path, tell: Tell
-) -> Fitted:
+def fit_as_configured(
+    settings: FittedModel, task: Task, make: Callable[[], Task], folder: Path, report: Report
+) -> FitResult:
     """Fit in this process, or on as many as the settings say; the task's module has the best weights then.
 
     Args:
         settings: of the model.
         task: the task in this process.
-        make: the same one in another process; see `fit_on_several`.
+        make: the same one in another process; see `fit_multiprocess`.
         folder: of checkpoints.
         tell: called with a line an epoch.
 
@@ -80,9 +80,9 @@ def fit_as_set(
         RecbenchError: what a fit raises, wherever it runs.
     """
     if settings.processes == 1:
-        return fit(task, settings.plan(), folder, tell)
+        return fit(task, settings.plan(), folder, report)
     shares = (1,) * settings.processes
-    fitted = fit_on_several(make, settings.plan(), folder, shares, tell, _is_local_session())
+    fitted = fit_multiprocess(make, settings.plan(), folder, shares, report, _is_local_session())
     read_checkpoint(folder / "best.safetensors", task.module, None)
     return fitted
 
@@ -91,14 +91,14 @@ def _is_local_session() -> bool:
     return is_local({"spark.master": str(SparkSession.active().conf.get("spark.master"))})
 
 
-def fit_on_several(
+def fit_multiprocess(
     make: Callable[[], Task],
-    plan: Plan,
+    plan: TrainingPlan,
     folder: Path,
     shares: Sequence[float],
-    tell: Tell,
+    report: Report,
     local: bool = True,
-) -> Fitted:
+) -> FitResult:
     """Fit by as many processes as there are shares; go on from the folder's checkpoint.
 
     Args:
@@ -115,18 +115,18 @@ def fit_on_several(
         RuntimeError: an error of a process that nobody foresaw, with its trace.
     """
     folder = folder.absolute()
-    parts = tuple(shards(shares))
-    with open_meeting(folder) as meeting:
+    parts = tuple(split_minibatch(shares))
+    with open_rendezvous(folder) as meeting:
         lines = meeting / LINES
         job = Job(make, plan, str(folder), str(meeting), str(lines), parts)
-        with following(lines, tell):
+        with follow_lines(lines, report):
             outcomes = run_here(job) if local else run_as_tasks(job)
     raise_first([outcome.note for outcome in outcomes if outcome.note is not None])
     return parse_result(next(outcome.result for outcome in outcomes if outcome.result is not None))
 
 
 @contextmanager
-def open_meeting(folder: Path) -> Iterator[Path]:
+def open_rendezvous(folder: Path) -> Iterator[Path]:
     """Make a folder that this attempt alone has, within the fit's folder; remove it in the end.
 
     Meetings of killed attempts go with the fit's folder, or here when they are a day old.
@@ -138,7 +138,7 @@ def open_meeting(folder: Path) -> Iterator[Path]:
         yield meeting
 
 
-def run_here(job: Job) -> list[Outcome]:
+def run_here(job: Job) -> list[ProcessEnd]:
     """Run all processes of a fit on this host, which share its processors."""
     ranks = range(len(job.shards))
     threads = max(1, (os.cpu_count() or 1) // len(ranks)) if len(ranks) > 1 else 0
@@ -163,18 +163,18 @@ def require_common_folder(folder: Path, processes: int) -> None:
     """
     if processes == 1 or _is_local_session():
         return
-    with open_meeting(folder.absolute()) as meeting:
-        _require_seen(folder, _run_stage(partial(look_task, meeting=str(meeting)), processes))
+    with open_rendezvous(folder.absolute()) as meeting:
+        _require_shared(folder, _run_stage(partial(probe_folder_task, meeting=str(meeting)), processes))
 
 
-def run_as_tasks(job: Job) -> list[Outcome]:
+def run_as_tasks(job: Job) -> list[ProcessEnd]:
     """Run each process of a fit under a task of Spark, all at once.
 
     Raises:
         StoreError: a host does not see the folder of the fit.
     """
     reports = _run_stage(partial(run_task, packed=pickle.dumps(job)), len(job.shards))
-    _require_seen(Path(job.folder), reports)
+    _require_shared(Path(job.folder), reports)
     return [_parse_outcome(report) for report in reports]
 
 
@@ -184,7 +184,7 @@ def _run_stage(run: Callable[[Iterable[int]], Iterable[str]], tasks: int) -> lis
     return [json.loads(report) for report in rows.barrier().mapPartitions(run).collect()]
 
 
-def _require_seen(folder: Path, reports: Sequence[dict[str, Any]]) -> None:
+def _require_shared(folder: Path, reports: Sequence[dict[str, Any]]) -> None:
     hosts = sorted({host for report in reports for host in report.get("strangers", ())})
     if hosts:
         raise StoreError(
@@ -194,12 +194,12 @@ def _require_seen(folder: Path, reports: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def _parse_outcome(report: dict[str, Any]) -> Outcome:
+def _parse_outcome(report: dict[str, Any]) -> ProcessEnd:
     note = report["note"]
-    return Outcome(report["result"], None if note is None else Note(**note))
+    return ProcessEnd(report["result"], None if note is None else FailureNote(**note))
 
 
-def look_task(_numbers: Iterable[int], meeting: str) -> Iterator[str]:
+def probe_folder_task(_numbers: Iterable[int], meeting: str) -> Iterator[str]:
     """Yield, under a task of Spark, which hosts cannot write to a meeting's folder."""
     _, strangers = _compare_hosts(BarrierTaskContext.get(), meeting)
     yield json.dumps({"strangers": strangers})
@@ -249,7 +249,7 @@ def _can_write(folder: Path) -> bool:
 # ------------------------------------------------------------------------------- in the driver
 
 
-def raise_first(notes: Sequence[Note]) -> None:
+def raise_first(notes: Sequence[FailureNote]) -> None:
     """Raise the error that a fit ended by, if any: one that has words for it, else the earliest.
 
     Of processes without a word one that a signal ended comes first: the others ended because of it.
@@ -275,10 +275,10 @@ def raise_first(notes: Sequence[Note]) -> None:
 
 
 @contextmanager
-def following(path: Path, tell: Tell) -> Iterator[None]:
+def follow_lines(path: Path, report: Report) -> Iterator[None]:
     """Tell the lines that others append to a file, by a thread of its own, until the end."""
     over = threading.Event()
-    thread = threading.Thread(target=_follow, args=(path, tell, over), daemon=True)
+    thread = threading.Thread(target=_follow, args=(path, report, over), daemon=True)
     thread.start()
     try:
         yield
@@ -287,7 +287,7 @@ def following(path: Path, tell: Tell) -> Iterator[None]:
         thread.join()
 
 
-def _follow(path: Path, tell: Tell, over: threading.Event) -> None:
+def _follow(path: Path, report: Report, over: threading.Event) -> None:
     at, last = 0, False
     while not last:
         last = over.wait(0.3)  # once more after the end
@@ -297,4 +297,4 @@ def _follow(path: Path, tell: Tell, over: threading.Event) -> None:
                 whole, _, _ = file.read().rpartition(b"\n")
             at += len(whole) + 1 if whole else 0
             for line in whole.decode().splitlines():
-                tell(line)
+                report(line)

@@ -9,7 +9,7 @@ from recbench_spark.config import PopularModel
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
 
-class Popular(Behaviour[PopularModel]):
+class PopularAdapter(Behaviour[PopularModel]):
     """The number of training interactions as the item's bias; no vectors at all."""
 
     def fit(self, data: SplitData) -> Trained:

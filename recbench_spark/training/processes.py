@@ -27,8 +27,8 @@ from typing import Any, NoReturn
 import torch
 
 from recbench_spark.errors import RecbenchError
-from recbench_spark.models.networks.fitting import Epoch, Fitted, Shard, Task, Tell, fit
-from recbench_spark.models.networks.plans import Plan
+from recbench_spark.models.networks.fitting import EpochResult, FitResult, Report, Shard, Task, fit
+from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.runtime.journal import write_json
 
 STORE, RESULT, NOTE, OUTPUT = "store", "result.json", "note-{rank}.json", "output-{rank}.txt"
@@ -75,7 +75,7 @@ class Job:
     """
 
     make: Callable[[], Task]
-    plan: Plan
+    plan: TrainingPlan
     folder: str
     meeting: str
     lines: str
@@ -86,7 +86,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Note:
+class FailureNote:
     """Reason why a process failed.
 
     Attributes:
@@ -107,17 +107,17 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProcessEnd:
     """End of a process: with the fit's result (the first process alone), with a note, or with neither."""
 
     result: dict[str, Any] | None = None
-    note: Note | None = None
+    note: FailureNote | None = None
 
 
 # ---------------------------------------------------------------------- where processes are started
 
 
-def run_processes(jobs: Sequence[Job]) -> list[Outcome]:
+def run_processes(jobs: Sequence[Job]) -> list[ProcessEnd]:
     """Run some processes of a fit on this host until all have ended; no process is left behind.
 
     Args:
@@ -178,25 +178,25 @@ def _note_deaths(children: Mapping[int, subprocess.Popen[bytes]], meeting: Path)
             _write_note(meeting, rank, _describe_death(meeting, rank, child.returncode))
 
 
-def _describe_death(meeting: Path, rank: int, code: int) -> Note:
+def _describe_death(meeting: Path, rank: int, code: int) -> FailureNote:
     """Return a note on a process without a word: its signal, else its last error, else its exit code."""
     if code < 0:
-        return Note(message=f"signal {-code}", signal=True)
+        return FailureNote(message=f"signal {-code}", signal=True)
     output = Path(meeting, OUTPUT.format(rank=rank)).read_text("utf-8", errors="replace")
-    return Note(message=last_words(output) or f"exit code {code}")
+    return FailureNote(message=last_error(output) or f"exit code {code}")
 
 
-def last_words(output: str) -> str:
+def last_error(output: str) -> str:
     """Return the last error that a process printed; empty where it printed none."""
     errors = re.findall(r"^((?:\w+\.)*\w*(?:Error|Exception): .*)$", output, re.MULTILINE)
     return str(errors[-1]) if errors else ""
 
 
-def _read_outcome(meeting: Path, rank: int) -> Outcome:
+def _read_outcome(meeting: Path, rank: int) -> ProcessEnd:
     path, result = meeting / NOTE.format(rank=rank), meeting / RESULT
     if path.exists():
-        return Outcome(note=Note(**{**_read_json(path), "time": path.stat().st_mtime}))
-    return Outcome(_read_json(result) if rank == 0 and result.exists() else None)
+        return ProcessEnd(note=FailureNote(**{**_read_json(path), "time": path.stat().st_mtime}))
+    return ProcessEnd(_read_json(result) if rank == 0 and result.exists() else None)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -204,13 +204,15 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _write_note(meeting: Path, rank: int, note: Note) -> None:
+def _write_note(meeting: Path, rank: int, note: FailureNote) -> None:
     write_json(meeting / NOTE.format(rank=rank), asdict(note))
 
 
-def parse_result(result: dict[str, Any]) -> Fitted:
+def parse_result(result: dict[str, Any]) -> FitResult:
     """Return a fit's result from the JSON that the first process wrote."""
-    return Fitted([Epoch(**epoch) for epoch in result["epochs"]], result["best"], result["stopped"])
+    return FitResult(
+        [EpochResult(**epoch) for epoch in result["epochs"]], result["best"], result["stopped"]
+    )
 
 
 # ------------------------------------------------------------------------------- in each process
@@ -224,11 +226,11 @@ class _Start:
     parent: int
 
     def __call__(self) -> None:
-        threading.Thread(target=end_with, args=(self.parent,), daemon=True).start()
+        threading.Thread(target=watch_parent, args=(self.parent,), daemon=True).start()
         run_job(self.job)
 
 
-def end_with(parent: int) -> None:
+def watch_parent(parent: int) -> None:
     """End this process when the one that started it has ended: a process that is killed ends nobody."""
     while os.getppid() == parent:
         time.sleep(PARENT_SECONDS)
@@ -257,13 +259,13 @@ def run_job(job: Job) -> NoReturn:
         os._exit(code)
 
 
-def _fit(job: Job) -> Fitted:
+def _fit(job: Job) -> FitResult:
     from torch import distributed  # noqa: PLC0415
 
     if job.threads:
         torch.set_num_threads(job.threads)
     _join(job)
-    tell = line_writer(Path(job.lines)) if job.rank == 0 else _keep_silent
+    tell = make_line_writer(Path(job.lines)) if job.rank == 0 else _ignore_line
     plan = replace(job.plan, device="cpu")
     fitted = fit(job.make(), plan, Path(job.folder), tell, job.shards[job.rank])
     distributed.destroy_process_group()
@@ -282,7 +284,7 @@ def _join(job: Job) -> None:
     distributed.init_process_group("gloo", store=store, rank=job.rank, world_size=size, timeout=PATIENCE)
 
 
-def line_writer(path: Path) -> Tell:
+def make_line_writer(path: Path) -> Report:
     """Return a function that appends a line to a file."""
 
     def write_line(line: str) -> None:
@@ -292,12 +294,14 @@ def line_writer(path: Path) -> Tell:
     return write_line
 
 
-def _keep_silent(_: str) -> None:
+def _ignore_line(_: str) -> None:
     """The first process tells for all."""
 
 
-def _describe_error(error: BaseException) -> Note:
+def _describe_error(error: BaseException) -> FailureNote:
     """Return a note on an error that ends a process."""
     if isinstance(error, RecbenchError):
-        return Note(type(error).__name__, error.message, error.hint)
-    return Note("", f"{type(error).__name__}: {error}", "", "".join(traceback.format_exception(error)))
+        return FailureNote(type(error).__name__, error.message, error.hint)
+    return FailureNote(
+        "", f"{type(error).__name__}: {error}", "", "".join(traceback.format_exception(error))
+    )

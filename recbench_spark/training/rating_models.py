@@ -14,14 +14,20 @@ from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check
 from recbench_spark.errors import ConfigError, DataError, DivergedError, ProtocolError
-from recbench_spark.evaluation.ranking.rank import Ranked
+from recbench_spark.evaluation.ranking.rank import RankingInput
 from recbench_spark.models.rating.kinds import RatingModelConfig, learner_settings
 from recbench_spark.models.rating.registry import IMPLICIT
 from recbench_spark.schemas import SPLITS
 from recbench_spark.storage.shared_arrays import read_bytes
-from recbench_spark.storage.shared_rows import load_parquet, share
-from recbench_spark.storage.store import explain
-from recbench_spark.training.fits.logs import COLUMNS, LogFiles, facts_of, require_times, scale_of
+from recbench_spark.storage.shared_rows import load_parquet, share_rows
+from recbench_spark.storage.store import explain_spark_error
+from recbench_spark.training.fits.logs import (
+    COLUMNS,
+    SharedRatingLog,
+    collect_facts,
+    find_scale,
+    require_times,
+)
 from recbench_spark.training.fits.running import run_tasks
 from recbench_spark.training.fits.table import append_fits
 from recbench_spark.training.fits.tasks import (
@@ -35,11 +41,11 @@ from recbench_spark.training.fits.tasks import (
 )
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
-LEARNT = ("train", "given", "later")
+TRAINING_PARTS = ("train", "given", "later")
 """Parts of which nothing is predicted."""
 
 
-class Rating(Behaviour[RatingModelConfig]):
+class RatingAdapter(Behaviour[RatingModelConfig]):
     """A learner of `models.rating`."""
 
     leased = False  # its task holds the lease of the fit
@@ -56,7 +62,7 @@ class Rating(Behaviour[RatingModelConfig]):
         (outcome,) = run_tasks(data.spark, [task], partial(fit_one, files=files), 1)
         if outcome.row is None:
             raise DataError(
-                f"model {self.settings.name}: its process ended: {explain(outcome.error or OSError())}"
+                f"model {self.settings.name}: its process ended: {explain_spark_error(outcome.error or OSError())}"
             )
         name = self.settings.name
         facts = {"log_id": data.split_id, "suite": data.suite or "night", "purpose": "night"}
@@ -82,7 +88,7 @@ class Rating(Behaviour[RatingModelConfig]):
         read = data.spark.read.parquet
         return Trained(read(self._place(data, USERS)), read(self._place(data, ITEMS)))
 
-    def ranked(self, users: DataFrame, data: SplitData) -> tuple[Ranked, list[Check]]:
+    def ranked(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
         """By vectors. Raises ConfigError for models of no vectors."""
         if self.load(data).items is None:
             raise ConfigError(
@@ -127,18 +133,18 @@ class Rating(Behaviour[RatingModelConfig]):
     def _place(self, data: SplitData, name: str) -> str:
         return f"{data.store.files_root}/{FIT_FILES}/{data.key(self.settings)}/{name}"
 
-    def _files(self, data: SplitData) -> LogFiles:
+    def _files(self, data: SplitData) -> SharedRatingLog:
         rows = data.table(SPLITS).select(*COLUMNS)
-        found = facts_of(rows)
-        scale = scale_of(found, data.scale)
+        found = collect_facts(rows)
+        scale = find_scale(found, data.scale)
         has_times = found["timed"] == found["rows"]
-        shared = share(data.store.scratch, rows)
-        return LogFiles(shared, tuple(found["parts"]), scale, has_times, found["rows"])
+        shared = share_rows(data.store.scratch, rows)
+        return SharedRatingLog(shared, tuple(found["parts"]), scale, has_times, found["rows"])
 
-    def _task(self, data: SplitData, files: LogFiles) -> FitTask:
+    def _task(self, data: SplitData, files: SharedRatingLog) -> FitTask:
         settings = learner_settings(self.settings)
         require_times(files, self.settings.name, settings)
-        watched = tuple(part for part in files.parts if part not in LEARNT)
+        watched = tuple(part for part in files.parts if part not in TRAINING_PARTS)
         if "train" not in files.parts or not watched:
             raise ProtocolError("the split holds nothing to learn from, or nothing to predict", "see split")
         return FitTask(

@@ -15,21 +15,21 @@ from recbench_spark.errors import ConfigError
 PACKAGE = __name__.partition(".")[0]
 
 ADAPTERS = {
-    "AlsModel": "als:Als",
-    "EmbeddingsModel": "external_models:Embeddings",
+    "AlsModel": "als:AlsAdapter",
+    "EmbeddingsModel": "external_models:EmbeddingsAdapter",
     "GraphNet": "graph_models:GraphNets",
     "GraphSageModel": "trained_graphs:GraphSages",
-    "ItemKnnModel": "item_knn:ItemKnn",
-    "LightGcnModel": "factor_models:Factorised",
-    "ListsModel": "external_models:Lists",
-    "MeansModel": "means:Means",
-    "MfBprModel": "factor_models:Factorised",
+    "ItemKnnModel": "item_knn:ItemKnnAdapter",
+    "LightGcnModel": "factor_models:FactorAdapter",
+    "ListsModel": "external_models:ListsAdapter",
+    "MeansModel": "means:MeansAdapter",
+    "MfBprModel": "factor_models:FactorAdapter",
     "PinSageModel": "trained_graphs:PinSages",
-    "PopularModel": "popular:Popular",
-    "RandomModel": "random:Random",
-    "RatingModelConfig": "rating_models:Rating",
-    "ScoresModel": "external_models:Scores",
-    "TruthModel": "truth:Truth",
+    "PopularModel": "popular:PopularAdapter",
+    "RandomModel": "random:RandomAdapter",
+    "RatingModelConfig": "rating_models:RatingAdapter",
+    "ScoresModel": "external_models:ScoresAdapter",
+    "TruthModel": "truth:TruthAdapter",
 }
 """Module and class of the adapter of each class of settings of this package, below `training`."""
 

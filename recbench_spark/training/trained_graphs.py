@@ -23,84 +23,83 @@ from recbench_spark.config import digest
 from recbench_spark.config.graph import GraphLayers, GraphModel, GraphSource, NeighbourhoodSettings
 from recbench_spark.data.identity import identity
 from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.graph.build import Finder
-from recbench_spark.graph.folders import Graph, mapped
-from recbench_spark.graph.folders import save as save_array
-from recbench_spark.graph.local_walks import adjacency, lay_adjacency
-from recbench_spark.graph.neighbourhoods import lists_source, neighbourhoods_of
+from recbench_spark.graph.build import NodeFinder
+from recbench_spark.graph.folders import Graph, map_array, save_array
+from recbench_spark.graph.local_walks import map_adjacency, write_adjacency
+from recbench_spark.graph.neighbourhoods import ensure_neighbourhoods, neighbourhood_source
 from recbench_spark.graph.pipeline import (
+    build_features,
+    describe_files,
     embed,
-    graph_of,
-    lay_features,
+    ensure_graph,
     open_model_work,
-    prepare,
+    prepare_model,
     split_source,
-    told_of_files,
 )
-from recbench_spark.kernels.graph.ids import hashed_numbers, hashes_of
-from recbench_spark.kernels.graph.samples import Band, bands
+from recbench_spark.kernels.graph.ids import hash_node_ids, hash_numbers
+from recbench_spark.kernels.graph.samples import Band, rank_bands
 from recbench_spark.models.graphsage import GraphSageModel
-from recbench_spark.models.networks.factors import Pairs
-from recbench_spark.models.networks.fitting import Task, Watched
-from recbench_spark.models.networks.layers import GraphNet
+from recbench_spark.models.networks.factors import UserItemPairs
+from recbench_spark.models.networks.fitting import Task, WatchedTask
+from recbench_spark.models.networks.layers import GraphNetwork
 from recbench_spark.models.networks.subgraphs import Adjacency
 from recbench_spark.models.networks.tasks import (
-    Input,
-    Margin,
+    GraphInput,
+    PairObjective,
     PairTask,
-    co_liked,
-    embedded,
-    item_ranks,
-    scaled_mrr,
+    embed_by_minibatch,
+    mean_scaled_rank,
+    pair_liked_items,
+    rank_items,
 )
 from recbench_spark.models.pinsage import PinSageModel
 from recbench_spark.schemas import EMBEDDINGS
 from recbench_spark.storage.publish import remove_tree
 from recbench_spark.training.factor_models import (
+    find_journal,
     fit_folder,
-    journal_of,
     read_pairs,
-    rows_of,
-    watched_pairs,
+    read_rows,
+    read_test_pairs,
     with_vectors,
 )
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
-from recbench_spark.training.multiprocess_fit import fit_as_set
-from recbench_spark.training.relevance import relevant
+from recbench_spark.training.multiprocess_fit import fit_as_configured
+from recbench_spark.training.relevance import keep_relevant
 
-WEIGHTS = "weights.safetensors"
+WEIGHTS_FILE = "weights.safetensors"
 """Of a fit, for `jobs/embed.py --weights`."""
 
-EXAMPLES = "examples"
+EXAMPLES_FOLDER = "examples"
 """Of a fit's folder: what several processes read."""
 
 JUDGED, CANDIDATES = 1000, 20_000
 """Validation pairs, and nodes that each is ranked among, at most: drawn by hash."""
 
 
-Nodes = npt.NDArray[np.int64]
+NodeIds = npt.NDArray[np.int64]
 
 
 class Examples(NamedTuple):
     """Pairs by dense id, those held out for validation, the side that negatives are of; test pairs that are
     watched, if any."""
 
-    query: Nodes
-    item: Nodes
-    held_query: Nodes
-    held_item: Nodes
+    query: NodeIds
+    item: NodeIds
+    held_query: NodeIds
+    held_item: NodeIds
     side: tuple[int, int]
-    test_query: Nodes | None = None
-    test_item: Nodes | None = None
+    test_query: NodeIds | None = None
+    test_item: NodeIds | None = None
 
 
-class Laid(NamedTuple):
-    """A graph with features, ready for a fit; what `over_files` made it of, for other processes."""
+class TrainingGraph(NamedTuple):
+    """A graph with features, ready for a fit; what `map_graph_files` made it of, for other processes."""
 
     graph: Graph
-    given: Input
-    net: GraphNet
-    made_of: tuple[Any, ...] = ()
+    given: GraphInput
+    net: GraphNetwork
+    arguments: tuple[Any, ...] = ()
 
 
 class Sampling(NamedTuple):
@@ -116,87 +115,93 @@ class Sampling(NamedTuple):
     side: int
 
 
-def laid(data: SplitData, source: GraphSource, layers: GraphLayers, sampling: Sampling, name: str) -> Laid:
+def open_training_graph(
+    data: SplitData, source: GraphSource, layers: GraphLayers, sampling: Sampling, name: str
+) -> TrainingGraph:
     """Graph and features, each made once; a net with random weights."""
-    journal = journal_of(data)
+    journal = find_journal(data)
     model = GraphModel(name=name, graph=source, **{k: getattr(layers, k) for k in GraphLayers.model_fields})
-    graph = graph_of(data.store, source, None, journal)
-    path = lay_features(data.store, model, graph, journal)[0]
-    return over_files(graph, path, layers, sampling)
+    graph = ensure_graph(data.store, source, None, journal)
+    path = build_features(data.store, model, graph, journal)[0]
+    return map_graph_files(graph, path, layers, sampling)
 
 
-def over_files(graph: Graph, path: Path, layers: GraphLayers, sampling: Sampling) -> Laid:
+def map_graph_files(graph: Graph, path: Path, layers: GraphLayers, sampling: Sampling) -> TrainingGraph:
     """What lies in files, mapped, beneath a net with random weights: the same in all processes."""
-    features = mapped(path)
-    net = GraphNet(layers.forms(), layers.final, features.shape[1])
+    features = map_array(path)
+    net = GraphNetwork(layers.forms(), layers.final, features.shape[1])
     net.initialise(layers.seed)
     blocks = [block for block in graph.blocks if block.rows]
     of_blocks = tuple(graph.csr(block) for block in blocks)
     parts = Adjacency(np.array([block.first for block in blocks]), of_blocks, graph.hashes())
     nodes = graph.side_range(sampling.side)
-    given = Input(parts, features, sampling.samples, layers.seed, sampling.dropout, nodes)
-    return Laid(graph, given, net, (graph, path, layers, sampling))
+    given = GraphInput(parts, features, sampling.samples, layers.seed, sampling.dropout, nodes)
+    return TrainingGraph(graph, given, net, (graph, path, layers, sampling))
 
 
-def judged(laid: Laid, examples: Examples) -> Any:
+def make_validation_score(laid: TrainingGraph, examples: Examples) -> Any:
     """What a net is worth: scaled MRR of validation pairs among nodes of the side (scale: a 200th of
     them)."""
-    order = np.argsort(hashed_numbers(np.arange(len(examples.held_query)), 1), kind="stable")[:JUDGED]
+    order = np.argsort(hash_numbers(np.arange(len(examples.held_query)), 1), kind="stable")[:JUDGED]
     query, item = examples.held_query[order], examples.held_item[order]
     first, end = examples.side
-    others = first + np.argsort(hashed_numbers(np.arange(end - first), 2), kind="stable")[:CANDIDATES]
+    others = first + np.argsort(hash_numbers(np.arange(end - first), 2), kind="stable")[:CANDIDATES]
     nodes = np.unique(np.concatenate([others, item]))
     both = np.unique(np.concatenate([nodes, query]))
 
-    def worth(net: GraphNet) -> float:
+    def worth(net: GraphNetwork) -> float:
         if not len(query):
             return math.nan
-        z = embedded(net, laid.given, both)
+        z = embed_by_minibatch(net, laid.given, both)
         places = np.searchsorted(both, query), np.searchsorted(both, item)
         known = np.isin(both, nodes)
-        ranks = item_ranks(z, *places, known)
-        return scaled_mrr(ranks, max(1, len(nodes) // 200))
+        ranks = rank_items(z, *places, known)
+        return mean_scaled_rank(ranks, max(1, len(nodes) // 200))
 
     return worth
 
 
-def fitted_weights(
+def fit_weights(
     data: SplitData,
-    laid: Laid,
+    laid: TrainingGraph,
     examples: Examples,
-    how: Margin,
+    how: PairObjective,
     band: Band | None,
     fit_of: tuple[Any, Path],
 ) -> Path:
     """The weights' file, by settings and folder; fitted where it is not there yet."""
     settings, folder = fit_of
-    path, say = folder / WEIGHTS, journal_of(data).say
+    path, say = folder / WEIGHTS_FILE, find_journal(data).say
     if not path.exists():
-        task = pair_task(laid, examples, how, band)
+        task = make_pair_task(laid, examples, how, band)
         say(f"model {settings.name}: {task.examples:,} pairs, {len(examples.held_query):,} for validation")
         if settings.processes > 1:
-            save_examples(folder / EXAMPLES, examples, band)
-        make = partial(saved_task, laid.made_of, str(folder.absolute()), how)
-        found = fit_as_set(settings, task, make, folder / "checkpoints", lambda text: say(f"  {text}"))
+            save_examples(folder / EXAMPLES_FOLDER, examples, band)
+        make = partial(load_pair_task, laid.arguments, str(folder.absolute()), how)
+        found = fit_as_configured(
+            settings, task, make, folder / "checkpoints", lambda text: say(f"  {text}")
+        )
         say(f"  best epoch {found.best}, validation {found.worth:.5f}; ended: {found.stopped}")
         laid.net.save(path)
     return path
 
 
-def pair_task(laid: Laid, examples: Examples, how: Margin, band: Band | None) -> Task:
+def make_pair_task(laid: TrainingGraph, examples: Examples, how: PairObjective, band: Band | None) -> Task:
     """What is fitted."""
     pairs = (examples.query, examples.item)
-    task = PairTask(laid.net, laid.given, pairs, how, band, judged(laid, examples))
+    task = PairTask(laid.net, laid.given, pairs, how, band, make_validation_score(laid, examples))
     if examples.test_query is None or examples.test_item is None:
         return task
-    test = judged(laid, examples._replace(held_query=examples.test_query, held_item=examples.test_item))
-    return Watched(task, "scaled MRR", partial(test, laid.net))
+    test = make_validation_score(
+        laid, examples._replace(held_query=examples.test_query, held_item=examples.test_item)
+    )
+    return WatchedTask(task, "scaled MRR", partial(test, laid.net))
 
 
-def saved_task(made_of: tuple[Any, ...], folder: str, how: Margin) -> Task:
+def load_pair_task(made_of: tuple[Any, ...], folder: str, how: PairObjective) -> Task:
     """The same task in another process, from files."""
-    examples, band = saved_examples(Path(folder, EXAMPLES))
-    return pair_task(over_files(*made_of), examples, how, band)
+    examples, band = load_examples(Path(folder, EXAMPLES_FOLDER))
+    return make_pair_task(map_graph_files(*made_of), examples, how, band)
 
 
 def save_examples(folder: Path, examples: Examples, band: Band | None) -> None:
@@ -207,15 +212,15 @@ def save_examples(folder: Path, examples: Examples, band: Band | None) -> None:
             save_array(folder / f"{name}.npy", np.asarray(array))
 
 
-def saved_examples(folder: Path) -> tuple[Examples, Band | None]:
+def load_examples(folder: Path) -> tuple[Examples, Band | None]:
     """What `save_examples` wrote, mapped."""
-    arrays: dict[str, Any] = {path.stem: mapped(path) for path in folder.glob("*.npy")}
+    arrays: dict[str, Any] = {path.stem: map_array(path) for path in folder.glob("*.npy")}
     parts: dict[str, Any] = {name: arrays.get(name) for name in Examples._fields}
     examples = Examples(**{**parts, "side": tuple(arrays["side"].tolist())})
     return examples, Band(*(arrays[name] for name in Band._fields)) if "node" in arrays else None
 
 
-class OverGraphs(Behaviour[Any]):
+class TrainedGraphModels(Behaviour[Any]):
     """What both kinds share."""
 
     def source(self, trained: Trained, data: SplitData) -> DotSource:
@@ -232,14 +237,14 @@ class OverGraphs(Behaviour[Any]):
 
     def told(self) -> str:
         """The layers in words, the table of features looked at, before Spark starts."""
-        return told_of_files(self.settings.over(None))
+        return describe_files(self.settings.over(None))
 
     def save(self, trained: Trained, data: SplitData) -> None:
         """Append to `embeddings`; of the fit's files the weights are published."""
         super().save(trained, data)
         assert data.lease is not None
         for entry in data.lease.work.iterdir():
-            if entry.name != WEIGHTS:
+            if entry.name != WEIGHTS_FILE:
                 remove_tree(entry)
         data.lease.publish()
 
@@ -248,8 +253,8 @@ class OverGraphs(Behaviour[Any]):
         layers = self.settings.over(str(weights))
         keys = {name: getattr(layers, name) for name in GraphLayers.model_fields}
         model = GraphModel(name=self.settings.name, graph=source, **keys)
-        journal = journal_of(data)
-        prepared = prepare(data.store, model, journal)
+        journal = find_journal(data)
+        prepared = prepare_model(data.store, model, journal)
         with open_model_work(data.store, prepared, journal) as working:
             embed(data.store, working, journal)
         return prepared.model.model_id
@@ -262,13 +267,13 @@ class OverGraphs(Behaviour[Any]):
         return split_source(data.store, data.split_id, **more)
 
 
-def side_rows(data: SplitData, model_id: str, side: str, name: str) -> DataFrame:
+def read_side_rows(data: SplitData, model_id: str, side: str, name: str) -> DataFrame:
     """`NAME_id`, vector, bias of one side."""
     rows = data.store.read(EMBEDDINGS).where((F.col("model_id") == model_id) & (F.col("side") == side))
     return rows.select(F.col("id").alias(f"{name}_id"), "vector", F.lit(0.0).alias("bias"))
 
 
-class GraphSages(OverGraphs):
+class GraphSages(TrainedGraphModels):
     """Users and items as nodes of one graph; pairs are its edges."""
 
     def fit(self, data: SplitData) -> Trained:
@@ -277,60 +282,65 @@ class GraphSages(OverGraphs):
         folder = fit_folder(data, settings.processes)  # a folder that is no good ends it before any work
         source = self.graph_source(data)
         sampling = Sampling(settings.samples, settings.neighbour_dropout, side=1)
-        found = laid(data, source, settings.over(None), sampling, settings.name)
-        examples = edges_of(found.graph, settings.validation, settings.seed)
+        found = open_training_graph(data, source, settings.over(None), sampling, settings.name)
+        examples = split_edges(found.graph, settings.validation, settings.seed)
         if settings.watch:
-            query, item = watched_edges(data, found.graph, folder)
+            query, item = read_test_edges(data, found.graph, folder)
             examples = examples._replace(test_query=query, test_item=item)
-        how = Margin(
+        how = PairObjective(
             "co_occurrence",
             settings.weight,
             settings.negatives,
             first=examples.side[0],
             end=examples.side[1],
         )
-        weights = fitted_weights(data, found, examples, how, None, (settings, folder))
+        weights = fit_weights(data, found, examples, how, None, (settings, folder))
         name = self.embedded(data, source, weights)
-        return Trained(side_rows(data, name, "user", "user"), side_rows(data, name, "item", "item"))
+        return Trained(
+            read_side_rows(data, name, "user", "user"), read_side_rows(data, name, "item", "item")
+        )
 
 
-def edges_of(graph: Graph, share: float, seed: int) -> Examples:
+def split_edges(graph: Graph, share: float, seed: int) -> Examples:
     """Edges into users, from items; a share of them by hash for validation."""
     queries, items = [], []
-    for block in graph.blocks_of(0):
+    for block in graph.side_blocks(0):
         csr = graph.csr(block)
         queries.append(np.repeat(np.arange(block.first, block.end), np.diff(csr.indptr)))
         items.append(np.asarray(csr.src[: csr.edges], np.int64))
     query, item = np.concatenate(queries), np.concatenate(items)
-    held = held_rows(query * graph.nodes + item, share, seed)
+    held = draw_held_out(query * graph.nodes + item, share, seed)
     return Examples(query[~held], item[~held], query[held], item[held], graph.side_range(1))
 
 
-def watched_edges(data: SplitData, graph: Graph, folder: Path) -> tuple[Nodes, Nodes]:
+def read_test_edges(data: SplitData, graph: Graph, folder: Path) -> tuple[NodeIds, NodeIds]:
     """Users and relevant items of the test part that are nodes of the graph, for `watch` alone."""
     place = str(folder / "test")
-    rows = relevant(data.test_rows, data.threshold).select("user_id", "item_id").distinct()
+    rows = keep_relevant(data.test_rows, data.threshold).select("user_id", "item_id").distinct()
     rows.write.mode("overwrite").parquet(place)
-    table = rows_of(data, place)
-    query, item = dense_of(graph, table.column("user_id"), 0), dense_of(graph, table.column("item_id"), 1)
+    table = read_rows(data, place)
+    query, item = (
+        find_dense_ids(graph, table.column("user_id"), 0),
+        find_dense_ids(graph, table.column("item_id"), 1),
+    )
     known = (query >= 0) & (item >= 0)
     return query[known], item[known]
 
 
-def held_rows(key_e: Nodes, share: float, seed: int) -> npt.NDArray[np.bool_]:
+def draw_held_out(key_e: NodeIds, share: float, seed: int) -> npt.NDArray[np.bool_]:
     """(e,) whether the hash of each key is among the lowest share."""
-    hashes = hashed_numbers(key_e, seed)
+    hashes = hash_numbers(key_e, seed)
     return np.asarray((hashes >> np.uint64(11)).astype(np.float64) < share * 2.0**53)
 
 
-class PinSages(OverGraphs):
+class PinSages(TrainedGraphModels):
     """Items over items that walks connect; users are means of their items."""
 
     def fit(self, data: SplitData) -> Trained:
         """See the module."""
         settings: PinSageModel = self.settings
         folder = fit_folder(data, settings.processes)  # a folder that is no good ends it before any work
-        journal, over_split = journal_of(data), self.graph_source(data)
+        journal, over_split = find_journal(data), self.graph_source(data)
         asked = NeighbourhoodSettings(
             graph=over_split,
             side="item",
@@ -340,35 +350,39 @@ class PinSages(OverGraphs):
             top=settings.top,
             seed=settings.seed,
         )
-        source = lists_source(data.store, neighbourhoods_of(data.store, asked, journal))
+        source = neighbourhood_source(data.store, ensure_neighbourhoods(data.store, asked, journal))
         sampling = Sampling((), settings.neighbour_dropout, side=0)
-        found = laid(data, source, settings.over(None), sampling, settings.name)
+        found = open_training_graph(data, source, settings.over(None), sampling, settings.name)
         pairs, users = read_pairs(data, folder)
-        dense = dense_items(data, found.graph, folder)
-        examples = liked_together(pairs, dense, found.graph.nodes, settings)
+        dense = find_dense_items(data, found.graph, folder)
+        examples = make_pair_examples(pairs, dense, found.graph.nodes, settings)
         if settings.watch:
-            query, item = beside_test(
-                pairs, watched_pairs(data, users, pairs, folder), dense, settings.seed
+            query, item = pair_test_items(
+                pairs, read_test_pairs(data, users, pairs, folder), dense, settings.seed
             )
             examples = examples._replace(test_query=query, test_item=item)
         band = self.band(data, over_split, found.graph) if settings.curriculum else None
-        how = Margin(
+        how = PairObjective(
             "max_margin", settings.margin, settings.negatives, settings.per_pair, settings.curriculum,
             end=found.graph.nodes,
         )  # fmt: skip
-        weights = fitted_weights(data, found, examples, how, band, (settings, folder))
-        items = side_rows(data, self.embedded(data, source, weights), "node", "item")
-        vectors = matrix_of(data, items, dense, found.graph.nodes, folder)
-        return Trained(with_vectors(data, "user", users, means(pairs, vectors[dense]), folder), items)
+        weights = fit_weights(data, found, examples, how, band, (settings, folder))
+        items = read_side_rows(data, self.embedded(data, source, weights), "node", "item")
+        vectors = read_item_matrix(data, items, dense, found.graph.nodes, folder)
+        return Trained(
+            with_vectors(data, "user", users, mean_vectors(pairs, vectors[dense]), folder), items
+        )
 
     def band(self, data: SplitData, source: GraphSource, lists: Graph) -> Band:
         """Hard negatives of each item. Both graphs have the items in the order of the same hashes."""
-        journal = journal_of(data)
-        graph = graph_of(data.store, source, None, journal)
-        lay_adjacency(data.spark.sparkContext, graph)
+        journal = find_journal(data)
+        graph = ensure_graph(data.store, source, None, journal)
+        write_adjacency(data.spark.sparkContext, graph)
         first, end = graph.side_range(1)
         assert end - first == lists.nodes
-        found = bands(adjacency(graph), np.arange(first, end), (first, end), self.settings.hard_ranks)
+        found = rank_bands(
+            map_adjacency(graph), np.arange(first, end), (first, end), self.settings.hard_ranks
+        )
         journal.say(
             f"hard negatives: {int(found.fallback.sum()):,} of {end - first:,} items reach fewer than "
             f"{self.settings.hard_ranks[1]:,} others and take the same share of what they reach"
@@ -376,48 +390,52 @@ class PinSages(OverGraphs):
         return found._replace(node=found.node - np.uint32(first))
 
 
-def dense_items(data: SplitData, graph: Graph, folder: Path) -> Nodes:
+def find_dense_items(data: SplitData, graph: Graph, folder: Path) -> NodeIds:
     """(items,) dense id in the graph of each item of the catalogue; -1 where the graph has it not."""
     place = str(folder / "items")
     data.items.select("item_index", "item_id").write.mode("overwrite").parquet(place)
-    table = rows_of(data, place)
+    table = read_rows(data, place)
     out = np.full(data.n_items, -1, np.int64)
-    out[table.column("item_index").to_numpy()] = dense_of(graph, table.column("item_id"), 0)
+    out[table.column("item_index").to_numpy()] = find_dense_ids(graph, table.column("item_id"), 0)
     return out
 
 
-def dense_of(graph: Graph, ids: pa.ChunkedArray, side: int) -> Nodes:
+def find_dense_ids(graph: Graph, ids: pa.ChunkedArray, side: int) -> NodeIds:
     """Dense id in the graph of each id of a side; -1 where the graph has it not."""
-    found = Finder(graph)(hashes_of(ids.cast(pa.string()), graph.seed), side).astype(np.int64)
+    found = NodeFinder(graph)(hash_node_ids(ids.cast(pa.string()), graph.seed), side).astype(np.int64)
     return np.where(found < graph.nodes, found, -1)
 
 
-def liked_together(pairs: Pairs, dense: Nodes, nodes: int, settings: PinSageModel) -> Examples:
+def make_pair_examples(
+    pairs: UserItemPairs, dense: NodeIds, nodes: int, settings: PinSageModel
+) -> Examples:
     """Pairs of items of one user; those of a share of users by hash are for validation."""
-    user, query, item = co_liked(pairs.indptr, dense[pairs.item], settings.pairs, settings.seed)
-    held = held_rows(user, settings.validation, settings.seed)
+    user, query, item = pair_liked_items(pairs.indptr, dense[pairs.item], settings.pairs, settings.seed)
+    held = draw_held_out(user, settings.validation, settings.seed)
     return Examples(query[~held], item[~held], query[held], item[held], (0, nodes))
 
 
-def beside_test(pairs: Pairs, test: Pairs, dense: Nodes, seed: int) -> tuple[Nodes, Nodes]:
+def pair_test_items(
+    pairs: UserItemPairs, test: UserItemPairs, dense: NodeIds, seed: int
+) -> tuple[NodeIds, NodeIds]:
     """Of each test pair an item of its user's training, drawn by hash, and its own item, by dense id."""
     user = test.user.astype(np.int64)
     size = np.diff(pairs.indptr)[user]
-    drawn = hashed_numbers(user * pairs.items + test.item, seed) >> np.uint64(11)
+    drawn = hash_numbers(user * pairs.items + test.item, seed) >> np.uint64(11)
     place = pairs.indptr[user] + drawn.astype(np.int64) % np.maximum(size, 1)
     query, item = dense[pairs.item[np.minimum(place, len(pairs.item) - 1)]], dense[test.item]
     known = (size > 0) & (query >= 0) & (item >= 0) & (query != item)
     return query[known], item[known]
 
 
-def matrix_of(
-    data: SplitData, items: DataFrame, dense: Nodes, nodes: int, folder: Path
+def read_item_matrix(
+    data: SplitData, items: DataFrame, dense: NodeIds, nodes: int, folder: Path
 ) -> npt.NDArray[np.float32]:
     """(nodes, d) vectors by dense id; zeros for those that are not in the catalogue."""
     place = str(folder / "item_vectors")
     known = items.join(data.items.select("item_id", "item_index"), "item_id")
     known.select("item_index", "vector").write.mode("overwrite").parquet(place)
-    table = rows_of(data, place)
+    table = read_rows(data, place)
     values = table.column("vector").combine_chunks().flatten().to_numpy()
     rows = values.reshape(table.num_rows, -1)
     out = np.zeros((nodes, rows.shape[1]), np.float32)
@@ -425,7 +443,7 @@ def matrix_of(
     return out
 
 
-def means(pairs: Pairs, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def mean_vectors(pairs: UserItemPairs, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """(users, d) the mean of each user's items' vectors."""
     out = np.empty((pairs.users, vectors.shape[1]), np.float32)
     for user in range(pairs.users):

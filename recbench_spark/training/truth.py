@@ -7,7 +7,7 @@ from recbench_spark.data import worlds
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
 
-class Truth(Behaviour[TruthModel]):
+class TruthAdapter(Behaviour[TruthModel]):
     """What users of the generated world really like."""
 
     def fit(self, data: SplitData) -> Trained:

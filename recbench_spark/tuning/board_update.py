@@ -16,39 +16,39 @@ from recbench_spark.errors import MissingError
 from recbench_spark.kernels.metrics.about import about_metric
 from recbench_spark.leaderboard.entries import (
     Entry,
-    Tuning,
-    judge,
-    method_of,
-    moved_by,
-    published_entries,
-    search_facts,
-    spread_facts,
+    SettingsSource,
+    canonical_method,
+    judge_entries,
+    make_published_entries,
+    measure_setting_effects,
+    search_columns,
+    spread_columns,
 )
-from recbench_spark.leaderboard.published import published_boards
-from recbench_spark.leaderboard.searches import Search
-from recbench_spark.leaderboard.verdicts import Reason, Verdict, uses_best
-from recbench_spark.nightly.night import at_headline, metric_plan
+from recbench_spark.leaderboard.published import load_published_boards
+from recbench_spark.leaderboard.searches import SearchTrials
+from recbench_spark.leaderboard.verdicts import TuningReason, TuningVerdict, uses_best
+from recbench_spark.nightly.night import headline_filter, make_metric_plan
 from recbench_spark.schemas import BOARDS, FITS, RUNS, TRIALS, VERDICTS
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.tasks import Row
-from recbench_spark.tuning.decisions import HELD, latest_decisions, stands
-from recbench_spark.tuning.fold_fits import of_whole_seeds, summaries
+from recbench_spark.tuning.decisions import HELD, is_counted, read_latest_decisions
+from recbench_spark.tuning.fold_fits import select_complete_seeds, summarise_models
 from recbench_spark.tuning.folds import FoldedLog
 from recbench_spark.tuning.search import (
-    Found,
-    credited_trials,
-    found_in,
+    SearchResult,
+    collect_searches,
+    find_search,
+    find_tuning,
     has_settings,
-    known_searches,
-    search_of,
-    tuning_of,
+    read_credited_trials,
+    read_searches,
 )
 
 RMSE = "rmse"
 
 
 @dataclass(frozen=True)
-class Judged:
+class BoardState:
     """A board as it stands.
 
     Attributes:
@@ -61,8 +61,8 @@ class Judged:
 
     name: str
     entries: tuple[Entry, ...]
-    verdicts: Mapping[str, Verdict]
-    searches: Mapping[str, Found]
+    verdicts: Mapping[str, TuningVerdict]
+    searches: Mapping[str, SearchResult]
     held: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -71,37 +71,42 @@ def board_name(benchmark: Benchmark) -> str:
     return benchmark.board or benchmark.name
 
 
-def update_board(store: Store, benchmark: Benchmark, log: FoldedLog | None) -> Judged:
+def update_board(store: Store, benchmark: Benchmark, log: FoldedLog | None) -> BoardState:
     """Enter what is new or has grown, judge, write the verdicts; the driver holds a row a fit and trial.
 
     `log`: the ratings that fits are over; None: ours are the headlines of nights that ranked.
     """
     name = board_name(benchmark)
-    trials = credited_trials(store, benchmark)
-    known = published_boards()
-    found = published_entries(known[name]) if name in known else []
+    trials = read_credited_trials(store, benchmark)
+    known = load_published_boards()
+    found = make_published_entries(known[name]) if name in known else []
     if log:
-        ours, searches = our_entries(store, benchmark, log, trials), known_searches(store, log.log_id)
+        ours, searches = (
+            collect_own_entries(store, benchmark, log, trials),
+            read_searches(store, log.log_id),
+        )
     else:
-        ours, searches = nightly_entries(store, benchmark, trials), found_in(trials)
-    enter(store, [*found, *(entry for entry, _ in ours)])
-    decisions = latest_decisions(store, name)
+        ours, searches = collect_nightly_entries(store, benchmark, trials), collect_searches(trials)
+    append_entries(store, [*found, *(entry for entry, _ in ours)])
+    decisions = read_latest_decisions(store, name)
     held = {key: row["reason"] for key, row in decisions.items() if row["decision"] == HELD}
-    entries = [e for e in entries_of(store, name) if e.entry_id in held or stands(e.entry_id, decisions)]
+    entries = [
+        e for e in read_entries(store, name) if e.entry_id in held or is_counted(e.entry_id, decisions)
+    ]
     searched = {model: one.judged() for model, one in searches.items()}
-    verdicts = judge(
+    verdicts = judge_entries(
         [entry for entry in entries if entry.entry_id not in held],
         {model: search for model, search in searched.items() if search is not None},
-        moved_by(elsewhere(store, log)) if log else {},
+        measure_setting_effects(read_other_searches(store, log)) if log else {},
         {entry.entry_id: tuning for entry, tuning in ours},
     )
     write_verdicts(store, name, verdicts)
-    return Judged(name, tuple(entries), verdicts, searches, held)
+    return BoardState(name, tuple(entries), verdicts, searches, held)
 
 
-def our_entries(
+def collect_own_entries(
     store: Store, benchmark: Benchmark, log: FoldedLog, trials: Sequence[Row]
-) -> list[tuple[Entry, Tuning]]:
+) -> list[tuple[Entry, SettingsSource]]:
     """A row a model and setting, of the seeds that cover all folds; of several parts one each.
 
     Beside each: where its settings are from. `trials`: rows that may be credited to it.
@@ -113,16 +118,16 @@ def our_entries(
     by_setting: dict[tuple[str, str], list[Row]] = {}
     for row in {(row["fit_id"], row["model"]): row for row in rows}.values():
         by_setting.setdefault((row["model"], row["settings_json"]), []).append(row)
-    found: list[tuple[Entry, Tuning]] = []
+    found: list[tuple[Entry, SettingsSource]] = []
     for _, fits in sorted(by_setting.items()):
-        whole = of_whole_seeds(fits, log.folds)
-        found += _entries(benchmark, log, whole, trials) if whole else []
+        whole = select_complete_seeds(fits, log.folds)
+        found += _fit_entries(benchmark, log, whole, trials) if whole else []
     return found
 
 
-def nightly_entries(
+def collect_nightly_entries(
     store: Store, benchmark: Benchmark, trials: Sequence[Row] = ()
-) -> list[tuple[Entry, Tuning]]:
+) -> list[tuple[Entry, SettingsSource]]:
     """A row a measured model: the headline of its latest night over the part test, no slice.
 
     Beside each: where its settings are from. `trials`: rows that may be credited to it.
@@ -131,10 +136,10 @@ def nightly_entries(
         MissingError: no night of this benchmark has measured it.
     """
     metric, asked = benchmark.headline.partition("@")[0], benchmark.evaluation
-    definition = metric_plan(asked, asked.resolve()).describe(metric)
+    definition = make_metric_plan(asked, asked.resolve()).describe(metric)
     store.install_views()
     rows = store.spark.table("latest_metrics").where(
-        at_headline(benchmark) & (F.col("suite") == benchmark.name) & (F.col("part") == "test")
+        headline_filter(benchmark) & (F.col("suite") == benchmark.name) & (F.col("part") == "test")
         & F.col("slice_key").isNull() & (F.col("estimator") == "holdout")
         & (F.col("definition") == definition) & (F.col("dataset") == benchmark.dataset.name)
         & (F.col("split") == benchmark.split.describe())
@@ -146,30 +151,30 @@ def nightly_entries(
     # Older code scored bundles of lists in the benchmark's own suite: these are no models of ours.
     names = {model.name for model in benchmark.models}
     rows = [row for row in rows if row.model in names or row.model_kind != "lists"]
-    settings = run_settings(store, [row.run_id for row in rows])
+    settings = read_run_settings(store, [row.run_id for row in rows])
     lower = about_metric(metric).best == "small"
     found = []
     for row in rows:
         own = settings.get(row.run_id, {})
         entry = Entry(
             board_name(benchmark), "ours", row.dataset, f"{row.split}; {row.definition}",
-            benchmark.headline, lower, method_of(row.model_kind, own), row.model,
+            benchmark.headline, lower, canonical_method(row.model_kind, own), row.model,
             float(row.value), ran_by="ours", who=row.ran_by, year=row.logical_date.year,
             dims=own.get("dims"), evidence=f"run {row.run_id}",
         )  # fmt: skip
-        found.append(_with_tuning(entry, benchmark, trials, own))
+        found.append(_add_tuning(entry, benchmark, trials, own))
     return found
 
 
-def run_settings(store: Store, run_ids: Sequence[str]) -> dict[str, Row]:
+def read_run_settings(store: Store, run_ids: Sequence[str]) -> dict[str, Row]:
     """The model's settings of each run, as it ran: the file may have others by now."""
     rows = store.rows(RUNS, [("run_id", "in", list(run_ids))], ["run_id", "config_json"])
     return {row["run_id"]: json.loads(row["config_json"] or "{}").get("model", {}) for row in rows}
 
 
-def _entries(
+def _fit_entries(
     benchmark: Benchmark, log: FoldedLog, fits: Sequence[Row], trials: Sequence[Row]
-) -> list[tuple[Entry, Tuning]]:
+) -> list[tuple[Entry, SettingsSource]]:
     first = fits[0]
     settings = json.loads(first["settings_json"])
     parts = sorted({part for row in fits for part in row["rmse_by_part"] or {} if not part.isdecimal()})
@@ -177,34 +182,34 @@ def _entries(
     for part in parts if len(parts) > 1 else [None]:
         entry = Entry(
             board_name(benchmark), "ours", log.dataset, log.split, RMSE, True,
-            method_of(first["kind"], settings), first["model"], part=part, ran_by="ours",
+            canonical_method(first["kind"], settings), first["model"], part=part, ran_by="ours",
             who=benchmark.ran_by or os.environ.get("USER", "unknown"),
             year=max(row["finished_at"] for row in fits).year,
             dims=first["dims"], evidence=f"fits {digest(sorted(row['fit_id'] for row in fits))}",
-            **spread_facts(summaries(fits, part)[first["model"]]),
+            **spread_columns(summarise_models(fits, part)[first["model"]]),
         )  # fmt: skip
-        found.append(_with_tuning(entry, benchmark, trials, settings))
+        found.append(_add_tuning(entry, benchmark, trials, settings))
     return found
 
 
-def _with_tuning(
+def _add_tuning(
     entry: Entry, benchmark: Benchmark, trials: Sequence[Row], settings: Row
-) -> tuple[Entry, Tuning]:
+) -> tuple[Entry, SettingsSource]:
     """An entry with the search that found its settings, and where they are from."""
     model = next((model for model in benchmark.models if model.name == entry.name), None)
-    tuning = tuning_of(trials, entry.name, settings, model.provenance if model else None)
+    tuning = find_tuning(trials, entry.name, settings, model.provenance if model else None)
     if model is not None and not has_settings(model, benchmark.evaluation.task):
         tuning = tuning._replace(fixed=True)
     if tuning.search is None or not uses_best(tuning.search, tuning.used or {}):
         return entry, tuning
-    found = search_of(trials, entry.name, settings)
+    found = find_search(trials, entry.name, settings)
     assert found is not None
     seconds = sum(row["seconds"] or 0.0 for row in found.trials)
-    facts = search_facts(tuning.search, seconds, [edge.name for edge in found.edges])
+    facts = search_columns(tuning.search, seconds, [edge.name for edge in found.edges])
     return replace(entry, **facts), tuning
 
 
-def enter(store: Store, entries: Iterable[Entry]) -> int:
+def append_entries(store: Store, entries: Iterable[Entry]) -> int:
     """Append entries that are not there yet, or of which more is known by now; how many rows these were.
 
     A row is never changed: a later one of the same entry_id replaces it for all who read. Of two jobs that
@@ -212,19 +217,22 @@ def enter(store: Store, entries: Iterable[Entry]) -> int:
     """
     wanted = {entry.entry_id: entry for entry in entries}
     rows = _read_rows(store, {entry.board for entry in wanted.values()})
-    known, last = _newest(rows), max((row["entered_at"] for row in rows), default=None)
-    grown = {key: entry.grown_from(known[key]) if key in known else entry for key, entry in wanted.items()}
+    known, last = _keep_newest(rows), max((row["entered_at"] for row in rows), default=None)
+    grown = {
+        key: entry.merge_earlier(known[key]) if key in known else entry for key, entry in wanted.items()
+    }
     fresh = {key: entry for key, entry in grown.items() if entry != known.get(key)}
     now = datetime.now(UTC)
     values = [
-        {name: _value(entry, name, key, now) for name in BOARDS.names} for key, entry in fresh.items()
+        {name: _column_value(entry, name, key, now) for name in BOARDS.names}
+        for key, entry in fresh.items()
     ]
     columns = [name for name in BOARDS.names if name != "entered_at"]
     store.append_missing(values, BOARDS, columns, None if last is None else ("entered_at", last))
     return len(values)
 
 
-def _value(entry: Entry, name: str, key: str, now: datetime) -> object:
+def _column_value(entry: Entry, name: str, key: str, now: datetime) -> object:
     if name == "entry_id":
         return key
     if name == "entered_at":
@@ -235,16 +243,16 @@ def _value(entry: Entry, name: str, key: str, now: datetime) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def newest_entries(store: Store, names: Iterable[str]) -> dict[str, Entry]:
+def read_newest_entries(store: Store, names: Iterable[str]) -> dict[str, Entry]:
     """The newest row of each entry of some boards, by its id; the driver holds a row an entry."""
-    return _newest(_read_rows(store, names))
+    return _keep_newest(_read_rows(store, names))
 
 
 def _read_rows(store: Store, names: Iterable[str]) -> list[Row]:
     return store.rows(BOARDS, [("board", "in", sorted(names))])
 
 
-def _newest(rows: Iterable[Row]) -> dict[str, Entry]:
+def _keep_newest(rows: Iterable[Row]) -> dict[str, Entry]:
     columns = [field.name for field in fields(Entry)]
     found = {}
     for row in sorted(rows, key=lambda row: (row["entered_at"], row["budget_settings"] or 0)):
@@ -254,15 +262,15 @@ def _newest(rows: Iterable[Row]) -> dict[str, Entry]:
     return found
 
 
-def entries_of(store: Store, name: str) -> list[Entry]:
+def read_entries(store: Store, name: str) -> list[Entry]:
     """The rows of a board, best first within a part; those held back or retracted among them."""
     return sorted(
-        newest_entries(store, [name]).values(),
+        read_newest_entries(store, [name]).values(),
         key=lambda e: (e.part or "", e.value if e.lower_is_better else -e.value, e.name),
     )
 
 
-def elsewhere(store: Store, log: FoldedLog) -> dict[str, tuple[str, Search]]:
+def read_other_searches(store: Store, log: FoldedLog) -> dict[str, tuple[str, SearchTrials]]:
     """Searches of rating models on other logs: method and search, by log and model."""
     others = (F.col("log_id") != log.log_id) & F.coalesce("metric", F.lit("rmse")).eqNullSafe("rmse")
     rows = [row.asDict() for row in store.read(TRIALS).where(others).collect()]
@@ -271,33 +279,33 @@ def elsewhere(store: Store, log: FoldedLog) -> dict[str, tuple[str, Search]]:
         by_log.setdefault(row["log_id"], []).append(row)
     found = {}
     for log_id, trials in by_log.items():
-        for model, one in found_in(trials).items():
+        for model, one in collect_searches(trials).items():
             judged, first = one.judged(), one.trials[0]
             if judged is not None:
-                method = method_of(first["kind"], json.loads(first["settings_json"]))
+                method = canonical_method(first["kind"], json.loads(first["settings_json"]))
                 found[f"{log_id} {model}"] = (method, judged)
     return found
 
 
-def write_verdicts(store: Store, name: str, verdicts: Mapping[str, Verdict]) -> None:
+def write_verdicts(store: Store, name: str, verdicts: Mapping[str, TuningVerdict]) -> None:
     """Reasons and notes as they are now, in place of those before."""
     now = datetime.now(UTC)
     rows = [
         dict(
             zip(
                 VERDICTS.names,
-                (entry_id, name, one.code, one.text, now, isinstance(one, Reason)),
+                (entry_id, name, one.code, one.text, now, isinstance(one, TuningReason)),
                 strict=True,
             )
         )
         for entry_id, verdict in verdicts.items()
-        for one in verdict.said
+        for one in verdict.remarks
     ]
     if rows or store.exists(VERDICTS.name):
         store.replace_rows(rows, VERDICTS, "board", name)
 
 
-def fits_shown(store: Store, log: FoldedLog) -> pd.DataFrame:
+def read_shown_fits(store: Store, log: FoldedLog) -> pd.DataFrame:
     """Succeeded fits of a log that were made to count or to be drawn, each once."""
     shown = F.col("purpose").isin("benchmark", "figure") & (F.col("status") == "succeeded")
     rows = store.read(FITS).where((F.col("log_id") == log.log_id) & shown)
@@ -305,10 +313,10 @@ def fits_shown(store: Store, log: FoldedLog) -> pd.DataFrame:
     return rows.select(*columns, "cpu_seconds").dropDuplicates(["fit_id"]).toPandas()
 
 
-VIEWS = ("board_gaps", "board_progress", "board_spreads", "board_looks", "board_decided")
+BOARD_VIEWS = ("board_gaps", "board_progress", "board_spreads", "board_looks", "board_decided")
 
 
-def views_of(store: Store, name: str) -> dict[str, pd.DataFrame]:
+def read_views(store: Store, name: str) -> dict[str, pd.DataFrame]:
     """The rows of a board's views; `search_curves` apart, which is of logs."""
     store.install_views()
-    return {view: store.spark.table(view).where(F.col("board") == name).toPandas() for view in VIEWS}
+    return {view: store.spark.table(view).where(F.col("board") == name).toPandas() for view in BOARD_VIEWS}

@@ -21,7 +21,7 @@ PROGRAM = "recbench-spark"
 """`who` of a decision that the plausibility check makes."""
 
 
-def latest_decisions(store: Store, board: str) -> dict[str, Decision]:
+def read_latest_decisions(store: Store, board: str) -> dict[str, Decision]:
     """The newest decision on each row of a board that has any, by entry id. The driver holds them all."""
     found: dict[str, Decision] = {}
     rows = store.rows(BOARD_DECISIONS, [("board", "=", board)])
@@ -30,23 +30,23 @@ def latest_decisions(store: Store, board: str) -> dict[str, Decision]:
     return found
 
 
-def stands(entry_id: str, decisions: Mapping[str, Decision]) -> bool:
+def is_counted(entry_id: str, decisions: Mapping[str, Decision]) -> bool:
     """Return whether a row counts: it is neither held back nor retracted."""
     return entry_id not in decisions or decisions[entry_id]["decision"] == ACCEPTED
 
 
-def decide(store: Store, entry_id: str, board: str, decision: str, reason: str, who: str) -> None:
+def record_decision(store: Store, entry_id: str, board: str, decision: str, reason: str, who: str) -> None:
     """Append a decision on a row of a board."""
-    store.append_rows([_decision(entry_id, board, decision, reason, who)], BOARD_DECISIONS)
+    store.append_rows([_decision_row(entry_id, board, decision, reason, who)], BOARD_DECISIONS)
 
 
 def hold_back(store: Store, entry_id: str, board: str, reason: str) -> None:
     """Hold back a row on which nobody has decided; two jobs that do so at once leave one decision."""
-    row = _decision(entry_id, board, HELD, reason, PROGRAM)
+    row = _decision_row(entry_id, board, HELD, reason, PROGRAM)
     store.append_missing([row], BOARD_DECISIONS, ("entry_id", "decision", "who"))
 
 
-def _decision(entry_id: str, board: str, decision: str, reason: str, who: str) -> Decision:
+def _decision_row(entry_id: str, board: str, decision: str, reason: str, who: str) -> Decision:
     now = datetime.now(UTC)
     row = (digest(entry_id, decision, now), entry_id, board, decision, reason, who, now)
     return dict(zip(BOARD_DECISIONS.names, row, strict=True))
@@ -63,5 +63,5 @@ def decide_on_entry(store: Store, entry_id: str, decision: str, reason: str, who
     if not rows:
         ids = [row.entry_id for row in known.collect()]
         raise ConfigError(f"--entry {entry_id}: no board has such a row", nearest(entry_id, ids))
-    decide(store, entry_id, rows[0].board, decision, reason, who)
+    record_decision(store, entry_id, rows[0].board, decision, reason, who)
     return f"{rows[0].name} on board {rows[0].board}"

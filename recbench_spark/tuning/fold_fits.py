@@ -15,29 +15,29 @@ from pyspark.sql import functions as F
 from recbench_spark import revisions
 from recbench_spark.config import AlsModel, Benchmark, ModelConfig, digest
 from recbench_spark.errors import RecbenchError
-from recbench_spark.leaderboard.fold_statistics import OverFolds, over_folds
-from recbench_spark.models.rating.kinds import learner_settings, seed_of
+from recbench_spark.leaderboard.fold_statistics import FoldSummary, summarise_folds
+from recbench_spark.models.rating.kinds import learner_settings, model_seed
 from recbench_spark.models.rating.registry import IMPLICIT
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FITS
-from recbench_spark.storage.store import Store, explain
+from recbench_spark.storage.store import Store, explain_spark_error
 from recbench_spark.training.fits.distributed import fit_als
 from recbench_spark.training.fits.folders import store_place
 from recbench_spark.training.fits.logs import require_times
-from recbench_spark.training.fits.running import Outcome, run_tasks, slots
-from recbench_spark.training.fits.table import Commits, append_fits
-from recbench_spark.training.fits.tasks import FIT_FILES, FitTask, Row, done_before, fit_one
+from recbench_spark.training.fits.running import TaskResult, count_slots, run_tasks
+from recbench_spark.training.fits.table import BackgroundCommits, append_fits
+from recbench_spark.training.fits.tasks import FIT_FILES, FitTask, Row, fit_one, read_earlier_row
 from recbench_spark.tuning.folds import FoldedLog
 
 COMMIT_SECONDS = 20.0
 """Rows wait so long for one another: each commit costs the driver a second."""
 
-DONE = ("succeeded", "diverged")
+FINAL_STATES = ("succeeded", "diverged")
 """States that another attempt would only repeat."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class FitPlan:
     """Fits on one log, and what they are for.
 
     Attributes:
@@ -63,7 +63,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class ValidationDraw:
     """Validation rows drawn by hash from what would be learnt from: this fold's test rows stay unseen."""
 
     share: float
@@ -71,7 +71,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Fits:
+class FitPlanner:
     """What all fits of a benchmark share.
 
     Attributes:
@@ -90,31 +90,43 @@ class Fits:
 
     def over_folds(
         self, models: Sequence[ModelConfig], seeds: Sequence[int] = (), folds: Sequence[int] = ()
-    ) -> Plan:
+    ) -> FitPlan:
         """Every model on every fold from every seed; without seeds from its own, without folds on all."""
         places: Sequence[int | None] = folds or self.log.folds or (None,)
         return self.plan(
             self.task(model, seed, fold)
             for model in models
             for fold in places
-            for seed in (seeds or (seed_of(model),))
+            for seed in (seeds or (model_seed(model),))
         )
 
-    def distributed_task(self, model: AlsModel, seed: int, fold: int | None) -> FitTask:
+    def make_distributed_task(self, model: AlsModel, seed: int, fold: int | None) -> FitTask:
         """One fit of a model that Spark distributes; nothing but its row is kept."""
-        train, held_out = self.log.parts_of(fold)
+        train, held_out = self.log.divide_parts(fold)
         document = model.model_dump(exclude={"name", "version", "provenance", "seed"})
-        hashed = (self.log.log_id, document, seed, train, held_out, revisions.of(model.kind, "values"))
+        hashed = (
+            self.log.log_id,
+            document,
+            seed,
+            train,
+            held_out,
+            revisions.select_revisions(model.kind, "values"),
+        )
         fit_id = digest("distributed", *hashed, length=20)
         return FitTask(fit_id, model.name, document, seed, fold, train, held_out, keep=False)
 
-    def plan(self, tasks: Iterable[FitTask]) -> Plan:
+    def plan(self, tasks: Iterable[FitTask]) -> FitPlan:
         """The longest first, so that none is waited for at the end."""
-        ordered = tuple(sorted(tasks, key=lambda task: -cost(task, self.log)))
-        return Plan(self.log, self.benchmark.name, self.purpose, ordered, self.threads)
+        ordered = tuple(sorted(tasks, key=lambda task: -estimate_cost(task, self.log)))
+        return FitPlan(self.log, self.benchmark.name, self.purpose, ordered, self.threads)
 
     def task(
-        self, model: ModelConfig, seed: int, fold: int | None, drawn: Drawn | None = None, keep: bool = True
+        self,
+        model: ModelConfig,
+        seed: int,
+        fold: int | None,
+        drawn: ValidationDraw | None = None,
+        keep: bool = True,
     ) -> FitTask:
         """One fit, named by the hash of all that its numbers depend on; threads are none of it.
 
@@ -123,13 +135,13 @@ class Fits:
         """
         settings, log = learner_settings(model), self.log
         require_times(log.files, model.name, settings)
-        train, held_out = log.parts_of(fold)
+        train, held_out = log.divide_parts(fold)
         watched: tuple[str, ...] = () if drawn else held_out
         share, share_seed = (drawn.share, drawn.seed) if drawn else (0.0, 0)
         document, evaluation = settings.model_dump(), self.benchmark.evaluation
         threshold = evaluation.resolve().threshold if settings.kind in IMPLICIT else None
         hashed = (log.log_id, log.files.scale, document, seed, train, watched, share, share_seed, threshold)
-        fit_id = digest(*hashed, revisions.of(settings.kind, "values"), length=20)
+        fit_id = digest(*hashed, revisions.select_revisions(settings.kind, "values"), length=20)
         folder, stored = f"{self.store.files_root}/{FIT_FILES}", self.store.format_path(FIT_FILES)
         return FitTask(
             fit_id, model.name, document, seed, fold, train, watched, share, share_seed, threshold,
@@ -137,7 +149,7 @@ class Fits:
         )  # fmt: skip
 
 
-def cost(task: FitTask, log: FoldedLog) -> float:
+def estimate_cost(task: FitTask, log: FoldedLog) -> float:
     """About how long a fit takes, in any unit: rows times steps times numbers a row."""
     settings = task.settings
     steps = sum(settings.get(name) or 0 for name in ("epochs", "sweeps", "samples", "burn_in")) or 1
@@ -146,31 +158,33 @@ def cost(task: FitTask, log: FoldedLog) -> float:
     return float(log.files.rows * steps * dims * (dims if solves else 1))
 
 
-def run_plan(store: Store, plan: Plan, journal: Journal) -> list[Row]:
+def run_plan(store: Store, plan: FitPlan, journal: Journal) -> list[Row]:
     """The row of every task of the plan, in its order; those of earlier attempts are not made again."""
-    known = known_rows(store, plan)
-    _enter_again(store, plan, known)
+    known = read_done_rows(store, plan)
+    _append_under_plan(store, plan, known)
     todo = [task for task in plan.tasks if task.fit_id not in known]
     todo = list({task.fit_id: task for task in todo}.values())
-    journal.say(_made_in_words(plan, todo))
+    journal.say(_describe_done(plan, todo))
     found = dict(known)
-    for row in _run(store, plan, todo, journal):
+    for row in _run_fits(store, plan, todo, journal):
         found[row["fit_id"]] = row
     return [{**found[task.fit_id], "model": task.model} for task in plan.tasks]
 
 
-def _made_in_words(plan: Plan, todo: Sequence[FitTask]) -> str:
+def _describe_done(plan: FitPlan, todo: Sequence[FitTask]) -> str:
     """How many fits need not be made: rows of the table, and files of a start that was killed."""
     with ThreadPoolExecutor(max_workers=16) as pool:
-        uncommitted = sum(row is not None for row in pool.map(done_before, todo))
+        uncommitted = sum(row is not None for row in pool.map(read_earlier_row, todo))
     made = len(plan.tasks) - len(todo) + uncommitted
     told = f" ({uncommitted} of these by a start that did not end)" if uncommitted else ""
     return f"{len(plan.tasks)} fits, {made} of them made before{told}"
 
 
-def known_rows(store: Store, plan: Plan) -> dict[str, Row]:
+def read_done_rows(store: Store, plan: FitPlan) -> dict[str, Row]:
     """Rows of earlier attempts that another one would only repeat, by fit."""
-    wanted = F.col("fit_id").isin([task.fit_id for task in plan.tasks]) & F.col("status").isin(*DONE)
+    wanted = F.col("fit_id").isin([task.fit_id for task in plan.tasks]) & F.col("status").isin(
+        *FINAL_STATES
+    )
     rows = store.read(FITS).where((F.col("log_id") == plan.log.log_id) & wanted).collect()
     kept = {task.fit_id for task in plan.tasks if task.keep}
     found: dict[str, Row] = {}
@@ -187,7 +201,7 @@ ENTERED = "entered"
 """Key of a known row: under which (suite, model, purpose) the table has it."""
 
 
-def _enter_again(store: Store, plan: Plan, known: Mapping[str, Row]) -> None:
+def _append_under_plan(store: Store, plan: FitPlan, known: Mapping[str, Row]) -> None:
     """Fits that were made under another name or for another purpose, under the plan's as well."""
     lacking = {}
     for task in plan.tasks:
@@ -198,7 +212,11 @@ def _enter_again(store: Store, plan: Plan, known: Mapping[str, Row]) -> None:
 
 
 def run_distributed(
-    fits: Fits, models: Sequence[AlsModel], seeds: Sequence[int], folds: Sequence[int], journal: Journal
+    fits: FitPlanner,
+    models: Sequence[AlsModel],
+    seeds: Sequence[int],
+    folds: Sequence[int],
+    journal: Journal,
 ) -> list[Row]:
     """Models that are tasks of Spark themselves, one fit after the other on all executors.
 
@@ -209,39 +227,46 @@ def run_distributed(
     for model in models:
         for fold in places:
             for seed in seeds or (model.seed,):
-                task = fits.distributed_task(model, seed, fold)
+                task = fits.make_distributed_task(model, seed, fold)
                 plan = fits.plan([task])
-                known = known_rows(fits.store, plan)
+                known = read_done_rows(fits.store, plan)
                 if task.fit_id not in known:
                     known[task.fit_id] = fit_als(fits.store, model, task, log.files)
                     append_fits(fits.store, [known[task.fit_id]], plan.facts)
-                    journal.say(f"fit {_in_words(known[task.fit_id])}")
+                    journal.say(f"fit {_describe_fit(known[task.fit_id])}")
                 rows.append(known[task.fit_id])
     return rows
 
 
-def _run(store: Store, plan: Plan, todo: Sequence[FitTask], journal: Journal) -> Iterator[Row]:
+def _run_fits(store: Store, plan: FitPlan, todo: Sequence[FitTask], journal: Journal) -> Iterator[Row]:
     """Rows as they come, committed some at a time; after an interruption the next start finds the rest."""
     if not todo:
         return
-    at_once = slots(store.spark, plan.threads)
+    at_once = count_slots(store.spark, plan.threads)
     work = partial(fit_one, files=plan.log.files)
     progress, write = _Progress(plan, todo, journal), partial(append_fits, store, facts=plan.facts)
     outcomes = run_tasks(store.spark, todo, work, at_once)
-    with Commits(write, COMMIT_SECONDS) as commits, closing(outcomes):  # no fit begins after an error
+    with (
+        BackgroundCommits(write, COMMIT_SECONDS) as commits,
+        closing(outcomes),
+    ):  # no fit begins after an error
         for outcome in outcomes:
-            row = _row(todo[outcome.place], outcome)
+            row = _outcome_row(todo[outcome.place], outcome)
             progress.tell(row)
             commits.add(row)
             yield row
 
 
-def _row(task: FitTask, outcome: Outcome) -> Row:
+def _outcome_row(task: FitTask, outcome: TaskResult) -> Row:
     """The task's own row, or that of one whose process died."""
     if outcome.row is not None:
         return outcome.row
     error = outcome.error
-    told = str(error) if isinstance(error, RecbenchError) else explain(error or Exception("no outcome"))
+    told = (
+        str(error)
+        if isinstance(error, RecbenchError)
+        else explain_spark_error(error or Exception("no outcome"))
+    )
     return {
         "fit_id": task.fit_id, "model": task.model, "kind": task.kind, "settings_json": None,
         "seed": task.seed, "fold": task.fold, "dims": task.dims, "threads": task.threads,
@@ -252,8 +277,8 @@ def _row(task: FitTask, outcome: Outcome) -> Row:
 class _Progress:
     """A line a fit: which, how good, how long, and how long the rest will take."""
 
-    def __init__(self, plan: Plan, todo: Sequence[FitTask], journal: Journal) -> None:
-        self.left = {task.fit_id: cost(task, plan.log) for task in todo}
+    def __init__(self, plan: FitPlan, todo: Sequence[FitTask], journal: Journal) -> None:
+        self.left = {task.fit_id: estimate_cost(task, plan.log) for task in todo}
         self.journal, self.started = journal, time.monotonic()
         self.all, self.spent, self.since = len(todo), 0.0, datetime.now(UTC).isoformat()
 
@@ -261,18 +286,20 @@ class _Progress:
         """A line for a finished fit. One that an earlier start made says nothing of the pace."""
         cost_of_it = self.left.pop(row["fit_id"])
         self.spent += cost_of_it if (row.get("started_at") or self.since) >= self.since else 0.0
-        self.journal.say(f"fit {self.all - len(self.left)}/{self.all} {_in_words(row)}{self._rest()}")
+        self.journal.say(
+            f"fit {self.all - len(self.left)}/{self.all} {_describe_fit(row)}{self._describe_rest()}"
+        )
         facts = {key: row.get(key) for key in ("fit_id", "model", "seed", "fold", "status", "rmse")}
         self.journal.record("fit", **facts, seconds=row.get("seconds"), error=row.get("error"))
 
-    def _rest(self) -> str:
+    def _describe_rest(self) -> str:
         if not self.spent:
             return ""
         pace = (time.monotonic() - self.started) / self.spent
         return f"; about {pace * sum(self.left.values()):.0f} s left"
 
 
-def _in_words(row: Row) -> str:
+def _describe_fit(row: Row) -> str:
     fold = "" if row["fold"] is None else f" fold {row['fold']}"
     dims = "" if row.get("dims") is None else f" dims {row['dims']}"
     who = f"{row['model']}{dims}{fold} seed {row['seed']}"
@@ -282,7 +309,7 @@ def _in_words(row: Row) -> str:
     return f"{who}: RMSE {row['rmse']:.4f} in {row['seconds']:.1f} s, {peak:.0f} MB"
 
 
-def of_whole_seeds(rows: Sequence[Row], folds: Sequence[int]) -> list[Row]:
+def select_complete_seeds(rows: Sequence[Row], folds: Sequence[int]) -> list[Row]:
     """The rows of seeds that have every fold: a mean over folds in which some count twice is none."""
     wanted: set[int | None] = set(folds) or {None}
     of_seed: dict[int, set[int | None]] = {}
@@ -291,11 +318,11 @@ def of_whole_seeds(rows: Sequence[Row], folds: Sequence[int]) -> list[Row]:
     return [row for row in rows if of_seed[row["seed"]] >= wanted]
 
 
-def summaries(rows: Sequence[Row], part: str | None = None) -> dict[str, OverFolds]:
+def summarise_models(rows: Sequence[Row], part: str | None = None) -> dict[str, FoldSummary]:
     """Mean and spreads of each model's succeeded fits, of all rows predicted or of one part."""
     found: dict[str, dict[tuple[int | None, int], float]] = {}
     for row in rows:
         value = row.get("rmse") if part is None else (row.get("rmse_by_part") or {}).get(part)
         if row["status"] == "succeeded" and value is not None:
             found.setdefault(row["model"], {})[row["fold"], row["seed"]] = value
-    return {model: over_folds(values) for model, values in found.items()}
+    return {model: summarise_folds(values) for model, values in found.items()}

@@ -6,19 +6,19 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from recbench_spark.config import FOLDED, Benchmark, digest
+from recbench_spark.config import FOLD_HOLDOUTS, Benchmark, digest
 from recbench_spark.data.readers import id_order, open_log
 from recbench_spark.errors import DataError, ProtocolError, StoreError
-from recbench_spark.inputs import pinned_inputs, require_unchanged
-from recbench_spark.nightly.split import before_the_end, shows_all, split_identity
-from recbench_spark.protocol.splits import labelled_blocks, rule_of
+from recbench_spark.inputs import pin_inputs, require_unchanged
+from recbench_spark.nightly.split import drop_later_rows, identify_split, shows_all_pairs
+from recbench_spark.protocol.splits import label_blocks, make_rule
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.shared_arrays import SharedRows, read_bytes, write_bytes
 from recbench_spark.storage.shared_rows import input_files, load_parquet, publish_rows
 from recbench_spark.storage.store import Store
-from recbench_spark.training.fits.logs import COLUMNS, LogFiles, facts_of, scale_of
+from recbench_spark.training.fits.logs import COLUMNS, SharedRatingLog, collect_facts, find_scale
 
-FACTS = "facts.json"
+FACTS_FILE = "facts.json"
 """What the driver needs to know of the rows; it lies beside them."""
 
 
@@ -35,12 +35,12 @@ class FoldedLog:
     """
 
     log_id: str
-    files: LogFiles
+    files: SharedRatingLog
     folds: tuple[int, ...]
     dataset: str
     split: str
 
-    def parts_of(self, fold: int | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def divide_parts(self, fold: int | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What is learnt from and what is held out: of a fold, all others and itself."""
         if fold is None:
             known = ("train", "given", "later", "open_loop", "valid")
@@ -49,8 +49,8 @@ class FoldedLog:
         return others, (str(fold),)
 
 
-@pinned_inputs()
-def folded_log(store: Store, benchmark: Benchmark, journal: Journal) -> FoldedLog:
+@pin_inputs()
+def open_folded_log(store: Store, benchmark: Benchmark, journal: Journal) -> FoldedLog:
     """The labelled log of a benchmark, made once under the hash of all it is made from.
 
     Raises:
@@ -58,40 +58,42 @@ def folded_log(store: Store, benchmark: Benchmark, journal: Journal) -> FoldedLo
         DataError: a rating outside `dataset.scale`.
     """
     split = benchmark.split
-    apart = split.holdout in FOLDED
+    apart = split.holdout in FOLD_HOLDOUTS
     first = split.model_copy(update={"fold": 0, "valid": False}) if apart else split
     whole = benchmark.model_copy(update={"split": first})
-    identity = split_identity(store, whole)[0].partition(".")[0]
+    identity = identify_split(store, whole)[0].partition(".")[0]
     log_id = digest("fits", identity)
 
     def write(folder: str) -> None:
-        with journal.stage("log", f"log {log_id}: {_protocol(benchmark)}", log_id=log_id) as counts:
+        with journal.stage(
+            "log", f"log {log_id}: {_describe_protocol(benchmark)}", log_id=log_id
+        ) as counts:
             counts["rows"] = _write_log(store, whole, folder, apart)
 
-    place = publish_rows(f"{store.files_root}/fit_files/logs/{log_id}", write, FACTS)
-    files = _files(benchmark, log_id, place, _read_facts(place))
+    place = publish_rows(f"{store.files_root}/fit_files/logs/{log_id}", write, FACTS_FILE)
+    files = _make_log_files(benchmark, log_id, place, _read_facts(place))
     folds = tuple(range(split.folds)) if apart else ()
-    found = FoldedLog(log_id, files, folds, benchmark.dataset.name, _protocol(benchmark))
+    found = FoldedLog(log_id, files, folds, benchmark.dataset.name, _describe_protocol(benchmark))
     _refuse_empty(found)
     return found
 
 
-def credited_log_id(store: Store, benchmark: Benchmark) -> str:
+def compute_credited_log_id(store: Store, benchmark: Benchmark) -> str:
     """The name of log and protocol whose results a search may be credited to, of models that rate or rank.
 
     Folds are taken together, and slices of the evaluation are no part of it: they hold nothing out.
     """
     split = benchmark.split
-    if split.holdout in FOLDED:
+    if split.holdout in FOLD_HOLDOUTS:
         split = split.model_copy(update={"fold": 0, "valid": False})
     evaluation = benchmark.evaluation.model_copy(update={"slices": ()})
     plain = benchmark.model_copy(update={"split": split, "evaluation": evaluation})
-    return digest("fits", split_identity(store, plain)[0].partition(".")[0])
+    return digest("fits", identify_split(store, plain)[0].partition(".")[0])
 
 
-def _protocol(benchmark: Benchmark) -> str:
+def _describe_protocol(benchmark: Benchmark) -> str:
     split = benchmark.split
-    if split.holdout not in FOLDED:
+    if split.holdout not in FOLD_HOLDOUTS:
         return split.describe()
     if split.holdout == "consecutive":
         return f"{split.folds} folds of consecutive rows"
@@ -101,12 +103,12 @@ def _protocol(benchmark: Benchmark) -> str:
 
 def _write_log(store: Store, benchmark: Benchmark, folder: str, every_fold: bool) -> int:
     """Write the labelled rows, then their facts; returns the number of rows."""
-    _label(store, benchmark, folder, every_fold)
+    _write_labelled_rows(store, benchmark, folder, every_fold)
     labelled = load_parquet(store.spark, folder)
     require_unchanged()
     names = sorted(file.rsplit("/", 1)[1] for file in input_files(labelled))
-    facts = {**facts_of(labelled), "files": names}
-    write_bytes(f"{folder}/{FACTS}", json.dumps(facts).encode())
+    facts = {**collect_facts(labelled), "files": names}
+    write_bytes(f"{folder}/{FACTS_FILE}", json.dumps(facts).encode())
     return int(facts["rows"])
 
 
@@ -117,43 +119,47 @@ def _read_facts(place: str) -> dict[str, Any]:
         StoreError: they are not there, or damaged.
     """
     try:
-        return dict(json.loads(read_bytes(f"{place}/{FACTS}") or b""))
+        return dict(json.loads(read_bytes(f"{place}/{FACTS_FILE}") or b""))
     except ValueError:
         raise StoreError(
-            f"{place}/{FACTS} is missing or damaged", f"remove {place}: the next run makes it again"
+            f"{place}/{FACTS_FILE} is missing or damaged", f"remove {place}: the next run makes it again"
         ) from None
 
 
-def _label(store: Store, benchmark: Benchmark, place: str, every_fold: bool) -> None:
+def _write_labelled_rows(store: Store, benchmark: Benchmark, place: str, every_fold: bool) -> None:
     """The rows, labelled, as Parquet under `place`: read, checked, one shuffle."""
     dataset, split = benchmark.dataset, benchmark.split
     found = open_log(store.spark, dataset)
-    log, _ = before_the_end(found.stored.cache(), dataset)
+    log, _ = drop_later_rows(found.stored.cache(), dataset)
     n = log.count()
     if not n:
         raise DataError(f"dataset {dataset.name} has no rows", "check dataset.path")
-    ordered = id_order([log], rule_of(split, None).tie) == "numeric"
-    blocks = labelled_blocks(
+    ordered = id_order([log], make_rule(split, None).tie) == "numeric"
+    blocks = label_blocks(
         log.drop("attributes") if dataset.reader != "world" else log,
         split,
         dataset.duplicates,
         n,
         ordered,
-        open_apart=shows_all(dataset),
+        open_apart=shows_all_pairs(dataset),
         every_fold=every_fold,
     )
     blocks.rows().select(*COLUMNS).write.parquet(place)
     found.stored.unpersist()
 
 
-def _files(benchmark: Benchmark, log_id: str, place: str, facts: dict[str, Any]) -> LogFiles:
-    scale = scale_of(facts, benchmark.dataset.scale)
+def _make_log_files(
+    benchmark: Benchmark, log_id: str, place: str, facts: dict[str, Any]
+) -> SharedRatingLog:
+    scale = find_scale(facts, benchmark.dataset.scale)
     listed, parts = facts["files"], facts["parts"]
     assert isinstance(listed, list) and isinstance(parts, list)
     # Names alone count: older versions kept addresses, and the warehouse may have been moved since.
     names = (file.rsplit("/", 1)[-1] for file in listed)
     shared = SharedRows(f"log-{log_id}", tuple(f"{place}/{name}" for name in names))
-    return LogFiles(shared, tuple(parts), scale, facts["timed"] == facts["rows"], int(str(facts["rows"])))
+    return SharedRatingLog(
+        shared, tuple(parts), scale, facts["timed"] == facts["rows"], int(str(facts["rows"]))
+    )
 
 
 def _refuse_empty(log: FoldedLog) -> None:
@@ -163,7 +169,7 @@ def _refuse_empty(log: FoldedLog) -> None:
             f"fold {missing[0]} of {len(log.folds)} holds no row: the log has {log.files.rows}",
             "fewer folds (split.folds), or more rows",
         )
-    if not log.folds and ("train" not in log.files.parts or not log.parts_of(None)[1]):
+    if not log.folds and ("train" not in log.files.parts or not log.divide_parts(None)[1]):
         raise ProtocolError(
             f"the split holds nothing to {'predict' if 'train' in log.files.parts else 'learn from'};"
             f" its parts: {', '.join(log.files.parts)}",

@@ -13,51 +13,56 @@ from pyspark.sql import functions as F
 from recbench_spark.config import Benchmark
 from recbench_spark.errors import DataError, MissingError
 from recbench_spark.kernels.metrics.about import about_metric
-from recbench_spark.leaderboard.entries import BESIDE, Entry, published_entries
+from recbench_spark.leaderboard.entries import BESIDE_TABLE, Entry, make_published_entries
 from recbench_spark.leaderboard.plausibility import (
-    FAR,
-    RANKINGS,
-    RATINGS,
-    Hits,
-    Spans,
-    Trusted,
-    exactness_doubt,
-    level_doubt,
-    scale_fault,
+    FAR_DISTANCE,
+    RANKING_LIMITS,
+    RATING_LIMITS,
+    PredictionSpread,
+    RatingHits,
+    TrustedRun,
+    check_exactness,
+    check_level,
+    check_scale,
 )
-from recbench_spark.leaderboard.published import published_boards
+from recbench_spark.leaderboard.published import load_published_boards
 from recbench_spark.schemas import CHECKS
 from recbench_spark.storage.shared_rows import load_parquet
 from recbench_spark.storage.store import Store
-from recbench_spark.tuning.board_update import board_name, entries_of, nightly_entries, our_entries
-from recbench_spark.tuning.decisions import latest_decisions, stands
+from recbench_spark.tuning.board_update import (
+    board_name,
+    collect_nightly_entries,
+    collect_own_entries,
+    read_entries,
+)
+from recbench_spark.tuning.decisions import is_counted, read_latest_decisions
 from recbench_spark.tuning.folds import FoldedLog
 
-MOST_VALUES = 100
+MAX_SCALE_VALUES = 100
 """Different ratings of a log from which on they are no steps of a scale."""
 
 NEAR = 0.1
 """Tenth of a step: see `Hits`."""
 
 
-class Learnt(NamedTuple):
+class TrainingRatingStats(NamedTuple):
     """Mean and standard deviation of the ratings that are learnt from."""
 
     mean: float
     spread: float
 
 
-def learnt_facts(store: Store, log: FoldedLog) -> Learnt:
+def read_training_stats(store: Store, log: FoldedLog) -> TrainingRatingStats:
     """Mean and spread of the rows that no part holds out; of folds, of all rows. One scan, no shuffle."""
     rows = load_parquet(store.spark, *log.files.shared.files)
     if not log.folds:
-        rows = rows.where(F.col("part").isin(*log.parts_of(None)[0]))
+        rows = rows.where(F.col("part").isin(*log.divide_parts(None)[0]))
     (row,) = rows.agg(F.avg("rating").alias("mean"), F.stddev_pop("rating").alias("spread")).collect()
-    return Learnt(float(row["mean"]), float(row["spread"]))
+    return TrainingRatingStats(float(row["mean"]), float(row["spread"]))
 
 
 def clip_to_scale(
-    pairs: DataFrame, log: FoldedLog, learnt: Learnt, name: str
+    pairs: DataFrame, log: FoldedLog, learnt: TrainingRatingStats, name: str
 ) -> tuple[DataFrame, Sequence[str]]:
     """The pairs with predictions clipped to the log's scale, as those of our models are, and notes on it.
 
@@ -71,12 +76,14 @@ def clip_to_scale(
         DataError: they are on another scale.
     """
     low, high = log.files.scale
-    p, far = F.col("prediction"), FAR * (high - low)
+    p, far = F.col("prediction"), FAR_DISTANCE * (high - low)
     outside, beyond = (p < low) | (p > high), (p < low - far) | (p > high + far)
     counts = [F.count_if(outside).alias("out"), F.count_if(beyond).alias("far"), F.avg(p).alias("mean")]
     (row,) = pairs.agg(*counts, F.count("*").alias("n")).collect()
-    spans = Spans(row["n"], row["out"], row["far"], row["mean"], (low, high), learnt.mean, learnt.spread)
-    if fault := scale_fault(spans):
+    spans = PredictionSpread(
+        row["n"], row["out"], row["far"], row["mean"], (low, high), learnt.mean, learnt.spread
+    )
+    if fault := check_scale(spans):
         raise DataError(f"bundle {name}: {fault}", "bring them to the scale of the log's ratings")
     if not row["out"]:
         return pairs, []
@@ -85,7 +92,7 @@ def clip_to_scale(
     return clipped, [f"note: {told} and were clipped to it, as our models' are"]
 
 
-def doubt_ratings(
+def find_rating_doubts(
     store: Store, benchmark: Benchmark, log: FoldedLog, pairs: DataFrame, part: str | None
 ) -> list[str]:
     """Sentences on predictions that are better than the noise allows; none of plausible ones.
@@ -97,14 +104,16 @@ def doubt_ratings(
         pairs: prediction, outcome, part; clipped. Of a protocol with several parts only the hidden one.
         part: its name; None of folds, each of which is judged by itself.
     """
-    trusted = best_trusted(_with_ours(store, benchmark, log), store, board_name(benchmark), part, True)
-    hits = exactness_doubt(_count_hits(pairs))
+    trusted = find_best_trusted(
+        _list_entries(store, benchmark, log), store, board_name(benchmark), part, True
+    )
+    hits = check_exactness(_count_hits(pairs))
     for row in pairs.groupBy("part").agg(*_moments()).orderBy("part").collect():
-        base = trusted or Trusted("the mean of the ratings", math.sqrt(row["var_y"]), 0.0, 0)
+        base = trusted or TrustedRun("the mean of the ratings", math.sqrt(row["var_y"]), 0.0, 0)
         left = row["var_y"] - (row["both"] ** 2 / row["var_p"] if row["var_p"] > 0 else 0.0)
         where = f"on {'fold' if part is None else 'the hidden part'} {row['part']}, by its best line,"
         error = base.value / math.sqrt(row["n"])
-        told = level_doubt(math.sqrt(max(left, 0.0)), base, 0.0, RATINGS, error, where)
+        told = check_level(math.sqrt(max(left, 0.0)), base, 0.0, RATING_LIMITS, error, where)
         if told is not None:
             return [told, *([hits] if hits else [])]
     return [hits] if hits else []
@@ -119,12 +128,12 @@ def _moments() -> list[Column]:
     ]  # fmt: skip
 
 
-def _count_hits(pairs: DataFrame) -> Hits:
+def _count_hits(pairs: DataFrame) -> RatingHits:
     """See `Hits`; all zero where ratings are no steps of a scale. The driver holds each rating once."""
-    rows = pairs.select("outcome").distinct().limit(MOST_VALUES + 1).collect()
+    rows = pairs.select("outcome").distinct().limit(MAX_SCALE_VALUES + 1).collect()
     values = sorted(row.outcome for row in rows)
-    if not 2 < len(values) <= MOST_VALUES:
-        return Hits(0, 0, 0, 0)
+    if not 2 < len(values) <= MAX_SCALE_VALUES:
+        return RatingHits(0, 0, 0, 0)
     low, high = values[0], values[-1]
     step = min(b - a for a, b in pairwise(values))
     nearest = F.lit(low) + F.round((F.col("prediction") - low) / step) * step
@@ -133,10 +142,10 @@ def _count_hits(pairs: DataFrame) -> Hits:
     hit = F.abs(F.col("outcome") - nearest) < step / 1000
     near, beside = inside & (away <= NEAR), inside & (away > NEAR) & (away <= 2 * NEAR)
     counts = [F.count_if(one) for one in (near, near & hit, beside, beside & hit)]
-    return Hits(*map(int, pairs.agg(*counts).collect()[0]))
+    return RatingHits(*map(int, pairs.agg(*counts).collect()[0]))
 
 
-def doubt_ranking(store: Store, benchmark: Benchmark, entry: Entry, error: float) -> list[str]:
+def find_ranking_doubts(store: Store, benchmark: Benchmark, entry: Entry, error: float) -> list[str]:
     """The sentence on a headline that is better than the noise allows; none of a plausible one.
 
     A metric without a best possible value is not judged. `error`: standard error over users.
@@ -147,54 +156,54 @@ def doubt_ranking(store: Store, benchmark: Benchmark, entry: Entry, error: float
     if not math.isfinite(possible):
         return []
     try:
-        ours = [entry for entry, _ in nightly_entries(store, benchmark)]
+        ours = [entry for entry, _ in collect_nightly_entries(store, benchmark)]
     except MissingError:
         ours = []
-    known = [*ours, *_on_board(store, benchmark)]
-    trusted = best_trusted(known, store, entry.board, entry.part, entry.lower_is_better)
+    known = [*ours, *_read_board_entries(store, benchmark)]
+    trusted = find_best_trusted(known, store, entry.board, entry.part, entry.lower_is_better)
     if trusted is None and not math.isfinite(worst):
         return []
-    base = trusted or Trusted("the worst possible value", worst, 0.0, 0)
-    told = level_doubt(entry.value, base, possible, RANKINGS, error, f"on part {entry.part}")
+    base = trusted or TrustedRun("the worst possible value", worst, 0.0, 0)
+    told = check_level(entry.value, base, possible, RANKING_LIMITS, error, f"on part {entry.part}")
     return [told] if told else []
 
 
-def _with_ours(store: Store, benchmark: Benchmark, log: FoldedLog) -> list[Entry]:
+def _list_entries(store: Store, benchmark: Benchmark, log: FoldedLog) -> list[Entry]:
     """Rows of the board, and what stands there from the next `jobs/board.py` on."""
-    ours = [entry for entry, _ in our_entries(store, benchmark, log, ())]
-    return [*ours, *_on_board(store, benchmark)]
+    ours = [entry for entry, _ in collect_own_entries(store, benchmark, log, ())]
+    return [*ours, *_read_board_entries(store, benchmark)]
 
 
-def _on_board(store: Store, benchmark: Benchmark) -> list[Entry]:
-    name, known = board_name(benchmark), published_boards()
-    published = published_entries(known[name]) if name in known else []
-    return [*published, *entries_of(store, name)]
+def _read_board_entries(store: Store, benchmark: Benchmark) -> list[Entry]:
+    name, known = board_name(benchmark), load_published_boards()
+    published = make_published_entries(known[name]) if name in known else []
+    return [*published, *read_entries(store, name)]
 
 
-def best_trusted(
+def find_best_trusted(
     entries: Sequence[Entry], store: Store, board: str, part: str | None, lower_is_better: bool
-) -> Trusted | None:
+) -> TrustedRun | None:
     """The best row of a part that is published, ours, or accepted by an operator; None where there is none.
 
     A row that was handed in and not accepted is no measure of others: else each bundle could raise what the
     next may claim. A row without a part counts for every part.
     """
-    decisions = latest_decisions(store, board)
+    decisions = read_latest_decisions(store, board)
     found = [
         entry
         for entry in entries
-        if entry.part in (part, None) and entry.evidence != BESIDE and math.isfinite(entry.value)
-        and stands(entry.entry_id, decisions)
+        if entry.part in (part, None) and entry.evidence != BESIDE_TABLE and math.isfinite(entry.value)
+        and is_counted(entry.entry_id, decisions)
         and (entry.origin != "bundle" or entry.entry_id in decisions)
     ]  # fmt: skip
     if not found:
         return None
     best = min(found, key=lambda entry: entry.value if lower_is_better else -entry.value)
     noise = math.hypot(best.spread_folds or 0.0, best.spread_seeds or 0.0)
-    return Trusted(best.name, best.value, noise, len({entry.method for entry in found}))
+    return TrustedRun(best.name, best.value, noise, len({entry.method for entry in found}))
 
 
-def training_notes(store: Store, run_id: str) -> list[str]:
+def note_training_items(store: Store, run_id: str) -> list[str]:
     """The note on lists that recommend training items; none where they do not."""
     of_run = [("run_id", "=", run_id), ("check", "=", TRAINING_ITEMS)]
     n = sum(int(row["observed"] or 0) for row in store.rows(CHECKS, of_run, ["observed"]))
@@ -207,4 +216,4 @@ def training_notes(store: Store, run_id: str) -> list[str]:
 
 
 TRAINING_ITEMS = "list rows of training items"
-"""The check's name: see `evaluation.ranking_counts.training_told`."""
+"""The check's name: see `evaluation.ranking_counts.training_item_check`."""

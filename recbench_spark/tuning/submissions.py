@@ -20,12 +20,12 @@ from recbench_spark.config import Benchmark, Bootstrap, ListsModel, digest, pars
 from recbench_spark.config.bundle import Bundle
 from recbench_spark.data.readers import read_table
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.evaluation.metrics.predictions import by_user, rating_metrics
+from recbench_spark.evaluation.metrics.predictions import group_by_user, rating_metrics
 from recbench_spark.kernels.metrics.about import ABOUT
-from recbench_spark.leaderboard.entries import Entry, method_of, spread_facts
-from recbench_spark.leaderboard.fold_statistics import over_folds
-from recbench_spark.nightly.night import at_headline
-from recbench_spark.randomness import hashed
+from recbench_spark.leaderboard.entries import Entry, canonical_method, spread_columns
+from recbench_spark.leaderboard.fold_statistics import summarise_folds
+from recbench_spark.nightly.night import headline_filter
+from recbench_spark.randomness import hash_keys
 from recbench_spark.schemas import FITS, METRICS, SUBMISSIONS
 from recbench_spark.storage.shared_rows import (
     drop_folder,
@@ -36,35 +36,37 @@ from recbench_spark.storage.shared_rows import (
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.folders import find_place
 from recbench_spark.training.fits.tasks import PREDICTIONS
-from recbench_spark.tuning.board_update import RMSE, board_name, enter, entries_of
+from recbench_spark.tuning.board_update import RMSE, append_entries, board_name, read_entries
 from recbench_spark.tuning.decisions import (
     ACCEPTED,
     HELD,
     RETRACTED,
-    decide,
     hold_back,
-    latest_decisions,
+    read_latest_decisions,
+    record_decision,
 )
-from recbench_spark.tuning.fold_fits import of_whole_seeds
+from recbench_spark.tuning.fold_fits import select_complete_seeds
 from recbench_spark.tuning.folds import FoldedLog
 from recbench_spark.tuning.plausibility_checks import (
     clip_to_scale,
-    doubt_ranking,
-    doubt_ratings,
-    learnt_facts,
-    training_notes,
+    find_ranking_doubts,
+    find_rating_doubts,
+    note_training_items,
+    read_training_stats,
 )
 
-FACTS = "bundle.json"
-FILES = {"predictions": "predictions.parquet", "rankings": "lists.parquet"}
-SEED_OF_CONTENT = 0
-LONGEST_SUITE = 56
+FACTS_FILE = "bundle.json"
+ROW_FILES = {"predictions": "predictions.parquet", "rankings": "lists.parquet"}
+CONTENT_SEED = 0
+MAX_SUITE_PREFIX = 56
 """Letters of a benchmark's name that the suite of its bundles begins with; a name has at most 64."""
 
 COLUMNS = {"predictions": ["user_id", "item_id", "prediction"], "rankings": ["user_id", "item_id", "rank"]}
 
 
-def predictions_of(store: Store, benchmark: Benchmark, log: FoldedLog, model: str) -> tuple[DataFrame, Any]:
+def read_predictions(
+    store: Store, benchmark: Benchmark, log: FoldedLog, model: str
+) -> tuple[DataFrame, Any]:
     """What a model of `jobs/benchmark.py` predicted of every fold, from its lowest seed, and a row of it.
 
     Raises:
@@ -74,7 +76,7 @@ def predictions_of(store: Store, benchmark: Benchmark, log: FoldedLog, model: st
     done = mine & F.col("files").isNotNull() & (F.col("status") == "succeeded")
     found = store.read(FITS).where(done & (F.col("purpose") == "benchmark")).collect()
     last = max(((row.finished_at, row.settings_json) for row in found), default=(None, None))[1]
-    whole = of_whole_seeds([row.asDict() for row in found if row.settings_json == last], log.folds)
+    whole = select_complete_seeds([row.asDict() for row in found if row.settings_json == last], log.folds)
     if not whole:
         raise ConfigError(
             f"model {model} has no fits of all folds that were kept", "jobs/benchmark.py first"
@@ -102,17 +104,17 @@ def _require_files(store: Store, model: str, folders: Sequence[str]) -> None:
         )
 
 
-def pack(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str, Any]) -> Bundle:
+def pack_bundle(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str, Any]) -> Bundle:
     """Write rows and facts into a new folder; returns what the bundle says of itself.
 
     One file: what is handed in is read on one machine. Rows go there by Arrow, some thousand at a time.
     """
-    if (folder / FACTS).exists():
+    if (folder / FACTS_FILE).exists():
         raise ConfigError(f"{folder} holds a bundle", "give another --output")
     folder.mkdir(parents=True, exist_ok=True)
     task = str(facts["task"])
     ordered = rows.orderBy("user_id", "item_id")
-    place = folder / FILES[task]
+    place = folder / ROW_FILES[task]
     scratch = scratch_folder(store.scratch)  # nothing needs these rows later
     ordered.write.parquet(scratch)
     files = load_parquet(store.spark, scratch)
@@ -122,11 +124,11 @@ def pack(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str, Any]) 
             found = pq.read_table(path, columns=files.columns)
             writer.write_table(found.replace_schema_metadata(None).cast(schema))
     drop_folder(store.spark, scratch)
-    content, n = content_of(load_parquet(store.spark, str(place)))
+    content, n = hash_content(load_parquet(store.spark, str(place)))
     whole = {**facts, "rows": n, "content": content, "code_version": __version__, "digest": ""}
     document = parse(Bundle, whole, str(folder)).model_dump(mode="json")
     document["digest"] = digest_document(document)
-    (folder / FACTS).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    (folder / FACTS_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return parse(Bundle, document, str(folder))
 
 
@@ -135,9 +137,9 @@ def digest_document(document: Mapping[str, Any]) -> str:
     return digest("bundle", {key: value for key, value in document.items() if key != "digest"}, length=32)
 
 
-def content_of(rows: DataFrame) -> tuple[str, int]:
+def hash_content(rows: DataFrame) -> tuple[str, int]:
     """A hash of all rows, whatever their order: the sum of hashes, as a decimal; and their number."""
-    one = hashed(*sorted(rows.columns), seed=SEED_OF_CONTENT).cast("decimal(38,0)")
+    one = hash_keys(*sorted(rows.columns), seed=CONTENT_SEED).cast("decimal(38,0)")
     total, n = rows.agg(F.sum(one), F.count("*")).collect()[0]
     return digest(str(total), n, sorted(rows.columns)), int(n)
 
@@ -145,34 +147,36 @@ def content_of(rows: DataFrame) -> tuple[str, int]:
 def open_bundle(store: Store, folder: Path) -> tuple[Bundle, DataFrame]:
     """A bundle and its rows. Raises ConfigError and DataError where it is none or was changed."""
     try:
-        document = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        document = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder} holds no {FACTS}: {error}", "jobs/bundle.py pack makes one") from None
-    bundle = parse(Bundle, document, str(folder / FACTS))
+        raise ConfigError(
+            f"{folder} holds no {FACTS_FILE}: {error}", "jobs/bundle.py pack makes one"
+        ) from None
+    bundle = parse(Bundle, document, str(folder / FACTS_FILE))
     if bundle.digest is not None and bundle.digest != digest_document(document):
         raise DataError(
-            f"{folder / FACTS} was changed after it was packed: it is not what its digest was made of",
+            f"{folder / FACTS_FILE} was changed after it was packed: it is not what its digest was made of",
             "pack the run again with the facts that are right; --who and --method name who and how",
         )
-    path = folder / FILES[bundle.task]
+    path = folder / ROW_FILES[bundle.task]
     rows = read_table(store.spark, str(path), COLUMNS[bundle.task], f"bundle {bundle.name}")
-    content, n = content_of(load_parquet(store.spark, str(path)))
+    content, n = hash_content(load_parquet(store.spark, str(path)))
     if (content, n) != (bundle.content, bundle.rows):
         raise DataError(
-            f"{path} is not what {FACTS} says: {n:,} rows for {bundle.rows:,}, or other values",
+            f"{path} is not what {FACTS_FILE} says: {n:,} rows for {bundle.rows:,}, or other values",
             "pack it again: what is scored must be what was handed in",
         )
     return bundle, rows
 
 
-def score(
+def score_bundle(
     store: Store,
     benchmark: Benchmark,
     log: FoldedLog,
     folder: Path,
     rank: Callable[[Benchmark], str],
     accepted: tuple[str, str] | None = None,
-    tell: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
 ) -> Entry:
     """Score a bundle, count the look at what is held out, and enter it on the board.
 
@@ -204,18 +208,18 @@ def score(
             f"bundle {bundle.name} was made on another split ({bundle.split}, log {bundle.log_id})",
             f"this benchmark's is {log.split}, log {log.log_id}",
         )
-    earlier = earlier_entry(store, board_name(benchmark), bundle)
+    earlier = find_earlier_entry(store, board_name(benchmark), bundle)
     notes = [OLD_FORMAT] if bundle.format == 1 else []
     if bundle.task == "rankings":
-        scored = _ranked(store, benchmark, bundle, folder, rank)
+        scored = _score_rankings(store, benchmark, bundle, folder, rank)
     else:
-        scored = _predicted(store, benchmark, log, bundle, rows)
+        scored = _score_predictions(store, benchmark, log, bundle, rows)
     # The year of format 1 is that of its first scoring: the same bundle is the same row in later years.
     entry = scored.entry if earlier is None else replace(scored.entry, year=earlier.year)
     for note in (notes := [*notes, *scored.notes]):
-        tell(note)
-    _decide(store, entry, scored.doubts, accepted, tell)
-    enter(store, [entry])
+        report(note)
+    _record_decision(store, entry, scored.doubts, accepted, report)
+    append_entries(store, [entry])
     _count_look(store, entry, bundle, scored.by_part, notes)
     return entry
 
@@ -227,7 +231,7 @@ OLD_FORMAT = (
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredSubmission:
     """A bundle that was scored.
 
     Attributes:
@@ -243,17 +247,17 @@ class Scored:
     doubts: Sequence[str]
 
 
-def earlier_entry(store: Store, board: str, bundle: Bundle) -> Entry | None:
+def find_earlier_entry(store: Store, board: str, bundle: Bundle) -> Entry | None:
     """The row that this bundle has on the board from an earlier scoring; None where it has none.
 
     Raises:
         DataError: that row was retracted; or the board has the same predictions under other facts.
     """
-    decisions = latest_decisions(store, board)
+    decisions = read_latest_decisions(store, board)
     looks = store.rows(SUBMISSIONS, [("board", "=", board), ("content", "=", bundle.content)], ["entry_id"])
     same_rows = {row["entry_id"] for row in looks}
     mine = None
-    for entry in entries_of(store, board):
+    for entry in read_entries(store, board):
         decision = decisions.get(entry.entry_id, {})
         retracted = decision.get("decision") == RETRACTED
         if entry.evidence == bundle.evidence and entry.origin == "bundle":
@@ -273,7 +277,7 @@ def earlier_entry(store: Store, board: str, bundle: Bundle) -> Entry | None:
     return mine
 
 
-def _decide(
+def _record_decision(
     store: Store,
     entry: Entry,
     doubts: Sequence[str],
@@ -283,11 +287,11 @@ def _decide(
     """Hold an implausible result back, or accept it. Written before the entry, which never stands alone."""
     if not doubts:
         return
-    known = latest_decisions(store, entry.board).get(entry.entry_id)
+    known = read_latest_decisions(store, entry.board).get(entry.entry_id)
     if accepted is not None:
         who, why = accepted
         reason = f"{why} (doubted: {'; '.join(doubts)})"
-        decide(store, entry.entry_id, entry.board, ACCEPTED, reason, who)
+        record_decision(store, entry.entry_id, entry.board, ACCEPTED, reason, who)
         tell(f"accepted by {who}, though implausible: {'; '.join(doubts)}")
     elif known is None:
         hold_back(store, entry.entry_id, entry.board, "; ".join(doubts))
@@ -298,16 +302,16 @@ def _decide(
         )
 
 
-def _predicted(
+def _score_predictions(
     store: Store, benchmark: Benchmark, log: FoldedLog, bundle: Bundle, rows: DataFrame
-) -> Scored:
+) -> ScoredSubmission:
     """RMSE of each fold or part, by the sums of a night."""
-    joined = _joined(store, log, bundle, rows).cache()
-    pairs, notes = clip_to_scale(joined, log, learnt_facts(store, log), bundle.name)
-    parts = [str(fold) for fold in log.folds] or list(log.parts_of(None)[1])
+    joined = _join_truth(store, log, bundle, rows).cache()
+    pairs, notes = clip_to_scale(joined, log, read_training_stats(store, log), bundle.name)
+    parts = [str(fold) for fold in log.folds] or list(log.divide_parts(None)[1])
     by_part = {}
     for one in parts:
-        users = by_user(pairs.where(F.col("part") == one))
+        users = group_by_user(pairs.where(F.col("part") == one))
         (row,) = rating_metrics(users, [RMSE], Bootstrap(replicates=0))
         by_part[one] = float(row["value"] if row["value"] is not None else np.nan)
     part = None if log.folds else ("test" if "test" in by_part else parts[-1])
@@ -317,18 +321,18 @@ def _predicted(
     if part is not None:
         folds = {(None, 0): by_part[part]}
     hidden = pairs if part is None else pairs.where(F.col("part") == part)
-    doubts = doubt_ratings(store, benchmark, log, hidden, part)
+    doubts = find_rating_doubts(store, benchmark, log, hidden, part)
     joined.unpersist()
-    entry = _entry(benchmark, bundle, log.dataset, log.split, RMSE, True)
-    entered = Entry(**{**entry, **spread_facts(over_folds(folds)), "part": part})
-    return Scored(entered, by_part, notes, doubts)
+    entry = _entry_fields(benchmark, bundle, log.dataset, log.split, RMSE, True)
+    entered = Entry(**{**entry, **spread_columns(summarise_folds(folds)), "part": part})
+    return ScoredSubmission(entered, by_part, notes, doubts)
 
 
-def _joined(store: Store, log: FoldedLog, bundle: Bundle, rows: DataFrame) -> DataFrame:
+def _join_truth(store: Store, log: FoldedLog, bundle: Bundle, rows: DataFrame) -> DataFrame:
     """user_id, prediction, outcome, part of every held-out pair; each of them predicted once, where it is
     held out."""
     truth = load_parquet(store.spark, *log.files.shared.files).withColumnRenamed("rating", "outcome")
-    held_out = truth if log.folds else truth.where(F.col("part").isin(*log.parts_of(None)[1]))
+    held_out = truth if log.folds else truth.where(F.col("part").isin(*log.divide_parts(None)[1]))
     keys = ["user_id", "item_id"]
     if log.folds:
         if "fold" not in rows.columns:
@@ -369,37 +373,37 @@ def _refuse_rows(bundle: Bundle, given: int, wanted: int, pairs: int, matched: i
         )
 
 
-def _ranked(
+def _score_rankings(
     store: Store, benchmark: Benchmark, bundle: Bundle, folder: Path, rank: Callable[[Benchmark], str]
-) -> Scored:
+) -> ScoredSubmission:
     """The headline of a night with these lists as its only model.
 
     The night is of a suite of its own: in the benchmark's, lists that were handed in would be taken for a
     model of ours, or stand for one of the same name.
     """
     lists = ListsModel(
-        name=bundle.name, kind="lists", path=str((folder / FILES[bundle.task]).resolve()),
+        name=bundle.name, kind="lists", path=str((folder / ROW_FILES[bundle.task]).resolve()),
         provenance=bundle.provenance,
     )  # fmt: skip
-    suite = f"{benchmark.name[:LONGEST_SUITE]}.bundles"
+    suite = f"{benchmark.name[:MAX_SUITE_PREFIX]}.bundles"
     changed = {"name": suite, "board": board_name(benchmark), "models": (lists,)}
     night = benchmark.model_copy(update={**changed, "comparisons": None, "regressions": ()})
     run_id = rank(night)
-    plain = at_headline(benchmark) & (F.col("estimator") == "holdout") & F.col("slice_key").isNull()
-    rows = store.of_run(METRICS.name, run_id).where(plain).collect()
+    plain = headline_filter(benchmark) & (F.col("estimator") == "holdout") & F.col("slice_key").isNull()
+    rows = store.read_run(METRICS.name, run_id).where(plain).collect()
     by_part = {row.part: float(row.value) for row in rows}
     part = "test" if "test" in by_part else next(iter(by_part))
     lower = ABOUT[benchmark.headline.partition("@")[0]].best == "small"
-    entry = _entry(
+    entry = _entry_fields(
         benchmark, bundle, benchmark.dataset.name, benchmark.split.describe(), benchmark.headline, lower
     )
     entered = Entry(**{**entry, "value": by_part[part], "part": part})
     error = next((row.stderr for row in rows if row.part == part), None) or 0.0
-    doubts = doubt_ranking(store, benchmark, entered, error)
-    return Scored(entered, by_part, training_notes(store, run_id), doubts)
+    doubts = find_ranking_doubts(store, benchmark, entered, error)
+    return ScoredSubmission(entered, by_part, note_training_items(store, run_id), doubts)
 
 
-def _entry(
+def _entry_fields(
     benchmark: Benchmark, bundle: Bundle, data: str, protocol: str, metric: str, lower: bool
 ) -> dict[str, Any]:
     provenance = bundle.provenance
@@ -425,13 +429,13 @@ def _count_look(
     store.append(store.spark.createDataFrame([row], SUBMISSIONS.schema), SUBMISSIONS)
 
 
-def facts_of(benchmark: Benchmark, log: FoldedLog, row: Any, who: str) -> dict[str, Any]:
+def make_facts(benchmark: Benchmark, log: FoldedLog, row: Any, who: str) -> dict[str, Any]:
     """What a bundle of our own fits says of itself."""
     settings = json.loads(row.settings_json)
     model = next(model for model in benchmark.models if model.name == row.model)
     return {
         "name": row.model, "task": "predictions", "who": who, "ran_by": "ours", "kind": row.kind,
-        "method": method_of(row.kind, settings), "settings": settings, "dims": row.dims,
+        "method": canonical_method(row.kind, settings), "settings": settings, "dims": row.dims,
         "benchmark": benchmark.name, "log_id": log.log_id, "split": log.split,
         "provenance": model.provenance.model_dump(),
     }  # fmt: skip

@@ -13,28 +13,28 @@ from datetime import date
 from pyspark.sql import functions as F
 
 from recbench_spark import benchmark as nights
-from recbench_spark.config import Benchmark, Dataset, Evaluation, ModelConfig, Search, Split, digest
+from recbench_spark.config import Benchmark, Dataset, Evaluation, ModelConfig, SearchSettings, Split, digest
 from recbench_spark.data.times import CHECKED
 from recbench_spark.errors import ConfigError
 from recbench_spark.nightly.night import (
-    Night,
-    attempts_so_far,
+    BenchmarkNight,
     check_benchmark,
-    headline_of,
+    count_attempts,
+    find_newest_runs,
     hold_night,
-    missing_models,
-    newest_by_key,
+    list_missing_models,
     open_night,
+    parse_headline,
     require_truth,
 )
-from recbench_spark.nightly.split import of_split, prepare_split
+from recbench_spark.nightly.split import prepare_split, read_split
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import letting_go
+from recbench_spark.runtime.session import cache_scope
 from recbench_spark.schemas import METRICS, SPLITS
 from recbench_spark.storage.shared_rows import publish_rows
 from recbench_spark.storage.store import Store
-from recbench_spark.tuning.folds import credited_log_id
-from recbench_spark.tuning.search import Making, Outcome, Row, settings_of
+from recbench_spark.tuning.folds import compute_credited_log_id
+from recbench_spark.tuning.search import PlannedTrial, Row, TrialOutcome, model_settings
 
 DAY = date(1970, 1, 1)
 """The night of all trials: what a search sees is named by its log, not by a day."""
@@ -47,20 +47,20 @@ class RankingTrials:
     """`tuning.Trials` by the headline of the benchmark file; a setting is a run a seed."""
 
     def __init__(
-        self, store: Store, benchmark: Benchmark, search: Search, day: date | None, journal: Journal
+        self, store: Store, benchmark: Benchmark, search: SearchSettings, day: date | None, journal: Journal
     ) -> None:
         self.store, self.search, self.metric = store, search, benchmark.headline
         self.suite, self.dataset = benchmark.name, benchmark.dataset.name
-        self.credited_log_id = credited_log_id(store, benchmark)
-        place = training_log(open_night(store, benchmark, day or DAY), journal)
+        self.credited_log_id = compute_credited_log_id(store, benchmark)
+        place = write_training_log(open_night(store, benchmark, day or DAY), journal)
         self.inner = validation_benchmark(benchmark, search, place)
         self.log_id = digest("trials", open_night(store, self.inner, DAY).split_id)
 
     def settings(self, model: ModelConfig) -> Row:
         """All but its name and where it is from."""
-        return settings_of(model, "ranking")
+        return model_settings(model, "ranking")
 
-    def outcomes(self, makings: Sequence[Making], journal: Journal) -> list[Outcome]:
+    def outcomes(self, makings: Sequence[PlannedTrial], journal: Journal) -> list[TrialOutcome]:
         """By one night of all settings that have no run yet."""
         models = [self._models(making.model) for making in makings]
         unique = {model.name: model for some in models for model in some}
@@ -68,8 +68,8 @@ class RankingTrials:
             self.store, self.inner.model_copy(update={"models": tuple(unique.values())}), DAY
         )
         failed = run_missing(night, journal)
-        rows = values_of(night)
-        return [_outcome(self.settings(some[0]), some, rows, failed) for some in models]
+        rows = read_values(night)
+        return [_make_outcome(self.settings(some[0]), some, rows, failed) for some in models]
 
     def _models(self, model: ModelConfig) -> list[ModelConfig]:
         """One a seed, named by the hash of its settings; one of a model without seeds."""
@@ -94,12 +94,12 @@ def check_trials(benchmark: Benchmark) -> None:
         )
 
 
-def validation_benchmark(benchmark: Benchmark, search: Search, place: str) -> Benchmark:
+def validation_benchmark(benchmark: Benchmark, search: SearchSettings, place: str) -> Benchmark:
     """The benchmark over its own training rows: a share of each user's held out, the headline measured.
 
     Rows are held out in the order of the benchmark's split: the last ones where it goes by time.
     """
-    metric, k = headline_of(benchmark)
+    metric, k = parse_headline(benchmark)
     asked = benchmark.evaluation
     evaluation = Evaluation(
         metrics=(metric,), k=(k,) if k else asked.k, preset=asked.preset, definition=asked.definition,
@@ -117,7 +117,7 @@ def validation_benchmark(benchmark: Benchmark, search: Search, place: str) -> Be
     )
 
 
-def training_log(night: Night, journal: Journal) -> str:
+def write_training_log(night: BenchmarkNight, journal: Journal) -> str:
     """The split's training rows as Parquet that workers see, written once a split; where they lie."""
     store, split_id = night.store, night.split_id
 
@@ -126,24 +126,24 @@ def training_log(night: Night, journal: Journal) -> str:
         # The note says that these times were read in their unit before, however they look in microseconds.
         time = F.col("event_time").alias("event_time", metadata={CHECKED: True})
         times = (time,) if night.benchmark.split.temporal else ()
-        rows = of_split(store, SPLITS, split_id).where("part = 'train'").select(*COLUMNS, *times)
+        rows = read_split(store, SPLITS, split_id).where("part = 'train'").select(*COLUMNS, *times)
         rows.write.parquet(folder)
 
     return publish_rows(f"{store.files_root}/fit_files/logs/{split_id}-train", write)
 
 
-@letting_go()
-def run_missing(night: Night, journal: Journal) -> Mapping[str, str]:
+@cache_scope()
+def run_missing(night: BenchmarkNight, journal: Journal) -> Mapping[str, str]:
     """Run the models that have no run yet; messages of those that failed, by name.
 
     Where another search runs the same ones, this one waits for it.
     """
-    if not missing_models(night, attempts_so_far(night)):
+    if not list_missing_models(night, count_attempts(night)):
         return {}
     part = digest(sorted(model.name for model in night.benchmark.models))
     with hold_night(night, journal, part):
-        attempts = attempts_so_far(night)
-        todo = missing_models(night, attempts)
+        attempts = count_attempts(night)
+        todo = list_missing_models(night, attempts)
         if not todo:
             return {}
         prepare_split(night.store, night.benchmark, night.split_id, journal)
@@ -151,12 +151,12 @@ def run_missing(night: Night, journal: Journal) -> Mapping[str, str]:
         return nights.run_models(night, todo, attempts, journal)[1]
 
 
-def values_of(night: Night) -> dict[str, Row]:
+def read_values(night: BenchmarkNight) -> dict[str, Row]:
     """Newest succeeded run of each model by these settings and the headline's value, by model."""
     store = night.store
-    found = {model: dict(row) for model, row in newest_by_key(night).items()}
+    found = {model: dict(row) for model, row in find_newest_runs(night).items()}
     by_run = {row["run_id"]: row for row in found.values()}
-    metric, k = headline_of(night.benchmark)
+    metric, k = parse_headline(night.benchmark)
     asked = [("run_id", "in", list(by_run)), ("metric", "=", metric)]
     for row in store.rows(METRICS, asked) if found else []:
         if row["slice_key"] is None and row["estimator"] == "holdout" and row["k"] == k:
@@ -164,12 +164,12 @@ def values_of(night: Night) -> dict[str, Row]:
     return found
 
 
-def _outcome(
+def _make_outcome(
     settings: Row, models: Sequence[ModelConfig], rows: Mapping[str, Row], failed: Mapping[str, str]
-) -> Outcome:
+) -> TrialOutcome:
     known = (rows.get(model.name, {}) for model in models)
     made = [row for row in known if row.get("value") is not None]
-    return Outcome(
+    return TrialOutcome(
         "succeeded" if len(made) == len(models) else "failed",
         tuple(row["value"] for row in made),
         sum(row["seconds"] or 0.0 for row in made),

@@ -11,7 +11,7 @@ import pytest
 
 from recbench_spark.adhoc import local_engine, local_pairs, local_predictions, spark_engine
 from recbench_spark.adhoc.spark_pairs import evaluate_pairs
-from recbench_spark.config import Bootstrap, Draw
+from recbench_spark.config import Bootstrap, CandidateDraw
 from recbench_spark.errors import RecbenchError
 from recbench_spark.evaluation.metrics.predictions import Views
 from recbench_spark.evaluation.result import LocalResult, Result
@@ -114,7 +114,7 @@ def definition(
         tables["candidates"] = pa.table(rows(rng, kinds, 30, users, items))
         return {"definition": {"candidates": "given"}}
     if kind == "embeddings" and mode in ("uniform", "popularity") and "train" in tables:
-        return {"definition": {"candidates": mode}, "draw": Draw(n=3, seed=int(rng.integers(9)))}
+        return {"definition": {"candidates": mode}, "draw": CandidateDraw(n=3, seed=int(rng.integers(9)))}
     if mode == "features":
         vectors = rng.integers(-2, 3, (items, 2)).astype(float).tolist()
         tables["features"] = pa.table({"item_id": ids(rng, kinds[1], np.arange(items)), "vector": vectors})

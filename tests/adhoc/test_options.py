@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import recbench_spark
-from recbench_spark.adhoc.request_checks import GRADED
+from recbench_spark.adhoc.request_checks import GRADES_WITHOUT_GAIN
 from recbench_spark.checks import CheckWarning
 from recbench_spark.config import Bootstrap
 from recbench_spark.errors import ConfigError, DataError, RecbenchError
@@ -122,7 +122,7 @@ WARNED: dict[str, tuple[pd.DataFrame, pd.DataFrame, str]] = {
     "all tied": (TRUTH, MANY, "test: tied truth items: 1 (ties are broken by item id; see ties=expected)"),
     "a pair twice in a list": (TRUTH, pd.concat([LISTS, LISTS[:2]]), "duplicate list rows: 2 "),
     "a pair twice in the truth": (pd.concat([TRUTH, TRUTH[:1]]), LISTS, "test: duplicate rows: 1 "),
-    "grades": (TRUTH.assign(relevance=[1, 2, 3, 4, 5]), LISTS, f"{GRADED}: 5 "),
+    "grades": (TRUTH.assign(relevance=[1, 2, 3, 4, 5]), LISTS, f"{GRADES_WITHOUT_GAIN}: 5 "),
 }  # fmt: skip
 
 
@@ -152,14 +152,14 @@ def test_grades_are_told_once_with_both_lines(call: Any) -> None:
 
     def told(**asked: Any) -> list[str]:
         found = recbench_spark.evaluate(graded, lists=LISTS, **asked).checks
-        return [check.detail for check in found if check.check == GRADED]
+        return [check.detail for check in found if check.check == GRADES_WITHOUT_GAIN]
 
     (detail,) = told()
     assert "definition.gain=linear" in detail and "definition.gain=binary" in detail
     for asked in ({"definition": {"gain": "binary"}}, {"preset": "ranx"}, {"metrics": ["recall"]}):
         assert not told(**asked)
     ones = recbench_spark.evaluate(TRUTH.assign(relevance=1.0), lists=LISTS).checks
-    assert all(check.check != GRADED for check in ones)
+    assert all(check.check != GRADES_WITHOUT_GAIN for check in ones)
 
 
 @pytest.mark.spark
@@ -169,8 +169,8 @@ def test_spark_tells_the_same_of_grades(spark) -> None:
     result = recbench_spark.evaluate(
         spark.createDataFrame(graded), lists=spark.createDataFrame(LISTS), bootstrap=0
     )
-    assert {check for check in result.checks if check.check == GRADED} == {
-        check for check in ours if check.check == GRADED
+    assert {check for check in result.checks if check.check == GRADES_WITHOUT_GAIN} == {
+        check for check in ours if check.check == GRADES_WITHOUT_GAIN
     }
     assert result.metrics.where("ci_low IS NOT NULL").isEmpty()
     with pytest.raises(ConfigError, match="k is 10"):

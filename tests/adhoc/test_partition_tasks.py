@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 import pytest
 
 from recbench_spark.adhoc import ground_truth, local_engine, partition_tasks
-from recbench_spark.adhoc.partition_tasks import LISTED, TRAIN, TRUTH, World
+from recbench_spark.adhoc.partition_tasks import LISTED, TRAIN, TRUTH, TaskCatalogue
 from recbench_spark.definitions import make_definition
-from recbench_spark.evaluation.batch_schemas import RANKED, USERS
+from recbench_spark.evaluation.batch_schemas import RANKED_USERS, USERS
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
-from recbench_spark.evaluation.ranking.given import with_lists
+from recbench_spark.evaluation.ranking.given import add_lists
 from recbench_spark.schemas import IDS
 
 HELD = pa.schema({"task": pa.int32(), "rows": pa.binary(), "holds": pa.int32()})
@@ -27,7 +27,7 @@ Tables = dict[int, pa.Table]
 class Known:
     """The catalogue as a dictionary."""
 
-    def __init__(self, catalogue: ground_truth.Catalogue) -> None:
+    def __init__(self, catalogue: ground_truth.ArrowCatalogue) -> None:
         self.index = {item: n for n, item in enumerate(catalogue.ids.to_pylist())}
         self.n_train_i = np.append(catalogue.n_train_i, 0)
 
@@ -66,7 +66,7 @@ def in_tasks(tables: Tables, tasks: int) -> list[Iterator[pa.RecordBatch]]:
     for holds, table in tables.items():
         order = np.random.default_rng(tasks).permutation(len(table))
         some = iter(table.take(pa.array(order)).combine_chunks().to_batches(max_chunksize=7))
-        blocks += list(partition_tasks.deal(tasks, holds, some))
+        blocks += list(partition_tasks.partition_rows(tasks, holds, some))
     every = pa.Table.from_batches(blocks, HELD)
     return [iter(every.filter(pc.equal(every.column("task"), n)).to_batches(3)) for n in range(tasks)]
 
@@ -75,14 +75,14 @@ def values_of(tables: Tables) -> dict[int, tuple[str, ...]]:
     return {holds: tuple(table.column_names[2:]) for holds, table in tables.items()}
 
 
-def known_to_tasks(tables: Tables) -> tuple[ground_truth.ArrowTruth, World]:
+def known_to_tasks(tables: Tables) -> tuple[ground_truth.ArrowTruth, TaskCatalogue]:
     """The truth as one process has it, and what its tasks know of the whole."""
-    typed = local_engine._typed_given("lists", tables[LISTED])[0]
-    found = ground_truth.make(tables[TRUTH], tables[TRAIN], typed, make_definition(None, None))
+    typed = local_engine._typed_system("lists", tables[LISTED])[0]
+    found = ground_truth.make_arrow_truth(tables[TRUTH], tables[TRAIN], typed, make_definition(None, None))
     trained = found.catalogue.n_train_i[found.catalogue.n_train_i > 0]
     counts, items = np.unique(trained, return_counts=True)
     known: Any = Known(found.catalogue)
-    return found, World(known, ground_truth.class_bounds(counts.tolist(), items.tolist()))
+    return found, TaskCatalogue(known, ground_truth.class_bounds(counts.tolist(), items.tolist()))
 
 
 @pytest.mark.parametrize("text", [False, True], ids=["numbers", "text"])
@@ -98,11 +98,11 @@ def test_tasks_rank_rows_as_one_process_does(tasks: int, by: str, *, text: bool)
     request = MetricPlan.checked(("ndcg", "coverage"), (3,), make_definition(None, None)).request()
     _, known = known_to_tasks(tables)
     ranked = [
-        batch.cast(RANKED)
+        batch.cast(RANKED_USERS)
         for one in in_tasks(tables, tasks)
-        for batch in partition_tasks.rank(known, request, by == "score", values_of(tables), one)
+        for batch in partition_tasks.rank_users(known, request, by == "score", values_of(tables), one)
     ]
-    assert by_user(pa.Table.from_batches(ranked)) == by_user(expected.cast(RANKED))
+    assert by_user(pa.Table.from_batches(ranked)) == by_user(expected.cast(RANKED_USERS))
 
 
 @pytest.mark.parametrize("tasks", [1, 3, 17])
@@ -112,7 +112,7 @@ def test_tasks_make_the_users_of_one_process(tasks: int) -> None:
     batches = [
         batch
         for one in in_tasks(tables, tasks)
-        for batch in partition_tasks.users(known, values_of(tables), one)
+        for batch in partition_tasks.build_users(known, values_of(tables), one)
     ]
     found = pa.Table.from_batches(batches, USERS)
     assert by_user(found) == by_user(here.users)
@@ -129,7 +129,7 @@ def test_tasks_count_rows_pairs_users_and_items(tasks: int) -> None:
     tables = world(7, text=False)
     sums, items = Counter[str](), {name: Counter[str]() for name in ("listed", "train", "truth")}
     for one in in_tasks(tables, tasks):
-        for batch in partition_tasks.count(values_of(tables), one):
+        for batch in partition_tasks.count_rows(values_of(tables), one):
             for row in batch.to_pylist():
                 sums.update(dict(row["sums"] or ()))
                 for name, counter in items.items():
@@ -158,7 +158,7 @@ def pairs_of(table: pa.Table) -> list[tuple[Any, Any]]:
 def test_a_task_without_rows_of_a_kind_has_an_empty_table() -> None:
     tables = world(1, text=False)
     (one,) = in_tasks({TRUTH: tables[TRUTH]}, 1)
-    found = partition_tasks.held(one, values_of(tables))
+    found = partition_tasks.unpack_tables(one, values_of(tables))
     assert [found[holds].num_rows for holds in (LISTED, TRAIN, TRUTH)] == [0, 0, 90]
     assert found[LISTED].column_names == [*IDS, "rank", "score"]
 
@@ -167,7 +167,7 @@ def test_users_without_rows_have_empty_lists() -> None:
     users = pa.table({"user_id": ["u", "v"]})
     rows = pa.table({"item_id": ["a", "b"], "rank": [2, 1]})
     plan = MetricPlan.checked(("hit",), (1,), make_definition(None, None))
-    found = with_lists(users, np.array([1, -1]), np.array([4, 5]), rows, plan.request())
+    found = add_lists(users, np.array([1, -1]), np.array([4, 5]), rows, plan.request())
     assert found.column("list_items").to_pylist() == [[], [4]]
     assert found.column("list_ranks").to_pylist() == [[], [2]]
     assert pc.list_value_length(found.column("list_items")).to_pylist() == [0, 1]

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import recbench_spark
-from recbench_spark.config import Bootstrap, Draw
+from recbench_spark.config import Bootstrap, CandidateDraw
 from recbench_spark.errors import ConfigError, RecbenchError
 from recbench_spark.evaluation.metrics.predictions import Views
 
@@ -103,7 +103,7 @@ def test_keys_and_values_are_settings_too() -> None:
     assert "did you mean 'replicates'?" in error.value.hint
     asked = {"definition": {"candidates": "uniform"}, "train": TRUTH.head(1)}
     drawn = by_vectors(draw={"n": 1, "seed": 3}, **asked).metrics.to_pandas()
-    same = by_vectors(draw=Draw(n=1, seed=3), **asked).metrics.to_pandas()
+    same = by_vectors(draw=CandidateDraw(n=1, seed=3), **asked).metrics.to_pandas()
     pd.testing.assert_frame_equal(drawn, same)
 
 

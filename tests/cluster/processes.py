@@ -33,7 +33,7 @@ class Process:
             )
 
     @property
-    def said(self) -> str:
+    def remarks(self) -> str:
         return self.log.read_text(errors="replace")
 
     def children(self, word: str = "") -> list[int]:
@@ -47,9 +47,9 @@ class Process:
     def wait_for(self, what: str | Callable[[], bool]) -> None:
         """Until it says so (a regular expression), or so it is; it must not end before."""
         until = time.monotonic() + PATIENCE
-        while not (re.search(what, self.said) if isinstance(what, str) else what()):
-            assert self.popen.poll() is None, f"ended with {self.popen.returncode}:\n{self.said[-4000:]}"
-            assert time.monotonic() < until, f"waited in vain for {what}:\n{self.said[-4000:]}"
+        while not (re.search(what, self.remarks) if isinstance(what, str) else what()):
+            assert self.popen.poll() is None, f"ended with {self.popen.returncode}:\n{self.remarks[-4000:]}"
+            assert time.monotonic() < until, f"waited in vain for {what}:\n{self.remarks[-4000:]}"
             time.sleep(0.02)
 
     def kill(self) -> None:
@@ -127,7 +127,7 @@ def cluster(folder: Path, workers: int, settings: dict[str, str], apart: bool = 
             )
         )
         master.wait_for("Starting Spark master at spark://")
-        url = re.findall(r"Starting Spark master at (spark://\S+)", master.said)[0]
+        url = re.findall(r"Starting Spark master at (spark://\S+)", master.remarks)[0]
         found = []
         for n in range(workers):
             name = "org.apache.spark.deploy.worker.Worker"

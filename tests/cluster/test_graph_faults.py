@@ -93,7 +93,7 @@ def untroubled(flags, tmp_path_factory):
             more = ["--warehouse", str(folder / "w"), "--plan", "S" if plan == "S" else "R"]
             command, env = job(folder, [str(ROOT / "jobs" / "embed.py"), *flags, *more])
             with started(command, folder / "job.log", folder, **env) as process:
-                assert process.popen.wait(300) == 0, process.said[-4000:]
+                assert process.popen.wait(300) == 0, process.remarks[-4000:]
             done[plan == "S"] = vectors(folder / "w")
         return done[plan == "S"]
 
@@ -106,7 +106,7 @@ def test_every_task_dies_once(plan, flags, untroubled, tmp_path) -> None:
     more = ["--warehouse", str(tmp_path / "w"), "--plan", plan]
     command, env = job(tmp_path, ["-c", JOB, str(tmp_path / "marks"), *flags, *more])
     with started(command, tmp_path / "job.log", tmp_path, **env) as process:
-        assert process.popen.wait(420) == 0, process.said[-4000:]
+        assert process.popen.wait(420) == 0, process.remarks[-4000:]
     killed = [path.name.partition("-")[0] for path in (tmp_path / "marks").iterdir()]
     tasks = {
         "R": ("project", "replicated"),
@@ -137,8 +137,8 @@ def test_a_job_killed_between_and_within_layers_goes_on(plan, flags, untroubled,
         with started(command, tmp_path / f"{n}.log", tmp_path, **env) as process:
             killed_at(process, moment)
     with started(command, tmp_path / "last.log", tmp_path, **env) as process:
-        assert process.popen.wait(300) == 0, process.said[-4000:]
-        assert "laid out before" in process.said and "layer 1 layer" not in process.said
+        assert process.popen.wait(300) == 0, process.remarks[-4000:]
+        assert "laid out before" in process.remarks and "layer 1 layer" not in process.remarks
     assert vectors(warehouse) == untroubled(plan)
 
 
@@ -226,7 +226,7 @@ def test_tasks_that_are_run_twice_at_once_leave_one_result(
     more = [*flags, "--warehouse", str(tmp_path / "w"), "--plan", plan]
     command, env = on_cluster(place, tmp_path, "copied", more)
     with started(command, tmp_path / "job.log", tmp_path, **env) as process:
-        assert process.popen.wait(PATIENCE) == 0, process.said[-4000:]
+        assert process.popen.wait(PATIENCE) == 0, process.remarks[-4000:]
     marks = {path.name for path in (tmp_path / "marks").iterdir()}
     twice = {name.partition("-")[0] for name in marks if name.endswith("-1")}
     assert {"_write_block", "replicated" if plan == "R" else "gathered_to"} <= twice, marks
@@ -242,6 +242,6 @@ def test_a_layer_that_loses_an_executor_has_the_same_bits(plan, flags, untrouble
         process.wait_for(lambda: any((tmp_path / "marks").glob(f"{name}-*")))
         first = place.executors()
         os.kill(first[0], signal.SIGKILL)
-        assert process.popen.wait(PATIENCE) == 0, process.said[-4000:]
+        assert process.popen.wait(PATIENCE) == 0, process.remarks[-4000:]
     assert len(first) == 2
     assert vectors(tmp_path / "w") == untroubled(plan)

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from deltalake import DeltaTable
 
-from recbench_spark.nightly.night import STAMP
+from recbench_spark.nightly.night import STAMP_FORMAT
 from recbench_spark.storage.store import Store
 from tests.cluster.processes import ROOT, Process, properties, started
 from tests.nights import TINY
@@ -72,7 +72,7 @@ def completed(folder: Path, warehouse: Path) -> float:
     """Run the night to its end; returns its seconds."""
     begun = time.monotonic()
     with night(folder, warehouse) as process:
-        assert process.popen.wait(300) == 0, process.said[-4000:]
+        assert process.popen.wait(300) == 0, process.remarks[-4000:]
     return time.monotonic() - begun
 
 
@@ -113,7 +113,7 @@ def test_kills_at_random_moments(tmp_path: Path) -> None:
             time.sleep(moment)
             process.kill()
         done, killed = check_visible(warehouse, wanted, whole=False), killed + 1
-        last = [line for line in process.said.splitlines() if line.startswith("[")][-1:]
+        last = [line for line in process.remarks.splitlines() if line.startswith("[")][-1:]
         told.append(f"kill {kill + 1} after {moment:.1f} s ({last}): {done} models visible")
         # A night that was done before the kill teaches nothing by further kills.
         if done == len(TINY["models"]) or killed == A_WAREHOUSE or kill == KILLS - 1:
@@ -136,7 +136,7 @@ def test_two_jobs_at_once_lose_nothing_and_double_nothing(spark, tmp_path: Path)
     with ExitStack() as stack:
         jobs = [stack.enter_context(night(tmp_path, warehouse, f"job{n}")) for n in range(2)]
         for job in jobs:
-            assert job.popen.wait(300) == 0, job.said[-4000:]
+            assert job.popen.wait(300) == 0, job.remarks[-4000:]
     runs = table(warehouse, "runs")
     assert runs is not None and set(runs.model) == {"item_knn", "popular"}
     assert set(runs.status) == {"succeeded"}
@@ -157,6 +157,6 @@ def test_two_jobs_at_once_lose_nothing_and_double_nothing(spark, tmp_path: Path)
     known = set(table(warehouse, "runs").run_id)  # type: ignore[union-attr]
     lost = set(table(warehouse, "rankings").run_id) - known  # type: ignore[union-attr]
     assert len(lost) in (0, 2), "the rows of both models come in one commit"
-    store.delete_orphans(datetime.now(UTC).strftime(STAMP))
+    store.delete_orphans(datetime.now(UTC).strftime(STAMP_FORMAT))
     assert set(table(warehouse, "rankings").run_id) <= known  # type: ignore[union-attr]
     assert not set(visible(warehouse).model) - {"popular", "item_knn"}

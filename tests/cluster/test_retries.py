@@ -60,12 +60,12 @@ for n, split in enumerate(SPLITS):
     found.mapInArrow(dying("labelled"), found.schema).write.parquet(str(folder / f"split{n}"))
 
 # Once more by Python tasks alone: these die with blocks dealt, and with their file written.
-columnar._read = dying("dealt", columnar._read)
-blocks._finished = dying("written", blocks._finished)
+columnar._read_blocks = dying("dealt", columnar._read_blocks)
+blocks._finish_blocks = dying("written", blocks._finish_blocks)
 splitting.open_log = None
 dataset = Dataset(name="log", reader="parquet", path=str(folder / "plain"), time_unit="us")
 for n, split in enumerate(SPLITS):
-    splitting.write_rows(Store(spark, str(folder / "warehouse")), dataset, split, str(n))
+    splitting.write_labelled_log(Store(spark, str(folder / "warehouse")), dataset, split, str(n))
 """
 
 
@@ -80,7 +80,7 @@ def test_tasks_that_fail_and_are_tried_again_leave_the_split_as_it_is(spark, tmp
     command = [sys.executable, "-c", JOB, str(tmp_path)]
     env = {"RECBENCH_SPARK_PROPERTIES": str(conf), "PYTHONPATH": str(ROOT)}
     with started(command, tmp_path / "job.log", tmp_path, **env) as job:
-        assert job.popen.wait(300) == 0, job.said[-4000:]
+        assert job.popen.wait(300) == 0, job.remarks[-4000:]
     killed = [path.name.partition("-")[0] for path in tmp_path.glob("*-*-*")]
     assert killed.count("read") >= 3 * len(SPLITS) and killed.count("labelled") >= len(SPLITS)
     assert killed.count("dealt") >= 2 * len(SPLITS) and killed.count("written") >= 2 * len(SPLITS)

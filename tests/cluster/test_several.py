@@ -45,9 +45,9 @@ def test_two_processes_on_two_workers_fit_what_one_fits(tmp_path: Path) -> None:
             ranks = set()
             while driver.popen.poll() is None:
                 ranks |= {n for n, worker in enumerate(place.workers) if worker.children("torch")}
-            assert driver.popen.wait(PATIENCE) == 0, driver.said[-4000:]
+            assert driver.popen.wait(PATIENCE) == 0, driver.remarks[-4000:]
     assert ranks == {0, 1}
-    assert len(re.findall(r"epoch 3: loss", driver.said)) == 2, driver.said[-4000:]
+    assert len(re.findall(r"epoch 3: loss", driver.remarks)) == 2, driver.remarks[-4000:]
     alone, both = vectors(tmp_path / "warehouse").values()
     assert alone.keys() == both.keys() and len(alone) > 200
     apart = max(np.abs(alone[key] - both[key]).max() for key in alone)

@@ -133,7 +133,7 @@ def test_a_night_that_loses_an_executor_gives_the_numbers_of_a_local_one(spark, 
             assert len(first) == 2
             subprocess.run(["kill", "-9", str(first[0])], check=True)
             driver.wait_for(lambda: len(place.executors()) == 2 and place.executors() != first)
-            assert driver.popen.wait(PATIENCE) == 0, driver.said[-4000:]
+            assert driver.popen.wait(PATIENCE) == 0, driver.remarks[-4000:]
         logs = place.executor_logs()
     assert len(logs) == 3
     if not torch.cuda.is_available():

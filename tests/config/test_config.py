@@ -21,14 +21,14 @@ from recbench_spark.config import (
     Dataset,
     Evaluation,
     Split,
-    World,
+    WorldSettings,
     digest,
     load_benchmark,
 )
 from recbench_spark.config.base import holds_secret
 from recbench_spark.errors import ConfigError
 from recbench_spark.nightly.night import check_benchmark
-from recbench_spark.placeholders import on_night
+from recbench_spark.placeholders import fill_placeholders
 
 MINIMAL: dict[str, Any] = {
     "name": "small",
@@ -162,7 +162,7 @@ def test_set_replaces_by_path_by_position_and_by_name(write) -> None:
     assert [model.name for model in benchmark.models] == ["most_popular", "als_8"]
     assert benchmark.models[1].rank == 4
     assert benchmark.evaluation.k == (1, 10)
-    assert benchmark.dataset.world == World(users=50)
+    assert benchmark.dataset.world == WorldSettings(users=50)
     assert benchmark.evaluation.resolve().threshold == 4
     assert benchmark.ran_by == "a team"
 
@@ -342,7 +342,7 @@ def test_a_name_too_long_for_a_disk_is_no_file() -> None:
 @pytest.mark.parametrize("until", ["9999-12-31", "2026-99-99", "20260131x"])
 def test_a_log_that_ends_with_the_calendar_is_told(write, until: str) -> None:
     with pytest.raises(ConfigError, match=r"dataset\.until"):
-        on_night(load_benchmark(write(MINIMAL), [f"dataset.until='{until}'"]), date(2026, 1, 1))
+        fill_placeholders(load_benchmark(write(MINIMAL), [f"dataset.until='{until}'"]), date(2026, 1, 1))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from recbench_spark.config import Benchmark, make_benchmark
-from recbench_spark.config.models import MODELS, ModelConfig, known_kinds, model_class
+from recbench_spark.config.models import MODELS, ModelConfig, list_kinds, model_class
 from recbench_spark.errors import ConfigError
 
 DATASET = {"name": "d", "reader": "world"}
@@ -56,7 +56,7 @@ def test_a_misspelt_kind_stands_in_the_message() -> None:
 
 def test_a_module_of_models_is_found_by_its_name() -> None:
     assert model_class("means").__module__ == "recbench_spark.models.means"
-    assert {"means", "als", "published"} <= set(known_kinds())
+    assert {"means", "als", "published"} <= set(list_kinds())
 
 
 def test_one_kind_is_of_one_class() -> None:

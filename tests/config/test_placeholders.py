@@ -9,7 +9,7 @@ import pytest
 
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.errors import ConfigError
-from recbench_spark.placeholders import end_of_log, on_night
+from recbench_spark.placeholders import fill_placeholders, log_end_micros
 
 DAY = date(2026, 1, 5)
 
@@ -34,7 +34,7 @@ def benchmark(**dataset: Any) -> Benchmark:
 
 
 def test_every_path_is_filled_in() -> None:
-    found = on_night(
+    found = fill_placeholders(
         benchmark(path="/log/{logical_date}", options={"timestampAsOf": "{logical_date}"}), DAY
     )
     assert found.dataset.path == "/log/2026-01-05"
@@ -49,13 +49,13 @@ def test_every_path_is_filled_in() -> None:
 
 
 def test_filled_in_twice_is_filled_in_once() -> None:
-    once = on_night(benchmark(), DAY)
-    assert on_night(once, date(2026, 2, 1)) == once
+    once = fill_placeholders(benchmark(), DAY)
+    assert fill_placeholders(once, date(2026, 2, 1)) == once
 
 
 @pytest.mark.parametrize("path", ["/log/{2025,2026}/*.csv", "/log/{a,b}", "/log"])
 def test_globs_are_left_alone(path: str) -> None:
-    assert on_night(benchmark(path=path), DAY).dataset.path == path
+    assert fill_placeholders(benchmark(path=path), DAY).dataset.path == path
 
 
 @pytest.mark.parametrize(
@@ -70,14 +70,14 @@ def test_globs_are_left_alone(path: str) -> None:
 )
 def test_what_cannot_be_filled_in_is_refused(path: str, words: list[str]) -> None:
     with pytest.raises(ConfigError) as error:
-        on_night(benchmark(path=path), DAY)
+        fill_placeholders(benchmark(path=path), DAY)
     for word in words:
         assert word in str(error.value)
 
 
 def test_without_a_night_there_is_nothing_to_fill_in() -> None:
     with pytest.raises(ConfigError, match="logical-date"):
-        on_night(benchmark(), None)
+        fill_placeholders(benchmark(), None)
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ def test_without_a_night_there_is_nothing_to_fill_in() -> None:
     ],
 )
 def test_the_log_ends_with_the_day_where_the_log_was_written(zone: str, end: datetime) -> None:
-    found = on_night(benchmark(until="{logical_date}", time_zone=zone), DAY)
-    assert end_of_log(found.dataset) == int(end.timestamp()) * 10**6
+    found = fill_placeholders(benchmark(until="{logical_date}", time_zone=zone), DAY)
+    assert log_end_micros(found.dataset) == int(end.timestamp()) * 10**6
 
 
 def test_the_day_the_clocks_change_has_23_hours() -> None:
     """Rome, 29 March 2026: from 23:00 UTC of the 28th to 22:00 UTC of the 29th."""
     ends = [
-        end_of_log(benchmark(until=day, time_zone="Europe/Rome").dataset)
+        log_end_micros(benchmark(until=day, time_zone="Europe/Rome").dataset)
         for day in ("2026-03-28", "2026-03-29")
     ]
     assert ends[1] - ends[0] == 23 * 3600 * 10**6  # type: ignore[operator]
@@ -106,9 +106,9 @@ def test_the_day_the_clocks_change_has_23_hours() -> None:
 @pytest.mark.parametrize("until", ["yesterday", "2026-13-01", "2026-01-05T12:00"])
 def test_until_is_a_day(until: str) -> None:
     with pytest.raises(ConfigError, match="not a day like"):
-        on_night(benchmark(until=until), DAY)
+        fill_placeholders(benchmark(until=until), DAY)
 
 
 def test_yaml_may_write_the_day_without_quotes() -> None:
     assert benchmark(until=date(2026, 1, 5)).dataset.until == "2026-01-05"
-    assert end_of_log(benchmark().dataset) is None
+    assert log_end_micros(benchmark().dataset) is None

@@ -38,7 +38,12 @@ def test_a_folder_of_files_of_no_bytes_is_told_as_empty(tmp_path: Path, ending: 
     refuse_empty(str(tmp_path))  # a folder without files is told elsewhere
     for name in (f"a.{ending}", f"k=1/b.{ending}"):
         (tmp_path / name).touch()
-    for look in (arrow_files.columns_at, arrow_files.rows_at, arrow_files.identity, refuse_empty):
+    for look in (
+        arrow_files.read_column_names,
+        arrow_files.estimate_rows,
+        arrow_files.identity,
+        refuse_empty,
+    ):
         with pytest.raises(DataError, match="is empty: a folder of nothing but files of 0 bytes"):
             look(str(tmp_path))
     (tmp_path / f"k=1/c.{ending}").write_text("user_id")
@@ -49,6 +54,11 @@ def test_a_folder_of_files_of_no_bytes_is_told_as_empty(tmp_path: Path, ending: 
 def test_a_file_of_no_bytes_is_told_as_empty(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.touch()
-    for look in (arrow_files.columns_at, arrow_files.rows_at, arrow_files.identity, refuse_empty):
+    for look in (
+        arrow_files.read_column_names,
+        arrow_files.estimate_rows,
+        arrow_files.identity,
+        refuse_empty,
+    ):
         with pytest.raises(DataError, match=f"{name} is empty: a file of 0 bytes"):
             look(str(path))

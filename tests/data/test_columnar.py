@@ -20,15 +20,15 @@ from pyspark.sql import functions as F
 
 from recbench_spark.config import Dataset, Split
 from recbench_spark.data import columnar
-from recbench_spark.data.columnar import COLUMNS, log_files
+from recbench_spark.data.columnar import COLUMNS, open_columnar_log
 from recbench_spark.data.readers import open_log
 from recbench_spark.errors import DataError, StoreError
 from recbench_spark.nightly import split
-from recbench_spark.nightly.split import write_rows
-from recbench_spark.protocol.splits import labelled_blocks
+from recbench_spark.nightly.split import write_labelled_log
+from recbench_spark.protocol.splits import label_blocks
 from recbench_spark.schemas import SPLITS
 from recbench_spark.storage import delta_files
-from recbench_spark.storage.store import Store, retried
+from recbench_spark.storage.store import Store, retry_conflicts
 
 SPLIT_OF = {
     "TO_LS": Split(protocol="TO_LS", valid=True),
@@ -125,11 +125,11 @@ def test_every_split_is_that_of_sparks_readers(
     names = SPLIT_OF if form == "whole numbers" else ("TO_LS", "netflix")
     for name in names:
         split_id = f"{form[:5]}_{name}"
-        found = write_rows(store, log, SPLIT_OF[name], split_id)
+        found = write_labelled_log(store, log, SPLIT_OF[name], split_id)
         assert (found.n, found.numeric) == (400, form != "texts")
         ours = of(store, split_id)
         numeric = form != "texts"
-        blocks = labelled_blocks(rows, SPLIT_OF[name], "keep_last", numeric=numeric)
+        blocks = label_blocks(rows, SPLIT_OF[name], "keep_last", numeric=numeric)
         theirs = blocks.rows().toPandas()
         assert len(ours) < 400
         pd.testing.assert_frame_equal(in_order(ours), in_order(theirs), check_dtype=False)
@@ -143,7 +143,7 @@ def test_a_log_without_ratings_and_times_under_other_names(
     store: Store, tmp_path: Path, python_alone: None
 ) -> None:
     path = written(tmp_path, {"u": [1, 1, 1, 2], "i": [5, 6, 7, 5], "Note": ["a", None, "b", "c"]}, files=1)
-    write_rows(
+    write_labelled_log(
         store, dataset(path, columns={"user_id": "u", "item_id": "i"}), Split(protocol="RO_LS"), "few"
     )
     found = of(store, "few")
@@ -159,7 +159,7 @@ def test_a_delta_log_is_read_as_its_present_version(
     write_deltalake(tmp_path / "log", pa.table({"user_id": [9, 9], "item_id": [1, 2]}))
     write_deltalake(tmp_path / "log", pa.table({"user_id": [1, 1], "item_id": [1, 2]}), mode="overwrite")
     log = dataset(str(tmp_path / "log"), reader="delta")
-    assert write_rows(store, log, Split(protocol="RO_LS"), "delta").n == 2
+    assert write_labelled_log(store, log, Split(protocol="RO_LS"), "delta").n == 2
     assert set(of(store, "delta").user_id) == {"1"}
 
 
@@ -182,7 +182,7 @@ def test_what_needs_a_second_look_is_told_by_sparks_readers(
     good = {"user_id": [1, 2], "item_id": [5, 5], "rating": [1.0, 2.0], "event_time": [3, 4]}
     path = written(tmp_path, {**good, **changed}, files=1)
     with pytest.raises(DataError, match=told):
-        write_rows(store, dataset(path, duplicates="error"), Split(protocol="TO_LS"), f"bad {name}")
+        write_labelled_log(store, dataset(path, duplicates="error"), Split(protocol="TO_LS"), f"bad {name}")
     assert of(store, f"bad {name}").empty
 
 
@@ -192,13 +192,13 @@ def test_an_append_is_made_once_and_files_that_the_driver_does_not_see_are_refus
 ) -> None:
     log = dataset(written(tmp_path, plain_log()))
     for _ in range(2):
-        write_rows(store, log, SPLIT_OF["TO_LS"], "once")
+        write_labelled_log(store, log, SPLIT_OF["TO_LS"], "once")
     table = DeltaTable(store.location("splits"))
     assert table.transaction_version("splits/once") == 1
     assert not of(store, "once").duplicated(["user_id", "item_id"]).any()
     files = [delta_files.File("split_id=t/gone.parquet", 10, 1)]
     with pytest.raises(StoreError, match="the driver does not see it"):
-        delta_files.check(store.location("splits"), files)
+        delta_files.require_visible(store.location("splits"), files)
 
 
 @pytest.mark.spark
@@ -210,7 +210,7 @@ def test_of_writers_of_one_name_only_the_first_adds_its_files(store: Store) -> N
     opened = DeltaTable(folder)
     with ThreadPoolExecutor(max_workers=8) as pool:
         tries = [partial(delta_files.commit, str(folder), [f], partition, "splits/race") for f in files[:8]]
-        commits = [pool.submit(retried, "write splits", attempt) for attempt in tries]
+        commits = [pool.submit(retry_conflicts, "write splits", attempt) for attempt in tries]
     assert sorted(commit.result() for commit in commits) == [False] * 7 + [True]
     with pytest.raises(CommitFailedError):
         delta_files.append(opened, files[8:], partition, "splits/race")
@@ -250,12 +250,12 @@ def test_a_table_that_asks_its_writers_for_more_is_written_by_spark(spark, tmp_p
     store = Store(spark, str(tmp_path / "warehouse"))
     store.create(SPLITS)
     for name, log in logs.items():
-        write_rows(store, log, SPLIT_OF["netflix"], name)
+        write_labelled_log(store, log, SPLIT_OF["netflix"], name)
     table = store.identifier("splits")
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.minWriterVersion' = '3')")
     assert not delta_files.can_commit(store.location("splits"))
     for name, log in logs.items():
-        write_rows(store, log, SPLIT_OF["netflix"], f"{name}_twice")
+        write_labelled_log(store, log, SPLIT_OF["netflix"], f"{name}_twice")
     found = [in_order(of(store, name)) for name in (*logs, *(f"{name}_twice" for name in logs))]
     for other in found[1:]:
         pd.testing.assert_frame_equal(found[0], other, check_dtype=False)
@@ -266,8 +266,8 @@ def test_a_table_that_asks_its_writers_for_more_is_written_by_spark(spark, tmp_p
 
 def test_logs_that_are_left_to_sparks_readers(tmp_path: Path) -> None:
     path = written(tmp_path, plain_log())
-    assert log_files(dataset(path)) is not None
-    assert log_files(dataset(f"{path}/0.parquet")) is not None
+    assert open_columnar_log(dataset(path)) is not None
+    assert open_columnar_log(dataset(f"{path}/0.parquet")) is not None
     for settings in (
         {"reader": "csv"},
         {"reader": "delta"},
@@ -280,7 +280,7 @@ def test_logs_that_are_left_to_sparks_readers(tmp_path: Path) -> None:
         {"columns": {"part": "rating"}},
         {"time_unit": "timestamp"},
     ):
-        assert log_files(dataset(**{"path": path, **settings})) is None, settings
+        assert open_columnar_log(dataset(**{"path": path, **settings})) is None, settings
 
 
 @pytest.mark.parametrize(
@@ -299,22 +299,22 @@ def test_logs_that_are_left_to_sparks_readers(tmp_path: Path) -> None:
 )
 def test_types_that_are_left_to_sparks_readers(tmp_path: Path, columns: dict[str, Any]) -> None:
     good = {"user_id": [1], "item_id": [1], "rating": [1.0], "event_time": [1]}
-    assert log_files(dataset(written(tmp_path / "good", good, files=1))) is not None
-    assert log_files(dataset(written(tmp_path / "bad", {**good, **columns}, files=1))) is None
+    assert open_columnar_log(dataset(written(tmp_path / "good", good, files=1))) is not None
+    assert open_columnar_log(dataset(written(tmp_path / "bad", {**good, **columns}, files=1))) is None
 
 
 def test_folders_that_are_left_to_sparks_readers(tmp_path: Path) -> None:
     path = Path(written(tmp_path, plain_log()))
     pq.write_table(pa.table({"user_id": ["a"], "item_id": ["b"]}), path / "other.parquet")
-    assert log_files(dataset(str(path))) is None
+    assert open_columnar_log(dataset(str(path))) is None
     (path / "other.parquet").rename(path / "_hidden.parquet")
-    assert log_files(dataset(str(path))) is not None
+    assert open_columnar_log(dataset(str(path))) is not None
     (path / "notes.txt").write_text("no Parquet")
-    assert log_files(dataset(str(path))) is None
+    assert open_columnar_log(dataset(str(path))) is None
     (path / "notes.txt").unlink()
     for name, fits in (("_old", True), ("old", False), ("_day=1", False)):
         (path / name).mkdir()
-        assert (log_files(dataset(str(path))) is not None) == fits
+        assert (open_columnar_log(dataset(str(path))) is not None) == fits
         (path / name).rmdir()
 
 
@@ -323,16 +323,16 @@ def test_delta_tables_that_are_left_to_sparks_readers(tmp_path: Path) -> None:
     rows = pa.table({"user_id": [9, 9], "item_id": [1, 2]})
     log = dataset(str(tmp_path / "a log"), reader="delta")
     write_deltalake(tmp_path / "a log", rows)
-    assert log_files(log) is not None
+    assert open_columnar_log(log) is not None
     DeltaTable(tmp_path / "a log").alter.add_columns([Field("rating", PrimitiveType("double"))])
-    assert log_files(log) is None
+    assert open_columnar_log(log) is None
     write_deltalake(tmp_path / "parts", rows, partition_by=["user_id"])
-    assert log_files(dataset(str(tmp_path / "parts"), reader="delta")) is None
+    assert open_columnar_log(dataset(str(tmp_path / "parts"), reader="delta")) is None
     (tmp_path / "parts" / "_delta_log" / "00000000000000000001.json").write_text("{")
-    assert log_files(dataset(str(tmp_path / "parts"), reader="delta")) is None
+    assert open_columnar_log(dataset(str(tmp_path / "parts"), reader="delta")) is None
 
 
 def test_ids_that_are_no_utf8_have_a_task() -> None:
     ids = pa.chunked_array([pa.array([b"\xff", b"a", b"\xff"]).view(pa.string())])
-    tasks = columnar._tasks(ids, 97)
+    tasks = columnar._assign_tasks(ids, 97)
     assert tasks[0] == tasks[2] != tasks[1]

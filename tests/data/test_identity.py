@@ -23,7 +23,7 @@ from recbench_spark.data import arrow_files, columnar, digests
 from recbench_spark.data.digests import DigestCache
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.graph.edges import open_rows
-from recbench_spark.inputs import pinned_inputs, require_unchanged
+from recbench_spark.inputs import pin_inputs, require_unchanged
 
 LOG = "user_id,item_id\n1,2\n1,3\n2,2\n"
 
@@ -156,8 +156,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def settle(monkeypatch: pytest.MonkeyPatch, seconds: float = 10) -> None:
     """As if the storage's clock had gone on."""
-    clock = digests.storage_clock
-    monkeypatch.setattr(digests, "storage_clock", lambda folder: clock(folder) + int(seconds * 1e9))
+    clock = digests.read_storage_clock
+    monkeypatch.setattr(digests, "read_storage_clock", lambda folder: clock(folder) + int(seconds * 1e9))
 
 
 def test_a_settled_file_is_read_once(
@@ -179,9 +179,9 @@ def test_a_settled_file_is_read_once(
 def test_the_clock_is_that_of_the_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 0)
     file = write(tmp_path / "log.csv")
-    assert abs(digests.storage_clock(tmp_path) - file.stat().st_mtime_ns) < 10**9
+    assert abs(digests.read_storage_clock(tmp_path) - file.stat().st_mtime_ns) < 10**9
     assert [entry.name for entry in tmp_path.iterdir()] == ["log.csv"]
-    assert digests.storage_clock(tmp_path / "missing") == -digests.UNKNOWN_CLOCK_NS
+    assert digests.read_storage_clock(tmp_path / "missing") == -digests.UNKNOWN_CLOCK_NS
 
 
 def test_a_time_in_the_future_is_no_reason_to_read_again(
@@ -228,7 +228,7 @@ def test_without_a_place_for_the_cache_files_are_read_again(
 
 
 def test_the_oldest_digests_leave_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digests, "ENTRIES", 2)
+    monkeypatch.setattr(digests, "MAX_ENTRIES", 2)
     for n in range(3):
         DigestCache().add({str(n): str(n) * 64})
     assert list(DigestCache().read()) == ["1", "2"]
@@ -288,11 +288,11 @@ def test_an_option_names_its_version(identify: Callable[..., str], tmp_path: Pat
 @pytest.mark.spark
 def test_spark_sees_deleted_rows_times_names_and_remote_files(spark: Any, tmp_path: Path) -> None:
     from recbench_spark.data import identity as of_spark
-    from recbench_spark.data.delta_snapshots import snapshot_of
+    from recbench_spark.data.delta_snapshots import read_frame_snapshot
 
     path = str(delta(tmp_path / "log", "1", "2", "3"))
     found = of_spark.identity(spark, path)
-    assert snapshot_of(spark.read.format("delta").load(path)).identity == found
+    assert read_frame_snapshot(spark.read.format("delta").load(path)).identity == found
     stamp = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").first().timestamp
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)")
     spark.sql(f"DELETE FROM delta.`{path}` WHERE user_id = '1'")
@@ -312,10 +312,10 @@ def test_spark_sees_deleted_rows_times_names_and_remote_files(spark: Any, tmp_pa
     write(folder / "a.csv")
     (folder / "b.csv.gz").write_bytes(gzip.compress(LOG.encode()))
     here = of_spark.identity(spark, str(tmp_path / "files"))
-    assert of_spark._remote(spark, f"file://{tmp_path}/files", False) == here
-    before = of_spark._sign(spark, str(folder))
+    assert of_spark._remote_identity(spark, f"file://{tmp_path}/files", False) == here
+    before = of_spark._sign_listing(spark, str(folder))
     write(folder / "a.csv", LOG + "7,7\n")
-    assert of_spark._sign(spark, str(folder)) != before
+    assert of_spark._sign_listing(spark, str(folder)) != before
 
 
 # ------------------------------------------------------------------------------------- pins
@@ -324,12 +324,12 @@ def test_spark_sees_deleted_rows_times_names_and_remote_files(spark: Any, tmp_pa
 def test_what_was_identified_is_what_is_read(tmp_path: Path) -> None:
     path = delta(tmp_path / "log", "1", "2")
     dataset = parse(Dataset, {"name": "d", "reader": "delta", "path": str(path)}, "test")
-    with pinned_inputs():
+    with pin_inputs():
         first = arrow_files.identity(str(path))
         delta(path, "3", mode="append")
         assert arrow_files.identity(str(path)) == first
         assert arrow_files.read_table(str(path), ["user_id"], "log").num_rows == 2
-        files = columnar.log_files(dataset)
+        files = columnar.open_columnar_log(dataset)
         assert files is not None and files.n == 2
         assert open_rows(str(path), ["user_id"], "edges").n == 2
         require_unchanged()
@@ -350,7 +350,7 @@ def test_spark_reads_the_version_that_was_identified(spark: Any, tmp_path: Path)
         for place, options in ((path, {}), ("identities.pinned", {}), (path, {"versionAsOf": "0"}))
     ]
     delta(Path(path), "3", mode="append")
-    with pinned_inputs():
+    with pin_inputs():
         for log in logs:
             identity(spark, str(log.path), options=log.options)
         delta(Path(path), "4", mode="append")
@@ -363,7 +363,7 @@ def test_spark_reads_the_version_that_was_identified(spark: Any, tmp_path: Path)
 
 def test_plain_files_that_change_meanwhile_are_refused(tmp_path: Path) -> None:
     log = write(tmp_path / "log.csv")
-    with pinned_inputs():
+    with pin_inputs():
         arrow_files.identity(str(log))
         require_unchanged()
         write(log, LOG.replace("3", "4"))
@@ -374,7 +374,7 @@ def test_plain_files_that_change_meanwhile_are_refused(tmp_path: Path) -> None:
 
 def test_a_table_that_is_another_meanwhile_is_refused(tmp_path: Path) -> None:
     path = delta(tmp_path / "log", "1")
-    with pinned_inputs():
+    with pin_inputs():
         arrow_files.identity(str(path))
         shutil.rmtree(path)
         delta(path, "2")
@@ -399,9 +399,9 @@ def test_a_file_that_changes_while_it_is_digested_is_refused(
 
 def test_a_job_inside_another_joins_its_pins(tmp_path: Path) -> None:
     path = delta(tmp_path / "log", "1")
-    with pinned_inputs():
+    with pin_inputs():
         arrow_files.identity(str(path))
-        with pinned_inputs():
-            assert inputs.pinned_version(str(path)) == 0
-        assert inputs.pinned_version(f"file://{path}") == 0
-    assert inputs.pinned_version(str(path)) is None
+        with pin_inputs():
+            assert inputs.find_version(str(path)) == 0
+        assert inputs.find_version(f"file://{path}") == 0
+    assert inputs.find_version(str(path)) is None

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 import recbench_spark
-from recbench_spark.config import Bootstrap, Dataset, Draw
+from recbench_spark.config import Bootstrap, CandidateDraw, Dataset
 from recbench_spark.data.readers import open_log, read_table
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from tests import id_rule
@@ -263,7 +263,7 @@ def test_candidates_are_drawn_where_there_is_a_train(spark, mode: str) -> None:
     with pytest.raises(ConfigError, match=f"candidates is {mode} without training rows"):
         recbench_spark.evaluate(truth, embeddings=both, definition=wanted)
     given: Any = {"embeddings": both, "train": train, "definition": wanted, **HIT}
-    result = recbench_spark.evaluate(truth, **given, draw=Draw(n=1))
+    result = recbench_spark.evaluate(truth, **given, draw=CandidateDraw(n=1))
     assert result.rankings is not None
     rows = result.rankings.collect()
     assert [row.length for row in rows] == [2, 2]  # the truth and one drawn item

@@ -22,7 +22,7 @@ from recbench_spark.data import arrow_files, columnar
 from recbench_spark.data.readers import files, id_order, open_log, read_table
 from recbench_spark.errors import FallbackToSpark, RecbenchError
 from recbench_spark.graph.edges import open_rows
-from recbench_spark.storage.local_files import HEAD, not_parquet
+from recbench_spark.storage.local_files import HEAD_BYTES, parquet_error
 
 Files = Mapping[str, Any]
 """Name below a folder -> text, bytes, or columns of Parquet."""
@@ -314,7 +314,7 @@ def test_logs(spark, tmp_path: Path, name: str) -> None:
         with pytest.raises(RecbenchError) as told:
             open_log(spark, dataset)
         assert wanted in str(told.value)
-        assert columnar.log_files(dataset) is None
+        assert columnar.open_columnar_log(dataset) is None
     else:
         assert sorted(map(tuple, open_log(spark, dataset).rows.select(*names).collect())) == wanted
 
@@ -504,7 +504,7 @@ def test_a_relative_path_is_told_as_an_absolute_one(tmp_path: Path) -> None:
     place = str(lay(tmp_path, {"run.txt": RUN}) / "run.txt")
     for where in ("run.txt", place):
         assert f"{where}: cannot be read: it is a run of TREC" in str(
-            not_parquet(where, place, OSError("?"))
+            parquet_error(where, place, OSError("?"))
         )
 
 
@@ -550,8 +550,8 @@ def test_first_lines_of_remote_files(spark, tmp_path: Path, ending: str, monkeyp
     lay(tmp_path, {f"r[1] %41.csv{ending}": "user_id,item_id\n" + "ann,a\n" * 20_000})
     (uri,) = files.input_files(spark, str(tmp_path / f"r[1] %41.csv{ending}"), {})
     monkeypatch.setattr(files, "local_path", lambda _: None)
-    head = files._head(spark, uri)
-    assert head.startswith(b"user_id,item_id\nann,a\n") and len(head) == HEAD
+    head = files._read_file_head(spark, uri)
+    assert head.startswith(b"user_id,item_id\nann,a\n") and len(head) == HEAD_BYTES
 
 
 # -------------------------------------------------------------------------------------- edges

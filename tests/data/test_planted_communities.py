@@ -8,13 +8,13 @@ import pytest
 
 from jobs.studies import grouped_likes as job
 from jobs.studies import movie_features
-from recbench_spark.data.planted_communities import generated, write_tables
+from recbench_spark.data.planted_communities import generate_world, write_tables
 from recbench_spark.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
 def world():
-    return generated(1000)
+    return generate_world(1000)
 
 
 def pairs(table, part: str) -> set[tuple[int, int]]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark.config import Dataset, World, parse
+from recbench_spark.config import Dataset, WorldSettings, parse
 from recbench_spark.data.readers import id_order, open_log, read_log, read_table
 from recbench_spark.errors import ConfigError, DataError, MissingError, SchemaError
 from recbench_spark.schemas import INTERACTIONS
@@ -45,7 +45,7 @@ def log(user: str, item: str, rating: float = 1.0, time=None, part=None, attribu
 
 
 def test_world_through_the_registry(spark):
-    world = World(users=50, items=100, interactions=1000, open_loop=100, periods=1)
+    world = WorldSettings(users=50, items=100, interactions=1000, open_loop=100, periods=1)
     frame = read_log(spark, Dataset(name="w", reader="world", world=world))
     assert frame.columns == INTERACTIONS.names
     assert id_order([frame]) == "bytes"

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from recbench_spark.commands.dry_runs import look_at_log
+from recbench_spark.commands.dry_runs import check_log
 from recbench_spark.config import Dataset, parse
-from recbench_spark.data.arrow_times import check_times, first_movielens_times
-from recbench_spark.data.columnar import _times
+from recbench_spark.data.arrow_times import check_times, read_movielens_times
+from recbench_spark.data.columnar import _convert_times
 from recbench_spark.data.readers import open_log, read_log
-from recbench_spark.data.times import CHECKED, coarser_unit, hint_of, unit_of
+from recbench_spark.data.times import CHECKED, coarser_unit, guess_unit, time_hint
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
 
 SECOND = 1_000_000
@@ -39,7 +39,7 @@ NOON = IN_2021 + 43_200
     ],
 )
 def test_the_unit_that_fits_a_number(number: int, unit: str | None) -> None:
-    assert unit_of(number) == unit
+    assert guess_unit(number) == unit
 
 
 def test_only_a_whole_log_says_that_its_unit_is_coarser() -> None:
@@ -67,7 +67,7 @@ def test_only_a_whole_log_says_that_its_unit_is_coarser() -> None:
     ],
 )
 def test_hints_name_the_key_and_the_value_that_fit(text: str, unit: str, told: str) -> None:
-    found = hint_of(text, unit)
+    found = time_hint(text, unit)
     assert found.startswith("set " + told) if told.startswith("dataset") else told in found
     assert bool(found) == bool(told)
 
@@ -186,7 +186,7 @@ def test_a_dry_run_and_python_see_timestamps_of_another_unit(name: str) -> None:
         assert told in error.value.message and hint in error.value.hint
         assert "lie between 2021-01-01 and 2021-01-0" in error.value.hint
         with pytest.raises(FallbackToSpark):
-            _times(column, 1)
+            _convert_times(column, 1)
 
 
 @pytest.mark.spark
@@ -222,13 +222,13 @@ def test_a_dry_run_looks_at_times_of_movielens(tmp_path: Path, reader: str, name
             log = {"name": "d", "reader": reader, "path": str(path), "time_unit": unit}
             dataset = parse(Dataset, log, "file")
             if fits is None:
-                assert look_at_log(dataset)
+                assert check_log(dataset)
                 continue
             with pytest.raises(DataError) as error:
-                look_at_log(dataset)
+                check_log(dataset)
             assert error.value.hint.startswith(f"set dataset.time_unit: {fits}, by which")
     (tmp_path / name).unlink()
-    assert first_movielens_times(str(tmp_path), reader, 5) is None
+    assert read_movielens_times(str(tmp_path), reader, 5) is None
 
 
 @pytest.mark.spark
@@ -252,7 +252,7 @@ def test_times_that_were_read_before_keep_their_unit(spark, tmp_path: Path) -> N
 )
 def test_python_leaves_such_times_to_sparks_reader(column: pa.Array, micros: int) -> None:
     with pytest.raises(FallbackToSpark):
-        _times(column, micros)
+        _convert_times(column, micros)
 
 
 @pytest.mark.spark

@@ -6,18 +6,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recbench_spark.config import Benchmark, Split, World, parse
+from recbench_spark.config import Benchmark, Split, WorldSettings, parse
 from recbench_spark.data import worlds
 from recbench_spark.data.worlds import read_world, true_factors, true_propensities
 from recbench_spark.errors import ConfigError
-from recbench_spark.nightly.run_keys import split_hash, world_settings
-from recbench_spark.protocol.manifests import manifest
-from recbench_spark.protocol.splits import labelled_blocks
+from recbench_spark.nightly.run_keys import hash_split, world_settings
+from recbench_spark.protocol.manifests import build_manifest
+from recbench_spark.protocol.splits import label_blocks
 from recbench_spark.schemas import INTERACTIONS
 
 pytestmark = pytest.mark.spark
 
-WORLD = World(users=400, items=60, interactions=5000, open_loop=2000, periods=3)
+WORLD = WorldSettings(users=400, items=60, interactions=5000, open_loop=2000, periods=3)
 PINNED = (6990, 18370, 39753365, 3511145)
 UNSEEN = WORLD.model_copy(update={"open_items": "unseen"})
 
@@ -62,11 +62,13 @@ def test_schema_and_ids(spark, log):
 
 @pytest.mark.parametrize("partitions", [1, 3, 17])
 def test_same_rows_whatever_the_partitioning(spark, log, monkeypatch, partitions):
-    monkeypatch.setattr(worlds, "_users", lambda spark, world: spark.range(0, world.users, 1, partitions))
+    monkeypatch.setattr(
+        worlds, "_user_frame", lambda spark, world: spark.range(0, world.users, 1, partitions)
+    )
     monkeypatch.setattr(worlds, "BLOCK_ROWS", 1000 * partitions)
     shuffles = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
-    worlds.simulate.cache_clear()
+    worlds.simulate_loop.cache_clear()
     try:
         pd.testing.assert_frame_equal(_sorted(read_world(spark, WORLD)), log)
     finally:
@@ -132,9 +134,9 @@ def test_affinity_decides_the_rating_exactly(log, factors):
     high = 1 + np.searchsorted(worlds.THRESHOLDS, affinity + worlds.NOISE, side="right")
     assert ((low <= log.rating) & (log.rating <= high)).all()
     user, item = (log[c].str[1:].astype(int).to_numpy() for c in ("user_id", "item_id"))
-    noise = worlds._below(2 * worlds.NOISE + 1, worlds.NOISE_OF, user, seed=WORLD.seed)
+    noise = worlds._draw_below(2 * worlds.NOISE + 1, worlds.RATING_NOISE, user, seed=WORLD.seed)
     assert noise.min() == 0 and noise.max() == 2 * worlds.NOISE
-    expected = worlds.ratings_of(np.arange(WORLD.users), user, item, WORLD)
+    expected = worlds.draw_ratings(np.arange(WORLD.users), user, item, WORLD)
     assert (expected == log.rating).all()
 
 
@@ -177,12 +179,12 @@ def test_propensities_by_taste(spark, log):
 
 def test_the_loop_feeds_on_good_ratings(spark):
     """What a taste likes is exposed to it more often, more so period by period."""
-    loop = worlds.simulate(spark, WORLD)
+    loop = worlds.simulate_loop(spark, WORLD)
     items = np.arange(WORLD.items)
     own_t = []
     for t in range(WORLD.periods):
         weights_gi = np.stack([worlds._draw_probability(loop, g, t) for g in range(WORLD.tastes)])
-        own = worlds.genre_of(items, WORLD)[None, :] == np.arange(WORLD.tastes)[:, None]
+        own = worlds.item_genres(items, WORLD)[None, :] == np.arange(WORLD.tastes)[:, None]
         own_t.append(weights_gi[own].mean() / weights_gi[~own].mean())
     assert own_t[0] < own_t[1] < own_t[2]
 
@@ -221,27 +223,25 @@ def test_tastes_differ_in_half_of_their_signs(spark, tastes):
     users = np.arange(4000)
     mean_gd = np.stack(
         [
-            worlds.user_factors(users[worlds.taste_of(users, world) == g], world).mean(axis=0)
+            worlds.user_factors(users[worlds.user_tastes(users, world) == g], world).mean(axis=0)
             for g in range(tastes)
         ]
     )
     signs = np.sign(mean_gd)
     assert (np.abs(np.abs(mean_gd) - worlds.CENTRE) < 0.8).all()
-    assert (signs @ signs.T == worlds.dims_of(world) * np.eye(tastes)).all()
+    assert (signs @ signs.T == worlds.factor_length(world) * np.eye(tastes)).all()
     log = read_world(spark, world).toPandas()
     assert set(log.attributes.str["taste"]) == {f"taste{g}" for g in range(tastes)}
     vectors = [frame.toPandas().vector for frame in true_factors(spark, world)]
-    assert {len(v) for side in vectors for v in side} == {worlds.dims_of(world)}
+    assert {len(v) for side in vectors for v in side} == {worlds.factor_length(world)}
 
 
 def test_the_split_keeps_training_out_of_the_open_loop_and_nothing_else(log, spark):
     """What is left of the open loop: its pairs outside training, uniformly; tested ones stay in both."""
     split = Split(protocol="RO_RS", ratio=(0.7, 0.1, 0.2), seed=3)
-    made = labelled_blocks(read_world(spark, WORLD), split, "keep_last", open_apart=True).rows().toPandas()
+    made = label_blocks(read_world(spark, WORLD), split, "keep_last", open_apart=True).rows().toPandas()
     closed = (
-        labelled_blocks(read_world(spark, WORLD).where("part IS NULL"), split, "keep_last")
-        .rows()
-        .toPandas()
+        label_blocks(read_world(spark, WORLD).where("part IS NULL"), split, "keep_last").rows().toPandas()
     )
     parts = {part: set(zip(rows.user_id, rows.item_id, strict=True)) for part, rows in made.groupby("part")}
     for part, rows in closed.groupby("part"):
@@ -251,7 +251,7 @@ def test_the_split_keeps_training_out_of_the_open_loop_and_nothing_else(log, spa
     known = parts["train"] | parts["valid"]
     assert parts["open_loop"] == shown - known and len(shown & known) > 100
     assert len(parts["open_loop"] & parts["test"]) > 40
-    found = manifest(spark.createDataFrame(made), len(log), "{}", dropped="so")
+    found = build_manifest(spark.createDataFrame(made), len(log), "{}", dropped="so")
     facts = pd.DataFrame(found).set_index("fact")
     assert facts.value["overlap"] == 0
     assert facts.value["duplicates_dropped"] == len(shown & known)
@@ -259,7 +259,7 @@ def test_the_split_keeps_training_out_of_the_open_loop_and_nothing_else(log, spa
 
 def test_truth_leads_and_the_closed_loop_flatters_popularity(spark):
     """The requirement on the default world: ranking by affinity against ranking by popularity."""
-    world = World(items=300)
+    world = WorldSettings(items=300)
     log = read_world(spark, world).toPandas()
     users, items = (frame.toPandas() for frame in true_factors(spark, world))
     affinity = np.stack(users.vector) @ np.stack(items.vector).T + items.bias.to_numpy()
@@ -302,8 +302,8 @@ def test_power_is_repeated_multiplication():
 
 
 def test_open_rows_without_closed_rows():
-    world = World(users=5, items=40, interactions=1000, open_loop=53)
-    user, item, time = worlds.open_rows(np.arange(5), np.zeros(0, dtype=np.int64), world)
+    world = WorldSettings(users=5, items=40, interactions=1000, open_loop=53)
+    user, item, time = worlds.draw_open_loop(np.arange(5), np.zeros(0, dtype=np.int64), world)
     assert np.bincount(user).tolist() == [10, 11, 10, 11, 11]
     assert len(set(zip(user, item, strict=True))) == 53
     assert (np.diff(time)[np.diff(user) == 0] > 0).all()
@@ -311,7 +311,7 @@ def test_open_rows_without_closed_rows():
 
 def test_too_small_a_world_says_so(spark):
     with pytest.raises(ConfigError, match="too few for 1000 interactions"):
-        read_world(spark, World(users=10, items=50, interactions=1000, periods=1))
+        read_world(spark, WorldSettings(users=10, items=50, interactions=1000, periods=1))
 
 
 def test_factors_are_those_of_the_ids(spark, factors):
@@ -340,6 +340,6 @@ def test_old_worlds_keep_their_splits_and_new_ones_have_names_of_their_own(spark
         for world in (unseen, before, {**unseen, "tastes": 9}, {**before, "tastes": 9})
     ]
     assert world_settings(benchmarks[0].dataset) == before
-    assert len({split_hash(str, benchmark)[0] for benchmark in benchmarks}) == 4
+    assert len({hash_split(str, benchmark)[0] for benchmark in benchmarks}) == 4
     log = made({"reader": "csv", "path": "log.csv"}).dataset
-    assert world_settings(log) == {name: getattr(World(), name) for name in before}
+    assert world_settings(log) == {name: getattr(WorldSettings(), name) for name in before}

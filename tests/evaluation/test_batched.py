@@ -14,31 +14,29 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark.evaluation.batch_schemas import RANKED, TOTALS, USER_VALUES
+from recbench_spark.evaluation.batch_schemas import RANKED_USERS, TOTALS, USER_VALUES
 from recbench_spark.evaluation.batched import shuffle, task
-from recbench_spark.evaluation.batched.task import OF_USERS, Member, Work
-from recbench_spark.evaluation.measure import Measure
+from recbench_spark.evaluation.batched.task import USERS_MEMBER, BatchedWork, Member
+from recbench_spark.evaluation.measure import RankingMeasure
 from recbench_spark.evaluation.metrics import accuracy, beyond_accuracy, listed
 from recbench_spark.evaluation.metrics.accuracy import SLICE
 from recbench_spark.evaluation.ranking.given import rank_batches
 from recbench_spark.evaluation.ranking.known_items import KnownItems
-from recbench_spark.evaluation.ranking.request import Request
+from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.storage.shared_arrays import SharedRows
 from tests.evaluation.test_batches import DIMS, ITEMS, PLAN, USERS, shared, users
 
-REQUEST = Request(PLAN.definition)
+REQUEST = RankingRequest(PLAN.definition)
 VECTOR = pa.schema({"vector": pa.list_(pa.float32())})
 LISTS = pa.schema({"list_items": pa.list_(pa.int64()), "list_scores": pa.list_(pa.float64())})
-RANKS = Measure(
+RANKS = RankingMeasure(
     partial(accuracy.total_batches, PLAN),
     SLICE,
-    partial(accuracy.finish, PLAN.table(PLAN.of_ranks), PLAN.bootstrap),
+    partial(accuracy.finish_metrics, PLAN.table(PLAN.rank_metrics), PLAN.bootstrap),
 )
-ONCE = replace(
-    RANKS, together=(partial(accuracy.rank_values, PLAN), partial(accuracy.totals_of_models, PLAN))
-)
+ONCE = replace(RANKS, batched=(partial(accuracy.rank_values, PLAN), partial(accuracy.model_totals, PLAN)))
 
 
 class Broken(DotSource):
@@ -49,7 +47,7 @@ class Broken(DotSource):
 
 
 def blocks(tables: dict[int, list[pa.Table]]) -> pa.RecordBatch:
-    rows = [(place, task.packed(table)) for place, parts in tables.items() for table in parts]
+    rows = [(place, task.serialize_table(table)) for place, parts in tables.items() for table in parts]
     members, packed = zip(*rows, strict=True)
     return pa.RecordBatch.from_pydict(
         {
@@ -77,16 +75,16 @@ def found(tmp_path: Path) -> dict[tuple[int, str], list[pa.Table]]:
     mine = every.drop_columns(["vector", "list_items", "list_ids", "list_scores"])
     tables = {
         3: [vectors],
-        OF_USERS: [mine.slice(40), mine.slice(0, 40)],
+        USERS_MEMBER: [mine.slice(40), mine.slice(0, 40)],
         0: [vectors.slice(7), vectors.slice(0, 7)],
         2: [lists],
         1: [vectors],
     }
     folders = (str(tmp_path / "rankings"), str(tmp_path / "values"))
     values = (partial(accuracy.user_value_batches, PLAN),)
-    work = Work(members, REQUEST, {"ranks": RANKS, "once": ONCE}, values, folders)
+    work = BatchedWork(members, REQUEST, {"ranks": RANKS, "once": ONCE}, values, folders)
     rows: dict[tuple[int, str], list[pa.Table]] = {}
-    for batch in task.run(work, lambda: "cpu", iter([blocks(tables)])):
+    for batch in task.run_task(work, lambda: "cpu", iter([blocks(tables)])):
         (row,) = batch.to_pylist()
         rows.setdefault((row["member"], row["kind"]), []).append(pa.ipc.open_stream(row["rows"]).read_all())
     return rows
@@ -115,30 +113,32 @@ def test_what_is_dealt_out_comes_back_whole(tmp_path: Path) -> None:
     task_r = np.arange(USERS) % 3
     vectors = every.select(["user_id", "vector"])
     dealt = [
-        mark(every.drop_columns(["vector", "list_items", "list_ids", "list_scores"]), OF_USERS, task_r),
+        mark(every.drop_columns(["vector", "list_items", "list_ids", "list_scores"]), USERS_MEMBER, task_r),
         mark(
             vectors.filter(every.column("vector").is_valid()), 0, task_r[every.column("vector").is_valid()]
         ),
     ]
     blocks_of: dict[int, list[pa.RecordBatch]] = {0: [], 1: [], 2: []}
     for table in dealt:
-        for batch in shuffle._deal(iter(table.to_batches(max_chunksize=17)), rows=20):
+        for batch in shuffle._partition_batches(iter(table.to_batches(max_chunksize=17)), rows=20):
             for n, place in enumerate(batch.column("task").to_pylist()):
                 blocks_of[place].append(batch.slice(n, 1))
     member = Member("vectors", DotSource(shared(tmp_path), ITEMS, DIMS), theirs=VECTOR)
     folders = (str(tmp_path / "rankings"), str(tmp_path / "values"))
-    work = Work((member,), REQUEST, {"ranks": ONCE}, (partial(accuracy.user_value_batches, PLAN),), folders)
-    rows = [row for some in blocks_of.values() for row in task.run(work, lambda: "cpu", iter(some))]
+    work = BatchedWork(
+        (member,), REQUEST, {"ranks": ONCE}, (partial(accuracy.user_value_batches, PLAN),), folders
+    )
+    rows = [row for some in blocks_of.values() for row in task.run_task(work, lambda: "cpu", iter(some))]
     cells: dict[tuple[Any, ...], list[pa.RecordBatch]] = {}
     for row in rows:
         cells.setdefault(tuple(row.select(["member", "kind", "cell"]).to_pylist()[0].values()), []).append(
             row
         )
-    finished = [task.finish(work.measures, pa.Table.from_batches(some)) for some in cells.values()]
-    found = shuffle._of_member(pa.concat_tables(finished), 0)
+    finished = [task.finish_cell(work.measures, pa.Table.from_batches(some)) for some in cells.values()]
+    found = shuffle._member_result(pa.concat_tables(finished), 0)
     assert (found.error, len(found.rankings), len(found.values)) == (None, 3, 3) and found.seconds > 0
     assert sum(file.rows for file in found.rankings) == USERS
-    columns, boot = PLAN.table(PLAN.of_ranks), PLAN.bootstrap
+    columns, boot = PLAN.table(PLAN.rank_metrics), PLAN.bootstrap
     totals = accuracy.total_batches(PLAN, iter(alone(tmp_path, "vectors")))
     wanted = [row for batch in accuracy.metric_batches(columns, boot, totals) for row in batch.to_pylist()]
     assert len(wanted) > 40
@@ -156,7 +156,7 @@ def mark(table: pa.Table, member: int, task_r: Any) -> pa.Table:
 def test_each_model_gets_what_it_gets_alone(found, tmp_path: Path, place: int, kind: str) -> None:
     wanted = alone(tmp_path, kind)
     (files,) = found[place, task.RANKINGS]
-    names = [name for name in RANKED.names if name != "drawn"]
+    names = [name for name in RANKED_USERS.names if name != "drawn"]
     rows = pa.Table.from_batches(wanted).select(names).to_pylist()
     assert read(tmp_path / "rankings", files, names) == sorted(map(repr, rows))
     (files,) = found[place, task.VALUES]
@@ -179,24 +179,24 @@ def test_a_model_that_fails_leaves_its_error_and_nothing_else(found) -> None:
 
 def test_the_only_model_raises_so_that_spark_tries_again(tmp_path: Path) -> None:
     members = (Member("broken", Broken(shared(tmp_path), ITEMS, DIMS)),)
-    work = Work(members, REQUEST, {}, (), (str(tmp_path), str(tmp_path)))
+    work = BatchedWork(members, REQUEST, {}, (), (str(tmp_path), str(tmp_path)))
     table = users().drop_columns(["vector", "list_items", "list_ids", "list_scores"])
     with pytest.raises(ValueError, match="half a file"):
-        list(task.run(work, lambda: "cpu", iter([blocks({OF_USERS: [table]})])))
+        list(task.run_task(work, lambda: "cpu", iter([blocks({USERS_MEMBER: [table]})])))
 
 
 def test_models_of_other_users_have_weights_of_their_own() -> None:
     rng = np.random.default_rng(1)
-    columns = len(PLAN.table(PLAN.of_ranks))
+    columns = len(PLAN.table(PLAN.rank_metrics))
 
-    def values(keys: list[int]) -> accuracy.Values:
+    def values(keys: list[int]) -> accuracy.SliceValues:
         table = rng.random((len(keys), columns))
         table[0, 0] = np.nan
         return {("test", None, None): [(np.array(keys, np.int64), table)]}
 
     models = [values([1, 2, 3]), values([1, 2, 4]), values([1, 2, 3]), {}]
-    together = accuracy.totals_of_models(PLAN, models)
-    one_by_one = [accuracy.totals_of_models(PLAN, [model])[0] for model in models]
+    together = accuracy.model_totals(PLAN, models)
+    one_by_one = [accuracy.model_totals(PLAN, [model])[0] for model in models]
     assert [len(batches) for batches in together] == [1, 1, 1, 0]
     for mine, wanted in zip(together, one_by_one, strict=True):
         assert [batch.to_pylist() for batch in mine] == [batch.to_pylist() for batch in wanted]
@@ -224,7 +224,9 @@ def lists_of(lists: list[list[str] | None]) -> pa.RecordBatch:
         {"user_id": f"u{n}", "part": "test", "user_key": n, "relevance": [3.0, 1.0], "top_items": top}
         for n, top in enumerate(lists)
     ]
-    return pa.RecordBatch.from_pylist(rows, schema=pa.schema([f for f in RANKED if f.name in rows[0]]))
+    return pa.RecordBatch.from_pylist(
+        rows, schema=pa.schema([f for f in RANKED_USERS if f.name in rows[0]])
+    )
 
 
 def test_lists_meet_the_catalogue(known) -> None:
@@ -239,11 +241,13 @@ def test_lists_meet_the_catalogue(known) -> None:
 def test_how_often_items_are_listed_by_hand(known) -> None:
     """Three users of four have a list; at 1: a twice, b once; at 3 of a catalogue of 3: a 3, b 1, ä 1."""
     batches = [lists_of([["a", "z", "ä"], ["a"]]), lists_of([["b", "a"], None])]
-    (shown,) = listed.shown_batches(known, (1, 3), iter(batches))
+    (shown,) = listed.listing_batches(known, (1, 3), iter(batches))
     cells: dict[int, list[dict[str, Any]]] = {}
     for row in shown.to_pylist():
         cells.setdefault(row["bucket"], []).append(row)
-    tables = [listed.histogram(2, pa.Table.from_pylist(rows, shown.schema)) for rows in cells.values()]
+    tables = [
+        listed.listing_histogram(2, pa.Table.from_pylist(rows, shown.schema)) for rows in cells.values()
+    ]
     rows = pa.concat_tables(tables)
     users_with_list = rows.filter(pc.less(rows.column("c"), 0)).column("items").to_pylist()
     assert users_with_list == [3]

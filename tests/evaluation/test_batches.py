@@ -102,11 +102,13 @@ def in_process(table: pa.Table, ranked: Any, size: int) -> Found:
     totals = [list(accuracy.total_batches(PLAN, iter(task))) for task in rankings]
     every = [batch for task in rankings for batch in task]
     counted = [list(ranking_counts.count_batches(PLAN.definition.threshold, iter(t))) for t in rankings]
-    names = PLAN.table(PLAN.of_ranks)
+    names = PLAN.table(PLAN.rank_metrics)
     metrics = accuracy.metric_batches(names, PLAN.bootstrap, (b for task in totals for b in task))
-    found = ranking_counts.checks_of((b for task in counted for b in task), ("valid", "test", "never"))
+    found = ranking_counts.checks_from_counts(
+        (b for task in counted for b in task), ("valid", "test", "never")
+    )
     values = list(accuracy.user_value_batches(PLAN, iter(every)))
-    tables = ((every, schemas.RANKED), (values, schemas.USER_VALUES), (metrics, schemas.METRIC_ROWS))
+    tables = ((every, schemas.RANKED_USERS), (values, schemas.USER_VALUES), (metrics, schemas.METRIC_ROWS))
     return Found(*(_rows(batches, schema) for batches, schema in tables), found)
 
 
@@ -115,7 +117,7 @@ def _rows(batches: Any, schema: pa.Schema) -> list[dict[str, Any]]:
     found = list(batches)
     assert found
     for batch in found:
-        assert schemas.ddl(batch.schema) == schemas.ddl(schema)
+        assert schemas.to_ddl(batch.schema) == schemas.to_ddl(schema)
     return [row for batch in found for row in batch.to_pylist()]
 
 
@@ -164,7 +166,7 @@ def test_relevance_from_the_threshold_on_counts() -> None:
     rows = {"part": ["test"] * 3, "length": [1, 1, 0], "relevance": [[1.0, 2.0], [1.0], []],
             "above": [[0, 0], [0], []], "tied": [[0, 0], [0], []]}  # fmt: skip
     batch = pa.RecordBatch.from_pydict(
-        rows, schema=pa.schema([schemas.RANKED.field(name) for name in rows])
+        rows, schema=pa.schema([schemas.RANKED_USERS.field(name) for name in rows])
     )
     for threshold, barren in ((None, 1), (1.0, 1), (2.0, 2), (3.0, 3)):
         (counts,) = ranking_counts.count_batches(threshold, iter([batch]))
@@ -252,7 +254,11 @@ def by_spark(spark: Any, table: pa.Table, ranked: Any) -> Found:
     frame = spark.createDataFrame(table).repartition(3)
     rankings = frame.mapInArrow(ranked, RANKING).cache()
     checks = ranking_checks(rankings, ("valid", "test", "never"), PLAN.definition.threshold)
-    frames = (rankings, measuring.user_metrics(rankings, PLAN), measuring.metrics(rankings, PLAN))
+    frames = (
+        rankings,
+        measuring.compute_user_metrics(rankings, PLAN),
+        measuring.compute_metrics(rankings, PLAN),
+    )
     found = Found(*(frame.toArrow().to_pylist() for frame in frames), checks)
     rankings.unpersist()
     return found
@@ -286,5 +292,5 @@ def test_rows_of_rankings_are_those_of_the_table() -> None:
 
     from recbench_spark.evaluation.ranking.rank import RANKING
 
-    told = T.StructType.fromDDL(schemas.ddl(schemas.RANKED))
+    told = T.StructType.fromDDL(schemas.to_ddl(schemas.RANKED_USERS))
     assert [(f.name, f.dataType) for f in told] == [(f.name, f.dataType) for f in RANKING]

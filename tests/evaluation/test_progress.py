@@ -10,24 +10,26 @@ from recbench_spark.evaluation.batched import progress
 
 
 def test_a_second_attempt_counts_once_and_half_written_files_not_at_all(tmp_path: Path) -> None:
-    progress.note(str(tmp_path), 0, 10)
-    progress.note(str(tmp_path), 1, 4)
-    progress.note(str(tmp_path), 0, 20)
+    progress.record_progress(str(tmp_path), 0, 10)
+    progress.record_progress(str(tmp_path), 1, 4)
+    progress.record_progress(str(tmp_path), 0, 20)
     (tmp_path / "2.half").write_text("99")
     (tmp_path / "3").write_text("")
-    assert progress.done(tmp_path) == 24
+    assert progress.sum_progress(tmp_path) == 24
 
 
 def test_nothing_is_noted_without_a_folder_or_where_it_is_gone(tmp_path: Path) -> None:
-    progress.note("", 0, 10)
-    progress.note(str(tmp_path / "gone"), 0, 10)
+    progress.record_progress("", 0, 10)
+    progress.record_progress(str(tmp_path / "gone"), 0, 10)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_time_left() -> None:
-    assert progress.in_words(250, 1000, 10.0) == "ranked 250 of 1,000 (users x models), about 30 s left"
-    assert "about 5 min left" in progress.in_words(500, 1000, 300.0)
-    assert "about 0 s left" in progress.in_words(1001, 1000, 300.0)
+    assert (
+        progress.format_progress(250, 1000, 10.0) == "ranked 250 of 1,000 (users x models), about 30 s left"
+    )
+    assert "about 5 min left" in progress.format_progress(500, 1000, 300.0)
+    assert "about 0 s left" in progress.format_progress(1001, 1000, 300.0)
 
 
 def test_it_is_told_while_it_runs_and_leaves_nothing(
@@ -36,8 +38,8 @@ def test_it_is_told_while_it_runs_and_leaves_nothing(
     monkeypatch.setattr(progress, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(progress, "TELL_SECONDS", 0.0)
     said: list[str] = []
-    with progress.watched(tmp_path / "notes", 100, said.append):
-        progress.note(str(tmp_path / "notes"), 0, 50)
+    with progress.watch_progress(tmp_path / "notes", 100, said.append):
+        progress.record_progress(str(tmp_path / "notes"), 0, 50)
         while not said:
             pass
     assert said[0].startswith("ranked 50 of 100")

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 from zoneinfo import available_timezones
 
-from recbench_spark.config.models import known_kinds
+from recbench_spark.config.models import list_kinds
 
 Rule = Callable[[Any, str], Any]
 
@@ -568,7 +568,7 @@ OF_KINDS["recbench_spark.config.models:AlsModel"] = OF_KINDS["als"]
 @cache
 def undescribed_kinds() -> set[str]:
     """Kinds with settings of their own rooms, and rules that their tests hold: those known beyond these."""
-    return set(known_kinds()) - set(OF_KINDS)
+    return set(list_kinds()) - set(OF_KINDS)
 
 
 def model(value: Any, place: str) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def drawn(chance: random.Random, known: Reference, done: dict[str, int]) -> Mome
 def killed(process: Process, moment: Moment, warehouse: Path, before: set[str]) -> bool:
     """At the moment SIGKILL to the job's group, and to those that left it; False if it was done before."""
     while moment.nth and process.popen.poll() is None:
-        if counted(before, files_of(warehouse), process.said)[moment.kind] >= moment.nth:
+        if counted(before, files_of(warehouse), process.remarks)[moment.kind] >= moment.nth:
             break
         time.sleep(0.01)
     with suppress(subprocess.TimeoutExpired):
@@ -113,7 +113,7 @@ class Trial:
         self.about.append(f"{job.told}: {f'killed by {moment.kind}' if alive else 'done before the kill'}")
         wrong = odd_rows(job, self.known, self.before, warehouse)
         if wrong or (not alive and code):
-            return f"{job.told} killed {moment} ({code}): {wrong or process.said[-600:]!r}"
+            return f"{job.told} killed {moment} ({code}): {wrong or process.remarks[-600:]!r}"
         if not alive and not job.again:
             self.prepare()
         return None

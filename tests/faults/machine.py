@@ -96,7 +96,7 @@ def ended(case: Case, inputs: Path, warehouse: Path, **env: str) -> tuple[int, s
     """Exit code of a night in a process of its own, and what it said; `env`: of its environment."""
     argv = jobs.night(inputs, warehouse)
     with starting.begun("nightly", argv, inputs, f"{case.number}", **env) as process:
-        return process.popen.wait(starting.PATIENCE), process.said
+        return process.popen.wait(starting.PATIENCE), process.remarks
 
 
 def read_only(case: Case, chance: random.Random, folder: Path) -> Verdict:
@@ -355,7 +355,7 @@ def mapped_at_once(case: Case, chance: random.Random, folder: Path) -> Verdict:
             time.sleep(0.01)
         (folder / "go").touch()
         codes = sorted(one.popen.wait(60) for one in asked)
-        said = [one.said.strip() for one in asked if one.popen.returncode != -9]
+        said = [one.remarks.strip() for one in asked if one.popen.returncode != -9]
     made, right = len((folder / "made").read_text()), [-9] * dies + [0] * (n - dies)
     if codes == right and made == 1 + dies and set(said) == {f"{len(numbers)} {sum(numbers)}"}:
         return Verdict(about=[f"{n} at once{', the first is killed' if dies else ''}"])
@@ -396,7 +396,7 @@ def at_once(case: Case, folder: Path, days: list[str]) -> Verdict:
             for n, day in enumerate(days)
         ]
         codes = [one.popen.wait(2 * starting.PATIENCE) for one in at_work]
-        said = [one.said for one in at_work]
+        said = [one.remarks for one in at_work]
     if any(codes):
         n = next(n for n, code in enumerate(codes) if code)
         return Verdict.failed(f"{len(days)} nights at once: exit codes {codes}: {said[n][-600:]!r}")
@@ -467,7 +467,7 @@ def killed_workers(case: Case, chance: random.Random, folder: Path) -> Verdict:
                         os.kill(pid, 9)
                         killed += 1
             code = process.popen.wait(starting.PATIENCE)
-            said = process.said
+            said = process.remarks
         shutil.rmtree(folder / "work0", ignore_errors=True)
     wrong = (
         [f"exit code {code}: {said[-500:]!r}"] if code else undisturbed.differs(NIGHTLY, known, warehouse)
@@ -486,7 +486,7 @@ def killed_java(case: Case, chance: random.Random, folder: Path) -> Verdict:
             process.popen.wait(chance.random() * known.seconds)
         for java in process.children("java"):
             os.kill(java, 9)
-        code, said = process.popen.wait(starting.PATIENCE), process.said
+        code, said = process.popen.wait(starting.PATIENCE), process.remarks
     wrong: Any = bad_end(code, said) or undisturbed.odd_rows(NIGHTLY, known, {}, warehouse)
     wrong = wrong or ("a trace" if "Traceback" in said else None)
     if wrong:

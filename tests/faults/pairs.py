@@ -148,7 +148,7 @@ def apart(inputs: Path, folder: Path, pair: list[Job], delay: float) -> list[End
             flags = job.flags(inputs, folder)
             started.append(stack.enter_context(begun(job.name, flags, inputs, f"pair{n}")))
             time.sleep(delay if n == 0 else 0)
-        return [End(one.popen.wait(2 * PATIENCE), one.said, 0.0) for one in started]
+        return [End(one.popen.wait(2 * PATIENCE), one.remarks, 0.0) for one in started]
 
 
 @contextmanager
@@ -173,10 +173,10 @@ def patience(seconds: int) -> Iterator[None]:
 def ends_wrong(pair: list[Job], ends: list[End]) -> str | None:
     """A job ends well, or asks to be run again and for nothing else."""
     for job, end in zip(pair, ends, strict=True):
-        if wrong := bad_end(end.code, end.said):
+        if wrong := bad_end(end.code, end.remarks):
             return f"{job.told}: {wrong}"
-        if end.code and "again" not in end.said.rpartition("hint: ")[2]:
-            return f"{job.told} asks for more than to be run again: {end.said[-500:]!r}"
+        if end.code and "again" not in end.remarks.rpartition("hint: ")[2]:
+            return f"{job.told} asks for more than to be run again: {end.remarks[-500:]!r}"
     return None
 
 

@@ -104,7 +104,7 @@ def nan_is_worst(monkeypatch: pytest.MonkeyPatch) -> None:
         return -np.nan_to_num(lists.score, nan=-1e300)
 
     monkeypatch.setattr(ranked_lists, "_cost", cost)
-    monkeypatch.setattr(arrow_rows, "unusable", lambda name, column: np.zeros(len(column), bool))
+    monkeypatch.setattr(arrow_rows, "mask_unusable", lambda name, column: np.zeros(len(column), bool))
 
 
 def ties_by_larger_id(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_a_broken_evaluation_of_frames_is_caught(monkeypatch, tmp_path: Path, br
 
 def test_training_items_that_stay_are_caught(monkeypatch, tmp_path: Path) -> None:
     assert failures("scores", scores.run, 40, tmp_path) == []
-    monkeypatch.setattr(ranked_lists._Block, "remove_train", lambda *_: None)
+    monkeypatch.setattr(ranked_lists._ListBlock, "remove_train", lambda *_: None)
     found = failures("scores", scores.run, 40, tmp_path)
     assert any("SILENTLY WRONG" in one for one in found), found[:5]
 
@@ -200,11 +200,11 @@ def test_every_change_meets_every_type_of_columns(tmp_path: Path) -> None:
         assert names >= {*handed.ID_TYPES, *handed.NO_ID_TYPES, *handed.NUMBER_TYPES}
 
 
-@pytest.mark.parametrize("bug", planted.listed(), ids=lambda bug: bug["bug"][:50])
+@pytest.mark.parametrize("bug", planted.read_bugs(), ids=lambda bug: bug["bug"][:50])
 def test_a_bug_that_is_planted_stands_where_it_is_said(bug: planted.Bug, tmp_path: Path) -> None:
     file = tmp_path / "file.py"
     file.write_text(source := (ROOT / bug["file"]).read_text(encoding="utf-8"), encoding="utf-8")
-    with planted.planted(file, bug):
+    with planted.plant_bug(file, bug):
         assert bug["now"] in file.read_text(encoding="utf-8").split("\n")
     assert file.read_text(encoding="utf-8") == source
     assert bug["seen_by"].split()[0] in PARTS

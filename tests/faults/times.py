@@ -90,7 +90,7 @@ def wrong_clock(case: Case, chance: random.Random, folder: Path) -> Verdict:
         right.wait_for(lambda: warehouse.exists() or right.popen.poll() is not None)
         with begun(other.name, flags, inputs, f"shifted{case.number}", **env) as wrong_one:
             codes = [one.popen.wait(2 * PATIENCE) for one in (right, wrong_one)]
-            said = [one.said for one in (right, wrong_one)]
+            said = [one.remarks for one in (right, wrong_one)]
     told = f"maintain {shift} s off beside {job.told}: exit codes {codes}"
     if codes[0] or bad_end(codes[1], said[1]):
         return Verdict.failed(f"{told}: {[text[-500:] for text in said]}")
@@ -134,7 +134,7 @@ def vacuum_beside(case: Case, chance: random.Random, folder: Path) -> Verdict:
             if code:
                 return Verdict.failed(f"question {asked} beside {flags}: exit code {code}: {err[-600:]!r}")
         code = remover.popen.wait(PATIENCE)
-        said = remover.said
+        said = remover.remarks
     if len(answers) != 1 or bad_end(code, said):
         return Verdict.failed(f"{asked} questions, exit code {code}, answers {answers}: {said[-500:]!r}")
     return Verdict(about=[f"VACUUM of {flags[-1]} hours beside a reader: exit code {code}"])

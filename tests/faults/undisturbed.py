@@ -21,8 +21,8 @@ def timed(job: Job, inputs: Path, warehouse: Path) -> tuple[float, str]:
     start = time.monotonic()
     with job.begun(inputs, warehouse) as process:
         if code := process.popen.wait(PATIENCE):
-            raise RuntimeError(f"{job.told} ended with {code}: {process.said[-1500:]}")
-    return time.monotonic() - start, process.said
+            raise RuntimeError(f"{job.told} ended with {code}: {process.remarks[-1500:]}")
+    return time.monotonic() - start, process.remarks
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from tools.compare_warehouses import MEASURED, OF_RUN_IDS, Warehouse, is_moment
+from tools.compare_warehouses import MEASURED_COLUMNS, RUN_ID_COLUMNS, Warehouse, is_timestamp
 
-LEFT_OUT = MEASURED | OF_RUN_IDS | {"run_key", "code_version", "attempt"}
+LEFT_OUT = MEASURED_COLUMNS | RUN_ID_COLUMNS | {"run_key", "code_version", "attempt"}
 Rows = Counter[str]
 OF_A_RUN = re.compile(r"\d{8}T\d{6}")
 """How the name of a run begins: the moment of its start."""
@@ -49,7 +49,7 @@ def rows_of(warehouse: Warehouse, name: str, gone: set[str]) -> list[str]:
     kept = [
         f.name
         for f in table.schema
-        if f"{name}.{f.name}" not in gone and f.name not in gone and not is_moment(f)
+        if f"{name}.{f.name}" not in gone and f.name not in gone and not is_timestamp(f)
     ]
     ids = [key for key in ("run_id", "other_run_id") if key in table.column_names]
     found = []

@@ -31,7 +31,7 @@ class End:
     """How a job ended: exit code, what it said, how long it took."""
 
     code: int
-    said: str
+    remarks: str
     seconds: float
 
 
@@ -73,7 +73,7 @@ class Warm:
         answer, until = self.folder / f"{number}.end", time.monotonic() + patience
         while not answer.exists():
             if self.process.popen.poll() is not None or time.monotonic() > until:
-                said = self.process.said[-1500:]
+                said = self.process.remarks[-1500:]
                 self.process.kill()
                 return End(-9, f"no answer: {said}", patience)
             time.sleep(0.01)

@@ -129,4 +129,4 @@ def lstm_states(weights: dict[str, np.ndarray], sequences: list[list[int]], h: n
 def of_edges(rows: int, edges: list[tuple[int, int]], weight: list[float] | None = None) -> Csr:
     """Edges (row, source)."""
     keys = csr.edge_keys(*(np.array([e[n] for e in edges], np.uint32) for n in (0, 1)))
-    return csr.built(rows, keys, None if weight is None else np.array(weight, np.float32))[0]
+    return csr.build_csr(rows, keys, None if weight is None else np.array(weight, np.float32))[0]

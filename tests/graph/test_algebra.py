@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from recbench_spark.config.graph import GraphSource
-from recbench_spark.graph.build import ids_of, lay_out
+from recbench_spark.graph.build import build_graph, read_ids
 from recbench_spark.graph.folders import Graph
-from recbench_spark.kernels.graph.aggregate import pooled
+from recbench_spark.kernels.graph.aggregate import pool_neighbours
 from recbench_spark.kernels.graph.forms import LINEAR, LayerForm
-from recbench_spark.kernels.graph.ids import hashed_numbers
+from recbench_spark.kernels.graph.ids import hash_numbers
 from recbench_spark.kernels.graph.layers import make_layer
 from tests.graph import oracle
 from tests.graph.local import Context
@@ -37,7 +37,7 @@ def laid_in(folder: Path, drawn: oracle.Drawn, **source: object) -> dict[int, Gr
     """A multigraph cut into 1, 3 and 17 blocks."""
     edges, nodes = drawn.write(folder, pieces=5)
     asked = GraphSource(**{"edges": edges, "weighted": True, "nodes": {"node": nodes}, **source})
-    return {cut: lay_out(Context(), asked, "g", folder / str(cut), cut) for cut in CUTS}
+    return {cut: build_graph(Context(), asked, "g", folder / str(cut), cut) for cut in CUTS}
 
 
 @pytest.fixture(scope="module")
@@ -173,13 +173,13 @@ def test_layers_with_a_hash_tell_graphs_apart_as_weisfeiler_and_lehman_do() -> N
     labels = np.ones(len(union.indptr) - 1, np.int64)
     hashes = labels.view(np.uint64)
     for _ in range(16):
-        z = np.stack([hashed_numbers(labels, c) >> np.uint64(47) for c in range(COLUMNS)], 1).astype(
+        z = np.stack([hash_numbers(labels, c) >> np.uint64(47) for c in range(COLUMNS)], 1).astype(
             np.float32
         )
         out = layer.combine(z, layer.aggregate(union, z, None, hashes, hashes)).astype(np.int64)
         labels = np.zeros(len(out), np.int64)
         for column in out.T:
-            labels = hashed_numbers(labels * 1_000_003 + column, 7).view(np.int64)
+            labels = hash_numbers(labels * 1_000_003 + column, 7).view(np.int64)
     ours = [tuple(sorted(part.tolist())) for part in np.split(labels, firsts[1:])]
     theirs = []
     for one in graphs:
@@ -191,11 +191,11 @@ def test_layers_with_a_hash_tell_graphs_apart_as_weisfeiler_and_lehman_do() -> N
     apart = Counter(zip(sizes.tolist(), ours, strict=True))
     assert len(graphs) > len(apart) > 900 and ours[-1] == ours[-2] and ours[-7] == ours[-8]
     largest = of_edges(2, [(0, 0), (0, 1)])
-    assert pooled("sum", largest, np.full((2, 1), 2.0**17 - 1, np.float32))[0, 0] == 2.0**18 - 2
+    assert pool_neighbours("sum", largest, np.full((2, 1), 2.0**17 - 1, np.float32))[0, 0] == 2.0**18 - 2
 
 
 def test_ids_come_back_from_a_layout_without_a_jvm(with_hub) -> None:
     drawn, laid = with_hub
     for graph in laid.values():
-        assert sorted(i for b in graph.blocks for i in ids_of(graph, b).to_pylist()) == sorted(drawn.ids)
+        assert sorted(i for b in graph.blocks for i in read_ids(graph, b).to_pylist()) == sorted(drawn.ids)
         assert graph.edges == len(drawn.edges)

@@ -16,16 +16,16 @@ from networkx import weisfeiler_lehman_subgraph_hashes
 
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.errors import DataError, SchemaError
-from recbench_spark.graph.build import ids_of, lay_out
+from recbench_spark.graph.build import build_graph, read_ids
 from recbench_spark.graph.edges import open_rows
 from recbench_spark.graph.folders import Graph, read_graph
-from recbench_spark.kernels.graph.ids import hashed_numbers
+from recbench_spark.kernels.graph.ids import hash_numbers
 from tests.graph import oracle
 
 
 def edges_of(graph: Graph) -> Counter:
     """(source id, destination id, weight) of every stored edge."""
-    names = [(b.side, i) for b in graph.blocks for i in ids_of(graph, b).to_pylist()]
+    names = [(b.side, i) for b in graph.blocks for i in read_ids(graph, b).to_pylist()]
     found: Counter = Counter()
     for block in graph.blocks:
         csr = graph.csr(block)
@@ -48,7 +48,7 @@ def lay(spark, tmp_path_factory):
 
     def laid(blocks: int = 3, **source: object) -> Graph:
         folder = tmp_path_factory.mktemp("laid") / "g"
-        return lay_out(spark.sparkContext, GraphSource(**source), "g", folder, blocks)
+        return build_graph(spark.sparkContext, GraphSource(**source), "g", folder, blocks)
 
     return laid
 
@@ -62,7 +62,7 @@ def test_every_edge_and_node_once_in_the_order_of_hashes(lay, tmp_path, text) ->
     for blocks in (1, 3, 17):
         graph = lay(blocks, edges=edges, weighted=True, nodes={"node": nodes})
         assert edges_of(graph) == of(drawn)
-        names = [i for b in graph.blocks for i in ids_of(graph, b).to_pylist()]
+        names = [i for b in graph.blocks for i in read_ids(graph, b).to_pylist()]
         assert sorted(names) == sorted(drawn.ids)
         assert (np.diff(graph.hashes().astype(object)) > 0).all()
         orders.add(tuple(names))
@@ -182,7 +182,7 @@ def test_what_cannot_be_read_is_told(tmp_path) -> None:
 @pytest.mark.spark
 def test_sums_of_hashes_tell_graphs_apart_as_the_weisfeiler_lehman_test_does(lay, tmp_path) -> None:
     """With identity weights and a hash as aggregator (Hamilton et al. 2017, section 3.2)."""
-    from recbench_spark.kernels.graph.aggregate import pooled
+    from recbench_spark.kernels.graph.aggregate import pool_neighbours
 
     drawn = oracle.multigraph(n=40, edges=70, hub=4)
     simple = oracle.Drawn(drawn.ids, [(s, d, 1.0) for s, d in {(s, d) for s, d, _ in drawn.edges} if s < d])
@@ -191,10 +191,12 @@ def test_sums_of_hashes_tell_graphs_apart_as_the_weisfeiler_lehman_test_does(lay
     labels = np.ones(graph.nodes, np.int64)
     for _ in range(4):
         # Whole numbers below 2^17 of each label: sums of 40 are exact in float32.
-        z = (hashed_numbers(labels, 1) >> np.uint64(47)).astype(np.float32)[:, None]
-        n = np.concatenate([pooled("sum", graph.csr(b), z) for b in graph.blocks if b.rows])[:, 0]
-        labels = hashed_numbers(labels * 1_000_003 + n.astype(np.int64), 2).view(np.int64)
-    named = dict(zip([i for b in graph.blocks for i in ids_of(graph, b).to_pylist()], labels, strict=True))
+        z = (hash_numbers(labels, 1) >> np.uint64(47)).astype(np.float32)[:, None]
+        n = np.concatenate([pool_neighbours("sum", graph.csr(b), z) for b in graph.blocks if b.rows])[:, 0]
+        labels = hash_numbers(labels * 1_000_003 + n.astype(np.int64), 2).view(np.int64)
+    named = dict(
+        zip([i for b in graph.blocks for i in read_ids(graph, b).to_pylist()], labels, strict=True)
+    )
     other = Plain()
     other.add_nodes_from(simple.ids, label="any")
     other.add_edges_from((simple.ids[s], simple.ids[d]) for s, d, _ in simple.edges)

@@ -13,7 +13,7 @@ import pytest
 
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.graph import edges
-from recbench_spark.graph.edges import Rows, flat_lists, numbers, open_rows, require_one_kind
+from recbench_spark.graph.edges import RowSource, flatten_lists, open_rows, parse_weights, require_one_kind
 from tests.id_rule import BAD, GOOD, id_of
 
 BOTH = {"src": "auto", "dst": "auto"}
@@ -30,7 +30,7 @@ def rows_of(path: Path, readers: int = 1, **asked: str) -> list[tuple]:
     return [pair for piece in rows.pieces for pair in found[piece]]
 
 
-def _pairs(rows: Rows, chunk: pa.Table) -> list[tuple]:
+def _pairs(rows: RowSource, chunk: pa.Table) -> list[tuple]:
     return list(zip(*(rows.ids(chunk, name).to_pylist() for name in ("src", "dst")), strict=True))
 
 
@@ -157,20 +157,20 @@ def test_numbers_and_texts_meet_where_they_are_spelled_alike(tmp_path) -> None:
 
 
 def test_weights_that_are_missing_or_no_numbers() -> None:
-    found = numbers(pa.array(["1.5", "", None, "NaN", "na", "-inf", "1e39"]).filter(
+    found = parse_weights(pa.array(["1.5", "", None, "NaN", "na", "-inf", "1e39"]).filter(
         pa.array([True, False, True, True, True, True, True])), "w")  # fmt: skip
     np.testing.assert_array_equal(found, [1.5, np.nan, np.nan, np.nan, -np.inf, 1e39])
     with pytest.raises(DataError, match="'heavy' is no number"):
-        numbers(pa.array(["1", "heavy"]), "w")
+        parse_weights(pa.array(["1", "heavy"]), "w")
     with pytest.raises(SchemaError, match="of type bool"):
-        numbers(pa.array([True]), "w")
+        parse_weights(pa.array([True]), "w")
 
 
 def test_lists_must_be_lists() -> None:
     with pytest.raises(SchemaError, match="column n is of type int64, and lists are expected"):
-        flat_lists(pa.table({"v": [1], "n": [2]}), "v", "n", None)
+        flatten_lists(pa.table({"v": [1], "n": [2]}), "v", "n", None)
     with pytest.raises(DataError, match="not as many weights as neighbours"):
-        flat_lists(pa.table({"v": [1], "n": [[2]], "w": [[1.0, 2.0]]}), "v", "n", "w")
+        flatten_lists(pa.table({"v": [1], "n": [[2]], "w": [[1.0, 2.0]]}), "v", "n", "w")
 
 
 def test_what_lies_elsewhere_is_not_looked_for_here() -> None:

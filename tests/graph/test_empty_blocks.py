@@ -13,12 +13,12 @@ from deltalake import DeltaTable
 
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.graph import features
-from recbench_spark.graph.build import lay_out
-from recbench_spark.graph.folders import Graph, mapped, new_matrix
+from recbench_spark.graph.build import build_graph
+from recbench_spark.graph.folders import Graph, create_matrix, map_array
 from recbench_spark.graph.nodes import embed_nodes
-from recbench_spark.graph.runner import Model, run
+from recbench_spark.graph.runner import Model, run_model
 from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
-from recbench_spark.kernels.graph.layers import all_shapes, make_layers, random_weights
+from recbench_spark.kernels.graph.layers import make_layers, model_weight_shapes, random_weights
 from tests.graph.local import Context, warehouse
 from tests.graph.test_incremental import results
 from tests.graph.test_nights import run as run_embed
@@ -65,7 +65,7 @@ def small_graph(folder: Path, sides: tuple[str, ...], blocks: int) -> Graph:
     pq.write_table(pa.table({"id": [1, 2, 3, 7, 9, 11]}), folder / "n.parquet")
     nodes = {sides[-1]: str(folder / "n.parquet")}
     source = GraphSource(edges=str(folder / "e.parquet"), weighted=True, sides=sides, nodes=nodes)
-    return lay_out(SC, source, "g", folder / "graph", blocks)  # type: ignore[arg-type]
+    return build_graph(SC, source, "g", folder / "graph", blocks)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +82,9 @@ def small_model(case: Case, graph: Graph, place: Path, name: str) -> Model:
     """Two layers with weights by hash, over vectors by hash."""
     forms = tuple(LayerForm(case.form, case.aggregator, width, 6) for width in (6, 4))  # type: ignore[arg-type]
     path = place / f"{name}.npy"
-    new_matrix(path, (graph.nodes, DIMS), case.wire)
-    features.lay_made(SC, graph, "hashed", DIMS, 1, path)  # type: ignore[arg-type]
-    layers, ends = make_layers(forms, (), random_weights(all_shapes(forms, (), DIMS), 1), DIMS, 1)
+    create_matrix(path, (graph.nodes, DIMS), case.wire)
+    features.fill_generated(SC, graph, "hashed", DIMS, 1, path)  # type: ignore[arg-type]
+    layers, ends = make_layers(forms, (), random_weights(model_weight_shapes(forms, (), DIMS), 1), DIMS, 1)
     tables = str(place / "graph_vectors"), str(place / "embeddings")
     return Model(name, layers, ends, case.mode, case.wire, str(path), str(place / name), *tables, 7, 100)
 
@@ -97,7 +97,7 @@ def test_blocks_without_nodes_change_no_bit(case, graphs, tmp_path) -> None:
         assert cut < 12 or any(not block.rows for block in graph.blocks)
         for plan in case.plans():
             model = small_model(case, graph, place, f"{plan}{cut}")
-            run(SC, graph, model, lambda _, plan=plan: plan)  # type: ignore[arg-type]
+            run_model(SC, graph, model, lambda _, plan=plan: plan)  # type: ignore[arg-type]
             found[plan, cut] = results(model, graph)
     wanted = found.pop(("R", 1))
     assert wanted
@@ -119,7 +119,7 @@ def test_some_nodes_of_a_graph_of_mostly_empty_blocks(sides, graphs, tmp_path) -
     for graph, name in ((several, "several"), (one, "one")):
         model = small_model(case, graph, tmp_path, name)
         vectors.append(embed_nodes(graph, model, np.arange(0, graph.nodes, 2)).tobytes())
-        assert mapped(Path(model.features)).shape == (graph.nodes, DIMS)
+        assert map_array(Path(model.features)).shape == (graph.nodes, DIMS)
     assert vectors[0] == vectors[1]
 
 

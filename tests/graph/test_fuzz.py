@@ -15,7 +15,7 @@ import pytest
 
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.errors import RecbenchError
-from recbench_spark.graph.build import ids_of, lay_out
+from recbench_spark.graph.build import build_graph, read_ids
 from recbench_spark.kernels.graph.forms import LayerForm
 from tests.graph import oracle
 from tests.graph.local import Context
@@ -60,7 +60,7 @@ def as_written(text: str, weighted: bool) -> list[tuple[str | None, str | None, 
 
 
 def edges_of(graph: Any) -> Counter:
-    names = [str(i) for block in graph.blocks for i in ids_of(graph, block).to_pylist()]
+    names = [str(i) for block in graph.blocks for i in read_ids(graph, block).to_pylist()]
     found: Counter = Counter()
     for block in graph.blocks:
         edges = graph.csr(block)
@@ -80,7 +80,7 @@ def test_a_list_of_edges_is_refused_in_words_or_taken_as_it_is_written(seed, tmp
         path.write_text(text)
         try:
             source = GraphSource(edges=str(path), weighted=weighted)
-            graph = lay_out(Context(), source, "g", tmp_path / str(n), draw.choice([1, 3]))
+            graph = build_graph(Context(), source, "g", tmp_path / str(n), draw.choice([1, 3]))
         except RecbenchError as error:
             assert error.hint and "\n" not in error.message, text
             continue
@@ -105,7 +105,7 @@ def test_what_is_taken_is_embedded_as_the_equations_say(seed, tmp_path) -> None:
         asked = {"weighted": draw.random() < 0.5, "directed": draw.random() < 0.5}
         asked["self_loops"] = draw.choice(["keep", "drop"])
         source = GraphSource(edges=edges, nodes={"node": nodes}, **asked)
-        graph = lay_out(Context(), source, "g", tmp_path / f"g{n}", draw.choice([1, 2, 5]))
+        graph = build_graph(Context(), source, "g", tmp_path / f"g{n}", draw.choice([1, 2, 5]))
         rows = [(s, d, w if asked["weighted"] else 1.0) for s, d, w in drawn.edges]
         rows = [row for row in rows if asked["self_loops"] == "keep" or row[0] != row[1]]
         same = oracle.Drawn(drawn.ids, rows)
@@ -117,5 +117,5 @@ def test_what_is_taken_is_embedded_as_the_equations_say(seed, tmp_path) -> None:
             found = computed(graph, model, plan)
             want = expected(graph, same, (form,), weights)
             places = {value: place for place, value in enumerate(same.ids)}
-            order = [places[i] for block in graph.blocks for i in ids_of(graph, block).to_pylist()]
+            order = [places[i] for block in graph.blocks for i in read_ids(graph, block).to_pylist()]
             np.testing.assert_allclose(found, want[order], rtol=1e-4, atol=2e-5)

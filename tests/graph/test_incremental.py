@@ -14,12 +14,19 @@ from deltalake import DeltaTable
 
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.graph import features
-from recbench_spark.graph.build import ids_of, lay_out
-from recbench_spark.graph.folders import Graph, new_matrix
-from recbench_spark.graph.incremental import Night, Place, compare, is_whole, kept_of, last_night
-from recbench_spark.graph.runner import Model, passes_of, run
+from recbench_spark.graph.build import build_graph, read_ids
+from recbench_spark.graph.folders import Graph, create_matrix
+from recbench_spark.graph.incremental import (
+    GraphNight,
+    LayerFiles,
+    has_all_vectors,
+    list_reused_files,
+    mark_changes,
+    restore_vectors,
+)
+from recbench_spark.graph.runner import Model, plan_passes, run_model
 from recbench_spark.kernels.graph.forms import LayerForm
-from recbench_spark.kernels.graph.layers import all_shapes, make_layers, random_weights
+from recbench_spark.kernels.graph.layers import make_layers, model_weight_shapes, random_weights
 from tests.graph.local import Context, warehouse
 
 DIMS, SC = 5, Context()
@@ -40,29 +47,31 @@ def laid(folder: Path, pairs: list[tuple[int, int]], h: dict[int, Any], blocks: 
     pq.write_table(pa.table({"id": list(h), "vector": list(h.values())}), folder / "h.parquet")
     edges, pins = str(folder / "e.parquet"), {"pin": str(folder / "h.parquet")}
     source = GraphSource(edges=edges, sides=("board", "pin"), nodes=pins)
-    return lay_out(SC, source, folder.name, folder / "graph", blocks)  # type: ignore[arg-type]
+    return build_graph(SC, source, folder.name, folder / "graph", blocks)  # type: ignore[arg-type]
 
 
 def model(graph: Graph, place: Path, mode: str, wire: str, output: str) -> Model:
     folder = Path(graph.folder).parent
     path = folder / f"{wire}.npy"
-    new_matrix(path, (graph.nodes, DIMS), wire)
-    rows = features.table_of(str(folder / "h.parquet"), "id", "numeric")
-    features.lay_table(SC, graph, rows, 1, DIMS, path, "error")  # type: ignore[arg-type]
-    layers, ends = make_layers(FORMS, (), random_weights(all_shapes(FORMS, (), DIMS), 1), DIMS, 1)
+    create_matrix(path, (graph.nodes, DIMS), wire)
+    rows = features.open_features(str(folder / "h.parquet"), "id", "numeric")
+    features.fill_from_table(SC, graph, rows, 1, DIMS, path, "error")  # type: ignore[arg-type]
+    layers, ends = make_layers(FORMS, (), random_weights(model_weight_shapes(FORMS, (), DIMS), 1), DIMS, 1)
     name, embeddings = folder.name, str(place / "embeddings") if output == "embeddings" else None
     files, table = str(place / "models" / name), str(place / "graph_vectors")
     return Model(name, layers, ends, mode, wire, str(path), files, table, embeddings, 7)
 
 
-def places(made: Model, mode: str) -> tuple[Place, ...]:
+def places(made: Model, mode: str) -> tuple[LayerFiles, ...]:
     found = []
     for k in range(1, 4 if mode == "bipartite" else 3):
         sides = (0, 1) if mode != "bipartite" else (0,) if k > 2 else (1,)
         if k >= 2 and made.embeddings:
-            found.append(Place(made.embeddings, {"model_id": made.model_id}, sides, True))
+            found.append(LayerFiles(made.embeddings, {"model_id": made.model_id}, sides, True))
         else:
-            found.append(Place(made.vectors, {"model_id": made.model_id, "layer": str(k)}, sides, False))
+            found.append(
+                LayerFiles(made.vectors, {"model_id": made.model_id, "layer": str(k)}, sides, False)
+            )
     return tuple(found)
 
 
@@ -73,7 +82,7 @@ def results(made: Model, graph: Graph) -> dict[Any, bytes]:
         rows = DeltaTable(made.embeddings).to_pandas(partitions=partition)
         vectors = (np.array(v, np.float32).tobytes() for v in rows["vector"])
         return dict(zip(zip(rows["side"], rows["id"], strict=True), vectors, strict=True))
-    names = [(block.side, i) for block in graph.blocks for i in ids_of(graph, block).to_pylist()]
+    names = [(block.side, i) for block in graph.blocks for i in read_ids(graph, block).to_pylist()]
     rows, found = DeltaTable(made.vectors).to_pandas(partitions=partition), {}
     for row in rows[rows["layer"] >= 2].itertuples():
         packed = np.frombuffer(row.vectors, row.dtype).reshape(row.nodes, row.dims)
@@ -110,17 +119,19 @@ def test_what_is_touched_is_computed_to_the_bits_of_a_full_run(
     first, again, full = graphs
     place = warehouse(tmp_path)
     one, two, whole = (model(graph, place, mode, wire, output) for graph in graphs)
-    run(SC, first, one, lambda _: "R")
-    run(SC, full, whole, lambda _: "G")
-    before = Night(first, one.features, places(one, mode))
-    assert is_whole(before)
-    folder, steps = Path(two.folder), passes_of(two, again)
+    run_model(SC, first, one, lambda _: "R")
+    run_model(SC, full, whole, lambda _: "G")
+    before = GraphNight(first, one.features, places(one, mode))
+    assert has_all_vectors(before)
+    folder, steps = Path(two.folder), plan_passes(two, again)
     folder.mkdir(parents=True)
-    compare(SC, again, steps, before, folder)
+    mark_changes(SC, again, steps, before, folder)
     for k, found in enumerate(before.places, 1):
-        last_night(SC, before, [found], folder / f"before-{k}.npy", "float32" if found.by_side else wire)
-    kept = {(step.layer, step.kind): kept_of(folder, p, step) for p, step in enumerate(steps, 1)}
-    done = run(SC, again, replace(two, kept=kept), lambda _: "R")
+        restore_vectors(
+            SC, before, [found], folder / f"before-{k}.npy", "float32" if found.by_side else wire
+        )
+    kept = {(step.layer, step.kind): list_reused_files(folder, p, step) for p, step in enumerate(steps, 1)}
+    done = run_model(SC, again, replace(two, kept=kept), lambda _: "R")
     computed = [one.nodes for one in done]
     assert computed == by_hand() if mode == "bipartite" else max(computed) < 20
     assert len(wanted := results(whole, full)) == 43 + 41
@@ -137,15 +148,15 @@ def test_a_night_over_blocks_without_nodes_is_a_full_run(graphs, tmp_path, mode)
         replace(model(graph, place, mode, "float32", "embeddings"), group=1000)
         for graph in (first, again, full)
     )
-    run(SC, first, one, lambda _: "R")
-    run(SC, full, whole, lambda _: "R")
-    before, folder = Night(first, one.features, places(one, mode)), Path(two.folder)
-    steps = passes_of(two, again)
+    run_model(SC, first, one, lambda _: "R")
+    run_model(SC, full, whole, lambda _: "R")
+    before, folder = GraphNight(first, one.features, places(one, mode)), Path(two.folder)
+    steps = plan_passes(two, again)
     folder.mkdir(parents=True)
-    compare(SC, again, steps, before, folder)
+    mark_changes(SC, again, steps, before, folder)
     for k, found in enumerate(before.places, 1):
-        last_night(SC, before, [found], folder / f"before-{k}.npy", "float32")
-    kept = {(step.layer, step.kind): kept_of(folder, p, step) for p, step in enumerate(steps, 1)}
-    done = run(SC, again, replace(two, kept=kept), lambda _: "R")
+        restore_vectors(SC, before, [found], folder / f"before-{k}.npy", "float32")
+    kept = {(step.layer, step.kind): list_reused_files(folder, p, step) for p, step in enumerate(steps, 1)}
+    done = run_model(SC, again, replace(two, kept=kept), lambda _: "R")
     assert sum(one.nodes for one in done) > 0
     assert results(two, again) == results(whole, full)

@@ -14,13 +14,13 @@ import pytest
 
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.graph import features, message_passing
-from recbench_spark.graph.build import ids_of, lay_out
-from recbench_spark.graph.folders import Graph, mapped, new_matrix
-from recbench_spark.graph.message_passing import Work
+from recbench_spark.graph.build import build_graph, read_ids
+from recbench_spark.graph.folders import Graph, create_matrix, map_array
+from recbench_spark.graph.message_passing import PassWork
 from recbench_spark.graph.nodes import embed_nodes
-from recbench_spark.graph.runner import Model, out_width, passes_of
+from recbench_spark.graph.runner import Model, output_width, plan_passes
 from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
-from recbench_spark.kernels.graph.layers import all_shapes, make_layers, random_weights
+from recbench_spark.kernels.graph.layers import make_layers, model_weight_shapes, random_weights
 from recbench_spark.kernels.hashing import stream
 from tests.graph import oracle
 
@@ -52,7 +52,7 @@ def laid(spark, drawn, tmp_path_factory) -> dict[int, Graph]:
     folder = tmp_path_factory.mktemp("graph")
     edges, nodes = drawn.write(folder)
     source = GraphSource(edges=edges, weighted=True, nodes={"node": nodes})
-    return {cut: lay_out(spark.sparkContext, source, "g", folder / str(cut), cut) for cut in CUTS}
+    return {cut: build_graph(spark.sparkContext, source, "g", folder / str(cut), cut) for cut in CUTS}
 
 
 def vectors(n: int, dims: int = DIMS) -> np.ndarray:
@@ -62,14 +62,14 @@ def vectors(n: int, dims: int = DIMS) -> np.ndarray:
 def by_dense_id(graph: Graph, drawn: oracle.Drawn) -> np.ndarray:
     """(n,) place in `drawn.ids` of each dense id."""
     places = {value: place for place, value in enumerate(drawn.ids)}
-    return np.array([places[i] for block in graph.blocks for i in ids_of(graph, block).to_pylist()])
+    return np.array([places[i] for block in graph.blocks for i in read_ids(graph, block).to_pylist()])
 
 
 def model_of(
     graph: Graph, drawn: oracle.Drawn, forms: tuple[LayerForm, ...], folder: Path, dtype: str = "float32",
     final: tuple[int, ...] = (), mode: str = "projected", batch: int = 7,
 ) -> tuple[Model, dict[str, np.ndarray]]:  # fmt: skip
-    weights = random_weights(all_shapes(forms, final, DIMS), seed=5)
+    weights = random_weights(model_weight_shapes(forms, final, DIMS), seed=5)
     weights = {k: v + np.float32(0.1) if "bias" in k else v for k, v in weights.items()}
     layers, ends = make_layers(forms, final, weights, DIMS, seed=9)
     folder.mkdir(parents=True)
@@ -83,24 +83,24 @@ def model_of(
 
 def computed(graph: Graph, model: Model, plan: str) -> np.ndarray:
     """What the tasks of all passes write, without Spark between them: its shuffle is a dictionary here."""
-    for one in passes_of(model, graph):
+    for one in plan_passes(model, graph):
         out = Path(model.folder, f"out-{one.layer}-{one.kind}.npy")
         step = replace(one, out=one.out or str(out), target=None)
-        new_matrix(Path(step.out), (graph.nodes, out_width(step)), step.dtype)
-        work = Work(graph, step, model.batch, graph.blocks_of(step.side))
+        create_matrix(Path(step.out), (graph.nodes, output_width(step)), step.dtype)
+        work = PassWork(graph, step, model.batch, graph.side_blocks(step.side))
         if plan == "R":
             if step.projects:
-                width = step.module.message_width(mapped(Path(step.h)).shape[1])
-                new_matrix(Path(step.z), (graph.nodes, width), step.dtype)
-                done = [message_passing.project(b, work) for b in graph.blocks_of(step.sources)]
-                assert sum(done) == sum(block.rows for block in graph.blocks_of(step.sources))
+                width = step.module.message_width(map_array(Path(step.h)).shape[1])
+                create_matrix(Path(step.z), (graph.nodes, width), step.dtype)
+                done = [message_passing.project_messages(b, work) for b in graph.side_blocks(step.sources)]
+                assert sum(done) == sum(block.rows for block in graph.side_blocks(step.sources))
             for block in work.destinations:
-                message_passing.replicated(block, work)
+                message_passing.aggregate_replicated(block, work)
             continue
-        send = message_passing.gathered_from if plan == "G" else message_passing.scattered_from
-        receive = message_passing.gathered_to if plan == "G" else message_passing.scattered_to
+        send = message_passing.send_messages if plan == "G" else message_passing.send_sums
+        receive = message_passing.aggregate_messages if plan == "G" else message_passing.aggregate_sums
         sent: dict[int, list[Any]] = defaultdict(list)
-        for place, packed in send(iter(graph.blocks_of(step.sources)), work):
+        for place, packed in send(iter(graph.side_blocks(step.sources)), work):
             sent[place].insert(0, (place, packed))  # they arrive in any order
         for place in range(len(work.destinations)):
             list(receive(place, iter(sent[place]), work))
@@ -190,7 +190,7 @@ def test_ids_in_another_order_change_rows_alone(spark, drawn, laid, tmp_path) ->
     named = oracle.Drawn([f"id {value}" for value in drawn.ids], drawn.edges)
     edges, nodes = named.write(tmp_path / "text")
     source = GraphSource(edges=edges, weighted=True, nodes={"node": nodes})
-    other = lay_out(spark.sparkContext, source, "t", tmp_path / "laid", 3)
+    other = build_graph(spark.sparkContext, source, "t", tmp_path / "laid", 3)
     form = LayerForm("convolve", "importance", 12, 9)
     one, _ = model_of(laid[3], drawn, (form,), tmp_path / "one")
     two, _ = model_of(other, named, (form,), tmp_path / "two")
@@ -206,7 +206,7 @@ def test_weights_may_be_scaled(laid, drawn, tmp_path, spark) -> None:
     four = oracle.Drawn(drawn.ids, [(s, d, 4 * w) for s, d, w in drawn.edges])
     edges, nodes = four.write(tmp_path / "four")
     source = GraphSource(edges=edges, weighted=True, nodes={"node": nodes})
-    other = lay_out(spark.sparkContext, source, "f", tmp_path / "laid", 3)
+    other = build_graph(spark.sparkContext, source, "f", tmp_path / "laid", 3)
     form = LayerForm("convolve", "importance", 12, 9)
     one, _ = model_of(laid[3], drawn, (form,), tmp_path / "one")
     two, _ = model_of(other, four, (form,), tmp_path / "two")
@@ -224,7 +224,9 @@ def boards(spark, tmp_path_factory) -> tuple[oracle.Drawn, dict[int, Graph]]:
         pq.write_table(pa.table({"id": ids}), folder / f"{side}.parquet")
     nodes = {side: str(folder / f"{side}.parquet") for side in ("board", "pin")}
     source = GraphSource(edges=edges, weighted=True, sides=("board", "pin"), nodes=nodes)
-    return drawn, {cut: lay_out(spark.sparkContext, source, "b", folder / str(cut), cut) for cut in CUTS}
+    return drawn, {
+        cut: build_graph(spark.sparkContext, source, "b", folder / str(cut), cut) for cut in CUTS
+    }
 
 
 def test_pins_over_boards_over_pins(boards, tmp_path) -> None:
@@ -274,7 +276,7 @@ def test_projected_over_whole_neighbourhoods_is_bipartite(spark, boards, tmp_pat
     path = str(tmp_path / "n" / "lists.parquet")
     source = GraphSource(edges=path, lists=True, weighted=True, nodes={"node": path}, node_column="node")
     pins = oracle.Drawn(drawn.ids, drawn.edges)
-    graph = lay_out(spark.sparkContext, source, "p", tmp_path / "laid", 3)
+    graph = build_graph(spark.sparkContext, source, "p", tmp_path / "laid", 3)
     assert graph.nodes == 30
     form = LayerForm("convolve", "importance", 12, 9)
     one, _ = model_of(graph, pins, (form,), tmp_path / "one")
@@ -294,8 +296,8 @@ def test_features_by_hash_degree_and_constant(spark, laid, drawn, tmp_path) -> N
     for cut, graph in laid.items():
         for kind, dims in (("hashed", 5), ("degrees", 1), ("constant", 1)):
             path = tmp_path / f"{kind}{cut}.npy"
-            new_matrix(path, (graph.nodes, dims), np.float32)
-            features.lay_made(spark.sparkContext, graph, kind, dims, 3, path)
+            create_matrix(path, (graph.nodes, dims), np.float32)
+            features.fill_generated(spark.sparkContext, graph, kind, dims, 3, path)
             found[kind, cut] = np.load(path)
     for kind in ("hashed", "degrees", "constant"):
         assert len({found[kind, cut].tobytes() for cut in CUTS}) == 1

@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 from recbench_spark.commands import embed, neighbourhoods
 from recbench_spark.errors import ConfigError
 from recbench_spark.graph import distributed_walks, local_walks
-from recbench_spark.kernels.graph.ids import hashed_numbers
-from recbench_spark.kernels.graph.walks import Walks, visits
+from recbench_spark.kernels.graph.ids import hash_numbers
+from recbench_spark.kernels.graph.walks import Walks, list_visits
 from tests.conftest import forbid_spark
 from tests.graph import oracle
 
@@ -93,14 +93,14 @@ def test_rows_are_those_of_the_kernel_and_feed_embed(spark, tmp_path, capsys) ->
     assert "local: adjacency of" in capsys.readouterr().err
     (table,) = rows(tmp_path / "w")
     ids = np.array([1, 2, 3, 4, 9])
-    hashes = hashed_numbers(ids, 0)
+    hashes = hash_numbers(ids, 0)
     order = np.argsort(hashes)
     near = {1: [2], 2: [1, 3, 4], 3: [2, 4], 4: [2, 3], 9: [9]}
     place = {int(i): p for p, i in enumerate(ids[order])}
     lists = [sorted(place[n] for n in near[int(i)]) for i in ids[order]]
     indptr = np.concatenate([[0], np.cumsum([len(x) for x in lists])]).astype(np.int64)
     src = np.array([n for near_one in lists for n in near_one], np.uint32)
-    made = visits(indptr, src, hashes[order], 0, Walks(40, 5, 0.5, top=2, seed=42)).reshape(5, -1)
+    made = list_visits(indptr, src, hashes[order], 0, Walks(40, 5, 0.5, top=2, seed=42)).reshape(5, -1)
     for row in table.to_pylist():
         seen = made[place[int(row["node"])]]
         node, count = np.unique(seen[seen < 5], return_counts=True)

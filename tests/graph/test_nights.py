@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from recbench_spark import cli
 from recbench_spark.commands import embed
 from recbench_spark.graph import incremental_run
-from recbench_spark.graph.incremental import lists_differ
+from recbench_spark.graph.incremental import compare_lists
 from tests.graph import oracle
 from tests.graph.oracle import of_edges
 
@@ -48,10 +48,10 @@ def test_lists_differ_by_id_weight_or_number() -> None:
     hashes = np.array([10, 20, 30], np.uint64)
     one = of_edges(5, [(0, 0), (0, 1), (1, 2), (2, 0), (4, 1)], [1, 2, 3, 4, 5])
     other = of_edges(5, [(0, 0), (0, 1), (1, 1), (2, 0), (2, 1), (4, 1)], [1, 2, 3, 4, 4, 6])
-    assert lists_differ(one, hashes, other, hashes).tolist() == [False, True, True, False, True]
+    assert compare_lists(one, hashes, other, hashes).tolist() == [False, True, True, False, True]
     # The same ids under other dense ids.
     moved = of_edges(5, [(0, 1), (0, 2), (1, 0), (2, 1), (4, 2)], [1, 2, 3, 4, 5])
-    assert not lists_differ(one, hashes, moved, np.array([30, 10, 20], np.uint64)).any()
+    assert not compare_lists(one, hashes, moved, np.array([30, 10, 20], np.uint64)).any()
 
 
 @pytest.mark.spark
@@ -79,7 +79,7 @@ def test_a_night_after_the_first_is_a_full_run_to_the_bit(  # noqa: PLR0915
     )
     flags = (*written(tmp_path / "two", tonight, changed[kept]), *model)
 
-    monkeypatch.setattr(incremental_run, "_seconds", lambda *_: (2.0, 1.0))
+    monkeypatch.setattr(incremental_run, "_predict_seconds", lambda *_: (2.0, 1.0))
     assert run(*flags, *place, "--previous", first, "--blocks", "4", "--batch", "7") == 0
     told = capsys.readouterr()
     assert "these alone are computed" in told.out
@@ -158,7 +158,7 @@ def test_a_bipartite_night_after_the_first_is_a_full_run_to_the_bit(
     tonight = {**h, 0: h[0] + 1, 50: draw[50], 51: draw[51]}
     more = [*pairs, (45, 50), (45, 5), (20, 30)]
     flags = (*likes(tmp_path / "two", more, tonight), *model)
-    monkeypatch.setattr(incremental_run, "_seconds", lambda *_: (2.0, 1.0))
+    monkeypatch.setattr(incremental_run, "_predict_seconds", lambda *_: (2.0, 1.0))
     assert run(*flags, *place, "--previous", first, "--blocks", "4", "--batch", "7") == 0
     told = capsys.readouterr()
     assert "these alone are computed" in told.out

@@ -12,10 +12,10 @@ from deltalake import DeltaTable
 from recbench_spark.errors import DataError
 from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.nodes import embed_nodes
-from recbench_spark.graph.runner import Model, run
+from recbench_spark.graph.runner import Model, run_model
 from recbench_spark.kernels.graph import dense
 from recbench_spark.kernels.graph.forms import LayerForm
-from recbench_spark.kernels.graph.layers import all_shapes, make_layers, random_weights
+from recbench_spark.kernels.graph.layers import make_layers, model_weight_shapes, random_weights
 from tests.graph.local import Context, warehouse
 from tests.graph.test_empty_blocks import ONE, TWO, small_graph
 
@@ -32,7 +32,7 @@ def large_model(graph: Graph, place: Path, forms: tuple[LayerForm, ...], size: f
     """A model over features of one size and both signs."""
     signs = np.where(np.random.default_rng(2).random((graph.nodes, DIMS)) < 0.5, -1, 1)
     np.save(place / "h.npy", (size * signs).astype(np.float32))
-    layers, ends = make_layers(forms, (), random_weights(all_shapes(forms, (), DIMS), 1), DIMS, 1)
+    layers, ends = make_layers(forms, (), random_weights(model_weight_shapes(forms, (), DIMS), 1), DIMS, 1)
     tables = str(place / "graph_vectors"), str(place / "embeddings")
     twice = len(graph.sides) == 2 and forms[0].aggregator != "gcn"
     mode = "bipartite" if twice else "projected"
@@ -56,7 +56,7 @@ def test_sums_beyond_float32_are_told_and_nothing_is_committed(graph, tmp_path, 
     model = large_model(graph, place, (FORMS[name],), 3e38)
     model = model if output == "embeddings" else replace(model, embeddings=None)
     with pytest.raises(DataError, match=r"layer 1.* not finite"):
-        run(SC, graph, model, lambda _: plan)  # type: ignore[arg-type, return-value]
+        run_model(SC, graph, model, lambda _: plan)  # type: ignore[arg-type, return-value]
     assert [DeltaTable(place / table).to_pyarrow_table().num_rows for table in ("embeddings",)] == [0]
     with pytest.raises(DataError, match=r"layer 1.* not finite"):
         embed_nodes(graph, model, np.arange(graph.nodes))
@@ -70,7 +70,7 @@ def test_a_pool_is_told_too(tmp_path) -> None:
     huge = replace(model.layers[0], bias=np.full(8, 2e38, np.float32))
     for plan in ("R", "G", "S"):
         with pytest.raises(DataError, match=r"layer 2.* not finite"):
-            run(SC, graph, replace(model, model_id=plan, layers=(huge,)), lambda _, plan=plan: plan)
+            run_model(SC, graph, replace(model, model_id=plan, layers=(huge,)), lambda _, plan=plan: plan)
     rows = DeltaTable(place / "embeddings").to_pandas()
     assert set(rows["side"]) == {"pin"} and np.isfinite(np.vstack(rows["vector"])).all()
 

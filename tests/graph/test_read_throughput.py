@@ -13,9 +13,9 @@ import pytest
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.errors import DataError
 from recbench_spark.graph import read_throughput
-from recbench_spark.graph.build import lay_out
-from recbench_spark.graph.features import lay_made
-from recbench_spark.graph.folders import Graph, new_matrix
+from recbench_spark.graph.build import build_graph
+from recbench_spark.graph.features import fill_generated
+from recbench_spark.graph.folders import Graph, create_matrix
 from recbench_spark.kernels.graph import costs
 from tests.graph.local import Context
 
@@ -27,36 +27,40 @@ def laid(
     ends = rng.integers(nodes, size=(2, edges)) if nodes > 1 else np.zeros((2, edges), np.int64)
     pq.write_table(pa.table({"src": ends[0], "dst": ends[1]}), folder / "edges.parquet")
     source = GraphSource(edges=str(folder / "edges.parquet"), self_loops=loops, nodes=nodes_of or {})
-    graph, path = lay_out(Context(), source, "g", folder / "g", 3), folder / "h.npy"
-    new_matrix(path, (graph.nodes, 8), "float16")
-    lay_made(Context(), graph, "hashed", 8, 1, path)
+    graph, path = build_graph(Context(), source, "g", folder / "g", 3), folder / "h.npy"
+    create_matrix(path, (graph.nodes, 8), "float16")
+    fill_generated(Context(), graph, "hashed", 8, 1, path)
     return graph, str(path)
 
 
 def test_a_pace_is_found_and_files_stay_as_they_are(tmp_path) -> None:
     graph, features = laid(tmp_path, 5000, 3000)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.npy")}
-    assert 1e-13 < read_throughput.pace_of(Context(), graph, features) < 1e-3
+    assert 1e-13 < read_throughput.measure_read_throughput(Context(), graph, features) < 1e-3
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.npy")}
 
 
 def test_windows_of_all_tasks_hold_every_edge_once_and_no_more_than_asked(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(read_throughput, "ROWS", 7)
+    monkeypatch.setattr(read_throughput, "WINDOW_ROWS", 7)
     graph, features = laid(tmp_path, 500, 100)
-    parts = [part for number in range(2) for part in read_throughput._windows(graph, number, 2)]
+    parts = [part for number in range(2) for part in read_throughput._make_windows(graph, number, 2)]
     assert sum(part.edges for part in parts) == graph.edges
     assert all(0 < len(part.indptr) - 1 <= 7 for part in parts)
-    monkeypatch.setattr(read_throughput, "EDGES", 1)
+    monkeypatch.setattr(read_throughput, "PROBE_EDGES", 1)
     taken = []
     monkeypatch.setattr(read_throughput, "pooled_part", lambda kind, part, z: taken.append(part))
-    read_throughput._probe(0, graph, features, 2)
+    read_throughput._probe_task(0, graph, features, 2)
     assert len(taken) == 2, "one that loads the kernel, one that is timed"
 
 
 def test_a_graph_without_edges_has_the_pace_that_is_built_in(tmp_path) -> None:
     pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "nodes.parquet")
     graph, features = laid(tmp_path, 3, 1, loops="drop", nodes_of={"node": str(tmp_path / "nodes.parquet")})
-    assert graph.nodes == 2 and read_throughput.pace_of(Context(), graph, features) == costs.PACE
+    assert (
+        graph.nodes == 2
+        and read_throughput.measure_read_throughput(Context(), graph, features)
+        == costs.DEFAULT_READ_SECONDS
+    )
 
 
 def test_nothing_but_loops_that_are_left_out_is_no_graph(tmp_path) -> None:

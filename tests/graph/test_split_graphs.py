@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from recbench_spark import cli
 from recbench_spark.adhoc.evaluate import evaluate
 from recbench_spark.commands import embed, split
-from recbench_spark.graph.build import ids_of
+from recbench_spark.graph.build import read_ids
 from recbench_spark.graph.folders import read_graph
 from recbench_spark.schemas import EMBEDDINGS
 from recbench_spark.storage.store import Store
@@ -32,9 +32,9 @@ def pairs_of(warehouse: Path) -> set[tuple[str, str]]:
     """(user, item) of every edge of the one graph."""
     (manifest,) = (warehouse / "graph_files").glob("*/graph.json")
     graph = read_graph(manifest.parent)
-    names = [str(i) for b in graph.blocks for i in ids_of(graph, b).to_pylist()]
+    names = [str(i) for b in graph.blocks for i in read_ids(graph, b).to_pylist()]
     found = set()
-    for block in graph.blocks_of(1):
+    for block in graph.side_blocks(1):
         csr = graph.csr(block)
         for r in range(block.rows):
             found |= {

@@ -16,12 +16,12 @@ def run(*flags: str) -> int:
 
 
 def test_items_without_edges_have_no_like_in_any_part() -> None:
-    world = study.drawn(300, 1)
+    world = study.draw_world(300, 1)
     user, item = world.held
     assert (
         world.alone.sum() == 50 and not world.alone[world.train.item].any() and not world.alone[item].any()
     )
-    assert len(item) == study.HELD * world.train.users
+    assert len(item) == study.HELD_LIKES * world.train.users
     train = set(zip(world.train.user.tolist(), world.train.item.tolist(), strict=True))
     assert not train & set(zip(user.tolist(), item.tolist(), strict=True))
     assert set(np.unique(world.block)) == set(range(study.BLOCKS))
@@ -30,13 +30,13 @@ def test_items_without_edges_have_no_like_in_any_part() -> None:
 def test_shares_of_neighbours_and_ranks_by_hand() -> None:
     block = np.array([0] * 12 + [1] * 12)
     vectors = np.eye(2)[block] + 1e-3 * np.arange(24)[:, None]
-    assert study.own_block(vectors, block, block >= 0) == 1
-    assert study.own_block(vectors, np.arange(24), block >= 0) == 0
-    world = study.drawn(300, 1)
+    assert study.same_block_share(vectors, block, block >= 0) == 1
+    assert study.same_block_share(vectors, np.arange(24), block >= 0) == 0
+    world = study.draw_world(300, 1)
     first, best = np.zeros((world.train.users, 1)), np.zeros((300, 1))
-    ranked = study.ranked(first, best, world)
+    ranked = study.rank_likes(first, best, world)
     assert (ranked["hit_rate"], ranked["gain"]) == (1.0, 1.0)  # nothing scores higher
-    alone = study.ranked(first + 1, world.alone[:, None].astype(float), world)
+    alone = study.rank_likes(first + 1, world.alone[:, None].astype(float), world)
     assert alone["in_first"] == 1 and alone["hit_rate"] == 0  # all 50 of them come before the liked ones
 
 

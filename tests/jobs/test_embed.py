@@ -16,9 +16,9 @@ from recbench_spark.commands import embed
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.graph import pipeline, runner
 from recbench_spark.graph.build import open_inputs
-from recbench_spark.graph.pipeline import unread_weights
+from recbench_spark.graph.pipeline import warn_unread_weights
 from recbench_spark.kernels.graph.forms import LayerForm
-from recbench_spark.kernels.graph.layers import all_shapes, random_weights
+from recbench_spark.kernels.graph.layers import model_weight_shapes, random_weights
 from recbench_spark.storage import delta_files
 from tests.graph import oracle
 
@@ -67,7 +67,7 @@ def test_mistakes_are_told_before_spark_starts(flags, message, capsys) -> None:
 def test_weights_that_are_not_read_are_told(text, more, told, tmp_path) -> None:
     (tmp_path / "edges.csv").write_text(text)
     source = GraphSource(edges=str(tmp_path / "edges.csv"), **more)
-    warning = unread_weights(source, open_inputs(source).edges)
+    warning = warn_unread_weights(source, open_inputs(source).edges)
     assert warning is None if told is None else f"{told} of {source.edges} is not read" in str(warning)
 
 
@@ -78,7 +78,7 @@ def test_a_dry_run_looks_at_features_and_weights(tmp_path, capsys) -> None:
     assert run(*flags, "--features", "nowhere.parquet") == 1  # it may be there later
     assert "nothing at nowhere.parquet" in capsys.readouterr().err
     pq.write_table(pa.table({"id": [1], "vector": [[1.0] * 6]}), tmp_path / "h.parquet")
-    save_file(random_weights(all_shapes(FORMS, (), 5), 1), tmp_path / "w.safetensors")
+    save_file(random_weights(model_weight_shapes(FORMS, (), 5), 1), tmp_path / "w.safetensors")
     given = ("--features", str(tmp_path / "h.parquet"), "--weights", str(tmp_path / "w.safetensors"))
     assert run(*flags, *given) == 2
     assert "layers.0.W.weight" in capsys.readouterr().err
@@ -120,7 +120,7 @@ def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa:
     world, capsys, monkeypatch, tmp_path
 ) -> None:
     drawn, folder = world
-    weights = random_weights(all_shapes(FORMS, (), 6), seed=2)
+    weights = random_weights(model_weight_shapes(FORMS, (), 6), seed=2)
     save_file(weights, folder / "w.safetensors")
     files = ("--edges", str(folder / "edges.parquet"), "--node-table", str(folder / "nodes.parquet"))
     model = ("--features", str(folder / "h.parquet"), "--widths", "5,4")
@@ -138,7 +138,7 @@ def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa:
 
     one = tmp_path / "one"
     monkeypatch.setattr(runner.delta_files, "commit", dying)
-    monkeypatch.setattr(runner, "groups_of", lambda blocks, size: [(block,) for block in blocks])
+    monkeypatch.setattr(runner, "group_blocks", lambda blocks, size: [(block,) for block in blocks])
     assert run(*given, "--warehouse", str(one), "--plan", "R") == 130
     monkeypatch.setattr(runner.delta_files, "commit", commit)
     told = capsys.readouterr()
@@ -268,7 +268,7 @@ def test_what_is_wrong_is_told_with_its_number(world, capsys, tmp_path) -> None:
         "error: features: column id: 1 ids are no whole numbers, e.g. 'u1'" in told and "--ids text" in told
     )
 
-    weights = random_weights(all_shapes(FORMS, (), 7), seed=2)
+    weights = random_weights(model_weight_shapes(FORMS, (), 7), seed=2)
     save_file(weights, tmp_path / "w.safetensors")
     wrong = (
         "--features",

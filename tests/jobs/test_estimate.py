@@ -20,12 +20,17 @@ from recbench_spark.commands import estimate as job
 from recbench_spark.config import Bootstrap
 from recbench_spark.data.readers import read_propensities
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.evaluation.estimators.rating_matrix import LOSSES, cell_parts, cell_sums, estimable
+from recbench_spark.evaluation.estimators.rating_matrix import (
+    LOSSES,
+    cell_parts,
+    cell_sums,
+    estimable_totals,
+)
 from recbench_spark.kernels.estimators import rating_matrix
 from recbench_spark.kernels.estimators.bandit_feedback import Rounds, contributions
-from recbench_spark.kernels.estimators.exposure import Settings
+from recbench_spark.kernels.estimators.exposure import EstimatorSettings
 from recbench_spark.kernels.resampling import percentile_interval, poisson_weights
-from recbench_spark.nightly.estimates import estimate_matrix, estimate_rounds, with_policy
+from recbench_spark.nightly.estimates import estimate_matrix, estimate_rounds, join_policy
 from tests.oracles import value_and_error
 
 # ------------------------------------------------------------------------------- without Spark
@@ -52,7 +57,7 @@ def test_intervals_over_maskings_hold_as_often_as_they_say() -> None:
         seen = rng.random(rating.shape) < chance
         known, odds = np.where(seen, rating, np.nan), np.where(seen, chance, np.nan)
         parts = cell_parts(prediction.ravel(), known.ravel(), odds.ravel(), model.ravel())
-        _, boots = estimable(*cell_sums(keys, parts, bootstrap), modelled=True)
+        _, boots = estimable_totals(*cell_sums(keys, parts, bootstrap), modelled=True)
         for e, drawn in enumerate(rating_matrix.from_totals(boots).values()):
             low, high = percentile_interval(drawn)
             covered[:, e] += (low <= truth) & (truth <= high)
@@ -84,7 +89,7 @@ def test_cells_of_weights_from_one_to_a_hundred_million_and_errors_of_any_size()
     parts = cell_parts(prediction, rating, chance)
     keys = rng.integers(0, 50, 400)
     exact, boot = cell_sums(keys, parts, Bootstrap(replicates=8))
-    totals, replicates = estimable(exact, boot, modelled=False)
+    totals, replicates = estimable_totals(exact, boot, modelled=False)
     squared = [Fraction(float(e)) for e in (prediction - rating) ** 2]
     weight = [Fraction(1.0 / p) for p in chance.tolist()]
     weights = poisson_weights(keys, 8, Bootstrap().seed)
@@ -210,8 +215,8 @@ def test_rounds_by_hand_with_a_model_and_a_policy(spark) -> None:
     rounds = spark.createDataFrame([(*one, 0.3) for one in shown], columns)
     chances = [("a", 0.4), ("b", 0.2), ("c", 0.2), ("e", 0.2)]
     policy = spark.createDataFrame(chances, "item_id string, pi_e double")
-    settings = Settings(clip=2.0, switch=2.0, shrink=4.0)
-    result = estimate_rounds(with_policy(rounds, policy), settings, "table", 0.95)
+    settings = EstimatorSettings(clip=2.0, switch=2.0, shrink=4.0)
+    result = estimate_rounds(join_policy(rounds, policy), settings, "table", 0.95)
     found = {row.estimator: row for row in result.metrics.collect()}
     result.release()
     w = {"dr": (4, 1, 0.5), "switch_dr": (0, 1, 0.5), "dros": (16 / 20, 4 / 5, 2 / 4.25)}
@@ -238,7 +243,7 @@ def test_weights_from_tiny_to_huge_keep_their_digits_however_rounds_are_spread(s
     rows, told = [tuple(row) for row in logged.tolist()], []
     for parts in (1, 5):
         rounds = spark.createDataFrame(rows, "reward double, propensity double, pi_e double")
-        result = estimate_rounds(rounds.repartition(parts), Settings(), "given", 0.95)
+        result = estimate_rounds(rounds.repartition(parts), EstimatorSettings(), "given", 0.95)
         told.append({row.estimator: (row.value, row.stderr) for row in result.metrics.collect()})
         result.release()
     assert told[0] == told[1]
@@ -260,7 +265,7 @@ def test_rounds_that_cannot_be_estimated(spark) -> None:
         ((1.0, 0.5, None), "pi_e is NULL"),
     ):
         with pytest.raises(DataError, match=message):
-            estimate_rounds(spark.createDataFrame([row], columns), Settings(), "given", 0.95)
+            estimate_rounds(spark.createDataFrame([row], columns), EstimatorSettings(), "given", 0.95)
 
 
 # ------------------------------------------------------------------------------- real logs
@@ -295,7 +300,7 @@ def test_open_bandit_in_both_directions(spark, shared_data: Path, tmp_path: Path
         found = written(tmp_path / name)
         log, names = logs[name], ("ips", "clipped_ips", "snips")
         rounds = Rounds(log.click.to_numpy(), asked[name] / log.propensity.to_numpy())
-        value, error, _ = value_and_error(*contributions(rounds, names, Settings()))
+        value, error, _ = value_and_error(*contributions(rounds, names, EstimatorSettings()))
         truth = logs[other].click.mean()
         for e, estimator in enumerate(names):
             row = found["policy_value", estimator]

@@ -13,7 +13,7 @@ from sklearn.metrics import f1_score
 from jobs.studies import inductive as study
 from recbench_spark.data.liked_movies import Movies, read_movies
 from recbench_spark.errors import DataError
-from recbench_spark.models.networks.factors import pairs_of
+from recbench_spark.models.networks.factors import make_pairs
 
 TASTES, MOVIES, USERS = 3, 90, 60
 
@@ -57,10 +57,10 @@ def run(*flags: str) -> int:
 
 def with_others_held_out(movies: Movies, seed: int) -> Movies:
     """Other words, genres and likes of the held-out movies; nothing else moves."""
-    draw, held = np.random.default_rng(1), study.parts(movies.pairs, seed) == study.JUDGE
+    draw, held = np.random.default_rng(1), study.assign_parts(movies.pairs, seed) == study.JUDGE
     pairs = movies.pairs
     kept, strange = ~held[pairs.item], np.repeat(np.flatnonzero(held), 5)
-    pairs = pairs_of(
+    pairs = make_pairs(
         np.concatenate([pairs.user[kept], draw.integers(0, pairs.users, len(strange))]),
         np.concatenate([pairs.item[kept], strange]), pairs.users, pairs.items,
     )  # fmt: skip
@@ -75,9 +75,9 @@ def test_training_knows_nothing_of_what_is_held_out(name, neighbours, by_taste) 
     found = []
     movies = read_movies(by_taste)
     for world in (movies, with_others_held_out(movies, 1)):
-        draw = study.drawn(world, neighbours, 1)
-        net, _ = study.genre_net(name, draw, 1, 3)
-        found.append((net.given(), study.chances(net, draw, study.JUDGE)))
+        draw = study.draw_movies(world, neighbours, 1)
+        net, _ = study.fit_genre_net(name, draw, 1, 3)
+        found.append((net.given(), study.predict_genres(net, draw, study.JUDGE)))
     (weights, told), (others, told_of_others) = found
     assert {key: w.tobytes() for key, w in weights.items()} == {k: w.tobytes() for k, w in others.items()}
     assert told.shape == told_of_others.shape and not np.allclose(told, told_of_others)
@@ -85,7 +85,7 @@ def test_training_knows_nothing_of_what_is_held_out(name, neighbours, by_taste) 
 
 @pytest.mark.parametrize("neighbours", study.NEIGHBOURS)
 def test_a_part_is_attached_to_itself_and_the_parts_before_it(neighbours, by_taste) -> None:
-    draw = study.drawn(read_movies(by_taste), neighbours, 2)
+    draw = study.draw_movies(read_movies(by_taste), neighbours, 2)
     for part, graph in enumerate(draw.graphs):
         (csr,) = graph.blocks
         row = np.repeat(draw.part, np.diff(csr.indptr))
@@ -97,7 +97,7 @@ def test_a_part_is_attached_to_itself_and_the_parts_before_it(neighbours, by_tas
 
 
 def test_rules_without_training_know_genres_of_training_alone(by_taste) -> None:
-    draw = study.drawn(read_movies(by_taste), "cosine", 1)
+    draw = study.draw_movies(read_movies(by_taste), "cosine", 1)
     known = (draw.part == study.TRAIN)[:, None]
     other = draw._replace(label=np.where(known, draw.label, 1 - draw.label))
     for rule in (study.frequencies, study.neighbours_genres):
@@ -106,7 +106,7 @@ def test_rules_without_training_know_genres_of_training_alone(by_taste) -> None:
 
 def test_genres_are_no_features(by_taste, by_chance, tmp_path) -> None:
     """Where genres are drawn by chance, only who reads them can tell them."""
-    one, other = (study.drawn(read_movies(folder), "visits", 1) for folder in (by_taste, by_chance))
+    one, other = (study.draw_movies(read_movies(folder), "visits", 1) for folder in (by_taste, by_chance))
     assert np.array_equal(one.features, other.features) and one.label.shape == other.label.shape
     output = tmp_path / "lines.jsonl"
     run("--data", str(by_chance), "--aggregators", "mean,features", "--seeds", "3", "--output", str(output))

@@ -23,9 +23,9 @@ from recbench_spark.commands import query
 from recbench_spark.commands.actions import embed
 from recbench_spark.data import arrow_files
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError, StoreError
-from recbench_spark.kernels.compiling import waiting
+from recbench_spark.kernels.compiling import compile_notice
 from recbench_spark.kernels.hashing import splitmix64
-from recbench_spark.query.local_engine import answer, judge
+from recbench_spark.query.local_engine import check_query, run_query
 from recbench_spark.schemas import CHECKS, METRICS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import view_files
@@ -62,11 +62,11 @@ def run(module: object, *words: str) -> int:
 def test_auto_takes_this_process_up_to_its_limit(files: Path, monkeypatch, capsys) -> None:
     paths = [str(files / f"{name}.parquet") for name in ("lists", "truth", "train")]
     monkeypatch.setattr(engines, "MOST_ROWS", 340)
-    assert engines.choose("auto", paths).engine == "local"
+    assert engines.choose_engine("auto", paths).engine == "local"
     monkeypatch.setattr(engines, "MOST_ROWS", 339)
-    chosen = engines.choose("auto", paths)
+    chosen = engines.choose_engine("auto", paths)
     assert chosen.engine == "spark" and "340 rows, up to 339" in chosen.told()
-    assert engines.choose("local", paths).engine == "local"
+    assert engines.choose_engine("local", paths).engine == "local"
     assert run(job, *argv(files, files / "never", "--dry-run")) == 0
     assert "engine spark: 340 rows" in capsys.readouterr().out
 
@@ -74,21 +74,21 @@ def test_auto_takes_this_process_up_to_its_limit(files: Path, monkeypatch, capsy
 def test_auto_counts_what_embeddings_cost(files: Path, monkeypatch) -> None:
     paths = [str(files / "lists.parquet"), str(files / "truth.parquet")]
     monkeypatch.setattr(engines, "MOST_PAIRS", 200 * 60)
-    assert engines.choose("auto", paths, paths).engine == "local"
+    assert engines.choose_engine("auto", paths, paths).engine == "local"
     monkeypatch.setattr(engines, "MOST_PAIRS", 200 * 60 - 1)
-    assert engines.choose("auto", paths, paths).engine == "spark"
+    assert engines.choose_engine("auto", paths, paths).engine == "spark"
 
 
 @pytest.mark.parametrize("path", ["s3a://bucket/lists", "hdfs:/lists", "schema.table"])
 def test_what_only_spark_reads(path: str) -> None:
-    assert engines.choose("auto", [path]).engine == "spark"
+    assert engines.choose_engine("auto", [path]).engine == "spark"
     with pytest.raises(ConfigError, match="--engine local"):
-        engines.choose("local", [path])
+        engines.choose_engine("local", [path])
 
 
 def test_a_path_that_is_not_there_yet_may_be_tried_again(files: Path, capsys) -> None:
     with pytest.raises(MissingError, match=r"lists\.parket"):
-        engines.choose("auto", [str(files / "lists.parket")])
+        engines.choose_engine("auto", [str(files / "lists.parket")])
     for flag in ("--lists", "--train"):
         words = argv(files, files / "never", flag, str(files / "later.parquet"), "--dry-run")
         assert run(job, *words) == 1
@@ -172,7 +172,7 @@ def run_measured(script: str, *words: str) -> tuple[int, str, int]:
 
 @pytest.mark.parametrize("warehouse", ["s3a://bucket/w", "catalog.schema"])
 def test_a_warehouse_out_of_reach_is_sparks(files: Path, warehouse: str) -> None:
-    chosen = engines.choose("auto", [str(files / "lists.parquet")], (), (warehouse, (RUNS,)))
+    chosen = engines.choose_engine("auto", [str(files / "lists.parquet")], (), (warehouse, (RUNS,)))
     assert chosen.engine == "spark" and warehouse in chosen.why
 
 
@@ -215,7 +215,7 @@ def test_help_is_answered_before_anything_is_loaded(job: str) -> None:
 
 def test_a_cold_cache_is_announced(tmp_path: Path, monkeypatch) -> None:
     splitmix64(np.uint64(1))
-    assert waiting(splitmix64) == ""
+    assert compile_notice(splitmix64) == ""
 
     class Cold:
         class stats:  # noqa: N801
@@ -223,9 +223,9 @@ def test_a_cold_cache_is_announced(tmp_path: Path, monkeypatch) -> None:
 
         __code__ = splitmix64.py_func.__code__
 
-    assert "compiling kernels" in waiting(Cold)
+    assert "compiling kernels" in compile_notice(Cold)
     Cold.stats.cache_path = None
-    assert "NUMBA_CACHE_DIR" in waiting(Cold)
+    assert "NUMBA_CACHE_DIR" in compile_notice(Cold)
 
 
 def test_a_job_announces_a_cold_cache_as_a_user_sees_it(files: Path, tmp_path: Path) -> None:
@@ -411,7 +411,7 @@ def test_what_is_no_query_over_our_tables_is_refused(warehouse: str) -> None:
     taken = []
     for attack in ATTACKS:
         try:
-            judge(attack.format(root=warehouse), (*TABLES, *view_files()))
+            check_query(attack.format(root=warehouse), (*TABLES, *view_files()))
         except ConfigError:
             continue
         taken.append(attack)
@@ -432,39 +432,39 @@ def test_what_is_no_query_over_our_tables_is_refused(warehouse: str) -> None:
     ],
 )
 def test_backticks_are_of_names_and_nothing_else(warehouse: str, sql: str, found: dict) -> None:
-    assert answer(ArrowStore(warehouse), sql, 10).to_pylist() == [found]
+    assert run_query(ArrowStore(warehouse), sql, 10).to_pylist() == [found]
 
 
 def test_duckdb_itself_reaches_nothing_either(warehouse: str, monkeypatch) -> None:
     """Should the judge ever let something pass, the connection has no files, no network, no settings."""
     from recbench_spark.query import local_engine
 
-    monkeypatch.setattr(local_engine, "judge", lambda sql, known: None)
+    monkeypatch.setattr(local_engine, "check_query", lambda sql, known: None)
     store = ArrowStore(warehouse, read_only=True)
     for attack in (*(one for one in ATTACKS[:8] if "glob" not in one), "SELECT * FROM store"):
         with pytest.raises(ConfigError):
-            answer(store, attack.format(root=warehouse), 1)
+            run_query(store, attack.format(root=warehouse), 1)
     with pytest.raises(RecbenchError, match="configuration has been locked"):
-        answer(store, "SET threads = 1", 1)
+        run_query(store, "SET threads = 1", 1)
 
 
 def test_a_large_question_is_sparks(warehouse: str, monkeypatch) -> None:
     from recbench_spark.query import local_engine
 
-    monkeypatch.setattr(local_engine, "MOST_ROWS", 1)
+    monkeypatch.setattr(local_engine, "MAX_LOCAL_ROWS", 1)
     with pytest.raises(FallbackToSpark, match="up to 1 "):
-        answer(ArrowStore(warehouse, read_only=True), "SELECT * FROM metrics", 1)
+        run_query(ArrowStore(warehouse, read_only=True), "SELECT * FROM metrics", 1)
 
 
 def test_a_file_of_nodes_is_text_with_an_id_a_line(tmp_path: Path) -> None:
     ids = tmp_path / "ids"
     ids.write_bytes("\ufeff17\r\n42\n".encode())
-    assert embed.lines_of(str(ids)) == ["17", "42"]
+    assert embed.read_lines(str(ids)) == ["17", "42"]
     for content in (b"PAR1\x15\x04\xff\xfe", b"17\x00\x0042", gzip.compress(b"17\n42\n")):
         ids.write_bytes(content)
         with pytest.raises(ConfigError, match=f"--nodes @{ids}: the file is no text in UTF-8"):
-            embed.lines_of(str(ids))
+            embed.read_lines(str(ids))
     with pytest.raises(ConfigError, match="Is a directory"):
-        embed.lines_of(str(tmp_path))
+        embed.read_lines(str(tmp_path))
     with pytest.raises(MissingError, match="no such file"):
-        embed.lines_of(str(tmp_path / "none"))
+        embed.read_lines(str(tmp_path / "none"))

@@ -21,7 +21,7 @@ from recbench_spark import __version__, cli
 from recbench_spark.benchmark import run_night
 from recbench_spark.commands import estimate, evaluate, maintain, nightly, propensity, split
 from recbench_spark.commands.actions import backfill
-from recbench_spark.commands.actions.nightly import look_at_features
+from recbench_spark.commands.actions.nightly import check_item_features
 from recbench_spark.config import make_benchmark
 from recbench_spark.errors import ConfigError, Interrupted
 from recbench_spark.runtime.journal import Journal
@@ -243,19 +243,19 @@ def test_wrong_ranges_exit_2(argv: list[str], word: str, capsys: pytest.CaptureF
 
 
 def test_ranges_hold_both_ends_and_lists_are_put_in_order() -> None:
-    assert [str(day) for day in cli.days("2026-02-27..2026-03-01")] == [
+    assert [str(day) for day in cli.parse_days("2026-02-27..2026-03-01")] == [
         "2026-02-27",
         "2026-02-28",
         "2026-03-01",
     ]
-    assert [str(day) for day in cli.days("2026-01-05,2026-01-02")] == ["2026-01-02", "2026-01-05"]
-    assert [str(day) for day in cli.days("2026-01-05")] == ["2026-01-05"]
+    assert [str(day) for day in cli.parse_days("2026-01-05,2026-01-02")] == ["2026-01-02", "2026-01-05"]
+    assert [str(day) for day in cli.parse_days("2026-01-05")] == ["2026-01-05"]
 
 
 def test_the_worst_of_many_nights() -> None:
-    assert backfill.worst([0, 4, 0, 3]) == 3
-    assert backfill.worst([4, 1]) == 1
-    assert backfill.worst([0, 0]) == 0
+    assert backfill.worst_code([0, 4, 0, 3]) == 3
+    assert backfill.worst_code([4, 1]) == 1
+    assert backfill.worst_code([0, 0]) == 0
 
 
 def test_a_dry_run_of_many_nights_tells_a_line_a_night(
@@ -344,8 +344,8 @@ def test_features_of_two_lengths_are_refused_by_name_before_spark_starts(tmp_pat
         "name": "b", "dataset": {"name": "d", "reader": "world"}, "models": [model],
     }, [], "test")  # fmt: skip
     with pytest.raises(ConfigError, match=r"model sage: .*vectors of 2 and of 1 numbers"):
-        look_at_features(asked)
+        check_item_features(asked)
     pq.write_table(pa.table({"id": ["1", "2"], "vector": [[1.0, 2.0], [1.0, 3.0]]}), path)
-    look_at_features(asked)
+    check_item_features(asked)
     path.unlink()
-    look_at_features(asked)  # a night goes on, and the model fails alone
+    check_item_features(asked)  # a night goes on, and the model fails alone

@@ -154,7 +154,7 @@ def test_nights_of_tables_at_version_0_and_of_lists_written_anew(spark: Any, tmp
         assert run(nightly, *flags, *more) == 0
         store = Store(spark, str(tmp_path / "w"))
         newest = max(row["run_id"] for row in store.rows(RUNS) if str(row["logical_date"]) == day)
-        metrics = store.of_run("metrics", newest).where("metric = 'ndcg' AND k = 5 AND slice_key IS NULL")
+        metrics = store.read_run("metrics", newest).where("metric = 'ndcg' AND k = 5 AND slice_key IS NULL")
         return [(row.value, row.n) for row in metrics.select("value", "n").collect()]
 
     lists(tmp_path / "lists", held_out(0), 10)

@@ -10,9 +10,9 @@ import pytest
 
 from jobs.studies import pinsage as study
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.graph.samples import bands
-from recbench_spark.kernels.graph.walks import Walks, neighbourhoods
-from recbench_spark.models.networks.factors import pairs_of
+from recbench_spark.kernels.graph.samples import rank_bands
+from recbench_spark.kernels.graph.walks import Walks, find_neighbourhoods
+from recbench_spark.models.networks.factors import make_pairs
 from recbench_spark.runtime.journal import Journal
 
 SMALL = ["--epochs", "1", "--width", "32", "--batch", "64", "--negatives", "20", "--walks", "20"]
@@ -20,13 +20,13 @@ SMALL += ["--judged", "30", "--tested", "50", "--world", "1000", "--seeds", "1"]
 
 
 @pytest.fixture(scope="module")
-def world() -> study.World:
-    return study.generated(1000)
+def world() -> study.PlantedWorld:
+    return study.generate_world(1000)
 
 
 @pytest.fixture
-def drawn(world) -> study.Drawn:
-    return study.Drawn(world, study.Setting("test", pairs=300, walks=50), 1, Journal())
+def drawn(world) -> study.SeedDraws:
+    return study.SeedDraws(world, study.Setting("test", pairs=300, walks=50), 1, Journal())
 
 
 def run(folder: Path, *flags: str) -> int:
@@ -71,7 +71,7 @@ def test_groups_are_asked_for_only_where_there_are_some(tmp_path) -> None:
 
 
 def test_walks_visit_the_group_more_often_than_others(world, drawn) -> None:
-    assert (study.generated(1000).train.item == world.train.item).all()
+    assert (study.generate_world(1000).train.item == world.train.item).all()
     most = drawn.most
     node = most.node.astype(int) - world.train.users
     start = np.repeat(np.arange(1000), np.diff(most.indptr))
@@ -81,12 +81,12 @@ def test_walks_visit_the_group_more_often_than_others(world, drawn) -> None:
 
 
 def test_fewer_neighbours_are_the_first_of_more(drawn) -> None:
-    indptr, src = study.both_ways(drawn.train)
+    indptr, src = study.build_bipartite(drawn.train)
     walks = Walks(50, 5, 0.5, 2, 10, 1)
-    expected = neighbourhoods(
-        indptr, src, study.hashed_numbers(np.arange(1000), 0), drawn.train.users, walks
+    expected = find_neighbourhoods(
+        indptr, src, study.hash_numbers(np.arange(1000), 0), drawn.train.users, walks
     )
-    found = study.first_of_each(drawn.most, 10)
+    found = study.keep_most_visited(drawn.most, 10)
     for name in ("indptr", "node", "visits"):
         assert (getattr(found, name) == getattr(expected, name)).all()
     csr = drawn.graph(10).blocks[0]
@@ -95,7 +95,7 @@ def test_fewer_neighbours_are_the_first_of_more(drawn) -> None:
 
 
 def test_pairs_of_some_users_are_about_as_many_as_asked_for(drawn) -> None:
-    some = study.some_users(drawn.train, 300, 1)
+    some = study.draw_users(drawn.train, 300, 1)
     sizes, own = np.diff(drawn.train.indptr), np.diff(some.indptr)
     assert ((own == 0) | (own == sizes)).all() and own.sum() == len(some.item)
     user = int(np.flatnonzero(own)[3])
@@ -112,8 +112,8 @@ def test_a_band_has_rows_of_its_queries_alone(drawn) -> None:
     assert (np.diff(drawn.band.indptr)[others] == 0).all()
     assert f"{len(queries):,} queries, {len(queries):,} of them reach fewer" in told[0]
     users, q = drawn.train.users, int(queries[7])
-    expected = bands(
-        study.both_ways(drawn.train),
+    expected = rank_bands(
+        study.build_bipartite(drawn.train),
         np.array([users + q]),
         (users, users + 1000),
         (2000, 5000),
@@ -124,12 +124,12 @@ def test_a_band_has_rows_of_its_queries_alone(drawn) -> None:
 
 
 def test_ranks_by_a_query_s_numbers_then_by_popularity_by_hand() -> None:
-    train = pairs_of(np.array([0, 1, 2, 0, 1, 0]), np.array([2, 2, 2, 3, 3, 1]), 3, 5)
+    train = make_pairs(np.array([0, 1, 2, 0, 1, 0]), np.array([2, 2, 2, 3, 3, 1]), 3, 5)
     popular = study.popularity(train)
     assert np.argsort(-popular)[:3].tolist() == [2, 3, 1]
     pairs = np.array([0, 0, 2]), np.array([3, 1, 1])
     near = {0: (np.array([1, 4]), np.array([2, 5])), 2: (np.array([], int), 0)}
-    assert study.ranks_by(near.__getitem__, popular, pairs).tolist() == [4, 2, 2]
+    assert study.rank_by_visits(near.__getitem__, popular, pairs).tolist() == [4, 2, 2]
 
 
 def test_differences_are_within_a_seed() -> None:
@@ -139,7 +139,7 @@ def test_differences_are_within_a_seed() -> None:
 
     found = [row("base", 1, 0.5), row("base", 2, 0.7), row("mean", 1, 0.4), row("mean", 2, 0.65)]
     found += [row("max", 2, 0.8), row("add", 3, 0.1)]
-    table = study.differences(found).splitlines()
+    table = study.format_differences(found).splitlines()
     assert len(table) == 4  # `add` has no seed with base
     assert "| mean | 2 | -0.0750 ± 0.32 |" in table[2] and "| max | 1 | +0.1000 |" in table[3]
-    assert study.told_of([1.0, 2.0, 3.0]) == "2 ± 2.5"
+    assert study.format_interval([1.0, 2.0, 3.0]) == "2 ± 2.5"

@@ -12,7 +12,7 @@ from recbench_spark.commands import query
 from recbench_spark.commands.actions import query as asking
 from recbench_spark.errors import ConfigError
 from recbench_spark.query import local_engine
-from recbench_spark.query.sql_guard import judge
+from recbench_spark.query.sql_guard import check_query
 from recbench_spark.schemas import TABLES
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store, query_files, view_files
@@ -32,12 +32,12 @@ def test_the_list_names_everything_that_can_be_asked(capsys: pytest.CaptureFixtu
 
 
 def test_a_name_is_a_view_a_table_or_a_question() -> None:
-    assert asking.statement("leaderboard") == "SELECT * FROM leaderboard ORDER BY ALL"
-    assert asking.statement("runs") == "SELECT * FROM runs"
-    assert asking.statement("which_model_is_best") == query_files()["which_model_is_best"]
-    assert asking.statement("SELECT 1") == "SELECT 1"
+    assert asking.read_statement("leaderboard") == "SELECT * FROM leaderboard ORDER BY ALL"
+    assert asking.read_statement("runs") == "SELECT * FROM runs"
+    assert asking.read_statement("which_model_is_best") == query_files()["which_model_is_best"]
+    assert asking.read_statement("SELECT 1") == "SELECT 1"
     with pytest.raises(ConfigError) as error:
-        asking.statement("leaderbord")
+        asking.read_statement("leaderbord")
     assert "did you mean 'leaderboard'?" in error.value.hint
 
 
@@ -211,7 +211,7 @@ def test_what_is_no_query_over_our_tables_is_refused_and_changes_nothing(
     known = (*TABLES, *view_files())
     for attack in ATTACKS:
         with pytest.raises(ConfigError):
-            judge(small_night.store.spark, attack.format(runs=f"{root}/runs"), known)
+            check_query(small_night.store.spark, attack.format(runs=f"{root}/runs"), known)
     for attack in ATTACKS[::31]:  # the job makes all views each time
         with pytest.raises(SystemExit) as end:
             cli.run(query.main, query.parser(), ["--warehouse", root, attack.format(runs=f"{root}/runs")])
@@ -227,8 +227,8 @@ def test_queries_of_every_form_and_all_of_ours_are_taken(small_night: Ran) -> No
     store = small_night.store
     store.install_views()
     ours = {**view_files(), **query_files()}
-    for sql in (*TAKEN, *ours.values(), *map(asking.statement, ours)):
-        judge(store.spark, sql, (*TABLES, *view_files()))
+    for sql in (*TAKEN, *ours.values(), *map(asking.read_statement, ours)):
+        check_query(store.spark, sql, (*TABLES, *view_files()))
     for sql in TAKEN:
         assert store.spark.sql(sql).count() >= 0
 
@@ -247,18 +247,18 @@ def test_names_have_the_same_rows_in_the_same_order_without_spark(small_night: R
     store.install_views()
     here = ArrowStore(store.root, read_only=True)
     for name in (*view_files(), *query_files()):
-        sql = asking.statement(name)
-        if local_engine.speaks(name, sql):
-            ours = asking.in_utc(local_engine.answer(here, sql, 10_000)).to_pandas()
-            theirs = asking.in_utc(store.spark.sql(sql).limit(10_000).toArrow()).to_pandas()
+        sql = asking.read_statement(name)
+        if local_engine.is_portable(name, sql):
+            ours = asking.convert_to_utc(local_engine.run_query(here, sql, 10_000)).to_pandas()
+            theirs = asking.convert_to_utc(store.spark.sql(sql).limit(10_000).toArrow()).to_pandas()
             assert ours.to_csv(index=False) == theirs.to_csv(index=False), name
     for name in ("runs", "metrics", "checks", "manifests"):
         ours, theirs = (
-            asking.in_utc(rows).to_pandas().to_csv(index=False).splitlines()
+            asking.convert_to_utc(rows).to_pandas().to_csv(index=False).splitlines()
             for rows in (
-                local_engine.answer(here, f"SELECT * FROM {name}", 10_000),
+                local_engine.run_query(here, f"SELECT * FROM {name}", 10_000),
                 store.spark.sql(f"SELECT * FROM {name}").toArrow(),
             )
         )
         assert sorted(ours) == sorted(theirs) and len(ours) > 1, name
-    assert sum(local_engine.speaks(name, sql) for name, sql in query_files().items()) >= 12
+    assert sum(local_engine.is_portable(name, sql) for name, sql in query_files().items()) >= 12

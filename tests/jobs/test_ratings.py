@@ -68,11 +68,11 @@ def test_seeds_are_whole_numbers_each_once(text) -> None:
 
 
 def test_sizes_of_a_figure() -> None:
-    assert study.sizes("16,128:3") == (study.Size(16, None), study.Size(128, 3))
+    assert study.sizes("16,128:3") == (study.FactorSize(16, None), study.FactorSize(128, 3))
     for wrong in ("16,", "a", "16:0", "0"):
         with pytest.raises(argparse.ArgumentTypeError):
             study.sizes(wrong)
-    assert study.varied("regularisers=0.1,0.2") == ("regularisers", (0.1, 0.2))
+    assert study.parse_variation("regularisers=0.1,0.2") == ("regularisers", (0.1, 0.2))
 
 
 def test_the_published_boards_need_no_data(capsys) -> None:
@@ -91,7 +91,7 @@ def test_the_files_for_rating_prediction_are_benchmarks_over_folds(name) -> None
 
 
 def test_the_bench_measures_what_it_says(tmp_path, capsys) -> None:
-    data = bench.generated(3000)
+    data = bench.generate_ratings(3000)
     assert 2500 < len(data["users"]) + len(data["test_users"]) < 3700
     pairs = {*zip(data["users"], data["items"], strict=True)}
     assert not pairs & {*zip(data["test_users"], data["test_items"], strict=True)}
@@ -103,9 +103,9 @@ def test_the_bench_measures_what_it_says(tmp_path, capsys) -> None:
             "dims": 2,
             "system": system,
             "steps": 3,
-            **bench.settings_of(system, 3),
+            **bench.system_settings(system, 3),
         }
-        found = bench.one(given)
+        found = bench.run_own(given)
         assert len(json.loads(json.dumps(found))["predicted"]) == len(data["test_users"])
         assert len(found["rmse_s"]) == (3 if system == "ours-sgd" else 2)  # the burn-in has none
     ours = {
@@ -117,12 +117,12 @@ def test_the_bench_measures_what_it_says(tmp_path, capsys) -> None:
         "steps": 3,
     }
     runs = [ours, {"system": "surprise", "dims": 2, "seconds": 12.0, "rmse": 0.9, "steps": 4}]
-    told = bench.table(3000, runs)
+    told = bench.format_table(3000, runs)
     assert "ours-sgd is 12.0 times as fast as surprise" in told
     assert "RMSE 0.9000: surprise 48.00 s, ours-sgd 2.00 s (2 steps): 24.0 times sooner" in told
-    burnt = bench.table(3000, [{**ours, "rmse_s": [0.9, 0.8]}, runs[1]])
+    burnt = bench.format_table(3000, [{**ours, "rmse_s": [0.9, 0.8]}, runs[1]])
     assert "ours-sgd 2.00 s (2 steps): 24.0 times sooner" in burnt
-    never = bench.table(3000, [ours, {**runs[1], "rmse": 0.7}])
+    never = bench.format_table(3000, [ours, {**runs[1], "rmse": 0.7}])
     assert "ours-sgd not within 3 steps" in never
     with pytest.raises(ConfigError, match="no environment"):
-        cli.library_python("surprise", tmp_path)
+        cli.find_library_python("surprise", tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 from recbench_spark import cli
 from recbench_spark.commands import evaluate, query
-from recbench_spark.query.local_engine import answer
+from recbench_spark.query.local_engine import run_query
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import query_files
 
@@ -43,7 +43,7 @@ def run(warehouse: Path, model: str, *more: str, truth: str = "truth") -> None:
 
 
 def rows(warehouse: Path, sql: str) -> list[tuple[object, ...]]:
-    found = answer(ArrowStore(str(warehouse), read_only=True), sql, 10_000).to_pandas()
+    found = run_query(ArrowStore(str(warehouse), read_only=True), sql, 10_000).to_pandas()
     return sorted(found.itertuples(index=False, name=None))
 
 
@@ -57,7 +57,7 @@ def test_later_runs_of_a_day_hide_no_number_that_they_do_not_have(
 
     run(warehouse, "als", "--metrics", "mrr")
     assert rows(warehouse, BOARD) == before
-    best = answer(
+    best = run_query(
         ArrowStore(str(warehouse), read_only=True),
         query_files()["which_model_is_best"].replace("k = 10", "k = 3"), 10,
     ).to_pylist()  # fmt: skip

@@ -22,4 +22,4 @@ def test_without_a_folder_that_can_be_written_nothing_is_kept(monkeypatch: pytes
         return real(*given, **options)
 
     monkeypatch.setattr(numba, "njit", njit)
-    assert compiling.compiled(lambda n: n + 1)(2) == 3 and asked[:2] == [True, False]
+    assert compiling.compile_kernel(lambda n: n + 1)(2) == 3 and asked[:2] == [True, False]

@@ -76,9 +76,9 @@ def test_no_replicates_are_sent_and_added_too() -> None:
 
 def test_values_are_rounded_to_41_digits() -> None:
     for value in (1 / 3, -math.pi * 1e-200, 1e250, 2.0**41 - 1, 5e-324, 0.0):
-        found = float(sums.rounded(np.array([value]))[0])
+        found = float(sums.round_binary(np.array([value]))[0])
         assert abs(Fraction(found) - Fraction(value)) <= abs(Fraction(value)) / 2**42 or value == 5e-324
-    assert sums.rounded(np.array([2.0**41 - 1])).tolist() == [2.0**41 - 1], "counts stay what they are"
+    assert sums.round_binary(np.array([2.0**41 - 1])).tolist() == [2.0**41 - 1], "counts stay what they are"
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-13, 1e-9, 1.0, 1e12, 1e280])
@@ -113,15 +113,15 @@ def test_users_torn_over_batches_are_drawn_as_one() -> None:
         rng.integers(0, 40, 900),
         rng.normal(size=(900, 3)) * 10.0 ** rng.integers(-20, 20, (900, 1)),
     )
-    values = sums.rounded(values)
-    by_user = sums.grouped(user, values, 40)
+    values = sums.round_binary(values)
+    by_user = sums.group_sums(user, values, 40)
     known = [sum(map(Fraction, values[user == u, 1].tolist()), Fraction(0)) for u in range(40)]
     assert by_user.fractions()[1::3] == known
-    whole = sums.bootstrap_grouped(np.arange(40), by_user, 6, 1)
+    whole = sums.bootstrap_groups(np.arange(40), by_user, 6, 1)
     halves = []
     for part in np.array_split(rng.permutation(900), 4):
         users, index = np.unique(user[part], return_inverse=True)
-        halves.append(sums.bootstrap_grouped(users, sums.grouped(index, values[part], len(users)), 6, 1))
+        halves.append(sums.bootstrap_groups(users, sums.group_sums(index, values[part], len(users)), 6, 1))
     assert reduce(add, halves).floats().tobytes() == whole.floats().tobytes()
     weights = poisson_weights(np.arange(40), 6, 1).astype(int)
     assert whole.fractions()[1] == sum(int(w) * x for w, x in zip(weights[:, 0], known, strict=True))

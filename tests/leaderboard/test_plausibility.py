@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from recbench_spark.leaderboard.plausibility import (
-    RANKINGS,
-    RATINGS,
-    Hits,
-    Spans,
-    Trusted,
-    bound,
-    exactness_doubt,
-    level_doubt,
-    scale_fault,
+    RANKING_LIMITS,
+    RATING_LIMITS,
+    PredictionSpread,
+    RatingHits,
+    TrustedRun,
+    check_exactness,
+    check_level,
+    check_scale,
+    plausible_bound,
 )
 
 ROWS = 20_000
-BEST = Trusted("best", 0.82, 0.004, 5)
+BEST = TrustedRun("best", 0.82, 0.004, 5)
 """As good as `honest(0.3)`; the signal itself has .76, which is all but 8 per cent better."""
 
 
@@ -46,15 +46,15 @@ class World:
     def doubted(self, predictions: np.ndarray) -> bool:
         y, p = self.ratings, predictions
         value = math.sqrt(np.var(y) * (1 - np.corrcoef(p, y)[0, 1] ** 2))
-        level = level_doubt(value, BEST, 0.0, RATINGS, BEST.value / math.sqrt(ROWS), "")
-        return bool(level or exactness_doubt(hits(p, y)))
+        level = check_level(value, BEST, 0.0, RATING_LIMITS, BEST.value / math.sqrt(ROWS), "")
+        return bool(level or check_exactness(hits(p, y)))
 
 
-def hits(p: np.ndarray, y: np.ndarray) -> Hits:
+def hits(p: np.ndarray, y: np.ndarray) -> RatingHits:
     nearest = np.round(p)
     away, inside, hit = np.abs(p - nearest), (nearest > 1) & (nearest < 5), y == nearest
     near, beside = inside & (away <= 0.1), inside & (away > 0.1) & (away <= 0.2)
-    return Hits(*(int(one.sum()) for one in (near, near & hit, beside, beside & hit)))
+    return RatingHits(*(int(one.sum()) for one in (near, near & hit, beside, beside & hit)))
 
 
 def rate(make) -> float:
@@ -85,21 +85,29 @@ def test_true_ratings_on_another_scale_are_doubted_all_the_same() -> None:
 
 
 def test_the_bound_by_hand() -> None:
-    assert bound(Trusted("a", 0.8, 0.0, 3), 0.0, RATINGS, 0.0) == pytest.approx(0.736)
-    assert bound(Trusted("a", 0.8, 0.0, 2), 0.0, RATINGS, 0.0) == pytest.approx(0.68)
-    assert bound(Trusted("a", 0.8, 0.03, 3), 0.0, RATINGS, 0.04) == pytest.approx(0.55), "five times .05"
-    assert bound(Trusted("a", 0.8, 9.0, 3), 0.0, RATINGS, 0.0) == pytest.approx(0.08), "0 is never excused"
-    assert bound(Trusted("a", 0.4, 0.0, 3), 1.0, RANKINGS, 0.0) == pytest.approx(0.55)
-    told = level_doubt(1.0, Trusted("als", 0.4, 0.0, 1), 1.0, RANKINGS, 0.01, "on part test")
+    assert plausible_bound(TrustedRun("a", 0.8, 0.0, 3), 0.0, RATING_LIMITS, 0.0) == pytest.approx(0.736)
+    assert plausible_bound(TrustedRun("a", 0.8, 0.0, 2), 0.0, RATING_LIMITS, 0.0) == pytest.approx(0.68)
+    assert plausible_bound(TrustedRun("a", 0.8, 0.03, 3), 0.0, RATING_LIMITS, 0.04) == pytest.approx(
+        0.55
+    ), "five times .05"
+    assert plausible_bound(TrustedRun("a", 0.8, 9.0, 3), 0.0, RATING_LIMITS, 0.0) == pytest.approx(0.08), (
+        "0 is never excused"
+    )
+    assert plausible_bound(TrustedRun("a", 0.4, 0.0, 3), 1.0, RANKING_LIMITS, 0.0) == pytest.approx(0.55)
+    told = check_level(1.0, TrustedRun("als", 0.4, 0.0, 1), 1.0, RANKING_LIMITS, 0.01, "on part test")
     assert told is not None and told.startswith("1.0000 on part test is beyond 0.7000") and "als" in told
-    assert level_doubt(0.6, Trusted("als", 0.4, 0.0, 1), 1.0, RANKINGS, 0.01, "") is None
-    assert level_doubt(0.0, Trusted("ones", 0.0, 0.0, 1), 0.0, RATINGS, 0.0, "") is None, "all are alike"
+    assert check_level(0.6, TrustedRun("als", 0.4, 0.0, 1), 1.0, RANKING_LIMITS, 0.01, "") is None
+    assert check_level(0.0, TrustedRun("ones", 0.0, 0.0, 1), 0.0, RATING_LIMITS, 0.0, "") is None, (
+        "all are alike"
+    )
 
 
-def spans(p: np.ndarray, low: float = 1, high: float = 5) -> Spans:
+def spans(p: np.ndarray, low: float = 1, high: float = 5) -> PredictionSpread:
     far = 0.5 * (high - low)
     outside, beyond = (p < low) | (p > high), (p < low - far) | (p > high + far)
-    return Spans(len(p), int(outside.sum()), int(beyond.sum()), float(p.mean()), (low, high), 3.6, 1.1)
+    return PredictionSpread(
+        len(p), int(outside.sum()), int(beyond.sum()), float(p.mean()), (low, high), 3.6, 1.1
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,7 +122,7 @@ def spans(p: np.ndarray, low: float = 1, high: float = 5) -> Spans:
     ],
 )
 def test_another_scale_is_refused(change, told: str) -> None:
-    fault = scale_fault(spans(change(World(1).honest(0.3))))
+    fault = check_scale(spans(change(World(1).honest(0.3))))
     assert fault is not None and "the log's scale is 1 to 5" in fault
     assert re.search(told, fault)
 
@@ -122,4 +130,4 @@ def test_another_scale_is_refused(change, told: str) -> None:
 def test_a_little_beyond_the_scale_is_clipped_not_refused() -> None:
     world = World(2)
     unclipped = world.signal + 0.5 * world.rng.standard_normal(ROWS)
-    assert spans(unclipped).outside > 200 and scale_fault(spans(unclipped)) is None
+    assert spans(unclipped).outside > 200 and check_scale(spans(unclipped)) is None

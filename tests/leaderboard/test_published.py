@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from recbench_spark.errors import ConfigError
-from recbench_spark.leaderboard.published import published_board, published_boards
-from recbench_spark.leaderboard.verdicts import verdicts
+from recbench_spark.leaderboard.published import load_published_board, load_published_boards
+from recbench_spark.leaderboard.verdicts import judge_board
 
 
 def test_the_tables_are_whole() -> None:
-    ml10m, netflix = published_board("ml10m_rmse"), published_board("netflix_rmse")
+    ml10m, netflix = load_published_board("ml10m_rmse"), load_published_board("netflix_rmse")
     assert len(ml10m.runs) == 26 and len(netflix.runs) == 10
     assert sum(run.ran_by == "rerun" for run in ml10m.runs) == 6
     printed = """.8256 .823 .8197 .8101 .8067 .803 .8012 .7907 .7830 .782 .7815 .7769 .7754 .771 .7712 .7682
@@ -21,12 +21,12 @@ def test_the_tables_are_whole() -> None:
     printed = ".94 .93 .9227 .9190 .9094 .9088 .9028 .9018 .8998 .8985"
     assert [run.value for run in netflix.runs] == [float(value) for value in printed.split()]
     assert len({run.method for run in ml10m.runs}) == 26
-    assert all(board.source for board in published_boards().values())
+    assert all(board.source for board in load_published_boards().values())
 
 
 def test_best_known_by_method() -> None:
     """RSVD, Biased MF and SGD MF are one method, BPMF and Bayesian MF another: 26 rows, 23 methods."""
-    best = published_board("ml10m_rmse").best_known()
+    best = load_published_board("ml10m_rmse").best_runs()
     assert len(best) == 23 and next(iter(best)) == "Bayesian timeSVD++ flipped"
     assert best["matrix factorisation by SGD"].method == "SGD MF"
     assert best["Bayesian matrix factorisation"].value == 0.7633
@@ -34,7 +34,7 @@ def test_best_known_by_method() -> None:
 
 def test_the_source_s_verdict_on_movielens() -> None:
     """Under-tuned: RSVD, Biased MF, BPMF; no re-run."""
-    found = verdicts(published_board("ml10m_rmse"))
+    found = judge_board(load_published_board("ml10m_rmse"))
     flagged = {verdict.method for verdict in found if verdict.under_tuned}
     assert flagged == {"RSVD", "Biased MF", "BPMF"}
     bpmf = next(verdict for verdict in found if verdict.method == "BPMF")
@@ -44,7 +44,7 @@ def test_the_source_s_verdict_on_movielens() -> None:
 
 def test_vanilla_matrix_factorisation_took_the_netflix_prize_years() -> None:
     """All runs but the best one, and those within .2 % of it, were improved on by others."""
-    found = verdicts(published_board("netflix_rmse"))
+    found = judge_board(load_published_board("netflix_rmse"))
     fine = [verdict.method for verdict in found if not verdict.under_tuned]
     assert fine == ["BellKor", "Zhou et al."]
 
@@ -69,11 +69,11 @@ def test_mistakes_are_named(tmp_path: Path, run: str, more: str, message: str) -
     path = tmp_path / "boards.yaml"
     path.write_text(BOARD.replace("RUN", run).replace("MORE", more))
     with pytest.raises(ConfigError, match=message):
-        published_boards(path)
+        load_published_boards(path)
 
 
 def test_unknown_boards_and_files() -> None:
     with pytest.raises(ConfigError, match=r"no published board 'ml10m'(.|\n)*did you mean 'ml10m_rmse'"):
-        published_board("ml10m")
+        load_published_board("ml10m")
     with pytest.raises(ConfigError, match="no readable file"):
-        published_boards(Path("nowhere.yaml"))
+        load_published_boards(Path("nowhere.yaml"))

@@ -8,17 +8,22 @@ import numpy as np
 import pytest
 
 from recbench_spark.errors import DataError
-from recbench_spark.leaderboard.searches import Search, best_of, spreads, still_to_gain
+from recbench_spark.leaderboard.searches import (
+    SearchTrials,
+    expected_best,
+    late_gain,
+    setup_and_fold_spreads,
+)
 
 
-def search(values, **more) -> Search:
+def search(values, **more) -> SearchTrials:
     trials = [{"settings": {"rate": n}, "value": value} for n, value in enumerate(values)]
-    return Search(space={"rate": (0, len(values) - 1)}, trials=trials, **more)
+    return SearchTrials(space={"rate": (0, len(values) - 1)}, trials=trials, **more)
 
 
 def test_by_hand() -> None:
     """Values 1, 2, 4: one draw 7/3; of two draws the best is 1 with 5/9, 2 with 3/9, 4 with 1/9: 15/9."""
-    found = best_of(search([2, 4, 1]))
+    found = expected_best(search([2, 4, 1]))
     assert found.budget_n.tolist() == [1, 2, 3]
     assert found.expected_n[:2].tolist() == pytest.approx([7 / 3, 15 / 9], rel=1e-14)
     assert found.low_n.tolist() == [1, 1, 1] and found.high_n.tolist() == [4, 4, 2]
@@ -27,7 +32,7 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize("lower", [True, False])
 def test_equals_enumeration(lower: bool) -> None:
     values = [0.9, 0.7, 0.75, 0.7, 1.2]
-    found, best = best_of(search(values, lower_is_better=lower), 0.8), min if lower else max
+    found, best = expected_best(search(values, lower_is_better=lower), 0.8), min if lower else max
     for n in range(1, 5):
         drawn = sorted(best(draw) for draw in itertools.product(values, repeat=n))
         assert found.expected_n[n - 1] == pytest.approx(np.mean(drawn), rel=1e-12)
@@ -38,26 +43,26 @@ def test_equals_enumeration(lower: bool) -> None:
 def test_the_best_only_gets_better_and_is_bounded() -> None:
     rng = np.random.default_rng(1)
     values = rng.normal(0.8, 0.02, 40)
-    expected = best_of(search(values)).expected_n
+    expected = expected_best(search(values)).expected_n
     assert (np.diff(expected) < 0).all() and expected[-1] >= values.min()
     assert expected[0] == pytest.approx(values.mean())
 
 
 def test_what_the_last_doubling_brought() -> None:
-    assert still_to_gain(search([1, 2])) == pytest.approx(3 / 2 - 5 / 4)
-    assert still_to_gain(search([3, 3, 3, 3])) == 0
-    assert np.isnan(still_to_gain(search([1])))
+    assert late_gain(search([1, 2])) == pytest.approx(3 / 2 - 5 / 4)
+    assert late_gain(search([3, 3, 3, 3])) == 0
+    assert np.isnan(late_gain(search([1])))
 
 
 def test_spreads_by_hand() -> None:
     """Means 1 and 3, so sqrt 2 over setups; variances 2 and 0, so 1 over folds."""
-    found = spreads([np.array([0.0, 2.0]), np.array([3.0, 3.0])])
+    found = setup_and_fold_spreads([np.array([0.0, 2.0]), np.array([3.0, 3.0])])
     assert found == pytest.approx((2**0.5, 1.0))
-    assert np.isnan(spreads([np.array([1.0])])).all()
+    assert np.isnan(setup_and_fold_spreads([np.array([1.0])])).all()
 
 
 def test_mistakes_are_named() -> None:
     with pytest.raises(DataError, match="level 1"):
-        best_of(search([1, 2]), 1)
+        expected_best(search([1, 2]), 1)
     with pytest.raises(ValueError, match="a trial sets"):
-        Search(space={"reg": (0, 1)}, trials=[{"settings": {"rate": 1}, "value": 1}])
+        SearchTrials(space={"reg": (0, 1)}, trials=[{"settings": {"rate": 1}, "value": 1}])

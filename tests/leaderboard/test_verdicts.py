@@ -7,44 +7,49 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from recbench_spark.leaderboard.published import Board, Run
-from recbench_spark.leaderboard.searches import Search
-from recbench_spark.leaderboard.verdicts import at_edge, fewer_settings, unsearched, verdict
+from recbench_spark.leaderboard.published import Board, BoardRun
+from recbench_spark.leaderboard.searches import SearchTrials
+from recbench_spark.leaderboard.verdicts import (
+    check_edge,
+    check_setting_searched,
+    fewer_settings,
+    judge_run,
+)
 
 NOISE = 0.0005
 GRID = (0.001, 0.003, 0.01, 0.03, 0.1)
 
 
-def board_of(*runs: Run) -> Board:
+def board_of(*runs: BoardRun) -> Board:
     one = {"aliases": {"the method": tuple({run.method for run in runs})}}
     facts = {"name": "b", "data": "d", "protocol": "p", "metric": "rmse", "source": "s"}
     return Board(**facts, lower_is_better=True, runs=runs, **one)
 
 
-def searched(space, values: dict[float, float], noise: float = 0.0) -> Search:
+def searched(space, values: dict[float, float], noise: float = 0.0) -> SearchTrials:
     trials = [{"settings": {"reg": x}, "value": y} for x, y in values.items()]
-    return Search(space={"reg": space}, trials=trials, noise=noise)
+    return SearchTrials(space={"reg": space}, trials=trials, noise=noise)
 
 
 def test_an_optimum_on_the_edge_of_a_grid() -> None:
     falling = dict(zip(GRID, (0.80, 0.79, 0.78, 0.77, 0.75), strict=True))
     inside = dict(zip(GRID, (0.80, 0.76, 0.75, 0.77, 0.78), strict=True))
     bent = dict(zip(GRID, (0.80, 0.76, 0.77, 0.77, 0.75), strict=True))
-    assert "reg (0.1) lies on the edge" in at_edge(searched(GRID, falling), "reg").text
-    assert at_edge(searched(GRID, inside), "reg") is None
-    assert at_edge(searched(GRID, bent, noise=0.02), "reg") is None
-    assert at_edge(searched(GRID, falling, noise=0.02), "reg") is None, "a fall within the noise"
-    up = Search(**searched(GRID, falling).model_dump() | {"lower_is_better": False})
-    assert "reg (0.001)" in at_edge(up, "reg").text
+    assert "reg (0.1) lies on the edge" in check_edge(searched(GRID, falling), "reg").text
+    assert check_edge(searched(GRID, inside), "reg") is None
+    assert check_edge(searched(GRID, bent, noise=0.02), "reg") is None
+    assert check_edge(searched(GRID, falling, noise=0.02), "reg") is None, "a fall within the noise"
+    up = SearchTrials(**searched(GRID, falling).model_dump() | {"lower_is_better": False})
+    assert "reg (0.001)" in check_edge(up, "reg").text
 
 
 def test_a_single_value_has_no_edge_but_was_never_searched() -> None:
     once = searched((0.02,), {0.02: 0.8})
-    assert at_edge(once, "reg") is None
-    assert "moved the method by 1.5%" in unsearched(once, "reg", 0.015).text
-    assert "init_sd was never searched" in unsearched(once, "init_sd", -0.01).text
-    assert unsearched(once, "init_sd", 0.001) is None
-    assert unsearched(searched(GRID, {0.001: 1.0, 0.003: 2.0}), "reg", 0.5) is None
+    assert check_edge(once, "reg") is None
+    assert "moved the method by 1.5%" in check_setting_searched(once, "reg", 0.015).text
+    assert "init_sd was never searched" in check_setting_searched(once, "init_sd", -0.01).text
+    assert check_setting_searched(once, "init_sd", 0.001) is None
+    assert check_setting_searched(searched(GRID, {0.001: 1.0, 0.003: 2.0}), "reg", 0.5) is None
 
 
 def test_fewer_settings_than_a_rival() -> None:
@@ -54,10 +59,13 @@ def test_fewer_settings_than_a_rival() -> None:
 
 
 def test_a_better_run_within_the_spread_is_none() -> None:
-    ours, other = Run(method="a", value=0.80, spread=0.01), Run(method="b", value=0.79, spread=0.005)
-    assert not verdict(ours, board_of(ours, other)).under_tuned
-    sure = Run(method="a", value=0.80, spread=0.001)
-    found = verdict(sure, board_of(sure, Run(method="b", value=0.79, ran_by="rerun")))
+    ours, other = (
+        BoardRun(method="a", value=0.80, spread=0.01),
+        BoardRun(method="b", value=0.79, spread=0.005),
+    )
+    assert not judge_run(ours, board_of(ours, other)).under_tuned
+    sure = BoardRun(method="a", value=0.80, spread=0.001)
+    found = judge_run(sure, board_of(sure, BoardRun(method="b", value=0.79, ran_by="rerun")))
     assert [reason.code for reason in found.reasons] == ["better_run_known"]
 
 
@@ -66,10 +74,10 @@ def test_a_better_run_within_the_spread_is_none() -> None:
 
 class Case(NamedTuple):
     planted: str | None
-    run: Run
+    run: BoardRun
     board: Board
-    search: Search
-    rivals: dict[str, Search]
+    search: SearchTrials
+    rivals: dict[str, SearchTrials]
     moved: dict[str, float]
 
 
@@ -87,7 +95,7 @@ def surface(rng: np.random.Generator, names: list[str], inside: bool):
     return error
 
 
-def run_search(rng: np.random.Generator, error, names: list[str], count: int) -> Search:
+def run_search(rng: np.random.Generator, error, names: list[str], count: int) -> SearchTrials:
     """A grid of five values a setting, as much of it as the budget allows, or random points."""
     if rng.random() < 0.5:
         points = rng.integers(0, 5, (count, len(names))) / 4
@@ -99,7 +107,7 @@ def run_search(rng: np.random.Generator, error, names: list[str], count: int) ->
         {"settings": {name: 10 ** (-4 + 3 * x) for name, x in row.items()}, "value": error(row)}
         for row in rows
     ]
-    return Search(space=space, trials=trials, noise=NOISE)
+    return SearchTrials(space=space, trials=trials, noise=NOISE)
 
 
 def case(number: int, planted: str | None) -> Case:
@@ -112,8 +120,8 @@ def case(number: int, planted: str | None) -> Case:
     rival = run_search(rng, surface(rng, names, True), names, int(budget * rng.uniform(0.8, 1.2)))
     value = min(trial.value for trial in search.trials)
     gain = rng.uniform(0.004, 0.06) if planted == "better_run_known" else rng.uniform(-0.05, 0.001)
-    run = Run(method="a", value=value, spread=NOISE)
-    board = board_of(run, Run(method="b", value=value * (1 - gain), spread=NOISE))
+    run = BoardRun(method="a", value=value, spread=NOISE)
+    board = board_of(run, BoardRun(method="b", value=value * (1 - gain), spread=NOISE))
     moved = {names[0]: 0.02, "epochs": rng.uniform(0, 0.0015)}
     if planted == "unsearched_setting":
         moved["order"] = rng.uniform(0.004, 0.05)
@@ -126,7 +134,7 @@ KINDS = ["edge", "fewer_settings", "better_run_known", "unsearched_setting"]
 def test_two_hundred_generated_searches() -> None:
     """Half with one planted fault, in turns: at least 90 % caught, at most 5 % of the others accused."""
     cases = [case(n, KINDS[n % 4] if n < 100 else None) for n in range(200)]
-    found = [verdict(c.run, c.board, c.search, c.rivals, c.moved) for c in cases]
+    found = [judge_run(c.run, c.board, c.search, c.rivals, c.moved) for c in cases]
     caught = [c.planted in {reason.code for reason in v.reasons} for c, v in zip(cases, found, strict=True)]
     assert np.mean(caught[:100]) >= 0.9
     assert np.mean([v.under_tuned for v in found[100:]]) <= 0.05
@@ -139,5 +147,5 @@ def test_each_fault_is_one_reason(kind: str) -> None:
     """Of a planted fault the other reasons are silent in nine of ten cases."""
     at = KINDS.index(kind)
     cases = [case(n, kind) for n in range(at, 120, 4)]
-    found = [{reason.code for reason in verdict(*c[1:]).reasons} for c in cases]
+    found = [{reason.code for reason in judge_run(*c[1:]).reasons} for c in cases]
     assert np.mean([codes <= {kind} for codes in found]) >= 0.9

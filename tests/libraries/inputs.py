@@ -14,7 +14,7 @@ import numpy as np
 
 from recbench_spark.definitions import Definition
 from recbench_spark.kernels.metrics.accuracy import METRICS, cutoffs, measure
-from recbench_spark.kernels.ranking.lists import Items, Lists, Truth, rank_lists
+from recbench_spark.kernels.ranking.lists import HeldOutItems, InputLists, UserItems, rank_lists
 from recbench_spark.kernels.ranking.rankings import Rankings
 
 Input = dict[str, Any]
@@ -56,7 +56,10 @@ def ranked(given: Input, definition: Definition) -> Rankings:
     offsets, items, score = _flat(lists)
     seen = _flat(train)
     return rank_lists(
-        Lists(offsets, items, score=score), Truth(*_flat(truth)), definition, Items(seen[0], seen[1])
+        InputLists(offsets, items, score=score),
+        HeldOutItems(*_flat(truth)),
+        definition,
+        UserItems(seen[0], seen[1]),
     ).rankings
 
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from recbench_spark import cli
 from recbench_spark.commands import embed, maintain
-from recbench_spark.graph.pipeline import NIGHT
+from recbench_spark.graph.pipeline import NIGHT_NOTE
 from recbench_spark.maintenance.fit_retention import find_old_fits
 from recbench_spark.maintenance.graph_retention import drop_old_graphs, find_old_graphs
 from recbench_spark.maintenance.retention import remove_folders, remove_private_files
@@ -61,9 +61,9 @@ def test_a_folder_goes_with_its_split_or_when_nothing_uses_it(tmp_path) -> None:
         ("fff-4", "graph.json", NOW - timedelta(days=3)),  # used since
         ("ggg-4", None, LONG_AGO),  # a layout that was killed
         ("hhh-4", None, fresh),  # one that may be at work
-        ("models/s1-m", NIGHT, LONG_AGO),
-        ("models/s2.1-m", NIGHT, LONG_AGO),
-        ("models/nnn", NIGHT, LONG_AGO),
+        ("models/s1-m", NIGHT_NOTE, LONG_AGO),
+        ("models/s2.1-m", NIGHT_NOTE, LONG_AGO),
+        ("models/nnn", NIGHT_NOTE, LONG_AGO),
         ("models/ooo", None, LONG_AGO),  # killed: no layers of it are anybody's
         ("models/ppp", None, fresh),
     ):
@@ -159,7 +159,7 @@ def test_work_of_a_living_owner_stays_and_that_of_an_ended_one_goes_with_time(tm
 
 def test_a_graph_in_which_another_host_works_stays_until_that_is_dead(tmp_path) -> None:
     made(tmp_path, "aaa-4", "graph.json", LONG_AGO)
-    made(tmp_path, "models/nnn", NIGHT, LONG_AGO)
+    made(tmp_path, "models/nnn", NIGHT_NOTE, LONG_AGO)
     graph, store = tmp_path / "graph_files" / "aaa-4", Warehouse(tmp_path)
     inner, outer = Lease(graph / "degrees", 1), Lease(tmp_path / "graph_files/models/nnn", 2)
     elsewhere = Maker("elsewhere", "another boot", "pid:[1]", 1, "5")
@@ -209,7 +209,7 @@ def test_private_files_of_killed_processes_go_after_a_day_and_no_published_folde
         folder.mkdir()
         (folder / "part").write_text("x")
     age(old, days=1.1)
-    made(tmp_path, "models/nnn", NIGHT, LONG_AGO)
+    made(tmp_path, "models/nnn", NIGHT_NOTE, LONG_AGO)
     monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # killed in the middle of it
     remove_folders(Warehouse(tmp_path), [room / "nnn"])
     assert not (room / "nnn").exists(), "its name goes first"

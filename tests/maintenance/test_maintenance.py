@@ -16,7 +16,7 @@ from recbench_spark import cli
 from recbench_spark.commands import maintain
 from recbench_spark.config import Benchmark
 from recbench_spark.errors import ConfigError, StoreError
-from recbench_spark.maintenance.compaction import Old, find_old
+from recbench_spark.maintenance.compaction import OldResults, find_old_results
 from recbench_spark.nightly.night import require_split
 from recbench_spark.schemas import (
     EMBEDDINGS,
@@ -29,8 +29,8 @@ from recbench_spark.schemas import (
     USER_BLOCKS,
     USER_METRICS,
 )
-from recbench_spark.storage.shared_rows import SETTING, own_disk
-from recbench_spark.storage.store import VERSION_PROPERTY, Store, remove_unborn
+from recbench_spark.storage.shared_rows import SETTING, local_scratch
+from recbench_spark.storage.store import VERSION_PROPERTY, Store, remove_uncommitted
 from tests.nights import models, run, small
 
 DAYS = [date(2026, 1, day) for day in (1, 2, 3)]
@@ -95,11 +95,11 @@ def test_old_nights_go_and_can_be_run_again(spark, tmp_path: Path) -> None:
     assert first is not None and second is not None and first.split_id != second.split_id
     opened = open_night_of(nights[0], DAYS[0])
 
-    assert find_old(store, DAYS[1], keep=[DAYS[0]]) == Old((), ())
-    assert find_old(store, DAYS[1]) == Old((first.run_id,), (first.split_id,))
+    assert find_old_results(store, DAYS[1], keep=[DAYS[0]]) == OldResults((), ())
+    assert find_old_results(store, DAYS[1]) == OldResults((first.run_id,), (first.split_id,))
     flags = ["--warehouse", store.root, "--logical-date", "2026-01-03", "--keep-days", "1"]
     assert job(*flags, "--dry-run") == 0
-    assert find_old(store, DAYS[1]) == Old((first.run_id,), (first.split_id,))
+    assert find_old_results(store, DAYS[1]) == OldResults((first.run_id,), (first.split_id,))
     assert job(*flags, "--optimize", "--vacuum-hours", "24") == 0
 
     for table, column in (
@@ -112,7 +112,7 @@ def test_old_nights_go_and_can_be_run_again(spark, tmp_path: Path) -> None:
     kept = {row.model_id.partition("-")[0] for row in store.read(EMBEDDINGS).select("model_id").collect()}
     assert kept == {second.split_id}
     assert numbers(store, DAYS[0]) == before
-    assert find_old(store, DAYS[1]) == Old((), ())
+    assert find_old_results(store, DAYS[1]) == OldResults((), ())
     with pytest.raises(StoreError, match="removed"):
         require_split(opened)
 
@@ -227,7 +227,7 @@ def test_tables_of_users_are_laid_out_by_run(
     store = Store(spark, str(folder))
     assert store.migrate() == [] and not (folder / "_migrating").exists()
     assert sorted(str(row) for row in store.read(USER_METRICS).collect()) == before
-    assert store.takes_files(RANKINGS, USER_METRICS), "tasks write their files"
+    assert store.can_add_files(RANKINGS, USER_METRICS), "tasks write their files"
     assert sorted(store._values(USER_METRICS, "run_id")) == ["r1", "r2"]
 
 
@@ -279,7 +279,7 @@ def test_a_table_that_is_being_created_or_is_there_is_left_alone(tmp_path: Path)
     (made / "_delta_log" / "00000000000000000000.json").write_text("{}")
     os.utime(made / "_delta_log", (0, 0))
     for folder in (young, made):
-        remove_unborn(folder)
+        remove_uncommitted(folder)
         assert (folder / "_delta_log").is_dir()
 
 
@@ -308,7 +308,7 @@ def unfinished(folder: Path, *files: str) -> Path:
 def test_a_restore_that_copies_data_first_loses_nothing(tmp_path: Path, file: str) -> None:
     folder = unfinished(tmp_path / "runs", file, "_delta_log/.00000000000000000000.json.0b7c.tmp")
     with pytest.raises(StoreError, match="no commit"):
-        remove_unborn(folder)
+        remove_uncommitted(folder)
     assert (folder / file).read_text() == "kept"
 
 
@@ -317,7 +317,7 @@ def test_what_a_killed_create_leaves_goes(tmp_path: Path, leftover: str) -> None
     folder = unfinished(tmp_path / "runs", f"_delta_log/{leftover}")
     (folder / "_delta_log" / "_staged_commits").mkdir()
     os.utime(folder / "_delta_log", (0, 0))
-    remove_unborn(folder)
+    remove_uncommitted(folder)
     assert not folder.exists()
 
 
@@ -416,5 +416,5 @@ def test_scratch_lies_where_spark_is_told(spark, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host", "unknown"])
 def test_a_catalog_on_a_cluster_needs_the_setting(master: str) -> None:
     with pytest.raises(ConfigError, match=r"--conf spark\.recbench\.scratch="):
-        own_disk(master)
-    assert Path(own_disk("local[*]")).is_dir()
+        local_scratch(master)
+    assert Path(local_scratch("local[*]")).is_dir()

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recbench_spark.models.fold_in import explicit, implicit
+from recbench_spark.models.fold_in import fold_in_explicit, fold_in_implicit
 
 
 def test_one_factor_by_hand() -> None:
     """Items 1 and 2, rated 2 and 3, lambda 1/2: (1*2 + 2*3) / (1 + 4 + 2 * 1/2) = 8/6."""
     factors = np.array([[1.0], [2.0], [5.0]])
-    found = explicit(np.array([0, 2]), np.array([0, 1]), np.array([2.0, 3.0]), factors, 0.5)
+    found = fold_in_explicit(np.array([0, 2]), np.array([0, 1]), np.array([2.0, 3.0]), factors, 0.5)
     assert found[0, 0] == pytest.approx(8 / 6)
     # alpha 10, strength 1: c = 11; left 30 + 10 (1 + 4) + 2/2 = 81, right 11 (1 + 2) = 33.
-    found = implicit(np.array([0, 2]), np.array([0, 1]), np.ones(2), factors, 0.5, 10.0)
+    found = fold_in_implicit(np.array([0, 2]), np.array([0, 1]), np.ones(2), factors, 0.5, 10.0)
     assert found[0, 0] == pytest.approx(33 / 81)
 
 
@@ -24,8 +24,8 @@ def test_a_user_without_items_gets_zeros() -> None:
     factors = np.ones((3, 2))
     offsets, items, ratings = np.array([0, 0, 1]), np.array([2]), np.array([4.0])
     for found in (
-        explicit(offsets, items, ratings, factors, 0.1),
-        implicit(offsets, items, ratings, factors, 0.1, 1),
+        fold_in_explicit(offsets, items, ratings, factors, 0.1),
+        fold_in_implicit(offsets, items, ratings, factors, 0.1, 1),
     ):
         assert not found[0].any()
         assert found[1].any()
@@ -33,7 +33,7 @@ def test_a_user_without_items_gets_zeros() -> None:
 
 def test_a_singular_system_gets_the_shortest_solution() -> None:
     """One rating, two factors, no ridge: x = r y / |y|^2."""
-    found = explicit(np.array([0, 1]), np.array([0]), np.array([10.0]), np.array([[1.0, 2.0]]), 0.0)
+    found = fold_in_explicit(np.array([0, 1]), np.array([0]), np.array([10.0]), np.array([[1.0, 2.0]]), 0.0)
     assert found[0] == pytest.approx([2.0, 4.0])
 
 
@@ -48,8 +48,8 @@ def test_equations_with_dense_matrices(seed: int, d: int, n_items: int, ridge: f
     offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
     items = np.concatenate(rows).astype(np.int64)
     ratings = draw.normal(size=len(items))
-    of_explicit = explicit(offsets, items, ratings, factors, ridge)
-    of_implicit = implicit(offsets, items, ratings, factors, ridge, alpha)
+    of_explicit = fold_in_explicit(offsets, items, ratings, factors, ridge)
+    of_implicit = fold_in_implicit(offsets, items, ratings, factors, ridge, alpha)
     for u, row in enumerate(rows):
         r = np.zeros(n_items)
         r[row] = ratings[offsets[u] : offsets[u + 1]]

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from recbench_spark.kernels.ranking.scorers import NeighbourScorer, UserBlock
 from recbench_spark.models.item_knn import (
-    Neighbours,
-    _quotients,
+    SimilarItems,
+    _divide_exactly,
     binary_matrix,
     centring_bias,
     cosine_neighbours,
-    scaled_to_one,
+    normalise_weights,
 )
 from tests.kernels.ranking.test_counting import lists
 
@@ -98,7 +98,7 @@ def test_fractions_of_numbers_beyond_float64() -> None:
     """Reduced before they are divided: n_i n_j can exceed 2^53, and c^2 with it."""
     above = np.array([3, 3 * 94_906_267**2, 6], np.int64)
     below = np.array([7, 7 * 94_906_267**2, 14], np.int64)
-    assert set(_quotients(above, below).tolist()) == {3 / 7}
+    assert set(_divide_exactly(above, below).tolist()) == {3 / 7}
 
 
 def test_more_users_than_float32_can_count() -> None:
@@ -133,10 +133,12 @@ def test_equals_the_oracle_whatever_the_blocks(histories: Histories, k: int, ste
 
 def test_weights_scaled_to_one_by_hand() -> None:
     """Item 0: 1/2 and 1/4 become 2/3 and 1/3; item 2: a single weight becomes 1."""
-    found = scaled_to_one(Neighbours(np.array([0, 0, 2]), np.array([1, 2, 0]), np.array([0.5, 0.25, 0.1])))
+    found = normalise_weights(
+        SimilarItems(np.array([0, 0, 2]), np.array([1, 2, 0]), np.array([0.5, 0.25, 0.1]))
+    )
     assert found.weights.tolist() == pytest.approx([2 / 3, 1 / 3, 1], rel=1e-15)
     nothing = np.zeros(0, np.int64)
-    assert scaled_to_one(Neighbours(nothing, nothing, np.zeros(0))).weights.tolist() == []
+    assert normalise_weights(SimilarItems(nothing, nothing, np.zeros(0))).weights.tolist() == []
 
 
 def centred_oracle(histories: Histories, n_items: int, k: int) -> list[list[float]]:
@@ -159,7 +161,9 @@ def test_centred_scores_equal_the_oracle(histories: Histories, k: int) -> None:
     n_items = 8
     rows = neighbours(histories, n_items, k)
     items, others, weights = (np.array(column) for column in zip(*rows, strict=True)) if rows else [[]] * 3
-    found = scaled_to_one(Neighbours(*np.array([items, others], np.int64), np.array(weights, np.float64)))
+    found = normalise_weights(
+        SimilarItems(*np.array([items, others], np.int64), np.array(weights, np.float64))
+    )
     order = np.lexsort((found.items, found.neighbours))
     offsets = np.searchsorted(found.neighbours[order], np.arange(n_items + 1))
     mean = np.array([sum(i in history for history in histories) / len(histories) for i in range(n_items)])

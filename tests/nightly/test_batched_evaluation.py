@@ -16,13 +16,13 @@ from recbench_spark.config import ModelConfig
 from recbench_spark.evaluation.ranking.sources import HashSource, Strings
 from recbench_spark.kernels.ranking.scorers import Scorer
 from recbench_spark.nightly import batched_evaluation
-from recbench_spark.nightly.batched_evaluation import SETTING, Ready, groups
-from recbench_spark.nightly.model_evaluation import users_of
+from recbench_spark.nightly.batched_evaluation import MODELS_AT_ONCE_SETTING, RankableModel, group_models
+from recbench_spark.nightly.model_evaluation import select_users
 from recbench_spark.nightly.night import open_night
 from recbench_spark.schemas import METRICS, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.storage.store import Store
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
-from recbench_spark.training.random import Random
+from recbench_spark.training.random import RandomAdapter
 from tests.nights import DATE, models, run, small
 from tools import compare_warehouses
 
@@ -78,7 +78,7 @@ class Failing(Behaviour[Brittle]):
 
     def source(self, trained: Trained, data: SplitData) -> HashSource:
         settings = type("", (), {"seed": 1})()
-        found = Random(settings).source(trained, data)
+        found = RandomAdapter(settings).source(trained, data)
         return BrittleSource(found.rows, found.n_items, found.seed)
 
 
@@ -139,13 +139,13 @@ def test_one_pass_gives_the_bits_of_one_model_at_a_time(
     chosen = [model for model in chosen if not few or model["name"] in FEW[name]]
     benchmark = small(name=name, dataset=WORLD, models=chosen, evaluation=asked)
     for place, at_once in (("alone", "0"), ("together", "64")):
-        spark.conf.set(SETTING, at_once)
+        spark.conf.set(MODELS_AT_ONCE_SETTING, at_once)
         try:
             ran = run(Store(spark, str(tmp_path / place)), benchmark)
         finally:
-            spark.conf.unset(SETTING)
+            spark.conf.unset(MODELS_AT_ONCE_SETTING)
         assert ran.outcome.failed == {} and len(ran.outcome.run_ids) == len(chosen)
-        assert (f"{chosen[0]['name']}: measure" in ran.said) == (place == "alone")
+        assert (f"{chosen[0]['name']}: measure" in ran.remarks) == (place == "alone")
     assert compare_warehouses.main([str(tmp_path / "alone"), str(tmp_path / "together")]) == 0, (
         capsys.readouterr().out
     )
@@ -168,7 +168,7 @@ def test_how_many_rows_are_ranked_is_known_before(spark, tmp_path: Path, empty: 
     ran = run(store, benchmark)
     night = open_night(store, benchmark, DATE)
     assert ran.outcome.failed == {}
-    assert night.n_rankings == users_of(night).count() == (30 if empty == "zero" else 20)
+    assert night.n_rankings == select_users(night).count() == (30 if empty == "zero" else 20)
 
 
 def commits(store: Store, name: str) -> int:
@@ -255,9 +255,9 @@ def test_a_night_whose_pass_dies_is_ranked_one_by_one(
 
 
 def test_groups_are_cut_by_number_and_by_bytes() -> None:
-    one = Ready("r", None, None, [], batched_evaluation.ITEM_BYTES // 2)  # type: ignore[arg-type]
+    one = RankableModel("r", None, None, [], batched_evaluation.MAX_ITEM_BYTES // 2)  # type: ignore[arg-type]
     small_ones = [replace(one, bytes=1) for _ in range(5)]
-    assert [len(group) for group in groups(small_ones, 2)] == [2, 2, 1]
-    assert [len(group) for group in groups([one, one, one], 64)] == [2, 1]
-    assert [len(group) for group in groups([replace(one, bytes=one.bytes * 9), one], 64)] == [1, 1]
-    assert list(groups([], 64)) == []
+    assert [len(group) for group in group_models(small_ones, 2)] == [2, 2, 1]
+    assert [len(group) for group in group_models([one, one, one], 64)] == [2, 1]
+    assert [len(group) for group in group_models([replace(one, bytes=one.bytes * 9), one], 64)] == [1, 1]
+    assert list(group_models([], 64)) == []

@@ -10,8 +10,8 @@ import pytest
 
 from recbench_spark.config import Gate
 from recbench_spark.errors import GATE, GateError
-from recbench_spark.nightly.gates import failure, gate_checks
-from recbench_spark.nightly.night import night_gates, open_night
+from recbench_spark.nightly.gates import gate_checks, gate_error
+from recbench_spark.nightly.night import check_night_gates, open_night
 from recbench_spark.nightly.results import check_rows
 from recbench_spark.schemas import RUNS
 from tests.nights import DATE, Ran, models, run, small
@@ -49,8 +49,8 @@ def test_a_fact_that_is_not_there_does_not_pass() -> None:
 
 def test_only_gates_that_fail_fail_the_job() -> None:
     warn, fail = Gate(fact="rows", above=50, action="warn"), Gate(fact="rows", part="train", above=50)
-    assert failure(gate_checks([warn], FACTS)) is None
-    error = failure(gate_checks([warn, fail], FACTS))
+    assert gate_error(gate_checks([warn], FACTS)) is None
+    error = gate_error(gate_checks([warn, fail], FACTS))
     assert error is not None and error.exit_code == GATE
     assert error.message == "1 gate failed: train: rows is 80 (gate: fail above 50)"
 
@@ -71,7 +71,7 @@ def test_a_gate_stops_the_night_before_any_model_runs(small_night: Ran) -> None:
 def test_a_warning_stands_in_the_checks_of_the_run(small_night: Ran) -> None:
     gate = {"fact": "rows", "part": "test", "below": 1e9, "action": "warn"}
     store = small_night.store
-    found = night_gates(open_night(store, small(gates=[gate]), DATE))
+    found = check_night_gates(open_night(store, small(gates=[gate]), DATE))
     (row,) = check_rows("a_run", found)
     told = tuple(row[name] for name in ("check", "severity", "threshold", "passed"))
     assert told == ("test: rows", "warning", 1e9, False)

@@ -18,17 +18,17 @@ from recbench_spark.config.evaluation import Propensities
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.data import arrow_files
 from recbench_spark.errors import DataError
-from recbench_spark.graph.pipeline import graph_of
+from recbench_spark.graph.pipeline import ensure_graph
 from recbench_spark.nightly import run_keys
 from recbench_spark.nightly import split as splitting
-from recbench_spark.nightly.night_status import nothing_to_do
-from recbench_spark.nightly.propensity import Exposed, write_propensities
-from recbench_spark.placeholders import on_night
+from recbench_spark.nightly.night_status import find_finished_night
+from recbench_spark.nightly.propensity import ExposureLog, write_propensities
+from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.protocol.manifests import Fact
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, COMPARISONS, GRAPHS, MANIFESTS, PROPENSITIES, RUNS
 from recbench_spark.storage.store import Store
-from recbench_spark.tuning.folds import folded_log
+from recbench_spark.tuning.folds import open_folded_log
 from tests.nights import TINY, run
 
 FIRST, SECOND = date(2026, 1, 1), date(2026, 1, 2)
@@ -60,7 +60,7 @@ def lists(path: Path, item: str, users: int) -> None:
 
 
 def value(store: Store, run_id: str) -> tuple[float, int]:
-    metrics = store.of_run("metrics", run_id).where("metric = 'ndcg' AND k = 5 AND slice_key IS NULL")
+    metrics = store.read_run("metrics", run_id).where("metric = 'ndcg' AND k = 5 AND slice_key IS NULL")
     (row,) = metrics.select("value", "n").collect()
     return row.value, row.n
 
@@ -78,15 +78,15 @@ def test_nights_on_other_tables_of_one_version_are_other_nights(spark: Any, tmp_
     two = run(store, benchmark, SECOND)
     assert value(store, two.outcome.run_ids["m"]) == (0.0, 7)
 
-    of_two = on_night(benchmark, SECOND)
-    assert nothing_to_do(store.root, of_two, SECOND) is not None
+    of_two = fill_placeholders(benchmark, SECOND)
+    assert find_finished_night(store.root, of_two, SECOND) is not None
     lists(tmp_path / "lists", held_out(3), 10)
-    assert nothing_to_do(store.root, of_two, SECOND) is None
+    assert find_finished_night(store.root, of_two, SECOND) is None
     assert value(store, run(store, benchmark, SECOND).outcome.run_ids["m"]) == (1.0, 7)
 
     shutil.rmtree(logs / "2026-01-02")
     write_deltalake(logs / "2026-01-02", rows(5, shift=3))
-    assert nothing_to_do(store.root, of_two, SECOND) is None
+    assert find_finished_night(store.root, of_two, SECOND) is None
     assert value(store, run(store, benchmark, SECOND).outcome.run_ids["m"]) == (1.0, 5)
     shutil.rmtree(logs / "2026-01-02")
     write_deltalake(logs / "2026-01-02", rows(4, shift=3))
@@ -110,7 +110,7 @@ def test_a_night_of_older_code_is_compared_and_its_data_not_said_to_have_changed
         old.setattr("recbench_spark.revisions.REVISIONS", {})
         before = run(store, benchmark, FIRST)
     after = run(store, benchmark, SECOND)
-    assert after.outcome.run_ids.keys() == {"popular"} and "made before" not in after.said
+    assert after.outcome.run_ids.keys() == {"popular"} and "made before" not in after.remarks
     pairs = {(row["run_id"], row["other_run_id"]) for row in store.rows(COMPARISONS)}
     assert pairs == {(after.outcome.run_ids["popular"], before.outcome.run_ids["popular"])}
     changes = store.read(CHANGES).collect()
@@ -121,8 +121,8 @@ def test_a_night_of_older_code_is_compared_and_its_data_not_said_to_have_changed
         update={"dataset": benchmark.dataset.model_copy(update={"path": str(tmp_path / "moved.parquet")})}
     )
     again = run(store, moved, date(2026, 1, 3))
-    assert f"split {again.night.split_id}: made before" in again.said
-    assert nothing_to_do(store.root, moved, date(2026, 1, 3)) is not None
+    assert f"split {again.night.split_id}: made before" in again.remarks
+    assert find_finished_night(store.root, moved, date(2026, 1, 3)) is not None
 
 
 @pytest.mark.spark
@@ -138,7 +138,7 @@ def test_fits_of_another_table_find_its_own_ratings(spark: Any, tmp_path: Path) 
             }
         )
         store = Store(spark, str(tmp_path / f"w-{name}"))
-        log_of = folded_log(store, benchmark, Journal())
+        log_of = open_folded_log(store, benchmark, Journal())
         found.append((log_of.log_id, set(log_of.files.open().arrays["ratings"].tolist())))
     assert found[0][0] != found[1][0] and [ratings for _, ratings in found] == [{1.0}, {5.0}]
 
@@ -148,18 +148,18 @@ def test_graphs_of_other_edges_are_laid_out_anew(spark: Any, tmp_path: Path) -> 
     store, journal = Store(spark, str(tmp_path / "w")), Journal()
     write_deltalake(tmp_path / "a", pa.table({"src": ["1", "2"], "dst": ["2", "3"]}))
     write_deltalake(tmp_path / "b", pa.table({"src": ["1", "2", "3"], "dst": ["2", "3", "4"]}))
-    graphs = [graph_of(store, GraphSource(edges=str(tmp_path / name)), 1, journal) for name in "ab"]
+    graphs = [ensure_graph(store, GraphSource(edges=str(tmp_path / name)), 1, journal) for name in "ab"]
     assert [graph.edges for graph in graphs] == [2, 3]
     edges = tmp_path / "edges.csv"
     edges.write_text("src,dst\n1,2\n")
-    one = graph_of(store, GraphSource(edges=str(edges)), 1, journal)
+    one = ensure_graph(store, GraphSource(edges=str(edges)), 1, journal)
     stat = edges.stat()
     edges.write_text("src,dst\n1,3\n")
     os.utime(edges, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    two = graph_of(store, GraphSource(edges=str(edges)), 1, journal)
+    two = ensure_graph(store, GraphSource(edges=str(edges)), 1, journal)
     os.utime(edges)
     shutil.copy(edges, tmp_path / "copy.csv")
-    three = graph_of(store, GraphSource(edges=str(tmp_path / "copy.csv")), 1, journal)
+    three = ensure_graph(store, GraphSource(edges=str(tmp_path / "copy.csv")), 1, journal)
     assert one.graph_id != two.graph_id == three.graph_id
     assert store.read(GRAPHS).count() == 4
 
@@ -168,7 +168,7 @@ def test_graphs_of_other_edges_are_laid_out_anew(spark: Any, tmp_path: Path) -> 
 def test_propensities_of_other_features_are_fitted_anew(spark: Any, tmp_path: Path) -> None:
     store, given = Store(spark, str(tmp_path / "w")), tmp_path / "given"
     settings = Propensities(method="given", path=str(given))
-    exposed = Exposed(store, "s", spark.createDataFrame([("u", "i")], "user_id STRING, item_id STRING"))
+    exposed = ExposureLog(store, "s", spark.createDataFrame([("u", "i")], "user_id STRING, item_id STRING"))
     for chance in (0.25, 0.5, 0.5):
         write_deltalake(given, pa.table({"item_id": ["i"], "propensity": [chance]}), mode="overwrite")
         write_propensities(exposed, settings)
@@ -183,13 +183,13 @@ def test_a_log_that_changes_while_it_is_split_is_no_split(
     store, log = Store(spark, str(tmp_path / "w")), tmp_path / "log.parquet"
     pq.write_table(rows(10), log)
     benchmark = night(str(log), [{"name": "popular", "kind": "popular"}], reader="parquet")
-    audit = splitting.manifest
+    audit = splitting.build_manifest
 
     def audit_late(*args: Any) -> list[Fact]:
         pq.write_table(rows(9), log)
         return audit(*args)
 
-    monkeypatch.setattr(splitting, "manifest", audit_late)
+    monkeypatch.setattr(splitting, "build_manifest", audit_late)
     with pytest.raises(DataError, match="changed while it was read"):
         run(store, benchmark, FIRST)
     assert store.read(MANIFESTS).isEmpty() and store.read(RUNS).isEmpty()
@@ -205,7 +205,7 @@ def test_a_slice_elsewhere_is_the_same_slice(tmp_path: Path) -> None:
         slices = parse(Benchmark, {**TINY, "evaluation": {"slices": [cut]}}, "").evaluation.slices
         evaluation = benchmark.evaluation.model_copy(update={"slices": slices})
         changed = benchmark.model_copy(update={"evaluation": evaluation})
-        return run_keys.split_hash(arrow_files.identity, changed)[0]
+        return run_keys.hash_split(arrow_files.identity, changed)[0]
 
     (tmp_path / "one").mkdir()
     pq.write_table(rows(10), tmp_path / "one" / "log.parquet")
@@ -220,7 +220,7 @@ def test_names_count_where_they_say_what_a_file_holds(tmp_path: Path) -> None:
     def named(folder: Path, reader: str, **split: Any) -> str:
         benchmark = night(str(folder), [{"name": "p", "kind": "popular"}], reader=reader)
         changed = parse(Benchmark, {**TINY, "split": split}, "").split if split else benchmark.split
-        return run_keys.split_hash(arrow_files.identity, benchmark.model_copy(update={"split": changed}))[0]
+        return run_keys.hash_split(arrow_files.identity, benchmark.model_copy(update={"split": changed}))[0]
 
     one, two = tmp_path / "one", tmp_path / "two"
     for folder, names in ((one, ("train.txt", "test.txt")), (two, ("test.txt", "train.txt"))):

@@ -11,8 +11,8 @@ import pytest
 
 import recbench_spark
 from recbench_spark.benchmark import open_night
-from recbench_spark.config import Draw
-from recbench_spark.nightly.model_evaluation import rank
+from recbench_spark.config import CandidateDraw
+from recbench_spark.nightly.model_evaluation import rank_model
 from recbench_spark.nightly.split import prepare_split
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import ITEMS, SPLITS
@@ -86,14 +86,14 @@ def test_a_night_and_the_one_call_rank_alike(spark, world: dict[str, Any], kind:
     settings = given if kind == "embeddings" else {"path": paths["rows"]}
     night = open_night(world["store"], benchmark([{"name": "m", "kind": kind, **settings}], mode), DATE)
     (model,) = night.benchmark.models
-    rankings, found = rank(night, model, night.plan().request())
+    rankings, found = rank_model(night, model, night.plan().request())
     tables = {name: spark.createDataFrame(world[name]) for name in ("users", "items", "rows")}
     system = (tables["users"], tables["items"]) if kind == "embeddings" else tables["rows"]
     parts = {part: log[log.part == part][["user_id", "item_id", "rating"]] for part in ("train", "test")}
     result = recbench_spark.evaluate(
         spark.createDataFrame(parts["test"].rename(columns={"rating": "relevance"})),
         train=spark.createDataFrame(parts["train"]),
-        metrics=("ndcg", "coverage"), k=(3,), definition={"candidates": mode}, draw=Draw(n=5),
+        metrics=("ndcg", "coverage"), k=(3,), definition={"candidates": mode}, draw=CandidateDraw(n=5),
         **{kind: system},
     )  # fmt: skip
     assert rows(rankings) == rows(result.rankings)

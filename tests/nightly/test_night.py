@@ -19,10 +19,10 @@ from recbench_spark import benchmark as story
 from recbench_spark.config import Provenance
 from recbench_spark.errors import ConfigError, DataError, MissingError
 from recbench_spark.nightly import split
-from recbench_spark.nightly.batched_evaluation import SETTING
-from recbench_spark.nightly.night import attempts_so_far, check_benchmark, open_night
-from recbench_spark.nightly.night_status import nothing_to_do
-from recbench_spark.nightly.results import grid_edges
+from recbench_spark.nightly.batched_evaluation import MODELS_AT_ONCE_SETTING
+from recbench_spark.nightly.night import check_benchmark, count_attempts, open_night
+from recbench_spark.nightly.night_status import find_finished_night
+from recbench_spark.nightly.results import find_grid_edges
 from recbench_spark.schemas import (
     CHECKS,
     EMBEDDINGS,
@@ -37,7 +37,7 @@ from recbench_spark.schemas import (
     USER_METRICS,
 )
 from recbench_spark.storage.store import Store, query_files
-from recbench_spark.tuning.board_update import enter, update_board
+from recbench_spark.tuning.board_update import append_entries, update_board
 from tests import oracles
 from tests.nights import DATE, RANKED, SMALL, Ran, models, run, small
 
@@ -111,7 +111,7 @@ def test_slices_stand_beside_the_whole(metrics: pd.DataFrame, small_night: Ran) 
 
 
 def test_user_metrics_average_to_the_metrics(metrics: pd.DataFrame, small_night: Ran) -> None:
-    per_user = small_night.store.of_run("user_metrics", small_night.outcome.run_ids["als_4"]).collect()
+    per_user = small_night.store.read_run("user_metrics", small_night.outcome.run_ids["als_4"]).collect()
     overall = metrics[
         (metrics.model == "als_4") & metrics.slice_key.isna() & (metrics.metric != "coverage")
     ]
@@ -163,8 +163,8 @@ def test_the_best_setting_on_the_edge_of_its_grid_is_said(small_night: Ran) -> N
     assert als.at_grid_edge == ["rank"]
     assert json.loads(als.search_space) == {"rank": [4, 8], "alpha": [0.5, 1, 2]}
     model = model_named(small_night, "als_4")
-    assert grid_edges(model, Provenance(search_space={"rank": (2, 4, 8)})) == []
-    assert grid_edges(model, Provenance(search_space={"rank": (4,), "unknown": (1, 2)})) == []
+    assert find_grid_edges(model, Provenance(search_space={"rank": (2, 4, 8)})) == []
+    assert find_grid_edges(model, Provenance(search_space={"rank": (4,), "unknown": (1, 2)})) == []
 
 
 # ---------------------------------------------------------------------------- against an oracle
@@ -198,7 +198,7 @@ def unseen(block, scores: dict[int, float]) -> dict[int, float]:
 
 def test_ranks_equal_a_slow_float64_oracle(small_night: Ran, als_scores) -> None:
     blocks = {row.user_id: row for row in small_night.night.table(USER_BLOCKS).collect()}
-    rankings = small_night.store.of_run("rankings", small_night.outcome.run_ids["als_4"]).collect()
+    rankings = small_night.store.read_run("rankings", small_night.outcome.run_ids["als_4"]).collect()
     assert {row.part for row in rankings} == {"test", "open_loop"}
     for row in rankings:
         block = blocks[row.user_id]
@@ -269,12 +269,12 @@ def test_models_handed_over_get_the_numbers_of_the_model_they_came_from(
     )  # fmt: skip
     ran = run(small_night.store, handed_over)
     assert ran.outcome.failed == {}
-    assert f"split {night.split_id}: made before" in ran.said
+    assert f"split {night.split_id}: made before" in ran.remarks
     key_columns = ["part", "metric", "definition", "k", "slice_key", "slice_value"]
     values = ["value", "stderr", "ci_low", "ci_high", "n"]
     wanted = metrics[metrics.model == "als_4"].set_index(key_columns)[values].sort_index()
     for model, run_id in ran.outcome.run_ids.items():
-        found = small_night.store.of_run("metrics", run_id).toPandas()
+        found = small_night.store.read_run("metrics", run_id).toPandas()
         found = found.set_index(key_columns)[values].sort_index()
         pd.testing.assert_frame_equal(found, wanted, check_exact=True, obj=model)
 
@@ -287,7 +287,7 @@ def test_a_second_run_does_nothing_and_says_so(small_night: Ran) -> None:
     again = run(small_night.store, small_night.benchmark)
     assert again.outcome.run_ids == {}
     assert again.outcome.skipped == tuple(model["name"] for model in SMALL["models"])
-    assert "rank" not in again.said and "split" not in again.said
+    assert "rank" not in again.remarks and "split" not in again.remarks
     assert versions(small_night.store) == before
     assert again.outcome.leaderboard == small_night.outcome.leaderboard
 
@@ -302,7 +302,7 @@ def test_force_makes_a_second_attempt_with_the_same_numbers(small_night: Ran) ->
     assert [(row.run_id, row.attempt) for row in attempts] == [(first, 1), (second, 2)]
     assert len({row.run_key for row in attempts}) == 1
     one, other = (
-        store.of_run("metrics", run_id).drop("run_id").toPandas().sort_values(METRICS.names[1:8])
+        store.read_run("metrics", run_id).drop("run_id").toPandas().sort_values(METRICS.names[1:8])
         for run_id in (first, second)
     )
     pd.testing.assert_frame_equal(
@@ -327,7 +327,7 @@ def test_a_forced_earlier_night_prints_its_own_board(small_night: Ran) -> None:
 def test_a_changed_setting_is_another_run(small_night: Ran) -> None:
     evaluation = {**SMALL["evaluation"], "k": [5]}
     changed = small(models=models("popular"), evaluation=evaluation)
-    assert attempts_so_far(open_night(small_night.store, changed, DATE)) == {"popular": 0}
+    assert count_attempts(open_night(small_night.store, changed, DATE)) == {"popular": 0}
 
 
 # ------------------------------------------------------------------------- killed and failing
@@ -346,7 +346,7 @@ def test_a_killed_run_leaves_nothing_visible_and_the_next_completes(
 ) -> None:
     store, popular = small_night.store, small(name="killed", models=models("popular"))
     with monkeypatch.context() as patch:
-        patch.setattr(story, "publish", killed)
+        patch.setattr(story, "publish_runs", killed)
         with pytest.raises(Killed):
             run(store, popular, NIGHT_2)
     (lost,) = (
@@ -357,18 +357,18 @@ def test_a_killed_run_leaves_nothing_visible_and_the_next_completes(
         .collect()
     )
     for table in (METRICS, USER_METRICS, RANKINGS, CHECKS):
-        assert store.of_run(table.name, lost.run_id).count() > 0
+        assert store.read_run(table.name, lost.run_id).count() > 0
         assert store.visible(table).where(f"run_id = '{lost.run_id}'").count() == 0
     store.install_views()
     assert store.spark.sql("SELECT * FROM leaderboard WHERE suite = 'killed'").collect() == []
     # The next run completes; here it comes a day later, and sweeps up.
-    monkeypatch.setattr(story, "yesterday", lambda _: "9999")
+    monkeypatch.setattr(story, "yesterday_stamp", lambda _: "9999")
     done = run(store, popular, NIGHT_2).outcome
     board = store.spark.sql("SELECT DISTINCT run_id FROM leaderboard WHERE suite = 'killed'").collect()
     assert [row.run_id for row in board] == list(done.run_ids.values()) != [lost.run_id]
     for table in (METRICS, USER_METRICS, RANKINGS, CHECKS):
-        assert store.of_run(table.name, lost.run_id).count() == 0
-        assert store.of_run(table.name, done.run_ids["popular"]).count() > 0
+        assert store.read_run(table.name, lost.run_id).count() == 0
+        assert store.read_run(table.name, done.run_ids["popular"]).count() > 0
 
 
 @pytest.mark.parametrize("step", ["user_blocks", pytest.param("manifest", marks=pytest.mark.slow)])
@@ -432,11 +432,11 @@ def test_whatever_error_a_model_ends_by_is_its_own_in_words_and_with_its_trace(
     leaving = {"name": "leaving", "kind": "tests.failing_model:LeavingModel"}
     chosen = [*broken[:3], *models("popular"), *broken[3:], leaving]
     benchmark = small(name=f"failing{at_once}", models=chosen)
-    spark.conf.set(SETTING, at_once)
+    spark.conf.set(MODELS_AT_ONCE_SETTING, at_once)
     try:
         ran = run(small_night.store, benchmark)
     finally:
-        spark.conf.unset(SETTING)
+        spark.conf.unset(MODELS_AT_ONCE_SETTING)
     assert set(ran.outcome.run_ids) == {"popular"} and ran.outcome.exit_code == 1
     told = {row.model: row for row in small_night.store.read(RUNS).collect() if row.suite == benchmark.name}
     assert "importing tests.leaving_module ends Python" in told["leaving"].error
@@ -555,18 +555,18 @@ def test_a_regression_opens_the_report_and_stands_in_the_nights_result(spark, tm
     assert repeated == result
     # Known without a session too, until anything that follows from the runs is gone, or asked for anew.
     asked, day = small(**night, models=[bad, *models("truth")]), date(2026, 1, 2)
-    done = nothing_to_do(store.root, asked, day)
+    done = find_finished_night(store.root, asked, day)
     assert done is not None and done.exit_code == 4 and done.regressions == again.outcome.regressions
     assert (done.leaderboard, done.report_path) == (again.outcome.leaderboard, again.outcome.report_path)
     stricter = small(**{**night, "comparisons": {"replicates": 30}}, models=[bad, *models("truth")])
-    assert nothing_to_do(store.root, stricter, day) is None
-    assert nothing_to_do(store.root, small(**night, models=[good, *models("truth")]), day) is None
+    assert find_finished_night(store.root, stricter, day) is None
+    assert find_finished_night(store.root, small(**night, models=[good, *models("truth")]), day) is None
     Path(done.report_path or "").unlink()
-    assert nothing_to_do(store.root, asked, day) is None
+    assert find_finished_night(store.root, asked, day) is None
     run(store, asked, day)
-    assert nothing_to_do(store.root, asked, day) is not None
+    assert find_finished_night(store.root, asked, day) is not None
     spark.sql(f"DELETE FROM delta.`{store.root}/comparisons` WHERE logical_date = '{day}'")
-    assert nothing_to_do(store.root, asked, day) is None
+    assert find_finished_night(store.root, asked, day) is None
     assert run(store, asked, day).outcome.exit_code == 4
 
 
@@ -640,7 +640,9 @@ def test_a_board_takes_the_headlines_of_nights_that_rank(small_night: Ran, metri
     assert found == wanted.to_dict() and [*found.values()] == sorted(found.values(), reverse=True)
     assert {e.metric for e in board.entries} == {"ndcg@10"} and not board.entries[0].lower_is_better
     best = board.entries[0]
-    enter(store, [replace(best, name="elsewhere", value=best.value / 2, ran_by="rival", evidence="x")])
+    append_entries(
+        store, [replace(best, name="elsewhere", value=best.value / 2, ran_by="rival", evidence="x")]
+    )
     judged = update_board(store, benchmark, None)
     (flagged,) = (e.name for e in judged.entries if judged.verdicts[e.entry_id].under_tuned)
     assert flagged == "elsewhere"

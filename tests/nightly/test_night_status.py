@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recbench_spark.nightly.night_status import following
+from recbench_spark.nightly.night_status import hash_following
 from recbench_spark.storage.arrow_store import ArrowStore
 from tests.nights import DATE, SMALL, small
 
@@ -27,6 +27,6 @@ def test_a_night_of_other_data_or_numbers_is_not_told_by_this_ones_file(
     change: dict[str, Any], tmp_path: Path
 ) -> None:
     store = ArrowStore(str(tmp_path / "warehouse"))
-    told = following(store, small(), DATE)
-    assert told == following(store, small(), DATE)
-    assert told != following(store, small(**change), DATE)
+    told = hash_following(store, small(), DATE)
+    assert told == hash_following(store, small(), DATE)
+    assert told != hash_following(store, small(**change), DATE)

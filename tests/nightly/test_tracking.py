@@ -11,12 +11,12 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from recbench_spark.nightly.tracking import Tracked, log_night, metric_name
+from recbench_spark.nightly.tracking import TrackedRun, log_night, mlflow_metric_name
 from recbench_spark.runtime.journal import Journal
 from tests.nights import Ran, small
 
 ROOT = Path(__file__).resolve().parents[2]
-RUN = Tracked(
+RUN = TrackedRun(
     "popular 2026-01-01", {"model": "popular"}, {"recbench.run_id": "r1"}, {"test/ndcg_at_10": 0.25}
 )
 
@@ -25,7 +25,7 @@ RUN = Tracked(
     ("key", "name"), [(("test", "ndcg", 10), "test/ndcg_at_10"), (("test", "auc", None), "test/auc")]
 )
 def test_names_of_metrics(key: tuple[str, str, int | None], name: str) -> None:
-    assert metric_name(*key) == name
+    assert mlflow_metric_name(*key) == name
 
 
 @pytest.mark.skipif(find_spec("mlflow") is not None, reason="mlflow is installed here")
@@ -48,7 +48,7 @@ def test_with_mlflow_runs_stand_in_its_folder(tmp_path: Path) -> None:
     code = [
         "import sys",
         f"sys.path += {[str(ROOT), str(site)]!r}",
-        "from recbench_spark.nightly.tracking import Tracked, log_runs",
+        "from recbench_spark.nightly.tracking import TrackedRun, log_runs",
         f"log_runs('file://{tmp_path}/mlruns', 'demo', [{RUN!r}])",
     ]
     command = [os.environ["RECBENCH_MLFLOW_PYTHON"], "-c", "\n".join(code)]

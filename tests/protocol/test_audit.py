@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from recbench_spark.protocol import audit
-from recbench_spark.protocol.audit import COLUMNS, Asked
-from recbench_spark.storage.blocks import unpacked
+from recbench_spark.protocol.audit import COLUMNS, AuditRequest
+from recbench_spark.storage.blocks import unpack_blocks
 
 Row = tuple[str, str, float, int | None, str]
 
@@ -23,16 +23,16 @@ def table(rows: Sequence[Row]) -> pa.Table:
     return pa.table(dict(zip(COLUMNS, columns, strict=True)))
 
 
-def sums(pieces: Sequence[pa.Table], asked: Asked, tasks: int) -> Counter[Any]:
+def sums(pieces: Sequence[pa.Table], asked: AuditRequest, tasks: int) -> Counter[Any]:
     """As Spark brings blocks together."""
     held: dict[int, list[bytes]] = {}
-    for task, rows in audit.counted_in_blocks(pieces, asked, tasks):
+    for task, rows in audit.count_in_blocks(pieces, asked, tasks):
         held.setdefault(task, []).append(rows)
     found: Counter[Any] = Counter()
     for blocks in held.values():
-        together = unpacked(blocks)
+        together = unpack_blocks(blocks)
         assert together is not None
-        found.update(audit.told(audit.of_each(together), asked))
+        found.update(audit.sum_counts(audit.merge_pieces(together), asked))
     return found
 
 
@@ -81,12 +81,12 @@ def by_loop(rows: Sequence[Row], earliest: int) -> dict[Any, int]:
 @pytest.mark.parametrize("seed", range(5))
 def test_pieces_say_together_what_a_loop_finds(seed: int) -> None:
     rows = drawn(seed)
-    parts = audit.in_all([audit.by_part([table(rows)])])
-    cut = audit.in_all(audit.by_part([table(rows[n::3])]) for n in range(3))
+    parts = audit.merge_parts([audit.summarise_parts([table(rows)])])
+    cut = audit.merge_parts(audit.summarise_parts([table(rows[n::3])]) for n in range(3))
     assert parts == cut and list(parts) == sorted({row[4] for row in rows})
     times = [part.earliest for name, part in parts.items() if name in ("test", "valid")]
     earliest = min(time for time in times if time is not None)
-    asked = Asked({name: part.rows for name, part in parts.items()}, earliest)
+    asked = AuditRequest({name: part.rows for name, part in parts.items()}, earliest)
     expected = by_loop(rows, earliest)
     whole = sums([table(rows)], asked, 1)
     assert {key: whole[key] for key in expected} == expected and whole["parted"] == 0
@@ -107,9 +107,9 @@ def test_a_dictionary_may_name_parts_that_no_row_is_in() -> None:
     names = pa.array(["quiz", "train", "later", "test"])
     part = pa.DictionaryArray.from_arrays(pa.array([3, 1], pa.int8()), names)
     rows = rows.set_column(4, "part", part)
-    parts = audit.in_all([audit.by_part([rows])])
+    parts = audit.merge_parts([audit.summarise_parts([rows])])
     assert {name: one.rows for name, one in parts.items()} == {"test": 1, "train": 1}
-    found = sums([rows], Asked({"test": 1, "train": 1}, 3), 2)
+    found = sums([rows], AuditRequest({"test": 1, "train": 1}, 3), 2)
     assert found["users of", "test"] == 1 and found["later"] == found["own_later"] == 1
 
 

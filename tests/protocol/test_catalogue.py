@@ -7,8 +7,8 @@ import random
 import pytest
 from pyspark.sql import functions as F
 
-from recbench_spark.indexing import dense_index
-from recbench_spark.protocol.catalogue import catalogue
+from recbench_spark.indexing import add_dense_index
+from recbench_spark.protocol.catalogue import build_catalogue
 
 pytestmark = pytest.mark.spark
 
@@ -39,7 +39,7 @@ def classes(items) -> dict[str, str]:
 @pytest.mark.parametrize("numeric", [True, False])
 def test_positions_are_dense_and_in_tie_order_over_many_partitions(spread, numeric: bool) -> None:
     ids = [str(n) for n in random.Random(3).sample(range(-500, 5000), 400)]
-    found = catalogue(log_of(spread, {}, dict.fromkeys(ids, "test")), numeric).collect()
+    found = build_catalogue(log_of(spread, {}, dict.fromkeys(ids, "test")), numeric).collect()
     ordered = sorted(ids, key=int) if numeric else sorted(ids, key=str.encode)
     assert [row.item_id for row in sorted(found, key=lambda row: row.item_index)] == ordered
     assert sorted(row.item_index for row in found) == list(range(400))
@@ -48,33 +48,33 @@ def test_positions_are_dense_and_in_tie_order_over_many_partitions(spread, numer
 def test_the_index_crosses_partitions(spread) -> None:
     """Guard of the test above: the rows do lie in several partitions."""
     frame = spread.range(1000).withColumn("key", F.hash("id"))
-    found = dense_index(frame, F.col("key"), "n")
+    found = add_dense_index(frame, F.col("key"), "n")
     assert found.select(F.spark_partition_id()).distinct().count() > 5
     rows = found.orderBy("key").select("n").collect()
     assert [row.n for row in rows] == list(range(1000))
 
 
 def test_an_index_of_nothing_is_empty(spark) -> None:
-    assert dense_index(spark.range(0), F.col("id"), "n").collect() == []
+    assert add_dense_index(spark.range(0), F.col("id"), "n").collect() == []
 
 
 def test_popularity_by_hand(spark) -> None:
     """12 rows, rarest item first: middles of their rows at .5, 2, 4.5 and 9; cuts at 4 and 8."""
     log = log_of(spark, {"a": 1, "b": 2, "c": 3, "d": 6}, {"x": "test", "a": "open_loop"})
-    assert classes(catalogue(log, False)) == {
+    assert classes(build_catalogue(log, False)) == {
         "a": "tail",
         "b": "tail",
         "c": "torso",
         "d": "head",
         "x": "cold",
     }
-    counts = {row.item_id: row.n_train for row in catalogue(log, False).collect()}
+    counts = {row.item_id: row.n_train for row in build_catalogue(log, False).collect()}
     assert counts == {"a": 1, "b": 2, "c": 3, "d": 6, "x": 0}
 
 
 def test_classes_hold_about_a_third_of_the_training_rows_each(spark) -> None:
     trained = {f"i{n}": 1 + 300 // (n + 3) for n in range(80)}
-    found = catalogue(log_of(spark, trained), False).collect()
+    found = build_catalogue(log_of(spark, trained), False).collect()
     total = sum(trained.values())
     for name in ("tail", "torso", "head"):
         rows = sum(row.n_train for row in found if row.popularity == name)
@@ -85,8 +85,10 @@ def test_classes_hold_about_a_third_of_the_training_rows_each(spark) -> None:
 
 
 def test_items_of_equal_count_share_a_class(spark) -> None:
-    assert set(classes(catalogue(log_of(spark, {"a": 2, "b": 2, "c": 2}), False)).values()) == {"torso"}
+    assert set(classes(build_catalogue(log_of(spark, {"a": 2, "b": 2, "c": 2}), False)).values()) == {
+        "torso"
+    }
 
 
 def test_without_training_rows_every_item_is_cold(spark) -> None:
-    assert set(classes(catalogue(log_of(spark, {}, {"a": "test"}), False)).values()) == {"cold"}
+    assert set(classes(build_catalogue(log_of(spark, {}, {"a": "test"}), False)).values()) == {"cold"}

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from recbench_spark.protocol.audit import COLUMNS
-from recbench_spark.protocol.manifests import manifest, table
+from recbench_spark.protocol.manifests import build_manifest, format_manifest
 
 pytestmark = pytest.mark.spark
 
@@ -28,7 +28,7 @@ ROWS = [
 
 
 def facts_of(spark, rows=ROWS, log_rows: int = 9) -> dict[tuple[str, str], float | str]:
-    found = manifest(spark.createDataFrame(rows, SCHEMA), log_rows, '{"seed": 1}')
+    found = build_manifest(spark.createDataFrame(rows, SCHEMA), log_rows, '{"seed": 1}')
     assert len(found) == len({(row.part, row.fact) for row in found})
     return {(row.part, row.fact): row.detail if row.value is None else row.value for row in found}
 
@@ -101,7 +101,7 @@ def test_the_table_for_a_terminal() -> None:
         {"part": "log", "fact": "settings", "value": None, "detail": "{}"},
         {"part": "test", "fact": "content_hash", "value": None, "detail": "99"},
     ]
-    assert table(rows).splitlines() == [
+    assert format_manifest(rows).splitlines() == [
         "               train   test",
         "future_share  0.2500",
         "rows               5  1,234",
@@ -134,14 +134,14 @@ def test_the_facts_do_not_know_how_the_rows_lie(spark, tmp_path, seed) -> None:
     ]
     settings = '{"held_out": {"of": "items"}}'
     whole = spark.createDataFrame(rows, SCHEMA)
-    expected = manifest(whole.coalesce(1), 90, settings)
+    expected = build_manifest(whole.coalesce(1), 90, settings)
     by_spark = whole.groupBy("part").agg(
         F.sum(F.xxhash64("user_id", "item_id", "rating", "event_time").cast("decimal(38,0)"))
     )
     hashes = {fact.part: fact.detail for fact in expected if fact.fact == "content_hash"}
     assert hashes == {part: str(value) for part, value in by_spark.collect()}
     for n in (2, 5):
-        assert manifest(whole.repartition(n), 90, settings) == expected
+        assert build_manifest(whole.repartition(n), 90, settings) == expected
     apart = sorted(rows, key=lambda row: row[0])
     for ordered, cuts in ((rows, 3), (apart, 1)):
         files = [str(tmp_path / f"{cuts}-{n}.parquet") for n in range(cuts)]
@@ -149,7 +149,7 @@ def test_the_facts_do_not_know_how_the_rows_lie(spark, tmp_path, seed) -> None:
             columns = zip(*ordered[n::cuts], strict=True)
             table = pa.table(dict(zip(COLUMNS, map(list, columns), strict=True)))
             pq.write_table(table, file, row_group_size=7)
-        assert manifest(spark.read.parquet(*files), 90, settings, files=files) == expected
+        assert build_manifest(spark.read.parquet(*files), 90, settings, files=files) == expected
 
 
 def test_held_out_owners_of_whom_nothing_is_tested_are_counted(spark) -> None:
@@ -160,6 +160,6 @@ def test_held_out_owners_of_whom_nothing_is_tested_are_counted(spark) -> None:
     ]  # fmt: skip
     frame = spark.createDataFrame(rows, SCHEMA)
     for of, n in (("items", 2), ("users", 1)):
-        facts = manifest(frame, 6, f'{{"held_out": {{"of": "{of}"}}}}')
+        facts = build_manifest(frame, 6, f'{{"held_out": {{"of": "{of}"}}}}')
         found = [tuple(fact[:3]) for fact in facts if fact.fact.startswith("untested")]
         assert found == [("given", f"untested_{of}", n)]

@@ -12,7 +12,7 @@ from recbench_spark.commands import propensity
 from recbench_spark.config import Propensities, parse
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.estimators.power_law import fit
-from recbench_spark.nightly.propensity import Exposed, write_propensities
+from recbench_spark.nightly.propensity import ExposureLog, write_propensities
 from recbench_spark.schemas import (
     CELL_PROPENSITIES,
     ITEMS,
@@ -71,7 +71,7 @@ def test_powers_by_hand_scaled_and_clipped_and_written_once(store: Store) -> Non
     law = fit([1, 2, 4], [1, 2, 1])
     asked = Propensities(scale="largest", floor=0.2)
     rows = store.read(SPLITS).where("part = 'train'")
-    exposed = Exposed(store, SPLIT, rows, store.read(ITEMS))
+    exposed = ExposureLog(store, SPLIT, rows, store.read(ITEMS))
     for _ in range(2):
         found = write_propensities(exposed, asked, replicates=20)
     assert found is not None and (found.alpha, found.xmin) == (law.alpha, law.xmin)
@@ -120,7 +120,7 @@ def test_logistic_regression_against_sklearn_and_with_cells_drawn(spark, tmp_pat
     found = {}
     for rate in (1.0, 0.3):
         asked = Propensities(method="logistic_regression", rate=rate, **tables)
-        write_propensities(Exposed(store, SPLIT, rows), asked, cells=rate == 1.0)
+        write_propensities(ExposureLog(store, SPLIT, rows), asked, cells=rate == 1.0)
         found[rate] = written(store, asked.name)
     there = np.flatnonzero(shown.any(axis=1))  # who has no row is not a user of the log
     users = len(there)
@@ -137,7 +137,7 @@ def test_logistic_regression_against_sklearn_and_with_cells_drawn(spark, tmp_pat
     assert np.abs(drawn / mean - 1).max() < 0.25 and abs(drawn.mean() / mean.mean() - 1) < 0.1
     (tmp_path / "users.csv").write_text("user_id,x\nu0,1\n")
     with pytest.raises(DataError, match="ids of user_id without all features"):
-        write_propensities(Exposed(store, "other", rows), asked)
+        write_propensities(ExposureLog(store, "other", rows), asked)
 
 
 def test_flags_and_settings_that_contradict_are_refused() -> None:

@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 
 from recbench_spark.config import Split
 from recbench_spark.errors import DataError, ProtocolError
-from recbench_spark.protocol.splits import labelled_blocks
-from recbench_spark.protocol.windows import time_at
-from recbench_spark.randomness import hashed, uniform
+from recbench_spark.protocol.splits import label_blocks
+from recbench_spark.protocol.windows import find_time
+from recbench_spark.randomness import hash_keys, uniform
 from recbench_spark.schemas import ABSENT, ID_KIND, INTERACTIONS
 
 pytestmark = pytest.mark.spark
@@ -40,7 +40,7 @@ def parts_of(frame) -> dict[tuple[str, str], str]:
 
 def labelled(*arguments: Any) -> DataFrame:
     """As rows of Spark."""
-    return labelled_blocks(*arguments).rows()
+    return label_blocks(*arguments).rows()
 
 
 @contextmanager
@@ -163,12 +163,12 @@ def hashes_of(spark, rows: list[Row], seed: int) -> Hashes:
         spark.createDataFrame(rows, INTERACTIONS)
         .select(
             *pair,
-            hashed(*pair, seed=seed).alias("pair"),
-            hashed(*pair, F.lit("deal"), seed=seed).alias("deal"),
+            hash_keys(*pair, seed=seed).alias("pair"),
+            hash_keys(*pair, F.lit("deal"), seed=seed).alias("deal"),
             uniform(*pair, seed=seed).alias("place"),
             uniform("user_id", seed=seed).alias("user_place"),
             uniform("item_id", seed=seed).alias("item_place"),
-            hashed("user_id", seed=seed).alias("user"),
+            hash_keys("user_id", seed=seed).alias("user"),
         )
         .collect()
     )
@@ -386,7 +386,7 @@ def test_the_time_at_a_place_is_that_of_the_sorted_list(spark) -> None:
     times += [7] * 5
     frame = spark.createDataFrame([(time,) for time in times], "event_time LONG").coalesce(1).cache()
     for place in (0, 20, 30, 64):
-        assert time_at(frame, place, min(times), max(times)) == sorted(times)[place]
+        assert find_time(frame, place, min(times), max(times)) == sorted(times)[place]
     frame.unpersist()
 
 
@@ -471,7 +471,7 @@ def test_the_duplicate_kept_does_not_depend_on_the_order_of_rows(spark) -> None:
 
 
 def one_of_each(rows: list[Row], keep: str) -> list[Row]:
-    """The rule of `positions.one_a_pair` in plain Python: what is missing comes first."""
+    """The rule of `positions.drop_duplicates` in plain Python: what is missing comes first."""
 
     def order(row: Row) -> tuple[object, ...]:
         _, _, rating, time, part, attributes = row

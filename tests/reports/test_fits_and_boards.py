@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from recbench_spark import reports
-from recbench_spark.leaderboard.entries import judge, published_entries
-from recbench_spark.leaderboard.published import published_board
-from recbench_spark.leaderboard.searches import Search
+from recbench_spark.leaderboard.entries import judge_entries, make_published_entries
+from recbench_spark.leaderboard.published import load_published_board
+from recbench_spark.leaderboard.searches import SearchTrials
 from recbench_spark.reports import fits as pictures
 
 
@@ -29,12 +29,12 @@ def rows() -> pd.DataFrame:
 
 
 def test_a_line_a_model_with_its_spread() -> None:
-    axes = pictures.by_dimension(rows()).axes[0]
+    axes = pictures.plot_dimensions(rows()).axes[0]
     lines = {c.get_label(): c.lines[0].get_xydata() for c in axes.containers}
     assert set(lines) == {"sgd", "gibbs"}
     assert lines["sgd"] == pytest.approx(np.array([[2, 1 - 0.01 + 0.001], [4, 1 - 0.02 + 0.001]]))
     assert [text.get_text() for text in axes.texts] == ["1 fold, made even"] * 2, "fewer folds are said"
-    table = pictures.summary(rows(), ["model", "dims"])
+    table = pictures.summarise_fits(rows(), ["model", "dims"])
     assert table["mean"].tolist() == pytest.approx([0.971, 0.96, 0.991, 0.98]), "the table has both"
     assert table.of_all_folds.tolist() == pytest.approx([0.971, 0.961, 0.991, 0.981])
     assert table.over_folds.dropna().tolist() == pytest.approx([0.001, 0.001])
@@ -42,7 +42,7 @@ def test_a_line_a_model_with_its_spread() -> None:
 
 
 def test_curves_over_steps_and_over_a_setting() -> None:
-    axes = pictures.by_step(rows()).axes[0]
+    axes = pictures.plot_steps(rows()).axes[0]
     assert sorted(line.get_label() for line in axes.lines) == [
         "gibbs (2)",
         "gibbs (4)",
@@ -50,27 +50,29 @@ def test_curves_over_steps_and_over_a_setting() -> None:
         "sgd (4)",
     ]
     assert axes.lines[0].get_ydata() == pytest.approx([1.1, 1.0, 0.91])
-    table = pictures.with_setting(rows(), "regularisers")
+    table = pictures.add_setting_column(rows(), "regularisers")
     assert sorted(table.setting.unique()) == pytest.approx([0.2, 0.4])
-    assert len(pictures.by_setting(rows(), "regularisers").axes[0].containers) == 2
+    assert len(pictures.plot_setting(rows(), "regularisers").axes[0].containers) == 2
 
 
 def test_fits_without_factors_or_folds_are_a_group_too() -> None:
     found = rows()[:1].assign(dims=np.nan, fold=np.nan, setting=0.1)
-    table = pictures.summary(found, ["dims", "setting"])
+    table = pictures.summarise_fits(found, ["dims", "setting"])
     assert table.of_all_folds.tolist() == table["mean"].tolist() == pytest.approx([0.99])
 
 
 def test_pictures_are_the_same_text_for_the_same_fits() -> None:
-    first, second = (dict(pictures.figures_of(rows())) for _ in range(2))
+    first, second = (dict(pictures.draw_figures(rows())) for _ in range(2))
     assert first == second and set(first) == {"dimensions", "steps", "cost"}
     assert all(text.startswith("<svg") for text in first.values())
-    assert pictures.figures_of(rows()[:0]) == []
+    assert pictures.draw_figures(rows()[:0]) == []
 
 
 def test_a_board_as_text_and_page() -> None:
-    entries = sorted(published_entries(published_board("ml10m_rmse")), key=lambda entry: entry.value)
-    search = Search(
+    entries = sorted(
+        make_published_entries(load_published_board("ml10m_rmse")), key=lambda entry: entry.value
+    )
+    search = SearchTrials(
         space={"reg": (0.1, 0.3)},
         trials=[{"settings": {"reg": x}, "value": 1 - x} for x in (0.1, 0.2, 0.3)],
     )
@@ -78,7 +80,9 @@ def test_a_board_as_text_and_page() -> None:
         "board_gaps": pd.DataFrame({"method": ["a & b"], "gap": [0.05]}),
         "board_looks": pd.DataFrame(),
     }
-    facts = reports.make_board("ml10m_rmse", entries, judge(entries, {}, {}), {"sgd": search}, views)
+    facts = reports.make_board(
+        "ml10m_rmse", entries, judge_entries(entries, {}, {}), {"sgd": search}, views
+    )
     assert [row.position for row in facts.rows][:13] == list(range(1, 14))
     beside = next(row for row in facts.rows if row.entry.value == 0.7756)
     assert beside.position is None

@@ -26,10 +26,10 @@ from recbench_spark.reports import (
     write_page,
     write_report,
 )
-from recbench_spark.reports.facts import Estimate, Measure
+from recbench_spark.reports.facts import MetricEstimate, ReportedMeasure
 from recbench_spark.reports.phrases import ANY, AXES_IN_WORDS, definition_in_words, format_estimate
-from recbench_spark.reports.scales import Axis, axis_for, spread
-from recbench_spark.reports.text import BAR, interval_bar
+from recbench_spark.reports.scales import Axis, axis_for, spread_labels
+from recbench_spark.reports.text import BAR_WIDTH, interval_bar
 
 LATEST = {
     "suite": "demo", "logical_date": "2026-01-05", "dataset": "world", "split": "RO_RS 0.8/0/0.2",
@@ -137,7 +137,7 @@ def test_a_value_that_is_missing_stands_last_and_is_a_dash() -> None:
 def test_intervals_overlap_where_they_share_a_point(
     one: tuple[float, float], other: tuple[float, float], overlap: bool | None
 ) -> None:
-    a, b = Estimate(0.2, *one, 1), Estimate(0.4, *other, 1)
+    a, b = MetricEstimate(0.2, *one, 1), MetricEstimate(0.4, *other, 1)
     assert a.overlaps(b) is overlap
     assert b.overlaps(a) is overlap
 
@@ -146,7 +146,7 @@ def test_intervals_overlap_where_they_share_a_point(
 def test_overlap_is_what_enumeration_says(ends: list[int]) -> None:
     (a, b), (c, d) = sorted(ends[:2]), sorted(ends[2:])
     shared = set(range(a, b + 1)) & set(range(c, d + 1))
-    assert Estimate(a, a, b, 1).overlaps(Estimate(c, c, d, 1)) is bool(shared)
+    assert MetricEstimate(a, a, b, 1).overlaps(MetricEstimate(c, c, d, 1)) is bool(shared)
 
 
 def test_rows_say_whether_the_next_interval_overlaps() -> None:
@@ -434,7 +434,7 @@ def test_frames_as_spark_and_deltalake_hand_them_over_are_understood() -> None:
     facts = make_report(
         frame, empty, pd.DataFrame(columns=CHECKS), pd.DataFrame(columns=MANIFESTS), "ndcg@10", []
     )
-    assert facts.leaderboards[0].measure == Measure("ndcg", 10, "v1", "holdout")
+    assert facts.leaderboards[0].measure == ReportedMeasure("ndcg", 10, "v1", "holdout")
     assert facts.logical_date == "2026-01-05"
 
 
@@ -489,10 +489,10 @@ def test_the_terminal_table() -> None:
 
 
 def test_the_bar_shows_interval_and_value() -> None:
-    axis = Axis(0, BAR - 1, 0, BAR - 1)
-    assert interval_bar(Estimate(4, 2, 6, 1), axis) == "  ├─●─┤".ljust(BAR)
-    assert interval_bar(Estimate(3, None, None, 1), axis) == "   ●".ljust(BAR)
-    assert interval_bar(Estimate(math.nan, None, None, 1), axis).strip() == ""
+    axis = Axis(0, BAR_WIDTH - 1, 0, BAR_WIDTH - 1)
+    assert interval_bar(MetricEstimate(4, 2, 6, 1), axis) == "  ├─●─┤".ljust(BAR_WIDTH)
+    assert interval_bar(MetricEstimate(3, None, None, 1), axis) == "   ●".ljust(BAR_WIDTH)
+    assert interval_bar(MetricEstimate(math.nan, None, None, 1), axis).strip() == ""
 
 
 def test_failures_are_on_the_terminal_and_control_characters_are_not() -> None:
@@ -519,16 +519,16 @@ def test_ticks_are_round_inside_the_scale_and_few(low: float, length: float, abo
 
 @given(st.lists(st.floats(0, 100), max_size=8))
 def test_labels_keep_their_distance_their_order_and_the_frame(wishes: list[float]) -> None:
-    placed = spread(wishes, gap=10, top=0, bottom=100)
+    placed = spread_labels(wishes, gap=10, top=0, bottom=100)
     ordered = [y for _, y in sorted(zip(wishes, placed, strict=True))]
     assert all(b - a >= 10 - 1e-6 for a, b in pairwise(ordered))
     assert all(-1e-6 <= y <= 100 + 1e-6 for y in placed)
 
 
 def test_a_scale_holds_every_interval_and_survives_one_point() -> None:
-    axis = axis_for([Estimate(0.5, 0.4, 0.9, 1), None, Estimate(0.8, None, None, 1)], 0, 100)
+    axis = axis_for([MetricEstimate(0.5, 0.4, 0.9, 1), None, MetricEstimate(0.8, None, None, 1)], 0, 100)
     assert axis(0.4) > 0 and axis(0.9) < 100
-    assert axis_for([Estimate(0.5, 0.5, 0.5, 1)], 0, 100)(0.5) > 0
+    assert axis_for([MetricEstimate(0.5, 0.5, 0.5, 1)], 0, 100)(0.5) > 0
     assert axis_for([], 0, 100).ticks()
 
 

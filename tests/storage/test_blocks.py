@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recbench_spark.storage.blocks import dealt_out, unpacked
+from recbench_spark.storage.blocks import partition_rows, unpack_blocks
 
 WHOLE = st.one_of(
     st.none(),
@@ -28,14 +28,14 @@ def test_rows_come_back_as_they_were(rows: list[tuple[int | None, float | None, 
     table = pa.table(
         {"w": pa.array(whole, pa.int64()), "r": pa.array(real, pa.float64()), "t": pa.array(text)}
     )
-    blocks = dict(dealt_out(table, np.array(task)))
+    blocks = dict(partition_rows(table, np.array(task)))
     assert list(blocks) == sorted(set(task))
     for n, block in blocks.items():
-        found = unpacked([block])
+        found = unpack_blocks([block])
         assert found is not None and found.schema == table.schema
         wanted = table.filter(pa.array([t == n for t in task]))
         assert [*map(_exact, found.to_pylist())] == [*map(_exact, wanted.to_pylist())]
-    everything = unpacked(blocks.values())
+    everything = unpack_blocks(blocks.values())
     assert everything is not None and everything.num_rows == len(rows)
 
 
@@ -46,4 +46,4 @@ def _exact(row: dict[str, object]) -> dict[str, object]:
 
 
 def test_a_partition_without_blocks() -> None:
-    assert unpacked([]) is None
+    assert unpack_blocks([]) is None

@@ -19,7 +19,7 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS
 from recbench_spark.storage import marks, paths
 from recbench_spark.storage.ages import read_clock
-from recbench_spark.storage.store import _created_here, _hours_to_keep
+from recbench_spark.storage.store import _hours_to_keep, _try_create_local
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,19 +58,19 @@ def test_a_process_whose_runs_are_over_leaves_no_mark_while_it_lives_on(tmp_path
     marks.note_run(tmp_path, "20200101T000000-run-c")
     assert marks.runs_at_work(tmp_path) == {"20200101T000000-run-c"}
     marks.end_runs(tmp_path)
-    assert marks.runs_at_work(tmp_path) == set() and not (tmp_path / marks.FOLDER).exists()
+    assert marks.runs_at_work(tmp_path) == set() and not (tmp_path / marks.MARKS_FOLDER).exists()
 
 
 def test_a_process_that_ends_leaves_no_mark(tmp_path: Path) -> None:
     worker = start_worker(tmp_path)
     assert worker.communicate("")[0] == "" and worker.returncode == 0
-    assert not (tmp_path / marks.FOLDER).exists()
+    assert not (tmp_path / marks.MARKS_FOLDER).exists()
 
 
 def test_a_vacuum_spares_what_was_written_since_the_oldest_run_began(tmp_path: Path) -> None:
     assert _hours_to_keep(tmp_path, 24) == 24
     worker = start_worker(tmp_path)
-    (mark,) = (tmp_path / marks.FOLDER).iterdir()
+    (mark,) = (tmp_path / marks.MARKS_FOLDER).iterdir()
     lines = mark.read_text().splitlines()
     since = read_clock(tmp_path) - 40 * 3600
     first = marks.json.dumps({**marks.json.loads(lines[0]), "since": since})
@@ -101,7 +101,7 @@ def test_a_full_disk_leaves_no_table_without_a_commit(
 
     monkeypatch.setattr(Path, "write_text", fail)
     with pytest.raises(StoreError, match="No space left"):
-        _created_here(tmp_path / "runs", RUNS)
+        _try_create_local(tmp_path / "runs", RUNS)
     assert not (tmp_path / "runs").exists()
 
 

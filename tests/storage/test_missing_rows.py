@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from recbench_spark.leaderboard.entries import Entry
-from recbench_spark.leaderboard.verdicts import Reason, Verdict
+from recbench_spark.leaderboard.verdicts import TuningReason, TuningVerdict
 from recbench_spark.schemas import BOARDS, FITS, TRIALS, VERDICTS, arrow_rows
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import open_table
-from recbench_spark.storage.store import Store, _equal_in_sql
-from recbench_spark.training.fits.table import NAME, append_fits
-from recbench_spark.tuning.board_update import enter, newest_entries, write_verdicts
+from recbench_spark.storage.store import Store, _equality_condition
+from recbench_spark.training.fits.table import ROW_KEY, append_fits
+from recbench_spark.tuning.board_update import append_entries, read_newest_entries, write_verdicts
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WORKER = """
@@ -37,7 +37,7 @@ while len(list(Path(place).glob("ready-*"))) < 2:
     time.sleep(0.001)
 for n in range(8):
     rows = arrow_rows([trial(n), trial(n + 1)], TRIALS)
-    store.retried("write", partial(delta_files.append_missing, folder, rows, ["trial_id", "status"]), 0.05)
+    store.retry_conflicts("write", partial(delta_files.append_missing, folder, rows, ["trial_id", "status"]), 0.05)
 """
 
 
@@ -64,7 +64,7 @@ def test_a_writer_that_looked_before_another_one_wrote_must_look_again(tmp_path:
     place, rows = store.location("trials"), arrow_rows([trial(1)], TRIALS)
     old = open_table(place)
     assert delta_files.append_missing(place, rows, ["trial_id"]) == 1
-    monkeypatch.setattr(delta_files, "open_for_rows", lambda _: nullcontext(old))
+    monkeypatch.setattr(delta_files, "open_for_write", lambda _: nullcontext(old))
     with pytest.raises(delta_files.ConflictError):
         delta_files.append_missing(place, rows, ["trial_id"])
     monkeypatch.undo()
@@ -87,7 +87,7 @@ def test_rows_that_somebody_deleted_come_again_and_earlier_rows_may_not_count(tm
 def store(spark, tmp_path: Path, request, monkeypatch) -> Store:
     """A warehouse that `deltalake` reaches, and one in which Spark writes, as in a catalog."""
     if request.param == "MERGE":
-        monkeypatch.setattr(Store, "_in_reach", lambda *_: False)
+        monkeypatch.setattr(Store, "_uses_deltalake", lambda *_: False)
     return Store(spark, str(tmp_path / "w"))
 
 
@@ -109,12 +109,12 @@ def test_equal_fits_trials_entries_and_verdicts_stand_once(store: Store) -> None
     entry = Entry(
         "b", "ours", "d", "p", "rmse", True, "m", "m", 0.5, year=2026, fold_values={0: 0.4, 1: 0.6}
     )
-    verdict = Verdict("m", (Reason("edge", "lies on the edge"),))
+    verdict = TuningVerdict("m", (TuningReason("edge", "lies on the edge"),))
 
     def end_job() -> None:
         append_fits(store, [fit(), fit("failed")], facts)
         store.append_missing([trial(1)], TRIALS, ("trial_id", "status"))
-        enter(store, [entry])
+        append_entries(store, [entry])
         write_verdicts(store, "b", {"e": verdict})
 
     at_once(3, end_job)
@@ -131,11 +131,13 @@ def test_equal_fits_trials_entries_and_verdicts_stand_once(store: Store) -> None
     append_fits(store, [fit()], {**facts, "suite": "other"})
     assert store.read(FITS).count() == 4, "another attempt that failed, another benchmark"
 
-    (entry_id,) = newest_entries(store, ["b"])
+    (entry_id,) = read_newest_entries(store, ["b"])
     for seconds in (2.0, 1.0, 2.0):
         searched = Entry(**{**vars(entry), "budget_settings": 4, "budget_seconds": seconds})
-        assert enter(store, [searched]) == 1 and enter(store, [searched]) == 0
-        assert newest_entries(store, ["b"])[entry_id].budget_seconds == seconds, "also one that was there"
+        assert append_entries(store, [searched]) == 1 and append_entries(store, [searched]) == 0
+        assert read_newest_entries(store, ["b"])[entry_id].budget_seconds == seconds, (
+            "also one that was there"
+        )
     write_verdicts(store, "b", {})
     assert store.read(VERDICTS).count() == 0
 
@@ -148,7 +150,7 @@ def test_a_fit_whose_old_row_has_an_absolute_path_stands_once(tmp_path: Path) ->
     def append(files: str | None) -> int:
         facts = dict.fromkeys(("log_id", "suite", "dataset", "split", "purpose", "code_version"), "x")
         row = fit(files=files, started_at=NOW, finished_at=NOW, **facts)
-        return delta_files.append_missing(place, arrow_rows([row], FITS), NAME)
+        return delta_files.append_missing(place, arrow_rows([row], FITS), ROW_KEY)
 
     assert append("/old/fit_files/f") == 1
     assert append("fit_files/f") == 0
@@ -156,6 +158,6 @@ def test_a_fit_whose_old_row_has_an_absolute_path_stands_once(tmp_path: Path) ->
 
 
 def test_sql_compares_the_files_of_fits_by_whether_they_are_there() -> None:
-    conditions = [_equal_in_sql(FITS, name) for name in NAME]
+    conditions = [_equality_condition(FITS, name) for name in ROW_KEY]
     assert conditions[-1] == "(there.files IS NULL) = (new.files IS NULL)"
     assert "there.fit_id <=> new.fit_id" in conditions

@@ -18,12 +18,12 @@ from recbench_spark.data import arrow_files
 from recbench_spark.data.delta_snapshots import read_snapshot
 from recbench_spark.errors import StoreError
 from recbench_spark.graph.edges import open_rows
-from recbench_spark.graph.vectors import PREFIX, committed
-from recbench_spark.nightly.report import _in_pandas
+from recbench_spark.graph.vectors import PREFIX, list_committed
+from recbench_spark.nightly.report import _pandas_command
 from recbench_spark.schemas import CHECKS, RUNS
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.delta_tables import open_for_rows
+from recbench_spark.storage.delta_tables import open_for_write
 from recbench_spark.storage.shared_arrays import SharedRows, read_bytes, write_bytes
 
 NAMES = (
@@ -53,11 +53,13 @@ def put_table(folder: Path, plain: Path) -> str:
 def test_files_of_a_partition_are_where_the_list_says(folder, tmp_path) -> None:
     place = put_table(folder, tmp_path / "source")
     for day, src in (("1 %20", ["a"]), ("2", ["b"])):
-        (file,) = delta_files.files_of(place, {"day": day})
+        (file,) = delta_files.list_partition_files(place, {"day": day})
         assert Path(file).is_relative_to(folder)
         assert pq.read_table(file, partitioning=None).column("src").to_pylist() == src
-    assert delta_files.files_of(place, {"day": "3"}) == []
-    rows = SharedRows("key", tuple(delta_files.files_of(place, {"day": "2"}))).dataset().to_table()
+    assert delta_files.list_partition_files(place, {"day": "3"}) == []
+    rows = (
+        SharedRows("key", tuple(delta_files.list_partition_files(place, {"day": "2"}))).dataset().to_table()
+    )
     assert rows.column("dst").to_pylist() == ["d"]
 
 
@@ -65,9 +67,9 @@ def test_readers_open_a_table(folder, tmp_path) -> None:
     place = put_table(folder, tmp_path / "source")
     assert delta_files.read_rows(place, [("src", "=", "b")]).column("dst").to_pylist() == ["d"]
     assert delta_files.partition_values(place, "day") == ["1 %20", "2"]
-    assert delta_files.values(place, "src") == {"a", "b"}
+    assert delta_files.read_column_values(place, "src") == {"a", "b"}
     assert read_snapshot(place) == read_snapshot(str(tmp_path / "source"))
-    assert arrow_files.open_path(place).table.num_rows == arrow_files.rows_at(place) == 2
+    assert arrow_files.open_path(place).table.num_rows == arrow_files.estimate_rows(place) == 2
     edges = open_rows(place, ["src", "dst"], "edges", partitions={"day": "2"})
     assert [(Path(piece.path).is_relative_to(folder), piece.rows) for piece in edges.pieces] == [(True, 1)]
 
@@ -90,7 +92,7 @@ def test_rows_are_appended_once_and_checked(folder) -> None:
     assert delta_files.append_missing(place, others, ["run_id"]) == 2
     assert again.read(CHECKS).num_rows == 5
     assert {file.name for file in (folder / "w").iterdir()} == {"checks"}
-    for file in delta_files.files_of(place, {}):
+    for file in delta_files.list_partition_files(place, {}):
         assert Path(file).is_file() and Path(file).is_relative_to(folder / "w" / "checks")
 
 
@@ -109,9 +111,9 @@ def test_files_of_tasks_are_committed(folder) -> None:
     shutil.copytree(folder.parent / "source", place)
     assert delta_files.can_commit(place) and delta_files.can_append(place)
     file = delta_files.write_file(ROWS.slice(1), place, {"day": "2"}, ["src", "dst"])
-    delta_files.check(place, [file])
+    delta_files.require_visible(place, [file])
     assert delta_files.commit(place, [file], {"day": "2"}, "first")
-    assert delta_files.appended(place, "first")
+    assert delta_files.is_committed(place, "first")
     assert not delta_files.commit(place, [file], {"day": "2"}, "first")
     assert delta_files.read_rows(place).to_pylist() == [{"src": "b", "dst": "d", "day": "2"}]
 
@@ -122,7 +124,7 @@ def test_blocks_of_vectors_are_found(folder, tmp_path) -> None:
     name = f"day=2/{PREFIX}00003of4-x.parquet"
     Path(place, file.path).rename(Path(place, name))
     delta_files.commit(place, [file._replace(path=name)], {"day": "2"}, "block")
-    assert committed(place, {"day": "2"}, 4) == {3: str(Path(place, name))}
+    assert list_committed(place, {"day": "2"}, 4) == {3: str(Path(place, name))}
 
 
 def test_bytes_are_written_and_read(folder) -> None:
@@ -148,7 +150,7 @@ def test_shared_rows_map_their_files(folder, monkeypatch) -> None:
 def test_writers_at_once_lose_nothing(tmp_path) -> None:
     folder = tmp_path / "100%20[x]"
     place = put_table(folder, tmp_path / "source")
-    with pytest.raises(FileExistsError), open_for_rows(place) as late:
+    with pytest.raises(FileExistsError), open_for_write(place) as late:
         assert delta_files.append_rows(place, ROWS, "other")
         write_deltalake(late, ROWS, mode="append")
     assert delta_files.read_rows(place).num_rows == 4
@@ -181,7 +183,7 @@ def test_the_line_of_python_that_a_night_prints_reads_the_numbers(folder, tmp_pa
     shutil.copytree(tmp_path / "source", folder / "w")
     names = ("suite", "dataset", "metric", "estimator", "definition")
     chosen = {name: {**facts, **number}[name] for name in names}
-    code = _in_pandas(str(folder / "w"), chosen, 10, date(2026, 1, 1))
+    code = _pandas_command(str(folder / "w"), chosen, 10, date(2026, 1, 1))
     exec(code, {})
     printed = capsys.readouterr().out
     assert "als" in printed and "0.625" in printed

@@ -255,7 +255,7 @@ def test_leftovers_go_when_all_in_them_is_old(tmp_path: Path) -> None:
     for folder in (old, fresh):
         folder.mkdir()
         (folder / "part").write_text("x")
-    past = old.stat().st_mtime - ages.LEFT_SECONDS - 1
+    past = old.stat().st_mtime - ages.LEFTOVER_SECONDS - 1
     for path in (old / "part", old, fresh):
         os.utime(path, (past, past))
     assert ages.remove_leftovers(tmp_path) == 1

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from recbench_spark.errors import DataError
 from recbench_spark.storage import shared_arrays
-from recbench_spark.storage.shared_arrays import SharedRows, flat
+from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def rows_of(tmp_path: Path, key: str, values: list[int]) -> SharedRows:
 
 
 def build(rows, folder: Path) -> None:
-    shared_arrays.save(folder, "x", rows.to_table().column("x").to_numpy())
+    shared_arrays.save_array(folder, "x", rows.to_table().column("x").to_numpy())
 
 
 def test_rows_become_arrays_built_once(host: Path, tmp_path: Path) -> None:
@@ -83,9 +83,9 @@ def test_a_build_that_fails_leaves_nothing_half_made(host: Path, tmp_path: Path)
 
 
 def test_a_worker_keeps_few_folders_mapped_the_last_used(host: Path, tmp_path: Path) -> None:
-    for n in range(shared_arrays.MAPPED + 2):
+    for n in range(shared_arrays.MAX_MAPPED + 2):
         rows_of(tmp_path, f"k{n}", [n, n]).arrays(build)
-    assert list(shared_arrays._open_folders) == [f"k{n}" for n in range(2, shared_arrays.MAPPED + 2)]
+    assert list(shared_arrays._open_folders) == [f"k{n}" for n in range(2, shared_arrays.MAX_MAPPED + 2)]
 
 
 def test_old_folders_go_when_another_is_built(host: Path, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_the_folder_is_this_user_s_own(host: Path) -> None:
 
 def test_large_arrays_are_mapped_read_only(host: Path, tmp_path: Path) -> None:
     def large(rows, folder: Path) -> None:
-        array = shared_arrays.create(folder, "big", (1 << 14, 2), np.float32)
+        array = shared_arrays.create_array(folder, "big", (1 << 14, 2), np.float32)
         array[3, 1] = 7
 
     big = rows_of(tmp_path, "k", [1, 2]).arrays(large)["big"]
@@ -115,7 +115,7 @@ def test_large_arrays_are_mapped_read_only(host: Path, tmp_path: Path) -> None:
 
 
 def check_flat(lists: list[list[int] | None], column: pa.Array) -> None:
-    offsets, values = flat(column)
+    offsets, values = flatten_lists(column)
     assert offsets.dtype == np.int64 and offsets[0] == 0 and len(offsets) == len(lists) + 1
     found = [values[a:b].tolist() for a, b in itertools.pairwise(offsets)]
     assert found == [row or [] for row in lists]
@@ -266,7 +266,7 @@ def spoil_open(folder: Path) -> None:
 
 
 def spoil_list(folder: Path) -> None:
-    (folder / shared_arrays.LIST).write_text("[]")
+    (folder / shared_arrays.LIST_FILE).write_text("[]")
 
 
 def spoil_owner(folder: Path) -> None:
@@ -294,7 +294,7 @@ def test_bytes_that_changed_at_the_same_length_are_found_by_digest(host: Path, t
 
 
 def test_every_name_taken_is_said(disk: Path) -> None:
-    for n in range(shared_arrays.NAMES):
+    for n in range(shared_arrays.FOLDER_NAMES):
         Path(f"{taken(disk)}{f'-{n}' if n else ''}").write_text("not a folder")
     with pytest.raises(DataError, match="belong to others"):
         shared_arrays.host_folder()

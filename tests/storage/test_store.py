@@ -29,7 +29,7 @@ from recbench_spark.schemas import (
 from recbench_spark.storage.store import (
     VERSION_PROPERTY,
     Store,
-    explain,
+    explain_spark_error,
     is_catalog_schema,
     query_files,
     view_files,
@@ -175,7 +175,7 @@ def test_rows_are_visible_once_their_run_has_succeeded(store: Store) -> None:
     store.append(run_row(store, "good"), RUNS)
     store.append(run_row(store, "bad", status="failed"), RUNS)
     assert [row.run_id for row in store.visible(METRICS).collect()] == ["good"]
-    assert [row.run_id for row in store.of_run("metrics", "lost").collect()] == ["lost"]
+    assert [row.run_id for row in store.read_run("metrics", "lost").collect()] == ["lost"]
 
 
 @KINDS
@@ -330,7 +330,7 @@ def test_constraints_hold(store: Store, broken, request: pytest.FixtureRequest) 
     constraint = request.node.callspec.id
     with pytest.raises((Py4JJavaError, StoreError)) as error:
         store.append(frame, table)
-    said = explain(error.value)
+    said = explain_spark_error(error.value)
     assert constraint in said
     assert "\n" not in said
     assert store.read(table).count() == 0
@@ -358,7 +358,7 @@ def test_an_error_of_a_python_worker_ends_in_what_the_worker_raised(spark) -> No
 
     with pytest.raises(PySparkException) as error:
         spark.range(3).mapInArrow(broken, "id long").collect()
-    assert explain(error.value) == "ValueError: the seventh item is missing"
+    assert explain_spark_error(error.value) == "ValueError: the seventh item is missing"
     with pytest.raises((PySparkException, Py4JJavaError)) as written:
         spark.range(3).mapInArrow(broken, "id long").write.format("noop").mode("append").save()
-    assert explain(written.value) == "ValueError: the seventh item is missing"
+    assert explain_spark_error(written.value) == "ValueError: the seventh item is missing"

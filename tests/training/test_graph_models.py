@@ -19,11 +19,11 @@ from recbench_spark import cli
 from recbench_spark.commands import nightly
 from recbench_spark.errors import ConfigError
 from recbench_spark.graph import incremental_run
-from recbench_spark.graph.build import ids_of
+from recbench_spark.graph.build import read_ids
 from recbench_spark.graph.folders import read_graph
 from recbench_spark.graph.pipeline import read_weights
-from recbench_spark.kernels.graph.layers import LayerForm, all_shapes, random_weights
-from recbench_spark.placeholders import on_night
+from recbench_spark.kernels.graph.layers import LayerForm, model_weight_shapes, random_weights
+from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.storage.store import Store
 from tests.nights import models, run, small
 
@@ -106,7 +106,7 @@ def dry(folder: Path, **more: Any) -> int:
 def test_a_dry_run_looks_at_features_and_weights(tmp_path, capsys) -> None:
     pq.write_table(pa.table({"id": ["1"], "vector": [[1.0] * DIMS]}), tmp_path / "h.parquet")
     table = {"kind": "table", "path": str(tmp_path / "h.parquet")}
-    save_file(random_weights(all_shapes(FORMS, (), DIMS), 1), tmp_path / "w.safetensors")
+    save_file(random_weights(model_weight_shapes(FORMS, (), DIMS), 1), tmp_path / "w.safetensors")
     assert dry(tmp_path, features=table, weights=str(tmp_path / "w.safetensors")) == 0
     assert "dimensions 6 -> 5 -> 4; 4 weights, of the right shapes" in capsys.readouterr().out
     assert dry(tmp_path, features={"kind": "degrees"}, weights=str(tmp_path / "w.safetensors")) == 2
@@ -142,7 +142,7 @@ def test_weights_of_another_type_are_refused_by_name(kind, name, tmp_path) -> No
 
 
 def test_a_dry_run_takes_a_checkpoint_in_bfloat16(tmp_path, capsys) -> None:
-    shapes = all_shapes(FORMS, (), DIMS)
+    shapes = model_weight_shapes(FORMS, (), DIMS)
     given = {name: torch.ones(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
     save_torch(given, tmp_path / "w.safetensors")
     features = {"kind": "hashed", "dims": DIMS}
@@ -167,9 +167,9 @@ def test_a_gate_on_drift_needs_a_model_that_has_it(tmp_path, capsys) -> None:
 def pairs_of(folder: Path) -> list[tuple[str, str]]:
     """(user, item) of every edge into the items of a graph."""
     graph = read_graph(folder)
-    names = [str(i) for b in graph.blocks for i in ids_of(graph, b).to_pylist()]
+    names = [str(i) for b in graph.blocks for i in read_ids(graph, b).to_pylist()]
     found = []
-    for block in graph.blocks_of(1):
+    for block in graph.side_blocks(1):
         csr = graph.csr(block)
         for r in range(block.rows):
             found += [
@@ -193,7 +193,7 @@ def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(spark, tmp_
     vectors = np.random.default_rng(2).standard_normal((21, DIMS)).astype(np.float32)
     table = pa.table({"id": [str(i) for i in [*range(20), 99]], "vector": list(vectors)})
     pq.write_table(table, tmp_path / "h.parquet")
-    save_file(random_weights(all_shapes(FORMS, (), DIMS), 1), tmp_path / "w.safetensors")
+    save_file(random_weights(model_weight_shapes(FORMS, (), DIMS), 1), tmp_path / "w.safetensors")
     given = graph_net(
         "given",
         features={"kind": "table", "path": str(tmp_path / "h.parquet")},
@@ -206,7 +206,7 @@ def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(spark, tmp_
     told = ran.outcome.failed["lacking"]
     assert "nodes of side item have none: " in told
     assert {"popular", "net", "given"} <= set(ran.outcome.leaderboard.split())
-    assert "layer 1 pool (mean, plan" in ran.said and "of the predicted time" in ran.said
+    assert "layer 1 pool (mean, plan" in ran.remarks and "of the predicted time" in ran.remarks
 
     split_id = ran.night.split_id
     splits = frame(place, "splits", split_id=split_id)
@@ -260,12 +260,12 @@ def test_drift_of_a_night_is_held_by_a_gate(spark, tmp_path, monkeypatch) -> Non
     )
     assert first.outcome.exit_code == 0  # nothing has moved: there is no night before
 
-    monkeypatch.setattr(incremental_run, "_seconds", lambda *_: (2.0, 1.0))
+    monkeypatch.setattr(incremental_run, "_predict_seconds", lambda *_: (2.0, 1.0))
     log = log_of(tmp_path / "two.parquet", 2)
     held = [{"fact": "drift_cosine_p01", "part": "item", "below": 0.9999, "action": "fail"}]
     tomorrow = date(2026, 1, 2)
     second = run(store, bench(log, net, gates=held), tomorrow)
-    assert "these alone are computed" in second.said and "drift cosine p01" in second.said
+    assert "these alone are computed" in second.remarks and "drift cosine p01" in second.remarks
     assert second.outcome.exit_code == 3 and list(second.outcome.failed) == ["net"]
     assert "item: drift_cosine_p01 is" in second.outcome.failed["net"]
     assert set(second.outcome.run_ids) == {"popular"}
@@ -279,10 +279,10 @@ def test_drift_of_a_night_is_held_by_a_gate(spark, tmp_path, monkeypatch) -> Non
     assert found["run_id"].tolist() == [third.outcome.run_ids["net"]]
     # The log unchanged since: nothing moved, nothing is computed.
     later = run(store, bench(log, net, gates=held), date(2026, 1, 3))
-    assert later.outcome.exit_code == 0 and "made before" in later.said
+    assert later.outcome.exit_code == 0 and "made before" in later.remarks
 
 
 def test_the_nights_date_is_filled_into_paths_of_a_section() -> None:
     net = graph_net(features={"kind": "table", "path": "h-{logical_date}"}, weights="w-{logical_date:%Y}")
-    filled = on_night(bench("x", net), date(2026, 1, 2)).models[1]
+    filled = fill_placeholders(bench("x", net), date(2026, 1, 2)).models[1]
     assert (filled.features.path, filled.weights) == ("h-2026-01-02", "w-2026")

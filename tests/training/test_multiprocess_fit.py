@@ -21,28 +21,28 @@ import torch
 
 from recbench_spark.errors import ConfigError, DataError, RecbenchError, StoreError
 from recbench_spark.models.networks.fitting import fit, read_checkpoint
-from recbench_spark.models.networks.plans import Plan
+from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.training import multiprocess_fit, processes
 from recbench_spark.training.multiprocess_fit import (
-    fit_on_several,
-    following,
+    fit_multiprocess,
+    follow_lines,
     raise_first,
     require_common_folder,
-    shards,
+    split_minibatch,
 )
-from recbench_spark.training.processes import Job, Note, run_processes
+from recbench_spark.training.processes import FailureNote, Job, run_processes
 from tests.models.networks.test_fitting import factor_task, pair_task
 
-PLAN = Plan(epochs=2, batch=50, rate=0.05)
+PLAN = TrainingPlan(epochs=2, batch=50, rate=0.05)
 
 
 def test_shares_meet() -> None:
-    found = shards((1, 2, 1))
+    found = split_minibatch((1, 2, 1))
     assert [(s.begin, s.end) for s in found] == [(0, 0.25), (0.25, 0.75), (0.75, 1)]
     rows = list(range(11))
     assert [row for s in found for row in s.rows(rows)] == rows
     with pytest.raises(ConfigError, match="shares"):
-        shards((1, 0))
+        split_minibatch((1, 0))
 
 
 def own_negatives_task():
@@ -80,7 +80,7 @@ WAYS = pytest.mark.parametrize(
 def test_two_processes_fit_what_one_does(tmp_path, capfd, make, local) -> None:
     alone, told, expected_told = make(), [], []
     expected = fit(alone, PLAN, tmp_path / "one", expected_told.append)
-    found = fit_on_several(make, PLAN, tmp_path / "two", (1, 3), told.append, local)
+    found = fit_multiprocess(make, PLAN, tmp_path / "two", (1, 3), told.append, local)
     assert [e.loss for e in found.epochs] == pytest.approx([e.loss for e in expected.epochs], rel=1e-5)
     assert [line[:21] for line in told] == [line[:21] for line in expected_told]
     assert not capfd.readouterr().out
@@ -135,10 +135,10 @@ def test_a_process_that_ends_is_told_leaves_nobody_behind_and_the_fit_goes_on(
     expected = fit(factor_task(2), PLAN, tmp_path / "one", str)
     make, told = partial(Ending, str(tmp_path), how), []
     with pytest.raises(kind, match=words):
-        fit_on_several(make, PLAN, tmp_path / "two", (1, 1), told.append)
+        fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), told.append)
     assert not running(tmp_path)
     assert names(tmp_path / "two") == {"best.safetensors", "last.safetensors"}
-    found = fit_on_several(make, PLAN, tmp_path / "two", (1, 1), told.append)
+    found = fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), told.append)
     assert [line.partition(":")[0] for line in told] == [
         "epoch 1",
         "going on at epoch 2, step 0",
@@ -151,7 +151,7 @@ def test_a_process_that_ends_is_told_leaves_nobody_behind_and_the_fit_goes_on(
 def test_an_error_of_one_process_comes_out_as_it_is(tmp_path, capfd, local) -> None:
     make = partial(Ending, str(tmp_path), "refused")
     with pytest.raises(DataError, match=r"^no more\n  hint: rest$"):
-        fit_on_several(make, PLAN, tmp_path / "two", (1, 1), str, local)
+        fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), str, local)
     assert not running(tmp_path) and not capfd.readouterr().out
 
 
@@ -162,17 +162,17 @@ def test_a_process_finds_modules_where_the_one_that_starts_it_does(tmp_path, mon
         archive.writestr("only_there.py", code)
     monkeypatch.syspath_prepend(str(tmp_path / "theirs.zip"))
     make = importlib.import_module("only_there").make
-    found = fit_on_several(make, PLAN, tmp_path / "two", (1, 1), str)
+    found = fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), str)
     assert found.best and len(found.epochs) == 2
 
 
 def test_which_error_is_told() -> None:
     """One with words of its own before others, the earliest of these; else what a process printed last."""
-    silent = Note(message="ModuleNotFoundError: No module named 'ours'", time=1)
-    killed = Note(message="signal 9", signal=True, time=9)
-    odd = [Note("", f"KeyError: '{n}'", "", "the trace", time=n) for n in (2, 1)]
+    silent = FailureNote(message="ModuleNotFoundError: No module named 'ours'", time=1)
+    killed = FailureNote(message="signal 9", signal=True, time=9)
+    odd = [FailureNote("", f"KeyError: '{n}'", "", "the trace", time=n) for n in (2, 1)]
     with pytest.raises(ConfigError, match=r"^third\n  hint: mend$"):
-        raise_first([killed, *odd, Note("ConfigError", "third", "mend", time=3)])
+        raise_first([killed, *odd, FailureNote("ConfigError", "third", "mend", time=3)])
     with pytest.raises(RuntimeError, match=r"KeyError: '1'\nthe trace"):
         raise_first([killed, *odd])
     with pytest.raises(RecbenchError, match="without a word: signal 9\n"):
@@ -192,7 +192,7 @@ def test_a_process_that_cannot_begin_is_told_and_the_others_do_not_wait_for_it(
     tmp_path, monkeypatch
 ) -> None:
     """The second process does not find the package, and so never comes to the meeting."""
-    first = Job(unreadable, PLAN, str(tmp_path), str(tmp_path), "", tuple(shards((1, 1))))
+    first = Job(unreadable, PLAN, str(tmp_path), str(tmp_path), "", tuple(split_minibatch((1, 1))))
     monkeypatch.setattr(processes, "GRACE_SECONDS", 1.0)
     start = processes._start_process
 
@@ -220,7 +220,7 @@ def test_a_folder_that_tasks_do_not_share_with_the_driver_is_refused(spark, tmp_
     with pytest.raises(StoreError, match=words):
         require_common_folder(folder, 2)
     with pytest.raises(StoreError, match=words):
-        fit_on_several(make, PLAN, folder, (1, 1), str, local=False)
+        fit_multiprocess(make, PLAN, folder, (1, 1), str, local=False)
     require_common_folder(tmp_path / "shared", 2)
     assert (
         not list(tmp_path.glob("pid-*")) and names(tmp_path / "fit") == names(tmp_path / "shared") == set()
@@ -299,7 +299,7 @@ def test_during_a_fit_nobody_listens_but_on_the_loopback_address(
     thread = threading.Thread(target=look)
     thread.start()
     try:
-        fit_on_several(partial(Slow, str(tmp_path)), PLAN, tmp_path / "two", (1, 1), str, local)
+        fit_multiprocess(partial(Slow, str(tmp_path)), PLAN, tmp_path / "two", (1, 1), str, local)
     finally:
         over.set()
         thread.join()
@@ -330,14 +330,14 @@ def test_processes_end_with_a_driver_that_is_killed_and_a_restart_goes_on(tmp_pa
     before = names(tmp_path / "two")  # with the meeting that nobody could remove
     assert len([name for name in before if name.startswith(".meeting.")]) == 1
     lines: list[str] = []
-    fitted = fit_on_several(partial(factor_task, 2), PLAN, tmp_path / "two", (1, 1), lines.append)
+    fitted = fit_multiprocess(partial(factor_task, 2), PLAN, tmp_path / "two", (1, 1), lines.append)
     assert lines[0].startswith("going on at epoch 2") and len(fitted.epochs) == 2
     assert names(tmp_path / "two") == before
 
 
 def test_lines_are_told_whole_and_in_their_order(tmp_path) -> None:
     path, told = tmp_path / "lines.txt", []
-    with following(path, told.append), path.open("a", encoding="utf-8") as file:
+    with follow_lines(path, told.append), path.open("a", encoding="utf-8") as file:
         for part in ("one\ntw", "o\n", "three: ½\nhal"):
             file.write(part)
             file.flush()

@@ -17,18 +17,18 @@ from deltalake import DeltaTable
 from recbench_spark import revisions
 from recbench_spark.config.models import model_class
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.graph.folders import Block, Graph, save
+from recbench_spark.graph.folders import Graph, NodeBlock, save_array
 from recbench_spark.graph.pipeline import read_weights
-from recbench_spark.kernels.graph.ids import hashed_numbers
-from recbench_spark.models.networks.factors import pairs_of
-from recbench_spark.models.networks.layers import GraphNet
+from recbench_spark.kernels.graph.ids import hash_numbers
+from recbench_spark.models.networks.factors import make_pairs
+from recbench_spark.models.networks.layers import GraphNetwork
 from recbench_spark.models.networks.subgraphs import Adjacency
-from recbench_spark.models.networks.tasks import Input, Margin
+from recbench_spark.models.networks.tasks import GraphInput, PairObjective
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import TABLES
 from recbench_spark.storage.store import Store
 from recbench_spark.training import trained_graphs
-from recbench_spark.training.model_adapter import SplitData, behaviour_of
+from recbench_spark.training.model_adapter import SplitData, make_behaviour
 from tests.graph.oracle import of_edges
 from tests.nights import models, run, small
 
@@ -132,53 +132,53 @@ def by_hand(folder: Path) -> Graph:
     draw = np.random.default_rng(2)
     ends = np.unique(draw.integers([0, 20], [20, 50], (150, 2)), axis=0)
     edges = [*map(tuple, ends.tolist()), *((b, a) for a, b in ends.tolist())]
-    hashes = np.sort(hashed_numbers(np.arange(50), 0))
-    save(folder / "hashes.npy", hashes)
+    hashes = np.sort(hash_numbers(np.arange(50), 0))
+    save_array(folder / "hashes.npy", hashes)
     blocks = []
     for number, (side, first, end) in enumerate([(0, 0, 20), (1, 20, 33), (1, 33, 50)]):
         csr = of_edges(end - first, [(d - first, s) for d, s in edges if first <= d < end])
-        save(folder / "blocks" / f"{number:05d}" / "indptr.npy", csr.indptr)
-        save(folder / "blocks" / f"{number:05d}" / "src.npy", csr.src)
-        blocks.append(Block(number, side, first, end - first, csr.edges))
+        save_array(folder / "blocks" / f"{number:05d}" / "indptr.npy", csr.indptr)
+        save_array(folder / "blocks" / f"{number:05d}" / "src.npy", csr.src)
+        blocks.append(NodeBlock(number, side, first, end - first, csr.edges))
     return Graph("g", str(folder), ("user", "item"), (True, True), tuple(blocks), False, 0, {})
 
 
 def test_edges_are_fitted_over_a_laid_out_graph_and_weights_are_made_once(tmp_path) -> None:
     graph = by_hand(tmp_path / "graph")
     settings = model_class("graphsage").model_validate({"name": "m", "kind": "graphsage", **FIT})
-    examples = trained_graphs.edges_of(graph, settings.validation, settings.seed)
+    examples = trained_graphs.split_edges(graph, settings.validation, settings.seed)
     assert set(examples.query.tolist()) <= set(range(20)) and examples.side == (20, 50)
     assert len(examples.query) + len(examples.held_query) == graph.edges // 2
     assert 0 < len(examples.held_query) < graph.edges // 4
     blocks = [graph.csr(block) for block in graph.blocks]
     parts = Adjacency(np.array([0, 20, 33]), tuple(blocks), graph.hashes())
     forms = settings.over(None).forms()
-    net = GraphNet(forms, (), 4)
+    net = GraphNetwork(forms, (), 4)
     net.initialise(1)
     features = np.random.default_rng(1).standard_normal((50, 4)).astype(np.float32)
-    laid = trained_graphs.Laid(graph, Input(parts, features, (4, 3), 0), net)
-    how = Margin("co_occurrence", 1.0, 20, first=20, end=50)
+    laid = trained_graphs.TrainingGraph(graph, GraphInput(parts, features, (4, 3), 0), net)
+    how = PairObjective("co_occurrence", 1.0, 20, first=20, end=50)
     data: Any = SimpleNamespace(journal=Journal(io.StringIO()))
     folder = tmp_path / "fit"
-    path = trained_graphs.fitted_weights(data, laid, examples, how, None, (settings, folder))
+    path = trained_graphs.fit_weights(data, laid, examples, how, None, (settings, folder))
     weights, _ = read_weights(str(path))
     assert set(weights) == set(net.shapes())
     before = path.stat().st_mtime_ns
-    trained_graphs.fitted_weights(data, laid, examples, how, None, (settings, folder))
+    trained_graphs.fit_weights(data, laid, examples, how, None, (settings, folder))
     assert path.stat().st_mtime_ns == before
 
 
 def test_pinsages_pairs_and_users() -> None:
     draw = np.random.default_rng(3)
-    pairs = pairs_of(draw.integers(0, 30, 300), draw.integers(0, 12, 300), 30, 12)
+    pairs = make_pairs(draw.integers(0, 30, 300), draw.integers(0, 12, 300), 30, 12)
     dense = np.array([5, 3, 0, 1, 2, 4, 6, 7, 8, 9, 11, 10])
     settings = model_class("pinsage").model_validate({"name": "m", "kind": "pinsage", "validation": 0.3})
-    found = trained_graphs.liked_together(pairs, dense, 12, settings)
+    found = trained_graphs.make_pair_examples(pairs, dense, 12, settings)
     own = [set(dense[pairs.item[a:b]]) for a, b in zip(pairs.indptr, pairs.indptr[1:], strict=False)]
     assert all(any({q, i} <= items for items in own) for q, i in zip(found.query, found.item, strict=True))
     assert len(found.held_query) and found.side == (0, 12)
     vectors = draw.standard_normal((12, 3)).astype(np.float32)
-    means = trained_graphs.means(pairs, vectors[dense])
+    means = trained_graphs.mean_vectors(pairs, vectors[dense])
     assert np.allclose(means[4], vectors[sorted(own[4])].mean(axis=0), atol=1e-6)
     forms = settings.over("w.safetensors")
     assert forms.features.side is None and forms.layers[0].aggregator == "importance"
@@ -191,7 +191,7 @@ def test_a_night_trains_all_four_and_goes_on_where_it_was_killed(spark, tmp_path
     assert not ran.outcome.failed and ran.outcome.exit_code == 0
     assert set(KINDS) <= set(ran.outcome.leaderboard.split())
     for told in ("epoch 1: loss", "examples/s", "neighbourhoods", "hard negatives: ", "best epoch"):
-        assert told in ran.said
+        assert told in ran.remarks
     for name in TABLES:  # no folder of a fit's files stands where a table would be made
         assert Store(spark, str(place)).exists(name) == (place / name / "_delta_log").is_dir()
     values = DeltaTable(place / "metrics").to_pandas()
@@ -222,10 +222,10 @@ def test_a_night_trains_all_four_and_goes_on_where_it_was_killed(spark, tmp_path
     assert set(first.outcome.failed) == set(KINDS)
     monkeypatch.setattr(fitting._Fit, "_ended", plain)
     second = run(Store(spark, str(other)), bench(log, watch=True))
-    assert second.said.count("going on at epoch 2") == len(KINDS) and not second.outcome.failed
-    told = re.findall(r"test (?:recall@20|scaled MRR) 0\.\d+ \(watched\)", second.said)
+    assert second.remarks.count("going on at epoch 2") == len(KINDS) and not second.outcome.failed
+    told = re.findall(r"test (?:recall@20|scaled MRR) 0\.\d+ \(watched\)", second.remarks)
     assert len(told) == 2 * len(KINDS)
-    assert second.said.count("no figure to report") == len(KINDS) and "watched" not in ran.said
+    assert second.remarks.count("no figure to report") == len(KINDS) and "watched" not in ran.remarks
     columns = ["model", "metric", "k", "value"]
     tables = []
     for folder in (place, other):
@@ -238,10 +238,10 @@ def test_a_night_trains_all_four_and_goes_on_where_it_was_killed(spark, tmp_path
 
 def test_test_pairs_that_are_watched() -> None:
     """A pair beside an item of its user's training; an item that the graph has not is left out."""
-    pairs = pairs_of(np.array([0, 0, 1, 2]), np.array([0, 1, 2, 3]), 3, 6)
-    test = pairs_of(np.array([0, 1, 1, 2]), np.array([2, 4, 5, 3]), 3, 6)
+    pairs = make_pairs(np.array([0, 0, 1, 2]), np.array([0, 1, 2, 3]), 3, 6)
+    test = make_pairs(np.array([0, 1, 1, 2]), np.array([2, 4, 5, 3]), 3, 6)
     dense = np.array([10, 11, 12, 13, 14, -1])
-    query, item = trained_graphs.beside_test(pairs, test, dense, 1)
+    query, item = trained_graphs.pair_test_items(pairs, test, dense, 1)
     assert item.tolist() == [12, 14] and query[0] in (10, 11) and query[1] == 12  # 3 would be its own query
 
 
@@ -265,7 +265,7 @@ def test_walks_that_find_nobody_are_told_and_fit_nothing(spark, tmp_path) -> Non
     ran = run(Store(spark, str(tmp_path / "w")), asked)
     assert set(ran.outcome.failed) == {"pinsage"} and ran.outcome.exit_code == 1
     assert "none of the 6 nodes has a neighbour" in ran.outcome.failed["pinsage"]
-    assert "epoch 1: loss" not in ran.said
+    assert "epoch 1: loss" not in ran.remarks
 
 
 @pytest.mark.spark
@@ -283,12 +283,12 @@ def test_a_night_fits_on_two_processes_what_it_fits_in_one(spark, tmp_path) -> N
     assert re.match(
         "the loss is nan in epoch 1, step 0; .*\n  hint: a smaller", ran.outcome.failed["endless"]
     )
-    watched = re.findall(r"\(test .*?\); best on test would have been epoch \d \(.*?\)", ran.said)
+    watched = re.findall(r"\(test .*?\); best on test would have been epoch \d \(.*?\)", ran.remarks)
     assert len(watched) == 4 and watched[0][:20] == watched[1][:20] and watched[2][:20] == watched[3][:20]
-    assert ran.said.count("  epoch 2: loss") == 4 and ran.said.count("; ended: ") == 4
+    assert ran.remarks.count("  epoch 2: loss") == 4 and ran.remarks.count("; ended: ") == 4
     for kind in kinds:
         one, two = (
-            behaviour_of(model).load(ran.night.data).items.toPandas().set_index("item_id")["vector"]
+            make_behaviour(model).load(ran.night.data).items.toPandas().set_index("item_id")["vector"]
             for model in benchmark.models
             if model.name in (f"{kind}_1", f"{kind}_2")
         )

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from recbench_spark.config.models import MODELS, known_kinds
+from recbench_spark.config.models import MODELS, list_kinds
 from recbench_spark.models.rating import registry
-from recbench_spark.models.rating.registry import EVERY
-from recbench_spark.models.rating.sgd import FactorModel
+from recbench_spark.models.rating.registry import ALL_FAMILIES
+from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.storage.store import Store
 from tests.nights import Ran, run, small
 
@@ -110,11 +110,11 @@ def without_output(night: Ran, model: str) -> float:
 
 def test_every_kind_is_tried() -> None:
     """A kind that ranks and is not here would not be looked at."""
-    learners = {kind for kind, family in EVERY.items() if family.model is FactorModel}
+    learners = {kind for kind, family in ALL_FAMILIES.items() if family.model is RatingFactorModel}
     assert learners == set(LEARNERS)
     handed_over = {"embeddings", "lists", "scores", "published"}
-    predicting = set(EVERY) - learners
-    ours = {kind for kind in known_kinds() if MODELS[kind].__module__.startswith("recbench_spark.")}
+    predicting = set(ALL_FAMILIES) - learners
+    ours = {kind for kind in list_kinds() if MODELS[kind].__module__.startswith("recbench_spark.")}
     assert ours - handed_over - predicting - {"truth"} == {*RANKERS, *EVERYBODY}
 
 

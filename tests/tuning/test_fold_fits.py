@@ -12,21 +12,21 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
-from recbench_spark.commands.actions.benchmark import chosen_models, table
+from recbench_spark.commands.actions.benchmark import format_table, select_models
 from recbench_spark.config import make_benchmark
 from recbench_spark.data.readers import open_log
 from recbench_spark.errors import ConfigError, DataError, ProtocolError
-from recbench_spark.protocol.splits import labelled_blocks
+from recbench_spark.protocol.splits import label_blocks
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FITS, SPLITS, SUBMISSIONS, VERDICTS
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits import running
 from recbench_spark.training.fits.tasks import fit_one
 from recbench_spark.tuning import fold_fits
-from recbench_spark.tuning.board_update import enter, update_board, views_of
-from recbench_spark.tuning.fold_fits import Fits, run_plan, summaries
-from recbench_spark.tuning.folds import folded_log
-from recbench_spark.tuning.submissions import facts_of, pack, predictions_of, score
+from recbench_spark.tuning.board_update import append_entries, read_views, update_board
+from recbench_spark.tuning.fold_fits import FitPlanner, run_plan, summarise_models
+from recbench_spark.tuning.folds import open_folded_log
+from recbench_spark.tuning.submissions import make_facts, pack_bundle, read_predictions, score_bundle
 from tests.nights import run, small
 
 pytestmark = pytest.mark.spark
@@ -55,8 +55,8 @@ def benchmark(path: str, models: Any = MODELS, **split: Any) -> Any:
     return make_benchmark(document, [], "test")
 
 
-def fits_of(store: Store, one: Any) -> Fits:
-    return Fits(store, one, folded_log(store, one, Journal(io.StringIO())))
+def fits_of(store: Store, one: Any) -> FitPlanner:
+    return FitPlanner(store, one, open_folded_log(store, one, Journal(io.StringIO())))
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +84,12 @@ def test_every_fit_is_a_row_and_a_diverged_one_too(store, rows) -> None:
         assert kept[row["fit_id"]].rmse == row.get("rmse")
         assert kept[row["fit_id"]].seconds > 0 and kept[row["fit_id"]].peak_bytes > 10_000_000
         assert kept[row["fit_id"]].started_at is not None
-    told = table(rows)
+    told = format_table(rows)
     assert "wild" in told and "no fit succeeded" in told and "over folds" in told
 
 
 def test_fits_of_an_earlier_start_say_nothing_of_the_pace(monkeypatch) -> None:
-    monkeypatch.setattr(fold_fits, "cost", lambda task, _log: task.dims)
+    monkeypatch.setattr(fold_fits, "estimate_cost", lambda task, _log: task.dims)
     tasks = [SimpleNamespace(fit_id=name, dims=dims) for name, dims in (("a", 1000), ("b", 10), ("c", 20))]
     said: list[str] = []
     journal = SimpleNamespace(say=said.append, record=lambda *_, **__: None)
@@ -138,7 +138,7 @@ def test_a_fold_is_the_fold_of_a_night(store, night, rows) -> None:
 
 def test_a_night_of_rating_models_is_the_same_fit(store, night, rows) -> None:
     assert not night.outcome.failed, night.outcome.failed
-    values = store.of_run("metrics", night.outcome.run_ids["sgd"]).where("metric = 'rmse'").collect()
+    values = store.read_run("metrics", night.outcome.run_ids["sgd"]).where("metric = 'rmse'").collect()
     fitted = next(row for row in rows if row["model"] == "sgd" and row["fold"] == 1)
     assert [row.value for row in values] == [fitted["rmse"]]
     fits = store.read(FITS).where("purpose = 'night'").collect()
@@ -162,7 +162,7 @@ def test_vectors_are_ranked_and_models_without_are_refused(spark, tmp_path) -> N
 @pytest.mark.parametrize("partitions", [1, 17])
 def test_partitions_change_no_bit(spark, tmp_path, one, rows, partitions, monkeypatch) -> None:
     def spread(log: Any, *rest: Any, **more: Any) -> Any:
-        return labelled_blocks(log.repartition(partitions), *rest, **more)
+        return label_blocks(log.repartition(partitions), *rest, **more)
 
     monkeypatch.setattr("recbench_spark.tuning.folds.labelled_blocks", spread)
     own = Store(spark, str(tmp_path))
@@ -195,7 +195,7 @@ def test_consecutive_folds_are_stretches_of_the_file(store, one) -> None:
     assert [found[u, i] for u, i, *_ in lines] == [str(n * 5 // len(lines)) for n in range(len(lines))]
     second = five.split.model_copy(update={"fold": 1, "valid": True})
     log_rows = open_log(store.spark, five.dataset).stored
-    parts = {(r.user_id, r.item_id): r.part for r in labelled_blocks(log_rows, second).rows().collect()}
+    parts = {(r.user_id, r.item_id): r.part for r in label_blocks(log_rows, second).rows().collect()}
     names = {1: "test", 2: "valid"}
     wanted = [names.get(n * 5 // len(lines), "train") for n in range(len(lines))]
     assert [parts[u, i] for u, i, *_ in lines] == wanted
@@ -204,7 +204,7 @@ def test_consecutive_folds_are_stretches_of_the_file(store, one) -> None:
 def test_spreads_over_folds_and_seeds_stand_apart(store, one) -> None:
     fits = fits_of(store, one)
     plan = fits.over_folds(one.models[1:2], seeds=(1, 2), folds=(0, 1))
-    found = summaries(run_plan(store, plan, Journal(io.StringIO())))["sgd"]
+    found = summarise_models(run_plan(store, plan, Journal(io.StringIO())))["sgd"]
     store.install_views()
     view = store.spark.table("fits_over_folds").where("model = 'sgd' AND seeds = 2").collect()
     assert not view, "fold 2 has but one seed"
@@ -224,7 +224,7 @@ def test_what_cannot_be_is_told(store, one, tmp_path) -> None:
     with pytest.raises(DataError, match="holds the rating 5, outside"):
         fits_of(store, narrow)
     with pytest.raises(ConfigError, match="no rating model"):
-        chosen_models(small(), None)
+        select_models(small(), None)
 
 
 # ------------------------------------------------------------------------------- boards and bundles
@@ -237,11 +237,11 @@ def test_a_board_holds_what_covers_all_folds_and_judges_it(store, one, rows) -> 
     assert [entry.entry_id for entry in again.entries] == [entry.entry_id for entry in board.entries]
     found = {entry.name: entry for entry in board.entries}
     assert {"means", "sgd"} <= set(found) and "wild" not in found
-    wanted = summaries([row for row in rows if row["model"] == "sgd"])["sgd"]
+    wanted = summarise_models([row for row in rows if row["model"] == "sgd"])["sgd"]
     assert (found["sgd"].value, found["sgd"].spread_folds) == (wanted.mean, wanted.over_folds)
     assert found["sgd"].method == "matrix factorisation by SGD" and found["sgd"].folds == 3
     worse = replace(found["sgd"], name="RSVD", value=found["sgd"].value + 0.5, ran_by="rival", evidence="x")
-    enter(store, [worse])
+    append_entries(store, [worse])
     judged = update_board(store, one, log)
     assert judged.verdicts[worse.entry_id].under_tuned
     told = store.read(VERDICTS).collect()
@@ -249,49 +249,51 @@ def test_a_board_holds_what_covers_all_folds_and_judges_it(store, one, rows) -> 
     assert [(row.entry_id, row.code) for row in reasons] == [(worse.entry_id, "better_run_known")]
     assert {row.code for row in told if not row.under_tuned} == {"never_searched"}
     (gap,) = (
-        views_of(store, "tiny")["board_gaps"].query("method == 'matrix factorisation by SGD'").itertuples()
+        read_views(store, "tiny")["board_gaps"]
+        .query("method == 'matrix factorisation by SGD'")
+        .itertuples()
     )
-    assert gap.rival - gap.ours == pytest.approx(0.5)
+    assert gap.rival - gap.run_pass == pytest.approx(0.5)
 
 
 def test_a_bundle_is_scored_again_to_the_same_bits(store, one, rows, tmp_path) -> None:
     log = fits_of(store, one).log
-    pairs, fit = predictions_of(store, one, log, "sgd")
-    bundle = pack(store, pairs, tmp_path / "b", facts_of(one, log, fit, "somebody"))
-    entry = score(store, one, log, tmp_path / "b", never)
-    wanted = summaries([row for row in rows if row["model"] == "sgd"])["sgd"]
+    pairs, fit = read_predictions(store, one, log, "sgd")
+    bundle = pack_bundle(store, pairs, tmp_path / "b", make_facts(one, log, fit, "somebody"))
+    entry = score_bundle(store, one, log, tmp_path / "b", never)
+    wanted = summarise_models([row for row in rows if row["model"] == "sgd"])["sgd"]
     assert (entry.value, entry.spread_folds, entry.origin) == (wanted.mean, wanted.over_folds, "bundle")
-    score(store, one, log, tmp_path / "b", never)
+    score_bundle(store, one, log, tmp_path / "b", never)
     looks = store.read(SUBMISSIONS).collect()
     assert [(row.who, row.content) for row in looks] == [("somebody", bundle.content)] * 2
 
     table = pq.read_table(tmp_path / "b" / "predictions.parquet")
     pq.write_table(table.slice(1), tmp_path / "b" / "predictions.parquet")
     with pytest.raises(DataError, match="is not what bundle"):
-        score(store, one, log, tmp_path / "b", never)
-    facts = facts_of(one, log, fit, "somebody")
-    pack(store, pairs.where("fold > 0"), tmp_path / "few", facts)
+        score_bundle(store, one, log, tmp_path / "b", never)
+    facts = make_facts(one, log, fit, "somebody")
+    pack_bundle(store, pairs.where("fold > 0"), tmp_path / "few", facts)
     with pytest.raises(DataError, match=r"held-out pairs: \d+ held-out pairs without a prediction\n"):
-        score(store, one, log, tmp_path / "few", never)
-    pack(store, pairs.withColumn("fold", (pairs.fold + 1) % 3), tmp_path / "leak", facts)
+        score_bundle(store, one, log, tmp_path / "few", never)
+    pack_bundle(store, pairs.withColumn("fold", (pairs.fold + 1) % 3), tmp_path / "leak", facts)
     n = pairs.count()
     told = f"{n} rows for {n} held-out pairs: {n} held-out pairs without a prediction, {n} rows that"
     with pytest.raises(DataError, match=told):
-        score(store, one, log, tmp_path / "leak", never)
+        score_bundle(store, one, log, tmp_path / "leak", never)
     for extra, wrong in (
         (pairs.limit(2), "2 rows of a pair that another row predicts"),
         (pairs.limit(3).withColumn("item_id", F.lit("none")), "3 rows that predict no held-out pair"),
     ):
         place = tmp_path / wrong[:6]
-        pack(store, pairs.unionByName(extra), place, facts)
+        pack_bundle(store, pairs.unionByName(extra), place, facts)
         with pytest.raises(
             DataError, match=rf"has {n + int(wrong[0])} rows for {n} held-out pairs: {wrong}\n"
         ):
-            score(store, one, log, place, never)
+            score_bundle(store, one, log, place, never)
     with pytest.raises(DataError, match="made on a log of other rows"):
-        score(store, one, replace(log, log_id="other"), tmp_path / "few", never)
+        score_bundle(store, one, replace(log, log_id="other"), tmp_path / "few", never)
     with pytest.raises(ConfigError, match="model wild has no fits of all folds"):
-        predictions_of(store, one, log, "wild")
+        read_predictions(store, one, log, "wild")
 
 
 def never(_: Any) -> str:

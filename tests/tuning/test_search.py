@@ -9,30 +9,30 @@ from typing import Any
 
 import pytest
 
-from recbench_spark.commands.actions.tune import asked_search, dry_run, in_words
+from recbench_spark.commands.actions.tune import describe_result, dry_run, resolve_search
 from recbench_spark.config import make_benchmark
 from recbench_spark.config.models import make_model
 from recbench_spark.errors import ConfigError
-from recbench_spark.leaderboard.search_spaces import with_settings
-from recbench_spark.nightly.results import grid_edges
+from recbench_spark.leaderboard.search_spaces import replace_settings
+from recbench_spark.nightly.results import find_grid_edges
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import BOARDS, FITS, TRIALS
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits import running
 from recbench_spark.tuning import fold_fits
-from recbench_spark.tuning.board_update import entries_of, update_board
-from recbench_spark.tuning.fold_fits import Fits, run_plan
-from recbench_spark.tuning.folds import folded_log
+from recbench_spark.tuning.board_update import read_entries, update_board
+from recbench_spark.tuning.fold_fits import FitPlanner, run_plan
+from recbench_spark.tuning.folds import open_folded_log
 from recbench_spark.tuning.rating_trials import RatingTrials
 from recbench_spark.tuning.search import (
     best_model,
     check_searches,
-    first_searches,
-    found_in,
-    further_searches,
-    known_searches,
+    collect_searches,
+    credit_searches,
+    extend_searches,
+    make_searches,
+    read_searches,
     run_searches,
-    with_searches,
 )
 from tests.tuning.test_fold_fits import TASK, write_log
 
@@ -58,9 +58,9 @@ def test_a_search_is_resumed_extended_and_known_to_later_runs(spark, tmp_path, m
     one = benchmark(write_log(tmp_path))
     store = Store(spark, str(tmp_path / "warehouse"))
     journal = Journal(io.StringIO())
-    fits = Fits(store, one, folded_log(store, one, journal), purpose="search")
+    fits = FitPlanner(store, one, open_folded_log(store, one, journal), purpose="search")
     trials_of = RatingTrials(fits, one.search)
-    searches = first_searches(one, one.search, trials_of)
+    searches = make_searches(one, one.search, trials_of)
     small = one.search.model_copy(update={"budget": 2})
     run_searches(trials_of, small, searches, journal)
     asked: list[int] = []
@@ -83,27 +83,27 @@ def test_a_search_is_resumed_extended_and_known_to_later_runs(spark, tmp_path, m
     sgd = found["sgd"]
     assert sgd.best["value"] == min(row.value for row in trials if row.model == "sgd")
     assert [(edge.name, edge.side) for edge in sgd.edges] == [("rates", "high")]
-    assert "lies on the high edge" in in_words(sgd) and "expected best" in in_words(sgd)
+    assert "lies on the high edge" in describe_result(sgd) and "expected best" in describe_result(sgd)
 
-    further = further_searches(one, one.search, trials_of, known_searches(store, fits.log.log_id))
+    further = extend_searches(one, one.search, trials_of, read_searches(store, fits.log.log_id))
     beyond = {searched.model.name: searched.space for searched in further}
     assert (beyond["sgd"]["rates"].low, beyond["sgd"]["rates"].high) == (0.01, 0.1)
     better = run_searches(trials_of, one.search, further, journal)["sgd"]
     assert better.best["value"] < sgd.best["value"] and len(better.trials) == 8
     assert better.space["rates"].high == 0.1
 
-    assert with_searches(store, one).models[0].provenance.budget is None, "the file uses other rates"
+    assert credit_searches(store, one).models[0].provenance.budget is None, "the file uses other rates"
     tuned = best_model(one.models[0], better)
     assert tuned.rates.user_factors == better.best["searched"]["rates"]
     bare = tuned.model_copy(update={"provenance": one.models[0].provenance})
-    later = with_searches(store, one.model_copy(update={"models": (bare,)})).models[0]
+    later = credit_searches(store, one.model_copy(update={"models": (bare,)})).models[0]
     assert later.provenance.search_space["rates"] == (0.0001, 0.1)
     assert later.provenance.budget.startswith("8 settings, ")
-    assert grid_edges(later, later.provenance) == [edge.name for edge in better.edges]
+    assert find_grid_edges(later, later.provenance) == [edge.name for edge in better.edges]
 
 
 def names_credited(store: Store, one: Any) -> set[str]:
-    return {model.name for model in with_searches(store, one).models if model.provenance.budget}
+    return {model.name for model in credit_searches(store, one).models if model.provenance.budget}
 
 
 @pytest.mark.spark
@@ -111,9 +111,9 @@ def test_a_search_is_credited_by_model_settings_and_log(spark, tmp_path) -> None
     """Not by kind, not by the dataset's name, and not to a run that does not use what was found."""
     one = benchmark(write_log(tmp_path))
     store, journal = Store(spark, str(tmp_path / "warehouse")), Journal(io.StringIO())
-    fits = Fits(store, one, folded_log(store, one, journal), purpose="search")
+    fits = FitPlanner(store, one, open_folded_log(store, one, journal), purpose="search")
     trials = RatingTrials(fits, one.search)
-    sgd = run_searches(trials, one.search, first_searches(one, one.search, trials)[:1], journal)["sgd"]
+    sgd = run_searches(trials, one.search, make_searches(one, one.search, trials)[:1], journal)["sgd"]
     tuned = best_model(one.models[0], sgd).model_copy(update={"provenance": one.models[0].provenance})
     same_kind = tuned.model_copy(update={"name": "sgd_other"})
     wider = tuned.model_copy(update={"dims": 3})
@@ -130,10 +130,10 @@ def test_a_search_is_credited_by_model_settings_and_log(spark, tmp_path) -> None
 
 
 def verdict_codes(store: Store, one: Any) -> dict[str, list[str]]:
-    log = folded_log(store, one, Journal(io.StringIO()))
+    log = open_folded_log(store, one, Journal(io.StringIO()))
     judged = update_board(store, one, log)
     return {
-        f"{entry.name} {entry.evidence}": [said.code for said in judged.verdicts[entry.entry_id].said]
+        f"{entry.name} {entry.evidence}": [said.code for said in judged.verdicts[entry.entry_id].remarks]
         for entry in judged.entries
     }
 
@@ -142,15 +142,15 @@ def verdict_codes(store: Store, one: Any) -> dict[str, list[str]]:
 def test_a_later_search_is_joined_to_the_entry_that_uses_it(spark, tmp_path) -> None:
     rates = {"low": 0.001, "high": 0.05, "log": True}
     one = benchmark(write_log(tmp_path), budget=8, seeds=1, spaces={"sgd": {"rates": rates}})
-    low = with_settings(one.models[0].model_dump(), {"rates": 0.0005})
+    low = replace_settings(one.models[0].model_dump(), {"rates": 0.0005})
     one = one.model_copy(update={"models": (make_model(low, "test"),)})
     store, journal = Store(spark, str(tmp_path / "warehouse")), Journal(io.StringIO())
-    fits = Fits(store, one, folded_log(store, one, journal))
+    fits = FitPlanner(store, one, open_folded_log(store, one, journal))
     run_plan(store, fits.over_folds(one.models), journal)
     assert list(verdict_codes(store, one).values()) == [["never_searched"]]
 
     trials = RatingTrials(replace(fits, purpose="search"), one.search)
-    found = run_searches(trials, one.search, first_searches(one, one.search, trials), journal)["sgd"]
+    found = run_searches(trials, one.search, make_searches(one, one.search, trials), journal)["sgd"]
     (codes,) = verdict_codes(store, one).values()
     assert codes == ["better_not_used"]
     (row,) = store.read(BOARDS).collect()
@@ -162,7 +162,7 @@ def test_a_later_search_is_joined_to_the_entry_that_uses_it(spark, tmp_path) -> 
     assert sorted(verdict_codes(store, tuned)) != []
     ids = {row.entry_id for row in store.read(BOARDS).collect()}
     assert len(ids) == 2 and store.read(BOARDS).count() == 2
-    run_searches(trials, one.search, first_searches(one, one.search, trials), journal)
+    run_searches(trials, one.search, make_searches(one, one.search, trials), journal)
     for _ in range(2):
         codes = list(verdict_codes(store, tuned).values())
         assert sorted("better_not_used" in known for known in codes) == [False, True]
@@ -176,7 +176,7 @@ def test_a_later_search_is_joined_to_the_entry_that_uses_it(spark, tmp_path) -> 
 
 
 def entries(store: Store, one: Any) -> list[Any]:
-    return entries_of(store, one.name)
+    return read_entries(store, one.name)
 
 
 def test_what_was_tried_with_other_settings_of_the_file_is_another_search() -> None:
@@ -191,10 +191,10 @@ def test_what_was_tried_with_other_settings_of_the_file_is_another_search() -> N
         }  # fmt: skip
 
     rows = [row(1, 0.9, 0.1, epochs=3), row(2, 0.5, 0.1, epochs=15), row(3, 0.6, 1.0, epochs=15)]
-    found = found_in(rows)["m"]
+    found = collect_searches(rows)["m"]
     assert [trial["trial_id"] for trial in found.trials] == ["3", "2"]
     assert (found.space["rates"].low, found.space["rates"].high) == (0.1, 10)
-    assert [trial["trial_id"] for trial in found_in(rows[:1])["m"].trials] == ["1"]
+    assert [trial["trial_id"] for trial in collect_searches(rows[:1])["m"].trials] == ["1"]
 
 
 def test_what_a_search_cannot_try_is_told_before_it_starts(tmp_path) -> None:
@@ -215,7 +215,7 @@ def test_what_a_search_cannot_try_is_told_before_it_starts(tmp_path) -> None:
         benchmark(path, fold=3)
     one = benchmark(path)
     with pytest.raises(ConfigError, match="declares no search"):
-        asked_search(one.model_copy(update={"search": None}), None, None)
-    told = dry_run(one, asked_search(one, "sgd", 7))
+        resolve_search(one.model_copy(update={"search": None}), None, None)
+    told = dry_run(one, resolve_search(one, "sgd", 7))
     assert "20% of the training rows of fold 1; they are test rows of the other folds" in told
     assert "7 settings a method, 2 fits each" in told and "rates: 0.0001 to 0.01, logarithmic" in told

@@ -15,18 +15,18 @@ from pyspark.sql import functions as F
 from recbench_spark import reports
 from recbench_spark.commands import bundle as job
 from recbench_spark.commands.actions.board import board_facts
-from recbench_spark.commands.actions.bundle import ranked, with_flags
+from recbench_spark.commands.actions.bundle import add_flag_facts, run_ranking_model
 from recbench_spark.config import parse
 from recbench_spark.config.benchmark import Benchmark
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import BOARD_DECISIONS, BOARDS, SPLITS, SUBMISSIONS
 from recbench_spark.storage.store import Store
-from recbench_spark.tuning.board_update import fits_shown, update_board
+from recbench_spark.tuning.board_update import read_shown_fits, update_board
 from recbench_spark.tuning.decisions import RETRACTED, decide_on_entry
 from recbench_spark.tuning.fold_fits import run_plan
-from recbench_spark.tuning.folds import folded_log
-from recbench_spark.tuning.submissions import FACTS, pack, score
+from recbench_spark.tuning.folds import open_folded_log
+from recbench_spark.tuning.submissions import FACTS_FILE, pack_bundle, score_bundle
 from tests.nights import TINY, run
 from tests.tuning.test_fold_fits import benchmark, fits_of, never, write_log
 
@@ -61,17 +61,17 @@ class Board:
             "log_id": self.log.log_id, "split": self.log.split,
         }  # fmt: skip
         args = job.parser().parse_args([*FLAGS, *flags])
-        pack(
+        pack_bundle(
             self.store,
             self.truth.withColumn("prediction", F.expr(prediction)),
             place,
-            with_flags(facts, args),
+            add_flag_facts(facts, args),
         )
         return place
 
     def score(self, place: Path, accepted: tuple[str, str] | None = None) -> Any:
         self.told.clear()
-        return score(self.store, self.one, self.log, place, never, accepted, self.told.append)
+        return score_bundle(self.store, self.one, self.log, place, never, accepted, self.told.append)
 
     def update(self) -> Any:
         return update_board(self.store, self.one, self.log)
@@ -95,7 +95,7 @@ def test_true_ratings_are_held_back_until_accepted_and_can_be_retracted(board) -
     judged = board.update()
     assert not any(verdict.under_tuned for verdict in judged.verdicts.values()), "by nothing that is held"
     assert set(judged.held) == {oracle.entry_id} and oracle.entry_id not in judged.verdicts
-    facts = board_facts(board.store, judged, fits_shown(board.store, board.log))
+    facts = board_facts(board.store, judged, read_shown_fits(board.store, board.log))
     shown = {row.entry.name: row for row in facts.rows}
     assert shown["oracle"].position is None and shown["oracle"].verdict.startswith("held back")
     assert sorted(row.position for row in facts.rows if row.position) == [1, 2, 3]
@@ -130,18 +130,18 @@ def test_facts_that_were_changed_after_packing_are_refused(board, key: str) -> N
     place = board.folder / "edited"
     if not place.exists():
         board.pack("edited", "3.25D")
-    before = (place / FACTS).read_text()
+    before = (place / FACTS_FILE).read_text()
     document = json.loads(before)
     document[key] = 3 if key in ("dims", "rows") else "somebody_else"
-    (place / FACTS).write_text(json.dumps(document))
+    (place / FACTS_FILE).write_text(json.dumps(document))
     with pytest.raises(DataError, match=r"bundle\.json was changed after it was packed"):
         board.score(place)
-    (place / FACTS).write_text(before)
+    (place / FACTS_FILE).write_text(before)
 
 
 def test_the_board_keeps_the_digest_and_an_old_bundle_is_read_with_a_note(board) -> None:
     place = board.pack("old", "2.75D")
-    document = json.loads((place / FACTS).read_text())
+    document = json.loads((place / FACTS_FILE).read_text())
     entry = board.score(place)
     assert entry.evidence == f"bundle {document['digest']}" and len(document["digest"]) == 32
     assert board.store.read(BOARDS).where(F.col("evidence") == entry.evidence).count() == 1
@@ -151,7 +151,7 @@ def test_the_board_keeps_the_digest_and_an_old_bundle_is_read_with_a_note(board)
         board.score(copied)
     decide_on_entry(board.store, entry.entry_id, RETRACTED, "packed anew", "them")
     old = {key: value for key, value in document.items() if key != "digest"}
-    (place / FACTS).write_text(json.dumps({**old, "format": 1}))
+    (place / FACTS_FILE).write_text(json.dumps({**old, "format": 1}))
     again = board.score(place)
     assert again.evidence == f"bundle {document['content']}" and "format 1" in board.told[0]
     (row,) = board.store.read(SUBMISSIONS).where(F.col("entry_id") == again.entry_id).collect()
@@ -195,7 +195,7 @@ def test_perfect_lists_are_held_back_and_training_items_told(spark, tmp_path) ->
     tiny = parse(Benchmark, {**TINY, "headline": "ndcg@5"}, "test")
     store, journal = Store(spark, str(tmp_path / "w")), Journal(io.StringIO())
     ran = run(store, tiny, day)
-    log = folded_log(store, tiny, journal)
+    log = open_folded_log(store, tiny, journal)
     rows = store.read(SPLITS).where(F.col("split_id") == ran.night.split_id)
     facts = {"task": "rankings", "who": "them", "benchmark": tiny.name, "log_id": log.log_id,
              "split": log.split}  # fmt: skip
@@ -205,10 +205,10 @@ def test_perfect_lists_are_held_back_and_training_items_told(spark, tmp_path) ->
         rank = F.expr("ROW_NUMBER() OVER (PARTITION BY user_id ORDER BY rating DESC, item_id)")
         lists = rows.where(F.col("part") == part).select("user_id", "item_id", rank.alias("rank"))
         given = {**facts, "name": name, "method": name}
-        pack(store, lists.where("rank <= 10"), tmp_path / name, given)
+        pack_bundle(store, lists.where("rank <= 10"), tmp_path / name, given)
         told.clear()
-        rank_night = partial(ranked, store, day, journal)
-        return score(store, tiny, log, tmp_path / name, rank_night, tell=told.append)
+        rank_night = partial(run_ranking_model, store, day, journal)
+        return score_bundle(store, tiny, log, tmp_path / name, rank_night, report=told.append)
 
     perfect = handed_in("popular", "test")
     assert perfect.value == 1.0 and told[-1].startswith("held back as implausible: 1.0000 on part test")

@@ -9,22 +9,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark.commands.actions.tune import dry_run, in_words
+from recbench_spark.commands.actions.tune import describe_result, dry_run
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.data.arrow_files import identity
 from recbench_spark.errors import ConfigError
 from recbench_spark.nightly.night import open_night
-from recbench_spark.nightly.run_keys import key_of, split_hash
+from recbench_spark.nightly.run_keys import hash_run_key, hash_split
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS, SPLITS, TRIALS
 from recbench_spark.storage.store import Store
 from recbench_spark.tuning.search import (
     best_model,
     check_searches,
-    first_searches,
-    known_searches,
+    credit_searches,
+    make_searches,
+    read_searches,
     run_searches,
-    with_searches,
 )
 from recbench_spark.tuning.trial_nights import DAY, RankingTrials, check_trials, validation_benchmark
 from tests.nights import DATE, SMALL
@@ -52,7 +52,7 @@ def test_settings_are_tried_on_training_rows_and_resumed(spark, tmp_path) -> Non
     one, journal = benchmark(), Journal(io.StringIO())
     store = Store(spark, str(tmp_path / "warehouse"))
     trials = RankingTrials(store, one, one.search, DATE, journal)
-    searches = first_searches(one, one.search, trials)
+    searches = make_searches(one, one.search, trials)
     found = run_searches(trials, one.search, searches, journal)
     rows = store.read(TRIALS).collect()
     assert {(row.model, row.number, row.metric) for row in rows} == {
@@ -62,7 +62,7 @@ def test_settings_are_tried_on_training_rows_and_resumed(spark, tmp_path) -> Non
     assert all(0 < row.value < 1 for row in rows)
     best = max((row for row in rows if row.model == "bpr"), key=lambda row: row.value)
     assert found["bpr"].best["trial_id"] == best.trial_id, "of a ranking the largest is best"
-    assert "validation ndcg@5" in in_words(found["bpr"])
+    assert "validation ndcg@5" in describe_result(found["bpr"])
 
     inner = open_night(store, trials.inner, DAY).split_id
     outer = open_night(store, one, DATE).split_id
@@ -75,17 +75,17 @@ def test_settings_are_tried_on_training_rows_and_resumed(spark, tmp_path) -> Non
 
     run_searches(trials, one.search, searches, journal)
     more = one.search.model_copy(update={"budget": 3})
-    run_searches(trials, more, first_searches(one, more, trials), journal)
+    run_searches(trials, more, make_searches(one, more, trials), journal)
     assert store.read(TRIALS).count() == 6
     assert store.read(RUNS).where("suite = 'small-search'").count() == 3 + 6, "none is run again"
 
-    later = {model.name: model.provenance for model in with_searches(store, one).models}
+    later = {model.name: model.provenance for model in credit_searches(store, one).models}
     assert all(provenance.budget is None for provenance in later.values()), "the file uses other settings"
-    known = known_searches(store, trials.log_id)
+    known = read_searches(store, trials.log_id)
     tuned = [best_model(model, known[model.name]) if model.name in known else model for model in one.models]
     bare = [model.model_copy(update={"provenance": one.models[0].provenance}) for model in tuned]
     sliced = one.model_copy(update={"models": tuple(bare)})
-    later = {model.name: model.provenance for model in with_searches(store, sliced).models}
+    later = {model.name: model.provenance for model in credit_searches(store, sliced).models}
     assert later["item_knn"].budget.startswith("3 settings, ") and later["popular"].budget is None
     assert later["item_knn"].search_space == {"neighbours": (1.0, 30.0)}
 
@@ -121,7 +121,9 @@ def test_names_of_trial_nights_do_not_depend_on_the_place_of_the_warehouse(tmp_p
         rows = pa.table({"user_id": [1], "item_id": [2], "rating": [3.0]})
         pq.write_table(rows, place / "part-0.parquet")
         inner = validation_benchmark(one, one.search, str(place))
-        split_id, inputs = split_hash(identity, inner)
-        keys = [key_of(inner, inner.evaluation.resolve(), split_id, inputs, each) for each in inner.models]
+        split_id, inputs = hash_split(identity, inner)
+        keys = [
+            hash_run_key(inner, inner.evaluation.resolve(), split_id, inputs, each) for each in inner.models
+        ]
         named.append((split_id, inputs, keys))
     assert named[0] == named[1] and len(set(named[0][2])) == len(one.models)

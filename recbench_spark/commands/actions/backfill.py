@@ -14,37 +14,37 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from recbench_spark.commands.actions.nightly import (
-    one_night,
     open_store,
     print_findings,
     print_results,
+    run_one_night,
 )
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import FAILED, OK, RecbenchError, is_cancelled
-from recbench_spark.failures import in_words_with_trace
-from recbench_spark.nightly.night_status import Outcome, nothing_to_do
-from recbench_spark.placeholders import on_night
+from recbench_spark.failures import describe_with_trace
+from recbench_spark.nightly.night_status import NightOutcome, find_finished_night
+from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
 
 if TYPE_CHECKING:
     from recbench_spark.storage.store import Store
 
-DONE = "already done, nothing to do"
+ALREADY_DONE = "already done, nothing to do"
 
 
 def run(args: argparse.Namespace) -> int:
     """All nights of `--dates`; the worst exit code of them."""
     file = load_benchmark(args.config, args.set)
     # Settings of every night are known to be right before the first one begins.
-    nights = [(day, on_night(file, day)) for day in args.dates]
+    nights = [(day, fill_placeholders(file, day)) for day in args.dates]
     backfill = Backfill(args)
-    code = worst([backfill.told(day, benchmark) for day, benchmark in nights])
+    code = worst_code([backfill.told(day, benchmark) for day, benchmark in nights])
     if backfill.last is not None:
         print_results(backfill.last)
     return code
 
 
-def worst(codes: Iterable[int]) -> int:
+def worst_code(codes: Iterable[int]) -> int:
     """How many nights end together: with the smallest code that is not 0. What failed is to be run again
     before anything else is looked at.
     """
@@ -61,8 +61,8 @@ class Backfill:
     def __init__(self, args: argparse.Namespace) -> None:
         """Make one journal for all nights: each stage is told, and a line when a night begins and ends."""
         self.args, self.journal = args, Journal()
-        self.last: Outcome | None = None
-        self.opened: Store | None = None
+        self.last: NightOutcome | None = None
+        self.opened_store: Store | None = None
         self.n = 0
         if args.log and not args.dry_run:
             self.journal.write_to(args.log)
@@ -72,12 +72,12 @@ class Backfill:
         self.n += 1
         started = time.monotonic()
         try:
-            outcome, said = (self._looked_at if self.args.dry_run else self._run)(day, benchmark)
+            outcome, said = (self._check_night if self.args.dry_run else self._run)(day, benchmark)
             code = outcome.exit_code if outcome else OK
         except Exception as error:
             if is_cancelled(error):
                 raise
-            outcome, said = None, in_words_with_trace(error)
+            outcome, said = None, describe_with_trace(error)
             code = error.exit_code if isinstance(error, RecbenchError) else FAILED
         ended = f"exit code {code}, " if code else ""
         seconds = f"{time.monotonic() - started:.1f} s"
@@ -87,36 +87,36 @@ class Backfill:
             print_findings(outcome)
         return code
 
-    def _looked_at(self, day: date, benchmark: Benchmark) -> tuple[Outcome | None, str]:
+    def _check_night(self, day: date, benchmark: Benchmark) -> tuple[NightOutcome | None, str]:
         """A night that is only checked."""
         from recbench_spark.commands.dry_runs import dry_run  # noqa: PLC0415
 
         done = self._done(day, benchmark)
         dry_run(self.args.warehouse, benchmark, day, done)
-        return None, DONE if done else "to do"
+        return None, ALREADY_DONE if done else "to do"
 
-    def _run(self, day: date, benchmark: Benchmark) -> tuple[Outcome | None, str]:
+    def _run(self, day: date, benchmark: Benchmark) -> tuple[NightOutcome | None, str]:
         """A night that is run where there is anything to do."""
         done = self._done(day, benchmark)
         if done is not None:
-            return done, DONE
+            return done, ALREADY_DONE
         store = self._store(benchmark)
         self.journal.say(f"night {day}, {self.n} of {len(self.args.dates)}: begins")
-        found = one_night(self.args, store, benchmark, day, self.journal)
-        return found, in_a_line(found)
+        found = run_one_night(self.args, store, benchmark, day, self.journal)
+        return found, summarise_night(found)
 
-    def _done(self, day: date, benchmark: Benchmark) -> Outcome | None:
-        return None if self.args.force else nothing_to_do(self.args.warehouse, benchmark, day)
+    def _done(self, day: date, benchmark: Benchmark) -> NightOutcome | None:
+        return None if self.args.force else find_finished_night(self.args.warehouse, benchmark, day)
 
     def _store(self, benchmark: Benchmark) -> Store:
         """The warehouse, and a session, from the first night on that needs one."""
-        if self.opened is None:
+        if self.opened_store is None:
             what = f"{len(self.args.dates)} nights"
-            self.opened = open_store(self.args, benchmark, self.journal, what)
-        return self.opened
+            self.opened_store = open_store(self.args, benchmark, self.journal, what)
+        return self.opened_store
 
 
-def in_a_line(outcome: Outcome) -> str:
+def summarise_night(outcome: NightOutcome) -> str:
     """What a night did."""
     counts = {
         "evaluated": len(outcome.run_ids),

@@ -10,16 +10,16 @@ from recbench_spark import reports
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import load_benchmark
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.leaderboard.entries import judge, published_entries
-from recbench_spark.leaderboard.published import published_board
+from recbench_spark.leaderboard.entries import judge_entries, make_published_entries
+from recbench_spark.leaderboard.published import load_published_board
 from recbench_spark.nightly.night import check_benchmark
-from recbench_spark.placeholders import on_night
-from recbench_spark.reports.fits import figures_of
+from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.reports.fits import draw_figures
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.store import Store
-from recbench_spark.tuning.board_update import Judged, fits_shown, update_board, views_of
-from recbench_spark.tuning.folds import folded_log
+from recbench_spark.tuning.board_update import BoardState, read_shown_fits, read_views, update_board
+from recbench_spark.tuning.folds import open_folded_log
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,26 +29,28 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(
                 "--paired needs --config: a published table has no values of folds", "see --help"
             )
-        entries = published_entries(published_board(args.published))
+        entries = make_published_entries(load_published_board(args.published))
         entries.sort(key=lambda e: (e.part or "", e.value if e.lower_is_better else -e.value))
         print(
-            reports.board_text(reports.make_board(args.published, entries, judge(entries, {}, {}), {}, {}))
+            reports.board_text(
+                reports.make_board(args.published, entries, judge_entries(entries, {}, {}), {}, {})
+            )
         )
         return OK
     if not args.warehouse:
         raise ConfigError("--config needs --warehouse", "the directory that jobs/benchmark.py wrote to")
-    benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
+    benchmark = fill_placeholders(load_benchmark(args.config, args.set), args.logical_date)
     check_benchmark(benchmark)
     require_warehouse(args.warehouse)
     store = Store(get_session(f"recbench-spark board {benchmark.name}"), args.warehouse)
     rating = benchmark.evaluation.task == "rating"
-    log = folded_log(store, benchmark, Journal()) if rating else None
-    fits = fits_shown(store, log) if log else pd.DataFrame()
+    log = open_folded_log(store, benchmark, Journal()) if rating else None
+    fits = read_shown_fits(store, log) if log else pd.DataFrame()
     board = update_board(store, benchmark, log)
     facts = board_facts(store, board, fits)
     print(reports.board_text(facts))
     if args.paired:
-        print(f"\n{reports.paired_text(board.name, board.entries)}")
+        print(f"\n{reports.pairs_text(board.name, board.entries)}")
     if store.folder is not None:
         path = store.folder / "reports" / f"board-{facts.name}.html"
         reports.write_page(reports.render_board(facts), path)
@@ -56,11 +58,11 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def board_facts(store: Store, board: Judged, fits: pd.DataFrame) -> reports.BoardFacts:
+def board_facts(store: Store, board: BoardState, fits: pd.DataFrame) -> reports.BoardFacts:
     """What the page shows."""
     found = {model: one.judged() for model, one in board.searches.items()}
     searches = {model: search for model, search in found.items() if search is not None}
-    views, figures = views_of(store, board.name), figures_of(fits)
+    views, figures = read_views(store, board.name), draw_figures(fits)
     return reports.make_board(
         board.name, board.entries, board.verdicts, searches, views, figures, board.held
     )

@@ -8,55 +8,62 @@ from functools import partial
 from typing import Any
 
 from recbench_spark.benchmark import run_night
-from recbench_spark.commands.dry_runs import look_at_table
+from recbench_spark.commands.dry_runs import describe_table
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.data.readers import read_table
 from recbench_spark.data.readers.files import check_path
 from recbench_spark.errors import OK, ConfigError, DataError
-from recbench_spark.inputs import pinned_inputs
+from recbench_spark.inputs import pin_inputs
 from recbench_spark.nightly.night import check_benchmark
-from recbench_spark.placeholders import on_night
+from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.store import Store
 from recbench_spark.tuning.decisions import ACCEPTED, RETRACTED, decide_on_entry
-from recbench_spark.tuning.folds import FoldedLog, folded_log
-from recbench_spark.tuning.search import with_searches
-from recbench_spark.tuning.submissions import COLUMNS, FACTS, facts_of, pack, predictions_of, score
+from recbench_spark.tuning.folds import FoldedLog, open_folded_log
+from recbench_spark.tuning.search import credit_searches
+from recbench_spark.tuning.submissions import (
+    COLUMNS,
+    FACTS_FILE,
+    make_facts,
+    pack_bundle,
+    read_predictions,
+    score_bundle,
+)
 
 DECISIONS = {"accept": ACCEPTED, "retract": RETRACTED}
 """Actions on a row of a board that need no benchmark."""
 
 
-@pinned_inputs()
+@pin_inputs()
 def run(args: argparse.Namespace) -> int:
     """Pack, score, accept or retract."""
-    check(args)
-    look_at_files(args)
+    check_flags(args)
+    check_files(args)
     if args.action in DECISIONS:
         store = Store(get_session(f"recbench-spark {args.action}"), args.warehouse)
         decision = DECISIONS[args.action]
         print(f"{decision}: {decide_on_entry(store, args.entry, decision, args.why, args.who)}")
         return OK
-    benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
+    benchmark = fill_placeholders(load_benchmark(args.config, args.set), args.logical_date)
     check_benchmark(benchmark)
     store = Store(get_session(f"recbench-spark bundle {benchmark.name}"), args.warehouse)
     journal = Journal()
-    log = folded_log(store, benchmark, journal)
+    log = open_folded_log(store, benchmark, journal)
     if args.action == "score":
-        rank = partial(ranked, store, args.logical_date or datetime.now(UTC).date(), journal)
+        rank = partial(run_ranking_model, store, args.logical_date or datetime.now(UTC).date(), journal)
         accepted = (args.who, args.why) if args.accept else None
-        entry = score(store, benchmark, log, args.bundle, rank, accepted)
+        entry = score_bundle(store, benchmark, log, args.bundle, rank, accepted)
         print(f"{entry.name} by {entry.who}: {entry.metric} {entry.value:.4f} on board {entry.board},"
               f" entry {entry.entry_id}, {entry.evidence}")  # fmt: skip
         return OK
-    bundle = packed(store, with_searches(store, benchmark), log, args)
+    bundle = run_pack(store, credit_searches(store, benchmark), log, args)
     print(f"bundle {bundle.name}: {bundle.rows:,} rows in {args.output}, digest {bundle.digest}")
     return OK
 
 
-def ranked(store: Store, day: date, journal: Journal, night: Benchmark) -> str:
+def run_ranking_model(store: Store, day: date, journal: Journal, night: Benchmark) -> str:
     """The run of a night with one model. DataError where it fails."""
     outcome = run_night(store, night, day, journal, force=True)
     for name, message in outcome.failed.items():
@@ -64,7 +71,7 @@ def ranked(store: Store, day: date, journal: Journal, night: Benchmark) -> str:
     return next(iter(outcome.run_ids.values()))
 
 
-def check(args: argparse.Namespace) -> None:
+def check_flags(args: argparse.Namespace) -> None:
     """ConfigError for flags that do not go together."""
     if args.action in DECISIONS and not (args.entry and (args.why or "").strip()):
         raise ConfigError(f"{args.action} needs --entry and --why", "entry_id is in the view board_best")
@@ -81,7 +88,7 @@ def check(args: argparse.Namespace) -> None:
         raise ConfigError("pack needs --name for what was made elsewhere", "what the run is called")
 
 
-def look_at_files(args: argparse.Namespace) -> None:
+def check_files(args: argparse.Namespace) -> None:
     """Refuse, before Spark starts, what is not there to be packed, scored or decided on.
 
     Raises:
@@ -92,19 +99,19 @@ def look_at_files(args: argparse.Namespace) -> None:
     given = {"predictions": args.predictions, "lists": args.lists} if args.action == "pack" else {}
     for task, path in given.items():
         if path:
-            look_at_table(task, path, COLUMNS["rankings" if task == "lists" else task])
-    if args.action == "pack" and (args.output / FACTS).exists():
+            describe_table(task, path, COLUMNS["rankings" if task == "lists" else task])
+    if args.action == "pack" and (args.output / FACTS_FILE).exists():
         raise ConfigError(f"--output {args.output} holds a bundle", "give another --output")
     if args.action == "score":
         check_path(str(args.bundle))
 
 
-def packed(store: Store, benchmark: Benchmark, log: FoldedLog, args: argparse.Namespace) -> Any:
+def run_pack(store: Store, benchmark: Benchmark, log: FoldedLog, args: argparse.Namespace) -> Any:
     """A bundle of our own fits, or of a table made elsewhere."""
     if args.model:
-        rows, fit = predictions_of(store, benchmark, log, args.model)
-        facts = facts_of(benchmark, log, fit, args.who)
-        return pack(store, rows, args.output, with_flags(facts, args))
+        rows, fit = read_predictions(store, benchmark, log, args.model)
+        facts = make_facts(benchmark, log, fit, args.who)
+        return pack_bundle(store, rows, args.output, add_flag_facts(facts, args))
     task = "predictions" if args.predictions else "rankings"
     rows = read_table(store.spark, args.predictions or args.lists, COLUMNS[task], f"{task} {args.name}")
     known = [*COLUMNS[task], *(["fold"] if "fold" in rows.columns else [])]
@@ -113,10 +120,10 @@ def packed(store: Store, benchmark: Benchmark, log: FoldedLog, args: argparse.Na
         "method": args.method or args.name, "benchmark": benchmark.name, "log_id": log.log_id,
         "split": log.split,
     }  # fmt: skip
-    return pack(store, rows.select(*known), args.output, with_flags(facts, args))
+    return pack_bundle(store, rows.select(*known), args.output, add_flag_facts(facts, args))
 
 
-def with_flags(facts: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+def add_flag_facts(facts: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
     """The facts of a bundle with what the flags say of its year, factors and search."""
     provenance: dict[str, Any] = {"year": datetime.now(UTC).year}
     provenance |= {key: value for key, value in facts.get("provenance", {}).items() if value is not None}

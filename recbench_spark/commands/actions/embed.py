@@ -11,46 +11,46 @@ from typing import Any
 import numpy as np
 
 from recbench_spark import cli
-from recbench_spark.commands.warehouses import look_at_journal, require_partition
+from recbench_spark.commands.warehouses import check_journal_path, require_partition
 from recbench_spark.config import parse
-from recbench_spark.config.graph import GraphModel, GraphSource, load_model, merged
+from recbench_spark.config.graph import GraphModel, GraphSource, load_model, merge_documents
 from recbench_spark.data.readers.files import check_path
 from recbench_spark.errors import OK, ConfigError, DataError, nearest
-from recbench_spark.graph.build import Finder, ids_of, open_inputs
-from recbench_spark.graph.edges import id_array
+from recbench_spark.graph.build import NodeFinder, open_inputs, read_ids
+from recbench_spark.graph.edges import to_id_array
 from recbench_spark.graph.folders import Graph
-from recbench_spark.graph.incremental_run import refreshed, tell_drift
-from recbench_spark.graph.neighbourhoods import lists_source
+from recbench_spark.graph.incremental_run import plan_refresh, report_drift
+from recbench_spark.graph.neighbourhoods import neighbourhood_source
 from recbench_spark.graph.nodes import embed_nodes
 from recbench_spark.graph.pipeline import (
     FOLDER,
-    Prepared,
+    PreparedGraphModel,
+    describe_files,
     embed,
-    estimates,
-    explain,
+    estimate_passes,
+    explain_costs,
+    fit_rates,
     open_model_work,
-    prepare,
-    rates_of,
+    prepare_model,
     split_source,
-    told_of_files,
 )
-from recbench_spark.inputs import pinned_inputs
-from recbench_spark.kernels.graph.ids import MOST_NODES, hashes_of
-from recbench_spark.nightly.gates import failure, gate_checks
+from recbench_spark.inputs import pin_inputs
+from recbench_spark.kernels.graph.ids import MOST_NODES, hash_node_ids
+from recbench_spark.nightly.gates import gate_checks, gate_error
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import NEIGHBOURHOODS, SPLITS
 from recbench_spark.storage.publish import private_path
 from recbench_spark.storage.store import Store, is_catalog_schema
 
-MADE_FEATURES = ("degrees", "constant", "hashed")
+GENERATED_FEATURES = ("degrees", "constant", "hashed")
 
-LOOKED_THROUGH = 20_000
+MAX_SEARCHED_IDS = 20_000
 """Ids that a hint is looked for in."""
 
 
-@pinned_inputs()
-def start(args: argparse.Namespace) -> int:
+@pin_inputs()
+def run_embedding(args: argparse.Namespace) -> int:
     """Check the flags, lay out, explain or embed, tell."""
     if args.gate and not args.previous:
         raise ConfigError("--gate holds the drift since a night before", "--previous MODEL_ID")
@@ -59,31 +59,35 @@ def start(args: argparse.Namespace) -> int:
         hint = "--edges PATH, --split ID, --neighbourhoods ID, or graph.edges in --model FILE"
         raise ConfigError("no graph is named", hint)
     require_folder(args.warehouse)
-    look_at_journal(args.journal, "--journal")
-    look_at_names(args)
-    settings = None if in_warehouse else asked_for(args, document(args))
+    check_journal_path(args.journal, "--journal")
+    check_names(args)
+    settings = None if in_warehouse else make_settings(args, make_document(args))
     if settings is not None:
-        look_at_graph(settings.graph)
+        check_graph_source(settings.graph)
     if args.dry_run:
-        print(told(args, settings))
+        print(describe_run(args, settings))
         return OK
     journal = Journal()
     journal.say("embed: starting Spark")
     store = Store(get_session("recbench-spark embed"), args.warehouse)
     if settings is None:
-        named = split_source(store, args.split) if args.split else lists_source(store, args.neighbourhoods)
+        named = (
+            split_source(store, args.split)
+            if args.split
+            else neighbourhood_source(store, args.neighbourhoods)
+        )
         source = named.model_dump(exclude_defaults=True)
-        settings = asked_for(args, merged(document(args), {"graph": source}))
-    prepared = prepare(store, settings, journal)
+        settings = make_settings(args, merge_documents(make_document(args), {"graph": source}))
+    prepared = prepare_model(store, settings, journal)
     if args.journal or store.folder:
         name = f"embed-{prepared.model.model_id}.jsonl"
         journal.write_to(args.journal or (store.folder or Path()) / "logs" / name)
     if args.nodes:
         return print_nodes(prepared, args.nodes)
-    return run(args, store, prepared, journal)
+    return compute_embeddings(args, store, prepared, journal)
 
 
-def look_at_names(args: argparse.Namespace) -> None:
+def check_names(args: argparse.Namespace) -> None:
     """Refuse, before Spark starts, names that this warehouse does not hold, and a missing file of ids.
 
     Raises:
@@ -103,7 +107,7 @@ def look_at_names(args: argparse.Namespace) -> None:
         parse_ids(args.nodes)
 
 
-def look_at_graph(source: GraphSource) -> None:
+def check_graph_source(source: GraphSource) -> None:
     """Refuse, before Spark starts, edges and tables of nodes that cannot be read; only heads are read.
 
     Raises:
@@ -115,30 +119,34 @@ def look_at_graph(source: GraphSource) -> None:
     open_inputs(source)
 
 
-def run(args: argparse.Namespace, store: Store, prepared: Prepared, journal: Journal) -> int:
+def compute_embeddings(
+    args: argparse.Namespace, store: Store, prepared: PreparedGraphModel, journal: Journal
+) -> int:
     """What it costs, then the layers, the drift and what gates say of it."""
     if args.explain:  # it waits for no other run, and leaves nothing
         with private_path(Path(prepared.model.folder)) as folder:
             model = replace(prepared.model, folder=str(folder))
-            explained(args, store, replace(prepared, model=model), journal)
+            print_costs(args, store, replace(prepared, model=model), journal)
         return OK
     with open_model_work(store, prepared, journal) as working:
-        embed(store, explained(args, store, working, journal), journal)
-    facts = tell_drift(store, prepared, args.previous, journal) if args.previous else []
-    tell(store, prepared)
+        embed(store, print_costs(args, store, working, journal), journal)
+    facts = report_drift(store, prepared, args.previous, journal) if args.previous else []
+    print_location(store, prepared)
     held = [{"part": side, "fact": fact, "value": value} for side, fact, value in facts]
-    if (error := failure(gate_checks(args.gate, held))) is not None:
+    if (error := gate_error(gate_checks(args.gate, held))) is not None:
         raise error
     return OK
 
 
-def explained(args: argparse.Namespace, store: Store, prepared: Prepared, journal: Journal) -> Prepared:
+def print_costs(
+    args: argparse.Namespace, store: Store, prepared: PreparedGraphModel, journal: Journal
+) -> PreparedGraphModel:
     """Print what a model costs; return it with what it takes over from an earlier night."""
-    cores, rates, sentence = store.spark.sparkContext.defaultParallelism, rates_of(store), ""
+    cores, rates, sentence = store.spark.sparkContext.defaultParallelism, fit_rates(store), ""
     if args.previous:
-        prepared, sentence = refreshed(store, prepared, args.previous, rates, journal)
-    expected = estimates(prepared, rates, cores, prepared.settings.plan)
-    print(explain(expected, prepared, rates, cores))
+        prepared, sentence = plan_refresh(store, prepared, args.previous, rates, journal)
+    expected = estimate_passes(prepared, rates, cores, prepared.settings.plan)
+    print(explain_costs(expected, prepared, rates, cores))
     if sentence:
         print(sentence)
     return prepared
@@ -154,15 +162,15 @@ def require_folder(warehouse: str) -> None:
         )
 
 
-def document(args: argparse.Namespace) -> dict[str, Any]:
+def make_document(args: argparse.Namespace) -> dict[str, Any]:
     """The flags as keys of a model file; flags that were not given are not there."""
-    graph = graph_document(args)
-    features = {**made_or_read(args.features), "side": args.features_side, "missing": args.missing}
+    graph = make_graph_document(args)
+    features = {**parse_features(args.features), "side": args.features_side, "missing": args.missing}
     found = {
         "name": args.name,
-        "graph": given(graph),
-        "features": given(features),
-        "layers": layers(args),
+        "graph": drop_missing(graph),
+        "features": drop_missing(features),
+        "layers": make_layers(args),
         "mode": args.mode,
         "weights": args.weights,
         "seed": args.seed,
@@ -172,10 +180,10 @@ def document(args: argparse.Namespace) -> dict[str, Any]:
         "batch": args.batch,
         "output": args.output,
     }
-    return given(found)
+    return drop_missing(found)
 
 
-def graph_document(args: argparse.Namespace) -> dict[str, Any]:
+def make_graph_document(args: argparse.Namespace) -> dict[str, Any]:
     """The flags of `add_reading` as keys of `GraphSource`; None for those that were not given."""
     columns = cli.parse_columns(args.columns, "src=user,dst=item")
     return {
@@ -187,19 +195,19 @@ def graph_document(args: argparse.Namespace) -> dict[str, Any]:
         "directed": False if args.undirected else None,
         "sides": args.sides and tuple(args.sides.split(",")),
         "ids": args.ids,
-        "nodes": node_tables(args.node_table, args.sides),
+        "nodes": parse_node_tables(args.node_table, args.sides),
         "bad_rows": "drop" if args.drop_bad_rows else None,
         "duplicates": "drop" if args.drop_duplicates else None,
         "self_loops": "drop" if args.drop_self_loops else None,
     }
 
 
-def given(keys: dict[str, Any]) -> dict[str, Any]:
+def drop_missing(keys: dict[str, Any]) -> dict[str, Any]:
     """Keys that have a value."""
     return {key: value for key, value in keys.items() if value not in (None, {}, ())}
 
 
-def node_tables(given_tables: list[str], sides: str | None) -> dict[str, str]:
+def parse_node_tables(given_tables: list[str], sides: str | None) -> dict[str, str]:
     """[SIDE=]PATH,... as a mapping."""
     found = {}
     for text in given_tables:
@@ -213,36 +221,36 @@ def node_tables(given_tables: list[str], sides: str | None) -> dict[str, str]:
     return found
 
 
-def made_or_read(text: str | None) -> dict[str, Any]:
+def parse_features(text: str | None) -> dict[str, Any]:
     """What --features means."""
     if text is None:
         return {}
     kind, _, dims = text.partition(":")
-    if kind in MADE_FEATURES and not Path(text).exists():
+    if kind in GENERATED_FEATURES and not Path(text).exists():
         if dims and not dims.isdigit():
             raise ConfigError(f"--features {text}: '{dims}' is no number", "e.g. hashed:64")
         return {"kind": kind, **({"dims": int(dims)} if dims else {})}
     if kind.isidentifier() and not Path(text).exists():  # meant as a word
-        raise ConfigError(f"--features: no table at {text}", nearest(kind, MADE_FEATURES))
+        raise ConfigError(f"--features: no table at {text}", nearest(kind, GENERATED_FEATURES))
     return {"kind": "table", "path": text}
 
 
-def layers(args: argparse.Namespace) -> tuple[dict[str, Any], ...] | None:
+def make_layers(args: argparse.Namespace) -> tuple[dict[str, Any], ...] | None:
     """All layers alike, where any flag says what they are."""
-    alike = given({"form": args.form, "aggregator": args.aggregator, "hidden": args.hidden})
+    alike = drop_missing({"form": args.form, "aggregator": args.aggregator, "hidden": args.hidden})
     if not alike and not args.widths:
         return None
     return tuple({**alike, "width": width} for width in args.widths or (64, 64))
 
 
-def asked_for(args: argparse.Namespace, keys: dict[str, Any]) -> GraphModel:
+def make_settings(args: argparse.Namespace, keys: dict[str, Any]) -> GraphModel:
     """The model that flags, and the file where there is one, ask for."""
     if args.model:
         return load_model(args.model, keys)
     return parse(GraphModel, keys, "flags")
 
 
-def told(args: argparse.Namespace, settings: GraphModel | None) -> str:
+def describe_run(args: argparse.Namespace, settings: GraphModel | None) -> str:
     """What would be done, before Spark is started."""
     if settings is None:
         named = f"training part of split {args.split}" if args.split else f"lists {args.neighbourhoods}"
@@ -253,15 +261,15 @@ def told(args: argparse.Namespace, settings: GraphModel | None) -> str:
         f"graph      {settings.graph.edges} ({', '.join(settings.graph.sides)})\n"
         f"features   {features}\nlayers     {kinds}; mode {settings.mode}, wire {settings.wire}\n"
         f"weights    {settings.weights or f'random, seed {settings.seed}'}\nwarehouse  {args.warehouse}\n"
-        f"looked at  {told_of_files(settings)}"
+        f"looked at  {describe_files(settings)}"
     )
 
 
-def print_nodes(prepared: Prepared, text: str) -> int:
+def print_nodes(prepared: PreparedGraphModel, text: str) -> int:
     """Some nodes' embeddings as CSV: side, id, numbers."""
     graph = prepared.graph
-    side, names = asked_nodes(text, graph)
-    dense = np.array(dense_ids(prepared, names, side))
+    side, names = find_nodes(text, graph)
+    dense = np.array(find_dense_ids(prepared, names, side))
     order = np.argsort(dense, kind="stable")
     vectors = embed_nodes(graph, prepared.model, dense[order].astype(np.int64))
     for name, vector in zip(names, vectors[np.argsort(order)], strict=True):
@@ -269,7 +277,7 @@ def print_nodes(prepared: Prepared, text: str) -> int:
     return OK
 
 
-def asked_nodes(text: str, graph: Graph) -> tuple[int, list[str]]:
+def find_nodes(text: str, graph: Graph) -> tuple[int, list[str]]:
     """Side and different ids of [SIDE=]ID,ID or [SIDE=]@FILE, which has an id a line."""
     side = text.rpartition("=")[0]
     if side and side not in graph.sides:
@@ -280,14 +288,14 @@ def asked_nodes(text: str, graph: Graph) -> tuple[int, list[str]]:
 def parse_ids(text: str) -> list[str]:
     """Return the different ids of [SIDE=]ID,ID or [SIDE=]@FILE. ConfigError where there is none."""
     listed = text.rpartition("=")[2]
-    names = lines_of(listed[1:]) if listed.startswith("@") else listed.split(",")
+    names = read_lines(listed[1:]) if listed.startswith("@") else listed.split(",")
     found = list(dict.fromkeys(name.strip() for name in names if name.strip()))
     if not found:
         raise ConfigError(f"--nodes {text}: no id", "[SIDE=]ID,ID or [SIDE=]@FILE with an id a line")
     return found
 
 
-def lines_of(path: str) -> list[str]:
+def read_lines(path: str) -> list[str]:
     """The lines of a file of ids.
 
     Raises:
@@ -310,34 +318,34 @@ def lines_of(path: str) -> list[str]:
     return text.removeprefix("\ufeff").splitlines()
 
 
-def dense_ids(prepared: Prepared, names: list[str], side: int) -> list[int]:
+def find_dense_ids(prepared: PreparedGraphModel, names: list[str], side: int) -> list[int]:
     """Dense ids of raw ones."""
     import pyarrow as pa  # noqa: PLC0415
 
     graph = prepared.graph
-    ids = id_array(pa.array(names), graph.numeric[side], f"--nodes of side {graph.sides[side]}")
-    found = Finder(graph)(hashes_of(ids, graph.seed), side)
+    ids = to_id_array(pa.array(names), graph.numeric[side], f"--nodes of side {graph.sides[side]}")
+    found = NodeFinder(graph)(hash_node_ids(ids, graph.seed), side)
     lost = [name for name, place in zip(names, found, strict=True) if place >= MOST_NODES]
     if lost:
         told = (
             f"{len(lost)} of {len(names)} nodes are not of side {graph.sides[side]}: {', '.join(lost[:5])}"
         )
-        hint = f"{nearest(lost[0], some_ids(graph, side))}; a node without edges comes by --node-table"
+        hint = f"{nearest(lost[0], sample_ids(graph, side))}; a node without edges comes by --node-table"
         raise DataError(told, hint)
     return [int(place) for place in found]
 
 
-def some_ids(graph: Graph, side: int) -> list[str]:
+def sample_ids(graph: Graph, side: int) -> list[str]:
     """Ids of a side, as many as one can look through for one that is meant."""
     found: list[str] = []
-    for block in graph.blocks_of(side):
-        found += [str(name) for name in ids_of(graph, block)[:LOOKED_THROUGH].to_pylist()]
-        if len(found) >= LOOKED_THROUGH:
+    for block in graph.side_blocks(side):
+        found += [str(name) for name in read_ids(graph, block)[:MAX_SEARCHED_IDS].to_pylist()]
+        if len(found) >= MAX_SEARCHED_IDS:
             break
-    return found[:LOOKED_THROUGH]
+    return found[:MAX_SEARCHED_IDS]
 
 
-def tell(store: Store, prepared: Prepared) -> None:
+def print_location(store: Store, prepared: PreparedGraphModel) -> None:
     """Where the embeddings are."""
     name, table = prepared.model.model_id, "embeddings"
     if prepared.model.embeddings is None:

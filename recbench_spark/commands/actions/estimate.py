@@ -9,59 +9,59 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from recbench_spark.commands.dry_runs import look_at_table
-from recbench_spark.commands.warehouses import look_at_warehouse
+from recbench_spark.commands.dry_runs import describe_table
+from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import NAME, Bootstrap, parse
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_propensities, read_rounds, read_table
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.evaluation.result import Result
-from recbench_spark.inputs import pinned_inputs
-from recbench_spark.kernels.estimators.exposure import Settings
+from recbench_spark.inputs import pin_inputs
+from recbench_spark.kernels.estimators.exposure import EstimatorSettings
 from recbench_spark.nightly.estimates import (
+    estimate_frequencies,
     estimate_matrix,
     estimate_rounds,
-    frequencies,
-    with_policy,
+    join_policy,
 )
 from recbench_spark.nightly.results import publish_standalone
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.store import Store
 
-LARGEST = 100.0
-OF_MATRIX: dict[str, Any] = {"log": None, "propensities": None, "floor": None, "bootstrap": 1000}
-OF_ROUNDS: dict[str, Any] = {
+MAX_WEIGHT = 100.0
+MATRIX_DEFAULTS: dict[str, Any] = {"log": None, "propensities": None, "floor": None, "bootstrap": 1000}
+ROUNDS_DEFAULTS: dict[str, Any] = {
     "reader": "table", "uniform": None, "policy": None, "policy_log": None,
-    "clip": LARGEST, "switch": LARGEST, "shrink": LARGEST,
+    "clip": MAX_WEIGHT, "switch": MAX_WEIGHT, "shrink": MAX_WEIGHT,
 }  # fmt: skip
 """Flags that go with one kind of input alone, and what they are where they are not given."""
 
 
-@pinned_inputs()
+@pin_inputs()
 def run(args: argparse.Namespace) -> int:
     """Check the flags, read, estimate, write, print."""
-    args = completed(args)
-    check(args)
+    args = fill_defaults(args)
+    check_flags(args)
     if args.dry_run:
-        look_at_warehouse(args.warehouse)
-        print("\n".join([f"model {args.model}: {described(args)}", *look_at_tables(args)]))
+        check_warehouse(args.warehouse)
+        print("\n".join([f"model {args.model}: {describe_estimate(args)}", *check_tables(args)]))
         return OK
     journal, started = Journal(), datetime.now(UTC)
-    journal.say(f"model {args.model}: {described(args)}")
+    journal.say(f"model {args.model}: {describe_estimate(args)}")
     store = Store(get_session(f"recbench-spark estimate {args.model}"), args.warehouse)
-    run = {**identify(store.spark, args), "started_at": started}
-    result = of_matrix(store.spark, args) if args.matrix else of_rounds(store.spark, args)
+    run = {**identify_run(store.spark, args), "started_at": started}
+    result = run_matrix(store.spark, args) if args.matrix else run_rounds(store.spark, args)
     run_id = publish_standalone(store, result, run)
-    show(store, run_id)
+    print_estimates(store, run_id)
     result.release()
     return OK
 
 
-def completed(args: argparse.Namespace) -> argparse.Namespace:
+def fill_defaults(args: argparse.Namespace) -> argparse.Namespace:
     """The flags with their defaults; one of the other kind of input is refused: it would do nothing."""
     kind, other = ("matrix", "rounds") if args.matrix else ("rounds", "matrix")
-    flags = {"matrix": OF_MATRIX, "rounds": OF_ROUNDS}
+    flags = {"matrix": MATRIX_DEFAULTS, "rounds": ROUNDS_DEFAULTS}
     for name in flags[other]:
         if getattr(args, name) is not None:
             raise ConfigError(f"--{name.replace('_', '-')} is not used with --{kind}", "leave it out")
@@ -69,7 +69,7 @@ def completed(args: argparse.Namespace) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(args), **flags[other], **flags[kind], **given})
 
 
-def check(args: argparse.Namespace) -> None:
+def check_flags(args: argparse.Namespace) -> None:
     """Refuse flags that contradict one another, or whose values mean nothing."""
     for name in (args.model, args.suite):
         if not NAME.fullmatch(name):
@@ -89,16 +89,16 @@ def check(args: argparse.Namespace) -> None:
             raise ConfigError(f"{flag} {value:g}: must be above 0")
     if args.floor is not None and not 0 < args.floor <= 1:
         raise ConfigError(f"--floor {args.floor:g}: must lie above 0 and at most at 1")
-    bootstrap(args)
+    make_bootstrap(args)
 
 
-def bootstrap(args: argparse.Namespace) -> Bootstrap:
+def make_bootstrap(args: argparse.Namespace) -> Bootstrap:
     """What is resampled, and the level of the intervals."""
     asked = {"replicates": args.bootstrap, "level": args.level}
     return parse(Bootstrap, asked, f"--bootstrap {args.bootstrap} --level {args.level:g}")
 
 
-def described(args: argparse.Namespace) -> str:
+def describe_estimate(args: argparse.Namespace) -> str:
     """What is estimated, in words."""
     if args.matrix:
         known = f"ratings of {args.log or args.matrix}, propensities {args.propensities}"
@@ -106,7 +106,7 @@ def described(args: argparse.Namespace) -> str:
     return f"value of policy {policy_name(args)} from rounds {args.rounds}"
 
 
-def look_at_tables(args: argparse.Namespace) -> list[str]:
+def check_tables(args: argparse.Namespace) -> list[str]:
     """Return a line a table that the flags name.
 
     Raises:
@@ -124,7 +124,7 @@ def look_at_tables(args: argparse.Namespace) -> list[str]:
         "policy_log": (*logged, *(("item_id", "position") if own else ())),
     }
     given = {name: getattr(args, name) for name in columns}
-    return [look_at_table(n, path, columns[n], rows=bool(columns[n])) for n, path in given.items() if path]
+    return [describe_table(n, path, columns[n], rows=bool(columns[n])) for n, path in given.items() if path]
 
 
 def policy_name(args: argparse.Namespace) -> str:
@@ -134,7 +134,7 @@ def policy_name(args: argparse.Namespace) -> str:
     return "estimated_from_its_log" if args.policy_log else "table" if args.policy else "given"
 
 
-def of_matrix(spark: SparkSession, args: argparse.Namespace) -> Result:
+def run_matrix(spark: SparkSession, args: argparse.Namespace) -> Result:
     """Read a matrix, ratings and propensities, and estimate."""
     matrix = read_table(spark, args.matrix, ["user_id", "item_id", "prediction"], "matrix")
     log = read_table(spark, args.log, ["user_id", "item_id", "rating"], "log") if args.log else None
@@ -142,23 +142,25 @@ def of_matrix(spark: SparkSession, args: argparse.Namespace) -> Result:
         chances = read_propensities(spark, args.propensities)
     else:
         chances = read_table(spark, args.propensities, ["propensity"], "propensities")
-    return estimate_matrix(matrix, log, chances, bootstrap(args), args.floor)
+    return estimate_matrix(matrix, log, chances, make_bootstrap(args), args.floor)
 
 
-def of_rounds(spark: SparkSession, args: argparse.Namespace) -> Result:
+def run_rounds(spark: SparkSession, args: argparse.Namespace) -> Result:
     """Read rounds and the policy in question, and estimate."""
-    rounds = read(spark, args.rounds, args.reader)
+    rounds = read_checked_rounds(spark, args.rounds, args.reader)
     if args.uniform:
         rounds = rounds.withColumn("pi_e", F.lit(1.0 / args.uniform))
     elif args.policy_log:
-        rounds = with_policy(rounds, frequencies(read(spark, args.policy_log, args.reader)))
+        rounds = join_policy(
+            rounds, estimate_frequencies(read_checked_rounds(spark, args.policy_log, args.reader))
+        )
     elif args.policy:
-        rounds = with_policy(rounds, read_table(spark, args.policy, ["item_id", "pi_e"], "policy"))
-    settings = Settings(args.clip, args.switch, args.shrink)
+        rounds = join_policy(rounds, read_table(spark, args.policy, ["item_id", "pi_e"], "policy"))
+    settings = EstimatorSettings(args.clip, args.switch, args.shrink)
     return estimate_rounds(rounds, settings, policy_name(args), args.level)
 
 
-def read(spark: SparkSession, path: str, reader: str) -> DataFrame:
+def read_checked_rounds(spark: SparkSession, path: str, reader: str) -> DataFrame:
     """Rounds with the columns reward and propensity."""
     if reader == "table":
         return read_table(spark, path, [], "rounds")
@@ -166,7 +168,7 @@ def read(spark: SparkSession, path: str, reader: str) -> DataFrame:
     return rounds.withColumnsRenamed({"click": "reward", "propensity_score": "propensity"})
 
 
-def identify(spark: SparkSession, args: argparse.Namespace) -> dict[str, Any]:
+def identify_run(spark: SparkSession, args: argparse.Namespace) -> dict[str, Any]:
     """What the row of `runs` says of this estimate; runs of one log or rounds are comparable."""
     paths = {
         name: getattr(args, name) for name in ("matrix", "log", "propensities", "policy", "policy_log")
@@ -188,12 +190,12 @@ def identify(spark: SparkSession, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def show(store: Store, run_id: str) -> None:
+def print_estimates(store: Store, run_id: str) -> None:
     """The estimates and what the checks found."""
     names = ("metric", "estimator", "value", "stderr", "ci_low", "ci_high", "n", "definition")
-    rows = store.of_run("metrics", run_id).select(*names).toArrow().to_pandas()
+    rows = store.read_run("metrics", run_id).select(*names).toArrow().to_pandas()
     print(rows.sort_values(["metric", "estimator"]).to_string(index=False, na_rep=""))
-    for check in store.of_run("checks", run_id).orderBy("check").collect():
+    for check in store.read_run("checks", run_id).orderBy("check").collect():
         mark = "" if check.passed else "warning: "
         print(f"{mark}{check.check}: {check.observed:g} ({check.detail})")
     print(f"run {run_id} in {store.root}")

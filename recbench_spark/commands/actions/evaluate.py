@@ -23,29 +23,29 @@ from recbench_spark.errors import OK, ConfigError, FallbackToSpark
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
 from recbench_spark.evaluation.metrics.predictions import Views
-from recbench_spark.inputs import pinned_inputs, require_unchanged
-from recbench_spark.kernels.compiling import waiting
+from recbench_spark.inputs import pin_inputs, require_unchanged
+from recbench_spark.kernels.compiling import compile_notice
 from recbench_spark.kernels.hashing import splitmix64
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHECKS, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.schemas import METRICS as METRIC_TABLE
-from recbench_spark.storage.arrow_store import ArrowStore, in_reach
+from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
 from recbench_spark.storage.local_files import require_columns
 from recbench_spark.storage.store import check_would_write
 
 KINDS = ("lists", "scores", "embeddings", "predictions")
 
-MOST_QUANTILES = 10_000
+MAX_QUANTILES = 10_000
 """Bins of predictions: each is rows of `metrics`, and its edges travel with every task."""
 
-WRITTEN = (USER_METRICS, METRIC_TABLE, RANKINGS, CHECKS, RUNS)
+OUTPUT_TABLES = (USER_METRICS, METRIC_TABLE, RANKINGS, CHECKS, RUNS)
 """The tables that are appended to."""
 
-PAIR = ("user_id", "item_id")
+PAIR_COLUMNS = ("user_id", "item_id")
 
 
-class Engine(NamedTuple):
+class EngineCalls(NamedTuple):
     """The three calls of an engine."""
 
     evaluate: Callable[..., Any]
@@ -53,16 +53,16 @@ class Engine(NamedTuple):
     evaluate_predictions: Callable[..., Any]
 
 
-@pinned_inputs()
+@pin_inputs()
 def evaluate_paths(args: argparse.Namespace, kind: str) -> int:
     """Check, choose who evaluates, evaluate, write and print."""
-    definition = checked(args, kind)
-    choice = engines.choose(
-        args.engine, list(paths(args).values()), _sides(args), (args.warehouse, WRITTEN)
+    definition = check_flags(args, kind)
+    choice = engines.choose_engine(
+        args.engine, list(input_paths(args).values()), _side_paths(args), (args.warehouse, OUTPUT_TABLES)
     )
     if args.dry_run:
         check_headers(args, kind)
-        if in_reach(args.warehouse):
+        if is_local_folder(args.warehouse):
             check_would_write(Path(args.warehouse))
         against = args.truth or args.pairs or "their outcomes"
         print(f"{kind} of model {args.model} against {against}: {definition.describe()}")
@@ -70,35 +70,35 @@ def evaluate_paths(args: argparse.Namespace, kind: str) -> int:
         return OK
     journal, started = Journal(), datetime.now(UTC)
     journal.say(f"model {args.model}: evaluate {kind}; {choice.told()}")
-    run = {**_named(args, kind, definition), "started_at": started}
+    run = {**_identify_run(args, kind, definition), "started_at": started}
     if choice.engine == "local":
         try:
-            return _in_process(args, kind, run)
+            return _evaluate_locally(args, kind, run)
         except FallbackToSpark as error:
-            journal.say(engines.needs_spark(args.engine, error).told())
-    return _on_spark(args, kind, run)
+            journal.say(engines.require_spark(args.engine, error).told())
+    return _evaluate_on_spark(args, kind, run)
 
 
-def _in_process(args: argparse.Namespace, kind: str, run: dict[str, Any]) -> int:
+def _evaluate_locally(args: argparse.Namespace, kind: str, run: dict[str, Any]) -> int:
     """Everything without Java."""
     from recbench_spark.adhoc import local_engine, local_pairs, local_predictions  # noqa: PLC0415
     from recbench_spark.nightly.results import publish_local  # noqa: PLC0415
 
     store = ArrowStore(args.warehouse)
-    if wait := waiting(splitmix64):
+    if wait := compile_notice(splitmix64):
         print(wait, file=sys.stderr)
-    engine = Engine(
+    engine = EngineCalls(
         local_engine.evaluate, local_pairs.evaluate_pairs, local_predictions.evaluate_predictions
     )
-    inputs = {name: arrow_files.identity(path) for name, path in paths(args).items()}
-    result = evaluated(args, kind, engine, arrow_files.read_table)
+    inputs = {name: arrow_files.identity(path) for name, path in input_paths(args).items()}
+    result = evaluate_tables(args, kind, engine, arrow_files.read_table)
     require_unchanged()
     run_id = publish_local(store, result, {**run, "inputs": inputs})
-    show(store.of_run("metrics", run_id), store.of_run("checks", run_id), run_id, store.root)
+    print_results(store.read_run("metrics", run_id), store.read_run("checks", run_id), run_id, store.root)
     return OK
 
 
-def _on_spark(args: argparse.Namespace, kind: str, run: dict[str, Any]) -> int:
+def _evaluate_on_spark(args: argparse.Namespace, kind: str, run: dict[str, Any]) -> int:
     # Here: none of this is needed for small tables.
     from recbench_spark.adhoc import spark_engine, spark_pairs  # noqa: PLC0415
     from recbench_spark.data.identity import identity  # noqa: PLC0415
@@ -109,20 +109,24 @@ def _on_spark(args: argparse.Namespace, kind: str, run: dict[str, Any]) -> int:
     from recbench_spark.storage.store import Store  # noqa: PLC0415
 
     store = Store(get_session(f"recbench-spark evaluate {args.model}"), args.warehouse)
-    engine = Engine(spark_engine.evaluate, spark_pairs.evaluate_pairs, spark_engine.evaluate_predictions)
+    engine = EngineCalls(
+        spark_engine.evaluate, spark_pairs.evaluate_pairs, spark_engine.evaluate_predictions
+    )
     try:
-        inputs = {name: identity(store.spark, path) for name, path in paths(args).items()}
-        result = evaluated(args, kind, engine, partial(read_table, store.spark), scratch=store.scratch)
+        inputs = {name: identity(store.spark, path) for name, path in input_paths(args).items()}
+        result = evaluate_tables(
+            args, kind, engine, partial(read_table, store.spark), scratch=store.scratch
+        )
         run_id = publish_standalone(store, result, {**run, "inputs": inputs})
-        rows = [store.of_run(name, run_id).toArrow() for name in ("metrics", "checks")]
-        show(rows[0], rows[1], run_id, store.root)
+        rows = [store.read_run(name, run_id).toArrow() for name in ("metrics", "checks")]
+        print_results(rows[0], rows[1], run_id, store.root)
         result.release()
     finally:
         drop_scratch(store.spark, store.scratch)
     return OK
 
 
-def checked(args: argparse.Namespace, kind: str) -> Definition:
+def check_flags(args: argparse.Namespace, kind: str) -> Definition:
     """The definition asked for, after the flags have been checked against each other."""
     for name in (args.model, args.suite):
         if not NAME.fullmatch(name):
@@ -131,12 +135,14 @@ def checked(args: argparse.Namespace, kind: str) -> Definition:
     _check_sides(args)
     if not args.predictions and not args.truth and not args.pairs:
         raise ConfigError("--truth is missing", "a table of user_id, item_id[, relevance]")
-    bootstrap(args)
-    definition = make_definition(args.preset, cli.axes(args.set))
-    views(args)
+    make_bootstrap(args)
+    definition = make_definition(args.preset, cli.parse_axes(args.set))
+    read_views(args)
     if kind == "predictions":
         return definition
-    plan = MetricPlan.checked(wanted_metrics(args, kind), cutoffs(args), definition, uncut=not args.cut)
+    plan = MetricPlan.checked(
+        select_metrics(args, kind), read_cutoffs(args), definition, uncut=not args.cut
+    )
     check_needs(plan.metrics, bool(args.train), bool(args.features))
     check_candidates(definition, kind == "embeddings", bool(args.candidates), bool(args.train))
     return definition
@@ -172,27 +178,27 @@ def _refuse_unused(args: argparse.Namespace, kind: str) -> None:
         raise ConfigError(f"--similarity is not used with --{kind}", "it is for embeddings")
 
 
-def bootstrap(args: argparse.Namespace) -> Bootstrap:
+def make_bootstrap(args: argparse.Namespace) -> Bootstrap:
     """What is resampled."""
     return parse(Bootstrap, {"replicates": args.bootstrap}, f"--bootstrap {args.bootstrap}")
 
 
-def cutoffs(args: argparse.Namespace) -> tuple[int, ...]:
+def read_cutoffs(args: argparse.Namespace) -> tuple[int, ...]:
     """The cut-offs, or all up to the largest."""
-    return cli.curve(args.k) if args.curve else tuple(args.k)
+    return cli.expand_curve(args.k) if args.curve else tuple(args.k)
 
 
-def views(args: argparse.Namespace) -> Views:
+def read_views(args: argparse.Namespace) -> Views:
     """Where predictions are looked at."""
     if len(args.fpr) != 2:
         raise ConfigError(f"--fpr: {len(args.fpr)} numbers, expected two", "e.g. --fpr 0,0.1")
-    if args.quantiles > MOST_QUANTILES:
-        raise ConfigError(f"--quantiles {args.quantiles}: at most {MOST_QUANTILES}", "10 or 100 are usual")
+    if args.quantiles > MAX_QUANTILES:
+        raise ConfigError(f"--quantiles {args.quantiles}: at most {MAX_QUANTILES}", "10 or 100 are usual")
     return Views(args.quantiles, args.thresholds, args.fpr)
 
 
-def evaluated(
-    args: argparse.Namespace, kind: str, engine: Engine, read: Callable[..., Any], **place: str
+def evaluate_tables(
+    args: argparse.Namespace, kind: str, engine: EngineCalls, read: Callable[..., Any], **place: str
 ) -> Any:
     """Read the tables and evaluate them.
 
@@ -204,37 +210,37 @@ def evaluated(
         place: where an engine that needs it puts what workers map.
     """
     if kind == "predictions":
-        rows = read(args.predictions, PAIR, kind)
-        return engine.evaluate_predictions(rows, bootstrap(args), views(args))
+        rows = read(args.predictions, PAIR_COLUMNS, kind)
+        return engine.evaluate_predictions(rows, make_bootstrap(args), read_views(args))
     if args.pairs:
         items = read(args.embeddings[0], ("item_id", "vector"), "items")
         spark_pairs = read(args.pairs, ("query_id", "item_id"), "pairs")
         return engine.evaluate_pairs(
-            items, spark_pairs, k=cutoffs(args), similarity=args.similarity, **place
+            items, spark_pairs, k=read_cutoffs(args), similarity=args.similarity, **place
         )
     features = read(args.features, ("item_id", "vector"), "features") if args.features else None
     optional: dict[str, Any] = {
-        name: read(getattr(args, name), PAIR, name) if getattr(args, name) else None
+        name: read(getattr(args, name), PAIR_COLUMNS, name) if getattr(args, name) else None
         for name in ("train", "candidates", "lists", "scores")
     }
     return engine.evaluate(
-        read(args.truth, PAIR, "truth"),
+        read(args.truth, PAIR_COLUMNS, "truth"),
         **optional,
         features=features,
         features_name=Path(args.features).stem if args.features else "",
-        embeddings=_embeddings(args, read),
-        k=cutoffs(args),
-        metrics=wanted_metrics(args, kind),
+        embeddings=_read_embeddings(args, read),
+        k=read_cutoffs(args),
+        metrics=select_metrics(args, kind),
         preset=args.preset,
-        definition=cli.axes(args.set),
+        definition=cli.parse_axes(args.set),
         similarity=args.similarity,
-        bootstrap=bootstrap(args),
+        bootstrap=make_bootstrap(args),
         uncut=not args.cut,
         **place,
     )
 
 
-def _embeddings(args: argparse.Namespace, read: Callable[..., Any]) -> tuple[Any, Any] | None:
+def _read_embeddings(args: argparse.Namespace, read: Callable[..., Any]) -> tuple[Any, Any] | None:
     """The two sides of a model of vectors."""
     if not args.embeddings:
         return None
@@ -242,12 +248,12 @@ def _embeddings(args: argparse.Namespace, read: Callable[..., Any]) -> tuple[Any
     return read(users, ("user_id", "vector"), "users"), read(items, ("item_id", "vector"), "items")
 
 
-def _sides(args: argparse.Namespace) -> list[str]:
+def _side_paths(args: argparse.Namespace) -> list[str]:
     """The paths whose rows are multiplied with each other."""
     return [args.pairs or args.embeddings[0], args.embeddings[-1]] if args.embeddings else []
 
 
-def paths(args: argparse.Namespace) -> dict[str, str]:
+def input_paths(args: argparse.Namespace) -> dict[str, str]:
     """The tables given, by what they are."""
     given = {name: getattr(args, name) for name in ("train", "candidates", "features", *KINDS)}
     given = {"truth": args.truth or args.pairs, **given}
@@ -261,32 +267,32 @@ def paths(args: argparse.Namespace) -> dict[str, str]:
 
 def check_headers(args: argparse.Namespace, kind: str) -> None:
     """SchemaError where tables lack columns, or vectors differ in width; tables of Spark are left alone."""
-    pair, vectors = list(PAIR), ["item_id", "vector"]
+    pair, vectors = list(PAIR_COLUMNS), ["item_id", "vector"]
     needed = dict.fromkeys(("truth", "train", "candidates", "lists"), pair)
     needed |= {"scores": [*pair, "score"], "features": vectors}
     needed |= {"predictions": [*pair, "prediction", "outcome"]}
     needed |= {"embeddings": ["user_id", "vector"], "embeddings1": vectors}
     if args.pairs:
         needed |= {"truth": ["query_id", "item_id"], "embeddings": vectors}
-    for name, path in paths(args).items():
+    for name, path in input_paths(args).items():
         with suppress(FallbackToSpark):
-            found = arrow_files.columns_at(path)
+            found = arrow_files.read_column_names(path)
             require_columns(found, needed[name], f"{name} {path}", path)
             if name == "lists" and "rank" not in found:
                 require_columns(found, ["score"], f"{name} {path}", path)
     if args.embeddings and not args.pairs:
         with suppress(FallbackToSpark):
-            arrow_files.same_width(*((path, path) for path in args.embeddings))
+            arrow_files.read_common_width(*((path, path) for path in args.embeddings))
 
 
-def wanted_metrics(args: argparse.Namespace, kind: str) -> tuple[str, ...]:
+def select_metrics(args: argparse.Namespace, kind: str) -> tuple[str, ...]:
     """The metrics named, or the usual ones; lists have no AUC unless it is asked for."""
     if args.metrics is not None:
-        return cli.names(args.metrics, "--metrics")
+        return cli.parse_names(args.metrics, "--metrics")
     return tuple(name for name in DEFAULT_METRICS if kind != "lists" or name != "auc")
 
 
-def _named(args: argparse.Namespace, kind: str, definition: Definition) -> dict[str, Any]:
+def _identify_run(args: argparse.Namespace, kind: str, definition: Definition) -> dict[str, Any]:
     """What the row of `runs` says of this evaluation, but for the identity of its inputs."""
     return {
         "suite": args.suite,
@@ -298,12 +304,12 @@ def _named(args: argparse.Namespace, kind: str, definition: Definition) -> dict[
             "k": args.k,
             "preset": args.preset,
             "definition": definition.model_dump(),
-            "paths": paths(args),
+            "paths": input_paths(args),
         },
     }
 
 
-def show(metrics: pa.Table, checks: pa.Table, run_id: str, root: str) -> None:
+def print_results(metrics: pa.Table, checks: pa.Table, run_id: str, root: str) -> None:
     """The overall metrics and what the checks found."""
     numbers = metrics.to_pandas()
     numbers = numbers[numbers.slice_key.isna() | numbers.slice_key.isin(("fpr", "threshold"))]

@@ -7,23 +7,23 @@ from datetime import date, timedelta
 
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.maintenance.compaction import drop_old, find_old
+from recbench_spark.maintenance.compaction import drop_old_results, find_old_results
 from recbench_spark.maintenance.fit_retention import find_old_fits
-from recbench_spark.maintenance.graph_retention import compact, drop_old_graphs, find_old_graphs
+from recbench_spark.maintenance.graph_retention import compact_table, drop_old_graphs, find_old_graphs
 from recbench_spark.maintenance.retention import remove_folders, remove_private_files
-from recbench_spark.nightly.night import yesterday
+from recbench_spark.nightly.night import yesterday_stamp
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import TABLES
 from recbench_spark.storage.store import Store
 
-SHORTEST = 24
+MIN_VACUUM_HOURS = 24
 """Hours that a vacuum leaves at least: a night may still be reading or writing."""
 
 
 def run(args: argparse.Namespace) -> int:
     """Check the flags, migrate, remove, compact."""
-    check(args)
+    check_flags(args)
     require_warehouse(args.warehouse)
     journal = Journal()
     store = Store(get_session("recbench-spark maintain"), args.warehouse, any_version=args.migrate)
@@ -34,10 +34,10 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return OK
     journal.say("remove what killed runs left")
-    store.delete_orphans(yesterday(store))
+    store.delete_orphans(yesterday_stamp(store))
     remove_private_files(store)
     for name in filter(store.exists, TABLES):
-        if args.optimize and compact(store, name):
+        if args.optimize and compact_table(store, name):
             journal.say(f"optimized {name}")
         if args.vacuum_hours is not None:
             journal.say(f"vacuum {name}")
@@ -45,20 +45,20 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def check(args: argparse.Namespace) -> None:
+def check_flags(args: argparse.Namespace) -> None:
     """What the flags cannot mean."""
     if not (args.migrate or args.optimize or args.keep_days is not None or args.vacuum_hours is not None):
         raise ConfigError("nothing to do", "--migrate, --keep-days N, --optimize, --vacuum-hours N")
     if args.keep_days is not None and (args.keep_days < 1 or args.logical_date is None):
         raise ConfigError("--keep-days needs at least 1 day and --logical-date, the day to count from")
-    before(args)
-    if args.vacuum_hours is not None and args.vacuum_hours < SHORTEST:
+    first_retained_night(args)
+    if args.vacuum_hours is not None and args.vacuum_hours < MIN_VACUUM_HOURS:
         raise ConfigError(
-            f"--vacuum-hours {args.vacuum_hours}: at least {SHORTEST}", "a night may be at work"
+            f"--vacuum-hours {args.vacuum_hours}: at least {MIN_VACUUM_HOURS}", "a night may be at work"
         )
 
 
-def before(args: argparse.Namespace) -> date | None:
+def first_retained_night(args: argparse.Namespace) -> date | None:
     """The first night that is kept; None where none is removed."""
     if args.keep_days is None:
         return None
@@ -79,9 +79,9 @@ def migrate(store: Store, journal: Journal) -> None:
 
 def retain(store: Store, args: argparse.Namespace, journal: Journal) -> None:
     """Remove what is older than asked for, or tell what would be removed."""
-    first = before(args)
+    first = first_retained_night(args)
     assert first is not None
-    old = find_old(store, first, args.keep_night)
+    old = find_old_results(store, first, args.keep_night)
     graphs = find_old_graphs(store, first, args.keep_night, old.splits)
     fits = find_old_fits(store, first, args.keep_night, old.splits)
     megabytes, layers = graphs.size / 1e6, len(graphs.models)
@@ -92,6 +92,6 @@ def retain(store: Store, args: argparse.Namespace, journal: Journal) -> None:
         print(f"  {folder}")
     if not args.dry_run:
         journal.say(f"remove nights before {first}")
-        drop_old(store, old)
+        drop_old_results(store, old)
         drop_old_graphs(store, graphs)
         remove_folders(store, fits)

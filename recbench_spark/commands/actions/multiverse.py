@@ -7,29 +7,29 @@ import shlex
 
 from recbench_spark import cli
 from recbench_spark.commands.dry_runs import check_inputs
-from recbench_spark.commands.warehouses import look_at_warehouse
+from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import FAILED, OK, DataError
-from recbench_spark.inputs import pinned_inputs
+from recbench_spark.inputs import pin_inputs
 from recbench_spark.nightly.night import check_benchmark
-from recbench_spark.placeholders import on_night
+from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.store import Store
 
 
-@pinned_inputs()
+@pin_inputs()
 def run(args: argparse.Namespace) -> int:
     """Run every protocol, then count worlds."""
     protocols = [
-        protocol_of(args, split, candidates)
-        for split in cli.names(args.protocols, "--protocols")
-        for candidates in cli.names(args.candidates, "--candidates")
+        make_protocol(args, split, candidates)
+        for split in cli.parse_names(args.protocols, "--protocols")
+        for candidates in cli.parse_names(args.candidates, "--candidates")
     ]
     for benchmark in protocols:
         check_benchmark(benchmark)
     if args.dry_run:
-        look_at_warehouse(args.warehouse)
-        looked_at = check_inputs(on_night(protocols[0], args.logical_date))
+        check_warehouse(args.warehouse)
+        looked_at = check_inputs(fill_placeholders(protocols[0], args.logical_date))
         print("\n".join([*(f"{one.name}: {one.split.describe()}" for one in protocols), *looked_at]))
         return OK
     # Here: a dry run needs none of it.
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     return FAILED if failed else OK
 
 
-def protocol_of(args: argparse.Namespace, split: str, candidates: str) -> Benchmark:
+def make_protocol(args: argparse.Namespace, split: str, candidates: str) -> Benchmark:
     """The benchmark under one protocol, named after it."""
     name = load_benchmark(args.config, args.set).name
     changes = [
@@ -62,9 +62,9 @@ def protocol_of(args: argparse.Namespace, split: str, candidates: str) -> Benchm
 def print_shares(store: Store, name: str, protocols: list[Benchmark]) -> None:
     """The shares on the terminal, and a page."""
     from recbench_spark import reports  # noqa: PLC0415
-    from recbench_spark.nightly.report import multiverse_pairs  # noqa: PLC0415
+    from recbench_spark.nightly.report import read_multiverse_pairs  # noqa: PLC0415
 
-    pairs = multiverse_pairs(store, [one.name for one in protocols])
+    pairs = read_multiverse_pairs(store, [one.name for one in protocols])
     if pairs.empty:
         raise DataError("no pair of models has run", "see the errors above")
     facts = reports.make_multiverse(pairs)

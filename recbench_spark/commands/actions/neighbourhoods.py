@@ -8,47 +8,47 @@ from pathlib import Path
 from typing import Any
 
 from recbench_spark.commands.actions.embed import (
-    given,
-    graph_document,
-    look_at_graph,
+    check_graph_source,
+    drop_missing,
+    make_graph_document,
     require_folder,
 )
 from recbench_spark.commands.warehouses import require_partition
 from recbench_spark.config import parse
 from recbench_spark.config.graph import NeighbourhoodSettings
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.graph.neighbourhoods import neighbourhoods_of, walks_of
+from recbench_spark.graph.neighbourhoods import ensure_neighbourhoods, make_walks
 from recbench_spark.graph.pipeline import split_source
-from recbench_spark.inputs import pinned_inputs
+from recbench_spark.inputs import pin_inputs
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import SPLITS
 from recbench_spark.storage.store import Store
 
-KEYS = ("side", "walks", "hops", "restart", "top", "seed", "way", "blocks")
+FLAG_KEYS = ("side", "walks", "hops", "restart", "top", "seed", "way", "blocks")
 
 
-@pinned_inputs()
+@pin_inputs()
 def run(args: argparse.Namespace) -> int:
     """Check the flags, lay out, walk, tell."""
     require_folder(args.warehouse)
-    known = {"edges": "splits", "sides": ("user", "item")} if args.split else graph_document(args)
-    checked = settings_of(args, known)
+    known = {"edges": "splits", "sides": ("user", "item")} if args.split else make_graph_document(args)
+    checked = read_settings(args, known)
     if args.split:
         require_partition(args.warehouse, SPLITS, args.split, "--split")
     else:
-        look_at_graph(checked.graph)
+        check_graph_source(checked.graph)
     if args.dry_run:
-        print(f"walks      {walks_of(checked)}\ngraph      {args.edges or args.split}")
+        print(f"walks      {make_walks(checked)}\ngraph      {args.edges or args.split}")
         return OK
     journal = Journal()
     journal.say("neighbourhoods: starting Spark")
     store = Store(get_session("recbench-spark neighbourhoods"), args.warehouse)
     if args.split:
         source = split_source(store, args.split).model_dump(exclude_defaults=True)
-        checked = settings_of(args, source)
+        checked = read_settings(args, source)
     journal.write_to((store.folder or Path()) / "logs" / "neighbourhoods.jsonl")
-    name = neighbourhoods_of(store, checked, journal)
+    name = ensure_neighbourhoods(store, checked, journal)
     print(f"neighbourhoods {name}: table neighbourhoods in {store.root}")
     query = f"SELECT * FROM neighbourhoods WHERE neighbourhood_id = '{name}' LIMIT 10"
     print(f'  {sys.executable} jobs/query.py --warehouse {store.root} "{query}"')
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def settings_of(args: argparse.Namespace, source: dict[str, Any]) -> NeighbourhoodSettings:
+def read_settings(args: argparse.Namespace, source: dict[str, Any]) -> NeighbourhoodSettings:
     """What the flags ask for.
 
     Raises:
@@ -64,5 +64,5 @@ def settings_of(args: argparse.Namespace, source: dict[str, Any]) -> Neighbourho
     """
     if args.split and args.sides:
         raise ConfigError("--split has sides of its own", "leave --sides out")
-    keys = given({name: getattr(args, name) for name in KEYS})
-    return parse(NeighbourhoodSettings, {**keys, "graph": given(source)}, "flags")
+    keys = drop_missing({name: getattr(args, name) for name in FLAG_KEYS})
+    return parse(NeighbourhoodSettings, {**keys, "graph": drop_missing(source)}, "flags")

@@ -10,11 +10,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recbench_spark.commands.warehouses import look_at_journal
+from recbench_spark.commands.warehouses import check_journal_path
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import OK, ConfigError, DataError, SchemaError
-from recbench_spark.nightly.night_status import Outcome, nothing_to_do
-from recbench_spark.placeholders import on_night
+from recbench_spark.nightly.night_status import NightOutcome, find_finished_night
+from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 def run(args: argparse.Namespace) -> int:
     """Check the file, open the warehouse, run the night, tell."""
-    benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
-    done = None if args.force else nothing_to_do(args.warehouse, benchmark, args.logical_date)
-    look_at_journal(args.log, "--log")
+    benchmark = fill_placeholders(load_benchmark(args.config, args.set), args.logical_date)
+    done = None if args.force else find_finished_night(args.warehouse, benchmark, args.logical_date)
+    check_journal_path(args.log, "--log")
     if args.dry_run:
         from recbench_spark.commands.dry_runs import dry_run  # noqa: PLC0415
 
@@ -35,14 +35,14 @@ def run(args: argparse.Namespace) -> int:
     if args.log:
         journal.write_to(args.log)
     if done is None:
-        done = _on_spark(args, benchmark, journal)
+        done = _run_on_spark(args, benchmark, journal)
     print_outcome(done)
     return done.exit_code
 
 
-def _on_spark(args: argparse.Namespace, benchmark: Benchmark, journal: Journal) -> Outcome:
+def _run_on_spark(args: argparse.Namespace, benchmark: Benchmark, journal: Journal) -> NightOutcome:
     store = open_store(args, benchmark, journal, f"night {args.logical_date}")
-    return one_night(args, store, benchmark, args.logical_date, journal)
+    return run_one_night(args, store, benchmark, args.logical_date, journal)
 
 
 def open_store(args: argparse.Namespace, benchmark: Benchmark, journal: Journal, what: str) -> Store:
@@ -54,7 +54,7 @@ def open_store(args: argparse.Namespace, benchmark: Benchmark, journal: Journal,
     from recbench_spark.storage.store import Store  # noqa: PLC0415
 
     check_benchmark(benchmark)
-    look_at_features(benchmark)
+    check_item_features(benchmark)
     journal.say(f"benchmark {benchmark.name}, {what}: starting Spark")
     started = time.monotonic()
     spark = get_session(f"recbench-spark {benchmark.name}", small=is_small(benchmark))
@@ -62,48 +62,48 @@ def open_store(args: argparse.Namespace, benchmark: Benchmark, journal: Journal,
     return Store(spark, args.warehouse)
 
 
-def look_at_features(benchmark: Benchmark) -> None:
+def check_item_features(benchmark: Benchmark) -> None:
     """Refuse tables of features that no fit can use; one that is not there fails its model alone, later.
 
     Raises:
         ConfigError: vectors of two lengths, no vectors, a column missing; the model is named.
     """
-    from recbench_spark.graph.features import dimensions, even, table_of  # noqa: PLC0415
+    from recbench_spark.graph.features import count_dimensions, open_features, require_equal_lengths  # noqa: PLC0415
 
     for model in benchmark.models:
         asked = attrgetter("features")(model) if "features.path" in model.paths else None
         if asked is not None and asked.path and Path(asked.path).exists():
             try:
-                dimensions(even(table_of(asked.path, asked.id_column, "auto")))
+                count_dimensions(require_equal_lengths(open_features(asked.path, asked.id_column, "auto")))
             except (DataError, SchemaError) as error:
                 told = f"model {model.name}: {asked.path}: {error.message}"
                 raise ConfigError(told, error.hint) from None
 
 
-def one_night(
+def run_one_night(
     args: argparse.Namespace, store: Store, benchmark: Benchmark, day: date, journal: Journal
-) -> Outcome:
+) -> NightOutcome:
     """A night in a session that runs; `benchmark` with its placeholders filled in."""
     from recbench_spark.benchmark import run_night  # noqa: PLC0415
     from recbench_spark.nightly.tracking import log_night  # noqa: PLC0415
-    from recbench_spark.tuning.search import with_searches  # noqa: PLC0415
+    from recbench_spark.tuning.search import credit_searches  # noqa: PLC0415
 
     if store.folder and not args.log:
         journal.write_to(store.folder / "logs" / f"{benchmark.name}-{day}.jsonl")
-    benchmark = with_searches(store, benchmark)
+    benchmark = credit_searches(store, benchmark)
     outcome = run_night(store, benchmark, day, journal, args.force)
     if args.mlflow and outcome.run_ids:
         log_night(args.mlflow, store, benchmark, outcome.run_ids, journal)
     return outcome
 
 
-def print_outcome(outcome: Outcome) -> None:
+def print_outcome(outcome: NightOutcome) -> None:
     """How a night ended, and where to look next."""
     print_results(outcome)
     print_findings(outcome)
 
 
-def print_findings(outcome: Outcome) -> None:
+def print_findings(outcome: NightOutcome) -> None:
     """Models that failed, and regressions."""
     for model, message in outcome.failed.items():
         print(f"error: model {model}: {message}", file=sys.stderr)
@@ -111,7 +111,7 @@ def print_findings(outcome: Outcome) -> None:
         print(f"regression: {sentence}", file=sys.stderr)
 
 
-def print_results(outcome: Outcome) -> None:
+def print_results(outcome: NightOutcome) -> None:
     """The leaderboard, what was skipped, where to look next."""
     print(outcome.leaderboard)
     if outcome.skipped:

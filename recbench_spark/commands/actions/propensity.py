@@ -7,40 +7,38 @@ import argparse
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.commands.dry_runs import COLUMNS, look_at_log, look_at_table
+from recbench_spark.commands.dry_runs import REQUIRED_COLUMNS, check_log, describe_table
 from recbench_spark.commands.logs import log_settings
-from recbench_spark.commands.warehouses import look_at_warehouse, require_partition
+from recbench_spark.commands.warehouses import check_warehouse, require_partition
 from recbench_spark.config import Dataset, Propensities, digest, parse
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import PARTS, read_log
 from recbench_spark.errors import OK, ConfigError, DataError, nearest
-from recbench_spark.inputs import pinned_inputs
+from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.estimators.power_law import PowerLaw
 from recbench_spark.nightly import code_provenance
-from recbench_spark.nightly.propensity import Exposed, stored_name, write_propensities
-from recbench_spark.nightly.run_keys import names_count
-from recbench_spark.nightly.split import of_split
+from recbench_spark.nightly.propensity import ExposureLog, method_name, write_propensities
+from recbench_spark.nightly.run_keys import uses_file_names
+from recbench_spark.nightly.split import read_split
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import ITEMS, PROPENSITIES, RATING_PROPENSITIES, SPLITS
 from recbench_spark.storage.store import Store
 
-MOST_LAWS = 100_000
+MAX_LAWS = 100_000
 """Simulated laws behind the goodness of fit."""
 
 
-@pinned_inputs()
+@pin_inputs()
 def run(args: argparse.Namespace) -> int:
     """Check the flags, count, fit, write, tell."""
-    asked, dataset = settings(args)
+    asked, dataset = read_settings(args)
     if args.split:
         require_partition(args.warehouse, SPLITS, args.split, "--split")
     if args.dry_run:
-        look_at_warehouse(args.warehouse)
-        tables = look_at_tables(asked)
-        print(
-            "".join(f"{line}\n" for line in [*(look_at_log(dataset) if dataset else []), *tables]), end=""
-        )
+        check_warehouse(args.warehouse)
+        tables = check_tables(asked)
+        print("".join(f"{line}\n" for line in [*(check_log(dataset) if dataset else []), *tables]), end="")
         print(f"propensities {asked.name} of {args.split or args.log}, part {args.part}")
         return OK
     journal = Journal()
@@ -48,17 +46,17 @@ def run(args: argparse.Namespace) -> int:
     store = Store(get_session("recbench-spark propensity"), args.warehouse)
     if store.folder:
         journal.write_to(store.folder / "logs" / "propensity.jsonl")
-    exposed = of_log(store, dataset, args) if dataset else of_warehouse(store, args)
+    exposed = read_log_rows(store, dataset, args) if dataset else read_split_rows(store, args)
     with journal.stage("propensities", "count and fit", split_id=exposed.split_id):
         law = write_propensities(exposed, asked, args.goodness, cells=args.cells)
     print_propensities(exposed, asked, law)
     return OK
 
 
-def settings(args: argparse.Namespace) -> tuple[Propensities, Dataset | None]:
+def read_settings(args: argparse.Namespace) -> tuple[Propensities, Dataset | None]:
     """What is asked for, after the flags have been checked against each other."""
-    if not 0 <= args.goodness <= MOST_LAWS:
-        raise ConfigError(f"--goodness {args.goodness}: from 0 to {MOST_LAWS}", "2500 give two digits")
+    if not 0 <= args.goodness <= MAX_LAWS:
+        raise ConfigError(f"--goodness {args.goodness}: from 0 to {MAX_LAWS}", "2500 give two digits")
     if args.cells and args.method != "logistic_regression":
         raise ConfigError("--cells goes with --method logistic_regression", "others know items alone")
     named = {"method": args.method, "law": args.law, "scale": args.scale, "floor": args.floor}
@@ -74,7 +72,7 @@ def settings(args: argparse.Namespace) -> tuple[Propensities, Dataset | None]:
     return asked, parse(Dataset, log_settings(args), "flags")
 
 
-def look_at_tables(asked: Propensities) -> list[str]:
+def check_tables(asked: Propensities) -> list[str]:
     """Return a line a table that propensities come from or are fitted on.
 
     Raises:
@@ -85,30 +83,34 @@ def look_at_tables(asked: Propensities) -> list[str]:
         "item features": asked.item_features,
         "user features": asked.user_features,
     }
-    return [look_at_table(name, path, COLUMNS[name]) for name, path in tables.items() if path]
+    return [describe_table(name, path, REQUIRED_COLUMNS[name]) for name, path in tables.items() if path]
 
 
-def of_log(store: Store, dataset: Dataset, args: argparse.Namespace) -> Exposed:
+def read_log_rows(store: Store, dataset: Dataset, args: argparse.Namespace) -> ExposureLog:
     """The rows of a log; one that does not name parts is training as a whole."""
     settings = dataset.model_dump(exclude={"name", "path"})
-    named = names_count(dataset)
+    named = uses_file_names(dataset)
     found = identity(store.spark, str(dataset.path), named=named, options=dataset.options)
-    name = digest(settings, found, args.part, args.sample, code_provenance.of_split(dataset))
+    name = digest(settings, found, args.part, args.sample, code_provenance.split_revisions(dataset))
     log = read_log(store.spark, dataset)
-    return Exposed(store, name, chosen(log, args.part), None, log.where(F.col("part") == args.sample))
+    return ExposureLog(
+        store, name, select_part(log, args.part), None, log.where(F.col("part") == args.sample)
+    )
 
 
-def of_warehouse(store: Store, args: argparse.Namespace) -> Exposed:
+def read_split_rows(store: Store, args: argparse.Namespace) -> ExposureLog:
     """The rows of a split, whose catalogue also has the items that nobody was shown."""
-    rows = of_split(store, SPLITS, args.split)
+    rows = read_split(store, SPLITS, args.split)
     if rows.isEmpty():
         known = [row.split_id for row in store.read(SPLITS).select("split_id").distinct().collect()]
         raise DataError(f"no split {args.split} in {store.root}", f"splits: {', '.join(known) or 'none'}")
     sample = rows.where(F.col("part") == args.sample)
-    return Exposed(store, args.split, chosen(rows, args.part), of_split(store, ITEMS, args.split), sample)
+    return ExposureLog(
+        store, args.split, select_part(rows, args.part), read_split(store, ITEMS, args.split), sample
+    )
 
 
-def chosen(rows: DataFrame, part: str) -> DataFrame:
+def select_part(rows: DataFrame, part: str) -> DataFrame:
     """The rows fitted to."""
     if part == "all":
         return rows
@@ -117,16 +119,16 @@ def chosen(rows: DataFrame, part: str) -> DataFrame:
     return rows.where(F.col("part").isin(*wanted) | unnamed)
 
 
-def print_propensities(exposed: Exposed, settings: Propensities, law: PowerLaw | None) -> None:
+def print_propensities(exposed: ExposureLog, settings: Propensities, law: PowerLaw | None) -> None:
     """The law, and the ends of the propensities."""
     if law:
         print(f"power law: alpha {law.alpha!r} +- {law.error:.6g}, xmin {law.xmin}, {law.tail} of "
               f"{law.items} items in the tail, distance {law.distance:.6g}, {law.method}")  # fmt: skip
         for one in law.against:
             print(f"  beside a {one.name} tail: log-likelihood {one.ratio:+.6g}, z {one.z:+.3g}")
-    name = stored_name(exposed.store, settings)
+    name = method_name(exposed.store, settings)
     table = RATING_PROPENSITIES if settings.method == "naive_bayes" else PROPENSITIES
-    rows = of_split(exposed.store, table, exposed.split_id).where(F.col("method") == name)
+    rows = read_split(exposed.store, table, exposed.split_id).where(F.col("method") == name)
     value = F.col("propensity")
     found = rows.agg(F.count("*").alias("n"), F.min(value).alias("low"), F.max(value).alias("high"))
     (row,) = found.collect()

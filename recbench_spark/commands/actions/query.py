@@ -12,70 +12,70 @@ from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.errors import OK, USAGE, ConfigError, FallbackToSpark, nearest
 from recbench_spark.query import local_engine
 from recbench_spark.schemas import TABLES
-from recbench_spark.storage.arrow_store import ArrowStore, in_reach
+from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
 from recbench_spark.storage.store import query_files, view_files
 
 
-def ask(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """List, or run one question and print its rows."""
     if args.list or not args.sql:
-        print(listing())
+        print(list_queries())
         return OK if args.list else USAGE
-    sql = statement(args.sql)
+    sql = read_statement(args.sql)
     if args.warehouse is None:
         raise ConfigError("the following arguments are required: --warehouse", "--list needs none")
     require_warehouse(args.warehouse)
     try:
         if not _is_local(args, sql):
-            return _on_spark(args, sql)
-        return _in_process(args, sql)
+            return _answer_on_spark(args, sql)
+        return _answer_locally(args, sql)
     except FallbackToSpark as error:
         if args.engine == "local":
             raise ConfigError(f"--engine local: {error.message}", "--engine spark takes it") from None
         print(f"starting Spark: {error.message}", file=sys.stderr)
-        return _on_spark(args, sql)
+        return _answer_on_spark(args, sql)
 
 
 def _is_local(args: argparse.Namespace, sql: str) -> bool:
     """Whether this process answers."""
     if args.engine == "auto":
         name = args.sql.strip()
-        named = len(name.split()) == 1 and local_engine.speaks(name, sql)
-        return named and in_reach(args.warehouse)
-    if args.engine == "local" and not in_reach(args.warehouse):
+        named = len(name.split()) == 1 and local_engine.is_portable(name, sql)
+        return named and is_local_folder(args.warehouse)
+    if args.engine == "local" and not is_local_folder(args.warehouse):
         raise FallbackToSpark(f"warehouse {args.warehouse} is no folder of this machine")
     return bool(args.engine == "local")
 
 
-def _in_process(args: argparse.Namespace, sql: str) -> int:
+def _answer_locally(args: argparse.Namespace, sql: str) -> int:
     store = ArrowStore(args.warehouse, read_only=True)
     _refuse_empty(args.warehouse, store.exists)
-    rows = local_engine.answer(store, sql, args.limit)
-    show(rows, args.format)
+    rows = local_engine.run_query(store, sql, args.limit)
+    print_rows(rows, args.format)
     if not rows.num_rows:
-        tell_missing(
+        report_empty_tables(
             sql, lambda name: not store.exists(name) or not store.dataset(TABLES[name]).count_rows()
         )
     return OK
 
 
-def _on_spark(args: argparse.Namespace, sql: str) -> int:
-    from recbench_spark.query.sql_guard import judge  # noqa: PLC0415
+def _answer_on_spark(args: argparse.Namespace, sql: str) -> int:
+    from recbench_spark.query.sql_guard import check_query  # noqa: PLC0415
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
     from recbench_spark.storage.store import Store  # noqa: PLC0415
 
     store = Store(get_session("recbench-spark query"), args.warehouse, read_only=True)
     _refuse_empty(args.warehouse, store.exists)
     store.install_views()
-    judge(store.spark, sql, (*TABLES, *view_files()))
+    check_query(store.spark, sql, (*TABLES, *view_files()))
     rows = store.spark.sql(sql).limit(args.limit).toArrow()
-    show(rows, args.format)
+    print_rows(rows, args.format)
     if not rows.num_rows:
-        tell_missing(sql, lambda name: store.read(TABLES[name]).isEmpty())
+        report_empty_tables(sql, lambda name: store.read(TABLES[name]).isEmpty())
     return OK
 
 
-FILLED_BY = {
+TABLE_SOURCES = {
     "comparisons": "the benchmark file has the line 'comparisons: {baseline: popular}' (a model of yours) "
     "or a section regressions: [{metric: ndcg, k: 10, drop: 0.01}]",
     "changes": "the benchmark file has the line 'comparisons: {baseline: popular}' (a model of yours), "
@@ -95,12 +95,13 @@ FILLED_BY = {
 """Tables that not every night fills, and when they are filled."""
 
 
-def tell_missing(sql: str, is_empty: Callable[[str], bool]) -> None:
+def report_empty_tables(sql: str, is_empty: Callable[[str], bool]) -> None:
     """Say on stderr which empty tables a question without an answer reads, and what fills them."""
-    for name in local_engine.tables_needed(sql):
-        if name in FILLED_BY and is_empty(name):
+    for name in local_engine.find_tables(sql):
+        if name in TABLE_SOURCES and is_empty(name):
             print(
-                f"no rows: the table {name} is empty; it is filled where {FILLED_BY[name]}", file=sys.stderr
+                f"no rows: the table {name} is empty; it is filled where {TABLE_SOURCES[name]}",
+                file=sys.stderr,
             )
 
 
@@ -109,7 +110,7 @@ def _refuse_empty(warehouse: str, exists: Callable[[str], bool]) -> None:
         raise ConfigError(f"no results in warehouse {warehouse}", "run jobs/nightly.py first")
 
 
-def statement(text: str) -> str:
+def read_statement(text: str) -> str:
     """The SQL meant by a name or a statement; views in the order of their columns, tables as they lie."""
     text = text.strip()
     if len(text.split()) > 1:
@@ -126,14 +127,14 @@ ORDERS = dict.fromkeys(("board_entries", "standing_entries"), "board, entry_id")
 """Views with a column that has no order, a map, and the columns that they are sorted by."""
 
 
-def show(rows: pa.Table, style: str) -> None:
+def print_rows(rows: pa.Table, style: str) -> None:
     """Print rows."""
-    frame = in_utc(rows).to_pandas()
+    frame = convert_to_utc(rows).to_pandas()
     text = frame.to_csv(index=False) if style == "csv" else frame.to_string(index=False, na_rep="")
     print(text.rstrip("\n"))
 
 
-def in_utc(rows: pa.Table) -> pa.Table:
+def convert_to_utc(rows: pa.Table) -> pa.Table:
     """The rows with moments in UTC, whoever they come from."""
     kinds = [
         pa.field(field.name, pa.timestamp("us", "UTC"))
@@ -144,13 +145,13 @@ def in_utc(rows: pa.Table) -> pa.Table:
     return rows.cast(pa.schema(kinds))
 
 
-def listing() -> str:
+def list_queries() -> str:
     """Every name that can be asked for."""
     lines = ["tables:", *(f"  {table.name:15} {table.comment}" for table in TABLES.values()), "views:"]
-    lines += [f"  {name:24} {_purpose(text)}" for name, text in view_files().items()]
-    lines += ["questions:", *(f"  {name:24} {_purpose(text)}" for name, text in query_files().items())]
+    lines += [f"  {name:24} {_read_purpose(text)}" for name, text in view_files().items()]
+    lines += ["questions:", *(f"  {name:24} {_read_purpose(text)}" for name, text in query_files().items())]
     return "\n".join(lines)
 
 
-def _purpose(text: str) -> str:
+def _read_purpose(text: str) -> str:
     return text.splitlines()[0].lstrip("- ")

@@ -10,7 +10,7 @@ from recbench_spark.config import load_benchmark
 from recbench_spark.errors import OK
 from recbench_spark.nightly.night import check_benchmark, open_night
 from recbench_spark.nightly.report import report_night
-from recbench_spark.placeholders import on_night
+from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.store import Store
@@ -19,7 +19,7 @@ from recbench_spark.storage.store import Store
 def run(args: argparse.Namespace) -> int:
     """Read the tables, write the report."""
     benchmark = load_benchmark(args.config, args.set)
-    check_benchmark(on_night(benchmark, args.logical_date))
+    check_benchmark(fill_placeholders(benchmark, args.logical_date))
     require_warehouse(args.warehouse)
     store = Store(get_session("recbench-spark report"), args.warehouse)
     night = open_night(store, benchmark, args.logical_date)

@@ -7,38 +7,40 @@ import re
 import sys
 from typing import Any
 
-from recbench_spark.commands.dry_runs import look_at_log, look_at_slices
+from recbench_spark.commands.dry_runs import check_log, check_slice_tables
 from recbench_spark.commands.logs import log_settings
-from recbench_spark.commands.warehouses import look_at_journal, look_at_warehouse
+from recbench_spark.commands.warehouses import check_journal_path, check_warehouse
 from recbench_spark.config import Benchmark, Gate, load_benchmark, make_benchmark, parse
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.inputs import pinned_inputs
-from recbench_spark.nightly.gates import failure, gate_checks
+from recbench_spark.inputs import pin_inputs
+from recbench_spark.nightly.gates import gate_checks, gate_error
 from recbench_spark.nightly.night import check_measures
-from recbench_spark.nightly.split import of_split, prepare_split, split_identity
-from recbench_spark.placeholders import on_night
-from recbench_spark.protocol.manifests import table
+from recbench_spark.nightly.split import identify_split, prepare_split, read_split
+from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.protocol.manifests import format_manifest
 from recbench_spark.runtime.journal import Journal, write_json
 from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import MANIFESTS
 from recbench_spark.storage.store import Store
 
-GATE = re.compile(
+GATE_PATTERN = re.compile(
     r"(?P<fact>\w+)(?: of (?P<part>\S+))? (?P<side>above|below) (?P<bound>\S+)(?: (?P<action>warn|fail))?"
 )
 
 
-@pinned_inputs()
+@pin_inputs()
 def run(args: argparse.Namespace) -> int:
     """Check the flags, split, print the audit, hold the gates."""
-    benchmark = benchmark_of(args)
-    look_at_journal(args.journal, "--journal")
+    benchmark = build_benchmark(args)
+    check_journal_path(args.journal, "--journal")
     if args.dry_run:
         print(f"dataset    {benchmark.dataset.reader} {benchmark.dataset.path or ''}".rstrip())
         print(f"split      {benchmark.split.describe()}\nwarehouse  {args.warehouse}")
-        look_at_warehouse(args.warehouse)
+        check_warehouse(args.warehouse)
         print(
-            "".join(f"{line}\n" for line in [*look_at_log(benchmark.dataset), *look_at_slices(benchmark)]),
+            "".join(
+                f"{line}\n" for line in [*check_log(benchmark.dataset), *check_slice_tables(benchmark)]
+            ),
             end="",
         )
         return OK
@@ -47,14 +49,14 @@ def run(args: argparse.Namespace) -> int:
         journal.write_to(args.journal)
     journal.say(f"split {benchmark.dataset.name}: starting Spark")
     store = Store(get_session(f"recbench-spark split {benchmark.dataset.name}"), args.warehouse)
-    split_id, _ = split_identity(store, benchmark)
+    split_id, _ = identify_split(store, benchmark)
     if store.folder and not args.journal:
         journal.write_to(store.folder / "logs" / f"split-{split_id}.jsonl")
     prepare_split(store, benchmark, split_id, journal)
     return print_audit(store, benchmark, split_id, journal)
 
 
-def benchmark_of(args: argparse.Namespace) -> Benchmark:
+def build_benchmark(args: argparse.Namespace) -> Benchmark:
     """The benchmark whose dataset, split and gates are meant."""
     protocol = [f"split.protocol={args.protocol}"] if args.protocol else []
     if args.config:
@@ -64,13 +66,15 @@ def benchmark_of(args: argparse.Namespace) -> Benchmark:
             )
         benchmark = load_benchmark(args.config, [*protocol, *args.set])
     else:
-        benchmark = make_benchmark(document(args), [*protocol, *args.set], "flags")
-    extra = [parse(Gate, gate(text), f"--gate '{text}'") for text in args.gate]
+        benchmark = make_benchmark(make_document(args), [*protocol, *args.set], "flags")
+    extra = [parse(Gate, parse_gate(text), f"--gate '{text}'") for text in args.gate]
     check_measures(benchmark)
-    return on_night(benchmark.model_copy(update={"gates": (*benchmark.gates, *extra)}), args.logical_date)
+    return fill_placeholders(
+        benchmark.model_copy(update={"gates": (*benchmark.gates, *extra)}), args.logical_date
+    )
 
 
-def document(args: argparse.Namespace) -> dict[str, Any]:
+def make_document(args: argparse.Namespace) -> dict[str, Any]:
     """The flags as a benchmark file; a model must stand in one, and none is run here."""
     return {
         "name": "split",
@@ -79,9 +83,9 @@ def document(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def gate(text: str) -> dict[str, Any]:
+def parse_gate(text: str) -> dict[str, Any]:
     """A gate from words: `future_rows of train above 0 warn`."""
-    words = GATE.fullmatch(text.strip())
+    words = GATE_PATTERN.fullmatch(text.strip())
     try:
         bound = float(words["bound"]) if words else None
     except ValueError:
@@ -98,14 +102,14 @@ def gate(text: str) -> dict[str, Any]:
 
 def print_audit(store: Store, benchmark: Benchmark, split_id: str, journal: Journal) -> int:
     """The audit on the terminal; GateError where a gate fails the job."""
-    facts = [row.asDict() for row in of_split(store, MANIFESTS, split_id).collect()]
+    facts = [row.asDict() for row in read_split(store, MANIFESTS, split_id).collect()]
     print(f"split {split_id}: {benchmark.dataset.name}, {benchmark.split.describe()}")
-    print(table(facts))
+    print(format_manifest(facts))
     checks = gate_checks(benchmark.gates, facts)
     for check in checks:
         verdict = "passed" if check.passed else check.severity
         print(f"gate {verdict}: {check.check} is {check.observed:g} ({check.detail})")
-    error = failure(checks)
+    error = gate_error(checks)
     journal.record("split", split_id=split_id, gates=len(checks), error=str(error) if error else None)
     if store.folder is not None:
         result = {

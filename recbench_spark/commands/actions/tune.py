@@ -10,77 +10,77 @@ from contextlib import suppress
 
 from recbench_spark import cli
 from recbench_spark.commands.actions.benchmark import write_log
-from recbench_spark.commands.dry_runs import look_at_log
-from recbench_spark.commands.warehouses import look_at_journal, look_at_warehouse
-from recbench_spark.config import FOLDED, TABLE_READERS, Benchmark, Search, load_benchmark
-from recbench_spark.config.searching import MOST_SETTINGS
+from recbench_spark.commands.dry_runs import check_log
+from recbench_spark.commands.warehouses import check_journal_path, check_warehouse
+from recbench_spark.config import FOLD_HOLDOUTS, TABLE_READERS, Benchmark, SearchSettings, load_benchmark
+from recbench_spark.config.searching import MAX_SETTINGS
 from recbench_spark.data import arrow_files
 from recbench_spark.errors import OK, ConfigError, FallbackToSpark
-from recbench_spark.inputs import pinned_inputs
+from recbench_spark.inputs import pin_inputs
 from recbench_spark.leaderboard.search_spaces import Setting
-from recbench_spark.leaderboard.searches import best_of, still_to_gain
+from recbench_spark.leaderboard.searches import expected_best, late_gain
 from recbench_spark.nightly.night import check_benchmark
-from recbench_spark.placeholders import on_night
+from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.store import Store
-from recbench_spark.tuning.fold_fits import Fits
-from recbench_spark.tuning.folds import folded_log
+from recbench_spark.tuning.fold_fits import FitPlanner
+from recbench_spark.tuning.folds import open_folded_log
 from recbench_spark.tuning.rating_trials import RatingTrials
 from recbench_spark.tuning.search import (
-    Found,
+    SearchResult,
     Trials,
     check_searches,
-    chosen,
-    first_searches,
-    further_searches,
-    known_searches,
+    extend_searches,
+    make_searches,
+    read_searches,
     run_searches,
+    trial_setting,
 )
 from recbench_spark.tuning.trial_nights import RankingTrials, check_trials
 
 
-@pinned_inputs()
+@pin_inputs()
 def run(args: argparse.Namespace) -> int:
     """Check the file, search, tell the best settings and what is to be thought of them."""
-    benchmark = on_night(load_benchmark(args.config, args.set), args.logical_date)
-    search = asked_search(benchmark, args.models, args.budget)
+    benchmark = fill_placeholders(load_benchmark(args.config, args.set), args.logical_date)
+    search = resolve_search(benchmark, args.models, args.budget)
     check_benchmark(benchmark)
-    look_at_journal(args.log, "--log")
+    check_journal_path(args.log, "--log")
     check_searches(benchmark, search)
     if benchmark.evaluation.task == "ranking":
         check_trials(benchmark)
     if args.dry_run:
-        look_at_warehouse(args.warehouse)
-        print("\n".join([dry_run(benchmark, search), *look_at_log(benchmark.dataset)]))
+        check_warehouse(args.warehouse)
+        print("\n".join([dry_run(benchmark, search), *check_log(benchmark.dataset)]))
         check_validation(benchmark, search)
         return OK
     journal = Journal()
     journal.say(f"search {benchmark.name}: starting Spark")
     store = Store(get_session(f"recbench-spark tune {benchmark.name}"), args.warehouse)
     write_log(store, journal, args.log, f"{benchmark.name}-search")
-    trials = trials_of(store, benchmark, search, args, journal)
-    found = run_searches(trials, search, first_searches(benchmark, search, trials), journal)
+    trials = make_trials(store, benchmark, search, args, journal)
+    found = run_searches(trials, search, make_searches(benchmark, search, trials), journal)
     if args.extend:
-        known = known_searches(store, trials.log_id)
-        further = further_searches(benchmark, search, trials, known)
+        known = read_searches(store, trials.log_id)
+        further = extend_searches(benchmark, search, trials, known)
         found |= run_searches(trials, search, further, journal) if further else {}
-    print("\n\n".join(in_words(one) for one in found.values()))
+    print("\n\n".join(describe_result(one) for one in found.values()))
     print(f"\na row a trial: {sys.executable} jobs/query.py --warehouse {store.root} trials")
     return OK
 
 
-def trials_of(
-    store: Store, benchmark: Benchmark, search: Search, args: argparse.Namespace, journal: Journal
+def make_trials(
+    store: Store, benchmark: Benchmark, search: SearchSettings, args: argparse.Namespace, journal: Journal
 ) -> Trials:
     """How settings are tried: fits of rating models as tasks, or nights of models that rank."""
     if benchmark.evaluation.task == "ranking":
         return RankingTrials(store, benchmark, search, args.logical_date, journal)
-    fits = Fits(store, benchmark, folded_log(store, benchmark, journal), args.threads, "search")
+    fits = FitPlanner(store, benchmark, open_folded_log(store, benchmark, journal), args.threads, "search")
     return RatingTrials(fits, search)
 
 
-def asked_search(benchmark: Benchmark, models: str | None, budget: int | None) -> Search:
+def resolve_search(benchmark: Benchmark, models: str | None, budget: int | None) -> SearchSettings:
     """The file's search, with what the flags replace. ConfigError where the file declares none."""
     if benchmark.search is None:
         raise ConfigError(
@@ -88,57 +88,57 @@ def asked_search(benchmark: Benchmark, models: str | None, budget: int | None) -
             "search: {spaces: {MODEL: {rates: {low: 0.001, high: 0.05, log: true}}}}",
         )
     spaces = benchmark.search.spaces
-    if budget is not None and budget > MOST_SETTINGS:
+    if budget is not None and budget > MAX_SETTINGS:
         raise ConfigError(
-            f"--budget {budget}: at most {MOST_SETTINGS} settings a method", "16 or 32 are usual"
+            f"--budget {budget}: at most {MAX_SETTINGS} settings a method", "16 or 32 are usual"
         )
     if models:
-        spaces = {name: spaces[name] for name in cli.names(models, "--models", spaces)}
+        spaces = {name: spaces[name] for name in cli.parse_names(models, "--models", spaces)}
     update = {"spaces": spaces, **({"budget": budget} if budget else {})}
     return benchmark.search.model_copy(update=update)
 
 
-def check_validation(benchmark: Benchmark, search: Search) -> None:
+def check_validation(benchmark: Benchmark, search: SearchSettings) -> None:
     """ConfigError for a share of the log that is less than one row; only of tables that lie here."""
     path, reader = benchmark.dataset.path, benchmark.dataset.reader
     if not path or reader not in TABLE_READERS:
         return
     with suppress(FallbackToSpark):
-        rows = arrow_files.rows_at(path)
+        rows = arrow_files.estimate_rows(path)
         if rows * search.share < 1:
             message = f"search.share {search.share:g}: of {rows:,} rows none would be validated on"
             raise ConfigError(message, "0.05 is usual")
 
 
-def dry_run(benchmark: Benchmark, search: Search) -> str:
+def dry_run(benchmark: Benchmark, search: SearchSettings) -> str:
     """What would be tried, in words, without Spark."""
     ranking = benchmark.evaluation.task == "ranking"
     where = f"each user's training rows, {benchmark.headline}" if ranking else "the training rows"
-    fold = f" of fold {search.fold}" if benchmark.split.holdout in FOLDED else ""
+    fold = f" of fold {search.fold}" if benchmark.split.holdout in FOLD_HOLDOUTS else ""
     lines = [
         f"benchmark   {benchmark.name}",
         f"split       {benchmark.split.describe()}",
         f"budget      {search.budget} settings a method, {search.seeds} fits each, {search.method}",
-        f"validation  {search.share:.0%} of {where}{fold}{_seen(benchmark)}",
+        f"validation  {search.share:.0%} of {where}{fold}{_describe_visible_rows(benchmark)}",
     ]
     for name, space in search.spaces.items():
-        lines += [f"{name:11} {key}: {_range(of.model_dump())}" for key, of in space.items()]
+        lines += [f"{name:11} {key}: {_describe_range(of.model_dump())}" for key, of in space.items()]
     return "\n".join(lines)
 
 
-def _seen(benchmark: Benchmark) -> str:
+def _describe_visible_rows(benchmark: Benchmark) -> str:
     """What a search of one fold sees of the others."""
-    apart = benchmark.split.holdout in FOLDED and benchmark.evaluation.task == "rating"
+    apart = benchmark.split.holdout in FOLD_HOLDOUTS and benchmark.evaluation.task == "rating"
     return "; they are test rows of the other folds" if apart else ""
 
 
-def _range(of: Mapping[str, object]) -> str:
+def _describe_range(of: Mapping[str, object]) -> str:
     if of["values"]:
         return f"one of {', '.join(map(str, of['values']))}"  # type: ignore[call-overload]
     return f"{of['low']} to {of['high']}{', logarithmic' if of['log'] else ''}"
 
 
-def in_words(found: Found) -> str:
+def describe_result(found: SearchResult) -> str:
     """The best setting, how sure it is, and warnings."""
     best, judged = found.best, found.judged()
     assert best is not None and judged is not None
@@ -148,8 +148,8 @@ def in_words(found: Found) -> str:
         f"validation {found.metric} {best['value']:.4f}"
         + (f" (standard deviation over seeds {best['spread']:.4f})" if best["spread"] else "")
         + (f"; {lost} diverged or failed" if lost else ""),
-        f"  {json.dumps(_plain(chosen(found.space, best)))}",
-        f"  {_expected(found)}",
+        f"  {json.dumps(_format_setting(trial_setting(found.space, best)))}",
+        f"  {_describe_expected(found)}",
     ]
     for edge in found.edges:
         lines.append(
@@ -159,18 +159,18 @@ def in_words(found: Found) -> str:
     return "\n".join(lines)
 
 
-def _plain(setting: Setting) -> Setting:
+def _format_setting(setting: Setting) -> Setting:
     return {
         name: int(v) if isinstance(v, float) and v.is_integer() and v >= 1 else v
         for name, v in setting.items()
     }
 
 
-def _expected(found: Found) -> str:
+def _describe_expected(found: SearchResult) -> str:
     judged = found.judged()
     assert judged is not None
-    by_budget, n = best_of(judged), len(judged.trials)
+    by_budget, n = expected_best(judged), len(judged.trials)
     shown = sorted({1, 2, 4, 8, 16, 32, 64, 128, n} & set(range(1, n + 1)))
     told = ", ".join(f"{by_budget.expected_n[k - 1]:.4f} of {k}" for k in shown)
-    gain = f"; the last doubling of the budget brought {still_to_gain(judged):.4f}" if n > 1 else ""
+    gain = f"; the last doubling of the budget brought {late_gain(judged):.4f}" if n > 1 else ""
     return f"expected best: {told}{gain}"

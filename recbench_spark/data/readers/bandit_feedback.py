@@ -13,7 +13,7 @@ from recbench_spark.data.readers.files import (
     HIDDEN,
     Layout,
     column,
-    find,
+    find_file,
     is_folder,
     read_fields,
 )
@@ -21,7 +21,7 @@ from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.errors import DataError
 from recbench_spark.schemas import require
 
-ROUND = "_c0"
+ROUND_COLUMN = "_c0"
 """Spark's name of the first column, which has none in the files."""
 
 ROUNDS = T.StructType(
@@ -50,7 +50,7 @@ ROUNDS = T.StructType(
 )
 """What `read_rounds` returns."""
 
-NEEDED = ("timestamp", "item_id", "position", "click", "propensity_score")
+REQUIRED = ("timestamp", "item_id", "position", "click", "propensity_score")
 
 
 def read_rounds(spark: SparkSession, path: str, time_zone: str = "UTC") -> DataFrame:
@@ -70,31 +70,31 @@ def read_rounds(spark: SparkSession, path: str, time_zone: str = "UTC") -> DataF
         DataError: no rows; a click that is not 0 or 1, a propensity outside (0, 1], a position below 1.
     """
     names = ("all.csv", "men.csv", "women.csv")
-    found = find(spark, path, names) if is_folder(spark, path) else path
+    found = find_file(spark, path, names) if is_folder(spark, path) else path
     text = read_fields(spark, found, Layout())
-    frame = _with_arrays(text.frame)
+    frame = _add_arrays(text.frame)
     known = frame.drop(*HIDDEN)
-    require(known, [ROUND, *NEEDED], found)
-    values = _values(frame, found, time_zone)
-    needed = [checked for value in values for checked in value.with_nulls()]
-    needed.append(replace(values[1].before_2100(frame, "timestamp"), hint_of=None))
+    require(known, [ROUND_COLUMN, *REQUIRED], found)
+    values = _round_values(frame, found, time_zone)
+    needed = [checked for value in values for checked in value.refuse_nulls()]
+    needed.append(replace(values[1].check_year(frame, "timestamp"), make_hint=None))
     checks = Checks(frame, [Value.line(text.line), *needed], found)
     counted = checks.count()
     checks.refuse(counted)
     if not counted.rows:
         raise DataError(f"{found}: no rows")
-    return frame.select(*_columns(values))
+    return frame.select(*_select_columns(values))
 
 
-def _values(frame: DataFrame, where: str, zone: str) -> list[Value]:
+def _round_values(frame: DataFrame, where: str, zone: str) -> list[Value]:
     """The columns in the order of ROUNDS."""
     affinities = F.transform("affinities", lambda text: text.try_cast("double"))
     holes = F.exists(affinities, lambda x: x.isNull() | F.isnan(x))
     position = Value.whole(frame, "position", where)
     click = Value.number(frame, "click", where)
     return [
-        Value.whole(frame, ROUND, where),
-        replace(Value.time(frame, "timestamp", "timestamp", where, zone), hint_of=None),
+        Value.whole(frame, ROUND_COLUMN, where),
+        replace(Value.time(frame, "timestamp", "timestamp", where, zone), make_hint=None),
         Value.ids(frame, "item_id", where, text_file=True),
         Value("position", position.column, ~(position.column >= 1), "a position from 1"),
         Value("click", click.column, ~click.column.isin(0.0, 1.0), "0 or 1"),
@@ -104,23 +104,23 @@ def _values(frame: DataFrame, where: str, zone: str) -> list[Value]:
     ]
 
 
-def _with_arrays(frame: DataFrame) -> DataFrame:
+def _add_arrays(frame: DataFrame) -> DataFrame:
     """The numbered columns as arrays of text."""
     prefixes = {"user_features": "user_feature_", "affinities": "user-item_affinity_"}
     arrays = {
-        name: F.array(*map(column, _numbered(frame, prefix))).cast("array<string>")
+        name: F.array(*map(column, _list_numbered(frame, prefix))).cast("array<string>")
         for name, prefix in prefixes.items()
     }
     return frame.withColumns(arrays)
 
 
-def _numbered(frame: DataFrame, prefix: str) -> list[str]:
+def _list_numbered(frame: DataFrame, prefix: str) -> list[str]:
     """The columns prefix0, prefix1 ... in the order of their numbers."""
     found = [name for name in frame.columns if re.fullmatch(re.escape(prefix) + "[0-9]+", name)]
     return sorted(found, key=lambda name: int(name.removeprefix(prefix)))
 
 
-def _columns(values: list[Value]) -> list[Column]:
+def _select_columns(values: list[Value]) -> list[Column]:
     return [
         value.column.cast(field.dataType).alias(field.name, metadata=dict(value.notes))
         for field, value in zip(ROUNDS, values, strict=True)

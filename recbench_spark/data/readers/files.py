@@ -23,10 +23,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.errors import ConfigError, DataError, MissingError, SchemaError, nearest
-from recbench_spark.inputs import Options, pinned_version, time_travel
+from recbench_spark.inputs import Options, find_version, time_travel_options
 from recbench_spark.schemas import ID_KIND, ID_TYPE
 from recbench_spark.storage.local_files import (
-    HEAD,
+    HEAD_BYTES,
     bare_name,
     head_lines,
     is_hidden,
@@ -67,7 +67,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Text:
+class TextFrame:
     """A text file as a frame of text columns, FILE and BAD_LINE, and what each line should be."""
 
     frame: DataFrame
@@ -89,7 +89,7 @@ def keeps_replacements(spark: SparkSession) -> bool:
 
 def read_fields(
     spark: SparkSession, path: str, layout: Layout, options: dict[str, str] | None = None
-) -> Text:
+) -> TextFrame:
     """Every field as text; a line with another number of fields is kept in BAD_LINE.
 
     Each file is read by its own line of names; a column that a file lacks is NULL in its rows. Names of
@@ -102,28 +102,28 @@ def read_fields(
         SchemaError: files of which one begins with no name of the others.
         ConfigError: one option under two names.
     """
-    asked = _own_names(options or {})
+    asked = _normalise_options(options or {})
     given = {**layout.options(), "header": str(layout.names is None).lower(), **asked}
     refuse_packed_text(path)
-    with explained(path):
+    with explain_errors(path):
         files = input_files(spark, path, given)
     groups = [list[str]()]
     if layout.names is None and given["header"].lower() == "true" and len(files) > 1:
         groups = _group_by_header(spark, files, given, path) or groups
-    names = [layout.names or _names(spark, group[:1], path, given) for group in groups]
-    if layout.names is None and not _QUOTING & asked.keys():
-        with explained(path):
-            _refuse_torn(spark, path, given["sep"], len(names[0]))
+    names = [layout.names or _read_names(spark, group[:1], path, given) for group in groups]
+    if layout.names is None and not _QUOTING_OPTIONS & asked.keys():
+        with explain_errors(path):
+            _refuse_open_quotes(spark, path, given["sep"], len(names[0]))
     parts = partition_names(path, files)
     chosen = groups if len(groups) > 1 else [[]]  # files of one layout are read as Spark finds them
     texts = [
-        _fields_of(spark, columns, parts, path, given, group)
+        _read_columns(spark, columns, parts, path, given, group)
         for columns, group in zip(names, chosen, strict=True)
     ]
     if given.get("comment"):
-        _note_comments(spark, path, given["comment"])
+        _report_comments(spark, path, given["comment"])
     lines = dict.fromkeys(text.line for text in texts)
-    return Text(union_by_name([text.frame for text in texts]), " or ".join(lines))
+    return TextFrame(union_by_name([text.frame for text in texts]), " or ".join(lines))
 
 
 def union_by_name(frames: Sequence[DataFrame]) -> DataFrame:
@@ -131,13 +131,13 @@ def union_by_name(frames: Sequence[DataFrame]) -> DataFrame:
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
 
 
-ALIASES = {"delimiter": "sep", "charset": "encoding"}
+OPTION_ALIASES = {"delimiter": "sep", "charset": "encoding"}
 """Second names of Spark's options of CSV."""
 
-_OURS = {"sep", "encoding", "header", "escape", "quote"}
+_READER_OPTIONS = {"sep", "encoding", "header", "escape", "quote"}
 
 
-def _own_names(options: dict[str, str]) -> dict[str, str]:
+def _normalise_options(options: dict[str, str]) -> dict[str, str]:
     """The options, those that the readers set themselves under the names that they use.
 
     Raises:
@@ -145,8 +145,8 @@ def _own_names(options: dict[str, str]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for key, value in options.items():
-        lower = ALIASES.get(key.lower(), key.lower())
-        name = lower if lower in _OURS | {"comment", "multiline"} else key
+        lower = OPTION_ALIASES.get(key.lower(), key.lower())
+        name = lower if lower in _READER_OPTIONS | {"comment", "multiline"} else key
         if found.setdefault(name, value) != value:
             raise ConfigError(
                 f"dataset.options: {key} and {name} are one option, with two values", "leave one out"
@@ -154,14 +154,14 @@ def _own_names(options: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def _fields_of(
+def _read_columns(
     spark: SparkSession,
     names: Sequence[str],
     parts: Sequence[str],
     path: str,
     given: dict[str, str],
     files: Sequence[str],
-) -> Text:
+) -> TextFrame:
     """Text files with these columns: all of a path, or some of its files."""
     own = [name for name in names if name not in parts]
     schema = T.StructType([T.StructField(name, T.StringType()) for name in (*own, *parts, BAD_LINE)])
@@ -172,15 +172,15 @@ def _fields_of(
         frame = reader.option("basePath", escape_path(path)).csv([plain_path(file) for file in files])
     else:
         frame = reader.csv(escape_path(path))
-    frame = note_partitions(_with_file(frame), parts)
+    frame = note_partitions(_add_file(frame), parts)
     if given.get("multiline", "").lower() == "true":
-        _refuse_swallowed(frame, path, given["sep"])
-    return Text(frame, f"{len(own)} fields separated by {given['sep']!r}")
+        _refuse_nested_rows(frame, path, given["sep"])
+    return TextFrame(frame, f"{len(own)} fields separated by {given['sep']!r}")
 
 
-def _names(spark: SparkSession, files: Sequence[str], path: str, given: dict[str, str]) -> list[str]:
+def _read_names(spark: SparkSession, files: Sequence[str], path: str, given: dict[str, str]) -> list[str]:
     """The names of the columns of a file, or of all files of a path, by the first line."""
-    with explained(path):
+    with explain_errors(path):
         places = [plain_path(file) for file in files] or [escape_path(path)]
         return list(spark.read.options(**given).csv(places).columns)
 
@@ -194,7 +194,7 @@ def _group_by_header(
         SchemaError: a file that begins with no name of the first one.
     """
     with ThreadPoolExecutor(max_workers=16) as pool:
-        heads = list(pool.map(partial(_head, spark), files))
+        heads = list(pool.map(partial(_read_file_head, spark), files))
     groups: dict[str, list[str]] = {}
     for file, head in zip(files, heads, strict=True):
         lines = head_lines(head, given["encoding"], given.get("comment", ""))
@@ -208,8 +208,8 @@ def _refuse_strange_names(groups: dict[str, list[str]], sep: str, path: str) -> 
     names = {line: {name.strip() for name in split_line(line, sep)} for line in groups}
     first = next(iter(groups), "")
     for line, known in names.items():
-        pair = f"{_last_name(groups[first][0])} begins with {first[:120]!r}"
-        pair += f", {_last_name(groups[line][0])} with {line[:120]!r}"
+        pair = f"{_file_name(groups[first][0])} begins with {first[:120]!r}"
+        pair += f", {_file_name(groups[line][0])} with {line[:120]!r}"
         if line != first and not known & names[first]:
             raise SchemaError(
                 f"{path}: {pair}: no name of a column in common", "the same line of names in every file"
@@ -220,16 +220,16 @@ def _refuse_strange_names(groups: dict[str, list[str]], sep: str, path: str) -> 
             )
 
 
-def _last_name(file: str) -> str:
+def _file_name(file: str) -> str:
     return unquote(file.rsplit("/", 1)[-1])
 
 
-def _head(spark: SparkSession, file: str) -> bytes:
+def _read_file_head(spark: SparkSession, file: str) -> bytes:
     """The first bytes of a text file, here or remote, unpacked."""
     local = local_path(file)
     if local is not None:
         return read_head(local)
-    with explained(file):
+    with explain_errors(file):
         files, place = _file_system(spark, unquote(file))
         jvm: Any = spark._jvm
         stream = files.open(place)
@@ -238,7 +238,7 @@ def _head(spark: SparkSession, file: str) -> bytes:
         ).getCodec(place)
         unpacked = codec.createInputStream(stream) if codec else stream
         try:
-            bounded = jvm.org.apache.commons.io.input.BoundedInputStream(unpacked, HEAD)
+            bounded = jvm.org.apache.commons.io.input.BoundedInputStream(unpacked, HEAD_BYTES)
             return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(bounded))
         finally:
             unpacked.close()
@@ -256,11 +256,11 @@ def plain_path(file: str) -> str:
 
 def input_files(spark: SparkSession, path: str, options: Mapping[str, str]) -> list[str]:
     """The files that Spark reads at a path, as URIs, in order. The driver holds their names."""
-    listing = {key: value for key, value in options.items() if key.lower() in _LISTING}
+    listing = {key: value for key, value in options.items() if key.lower() in _LISTING_OPTIONS}
     return sorted(spark.read.options(**listing).text(escape_path(path)).inputFiles())
 
 
-_LISTING = {"pathglobfilter", "recursivefilelookup", "modifiedbefore", "modifiedafter", "basepath"}
+_LISTING_OPTIONS = {"pathglobfilter", "recursivefilelookup", "modifiedbefore", "modifiedafter", "basepath"}
 """Spark's options that say which files of a folder are read."""
 
 
@@ -285,21 +285,21 @@ def note_partitions(frame: DataFrame, parts: Sequence[str]) -> DataFrame:
     return frame.withColumns({name: column(name).alias(name, metadata=notes) for name in text})
 
 
-_QUOTING = {"quote", "escape", "multiline", "comment"}
+_QUOTING_OPTIONS = {"quote", "escape", "multiline", "comment"}
 
 
-def _refuse_torn(spark: SparkSession, path: str, separator: str, width: int) -> None:
+def _refuse_open_quotes(spark: SparkSession, path: str, separator: str, width: int) -> None:
     """DataError where a quote is opened and not closed in its line. Looks only at lines with quotes."""
     start = f"(^|{re.escape(separator)})"
     whole = rf'{start}"([^"]|"")*"(?={re.escape(separator)}|$)'
-    lines = _with_file(spark.read.text(escape_path(path))).where(F.col("value").contains('"'))
+    lines = _add_file(spark.read.text(escape_path(path))).where(F.col("value").contains('"'))
     torn = F.regexp_replace("value", whole, "$1").rlike(rf'{start}"([^"]|"")*$')
     found = lines.where(torn).limit(1).collect()
     if found:
-        raise torn_line(found[0][FILE], found[0]["value"], separator, width)
+        raise open_quote_error(found[0][FILE], found[0]["value"], separator, width)
 
 
-def torn_line(file: str, line: str, separator: str, width: int | None) -> DataError:
+def open_quote_error(file: str, line: str, separator: str, width: int | None) -> DataError:
     """Return the error for a line in which a quote is opened and not closed.
 
     Args:
@@ -323,7 +323,7 @@ def torn_line(file: str, line: str, separator: str, width: int | None) -> DataEr
     )
 
 
-def _refuse_swallowed(frame: DataFrame, path: str, separator: str) -> None:
+def _refuse_nested_rows(frame: DataFrame, path: str, separator: str) -> None:
     """DataError where a quoted field holds whole rows of the file: one pass, with `multiLine` alone.
 
     The lines within such a field have as many fields as the header. A quote that is not closed in its row
@@ -334,7 +334,7 @@ def _refuse_swallowed(frame: DataFrame, path: str, separator: str) -> None:
     held.append(F.col(BAD_LINE).rlike("[\r\n]+[^\r\n]"))
     found = F.coalesce(reduce(or_, held), F.lit(False))
     shown = F.coalesce(F.col(BAD_LINE), F.concat_ws(separator, *map(column, names)))
-    with explained(path):
+    with explain_errors(path):
         rows = frame.where(found).select(*names, FILE, shown.alias("_shown")).limit(1).collect()
     if rows:
         raise DataError(
@@ -360,9 +360,9 @@ def _holds_rows(field: Column, place: int, width: int, separator: str) -> Column
     return (F.size(lines) > 1) & ends & F.forall(inner, lambda line: fields(line) == width)
 
 
-def _note_comments(spark: SparkSession, path: str, mark: str) -> None:
+def _report_comments(spark: SparkSession, path: str, mark: str) -> None:
     """Say how many lines the option `comment` leaves out: one pass over the text."""
-    with explained(path):
+    with explain_errors(path):
         n = spark.read.text(escape_path(path)).where(F.col("value").startswith(mark)).count()
     if n:
         print(f"note: {path}: {n:,} lines begin with {mark!r} and are no rows (comment)", file=sys.stderr)
@@ -378,11 +378,11 @@ def read_lines(spark: SparkSession, path: str, *, whole: bool = False, names: st
         names: a pattern of the names of a folder's files.
     """
     text = spark.read.option("pathGlobFilter", names).text(escape_path(path), wholetext=whole)
-    frame = _with_file(text.withColumnRenamed("value", "line"))
+    frame = _add_file(text.withColumnRenamed("value", "line"))
     return frame if whole else frame.where(F.trim("line") != "")
 
 
-def _with_file(frame: DataFrame) -> DataFrame:
+def _add_file(frame: DataFrame) -> DataFrame:
     return frame.select("*", F.col("_metadata.file_path").alias(FILE))
 
 
@@ -440,14 +440,14 @@ def _list_sizes(folder: Path) -> Iterator[int]:
 def is_folder(spark: SparkSession, path: str) -> bool:
     """Whether a path, here or remote, is a folder."""
     check_path(path)
-    with explained(path):
+    with explain_errors(path):
         files, place = _file_system(spark, path)
         return bool(files.getFileStatus(place).isDirectory())
 
 
-def names_in(spark: SparkSession, folder: str) -> list[str]:
+def list_names(spark: SparkSession, folder: str) -> list[str]:
     """The names in a folder, here or remote, in order. The driver holds them all."""
-    with explained(folder):
+    with explain_errors(folder):
         files, place = _file_system(spark, folder)
         return sorted(status.getPath().getName() for status in files.listStatus(place))
 
@@ -458,13 +458,13 @@ def _file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
     return place.getFileSystem(spark._jsc.hadoopConfiguration()), place
 
 
-def qualified(spark: SparkSession, path: str) -> str:
+def qualify_path(spark: SparkSession, path: str) -> str:
     """Return a path with the scheme and host that Spark reads it by."""
     files, place = _file_system(spark, path)
     return str(files.makeQualified(place).toString())
 
 
-def find(spark: SparkSession, folder: str, patterns: Sequence[str]) -> str:
+def find_file(spark: SparkSession, folder: str, patterns: Sequence[str]) -> str:
     """The path of the entry that fits the first pattern that any fits; `.gz` or `.bz2` may follow.
 
     Raises:
@@ -472,7 +472,7 @@ def find(spark: SparkSession, folder: str, patterns: Sequence[str]) -> str:
     """
     if not is_folder(spark, folder):
         raise ConfigError(f"{folder} is a file", f"expected a folder with {' or '.join(patterns)}")
-    names = names_in(spark, folder)
+    names = list_names(spark, folder)
     for pattern in patterns:
         for name in names:
             if fnmatch(bare_name(name), pattern):
@@ -481,7 +481,9 @@ def find(spark: SparkSession, folder: str, patterns: Sequence[str]) -> str:
     raise ConfigError(f"{folder}: no {' or '.join(patterns)} (.gz or not)", hint)
 
 
-FILES = re.compile(r".*\.(parquet|arrow|feather|json|jsonl|npy|npz|pkl|xlsx?|zip|zst|lz4)", re.IGNORECASE)
+FILE_NAMES = re.compile(
+    r".*\.(parquet|arrow|feather|json|jsonl|npy|npz|pkl|xlsx?|zip|zst|lz4)", re.IGNORECASE
+)
 """Names of files, beside those of text."""
 
 
@@ -491,7 +493,7 @@ def may_be_table(name: str) -> bool:
     >>> may_be_table("shop.orders"), may_be_table("orders.csv")
     (True, False)
     """
-    is_file = is_text(name) or bare_name(name) != name or FILES.fullmatch(name)
+    is_file = is_text(name) or bare_name(name) != name or FILE_NAMES.fullmatch(name)
     return bool(re.fullmatch(r"\w+(\.\w+){1,2}", name)) and not is_file
 
 
@@ -499,33 +501,33 @@ def is_table(spark: SparkSession, name: str) -> bool:
     """Whether the catalog has a table of this `schema.table` or `catalog.schema.table`."""
     if not may_be_table(name):
         return False
-    with explained(name):
+    with explain_errors(name):
         return bool(spark.catalog.tableExists(name))
 
 
-def read_pinned(spark: SparkSession, path: str, options: Options | None = None) -> DataFrameReader:
+def open_reader(spark: SparkSession, path: str, options: Options | None = None) -> DataFrameReader:
     """Return a reader with options; of a Delta table it reads the version that was identified."""
-    given, version = dict(options or {}), pinned_version(path, options)
+    given, version = dict(options or {}), find_version(path, options)
     if version is not None:
-        given = {name: value for name, value in given.items() if name not in time_travel(given)}
+        given = {name: value for name, value in given.items() if name not in time_travel_options(given)}
         given["versionAsOf"] = str(version)
     return spark.read.options(**given)
 
 
 @contextmanager
-def explained(where: str) -> Iterator[None]:
+def explain_errors(where: str) -> Iterator[None]:
     """Turn an error of Spark into one of ours: the file, and the cause beneath all others."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        said = _causes(error)
+        said = _list_causes(error)
         file = re.search(r"file:/\S*?(?=[.,:]?(\s|$))", " ".join(said))
         inside = f"{file[0]}: " if file and file[0] not in said[-1] else ""
         hint = "the file is damaged, cut off, or of another format: write it again" if file else ""
         raise DataError(f"{where}: cannot be read: {inside}{said[-1][:300]}", hint) from None
 
 
-def _causes(error: Exception) -> list[str]:
+def _list_causes(error: Exception) -> list[str]:
     """The first lines of what an error of Java says, and of what its causes say, the first one last."""
     said = [str(error).strip().splitlines()[0]]
     cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)

@@ -19,7 +19,7 @@ from recbench_spark.kernels.ids import (
     IDS_AS_TEXT,
     SAFE_DIGITS,
     WHOLE_FLOAT,
-    whole_below,
+    float_id_rule,
 )
 from recbench_spark.schemas import ID_KIND, ID_TYPE
 
@@ -37,7 +37,7 @@ IN_UTF8 = (
 
 
 @dataclass(frozen=True)
-class Ids:
+class IdColumn:
     """A column of ids: as text, the rows in which it is none (None: it cannot be), and what is noted of it.
 
     kind: `integer`, `string`, or `text` where only the values can say which
@@ -57,9 +57,9 @@ class Ids:
         return {ID_KIND: self.kind, ID_TYPE: self.stored}
 
 
-def ids_of(
+def convert_ids(
     frame: DataFrame, name: str, where: str, *, text_file: bool = False, floats: bool = False
-) -> Ids:
+) -> IdColumn:
     """The ids of a column; NULL and NaN are NULL.
 
     Args:
@@ -74,58 +74,58 @@ def ids_of(
         SchemaError: a type that holds no ids.
     """
     if text_file:
-        return _of_field(frame, name, where, floats=floats)
+        return _field_ids(frame, name, where, floats=floats)
     raw, kind, noted = column(name), frame.schema[name].dataType, frame.schema[name].metadata
     if isinstance(kind, T.IntegralType | T.NullType):
-        return Ids(raw.cast("string"), None, "an id", "integer", kind.simpleString())
+        return IdColumn(raw.cast("string"), None, "an id", "integer", kind.simpleString())
     if isinstance(kind, T.FloatType | T.DoubleType):
-        return _of_floats(raw, kind)
+        return _float_ids(raw, kind)
     if isinstance(kind, T.DecimalType):
-        return _of_decimals(raw, kind)
+        return _decimal_ids(raw, kind)
     if isinstance(kind, T.BooleanType):
-        return Ids(raw.cast("string"), None, "an id", "string", "boolean")
+        return IdColumn(raw.cast("string"), None, "an id", "string", "boolean")
     if isinstance(kind, T.StringType | T.BinaryType):
         bad = ~F.is_valid_utf8(raw.cast("string"))
         stored = noted.get(ID_TYPE, kind.simpleString())
-        return Ids(raw.cast("string"), bad, "text in UTF-8", noted.get(ID_KIND, "string"), stored)
+        return IdColumn(raw.cast("string"), bad, "text in UTF-8", noted.get(ID_KIND, "string"), stored)
     raise SchemaError(f"{where}: column '{name}' is {kind.simpleString()}, which holds no ids", IDS_AS_TEXT)
 
 
-def _of_floats(raw: Column, kind: T.DataType, stored: str | None = None) -> Ids:
+def _float_ids(raw: Column, kind: T.DataType, stored: str | None = None) -> IdColumn:
     bits = EXACT_BITS[kind.simpleString()]
     known = ~F.isnan(raw)
     bad = known & ~((raw == F.floor(raw)) & (F.abs(raw) < F.lit(2.0**bits)))
     # Not of infinity, which is not a whole number, and stays an error where it is not looked at before.
     text = F.when(known, raw.try_cast("bigint").cast("string"))
-    return Ids(text, bad, f"an id ({whole_below(bits)})", "integer", stored or kind.simpleString())
+    return IdColumn(text, bad, f"an id ({float_id_rule(bits)})", "integer", stored or kind.simpleString())
 
 
-def _of_decimals(raw: Column, kind: T.DecimalType) -> Ids:
+def _decimal_ids(raw: Column, kind: T.DecimalType) -> IdColumn:
     digits = max(kind.precision - kind.scale, 1)
     whole = raw.try_cast(T.DecimalType(digits, 0))
     bad = raw.isNotNull() & (whole.isNull() | (raw != whole))
     known = "integer" if digits <= SAFE_DIGITS else "text"
-    return Ids(whole.cast("string"), bad, "an id (a whole number)", known, kind.simpleString())
+    return IdColumn(whole.cast("string"), bad, "an id (a whole number)", known, kind.simpleString())
 
 
 # ----------------------------------------------------------------------------- fields of text files
 
 
-def _of_field(frame: DataFrame, name: str, where: str, *, floats: bool) -> Ids:
+def _field_ids(frame: DataFrame, name: str, where: str, *, floats: bool) -> IdColumn:
     raw, noted = column(name), frame.schema[name].metadata
     if ID_TYPE in noted:  # the name of a folder, of which Spark tells nothing beside BAD_LINE
-        return Ids(raw, None, "text in UTF-8", noted[ID_KIND], noted[ID_TYPE])
+        return IdColumn(raw, None, "text in UTF-8", noted[ID_KIND], noted[ID_TYPE])
     if floats and _is_whole_floats(frame, name):
         print(
             f"note: {where}: {name} is whole floats throughout, such as 10.0: read as whole numbers, 10",
             file=sys.stderr,
         )
-        return _of_floats(raw.try_cast("double"), T.DoubleType(), f"{TEXT_FILE}, whole floats")
-    bad = not_decoded(frame, name)
-    return Ids(raw, bad, "text in UTF-8", "text", TEXT_FILE, IN_UTF8)
+        return _float_ids(raw.try_cast("double"), T.DoubleType(), f"{TEXT_FILE}, whole floats")
+    bad = has_replacement(frame, name)
+    return IdColumn(raw, bad, "text in UTF-8", "text", TEXT_FILE, IN_UTF8)
 
 
-def not_decoded(frame: DataFrame, name: str) -> Column | None:
+def has_replacement(frame: DataFrame, name: str) -> Column | None:
     """Fields with U+FFFD, which stands where bytes could not be decoded; None where they are to be kept."""
     return None if keeps_replacements(frame.sparkSession) else column(name).contains("\ufffd")
 
@@ -163,7 +163,7 @@ def id_order(
 
 
 def _ids_are_numbers(frame: DataFrame, name: str) -> bool:
-    ids = ids_of(frame, name, "ids")
+    ids = convert_ids(frame, name, "ids")
     if ids.kind == "text":
         return frame.where(~ids.text.rlike(CANONICAL_INTEGER)).isEmpty()
     return ids.kind == "integer"

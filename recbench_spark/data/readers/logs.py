@@ -20,19 +20,19 @@ from recbench_spark.data.readers.files import (
     check_path,
     column,
     exists,
-    explained,
+    explain_errors,
     is_table,
+    open_reader,
     read_fields,
-    read_pinned,
 )
-from recbench_spark.data.readers.movielens import MOVIELENS, movielens
-from recbench_spark.data.readers.netflix import netflix
+from recbench_spark.data.readers.movielens import MOVIELENS, read_movielens
+from recbench_spark.data.readers.netflix import read_netflix
 from recbench_spark.data.readers.parquet import read_parquet
-from recbench_spark.data.readers.raw import Raw
+from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.data.readers.values import PARTS, Checks, Value
 from recbench_spark.data.worlds import read_world
 from recbench_spark.errors import ConfigError, DataError, nearest
-from recbench_spark.schemas import ABSENT, COMPLETE, ID_KIND, IDS, INTERACTIONS, with_text_ids
+from recbench_spark.schemas import ABSENT, COMPLETE, ID_KIND, IDS, INTERACTIONS, cast_ids_to_text
 from recbench_spark.storage.local_files import (
     refuse_misspelt,
     require_columns,
@@ -67,9 +67,9 @@ class Log:
     @property
     def rows(self) -> DataFrame:
         """The log in `INTERACTIONS`, lazy."""
-        return with_text_ids(self.stored)
+        return cast_ids_to_text(self.stored)
 
-    def reasons_in_words(self) -> str | None:
+    def describe_reasons(self) -> str | None:
         """The reasons with their numbers, in one text; None where nothing was left out."""
         return "; ".join(f"{n} {reason}" for reason, n in self.reasons.items()) or None
 
@@ -92,11 +92,11 @@ def open_log(spark: SparkSession, dataset: Dataset) -> Log:
             another layout (unless they are to be rejected).
     """
     if dataset.reader == "world":
-        return Log(_world(spark, dataset))
-    return _checked(READERS[dataset.reader](spark, dataset), dataset)
+        return Log(_read_world(spark, dataset))
+    return _check_log(READERS[dataset.reader](spark, dataset), dataset)
 
 
-def _world(spark: SparkSession, dataset: Dataset) -> DataFrame:
+def _read_world(spark: SparkSession, dataset: Dataset) -> DataFrame:
     for name in dataset.attributes:
         if name not in WORLD_ATTRIBUTES:
             raise ConfigError(
@@ -105,53 +105,53 @@ def _world(spark: SparkSession, dataset: Dataset) -> DataFrame:
     return read_world(spark, dataset.world)
 
 
-def _csv(spark: SparkSession, dataset: Dataset) -> Raw:
+def _read_csv(spark: SparkSession, dataset: Dataset) -> RawLog:
     path = str(dataset.path)
     check_path(path)
     text = read_fields(spark, path, Layout(text_separator(path) or separator(path)), dataset.options)
-    return Raw(text.frame, path, text.line, dataset.columns, time_unit=dataset.time_unit)
+    return RawLog(text.frame, path, text.line, dataset.columns, time_unit=dataset.time_unit)
 
 
-def _stored(spark: SparkSession, dataset: Dataset) -> Raw:
+def _read_stored(spark: SparkSession, dataset: Dataset) -> RawLog:
     path = str(dataset.path)
     if dataset.reader == "delta" and not exists(path) and is_table(spark, path):
-        frame = read_pinned(spark, path, dataset.options).table(path)
+        frame = open_reader(spark, path, dataset.options).table(path)
     elif dataset.reader == "parquet":
         check_path(path)
         wanted = [dataset.columns.get(name, name) for name in LOG_COLUMNS]
         frame = read_parquet(spark, path, [*wanted, *dataset.attributes], dataset.options)
     else:
         check_path(path)
-        with explained(path):
-            frame = read_pinned(spark, path, dataset.options).format("delta").load(path)
+        with explain_errors(path):
+            frame = open_reader(spark, path, dataset.options).format("delta").load(path)
             frame = frame.select("*", F.col("_metadata.file_path").alias(FILE))
-    return Raw(frame, path, "", dataset.columns, time_unit=dataset.time_unit)
+    return RawLog(frame, path, "", dataset.columns, time_unit=dataset.time_unit)
 
 
-READERS: dict[str, Callable[[SparkSession, Dataset], Raw]] = {
-    **dict.fromkeys(MOVIELENS, movielens),
-    "netflix": netflix,
-    "coat": published.coat,
-    "yahoo_r3": published.yahoo_r3,
-    "lightgcn": published.lightgcn,
-    "ncf": published.ncf,
-    "csv": _csv,
-    "parquet": _stored,
-    "delta": _stored,
+READERS: dict[str, Callable[[SparkSession, Dataset], RawLog]] = {
+    **dict.fromkeys(MOVIELENS, read_movielens),
+    "netflix": read_netflix,
+    "coat": published.read_coat,
+    "yahoo_r3": published.read_yahoo_r3,
+    "lightgcn": published.read_lightgcn,
+    "ncf": published.read_ncf,
+    "csv": _read_csv,
+    "parquet": _read_stored,
+    "delta": _read_stored,
 }
 
 # --- from rows as they are stored to a log ---
 
 
-def _checked(raw: Raw, dataset: Dataset) -> Log:
+def _check_log(raw: RawLog, dataset: Dataset) -> Log:
     """Rename, convert and check the columns of a log."""
-    theirs = _log_columns(raw, dataset)
-    values = _values(raw, theirs, dataset)
+    theirs = _find_log_columns(raw, dataset)
+    values = _log_values(raw, theirs, dataset)
     needed = []
     for name, value in values.items():
-        needed += [value] if name in raw.nullable else value.with_nulls()
+        needed += [value] if name in raw.nullable else value.refuse_nulls()
     if "event_time" in values:
-        needed.append(values["event_time"].before_2100(raw.frame, raw.time_unit))
+        needed.append(values["event_time"].check_year(raw.frame, raw.time_unit))
     if raw.line:
         needed += [Value.field(raw.frame, name) for name in dataset.attributes]
     checks = Checks(raw.frame, [*([Value.line(raw.line)] if raw.line else []), *needed], raw.where)
@@ -160,17 +160,17 @@ def _checked(raw: Raw, dataset: Dataset) -> Log:
         raise DataError(f"{raw.where}: no rows")
     if dataset.bad_rows == "error":
         checks.refuse(found, "correct or remove these rows, or set dataset.bad_rows to reject")
-        return Log(_in_our_columns(raw.frame, raw, theirs, values, dataset), found.rows)
+        return Log(_select_log_columns(raw.frame, raw, theirs, values, dataset), found.rows)
     if found.bad == found.rows:
         raise DataError(f"{raw.where}: no usable row: " + "; ".join(found.problems), "look at the format")
     kept = raw.frame.where(checks.reason() == "")
-    rows = _in_our_columns(kept, raw, theirs, values, dataset)
+    rows = _select_log_columns(kept, raw, theirs, values, dataset)
     shown = [*theirs.values(), *dataset.attributes]
-    rejects = _rejects(raw, checks.reason(), shown)
+    rejects = _select_rejects(raw, checks.reason(), shown)
     return Log(rows, found.rows - found.bad, rejects, found.bad, found.reasons)
 
 
-def _values(raw: Raw, theirs: dict[str, str], dataset: Dataset) -> dict[str, Value]:
+def _log_values(raw: RawLog, theirs: dict[str, str], dataset: Dataset) -> dict[str, Value]:
     frame, where = raw.frame, raw.where
     text, floats = bool(raw.line), dataset.reader == "csv"
     makers: dict[str, Callable[[str], Value]] = {
@@ -183,8 +183,8 @@ def _values(raw: Raw, theirs: dict[str, str], dataset: Dataset) -> dict[str, Val
     return {name: makers[name](their) for name, their in theirs.items()}
 
 
-def _in_our_columns(
-    frame: DataFrame, raw: Raw, theirs: dict[str, str], values: dict[str, Value], dataset: Dataset
+def _select_log_columns(
+    frame: DataFrame, raw: RawLog, theirs: dict[str, str], values: dict[str, Value], dataset: Dataset
 ) -> DataFrame:
     absent = {"rating": F.lit(1.0), "event_time": F.lit(None), "part": F.lit(None)}
     notes: dict[str, dict[str, Any]] = {name: dict(values[name].notes) for name in IDS}
@@ -193,23 +193,23 @@ def _in_our_columns(
     if "event_time" in values and "event_time" not in raw.nullable:
         notes["event_time"] = {COMPLETE: True}
     found = {name: values[name].column if name in values else absent[name] for name in LOG_COLUMNS}
-    found |= {name: _whole(frame, theirs[name], values[name]) for name in whole}
+    found |= {name: _whole_ids(frame, theirs[name], values[name]) for name in whole}
     columns = [
         (column if name in whole else column.cast(INTERACTIONS[name].dataType)).alias(
             name, metadata=notes.get(name, {})
         )
         for name, column in found.items()
     ]
-    return frame.select(*columns, _attributes(dataset.attributes).alias("attributes"))
+    return frame.select(*columns, _map_attributes(dataset.attributes).alias("attributes"))
 
 
-def _whole(frame: DataFrame, their: str, ids: Value) -> Column:
+def _whole_ids(frame: DataFrame, their: str, ids: Value) -> Column:
     """Ids that are whole numbers as int64; those stored so are not written out first."""
     stored = isinstance(frame.schema[their].dataType, T.IntegralType)
     return column(their).cast("bigint") if stored else ids.column.try_cast("bigint")
 
 
-def _rejects(raw: Raw, reason: Column, names: Sequence[str]) -> DataFrame:
+def _select_rejects(raw: RawLog, reason: Column, names: Sequence[str]) -> DataFrame:
     """file, line (its text, or the row as JSON) and reason of the bad rows."""
     row = F.to_json(F.struct(*(column(name).cast("string").alias(name) for name in dict.fromkeys(names))))
     line = F.coalesce(F.col(BAD_LINE), row) if raw.line else row
@@ -218,10 +218,10 @@ def _rejects(raw: Raw, reason: Column, names: Sequence[str]) -> DataFrame:
     return frame.where(F.col("reason") != "")
 
 
-def _log_columns(raw: Raw, dataset: Dataset) -> dict[str, str]:
+def _find_log_columns(raw: RawLog, dataset: Dataset) -> dict[str, str]:
     """Our names to theirs, for the columns that are there; those asked for must be."""
-    theirs = {name: raw.renamed.get(name, name) for name in LOG_COLUMNS}
-    asked = {"user_id", "item_id", *raw.renamed} - set(raw.optional)
+    theirs = {name: raw.source_names.get(name, name) for name in LOG_COLUMNS}
+    asked = {"user_id", "item_id", *raw.source_names} - set(raw.optional)
     known = raw.frame.drop(*HIDDEN)
     wanted = [*(theirs[name] for name in LOG_COLUMNS if name in asked), *dataset.attributes]
     require_columns(known.columns, wanted, raw.where, raw.where)
@@ -230,7 +230,7 @@ def _log_columns(raw: Raw, dataset: Dataset) -> dict[str, str]:
     return {name: their for name, their in theirs.items() if their in known.columns}
 
 
-def _attributes(names: Sequence[str]) -> Column:
+def _map_attributes(names: Sequence[str]) -> Column:
     pairs = [part for name in names for part in (F.lit(name), column(name).cast("string"))]
     found = F.create_map(*pairs) if pairs else F.lit(None)
     return found.cast(INTERACTIONS["attributes"].dataType)

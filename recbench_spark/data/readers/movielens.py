@@ -7,8 +7,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from recbench_spark.config import Dataset
-from recbench_spark.data.readers.files import Layout, find, is_folder, read_fields
-from recbench_spark.data.readers.raw import Raw
+from recbench_spark.data.readers.files import Layout, find_file, is_folder, read_fields
+from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.storage.local_files import bare_name
 
 RATINGS = ("user_id", "item_id", "rating", "event_time")
@@ -37,25 +37,30 @@ MOVIELENS: dict[str, tuple[str, ...]] = {
 }
 """The ratings file of each data set: the first one that is there."""
 
-RENAMED: dict[str, dict[str, str]] = {
+SOURCE_COLUMNS: dict[str, dict[str, str]] = {
     "ratings.tsv": {"user_id": "user", "item_id": "item"},
     "ratings.csv": {"user_id": "userId", "item_id": "movieId", "event_time": "timestamp"},
 }
 """Our names to the header's, where they differ."""
 
 
-def movielens(spark: SparkSession, dataset: Dataset) -> Raw:
+def read_movielens(spark: SparkSession, dataset: Dataset) -> RawLog:
     """The ratings file at or under the path: `u.data`, `ratings.dat` (`::`) or `ratings.csv`."""
-    path, name = _ratings_file(spark, str(dataset.path), MOVIELENS[dataset.reader])
+    path, name = _find_ratings(spark, str(dataset.path), MOVIELENS[dataset.reader])
     text = read_fields(spark, path, LAYOUTS[name])
-    return Raw(
-        text.frame, path, text.line, RENAMED.get(name, {}), ("event_time",), time_unit=dataset.time_unit
+    return RawLog(
+        text.frame,
+        path,
+        text.line,
+        SOURCE_COLUMNS.get(name, {}),
+        ("event_time",),
+        time_unit=dataset.time_unit,
     )
 
 
-def _ratings_file(spark: SparkSession, path: str, names: tuple[str, ...]) -> tuple[str, str]:
+def _find_ratings(spark: SparkSession, path: str, names: tuple[str, ...]) -> tuple[str, str]:
     """The ratings file at or under the path, and the name of its layout."""
-    found = find(spark, path, names) if is_folder(spark, path) else path
+    found = find_file(spark, path, names) if is_folder(spark, path) else path
     return found, name_layout(Path(found), names)
 
 

@@ -26,46 +26,46 @@ from recbench_spark.config import Dataset
 from recbench_spark.data.readers.files import (
     BAD_LINE,
     FILE,
-    explained,
-    find,
+    explain_errors,
+    find_file,
     is_folder,
-    names_in,
+    list_names,
     read_lines,
 )
-from recbench_spark.data.readers.raw import Raw
+from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.kernels.streams import Batches
 
 FIELDS = ("user_id", "rating", "event_time")
 LINE = "'user,rating,date' under a line 'movie:'"
 HEADER = "^[0-9]+:$"
-FILES = ("combined_data_*.txt", "mv_*.txt")
+FILE_PATTERNS = ("combined_data_*.txt", "mv_*.txt")
 
-Place = tuple[str, int]
+BlockStart = tuple[str, int]
 """A file and the byte at which a block of it starts."""
 
 
-def netflix(spark: SparkSession, dataset: Dataset) -> Raw:
+def read_netflix(spark: SparkSession, dataset: Dataset) -> RawLog:
     """Ratings with the day as time, from a file or a folder of files (or its `training_set`).
 
     A task holds a batch of lines. `probe.txt` and `qualifying.txt` are not read.
     """
-    path, singles, names = _files(spark, str(dataset.path))
+    path, singles, names = _find_files(spark, str(dataset.path))
     lines = read_lines(spark, path, names=names)
-    rows = _of_single_movies(lines) if singles else _of_combined(lines, path)
-    return Raw(_fields(rows), path, LINE, time_unit="timestamp")
+    rows = _label_single_movies(lines) if singles else _label_combined(lines, path)
+    return RawLog(_split_fields(rows), path, LINE, time_unit="timestamp")
 
 
-def _files(spark: SparkSession, path: str) -> tuple[str, bool, str]:
+def _find_files(spark: SparkSession, path: str) -> tuple[str, bool, str]:
     """Where the files are, whether each is of a single movie, and a pattern of their names."""
     if not is_folder(spark, path):
         return path, fnmatch(path.rsplit("/", 1)[-1], "mv_*"), "*"
-    if "training_set" in names_in(spark, path):
+    if "training_set" in list_names(spark, path):
         path = f"{path.rstrip('/')}/training_set"
-    singles = find(spark, path, FILES).rsplit("/", 1)[-1].startswith("mv_")
+    singles = find_file(spark, path, FILE_PATTERNS).rsplit("/", 1)[-1].startswith("mv_")
     return path, singles, f"{'mv_*' if singles else 'combined_data_*'}.txt*"
 
 
-def _fields(rows: DataFrame) -> DataFrame:
+def _split_fields(rows: DataFrame) -> DataFrame:
     """Rows (item_id, line, FILE) as columns; a line without a movie or of other fields is bad."""
     fields = F.split("line", ",")
     good = F.col("item_id").isNotNull() & (F.size(fields) == len(FIELDS))
@@ -73,7 +73,7 @@ def _fields(rows: DataFrame) -> DataFrame:
     return rows.select("item_id", *named, F.when(~good, F.col("line")).alias(BAD_LINE), FILE)
 
 
-def _of_single_movies(lines: DataFrame) -> DataFrame:
+def _label_single_movies(lines: DataFrame) -> DataFrame:
     """The movie by the name of the file; the first line must say the same. No shuffle."""
     movie = F.regexp_extract(FILE, r"mv_0*([0-9]+)\.txt", 1)
     header = F.col("line").rlike(HEADER)
@@ -82,7 +82,7 @@ def _of_single_movies(lines: DataFrame) -> DataFrame:
     return lines.where(~(header & same)).select(item.alias("item_id"), "line", FILE)
 
 
-def _of_combined(lines: DataFrame, path: str) -> DataFrame:
+def _label_combined(lines: DataFrame, path: str) -> DataFrame:
     """The movie by the last header before a line, carried from line to line within a block of a file.
 
     A block may begin in the middle of a movie, so a pass over the lines tells the driver the last
@@ -90,18 +90,20 @@ def _of_combined(lines: DataFrame, path: str) -> DataFrame:
     """
     start = F.col("_metadata.file_block_start").alias("start")
     placed = lines.select("line", FILE, start)
-    with explained(path):
-        openings = _openings(placed)
-    return placed.mapInArrow(partial(_carry, openings), f"item_id STRING, line STRING, {FILE} STRING")
+    with explain_errors(path):
+        openings = _find_openings(placed)
+    return placed.mapInArrow(
+        partial(_carry_movies, openings), f"item_id STRING, line STRING, {FILE} STRING"
+    )
 
 
-def _openings(placed: DataFrame) -> dict[Place, str | None]:
+def _find_openings(placed: DataFrame) -> dict[BlockStart, str | None]:
     """For each block the movie in which it begins."""
     numbered = placed.withColumn("n", F.monotonically_increasing_id())
     header = F.when(F.col("line").rlike(HEADER), F.col("n"))
     last = F.max_by(F.regexp_replace("line", ":", ""), header).alias("last")
     blocks = numbered.groupBy(FILE, "start").agg(last).orderBy(FILE, "start").collect()
-    found: dict[Place, str | None] = {}
+    found: dict[BlockStart, str | None] = {}
     for file, of_file in groupby(blocks, key=lambda block: block[FILE]):
         movie = None
         for block in of_file:
@@ -110,10 +112,10 @@ def _openings(placed: DataFrame) -> dict[Place, str | None]:
     return found
 
 
-def _carry(openings: dict[Place, str | None], batches: Batches) -> Batches:
+def _carry_movies(openings: dict[BlockStart, str | None], batches: Batches) -> Batches:
     place, movie = None, None
     for batch in batches:
-        for here, rows in _by_place(batch):
+        for here, rows in _split_by_block(batch):
             if here != place:
                 place, movie = here, openings[here]
             lines = rows.column("line")
@@ -127,7 +129,7 @@ def _carry(openings: dict[Place, str | None], batches: Batches) -> Batches:
             yield named.filter(pc.invert(header))
 
 
-def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
+def _split_by_block(batch: pa.RecordBatch) -> Iterator[tuple[BlockStart, pa.RecordBatch]]:
     """The rows of a batch by the block they are from; a block's lines follow each other."""
     if not batch.num_rows:
         return

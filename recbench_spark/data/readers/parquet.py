@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from recbench_spark.data.readers.files import (
     FILE,
     column,
-    explained,
+    explain_errors,
     input_files,
     local_path,
     note_partitions,
@@ -54,7 +54,7 @@ def read_parquet(
         DataError: a file that cannot be read.
     """
     given = {"mergeSchema": "true", **(options or {})}
-    with explained(path):
+    with explain_errors(path):
         files = input_files(spark, path, given)
     if not files:
         raise DataError(
@@ -63,33 +63,36 @@ def read_parquet(
     parts = partition_names(path, files)
     local = [place for file in files if (place := local_path(file)) is not None]
     if len(local) < len(files) or given["mergeSchema"].lower() != "true":
-        return _read(spark, path, given, parts, [], {})
-    schemas = _schemas(local, path)
+        return _read_group(spark, path, given, parts, [], {})
+    schemas = _read_file_schemas(local, path)
     targets = _common_types(local, schemas, path, wanted)
     groups = _group_by_types(schemas, targets)
     frames = []
     for numbers in groups:
         some = [] if len(groups) == 1 else [files[number] for number in numbers]
         types = {name: kind for number in numbers for name, kind in schemas[number].items()}
-        merges = {**given, "mergeSchema": str(_differ(schemas[number] for number in numbers)).lower()}
-        frames.append(_cast(_read(spark, path, merges, parts, some, types), targets))
+        merges = {
+            **given,
+            "mergeSchema": str(_columns_differ(schemas[number] for number in numbers)).lower(),
+        }
+        frames.append(_cast_columns(_read_group(spark, path, merges, parts, some, types), targets))
     return union_by_name(frames)
 
 
-def _schemas(files: Sequence[str], path: str) -> list[Types]:
+def _read_file_schemas(files: Sequence[str], path: str) -> list[Types]:
     schemas = read_schemas(files, path)
     for schema in schemas:
         refuse_case(schema.names, path)
     return [dict(zip(schema.names, schema.types, strict=True)) for schema in schemas]
 
 
-def _differ(schemas: Iterable[Types]) -> bool:
+def _columns_differ(schemas: Iterable[Types]) -> bool:
     return len({tuple(schema) for schema in schemas}) > 1
 
 
 def _group_by_types(schemas: Sequence[Types], targets: Mapping[str, T.DataType | None]) -> list[list[int]]:
     """The numbers of the files that Spark reads together: columns of several types, and odd ones, alike."""
-    odd = {name for schema in schemas for name, kind in schema.items() if _is_odd(kind)}
+    odd = {name for schema in schemas for name, kind in schema.items() if _lacks_spark_type(kind)}
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, schema in enumerate(schemas):
         key = tuple(str(schema.get(name)) for name in sorted({*targets, *odd}))
@@ -111,32 +114,32 @@ def _common_types(
         for name, kind in schema.items():
             other, place, known = seen.setdefault(name.lower(), (name, file, kind))
             if other != name and {name, other} & {*wanted}:
-                told = f"column {other} in {_name(place)} and {name} in {_name(file)}"
+                told = f"column {other} in {_file_name(place)} and {name} in {_file_name(file)}"
                 raise SchemaError(f"{path}: {told} differ in case alone", "one spelling in all files")
-            if _normal(kind) == _normal(known):
+            if _normalise_type(kind) == _normalise_type(known):
                 continue
-            found[name] = _common(known, kind, found.get(name))
+            found[name] = _common_type(known, kind, found.get(name))
             if found[name] is None and name in wanted:
-                told = f"{known} in {_name(place)}, {kind} in {_name(file)}"
+                told = f"{known} in {_file_name(place)}, {kind} in {_file_name(file)}"
                 raise SchemaError(f"{path}: column {name} is of type {told}", "write files of one type")
             if pa.types.is_null(known):
                 seen[name.lower()] = (name, file, kind)
     return found
 
 
-def _name(file: str) -> str:
+def _file_name(file: str) -> str:
     return file.rsplit("/", 1)[-1]
 
 
-def _normal(kind: pa.DataType) -> pa.DataType:
+def _normalise_type(kind: pa.DataType) -> pa.DataType:
     """One type for all that are one to Spark."""
     if pa.types.is_dictionary(kind):
-        return _normal(kind.value_type)
+        return _normalise_type(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
-    return pa.list_(_normal(kind.value_type)) if _is_list(kind) else kind
+    return pa.list_(_normalise_type(kind.value_type)) if _is_list(kind) else kind
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -144,13 +147,13 @@ def _is_list(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _common(one: pa.DataType, other: pa.DataType, before: T.DataType | None) -> T.DataType | None:
+def _common_type(one: pa.DataType, other: pa.DataType, before: T.DataType | None) -> T.DataType | None:
     """The type of a column that files hold in these two; None: there is none."""
     if pa.types.is_null(one) or pa.types.is_null(other):
-        kind = _normal(other if pa.types.is_null(one) else one)
+        kind = _normalise_type(other if pa.types.is_null(one) else one)
         return before or (T.FloatType() if pa.types.is_float16(kind) else _spark_type(kind))
     if _is_list(one) and _is_list(other):
-        inner = _common(one.value_type, other.value_type, None)
+        inner = _common_type(one.value_type, other.value_type, None)
         return T.ArrayType(inner) if inner else None
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     if not all(any(test(kind) for test in tests) for kind in (one, other)):
@@ -162,7 +165,7 @@ def _common(one: pa.DataType, other: pa.DataType, before: T.DataType | None) -> 
 # ------------------------------------------------------------------------------------- one group
 
 
-def _read(
+def _read_group(
     spark: SparkSession,
     path: str,
     given: Mapping[str, str],
@@ -175,13 +178,13 @@ def _read(
     places = [plain_path(file) for file in files] or [escape_path(path)]
     if files:
         reader = reader.option("basePath", escape_path(path))
-    odd = {name for name, kind in types.items() if _is_odd(kind)}
-    with explained(path):
-        schema = _declared(types, path) if odd else reader.parquet(*places).schema
+    odd = {name for name, kind in types.items() if _lacks_spark_type(kind)}
+    with explain_errors(path):
+        schema = _declare_schema(types, path) if odd else reader.parquet(*places).schema
         text = [T.StructField(name, _partition_type(schema, name)) for name in parts]
         declared = T.StructType([field for field in schema if field.name not in parts] + text)
         frame = reader.schema(declared).parquet(*places) if odd or parts else reader.parquet(*places)
-    frame = frame.withColumns({name: _decoded(name, types[name]) for name in odd - set(parts)})
+    frame = frame.withColumns({name: _decode_column(name, types[name]) for name in odd - set(parts)})
     return note_partitions(frame.select("*", F.col("_metadata.file_path").alias(FILE)), parts)
 
 
@@ -192,14 +195,14 @@ def _partition_type(schema: T.StructType, name: str) -> T.DataType:
     return known if kept else T.StringType()
 
 
-def _is_odd(kind: pa.DataType) -> bool:
+def _lacks_spark_type(kind: pa.DataType) -> bool:
     """Whether Spark has no type for a column of Parquet: times in nanoseconds, float16."""
     if _is_list(kind):
         return bool(pa.types.is_float16(kind.value_type))
     return bool(pa.types.is_float16(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns"))
 
 
-def _declared(types: Types, path: str) -> T.StructType:
+def _declare_schema(types: Types, path: str) -> T.StructType:
     """The columns as Spark reads them when it is told their types."""
     fields = []
     for name, kind in types.items():
@@ -222,10 +225,10 @@ def _spark_type(kind: pa.DataType) -> T.DataType:
         return T.BinaryType()
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         return T.LongType()
-    return from_arrow_type(STORED.get(kind, kind), prefer_timestamp_ntz=True)
+    return from_arrow_type(STORED_TYPES.get(kind, kind), prefer_timestamp_ntz=True)
 
 
-STORED = {
+STORED_TYPES = {
     **{pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()},
     pa.uint64(): pa.decimal128(20, 0),
     pa.string_view(): pa.string(),
@@ -233,7 +236,7 @@ STORED = {
 """Types of Arrow that Spark does not know, as it reads them from Parquet."""
 
 
-def _decoded(name: str, kind: pa.DataType) -> Column:
+def _decode_column(name: str, kind: pa.DataType) -> Column:
     """A column of an odd type as one that Spark has: microseconds rounded down, float32."""
     raw = column(name)
     if pa.types.is_timestamp(kind):
@@ -243,11 +246,11 @@ def _decoded(name: str, kind: pa.DataType) -> Column:
             return instant
         return F.to_utc_timestamp(instant, F.current_timezone()).cast("timestamp_ntz")
     if _is_list(kind):
-        return F.transform(raw, _half)
-    return _half(raw)
+        return F.transform(raw, _decode_half)
+    return _decode_half(raw)
 
 
-def _half(raw: Column) -> Column:
+def _decode_half(raw: Column) -> Column:
     """float16 of its two bytes, the low one first (IEEE 754), as float32."""
     low, high = (F.conv(F.hex(F.substring(raw, at, 1)), 16, 10).cast("int") for at in (1, 2))
     sign = F.when(high >= 128, -1.0).otherwise(1.0)
@@ -259,7 +262,7 @@ def _half(raw: Column) -> Column:
     return (sign * number).cast("float")
 
 
-def _cast(frame: DataFrame, targets: Mapping[str, T.DataType | None]) -> DataFrame:
+def _cast_columns(frame: DataFrame, targets: Mapping[str, T.DataType | None]) -> DataFrame:
     """The columns in these types, without those of no type; infinite where float64 is not exact."""
     found = {}
     for name, kind in targets.items():

@@ -14,13 +14,13 @@ from recbench_spark.data.readers.files import (
     FILE,
     Layout,
     check_path,
-    find,
+    find_file,
     is_folder,
     read_fields,
     read_lines,
 )
 from recbench_spark.data.readers.ids import TEXT_NOTES
-from recbench_spark.data.readers.raw import Raw
+from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.errors import ConfigError, SchemaError
 from recbench_spark.storage.shared_arrays import escape_path
@@ -29,28 +29,28 @@ WHOLE_NUMBERS = r"^\s*[0-9]+(\s+[0-9]+)*\s*$"
 CANDIDATE_LINE = r"^\s*\([0-9]+,[0-9]+\)(\s+[0-9]+)+\s*$"
 
 
-def _in_parts(frames: dict[str, DataFrame]) -> DataFrame:
+def _union_parts(frames: dict[str, DataFrame]) -> DataFrame:
     """The frames under each other, each with its part."""
     marked = [frame.withColumn("part", F.lit(part)) for part, frame in frames.items()]
     return reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), marked)
 
 
-def _tokens(line: str | Column) -> Column:
+def _split_tokens(line: str | Column) -> Column:
     """What stands between white space."""
     return F.regexp_extract_all(line, F.lit(r"\S+"), 0)
 
 
-def _nothing() -> Column:
+def _null_array() -> Column:
     """One NULL, so that exploding leaves a row that tells of a bad line."""
     return F.array(F.lit(None).cast("string"))
 
 
-def _exploded(lines: DataFrame, good: Column, user: Column, items: Column) -> DataFrame:
+def _explode_items(lines: DataFrame, good: Column, user: Column, items: Column) -> DataFrame:
     """user_id, item_id, BAD_LINE and FILE: a row per item of a good line, one row of a bad one."""
     # Lines are parsed in a step of their own: beside `explode` that would be done again for each item.
     parsed = lines.select(
         F.when(good, user).alias("user_id"),
-        F.when(good, items).otherwise(_nothing()).alias("items"),
+        F.when(good, items).otherwise(_null_array()).alias("items"),
         _bad_line(good),
         FILE,
     )
@@ -60,7 +60,7 @@ def _exploded(lines: DataFrame, good: Column, user: Column, items: Column) -> Da
 # --- Coat: a matrix, one line a user ---
 
 
-def coat(spark: SparkSession, dataset: Dataset) -> Raw:
+def read_coat(spark: SparkSession, dataset: Dataset) -> RawLog:
     """Coat Shopping (Schnabel et al., ICML 2016): `train.ascii` is part train, `test.ascii` open_loop.
 
     A line per user, a rating per item, 0 for none; user and item ids are the positions of line and
@@ -68,38 +68,38 @@ def coat(spark: SparkSession, dataset: Dataset) -> Raw:
     """
     folder = str(dataset.path)
     frames = {
-        part: _matrix(spark, find(spark, folder, [name]), "rating")
+        part: _read_matrix(spark, find_file(spark, folder, [name]), "rating")
         for part, name in (("train", "train.ascii"), ("open_loop", "test.ascii"))
     }
     rated = F.coalesce(F.col("rating").try_cast("double"), F.lit(1.0)) != 0
-    return Raw(_in_parts(frames).where(rated), folder, "as many numbers as in the first line")
+    return RawLog(_union_parts(frames).where(rated), folder, "as many numbers as in the first line")
 
 
 def read_propensities(spark: SparkSession, path: str) -> DataFrame:
     """user_id, item_id, propensity of a matrix such as Coat's `propensities.ascii` (or its folder).
 
-    Ids as `coat` gives them. A task holds the matrix as text.
+    Ids as `read_coat` gives them. A task holds the matrix as text.
 
     Raises:
         ConfigError: no such file. DataError: lines of different lengths, no probabilities above 0.
     """
-    found = find(spark, path, ["propensities.ascii"]) if is_folder(spark, path) else path
-    frame = _matrix(spark, found, "propensity")
+    found = find_file(spark, path, ["propensities.ascii"]) if is_folder(spark, path) else path
+    frame = _read_matrix(spark, found, "propensity")
     value = Value.within(frame, "propensity", found, 0.0, "a probability above 0")
     checks = Checks(frame, [Value.line("as many numbers as in the first line"), value], found)
     checks.refuse(checks.count())
-    return frame.select(*_ids(), value.column.alias("propensity"))
+    return frame.select(*_select_ids(), value.column.alias("propensity"))
 
 
-def _matrix(spark: SparkSession, path: str, value: str) -> DataFrame:
+def _read_matrix(spark: SparkSession, path: str, value: str) -> DataFrame:
     """user_id, item_id and the value of a whitespace-separated matrix, with BAD_LINE and FILE."""
     lines = F.filter(F.split("line", "\r?\n"), lambda line: F.trim(line) != "")
     text = read_lines(spark, path, whole=True).select(lines.alias("lines"), FILE)
-    wide = text.withColumn("width", F.size(_tokens(F.col("lines")[0])))
+    wide = text.withColumn("width", F.size(_split_tokens(F.col("lines")[0])))
     by_line = wide.select(FILE, "width", F.posexplode("lines").alias("user", "line"))
-    tokens = by_line.select(FILE, "user", "width", "line", _tokens("line").alias("tokens"))
+    tokens = by_line.select(FILE, "user", "width", "line", _split_tokens("line").alias("tokens"))
     good = F.size("tokens") == F.col("width")
-    numbers = F.when(good, F.col("tokens")).otherwise(_nothing()).alias("numbers")
+    numbers = F.when(good, F.col("tokens")).otherwise(_null_array()).alias("numbers")
     checked = tokens.select(FILE, "user", _bad_line(good), numbers)
     by_number = checked.select(FILE, "user", BAD_LINE, F.posexplode("numbers").alias("item", value))
     ids = [F.col(name).cast("string").alias(f"{name}_id") for name in ("user", "item")]
@@ -110,31 +110,33 @@ def _bad_line(good: Column) -> Column:
     return F.when(~good, F.col("line")).alias(BAD_LINE)
 
 
-def _ids() -> list[Column]:
+def _select_ids() -> list[Column]:
     return [F.col(name).alias(name, metadata=TEXT_NOTES) for name in ("user_id", "item_id")]
 
 
 # --- Yahoo! R3 ---
 
 
-def yahoo_r3(spark: SparkSession, dataset: Dataset) -> Raw:
+def read_yahoo_r3(spark: SparkSession, dataset: Dataset) -> RawLog:
     """Yahoo! R3 (Marlin and Zemel, RecSys 2009): `...-train.txt` is part train, `...-test.txt` open_loop.
 
     Tab-separated user, song, rating; the test ratings are of songs drawn at random.
     """
     folder, layout = str(dataset.path), Layout("\t", ("user_id", "item_id", "rating"))
     texts = {
-        part: read_fields(spark, find(spark, folder, [f"ydata-ymusic-rating-study-*-{name}.txt"]), layout)
+        part: read_fields(
+            spark, find_file(spark, folder, [f"ydata-ymusic-rating-study-*-{name}.txt"]), layout
+        )
         for part, name in (("train", "train"), ("open_loop", "test"))
     }
     frames = {part: text.frame for part, text in texts.items()}
-    return Raw(_in_parts(frames), folder, texts["train"].line)
+    return RawLog(_union_parts(frames), folder, texts["train"].line)
 
 
 # --- LightGCN: adjacency lines ---
 
 
-def lightgcn(spark: SparkSession, dataset: Dataset) -> Raw:
+def read_lightgcn(spark: SparkSession, dataset: Dataset) -> RawLog:
     """The NGCF and LightGCN splits (He et al., SIGIR 2020): `train.txt`, `test.txt`.
 
     A `valid.txt` beside them, as later papers have it, is the part valid.
@@ -143,18 +145,18 @@ def lightgcn(spark: SparkSession, dataset: Dataset) -> Raw:
     twice in a line gives two, which `dataset.duplicates` decides on. A task holds a line.
     """
     folder = str(dataset.path)
-    files = {part: find(spark, folder, [f"{part}.txt"]) for part in ("train", "test")}
+    files = {part: find_file(spark, folder, [f"{part}.txt"]) for part in ("train", "test")}
     with suppress(ConfigError):  # most have none
-        files["valid"] = find(spark, folder, ["valid.txt"])
-    frames = {part: _adjacency(spark, path) for part, path in files.items()}
-    return Raw(_in_parts(frames), folder, "'user item item ...' in whole numbers")
+        files["valid"] = find_file(spark, folder, ["valid.txt"])
+    frames = {part: _read_adjacency(spark, path) for part, path in files.items()}
+    return RawLog(_union_parts(frames), folder, "'user item item ...' in whole numbers")
 
 
-def _adjacency(spark: SparkSession, path: str) -> DataFrame:
-    lines, numbers = read_lines(spark, path), _tokens("line")
+def _read_adjacency(spark: SparkSession, path: str) -> DataFrame:
+    lines, numbers = read_lines(spark, path), _split_tokens("line")
     good = F.col("line").rlike(WHOLE_NUMBERS)
     items = F.slice(numbers, 2, F.size(numbers))
-    return _exploded(lines, good, numbers[0], items)
+    return _explode_items(lines, good, numbers[0], items)
 
 
 # --- NCF: leave one out, with listed negatives ---
@@ -164,7 +166,7 @@ NEGATIVE_FILES = ("*.test.negative",)
 NCF_FIELDS = ("user_id", "item_id", "rating", "event_time")
 
 
-def ncf(spark: SparkSession, dataset: Dataset) -> Raw:
+def read_ncf(spark: SparkSession, dataset: Dataset) -> RawLog:
     """The leave-one-out split of the NCF paper (He et al., WWW 2017): `*.train.rating`, `*.test.rating`.
 
     Tab-separated user, item, rating and, where the file has it, a time (in seconds since 1970, unless
@@ -172,15 +174,17 @@ def ncf(spark: SparkSession, dataset: Dataset) -> Raw:
     """
     folder = str(dataset.path)
     files = {"train": TRAIN_FILES, "test": TEST_FILES}
-    texts = {part: _ncf_fields(spark, find(spark, folder, names)) for part, names in files.items()}
+    texts = {
+        part: _read_ncf_fields(spark, find_file(spark, folder, names)) for part, names in files.items()
+    }
     frames = {part: frame for part, (frame, _) in texts.items()}
     timed = {"event_time" in frame.columns for frame in frames.values()}
     nullable = ("part",) if len(timed) == 1 else ("part", "event_time")
     line = " or ".join(dict.fromkeys(line for _, line in texts.values()))
-    return Raw(_in_parts(frames), folder, line, nullable=nullable, time_unit=dataset.time_unit)
+    return RawLog(_union_parts(frames), folder, line, nullable=nullable, time_unit=dataset.time_unit)
 
 
-def _ncf_fields(spark: SparkSession, path: str) -> tuple[DataFrame, str]:
+def _read_ncf_fields(spark: SparkSession, path: str) -> tuple[DataFrame, str]:
     """The file with as many of NCF_FIELDS as its first line has."""
     width = len(spark.read.options(sep="\t").csv(escape_path(path)).columns)
     if width not in (3, 4):
@@ -203,11 +207,11 @@ def read_negatives(spark: SparkSession, path: str) -> DataFrame:
         ConfigError: no such file. DataError: lines laid out otherwise.
     """
     check_path(path)
-    found = find(spark, path, NEGATIVE_FILES) if is_folder(spark, path) else path
+    found = find_file(spark, path, NEGATIVE_FILES) if is_folder(spark, path) else path
     lines, good = read_lines(spark, found), F.col("line").rlike(CANDIDATE_LINE)
     numbers = F.regexp_extract_all("line", F.lit("[0-9]+"), 0)
     negatives = F.array_except(F.slice(numbers, 3, F.size(numbers)), F.array(numbers[1]))
-    frame = _exploded(lines, good, numbers[0], negatives)
+    frame = _explode_items(lines, good, numbers[0], negatives)
     checks = Checks(frame, [Value.line("'(user,item) negative negative ...' in whole numbers")], found)
     checks.refuse(checks.count())
-    return frame.select(*_ids())
+    return frame.select(*_select_ids())

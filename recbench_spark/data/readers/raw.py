@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True)
-class Raw:
+class RawLog:
     """Rows as they are stored; what is true of a log of any format is done in `logs`.
 
     Attributes:
@@ -25,7 +25,7 @@ class Raw:
     frame: DataFrame
     where: str
     line: str = ""
-    renamed: Mapping[str, str] = field(default_factory=dict)
+    source_names: Mapping[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
     nullable: tuple[str, ...] = ("part",)
     time_unit: str = "s"

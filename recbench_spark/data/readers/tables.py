@@ -14,10 +14,10 @@ from recbench_spark.data.readers.files import (
     check_path,
     column,
     exists,
-    explained,
+    explain_errors,
     is_table,
+    open_reader,
     read_fields,
-    read_pinned,
 )
 from recbench_spark.data.readers.movielens import LAYOUTS
 from recbench_spark.data.readers.parquet import read_parquet
@@ -29,13 +29,13 @@ from recbench_spark.storage.local_files import (
     text_separator,
 )
 
-NUMBERS = (
+NUMBER_COLUMNS = (
     *("rating", "relevance", "score", "prediction", "outcome"),
     *("bias", "weight", "propensity", "reward"),
 )
 """Columns of tables that are read as float64."""
 
-OPTIONAL = {
+OPTIONAL_COLUMNS = {
     "lists": ("rank", "score"),
     "truth": ("relevance",),
     **dict.fromkeys(("items", "item embeddings"), ("bias",)),
@@ -56,12 +56,14 @@ def read_table(spark: SparkSession, path: str, columns_required: Sequence[str], 
         SchemaError: a required column is missing, or of a type that cannot be read.
         DataError: values that are not numbers, lines with too many or too few fields.
     """
-    frame, line = _open(spark, path, [*columns_required, *NUMBERS, "user_id", "item_id", "rank", "vector"])
+    frame, line = _open_table(
+        spark, path, [*columns_required, *NUMBER_COLUMNS, "user_id", "item_id", "rank", "vector"]
+    )
     where = f"{what} {path}"
     known = frame.drop(*HIDDEN)
     require_columns(known.columns, columns_required, where, path)
-    refuse_misspelt(known.columns, OPTIONAL.get(what, ()), where)
-    values = {name: _value(frame, name, where, text_file=bool(line)) for name in known.columns}
+    refuse_misspelt(known.columns, OPTIONAL_COLUMNS.get(what, ()), where)
+    values = {name: _convert_column(frame, name, where, text_file=bool(line)) for name in known.columns}
     if line:
         plain = [name for name in columns_required if not values[name].expected]
         values |= {name: Value.field(frame, name) for name in plain}
@@ -73,22 +75,22 @@ def read_table(spark: SparkSession, path: str, columns_required: Sequence[str], 
     )
 
 
-def _open(spark: SparkSession, path: str, wanted: Sequence[str]) -> tuple[DataFrame, str]:
+def _open_table(spark: SparkSession, path: str, wanted: Sequence[str]) -> tuple[DataFrame, str]:
     """The table as it is stored, and what its lines should be where it is text."""
     if not exists(path) and is_table(spark, path):
-        return read_pinned(spark, path).table(path), ""
+        return open_reader(spark, path).table(path), ""
     check_path(path)
-    layout = _layout(path)
+    layout = _find_layout(path)
     if layout:
         text = read_fields(spark, path, layout)
         return text.frame, text.line
-    with explained(path):
+    with explain_errors(path):
         if DeltaTable.isDeltaTable(spark, path):
-            return read_pinned(spark, path).format("delta").load(path), ""
+            return open_reader(spark, path).format("delta").load(path), ""
     return read_parquet(spark, path, wanted).drop(FILE), ""
 
 
-def _layout(path: str) -> Layout | None:
+def _find_layout(path: str) -> Layout | None:
     """How to read a text file or a folder of them; None for anything else."""
     name = bare_name(path)
     if name in LAYOUTS:
@@ -97,11 +99,11 @@ def _layout(path: str) -> Layout | None:
     return Layout(sep) if sep else None
 
 
-def _value(frame: DataFrame, name: str, where: str, *, text_file: bool) -> Value:
+def _convert_column(frame: DataFrame, name: str, where: str, *, text_file: bool) -> Value:
     """The column converted by the meaning of its name."""
     if name in ("user_id", "item_id"):
         return Value.ids(frame, name, where, text_file=text_file, floats=True)
-    if name in NUMBERS:
+    if name in NUMBER_COLUMNS:
         return Value.number(frame, name, where, exact=True)
     if name == "rank":
         return Value.whole(frame, name, where)

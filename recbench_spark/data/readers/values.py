@@ -11,17 +11,17 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.data.readers.files import BAD_LINE, FILE, column, explained
-from recbench_spark.data.readers.ids import IN_UTF8, ids_of, not_decoded
+from recbench_spark.data.readers.files import BAD_LINE, FILE, column, explain_errors
+from recbench_spark.data.readers.ids import IN_UTF8, convert_ids, has_replacement
 from recbench_spark.data.times import (
     CHECKED,
-    FACTORS,
     HAS_DATE,
     LATEST,
+    MICROS_PER_UNIT,
     STORED,
-    coarser_in_words,
-    hint_of,
-    misread_in_words,
+    describe_coarser_unit,
+    describe_misread_times,
+    time_hint,
 )
 from recbench_spark.errors import DataError, SchemaError
 
@@ -48,7 +48,7 @@ class Value:
     expected: str = ""
     hint: str = ""
     notes: Mapping[str, str] = field(default_factory=dict)
-    hint_of: Callable[[str | None], str] | None = None
+    make_hint: Callable[[str | None], str] | None = None
     unit: str = ""
 
     @property
@@ -56,7 +56,7 @@ class Value:
         """What is wrong with a bad row."""
         return f"not {self.expected}" if self.name == BAD_LINE else f"'{self.name}' is not {self.expected}"
 
-    def with_nulls(self) -> list[Value]:
+    def refuse_nulls(self) -> list[Value]:
         """The same, with NULL not allowed either; told apart where there is a hint for other rows."""
         missing = self.column.isNull()
         bad = F.lit(False) if self.bad is None else F.coalesce(self.bad, F.lit(False))
@@ -72,20 +72,20 @@ class Value:
     @staticmethod
     def ids(frame: DataFrame, name: str, where: str, *, text_file: bool, floats: bool = False) -> Value:
         """Ids as text, by the rule of `ids_of`; NULL where there is none, or NaN."""
-        found = ids_of(frame, name, where, text_file=text_file, floats=floats)
+        found = convert_ids(frame, name, where, text_file=text_file, floats=floats)
         return Value(name, found.text, found.bad, found.expected, found.hint, found.notes)
 
     @staticmethod
     def field(frame: DataFrame, name: str) -> Value:
         """Any field of a text file that is used as it is."""
-        return Value(name, column(name), not_decoded(frame, name), "text in UTF-8", IN_UTF8)
+        return Value(name, column(name), has_replacement(frame, name), "text in UTF-8", IN_UTF8)
 
     @staticmethod
     def number(frame: DataFrame, name: str, where: str, *, exact: bool = False) -> Value:
         """A finite float64; `exact`: of stored whole numbers one that float64 tells from its neighbours."""
         number = _as_double(frame, name, where)
         unreadable = column(name).isNotNull() & number.isNull()
-        exact = exact and _is_whole(frame.schema[name].dataType)
+        exact = exact and _may_exceed_float64(frame.schema[name].dataType)
         finite = F.abs(number) < F.lit(2.0**53 if exact else float("inf"))
         return Value(name, number, unreadable | ~finite, BELOW_2_53 if exact else "a finite number")
 
@@ -114,22 +114,26 @@ class Value:
         if isinstance(data_type, T.TimestampType):
             return Value(name, F.unix_micros(raw), expected="a timestamp")
         if isinstance(data_type, T.TimestampNTZType | T.DateType):
-            return Value(name, F.unix_micros(_in_zone(raw.cast("timestamp"), zone)), expected="a timestamp")
+            return Value(
+                name, F.unix_micros(_shift_zone(raw.cast("timestamp"), zone)), expected="a timestamp"
+            )
         if unit == "timestamp" and isinstance(data_type, T.StringType):
             parsed = F.when(raw.rlike(HAS_DATE), raw.try_cast("timestamp"))
-            micros = F.unix_micros(F.when(raw.rlike(HAS_OFFSET), parsed).otherwise(_in_zone(parsed, zone)))
+            micros = F.unix_micros(
+                F.when(raw.rlike(HAS_OFFSET), parsed).otherwise(_shift_zone(parsed, zone))
+            )
             expected = "a timestamp such as 2026-01-31 12:00:00"
         elif unit == "timestamp":
             raise SchemaError(
                 f"{where}: column '{name}' is {data_type.simpleString()}, not a timestamp",
-                hint_of(_first(frame, name), unit) or "set dataset.time_unit to s, ms or us",
+                time_hint(_first_value(frame, name), unit) or "set dataset.time_unit to s, ms or us",
             )
         else:
-            micros, expected = _micros(frame, name, unit, where), f"a time in {unit}"
+            micros, expected = _to_micros(frame, name, unit, where), f"a time in {unit}"
         wrong = raw.isNotNull() & micros.isNull()
-        return Value(name, micros, wrong, expected, hint_of=partial(hint_of, unit=unit))
+        return Value(name, micros, wrong, expected, make_hint=partial(time_hint, unit=unit))
 
-    def before_2100(self, frame: DataFrame, unit: str) -> Value:
+    def check_year(self, frame: DataFrame, unit: str) -> Value:
         """The check that a time lies in a year that a log can have; see `data.times.LATEST`.
 
         Args:
@@ -138,15 +142,15 @@ class Value:
         """
         found = frame.schema[self.name]
         stored = isinstance(found.dataType, T.TimestampType | T.TimestampNTZType | T.DateType)
-        numbers = unit in FACTORS and not stored and not found.metadata.get(CHECKED)
-        expected = "before the year 2100" if stored else f"a {_kind(unit)} before the year 2100"
+        numbers = unit in MICROS_PER_UNIT and not stored and not found.metadata.get(CHECKED)
+        expected = "before the year 2100" if stored else f"a {_name_unit(unit)} before the year 2100"
         return Value(
             self.name,
             self.column,
             self.column >= LATEST,
             expected,
-            hint=MISTAKEN if stored else "",
-            hint_of=partial(hint_of, unit=unit),
+            hint=MISTAKE_HINT if stored else "",
+            make_hint=partial(time_hint, unit=unit),
             unit=unit if numbers else STORED if stored and not found.metadata.get(CHECKED) else "",
         )
 
@@ -174,18 +178,18 @@ class Value:
         return Value(name, array.cast("array<float>"), bad, "an array of numbers such as [0.1, -2]")
 
 
-MISTAKEN = (
+MISTAKE_HINT = (
     "either the time is a placeholder, or milliseconds were taken for seconds where this column was made: "
     "correct or remove these rows, or set dataset.bad_rows to reject"
 )
 """What to do about stored timestamps that no log can have."""
 
 
-def _kind(unit: str) -> str:
+def _name_unit(unit: str) -> str:
     return unit if unit == "timestamp" else f"time in {unit}"
 
 
-def _first(frame: DataFrame, name: str) -> str | None:
+def _first_value(frame: DataFrame, name: str) -> str | None:
     """A value of a column as text, for an error."""
     found = frame.where(column(name).isNotNull()).select(column(name).cast("string")).first()
     return found[0] if found else None
@@ -194,7 +198,7 @@ def _first(frame: DataFrame, name: str) -> str | None:
 BELOW_2_53 = "a number below 2^53, where float64 tells whole numbers apart"
 
 
-def _is_whole(kind: T.DataType) -> bool:
+def _may_exceed_float64(kind: T.DataType) -> bool:
     """Whether a column holds whole numbers of more digits than a float64."""
     return isinstance(kind, T.LongType) or (isinstance(kind, T.DecimalType) and not kind.scale)
 
@@ -208,19 +212,19 @@ def _as_double(frame: DataFrame, name: str, where: str) -> Column:
     raise SchemaError(f"{where}: column '{name}' is {data_type.simpleString()}, not a number")
 
 
-def _hint(value: Value, example: str | None) -> str:
+def _find_hint(value: Value, example: str | None) -> str:
     """What to do about bad rows of a column, by the value alone or by an example."""
-    return value.hint or (value.hint_of(example) if value.hint_of else "")
+    return value.hint or (value.make_hint(example) if value.make_hint else "")
 
 
-def _in_zone(parsed: Column, zone: str) -> Column:
+def _shift_zone(parsed: Column, zone: str) -> Column:
     """The same time of day, in the zone instead of the session's."""
     return F.to_utc_timestamp(F.from_utc_timestamp(parsed, F.current_timezone()), zone)
 
 
-def _micros(frame: DataFrame, name: str, unit: str, where: str) -> Column:
+def _to_micros(frame: DataFrame, name: str, unit: str, where: str) -> Column:
     """Whole numbers exactly, others to the nearest microsecond; NULL where out of range."""
-    factor = FACTORS[unit]
+    factor = MICROS_PER_UNIT[unit]
     if isinstance(frame.schema[name].dataType, T.IntegralType):
         return F.try_multiply(column(name).cast("bigint"), F.lit(factor).cast("bigint"))
     number = _as_double(frame, name, where)
@@ -270,10 +274,10 @@ class Checks:
         counts.append(F.count_if(any_bad).alias("bad"))
         for time in self._times():
             counts += [F.min(time.column).alias("lowest"), F.max(time.column).alias("highest")]
-        with explained(self.where):
+        with explain_errors(self.where):
             found = self.frame.agg(*counts).collect()[0]
         self._refuse_unit(found)
-        return self._explained(found) if found["bad"] else RowCounts(int(found["rows"]), 0, {}, [])
+        return self._explain_counts(found) if found["bad"] else RowCounts(int(found["rows"]), 0, {}, [])
 
     def _times(self) -> list[Value]:
         """The column of times whose unit may be another one; none, or one."""
@@ -285,22 +289,26 @@ class Checks:
         for time in self._times():
             mistake = None
             if counted["lowest"] is not None and time.unit == STORED:
-                mistake = misread_in_words(self.where, time.name, (counted["lowest"], counted["highest"]))
+                mistake = describe_misread_times(
+                    self.where, time.name, (counted["lowest"], counted["highest"])
+                )
             elif counted["lowest"] is not None:
-                lowest, highest = (counted[name] / FACTORS[time.unit] for name in ("lowest", "highest"))
-                mistake = coarser_in_words(self.where, time.name, (lowest, highest), time.unit)
+                lowest, highest = (
+                    counted[name] / MICROS_PER_UNIT[time.unit] for name in ("lowest", "highest")
+                )
+                mistake = describe_coarser_unit(self.where, time.name, (lowest, highest), time.unit)
             if mistake:
                 raise DataError(*mistake)
 
-    def _explained(self, counted: Row) -> RowCounts:
+    def _explain_counts(self, counted: Row) -> RowCounts:
         # Not in the first pass: Spark compiles no sums beside examples, and takes several times as long.
         told = [count for n, value in enumerate(self.values) for count in self._count(f"c{n}", value)]
-        with explained(self.where):
+        with explain_errors(self.where):
             found = self.frame.agg(*told).collect()[0]
         hit = [(n, value) for n, value in enumerate(self.values) if found[f"c{n}"]]
         reasons = {value.problem: int(found[f"c{n}"]) for n, value in hit}
-        problems = [self._in_words(value, found[f"c{n}"], found[f"c{n}_e"]) for n, value in hit]
-        hints = (_hint(value, found[f"c{n}_e"]["value"]) for n, value in hit)
+        problems = [self._describe_problem(value, found[f"c{n}"], found[f"c{n}_e"]) for n, value in hit]
+        hints = (_find_hint(value, found[f"c{n}_e"]["value"]) for n, value in hit)
         hint = next(filter(None, hints), "")
         return RowCounts(int(counted["rows"]), int(counted["bad"]), reasons, problems, hint)
 
@@ -311,7 +319,7 @@ class Checks:
         example = F.struct(column(value.name).cast("string").alias("value"), file.alias("file"))
         return F.count_if(bad).alias(key), F.min(F.when(bad, example)).alias(f"{key}_e")
 
-    def _in_words(self, value: Value, n: int, example: Row) -> str:
+    def _describe_problem(self, value: Value, n: int, example: Row) -> str:
         shown = "a missing value" if example["value"] is None else repr(example["value"][:120])
         name = (example["file"] or "").rsplit("/", 1)[-1]
         inside = f" in {name}" if name and not self.where.endswith(name) else ""

@@ -17,7 +17,7 @@ from pathlib import Path
 LOOK_SECONDS, TELL_SECONDS = 1.0, 10.0
 
 
-def note(folder: str, task: int, pairs: int) -> None:
+def record_progress(folder: str, task: int, pairs: int) -> None:
     """How many pairs a task has done so far. A disk that is full costs the watcher a line, no number."""
     if not folder:
         return
@@ -27,7 +27,7 @@ def note(folder: str, task: int, pairs: int) -> None:
         place.replace(Path(folder, str(task)))
 
 
-def done(folder: Path) -> int:
+def sum_progress(folder: Path) -> int:
     """The pairs of all tasks."""
     found = 0
     for file in folder.glob("*"):
@@ -37,11 +37,11 @@ def done(folder: Path) -> int:
 
 
 @contextmanager
-def watched(folder: Path, total: int, say: Callable[[str], None]) -> Iterator[None]:
+def watch_progress(folder: Path, total: int, say: Callable[[str], None]) -> Iterator[None]:
     """While what is inside runs, a line every ten seconds: pairs done, of how many, and the time left."""
     over = threading.Event()
     folder.mkdir(parents=True, exist_ok=True)
-    watcher = threading.Thread(target=_watch, args=(folder, total, say, over), daemon=True)
+    watcher = threading.Thread(target=_report_until, args=(folder, total, say, over), daemon=True)
     watcher.start()
     try:
         yield
@@ -51,16 +51,16 @@ def watched(folder: Path, total: int, say: Callable[[str], None]) -> Iterator[No
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _watch(folder: Path, total: int, say: Callable[[str], None], over: threading.Event) -> None:
+def _report_until(folder: Path, total: int, say: Callable[[str], None], over: threading.Event) -> None:
     began = told = time.monotonic()
     while not over.wait(LOOK_SECONDS):
-        pairs, now = done(folder), time.monotonic()
+        pairs, now = sum_progress(folder), time.monotonic()
         if now - told >= TELL_SECONDS and pairs:
             told = now
-            say(in_words(pairs, total, now - began))
+            say(format_progress(pairs, total, now - began))
 
 
-def in_words(pairs: int, total: int, seconds: float) -> str:
+def format_progress(pairs: int, total: int, seconds: float) -> str:
     """How much is done, and when all of it will be if it goes on like this."""
     left = seconds * max(total - pairs, 0) / pairs
     unit, size = ("min", 60) if left >= 90 else ("s", 1)

@@ -19,24 +19,24 @@ from pyspark.sql import functions as F
 from recbench_spark.evaluation.batched import task
 from recbench_spark.evaluation.batched.task import (
     FAILED,
-    OF_USERS,
     RANKINGS,
     SECONDS,
+    USERS_MEMBER,
     VALUES,
+    BatchedWork,
     Member,
-    Work,
 )
-from recbench_spark.evaluation.ranking.candidates import Candidates, with_candidates
-from recbench_spark.evaluation.ranking.rank import Given, Ranked, as_lists, task_device
-from recbench_spark.evaluation.ranking.request import Request
+from recbench_spark.evaluation.ranking.candidates import Candidates, add_candidates
+from recbench_spark.evaluation.ranking.rank import GivenRows, RankingInput, group_lists, task_device
+from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.storage.blocks import chunks, dealt_out
+from recbench_spark.storage.blocks import chunks, partition_rows
 from recbench_spark.storage.delta_files import File
 
 PACKED = "task INT, member INT, rows BINARY"
-FOUND = "member INT, kind STRING, cell STRING, rows BINARY"
+RESULT_COLUMNS = "member INT, kind STRING, cell STRING, rows BINARY"
 
-PAIRS_A_TASK = 1 << 12
+PAIRS_PER_TASK = 1 << 12
 """(user, model) pairs of a task at least, where there are fewer tasks than Spark would make."""
 
 TASK_BYTES = 1 << 28
@@ -45,7 +45,7 @@ TASK_BYTES = 1 << 28
 USER_BYTES, LIST_BYTES = 1 << 11, 1 << 12
 """What a user is counted as: the row, and a list of one model."""
 
-DEALT_BYTES = 1 << 26
+PARTITION_BYTES = 1 << 26
 """Bytes of rows that a task holds while it deals them out."""
 
 VECTOR = pa.schema({"vector": pa.list_(pa.float32())})
@@ -58,7 +58,7 @@ LIST_TYPES = {
 
 
 @dataclass(frozen=True)
-class Found:
+class BatchedResult:
     """What a pass found of one model: rows by name of the measure, files of both tables, or an error.
 
     `seconds`: of all tasks together.
@@ -71,9 +71,9 @@ class Found:
     error: str | None = None
 
 
-def member_of(run_id: str, ranked: Ranked, request: Request) -> Member:
+def to_member(run_id: str, ranked: RankingInput, request: RankingRequest) -> Member:
     """A model as tasks know it."""
-    if isinstance(ranked, Given):
+    if isinstance(ranked, GivenRows):
         there = {"list_items", *(["list_ids"] if request.top else [])}
         there |= {f"list_{name}s" for name in ("rank", "score") if name in ranked.rows.columns}
         theirs = pa.schema({name: kind for name, kind in LIST_TYPES.items() if name in there})
@@ -83,11 +83,11 @@ def member_of(run_id: str, ranked: Ranked, request: Request) -> Member:
 
 def evaluate(
     users: DataFrame,
-    ranked: Sequence[Ranked],
-    work: Work,
+    ranked: Sequence[RankingInput],
+    work: BatchedWork,
     n_users: int,
     candidates: Candidates | None = None,
-) -> list[Found]:
+) -> list[BatchedResult]:
     """Every model ranked and measured, in one job; files of rows of users are written, not committed.
 
     Shuffles users, vectors and lists by user, once; then a row a task, model and cell of what is measured.
@@ -99,72 +99,76 @@ def evaluate(
         n_users: about how many rows of users there are.
         candidates: what users' items are ranked among, by models that score.
     """
-    tasks = tasks_for(users, work, n_users)
+    tasks = count_tasks(users, work, n_users)
     if not any(member.source is not None and member.source.wants_history for member in work.members):
         users = users.drop("history")
-    blocks = [_dealt(with_candidates(users, candidates), OF_USERS, tasks, USER_BYTES)]
-    blocks += _vectors(ranked, tasks)
+    blocks = [_partition_rows(add_candidates(users, candidates), USERS_MEMBER, tasks, USER_BYTES)]
+    blocks += _vector_blocks(ranked, tasks)
     blocks += [
-        _dealt(_lists(one, member), place, tasks, LIST_BYTES)
+        _partition_rows(_list_rows(one, member), place, tasks, LIST_BYTES)
         for place, (one, member) in enumerate(zip(ranked, work.members, strict=True))
-        if isinstance(one, Given)
+        if isinstance(one, GivenRows)
     ]
     together = reduce(DataFrame.union, blocks).repartitionById(tasks, F.col("task"))
     share = float(users.sparkSession.conf.get("spark.task.resource.gpu.amount", "1") or 1)
-    rows = together.mapInArrow(partial(task.run, work, partial(task_device, share)), FOUND)
+    rows = together.mapInArrow(partial(task.run_task, work, partial(task_device, share)), RESULT_COLUMNS)
     measures = work.measures
 
     # Spark reads the kind of function from these annotations, which a partial does not show.
     def finish(table: pa.Table) -> pa.Table:
-        return task.finish(measures, table)
+        return task.finish_cell(measures, table)
 
-    found = rows.groupBy("member", "kind", "cell").applyInArrow(finish, FOUND).toArrow()
-    return [_of_member(found, place) for place in range(len(work.members))]
+    found = rows.groupBy("member", "kind", "cell").applyInArrow(finish, RESULT_COLUMNS).toArrow()
+    return [_member_result(found, place) for place in range(len(work.members))]
 
 
-def tasks_for(users: DataFrame, work: Work, n_users: int) -> int:
+def count_tasks(users: DataFrame, work: BatchedWork, n_users: int) -> int:
     """Tasks that users are dealt out to: as many as Spark makes, fewer for small work, more for large."""
     wanted = int(users.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
-    one = USER_BYTES + sum(_bytes_a_user(member) for member in work.members)
-    return max(min(wanted, n_users * len(work.members) // PAIRS_A_TASK), n_users * one // TASK_BYTES, 2)
+    one = USER_BYTES + sum(_bytes_per_user(member) for member in work.members)
+    return max(min(wanted, n_users * len(work.members) // PAIRS_PER_TASK), n_users * one // TASK_BYTES, 2)
 
 
-def _bytes_a_user(member: Member) -> int:
+def _bytes_per_user(member: Member) -> int:
     return LIST_BYTES if member.source is None else 4 * member.source.dims
 
 
-def _vectors(ranked: Sequence[Ranked], tasks: int) -> list[DataFrame]:
+def _vector_blocks(ranked: Sequence[RankingInput], tasks: int) -> list[DataFrame]:
     """The blocks of all models' vectors of users, dealt out by one function of the whole table."""
     frames = [
         one.vectors.select("user_id", "vector", F.lit(place).alias("_member"))
         for place, one in enumerate(ranked)
-        if not isinstance(one, Given) and one.vectors is not None
+        if not isinstance(one, GivenRows) and one.vectors is not None
     ]
     if not frames:
         return []
-    dims = max(one.source.dims for one in ranked if not isinstance(one, Given))
-    return [_dealt(reduce(DataFrame.union, frames), None, tasks, 64 + 4 * dims)]
+    dims = max(one.source.dims for one in ranked if not isinstance(one, GivenRows))
+    return [_partition_rows(reduce(DataFrame.union, frames), None, tasks, 64 + 4 * dims)]
 
 
-def _lists(given: Ranked, member: Member) -> DataFrame:
-    assert isinstance(given, Given)
-    return as_lists(given.rows, given.items).select("user_id", *member.theirs.names)
+def _list_rows(given: RankingInput, member: Member) -> DataFrame:
+    assert isinstance(given, GivenRows)
+    return group_lists(given.rows, given.items).select("user_id", *member.theirs.names)
 
 
-def _dealt(rows: DataFrame, member: int | None, tasks: int, row_bytes: int) -> DataFrame:
+def _partition_rows(rows: DataFrame, member: int | None, tasks: int, row_bytes: int) -> DataFrame:
     """The rows as blocks (PACKED), by user; of a member, or of those that a column `_member` names."""
     key = F.pmod(F.xxhash64("user_id"), F.lit(tasks)).cast("int")
     marked = rows.withColumn("_task", key)
     if member is not None:
         marked = marked.withColumn("_member", F.lit(member))
-    return marked.mapInArrow(partial(_deal, rows=max(DEALT_BYTES // row_bytes, 1 << 10)), PACKED)
+    return marked.mapInArrow(
+        partial(_partition_batches, rows=max(PARTITION_BYTES // row_bytes, 1 << 10)), PACKED
+    )
 
 
-def _deal(batches: Batches, rows: int) -> Batches:
+def _partition_batches(batches: Batches, rows: int) -> Batches:
     for table in chunks(batches, rows):
         for member in table.column("_member").unique().to_pylist():
             theirs = table.filter(pc.equal(table.column("_member"), member)).combine_chunks()
-            blocks = dealt_out(theirs.drop_columns(["_task", "_member"]), theirs.column("_task").to_numpy())
+            blocks = partition_rows(
+                theirs.drop_columns(["_task", "_member"]), theirs.column("_task").to_numpy()
+            )
             tasks, packed = zip(*blocks, strict=True)
             columns = [
                 pa.array(tasks, pa.int32()),
@@ -174,7 +178,7 @@ def _deal(batches: Batches, rows: int) -> Batches:
             yield pa.RecordBatch.from_arrays(columns, ["task", "member", "rows"])
 
 
-def _of_member(found: pa.Table, place: int) -> Found:
+def _member_result(found: pa.Table, place: int) -> BatchedResult:
     """What was found of one model; an error of one task is one of the model."""
     mine = found.filter(pc.equal(found.column("member"), place))
     tables: dict[str, list[pa.Table]] = {}
@@ -183,9 +187,9 @@ def _of_member(found: pa.Table, place: int) -> Found:
     whole = {kind: pa.concat_tables(parts) for kind, parts in tables.items()}
     error = whole.pop(FAILED, None)
     files = {
-        kind: [task.file_of(row) for row in whole.pop(kind).to_pylist()] if kind in whole else []
+        kind: [task.row_to_file(row) for row in whole.pop(kind).to_pylist()] if kind in whole else []
         for kind in (RANKINGS, VALUES)
     }
     seconds = float(whole.pop(SECONDS).column("seconds").to_numpy().sum()) if SECONDS in whole else 0.0
     said = None if error is None else str(error.column("error")[0])
-    return Found(whole, files[RANKINGS], files[VALUES], seconds, said)
+    return BatchedResult(whole, files[RANKINGS], files[VALUES], seconds, said)

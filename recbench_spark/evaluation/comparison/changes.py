@@ -20,13 +20,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.evaluation.comparison.comparisons import HOLDOUT, Run
+from recbench_spark.evaluation.comparison.comparisons import HOLDOUT, ComparedRun
 from recbench_spark.evaluation.comparison.counted import CountedNumber, gather_rows, name_owners
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison.decomposition import UNIT, Change, Group, split, whole_number
 from recbench_spark.kernels.resampling import exact_sums
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.storage.shared_arrays import flat
+from recbench_spark.storage.shared_arrays import flatten_lists
 
 USERS, ACTIVITY = "users", "n_relevant"
 """The groups that are always there, beside slices of users."""
@@ -42,15 +42,15 @@ class ChangePlan:
     numbers: of models and nights that have several runs, those that count; `pairs` has one of these runs.
     """
 
-    pairs: tuple[tuple[Run, Run], ...]
+    pairs: tuple[tuple[ComparedRun, ComparedRun], ...]
     metrics: tuple[str, ...]
     ks: tuple[int | None, ...]
     slices: tuple[str, ...] = ()
     numbers: tuple[CountedNumber, ...] = ()
 
 
-def changes(user_metrics: DataFrame, rankings: DataFrame, plan: ChangePlan) -> DataFrame:
-    """One row per pair of runs, part, metric, cut-off and group: columns of the table `changes`.
+def compute_changes(user_metrics: DataFrame, rankings: DataFrame, plan: ChangePlan) -> DataFrame:
+    """One row per pair of runs, part, metric, cut-off and group: columns of the table `compute_changes`.
 
     Shuffles the rows of both nights once by user (and, for slices, a label per user and run), then one
     row per task and group. A task holds one batch of users. Nothing is given where a night has no users,
@@ -63,10 +63,10 @@ def changes(user_metrics: DataFrame, rankings: DataFrame, plan: ChangePlan) -> D
     """
     wanted = (F.col("estimator") == HOLDOUT) & F.col("metric").isin(list(plan.metrics))
     entry = F.struct("night", "metric", "definition", "ks", "values", "n_relevant")
-    rows = _of_pairs(gather_rows(user_metrics.where(wanted), plan.numbers), plan)
+    rows = _select_pair_rows(gather_rows(user_metrics.where(wanted), plan.numbers), plan)
     users = rows.groupBy(*_USER).agg(F.collect_list(entry).alias("rows"))
     if plan.slices:
-        users = users.join(_labels(rankings, plan), [*_USER], "left")
+        users = users.join(_label_users(rankings, plan), [*_USER], "left")
     # Batches of one pair and part: as many users as possible are added up at once.
     ordered = users.sortWithinPartitions("pair", "part")
     totals = ordered.mapInArrow(partial(_task_sums, plan), _TOTALS)
@@ -81,7 +81,7 @@ def changes(user_metrics: DataFrame, rankings: DataFrame, plan: ChangePlan) -> D
 _USER = ("pair", "part", "user_id")
 
 
-def _of_pairs(rows: DataFrame, plan: ChangePlan) -> DataFrame:
+def _select_pair_rows(rows: DataFrame, plan: ChangePlan) -> DataFrame:
     """Rows of these runs with `pair`, the place of their pair, and `night`, 0 (before) or 1."""
     run_ids = [run.run_id for pair in plan.pairs for run in pair]
     places = F.map_from_arrays(
@@ -92,17 +92,17 @@ def _of_pairs(rows: DataFrame, plan: ChangePlan) -> DataFrame:
     return chosen.withColumns({"pair": (place / 2).cast("int"), "night": place % 2})
 
 
-def _labels(rankings: DataFrame, plan: ChangePlan) -> DataFrame:
+def _label_users(rankings: DataFrame, plan: ChangePlan) -> DataFrame:
     """Each user's label in each slice on each night: all truth items of a user carry the same."""
     columns = [
-        F.max(F.when(F.col("night") == night, F.col("slices")[key][0])).alias(_label(n, night))
+        F.max(F.when(F.col("night") == night, F.col("slices")[key][0])).alias(_label_column(n, night))
         for n, key in enumerate(plan.slices)
         for night in (0, 1)
     ]
-    return _of_pairs(rankings, plan).groupBy(*_USER).agg(*columns)
+    return _select_pair_rows(rankings, plan).groupBy(*_USER).agg(*columns)
 
 
-def _label(number: int, night: int) -> str:
+def _label_column(number: int, night: int) -> str:
     return f"label_{number}_{night}"
 
 
@@ -117,7 +117,7 @@ _TOTALS = (
 )
 _CELL_TYPES = (pa.int32(), *(pa.string(),) * 3, pa.int32(), *(pa.string(),) * 2)
 
-Place = tuple[Any, ...]
+ChangeKey = tuple[Any, ...]
 """pair, part, metric, definition, group key, group value."""
 
 
@@ -134,17 +134,17 @@ class Cell:
 
 
 def _task_sums(plan: ChangePlan, batches: Batches) -> Batches:
-    totals: dict[Place, Ints] = {}
+    totals: dict[ChangeKey, Ints] = {}
     for batch in batches:
-        for cell in _cells(plan, batch):
-            for group, found in _groups(cell):
+        for cell in _read_cells(plan, batch):
+            for group, found in _group_sums(cell):
                 place = (*cell.key, *group)
                 totals[place] = totals[place] + found if place in totals else found
     for place, found in totals.items():
         yield _sum_batch(place, found, plan)
 
 
-def _sum_batch(place: Place, found: Ints, plan: ChangePlan) -> pa.RecordBatch:
+def _sum_batch(place: ChangeKey, found: Ints, plan: ChangePlan) -> pa.RecordBatch:
     """One row per cut-off at which the group has users; found: (2, c, 3)."""
     rows = [c for c in range(len(plan.ks)) if found[:, c, 0].any()]
     cells = [(*place[:4], plan.ks[c], *place[4:]) for c in rows]
@@ -153,15 +153,15 @@ def _sum_batch(place: Place, found: Ints, plan: ChangePlan) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*keys, *sums], [*_CELL, "group_value", *_SUMS])
 
 
-def _cells(plan: ChangePlan, batch: pa.RecordBatch) -> Iterator[Cell]:
+def _read_cells(plan: ChangePlan, batch: pa.RecordBatch) -> Iterator[Cell]:
     lists = batch.column("rows")
     user_r = np.repeat(np.arange(batch.num_rows), np.diff(lists.offsets.to_numpy()))
     entries = pa.RecordBatch.from_struct_array(lists.flatten())
-    values_rc = _at_cutoffs(entries, plan)
+    values_rc = _values_at_cutoffs(entries, plan)
     night_r, relevant_r = (entries.column(name).to_numpy() for name in ("night", "n_relevant"))
     of_user = [batch.column(name).take(pa.array(user_r)) for name in ("pair", "part")]
     keys = [*of_user, entries.column("metric"), entries.column("definition")]
-    for rows in _stretches(keys):
+    for rows in _equal_key_ranges(keys):
         users, place_r = np.unique(user_r[rows], return_inverse=True)
         where = (night_r[rows], place_r)
         # Cut-offs of one user may stand in several rows, one a run that owns some of them.
@@ -170,11 +170,11 @@ def _cells(plan: ChangePlan, batch: pa.RecordBatch) -> Iterator[Cell]:
         values[where[0][row], where[1][row], c] = values_rc[rows[row], c]
         relevant = np.zeros((2, len(users)), dtype=np.int64)
         relevant[where] = relevant_r[rows]
-        labels = {ACTIVITY: activity(relevant), **_slice_labels(plan, batch, users)}
+        labels = {ACTIVITY: activity_label(relevant), **_slice_labels(plan, batch, users)}
         yield Cell(tuple(key[int(rows[0])].as_py() for key in keys), values, labels)
 
 
-def _stretches(keys: list[pa.Array]) -> list[Ints]:
+def _equal_key_ranges(keys: list[pa.Array]) -> list[Ints]:
     """Places of the rows that agree in all keys."""
     code = np.zeros(len(keys[0]), dtype=np.int64)
     for key in keys:
@@ -184,10 +184,10 @@ def _stretches(keys: list[pa.Array]) -> list[Ints]:
     return np.split(order, np.flatnonzero(np.diff(code[order])) + 1)
 
 
-def _at_cutoffs(entries: pa.RecordBatch, plan: ChangePlan) -> Floats:
+def _values_at_cutoffs(entries: pa.RecordBatch, plan: ChangePlan) -> Floats:
     """Values at the cut-offs of the plan, (r, c)."""
-    offsets, k_p = flat(entries.column("ks"))
-    _, value_p = flat(entries.column("values"))
+    offsets, k_p = flatten_lists(entries.column("ks"))
+    _, value_p = flatten_lists(entries.column("values"))
     row_p = np.repeat(np.arange(entries.num_rows), np.diff(offsets))
     # A NULL cut-off, the whole ranking, is NaN among the floats.
     cut_p = np.nan_to_num(k_p.astype(np.float64), nan=0.0)
@@ -198,7 +198,7 @@ def _at_cutoffs(entries: pa.RecordBatch, plan: ChangePlan) -> Floats:
     return values
 
 
-def activity(relevant: Ints) -> npt.NDArray[Any]:
+def activity_label(relevant: Ints) -> npt.NDArray[Any]:
     """Relevant items in ranges that double: 0, 1, 2-3, 4-7 ..."""
     bits = np.frexp(relevant.astype(np.float64))[1]
     names = np.array(["0", "1", *(f"{1 << b}-{(2 << b) - 1}" for b in range(1, 32))], dtype=object)
@@ -207,26 +207,26 @@ def activity(relevant: Ints) -> npt.NDArray[Any]:
 
 def _slice_labels(plan: ChangePlan, batch: pa.RecordBatch, users: Ints) -> dict[str, npt.NDArray[Any]]:
     def of_night(number: int, night: int) -> npt.NDArray[Any]:
-        column = batch.column(_label(number, night)).fill_null(UNLABELLED)
+        column = batch.column(_label_column(number, night)).fill_null(UNLABELLED)
         found: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)[users]
         return found
 
     return {key: np.stack([of_night(n, 0), of_night(n, 1)]) for n, key in enumerate(plan.slices)}
 
 
-def _groups(cell: Cell) -> Iterator[tuple[tuple[str, str], Ints]]:
+def _group_sums(cell: Cell) -> Iterator[tuple[tuple[str, str], Ints]]:
     """Users averaged and exact sums of each group, (2, c, 3), both nights and all cut-offs."""
     counted = ~np.isnan(cell.values)
     both, either = counted.all(axis=0), counted.any(axis=0)
     members = {"stayed": both, "left": either & ~counted[1], "joined": either & ~counted[0]}
     for name, member_uc in members.items():
-        yield (USERS, name), _sums(np.where(member_uc, cell.values, np.nan))
+        yield (USERS, name), _exact_sums(np.where(member_uc, cell.values, np.nan))
     for key, labels in cell.labels.items():
         for name in np.unique(labels):
-            yield (key, name), _sums(np.where((labels == name)[:, :, None], cell.values, np.nan))
+            yield (key, name), _exact_sums(np.where((labels == name)[:, :, None], cell.values, np.nan))
 
 
-def _sums(values: Floats) -> Ints:
+def _exact_sums(values: Floats) -> Ints:
     return np.stack(
         [
             np.column_stack([(~np.isnan(night)).sum(axis=0), exact_sums(night)])
@@ -276,10 +276,10 @@ def _finish(plan: ChangePlan, table: pa.Table) -> pa.Table:
         "other_run_id": one.run_id,
         "logical_date": two.logical_date,
         "other_date": one.logical_date,
-        "value": _mean(nights[1]),
-        "other_value": _mean(nights[0]),
+        "value": _mean_of_night(nights[1]),
+        "other_value": _mean_of_night(nights[0]),
     }
-    rows = [{**facts, **_numbers(change, nights)} for change in split(*nights)]
+    rows = [{**facts, **_change_columns(change, nights)} for change in split(*nights)]
     return pa.Table.from_pylist(rows, _SCHEMA)
 
 
@@ -294,12 +294,14 @@ def _add_up(table: pa.Table) -> tuple[dict[str, Group], dict[str, Group]]:
     return nights
 
 
-def _mean(night: Mapping[str, Group]) -> float:
+def _mean_of_night(night: Mapping[str, Group]) -> float:
     users, total = (sum(group[part] for group in night.values()) for part in (0, 1))
     return float(total * UNIT / users)
 
 
-def _numbers(change: Change, nights: tuple[Mapping[str, Group], Mapping[str, Group]]) -> dict[str, Any]:
+def _change_columns(
+    change: Change, nights: tuple[Mapping[str, Group], Mapping[str, Group]]
+) -> dict[str, Any]:
     before, after = change.mean_before, change.mean_after
     return {
         "group_value": change.group,

@@ -22,7 +22,11 @@ from pyspark.sql import functions as F
 
 from recbench_spark.config import Bootstrap, Regression
 from recbench_spark.evaluation.comparison.counted import CountedNumber, gather_rows, name_owners
-from recbench_spark.evaluation.comparison.paired_values import Side, by_user, sides
+from recbench_spark.evaluation.comparison.paired_values import (
+    PairedValues,
+    read_paired_values,
+    repartition_by_user,
+)
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison import significance as kernel
 from recbench_spark.kernels.ratios import scaling
@@ -35,7 +39,7 @@ PAYLOAD = 1 << 30
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparedRun:
     """A run that is compared: one model on one night."""
 
     run_id: str
@@ -64,14 +68,14 @@ class ComparisonPlan:
     numbers: of models and nights that have several runs, those that count; `runs` has one of these runs.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[ComparedRun, ...]
     groups: tuple[ComparisonGroup, ...]
     metrics: tuple[str, ...]
     ks: tuple[int | None, ...]
     baselines: Mapping[tuple[str, str, int | None], int]
     bootstrap: Bootstrap
-    minimum: float = 0.0
-    planned: int = 10_000
+    min_users: float = 0.0
+    planned_looks: int = 10_000
     lower: tuple[str, ...] = ()
     rules: tuple[Regression, ...] = ()
     scales: Mapping[str, float] | None = None
@@ -95,7 +99,7 @@ class ComparisonPlan:
         return max(1, min(wanted, PAYLOAD // one))
 
 
-def scales(user_metrics: DataFrame, metrics: Sequence[str]) -> dict[str, float]:
+def metric_scales(user_metrics: DataFrame, metrics: Sequence[str]) -> dict[str, float]:
     """`ComparisonPlan.scales` of metrics without a bound, from the largest value: one scan, no shuffle
     of rows."""
     size = F.array_max(F.transform("values", F.abs))
@@ -119,8 +123,10 @@ def compare(user_metrics: DataFrame, plan: ComparisonPlan, earlier: DataFrame) -
     tasks = plan.tasks(int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
     wanted = (F.col("estimator") == HOLDOUT) & F.col("metric").isin(list(plan.metrics))
     counted = gather_rows(user_metrics.where(wanted), plan.numbers)
-    rows = by_user(counted, [run.run_id for run in plan.runs], tasks)
-    found = _adjusted(_with_looks(_with_wilcoxon(_differences(rows, plan), rows, plan), earlier), plan)
+    rows = repartition_by_user(counted, [run.run_id for run in plan.runs], tasks)
+    found = _adjust_results(
+        _add_earlier_nights(_add_wilcoxon(_differences(rows, plan), rows, plan), earlier), plan
+    )
     return name_owners(found, plan.numbers)
 
 
@@ -131,14 +137,14 @@ _TYPES = "part STRING, metric STRING, definition STRING, k INT, group INT"
 _SUMS = ("pairs", "boots", "weights", "signs")
 _TOTALS = f"{_TYPES}, " + ", ".join(f"{name} ARRAY<LONG>" for name in _SUMS)
 
-Sums = dict[tuple[int, int], list[Ints]]
+PairSums = dict[tuple[int, int], list[Ints]]
 """Of one key: (cut-off, group) -> pair sums (9, m, m), and three times (r, m)."""
 
 
 def _task_sums(plan: ComparisonPlan, batches: Batches) -> Batches:
     key: tuple[str, str, str] | None = None
-    total: Sums = {}
-    for side in sides(batches, len(plan.runs), plan.ks):
+    total: PairSums = {}
+    for side in read_paired_values(batches, len(plan.runs), plan.ks):
         if side.key != key:
             yield from _sum_batches(plan, key, total)
             key, total = side.key, {}
@@ -146,7 +152,7 @@ def _task_sums(plan: ComparisonPlan, batches: Batches) -> Batches:
     yield from _sum_batches(plan, key, total)
 
 
-def _add_users(total: Sums, side: Side, plan: ComparisonPlan) -> None:
+def _add_users(total: PairSums, side: PairedValues, plan: ComparisonPlan) -> None:
     for number, group in enumerate(plan.groups):
         values_umc = group_values(side, group, plan)
         for c, found in enumerate(_sums(side.keys_u, values_umc, plan.bootstrap)):
@@ -157,7 +163,7 @@ def _add_users(total: Sums, side: Side, plan: ComparisonPlan) -> None:
                 total[c, number] = found
 
 
-def group_values(side: Side, group: ComparisonGroup, plan: ComparisonPlan) -> Floats:
+def group_values(side: PairedValues, group: ComparisonGroup, plan: ComparisonPlan) -> Floats:
     """Scaled values of the runs of a group, (u, m, c); of two nights, users of both."""
     values = side.values_unc[:, list(group.runs)] * plan.scale(side.key[1])
     if group.kind != "pair":
@@ -178,15 +184,15 @@ def _sums(keys_u: Ints, values_umc: Floats, boot: Bootstrap) -> list[list[Ints]]
     ]
 
 
-def _sum_batches(plan: ComparisonPlan, key: tuple[str, str, str] | None, total: Sums) -> Batches:
+def _sum_batches(plan: ComparisonPlan, key: tuple[str, str, str] | None, total: PairSums) -> Batches:
     for (c, group), found in total.items():
         assert key is not None
         cell = zip(_CELL, (*key, plan.ks[c], group), strict=True)
         lists = {name: pa.array([part.ravel()]) for name, part in zip(_SUMS, found, strict=True)}
-        yield pa.RecordBatch.from_pydict({**{n: _one(n, value) for n, value in cell}, **lists})
+        yield pa.RecordBatch.from_pydict({**{n: _literal_columns(n, value) for n, value in cell}, **lists})
 
 
-def _one(name: str, value: Any) -> pa.Array:
+def _literal_columns(name: str, value: Any) -> pa.Array:
     return pa.array([value], pa.int32() if name in ("k", "group") else pa.string())
 
 
@@ -215,11 +221,11 @@ def _finish(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
     part, metric, definition, k, number = (table.column(name)[0].as_py() for name in _CELL)
     group = plan.groups[number]
     baseline = plan.baseline(group, part, metric, k)
-    a, b = _oriented(len(group.runs), baseline)
+    a, b = _pairs_with_baseline(len(group.runs), baseline)
     cell = {"part": part, "metric": metric, "definition": definition, "k": k, "group": number}
-    numbers = _numbers_of_pairs(_add_up(table, len(group.runs)), a, b, plan, metric)
+    numbers = _pair_columns(_add_up(table, len(group.runs)), a, b, plan, metric)
     columns = {
-        **{name: pa.repeat(_one(name, value)[0], len(a)) for name, value in cell.items()},
+        **{name: pa.repeat(_literal_columns(name, value)[0], len(a)) for name, value in cell.items()},
         **_names(plan, group, a, b),
         **numbers,
         "with_baseline": pa.array(b == (-1 if baseline is None else baseline)),
@@ -229,7 +235,7 @@ def _finish(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
     return pa.table({name: columns[name] for name in order}).filter(pa.array(known))
 
 
-def _oriented(m: int, baseline: int | None) -> tuple[Ints, Ints]:
+def _pairs_with_baseline(m: int, baseline: int | None) -> tuple[Ints, Ints]:
     """Every pair once, the baseline as the second."""
     a, b = np.triu_indices(m, 1)
     swap = a == (-1 if baseline is None else baseline)
@@ -258,7 +264,7 @@ def _add_up(table: pa.Table, m: int) -> list[Ints]:
     ]
 
 
-def _numbers_of_pairs(
+def _pair_columns(
     sums: list[Ints], a: Ints, b: Ints, plan: ComparisonPlan, metric: str
 ) -> dict[str, pa.Array]:
     pair_sums, boots, weights, signs = sums
@@ -285,7 +291,7 @@ def _numbers_of_pairs(
     }
     direction = -1.0 if metric in plan.lower else 1.0
     bounds = np.sort(np.stack([low, high], axis=1) / scale * direction, axis=1)
-    verdicts = [kernel.practical(x, y, plan.minimum) for x, y in bounds.tolist()]
+    verdicts = [kernel.practical_verdict(x, y, plan.min_users) for x, y in bounds.tolist()]
     columns = {name: _nullable(numbers) for name, numbers in found.items()}
     return {**columns, "users": pa.array(pairs.users[a, b]), "verdict": pa.array(verdicts, pa.string())}
 
@@ -309,7 +315,7 @@ _STEPS = f"{_TYPES}, member INT, step LONG, users LONG"
 _WILCOXON = f"{_TYPES}, member INT, p_wilcoxon DOUBLE"
 
 
-def _with_wilcoxon(results: DataFrame, rows: DataFrame, plan: ComparisonPlan) -> DataFrame:
+def _add_wilcoxon(results: DataFrame, rows: DataFrame, plan: ComparisonPlan) -> DataFrame:
     """With p against the baseline: how many users have each difference is counted, not who."""
     cell = (*_CELL, "member")
     steps = rows.mapInArrow(partial(_task_steps, plan), _STEPS)
@@ -325,7 +331,7 @@ def _with_wilcoxon(results: DataFrame, rows: DataFrame, plan: ComparisonPlan) ->
 
 
 def _task_steps(plan: ComparisonPlan, batches: Batches) -> Batches:
-    for side in sides(batches, len(plan.runs), plan.ks):
+    for side in read_paired_values(batches, len(plan.runs), plan.ks):
         for number, group in enumerate(plan.groups):
             values_umc = group_values(side, group, plan)
             for c, k in enumerate(plan.ks):
@@ -341,7 +347,10 @@ def _step_batches(values_um: Floats, baseline: int, cell: tuple[Any, ...]) -> Ba
             kernel.difference_steps(difference[~np.isnan(difference)]), return_counts=True
         )
         if m != baseline and len(steps):
-            columns = {n: pa.repeat(_one(n, v)[0], len(steps)) for n, v in zip(_CELL, cell, strict=True)}
+            columns = {
+                n: pa.repeat(_literal_columns(n, v)[0], len(steps))
+                for n, v in zip(_CELL, cell, strict=True)
+            }
             columns["member"] = pa.repeat(pa.scalar(m, pa.int32()), len(steps))
             columns |= {"step": pa.array(steps), "users": pa.array(users.astype(np.int64))}
             yield pa.RecordBatch.from_pydict(columns)
@@ -355,21 +364,21 @@ def _wilcoxon(table: pa.Table) -> pa.Table:
 
 # ------------------------------------------------------------------------------- looks, families
 
-_PLACE = ("model", "other", "part", "metric", "definition", "k")
+_DIFFERENCE_KEY = ("model", "other", "part", "metric", "definition", "k")
 
 
-def _with_looks(results: DataFrame, earlier: DataFrame) -> DataFrame:
+def _add_earlier_nights(results: DataFrame, earlier: DataFrame) -> DataFrame:
     """With users, sum and sum of squares of the same differences on earlier nights."""
     n, mean = F.col("users"), F.col("difference")
     # The variance comes back from the standard error; nothing is known of it below two users.
     squares = F.col("stderr") ** 2 * n * (n - 1) + n * mean**2
     told = earlier.where("stderr IS NOT NULL").select(
-        *_PLACE, n.alias("n"), (n * mean).alias("total"), squares.alias("squares")
+        *_DIFFERENCE_KEY, n.alias("n"), (n * mean).alias("total"), squares.alias("squares")
     )
     turned = told.withColumns({"model": F.col("other"), "other": F.col("model"), "total": -F.col("total")})
     sums = (
         told.unionByName(turned)
-        .groupBy(*_PLACE)
+        .groupBy(*_DIFFERENCE_KEY)
         .agg(
             F.count("*").alias("nights"),
             F.sum("n").alias("seen"),
@@ -377,12 +386,12 @@ def _with_looks(results: DataFrame, earlier: DataFrame) -> DataFrame:
             F.sum("squares").alias("seen_squares"),
         )
     )
-    same = [results[name].eqNullSafe(sums[name]) for name in _PLACE]
+    same = [results[name].eqNullSafe(sums[name]) for name in _DIFFERENCE_KEY]
     joined = results.join(F.broadcast(sums), [*same, results.kind == "pair"], "left")
     return joined.select(results["*"], "nights", "seen", "seen_total", "seen_squares")
 
 
-_ADDED = (
+_ADJUSTED_COLUMNS = (
     ("family", pa.int32(), "INT"),
     ("p_holm", pa.float64(), "DOUBLE"),
     ("p_bh", pa.float64(), "DOUBLE"),
@@ -395,13 +404,13 @@ _ADDED = (
 )
 
 
-def _adjusted(results: DataFrame, plan: ComparisonPlan) -> DataFrame:
+def _adjust_results(results: DataFrame, plan: ComparisonPlan) -> DataFrame:
     """With what needs all results of a kind and part: models^2 x metrics x cut-offs rows, no user."""
 
     def finish(table: pa.Table) -> pa.Table:
         return _finish_family(plan, table)
 
-    added = ", ".join(f"{name} {kind}" for name, _, kind in _ADDED)
+    added = ", ".join(f"{name} {kind}" for name, _, kind in _ADJUSTED_COLUMNS)
     types = ", ".join(f"{name} {kind}" for name, kind in results.dtypes)
     return results.groupBy("kind", "part").applyInArrow(finish, f"{types}, {added}")
 
@@ -411,16 +420,16 @@ def _finish_family(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
     held_x = np.asarray(table.column("with_baseline").to_numpy(), dtype=bool)
     columns: dict[str, Any] = {
         "family": np.where(held_x, np.sum(~np.isnan(p_x[held_x])), np.sum(~np.isnan(p_x))),
-        "p_holm": _by_family(kernel.holm, p_x, held_x),
-        "p_bh": _by_family(kernel.benjamini_hochberg, p_x, held_x),
+        "p_holm": _adjust_by_family(kernel.holm, p_x, held_x),
+        "p_bh": _adjust_by_family(kernel.benjamini_hochberg, p_x, held_x),
     }
     rows = table.to_pylist()
-    looks = [_sequence(plan, row) for row in rows]
+    looks = [_sequential_columns(plan, row) for row in rows]
     columns |= dict(zip(("looks", "sequence_users", "sequence_low", "sequence_high"),
                         zip(*looks, strict=True), strict=True))  # fmt: skip
-    fallen = [_regression(plan.rules, row, plan.lower) for row in rows]
+    fallen = [_regression_columns(plan.rules, row, plan.lower) for row in rows]
     columns |= dict(zip(("allowed_drop", "regressed"), zip(*fallen, strict=True), strict=True))
-    for name, kind, _ in _ADDED:
+    for name, kind, _ in _ADJUSTED_COLUMNS:
         values = columns[name]
         numbers = _nullable(values) if name in ("p_holm", "p_bh") else pa.array(values, kind)
         table = table.append_column(name, numbers.cast(kind))
@@ -431,14 +440,16 @@ def _floats(table: pa.Table, name: str) -> Floats:
     return np.asarray(table.column(name).to_numpy(), dtype=np.float64)
 
 
-def _by_family(adjust: Callable[[Floats], Floats], p_x: Floats, held_x: npt.NDArray[np.bool_]) -> Floats:
+def _adjust_by_family(
+    adjust: Callable[[Floats], Floats], p_x: Floats, held_x: npt.NDArray[np.bool_]
+) -> Floats:
     """Comparisons with the baseline are a family of their own; all others belong to all pairs."""
     adjusted = adjust(p_x)
     adjusted[held_x] = adjust(p_x[held_x])
     return adjusted
 
 
-def _sequence(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[float | None, ...]:
+def _sequential_columns(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[float | None, ...]:
     """Looks, differences seen and the interval that holds at all of them."""
     if row["kind"] != "pair" or row["stderr"] is None:
         return (None,) * 4
@@ -447,15 +458,15 @@ def _sequence(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[float | Non
     n += row["seen"] or 0
     mean = (total + (row["seen_total"] or 0.0)) / n
     variance = max((squares + (row["seen_squares"] or 0.0) - n * mean**2) / (n - 1), 0.0)
-    low, high = kernel.sequence_interval(mean, variance**0.5, n, plan.planned, plan.bootstrap.level)
+    low, high = kernel.sequence_interval(mean, variance**0.5, n, plan.planned_looks, plan.bootstrap.level)
     return 1 + (row["nights"] or 0), n, low, high
 
 
-def _regression(
+def _regression_columns(
     rules: Sequence[Regression], row: Mapping[str, Any], lower: Sequence[str]
 ) -> tuple[float | None, bool]:
     """The smallest fall allowed, and whether the fall is larger."""
-    asked = [rule for rule in rules if _asks(rule, row)]
+    asked = [rule for rule in rules if _rule_applies(rule, row)]
     if not asked:
         return None, False
     small = row["metric"] in lower
@@ -465,7 +476,7 @@ def _regression(
     return min(rule.drop for rule in asked), any(fallen)
 
 
-def _asks(rule: Regression, row: Mapping[str, Any]) -> bool:
+def _rule_applies(rule: Regression, row: Mapping[str, Any]) -> bool:
     place = (rule.against, rule.part, rule.metric, rule.k)
     here = (row["kind"], row["part"], row["metric"], row["k"])
     return place == here and rule.model in (None, row["model"])

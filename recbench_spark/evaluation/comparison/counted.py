@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-WHOLE = 0
+WHOLE_RANKING = 0
 """Stands for NULL, the whole ranking, where cut-offs are looked up."""
 
 _NUMBER = ("part", "metric", "definition")
@@ -53,12 +53,12 @@ def gather_rows(user_metrics: DataFrame, numbers: Sequence[CountedNumber]) -> Da
     if not numbers:
         return user_metrics
     shared = sorted({run_id for number in numbers for run_id in (number.run_id, number.owner)})
-    standing = _frame(user_metrics.sparkSession, numbers).withColumnRenamed("run_id", "standing")
+    standing = _numbers_frame(user_metrics.sparkSession, numbers).withColumnRenamed("run_id", "standing")
     owned = standing.groupBy("standing", F.col("owner").alias("run_id"), *_NUMBER)
     cut_offs = owned.agg(F.collect_list("k").alias("owned_ks"))
     pairs = F.filter(
         F.arrays_zip("ks", "values"),
-        lambda pair: F.array_contains("owned_ks", F.coalesce(pair["ks"], F.lit(WHOLE))),
+        lambda pair: F.array_contains("owned_ks", F.coalesce(pair["ks"], F.lit(WHOLE_RANKING))),
     )
     of_shared = user_metrics.where(F.col("run_id").isin(shared))
     chosen = of_shared.join(F.broadcast(cut_offs), ["run_id", *_NUMBER]).withColumn("pairs", pairs)
@@ -79,15 +79,15 @@ def name_owners(results: DataFrame, numbers: Sequence[CountedNumber]) -> DataFra
         return results
     named = results
     for name in ("run_id", "other_run_id"):
-        owners = _frame(results.sparkSession, numbers).alias("owners")
+        owners = _numbers_frame(results.sparkSession, numbers).alias("owners")
         place = [named[name] == F.col("owners.run_id")]
         place += [named[column] == F.col(f"owners.{column}") for column in _NUMBER]
-        place += [F.coalesce(named["k"], F.lit(WHOLE)) == F.col("owners.k")]
+        place += [F.coalesce(named["k"], F.lit(WHOLE_RANKING)) == F.col("owners.k")]
         renamed = F.coalesce(F.col("owners.owner"), named[name]).alias(name)
         columns = [renamed if column == name else named[column] for column in named.columns]
         named = named.join(F.broadcast(owners), place, "left").select(*columns)
     return named
 
 
-def _frame(spark: SparkSession, numbers: Sequence[CountedNumber]) -> DataFrame:
+def _numbers_frame(spark: SparkSession, numbers: Sequence[CountedNumber]) -> DataFrame:
     return spark.createDataFrame([astuple(number) for number in numbers], _TYPES)

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.kernels.arrays import Floats, Ints
-from recbench_spark.storage.shared_arrays import flat
+from recbench_spark.storage.shared_arrays import flatten_lists
 
 CHUNK_ROWS = 1 << 18
 """Rows (a user in a run) turned into arrays at once: 2 MB a cut-off."""
@@ -27,7 +27,7 @@ KEY = ("part", "metric", "definition")
 
 
 @dataclass(frozen=True)
-class Side:
+class PairedValues:
     """Values of some users: key (part, metric, definition), their hashes, values; NaN: left out."""
 
     key: tuple[str, str, str]
@@ -35,7 +35,7 @@ class Side:
     values_unc: Floats
 
 
-def by_user(user_metrics: DataFrame, run_ids: Sequence[str], tasks: int) -> DataFrame:
+def repartition_by_user(user_metrics: DataFrame, run_ids: Sequence[str], tasks: int) -> DataFrame:
     """Rows of these runs, those of a user next to one another within its key.
 
     One shuffle of (key, user, run, values) by user and a sort inside each of `tasks` partitions.
@@ -50,11 +50,13 @@ def by_user(user_metrics: DataFrame, run_ids: Sequence[str], tasks: int) -> Data
     return rows.repartition(tasks, "user_id").sortWithinPartitions(*KEY, "user_id")
 
 
-def sides(batches: Iterable[pa.RecordBatch], n_runs: int, ks: Sequence[int | None]) -> Iterator[Side]:
-    """The arrays of a partition of `by_user`, key after key, some thousand users at a time."""
+def read_paired_values(
+    batches: Iterable[pa.RecordBatch], n_runs: int, ks: Sequence[int | None]
+) -> Iterator[PairedValues]:
+    """The arrays of a partition of `repartition_by_user`, key after key, some thousand users at a time."""
     for chunk in _whole_users(batches):
-        for start, stop in _stretches(chunk, KEY):
-            yield _side(chunk.slice(start, stop - start), n_runs, ks)
+        for start, stop in _equal_key_ranges(chunk, KEY):
+            yield _to_paired_values(chunk.slice(start, stop - start), n_runs, ks)
 
 
 def _whole_users(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -66,7 +68,7 @@ def _whole_users(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         rows += batch.num_rows
         if rows >= CHUNK_ROWS:
             table = pa.Table.from_batches(waiting).combine_chunks()
-            last = _stretches(table, (*KEY, "user_id"))[-1][0]
+            last = _equal_key_ranges(table, (*KEY, "user_id"))[-1][0]
             if last:
                 yield table.slice(0, last)
             waiting = table.slice(last).to_batches()
@@ -75,7 +77,7 @@ def _whole_users(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting).combine_chunks()
 
 
-def _stretches(table: pa.Table, names: Sequence[str]) -> list[tuple[int, int]]:
+def _equal_key_ranges(table: pa.Table, names: Sequence[str]) -> list[tuple[int, int]]:
     """Bounds of the stretches of rows that agree in these columns."""
     new = np.zeros(table.num_rows, dtype=bool)
     new[0] = True
@@ -86,11 +88,11 @@ def _stretches(table: pa.Table, names: Sequence[str]) -> list[tuple[int, int]]:
     return list(zip(starts.tolist(), [*starts[1:].tolist(), table.num_rows], strict=True))
 
 
-def _side(rows: pa.Table, n_runs: int, ks: Sequence[int | None]) -> Side:
-    first = np.array([start for start, _ in _stretches(rows, ("user_id",))])
+def _to_paired_values(rows: pa.Table, n_runs: int, ks: Sequence[int | None]) -> PairedValues:
+    first = np.array([start for start, _ in _equal_key_ranges(rows, ("user_id",))])
     user_r = np.searchsorted(first, np.arange(rows.num_rows), side="right") - 1
-    offsets, k_p = flat(rows.column("ks").combine_chunks())
-    _, value_p = flat(rows.column("values").combine_chunks())
+    offsets, k_p = flatten_lists(rows.column("ks").combine_chunks())
+    _, value_p = flatten_lists(rows.column("values").combine_chunks())
     row_p = np.repeat(np.arange(rows.num_rows), np.diff(offsets))
     values = np.full((len(first), n_runs, len(ks)), np.nan)
     # A NULL cut-off, the whole ranking, is NaN among the floats.
@@ -101,4 +103,4 @@ def _side(rows: pa.Table, n_runs: int, ks: Sequence[int | None]) -> Side:
         values[user_r[row_p[kept]], run_r[row_p[kept]], c] = value_p[kept]
     keys_u = rows.column("user_key").to_numpy()[first]
     part, metric, definition = (rows.column(name)[0].as_py() for name in KEY)
-    return Side((part, metric, definition), keys_u, values)
+    return PairedValues((part, metric, definition), keys_u, values)

@@ -26,9 +26,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.evaluation.comparison.comparisons import Run
+from recbench_spark.evaluation.comparison.comparisons import ComparedRun
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
-from recbench_spark.evaluation.metrics.accuracy import RANKING_COLUMNS, Column, Selected, Totals
+from recbench_spark.evaluation.metrics.accuracy import (
+    RANKING_COLUMNS,
+    MetricColumn,
+    MetricTotals,
+    TruthSelection,
+)
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison import paradoxes as kernel
@@ -36,7 +41,7 @@ from recbench_spark.kernels.estimators.exposure import combine_strata
 from recbench_spark.kernels.metrics.accuracy import measure
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.schemas import PARADOXES
-from recbench_spark.storage.shared_arrays import flat
+from recbench_spark.storage.shared_arrays import flatten_lists
 
 SIZE_UNIT = 2.0**-20
 """Truth items are added up as multiples of this, beside values of about 1."""
@@ -44,7 +49,7 @@ SIZE_UNIT = 2.0**-20
 CELLS = 1 << 22
 """Replicates x strata x pairs worked on at once: 32 MB."""
 
-Place = tuple[str, str, int | None]
+MetricKey = tuple[str, str, int | None]
 """Part, metric, cut-off."""
 
 
@@ -58,16 +63,16 @@ class ParadoxPlan:
     lower: metrics that are best when small.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[ComparedRun, ...]
     measured: metric_rows.MetricPlan
     ks: tuple[int | None, ...]
     by: tuple[str, ...]
     parts: tuple[str, ...]
-    against: Mapping[Place, int] | None = None
+    against: Mapping[MetricKey, int] | None = None
     lower: tuple[str, ...] = ()
 
     @property
-    def table(self) -> list[Column]:
+    def table(self) -> list[MetricColumn]:
         """All columns that are measured, wanted or not."""
         return self.measured.table(self.measured.metrics)
 
@@ -76,7 +81,7 @@ class ParadoxPlan:
         return -1.0 if metric in self.lower else 1.0
 
 
-def pairs_of(m: int, against: Mapping[Place, int] | None, place: Place) -> tuple[Ints, Ints]:
+def model_pairs(m: int, against: Mapping[MetricKey, int] | None, place: MetricKey) -> tuple[Ints, Ints]:
     """Every pair once; or every other model with the one they are held against, none if it is unknown."""
     if against is None:
         a, b = np.triu_indices(m, 1)
@@ -86,7 +91,7 @@ def pairs_of(m: int, against: Mapping[Place, int] | None, place: Place) -> tuple
     return others, np.full(len(others), -1 if held is None else held, dtype=np.int64)
 
 
-FOUND = T.StructType(
+DISAGREEMENT_SCHEMA = T.StructType(
     [
         field
         for field in PARADOXES.schema
@@ -96,8 +101,8 @@ FOUND = T.StructType(
 """The columns of the table that numbers decide."""
 
 
-def disagreements(rankings: DataFrame, plan: ParadoxPlan) -> DataFrame:
-    """One row per pair of models, part, metric, cut-off and slice key: the columns `FOUND`.
+def find_disagreements(rankings: DataFrame, plan: ParadoxPlan) -> DataFrame:
+    """One row per pair of models, part, metric, cut-off and slice key: the columns `DISAGREEMENT_SCHEMA`.
 
     A task holds the sums of one run: parts x strata x columns x replicates whole numbers. One row a
     task, run, stratum and column is shuffled, by part, metric and cut-off; such a group holds
@@ -109,24 +114,24 @@ def disagreements(rankings: DataFrame, plan: ParadoxPlan) -> DataFrame:
     """
     labels = F.map_filter("slices", lambda key, _: key.isin(list(plan.by)))
     columns = [name for name in RANKING_COLUMNS if name != "slices"]
-    rows = of_runs(rankings, plan.runs, plan.parts).select(*columns, "run", labels.alias("slices"))
+    rows = select_runs(rankings, plan.runs, plan.parts).select(*columns, "run", labels.alias("slices"))
     totals = rows.mapInArrow(partial(_task_totals, plan), _TOTALS)
 
     # Spark reads the kind of function from these annotations, which a partial does not show.
     def finish(table: pa.Table) -> pa.Table:
         return _finish(plan, table)
 
-    return totals.groupBy("part", "metric", "k").applyInArrow(finish, FOUND)
+    return totals.groupBy("part", "metric", "k").applyInArrow(finish, DISAGREEMENT_SCHEMA)
 
 
-def of_runs(rankings: DataFrame, runs: tuple[Run, ...], parts: tuple[str, ...]) -> DataFrame:
+def select_runs(rankings: DataFrame, runs: tuple[ComparedRun, ...], parts: tuple[str, ...]) -> DataFrame:
     """The rows of these runs and parts, with the run's place as `run`."""
     places: list[SparkColumn] = [F.lit(value) for n, run in enumerate(runs) for value in (run.run_id, n)]
     known = F.col("run_id").isin([run.run_id for run in runs]) & F.col("part").isin(list(parts))
     return rankings.where(known).withColumn("run", F.create_map(*places)[F.col("run_id")])
 
 
-def by_run(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
+def split_by_run(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows of each run in a batch. A file of `rankings` is of one run, so these come in stretches."""
     for batch in batches:
         for run in pc.unique(batch.column("run")).to_pylist():
@@ -142,27 +147,27 @@ _TOTALS = (
 
 
 def _task_totals(plan: ParadoxPlan, batches: Batches) -> Batches:
-    for run, mine in groupby(by_run(batches), key=itemgetter(0)):
+    for run, mine in groupby(split_by_run(batches), key=itemgetter(0)):
         of_run = (batch for _, batch in mine)
-        for totals in metric_rows.totals_by_slice(of_run, partial(_measured, plan)):
-            yield _by_column(plan, run, totals)
+        for totals in metric_rows.sum_by_slice(of_run, partial(_measure_totals, plan)):
+            yield _column_rows(plan, run, totals)
 
 
-def _measured(plan: ParadoxPlan, some: Selected) -> Totals:
+def _measure_totals(plan: ParadoxPlan, some: TruthSelection) -> MetricTotals:
     """The totals of each column, and last of the users' truth items."""
     asked = plan.measured
     values = measure(some.rankings, asked.metrics, asked.ks, asked.definition)
     sizes = np.diff(some.rankings.offsets)[:, None] * SIZE_UNIT
-    return metric_rows.totals_of({**values, "": sizes}, some.keys_u, asked.bootstrap)
+    return metric_rows.sum_users({**values, "": sizes}, some.keys_u, asked.bootstrap)
 
 
-def _by_column(plan: ParadoxPlan, run: int, totals: pa.RecordBatch) -> pa.RecordBatch:
+def _column_rows(plan: ParadoxPlan, run: int, totals: pa.RecordBatch) -> pa.RecordBatch:
     """One row a wanted column."""
     table = plan.table
     kept = [c for c, column in enumerate(table) if column.k in plan.ks]
 
     def numbers(name: str, width: int) -> Ints:
-        return flat(totals.column(name))[1].reshape(-1, width)
+        return flatten_lists(totals.column(name))[1].reshape(-1, width)
 
     moments = numbers("moments_c5", 5)
     boots, weights = (numbers(name, len(table) + 1).T for name in ("boot_bc", "weights_bc"))
@@ -175,16 +180,18 @@ def _by_column(plan: ParadoxPlan, run: int, totals: pa.RecordBatch) -> pa.Record
     }
     columns = {
         "run": pa.repeat(pa.scalar(run, pa.int32()), len(kept)),
-        "part": metric_rows.repeated(totals, "part", len(kept)),
+        "part": metric_rows.repeat_text(totals, "part", len(kept)),
         "metric": pa.array([table[c].metric for c in kept], pa.string()),
         "k": pa.array([table[c].k for c in kept], pa.int32()),
-        "slice_key": metric_rows.repeated(totals, "slice_key", len(kept)),
-        "slice_value": metric_rows.repeated(totals, "slice_value", len(kept)),
+        "slice_key": metric_rows.repeat_text(totals, "slice_key", len(kept)),
+        "slice_value": metric_rows.repeat_text(totals, "slice_value", len(kept)),
     }
-    return pa.RecordBatch.from_pydict({**columns, **{name: _lists(rows) for name, rows in lists.items()}})
+    return pa.RecordBatch.from_pydict(
+        {**columns, **{name: _to_lists(rows) for name, rows in lists.items()}}
+    )
 
 
-def _lists(numbers_nw: Ints) -> pa.Array:
+def _to_lists(numbers_nw: Ints) -> pa.Array:
     n, width = numbers_nw.shape
     return pa.ListArray.from_arrays(pa.array(np.arange(n + 1) * width, pa.int32()), numbers_nw.ravel())
 
@@ -232,7 +239,9 @@ _ARROW_TYPES = {
     "array<bigint>": pa.list_(pa.int64()),
     "array<double>": pa.list_(pa.float64()),
 }
-_ARROW = pa.schema([(field.name, _ARROW_TYPES[field.dataType.simpleString()]) for field in FOUND])
+_ARROW = pa.schema(
+    [(field.name, _ARROW_TYPES[field.dataType.simpleString()]) for field in DISAGREEMENT_SCHEMA]
+)
 
 
 def _strata(table: pa.Table, m: int) -> StratumMeans:
@@ -244,7 +253,7 @@ def _strata(table: pa.Table, m: int) -> StratumMeans:
     s_n, m_n = np.array([place[value] for value in values]), table.column("run").to_numpy()
 
     def total(name: str) -> Ints:
-        numbers_nw = flat(table.column(name).combine_chunks())[1].reshape(len(values), -1)
+        numbers_nw = flatten_lists(table.column(name).combine_chunks())[1].reshape(len(values), -1)
         sums = np.zeros((len(place), m, numbers_nw.shape[1]), dtype=np.int64)
         np.add.at(sums, (s_n, m_n), numbers_nw)
         return sums
@@ -261,25 +270,25 @@ def _strata(table: pa.Table, m: int) -> StratumMeans:
     )
 
 
-def _rows(plan: ParadoxPlan, strata: StratumMeans, place: Place) -> Iterator[dict[str, Any]]:
+def _rows(plan: ParadoxPlan, strata: StratumMeans, place: MetricKey) -> Iterator[dict[str, Any]]:
     """A row per pair, the model that is better in the whole first."""
-    a, b = pairs_of(len(plan.runs), plan.against, place)
+    a, b = model_pairs(len(plan.runs), plan.against, place)
     lead = (strata.mean_sm[0, a] - strata.mean_sm[0, b]) * plan.direction(place[1])
     a, b = (np.where(lead < 0, y, x)[~np.isnan(lead)] for x, y in ((a, b), (b, a)))
     step = max(1, CELLS // strata.mean_smr[:, 0].size)
     for start in range(0, len(a), step):
-        yield from _block(plan, strata, a[start : start + step], b[start : start + step])
+        yield from _pair_rows(plan, strata, a[start : start + step], b[start : start + step])
 
 
-def _block(plan: ParadoxPlan, strata: StratumMeans, a: Ints, b: Ints) -> Iterator[dict[str, Any]]:
+def _pair_rows(plan: ParadoxPlan, strata: StratumMeans, a: Ints, b: Ints) -> Iterator[dict[str, Any]]:
     """The rows of some pairs."""
     level = plan.measured.bootstrap.level
-    found = compared(strata, a, b, level)
+    found = compare_pairs(strata, a, b, level)
     listed = {name: numbers.T.tolist() for name, numbers in found.items() if numbers.ndim == 2}
     single = {name: numbers.tolist() for name, numbers in found.items() if numbers.ndim == 1}
     for x, (ours, theirs) in enumerate(zip(a.tolist(), b.tolist(), strict=True)):
-        numbers = {name: _known(values[x]) for name, values in single.items()}
-        arrays = {name: [_known(value) for value in values[x]] for name, values in listed.items()}
+        numbers = {name: _none_if_nan(values[x]) for name, values in single.items()}
+        arrays = {name: [_none_if_nan(value) for value in values[x]] for name, values in listed.items()}
         yield {
             "model": plan.runs[ours].model,
             "other": plan.runs[theirs].model,
@@ -295,7 +304,7 @@ def _block(plan: ParadoxPlan, strata: StratumMeans, a: Ints, b: Ints) -> Iterato
         }
 
 
-def compared(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[str, npt.NDArray[Any]]:
+def compare_pairs(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[str, npt.NDArray[Any]]:
     """The numbers of pairs of models a - b: (x,), or (s, x) in the strata.
 
     The stratified difference is the sum over strata of |Q_s| / |Q| x the difference in s, over the
@@ -312,11 +321,13 @@ def compared(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[str, 
     )
     whole = (low_sx[0], high_sx[0])
     kind_x = kernel.kinds(difference_sx[0], combined_x, difference_sx[1:].T)
-    by_strata = [kernel.certain(*whole, *bounds) for bounds in zip(low_sx[1:], high_sx[1:], strict=True)]
+    by_strata = [
+        kernel.intervals_oppose(*whole, *bounds) for bounds in zip(low_sx[1:], high_sx[1:], strict=True)
+    ]
     certain_x = np.where(
         kind_x == kernel.KINDS.index("partial"),
         np.any(by_strata, axis=0),
-        kernel.certain(*whole, low_x, high_x),
+        kernel.intervals_oppose(*whole, low_x, high_x),
     )
     return {
         "value": strata.mean_sm[0, a],
@@ -334,7 +345,7 @@ def compared(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[str, 
         "highs": high_sx[1:],
         "kind": kind_x,
         "certain": certain_x & (kind_x > 0),
-        "opposed_share": kernel.opposed_share(
+        "opposed_share": kernel.opposing_share(
             difference_sx[0], difference_sx[1:].T, strata.size_s[None, :]
         ),
     }
@@ -349,6 +360,6 @@ def _differences(strata: StratumMeans, a: Ints, b: Ints, level: float) -> tuple[
     return difference_sx, low.reshape(difference_sx.shape), high.reshape(difference_sx.shape)
 
 
-def _known(value: Any) -> Any:
+def _none_if_nan(value: Any) -> Any:
     """None for NaN."""
     return None if isinstance(value, float) and math.isnan(value) else value

@@ -15,25 +15,25 @@ from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check
 from recbench_spark.definitions import VERSION
-from recbench_spark.evaluation.estimators.sums import added_up, largest
-from recbench_spark.evaluation.metrics.predictions import Row, number_row
+from recbench_spark.evaluation.estimators.sums import largest_values, sum_batches
+from recbench_spark.evaluation.metrics.predictions import MetricRow, number_row
 from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.estimators.bandit_feedback import ESTIMATORS, MODELLED, Rounds, contributions
-from recbench_spark.kernels.estimators.exposure import Settings
+from recbench_spark.kernels.estimators.exposure import EstimatorSettings
 from recbench_spark.kernels.ratios import exact_moments, exact_ratio_and_error, scaling
 from recbench_spark.kernels.sums import Sums
 
 METRIC = "policy_value"
-HEAVY = 0.05
+HEAVY_WEIGHT_SHARE = 0.05
 """Share of all weight in one round from which an estimate is flagged."""
 
-FAR = 4.0
+FAR_STANDARD_ERRORS = 4.0
 """Standard errors between the mean weight and 1 from which propensities are flagged."""
 
 
-def policy_values(
-    rounds: DataFrame, settings: Settings, policy: str, level: float, *, modelled: bool
-) -> list[Row]:
+def estimate_policy_values(
+    rounds: DataFrame, settings: EstimatorSettings, policy: str, level: float, *, modelled: bool
+) -> list[MetricRow]:
     """Rows of `metrics`: the mean reward per round that the policy would have had, by each estimator.
 
     Two passes, one for the largest parts and one for sums; a row of 6 sums per estimator comes back from
@@ -49,16 +49,16 @@ def policy_values(
     names = tuple(name for name in ESTIMATORS if modelled or name not in MODELLED)
 
     def parts(batch: pa.RecordBatch) -> Floats:
-        return np.concatenate(contributions(to_rounds(batch, modelled), names, settings), axis=1)
+        return np.concatenate(contributions(read_rounds(batch, modelled), names, settings), axis=1)
 
-    scale_c = np.array([scaling(x) for x in largest(rounds, parts)])
+    scale_c = np.array([scaling(x) for x in largest_values(rounds, parts)])
     e = len(names)
 
     def sums(batch: pa.RecordBatch) -> list[Sums]:
         scaled = parts(batch) * scale_c
         return [exact_moments(scaled[:, :e], scaled[:, e:])]
 
-    (moments,) = added_up(rounds, sums, [(6, e)])
+    (moments,) = sum_batches(rounds, sums, [(6, e)])
     ratio, spread, n = exact_ratio_and_error(moments)
     back = scale_c[e:] / scale_c[:e]
     from scipy.stats import norm  # noqa: PLC0415 (a second that few need)
@@ -70,19 +70,21 @@ def policy_values(
     ]
 
 
-def _row(estimator: str, value_and_error: tuple[float, float], n: int, z: float, definition: str) -> Row:
+def _row(
+    estimator: str, value_and_error: tuple[float, float], n: int, z: float, definition: str
+) -> MetricRow:
     value, error = value_and_error
     row = number_row(METRIC, (value, error, value - z * error, value + z * error), n)
     return {**row, "estimator": estimator, "definition": definition}
 
 
-def _definition(estimator: str, policy: str, settings: Settings) -> str:
+def _definition(estimator: str, policy: str, settings: EstimatorSettings) -> str:
     bounds = {"clipped_ips": "clip", "switch_dr": "switch", "dros": "shrink"}
     bound = bounds.get(estimator)
     return f"{VERSION};policy={policy}" + (f";{bound}={getattr(settings, bound):g}" if bound else "")
 
 
-def to_rounds(batch: pa.RecordBatch, modelled: bool) -> Rounds:
+def read_rounds(batch: pa.RecordBatch, modelled: bool) -> Rounds:
     """The rounds of a batch."""
     reward, propensity, asked = (_floats(batch, name) for name in ("reward", "propensity", "pi_e"))
     model: Sequence[Floats] = [_floats(batch, name) for name in ("q", "q_policy")] if modelled else []
@@ -93,7 +95,7 @@ def _floats(batch: pa.RecordBatch, name: str) -> Floats:
     return np.asarray(batch.column(name).to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
-def round_checks(rounds: DataFrame, settings: Settings) -> list[Check]:
+def check_rounds(rounds: DataFrame, settings: EstimatorSettings) -> list[Check]:
     """What the estimates rest on: rounds, their effective number, heavy weights, the mean weight.
 
     One aggregation. Where the logging policy's propensities are right and cover what the policy does,
@@ -116,10 +118,10 @@ def round_checks(rounds: DataFrame, settings: Settings) -> list[Check]:
     return [
         Check("rounds", n, None, "info", "logged rounds"),
         Check("effective rounds", effective, None, "info", "(sum w)^2 / sum w^2"),
-        Check("largest share of the weight", share, HEAVY, "warning", "one round decides so much"),
+        Check("largest share of the weight", share, HEAVY_WEIGHT_SHARE, "warning", "one round decides so much"),
         Check(
-            "mean weight, standard errors from 1", far, FAR, "warning",
+            "mean weight, standard errors from 1", far, FAR_STANDARD_ERRORS, "warning",
             f"mean {total / n:g}; far from 1: wrong propensities or pi_e, or actions never logged",
         ),
-        Check("weights above the switch", found.beyond, None, "info", f"above {settings.switch:g}"),
+        Check("weights above the switch", found.extend_beyond, None, "info", f"above {settings.switch:g}"),
     ]  # fmt: skip

@@ -23,19 +23,31 @@ from pyspark.sql import functions as F
 
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.estimators.exposure import Weights
-from recbench_spark.evaluation.measure import Measure
+from recbench_spark.evaluation.measure import RankingMeasure
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
-from recbench_spark.evaluation.metrics.accuracy import HOLDOUT, METRIC_ROWS, RANKING_COLUMNS, SLICE, Column
-from recbench_spark.evaluation.ranking.batches import by_part, to_rankings
+from recbench_spark.evaluation.metrics.accuracy import (
+    HOLDOUT,
+    METRIC_ROWS,
+    RANKING_COLUMNS,
+    SLICE,
+    MetricColumn,
+)
+from recbench_spark.evaluation.ranking.batches import split_by_part, to_rankings
 from recbench_spark.kernels import ratios, resampling
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.estimators import exposure
-from recbench_spark.kernels.estimators.exposure import MODELLED, QUOTIENTS, Parts, Rewards, Settings
+from recbench_spark.kernels.estimators.exposure import (
+    MODELLED,
+    QUOTIENTS,
+    EstimatorSettings,
+    Parts,
+    Rewards,
+)
 from recbench_spark.kernels.estimators.strata import StratumEdges, propose
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.storage.shared_arrays import flat
+from recbench_spark.storage.shared_arrays import flatten_lists
 
 UNIFORM = ("open_loop",)
 """Parts in which every item was as likely to be shown as any other."""
@@ -60,7 +72,7 @@ class EstimationPlan:
 
     measured: metric_rows.MetricPlan
     estimators: tuple[str, ...]
-    settings: Settings
+    settings: EstimatorSettings
     exposed: str
     strata: tuple[StratumEdges, ...]
     weights: Mapping[str, Weights]
@@ -76,11 +88,11 @@ class EstimationPlan:
     @property
     def metrics(self) -> tuple[str, ...]:
         """The metrics of ranks, with `dcg` where NDCG is asked for."""
-        names = self.measured.of_ranks
+        names = self.measured.rank_metrics
         return (*names, SUM) if "ndcg" in names else names
 
     @property
-    def weighed(self) -> tuple[str, ...]:
+    def weighted_estimators(self) -> tuple[str, ...]:
         """All estimators but `stratified`; `holdout` for what else has no row of it."""
         return (HOLDOUT, *(name for name in self.estimators if name != STRATIFIED))
 
@@ -93,22 +105,24 @@ class EstimationPlan:
         definition, given = self.measured.definition, bool(self.rewards)
         return exposure.reason(estimator, metric, definition, self.settings, rewards=given)
 
-    def metrics_of(self, estimator: str) -> list[str]:
+    def estimable_metrics(self, estimator: str) -> list[str]:
         """The metrics of an estimator that have a value."""
         if estimator == HOLDOUT:
             return [SUM] if SUM in self.metrics else []
         return [metric for metric in self.metrics if self.reason(estimator, metric) is None]
 
-    def columns(self, estimator: str, metric: str, cut: StratumEdges | None = None) -> list[Column]:
+    def columns(self, estimator: str, metric: str, cut: StratumEdges | None = None) -> list[MetricColumn]:
         """What the columns of an estimate are."""
-        definition = self.measured.definition.describe(METRICS[_plain(metric)].axes)
+        definition = self.measured.definition.describe(METRICS[_plain_metric(metric)].axes)
         definition = ";".join([definition, *self._settings(estimator, cut)])
         ks = exposure.columns(metric, self.measured.ks)
-        return [Column(metric, k, definition, estimator) for k in ks]
+        return [MetricColumn(metric, k, definition, estimator) for k in ks]
 
-    def table(self, estimator: str) -> list[Column]:
+    def table(self, estimator: str) -> list[MetricColumn]:
         """The columns of all metrics of a weighing estimator, in order."""
-        return [column for name in self.metrics_of(estimator) for column in self.columns(estimator, name)]
+        return [
+            column for name in self.estimable_metrics(estimator) for column in self.columns(estimator, name)
+        ]
 
     def _settings(self, estimator: str, cut: StratumEdges | None) -> list[str]:
         """What an estimate depends on beside the metric's own axes."""
@@ -133,7 +147,7 @@ class EstimationPlan:
     def _bounds(self, estimator: str, metric: str, weights: Weights) -> tuple[float, float]:
         """What no user's parts exceed."""
         largest, longest = self._largest_weight(estimator, weights), float(weights.longest)
-        total = LARGEST_DISCOUNT * longest * largest * max(_gain(metric, weights.grade, self), 1.0)
+        total = LARGEST_DISCOUNT * longest * largest * max(_largest_gain(metric, weights.grade, self), 1.0)
         if estimator == exposure.POOLED:
             return total, longest * largest
         if estimator == "snips_global":
@@ -155,11 +169,11 @@ class EstimationPlan:
         return bounds.get(estimator, weights.largest)
 
 
-def _plain(metric: str) -> str:
+def _plain_metric(metric: str) -> str:
     return "ndcg" if metric == SUM else metric
 
 
-def _gain(metric: str, grade: float, plan: EstimationPlan) -> float:
+def _largest_gain(metric: str, grade: float, plan: EstimationPlan) -> float:
     """The size of the largest gain of an item whose relevance is at most this in size."""
     kind = plan.measured.definition.gain
     if metric not in (SUM, "ndcg") or kind == "binary":
@@ -181,18 +195,18 @@ TOTALS = (
 ESTIMATES = f"{METRIC_ROWS}, replicates ARRAY<DOUBLE>"
 """Rows of `metrics`, and the replicates of what is compared (else NULL)."""
 
-Place = tuple[str, str, int | None, str | None]
+EstimateKey = tuple[str, str, int | None, str | None]
 """Part, estimator; place of the strata in the plan and metric, where stratified."""
 
 
-def estimates(rankings: DataFrame, plan: EstimationPlan) -> DataFrame:
+def compute_estimates(rankings: DataFrame, plan: EstimationPlan) -> DataFrame:
     """Rows of `metrics` for each estimator, metric and cut-off that has a value.
 
     Each task adds its users up; shuffled is a row per task, part and estimator (of strata: number of
     them and metric) of columns x replicates whole numbers.
 
     Args:
-        rankings: rows of the table `rankings` of one run, with `propensity`; from `with_rewards`
+        rankings: rows of the table `rankings` of one run, with `propensity`; from `add_rewards`
             where the plan has a reward model.
         plan: what is estimated.
     """
@@ -209,15 +223,15 @@ def estimates(rankings: DataFrame, plan: EstimationPlan) -> DataFrame:
     return totals.groupBy(*KEY).applyInArrow(finish, ESTIMATES)
 
 
-def measure(plan: EstimationPlan) -> Measure:
-    """What `estimates` works out, of rankings of any origin."""
-    return Measure(partial(_task_totals, plan), KEY, partial(_finish, plan))
+def estimation_measure(plan: EstimationPlan) -> RankingMeasure:
+    """What `compute_estimates` works out, of rankings of any origin."""
+    return RankingMeasure(partial(_task_totals, plan), KEY, partial(_finish, plan))
 
 
 def _task_totals(plan: EstimationPlan, batches: Batches) -> Batches:
-    totals: dict[Place, Ints] = {}
+    totals: dict[EstimateKey, Ints] = {}
     for batch in batches:
-        for part, users in by_part(batch):
+        for part, users in split_by_part(batch):
             if part not in plan.parts:
                 continue
             for (estimator, n, metric), found in _totals(plan, part, users).items():
@@ -244,9 +258,9 @@ def _totals(
 ) -> dict[tuple[str, int | None, str | None], Ints]:
     """Ints numbers to be added over users: for each estimator, and each number of strata and metric."""
     rankings, keys = to_rankings(users), users.column("user_key").to_numpy()
-    propensity_p = flat(users.column("propensity"))[1]
+    propensity_p = flatten_lists(users.column("propensity"))[1]
     found: dict[tuple[str, int | None, str | None], Ints] = {}
-    for name, sums in _weighed_totals(plan, part, rankings, propensity_p, keys, _rewards(users, plan)):
+    for name, sums in _weighted_totals(plan, part, rankings, propensity_p, keys, _rewards(users, plan)):
         found[name, None, None] = sums
     for n, cut in enumerate(plan.strata if STRATIFIED in plan.estimators else ()):
         for metric, sums in _stratified_totals(plan, cut, rankings, propensity_p, keys):
@@ -257,14 +271,14 @@ def _totals(
 def _rewards(users: pa.RecordBatch, plan: EstimationPlan) -> Rewards | None:
     if not plan.rewards:
         return None
-    offsets, listed = flat(users.column("listed_rewards"))
-    return Rewards(offsets, listed, flat(users.column("truth_rewards"))[1])
+    offsets, listed = flatten_lists(users.column("listed_rewards"))
+    return Rewards(offsets, listed, flatten_lists(users.column("truth_rewards"))[1])
 
 
 # ------------------------------------------------------------------------------- by weights
 
 
-def _weighed_totals(
+def _weighted_totals(
     plan: EstimationPlan,
     part: str,
     rankings: Rankings,
@@ -272,67 +286,72 @@ def _weighed_totals(
     keys: Ints,
     rewards: Rewards | None,
 ) -> Iterator[tuple[str, Ints]]:
-    """Of each estimator what `_finish_weighed` needs; bootstrap weights are drawn once for all."""
+    """Of each estimator what `_finish_weighted` needs; bootstrap weights are drawn once for all."""
     made = _contributions(plan, rankings, propensity_p, rewards)
     scaled = {
-        name: _joined([_scaled(made[name, m], plan.scalings(name, m, part)) for m in plan.metrics_of(name)])
-        for name in plan.weighed
-        if plan.metrics_of(name)
+        name: _join_parts(
+            [
+                _scale_parts(made[name, m], plan.scalings(name, m, part))
+                for m in plan.estimable_metrics(name)
+            ]
+        )
+        for name in plan.weighted_estimators
+        if plan.estimable_metrics(name)
     }
     if not scaled:
         return
     boot, start = plan.measured.bootstrap, 0
-    sums = exposure.replicate_sums(_joined(list(scaled.values())), keys, boot.replicates, boot.seed)
+    sums = exposure.replicate_sums(_join_parts(list(scaled.values())), keys, boot.replicates, boot.seed)
     for name, parts in scaled.items():
         end = start + parts.numerator.shape[1]
         moments = ratios.ratio_moments(parts.numerator, parts.denominator)
-        sizes = resampling.exact_sums(_size(parts))
-        yield name, _flat(moments, sizes, sums[:, :, start:end])
+        sizes = resampling.exact_sums(_size_factor(parts))
+        yield name, _flatten(moments, sizes, sums[:, :, start:end])
         start = end
 
 
 def _contributions(
     plan: EstimationPlan, rankings: Rankings, propensity_p: Floats, rewards: Rewards | None
 ) -> dict[tuple[str, str], Parts]:
-    measured, names = plan.measured, plan.weighed
+    measured, names = plan.measured, plan.weighted_estimators
     made: dict[tuple[str, str], Parts] = {}
-    for some, metrics in ((names[:1], plan.metrics_of(HOLDOUT)), (names[1:], plan.metrics)):
+    for some, metrics in ((names[:1], plan.estimable_metrics(HOLDOUT)), (names[1:], plan.metrics)):
         made |= exposure.contributions(
             rankings, propensity_p, metrics, measured.ks, measured.definition, some, plan.settings, rewards
         )
     return made
 
 
-def _scaled(parts: Parts, scalings: tuple[float, float]) -> Parts:
-    return Parts(parts.numerator * scalings[0], parts.denominator * scalings[1], _size(parts))
+def _scale_parts(parts: Parts, scalings: tuple[float, float]) -> Parts:
+    return Parts(parts.numerator * scalings[0], parts.denominator * scalings[1], _size_factor(parts))
 
 
-def _size(parts: Parts) -> Floats:
+def _size_factor(parts: Parts) -> Floats:
     """How many items each user has where the estimate is multiplied by their mean, else 1."""
     size = np.ones_like(parts.numerator) if parts.size is None else parts.size
     kept: Floats = np.where(np.isnan(parts.numerator), np.nan, size)
     return kept
 
 
-def _joined(parts: list[Parts]) -> Parts:
+def _join_parts(parts: list[Parts]) -> Parts:
     """The columns of several estimates side by side."""
     numerators = np.concatenate([part.numerator for part in parts], axis=1)
     denominators = np.concatenate([part.denominator for part in parts], axis=1)
-    return Parts(numerators, denominators, np.concatenate([_size(part) for part in parts], axis=1))
+    return Parts(numerators, denominators, np.concatenate([_size_factor(part) for part in parts], axis=1))
 
 
-def _flat(*arrays: Ints) -> Ints:
+def _flatten(*arrays: Ints) -> Ints:
     return np.concatenate([array.ravel() for array in arrays])
 
 
-def _split(totals: Ints, *shapes: tuple[int, ...]) -> list[Ints]:
+def _split_totals(totals: Ints, *shapes: tuple[int, ...]) -> list[Ints]:
     ends = np.cumsum([math.prod(shape) for shape in shapes])
     pieces = np.split(totals, ends[:-1])
     return [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Estimates:
     """Estimates: value, standard error, users and replicates, (c,) each but (r, c)."""
 
     value: Floats
@@ -341,10 +360,10 @@ class _Found:
     replicates: Floats
 
 
-def _finish_weighed(plan: EstimationPlan, part: str, estimator: str, totals: Ints) -> _Found:
+def _finish_weighted(plan: EstimationPlan, part: str, estimator: str, totals: Ints) -> _Estimates:
     columns, r = plan.table(estimator), plan.measured.bootstrap.replicates
     c = len(columns)
-    moments, sizes, sums = _split(totals, (c, 11), (c, 2), (4, r, c))
+    moments, sizes, sums = _split_totals(totals, (c, 11), (c, 2), (4, r, c))
     scalings = np.array([plan.scalings(estimator, column.metric, part) for column in columns])
     back = scalings[:, 1] / scalings[:, 0]
     ratio, error, users = ratios.ratio_and_error(moments)
@@ -354,25 +373,25 @@ def _finish_weighed(plan: EstimationPlan, part: str, estimator: str, totals: Int
         # Columns 3 and 4 of the moments are the sum of the denominators.
         mean = resampling.from_sums(moments[:, 3:5]) / scalings[:, 1] / np.maximum(users, 1)
         means = resampling.replicate_means(sums[1], sums[3]) / scalings[:, 1]
-        value, replicates = value * _factor(plan, mean), replicates * _factor(plan, means)
+        value, replicates = value * _pooled_factor(plan, mean), replicates * _pooled_factor(plan, means)
     # A product of a ratio and a mean: the delta method of a ratio alone is not its error.
     pooled = np.array([estimator == "snips_global" and x.metric in exposure.SUMS for x in columns])
-    error = np.where(pooled | (estimator == exposure.POOLED), _spread(replicates), error * back)
-    return _Found(value, error, users, replicates)
+    error = np.where(pooled | (estimator == exposure.POOLED), _replicate_stderr(replicates), error * back)
+    return _Estimates(value, error, users, replicates)
 
 
-def _factor(plan: EstimationPlan, mean_xc: Floats) -> Floats:
+def _pooled_factor(plan: EstimationPlan, mean_xc: Floats) -> Floats:
     """What turns the quotients of `ips_pooled` into estimates, from mean denominators, metric by metric."""
     found, start = np.empty_like(mean_xc), 0
-    for metric in plan.metrics_of(exposure.POOLED):
+    for metric in plan.estimable_metrics(exposure.POOLED):
         end = start + len(plan.columns(exposure.POOLED, metric))
         at = (..., slice(start, end))
-        found[at] = exposure.pooled_factor(metric, plan.measured.ks, plan.measured.definition, mean_xc[at])
+        found[at] = exposure.pool_factor(metric, plan.measured.ks, plan.measured.definition, mean_xc[at])
         start = end
     return found
 
 
-def _spread(replicates_rc: Floats) -> Floats:
+def _replicate_stderr(replicates_rc: Floats) -> Floats:
     """The standard deviation of the replicates, NaN where fewer than two are known."""
     known = (~np.isnan(replicates_rc)).sum(axis=0) > 1
     spread: Floats = np.full(known.shape, np.nan)
@@ -389,8 +408,8 @@ def _stratified_totals(
 ) -> Iterator[tuple[str, Ints]]:
     """Of each metric what `_finish_stratified` needs; bootstrap weights are drawn once for all."""
     measured, boot, s = plan.measured, plan.measured.bootstrap, len(cut.items)
-    values, sizes_us = exposure.stratified(
-        rankings, cut.assign(propensity_p), s, measured.of_ranks, measured.ks, measured.definition
+    values, sizes_us = exposure.measure_by_stratum(
+        rankings, cut.assign(propensity_p), s, measured.rank_metrics, measured.ks, measured.definition
     )
     # Whoever has no truth in a stratum is not averaged there, as in a slice, also where empty users count.
     flat_values = {
@@ -405,7 +424,7 @@ def _stratified_totals(
         known = ~np.isnan(value.reshape(len(keys), s, -1))
         yield (
             name,
-            _flat(
+            _flatten(
                 known.any(axis=1).sum(axis=0),
                 resampling.moments(value),
                 sizes_us.sum(axis=0),
@@ -417,17 +436,17 @@ def _stratified_totals(
         start = end
 
 
-def _finish_stratified(plan: EstimationPlan, cut: StratumEdges, metric: str, totals: Ints) -> _Found:
+def _finish_stratified(plan: EstimationPlan, cut: StratumEdges, metric: str, totals: Ints) -> _Estimates:
     r, s = plan.measured.bootstrap.replicates, len(cut.items)
     c = len(plan.columns(STRATIFIED, metric))
-    users, moments, sizes, sums, weights, boot_sizes = _split(
+    users, moments, sizes, sums, weights, boot_sizes = _split_totals(
         totals, (c,), (s * c, 5), (s,), (r, s * c), (r, s * c), (r, s)
     )
     mean_sc = resampling.mean_and_error(moments)[0].reshape(s, c)
     means_rsc = resampling.replicate_means(sums, weights).reshape(r, s, c)
     value, _ = exposure.combine_strata(mean_sc, sizes)
     replicates, _ = exposure.combine_strata(means_rsc, boot_sizes)
-    return _Found(value, _spread(replicates), users, replicates)
+    return _Estimates(value, _replicate_stderr(replicates), users, replicates)
 
 
 # ------------------------------------------------------------------------------- finishing
@@ -441,7 +460,7 @@ def _finish(plan: EstimationPlan, table: pa.Table) -> pa.Table:
         table.column(name)[0].as_py() for name in ("part", "estimator", "strata", "metric")
     )
     if n is None:
-        columns, found = plan.table(estimator), _finish_weighed(plan, part, estimator, totals)
+        columns, found = plan.table(estimator), _finish_weighted(plan, part, estimator, totals)
     else:
         columns = plan.columns(estimator, metric, plan.strata[n])
         found = _finish_stratified(plan, plan.strata[n], metric, totals)
@@ -458,7 +477,7 @@ def _finish(plan: EstimationPlan, table: pa.Table) -> pa.Table:
 # ------------------------------------------------------------------------------- what has no value
 
 
-def missing(plan: EstimationPlan) -> list[tuple[Column, str]]:
+def missing_estimates(plan: EstimationPlan) -> list[tuple[MetricColumn, str]]:
     """The columns without a value, each with the reason."""
     return [
         (column, reason)
@@ -482,7 +501,7 @@ class Proposal:
     proposed: int | None
 
 
-def proposal(rows: list[Any], plan: EstimationPlan, part: str) -> Proposal:
+def propose_strata(rows: list[Any], plan: EstimationPlan, part: str) -> Proposal:
     """The number of strata from which on neighbouring numbers agree (`kernels.estimators.strata.propose`).
 
     Args:
@@ -510,7 +529,7 @@ def proposal(rows: list[Any], plan: EstimationPlan, part: str) -> Proposal:
 # ------------------------------------------------------------------------------- reward models
 
 
-def with_rewards(rankings: DataFrame, rewards: DataFrame) -> DataFrame:
+def add_rewards(rankings: DataFrame, rewards: DataFrame) -> DataFrame:
     """The rankings with `truth_rewards` and `listed_rewards`, and how many had none (they count 0).
 
     Shuffles the (user, item) rows of truth and lists by item (or user and item), then by user; a task

@@ -22,14 +22,14 @@ from pyspark.sql.pandas.functions import arrow_udf
 from recbench_spark.config import EXPOSURE_SLICES
 from recbench_spark.config import Strata as Wanted
 from recbench_spark.errors import DataError
-from recbench_spark.evaluation.ranking.batches import by_part
+from recbench_spark.evaluation.ranking.batches import split_by_part
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.estimators import strata
 from recbench_spark.kernels.estimators.exposure import Diagnostics, diagnostics
 from recbench_spark.kernels.estimators.strata import StratumEdges
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage import shared_arrays
-from recbench_spark.storage.shared_arrays import Arrays, SharedRows, flat
+from recbench_spark.storage.shared_arrays import Arrays, SharedRows, flatten_lists
 
 # ------------------------------------------------------------------------------- of items
 
@@ -91,7 +91,7 @@ def cut_strata(chances: Chances, wanted: Wanted) -> tuple[StratumEdges, ...]:
     Raises:
         DataError: all items are shown alike.
     """
-    counted = chances.rows.groupBy(_rounded("propensity").alias("propensity")).agg(
+    counted = chances.rows.groupBy(_round_column("propensity").alias("propensity")).agg(
         F.count("*").alias("items"), F.sum("n_train").alias("n_train")
     )
     table = counted.orderBy("propensity").toArrow()
@@ -103,15 +103,15 @@ def cut_strata(chances: Chances, wanted: Wanted) -> tuple[StratumEdges, ...]:
     return tuple(strata.cut(wanted.kind, n, value_x, items_x, mass_x) for n in wanted.n)
 
 
-def _rounded(name: str) -> Any:
+def _round_column(name: str) -> Any:
     return arrow_udf(_rounded_values, "double")(name)  # type: ignore[call-overload]
 
 
 def _rounded_values(values: pa.Array) -> pa.Array:
-    return pa.array(strata.rounded(values.to_numpy(zero_copy_only=False)))
+    return pa.array(strata.round_propensities(values.to_numpy(zero_copy_only=False)))
 
 
-def popular_from(rows: DataFrame, share: float) -> int | None:
+def popularity_threshold(rows: DataFrame, share: float) -> int | None:
     """Training rows from which on an item belongs to the most popular share of all; None for share 0.
 
     Items of one count stay together, so that they may be more. One row a different count is shuffled.
@@ -147,18 +147,18 @@ class ExposedItems:
 
 
 def _save(n_items: int, rows: ds.Dataset, folder: Path) -> None:
-    propensity = shared_arrays.create(folder, "propensity", (n_items,), np.float64)
-    n_train = shared_arrays.create(folder, "n_train", (n_items,), np.int64)
+    propensity = shared_arrays.create_array(folder, "propensity", (n_items,), np.float64)
+    n_train = shared_arrays.create_array(folder, "n_train", (n_items,), np.int64)
     for batch in rows.to_batches():
         index = batch.column("item_index").to_numpy()
         propensity[index] = batch.column("propensity").to_numpy()
         n_train[index] = batch.column("n_train").to_numpy()
 
 
-_OF_TRUTH = "STRUCT<propensity: ARRAY<DOUBLE>, stratum: ARRAY<STRING>, most_popular: ARRAY<STRING>>"
+_TRUTH_EXPOSURE = "STRUCT<propensity: ARRAY<DOUBLE>, stratum: ARRAY<STRING>, most_popular: ARRAY<STRING>>"
 
 
-def with_exposure(users: DataFrame, exposed: ExposedItems) -> DataFrame:
+def add_exposure(users: DataFrame, exposed: ExposedItems) -> DataFrame:
     """The users with `propensity` of their truth, and its stratum and popularity in `slices`. No shuffle.
 
     Slice `stratum` is Q1, Q2 ... up to the most shown; `most_popular` is `only` for the most popular
@@ -171,9 +171,9 @@ def with_exposure(users: DataFrame, exposed: ExposedItems) -> DataFrame:
 
     # Spark reads the kind of function from these annotations, which a partial does not show.
     def of_truth(items: pa.Array) -> pa.Array:
-        return _of_truth(exposed, items)
+        return _truth_exposure(exposed, items)
 
-    udf = arrow_udf(of_truth, _OF_TRUTH)  # type: ignore[call-overload]
+    udf = arrow_udf(of_truth, _TRUTH_EXPOSURE)  # type: ignore[call-overload]
     found = users.withColumn("_shown", udf("items"))
     there = {"stratum": exposed.strata is not None, "most_popular": exposed.popular_from is not None}
     keys = [key for key in EXPOSURE_SLICES if there[key]]
@@ -183,9 +183,9 @@ def with_exposure(users: DataFrame, exposed: ExposedItems) -> DataFrame:
     return found.withColumns({"propensity": F.col("_shown.propensity"), "slices": slices}).drop("_shown")
 
 
-def _of_truth(exposed: ExposedItems, items: pa.Array) -> pa.Array:
+def _truth_exposure(exposed: ExposedItems, items: pa.Array) -> pa.Array:
     arrays = exposed.arrays()
-    offsets, item_p = flat(items)
+    offsets, item_p = flatten_lists(items)
     propensity = arrays["propensity"][item_p]
     stratum = np.zeros(len(item_p), dtype=np.int64)
     labels = ["Q1"]
@@ -227,7 +227,7 @@ class Weights:
 WEIGHTS = "part STRING, weight DOUBLE, n LONG, longest LONG, largest DOUBLE, grade DOUBLE"
 
 
-def truth_weights(users: DataFrame, threshold: float | None) -> dict[str, Weights]:
+def count_truth_weights(users: DataFrame, threshold: float | None) -> dict[str, Weights]:
     """The weights of each part. One row per task and different weight is shuffled.
 
     Args:
@@ -254,14 +254,14 @@ def truth_weights(users: DataFrame, threshold: float | None) -> dict[str, Weight
 
 def _task_weights(threshold: float | None, batches: Batches) -> Batches:
     for batch in batches:
-        for part, users in by_part(batch):
-            yield _weights_of(part, users, threshold)
+        for part, users in split_by_part(batch):
+            yield _part_weights(part, users, threshold)
 
 
-def _weights_of(part: str, users: pa.RecordBatch, threshold: float | None) -> pa.RecordBatch:
+def _part_weights(part: str, users: pa.RecordBatch, threshold: float | None) -> pa.RecordBatch:
     """The histogram of some users, after a row of weight 0 with the bounds."""
-    offsets, relevance = flat(users.column("relevance"))
-    weight_p = strata.rounded(1.0 / flat(users.column("propensity"))[1])
+    offsets, relevance = flatten_lists(users.column("relevance"))
+    weight_p = strata.round_propensities(1.0 / flatten_lists(users.column("propensity"))[1])
     relevant = relevance > 0 if threshold is None else relevance >= threshold
     weight_x, rows_x = np.unique(weight_p[relevant], return_counts=True)
     bounds = {

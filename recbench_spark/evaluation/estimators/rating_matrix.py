@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from recbench_spark.config import Bootstrap
-from recbench_spark.evaluation.estimators.sums import added_up
-from recbench_spark.evaluation.metrics.predictions import Row, estimate_row
+from recbench_spark.evaluation.estimators.sums import sum_batches
+from recbench_spark.evaluation.metrics.predictions import MetricRow, estimate_row
 from recbench_spark.kernels import sums
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.estimators import rating_matrix
@@ -26,10 +26,10 @@ LOSSES: dict[str, Loss] = {"mse": "squared", "mae": "absolute"}
 NAMES = {"naive": "holdout"}
 """Estimators whose name in the column `estimator` is another."""
 
-OF_A_MODEL = [SUMS.index("correction"), SUMS.index("imputed")]
+MODEL_SUMS = [SUMS.index("correction"), SUMS.index("imputed")]
 
 
-def matrix_metrics(cells: DataFrame, bootstrap: Bootstrap, *, modelled: bool) -> list[Row]:
+def compute_matrix_metrics(cells: DataFrame, bootstrap: Bootstrap, *, modelled: bool) -> list[MetricRow]:
     """Rows of `metrics`: mse and mae by holdout (naive), ips, snips and, with a model of ratings, dr.
 
     One pass; a row of replicates x 14 sums per task comes back. `n` is the number of known ratings.
@@ -45,12 +45,12 @@ def matrix_metrics(cells: DataFrame, bootstrap: Bootstrap, *, modelled: bool) ->
         return cell_sums(batch.column("user_key").to_numpy(), parts(batch), bootstrap)
 
     columns = len(LOSSES) * len(SUMS)
-    exact, boot = added_up(cells, found, [(columns,), (bootstrap.replicates, columns)])
-    totals, boots = estimable(exact, boot, modelled=modelled)
+    exact, boot = sum_batches(cells, found, [(columns,), (bootstrap.replicates, columns)])
+    totals, boots = estimable_totals(exact, boot, modelled=modelled)
     values, replicates = rating_matrix.from_totals(totals), rating_matrix.from_totals(boots)
     n = int(totals[0, 0])
 
-    def row(m: int, metric: str, name: str) -> Row:
+    def row(m: int, metric: str, name: str) -> MetricRow:
         value, drawn = float(values[name][m]), replicates[name][:, m]
         columns_of_row = estimate_row(metric, value, drawn, n, bootstrap.level)
         return {**columns_of_row, "estimator": NAMES.get(name, name)}
@@ -92,16 +92,16 @@ def cell_sums(keys_n: Ints, parts_nc: Floats, bootstrap: Bootstrap) -> list[Sums
     matter how a user's cells are spread over batches.
     """
     users, user_n = np.unique(keys_n, return_inverse=True)
-    by_user = sums.grouped(user_n, sums.rounded(parts_nc), len(users))
-    boot = sums.bootstrap_grouped(users, by_user, bootstrap.replicates, bootstrap.seed)
+    by_user = sums.group_sums(user_n, sums.round_binary(parts_nc), len(users))
+    boot = sums.bootstrap_groups(users, by_user, bootstrap.replicates, bootstrap.seed)
     return [sums.exact_sums(parts_nc), boot]
 
 
-def estimable(exact: Sums, boot: Sums, *, modelled: bool) -> tuple[Floats, Floats]:
+def estimable_totals(exact: Sums, boot: Sums, *, modelled: bool) -> tuple[Floats, Floats]:
     """Totals, (l, s), and those of each replicate, (b, l, s), from added up `cell_sums`."""
     totals = exact.nearest().reshape(len(LOSSES), len(SUMS))
     replicates = boot.floats().reshape(-1, len(LOSSES), len(SUMS))
     if not modelled:
-        totals[:, OF_A_MODEL] = np.nan
-        replicates[:, :, OF_A_MODEL] = np.nan
+        totals[:, MODEL_SUMS] = np.nan
+        replicates[:, :, MODEL_SUMS] = np.nan
     return totals, replicates

@@ -10,23 +10,23 @@ from pyspark.sql import DataFrame
 
 from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.kernels.sums import Sums, total_of
+from recbench_spark.kernels.sums import Sums, total_from_rows
 
 
-def largest(rows: DataFrame, parts: Callable[[pa.RecordBatch], Floats]) -> Floats:
+def largest_values(rows: DataFrame, parts: Callable[[pa.RecordBatch], Floats]) -> Floats:
     """The largest absolute value of each column of `parts`, which gives (rows, c); 0 where all are NaN."""
 
     def reduce(batches: Batches) -> Batches:
         found = [np.nanmax(np.abs(parts(batch)), axis=0, initial=0.0) for batch in batches]
         if found:
-            yield _one_row(pa.array(np.max(found, axis=0)))
+            yield _to_single_row(pa.array(np.max(found, axis=0)))
 
     tasks = rows.mapInArrow(reduce, "numbers ARRAY<DOUBLE>").toArrow()
     most: Floats = np.max([row.values.to_numpy() for row in tasks.column("numbers")], axis=0)
     return most
 
 
-def added_up(
+def sum_batches(
     rows: DataFrame, sums: Callable[[pa.RecordBatch], list[Sums]], shapes: Sequence[tuple[int, ...]]
 ) -> list[Sums]:
     """Sums of all batches, one of each shape: in any order and partitioning the same bits."""
@@ -42,8 +42,8 @@ def added_up(
             yield pa.RecordBatch.from_arrays(lists, names)
 
     tasks = rows.mapInArrow(reduce, ", ".join(f"{name} ARRAY<LONG>" for name in names)).toArrow()
-    return [total_of(tasks.column(name), shape) for name, shape in zip(names, shapes, strict=True)]
+    return [total_from_rows(tasks.column(name), shape) for name, shape in zip(names, shapes, strict=True)]
 
 
-def _one_row(numbers: pa.Array) -> pa.RecordBatch:
+def _to_single_row(numbers: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.ListArray.from_arrays([0, len(numbers)], numbers)], ["numbers"])

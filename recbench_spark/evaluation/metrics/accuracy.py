@@ -18,11 +18,11 @@ from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest, show_value
 from recbench_spark.evaluation import batch_schemas
-from recbench_spark.evaluation.batch_schemas import ddl
+from recbench_spark.evaluation.batch_schemas import to_ddl
 from recbench_spark.evaluation.metrics import beyond_accuracy
 from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS, Facts
-from recbench_spark.evaluation.ranking.batches import by_part, select_truth, to_rankings
-from recbench_spark.evaluation.ranking.request import Request
+from recbench_spark.evaluation.ranking.batches import select_truth, split_by_part, to_rankings
+from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.metrics.accuracy import (
@@ -39,7 +39,7 @@ from recbench_spark.kernels.streams import Batches
 HOLDOUT = "holdout"
 
 
-class Column(NamedTuple):
+class MetricColumn(NamedTuple):
     """What one number is: a metric at a cut-off, its definition, its estimator."""
 
     metric: str
@@ -83,17 +83,17 @@ class MetricPlan:
         check_names(metrics)
         check_cutoffs(ks)
         if not uncut:
-            check_cut(metrics, definition)
+            check_uncut(metrics, definition)
         if not metrics or not ks:
             hint = "name one, and cut-offs from 1 on"
             raise ConfigError(f"metrics {tuple(metrics)} at k {tuple(ks)}", hint)
         cuts = tuple(sorted({int(k) for k in ks}))
         return cls(tuple(metrics), cuts, definition, bootstrap or Bootstrap(), features, uncut)
 
-    def request(self, lists: bool = False) -> Request:
+    def request(self, lists: bool = False) -> RankingRequest:
         """What is asked of the ranking; `lists`: others than these metrics want the lists too."""
         wanted = lists or any(name in LIST_METRICS for name in self.metrics)
-        return Request(self.definition, max(self.ks) if wanted else 0, self.cutoff)
+        return RankingRequest(self.definition, max(self.ks) if wanted else 0, self.cutoff)
 
     @property
     def cutoff(self) -> int | None:
@@ -101,12 +101,12 @@ class MetricPlan:
         return None if self.uncut else max(self.ks)
 
     @property
-    def of_ranks(self) -> tuple[str, ...]:
+    def rank_metrics(self) -> tuple[str, ...]:
         """The metrics of each user that follow from the ranks of the truth items."""
         return tuple(name for name in self.metrics if name not in LIST_METRICS)
 
     @property
-    def of_lists(self) -> tuple[str, ...]:
+    def list_metrics(self) -> tuple[str, ...]:
         """The metrics of each user that follow from the list itself."""
         return tuple(name for name in self.metrics if name in beyond_accuracy.PER_USER)
 
@@ -119,9 +119,13 @@ class MetricPlan:
         """The cut-offs of a metric; None: over the whole ranking."""
         return list(self.ks) if metric in LIST_METRICS else cutoffs(metric, self.ks, self.uncut)
 
-    def table(self, names: Sequence[str]) -> list[Column]:
+    def table(self, names: Sequence[str]) -> list[MetricColumn]:
         """What the columns of these metrics' values are, in order."""
-        return [Column(name, k, self.describe(name), HOLDOUT) for name in names for k in self.columns(name)]
+        return [
+            MetricColumn(name, k, self.describe(name), HOLDOUT)
+            for name in names
+            for k in self.columns(name)
+        ]
 
     def describe(self, metric: str) -> str:
         """The definition string that stands beside a metric: the axes it depends on."""
@@ -141,7 +145,7 @@ def check_names(metrics: Sequence[str], task: str = "ranking") -> None:
             raise ConfigError(f"metrics: '{name}' stands there twice", "name each metric once")
 
 
-def check_cut(metrics: Sequence[str], definition: Definition) -> None:
+def check_uncut(metrics: Sequence[str], definition: Definition) -> None:
     """ConfigError for a value over the whole ranking, which ranks up to the largest k do not give."""
     whole = [name for name in metrics if name in METRICS and METRICS[name].cuts == "uncut"]
     axes = {"map": definition.map_cut, "mrr": definition.mrr_cut}
@@ -162,16 +166,16 @@ def user_value_batches(plan: MetricPlan, batches: Batches) -> Batches:
     """Rows of `USER_VALUES` of rows of `RANKED`: one a user and metric of ranks."""
     for batch in batches:
         rankings = to_rankings(batch)
-        values = measure(rankings, plan.of_ranks, plan.ks, plan.definition, plan.uncut)
+        values = measure(rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
         relevant = pa.array(relevant_counts(rankings, plan.definition), pa.int32())
         for metric, values_uc in values.items():
             yield _user_batch(batch, metric, values_uc, relevant, plan)
 
 
 def listed_value_batches(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
-    """Rows of `USER_VALUES` of rows of `top_lists.listed`: one a user and metric of lists."""
+    """Rows of `USER_VALUES` of rows of `top_lists.count_listed_items`: one a user and metric of lists."""
     for batch in batches:
-        values = beyond_accuracy.values_of(batch, plan.of_lists, facts, plan.ks)
+        values = beyond_accuracy.list_values(batch, plan.list_metrics, facts, plan.ks)
         for metric, values_uc in values.items():
             yield _user_batch(batch, metric, values_uc, batch.column("n_relevant"), plan)
 
@@ -186,9 +190,9 @@ def _user_batch(
     columns = {
         "user_id": batch.column("user_id"),
         "part": batch.column("part"),
-        "metric": _constant(metric, n),
-        "definition": _constant(plan.describe(metric), n),
-        "estimator": _constant(HOLDOUT, n),
+        "metric": _constant_column(metric, n),
+        "definition": _constant_column(plan.describe(metric), n),
+        "estimator": _constant_column(HOLDOUT, n),
         "ks": pa.ListArray.from_arrays(offsets, pa.array(ks * n, pa.int32())),
         "values": pa.ListArray.from_arrays(offsets, pa.array(values_uc.ravel(), mask=missing)),
         "n_relevant": relevant,
@@ -196,19 +200,19 @@ def _user_batch(
     return pa.RecordBatch.from_pydict(columns, schema=batch_schemas.USER_VALUES)
 
 
-def _constant(text: str, n: int) -> pa.Array:
+def _constant_column(text: str, n: int) -> pa.Array:
     return pa.repeat(pa.scalar(text), n)
 
 
 # ------------------------------------------------------------------------------- overall
 
-Slice = tuple[str, str | None, str | None]
+SliceKey = tuple[str, str | None, str | None]
 """Held-out part, slice key and value; (part, None, None) is everyone."""
 SLICE = ("part", "slice_key", "slice_value")
 
 
 @dataclass
-class Totals:
+class MetricTotals:
     """Sums over users of all metrics of one slice, whole numbers (see `kernels.resampling`).
 
     moments_c5: users averaged, fixed-point sums of values and squares; boot_bc, weights_bc:
@@ -219,33 +223,33 @@ class Totals:
     boot_bc: Ints
     weights_bc: Ints
 
-    def add(self, other: Totals) -> None:
+    def add(self, other: MetricTotals) -> None:
         """Add other users; any order gives the same bits."""
         self.moments_c5 += other.moments_c5
         self.boot_bc += other.boot_bc
         self.weights_bc += other.weights_bc
 
 
-def totals_of(values: dict[str, Floats], keys_u: Ints, boot: Bootstrap) -> Totals:
+def sum_users(values: dict[str, Floats], keys_u: Ints, boot: Bootstrap) -> MetricTotals:
     """The totals of some users. `keys_u`: hashes of their ids, which draw the bootstrap weights."""
     values_uc = np.concatenate(list(values.values()), axis=1)
     sums, weights = resampling.bootstrap_sums(keys_u, values_uc, boot.replicates, boot.seed)
-    return Totals(resampling.moments(values_uc), sums, weights)
+    return MetricTotals(resampling.moments(values_uc), sums, weights)
 
 
-TOTALS = ddl(batch_schemas.TOTALS)
+TOTALS = to_ddl(batch_schemas.TOTALS)
 """The schema of the same name, as Spark wants it told; so also `METRIC_ROWS`."""
-METRIC_ROWS = ddl(batch_schemas.METRIC_ROWS)
+METRIC_ROWS = to_ddl(batch_schemas.METRIC_ROWS)
 
 
 def listed_total_batches(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
-    """Rows of `TOTALS` of rows of `top_lists.listed`: one a part, for the metrics of users' lists."""
-    totals: dict[Slice, Totals] = {}
+    """Rows of `TOTALS` of rows of `top_lists.count_listed_items`: one a part, for the metrics of users' lists."""
+    totals: dict[SliceKey, MetricTotals] = {}
     for batch in batches:
-        for part, users in by_part(batch):
-            values = beyond_accuracy.values_of(users, plan.of_lists, facts, plan.ks)
-            found = totals_of(values, users.column("user_key").to_numpy(), plan.bootstrap)
-            _add(totals, (part, None, None), found)
+        for part, users in split_by_part(batch):
+            values = beyond_accuracy.list_values(users, plan.list_metrics, facts, plan.ks)
+            found = sum_users(values, users.column("user_key").to_numpy(), plan.bootstrap)
+            _add_totals(totals, (part, None, None), found)
     for place, found in totals.items():
         yield totals_batch(place, found)
 
@@ -253,15 +257,15 @@ def listed_total_batches(plan: MetricPlan, facts: Facts, batches: Batches) -> Ba
 def total_batches(plan: MetricPlan, batches: Batches) -> Batches:
     """Rows of `TOTALS` of rows of `RANKED`: one a part and slice, for all metrics of ranks."""
 
-    def totals(some: Selected) -> Totals:
-        values = measure(some.rankings, plan.of_ranks, plan.ks, plan.definition, plan.uncut)
-        return totals_of(values, some.keys_u, plan.bootstrap)
+    def totals(some: TruthSelection) -> MetricTotals:
+        values = measure(some.rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
+        return sum_users(values, some.keys_u, plan.bootstrap)
 
-    yield from totals_by_slice(batches, totals)
+    yield from sum_by_slice(batches, totals)
 
 
 @dataclass(frozen=True)
-class Selected:
+class TruthSelection:
     """Some truth items of a batch of the table `rankings`: all of them, or those of a slice.
 
     rankings: of the users who have any of them, (u,), with these truth items only; users: their rows in
@@ -284,65 +288,65 @@ class Selected:
         return self.column("user_key")
 
 
-def totals_by_slice(batches: Batches, measured: Callable[[Selected], Totals]) -> Batches:
+def sum_by_slice(batches: Batches, measured: Callable[[TruthSelection], MetricTotals]) -> Batches:
     """The totals of each part and slice of a task's rankings, as rows `TOTALS`.
 
     Args:
         batches: rows of the table `rankings`.
         measured: the totals of some truth items of a batch.
     """
-    totals: dict[Slice, Totals] = {}
+    totals: dict[SliceKey, MetricTotals] = {}
     for place, some in _selections(batches):
-        _add(totals, place, measured(some))
+        _add_totals(totals, place, measured(some))
     for place, found in totals.items():
         yield totals_batch(place, found)
 
 
-def _selections(batches: Batches) -> Iterator[tuple[Slice, Selected]]:
+def _selections(batches: Batches) -> Iterator[tuple[SliceKey, TruthSelection]]:
     """The truth items of each part and slice of each batch."""
     for batch in batches:
-        for part, users in by_part(batch):
+        for part, users in split_by_part(batch):
             rankings = to_rankings(users)
             rows, all_p = np.arange(users.num_rows), np.ones(len(rankings.above), dtype=bool)
-            yield (part, None, None), Selected(users, rankings, rows, all_p)
+            yield (part, None, None), TruthSelection(users, rankings, rows, all_p)
             for key, value, kept_p in select_truth(users):
-                yield (part, key, value), Selected(users, *restricted(rankings, kept_p), kept_p)
+                yield (part, key, value), TruthSelection(users, *restrict_truth(rankings, kept_p), kept_p)
 
 
 # ------------------------------------------------------------------------------- of several models
 
-Values = dict[Slice, list[tuple[Ints, Floats]]]
+SliceValues = dict[SliceKey, list[tuple[Ints, Floats]]]
 """Of each part and slice, batch by batch: hashes of users, (u,), and their values, (u, c)."""
 
-COLUMNS_AT_ONCE = 512
+COLUMNS_PER_CHUNK = 512
 """Columns of several models that are added up together: 16 MB at 4,096 users."""
 
 
-def rank_values(plan: MetricPlan, batches: Batches) -> Values:
-    """All metrics of ranks of the users of rows of `RANKED`: what `totals_of_models` adds up."""
-    found: Values = {}
+def rank_values(plan: MetricPlan, batches: Batches) -> SliceValues:
+    """All metrics of ranks of the users of rows of `RANKED`: what `model_totals` adds up."""
+    found: SliceValues = {}
     for place, some in _selections(batches):
-        values = measure(some.rankings, plan.of_ranks, plan.ks, plan.definition, plan.uncut)
+        values = measure(some.rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
         table = np.concatenate(list(values.values()), axis=1)
         found.setdefault(place, []).append((some.keys_u, table))
     return found
 
 
-def totals_of_models(plan: MetricPlan, models: Sequence[Values]) -> list[list[pa.RecordBatch]]:
+def model_totals(plan: MetricPlan, models: Sequence[SliceValues]) -> list[list[pa.RecordBatch]]:
     """Of each model the rows that `total_batches` gives: bootstrap weights are drawn once for all.
 
     Models that rank the same users in the same batches share the weights; others have their own.
     """
-    found: list[dict[Slice, Totals]] = [{} for _ in models]
+    found: list[dict[SliceKey, MetricTotals]] = [{} for _ in models]
     for place in dict.fromkeys(place for values in models for place in values):
-        for some in _alike(models, place):
-            at_once = max(1, COLUMNS_AT_ONCE // models[some[0]][place][0][1].shape[1])
+        for some in _group_equal_users(models, place):
+            at_once = max(1, COLUMNS_PER_CHUNK // models[some[0]][place][0][1].shape[1])
             for start in range(0, len(some), at_once):
-                _add_models(plan, models, place, some[start : start + at_once], found)
+                _add_model_group(plan, models, place, some[start : start + at_once], found)
     return [[totals_batch(place, sums) for place, sums in totals.items()] for totals in found]
 
 
-def _alike(models: Sequence[Values], place: Slice) -> list[list[int]]:
+def _group_equal_users(models: Sequence[SliceValues], place: SliceKey) -> list[list[int]]:
     """The models of a slice, those with the same users in the same batches together."""
     groups: dict[tuple[bytes, ...], list[int]] = {}
     for n, values in enumerate(models):
@@ -351,12 +355,12 @@ def _alike(models: Sequence[Values], place: Slice) -> list[list[int]]:
     return list(groups.values())
 
 
-def _add_models(
+def _add_model_group(
     plan: MetricPlan,
-    models: Sequence[Values],
-    place: Slice,
+    models: Sequence[SliceValues],
+    place: SliceKey,
     some: Sequence[int],
-    found: Sequence[dict[Slice, Totals]],
+    found: Sequence[dict[SliceKey, MetricTotals]],
 ) -> None:
     boot = plan.bootstrap
     for batch, (keys_u, _) in enumerate(models[some[0]][place]):
@@ -366,19 +370,21 @@ def _add_models(
         c = tables[0].shape[1]
         for at, (n, table) in enumerate(zip(some, tables, strict=True)):
             mine = (..., slice(at * c, (at + 1) * c))
-            _add(
-                found[n], place, Totals(resampling.moments(table), sums[mine].copy(), weights[mine].copy())
+            _add_totals(
+                found[n],
+                place,
+                MetricTotals(resampling.moments(table), sums[mine].copy(), weights[mine].copy()),
             )
 
 
-def _add(totals: dict[Slice, Totals], place: Slice, found: Totals) -> None:
+def _add_totals(totals: dict[SliceKey, MetricTotals], place: SliceKey, found: MetricTotals) -> None:
     if place in totals:
         totals[place].add(found)
     else:
         totals[place] = found
 
 
-def restricted(rankings: Rankings, kept_p: npt.NDArray[np.bool_]) -> tuple[Rankings, Ints]:
+def restrict_truth(rankings: Rankings, kept_p: npt.NDArray[np.bool_]) -> tuple[Rankings, Ints]:
     """The rankings with only some truth items, of the users who still have any; and who these are.
 
     The other truth items become candidates like any other: not wanted here.
@@ -398,7 +404,7 @@ def restricted(rankings: Rankings, kept_p: npt.NDArray[np.bool_]) -> tuple[Ranki
     return kept, users.astype(np.int64)
 
 
-def totals_batch(place: Slice, totals: Totals) -> pa.RecordBatch:
+def totals_batch(place: SliceKey, totals: MetricTotals) -> pa.RecordBatch:
     """One row `TOTALS`."""
     columns = {name: pa.array([text], pa.string()) for name, text in zip(SLICE, place, strict=True)}
     for name in ("moments_c5", "boot_bc", "weights_bc"):
@@ -407,7 +413,7 @@ def totals_batch(place: Slice, totals: Totals) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns, schema=batch_schemas.TOTALS)
 
 
-def metric_batches(columns: Sequence[Column], bootstrap: Bootstrap, batches: Batches) -> Batches:
+def metric_batches(columns: Sequence[MetricColumn], bootstrap: Bootstrap, batches: Batches) -> Batches:
     """Rows of `METRIC_ROWS` of rows of `TOTALS`, of all tasks: one batch a part and slice.
 
     Args:
@@ -415,16 +421,16 @@ def metric_batches(columns: Sequence[Column], bootstrap: Bootstrap, batches: Bat
         bootstrap: replicates and level, as for the totals.
         batches: the totals, in any order.
     """
-    by_slice: dict[Slice, list[pa.RecordBatch]] = {}
+    by_slice: dict[SliceKey, list[pa.RecordBatch]] = {}
     for batch in batches:
         for n in range(batch.num_rows):
             part, key, value = (batch.column(name)[n].as_py() for name in SLICE)
             by_slice.setdefault((part, key, value), []).append(batch.slice(n, 1))
     for rows in by_slice.values():
-        yield from finish(columns, bootstrap, pa.Table.from_batches(rows)).to_batches()
+        yield from finish_metrics(columns, bootstrap, pa.Table.from_batches(rows)).to_batches()
 
 
-def finish(columns: Sequence[Column], bootstrap: Bootstrap, table: pa.Table) -> pa.Table:
+def finish_metrics(columns: Sequence[MetricColumn], bootstrap: Bootstrap, table: pa.Table) -> pa.Table:
     """Rows of `METRIC_ROWS` of the rows of `TOTALS` of one part and slice."""
     totals = add_up(table, len(columns), bootstrap.replicates)
     value, stderr, n = resampling.mean_and_error(totals.moments_c5)
@@ -433,17 +439,19 @@ def finish(columns: Sequence[Column], bootstrap: Bootstrap, table: pa.Table) -> 
 
 
 def metric_table(
-    table: pa.Table, columns: Sequence[Column], numbers: Sequence[Floats], n: Ints
+    table: pa.Table, columns: Sequence[MetricColumn], numbers: Sequence[Floats], n: Ints
 ) -> pa.Table:
     """Rows `METRIC_ROWS` of one part and slice, which `table` names.
 
     numbers: value, standard error, both ends of the interval, (c,) each; n: users averaged, (c,)
     """
     metric, k, definition, estimator = zip(*columns, strict=True)
-    named = dict(zip(("value", "stderr", "ci_low", "ci_high"), map(_numbers, numbers), strict=True))
+    named = dict(
+        zip(("value", "stderr", "ci_low", "ci_high"), map(_to_number_columns, numbers), strict=True)
+    )
     return pa.table(
         {
-            **{name: repeated(table, name, len(columns)) for name in SLICE},
+            **{name: repeat_text(table, name, len(columns)) for name in SLICE},
             "metric": pa.array(metric),
             "definition": pa.array(definition),
             "k": pa.array(k, pa.int32()),
@@ -454,21 +462,21 @@ def metric_table(
     )
 
 
-def add_up(table: pa.Table, c: int, replicates: int) -> Totals:
+def add_up(table: pa.Table, c: int, replicates: int) -> MetricTotals:
     """The totals of all tasks."""
 
     def add(name: str, shape: tuple[int, int]) -> Ints:
         rows = [row.values.to_numpy() for row in table.column(name)]
         return np.sum(rows, axis=0, dtype=np.int64).reshape(shape)
 
-    return Totals(add("moments_c5", (c, 5)), add("boot_bc", (replicates, c)),
+    return MetricTotals(add("moments_c5", (c, 5)), add("boot_bc", (replicates, c)),
                   add("weights_bc", (replicates, c)))  # fmt: skip
 
 
-def repeated(table: pa.Table | pa.RecordBatch, name: str, n: int) -> pa.Array:
+def repeat_text(table: pa.Table | pa.RecordBatch, name: str, n: int) -> pa.Array:
     """The first value of a column of text, n times."""
     return pa.array([table.column(name)[0].as_py()] * n, pa.string())
 
 
-def _numbers(values: Floats) -> pa.Array:
+def _to_number_columns(values: Floats) -> pa.Array:
     return pa.array(values, mask=np.isnan(values))

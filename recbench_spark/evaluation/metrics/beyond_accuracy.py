@@ -17,7 +17,7 @@ import pyarrow as pa
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.metrics import beyond_accuracy
-from recbench_spark.storage.shared_arrays import flat
+from recbench_spark.storage.shared_arrays import flatten_lists
 
 if TYPE_CHECKING:  # a model's scorers load torch, which lists have no need of
     from recbench_spark.evaluation.ranking.sources import DotSource
@@ -48,15 +48,15 @@ class Facts:
 # ------------------------------------------------------------------------------- of each user
 
 
-def values_of(
+def list_values(
     batch: pa.RecordBatch, names: Sequence[str], facts: Facts, ks: Sequence[int]
 ) -> dict[str, Floats]:
     """Each metric of the users in a batch of `listed`: float64 (u, c)."""
-    offsets, counts = flat(batch.column("counts"))
+    offsets, counts = flatten_lists(batch.column("counts"))
     values = {}
     for name in names:
         if name == DIVERSITY:
-            items, vectors = _listed_vectors(flat(batch.column("item_index"))[1], facts)
+            items, vectors = _listed_vectors(flatten_lists(batch.column("item_index"))[1], facts)
             values[name] = beyond_accuracy.intra_list_diversity(offsets, items, vectors, ks)
         else:
             values[name] = beyond_accuracy.POPULARITY[name](offsets, counts, facts.n_users, ks)

@@ -10,28 +10,33 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.evaluation.batch_schemas import HISTOGRAM, LISTED, METRIC_ROWS, SHOWN
+from recbench_spark.evaluation.batch_schemas import (
+    HISTOGRAM,
+    LISTING_COUNTS,
+    LISTS_WITH_COUNTS,
+    METRIC_ROWS,
+)
 from recbench_spark.evaluation.metrics import beyond_accuracy
 from recbench_spark.evaluation.metrics.accuracy import HOLDOUT, MetricPlan
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.storage.shared_arrays import flat
+from recbench_spark.storage.shared_arrays import flatten_lists
 
 BUCKET_BITS = 16
 """Items whose counts are brought together in one group: 2^16."""
 
-MERGED = 1 << 21
+MERGE_ROWS = 1 << 21
 """Counts of (item, cut-off) that a task holds before it adds equal ones up: 32 MB."""
 
 
-class Known(Protocol):
+class ItemLookup(Protocol):
     """A catalogue that ids of items are looked up in."""
 
     def find(self, ids: pa.Array) -> tuple[Ints, Ints]:
         """(n,) of each id its item_index, or -1, and its training rows, or 0."""
 
 
-def listed_batches(known: Known, threshold: float | None, batches: Batches) -> Batches:
+def listed_batches(known: ItemLookup, threshold: float | None, batches: Batches) -> Batches:
     """Rows of `LISTED` of rows of `RANKED`: users without a list have none.
 
     Args:
@@ -42,14 +47,14 @@ def listed_batches(known: Known, threshold: float | None, batches: Batches) -> B
     for batch in batches:
         some = batch.filter(pc.greater(pc.fill_null(pc.list_value_length(batch.column("top_items")), 0), 0))
         if some.num_rows:
-            yield _listed(known, threshold, some)
+            yield _listed_batch(known, threshold, some)
 
 
-def _listed(known: Known, threshold: float | None, batch: pa.RecordBatch) -> pa.RecordBatch:
-    offsets, relevance = flat(batch.column("relevance"))
+def _listed_batch(known: ItemLookup, threshold: float | None, batch: pa.RecordBatch) -> pa.RecordBatch:
+    offsets, relevance = flatten_lists(batch.column("relevance"))
     relevant = relevance > 0 if threshold is None else relevance >= threshold
     before = np.concatenate([[0], np.cumsum(relevant)])
-    bounds = pa.array(flat(batch.column("top_items"))[0], pa.int32())
+    bounds = pa.array(flatten_lists(batch.column("top_items"))[0], pa.int32())
     item_n, count_n = known.find(batch.column("top_items").flatten())
     columns = {
         **{name: batch.column(name) for name in ("user_id", "part", "user_key")},
@@ -57,10 +62,10 @@ def _listed(known: Known, threshold: float | None, batch: pa.RecordBatch) -> pa.
         "counts": pa.ListArray.from_arrays(bounds, pa.array(count_n)),
         "item_index": pa.ListArray.from_arrays(bounds, pa.array(item_n)),
     }
-    return pa.RecordBatch.from_pydict(columns, schema=LISTED)
+    return pa.RecordBatch.from_pydict(columns, schema=LISTS_WITH_COUNTS)
 
 
-def shown_batches(known: Known, ks: Sequence[int], batches: Batches) -> Batches:
+def listing_batches(known: ItemLookup, ks: Sequence[int], batches: Batches) -> Batches:
     """Rows of `SHOWN` of rows of `RANKED`: how often each item is listed. Items outside do not count.
 
     Users with a list are counted as the item -1, which no cut-off has (c is -1).
@@ -68,17 +73,17 @@ def shown_batches(known: Known, ks: Sequence[int], batches: Batches) -> Batches:
     found: dict[str, list[tuple[Ints, Ints]]] = {}
     for batch in batches:
         for part in pc.unique(batch.column("part")).to_pylist():
-            counts = _shown(known, ks, batch.filter(pc.equal(batch.column("part"), part)))
+            counts = _listing_counts(known, ks, batch.filter(pc.equal(batch.column("part"), part)))
             found.setdefault(part, []).append(counts)
-            if sum(len(keys) for keys, _ in found[part]) > MERGED:
-                found[part] = [_merged(found[part])]
+            if sum(len(keys) for keys, _ in found[part]) > MERGE_ROWS:
+                found[part] = [_merge_counts(found[part])]
     for part, some in found.items():
-        yield _shown_batch(part, *_merged(some), len(ks))
+        yield _to_listing_batch(part, *_merge_counts(some), len(ks))
 
 
-def _shown(known: Known, ks: Sequence[int], users: pa.RecordBatch) -> tuple[Ints, Ints]:
+def _listing_counts(known: ItemLookup, ks: Sequence[int], users: pa.RecordBatch) -> tuple[Ints, Ints]:
     """Keys (item_index * cut-offs + place of the first cut-off that holds it) and how often."""
-    offsets = flat(users.column("top_items"))[0]
+    offsets = flatten_lists(users.column("top_items"))[0]
     item_n, _ = known.find(users.column("top_items").flatten())
     place_n = np.arange(len(item_n)) - np.repeat(offsets[:-1], np.diff(offsets))
     first_n = np.searchsorted(np.asarray(ks), place_n, side="right")
@@ -88,7 +93,7 @@ def _shown(known: Known, ks: Sequence[int], users: pa.RecordBatch) -> tuple[Ints
     return np.append(keys, -1), np.append(times, with_list)
 
 
-def _merged(counts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+def _merge_counts(counts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
     keys = np.concatenate([one for one, _ in counts])
     unique, code = np.unique(keys, return_inverse=True)
     times = np.zeros(len(unique), np.int64)
@@ -96,7 +101,7 @@ def _merged(counts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
     return unique, times
 
 
-def _shown_batch(part: str, keys: Ints, times: Ints, n_cuts: int) -> pa.RecordBatch:
+def _to_listing_batch(part: str, keys: Ints, times: Ints, n_cuts: int) -> pa.RecordBatch:
     item_x, c_x = np.where(keys < 0, -1, keys // n_cuts), np.where(keys < 0, -1, keys % n_cuts)
     columns = {
         "part": pa.repeat(pa.scalar(part), len(keys)),
@@ -105,10 +110,10 @@ def _shown_batch(part: str, keys: Ints, times: Ints, n_cuts: int) -> pa.RecordBa
         "c": pa.array(c_x, pa.int32()),
         "times": pa.array(times),
     }
-    return pa.RecordBatch.from_pydict(columns, schema=SHOWN)
+    return pa.RecordBatch.from_pydict(columns, schema=LISTING_COUNTS)
 
 
-def histogram(n_cuts: int, shown: pa.Table) -> pa.Table:
+def listing_histogram(n_cuts: int, shown: pa.Table) -> pa.Table:
     """Rows of `HISTOGRAM` of the rows of `SHOWN` of one part and bucket, of all tasks.
 
     The bucket -1 holds how many users have a list: c is -1, and `items` that number.
@@ -132,7 +137,7 @@ def _rows(part: pa.Scalar, rows: Sequence[tuple[int, int, int]]) -> pa.Table:
     return pa.table(columns, schema=HISTOGRAM)
 
 
-def histograms(n_cuts: int, batches: Batches) -> pa.Table:
+def listing_histograms(n_cuts: int, batches: Batches) -> pa.Table:
     """Rows of `HISTOGRAM` of rows of `SHOWN` of all tasks, where all are at hand."""
     by_bucket: dict[tuple[str, int], list[pa.RecordBatch]] = {}
     for batch in batches:
@@ -141,7 +146,7 @@ def histograms(n_cuts: int, batches: Batches) -> pa.Table:
         for place in set(places):
             mine = pa.array([one == place for one in places])
             by_bucket.setdefault(place, []).append(batch.filter(mine))
-    found = [histogram(n_cuts, pa.Table.from_batches(rows)) for rows in by_bucket.values()]
+    found = [listing_histogram(n_cuts, pa.Table.from_batches(rows)) for rows in by_bucket.values()]
     return pa.concat_tables([HISTOGRAM.empty_table(), *found])
 
 

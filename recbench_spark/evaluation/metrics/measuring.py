@@ -18,21 +18,21 @@ from recbench_spark.evaluation.metrics.accuracy import (
     RANKING_COLUMNS,
     SLICE,
     TOTALS,
-    Column,
+    MetricColumn,
     MetricPlan,
 )
-from recbench_spark.evaluation.metrics.top_lists import Catalogue
+from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
 from recbench_spark.evaluation.ranking import rank
 from recbench_spark.evaluation.ranking.given import rank_batches
-from recbench_spark.evaluation.ranking.request import Request
+from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.kernels.streams import Batches
 
-USER_VALUES = batch_schemas.ddl(batch_schemas.USER_VALUES)
+USER_VALUES = batch_schemas.to_ddl(batch_schemas.USER_VALUES)
 
 # ------------------------------------------------------------------------------- per user
 
 
-def user_metrics(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
+def compute_user_metrics(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
     """One row a user and metric, with the values at every cut-off. No shuffle; one batch in memory.
 
     Args:
@@ -44,24 +44,30 @@ def user_metrics(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
     )
 
 
-def list_user_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: Catalogue) -> DataFrame:
-    """As `user_metrics`, for the metrics of each user's list; users without one have no row."""
-    listed = top_lists.listed(rankings, catalogue, plan.definition.threshold)
+def compute_list_user_metrics(
+    rankings: DataFrame, plan: MetricPlan, catalogue: SplitCatalogue
+) -> DataFrame:
+    """As `compute_user_metrics`, for the metrics of each user's list; users without one have no row."""
+    listed = top_lists.count_listed_items(rankings, catalogue, plan.definition.threshold)
     return listed.mapInArrow(
-        partial(accuracy.listed_value_batches, plan, catalogue.facts(plan.of_lists)), USER_VALUES
+        partial(accuracy.listed_value_batches, plan, catalogue.facts(plan.list_metrics)), USER_VALUES
     )
 
 
-def all_user_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: Catalogue) -> DataFrame:
-    """`user_metrics` and, where they are asked for, `list_user_metrics`."""
-    rows = user_metrics(rankings, plan)
-    return rows.unionByName(list_user_metrics(rankings, plan, catalogue)) if plan.of_lists else rows
+def compute_all_user_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: SplitCatalogue) -> DataFrame:
+    """`compute_user_metrics` and, where they are asked for, `compute_list_user_metrics`."""
+    rows = compute_user_metrics(rankings, plan)
+    return (
+        rows.unionByName(compute_list_user_metrics(rankings, plan, catalogue))
+        if plan.list_metrics
+        else rows
+    )
 
 
 # ------------------------------------------------------------------------------- overall
 
 
-def metrics(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
+def compute_metrics(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
     """One row a metric, cut-off and slice (NULL slice: everyone), with interval and users averaged.
 
     Each task adds its users up; what is shuffled is one row a task and slice, of cut-offs x
@@ -73,11 +79,13 @@ def metrics(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
     """
     narrow = rankings.select(*RANKING_COLUMNS)
     totals = narrow.mapInArrow(partial(accuracy.total_batches, plan), TOTALS)
-    return finished(totals, plan.table(plan.of_ranks), plan.bootstrap)
+    return finish_totals(totals, plan.table(plan.rank_metrics), plan.bootstrap)
 
 
-def metrics_of_lists(users: DataFrame, request: Request, plan: MetricPlan, mask: bool) -> DataFrame:
-    """`metrics` of `ranking.rank_listed` in one pass through Python, where rankings are not to be kept.
+def rank_and_measure_lists(
+    users: DataFrame, request: RankingRequest, plan: MetricPlan, mask: bool
+) -> DataFrame:
+    """`compute_metrics` of `ranking.rank_listed` in one pass through Python, where rankings are not to be kept.
 
     Args:
         users: one row a user with the list, as `rank_listed` wants it.
@@ -85,30 +93,30 @@ def metrics_of_lists(users: DataFrame, request: Request, plan: MetricPlan, mask:
         plan: metrics, cut-offs, definition, bootstrap.
         mask: drop a user's training items from the lists.
     """
-    narrow = rank.needed(users, request, mask)
+    narrow = rank.required_columns(users, request, mask)
     totals = narrow.mapInArrow(partial(_ranked_totals, plan, request), TOTALS)
-    return finished(totals, plan.table(plan.of_ranks), plan.bootstrap)
+    return finish_totals(totals, plan.table(plan.rank_metrics), plan.bootstrap)
 
 
-def _ranked_totals(plan: MetricPlan, request: Request, batches: Batches) -> Batches:
+def _ranked_totals(plan: MetricPlan, request: RankingRequest, batches: Batches) -> Batches:
     yield from accuracy.total_batches(plan, rank_batches(request, batches))
 
 
-def list_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: Catalogue) -> DataFrame:
-    """As `metrics`, for the metrics of each user's list, averaged over users with one; no slices."""
-    listed = top_lists.listed(rankings, catalogue, plan.definition.threshold)
+def compute_list_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: SplitCatalogue) -> DataFrame:
+    """As `compute_metrics`, for the metrics of each user's list, averaged over users with one; no slices."""
+    listed = top_lists.count_listed_items(rankings, catalogue, plan.definition.threshold)
     totals = listed.mapInArrow(
-        partial(accuracy.listed_total_batches, plan, catalogue.facts(plan.of_lists)), TOTALS
+        partial(accuracy.listed_total_batches, plan, catalogue.facts(plan.list_metrics)), TOTALS
     )
-    return finished(totals, plan.table(plan.of_lists), plan.bootstrap)
+    return finish_totals(totals, plan.table(plan.list_metrics), plan.bootstrap)
 
 
-def finished(totals: DataFrame, columns: Sequence[Column], bootstrap: Bootstrap) -> DataFrame:
-    """Rows of `metrics` from the totals of tasks (`TOTALS`). Shuffles one row a task and slice."""
+def finish_totals(totals: DataFrame, columns: Sequence[MetricColumn], bootstrap: Bootstrap) -> DataFrame:
+    """Rows of `compute_metrics` from the totals of tasks (`TOTALS`). Shuffles one row a task and slice."""
 
     # Spark reads the kind of function from these annotations, which a partial does not show.
     def finish(table: pa.Table) -> pa.Table:
-        return accuracy.finish(columns, bootstrap, table)
+        return accuracy.finish_metrics(columns, bootstrap, table)
 
     return totals.groupBy(*SLICE).applyInArrow(finish, METRIC_ROWS)
 
@@ -116,15 +124,15 @@ def finished(totals: DataFrame, columns: Sequence[Column], bootstrap: Bootstrap)
 # ------------------------------------------------------------------------------- everything
 
 
-def all_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: Catalogue) -> DataFrame:
-    """`metrics`, `list_metrics` and the metrics of all lists together, as far as they are asked for."""
+def compute_all_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: SplitCatalogue) -> DataFrame:
+    """`compute_metrics`, `compute_list_metrics` and the metrics of all lists together, as far as they are asked for."""
     frames = []
-    if plan.of_ranks:
-        frames.append(metrics(rankings, plan))
-    if plan.of_lists:
-        frames.append(list_metrics(rankings, plan, catalogue))
+    if plan.rank_metrics:
+        frames.append(compute_metrics(rankings, plan))
+    if plan.list_metrics:
+        frames.append(compute_list_metrics(rankings, plan, catalogue))
     if plan.overall:
-        rows = top_lists.overall(rankings, catalogue, plan.overall, plan.ks)
+        rows = top_lists.compute_overall(rankings, catalogue, plan.overall, plan.ks)
         definition = F.lit(plan.definition.describe(beyond_accuracy.AXES)).alias("definition")
         frames.append(rows.select("*", definition, F.lit(HOLDOUT).alias("estimator")))
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)

@@ -16,16 +16,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.definitions import Definition
-from recbench_spark.evaluation.measure import Measure
+from recbench_spark.evaluation.measure import RankingMeasure
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics import measuring
 from recbench_spark.evaluation.metrics.accuracy import (
     RANKING_COLUMNS,
     TOTALS,
-    Column,
+    MetricColumn,
     MetricPlan,
-    Selected,
-    Totals,
+    MetricTotals,
+    TruthSelection,
 )
 from recbench_spark.kernels.metrics.accuracy import METRICS, cutoffs, measure
 from recbench_spark.kernels.streams import Batches
@@ -47,7 +47,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """Values of an axis that a published library takes; the others stay as the benchmark file says."""
 
 
-def definitions_of(metric: str, base: Definition) -> list[Definition]:
+def metric_definitions(metric: str, base: Definition) -> list[Definition]:
     """Every combination of the choices that this metric depends on.
 
     >>> len(definitions_of("hit", Definition())), len(definitions_of("ndcg", Definition()))
@@ -58,17 +58,17 @@ def definitions_of(metric: str, base: Definition) -> list[Definition]:
     return [base.model_copy(update=dict(zip(axes, world, strict=True))) for world in worlds]
 
 
-def columns_of(plan: MetricPlan) -> list[Column]:
-    """The worlds, in the order in which `multiverse` measures them."""
+def multiverse_columns(plan: MetricPlan) -> list[MetricColumn]:
+    """The worlds, in the order in which `measure_multiverse` measures them."""
     return [
-        Column(metric, k, definition.describe(METRICS[metric].axes), metric_rows.HOLDOUT)
+        MetricColumn(metric, k, definition.describe(METRICS[metric].axes), metric_rows.HOLDOUT)
         for metric in WORLDS
-        for definition in definitions_of(metric, plan.definition)
+        for definition in metric_definitions(metric, plan.definition)
         for k in cutoffs(metric, plan.ks)
     ]
 
 
-def multiverse(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
+def measure_multiverse(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
     """part, metric, k, definition, value, n: about 600 definitions at every cut-off.
 
     One pass over the rankings, as `metrics`, without bootstrap: a task measures its users once for
@@ -82,18 +82,18 @@ def multiverse(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
     narrow = rankings.select(*RANKING_COLUMNS).withColumn("slices", without_slices)
     plain = plan.bootstrap.model_copy(update={"replicates": 0})
     totals = narrow.mapInArrow(partial(_totals, plan), TOTALS)
-    rows = measuring.finished(totals, columns_of(plan), plain)
+    rows = measuring.finish_totals(totals, multiverse_columns(plan), plain)
     return rows.select("part", "metric", "k", "definition", "value", "n")
 
 
-def measure_of(plan: MetricPlan) -> Measure:
-    """What `multiverse` works out, of rankings of any origin, without slices."""
+def multiverse_measure(plan: MetricPlan) -> RankingMeasure:
+    """What `measure_multiverse` works out, of rankings of any origin, without slices."""
     plain = plan.bootstrap.model_copy(update={"replicates": 0})
-    finish = partial(metric_rows.finish, columns_of(plan), plain)
-    return Measure(lambda batches: _totals(plan, without_slices(batches)), metric_rows.SLICE, finish)
+    finish = partial(metric_rows.finish_metrics, multiverse_columns(plan), plain)
+    return RankingMeasure(lambda batches: _totals(plan, drop_slices(batches)), metric_rows.SLICE, finish)
 
 
-def without_slices(batches: Batches) -> Batches:
+def drop_slices(batches: Batches) -> Batches:
     """Rankings as if no slice had been asked for."""
     for batch in batches:
         place = batch.schema.get_field_index("slices")
@@ -104,14 +104,14 @@ def without_slices(batches: Batches) -> Batches:
 def _totals(plan: MetricPlan, batches: Batches) -> Batches:
     plain = plan.bootstrap.model_copy(update={"replicates": 0})
 
-    def totals(some: Selected) -> Totals:
+    def totals(some: TruthSelection) -> MetricTotals:
         values = {
             f"{metric} {definition.describe()}": measure(some.rankings, [metric], plan.ks, definition)[
                 metric
             ]
             for metric in WORLDS
-            for definition in definitions_of(metric, plan.definition)
+            for definition in metric_definitions(metric, plan.definition)
         }
-        return metric_rows.totals_of(values, some.keys_u, plain)
+        return metric_rows.sum_users(values, some.keys_u, plain)
 
-    yield from metric_rows.totals_by_slice(batches, totals)
+    yield from metric_rows.sum_by_slice(batches, totals)

@@ -19,7 +19,7 @@ from recbench_spark.evaluation.result import PART
 from recbench_spark.kernels import sums
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.storage.shared_arrays import flat
+from recbench_spark.storage.shared_arrays import flatten_lists
 
 SCALE = 100
 """Ranks of one reciprocal value: 1 to 100 count 1, 101 to 200 a half."""
@@ -39,8 +39,8 @@ def query_values(batch: pa.RecordBatch, ks: Sequence[int]) -> tuple[Ints, Floats
         batch: rows of `RANKED`; an item that was not ranked is a miss.
         ks: cut-offs of the hit rate.
     """
-    offsets, above_p = flat(batch.column("above"))
-    before_p = flat(batch.column("before"))[1]
+    offsets, above_p = flatten_lists(batch.column("above"))
+    before_p = flatten_lists(batch.column("before"))[1]
     rank_p = np.where(above_p >= 0, above_p + before_p + 1, np.iinfo(np.int64).max)
     values = [np.where(above_p >= 0, 1.0 / np.ceil(rank_p / SCALE), 0.0)]
     values += [(rank_p <= k).astype(np.float64) for k in ks]
@@ -73,7 +73,7 @@ def _value_batch(
 
 def total_batches(ks: Sequence[int], batches: Batches) -> Batches:
     """One row of `TOTALS`: queries, pairs, sums of values, of queries' means and of their squares."""
-    total = sums.exact_sums(np.zeros((0, columns_of(ks))))
+    total = sums.exact_sums(np.zeros((0, totals_columns(ks))))
     for batch in batches:
         n_u, values_uc = query_values(batch, ks)
         mean_uc = values_uc / n_u[:, None]
@@ -82,14 +82,14 @@ def total_batches(ks: Sequence[int], batches: Batches) -> Batches:
     yield pa.RecordBatch.from_arrays([pa.array([total.numbers()], pa.list_(pa.int64()))], schema=TOTALS)
 
 
-def columns_of(ks: Sequence[int]) -> int:
+def totals_columns(ks: Sequence[int]) -> int:
     """Sums of a task."""
     return 2 + 3 * (1 + len(ks))
 
 
 def metric_rows(ks: Sequence[int], totals: pa.Table) -> pa.Table:
     """Rows of `METRIC_ROWS` from the totals of all tasks; stderr is over queries' means, n counts pairs."""
-    found = sums.total_of(totals.column("sums"), (columns_of(ks),)).fractions()
+    found = sums.total_from_rows(totals.column("sums"), (totals_columns(ks),)).fractions()
     queries, pairs, rest = found[0], found[1], found[2:]
     c = 1 + len(ks)
     value_c, mean_c, square_c = (rest[at : at + c] for at in (0, c, 2 * c))
@@ -97,14 +97,14 @@ def metric_rows(ks: Sequence[int], totals: pa.Table) -> pa.Table:
         {
             "part": PART, "metric": HIT_RATE if at else SCALED_MRR, "definition": DEFINITION,
             "k": ks[at - 1] if at else None, "estimator": HOLDOUT, "value": float(value_c[at] / pairs),
-            "stderr": _error(queries, mean_c[at], square_c[at]), "n": int(pairs),
+            "stderr": _standard_error(queries, mean_c[at], square_c[at]), "n": int(pairs),
         }
         for at in range(c)
     ]  # fmt: skip
     return pa.Table.from_pylist(rows, schema=METRIC_ROWS)
 
 
-def _error(n: Fraction, total: Fraction, squares: Fraction) -> float | None:
+def _standard_error(n: Fraction, total: Fraction, squares: Fraction) -> float | None:
     """Standard error of a mean of n values; None for a single one."""
     if n < 2:
         return None

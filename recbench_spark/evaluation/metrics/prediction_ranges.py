@@ -25,7 +25,7 @@ from recbench_spark.kernels.streams import Batches
 
 
 @dataclass(frozen=True)
-class Range:
+class PredictionRange:
     """One task's rows: the smallest prediction, how many, and the pairs among them (see `values`)."""
 
     first: float
@@ -34,14 +34,14 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Place:
+class RangeOffsets:
     """What a task must know of the others: rows below, positives and negatives above its range."""
 
     below: int
     above: tuple[int, int]
 
 
-def in_order(predictions: DataFrame) -> DataFrame:
+def sort_predictions(predictions: DataFrame) -> DataFrame:
     """prediction, outcome by ascending prediction, kept by Spark: equal ones share a partition."""
     return predictions.select("prediction", "outcome").orderBy("prediction").cache()
 
@@ -50,27 +50,27 @@ _PAIRS = ("positives", "negatives", "wins", "squares_x", "squares_z")
 _RANGE = pa.schema(
     [("first", pa.float64()), ("rows", pa.int64()), *((name, pa.string()) for name in _PAIRS)]
 )
-_LOOK = pa.schema([("edges", pa.list_(pa.float64())), ("twice", pa.string()), ("cut", pa.float64())])
+_LOOK_SCHEMA = pa.schema([("edges", pa.list_(pa.float64())), ("twice", pa.string()), ("cut", pa.float64())])
 """Ints numbers as text: they outgrow 64 bits."""
 
 
-Measure = Callable[[Floats, Floats], tuple[object, ...]]
+RangeMeasure = Callable[[Floats, Floats], tuple[object, ...]]
 """Numbers from the predictions and outcomes of one range."""
 
-Each = Callable[[Measure, pa.Schema], Sequence[Any]]
+RangeRunner = Callable[[RangeMeasure, pa.Schema], Sequence[Any]]
 """What carries a measure out on each range: one row a range, its columns as attributes."""
 
 
-def on_cluster(ordered: DataFrame) -> Each:
-    """One row from all rows of each task; `ordered`: as `in_order` gives it."""
+def spark_ranges(ordered: DataFrame) -> RangeRunner:
+    """One row from all rows of each task; `ordered`: as `sort_predictions` gives it."""
     return partial(_each_range, ordered)
 
 
-def in_process(p: Floats, y: Floats) -> Each:
+def local_ranges(p: Floats, y: Floats) -> RangeRunner:
     """All rows as one range of this process, in any order."""
     order = np.argsort(p, kind="stable")
 
-    def each(measure: Measure, schema: pa.Schema) -> Sequence[Any]:
+    def each(measure: RangeMeasure, schema: pa.Schema) -> Sequence[Any]:
         if not len(p):
             return []
         return [SimpleNamespace(**dict(zip(schema.names, measure(p[order], y[order]), strict=True)))]
@@ -78,7 +78,7 @@ def in_process(p: Floats, y: Floats) -> Each:
     return each
 
 
-def count_ranges(each: Each, binary: bool) -> list[Range]:
+def count_ranges(each: RangeRunner, binary: bool) -> list[PredictionRange]:
     """The ranges in ascending order; pairs are counted where outcomes are 0 and 1.
 
     Args:
@@ -93,13 +93,13 @@ def count_ranges(each: Each, binary: bool) -> list[Range]:
     rows = each(count, _RANGE)
     counts = ([int(getattr(row, name)) for name in _PAIRS] for row in rows)
     found = (
-        Range(row.first, row.rows, values.PairCounts(*numbers))
+        PredictionRange(row.first, row.rows, values.PairCounts(*numbers))
         for row, numbers in zip(rows, counts, strict=True)
     )
     return sorted(found, key=lambda one: one.first)
 
 
-def _each_range(ordered: DataFrame, measure: Measure, schema: pa.Schema) -> list[Row]:
+def _each_range(ordered: DataFrame, measure: RangeMeasure, schema: pa.Schema) -> list[Row]:
     def rows(batches: Batches) -> Batches:
         filled = [batch for batch in batches if batch.num_rows]
         if filled:
@@ -111,7 +111,7 @@ def _each_range(ordered: DataFrame, measure: Measure, schema: pa.Schema) -> list
     return ordered.mapInArrow(rows, from_arrow_schema(schema)).collect()
 
 
-def places_of(ranges: list[Range]) -> dict[float, Place]:
+def range_offsets(ranges: list[PredictionRange]) -> dict[float, RangeOffsets]:
     """The place of each range, by its smallest prediction."""
     below = accumulate((one.rows for one in ranges), initial=0)
     positives, negatives = (
@@ -119,13 +119,13 @@ def places_of(ranges: list[Range]) -> dict[float, Place]:
         for name in ("positives", "negatives")
     )
     return {
-        one.first: Place(rows, (p, n))
+        one.first: RangeOffsets(rows, (p, n))
         for one, rows, p, n in zip(ranges, below, positives, negatives, strict=False)
     }
 
 
 def edges_and_area(
-    each: Each, ranges: list[Range], bins: int, rates: tuple[float, float]
+    each: RangeRunner, ranges: list[PredictionRange], bins: int, rates: tuple[float, float]
 ) -> tuple[Floats, float]:
     """Inner edges of bins of equal mass (`values.equal_mass_edges`), and the partial AUC.
 
@@ -135,7 +135,7 @@ def edges_and_area(
         bins: number of bins, fewer where predictions are equal.
         rates: false-positive rates between which the area is taken.
     """
-    places, rows = places_of(ranges), sum(one.rows for one in ranges)
+    places, rows = range_offsets(ranges), sum(one.rows for one in ranges)
     positives, negatives = (
         sum(getattr(one.pairs, name) for one in ranges) for name in ("positives", "negatives")
     )
@@ -150,7 +150,7 @@ def edges_and_area(
         twice, cut = values.roc_area(p, y if positives else np.zeros_like(y), place.above, within)
         return np.sort(p)[inside].tolist(), str(twice), cut
 
-    found = each(look, _LOOK)
+    found = each(look, _LOOK_SCHEMA)
     edges = np.unique([edge for row in found for edge in row.edges])
     area = values.area_share(
         sum(int(row.twice) for row in found), [row.cut for row in found], positives * negatives, rates

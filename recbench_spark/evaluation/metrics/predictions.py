@@ -19,33 +19,33 @@ from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import VERSION
 from recbench_spark.errors import ConfigError, show_value
 from recbench_spark.evaluation.metrics.prediction_ranges import (
-    Each,
+    RangeRunner,
     count_ranges,
     edges_and_area,
-    in_order,
-    on_cluster,
+    sort_predictions,
+    spark_ranges,
 )
 from recbench_spark.kernels import resampling, sums
 from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.metrics import predictions as values
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.kernels.sums import Sums
-from recbench_spark.storage.shared_arrays import flat
+from recbench_spark.storage.shared_arrays import flatten_lists
 
-Row = dict[str, str | float | int | None]
+MetricRow = dict[str, str | float | int | None]
 
 PER_USER = ("mse", "mae", "auc")
 BY_QUANTILE = ("logloss", "rig", "pe", "mean_prediction", "mean_outcome")
 """What is given for each bin of the prediction."""
 
-OF_QUANTILES = ("n", "p", "y", "logloss", "unfit")
-OF_THRESHOLDS = ("n", "y", "unfit")
+QUANTILE_SUMS = ("n", "p", "y", "logloss", "unfit")
+THRESHOLD_SUMS = ("n", "y", "unfit")
 """Those of `values.SUMS` that are looked at by bin: half of the work of a bootstrap is saved."""
 
 _TOTALS = "sums ARRAY<LONG>, boot ARRAY<LONG>"
 
 
-def by_user(predictions: DataFrame) -> DataFrame:
+def group_by_user(predictions: DataFrame) -> DataFrame:
     """One row per user: user_id, user_key, prediction and outcome arrays. Shuffles rows by user.
 
     Args:
@@ -65,7 +65,7 @@ def user_values(users: DataFrame) -> DataFrame:
     """mse, mae and auc of each user, in the shape of `user_metrics`. No shuffle.
 
     Args:
-        users: rows of `by_user`.
+        users: rows of `group_by_user`.
     """
     schema = (
         "user_id STRING, metric STRING, definition STRING, estimator STRING, ks ARRAY<INT>, "
@@ -75,9 +75,9 @@ def user_values(users: DataFrame) -> DataFrame:
 
 
 def user_value_batches(batches: Batches) -> Batches:
-    """`user_values` of batches of rows of `by_user`."""
+    """`user_values` of batches of rows of `group_by_user`."""
     for batch in batches:
-        offsets, p, y = _arrays(batch)
+        offsets, p, y = _read_arrays(batch)
         found = values.from_totals(values.user_sums(offsets, p, y))
         binary = bool(((y == 0) | (y == 1)).all())
         found["auc"] = values.user_aucs(offsets, p, y)[0] if binary else np.full(batch.num_rows, np.nan)
@@ -101,9 +101,9 @@ def _user_batch(users: pa.Array, metric: str, value_u: Floats, positives: Floats
     return pa.RecordBatch.from_pydict(columns)
 
 
-def _arrays(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], Floats, Floats]:
-    offsets, p = flat(batch.column("prediction"))
-    return offsets, p, flat(batch.column("outcome"))[1]
+def _read_arrays(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], Floats, Floats]:
+    offsets, p = flatten_lists(batch.column("prediction"))
+    return offsets, p, flatten_lists(batch.column("outcome"))[1]
 
 
 # ------------------------------------------------------------------------------- overall
@@ -151,33 +151,33 @@ class Cuts:
     @property
     def columns(self) -> tuple[int, int, int, int]:
         """Sums of a user: of all rows, GAUC parts, of bins, of bins between thresholds."""
-        quantiles = len(OF_QUANTILES) * (len(self.quantiles) + 1)
-        return len(values.SUMS), 2, quantiles, len(OF_THRESHOLDS) * (len(self.thresholds) + 1)
+        quantiles = len(QUANTILE_SUMS) * (len(self.quantiles) + 1)
+        return len(values.SUMS), 2, quantiles, len(THRESHOLD_SUMS) * (len(self.thresholds) + 1)
 
 
 def value_metrics(
     users: DataFrame, predictions: DataFrame, bootstrap: Bootstrap, views: Views
-) -> tuple[list[Row], list[Check]]:
+) -> tuple[list[MetricRow], list[Check]]:
     """Rows of `metrics`, and a check for each metric that is undefined, with the reason.
 
     One sort of the predictions by range for AUC, partial AUC and bins of equal mass; one pass over
     users, from which a row of sums per task comes back.
 
     Args:
-        users: rows of `by_user`.
+        users: rows of `group_by_user`.
         predictions: prediction, outcome.
         bootstrap: replicates over users, level, seed.
         views: bins, thresholds and false-positive rates looked at.
     """
     binary = predictions.where("outcome NOT IN (0, 1)").isEmpty()
-    ordered = in_order(predictions)
-    sorted_rows = Sorted.of(on_cluster(ordered), binary, views)
+    ordered = sort_predictions(predictions)
+    sorted_rows = PredictionOrder.of(spark_ranges(ordered), binary, views)
     ordered.unpersist()
-    return value_rows(sorted_rows, Totals.of(users, sorted_rows.cuts(views), bootstrap), views)
+    return value_rows(sorted_rows, PredictionTotals.of(users, sorted_rows.cuts(views), bootstrap), views)
 
 
 @dataclass(frozen=True)
-class Sorted:
+class PredictionOrder:
     """What all predictions in order tell: pairs of outcomes, inner edges of bins, the partial AUC."""
 
     pairs: values.PairCounts
@@ -185,7 +185,7 @@ class Sorted:
     area: float
 
     @classmethod
-    def of(cls, each: Each, binary: bool, views: Views) -> Sorted:
+    def of(cls, each: RangeRunner, binary: bool, views: Views) -> PredictionOrder:
         """From ranges of predictions; `binary`: whether all outcomes are 0 or 1."""
         ranges = count_ranges(each, binary)
         edges, area = edges_and_area(each, ranges, views.quantiles, views.fpr)
@@ -196,7 +196,9 @@ class Sorted:
         return Cuts(self.edges, np.array(sorted(set(views.thresholds))))
 
 
-def value_rows(found: Sorted, totals: Totals, views: Views) -> tuple[list[Row], list[Check]]:
+def value_rows(
+    found: PredictionOrder, totals: PredictionTotals, views: Views
+) -> tuple[list[MetricRow], list[Check]]:
     """As `value_metrics`, from what the passes over rows and users found."""
     label = f"{views.fpr[0]:g}-{views.fpr[1]:g}"
     rows = [
@@ -207,10 +209,10 @@ def value_rows(found: Sorted, totals: Totals, views: Views) -> tuple[list[Row], 
         *totals.by_threshold(),
     ]
     kept = [row for row in rows if row["slice_key"] is None or row["value"] is not None]
-    return kept, _undefined(rows, totals)
+    return kept, _undefined_checks(rows, totals)
 
 
-def rating_metrics(users: DataFrame, metrics: Sequence[str], bootstrap: Bootstrap) -> list[Row]:
+def rating_metrics(users: DataFrame, metrics: Sequence[str], bootstrap: Bootstrap) -> list[MetricRow]:
     """Rows of `metrics` of predicted ratings; one pass over users, a row of sums per task comes back.
 
     Args:
@@ -219,11 +221,11 @@ def rating_metrics(users: DataFrame, metrics: Sequence[str], bootstrap: Bootstra
         bootstrap: replicates over users, level, seed.
     """
     nowhere = np.zeros(0)
-    totals = Totals.of(users, Cuts(nowhere, nowhere), bootstrap)
+    totals = PredictionTotals.of(users, Cuts(nowhere, nowhere), bootstrap)
     return [row for row in totals.overall() if row["metric"] in metrics]
 
 
-def _undefined(rows: list[Row], totals: Totals) -> list[Check]:
+def _undefined_checks(rows: list[MetricRow], totals: PredictionTotals) -> list[Check]:
     why = values.reasons(totals.sums[: len(values.SUMS)])
     missing = [str(row["metric"]) for row in rows if row["value"] is None and row["slice_key"] is None]
     return [
@@ -233,7 +235,7 @@ def _undefined(rows: list[Row], totals: Totals) -> list[Check]:
 
 
 @dataclass(frozen=True)
-class Totals:
+class PredictionTotals:
     """Sums over users (s,) and of each replicate (b, s), laid out as `Cuts.columns`."""
 
     sums: Floats
@@ -242,17 +244,17 @@ class Totals:
     level: float
 
     @classmethod
-    def of(cls, users: DataFrame, cuts: Cuts, bootstrap: Bootstrap) -> Totals:
+    def of(cls, users: DataFrame, cuts: Cuts, bootstrap: Bootstrap) -> PredictionTotals:
         """Add users up; a task holds one row of whole numbers, and sends it back."""
         rows = users.mapInArrow(partial(sum_batches, cuts, bootstrap), _TOTALS).toArrow()
-        return cls.added(rows, cuts, bootstrap)
+        return cls.from_rows(rows, cuts, bootstrap)
 
     @classmethod
-    def added(cls, rows: pa.Table, cuts: Cuts, bootstrap: Bootstrap) -> Totals:
+    def from_rows(cls, rows: pa.Table, cuts: Cuts, bootstrap: Bootstrap) -> PredictionTotals:
         """From the rows of `sum_batches`."""
         columns = sum(cuts.columns)
-        exact = sums.total_of(rows.column("sums"), (columns,))
-        boot = sums.total_of(rows.column("boot"), (bootstrap.replicates, columns))
+        exact = sums.total_from_rows(rows.column("sums"), (columns,))
+        boot = sums.total_from_rows(rows.column("boot"), (bootstrap.replicates, columns))
         return cls(exact.nearest(), boot.floats(), cuts, bootstrap.level)
 
     @property
@@ -276,10 +278,10 @@ class Totals:
             every.append(wide)
         return every[0], every[1]
 
-    def overall(self) -> list[Row]:
+    def overall(self) -> list[MetricRow]:
         """Metrics of all rows together."""
         (total, boot), (gauc, gauc_boot) = self._part(0), self._part(1)
-        (bins, bins_boot) = self._bins(2, OF_QUANTILES)
+        (bins, bins_boot) = self._bins(2, QUANTILE_SUMS)
         found = {name: float(value) for name, value in values.from_totals(total).items()}
         replicates = values.from_totals(boot)
         found["gauc"] = values.gauc(gauc)
@@ -289,9 +291,9 @@ class Totals:
         replicates["calibration_error"] = values.calibration_error(bins_boot)
         return [estimate_row(name, found[name], replicates[name], self.n, self.level) for name in found]
 
-    def by_quantile(self) -> list[Row]:
+    def by_quantile(self) -> list[MetricRow]:
         """Log-loss, RIG, PE and both means in each bin of equal mass."""
-        bins, boot = self._bins(2, OF_QUANTILES)
+        bins, boot = self._bins(2, QUANTILE_SUMS)
         found, replicates = values.from_totals(bins), values.from_totals(boot)
         return [
             estimate_row(
@@ -306,9 +308,9 @@ class Totals:
             for b in range(len(bins))
         ]
 
-    def by_threshold(self) -> list[Row]:
+    def by_threshold(self) -> list[MetricRow]:
         """The four rates of calling predictions from each threshold on positive."""
-        bins, boot = self._bins(3, OF_THRESHOLDS)
+        bins, boot = self._bins(3, THRESHOLD_SUMS)
         found, replicates = values.threshold_rates(bins), values.threshold_rates(boot)
         return [
             estimate_row(
@@ -330,7 +332,7 @@ def sum_batches(cuts: Cuts, bootstrap: Bootstrap, batches: Batches) -> Batches:
     Args:
         cuts: where predictions are looked at.
         bootstrap: replicates over users, seed.
-        batches: rows of `by_user`.
+        batches: rows of `group_by_user`.
     """
 
     def both(keys: npt.NDArray[np.int64], found: Floats) -> list[Sums]:
@@ -346,12 +348,12 @@ def sum_batches(cuts: Cuts, bootstrap: Bootstrap, batches: Batches) -> Batches:
 
 
 def _sums(batch: pa.RecordBatch, cuts: Cuts) -> Floats:
-    offsets, p, y = _arrays(batch)
+    offsets, p, y = _read_arrays(batch)
     binary = bool(((y == 0) | (y == 1)).all())
     parts = values.gauc_parts(offsets, p, y) if binary else np.zeros((batch.num_rows, 2))
     binned = (
-        values.user_binned_sums(offsets, edges, p, y, names).reshape(batch.num_rows, -1)
-        for edges, names in ((cuts.quantiles, OF_QUANTILES), (cuts.thresholds, OF_THRESHOLDS))
+        values.user_bin_sums(offsets, edges, p, y, names).reshape(batch.num_rows, -1)
+        for edges, names in ((cuts.quantiles, QUANTILE_SUMS), (cuts.thresholds, THRESHOLD_SUMS))
     )
     return np.concatenate([values.user_sums(offsets, p, y), np.nan_to_num(parts), *binned], axis=1)
 
@@ -363,7 +365,7 @@ def estimate_row(
     n: int,
     level: float,
     place: tuple[str | None, str | None] = (None, None),
-) -> Row:
+) -> MetricRow:
     """A row of `metrics` whose error and interval come from replicates, (b,)."""
     known = replicates[np.isfinite(replicates)]
     error = float(known.std(ddof=1)) if len(known) > 1 else math.nan
@@ -376,17 +378,17 @@ def number_row(
     numbers: tuple[float, float, float, float],
     n: int,
     place: tuple[str | None, str | None] = (None, None),
-) -> Row:
+) -> MetricRow:
     """A row of `metrics` from value, standard error and both ends of the interval; NaN becomes NULL."""
     names = ("value", "stderr", "ci_low", "ci_high")
     known = {
         name: None if math.isnan(number) else number for name, number in zip(names, numbers, strict=True)
     }
-    facts: Row = {"metric": metric, "definition": VERSION, "k": None, "estimator": "holdout", "n": n}
+    facts: MetricRow = {"metric": metric, "definition": VERSION, "k": None, "estimator": "holdout", "n": n}
     return {**facts, **known, "slice_key": place[0], "slice_value": place[1]}
 
 
-def _auc_row(counts: values.PairCounts, n: int) -> Row:
+def _auc_row(counts: values.PairCounts, n: int) -> MetricRow:
     value, error = values.auc(counts), values.auc_error(counts)
     # Normal interval of the DeLong error, cut at the bounds of an AUC.
     low, high = max(0.0, value - 1.959964 * error), min(1.0, value + 1.959964 * error)

@@ -16,7 +16,7 @@ from recbench_spark.kernels.metrics.beyond_accuracy import POPULARITY
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class SplitCatalogue:
     """What list metrics know of a split; the numbers are counted when first asked for.
 
     items: item_id, n_train of every item.
@@ -43,7 +43,9 @@ class Catalogue:
         return Facts(self.n_users if set(names) & set(POPULARITY) else 1, self.features)
 
 
-def listed(rankings: DataFrame, catalogue: Catalogue, threshold: float | None) -> DataFrame:
+def count_listed_items(
+    rankings: DataFrame, catalogue: SplitCatalogue, threshold: float | None
+) -> DataFrame:
     """One row a user with a list: how many training users have each item of it.
 
     Shuffles the (user, place) rows by user, one row a place; by item before, where the catalogue is
@@ -75,8 +77,8 @@ def listed(rankings: DataFrame, catalogue: Catalogue, threshold: float | None) -
     )
 
 
-def overall(
-    rankings: DataFrame, catalogue: Catalogue, names: Sequence[str], ks: Sequence[int]
+def compute_overall(
+    rankings: DataFrame, catalogue: SplitCatalogue, names: Sequence[str], ks: Sequence[int]
 ) -> DataFrame:
     """Coverage and Gini at each cut-off: part, metric, k, value, n (users with a list).
 

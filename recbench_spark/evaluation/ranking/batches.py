@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.evaluation.batch_schemas import RANKED
+from recbench_spark.evaluation.batch_schemas import RANKED_USERS
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.rankings import Rankings
-from recbench_spark.storage.shared_arrays import flat
+from recbench_spark.storage.shared_arrays import flatten_lists
 
 if "pyspark.worker" in sys.modules:
     # Spark collects garbage after every task, and would walk all that torch and numba made: .2 s a task.
@@ -24,19 +24,19 @@ if "pyspark.worker" in sys.modules:
 
 def to_rankings(batch: pa.RecordBatch) -> Rankings:
     """The rankings in a batch of the table `rankings`."""
-    offsets, relevance = flat(batch.column("relevance"))
-    above, tied, before = (flat(batch.column(name))[1] for name in ("above", "tied", "before"))
+    offsets, relevance = flatten_lists(batch.column("relevance"))
+    above, tied, before = (flatten_lists(batch.column(name))[1] for name in ("above", "tied", "before"))
     length = batch.column("length").to_numpy()
     return Rankings(offsets, relevance, above, tied, before, length)
 
 
-def item_lists(batch: pa.RecordBatch, name: str) -> ItemLists:
+def read_item_lists(batch: pa.RecordBatch, name: str) -> ItemLists:
     """A list column of item indices."""
-    offsets, items = flat(batch.column(name))
+    offsets, items = flatten_lists(batch.column(name))
     return ItemLists(offsets, items.astype(np.int64))
 
 
-def ranking_batch(
+def build_ranking_batch(
     batch: pa.RecordBatch,
     offsets: npt.NDArray[np.int64],
     columns: Mapping[str, npt.NDArray[Any]],
@@ -61,20 +61,20 @@ def ranking_batch(
         **lists,
         "length": pa.array(length, pa.int64()),
         "top_items": nothing if top_items is None else top_items,
-        "drawn": _given_or_null(batch, "drawn", pa.int32()),
-        "pool": _given_or_null(batch, "pool", pa.int64()),
-        "propensity": _given_or_null(batch, "propensity", pa.list_(pa.float64())),
+        "drawn": _column_or_null(batch, "drawn", pa.int32()),
+        "pool": _column_or_null(batch, "pool", pa.int64()),
+        "propensity": _column_or_null(batch, "propensity", pa.list_(pa.float64())),
     }
-    return pa.RecordBatch.from_pydict({name: named[name] for name in RANKED.names})
+    return pa.RecordBatch.from_pydict({name: named[name] for name in RANKED_USERS.names})
 
 
-def _given_or_null(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+def _column_or_null(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
     if name not in batch.schema.names:
         return pa.nulls(batch.num_rows, kind)
     return batch.column(name).cast(kind)
 
 
-def by_part(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+def split_by_part(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The users of each held-out part in a batch."""
     for part in pc.unique(batch.column("part")).to_pylist():
         yield part, batch.filter(pc.equal(batch.column("part"), part))

@@ -23,7 +23,7 @@ class Candidates:
     n_items: int = 0
 
 
-def with_candidates(users: DataFrame, found: Candidates | None) -> DataFrame:
+def add_candidates(users: DataFrame, found: Candidates | None) -> DataFrame:
     """The users with `candidates`, where they bring any; of uniform draws also `drawn` and `pool`.
 
     Args:
@@ -33,22 +33,22 @@ def with_candidates(users: DataFrame, found: Candidates | None) -> DataFrame:
     if found is None:
         return users
     if found.drawn is not None:
-        return _with_drawn(users, found)
+        return _add_drawn(users, found)
     joined = users.join(found.rows, "user_id", "left")
     if not found.with_truth:
         return joined
     return joined.withColumn("candidates", F.concat("items", F.array_except("candidates", "items")))
 
 
-def _with_drawn(users: DataFrame, found: Candidates) -> DataFrame:
+def _add_drawn(users: DataFrame, found: Candidates) -> DataFrame:
     rows = found.rows.select("user_id", "part", F.col("items").alias("drawn"))
     joined = users.join(rows, ["user_id", "part"], "left")
     joined = joined.withColumn("candidates", F.concat("items", "drawn"))
     # Popularity draws have no correction: theirs would need the popularity of every rank.
-    return _of_uniform_draw(joined, found.n_items) if found.drawn == "uniform" else joined.drop("drawn")
+    return _add_pool_size(joined, found.n_items) if found.drawn == "uniform" else joined.drop("drawn")
 
 
-def _of_uniform_draw(users: DataFrame, n_items: int) -> DataFrame:
+def _add_pool_size(users: DataFrame, n_items: int) -> DataFrame:
     """How many negatives each user has, and of how many: what the corrections need."""
     known = F.size(F.array_union("items", "masked"))
     return users.withColumn("drawn", F.size("drawn")).withColumn("pool", F.lit(n_items) - known)

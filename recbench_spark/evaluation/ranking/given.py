@@ -8,15 +8,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recbench_spark.evaluation.ranking.batches import item_lists, ranking_batch
-from recbench_spark.evaluation.ranking.request import Request
+from recbench_spark.evaluation.ranking.batches import build_ranking_batch, read_item_lists
+from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ranking import lists as list_kernel
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.storage.shared_arrays import flat
+from recbench_spark.storage.shared_arrays import flatten_lists
 
 
-def rank_batches(request: Request, batches: Batches) -> Batches:
+def rank_batches(request: RankingRequest, batches: Batches) -> Batches:
     """Rows of `RANKED` of rows of `LISTED_USERS`; those with `masked` without these items.
 
     Args:
@@ -24,16 +24,18 @@ def rank_batches(request: Request, batches: Batches) -> Batches:
         batches: users with their lists; with `list_ids` where lists are asked for.
     """
     for batch in batches:
-        offsets, truth_items = flat(batch.column("items"))
-        relevance = flat(batch.column("relevance"))[1]
-        truth = list_kernel.Truth(offsets, truth_items.astype(np.int64), relevance)
+        offsets, truth_items = flatten_lists(batch.column("items"))
+        relevance = flatten_lists(batch.column("relevance"))[1]
+        truth = list_kernel.HeldOutItems(offsets, truth_items.astype(np.int64), relevance)
         found = list_kernel.rank_lists(
-            _lists(batch), truth, request.definition, _masked(batch), top=request.top
+            _read_lists(batch), truth, request.definition, _masked_items(batch), top=request.top
         )
         yield _listed_batch(batch, found)
 
 
-def with_lists(users: pa.Table, user_r: Ints, keys_r: Ints, rows: pa.Table, request: Request) -> pa.Table:
+def add_lists(
+    users: pa.Table, user_r: Ints, keys_r: Ints, rows: pa.Table, request: RankingRequest
+) -> pa.Table:
     """Users with the rows given of them as lists: rows of `LISTED_USERS`. The kernel orders each list.
 
     Args:
@@ -48,7 +50,7 @@ def with_lists(users: pa.Table, user_r: Ints, keys_r: Ints, rows: pa.Table, requ
     bounds = np.searchsorted(user_r[order], np.arange(len(users) + 1))
     columns: dict[str, Any] = {"list_items": pa.array(keys_r[order])}
     if request.top:
-        columns["list_ids"] = _in_one(rows.column("item_id")).take(pa.array(order))
+        columns["list_ids"] = _combine_chunks(rows.column("item_id")).take(pa.array(order))
     for name in ("rank", "score"):
         if name in rows.column_names:
             columns[f"list_{name}s"] = pa.array(rows.column(name).to_numpy()[order])
@@ -58,32 +60,32 @@ def with_lists(users: pa.Table, user_r: Ints, keys_r: Ints, rows: pa.Table, requ
     return users
 
 
-def _in_one(column: pa.ChunkedArray) -> pa.Array:
+def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
     found = column.combine_chunks()
     return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
 
 
-def _masked(batch: pa.RecordBatch) -> list_kernel.Items | None:
+def _masked_items(batch: pa.RecordBatch) -> list_kernel.UserItems | None:
     if "masked" not in batch.schema.names:
         return None
-    masked = item_lists(batch, "masked")
-    return list_kernel.Items(masked.offsets_u, masked.items_p)
+    masked = read_item_lists(batch, "masked")
+    return list_kernel.UserItems(masked.offsets_u, masked.items_p)
 
 
-def _lists(batch: pa.RecordBatch) -> list_kernel.Lists:
-    offsets, keys = flat(batch.column("list_items"))
+def _read_lists(batch: pa.RecordBatch) -> list_kernel.InputLists:
+    offsets, keys = flatten_lists(batch.column("list_items"))
     values = {}
     for name in ("rank", "score"):
         if f"list_{name}s" in batch.schema.names:
-            values[name] = flat(batch.column(f"list_{name}s"))[1]
-    return list_kernel.Lists(offsets, keys.astype(np.int64), **values)
+            values[name] = flatten_lists(batch.column(f"list_{name}s"))[1]
+    return list_kernel.InputLists(offsets, keys.astype(np.int64), **values)
 
 
 def _listed_batch(batch: pa.RecordBatch, found: list_kernel.RankedLists) -> pa.RecordBatch:
     rankings = found.rankings
     top = None
     if found.top is not None:
-        ids = _ids_of(batch, found.top.keys)
+        ids = _item_ids(batch, found.top.keys)
         top = pa.ListArray.from_arrays(pa.array(found.top.offsets, pa.int32()), ids)
     columns = {
         "item_ids": batch.column("item_ids").flatten(),
@@ -92,11 +94,11 @@ def _listed_batch(batch: pa.RecordBatch, found: list_kernel.RankedLists) -> pa.R
         "tied": rankings.tied,
         "before": rankings.before,
     }
-    return ranking_batch(batch, rankings.offsets, columns, rankings.length, top)
+    return build_ranking_batch(batch, rankings.offsets, columns, rankings.length, top)
 
 
-def _ids_of(batch: pa.RecordBatch, keys: npt.NDArray[np.int64]) -> pa.Array:
+def _item_ids(batch: pa.RecordBatch, keys: npt.NDArray[np.int64]) -> pa.Array:
     """Original ids of keys that stand in the batch's lists."""
-    known, first = np.unique(flat(batch.column("list_items"))[1], return_index=True)
+    known, first = np.unique(flatten_lists(batch.column("list_items"))[1], return_index=True)
     places = first[np.searchsorted(known, keys)] if len(known) else np.zeros(0, np.int64)
     return batch.column("list_ids").flatten().take(pa.array(places))

@@ -20,7 +20,7 @@ class KnownItems:
     """The catalogue as workers see it; `rows` has item_id, n_train, and item_index.
 
     numeric: rows have no item_index, and are numbered where they are mapped, by their ids as numbers (True)
-    or as UTF-8 (False), as `protocol.catalogue.indexed` numbers them
+    or as UTF-8 (False), as `protocol.catalogue.index_items` numbers them
     """
 
     rows: SharedRows
@@ -32,9 +32,9 @@ class KnownItems:
         names = ["item_id", "n_train", *(["item_index"] if self.numeric is None else [])]
         table = rows.to_table(columns=names).sort_by("item_id")
         ids = table.column("item_id").to_pylist()
-        shared_arrays.save(folder, "ids", np.array([text.encode() for text in ids], dtype="S"))
-        shared_arrays.save(folder, "n_train", table.column("n_train").to_numpy().astype(np.int64))
-        shared_arrays.save(folder, "item_index", self._index(table))
+        shared_arrays.save_array(folder, "ids", np.array([text.encode() for text in ids], dtype="S"))
+        shared_arrays.save_array(folder, "n_train", table.column("n_train").to_numpy().astype(np.int64))
+        shared_arrays.save_array(folder, "item_index", self._index(table))
 
     def _index(self, by_bytes: pa.Table) -> Ints:
         """(i,) the place of each item in the order that decides ties."""

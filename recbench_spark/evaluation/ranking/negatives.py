@@ -12,8 +12,8 @@ import pyarrow.dataset as ds
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.config import Draw
-from recbench_spark.evaluation.ranking.batches import item_lists
+from recbench_spark.config import CandidateDraw
+from recbench_spark.evaluation.ranking.batches import read_item_lists
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ranking.negatives import draw
 from recbench_spark.kernels.ranking.positives import ItemLists
@@ -29,7 +29,7 @@ def weight_rows(items: DataFrame, mode: str) -> DataFrame:
     return items.select("item_index", weight.alias("weight"))
 
 
-def draw_candidates(users: DataFrame, weights: SharedRows, n_items: int, asked: Draw) -> DataFrame:
+def draw_candidates(users: DataFrame, weights: SharedRows, n_items: int, asked: CandidateDraw) -> DataFrame:
     """Items drawn for each user among those in neither training nor truth. No shuffle.
 
     A task maps the running sum of the weights, 8 bytes an item, one copy a host.
@@ -44,18 +44,18 @@ def draw_candidates(users: DataFrame, weights: SharedRows, n_items: int, asked: 
         user_id, part, items (item indices in the order drawn).
     """
     narrow = users.select("user_id", "part", "user_key", "items", "masked")
-    return narrow.mapInArrow(partial(_draw_batches, weights, n_items, asked), _DRAWN)
+    return narrow.mapInArrow(partial(_draw_with_weights, weights, n_items, asked), _DRAWN)
 
 
-def _draw_batches(
-    weights: SharedRows, n_items: int, asked: Draw, batches: Iterator[pa.RecordBatch]
+def _draw_with_weights(
+    weights: SharedRows, n_items: int, asked: CandidateDraw, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     arrays = weights.arrays(lambda rows, folder: _running_sum(rows, folder, n_items))
-    yield from drawn_batches(arrays["running"], asked, batches)
+    yield from draw_batches(arrays["running"], asked, batches)
 
 
-def drawn_batches(
-    running_i: Ints, asked: Draw, batches: Iterator[pa.RecordBatch]
+def draw_batches(
+    running_i: Ints, asked: CandidateDraw, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """The items drawn for each user of rows of `USERS`: user_id, part, items.
 
@@ -65,34 +65,34 @@ def drawn_batches(
         batches: the users.
     """
     for batch in batches:
-        truth = item_lists(batch, "items")
+        truth = read_item_lists(batch, "items")
         counts = np.diff(truth.offsets_u)
         wanted = asked.n * (counts if asked.per == "positive" else np.ones_like(counts))
-        known = _joined(truth, item_lists(batch, "masked"))
+        known = _join_lists(truth, read_item_lists(batch, "masked"))
         keys = batch.column("user_key").to_numpy()
-        yield _batch(batch, draw(keys, known, wanted, running_i, asked.seed))
+        yield _to_batch(batch, draw(keys, known, wanted, running_i, asked.seed))
 
 
-def _joined(one: ItemLists, other: ItemLists) -> ItemLists:
+def _join_lists(one: ItemLists, other: ItemLists) -> ItemLists:
     """Both lists of each user."""
-    user_p = np.concatenate([_users(one), _users(other)])
+    user_p = np.concatenate([_read_users(one), _read_users(other)])
     order = np.argsort(user_p, kind="stable")
     items = np.concatenate([one.items_p, other.items_p])[order]
     return ItemLists(one.offsets_u + other.offsets_u, items)
 
 
-def _users(lists: ItemLists) -> Ints:
+def _read_users(lists: ItemLists) -> Ints:
     return np.repeat(np.arange(lists.users), np.diff(lists.offsets_u))
 
 
-def _batch(batch: pa.RecordBatch, drawn: ItemLists) -> pa.RecordBatch:
+def _to_batch(batch: pa.RecordBatch, drawn: ItemLists) -> pa.RecordBatch:
     bounds, items = pa.array(drawn.offsets_u, pa.int32()), pa.array(drawn.items_p, pa.int32())
     columns = [batch.column("user_id"), batch.column("part"), pa.ListArray.from_arrays(bounds, items)]
     return pa.RecordBatch.from_arrays(columns, ["user_id", "part", "items"])
 
 
 def _running_sum(rows: ds.Dataset, folder: Path, n_items: int) -> None:
-    running = shared_arrays.create(folder, "running", (n_items + 1,), np.int64)
+    running = shared_arrays.create_array(folder, "running", (n_items + 1,), np.int64)
     for batch in rows.to_batches():
         running[batch.column("item_index").to_numpy() + 1] = batch.column("weight").to_numpy()
     np.cumsum(running, out=running)

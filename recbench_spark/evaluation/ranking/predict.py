@@ -10,14 +10,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.evaluation.ranking.batches import item_lists
+from recbench_spark.evaluation.ranking.batches import read_item_lists
 from recbench_spark.evaluation.ranking.scored import user_block
 from recbench_spark.evaluation.ranking.sources import Source
 from recbench_spark.kernels.arrays import Bools, Floats
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.scorers import Scorer, UserBlock
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.storage.shared_arrays import flat
+from recbench_spark.storage.shared_arrays import flatten_lists
 
 PREDICTED = (
     "user_id STRING, part STRING, user_key LONG, "
@@ -50,17 +50,17 @@ def predict_batches(source: Source, mean: float, batches: Batches) -> Batches:
     """Rows of `PREDICTED` of rows of users."""
     scorer = source.scorer()
     for batch in batches:
-        truth = item_lists(batch, "items")
-        known_p = _known(batch, truth, scorer)
+        truth = read_item_lists(batch, "items")
+        known_p = _known_pairs(batch, truth, scorer)
         prediction_p = np.full(len(known_p), mean)
         prediction_p[known_p] = _scores(scorer, user_block(batch, source.dims), truth, known_p)
         if "user_bias" in batch.schema.names:
             bias_u = batch.column("user_bias").to_numpy()
             prediction_p += np.repeat(bias_u, np.diff(truth.offsets_u))
-        yield _predicted(batch, truth, prediction_p, known_p)
+        yield _prediction_batch(batch, truth, prediction_p, known_p)
 
 
-def _known(batch: pa.RecordBatch, truth: ItemLists, scorer: Scorer) -> Bools:
+def _known_pairs(batch: pa.RecordBatch, truth: ItemLists, scorer: Scorer) -> Bools:
     """Whether the model knows both sides of each pair."""
     scored_p = (truth.items_p >= 0) & scorer.scored_i[np.maximum(truth.items_p, 0)]
     if "vector" not in batch.schema.names:
@@ -75,7 +75,7 @@ def _scores(scorer: Scorer, users: UserBlock, truth: ItemLists, known_p: Bools) 
     return scorer.score_listed(users, ItemLists(before_p[truth.offsets_u], truth.items_p[known_p]))
 
 
-def _predicted(
+def _prediction_batch(
     batch: pa.RecordBatch, truth: ItemLists, prediction_p: Floats, known_p: Bools
 ) -> pa.RecordBatch:
     bounds = pa.array(truth.offsets_u, pa.int32())
@@ -85,7 +85,7 @@ def _predicted(
         "part": batch.column("part"),
         "user_key": batch.column("user_key"),
         "prediction": pa.ListArray.from_arrays(bounds, pa.array(prediction_p)),
-        "outcome": pa.ListArray.from_arrays(bounds, pa.array(flat(batch.column("relevance"))[1])),
+        "outcome": pa.ListArray.from_arrays(bounds, pa.array(flatten_lists(batch.column("relevance"))[1])),
         "unknown": pa.array(np.diff(before_p[truth.offsets_u]), pa.int32()),
     }
     return pa.RecordBatch.from_pydict(columns)

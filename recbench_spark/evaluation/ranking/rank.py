@@ -17,9 +17,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.evaluation.ranking.candidates import Candidates, with_candidates
+from recbench_spark.evaluation.ranking.candidates import Candidates, add_candidates
 from recbench_spark.evaluation.ranking.given import rank_batches
-from recbench_spark.evaluation.ranking.request import Request
+from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import Source
 from recbench_spark.kernels.streams import Batches
@@ -30,7 +30,7 @@ RANKING = T.StructType([column for column in RANKINGS.schema if column.name != "
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredModel:
     """A model that scores; `vectors`: user_id, vector of its users, where the source asks for vectors."""
 
     source: Source
@@ -38,7 +38,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenRows:
     """Lists or scores of another system, which are their own candidates.
 
     rows: user_id, item_id, and rank (from 1) or score. items: the catalogue, item_id and item_index.
@@ -50,12 +50,12 @@ class Given:
     mask: bool
 
 
-Ranked = Scored | Given
+RankingInput = ScoredModel | GivenRows
 """What is ranked."""
 
 
 def rank(
-    users: DataFrame, ranked: Ranked, request: Request, candidates: Candidates | None = None
+    users: DataFrame, ranked: RankingInput, request: RankingRequest, candidates: Candidates | None = None
 ) -> DataFrame:
     """Rankings of users: the one way from what a system knows to where the truth stands.
 
@@ -63,7 +63,7 @@ def rank(
     holds a batch of users, of models also one tile of scores, and maps the item side (one copy a host).
 
     Args:
-        users: rows of `users_of_parts`.
+        users: rows of `select_part_users`.
         ranked: a model, or given lists.
         request: definition, length of lists, up to where ranks are counted.
         candidates: what users' items are ranked among, where users bring it (models that score).
@@ -71,10 +71,10 @@ def rank(
     Returns:
         Rows of `rankings` without a run.
     """
-    if isinstance(ranked, Given):
-        lists = as_lists(ranked.rows, ranked.items)
+    if isinstance(ranked, GivenRows):
+        lists = group_lists(ranked.rows, ranked.items)
         return rank_listed(users.join(lists, "user_id", "left"), request, ranked.mask)
-    users = with_candidates(users, candidates)
+    users = add_candidates(users, candidates)
     if ranked.vectors is not None:
         users = users.join(ranked.vectors.select("user_id", "vector"), "user_id", "left")
     if not ranked.source.wants_history:  # as long as all other columns together
@@ -83,7 +83,7 @@ def rank(
     return users.mapInArrow(partial(_score_task, ranked.source, request, share), RANKING)
 
 
-def _score_task(source: Source, request: Request, gpu_share: float, batches: Batches) -> Batches:
+def _score_task(source: Source, request: RankingRequest, gpu_share: float, batches: Batches) -> Batches:
     return score_batches(source, request, batches, device=task_device(gpu_share))
 
 
@@ -111,7 +111,7 @@ def task_device(gpu_share: float = 1.0) -> str:
 # ------------------------------------------------------------------------------- users
 
 
-def users_of_parts(
+def select_part_users(
     blocks: DataFrame, parts: Sequence[str], threshold: float | None, keep_empty: bool
 ) -> DataFrame:
     """The users of the held-out parts with the arrays that ranking needs: one row a user and part.
@@ -141,7 +141,7 @@ def users_of_parts(
         *(_or_empty(truth[name], kind).alias(name) for name, kind in _TRUTH.items()),
         truth["slices"].alias("slices"),
         F.when(F.col("part") == "valid", F.col("train_items")).otherwise(known).alias("masked"),
-        _history(threshold).alias("history"),
+        _relevant_history(threshold).alias("history"),
     )
 
 
@@ -152,7 +152,7 @@ def _or_empty(column: Column, kind: str) -> Column:
     return F.coalesce(column, F.array().cast(kind))
 
 
-def _history(threshold: float | None) -> Column:
+def _relevant_history(threshold: float | None) -> Column:
     """Training items whose rating makes them relevant."""
     if threshold is None:
         return F.expr("filter(train_items, (x, n) -> train_ratings[n] > 0)")
@@ -162,7 +162,7 @@ def _history(threshold: float | None) -> Column:
 # ------------------------------------------------------------------------------- given lists
 
 
-def as_lists(rows: DataFrame, items: DataFrame) -> DataFrame:
+def group_lists(rows: DataFrame, items: DataFrame) -> DataFrame:
     """Rows (user_id, item_id, rank or score) as one row a user. Shuffles the rows by user.
 
     Items that are not in the catalogue keep their place in the list; no truth item can be one.
@@ -194,20 +194,20 @@ def _values(name: str) -> Column:
     return F.transform("entries", lambda e: e[name])
 
 
-def rank_listed(users: DataFrame, request: Request, mask: bool) -> DataFrame:
+def rank_listed(users: DataFrame, request: RankingRequest, mask: bool) -> DataFrame:
     """Rankings where each user's row holds the list already. No shuffle; one batch in memory.
 
     Only the columns that are needed go to Python: ids of items are as long as all other columns.
 
     Args:
-        users: rows of `users_of_parts` with the columns of `as_lists`.
+        users: rows of `select_part_users` with the columns of `group_lists`.
         request: definition and length of lists.
         mask: drop a user's training items from the lists.
     """
-    return needed(users, request, mask).mapInArrow(partial(rank_batches, request), RANKING)
+    return required_columns(users, request, mask).mapInArrow(partial(rank_batches, request), RANKING)
 
 
-def needed(users: DataFrame, request: Request, mask: bool) -> DataFrame:
+def required_columns(users: DataFrame, request: RankingRequest, mask: bool) -> DataFrame:
     """The columns that `rank_batches` reads."""
     unused = ["history", *([] if mask else ["masked"]), *([] if request.top else ["list_ids"])]
     return users.drop(*unused)

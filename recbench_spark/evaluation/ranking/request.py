@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from recbench_spark.definitions import Definition
 
-BROUGHT = ("rated", "given", "uniform", "popularity")
+USER_CANDIDATES = ("rated", "given", "uniform", "popularity")
 """Candidate modes in which each user brings the candidates."""
 
 
@@ -15,7 +15,7 @@ SAMPLED = ("uniform", "popularity")
 
 
 @dataclass(frozen=True)
-class Request:
+class RankingRequest:
     """What is ranked: the definition, how long the lists are that are asked for (0: none), and up to
     where ranks are counted (None: all; where users bring the candidates, always all).
     """

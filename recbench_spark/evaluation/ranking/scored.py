@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recbench_spark.evaluation.ranking.batches import item_lists, ranking_batch
-from recbench_spark.evaluation.ranking.request import BROUGHT, Request
+from recbench_spark.evaluation.ranking.batches import build_ranking_batch, read_item_lists
+from recbench_spark.evaluation.ranking.request import USER_CANDIDATES, RankingRequest
 from recbench_spark.evaluation.ranking.sources import Source, ids_to_lists
 from recbench_spark.kernels.arrays import Bools
-from recbench_spark.kernels.ranking.counting import Settings
-from recbench_spark.kernels.ranking.positives import Counts, ItemLists
+from recbench_spark.kernels.ranking.counting import CountingSettings
+from recbench_spark.kernels.ranking.positives import ItemLists, RankCounts
 from recbench_spark.kernels.ranking.scorers import (
     WHOLE_ROWS,
     Scorer,
@@ -22,13 +22,15 @@ from recbench_spark.kernels.ranking.scorers import (
     count_ranks,
 )
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.storage.shared_arrays import flat
+from recbench_spark.storage.shared_arrays import flatten_lists
 
 LITTLE = 1 << 24
 """Multiplications that take a tenth of a second in float64; loading torch takes three seconds and more."""
 
 
-def score_batches(source: Source, request: Request, batches: Batches, *, device: str = "cpu") -> Batches:
+def score_batches(
+    source: Source, request: RankingRequest, batches: Batches, *, device: str = "cpu"
+) -> Batches:
     """Rows of `RANKED` of rows of `USERS`; a batch of users and one tile of scores in memory.
 
     Args:
@@ -41,28 +43,28 @@ def score_batches(source: Source, request: Request, batches: Batches, *, device:
     scorer = source.scorer()
     item_ids = source.item_ids() if request.top else None
     for batch in batches:
-        counts = _count(scorer, user_block(batch, source.dims), request, device, batch)
+        counts = _count_ranks(scorer, user_block(batch, source.dims), request, device, batch)
         top = None
         if item_ids is not None and counts.top_items_uk is not None:
             top = ids_to_lists(item_ids, counts.top_items_uk)
         yield _counted_batch(batch, counts, top)
 
 
-def _count(
-    scorer: Scorer, users: UserBlock, request: Request, device: str, batch: pa.RecordBatch
-) -> Counts:
-    truth, masked = item_lists(batch, "items"), item_lists(batch, "masked")
+def _count_ranks(
+    scorer: Scorer, users: UserBlock, request: RankingRequest, device: str, batch: pa.RecordBatch
+) -> RankCounts:
+    truth, masked = read_item_lists(batch, "items"), read_item_lists(batch, "masked")
     mode = request.definition.candidates
-    if mode in BROUGHT:
-        listed = truth if mode == "rated" else item_lists(batch, "candidates")
+    if mode in USER_CANDIDATES:
+        listed = truth if mode == "rated" else read_item_lists(batch, "candidates")
         counts = count_listed(scorer, users, truth, listed, top_k=request.top)
     else:
         nothing = ItemLists.empty(masked.users)
         out = masked if mode == "unseen" else nothing
-        settings = Settings(top_k=request.top, cutoff=request.cutoff)
+        settings = CountingSettings(top_k=request.top, cutoff=request.cutoff)
         where = WHOLE_ROWS if device == "cpu" and _is_little(scorer, truth.users) else device
         counts = count_ranks(scorer, users, truth, out, device=where, settings=settings)
-    return _without_unknown_users(_known_users(scorer, users, batch), truth, counts)
+    return _drop_unknown_users(_known_users(scorer, users, batch), truth, counts)
 
 
 def _is_little(scorer: Scorer, users: int) -> bool:
@@ -76,15 +78,15 @@ def user_block(batch: pa.RecordBatch, dims: int) -> UserBlock:
     """What scorers may want to know of a batch's users."""
     vectors = None
     if "vector" in batch.schema.names:
-        vectors = _matrix(batch.column("vector"), dims)
+        vectors = _vector_matrix(batch.column("vector"), dims)
     keys = batch.column("user_key").to_numpy()
-    histories = item_lists(batch, "history") if "history" in batch.schema.names else None
+    histories = read_item_lists(batch, "history") if "history" in batch.schema.names else None
     return UserBlock(keys, vectors, histories)
 
 
-def _matrix(column: pa.ListArray, dims: int) -> npt.NDArray[np.float32]:
+def _vector_matrix(column: pa.ListArray, dims: int) -> npt.NDArray[np.float32]:
     """Vectors of the model's width as rows; users without one get zeros and are taken out afterwards."""
-    offsets, values = flat(column)
+    offsets, values = flatten_lists(column)
     known = np.diff(offsets) > 0
     vectors = np.zeros((len(known), dims), np.float32)
     vectors[known] = values.reshape(int(known.sum()), dims)
@@ -100,13 +102,13 @@ def _known_users(scorer: Scorer, users: UserBlock, batch: pa.RecordBatch) -> Boo
     return known_u if knows is None else known_u & knows(users)
 
 
-def _without_unknown_users(known_u: Bools, truth: ItemLists, counts: Counts) -> Counts:
+def _drop_unknown_users(known_u: Bools, truth: ItemLists, counts: RankCounts) -> RankCounts:
     """Take out the lists of users whom the model does not know: nothing of theirs is ranked."""
     if known_u.all():
         return counts
     known_p = np.repeat(known_u, np.diff(truth.offsets_u))
     top = counts.top_items_uk
-    return Counts(
+    return RankCounts(
         np.where(known_p, counts.above_p, -1),
         np.where(known_p, counts.tied_p, 0),
         np.where(known_p, counts.before_p, 0),
@@ -116,8 +118,8 @@ def _without_unknown_users(known_u: Bools, truth: ItemLists, counts: Counts) -> 
     )
 
 
-def _counted_batch(batch: pa.RecordBatch, counts: Counts, top: pa.Array | None) -> pa.RecordBatch:
-    offsets, relevance = flat(batch.column("relevance"))
+def _counted_batch(batch: pa.RecordBatch, counts: RankCounts, top: pa.Array | None) -> pa.RecordBatch:
+    offsets, relevance = flatten_lists(batch.column("relevance"))
     columns = {
         "item_ids": batch.column("item_ids").flatten(),
         "relevance": relevance,
@@ -125,4 +127,4 @@ def _counted_batch(batch: pa.RecordBatch, counts: Counts, top: pa.Array | None) 
         "tied": counts.tied_p,
         "before": counts.before_p,
     }
-    return ranking_batch(batch, offsets, columns, counts.candidates_u, top)
+    return build_ranking_batch(batch, offsets, columns, counts.candidates_u, top)

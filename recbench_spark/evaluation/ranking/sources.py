@@ -69,9 +69,9 @@ class DotSource:
 
     def build(self, rows: ds.Dataset, folder: Path) -> None:
         """Stream the rows into arrays by item_index: 4 dims + 9 bytes an item, and its id."""
-        vectors = shared_arrays.create(folder, "vectors", (self.n_items, self.dims), np.float32)
-        bias = shared_arrays.create(folder, "bias", (self.n_items,), np.float64)
-        scored = shared_arrays.create(folder, "scored", (self.n_items,), np.bool_)
+        vectors = shared_arrays.create_array(folder, "vectors", (self.n_items, self.dims), np.float32)
+        bias = shared_arrays.create_array(folder, "bias", (self.n_items,), np.float64)
+        scored = shared_arrays.create_array(folder, "scored", (self.n_items,), np.bool_)
         for batch in rows.to_batches(columns=["id" if self.catalogue else "item_index", "vector", "bias"]):
             known = batch.filter(pc.is_valid(batch.column("vector")))
             if self.catalogue:
@@ -79,12 +79,12 @@ class DotSource:
                 known, index = known.filter(pa.array(index >= 0)), index[index >= 0]
             else:
                 index = known.column("item_index").to_numpy()
-            values = shared_arrays.flat(known.column("vector"))[1]
+            values = shared_arrays.flatten_lists(known.column("vector"))[1]
             vectors[index] = values.reshape(len(index), self.dims)
             bias[index] = known.column("bias").fill_null(0.0).to_numpy(zero_copy_only=False)
             scored[index] = True
         if self.catalogue:
-            shared_arrays.save(folder, "item_ids", self.catalogue.ids())
+            shared_arrays.save_array(folder, "item_ids", self.catalogue.ids())
         else:
             _save_ids(rows, self.n_items, folder)
 
@@ -116,13 +116,13 @@ class NeighbourSource:
     def build(self, rows: ds.Dataset, folder: Path) -> None:
         """The similarities as CSR by the item of the history: 12 bytes a pair; 8 bytes an item."""
         table = rows.to_table().sort_by("item_index")
-        offsets, items = shared_arrays.flat(table.column("speaks_for").combine_chunks())
-        weights = shared_arrays.flat(table.column("weights").combine_chunks())[1]
-        shared_arrays.save(folder, "offsets", offsets)
-        shared_arrays.save(folder, "items", items.astype(np.int64))
-        shared_arrays.save(folder, "weights", weights)
+        offsets, items = shared_arrays.flatten_lists(table.column("speaks_for").combine_chunks())
+        weights = shared_arrays.flatten_lists(table.column("weights").combine_chunks())[1]
+        shared_arrays.save_array(folder, "offsets", offsets)
+        shared_arrays.save_array(folder, "items", items.astype(np.int64))
+        shared_arrays.save_array(folder, "weights", weights)
         bias = centring_bias(table.column("mean").to_numpy(), offsets, items, weights)
-        shared_arrays.save(folder, "bias", bias)
+        shared_arrays.save_array(folder, "bias", bias)
         _save_ids(rows, self.n_items, folder)
 
 
@@ -155,8 +155,8 @@ class HashSource:
 
 def _save_ids(rows: ds.Dataset, n_items: int, folder: Path) -> None:
     """Ids as fixed-width bytes: they can be mapped, and need no pickle."""
-    longest = max((_longest(batch) for batch in _ids(rows)), default=1)
-    ids = shared_arrays.create(folder, "item_ids", (n_items,), f"S{max(longest, 1)}")
+    longest = max((_longest_id(batch) for batch in _ids(rows)), default=1)
+    ids = shared_arrays.create_array(folder, "item_ids", (n_items,), f"S{max(longest, 1)}")
     for batch in _ids(rows):
         index = batch.column("item_index").to_numpy()
         ids[index] = np.array([text.encode() for text in batch.column("item_id").to_pylist()])
@@ -167,7 +167,7 @@ def _ids(rows: ds.Dataset) -> Iterator[pa.RecordBatch]:
     return (batch for batch in batches if batch.num_rows)
 
 
-def _longest(batch: pa.RecordBatch) -> int:
+def _longest_id(batch: pa.RecordBatch) -> int:
     return int(pc.max(pc.binary_length(batch.column("item_id"))).as_py())
 
 

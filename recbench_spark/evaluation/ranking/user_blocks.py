@@ -16,7 +16,9 @@ HISTORY = ("train", "given")
 """Parts that are a user's history: shown to models, never ranked. Only `train` trains them."""
 
 
-def user_blocks(splits: DataFrame, items: DataFrame, parts: Sequence[str], labels: Labels) -> DataFrame:
+def build_user_blocks(
+    splits: DataFrame, items: DataFrame, parts: Sequence[str], labels: Labels
+) -> DataFrame:
     """The labelled log, one row a user.
 
     Shuffles: the log by item (none where the catalogue is small enough to broadcast), then by user.
@@ -49,7 +51,7 @@ def user_blocks(splits: DataFrame, items: DataFrame, parts: Sequence[str], label
         F.xxhash64("user_id").alias("user_key"),
         F.transform(known, lambda r: r["item"]).alias("train_items"),
         F.transform(known, lambda r: r["rating"]).alias("train_ratings"),
-        _held_out(parts, labels, cold).alias("held_out"),
+        _held_out_parts(parts, labels, cold).alias("held_out"),
     )
 
 
@@ -57,7 +59,7 @@ def _or_null(label: Column | None) -> Column:
     return F.lit(None) if label is None else label
 
 
-def _held_out(parts: Sequence[str], labels: Labels, cold: Column) -> Column:
+def _held_out_parts(parts: Sequence[str], labels: Labels, cold: Column) -> Column:
     """A map from part to the truth of that part, without parts in which the user has none."""
     entries = F.array(*(F.struct(F.lit(part), _truth(part, labels, cold)) for part in parts))
     return F.map_from_entries(F.filter(entries, lambda e: F.size(e["col2"]["items"]) > 0))

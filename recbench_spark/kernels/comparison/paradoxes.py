@@ -39,7 +39,7 @@ def kinds(whole_x: Floats, stratified_x: Floats, strata_xs: Floats) -> Ints:
     return np.select([full, reversal, opposed.any(axis=1)], [3, 2, 1], default=0).astype(np.int64)
 
 
-def certain(
+def intervals_oppose(
     whole_low_x: Floats, whole_high_x: Floats, other_low_x: Floats, other_high_x: Floats
 ) -> npt.NDArray[np.bool_]:
     """Whether both intervals of a disagreement exclude 0, on opposite sides."""
@@ -48,7 +48,7 @@ def certain(
     return np.asarray(up_down | down_up)
 
 
-def opposed_share(whole_x: Floats, strata_xs: Floats, size_xs: npt.NDArray[Any]) -> Floats:
+def opposing_share(whole_x: Floats, strata_xs: Floats, size_xs: npt.NDArray[Any]) -> Floats:
     """Share of the interactions that lie in strata which oppose the whole, (x,)."""
     size = np.asarray(size_xs, dtype=np.float64)
     against = (np.sign(strata_xs) * np.sign(whole_x)[:, None]) < 0
@@ -77,7 +77,7 @@ class Flip:
     total: float
 
 
-def fixed(contribution_n: Floats) -> Ints:
+def to_fixed_point(contribution_n: Floats) -> Ints:
     """Contributions as multiples of 2^-30, int64 (n,), whose sums are exact."""
     return np.rint(np.asarray(contribution_n, dtype=np.float64) * 2.0**BITS).astype(np.int64)
 
@@ -105,7 +105,7 @@ def crossing(
 ) -> Crossing | None:
     """One pass of the distributed search: the bucket of positive contributions that crosses the goal.
 
-    Pass j groups directed (`fixed` times the verdict's sign) positive contributions inside the bucket
+    Pass j groups directed (`to_fixed_point` times the verdict's sign) positive contributions inside the bucket
     found before by `buckets(., SHIFTS[j])` and hands over the number and sum of each group, at most
     2^14 rows. After the last pass, `resolve`. None: all of them do not exceed the goal.
 

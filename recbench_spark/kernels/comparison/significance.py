@@ -20,7 +20,7 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
-from recbench_spark.kernels.compiling import compiled_as_python
+from recbench_spark.kernels.compiling import compile_with_python_errors
 from recbench_spark.kernels.hashing import GAMMA, mix, stream
 from recbench_spark.kernels.resampling import BLOCK, BOOTSTRAP_BITS, MASK, percentile_interval
 
@@ -73,12 +73,12 @@ def _block_sums(values_um: Floats) -> Ints:
     high = np.rint(fixed * 2.0**-HALF_BITS)
     low = fixed - high * 2.0**HALF_BITS
     left = (valid, high, low, high * high, high * low, low * low)
-    planes = [_summed_over_valid(part, valid) for part in left]
+    planes = [_sum_over_valid(part, valid) for part in left]
     planes += [_exact_product(high, high), _exact_product(high, low), _exact_product(low, low)]
     return np.stack(planes)
 
 
-def _summed_over_valid(part_um: Floats, valid_um: Floats) -> Ints:
+def _sum_over_valid(part_um: Floats, valid_um: Floats) -> Ints:
     if not valid_um.all():
         return _exact_product(part_um, valid_um)
     # Ints numbers that need no product; int64, since squares of many users may exceed 2^53.
@@ -98,7 +98,7 @@ def _exact_product(left_um: Floats, right_um: Floats) -> Ints:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class PairedTests:
     """All pairs, (m, m) each: users, mean of a - b, its standard error, t, two-sided p, effect size.
 
     effect: Cohen's d_z, the mean difference over its standard deviation. t, p and effect are NaN
@@ -119,13 +119,13 @@ class Pairs:
         return self.mean - reach, self.mean + reach
 
 
-def student_reach(values: Sequence[float], level: float = 0.95) -> float:
+def student_half_width(values: Sequence[float], level: float = 0.95) -> float:
     """Half of Student's interval of the mean of a few values, such as those of seeds; NaN below two."""
     n = len(values)
     return float(stdtrit(n - 1, (1 + level) / 2) * np.std(values, ddof=1) / np.sqrt(n)) if n > 1 else np.nan
 
 
-def paired_t(sums: Ints) -> Pairs:
+def paired_t(sums: Ints) -> PairedTests:
     """Student's paired t-test of every pair from `pair_sums`."""
     n, total, squares = sums[0].astype(np.float64), _totals(sums), _squares(sums)
     # Python's whole numbers: n sum d^2 - (sum d)^2 cancels to 0 exactly where all differ alike.
@@ -136,7 +136,7 @@ def paired_t(sums: Ints) -> Pairs:
         error = np.sqrt(variance / n)
         effect = np.where(variance > 0, mean / np.sqrt(variance), np.nan)
         t = effect * np.sqrt(n)
-    return Pairs(sums[0], mean, error, t, 2 * stdtr(np.maximum(n - 1, 1), -np.abs(t)), effect)
+    return PairedTests(sums[0], mean, error, t, 2 * stdtr(np.maximum(n - 1, 1), -np.abs(t)), effect)
 
 
 def _totals(sums: Ints) -> npt.NDArray[Any]:
@@ -193,7 +193,7 @@ def random_signs(keys: npt.NDArray[Any], replicates: int, seed: int) -> npt.NDAr
     return signs
 
 
-@compiled_as_python
+@compile_with_python_errors
 def _fill_signs(keys: npt.NDArray[np.uint64], seed: np.uint64, signs: npt.NDArray[np.int8]) -> None:
     """64 replicates from each hash, one a bit."""
     for u in range(len(keys)):
@@ -312,7 +312,7 @@ def _exact_wilcoxon(positive: int, rank_n: Ints) -> float:
 
 def holm(p_x: Floats) -> Floats:
     """Adjusted p-values that bound the chance of any false finding (Holm 1979); NaN stays out."""
-    return _adjusted(p_x, lambda p: np.maximum.accumulate(p * np.arange(len(p), 0, -1)))
+    return _adjust_p(p_x, lambda p: np.maximum.accumulate(p * np.arange(len(p), 0, -1)))
 
 
 def benjamini_hochberg(p_x: Floats) -> Floats:
@@ -322,10 +322,10 @@ def benjamini_hochberg(p_x: Floats) -> Floats:
         scaled = p * len(p) / np.arange(1, len(p) + 1)
         return np.asarray(np.minimum.accumulate(scaled[::-1])[::-1])
 
-    return _adjusted(p_x, step_up)
+    return _adjust_p(p_x, step_up)
 
 
-def _adjusted(p_x: Floats, function: Any) -> Floats:
+def _adjust_p(p_x: Floats, function: Any) -> Floats:
     """`function` of the known p-values in ascending order, put back in place, at most 1."""
     flat = np.asarray(p_x, dtype=np.float64).reshape(-1)
     known = np.flatnonzero(~np.isnan(flat))
@@ -335,7 +335,7 @@ def _adjusted(p_x: Floats, function: Any) -> Floats:
     return out.reshape(np.shape(p_x))
 
 
-def practical(low: float, high: float, minimum: float) -> str:
+def practical_verdict(low: float, high: float, minimum: float) -> str:
     """What an interval of a difference says beside the smallest difference that matters.
 
     better, worse: it lies wholly beyond +-minimum; equivalent: wholly within; else unclear.

@@ -17,7 +17,7 @@ import numpy as np
 
 from recbench_spark.errors import ConfigError, DataError, nearest
 from recbench_spark.kernels.arrays import Floats
-from recbench_spark.kernels.estimators.exposure import Settings, correction_weights
+from recbench_spark.kernels.estimators.exposure import EstimatorSettings, correction_weights
 
 ESTIMATORS = ("ips", "clipped_ips", "snips", "dm", "dr", "switch_dr", "dros")
 MODELLED = ("dm", "dr", "switch_dr", "dros")
@@ -37,7 +37,9 @@ class Rounds:
     policy: Floats | None = None
 
 
-def contributions(rounds: Rounds, estimators: Sequence[str], settings: Settings) -> tuple[Floats, Floats]:
+def contributions(
+    rounds: Rounds, estimators: Sequence[str], settings: EstimatorSettings
+) -> tuple[Floats, Floats]:
     """Numerators and denominators of each round, (n, e) each; NaN where the model is missing.
 
     The value is sum(numerator) / sum(denominator): the denominator is w for snips, else 1.
@@ -50,7 +52,7 @@ def contributions(rounds: Rounds, estimators: Sequence[str], settings: Settings)
     return numerator, denominator
 
 
-def _numerator(rounds: Rounds, name: str, settings: Settings) -> Floats:
+def _numerator(rounds: Rounds, name: str, settings: EstimatorSettings) -> Floats:
     if name in ("ips", "snips"):
         return rounds.weight * rounds.reward
     if name == "clipped_ips":

@@ -17,12 +17,12 @@ snips_global  w scaled to a mean of 1 over all users: sum(w a) / sum(w) x mean n
               quotients: sum of numerators / sum of denominators
 ips_pooled    quotients alone, both sides pooled over users: mean of sum(w a) over users / what the best
               list of a user with the mean of sum(w) relevant items has; between whole numbers of items
-              on a line (see `ideal_of`)
+              on a line (see `ideal_value`)
 dm            the reward model alone: sum over the list of discount x expected reward
 dr            dm + sum over the truth of w (reward - expected) x discount
 switch_dr     dr with w only where w <= switch, else 0 (Wang, Agarwal and Dudik 2017)
 dros          dr with shrink w / (w^2 + shrink) (Su et al. 2020)
-stratified    sum over strata of |Q_s| / |Q| M(Q_s) (see `stratified` and `combine_strata`)
+stratified    sum over strata of |Q_s| / |Q| M(Q_s) (see `measure_by_stratum` and `combine_strata`)
 
 NDCG under weights. The ideal list of ips, clipped_ips, snips_user and snips_global is made of the relevant
 items that were shown, whatever these weigh: it is shorter than the user's own, and its heaviest items come
@@ -84,7 +84,7 @@ QUOTIENTS = ("recall", "ndcg")
 
 
 @dataclass(frozen=True)
-class Settings:
+class EstimatorSettings:
     """Largest weight of clipped_ips, largest weight trusted by switch_dr, lambda of dros; whether
     propensities are chances (see `propensities.CHANCES`)."""
 
@@ -111,7 +111,7 @@ class Parts:
     """What users add: the estimate is sum(numerator) / sum(denominator) [x mean(size)].
 
     All float64 (u, c), columns as `columns` says, NaN for users left out; size: None where it is 1.
-    pooled: the quotient is to be multiplied by this of the mean denominator (see `pooled_factor`).
+    pooled: the quotient is to be multiplied by this of the mean denominator (see `pool_factor`).
     """
 
     numerator: Floats
@@ -178,7 +178,12 @@ def columns(metric: str, ks: Sequence[int]) -> list[int | None]:
 
 
 def reason(
-    estimator: str, metric: str, definition: Definition, settings: Settings, *, rewards: bool = False
+    estimator: str,
+    metric: str,
+    definition: Definition,
+    settings: EstimatorSettings,
+    *,
+    rewards: bool = False,
 ) -> str | None:
     """Why an estimator has no value for a metric (the value is NULL), None where it has one."""
     if estimator not in ESTIMATORS:
@@ -188,14 +193,14 @@ def reason(
     if metric not in (*SUMS, *QUOTIENTS) or (metric == "hit" and definition.hit == "any"):
         return "the metric is no sum over items"
     if estimator in MODELLED:
-        return _reason_of_model(metric, definition, rewards)
+        return _model_reason(metric, definition, rewards)
     if estimator == POOLED:
-        return _reason_of_pooled(metric, definition, settings)
-    return _reason_of_weights(estimator, metric, definition, settings)
+        return _pool_reason(metric, definition, settings)
+    return _weights_reason(estimator, metric, definition, settings)
 
 
-def _reason_of_weights(
-    estimator: str, metric: str, definition: Definition, settings: Settings
+def _weights_reason(
+    estimator: str, metric: str, definition: Definition, settings: EstimatorSettings
 ) -> str | None:
     if metric == "ndcg" and definition.negative_grades != "clip":
         return "gains below 0 have no weighted ideal"
@@ -206,7 +211,7 @@ def _reason_of_weights(
     return None
 
 
-def _reason_of_pooled(metric: str, definition: Definition, settings: Settings) -> str | None:
+def _pool_reason(metric: str, definition: Definition, settings: EstimatorSettings) -> str | None:
     if metric in SUMS:
         return "a sum has no ideal: ips"
     if metric == "ndcg" and definition.gain != "binary":
@@ -216,7 +221,7 @@ def _reason_of_pooled(metric: str, definition: Definition, settings: Settings) -
     return None
 
 
-def _reason_of_model(metric: str, definition: Definition, rewards: bool) -> str | None:
+def _model_reason(metric: str, definition: Definition, rewards: bool) -> str | None:
     if not rewards:
         return "no reward model is given"
     if metric in QUOTIENTS:
@@ -235,7 +240,7 @@ def contributions(
     ks: Sequence[int],
     definition: Definition,
     estimators: Iterable[str],
-    settings: Settings,
+    settings: EstimatorSettings,
     rewards: Rewards | None = None,
 ) -> dict[tuple[str, str], Parts]:
     """The parts of every (estimator, metric) that has a value; `reason` says why others have none.
@@ -246,7 +251,7 @@ def contributions(
     depend on the batch. Holds (p, c) numbers. Raises DataError for propensities that are not positive.
     """
     check(propensity_p)
-    work = _Work(Chunk(rankings, tuple(ks), definition), propensity_p, settings, rewards)
+    work = _UserEstimates(Chunk(rankings, tuple(ks), definition), propensity_p, settings, rewards)
     wanted = [(e, m) for e in estimators if e != "stratified" for m in metrics]
     made = {}
     for estimator, metric in wanted:
@@ -264,9 +269,11 @@ def addends(
     item (or user), the differences between two models are what the smallest flips are found among.
     Raises ConfigError for metrics that are not such a sum.
     """
-    work = _Work(Chunk(rankings, tuple(ks), definition), np.ones(len(rankings.relevance)), Settings(), None)
+    work = _UserEstimates(
+        Chunk(rankings, tuple(ks), definition), np.ones(len(rankings.relevance)), EstimatorSettings(), None
+    )
     for name in metrics:
-        why = _reason_of_weights("snips_global", name, definition, Settings())
+        why = _weights_reason("snips_global", name, definition, EstimatorSettings())
         if name not in (*SUMS, *QUOTIENTS) or (name == "hit" and definition.hit == "any") or why:
             raise ConfigError(
                 f"'{name}' is not a sum over items", "hit (hit=count), precision, recall, dcg, ndcg"
@@ -275,12 +282,12 @@ def addends(
 
 
 @dataclass(frozen=True)
-class _Work:
+class _UserEstimates:
     """Some users, their propensities, and what estimators share."""
 
     chunk: Chunk
     propensity: Floats
-    settings: Settings
+    settings: EstimatorSettings
     rewards: Rewards | None
 
     def parts(self, estimator: str, metric: str) -> Parts:
@@ -289,9 +296,11 @@ class _Work:
             value = self.chunk.values(METRICS[metric])
             return Parts(value, _ones(value))
         if estimator == POOLED:
-            return self._pooled_over_users(metric)
-        made = self._weighted(estimator, metric) if estimator in WEIGHTED else self._sum(estimator, metric)
-        keep = self._averaged(metric)
+            return self._pool_over_users(metric)
+        made = (
+            self._weigh_parts(estimator, metric) if estimator in WEIGHTED else self._sum(estimator, metric)
+        )
+        keep = self._user_mask(metric)
         cuts = slice(None, len(columns(metric, self.chunk.ks)))
         cut = [None if part is None else np.where(keep, part, np.nan)[:, cuts] for part in made]
         return Parts(*cut)  # type: ignore[arg-type]
@@ -304,10 +313,10 @@ class _Work:
             value = divide(value, self.chunk.precision_length[user_p])
         if metric in QUOTIENTS:
             value = divide(value, self._most(metric, gain_p)[user_p])
-        value = np.where(self._averaged(metric)[user_p], value, np.nan)
+        value = np.where(self._user_mask(metric)[user_p], value, np.nan)
         return value[:, : len(columns(metric, self.chunk.ks))]
 
-    def _weighted(self, estimator: str, metric: str) -> tuple[Floats, Floats, Floats | None]:
+    def _weigh_parts(self, estimator: str, metric: str) -> tuple[Floats, Floats, Floats | None]:
         weight_p = self._weights(estimator)
         numerator = self._total(metric, weight_p * self._gain(metric))
         if estimator == "snips_global":
@@ -322,19 +331,21 @@ class _Work:
         """One quotient of sums over all users in place of the mean of theirs."""
         if metric in QUOTIENTS:
             return numerator, self._most(metric, weight_p * self._gain(metric)), None
-        weight, size = (self._by_user(part * self._counted) for part in (weight_p, np.ones_like(weight_p)))
+        weight, size = (
+            self._by_user(part * self._count_weight) for part in (weight_p, np.ones_like(weight_p))
+        )
         shape = numerator.shape
         return numerator, np.broadcast_to(weight[:, None], shape), np.broadcast_to(size[:, None], shape)
 
-    def _pooled_over_users(self, metric: str) -> Parts:
+    def _pool_over_users(self, metric: str) -> Parts:
         """Weighted hits or gains, and the number of relevant items they are estimated of."""
         weight_p = 1.0 / self.propensity
         value = self._total(metric, weight_p * self._gain(metric))
-        number = np.broadcast_to(self._by_user(weight_p * self._counted)[:, None], value.shape)
-        keep = self._could_count(metric)[:, None]
+        number = np.broadcast_to(self._by_user(weight_p * self._count_weight)[:, None], value.shape)
+        keep = self._eligible_users(metric)[:, None]
         cuts = slice(None, len(columns(metric, self.chunk.ks)))
         value, number = (np.where(keep, part, np.nan)[:, cuts] for part in (value, number))
-        factor = partial(pooled_factor, metric, self.chunk.ks, self.chunk.definition)
+        factor = partial(pool_factor, metric, self.chunk.ks, self.chunk.definition)
         return Parts(value, number, pooled=factor)
 
     def _quotient(self, metric: str, amount_p: Floats, numerator: Floats) -> Floats:
@@ -347,7 +358,7 @@ class _Work:
         if estimator == "clipped_ips":
             return np.minimum(weight, self.settings.clip)
         if estimator == "snips_user":
-            total, size = self._by_user(weight * self._counted), self._by_user(self._counted)
+            total, size = self._by_user(weight * self._count_weight), self._by_user(self._count_weight)
             return weight * divide(size, total)[self.chunk.user_p]
         return weight
 
@@ -371,14 +382,14 @@ class _Work:
         share_nc = shares(place, np.ones_like(place), self.chunk.ks, self._discount(metric))
         value = _sum_by(user, self.rewards.listed[:, None] * share_nc, len(length))
         value[length < self.chunk.length, -1] = np.nan
-        return self._divided(metric, value)
+        return self._divide_by_length(metric, value)
 
     def _total(self, metric: str, amount_p: Floats) -> Floats:
         """Sum over the truth of amount x the weight expected of its rank, (u, c)."""
         value = self._by_user(amount_p[:, None] * self._shares(metric))
-        return self._divided(metric, value)
+        return self._divide_by_length(metric, value)
 
-    def _divided(self, metric: str, value_uc: Floats) -> Floats:
+    def _divide_by_length(self, metric: str, value_uc: Floats) -> Floats:
         if metric != "precision":
             return value_uc
         return divide(value_uc, self.chunk.precision_length)
@@ -390,7 +401,7 @@ class _Work:
             total = self._by_user(amount_p)[:, None]
             return np.broadcast_to(total, (len(total), len(self.chunk.ks) + 1))
         if metric == "ndcg" and definition.ideal == "k":
-            return self._ideal_of_k(amount_p)
+            return self._ideal_at_k(amount_p)
         best = self._best(amount_p, self._discount(metric))
         longest = metric == "ndcg" and definition.ideal == "relevant"
         return best[:, [-1] * best.shape[1]] if longest else best
@@ -401,7 +412,7 @@ class _Work:
         share_pc = shares(place, np.ones_like(place), self.chunk.ks, discount)
         return self._by_user(amount_p[order, None] * share_pc)
 
-    def _ideal_of_k(self, amount_p: Floats) -> Floats:
+    def _ideal_at_k(self, amount_p: Floats) -> Floats:
         most = np.zeros(len(self.chunk.length))
         np.maximum.at(most, self.chunk.user_p, amount_p)
         ranks = np.arange(1.0, self.chunk.k_uc.max(initial=0.0) + 1)
@@ -429,7 +440,7 @@ class _Work:
         return truth_shares(self.chunk, self.chunk.discount)
 
     @cached_property
-    def _counted(self) -> Floats:
+    def _count_weight(self) -> Floats:
         """1 for a truth item that is relevant or gains."""
         counted: Bools = self.chunk.relevant_p | (self.chunk.gain_p != 0)
         return counted.astype(np.float64)
@@ -437,14 +448,14 @@ class _Work:
     def _by_user(self, amount: Floats) -> Floats:
         return _sum_by(self.chunk.user_p, amount, len(self.chunk.length))
 
-    def _averaged(self, metric: str) -> Bools:
+    def _user_mask(self, metric: str) -> Bools:
         """Users who count, (u, 1): those whose plain metric is a number."""
         name = "ndcg" if metric == "dcg" else metric
         rule = METRICS[name].users_axis
         counted: Bools = ~np.isnan(self.chunk.values(replace(METRICS["recall"], users_axis=rule)))
         return counted[:, :1]
 
-    def _could_count(self, metric: str) -> Bools:
+    def _eligible_users(self, metric: str) -> Bools:
         """Users who would count, had they a relevant item in the log, (u,)."""
         definition = self.chunk.definition
         users = definition.ndcg_users if metric == "ndcg" else "same"
@@ -456,7 +467,7 @@ LONGEST_IDEAL = 1 << 24
 """More relevant items than this a mean user has not: no value."""
 
 
-def ideal_of(metric: str, number_xc: Floats, ks: Sequence[int], definition: Definition) -> Floats:
+def ideal_value(metric: str, number_xc: Floats, ks: Sequence[int], definition: Definition) -> Floats:
     """What the best list has for so many relevant items of gain 1, on a line between whole numbers.
 
     Args:
@@ -481,12 +492,12 @@ def ideal_of(metric: str, number_xc: Floats, ks: Sequence[int], definition: Defi
     return best
 
 
-def pooled_factor(metric: str, ks: Sequence[int], definition: Definition, mean_xc: Floats) -> Floats:
+def pool_factor(metric: str, ks: Sequence[int], definition: Definition, mean_xc: Floats) -> Floats:
     """n / I(n) for a mean number n of relevant items: turns sum(w a) / sum(w) into ips_pooled."""
-    return divide_sums(mean_xc, ideal_of(metric, mean_xc, ks, definition))
+    return divide_sums(mean_xc, ideal_value(metric, mean_xc, ks, definition))
 
 
-def correction_weights(estimator: str, weight: Floats, settings: Settings) -> Floats:
+def correction_weights(estimator: str, weight: Floats, settings: EstimatorSettings) -> Floats:
     """What dr, switch_dr and dros put in place of w, the same for lists and logged rounds."""
     if estimator == "switch_dr":
         weight = np.where(weight <= settings.switch, weight, 0.0)
@@ -529,7 +540,7 @@ def restrict(rankings: Rankings, keep_p: Bools) -> Rankings:
     return Rankings(kept, rankings.relevance[keep_p], above, tied, before, rankings.length)
 
 
-def stratified(
+def measure_by_stratum(
     rankings: Rankings,
     stratum_p: Ints,
     n_strata: int,

@@ -38,7 +38,7 @@ ONE_BY_ONE = 256
 """Ranks at either end of the catalogue that are never put together."""
 
 POINTS = 24
-"""Points at which a panel of ranks is looked at (see `ranks_of`)."""
+"""Points at which a panel of ranks is looked at (see `representative_ranks`)."""
 
 CONDITION = 1e-10
 """Directions of the least squares that shrink by more than this are left out."""
@@ -61,7 +61,7 @@ ITERATIONS = 200
 
 
 @dataclass(frozen=True)
-class Draw:
+class NegativeDraw:
     """m negatives drawn from the n - 1 candidates that are not the item itself.
 
     A stored draw by hash is without replacement. Raises ConfigError where it cannot be made.
@@ -166,7 +166,7 @@ def _ndcg(cut: Cut) -> Floats:
     return np.where(cut.listed, cut.discount(cut.rank) / cut.ideal, 0.0)
 
 
-OF_RANK: dict[str, Callable[[Cut], Floats]] = {
+RANK_METRICS: dict[str, Callable[[Cut], Floats]] = {
     "hit": _hit,
     "recall": _hit,
     "precision": _precision,
@@ -184,7 +184,7 @@ too, the same formula of a real r.
 
 def no_value(metric: str, definition: Definition) -> str | None:
     """Why a metric under this definition does not follow from the rank of one item; None where it does."""
-    if metric not in OF_RANK:
+    if metric not in RANK_METRICS:
         return "it does not follow from the rank of one item"
     if definition.ties == "expected":
         return "with ties=expected an item has no single rank"
@@ -209,8 +209,8 @@ def rank_values(
 
     Raises ConfigError for a metric or definition for which a single rank does not say it (`no_value`).
     """
-    if metric not in OF_RANK:
-        raise ConfigError(f"'{metric}' has no value of a single rank", nearest(metric, OF_RANK))
+    if metric not in RANK_METRICS:
+        raise ConfigError(f"'{metric}' has no value of a single rank", nearest(metric, RANK_METRICS))
     why = no_value(metric, definition)
     if why:
         raise ConfigError(f"'{metric}' has no value of a single rank: {why}", "leave draw.estimators empty")
@@ -218,10 +218,10 @@ def rank_values(
     k = np.array([n if k is None else k for k in ks], dtype=np.float64)
     shape = (len(r), len(k))
     wide_r, wide_k = np.broadcast_to(r, shape), np.broadcast_to(k, shape)
-    return OF_RANK[metric](Cut(wide_r, wide_k, wide_r <= wide_k, n, definition))
+    return RANK_METRICS[metric](Cut(wide_r, wide_k, wide_r <= wide_k, n, definition))
 
 
-def ranked_by(metric: str, definition: Definition) -> Definition:
+def rank_definition(metric: str, definition: Definition) -> Definition:
     """The definition whose rule for ties gives the rank that a metric looks at."""
     if metric == "map" and definition.ap_ties == "last_rank" and definition.ap == "precision_at_hits":
         return definition.model_copy(update={"ties": "pessimistic"})
@@ -232,7 +232,7 @@ def sampled_ranks(rankings: Rankings, definition: Definition) -> Ints:
     """The rank of each truth item among itself and the drawn negatives, int64 (p,); 0: not ranked.
 
     Other truth items of the user among the candidates are taken out: each is measured against
-    negatives alone. Ties by the definition's rule (see `ranked_by`).
+    negatives alone. Ties by the definition's rule (see `rank_definition`).
     """
     chunk = Chunk(rankings, (1,), definition)
     rank = chunk.rank_p
@@ -271,7 +271,7 @@ class Ranks:
     weight: Floats
 
 
-def ranks_of(draw: Draw, ks: Ks = ()) -> Ranks:
+def representative_ranks(draw: NegativeDraw, ks: Ks = ()) -> Ranks:
     """A few thousand ranks that stand for all n.
 
     The first and last max(k, m, 256) ranks stand for themselves. Between, panels that double in
@@ -292,7 +292,7 @@ def ranks_of(draw: Draw, ks: Ks = ()) -> Ranks:
     )
 
 
-def _panels(draw: Draw, ends: int) -> Iterator[tuple[int, int]]:
+def _panels(draw: NegativeDraw, ends: int) -> Iterator[tuple[int, int]]:
     """Bounds (a, b] of panels from `ends` to n - `ends`, the same from both sides."""
     half, widest = draw.n // 2, max(POINTS, draw.n // isqrt(draw.m) // 2)
     edges = [ends]
@@ -323,12 +323,12 @@ def _gauss(length: int) -> tuple[Floats, Floats]:
 # ---------------------------------------------------------------------------------- the estimators
 
 
-def raw(metric: str, ks: Ks, draw: Draw, definition: Definition = PLAIN) -> Floats:
+def raw(metric: str, ks: Ks, draw: NegativeDraw, definition: Definition = PLAIN) -> Floats:
     """f(j): the sampled metric as it is, (m + 1, c). Not an estimate of the metric over all items."""
     return rank_values(metric, np.arange(1, draw.m + 2), ks, draw.m + 1, definition)
 
 
-def rank_estimate(metric: str, ks: Ks, draw: Draw, definition: Definition = PLAIN) -> Floats:
+def rank_estimate(metric: str, ks: Ks, draw: NegativeDraw, definition: Definition = PLAIN) -> Floats:
     """f(1 + (n - 1) (j - 1) / m), (m + 1, c): f of the unbiased estimate of the rank.
 
     Blind to all ranks from 2 to (n - 1) / m: below that cut-off all depends on whether j = 1. Krichene
@@ -341,7 +341,7 @@ def rank_estimate(metric: str, ks: Ks, draw: Draw, definition: Definition = PLAI
 
 
 def least_squares(
-    metric: str, ks: Ks, draw: Draw, definition: Definition = PLAIN, *, monotone: bool = False
+    metric: str, ks: Ks, draw: NegativeDraw, definition: Definition = PLAIN, *, monotone: bool = False
 ) -> Floats:
     """The table of least bias, (m + 1, c): minimises sum_r (E[f^(j) | r] - f(r))^2.
 
@@ -349,7 +349,7 @@ def least_squares(
     a mean over users is noise; directions that sampling shrinks by more than 1e-10 are left out.
     `monotone` asks that f^ does not rise with j, which tames it at the price of some bias.
     """
-    ranks = ranks_of(draw, ks)
+    ranks = representative_ranks(draw, ks)
     root = np.sqrt(ranks.weight / draw.n)[:, None]
     a_rj = root * draw.chances(ranks.rank)
     b_rc = root * rank_values(metric, ranks.rank, ks, draw.n, definition)
@@ -372,7 +372,7 @@ def _falling_least_squares(a_rj: Floats, b_rc: Floats) -> Floats:
 
 
 def bias_variance(
-    metric: str, ks: Ks, draw: Draw, definition: Definition = PLAIN, *, gamma: float = GAMMA
+    metric: str, ks: Ks, draw: NegativeDraw, definition: Definition = PLAIN, *, gamma: float = GAMMA
 ) -> Floats:
     """Minimises sum_r (E[f^(j) | r] - f(r))^2 + gamma Var[f^(j) | r], (m + 1, c).
 
@@ -382,7 +382,7 @@ def bias_variance(
     """
     if not 0 < gamma <= 1:
         raise ConfigError(f"gamma {gamma} is not above 0 and at most 1", "0.1 and 0.01 are usual")
-    ranks = ranks_of(draw, ks)
+    ranks = representative_ranks(draw, ks)
     a_rj = draw.chances(ranks.rank)
     weighted = (a_rj * ranks.weight[:, None]).T
     normal = (1 - gamma) * (weighted @ a_rj) + gamma * np.diag(weighted.sum(axis=1))
@@ -392,7 +392,7 @@ def bias_variance(
     return np.asarray(table, dtype=np.float64)
 
 
-ESTIMATORS: dict[str, Callable[[str, Ks, Draw, Definition], Floats]] = {
+ESTIMATORS: dict[str, Callable[[str, Ks, NegativeDraw, Definition], Floats]] = {
     "sampled": raw,
     "rank_estimate": rank_estimate,
     "least_squares": least_squares,
@@ -408,13 +408,13 @@ def histogram(rank_p: Ints, m: int) -> Ints:
 
 
 def rank_distribution(
-    count_bj: Ints | Floats, draw: Draw, ks: Ks = (), steps: int = ITERATIONS
+    count_bj: Ints | Floats, draw: NegativeDraw, ks: Ks = (), steps: int = ITERATIONS
 ) -> tuple[Ranks, Floats]:
     """The shares of true ranks under which these sampled ranks are most likely, by EM.
 
     pi_r <- pi_r sum_j (h_j / N) P(j | r) / sum_q pi_q P(j | q), from pi_r = 1 / n. Shares of ranks are
     not identified where n > m + 1: the result depends on the start and the number of steps, which
-    are therefore the same for all models. The grid of `ranks_of` changes no more than its sums do.
+    are therefore the same for all models. The grid of `representative_ranks` changes no more than its sums do.
 
     Args:
         count_bj: counts of each sampled rank, one histogram per row (e.g. one per bootstrap replicate).
@@ -425,7 +425,7 @@ def rank_distribution(
     Returns:
         the ranks, and the share of each (weights included), float64 (b, r).
     """
-    ranks = ranks_of(draw, ks)
+    ranks = representative_ranks(draw, ks)
     chance_rj = draw.chances(ranks.rank)
     observed = count_bj / np.maximum(count_bj.sum(axis=1, keepdims=True), 1)
     share = np.broadcast_to(ranks.weight / draw.n, (len(count_bj), len(ranks.weight)))
@@ -434,7 +434,9 @@ def rank_distribution(
     return ranks, share
 
 
-def maximum_likelihood(count_bj: Ints, metric: str, ks: Ks, draw: Draw, steps: int = ITERATIONS) -> Floats:
+def maximum_likelihood(
+    count_bj: Ints, metric: str, ks: Ks, draw: NegativeDraw, steps: int = ITERATIONS
+) -> Floats:
     """sum_r pi_r f(r) for each histogram, float64 (b, c): mean over truth items, not over users.
 
     Its variance over users: bootstrap the users, one histogram per replicate. NaN without any item.

@@ -1,7 +1,7 @@
 """Items cut into strata by propensity, and the number of strata that a table of estimates proposes.
 
 The state is a histogram: for each different propensity its items and interactions. Propensities from
-counts have few different values; others are first rounded up (`rounded`), which keeps them in order,
+counts have few different values; others are first rounded up (`round_propensities`), which keeps them in order,
 so that equal mass and equal count, cut at rounded values, hold for the values themselves too.
 Axes: x different propensities, ascending; s strata, stratum 0 the least shown; n items.
 """
@@ -79,7 +79,7 @@ def cut(
     )
 
 
-def rounded(propensity_n: npt.NDArray[Any], bits: int = 10) -> Floats:
+def round_propensities(propensity_n: npt.NDArray[Any], bits: int = 10) -> Floats:
     """Positive propensities rounded up to `bits` bits of mantissa: relative change below 2^-bits.
 
     Ascending order is kept: p <= q gives rounded(p) <= rounded(q), and p <= e exactly where

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.compiling import compiled, readonly
+from recbench_spark.kernels.compiling import compile_kernel, readonly
 from recbench_spark.kernels.graph.csr import Csr
 from recbench_spark.kernels.graph.forms import Aggregator
 from recbench_spark.kernels.graph.simd import (
-    AHEAD,
+    PREFETCH_EDGES,
+    as_single,
     fma,
     max_row_1,
     max_row_4,
     max_row_8,
-    single,
     sum_row_1,
     sum_row_4,
     sum_row_8,
@@ -41,13 +41,15 @@ Vectors = npt.NDArray[Any]
 """(nodes, dims) float32 or float16."""
 
 
-def bits(vectors: Vectors) -> Any:
+def view_flat(vectors: Vectors) -> Any:
     """Vectors as kernels take them: read-only, end to end, halves as their bits."""
     flat = np.ascontiguousarray(vectors).reshape(-1)
     return readonly(flat.view(np.uint16) if vectors.dtype == np.float16 else flat)
 
 
-def pooled(kind: Aggregator, csr: Csr, z: Vectors, own: Vectors | None = None) -> npt.NDArray[np.float32]:
+def pool_neighbours(
+    kind: Aggregator, csr: Csr, z: Vectors, own: Vectors | None = None
+) -> npt.NDArray[np.float32]:
     """(r, m) what each destination gets of its neighbours; zeros where it has none.
 
     sum: sum z_u; mean: sum z_u / n; importance: sum a z_u / sum a (zero where all a are 0); max: the
@@ -59,36 +61,36 @@ def pooled(kind: Aggregator, csr: Csr, z: Vectors, own: Vectors | None = None) -
         z: (s, m) vectors of sources.
         own: (r, m) the destinations' own vectors, for `gcn`.
     """
-    found = partial(kind, csr, z)
-    counts, weights = totals(csr)
-    return finished(kind, found, counts, weights, own)
+    found = sum_sources(kind, csr, z)
+    counts, weights = count_edges(csr)
+    return finish_sums(kind, found, counts, weights, own)
 
 
-def partial(kind: Aggregator, csr: Csr, z: Vectors) -> npt.NDArray[np.float32]:
+def sum_sources(kind: Aggregator, csr: Csr, z: Vectors) -> npt.NDArray[np.float32]:
     """(r, m) sums (importance: weighted; max: largest, -inf without neighbours) of some sources."""
     rows, dims = len(csr.indptr) - 1, z.shape[1]
     out = np.full((rows, dims), -np.inf if kind == "max" else 0.0, np.float32)
-    args = (readonly(csr.indptr), readonly(csr.src), bits(z), dims, out.reshape(-1))
+    args = (readonly(csr.indptr), readonly(csr.src), view_flat(z), dims, out.reshape(-1))
     if kind == "max":
         _max(*args)
     elif kind == "importance" and csr.weight is not None:
-        _weighted(*args, readonly(csr.weight))
+        _sum_weighted(*args, readonly(csr.weight))
     else:
         _sum(*args)
     return out
 
 
-def totals(csr: Csr) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+def count_edges(csr: Csr) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """(r,) edges and sum of weights of each destination."""
     counts = np.diff(csr.indptr)
     if csr.weight is None:
         return counts, counts.astype(np.float64)
     sums = np.zeros(len(counts))
-    _weights(readonly(csr.indptr), readonly(csr.weight), sums)
+    _sum_weights(readonly(csr.indptr), readonly(csr.weight), sums)
     return counts, sums
 
 
-def finished(
+def finish_sums(
     kind: Aggregator,
     acc: npt.NDArray[np.float32],
     counts: npt.NDArray[np.int64],
@@ -99,7 +101,7 @@ def finished(
 
     Args:
         kind: the aggregator.
-        acc: (r, m) as `partial` gives it, over all sources.
+        acc: (r, m) as `sum_sources` gives it, over all sources.
         counts: (r,) edges.
         weights: (r,) sum of weights.
         own: (r, m) for `gcn`.
@@ -120,7 +122,7 @@ def finished(
     return acc
 
 
-@compiled
+@compile_kernel
 def _sum(indptr: Any, src: Any, x: Any, d: int, out: Any) -> None:
     part = np.empty(d, np.float32)
     for r in range(len(indptr) - 1):
@@ -135,7 +137,7 @@ def _sum(indptr: Any, src: Any, x: Any, d: int, out: Any) -> None:
                 out[r * d + j] += part[j]
 
 
-@compiled
+@compile_kernel
 def _sum_edges(src: Any, x: Any, d: int, out: Any, at: int, a: int, b: int) -> None:
     column = 0
     while column + 128 <= d:
@@ -149,26 +151,26 @@ def _sum_edges(src: Any, x: Any, d: int, out: Any, at: int, a: int, b: int) -> N
         column += 16
     for j in range(column, d):
         for e in range(a, b):
-            out[at + j] += single(x[np.int64(src[e]) * d + j])
+            out[at + j] += as_single(x[np.int64(src[e]) * d + j])
 
 
-@compiled
-def _weighted(indptr: Any, src: Any, x: Any, d: int, out: Any, weight: Any) -> None:
+@compile_kernel
+def _sum_weighted(indptr: Any, src: Any, x: Any, d: int, out: Any, weight: Any) -> None:
     part = np.empty(d, np.float32)
     for r in range(len(indptr) - 1):
         a, b = indptr[r], indptr[r + 1]
         if b - a <= SEGMENT:
-            _weighted_edges(src, x, d, out, r * d, weight, a, b)
+            _sum_weighted_edges(src, x, d, out, r * d, weight, a, b)
             continue
         for begin in range(a, b, SEGMENT):
             part[:] = 0
-            _weighted_edges(src, x, d, part, 0, weight, begin, min(begin + SEGMENT, b))
+            _sum_weighted_edges(src, x, d, part, 0, weight, begin, min(begin + SEGMENT, b))
             for j in range(d):
                 out[r * d + j] += part[j]
 
 
-@compiled
-def _weighted_edges(src: Any, x: Any, d: int, out: Any, at: int, weight: Any, a: int, b: int) -> None:
+@compile_kernel
+def _sum_weighted_edges(src: Any, x: Any, d: int, out: Any, at: int, weight: Any, a: int, b: int) -> None:
     column = 0
     while column + 128 <= d:
         weighted_row_8(out, at + column, x, column, d, src, weight, a, b)
@@ -181,10 +183,10 @@ def _weighted_edges(src: Any, x: Any, d: int, out: Any, at: int, weight: Any, a:
         column += 16
     for j in range(column, d):
         for e in range(a, b):
-            out[at + j] = fma(weight[e], single(x[np.int64(src[e]) * d + j]), out[at + j])
+            out[at + j] = fma(weight[e], as_single(x[np.int64(src[e]) * d + j]), out[at + j])
 
 
-@compiled
+@compile_kernel
 def _max(indptr: Any, src: Any, x: Any, d: int, out: Any) -> None:
     for r in range(len(indptr) - 1):
         a, b, at, column = indptr[r], indptr[r + 1], r * d, 0
@@ -199,12 +201,12 @@ def _max(indptr: Any, src: Any, x: Any, d: int, out: Any) -> None:
             column += 16
         for j in range(column, d):
             for e in range(a, b):
-                value = single(x[np.int64(src[e]) * d + j])
+                value = as_single(x[np.int64(src[e]) * d + j])
                 out[at + j] = value if value > out[at + j] else out[at + j]
 
 
-@compiled
-def _weights(indptr: Any, weight: Any, sums: Any) -> None:
+@compile_kernel
+def _sum_weights(indptr: Any, weight: Any, sums: Any) -> None:
     for r in range(len(indptr) - 1):
         for e in range(indptr[r], indptr[r + 1]):
             sums[r] += weight[e]
@@ -239,12 +241,12 @@ def lstm(
     hidden = recurrent_t.shape[0]
     out = np.zeros((len(csr.indptr) - 1, hidden), np.float32)
     hashes = (readonly(own_hash), readonly(source_hash))
-    order = _lstm_order(readonly(csr.indptr), readonly(csr.src), *hashes, np.uint64(seed))
-    _lstm(readonly(csr.indptr), order, most, bits(gates), readonly(recurrent_t), out)
+    order = _order_for_lstm(readonly(csr.indptr), readonly(csr.src), *hashes, np.uint64(seed))
+    _lstm(readonly(csr.indptr), order, most, view_flat(gates), readonly(recurrent_t), out)
     return out
 
 
-def reading_order(csr: Csr, own_hash: Hashes, source_hash: Hashes, most: int, seed: int) -> Csr:
+def order_for_lstm(csr: Csr, own_hash: Hashes, source_hash: Hashes, most: int, seed: int) -> Csr:
     """The sources that `lstm` reads of each destination, in its order; without weights.
 
     Args:
@@ -255,15 +257,15 @@ def reading_order(csr: Csr, own_hash: Hashes, source_hash: Hashes, most: int, se
         seed: of the order.
     """
     hashes = (readonly(np.asarray(own_hash)), readonly(np.asarray(source_hash)))
-    order = _lstm_order(readonly(csr.indptr), readonly(csr.src), *hashes, np.uint64(seed))
+    order = _order_for_lstm(readonly(csr.indptr), readonly(csr.src), *hashes, np.uint64(seed))
     counts = np.minimum(np.diff(csr.indptr), most)
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     places = np.arange(indptr[-1]) + np.repeat(csr.indptr[:-1] - indptr[:-1], counts)
-    return Csr(indptr, np.append(order[places], np.zeros(AHEAD, np.uint32)), None)
+    return Csr(indptr, np.append(order[places], np.zeros(PREFETCH_EDGES, np.uint32)), None)
 
 
-@compiled
-def _lstm_order(indptr: Any, src: Any, own_hash: Any, source_hash: Any, seed: np.uint64) -> Any:
+@compile_kernel
+def _order_for_lstm(indptr: Any, src: Any, own_hash: Any, source_hash: Any, seed: np.uint64) -> Any:
     """(e,) the sources of each destination in the order they are read."""
     found = src.copy()
     for r in range(len(indptr) - 1):
@@ -275,21 +277,21 @@ def _lstm_order(indptr: Any, src: Any, own_hash: Any, source_hash: Any, seed: np
     return found
 
 
-@compiled
+@compile_kernel
 def _lstm(indptr: Any, order: Any, most: int, gates: Any, recurrent_t: Any, out: Any) -> None:
     hidden = recurrent_t.shape[0]
     cell, gate = np.empty(hidden, np.float32), np.empty(4 * hidden, np.float32)
     for r in range(len(indptr) - 1):
         cell[:] = 0
         for e in range(indptr[r], min(indptr[r + 1], indptr[r] + most)):
-            _step(gates, np.int64(order[e]) * 4 * hidden, recurrent_t, out[r], cell, gate)
+            _step_lstm(gates, np.int64(order[e]) * 4 * hidden, recurrent_t, out[r], cell, gate)
 
 
-@compiled
-def _step(gates: Any, at: int, recurrent_t: Any, state: Any, cell: Any, gate: Any) -> None:
+@compile_kernel
+def _step_lstm(gates: Any, at: int, recurrent_t: Any, state: Any, cell: Any, gate: Any) -> None:
     hidden = len(state)
     for j in range(4 * hidden):
-        gate[j] = single(gates[at + j])
+        gate[j] = as_single(gates[at + j])
     for k in range(hidden):
         for j in range(4 * hidden):
             gate[j] = fma(state[k], recurrent_t[k, j], gate[j])
@@ -299,6 +301,6 @@ def _step(gates: Any, at: int, recurrent_t: Any, state: Any, cell: Any, gate: An
         state[j] = _sigma(gate[3 * hidden + j]) * math.tanh(np.float64(cell[j]))
 
 
-@compiled
+@compile_kernel
 def _sigma(x: np.float32) -> float:
     return 1.0 / (1.0 + math.exp(-np.float64(x)))

@@ -17,7 +17,7 @@ import numpy as np
 
 from recbench_spark.errors import ConfigError
 
-FRAME = 120
+FRAME_BYTES = 120
 """Bytes that Spark and pickle add to a value of a shuffle, about."""
 
 
@@ -41,16 +41,16 @@ class Amounts(NamedTuple):
     passes: float
 
 
-SECONDS = Amounts(1 / 6e9, 1 / 35e9, 1 / 0.7e9, 1 / 0.25e9, 0.03, 0.4)
+DEFAULT_SECONDS = Amounts(1 / 6e9, 1 / 35e9, 1 / 0.7e9, 1 / 0.25e9, 0.03, 0.4)
 """Of one core of a 2.5 GHz machine, where no runs were measured: passes whole, the rest shared by cores."""
 
-PACE = SECONDS.read
+DEFAULT_READ_SECONDS = DEFAULT_SECONDS.read
 """Seconds a byte of a core that takes vectors in, where no probe was made."""
 
-UNKNOWN = 2.0
+UNKNOWN_FACTOR = 2.0
 """Factor either side of a prediction that rests on no runs."""
 
-FEWEST_RUNS = len(SECONDS)
+FEWEST_RUNS = len(DEFAULT_SECONDS)
 
 LEAST_SPREAD = 0.1
 """The interval is at least this share either side."""
@@ -75,16 +75,16 @@ class Rates:
         return seconds / self.factor, seconds * self.factor
 
 
-DEFAULT = Rates(SECONDS, UNKNOWN, 0)
+DEFAULT_RATES = Rates(DEFAULT_SECONDS, UNKNOWN_FACTOR, 0)
 
 
-def fitted(runs: Sequence[tuple[Amounts, float, int]]) -> Rates:
+def fit_rates(runs: Sequence[tuple[Amounts, float, int]]) -> Rates:
     """Rates from runs: amounts, seconds, cores; DEFAULT where there are too few.
 
     The factor is exp(2 s) of the residuals' spread s in logarithms, a degree of freedom for each rate.
     """
     if len(runs) < FEWEST_RUNS:
-        return DEFAULT
+        return DEFAULT_RATES
     rows = np.array([[*(a / cores for a in amounts[:-1]), amounts.passes] for amounts, _, cores in runs])
     took = np.array([seconds for _, seconds, _ in runs])
     scaled = rows / took[:, None]
@@ -101,13 +101,13 @@ def fitted(runs: Sequence[tuple[Amounts, float, int]]) -> Rates:
     )
 
 
-def copies(blocks: int, degree: float) -> float:
+def expected_copies(blocks: int, degree: float) -> float:
     """Blocks that need a vector of so many edges, dealt to blocks by hash: P (1 - (1 - 1/P)^degree)."""
     return float(blocks * (1 - (1 - 1 / blocks) ** degree))
 
 
 @dataclass(frozen=True)
-class Size:
+class PassSize:
     """A pass as its cost sees it.
 
     Attributes:
@@ -141,7 +141,7 @@ class Size:
     projects: bool
     own: bool
     combines: bool
-    pace: float = PACE
+    pace: float = DEFAULT_READ_SECONDS
 
     def bytes_moved(self, plan: str) -> int:
         """Payload of the shuffle: vectors (G), float32 sums with their places (S), nothing (R)."""
@@ -158,10 +158,10 @@ class Size:
     def amounts(self, plan: str, item_out: int) -> Amounts:
         """What it has to do under a plan."""
         messages = self.sources * self.m * self.item if self.projects and plan == "R" else 0
-        framed = self.blocks * self.source_blocks * FRAME if plan != "R" else 0
+        framed = self.blocks * self.source_blocks * FRAME_BYTES if plan != "R" else 0
         tasks = self.blocks + (self.source_blocks if plan != "R" or self.projects else 0)
         return Amounts(
-            float(self.edges) * self.m * self.item * self.pace / PACE,
+            float(self.edges) * self.m * self.item * self.pace / DEFAULT_READ_SECONDS,
             self.flops(),
             float(self.nodes) * self.o * item_out + messages,
             float(self.bytes_moved(plan) + framed),
@@ -179,8 +179,8 @@ class Size:
         return batches + (2 * rows * 4 * self.m if plan == "S" else 0)
 
 
-def cheapest(
-    size: Size, rates: Rates, cores: int, item_out: int, scattered: bool, mapped_bytes: int
+def choose_plan(
+    size: PassSize, rates: Rates, cores: int, item_out: int, scattered: bool, mapped_bytes: int
 ) -> str:
     """The plan of least predicted seconds.
 

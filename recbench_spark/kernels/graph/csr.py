@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.compiling import compiled, readonly
-from recbench_spark.kernels.graph.simd import AHEAD
+from recbench_spark.kernels.compiling import compile_kernel, readonly
+from recbench_spark.kernels.graph.simd import PREFETCH_EDGES
 
 Keys = npt.NDArray[np.uint64]
 Weights = npt.NDArray[np.float32]
@@ -43,7 +43,7 @@ def edge_keys(local_e: npt.NDArray[np.uint32], src_e: npt.NDArray[np.uint32]) ->
     return (local_e.astype(np.uint64) << np.uint64(32)) | src_e.astype(np.uint64)
 
 
-class Dealt(NamedTuple):
+class GroupedEdges(NamedTuple):
     """Edges put together by block: those of block b are `ends[b - 1]` to `ends[b]`."""
 
     keys: Keys
@@ -51,7 +51,9 @@ class Dealt(NamedTuple):
     ends: npt.NDArray[np.int64]
 
 
-def dealt(block_e: npt.NDArray[np.int32], keys: Keys, weight: Weights | None, blocks: int) -> Dealt:
+def group_edges(
+    block_e: npt.NDArray[np.int32], keys: Keys, weight: Weights | None, blocks: int
+) -> GroupedEdges:
     """Edges by block, in the order given within each.
 
     Args:
@@ -65,12 +67,12 @@ def dealt(block_e: npt.NDArray[np.int32], keys: Keys, weight: Weights | None, bl
     keys_out = np.empty_like(keys)
     weight_out = np.empty(0 if weight is None else len(keys), np.float32)
     given = np.empty(0, np.float32) if weight is None else weight
-    _deal(readonly(block_e), readonly(keys), readonly(given), begins, keys_out, weight_out)
-    return Dealt(keys_out, None if weight is None else weight_out, ends)
+    _group_edges(readonly(block_e), readonly(keys), readonly(given), begins, keys_out, weight_out)
+    return GroupedEdges(keys_out, None if weight is None else weight_out, ends)
 
 
-@compiled
-def _deal(block_e: Any, keys: Any, weight: Any, at: Any, keys_out: Any, weight_out: Any) -> None:
+@compile_kernel
+def _group_edges(block_e: Any, keys: Any, weight: Any, at: Any, keys_out: Any, weight_out: Any) -> None:
     for e in range(len(keys)):
         place = at[block_e[e]]
         at[block_e[e]] = place + 1
@@ -79,7 +81,9 @@ def _deal(block_e: Any, keys: Any, weight: Any, at: Any, keys_out: Any, weight_o
             weight_out[place] = weight[e]
 
 
-def built(rows: int, keys: Keys, weight: Weights | None, drop_duplicates: bool = False) -> tuple[Csr, int]:
+def build_csr(
+    rows: int, keys: Keys, weight: Weights | None, drop_duplicates: bool = False
+) -> tuple[Csr, int]:
     """The edges of a block as CSR, and how many repeat a pair.
 
     Args:
@@ -100,7 +104,7 @@ def built(rows: int, keys: Keys, weight: Weights | None, drop_duplicates: bool =
         keys, weight = keys[kept], None if weight is None else weight[kept]
     firsts = np.arange(rows + 1, dtype=np.uint64) << np.uint64(32)
     indptr = np.searchsorted(keys, firsts).astype(np.int64)
-    src = np.zeros(len(keys) + AHEAD, np.uint32)
+    src = np.zeros(len(keys) + PREFETCH_EDGES, np.uint32)
     src[: len(keys)] = keys & np.uint64(0xFFFFFFFF)
     return Csr(indptr, src, weight), duplicates
 
@@ -117,7 +121,7 @@ class Halo(NamedTuple):
     place: npt.NDArray[np.uint32]
 
 
-def halo_of(csr: Csr) -> Halo:
+def build_halo(csr: Csr) -> Halo:
     """The distinct sources of a block, and each edge's place among them."""
     sources = csr.src[: csr.edges]
     need = np.sort(sources)
@@ -127,7 +131,7 @@ def halo_of(csr: Csr) -> Halo:
     return Halo(need, place)
 
 
-def selected(csr: Csr, row_r: npt.NDArray[np.integer]) -> Csr:
+def select_rows(csr: Csr, row_r: npt.NDArray[np.integer]) -> Csr:
     """The edges into some destinations of a block, in the order asked for.
 
     Args:
@@ -138,12 +142,12 @@ def selected(csr: Csr, row_r: npt.NDArray[np.integer]) -> Csr:
     counts = ends - begins
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     places = np.arange(indptr[-1]) + np.repeat(begins - indptr[:-1], counts)
-    src = np.zeros(len(places) + AHEAD, np.uint32)
+    src = np.zeros(len(places) + PREFETCH_EDGES, np.uint32)
     src[: len(places)] = csr.src[places]
     return Csr(indptr, src, None if csr.weight is None else csr.weight[places])
 
 
-def without_edges(csr: Csr, row_r: npt.NDArray[np.bool_]) -> Csr:
+def drop_edges(csr: Csr, row_r: npt.NDArray[np.bool_]) -> Csr:
     """Return the same destinations, of which the chosen ones have no edges.
 
     Args:
@@ -155,7 +159,7 @@ def without_edges(csr: Csr, row_r: npt.NDArray[np.bool_]) -> Csr:
     counts = np.diff(csr.indptr)
     places = np.flatnonzero(np.repeat(~row_r, counts)) + csr.indptr[0]
     indptr = np.concatenate([[0], np.cumsum(np.where(row_r, 0, counts))]).astype(np.int64)
-    src = np.zeros(len(places) + AHEAD, np.uint32)
+    src = np.zeros(len(places) + PREFETCH_EDGES, np.uint32)
     src[: len(places)] = csr.src[places]
     return Csr(indptr, src, None if csr.weight is None else csr.weight[places])
 
@@ -164,7 +168,7 @@ def window(csr: Csr, first: int, end: int) -> Csr:
     """The edges into destinations `first` to `end` of a block; nothing is copied but offsets."""
     a, b = int(csr.indptr[first]), int(csr.indptr[end])
     weight = None if csr.weight is None else csr.weight[a:b]
-    return Csr(csr.indptr[first : end + 1] - a, csr.src[a : b + AHEAD], weight)
+    return Csr(csr.indptr[first : end + 1] - a, csr.src[a : b + PREFETCH_EDGES], weight)
 
 
 def tile(csr: Csr, low: int, high: int) -> tuple[npt.NDArray[np.int64], Csr]:
@@ -174,25 +178,25 @@ def tile(csr: Csr, low: int, high: int) -> tuple[npt.NDArray[np.int64], Csr]:
         (t,) destinations that have any, and their edges.
     """
     begins, ends = (np.empty(len(csr.indptr) - 1, np.int64) for _ in range(2))
-    _within(readonly(csr.indptr), readonly(csr.src), low, high, begins, ends)
+    _find_ranges(readonly(csr.indptr), readonly(csr.src), low, high, begins, ends)
     rows = np.flatnonzero(ends > begins)
     counts = (ends - begins)[rows]
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     places = np.arange(indptr[-1]) + np.repeat(begins[rows] - indptr[:-1], counts)
-    src = np.zeros(len(places) + AHEAD, np.uint32)
+    src = np.zeros(len(places) + PREFETCH_EDGES, np.uint32)
     src[: len(places)] = csr.src[places] - np.uint32(low)
     return rows, Csr(indptr, src, None if csr.weight is None else csr.weight[places])
 
 
-@compiled
-def _within(indptr: Any, src: Any, low: int, high: int, begins: Any, ends: Any) -> None:
+@compile_kernel
+def _find_ranges(indptr: Any, src: Any, low: int, high: int, begins: Any, ends: Any) -> None:
     for r in range(len(begins)):
         row = src[indptr[r] : indptr[r + 1]]
         begins[r] = indptr[r] + np.searchsorted(row, low)
         ends[r] = indptr[r] + np.searchsorted(row, high)
 
 
-def spread(csr: Csr, nodes: int, ends: npt.NDArray[np.int64]) -> tuple[int, int]:
+def count_sources(csr: Csr, nodes: int, ends: npt.NDArray[np.int64]) -> tuple[int, int]:
     """How far a block's sources are spread.
 
     Args:
@@ -205,12 +209,12 @@ def spread(csr: Csr, nodes: int, ends: npt.NDArray[np.int64]) -> tuple[int, int]
     """
     seen = np.zeros(nodes, np.bool_)
     seen[csr.src[: csr.edges]] = True
-    starts, shift = _starts(ends)
-    parts = _parts(readonly(csr.indptr), readonly(csr.src), readonly(ends), starts, shift)
+    starts, shift = _find_block_starts(ends)
+    parts = _count_parts(readonly(csr.indptr), readonly(csr.src), readonly(ends), starts, shift)
     return int(np.count_nonzero(seen)), int(parts)
 
 
-def blocks_with(node_r: npt.NDArray[np.uint32], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+def find_blocks(node_r: npt.NDArray[np.uint32], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     """(r,) the block of each dense id.
 
     Args:
@@ -218,44 +222,46 @@ def blocks_with(node_r: npt.NDArray[np.uint32], ends: npt.NDArray[np.int64]) -> 
         ends: (blocks,) dense id after each block's last node.
     """
     found = np.empty(len(node_r), np.int32)
-    _blocks_with(readonly(node_r), readonly(ends), *_starts(ends), found)
+    _find_blocks(readonly(node_r), readonly(ends), *_find_block_starts(ends), found)
     return found
 
 
-def _starts(ends: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
+def _find_block_starts(ends: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
     """The block of the first of each 2^shift nodes, some tens of these a block."""
     shift = max(0, int(ends[-1] // (32 * len(ends))).bit_length() - 1)
     firsts = np.arange((int(ends[-1]) >> shift) + 1, dtype=np.int64) << shift
     return np.minimum(np.searchsorted(ends, firsts, side="right"), len(ends) - 1), shift
 
 
-@compiled
-def _block(node: np.int64, ends: Any, starts: Any, shift: int) -> int:
+@compile_kernel
+def _find_block(node: np.int64, ends: Any, starts: Any, shift: int) -> int:
     block = int(starts[node >> shift])
     while node >= ends[block]:
         block += 1
     return block
 
 
-@compiled
-def _blocks_with(node_r: Any, ends: Any, starts: Any, shift: int, found: Any) -> None:
+@compile_kernel
+def _find_blocks(node_r: Any, ends: Any, starts: Any, shift: int, found: Any) -> None:
     for r in range(len(node_r)):
-        found[r] = _block(np.int64(node_r[r]), ends, starts, shift)
+        found[r] = _find_block(np.int64(node_r[r]), ends, starts, shift)
 
 
-@compiled
-def _parts(indptr: Any, src: Any, ends: Any, starts: Any, shift: int) -> int:
+@compile_kernel
+def _count_parts(indptr: Any, src: Any, ends: Any, starts: Any, shift: int) -> int:
     found = 0
     for r in range(len(indptr) - 1):
         block = -1
         for e in range(indptr[r], indptr[r + 1]):
             if block < 0 or src[e] >= ends[block]:
-                block = _block(np.int64(src[e]), ends, starts, shift)
+                block = _find_block(np.int64(src[e]), ends, starts, shift)
                 found += 1
     return found
 
 
-def touched(csr: Csr, flag_n: npt.NDArray[np.bool_], own_r: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def mark_touched(
+    csr: Csr, flag_n: npt.NDArray[np.bool_], own_r: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
     """(r,) destinations that are flagged themselves or have a flagged source.
 
     Args:
@@ -264,12 +270,12 @@ def touched(csr: Csr, flag_n: npt.NDArray[np.bool_], own_r: npt.NDArray[np.bool_
         own_r: (r,) the destinations' own flags.
     """
     found = own_r.copy()
-    _touch(readonly(csr.indptr), readonly(csr.src), readonly(np.asarray(flag_n)), found)
+    _mark_touched(readonly(csr.indptr), readonly(csr.src), readonly(np.asarray(flag_n)), found)
     return found
 
 
-@compiled
-def _touch(indptr: Any, src: Any, flag_n: Any, found: Any) -> None:
+@compile_kernel
+def _mark_touched(indptr: Any, src: Any, flag_n: Any, found: Any) -> None:
     for r in range(len(found)):
         e = indptr[r]
         while not found[r] and e < indptr[r + 1]:

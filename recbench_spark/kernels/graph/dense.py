@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.compiling import compiled, readonly
-from recbench_spark.kernels.graph.simd import fma, single, stored
+from recbench_spark.kernels.compiling import compile_kernel, readonly
+from recbench_spark.kernels.graph.simd import as_single, as_stored, fma
 
 Matrix = npt.NDArray[np.float32]
 
@@ -45,7 +45,7 @@ class Dense(NamedTuple):
         return np.maximum(out, 0, out=out) if self.relu else out
 
 
-def dense(weight: npt.NDArray[Any], bias: npt.NDArray[Any] | None, relu: bool = False) -> Dense:
+def make_dense(weight: npt.NDArray[Any], bias: npt.NDArray[Any] | None, relu: bool = False) -> Dense:
     """From weights (d_out, d_in) as torch keeps them."""
     weight_t = np.ascontiguousarray(weight.T, np.float32)
     zeros = np.zeros(weight_t.shape[1], np.float32)
@@ -65,7 +65,7 @@ def add_product(x: npt.NDArray[Any], weight_t: Matrix, out: Matrix) -> None:
     _add_product(readonly(rows), readonly(weight_t), out)
 
 
-@compiled
+@compile_kernel
 def _add_product(x: Any, weight_t: Any, out: Any) -> None:
     whole = len(x) // 4 * 4
     for r in range(0, whole, 4):
@@ -73,19 +73,19 @@ def _add_product(x: Any, weight_t: Any, out: Any) -> None:
     for r in range(whole, len(x)):
         for k in range(x.shape[1]):
             for j in range(out.shape[1]):
-                out[r, j] = fma(single(x[r, k]), weight_t[k, j], out[r, j])
+                out[r, j] = fma(as_single(x[r, k]), weight_t[k, j], out[r, j])
 
 
-@compiled
+@compile_kernel
 def _add_four(x: Any, weight_t: Any, a: Any, b: Any, c: Any, d: Any) -> None:
     inner = x.shape[1]
     k = 0
     while k + 4 <= inner:
         w0, w1, w2, w3 = weight_t[k], weight_t[k + 1], weight_t[k + 2], weight_t[k + 3]
-        a0, a1, a2, a3 = _four(x[0], k)
-        b0, b1, b2, b3 = _four(x[1], k)
-        c0, c1, c2, c3 = _four(x[2], k)
-        d0, d1, d2, d3 = _four(x[3], k)
+        a0, a1, a2, a3 = _read_four(x[0], k)
+        b0, b1, b2, b3 = _read_four(x[1], k)
+        c0, c1, c2, c3 = _read_four(x[2], k)
+        d0, d1, d2, d3 = _read_four(x[3], k)
         for j in range(len(a)):
             v0, v1, v2, v3 = w0[j], w1[j], w2[j], w3[j]
             a[j] = fma(a3, v3, fma(a2, v2, fma(a1, v1, fma(a0, v0, a[j]))))
@@ -95,16 +95,16 @@ def _add_four(x: Any, weight_t: Any, a: Any, b: Any, c: Any, d: Any) -> None:
         k += 4
     while k < inner:
         for j in range(len(a)):
-            a[j] = fma(single(x[0, k]), weight_t[k, j], a[j])
-            b[j] = fma(single(x[1, k]), weight_t[k, j], b[j])
-            c[j] = fma(single(x[2, k]), weight_t[k, j], c[j])
-            d[j] = fma(single(x[3, k]), weight_t[k, j], d[j])
+            a[j] = fma(as_single(x[0, k]), weight_t[k, j], a[j])
+            b[j] = fma(as_single(x[1, k]), weight_t[k, j], b[j])
+            c[j] = fma(as_single(x[2, k]), weight_t[k, j], c[j])
+            d[j] = fma(as_single(x[3, k]), weight_t[k, j], d[j])
         k += 1
 
 
-@compiled
-def _four(row: Any, k: int) -> tuple[np.float32, np.float32, np.float32, np.float32]:
-    return single(row[k]), single(row[k + 1]), single(row[k + 2]), single(row[k + 3])
+@compile_kernel
+def _read_four(row: Any, k: int) -> tuple[np.float32, np.float32, np.float32, np.float32]:
+    return as_single(row[k]), as_single(row[k + 1]), as_single(row[k + 2]), as_single(row[k + 3])
 
 
 def normalise(x: Matrix) -> Matrix:
@@ -113,7 +113,7 @@ def normalise(x: Matrix) -> Matrix:
     return x
 
 
-@compiled
+@compile_kernel
 def _normalise(x: Any) -> None:
     for r in range(len(x)):
         total = 0.0
@@ -162,11 +162,11 @@ def _refuse(wrong: int, most: float, what: str) -> None:
         )
 
 
-@compiled
+@compile_kernel
 def _store(x: Any, out: Any, most: np.float32) -> int:
     wrong = 0
     for r in range(len(x)):
         for j in range(x.shape[1]):
             wrong += not abs(x[r, j]) <= most
-            out[r, j] = stored(x[r, j], out[r, j])
+            out[r, j] = as_stored(x[r, j], out[r, j])
     return wrong

@@ -11,7 +11,7 @@ AGGREGATORS: tuple[str, ...] = get_args(Aggregator)
 LINEAR = ("sum", "mean", "importance", "gcn")
 """Aggregators that a matrix may be applied before or after."""
 
-SCATTERED = (*LINEAR, "max")
+SCATTERABLE = (*LINEAR, "max")
 """Aggregators whose parts can be put together."""
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.compiling import compiled, readonly
+from recbench_spark.kernels.compiling import compile_kernel, readonly
 
 Array = npt.NDArray[Any]
 
 
-def added(indptr: Array, place_e: Array, weight_e: Array | None, z: Array) -> Array:
+def sum_rows(indptr: Array, place_e: Array, weight_e: Array | None, z: Array) -> Array:
     """(r, m) sums of sources' rows, weighted where there are weights.
 
     Args:
@@ -26,48 +26,52 @@ def added(indptr: Array, place_e: Array, weight_e: Array | None, z: Array) -> Ar
         z: (n, m).
     """
     out = np.zeros((len(indptr) - 1, z.shape[1]), z.dtype)
-    _gather(*_given(indptr, place_e, weight_e, z), out)
+    _sum_rows(*_prepare_arrays(indptr, place_e, weight_e, z), out)
     return out
 
 
-def added_back(indptr: Array, place_e: Array, weight_e: Array | None, grad: Array, rows: int) -> Array:
-    """(n, m) gradient of `added` by z, of (r, m) that of what it gave.
+def sum_rows_gradient(
+    indptr: Array, place_e: Array, weight_e: Array | None, grad: Array, rows: int
+) -> Array:
+    """(n, m) gradient of `sum_rows` by z, of (r, m) that of what it gave.
 
     Args:
-        indptr: see `added`.
-        place_e: see `added`.
-        weight_e: see `added`.
+        indptr: see `sum_rows`.
+        place_e: see `sum_rows`.
+        weight_e: see `sum_rows`.
         grad: (r, m).
         rows: n.
     """
     out = np.zeros((rows, grad.shape[1]), grad.dtype)
-    _scatter(*_given(indptr, place_e, weight_e, grad), out)
+    _sum_rows_gradient(*_prepare_arrays(indptr, place_e, weight_e, grad), out)
     return out
 
 
-def largest(indptr: Array, place_e: Array, z: Array) -> tuple[Array, Array]:
+def max_rows(indptr: Array, place_e: Array, z: Array) -> tuple[Array, Array]:
     """(r, m) the largest of each column over sources' rows, and the row it is of, the first one among equal
     ones; zeros of row -1 without edges."""
     out = np.zeros((len(indptr) - 1, z.shape[1]), z.dtype)
     row = np.full(out.shape, -1, np.int32)
-    _largest(readonly(indptr), readonly(place_e), readonly(z), out, row)
+    _max_rows(readonly(indptr), readonly(place_e), readonly(z), out, row)
     return out, row
 
 
-def largest_back(row: Array, grad: Array, rows: int) -> Array:
-    """(n, m) gradient of `largest` by z, of (r, m) that of what it gave."""
+def max_rows_gradient(row: Array, grad: Array, rows: int) -> Array:
+    """(n, m) gradient of `max_rows` by z, of (r, m) that of what it gave."""
     out = np.zeros((rows, grad.shape[1]), grad.dtype)
-    _scatter_largest(readonly(row), readonly(grad), out)
+    _max_rows_gradient(readonly(row), readonly(grad), out)
     return out
 
 
-def _given(indptr: Array, place_e: Array, weight_e: Array | None, x: Array) -> tuple[Any, Any, Any, Any]:
+def _prepare_arrays(
+    indptr: Array, place_e: Array, weight_e: Array | None, x: Array
+) -> tuple[Any, Any, Any, Any]:
     weight = np.empty(0, x.dtype) if weight_e is None else weight_e.astype(x.dtype, copy=False)
     return readonly(indptr), readonly(place_e), readonly(weight), readonly(x)
 
 
-@compiled
-def _gather(indptr: Any, place: Any, weight: Any, z: Any, out: Any) -> None:
+@compile_kernel
+def _sum_rows(indptr: Any, place: Any, weight: Any, z: Any, out: Any) -> None:
     for r in range(len(out)):
         for e in range(indptr[r], indptr[r + 1]):
             p = place[e]
@@ -79,8 +83,8 @@ def _gather(indptr: Any, place: Any, weight: Any, z: Any, out: Any) -> None:
                     out[r, j] += z[p, j]
 
 
-@compiled
-def _scatter(indptr: Any, place: Any, weight: Any, grad: Any, out: Any) -> None:
+@compile_kernel
+def _sum_rows_gradient(indptr: Any, place: Any, weight: Any, grad: Any, out: Any) -> None:
     for r in range(len(grad)):
         for e in range(indptr[r], indptr[r + 1]):
             p = place[e]
@@ -92,8 +96,8 @@ def _scatter(indptr: Any, place: Any, weight: Any, grad: Any, out: Any) -> None:
                     out[p, j] += grad[r, j]
 
 
-@compiled
-def _largest(indptr: Any, place: Any, z: Any, out: Any, row: Any) -> None:
+@compile_kernel
+def _max_rows(indptr: Any, place: Any, z: Any, out: Any, row: Any) -> None:
     for r in range(len(out)):
         for e in range(indptr[r], indptr[r + 1]):
             p = place[e]
@@ -104,8 +108,8 @@ def _largest(indptr: Any, place: Any, z: Any, out: Any, row: Any) -> None:
                 row[r, j] = p if more else row[r, j]
 
 
-@compiled
-def _scatter_largest(row: Any, grad: Any, out: Any) -> None:
+@compile_kernel
+def _max_rows_gradient(row: Any, grad: Any, out: Any) -> None:
     for r in range(len(row)):
         for j in range(row.shape[1]):
             if row[r, j] >= 0:

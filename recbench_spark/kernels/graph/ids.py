@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recbench_spark.kernels.compiling import compiled, readonly
+from recbench_spark.kernels.compiling import compile_kernel, readonly
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.hashing import GAMMA, Hashes, mix, start
 
@@ -31,7 +31,7 @@ INVERSE_1, INVERSE_2 = np.uint64(0x96DE1B173F119089), np.uint64(0x319642B2D24D8E
 """Inverses modulo 2^64 of the two factors of splitmix64."""
 
 
-def hashes_of(ids: pa.Array | pa.ChunkedArray, seed: int) -> Hashes:
+def hash_node_ids(ids: pa.Array | pa.ChunkedArray, seed: int) -> Hashes:
     """(r,) hash of each id.
 
     Args:
@@ -39,56 +39,56 @@ def hashes_of(ids: pa.Array | pa.ChunkedArray, seed: int) -> Hashes:
         seed: another seed, another order of nodes.
     """
     if pa.types.is_integer(ids.type):
-        return hashed_numbers(ids.cast(pa.int64()).to_numpy(), seed)
+        return hash_numbers(ids.cast(pa.int64()).to_numpy(), seed)
     array = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
     encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
-    hash_d = hashed_texts(encoded.dictionary.cast(pa.large_binary()), seed)
+    hash_d = hash_texts(encoded.dictionary.cast(pa.large_binary()), seed)
     found: Hashes = hash_d[encoded.indices.to_numpy()]
     return found
 
 
-def hashed_texts(words: pa.Array, seed: int) -> Hashes:
+def hash_texts(words: pa.Array, seed: int) -> Hashes:
     """(r,) hash of each text, given as large_binary: xxhash64 of the text on that of the seed."""
-    begin = hashed_numbers(np.array([seed], np.int64), 0)[0]
+    begin = hash_numbers(np.array([seed], np.int64), 0)[0]
     return hash_ids(words, start(len(words)) ^ begin)
 
 
-def hashed_numbers(id_r: npt.NDArray[np.int64], seed: int) -> Hashes:
+def hash_numbers(id_r: npt.NDArray[np.int64], seed: int) -> Hashes:
     """(r,) splitmix64's output function of id and seed: a bijection for each seed."""
-    return _mixed(readonly(id_r).view(np.uint64), np.uint64(seed))
+    return _hash_numbers(readonly(id_r).view(np.uint64), np.uint64(seed))
 
 
-def numbers_of(hash_r: Hashes, seed: int) -> npt.NDArray[np.int64]:
-    """(r,) the whole numbers with these hashes: the inverse of `hashed_numbers`."""
-    found: npt.NDArray[np.int64] = _unmixed(readonly(hash_r), np.uint64(seed)).view(np.int64)
+def unhash_numbers(hash_r: Hashes, seed: int) -> npt.NDArray[np.int64]:
+    """(r,) the whole numbers with these hashes: the inverse of `hash_numbers`."""
+    found: npt.NDArray[np.int64] = _unhash_numbers(readonly(hash_r), np.uint64(seed)).view(np.int64)
     return found
 
 
-@compiled
-def _mixed(id_r: Hashes, seed: np.uint64) -> Hashes:
+@compile_kernel
+def _hash_numbers(id_r: Hashes, seed: np.uint64) -> Hashes:
     found = np.empty(len(id_r), np.uint64)
     for r in range(len(id_r)):
         found[r] = mix(id_r[r] + (seed + np.uint64(1)) * GAMMA)
     return found
 
 
-@compiled
-def _unmixed(hash_r: Hashes, seed: np.uint64) -> Hashes:
+@compile_kernel
+def _unhash_numbers(hash_r: Hashes, seed: np.uint64) -> Hashes:
     found = np.empty(len(hash_r), np.uint64)
     for r in range(len(hash_r)):
-        x = _unshifted(hash_r[r], 31) * INVERSE_2
-        x = _unshifted(x, 27) * INVERSE_1
-        found[r] = _unshifted(x, 30) - (seed + np.uint64(1)) * GAMMA
+        x = _undo_shift(hash_r[r], 31) * INVERSE_2
+        x = _undo_shift(x, 27) * INVERSE_1
+        found[r] = _undo_shift(x, 30) - (seed + np.uint64(1)) * GAMMA
     return found
 
 
-@compiled
-def _unshifted(x: np.uint64, bits: int) -> np.uint64:
+@compile_kernel
+def _undo_shift(x: np.uint64, bits: int) -> np.uint64:
     """The y with y ^ (y >> bits) = x, for bits above 21."""
     return x ^ (x >> np.uint64(bits)) ^ (x >> np.uint64(2 * bits))
 
 
-def distinct(hash_r: Hashes) -> Hashes:
+def sort_distinct(hash_r: Hashes) -> Hashes:
     """The different hashes, ascending. numpy's own `unique` goes by a hash table, ten times as long."""
     found = np.sort(hash_r)
     return found[np.append(True, found[1:] != found[:-1])] if len(found) else found
@@ -98,7 +98,7 @@ MOST_BITS = 1 << 31
 """Whole numbers that a task may hold as bits: 256 MB."""
 
 
-class Seen:
+class NumberSet:
     """Distinct whole numbers that a task meets, as bits: while these are no more bytes than the numbers."""
 
     def __init__(self) -> None:
@@ -136,14 +136,14 @@ class Seen:
                 yield found + (self.low + 8 * at)
 
 
-@compiled
+@compile_kernel
 def _mark(id_r: Any, low: int, bits: Any) -> None:
     for r in range(len(id_r)):
         at = id_r[r] - low
         bits[at >> 3] |= np.uint8(1 << (at & 7))
 
 
-def places_of_numbers(
+def look_up_numbers(
     id_r: npt.NDArray[np.int64], low: int, table: npt.NDArray[np.uint32]
 ) -> npt.NDArray[np.uint32]:
     """(r,) dense id of each whole number, NOT_THERE where the graph has no such node.
@@ -154,62 +154,64 @@ def places_of_numbers(
         table: by number, dense id plus 1; 0 of no node.
     """
     found = np.empty(len(id_r), np.uint32)
-    _places_of_numbers(readonly(id_r), np.int64(low), readonly(table), found)
+    _look_up_numbers(readonly(id_r), np.int64(low), readonly(table), found)
     return found
 
 
-@compiled
-def _places_of_numbers(id_r: Any, low: Any, table: Any, found: Any) -> None:
+@compile_kernel
+def _look_up_numbers(id_r: Any, low: Any, table: Any, found: Any) -> None:
     for r in range(len(id_r)):
         at = np.uint64(id_r[r]) - np.uint64(low)
         found[r] = table[at] - np.uint32(1) if at < np.uint64(len(table)) else NOT_THERE
 
 
-def blocks_of(hash_r: Hashes, blocks: int) -> npt.NDArray[np.int32]:
+def assign_blocks(hash_r: Hashes, blocks: int) -> npt.NDArray[np.int32]:
     """(r,) the block of each hash: equal ranges of hashes, so that blocks follow dense ids."""
-    return _blocks(readonly(hash_r), blocks)
+    return _assign_blocks(readonly(hash_r), blocks)
 
 
-@compiled
-def _blocks(hash_r: Hashes, blocks: int) -> npt.NDArray[np.int32]:
+@compile_kernel
+def _assign_blocks(hash_r: Hashes, blocks: int) -> npt.NDArray[np.int32]:
     found = np.empty(len(hash_r), np.int32)
     for r in range(len(hash_r)):
         found[r] = ((hash_r[r] >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)
     return found
 
 
-def index_of(sorted_n: Hashes) -> npt.NDArray[np.int64]:
+def build_index(sorted_n: Hashes) -> npt.NDArray[np.int64]:
     """Where hashes that begin with each number of `bits` bits start, (2^bits + 1,).
 
     Args:
         sorted_n: all hashes, ascending.
     """
-    bits = index_bits(len(sorted_n))
+    bits = count_index_bits(len(sorted_n))
     firsts = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
     return np.append(np.searchsorted(sorted_n, firsts), len(sorted_n)).astype(np.int64)
 
 
-def index_bits(n: int) -> int:
+def count_index_bits(n: int) -> int:
     """Leading bits of a hash that the index knows: so that few hashes share them."""
     return max(1, int(n // PER_ENTRY).bit_length())
 
 
-def places(hash_r: Hashes, sorted_n: Hashes, index: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+def look_up_hashes(
+    hash_r: Hashes, sorted_n: Hashes, index: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint32]:
     """(r,) dense id of each hash, NOT_THERE where the graph has no such node.
 
     Args:
         hash_r: hashes asked for.
         sorted_n: hashes of all nodes (of a side), ascending.
-        index: as `index_of` makes it.
+        index: as `build_index` makes it.
     """
     found = np.empty(len(hash_r), np.uint32)
     bits = (len(index) - 1).bit_length() - 1
-    _places(readonly(hash_r), readonly(sorted_n), readonly(index), 64 - bits, found)
+    _look_up_hashes(readonly(hash_r), readonly(sorted_n), readonly(index), 64 - bits, found)
     return found
 
 
-@compiled
-def _places(hash_r: Hashes, sorted_n: Hashes, index: Any, shift: int, found: Any) -> None:
+@compile_kernel
+def _look_up_hashes(hash_r: Hashes, sorted_n: Hashes, index: Any, shift: int, found: Any) -> None:
     for r in range(len(hash_r)):
         prefix = hash_r[r] >> np.uint64(shift)
         at, end = index[prefix], index[prefix + np.uint64(1)]

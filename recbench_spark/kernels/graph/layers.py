@@ -24,18 +24,18 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.errors import ConfigError, nearest
-from recbench_spark.kernels.graph.aggregate import Vectors, lstm, pooled
+from recbench_spark.kernels.graph.aggregate import Vectors, lstm, pool_neighbours
 from recbench_spark.kernels.graph.csr import Csr
-from recbench_spark.kernels.graph.dense import Dense, Matrix, add_product, dense, normalise
+from recbench_spark.kernels.graph.dense import Dense, Matrix, add_product, make_dense, normalise
 from recbench_spark.kernels.graph.forms import LINEAR, Aggregator, LayerForm
-from recbench_spark.kernels.graph.ids import hashed_numbers
+from recbench_spark.kernels.graph.ids import hash_numbers
 from recbench_spark.kernels.hashing import Hashes
 
 Weights = Mapping[str, npt.NDArray[Any]]
 Shape = tuple[int, ...]
 
 
-def shapes(form: LayerForm, d: int) -> dict[str, Shape]:
+def weight_shapes(form: LayerForm, d: int) -> dict[str, Shape]:
     """Name and shape of each weight of a layer, as torch keeps them (out, in).
 
     Args:
@@ -45,7 +45,7 @@ def shapes(form: LayerForm, d: int) -> dict[str, Shape]:
     Raises:
         ConfigError: vectors to be added are of two lengths.
     """
-    inner = form.hidden if _projects(form) else d
+    inner = form.hidden if _has_projection(form) else d
     found: dict[str, Shape] = {}
     if form.form == "convolve":
         found |= {"Q.weight": (form.hidden, d), "Q.bias": (form.hidden,)}
@@ -61,15 +61,15 @@ def shapes(form: LayerForm, d: int) -> dict[str, Shape]:
     return found | {"W.weight": (form.width, columns), "W.bias": (form.width,)}
 
 
-def _projects(form: LayerForm) -> bool:
+def _has_projection(form: LayerForm) -> bool:
     return form.form == "convolve" or form.aggregator in ("max", "lstm")
 
 
-def all_shapes(forms: tuple[LayerForm, ...], final: tuple[int, ...], d: int) -> dict[str, Shape]:
+def model_weight_shapes(forms: tuple[LayerForm, ...], final: tuple[int, ...], d: int) -> dict[str, Shape]:
     """Name and shape of each weight of a model: `layers.0.W.weight` ..., `final.0.weight` ..."""
     found: dict[str, Shape] = {}
     for k, form in enumerate(forms):
-        found |= {f"layers.{k}.{name}": shape for name, shape in shapes(form, d).items()}
+        found |= {f"layers.{k}.{name}": shape for name, shape in weight_shapes(form, d).items()}
         d = form.width
     for k, width in enumerate(final):
         found |= {f"final.{k}.weight": (width, d), f"final.{k}.bias": (width,)}
@@ -82,7 +82,7 @@ def random_weights(wanted: Mapping[str, Shape], seed: int) -> dict[str, Matrix]:
     found = {}
     for name, shape in wanted.items():
         key = int.from_bytes(name.encode(), "little") % (2**61 - 1)
-        hashes = hashed_numbers(np.arange(math.prod(shape)) + key, seed)
+        hashes = hash_numbers(np.arange(math.prod(shape)) + key, seed)
         uniform = (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1
         bound = 0.0 if len(shape) == 1 else math.sqrt(6 / sum(shape))
         found[name] = (uniform * bound).reshape(shape).astype(np.float32)
@@ -173,7 +173,7 @@ class Layer:
         if self.aggregator == "lstm":
             assert self.recurrent_t is not None
             return lstm(csr, z, self.recurrent_t, own_hash, source_hash, self.most, self.seed)
-        return pooled(self.aggregator, csr, z, z_own)
+        return pool_neighbours(self.aggregator, csr, z, z_own)
 
     def combine(self, h: Vectors, n: Matrix) -> Matrix:
         """(r, o) new vectors of nodes.
@@ -196,7 +196,7 @@ class Layer:
 
 
 def make_layer(form: LayerForm, weights: Weights, d: int, seed: int = 0) -> Layer:
-    """A layer from its weights, named as `shapes` names them.
+    """A layer from its weights, named as `weight_shapes` names them.
 
     Args:
         form: the layer.
@@ -208,16 +208,16 @@ def make_layer(form: LayerForm, weights: Weights, d: int, seed: int = 0) -> Laye
     own, other = (w, w) if form.join == "add" or form.aggregator == "gcn" else (w[:, :d], w[:, d:])
     project, recurrent_t = None, None
     if form.form == "convolve":
-        project = dense(weights["Q.weight"], weights["Q.bias"], relu=True)
+        project = make_dense(weights["Q.weight"], weights["Q.bias"], relu=True)
     elif form.aggregator == "max":
-        project = dense(weights["pool.weight"], weights["pool.bias"], relu=True)
+        project = make_dense(weights["pool.weight"], weights["pool.bias"], relu=True)
     elif form.aggregator == "lstm":
         biases = weights["lstm.bias_ih_l0"] + weights["lstm.bias_hh_l0"]
-        project = dense(weights["lstm.weight_ih_l0"], biases)
+        project = make_dense(weights["lstm.weight_ih_l0"], biases)
         recurrent_t = np.ascontiguousarray(weights["lstm.weight_hh_l0"].T)
     elif form.aggregator in LINEAR and form.width < d:
-        project = dense(other, None)
-    before = project is not None and not _projects(form)
+        project = make_dense(other, None)
+    before = project is not None and not _has_projection(form)
     own_t = None if form.aggregator == "gcn" else np.ascontiguousarray(own.T)
     pooled_t = None if before else np.ascontiguousarray(other.T)
     return Layer(
@@ -240,11 +240,11 @@ def make_layers(
     """All layers of a model, and the dense ones that end it (Ying et al., algorithm 2)."""
     layers = []
     for k, form in enumerate(forms):
-        own = {name: weights[f"layers.{k}.{name}"] for name in shapes(form, d)}
+        own = {name: weights[f"layers.{k}.{name}"] for name in weight_shapes(form, d)}
         layers.append(make_layer(form, own, d, seed + k))
         d = form.width
     ends = tuple(
-        dense(weights[f"final.{k}.weight"], weights[f"final.{k}.bias"], relu=k < len(final) - 1)
+        make_dense(weights[f"final.{k}.weight"], weights[f"final.{k}.bias"], relu=k < len(final) - 1)
         for k in range(len(final))
     )
     return tuple(layers), ends

@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.compiling import compiled, readonly
+from recbench_spark.kernels.compiling import compile_kernel, readonly
 from recbench_spark.kernels.graph.csr import Csr
-from recbench_spark.kernels.graph.simd import AHEAD
-from recbench_spark.kernels.graph.walks import draw, share_of
+from recbench_spark.kernels.graph.simd import PREFETCH_EDGES
+from recbench_spark.kernels.graph.walks import draw, to_share
 from recbench_spark.kernels.hashing import Hashes, stream
 
 Nodes = npt.NDArray[np.int64]
 
 
-def uniform(csr: Csr, hash_r: Hashes, size: int, seed: int) -> Csr:
+def sample_neighbours(csr: Csr, hash_r: Hashes, size: int, seed: int) -> Csr:
     """`size` neighbours of each node: different edges, or with replacement where it has fewer.
 
     Another layer or epoch is another seed. A node without edges gets none.
@@ -39,14 +39,14 @@ def uniform(csr: Csr, hash_r: Hashes, size: int, seed: int) -> Csr:
     some = np.diff(csr.indptr) > 0
     indptr = np.concatenate([[0], np.cumsum(np.where(some, size, 0))]).astype(np.int64)
     edge = np.empty(indptr[-1], np.int64)
-    _uniform(readonly(csr.indptr), readonly(hash_r), size, np.uint64(seed), edge)
-    src = np.zeros(len(edge) + AHEAD, np.uint32)
+    _sample_neighbours(readonly(csr.indptr), readonly(hash_r), size, np.uint64(seed), edge)
+    src = np.zeros(len(edge) + PREFETCH_EDGES, np.uint32)
     src[: len(edge)] = csr.src[edge]
     return Csr(indptr, src, None if csr.weight is None else csr.weight[edge])
 
 
-@compiled
-def _uniform(indptr: Any, hash_r: Any, size: int, seed: np.uint64, edge: Any) -> None:
+@compile_kernel
+def _sample_neighbours(indptr: Any, hash_r: Any, size: int, seed: np.uint64, edge: Any) -> None:
     at = 0
     for r in range(len(hash_r)):
         begin, degree = indptr[r], indptr[r + 1] - indptr[r]
@@ -55,27 +55,27 @@ def _uniform(indptr: Any, hash_r: Any, size: int, seed: np.uint64, edge: Any) ->
         base = stream(seed, hash_r[r])
         if degree < size:
             for i in range(size):
-                edge[at + i] = begin + np.int64(share_of(draw(base, 0, i, 0)) * degree)
+                edge[at + i] = begin + np.int64(to_share(draw(base, 0, i, 0)) * degree)
         else:
-            _distinct(base, begin, degree, edge[at : at + size])
+            _sample_distinct(base, begin, degree, edge[at : at + size])
         edge[at : at + size].sort()
         at += size
 
 
-@compiled
-def _distinct(base: np.uint64, begin: int, degree: int, edge: Any) -> None:
+@compile_kernel
+def _sample_distinct(base: np.uint64, begin: int, degree: int, edge: Any) -> None:
     """Different edges, every set as likely as any other (Floyd's algorithm; Bentley and Floyd 1987)."""
     size = len(edge)
     for i in range(size):
         last = degree - size + i
-        chosen = begin + np.int64(share_of(draw(base, 0, i, 0)) * (last + 1))
+        chosen = begin + np.int64(to_share(draw(base, 0, i, 0)) * (last + 1))
         for k in range(i):
             if edge[k] == chosen:
                 chosen = begin + np.int64(last)
         edge[i] = chosen
 
 
-def drawn_nodes(hash_r: Hashes, share: float, seed: int) -> npt.NDArray[np.bool_]:
+def draw_nodes(hash_r: Hashes, share: float, seed: int) -> npt.NDArray[np.bool_]:
     """(r,) nodes that a draw by hash chooses, each with the same probability.
 
     Args:
@@ -84,14 +84,14 @@ def drawn_nodes(hash_r: Hashes, share: float, seed: int) -> npt.NDArray[np.bool_
         seed: of the draws; another minibatch is another one.
     """
     out = np.empty(len(hash_r), np.bool_)
-    _drawn_nodes(readonly(hash_r), share, np.uint64(seed), out)
+    _draw_nodes(readonly(hash_r), share, np.uint64(seed), out)
     return out
 
 
-@compiled
-def _drawn_nodes(hash_r: Any, share: float, seed: np.uint64, out: Any) -> None:
+@compile_kernel
+def _draw_nodes(hash_r: Any, share: float, seed: np.uint64, out: Any) -> None:
     for r in range(len(hash_r)):
-        out[r] = share_of(draw(stream(seed, hash_r[r]), 0, 0, 1)) < share
+        out[r] = to_share(draw(stream(seed, hash_r[r]), 0, 0, 1)) < share
 
 
 # --------------------------------------------------------------------------- personalised PageRank
@@ -115,7 +115,7 @@ class Band(NamedTuple):
     fallback: npt.NDArray[np.bool_]
 
 
-def pagerank(
+def push_pagerank(
     indptr: Nodes, src: Any, start: int, restart: float, least: float
 ) -> tuple[Nodes, npt.NDArray[np.float64]]:
     """Nodes reached from a start and their personalised PageRank, by pushes; each value short by little.
@@ -130,12 +130,12 @@ def pagerank(
         restart: probability of ending at each step, alpha.
         least: epsilon.
     """
-    mass, rest, flag = _room(len(indptr) - 1)
+    mass, rest, flag = _allocate_state(len(indptr) - 1)
     found = _push(readonly(indptr), readonly(src), start, restart, least, mass, rest, flag)
     return found, mass[found]
 
 
-def bands(
+def rank_bands(
     adjacency: tuple[Nodes, Any],
     query_q: Nodes,
     side: tuple[int, int],
@@ -152,14 +152,14 @@ def bands(
         query_q: (q,) dense ids.
         side: first dense id and the one after the last, of nodes that are ranked.
         ranks: low and high.
-        restart: see `pagerank`.
-        least: see `pagerank`.
+        restart: see `push_pagerank`.
+        least: see `push_pagerank`.
     """
     low, high = ranks
     if not 1 <= low < high:
         raise ConfigError(f"ranks {low} to {high} are no band", "e.g. 2000 to 5000")
     indptr, src = (readonly(np.asarray(array)) for array in adjacency)
-    mass, rest, flag = _room(len(indptr) - 1)
+    mass, rest, flag = _allocate_state(len(indptr) - 1)
     found, fallback = [], np.zeros(len(query_q), np.bool_)
     for q, start in enumerate(query_q):
         reached = _push(indptr, src, int(start), restart, least, mass, rest, flag)
@@ -173,13 +173,13 @@ def bands(
     return Band(indptr_q, np.concatenate([*found, np.empty(0, np.uint32)]), fallback)
 
 
-def _room(nodes: int) -> tuple[Any, Any, Any]:
+def _allocate_state(nodes: int) -> tuple[Any, Any, Any]:
     """What each node keeps, what it holds, and what is known of it: for `_push`, which leaves the last two
     as they were."""
     return np.zeros(nodes), np.zeros(nodes), np.zeros(nodes, np.uint8)
 
 
-@compiled
+@compile_kernel
 def _push(
     indptr: Any, src: Any, start: int, restart: float, least: float, mass: Any, rest: Any, flag: Any
 ) -> Any:

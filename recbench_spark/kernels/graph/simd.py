@@ -34,7 +34,7 @@ def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 @intrinsic
-def widened(context: Any, bits: Any) -> Any:
+def widen_half(context: Any, bits: Any) -> Any:
     """Half precision, as its 16 bits, in float32."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -44,7 +44,7 @@ def widened(context: Any, bits: Any) -> Any:
 
 
 @intrinsic
-def narrowed(context: Any, number: Any) -> Any:
+def narrow_to_half(context: Any, number: Any) -> Any:
     """float32 as the 16 bits of the nearest half (ties to even)."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -53,15 +53,15 @@ def narrowed(context: Any, number: Any) -> Any:
     return types.uint16(types.float32), build
 
 
-def single(x: Any) -> Any:
+def as_single(x: Any) -> Any:
     """A stored number in float32, whether it is stored so or as the bits of a half."""
     raise NotImplementedError("inside compiled functions only")
 
 
-@overload(single)
-def _single(x: Any) -> Any:
+@overload(as_single)
+def _as_single(x: Any) -> Any:
     def of_half(x: Any) -> Any:
-        return widened(x)
+        return widen_half(x)
 
     def as_it_is(x: Any) -> Any:
         return x
@@ -69,15 +69,15 @@ def _single(x: Any) -> Any:
     return of_half if x == types.uint16 else as_it_is
 
 
-def stored(x: Any, like: Any) -> Any:
+def as_stored(x: Any, like: Any) -> Any:
     """A float32 as it is stored in an array of the type of `like`."""
     raise NotImplementedError("inside compiled functions only")
 
 
-@overload(stored)
-def _stored(x: Any, like: Any) -> Any:
+@overload(as_stored)
+def _as_stored(x: Any, like: Any) -> Any:
     def as_half(x: Any, like: Any) -> Any:
-        return narrowed(x)
+        return narrow_to_half(x)
 
     def as_it_is(x: Any, like: Any) -> Any:
         return x
@@ -85,7 +85,7 @@ def _stored(x: Any, like: Any) -> Any:
     return as_half if like == types.uint16 else as_it_is
 
 
-def _row_of(kind: str, vectors: int) -> Any:
+def _make_row_kernel(kind: str, vectors: int) -> Any:
     """An intrinsic (out, at, x, column, d, src, w, a, b): lanes of one row over edges a to b.
 
     `out[at : at + 16 vectors]` is read, the edges' source vectors are taken in one after the other, and it
@@ -97,7 +97,7 @@ def _row_of(kind: str, vectors: int) -> Any:
         context: Any, out: Any, at: Any, x: Any, column: Any, d: Any, src: Any, w: Any, a: Any, b: Any
     ) -> Any:
         def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return _loop(context, builder, signature, arguments, kind, vectors)
+            return _build_loop(context, builder, signature, arguments, kind, vectors)
 
         whole = types.int64
         return types.void(out, whole, x, whole, whole, src, w, whole, whole), build
@@ -105,11 +105,11 @@ def _row_of(kind: str, vectors: int) -> Any:
     return row
 
 
-AHEAD = 16
+PREFETCH_EDGES = 16
 """Edges ahead whose vectors are fetched into the cache."""
 
 
-def _loop(context: Any, builder: Any, signature: Any, arguments: Any, kind: str, vectors: int) -> Any:
+def _build_loop(context: Any, builder: Any, signature: Any, arguments: Any, kind: str, vectors: int) -> Any:
     data = [
         context.make_array(of)(context, builder, value).data if isinstance(of, types.Array) else value
         for of, value in zip(signature.args, arguments, strict=True)
@@ -131,11 +131,12 @@ def _loop(context: Any, builder: Any, signature: Any, arguments: Any, kind: str,
         found.add_incoming(start, entry)
     builder.cbranch(builder.icmp_signed("<", edge, b), body, end)
     builder.position_at_end(body)
-    row = _vector_of(builder, x, src, edge, d, column)
-    _fetch(builder, _vector_of(builder, x, src, builder.add(edge, I64(AHEAD)), d, column), vectors, halves)
-    weight = _spread(builder, builder.load(builder.gep(w, [edge]))) if kind == "weighted" else None
+    row = _point_to_source(builder, x, src, edge, d, column)
+    ahead = _point_to_source(builder, x, src, builder.add(edge, I64(PREFETCH_EDGES)), d, column)
+    _prefetch(builder, ahead, vectors, halves)
+    weight = _broadcast(builder, builder.load(builder.gep(w, [edge]))) if kind == "weighted" else None
     after = [
-        _taken(builder, kind, found, _loaded(builder, row, v, halves), weight)
+        _accumulate(builder, kind, found, _load_vector(builder, row, v, halves), weight)
         for v, found in enumerate(sums)
     ]
     edge.add_incoming(builder.add(edge, I64(1)), builder.block)
@@ -148,13 +149,13 @@ def _loop(context: Any, builder: Any, signature: Any, arguments: Any, kind: str,
     return context.get_dummy_value()
 
 
-def _vector_of(builder: Any, x: Any, src: Any, edge: Any, d: Any, column: Any) -> Any:
+def _point_to_source(builder: Any, x: Any, src: Any, edge: Any, d: Any, column: Any) -> Any:
     """Where the source vector of an edge begins."""
     source = builder.zext(builder.load(builder.gep(src, [edge])), I64)
     return builder.gep(x, [builder.add(builder.mul(source, d), column)])
 
 
-def _fetch(builder: Any, row: Any, vectors: int, halves: bool) -> None:
+def _prefetch(builder: Any, row: Any, vectors: int, halves: bool) -> None:
     byte = builder.bitcast(row, ir.IntType(8).as_pointer())
     kind = ir.FunctionType(ir.VoidType(), [byte.type, I32, I32, I32])
     name = "llvm.prefetch.p0"
@@ -165,21 +166,21 @@ def _fetch(builder: Any, row: Any, vectors: int, halves: bool) -> None:
         builder.call(fetch, [builder.gep(byte, [I64(start)]), I32(0), I32(3), I32(1)])
 
 
-def _loaded(builder: Any, row: Any, v: int, halves: bool) -> Any:
+def _load_vector(builder: Any, row: Any, v: int, halves: bool) -> Any:
     kind = ir.VectorType(HALF if halves else FLOAT, LANES)
     place = builder.gep(builder.bitcast(row, kind.as_pointer()), [I64(v)])
     value = builder.load(place, align=2 if halves else 4)
     return builder.fpext(value, ir.VectorType(FLOAT, LANES)) if halves else value
 
 
-def _spread(builder: Any, number: Any) -> Any:
+def _broadcast(builder: Any, number: Any) -> Any:
     vector = ir.VectorType(FLOAT, LANES)
     one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, I32(0))
     zeros = ir.Constant(ir.VectorType(I32, LANES), [0] * LANES)
     return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
 
 
-def _taken(builder: Any, kind: str, found: Any, value: Any, weight: Any) -> Any:
+def _accumulate(builder: Any, kind: str, found: Any, value: Any, weight: Any) -> Any:
     if kind == "sum":
         return builder.fadd(found, value)
     if kind == "max":
@@ -191,6 +192,8 @@ def _taken(builder: Any, kind: str, found: Any, value: Any, weight: Any) -> Any:
     return builder.call(fused, [weight, value, found])
 
 
-sum_row_8, sum_row_4, sum_row_1 = (_row_of("sum", vectors) for vectors in (8, 4, 1))
-weighted_row_8, weighted_row_4, weighted_row_1 = (_row_of("weighted", vectors) for vectors in (8, 4, 1))
-max_row_8, max_row_4, max_row_1 = (_row_of("max", vectors) for vectors in (8, 4, 1))
+sum_row_8, sum_row_4, sum_row_1 = (_make_row_kernel("sum", vectors) for vectors in (8, 4, 1))
+weighted_row_8, weighted_row_4, weighted_row_1 = (
+    _make_row_kernel("weighted", vectors) for vectors in (8, 4, 1)
+)
+max_row_8, max_row_4, max_row_1 = (_make_row_kernel("max", vectors) for vectors in (8, 4, 1))

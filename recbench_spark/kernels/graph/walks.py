@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.compiling import compiled, readonly
+from recbench_spark.kernels.compiling import compile_kernel, readonly
 from recbench_spark.kernels.hashing import GAMMA, Hashes, mix, stream
 
 Nodes = npt.NDArray[np.uint32]
@@ -79,7 +79,7 @@ class Walks:
         return self.visits * self.edges
 
 
-class Most(NamedTuple):
+class MostVisited(NamedTuple):
     """The most visited nodes of some starts.
 
     Attributes:
@@ -95,9 +95,9 @@ class Most(NamedTuple):
     distinct: npt.NDArray[np.int64]
 
 
-def neighbourhoods(
+def find_neighbourhoods(
     indptr: npt.NDArray[np.int64], src: Nodes, hash_r: Hashes, first: int, what: Walks
-) -> Most:
+) -> MostVisited:
     """The most visited nodes of consecutive starts, by walks over the whole adjacency.
 
     Args:
@@ -112,21 +112,21 @@ def neighbourhoods(
     count = np.empty(rows * what.top, np.uint32)
     kept, distinct = np.empty(rows, np.int64), np.empty(rows, np.int64)
     shape = (what.walks, what.hops, what.edges, what.top)
-    _all(
+    _find_all(
         readonly(indptr), readonly(src), readonly(hash_r), first, shape, what.restart,
         np.uint64(what.seed), (node, count, kept, distinct),
     )  # fmt: skip
-    return _packed(node, count, kept, distinct)
+    return _pack_lists(node, count, kept, distinct)
 
 
-def _packed(node: Nodes, count: Counts, kept: Any, distinct: Any) -> Most:
+def _pack_lists(node: Nodes, count: Counts, kept: Any, distinct: Any) -> MostVisited:
     """From so many places a start to those that are used."""
     indptr = np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)
     used = np.arange(len(node) // max(len(kept), 1))[None, :] < kept[:, None]
-    return Most(indptr, node.reshape(used.shape)[used], count.reshape(used.shape)[used], distinct)
+    return MostVisited(indptr, node.reshape(used.shape)[used], count.reshape(used.shape)[used], distinct)
 
 
-def most_visited(visit_rv: Nodes, top: int) -> Most:
+def find_most_visited(visit_rv: Nodes, top: int) -> MostVisited:
     """The most visited nodes from visits as they were made.
 
     Args:
@@ -137,21 +137,21 @@ def most_visited(visit_rv: Nodes, top: int) -> Most:
     node, count = np.empty(rows * top, np.uint32), np.empty(rows * top, np.uint32)
     kept, distinct = np.empty(rows, np.int64), np.empty(rows, np.int64)
     _count_all(readonly(visit_rv), top, (node, count, kept, distinct))
-    return _packed(node, count, kept, distinct)
+    return _pack_lists(node, count, kept, distinct)
 
 
-def shares(found: Most) -> npt.NDArray[np.float32]:
+def visit_shares(found: MostVisited) -> npt.NDArray[np.float32]:
     """(e,) counts over the sum of a start's counts: they sum to 1 (L1)."""
     sums = np.add.reduceat(np.append(found.visits, 0).astype(np.int64), found.indptr[:-1])
     sizes = np.diff(found.indptr)
     return np.asarray(found.visits / np.repeat(sums, sizes), np.float32)
 
 
-def visits(indptr: Any, src: Nodes, hash_r: Hashes, first: int, what: Walks) -> Nodes:
+def list_visits(indptr: Any, src: Nodes, hash_r: Hashes, first: int, what: Walks) -> Nodes:
     """(r, walks, hops) where each hop of consecutive starts ends; NOWHERE for the start and for no edge."""
     out = np.empty((len(hash_r), what.walks, what.hops), np.uint32)
     shape = (what.walks, what.hops, what.edges)
-    _visits(readonly(indptr), readonly(src), readonly(hash_r), first, shape, what.restart,
+    _list_visits(readonly(indptr), readonly(src), readonly(hash_r), first, shape, what.restart,
             np.uint64(what.seed), out)  # fmt: skip
     return out
 
@@ -159,15 +159,15 @@ def visits(indptr: Any, src: Nodes, hash_r: Hashes, first: int, what: Walks) -> 
 # ------------------------------------------------------------------------------------------ draws
 
 
-@compiled
+@compile_kernel
 def draw(base: np.uint64, walk: int, hop: int, part: int) -> np.uint64:
     """The number of a walk's draw, of 64 bits; part 0 restarts, parts 1 and 2 choose edges."""
     number = (np.uint64(walk) * np.uint64(MOST_HOPS) + np.uint64(hop)) * np.uint64(DRAWS_A_HOP)
     return mix(base + (number + np.uint64(part) + np.uint64(1)) * GAMMA)
 
 
-@compiled
-def share_of(number: np.uint64) -> float:
+@compile_kernel
+def to_share(number: np.uint64) -> float:
     """A draw as a number in [0, 1), of 53 bits."""
     return (number >> np.uint64(11)) * 2.0**-53
 
@@ -175,8 +175,8 @@ def share_of(number: np.uint64) -> float:
 # ------------------------------------------------------------------------------------------ walks
 
 
-@compiled
-def _hop(
+@compile_kernel
+def _take_hop(
     indptr: Any, src: Any, base: np.uint64, start: int, hop: int, how: Any, at: Any, edge: Any
 ) -> None:
     """All walks of a start one hop on; `at` is -1 for a walk that found no edge.
@@ -185,7 +185,7 @@ def _hop(
     """
     edges, restart = how
     for w in range(len(at)):
-        if at[w] < 0 or (hop > 0 and share_of(draw(base, w, hop, 0)) < restart):
+        if at[w] < 0 or (hop > 0 and to_share(draw(base, w, hop, 0)) < restart):
             at[w] = start
     for part in range(1, edges + 1):
         for w in range(len(at)):
@@ -193,34 +193,34 @@ def _hop(
             if at[w] >= 0:
                 begin, end = indptr[at[w]], indptr[at[w] + 1]
                 if end > begin:
-                    edge[w] = begin + np.int64(share_of(draw(base, w, hop, part)) * (end - begin))
+                    edge[w] = begin + np.int64(to_share(draw(base, w, hop, part)) * (end - begin))
         for w in range(len(at)):
             at[w] = np.int64(src[edge[w]]) if edge[w] >= 0 else -1
 
 
-@compiled
-def _all(
+@compile_kernel
+def _find_all(
     indptr: Any, src: Any, hash_r: Any, first: int, shape: Any, restart: float, seed: np.uint64, out: Any
 ) -> None:
     walks, hops, edges, top = shape
     node, count, kept, distinct = out
     at, edge = np.empty(walks, np.int64), np.empty(walks, np.int64)
-    table = _table(walks * hops)
+    table = _make_table(walks * hops)
     for r in range(len(hash_r)):
         base, start = stream(seed, hash_r[r]), first + r
         at[:] = start
         used = 0
         for hop in range(hops):
-            _hop(indptr, src, base, start, hop, (edges, restart), at, edge)
+            _take_hop(indptr, src, base, start, hop, (edges, restart), at, edge)
             for w in range(walks):
                 if at[w] >= 0 and at[w] != start:
-                    used = _add(table, np.uint32(at[w]), used)
+                    used = _add_visit(table, np.uint32(at[w]), used)
         distinct[r] = used
-        kept[r] = _top(table, used, top, node[r * top : (r + 1) * top], count[r * top : (r + 1) * top])
+        kept[r] = _take_top(table, used, top, node[r * top : (r + 1) * top], count[r * top : (r + 1) * top])
 
 
-@compiled
-def _visits(
+@compile_kernel
+def _list_visits(
     indptr: Any, src: Any, hash_r: Any, first: int, shape: Any, restart: float, seed: np.uint64, out: Any
 ) -> None:
     walks, hops, edges = shape
@@ -229,7 +229,7 @@ def _visits(
         at[:] = first + r
         for hop in range(hops):
             base = stream(seed, hash_r[r])
-            _hop(indptr, src, base, first + r, hop, (edges, restart), at, edge)
+            _take_hop(indptr, src, base, first + r, hop, (edges, restart), at, edge)
             for w in range(walks):
                 out[r, w, hop] = at[w] if at[w] >= 0 and at[w] != first + r else NOWHERE
 
@@ -243,7 +243,7 @@ def walker_type(hops: int) -> npt.DTypeLike:
     return np.dtype([*words, ("path", "<u4", (hops,))])
 
 
-def walkers(start_r: Any, degree_r: Any, what: Walks) -> Any:
+def make_walkers(start_r: Any, degree_r: Any, what: Walks) -> Any:
     """(r walks,) walkers that stand at their starts, of consecutive dense ids."""
     found = np.zeros(len(start_r) * what.walks, walker_type(what.hops))
     for name in ("start", "at"):
@@ -258,19 +258,21 @@ def begin_hop(group: Any, hash_w: Hashes, hop: int, what: Walks) -> None:
     """Walkers that restart, or that found no edge, are back at their starts; in place."""
     back = group["at"] == NOWHERE
     if hop:
-        back |= _restarts(readonly(hash_w), readonly(group["walk"].copy()), hop, what.restart,
+        back |= _draw_restarts(readonly(hash_w), readonly(group["walk"].copy()), hop, what.restart,
                           np.uint64(what.seed))  # fmt: skip
     group["at"] = np.where(back, group["start"], group["at"])
     group["degree"] = np.where(back, group["start_degree"], group["degree"])
 
 
-def positions(group: Any, hash_w: Hashes, hop: int, part: int, what: Walks) -> Hashes:
+def draw_positions(group: Any, hash_w: Hashes, hop: int, part: int, what: Walks) -> Hashes:
     """(w,) node and place among its edges that each walker drew, in one number."""
     walk_w, at_w, degree_w = (readonly(group[name].copy()) for name in ("walk", "at", "degree"))
-    return np.asarray(_positions(readonly(hash_w), walk_w, at_w, degree_w, hop, part, np.uint64(what.seed)))
+    return np.asarray(
+        _draw_positions(readonly(hash_w), walk_w, at_w, degree_w, hop, part, np.uint64(what.seed))
+    )
 
 
-def arrived(group: Any, found_w: Any, degree_w: Any, hop: int, last: bool) -> None:
+def move_walkers(group: Any, found_w: Any, degree_w: Any, hop: int, last: bool) -> None:
     """Walkers at the nodes that their edges lead to; the last edge of a hop makes a visit. In place.
 
     Args:
@@ -285,28 +287,28 @@ def arrived(group: Any, found_w: Any, degree_w: Any, hop: int, last: bool) -> No
         group["path"][:, hop] = np.where(found_w == group["start"], NOWHERE, found_w)
 
 
-@compiled
-def _restarts(hash_w: Any, walk_w: Any, hop: int, restart: float, seed: np.uint64) -> Any:
+@compile_kernel
+def _draw_restarts(hash_w: Any, walk_w: Any, hop: int, restart: float, seed: np.uint64) -> Any:
     found = np.empty(len(walk_w), np.bool_)
     for w in range(len(walk_w)):
-        found[w] = share_of(draw(stream(seed, hash_w[w]), walk_w[w], hop, 0)) < restart
+        found[w] = to_share(draw(stream(seed, hash_w[w]), walk_w[w], hop, 0)) < restart
     return found
 
 
-@compiled
-def _positions(
+@compile_kernel
+def _draw_positions(
     hash_w: Any, walk_w: Any, at_w: Any, degree_w: Any, hop: int, part: int, seed: np.uint64
 ) -> Any:
     found = np.empty(len(walk_w), np.uint64)
     for w in range(len(walk_w)):
-        share = share_of(draw(stream(seed, hash_w[w]), walk_w[w], hop, part))
+        share = to_share(draw(stream(seed, hash_w[w]), walk_w[w], hop, part))
         place = np.uint64(np.int64(share * degree_w[w]))
         found[w] = (np.uint64(at_w[w]) << np.uint64(32)) | place
     return found
 
 
-@compiled
-def files_of(position_w: Any, files: int) -> Any:
+@compile_kernel
+def assign_files(position_w: Any, files: int) -> Any:
     """(w,) the file of each position: by its hash, so that a hub's edges lie in all files."""
     found = np.empty(len(position_w), np.int32)
     for w in range(len(position_w)):
@@ -317,8 +319,8 @@ def files_of(position_w: Any, files: int) -> Any:
 # --------------------------------------------------------------------------------------- counting
 
 
-@compiled
-def _table(most: int) -> Any:
+@compile_kernel
+def _make_table(most: int) -> Any:
     """A hash table for so many nodes: keys, counts, used places, room to sort."""
     size = 16
     while size < 2 * most:
@@ -327,8 +329,8 @@ def _table(most: int) -> Any:
     return keys, np.zeros(size, np.uint32), np.empty(most, np.int64), np.empty(most, np.uint64)
 
 
-@compiled
-def _add(table: Any, node: np.uint32, used: int) -> int:
+@compile_kernel
+def _add_visit(table: Any, node: np.uint32, used: int) -> int:
     """One visit more; how many different nodes there are now."""
     keys, counts, places, _ = table
     mask = np.uint32(len(keys) - 1)
@@ -343,8 +345,8 @@ def _add(table: Any, node: np.uint32, used: int) -> int:
     return used
 
 
-@compiled
-def _top(table: Any, used: int, top: int, node: Any, count: Any) -> int:
+@compile_kernel
+def _take_top(table: Any, used: int, top: int, node: Any, count: Any) -> int:
     """The nodes of the table by falling count and rising id, at most `top`; the table is empty then."""
     keys, counts, places, order = table
     for i in range(used):
@@ -354,7 +356,7 @@ def _top(table: Any, used: int, top: int, node: Any, count: Any) -> int:
         counts[place] = np.uint32(0)
     found = order[:used]
     if used > 4 * top:
-        found = _largest(found, top)
+        found = _select_largest(found, top)
     found = np.sort(found)
     kept = min(len(found), top)
     for i in range(kept):
@@ -364,8 +366,8 @@ def _top(table: Any, used: int, top: int, node: Any, count: Any) -> int:
     return kept
 
 
-@compiled
-def _largest(order: Any, top: int) -> Any:
+@compile_kernel
+def _select_largest(order: Any, top: int) -> Any:
     """The `top` largest of more than four times as many, and at most as many again: by a threshold.
 
     Packed numbers differ, so there is one above which `top` to 2 `top` of them lie: bisection meets it.
@@ -386,14 +388,14 @@ def _largest(order: Any, top: int) -> Any:
     return order[order > low]
 
 
-@compiled
+@compile_kernel
 def _count_all(visit_rv: Any, top: int, out: Any) -> None:
     node, count, kept, distinct = out
-    table = _table(visit_rv.shape[1])
+    table = _make_table(visit_rv.shape[1])
     for r in range(len(visit_rv)):
         used = 0
         for v in range(visit_rv.shape[1]):
             if visit_rv[r, v] != NOWHERE:
-                used = _add(table, visit_rv[r, v], used)
+                used = _add_visit(table, visit_rv[r, v], used)
         distinct[r] = used
-        kept[r] = _top(table, used, top, node[r * top : (r + 1) * top], count[r * top : (r + 1) * top])
+        kept[r] = _take_top(table, used, top, node[r * top : (r + 1) * top], count[r * top : (r + 1) * top])

@@ -35,7 +35,7 @@ class About:
     place: int | None = None
     bounds: tuple[float, float] = SHARE
     wide: bool = False
-    of_base_rate: bool = False
+    depends_on_base_rate: bool = False
 
     def sort_key(self, value: float) -> float:
         """A number that is smaller for the better value; NaN is worst. Without a best end: descending."""
@@ -84,7 +84,7 @@ def place_in_reports(name: str) -> float:
     return math.inf if place is None else place
 
 
-def range_of(figure: str) -> tuple[float, float]:
+def figure_range(figure: str) -> tuple[float, float]:
     """The values that `ndcg@10` or `rmse` can take; unknown metrics: any; `hit` at k: up to k.
 
     >>> range_of("hit@10"), range_of("ndcg"), range_of("rmse")

@@ -92,7 +92,7 @@ def cutoffs(name: str, ks: Sequence[int], uncut: bool = True) -> list[int | None
     >>> cutoffs("ndcg", [5, 10]), cutoffs("hit", [5]), cutoffs("auc", [5])
     ([5, 10, None], [5], [None])
     """
-    cuts = _known(name).cuts
+    cuts = _find_metric(name).cuts
     at_k: list[int | None] = [] if cuts == "uncut" else list(ks)
     return [*at_k, None] if uncut and cuts != "k" else at_k
 
@@ -161,10 +161,10 @@ class Chunk:
         empty = metric.worst if self.definition.empty_users == "zero" else np.nan
         value[self.length == 0] = metric.worst
         value[self.relevant == 0] = empty
-        value[~self._averaged(metric.users_axis)] = np.nan
+        value[~self._user_mask(metric.users_axis)] = np.nan
         return value
 
-    def _averaged(self, users_axis: str) -> Bools:
+    def _user_mask(self, users_axis: str) -> Bools:
         users = getattr(self.definition, users_axis)
         users = self.definition.users if users == "same" else users
         truth, output = np.diff(self.rankings.offsets) > 0, self.length > 0
@@ -320,11 +320,11 @@ class Chunk:
     def recall_length(self) -> Floats:
         """Denominator of recall, (u, c + 1)."""
         if self.definition.recall_by == "min_k_relevant":
-            return self.found_at_most
+            return self.reachable_hits
         return np.broadcast_to(self.relevant[:, None], self.k_uc.shape)
 
     @cached_property
-    def found_at_most(self) -> Floats:
+    def reachable_hits(self) -> Floats:
         """min(k, relevant), (u, c + 1); uncut: relevant, however short the list is."""
         at_most = np.minimum(self.k_uc, self.relevant[:, None])
         at_most[:, -1] = self.relevant
@@ -397,14 +397,14 @@ class Chunk:
         if self.definition.ideal == "k":
             most = np.zeros(len(self.length))
             np.maximum.at(most, self.user_p, self.gain_p)
-            return most[:, None] * self._dcg_of_ones(self.k_uc)
+            return most[:, None] * self._ones_dcg(self.k_uc)
         if self.definition.gain == "binary":
-            best = self._dcg_of_ones(self.found_at_most)
+            best = self._ones_dcg(self.reachable_hits)
         else:
             best = self.best_dcg(self.gain_p)
         return best if self.definition.ideal == "min_k_relevant" else best[:, [-1] * best.shape[1]]
 
-    def _dcg_of_ones(self, length_uc: Floats) -> Floats:
+    def _ones_dcg(self, length_uc: Floats) -> Floats:
         ranks = np.arange(1.0, length_uc.max(initial=0.0) + 1)
         table = np.concatenate([[0.0], np.cumsum(self.discount(ranks))])
         return table[length_uc.astype(np.int64)]
@@ -446,7 +446,7 @@ def recall(chunk: Chunk) -> Floats:
 @metric("calibrated_recall", about=About())
 def calibrated_recall(chunk: Chunk) -> Floats:
     """hits / min(k, relevant), whatever recall divides by: 1 can be reached at every k."""
-    return divide(chunk.hits, chunk.found_at_most)
+    return divide(chunk.hits, chunk.reachable_hits)
 
 
 @metric("f1", ("precision_by", "recall_by"), about=About(place=90, wide=True))
@@ -470,7 +470,7 @@ def average_precision(chunk: Chunk) -> Floats:
 
 def average_precision_length(chunk: Chunk) -> Floats:
     """Denominator of average precision, (u, c + 1)."""
-    found_at_most = chunk.found_at_most
+    found_at_most = chunk.reachable_hits
     if chunk.definition.ap_by == "min_k_relevant":
         return found_at_most
     if chunk.definition.ap_by == "min_relevant_list":
@@ -676,7 +676,7 @@ def _chunks(rankings: Rankings, ks: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield start, min(start + step, u)
 
 
-def _known(name: str) -> Metric:
+def _find_metric(name: str) -> Metric:
     if name not in METRICS:
         raise ConfigError(f"unknown metric '{name}'", nearest(name, METRICS))
     return METRICS[name]

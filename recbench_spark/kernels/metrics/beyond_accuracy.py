@@ -1,6 +1,6 @@
 """What lists are like beside being right: new, popular, varied; and how evenly items get a place.
 
-Axes: u users, n list entries laid end to end, best first (`lists.Items`), i items of the catalogue,
+Axes: u users, n list entries laid end to end, best first (`lists.UserItems`), i items of the catalogue,
 k places, c cut-offs, d dimensions, g categories. A value at k is that of the first min(k, length)
 entries, NaN where they do not define it; sums run along a list, so that a user's value does not
 depend on the batch.
@@ -21,30 +21,30 @@ from recbench_spark.kernels.metrics.about import NOT_NEGATIVE, About, register
 CELLS = 1 << 20
 """Numbers worked on at once: users x places x (dimensions or places)."""
 
-OfPopularity = Callable[[Ints, Ints, int, Sequence[int]], Floats]
-OfAllLists = Callable[[Sequence[int], Sequence[int], int], float]
+PopularityMetric = Callable[[Ints, Ints, int, Sequence[int]], Floats]
+OverallMetric = Callable[[Sequence[int], Sequence[int], int], float]
 
-POPULARITY: dict[str, OfPopularity] = {}
+POPULARITY: dict[str, PopularityMetric] = {}
 """Metrics of each user that follow from how many training users have each listed item."""
 
-OVERALL: dict[str, OfAllLists] = {}
+OVERALL: dict[str, OverallMetric] = {}
 """Metrics of all lists together, from how many items are listed how often."""
 
 
-def popularity_metric(name: str, about: About) -> Callable[[OfPopularity], OfPopularity]:
+def popularity_metric(name: str, about: About) -> Callable[[PopularityMetric], PopularityMetric]:
     """Register a function of POPULARITY."""
 
-    def keep(function: OfPopularity) -> OfPopularity:
+    def keep(function: PopularityMetric) -> PopularityMetric:
         POPULARITY[name] = function
         return register(name, about)(function)
 
     return keep
 
 
-def overall_metric(name: str, about: About) -> Callable[[OfAllLists], OfAllLists]:
+def overall_metric(name: str, about: About) -> Callable[[OverallMetric], OverallMetric]:
     """Register a function of OVERALL."""
 
-    def keep(function: OfAllLists) -> OfAllLists:
+    def keep(function: OverallMetric) -> OverallMetric:
         OVERALL[name] = function
         return register(name, about)(function)
 
@@ -67,7 +67,7 @@ def novelty(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floa
         ks: cut-offs.
     """
     share = np.clip(count_n, 1, users) / users
-    return mean_of_first(offsets, -np.log2(share), ks)
+    return mean_at_cutoffs(offsets, -np.log2(share), ks)
 
 
 @popularity_metric("mean_popularity", About("small", place=150))
@@ -77,10 +77,10 @@ def mean_popularity(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int])
     float64 (u, c); NaN for a user without a list. A mean: blind to one unknown item among hits. Args
     as for `novelty`. Source: Yin et al. 2012, "Challenging the long tail recommendation", as a share.
     """
-    return mean_of_first(offsets, np.clip(count_n, 0, users) / users, ks)
+    return mean_at_cutoffs(offsets, np.clip(count_n, 0, users) / users, ks)
 
 
-def mean_of_first(offsets: Ints, value_n: Floats, ks: Sequence[int]) -> Floats:
+def mean_at_cutoffs(offsets: Ints, value_n: Floats, ks: Sequence[int]) -> Floats:
     """The mean of the first min(k, length) values of each list, float64 (u, c); NaN for empty ones."""
     length = np.diff(offsets)
     out = np.full((len(length), len(ks)), np.nan)
@@ -188,7 +188,7 @@ def gini(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
     return spread / total if total else float("nan")
 
 
-def gini_of(times_i: npt.NDArray[Any]) -> float:
+def gini_from_counts(times_i: npt.NDArray[Any]) -> float:
     """The same from the number of lists of every item of the catalogue, (i,).
 
     >>> gini_of(np.array([0, 0, 0, 4])), gini_of(np.array([2, 2]))

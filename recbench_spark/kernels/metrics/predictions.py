@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Floats, Ints
-from recbench_spark.kernels.compiling import compiled_as_python
+from recbench_spark.kernels.compiling import compile_with_python_errors
 from recbench_spark.kernels.metrics.about import ANY, NOT_NEGATIVE, About, register
 
 SUMS = ("n", "p", "y", "squared", "absolute", "logloss", "unfit")
@@ -61,7 +61,7 @@ def user_sums(offsets: Ints, p: Floats, y: Floats, names: Sequence[str] = SUMS) 
     return sums
 
 
-@compiled_as_python
+@compile_with_python_errors
 def _add_rows(offsets: Ints, term_n: Floats, sum_u: Floats) -> None:
     """The sum of each user's terms, in any order of them the same bits."""
     one = 2.0**HALF_BITS
@@ -86,7 +86,7 @@ def _add_rows(offsets: Ints, term_n: Floats, sum_u: Floats) -> None:
         sum_u[u] = ((high + carried) + rest / one) / first / second
 
 
-def _fit(p: Floats, y: Floats) -> npt.NDArray[np.bool_]:
+def _has_logloss(p: Floats, y: Floats) -> npt.NDArray[np.bool_]:
     """Whether the log-loss of a row is defined."""
     return np.asarray(((y == 0) | (y == 1)) & (p >= 0) & (p <= 1))
 
@@ -94,7 +94,7 @@ def _fit(p: Floats, y: Floats) -> npt.NDArray[np.bool_]:
 def _logloss(p: Floats, y: Floats) -> Floats:
     """-y ln p - (1 - y) ln(1 - p), 0 where it is undefined."""
     q = np.clip(p, CLIP, 1 - CLIP)
-    loss: Floats = np.where(_fit(p, y), -np.where(y == 1, np.log(q), np.log1p(-q)), 0.0)
+    loss: Floats = np.where(_has_logloss(p, y), -np.where(y == 1, np.log(q), np.log1p(-q)), 0.0)
     return loss
 
 
@@ -105,7 +105,7 @@ TERMS: dict[str, Callable[[Floats, Floats], npt.NDArray[Any]]] = {
     "squared": lambda p, y: (p - y) ** 2,
     "absolute": lambda p, y: np.abs(p - y),
     "logloss": _logloss,
-    "unfit": lambda p, y: ~_fit(p, y),
+    "unfit": lambda p, y: ~_has_logloss(p, y),
 }
 """What a row adds to each of SUMS."""
 
@@ -178,7 +178,9 @@ def mae(t: dict[str, Floats]) -> Floats:
 
 
 @value_metric(
-    "nmse", About("small", place=200, bounds=NOT_NEGATIVE, wide=True, of_base_rate=True), binary=True
+    "nmse",
+    About("small", place=200, bounds=NOT_NEGATIVE, wide=True, depends_on_base_rate=True),
+    binary=True,
 )
 def nmse(t: dict[str, Floats]) -> Floats:
     """MSE / (g (1 - g)), g = mean y; 1: no better than predicting g. Blind to the order."""
@@ -186,7 +188,9 @@ def nmse(t: dict[str, Floats]) -> Floats:
     return (t["squared"] / t["n"]) / (g * (1 - g))
 
 
-@value_metric("pe", About("near 0", place=230, bounds=(-1.0, math.inf), wide=True, of_base_rate=True))
+@value_metric(
+    "pe", About("near 0", place=230, bounds=(-1.0, math.inf), wide=True, depends_on_base_rate=True)
+)
 def pe(t: dict[str, Floats]) -> Floats:
     """mean(p) / g - 1, over- or under-estimation. Blind to all but the mean: constants can be 0."""
     return t["p"] / t["y"] - 1
@@ -205,7 +209,9 @@ def mean_outcome(t: dict[str, Floats]) -> Floats:
 
 
 @value_metric(
-    "logloss", About("small", place=210, bounds=NOT_NEGATIVE, wide=True, of_base_rate=True), binary=True
+    "logloss",
+    About("small", place=210, bounds=NOT_NEGATIVE, wide=True, depends_on_base_rate=True),
+    binary=True,
 )
 def logloss(t: dict[str, Floats]) -> Floats:
     """Mean of -y ln p - (1 - y) ln(1 - p). Its scale is set by g: not comparable across data.
@@ -215,7 +221,9 @@ def logloss(t: dict[str, Floats]) -> Floats:
     return t["logloss"] / t["n"]
 
 
-@value_metric("rig", About(place=220, bounds=(-math.inf, 1.0), wide=True, of_base_rate=True), binary=True)
+@value_metric(
+    "rig", About(place=220, bounds=(-math.inf, 1.0), wide=True, depends_on_base_rate=True), binary=True
+)
 def rig(t: dict[str, Floats]) -> Floats:
     """1 - logloss / H(g), H the entropy. Blind to a change of base rate: falls as g rises."""
     g = t["y"] / t["n"]
@@ -240,7 +248,7 @@ def equal_mass_edges(p: Floats, bins: int) -> Floats:
     return edges[edges > ordered[0]] if len(p) else edges
 
 
-def binned_sums(edges: Floats, p: Floats, y: Floats) -> Floats:
+def bin_sums(edges: Floats, p: Floats, y: Floats) -> Floats:
     """The sums of the rows in each bin of the prediction: float64 (edges + 1, s), columns SUMS.
 
     Bin b holds the rows with exactly b edges <= p. Bins of users add up as their totals do (`sums`).
@@ -250,14 +258,14 @@ def binned_sums(edges: Floats, p: Floats, y: Floats) -> Floats:
     averaging to the RIG of all rows. Source: Yi et al. 2013, "Predictive model performance: offline
     and online evaluations". Raises DataError for predictions or outcomes that are NaN or infinite.
     """
-    sums: Floats = user_binned_sums(np.array([0, len(p)]), edges, p, y)[0]
+    sums: Floats = user_bin_sums(np.array([0, len(p)]), edges, p, y)[0]
     return sums
 
 
-def user_binned_sums(
+def user_bin_sums(
     offsets: Ints, edges: Floats, p: Floats, y: Floats, names: Sequence[str] = SUMS
 ) -> Floats:
-    """`binned_sums` of each user, float64 (u, edges + 1, s); the others as in `user_sums`."""
+    """`bin_sums` of each user, float64 (u, edges + 1, s); the others as in `user_sums`."""
     _check_finite(p, "predictions")
     users, bins = len(offsets) - 1, len(edges) + 1
     cell_n = np.repeat(np.arange(users), np.diff(offsets)) * bins + np.searchsorted(edges, p, side="right")
@@ -352,9 +360,9 @@ def pair_counts(p: Floats, y: Floats) -> PairCounts:
     return PairCounts(
         int(positives.sum()),
         int(negatives.sum()),
-        _weighted_sum(positives, x),
-        _weighted_sum(positives, x, x),
-        _weighted_sum(negatives, z, z),
+        _exact_weighted_sum(positives, x),
+        _exact_weighted_sum(positives, x, x),
+        _exact_weighted_sum(negatives, z, z),
     )
 
 
@@ -443,7 +451,7 @@ def roc_area(
     cut = ~whole & (start + m > low) & (start < high)
     a, b = (np.clip(bound - start[cut], 0, m[cut]) for bound in within)
     area = p_above[cut] * (b - a) + h[cut] * (b - a) * (b + a) / (2 * m[cut])
-    return _weighted_sum(m[whole], (2 * p_above + h)[whole]), math.fsum(area)
+    return _exact_weighted_sum(m[whole], (2 * p_above + h)[whole]), math.fsum(area)
 
 
 def area_share(twice: int, cut: Sequence[float], pairs: int, rates: tuple[float, float]) -> float:
@@ -496,7 +504,7 @@ def gauc(sums: Floats) -> float:
     return float(sums[0] / sums[1]) if sums[1] else math.nan
 
 
-def _weighted_sum(*factors: Ints) -> int:
+def _exact_weighted_sum(*factors: Ints) -> int:
     """Sum of products of whole numbers >= 0, exact: Python integers where int64 could overflow."""
     bound = math.prod(float(factor.max(initial=0)) for factor in factors) * len(factors[0])
     if bound < 2.0**62:

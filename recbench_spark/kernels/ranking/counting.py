@@ -36,16 +36,16 @@ import numpy as np
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
-from recbench_spark.kernels.compiling import compiled, readonly
+from recbench_spark.kernels.compiling import compile_kernel, readonly
 from recbench_spark.kernels.ranking.positives import (
-    Counts,
     ItemLists,
     Positives,
+    RankCounts,
     Tally,
-    arrays_of,
     count_among_positives,
     count_exact,
     find_slots,
+    list_arrays,
     make_positives,
     make_tally,
 )
@@ -56,15 +56,15 @@ from recbench_spark.kernels.ranking.products import (
     exact_scores,
     make_pairing,
 )
-from recbench_spark.kernels.ranking.tiles import Tile, scan_tile
-from recbench_spark.kernels.ranking.top import Work, make_work, sort_best, top_lists
+from recbench_spark.kernels.ranking.tiles import FloatTile, scan_tile
+from recbench_spark.kernels.ranking.top import TopCandidates, make_work, sort_best, top_lists
 
 USER_TILE, ITEM_TILE = 128, 2048
 """Scores of one tile: 1 MB, so that they are compared before they leave the cache."""
 
 
 @dataclass(frozen=True)
-class Settings:
+class CountingSettings:
     """What is asked for, and how the work is cut; the cut never changes a number.
 
     `top_k` 0: no lists. `cutoff` K: positives beyond rank K are only known to be there (above = K,
@@ -86,7 +86,7 @@ class Settings:
         return self.cutoff is not None and not self.top_k and self.reduced is not False
 
 
-class Prepared(NamedTuple):
+class PreparedBlock(NamedTuple):
     """A block of users, ready to be counted by tiles on any device."""
 
     products: Products
@@ -98,7 +98,7 @@ class Prepared(NamedTuple):
 
 def prepare_products(
     products: Products, vectors_ud: Floats32, truth: ItemLists, masked: ItemLists
-) -> Prepared:
+) -> PreparedBlock:
     """Order the lists, score the positives in float64, compare them with each other."""
     pairing = make_pairing(products, vectors_ud)
     plan = make_positives(products.scored_i, truth, masked)
@@ -109,11 +109,11 @@ def prepare_products(
         )
     scores_s, tally = exact_scores(pairing, plan.slot_users, plan.slot_items), make_tally(plan)
     count_among_positives(plan, scores_s, tally)
-    return Prepared(products, pairing, plan, scores_s, tally)
+    return PreparedBlock(products, pairing, plan, scores_s, tally)
 
 
 def count_products(
-    prepared: Prepared, settings: Settings, users_u: Ints | None = None
+    prepared: PreparedBlock, settings: CountingSettings, users_u: Ints | None = None
 ) -> tuple[Ints, Floats] | None:
     """Count all tiles on the CPU into `prepared.tally`; returns the first K if asked for.
 
@@ -158,13 +158,15 @@ def plain_products() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _bounds_u(prepared: Prepared) -> Floats:
+def _bounds_u(prepared: PreparedBlock) -> Floats:
     """The error bound of each user over all items."""
     length, bias = prepared.products.size(0, len(prepared.products.scored_i))
     return error_bounds(prepared.pairing.length_u, length, bias, prepared.products.dims)
 
 
-def _count_users(users_u: Ints, prepared: Prepared, work: Work, settings: Settings) -> None:
+def _count_users(
+    users_u: Ints, prepared: PreparedBlock, work: TopCandidates, settings: CountingSettings
+) -> None:
     """Tiles of items outside, so that each is read once; tiles of users inside."""
     import torch  # noqa: PLC0415
 
@@ -174,7 +176,7 @@ def _count_users(users_u: Ints, prepared: Prepared, work: Work, settings: Settin
     buffer = torch.empty(user_tile * item_tile)
     for start in range(0, items, item_tile):
         stop = min(start + item_tile, items)
-        tile = Tile(start, *products.size(start, stop))
+        tile = FloatTile(start, *products.size(start, stop))
         operand_di = torch.from_numpy(products.item_operand(start, stop)).t()
         for at in range(0, len(users_u), user_tile):
             rows_rd = torch.from_numpy(operand_ud[at : at + user_tile])
@@ -188,22 +190,22 @@ def _count_users(users_u: Ints, prepared: Prepared, work: Work, settings: Settin
 def _scan(
     x_ri: Floats32,
     users_r: Ints,
-    tile: Tile,
-    prepared: Prepared,
-    work: Work,
-    settings: Settings,
+    tile: FloatTile,
+    prepared: PreparedBlock,
+    work: TopCandidates,
+    settings: CountingSettings,
 ) -> None:
     _, pairing, plan, scores_s, tally = prepared
     limits, progress = (_cutoff(settings), settings.top_k), (tally, work)
     scan_tile(x_ri, users_r, tile, pairing, plan, scores_s, limits, progress)
 
 
-def _cutoff(settings: Settings) -> int:
+def _cutoff(settings: CountingSettings) -> int:
     return np.iinfo(np.int64).max if settings.cutoff is None else settings.cutoff
 
 
 def _still_open(
-    users_u: Ints, operand_ud: Floats32, prepared: Prepared, settings: Settings
+    users_u: Ints, operand_ud: Floats32, prepared: PreparedBlock, settings: CountingSettings
 ) -> tuple[Ints, Floats32]:
     """Users with a positive that may still be within the cut-off, once enough others are done."""
     if settings.cutoff is None or settings.top_k:
@@ -214,7 +216,7 @@ def _still_open(
     return users_u[open_u], operand_ud[open_u]
 
 
-@compiled
+@compile_kernel
 def _open_users(users_u: Ints, slot_offsets: Ints, above_s: Ints, cutoff: int) -> Bools:
     out = np.zeros(len(users_u), np.bool_)
     for r in range(len(users_u)):
@@ -223,7 +225,7 @@ def _open_users(users_u: Ints, slot_offsets: Ints, above_s: Ints, cutoff: int) -
     return out
 
 
-@compiled
+@compile_kernel
 def count_rows(scores_ri: Floats, first_user: int, scored_i: Bools, plan: Positives, tally: Tally) -> None:
     """Count float64 rows of the users from `first_user`; what is not ranked becomes NaN in place."""
     for r in range(scores_ri.shape[0]):
@@ -238,7 +240,7 @@ def count_rows(scores_ri: Floats, first_user: int, scored_i: Bools, plan: Positi
             tally.above[s], tally.tied[s], tally.before[s] = above, tied, before
 
 
-@compiled
+@compile_kernel
 def count_lists(
     slot_p: Ints, offsets_u: Ints, scores_c: Floats, truth_offsets: Ints
 ) -> tuple[Ints, Ints, Ints]:
@@ -253,10 +255,10 @@ def count_lists(
     return above, tied, before
 
 
-def count_scored_lists(truth: ItemLists, listed: Positives, scores_c: Floats, top_k: int) -> Counts:
+def count_scored_lists(truth: ItemLists, listed: Positives, scores_c: Floats, top_k: int) -> RankCounts:
     """Counts among given candidates, whose lists a plan has put in order."""
-    slot_p = find_slots(*arrays_of(truth), listed.slot_offsets, listed.slot_items)
+    slot_p = find_slots(*list_arrays(truth), listed.slot_offsets, listed.slot_items)
     offsets = listed.slot_offsets
     counted = count_lists(slot_p, offsets, scores_c, readonly(truth.offsets_u))
     top = top_lists(offsets, listed.slot_items, scores_c, top_k) if top_k else (None, None)
-    return Counts(*counted, np.diff(offsets), *top)
+    return RankCounts(*counted, np.diff(offsets), *top)

@@ -29,9 +29,9 @@ import numpy.typing as npt
 import torch
 
 from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints, Ints32
-from recbench_spark.kernels.compiling import compiled
+from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.kernels.ranking import counting
-from recbench_spark.kernels.ranking.counting import Prepared, Settings
+from recbench_spark.kernels.ranking.counting import CountingSettings, PreparedBlock
 from recbench_spark.kernels.ranking.positives import Positives, Tally
 from recbench_spark.kernels.ranking.products import Order, Pairing, exact_score
 
@@ -54,7 +54,7 @@ TINY = 2.0**-1000
 _FAST = 2.0**-50  # of (dims + 4) (|u| |w| + |b|): float64 sums in any order
 
 
-class Side(NamedTuple):
+class RoundedRows(NamedTuple):
     """Rows rounded to whole numbers; of users each has a scale and error, of a tile of items there is one.
 
     `rows` int8 (n, dims); `scale` a (n,) or c (1,); `error` |e|, of a tile the largest; `length` |u|,
@@ -67,7 +67,7 @@ class Side(NamedTuple):
     length: Floats
 
 
-def applies(prepared: Prepared, settings: Settings) -> bool:
+def applies(prepared: PreparedBlock, settings: CountingSettings) -> bool:
     """Whether ranks are counted here: up to a cut-off, without lists, where it pays and can be done.
 
     It pays where a user's positives, each compared with some hundred items, cost less than the
@@ -78,16 +78,16 @@ def applies(prepared: Prepared, settings: Settings) -> bool:
     dims, items = prepared.products.dims, len(prepared.products.order.items_t)
     users, positives = len(prepared.pairing.length_u), len(prepared.plan.slot_items)
     pays = items * dims * users >= _PAYS * positives
-    return (pays or settings.reduced is True) and fits(prepared) and whole_products()
+    return (pays or settings.reduced is True) and fits(prepared) and int8_is_exact()
 
 
-def fits(prepared: Prepared) -> bool:
+def fits(prepared: PreparedBlock) -> bool:
     """Whether vectors are neither empty nor too long."""
     return 0 < prepared.products.dims <= _MOST_DIMS
 
 
 @cache
-def whole_products() -> bool:
+def int8_is_exact() -> bool:
     """Whether this machine multiplies 8-bit numbers exactly, extremes included.
 
     Processors before AVX512-VNNI add pairs of products in 16 bits, which can saturate.
@@ -106,8 +106,8 @@ def whole_products() -> bool:
 # ------------------------------------------------------------------------------------ whole numbers
 
 
-@compiled
-def round_users(vectors_ud: Floats32, length_u: Floats, users_r: Ints) -> Side:
+@compile_kernel
+def round_users(vectors_ud: Floats32, length_u: Floats, users_r: Ints) -> RoundedRows:
     """Users r, each with a scale of their own."""
     dims = vectors_ud.shape[1]
     rows = np.zeros((len(users_r), dims), np.int8)
@@ -119,10 +119,10 @@ def round_users(vectors_ud: Floats32, length_u: Floats, users_r: Ints) -> Side:
         scale[r] = np.float64(largest) / LEVELS
         if scale[r] > 0.0:
             error[r] = _round_row(row, 1.0, scale[r], rows[r])
-    return Side(rows, scale, error, length_u[users_r])
+    return RoundedRows(rows, scale, error, length_u[users_r])
 
 
-@compiled
+@compile_kernel
 def _round_row(row: Floats32, divisor: float, scale: float, out: Bytes) -> float:
     """Nearest whole numbers of row / divisor / scale; returns the length of what they leave out."""
     left, one = 0.0, np.float64(1.0) / (divisor * scale)
@@ -135,8 +135,8 @@ def _round_row(row: Floats32, divisor: float, scale: float, out: Bytes) -> float
     return float(np.sqrt(left))
 
 
-@compiled
-def round_items(vectors_id: Floats32, divisor_i: Floats, length_i: Floats, items_t: Ints) -> Side:
+@compile_kernel
+def round_items(vectors_id: Floats32, divisor_i: Floats, length_i: Floats, items_t: Ints) -> RoundedRows:
     """The items of a tile with one scale; `error` and `length` hold their largest."""
     dims = vectors_id.shape[1]
     rows = np.zeros((len(items_t), dims), np.int8)
@@ -152,14 +152,14 @@ def round_items(vectors_id: Floats32, divisor_i: Floats, length_i: Floats, items
         for t in range(len(items_t)):
             i = items_t[t]
             error = max(error, _round_row(vectors_id[i], divisor_i[i], scale, rows[t]))
-    return Side(rows, np.array([scale]), np.array([error]), np.array([length]))
+    return RoundedRows(rows, np.array([scale]), np.array([error]), np.array([length]))
 
 
 # ------------------------------------------------------------------------------------ what is left out
 
 
-@compiled
-def _hidden_places(plan: Positives, place_i: Ints, tile: int) -> tuple[Ints, Ints32]:
+@compile_kernel
+def _find_hidden_places(plan: Positives, place_i: Ints, tile: int) -> tuple[Ints, Ints32]:
     """Places of each user's masked items and positives, rows in order of tiles: tiles leave them out."""
     users = len(plan.slot_offsets) - 1
     offsets = plan.masked_offsets + plan.slot_offsets
@@ -177,7 +177,7 @@ def _hidden_places(plan: Positives, place_i: Ints, tile: int) -> tuple[Ints, Int
     return offsets, places
 
 
-@compiled
+@compile_kernel
 def _fill_sorted(masked: Ints, positives: Ints, place_i: Ints, out: Ints32) -> None:
     for m in range(len(masked)):
         out[m] = place_i[masked[m]]
@@ -186,7 +186,7 @@ def _fill_sorted(masked: Ints, positives: Ints, place_i: Ints, out: Ints32) -> N
     out.sort()
 
 
-@compiled
+@compile_kernel
 def _fill_by_tile(
     masked: Ints, positives: Ints, place_i: Ints, tile: int, starts: Ints, out: Ints32
 ) -> None:
@@ -215,13 +215,13 @@ def _sum_products(user_d: Floats32, item_d: Floats32) -> float:
     return total
 
 
-_fast_score = compiled(_sum_products, fastmath={"reassoc", "contract"})
+_fast_score = compile_kernel(_sum_products, fastmath={"reassoc", "contract"})
 
 
 # ------------------------------------------------------------------------------------ counting a tile
 
 
-@compiled
+@compile_kernel
 def _limits(score: float, scale: float, bound: float) -> tuple[np.int32, np.int32]:
     """Products from `high` on are above the score for certain, those below `low` are below it.
 
@@ -235,20 +235,20 @@ def _limits(score: float, scale: float, bound: float) -> tuple[np.int32, np.int3
     return np.int32(min(max(low, least), most)), np.int32(min(max(high, least), most))
 
 
-class Tile(NamedTuple):
+class RoundedTile(NamedTuple):
     """Items at places from `start`: their rounded side, and their bias, (0,) where there is none."""
 
     start: int
     items_t: Ints
     bias_t: Floats
-    side: Side
+    side: RoundedRows
     bias: float
     reach: float
     """Largest |b| of the tile; largest b of this and all later ones."""
 
 
-@compiled
-def _scale_and_bound(r: int, users: Side, tile: Tile) -> tuple[float, float]:
+@compile_kernel
+def _scale_and_bound(r: int, users: RoundedRows, tile: RoundedTile) -> tuple[float, float]:
     """a c and E of the module's equation; E is infinite where whole numbers cannot hold the bias."""
     own, error, length = users.length[r], users.error[r], tile.side.length[0]
     scale = users.scale[r] * tile.side.scale[0]
@@ -260,7 +260,7 @@ def _scale_and_bound(r: int, users: Side, tile: Tile) -> tuple[float, float]:
     return scale, bound + _ROUNDING * (own * length + tile.bias)
 
 
-@compiled
+@compile_kernel
 def _add_bias(row: Ints32, bias_t: Floats, scale: float) -> None:
     """round(b / scale) to each product."""
     one = 1.0 / scale
@@ -268,7 +268,7 @@ def _add_bias(row: Ints32, bias_t: Floats, scale: float) -> None:
         row[t] += np.int32(np.rint(bias_t[t] * one))
 
 
-@compiled
+@compile_kernel
 def _count_from(block: Ints32, threshold: np.int32) -> int:
     """#{P >= threshold}."""
     count = np.int32(0)
@@ -293,7 +293,7 @@ class State(NamedTuple):
 
 def make_state(plan: Positives, place_i: Ints, tile: int) -> State:
     """Before the first tile."""
-    offsets, places = _hidden_places(plan, place_i, tile)
+    offsets, places = _find_hidden_places(plan, place_i, tile)
     users = len(offsets) - 1
     pending = np.empty((min(users, _TOGETHER), _ROOM, 2), np.int32)
     return State(offsets[:-1].copy(), offsets, places, pending, np.zeros(users, np.int64), 0)
@@ -308,7 +308,7 @@ class Users(NamedTuple):
     cutoff: int
 
 
-@compiled
+@compile_kernel
 def _settle(u: int, users: Users, tally: Tally, state: State) -> None:
     """Score the pairs of positives that are still open, in float64, and count them."""
     pairing, plan = users.pairing, users.plan
@@ -330,13 +330,13 @@ def _settle(u: int, users: Users, tally: Tally, state: State) -> None:
         tally.before[s] += exact == score and item < plan.slot_items[s]
 
 
-@compiled
+@compile_kernel
 def _settle_all(users_u: Ints, users: Users, tally: Tally, state: State) -> None:
     for u in users_u:
         _settle(u, users, tally, state)
 
 
-@compiled
+@compile_kernel
 def _find_from(row: Ints32, low: np.int32, out: Ints32) -> int:
     """Where P >= low: fills `out`, as long as the row and one more; returns how many."""
     found, whole = np.uint64(0), len(row) // _BLOCK * _BLOCK
@@ -354,7 +354,7 @@ def _find_from(row: Ints32, low: np.int32, out: Ints32) -> int:
     return int(found)
 
 
-class Open(NamedTuple):
+class OpenPositives(NamedTuple):
     """Positives of one user that are still compared, and what their products lie between; (n,).
 
     `places`, `values`: products that reach any of them, room for a row and one more.
@@ -367,9 +367,14 @@ class Open(NamedTuple):
     values: Ints32
 
 
-@compiled
+@compile_kernel
 def _open_slots(
-    slots: tuple[int, int], reach: float, on: tuple[float, float], users: Users, above_s: Ints, out: Open
+    slots: tuple[int, int],
+    reach: float,
+    on: tuple[float, float],
+    users: Users,
+    above_s: Ints,
+    out: OpenPositives,
 ) -> int:
     """Fills `out` with the positives that this tile may push down; returns how many."""
     count, (first, last), (scale, bound) = 0, slots, on
@@ -381,8 +386,8 @@ def _open_slots(
     return count
 
 
-@compiled
-def _close_certain(row: Ints32, open_: Open, count: int, cutoff: int, above_s: Ints) -> int:
+@compile_kernel
+def _close_certain(row: Ints32, open_: OpenPositives, count: int, cutoff: int, above_s: Ints) -> int:
     """Count what is certain over the whole row; keeps the positives that stay open, as counted."""
     kept = 0
     for n in range(count):
@@ -394,8 +399,8 @@ def _close_certain(row: Ints32, open_: Open, count: int, cutoff: int, above_s: I
     return kept
 
 
-@compiled
-def _owe(
+@compile_kernel
+def _defer_pairs(
     places_n: Ints32,
     values_n: Ints32,
     between: tuple[np.int32, np.int32],
@@ -413,9 +418,16 @@ def _owe(
     return int(end)
 
 
-@compiled
+@compile_kernel
 def _scan_row(
-    u: int, row: Ints32, items_t: Ints, open_: Open, count: int, users: Users, tally: Tally, state: State
+    u: int,
+    row: Ints32,
+    items_t: Ints,
+    open_: OpenPositives,
+    count: int,
+    users: Users,
+    tally: Tally,
+    state: State,
 ) -> None:
     """What reaches any open positive is found once, and compared with each of them."""
     lowest = open_.low[:count].min()
@@ -432,12 +444,19 @@ def _scan_row(
     if not many:
         count = _close_certain(open_.values[:reached], open_, count, users.cutoff, tally.above)
     if count:  # only a positive that stays open is owed anything
-        _put_off(u, reached, items_t, open_, count, users, tally, state)
+        _defer_open(u, reached, items_t, open_, count, users, tally, state)
 
 
-@compiled
-def _put_off(
-    u: int, reached: int, items_t: Ints, open_: Open, count: int, users: Users, tally: Tally, state: State
+@compile_kernel
+def _defer_open(
+    u: int,
+    reached: int,
+    items_t: Ints,
+    open_: OpenPositives,
+    count: int,
+    users: Users,
+    tally: Tally,
+    state: State,
 ) -> None:
     """Owe each open positive what lies between; where there may be no room, decide all of the user's."""
     mine, first, at = state.pending[u - state.base], users.plan.slot_offsets[u], state.pending_count[u]
@@ -451,16 +470,16 @@ def _put_off(
                 state.pending_count[u] = at
                 _settle(u, users, tally, state)
                 at = 0
-            at = _owe(places, values, between, slot, items_t, mine, at)
+            at = _defer_pairs(places, values, between, slot, items_t, mine, at)
     state.pending_count[u] = at
 
 
-@compiled
+@compile_kernel
 def _scan_tile(
     products_rt: Ints32,
     users_r: Ints,
-    tile: Tile,
-    sides: Side,
+    tile: RoundedTile,
+    sides: RoundedRows,
     users: Users,
     tally: Tally,
     state: State,
@@ -481,19 +500,19 @@ def _scan_tile(
             _scan_row(u, row, tile.items_t, open_, count, users, tally, state)
 
 
-@compiled
-def _make_open(most: int, width: int) -> Open:
+@compile_kernel
+def _make_open(most: int, width: int) -> OpenPositives:
     slots, low, high = np.empty(most, np.int64), np.empty(most, np.int32), np.empty(most, np.int32)
-    return Open(slots, low, high, np.empty(width, np.int32), np.empty(width, np.int32))
+    return OpenPositives(slots, low, high, np.empty(width, np.int32), np.empty(width, np.int32))
 
 
-@compiled
+@compile_kernel
 def _reach(own: float, length: float, bias: float) -> float:
     """No item of this length and bias scores more."""
     return own * length + bias + _ROUNDING * (own * length + abs(bias))
 
 
-@compiled
+@compile_kernel
 def _hide_places(row: Ints32, start: int, u: int, state: State) -> None:
     at, last = state.hidden_at[u], state.hidden_offsets[u + 1]
     while at < last and state.hidden[at] < start + len(row):
@@ -506,7 +525,7 @@ def _hide_places(row: Ints32, start: int, u: int, state: State) -> None:
 # ------------------------------------------------------------------------------------- all tiles
 
 
-@compiled
+@compile_kernel
 def _still_open(users_u: Ints, users: Users, length: float, bias: float, tally: Tally) -> Bools:
     """Users with a positive that items of this length and bias may still push down."""
     out = np.zeros(len(users_u), np.bool_)
@@ -518,7 +537,7 @@ def _still_open(users_u: Ints, users: Users, length: float, bias: float, tally: 
     return out
 
 
-def count_products(prepared: Prepared, settings: Settings) -> None:
+def count_products(prepared: PreparedBlock, settings: CountingSettings) -> None:
     """Count all tiles on the CPU into `prepared.tally`; positives below the cut-off only that far."""
     products, pairing, plan, scores_s, tally = prepared
     assert settings.cutoff is not None
@@ -537,7 +556,7 @@ def count_products(prepared: Prepared, settings: Settings) -> None:
 
 
 def _count_users(
-    users_u: Ints, users: Users, tally: Tally, state: State, settings: Settings, order: Order
+    users_u: Ints, users: Users, tally: Tally, state: State, settings: CountingSettings, order: Order
 ) -> None:
     """Tiles of items outside, by falling length; tiles of open users inside."""
     pairing = users.pairing
@@ -554,16 +573,16 @@ def _count_users(
         for at in range(0, len(users_u), user_tile):
             users_r = users_u[at : at + user_tile]
             found_rt = buffer[: len(users_r) * len(tile.items_t)].view(len(users_r), -1)
-            some = Side(*(one[users_r - first] for one in sides))
+            some = RoundedRows(*(one[users_r - first] for one in sides))
             torch._int_mm(torch.from_numpy(some.rows), operand_dt, out=found_rt)
             _scan_tile(found_rt.numpy(), users_r, tile, some, users, tally, state)
 
 
-def _make_tile(start: int, stop: int, order: Order, pairing: Pairing) -> Tile:
+def _make_tile(start: int, stop: int, order: Order, pairing: Pairing) -> RoundedTile:
     items_t = order.items_t[start:stop]
     side = round_items(pairing.vectors_id, pairing.divisor_i, pairing.length_i, items_t)
     bias_t = pairing.bias_i[items_t]
     largest = float(np.abs(bias_t).max())
-    return Tile(
+    return RoundedTile(
         start, items_t, bias_t if largest else bias_t[:0], side, largest, float(order.bias_t[start])
     )

@@ -4,7 +4,7 @@ Products, comparisons and counts run on the device with the bounds of `counting`
 undecided come back and are scored in float64 by the function that defines the score, so the counts
 are those of the CPU, bit for bit. Needs no GPU to be tested: "cpu" is a torch device too. Up to a
 cut-off, without lists, a GPU counts by the kernels of `fused`. Copies to the device overlap with work
-on it (`memory.ahead`); blocks of users fit into what memory is free, and are halved where they do not.
+on it (`memory.prefetch`); blocks of users fit into what memory is free, and are halved where they do not.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import torch
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.ranking import counting, cutoff, memory, positives, tiles, top
-from recbench_spark.kernels.ranking.counting import Prepared, Settings
+from recbench_spark.kernels.ranking.counting import CountingSettings, PreparedBlock
 from recbench_spark.kernels.ranking.positives import Tally
-from recbench_spark.kernels.ranking.products import Products, error_bounds, undecided_limits
-from recbench_spark.kernels.ranking.tiles import Tile
+from recbench_spark.kernels.ranking.products import Products, error_bounds, uncertainty_limits
+from recbench_spark.kernels.ranking.tiles import FloatTile
 
 USER_TILE, ITEM_TILE = 4096, 16384
 """Scores of one tile on a device, at most: 256 MB."""
@@ -69,7 +69,7 @@ def _place(address: str, count: int) -> int:
 
 
 def count_products(
-    prepared: Prepared, settings: Settings, device: str | torch.device
+    prepared: PreparedBlock, settings: CountingSettings, device: str | torch.device
 ) -> tuple[Ints, Floats] | None:
     """Count all tiles on `device` into `prepared.tally`; returns the first K if asked for.
 
@@ -78,16 +78,16 @@ def count_products(
     users, device = len(prepared.pairing.length_u), torch.device(device)
     tops = _no_lists(users, settings.top_k)
     with counting.plain_products(), torch.inference_mode(), _current(device):
-        way = _way(prepared, settings, device, tops)
+        way = _choose_method(prepared, settings, device, tops)
         step, start = min(users, settings.user_tile or way.step), 0
         while start < users:
             start, full = _count_from(start, step, users, way, device)
             if full:
-                step = _halved(step, device)
+                step = _halve(step, device)
     return tops if settings.top_k else None
 
 
-def _halved(step: int, device: torch.device) -> int:
+def _halve(step: int, device: torch.device) -> int:
     if step == 1:
         raise torch.OutOfMemoryError(f"{device} has no room for one user beside the items")
     torch.cuda.empty_cache()
@@ -98,7 +98,7 @@ def _current(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-class _Way(NamedTuple):
+class _CountMethod(NamedTuple):
     """How a block of users is put on the device and counted there, and how many users at once."""
 
     make: Callable[[Ints], Any]
@@ -106,11 +106,13 @@ class _Way(NamedTuple):
     step: int
 
 
-def _count_from(start: int, step: int, users: int, way: _Way, device: torch.device) -> tuple[int, bool]:
+def _count_from(
+    start: int, step: int, users: int, way: _CountMethod, device: torch.device
+) -> tuple[int, bool]:
     """Count blocks from user `start`; returns where it ended, and whether memory ran out there."""
     blocks = (np.arange(at, min(at + step, users)) for at in range(start, users, step))
     try:
-        with closing(memory.ahead(way.make, blocks, device)) as made:
+        with closing(memory.prefetch(way.make, blocks, device)) as made:
             for users_u, block in made:
                 way.scan(users_u, block)
                 start = int(users_u[-1]) + 1
@@ -119,22 +121,24 @@ def _count_from(start: int, step: int, users: int, way: _Way, device: torch.devi
     return start, False
 
 
-def _way(prepared: Prepared, settings: Settings, device: torch.device, tops: tuple[Ints, Floats]) -> _Way:
-    fused = _fused(device) if settings.may_reduce and cutoff.fits(prepared) else None
+def _choose_method(
+    prepared: PreparedBlock, settings: CountingSettings, device: torch.device, tops: tuple[Ints, Floats]
+) -> _CountMethod:
+    fused = _load_fused(device) if settings.may_reduce and cutoff.fits(prepared) else None
     if fused is not None:
         items = fused.items_on(prepared.products, device, settings.item_tile)
         if items is not None:
             make = partial(fused.make_block, prepared=prepared, items=items)
             scan = partial(fused.count_block, prepared=prepared, settings=settings, items=items)
-            return _Way(make, scan, _step(device, fused.bytes_a_user(prepared), _MOST_USERS))
+            return _CountMethod(make, scan, _step(device, fused.bytes_a_user(prepared), _MOST_USERS))
         _warn(f"the items do not fit into the memory of {device}: they are copied tile by tile")
     make = partial(_make_block, prepared=prepared, device=device)
     scan = partial(_count_block, prepared=prepared, settings=settings, tops=tops)
     tile = settings.item_tile or ITEM_TILE  # products, the same again, and two comparisons
-    return _Way(make, scan, _step(device, 10 * tile, USER_TILE))
+    return _CountMethod(make, scan, _step(device, 10 * tile, USER_TILE))
 
 
-def _fused(device: torch.device) -> ModuleType | None:
+def _load_fused(device: torch.device) -> ModuleType | None:
     """The kernels for this device; also without a GPU, where Triton is told to interpret them."""
     if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return None
@@ -143,7 +147,7 @@ def _fused(device: torch.device) -> ModuleType | None:
     except ImportError:
         _warn("triton is not installed: ranks up to a cut-off are counted by torch, slower")
         return None
-    why = fused.trial(device)
+    why = fused.try_kernels(device)
     if why:
         _warn(f"the kernels fail on {device} ({why}): ranks up to a cut-off are counted by torch, slower")
     return None if why else fused
@@ -155,7 +159,7 @@ def _warn(message: str) -> None:
 
 def _step(device: torch.device, bytes_a_user: float, most: int) -> int:
     """Users at once: twice as many are in memory, since the next are copied meanwhile."""
-    room = memory.room_on(device)
+    room = memory.device_room(device)
     return most if room is None else min(most, memory.users_at_once(room, 2 * bytes_a_user))
 
 
@@ -163,7 +167,7 @@ def _no_lists(users: int, top_k: int) -> tuple[Ints, Floats]:
     return np.full((users, top_k), -1, np.int64), np.full((users, top_k), np.nan)
 
 
-class _Block(NamedTuple):
+class _OperandBlock(NamedTuple):
     """A block of users on the device; rows run by falling number of positives."""
 
     users_r: Ints
@@ -176,7 +180,7 @@ class _Block(NamedTuple):
     masked_items: Ints
 
 
-def _make_block(users_u: Ints, prepared: Prepared, device: torch.device) -> _Block:
+def _make_block(users_u: Ints, prepared: PreparedBlock, device: torch.device) -> _OperandBlock:
     plan = prepared.plan
     count_u = np.diff(plan.slot_offsets)
     users_r = users_u[np.argsort(-count_u[users_u], kind="stable")]
@@ -187,7 +191,7 @@ def _make_block(users_u: Ints, prepared: Prepared, device: torch.device) -> _Blo
     vectors_rd = prepared.pairing.vectors_ud[users_r]
     operand_rd = memory.to_device(prepared.products.user_operand(vectors_rd), device)
     masked_items = plan.masked_items[masked]
-    return _Block(users_r, operand_rd, slots_n, slot_rows, slots, masked_rows, masked_items)
+    return _OperandBlock(users_r, operand_rd, slots_n, slot_rows, slots, masked_rows, masked_items)
 
 
 def _entries(users_r: Ints, offsets_u: Ints) -> tuple[Ints, Ints]:
@@ -199,13 +203,17 @@ def _entries(users_r: Ints, offsets_u: Ints) -> tuple[Ints, Ints]:
 
 
 def _count_block(
-    users_u: Ints, block: _Block, prepared: Prepared, settings: Settings, tops: tuple[Ints, Floats]
+    users_u: Ints,
+    block: _OperandBlock,
+    prepared: PreparedBlock,
+    settings: CountingSettings,
+    tops: tuple[Ints, Floats],
 ) -> None:
     """All items against one block of users; nothing is kept of a block that breaks off."""
     device, tally = block.operand_rd.device, positives.make_tally(prepared.plan)
     best = _Best(len(users_u), settings.top_k, device)
     for start, operand_id in _operands(prepared.products, settings.item_tile or ITEM_TILE, device):
-        tile = Tile(start, *prepared.products.size(start, start + len(operand_id)))
+        tile = FloatTile(start, *prepared.products.size(start, start + len(operand_id)))
         x_ri = _multiply(block, operand_id, prepared, tile)
         _hide(x_ri, block.masked_rows, block.masked_items, start)
         if settings.top_k:
@@ -227,11 +235,13 @@ def _operands(products: Products, step: int, device: torch.device) -> Iterator[t
         operand_id = products.item_operand(start, min(start + step, items))
         return (memory.to_device(operand_id, device),)
 
-    for start, (operand_id,) in memory.ahead(make, range(0, items, step), device):
+    for start, (operand_id,) in memory.prefetch(make, range(0, items, step), device):
         yield start, operand_id
 
 
-def _multiply(block: _Block, operand_id: torch.Tensor, prepared: Prepared, tile: Tile) -> torch.Tensor:
+def _multiply(
+    block: _OperandBlock, operand_id: torch.Tensor, prepared: PreparedBlock, tile: FloatTile
+) -> torch.Tensor:
     """float32 products; rows that may have overflowed are 0, with an infinite bound."""
     device = block.operand_rd.device
     x_ri = torch.mm(block.operand_rd, operand_id.t())
@@ -244,7 +254,7 @@ def _multiply(block: _Block, operand_id: torch.Tensor, prepared: Prepared, tile:
     return x_ri
 
 
-def _bounds(users_r: Ints, prepared: Prepared, tile: Tile) -> Floats:
+def _bounds(users_r: Ints, prepared: PreparedBlock, tile: FloatTile) -> Floats:
     lengths_r = prepared.pairing.length_u[users_r]
     return error_bounds(lengths_r, tile.length, tile.bias, prepared.products.dims)
 
@@ -256,11 +266,13 @@ def _hide(x_ri: torch.Tensor, rows: Ints, items: Ints, start: int) -> None:
     x_ri[at[0].to(x_ri.device), at[1].to(x_ri.device)] = torch.nan
 
 
-def _count_tile(x_ri: torch.Tensor, slots_r: Ints, prepared: Prepared, tile: Tile, tally: Tally) -> None:
+def _count_tile(
+    x_ri: torch.Tensor, slots_r: Ints, prepared: PreparedBlock, tile: FloatTile, tally: Tally
+) -> None:
     """Compare each row with one positive; undecided pairs are scored in float64."""
     pairing, plan, scores_s = prepared.pairing, prepared.plan, prepared.scores_s
     bound_r = _bounds(plan.slot_users[slots_r], prepared, tile)
-    limits = undecided_limits(scores_s[slots_r], bound_r)
+    limits = uncertainty_limits(scores_s[slots_r], bound_r)
     low_r, high_r = (torch.from_numpy(one).to(x_ri.device)[:, None] for one in limits)
     above_r, reach_r = (x_ri > high_r).sum(1), (x_ri >= low_r).sum(1)
     tally.above[slots_r] += above_r.cpu().numpy()
@@ -291,14 +303,18 @@ class _Best:
 
 
 def _finish_lists(
-    users_r: Ints, best: _Best, prepared: Prepared, settings: Settings, tops: tuple[Ints, Floats]
+    users_r: Ints,
+    best: _Best,
+    prepared: PreparedBlock,
+    settings: CountingSettings,
+    tops: tuple[Ints, Floats],
 ) -> None:
     """Exact order of the candidates; users whose cut rounding leaves open are listed on the CPU."""
-    everything = Tile(0, *prepared.products.size(0, len(prepared.products.scored_i)))
+    everything = FloatTile(0, *prepared.products.size(0, len(prepared.products.scored_i)))
     x_rk = best.x_rk.cpu().numpy()
     kth_r = x_rk[:, settings.top_k - 1].astype(np.float64)
     bound_r = 2.0 * _bounds(users_r, prepared, everything)
-    low_r, _ = undecided_limits(kth_r, bound_r)
+    low_r, _ = uncertainty_limits(kth_r, bound_r)
     sure_r = (x_rk[:, -1] == -np.inf) | (x_rk[:, -1] < low_r)
     items_rk, sure_u = best.items_rk.cpu().numpy()[sure_r], users_r[sure_r]
     count_r = np.count_nonzero(items_rk >= 0, axis=1)
@@ -313,7 +329,9 @@ def _put(tops: tuple[Ints, Floats], users_u: Ints, lists: tuple[Ints, Floats] | 
         tops[0][users_u], tops[1][users_u] = lists
 
 
-def _list_on_cpu(users_u: Ints, prepared: Prepared, settings: Settings) -> tuple[Ints, Floats] | None:
+def _list_on_cpu(
+    users_u: Ints, prepared: PreparedBlock, settings: CountingSettings
+) -> tuple[Ints, Floats] | None:
     """Lists alone: with a cut-off of 0 no positive is compared."""
     if len(users_u) == 0:
         return None

@@ -36,7 +36,12 @@ import torch
 import triton
 import triton.language as tl
 
-from recbench_spark.kernels.ranking.counting import Prepared, Settings, count_products, prepare_products
+from recbench_spark.kernels.ranking.counting import (
+    CountingSettings,
+    PreparedBlock,
+    count_products,
+    prepare_products,
+)
 from recbench_spark.kernels.ranking.cutoff import LEVELS, TINY
 from recbench_spark.kernels.ranking.memory import to_device
 from recbench_spark.kernels.ranking.positives import ItemLists
@@ -60,7 +65,7 @@ _ROUNDING = 2.0**-19  # of |u| L + |b|: as in `cutoff`, and as much for the bias
 
 
 @cache
-def trial(device: torch.device) -> str:
+def try_kernels(device: torch.device) -> str:
     """Why the kernels cannot be used on this device, empty where they can: asked once per process.
 
     They are compiled where they run, for hardware nobody has tried them on: they count a small world
@@ -71,7 +76,7 @@ def trial(device: torch.device) -> str:
     vectors_ud = draws.integers(-9, 10, (20, 40)).astype(np.float32)
     truth = ItemLists(np.arange(0, 101, 5), draws.integers(0, 300, 100))
     masked = ItemLists(np.arange(0, 201, 10), draws.integers(0, 300, 200))
-    settings, users_u = Settings(cutoff=40), np.arange(20)
+    settings, users_u = CountingSettings(cutoff=40), np.arange(20)
     here, there = (prepare_products(products, vectors_ud, truth, masked) for _ in range(2))
     count_products(here, settings)
     try:
@@ -186,7 +191,7 @@ def _write_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]
-def _take_off_kernel(  # type: ignore[no-untyped-def]
+def _subtract_hidden_kernel(  # type: ignore[no-untyped-def]
     users_ptr, items_ptr, bias_ptr, user_ptr, one_ptr, low_ptr, high_ptr, above_ptr, reached_ptr,
     row_ptr, place_ptr, count,
     dims: tl.constexpr, depth: tl.constexpr, pairs: tl.constexpr, biased: tl.constexpr,
@@ -231,7 +236,7 @@ def _sum_kernel(  # type: ignore[no-untyped-def]
 # ---------------------------------------------------------------------------------- the side of items
 
 
-class Tile(NamedTuple):
+class DeviceTile(NamedTuple):
     """Scalars of the items at places [start, stop): see `kernels.ranking.cutoff`.
 
     `scale` c, `error` e, `length` L, `bias` the largest |b|; `reach` the largest b from here on.
@@ -246,7 +251,7 @@ class Tile(NamedTuple):
     reach: float
 
 
-class Items(NamedTuple):
+class DeviceItems(NamedTuple):
     """The items on a device: as stored, and by falling length as whole numbers (places t, padded).
 
     `vectors_id` float32; `divisor_i`, `bias_i` float64; `items_t` int64; `rows_td` int8; `share_t`
@@ -259,7 +264,7 @@ class Items(NamedTuple):
     items_t: torch.Tensor
     rows_td: torch.Tensor
     share_t: torch.Tensor
-    tiles: list[Tile]
+    tiles: list[DeviceTile]
 
     @property
     def depth(self) -> int:
@@ -267,7 +272,7 @@ class Items(NamedTuple):
         return _depth(self.vectors_id.shape[1])
 
 
-def items_on(products: Products, device: torch.device, item_tile: int | None) -> Items | None:
+def load_items(products: Products, device: torch.device, item_tile: int | None) -> DeviceItems | None:
     """The items on `device`, 5 bytes per dimension and about 40 per item; None where they do not fit.
 
     Put there, or found to be too many, once.
@@ -278,11 +283,11 @@ def items_on(products: Products, device: torch.device, item_tile: int | None) ->
             products.on_devices[key] = _put_items(products, device, item_tile)
         except torch.OutOfMemoryError:
             products.on_devices[key] = None
-    found: Items | None = products.on_devices[key]
+    found: DeviceItems | None = products.on_devices[key]
     return found
 
 
-def _put_items(products: Products, device: torch.device, item_tile: int | None) -> Items:
+def _put_items(products: Products, device: torch.device, item_tile: int | None) -> DeviceItems:
     order, dims = products.order, products.dims
     vectors_id = torch.empty(products.vectors_id.shape, dtype=torch.float32, device=device)
     for start in range(0, len(vectors_id), LAST_TILE):  # in pieces: pinned memory is not for whole files
@@ -290,7 +295,7 @@ def _put_items(products: Products, device: torch.device, item_tile: int | None) 
         vectors_id[cut] = to_device(products.vectors_id[cut], device)
     places = len(order.items_t)
     padded = (-(-places // ITEMS) * ITEMS, -(-dims // _depth(dims)) * _depth(dims))
-    items = Items(
+    items = DeviceItems(
         vectors_id,
         to_device(products.divisor_i, device),
         to_device(products.bias_i, device),
@@ -319,20 +324,20 @@ def _cuts(places: int, item_tile: int | None) -> Iterator[tuple[int, int]]:
         start, step = stop, step if item_tile else min(2 * step, LAST_TILE)
 
 
-def _round_tile(items: Items, start: int, stop: int, length: float, reach: float) -> Tile:
+def _round_tile(items: DeviceItems, start: int, stop: int, length: float, reach: float) -> DeviceTile:
     items_t = items.items_t[start:stop]
     rows_td = items.vectors_id[items_t].to(torch.float64) / items.divisor_i[items_t, None]
     scale = rows_td.abs().max() / LEVELS
-    whole_td, error_t = _rounded(rows_td, scale)
+    whole_td, error_t = _round_rows(rows_td, scale)
     items.rows_td[start:stop, : rows_td.shape[1]] = whole_td
     bias_t = items.bias_i[items_t]
     bias = float(bias_t.abs().max())
     if bias:
         items.share_t[start:stop] = (bias_t / bias).to(torch.float32)
-    return Tile(start, stop, float(scale), float(error_t.max()), length, bias, reach)
+    return DeviceTile(start, stop, float(scale), float(error_t.max()), length, bias, reach)
 
 
-def _rounded(rows_nd: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _round_rows(rows_nd: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Nearest whole numbers of float64 rows / scale, int8, and the length of what they leave out."""
     whole_nd = (rows_nd / torch.where(scale > 0.0, scale, 1.0)).round_().clamp_(-LEVELS, LEVELS)
     rest_nd = rows_nd - whole_nd * scale
@@ -342,7 +347,7 @@ def _rounded(rows_nd: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, 
 # ----------------------------------------------------------------------------------- a block of users
 
 
-class Block(NamedTuple):
+class DeviceBlock(NamedTuple):
     """A block of users on a device; s are their positives.
 
     `vectors_ud` float32, `rows_ud` int8 (padded); `scale_u`, `error_u`, `length_u` float64; `user_s`
@@ -362,14 +367,16 @@ class Block(NamedTuple):
     tally: torch.Tensor
 
 
-def bytes_a_user(prepared: Prepared) -> float:
+def bytes_a_user(prepared: PreparedBlock) -> float:
     """What a block takes on the device, about: vectors, and 200 bytes a positive, 40 a hidden item."""
     plan, users = prepared.plan, max(1, len(prepared.pairing.length_u))
     hidden = len(plan.masked_items) + len(plan.slot_items)
     return 32 * prepared.products.dims + (200 * len(plan.slot_items) + 40 * hidden) / users
 
 
-def make_block(users_u: np.typing.NDArray[np.int64], prepared: Prepared, items: Items) -> Block:
+def make_block(
+    users_u: np.typing.NDArray[np.int64], prepared: PreparedBlock, items: DeviceItems
+) -> DeviceBlock:
     """Copy consecutive users and their lists to the device, and round their vectors there."""
     plan, pairing, device = prepared.plan, prepared.pairing, items.rows_td.device
     cut = slice(users_u[0], users_u[-1] + 1)
@@ -378,9 +385,9 @@ def make_block(users_u: np.typing.NDArray[np.int64], prepared: Prepared, items: 
     rows_ud = torch.zeros((len(vectors_ud), items.rows_td.shape[1]), dtype=torch.int8, device=device)
     wide_ud = vectors_ud.to(torch.float64)
     scale_u = wide_ud.abs().amax(1) / LEVELS
-    whole_ud, error_u = _rounded(wide_ud, scale_u[:, None])
+    whole_ud, error_u = _round_rows(wide_ud, scale_u[:, None])
     rows_ud[:, : wide_ud.shape[1]] = whole_ud
-    return Block(
+    return DeviceBlock(
         vectors_ud,
         rows_ud,
         scale_u,
@@ -389,7 +396,7 @@ def make_block(users_u: np.typing.NDArray[np.int64], prepared: Prepared, items: 
         to_device(plan.slot_users[slots] - cut.start, device),
         to_device(prepared.scores_s[slots], device),
         to_device(plan.slot_items[slots], device),
-        _hidden(cut, prepared, device),
+        _find_hidden(cut, prepared, device),
         to_device(np.stack([one[slots] for one in prepared.tally]), device),
     )
 
@@ -399,7 +406,7 @@ def _entries(cut: slice, offsets_u: np.typing.NDArray[np.int64]) -> slice:
     return slice(offsets_u[cut.start], offsets_u[cut.stop])
 
 
-def _hidden(cut: slice, prepared: Prepared, device: torch.device) -> torch.Tensor:
+def _find_hidden(cut: slice, prepared: PreparedBlock, device: torch.device) -> torch.Tensor:
     plan, order = prepared.plan, prepared.products.order
     masked, slots = (plan.masked_offsets, plan.masked_items), (plan.slot_offsets, plan.slot_items)
     keys = []
@@ -410,7 +417,11 @@ def _hidden(cut: slice, prepared: Prepared, device: torch.device) -> torch.Tenso
 
 
 def count_block(
-    users_u: np.typing.NDArray[np.int64], block: Block, prepared: Prepared, settings: Settings, items: Items
+    users_u: np.typing.NDArray[np.int64],
+    block: DeviceBlock,
+    prepared: PreparedBlock,
+    settings: CountingSettings,
+    items: DeviceItems,
 ) -> None:
     """Count all items against a block of users; nothing is kept of a block that breaks off."""
     assert settings.cutoff is not None
@@ -424,7 +435,7 @@ def count_block(
         rows = _make_rows(slot_r, block, tile)
         above_r, reached_r = _count_tile(rows, block, items, tile)
         raw_r = reached_r - above_r
-        _take_off(rows, above_r, reached_r, block, items, tile)
+        _subtract_hidden(rows, above_r, reached_r, block, items, tile)
         above_s.index_add_(0, slot_r, above_r.to(torch.int64))
         owed_r = torch.nonzero((above_s[slot_r] < settings.cutoff) & (reached_r > above_r))[:, 0]
         for part in _portions(raw_r[owed_r]):
@@ -434,7 +445,7 @@ def count_block(
         total[cut] = found
 
 
-def _reach(slot_r: torch.Tensor, block: Block, tile: Tile) -> torch.Tensor:
+def _reach(slot_r: torch.Tensor, block: DeviceBlock, tile: DeviceTile) -> torch.Tensor:
     """No item from this tile on scores more."""
     size_r = block.length_u[block.user_s[slot_r]] * tile.length
     return size_r + tile.reach + _ROUNDING * (size_r + abs(tile.reach))
@@ -457,7 +468,7 @@ class _Rows(NamedTuple):
         return _Rows(*(part[at] for part in self))
 
 
-def _make_rows(slot_r: torch.Tensor, block: Block, tile: Tile) -> _Rows:
+def _make_rows(slot_r: torch.Tensor, block: DeviceBlock, tile: DeviceTile) -> _Rows:
     """P from `high` on is above the score for certain, P below `low` below it; a whole unit outward."""
     user_r, score_r = block.user_s[slot_r], block.score_s[slot_r]
     own_r, error_r = block.length_u[user_r], block.error_u[user_r]
@@ -483,23 +494,25 @@ def _whole(limit_r: torch.Tensor) -> torch.Tensor:
     return limit_r.clamp(_NEVER + 1, _ALWAYS).to(torch.int32)
 
 
-def _sides(rows: _Rows, block: Block, items: Items) -> tuple[torch.Tensor, ...]:
+def _sides(rows: _Rows, block: DeviceBlock, items: DeviceItems) -> tuple[torch.Tensor, ...]:
     """What every kernel reads first."""
     return (block.rows_ud, items.rows_td, items.share_t, rows.user_r, rows.one_r, rows.low_r, rows.high_r)
 
 
-def _shape(items: Items) -> dict[str, Any]:
+def _shape(items: DeviceItems) -> dict[str, Any]:
     return {"dims": items.rows_td.shape[1], "depth": items.depth, "biased": len(items.share_t) > 0}
 
 
-def _grid(count: int, tile: Tile, rows: int, items: int) -> tuple[tuple[int, int], int]:
+def _grid(count: int, tile: DeviceTile, rows: int, items: int) -> tuple[tuple[int, int], int]:
     """Programs over rows, and over parts of the tile where rows are few; items of a part."""
     over_rows, blocks = -(-count // rows), -(-(tile.stop - tile.start) // items)
     span = -(-blocks // min(blocks, max(1, _PROGRAMS // over_rows)))
     return (over_rows, -(-blocks // span)), span * items
 
 
-def _count_tile(rows: _Rows, block: Block, items: Items, tile: Tile) -> tuple[torch.Tensor, torch.Tensor]:
+def _count_tile(
+    rows: _Rows, block: DeviceBlock, items: DeviceItems, tile: DeviceTile
+) -> tuple[torch.Tensor, torch.Tensor]:
     """#{P >= high}, #{P >= low} of each row, hidden items among them."""
     above_r, reached_r = torch.zeros_like(rows.low_r), torch.zeros_like(rows.low_r)
     grid, span = _grid(len(above_r), tile, ROWS, ITEMS)
@@ -509,8 +522,13 @@ def _count_tile(rows: _Rows, block: Block, items: Items, tile: Tile) -> tuple[to
     return above_r, reached_r
 
 
-def _take_off(
-    rows: _Rows, above_r: torch.Tensor, reached_r: torch.Tensor, block: Block, items: Items, tile: Tile
+def _subtract_hidden(
+    rows: _Rows,
+    above_r: torch.Tensor,
+    reached_r: torch.Tensor,
+    block: DeviceBlock,
+    items: DeviceItems,
+    tile: DeviceTile,
 ) -> None:
     """Hidden items count for nothing."""
     first_r = rows.user_r * len(items.items_t)
@@ -524,7 +542,7 @@ def _take_off(
         place_c = block.hidden[at_c] - first_r[row_c]
         grid = (-(-len(row_c) // _PAIRS),)
         pairs = above_r, reached_r, row_c, place_c, len(row_c)
-        _take_off_kernel[grid](*_sides(rows, block, items), *pairs, **_shape(items), pairs=_PAIRS)
+        _subtract_hidden_kernel[grid](*_sides(rows, block, items), *pairs, **_shape(items), pairs=_PAIRS)
 
 
 def _spread(count_r: torch.Tensor, begin_r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -546,10 +564,12 @@ def _portions(count_r: torch.Tensor) -> Iterator[slice]:
         start, before = stop, int(end_r[stop - 1])
 
 
-def _settle(rows: _Rows, count_r: torch.Tensor, block: Block, items: Items, tile: Tile) -> None:
+def _settle(
+    rows: _Rows, count_r: torch.Tensor, block: DeviceBlock, items: DeviceItems, tile: DeviceTile
+) -> None:
     """Score the undecided pairs of these rows and count them; `count_r` of them, hidden ones among them."""
     row_c = torch.repeat_interleave(count_r.to(torch.int64))
-    place_c = _undecided(rows, count_r, len(row_c), block, items, tile)
+    place_c = _find_undecided(rows, count_r, len(row_c), block, items, tile)
     known_c = _is_hidden(rows.user_r[row_c] * len(items.items_t) + place_c, block.hidden)
     row_c, place_c = row_c[~known_c], place_c[~known_c]
     slot_c, item_c = rows.slot_r[row_c], items.items_t[place_c]
@@ -561,8 +581,8 @@ def _settle(rows: _Rows, count_r: torch.Tensor, block: Block, items: Items, tile
     before.index_add_(0, slot_c, (tied_c & (item_c < block.item_s[slot_c])).to(torch.int64))
 
 
-def _undecided(
-    rows: _Rows, count_r: torch.Tensor, total: int, block: Block, items: Items, tile: Tile
+def _find_undecided(
+    rows: _Rows, count_r: torch.Tensor, total: int, block: DeviceBlock, items: DeviceItems, tile: DeviceTile
 ) -> torch.Tensor:
     """Places of the undecided pairs, row after row."""
     next_r = count_r.cumsum(0, dtype=torch.int64) - count_r
@@ -580,7 +600,9 @@ def _is_hidden(key_c: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
     return hidden[at_c] == key_c
 
 
-def _scores(user_c: torch.Tensor, item_c: torch.Tensor, block: Block, items: Items) -> torch.Tensor:
+def _scores(
+    user_c: torch.Tensor, item_c: torch.Tensor, block: DeviceBlock, items: DeviceItems
+) -> torch.Tensor:
     """`counting.exact_score` of pairs; division and addition are rounded once each, as IEEE 754 has it."""
     sum_c = torch.empty(len(user_c), dtype=torch.float64, device=user_c.device)
     if len(user_c):

@@ -32,7 +32,7 @@ NO_KEY = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
-class Items:
+class UserItems:
     """Items of u users laid end to end; those of user u are `keys[offsets[u]:offsets[u + 1]]`.
 
     keys: int64, in the order in which equal scores are ranked
@@ -43,7 +43,7 @@ class Items:
 
 
 @dataclass(frozen=True)
-class Lists(Items):
+class InputLists(UserItems):
     """The items a system gave each user, with `rank` (from 1) or `score` (higher first).
 
     Where both are given rank wins. rank: int64 (n,) or None; score: float64 (n,) or None
@@ -54,7 +54,7 @@ class Lists(Items):
 
 
 @dataclass(frozen=True)
-class Truth(Items):
+class HeldOutItems(UserItems):
     """The held-out items of each user with their relevance, float64 (p,)."""
 
     relevance: Floats
@@ -76,11 +76,11 @@ class RankedLists:
     duplicates_in_lists: int
     duplicates_in_truth: int
     train_items: int
-    top: Items | None
+    top: UserItems | None
 
 
 @dataclass
-class _Work:
+class _RankBuffers:
     """Arrays the blocks write to, and counters."""
 
     above: Ints
@@ -92,16 +92,16 @@ class _Work:
     train_items: int = 0
 
     @classmethod
-    def make(cls, u: int, p: int, top: int) -> _Work:
+    def make(cls, u: int, p: int, top: int) -> _RankBuffers:
         above, tied, before = np.zeros((3, p), dtype=np.int64)
         return cls(above, tied, before, np.zeros(u, dtype=np.int64), np.full((u, top), NO_KEY))
 
 
 def rank_lists(
-    lists: Lists,
-    truth: Truth,
+    lists: InputLists,
+    truth: HeldOutItems,
     definition: Definition,
-    train: Items | None = None,
+    train: UserItems | None = None,
     *,
     mask_train: bool = True,
     top: int = 0,
@@ -116,9 +116,9 @@ def rank_lists(
     """
     cost = _cost(lists)
     truth, dropped = _distinct(truth, definition)
-    work = _Work.make(len(truth.offsets) - 1, len(truth.keys), top)
+    work = _RankBuffers.make(len(truth.offsets) - 1, len(truth.keys), top)
     for users in _blocks(lists.offsets):
-        block = _Block.make(lists, cost, users, definition, work)
+        block = _ListBlock.make(lists, cost, users, definition, work)
         block.remove_train(train, mask_train, work)
         if definition.candidates == "rated":
             block.keep_only(truth)
@@ -129,7 +129,7 @@ def rank_lists(
 
 
 @dataclass
-class _Block:
+class _ListBlock:
     """Lists of some users, sorted by key within a row; a removed entry costs infinity."""
 
     users: Ints
@@ -137,7 +137,9 @@ class _Block:
     cost_bl: Floats
 
     @classmethod
-    def make(cls, lists: Lists, cost: Floats, users: Ints, definition: Definition, work: _Work) -> _Block:
+    def make(
+        cls, lists: InputLists, cost: Floats, users: Ints, definition: Definition, work: _RankBuffers
+    ) -> _ListBlock:
         start, count = lists.offsets[users], np.diff(lists.offsets)[users]
         place = np.arange(max(int(count.max()), 1))
         inside = place < count[:, None]
@@ -150,7 +152,7 @@ class _Block:
         block._remove_duplicates(definition, work)
         return block
 
-    def _remove_duplicates(self, definition: Definition, work: _Work) -> None:
+    def _remove_duplicates(self, definition: Definition, work: _RankBuffers) -> None:
         again = (self.keys_bl[:, 1:] == self.keys_bl[:, :-1]) & (self.keys_bl[:, 1:] != NO_KEY)
         count = int(again.sum())
         if not count:
@@ -162,7 +164,7 @@ class _Block:
         self.cost_bl[:, 1:][again] = np.inf
         work.duplicates += count
 
-    def find(self, items: Items) -> tuple[Ints, Ints, Ints]:
+    def find(self, items: UserItems) -> tuple[Ints, Ints, Ints]:
         """Where these users' items stand: (index into items, row, place); place -1: not listed."""
         count = np.diff(items.offsets)[self.users]
         row = np.repeat(np.arange(len(count)), count)
@@ -181,7 +183,7 @@ class _Block:
         found = (self.keys_bl[row, place] == key) & np.isfinite(self.cost_bl[row, place])
         return index, row, np.where(found, place, -1)
 
-    def remove_train(self, train: Items | None, mask: bool, work: _Work) -> None:
+    def remove_train(self, train: UserItems | None, mask: bool, work: _RankBuffers) -> None:
         if train is None:
             return
         _, row, place = self.find(train)
@@ -191,13 +193,13 @@ class _Block:
         if mask:
             self.cost_bl[hit] = np.inf
 
-    def keep_only(self, items: Items) -> None:
+    def keep_only(self, items: UserItems) -> None:
         _, row, place = self.find(items)
         kept = np.zeros(self.keys_bl.shape, dtype=bool)
         kept[row[place >= 0], place[place >= 0]] = True
         self.cost_bl[~kept] = np.inf
 
-    def place(self, truth: Truth, work: _Work) -> None:
+    def place(self, truth: HeldOutItems, work: _RankBuffers) -> None:
         """Write the counts above, tied and before of the truth items, and the first items."""
         # Stable, so that equal costs stay in the order of keys.
         order = np.argsort(self.cost_bl, axis=1, kind="stable")
@@ -215,14 +217,14 @@ class _Block:
         work.length[self.users] = np.isfinite(cost_bl).sum(axis=1)
         self._write_top(order, cost_bl, work)
 
-    def _write_top(self, order: Ints, cost_bl: Floats, work: _Work) -> None:
+    def _write_top(self, order: Ints, cost_bl: Floats, work: _RankBuffers) -> None:
         width = min(work.top.shape[1], order.shape[1])
         best = _take(self.keys_bl, order[:, :width])
         listed = np.isfinite(cost_bl[:, :width])
         work.top[self.users, :width] = np.where(listed, best, NO_KEY)
 
 
-def _cost(lists: Lists) -> Floats:
+def _cost(lists: InputLists) -> Floats:
     """What lists are sorted by, lower first: the rank, else minus the score."""
     if lists.rank is not None:
         if (lists.rank < 1).any():
@@ -247,7 +249,7 @@ def _cost(lists: Lists) -> Floats:
     return -lists.score
 
 
-def _distinct(truth: Truth, definition: Definition) -> tuple[Truth, int]:
+def _distinct(truth: HeldOutItems, definition: Definition) -> tuple[HeldOutItems, int]:
     """Truth sorted by key within users, of equal keys the highest relevance; rows dropped."""
     wrong = ~np.isfinite(truth.relevance)
     if wrong.any():
@@ -265,7 +267,7 @@ def _distinct(truth: Truth, definition: Definition) -> tuple[Truth, int]:
         _refuse_duplicates(dropped, "the truth", definition)
     count = np.bincount(user[new], minlength=len(truth.offsets) - 1)
     offsets = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
-    return Truth(offsets, keys[new], truth.relevance[order][new]), dropped
+    return HeldOutItems(offsets, keys[new], truth.relevance[order][new]), dropped
 
 
 def _refuse_duplicates(count: int, where: str, definition: Definition) -> None:
@@ -307,7 +309,7 @@ def _take(value_bl: npt.NDArray[Scalar], order_bl: Ints) -> npt.NDArray[Scalar]:
     return np.take_along_axis(value_bl, order_bl, axis=1)
 
 
-def _as_items(work: _Work, top: int) -> Items:
+def _as_items(work: _RankBuffers, top: int) -> UserItems:
     count = np.minimum(work.length, top)
     offsets = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
-    return Items(offsets, work.top[np.arange(top) < count[:, None]])
+    return UserItems(offsets, work.top[np.arange(top) < count[:, None]])

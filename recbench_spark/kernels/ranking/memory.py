@@ -22,7 +22,7 @@ _SHARES: dict[torch.device, float] = {}
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out", bound=tuple[Any, ...])
-_Made: TypeAlias = tuple[_In, _Out, torch.cuda.Event | None]
+_Prefetched: TypeAlias = tuple[_In, _Out, torch.cuda.Event | None]
 
 
 # --------------------------------------------------------------------------------- how much
@@ -61,7 +61,7 @@ def limit_memory(device: torch.device, amount: float) -> None:
     torch.cuda.set_per_process_memory_fraction(_SHARES[device], device)
 
 
-def room_on(device: torch.device) -> int | None:
+def device_room(device: torch.device) -> int | None:
     """`free_room` of a GPU now; None where torch does not count (CPU)."""
     if device.type != "cuda":
         return None
@@ -83,7 +83,7 @@ def to_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
     return pinned.to(device, non_blocking=True)
 
 
-def ahead(
+def prefetch(
     make: Callable[[_In], _Out], inputs: Iterable[_In], device: torch.device
 ) -> Generator[tuple[_In, _Out], None, None]:
     """Each input and what `make` makes of it, made while the one before is in use.
@@ -93,19 +93,19 @@ def ahead(
     """
     stream = _side_stream(device)
 
-    def made(one: _In) -> _Made[_In, _Out]:
+    def made(one: _In) -> _Prefetched[_In, _Out]:
         with torch.inference_mode(), _in_stream(stream):
             parts = make(one)
             return one, parts, stream.record_event() if stream is not None else None
 
     with ThreadPoolExecutor(1) as pool:
-        coming: Future[_Made[_In, _Out]] | None = None
+        coming: Future[_Prefetched[_In, _Out]] | None = None
         for one in inputs:
             current, coming = coming, pool.submit(made, one)
             if current is not None:
-                yield _arrived(current.result(), device)
+                yield _wait_for_copy(current.result(), device)
         if coming is not None:
-            yield _arrived(coming.result(), device)
+            yield _wait_for_copy(coming.result(), device)
 
 
 def _side_stream(device: torch.device) -> torch.cuda.Stream | None:
@@ -120,7 +120,7 @@ def _in_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
     return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
-def _arrived(made: _Made[_In, _Out], device: torch.device) -> tuple[_In, _Out]:
+def _wait_for_copy(made: _Prefetched[_In, _Out], device: torch.device) -> tuple[_In, _Out]:
     one, parts, event = made
     if event is not None:
         here = torch.cuda.current_stream(device)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.arrays import Ints
-from recbench_spark.kernels.compiling import compiled
+from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.kernels.hashing import mix, stream
 from recbench_spark.kernels.ranking.positives import ItemLists
 
@@ -57,7 +57,7 @@ def _without_gaps(offsets: Ints, items: Ints) -> ItemLists:
     return ItemLists(running[offsets], items[drawn])
 
 
-@compiled
+@compile_kernel
 def _fill(
     keys_u: npt.NDArray[np.uint64],
     known_offsets: Ints,
@@ -87,7 +87,7 @@ def _fill(
         _take_rest(taken_i, u, start, cumulative_i, items[at:stop])
 
 
-@compiled
+@compile_kernel
 def _item_at(cumulative_i: Ints, place: np.int64) -> int:
     """The item whose stretch of the running sum holds the place."""
     low, high = 0, len(cumulative_i) - 1
@@ -100,7 +100,7 @@ def _item_at(cumulative_i: Ints, place: np.int64) -> int:
     return low
 
 
-@compiled
+@compile_kernel
 def _take_rest(taken_i: Ints, u: int, start: np.uint64, cumulative_i: Ints, items: Ints) -> None:
     """Where draws rarely meet a free item any more: the free ones by falling hash of the item."""
     if len(items) == 0:

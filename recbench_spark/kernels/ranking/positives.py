@@ -9,7 +9,7 @@ import numpy as np
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
-from recbench_spark.kernels.compiling import compiled, readonly
+from recbench_spark.kernels.compiling import compile_kernel, readonly
 
 _FEW = 12  # positives of a user that are compared each with each
 
@@ -55,7 +55,7 @@ class ItemLists:
 
 
 @dataclass(frozen=True)
-class Counts:
+class RankCounts:
     """What the ranks of the truth items follow from; p runs over the truth entries as given.
 
     `above_p`: candidates with a higher score, -1 where the truth item is not ranked (unknown, not
@@ -97,20 +97,20 @@ def make_positives(scored_i: Bools, truth: ItemLists, masked: ItemLists) -> Posi
             "give one row, possibly empty, to each user in both",
         )
     none = ItemLists.empty(truth.users)
-    masked_offsets, masked_items = _ordered(*arrays_of(masked), *arrays_of(none), scored_i)
-    slot_offsets, slot_items = _ordered(*arrays_of(truth), masked_offsets, masked_items, scored_i)
+    masked_offsets, masked_items = _order_rows(*list_arrays(masked), *list_arrays(none), scored_i)
+    slot_offsets, slot_items = _order_rows(*list_arrays(truth), masked_offsets, masked_items, scored_i)
     slot_users = np.repeat(np.arange(truth.users), np.diff(slot_offsets))
-    slot_p = find_slots(*arrays_of(truth), slot_offsets, slot_items)
+    slot_p = find_slots(*list_arrays(truth), slot_offsets, slot_items)
     return Positives(slot_offsets, slot_items, slot_users, masked_offsets, masked_items, slot_p)
 
 
-def arrays_of(lists: ItemLists) -> tuple[Ints, Ints]:
+def list_arrays(lists: ItemLists) -> tuple[Ints, Ints]:
     """Offsets and entries."""
     return readonly(lists.offsets_u), readonly(lists.items_p)
 
 
-@compiled
-def _ordered(
+@compile_kernel
+def _order_rows(
     offsets_u: Ints, items_p: Ints, left_offsets: Ints, left_items: Ints, scored_i: Bools
 ) -> tuple[Ints, Ints]:
     """Rows ascending and without duplicates, unscored items, unknown items and those left out."""
@@ -130,7 +130,7 @@ def _ordered(
     return out_offsets, out_items[:end].copy()
 
 
-@compiled
+@compile_kernel
 def _ascending(items: Ints) -> Ints:
     for at in range(1, len(items)):
         if items[at] < items[at - 1]:
@@ -138,7 +138,7 @@ def _ascending(items: Ints) -> Ints:
     return items.copy()
 
 
-@compiled
+@compile_kernel
 def _position(ascending: Ints, item: int) -> int:
     """Index of `item`, -1 where it is not there."""
     at = np.searchsorted(ascending, item)
@@ -146,7 +146,7 @@ def _position(ascending: Ints, item: int) -> int:
     return int(at) if found else -1
 
 
-@compiled
+@compile_kernel
 def find_slots(offsets_u: Ints, items_p: Ints, slot_offsets: Ints, slot_items: Ints) -> Ints:
     """The slot of each truth entry, or -1."""
     slot_p = np.full(len(items_p), -1, np.int64)
@@ -173,7 +173,7 @@ def make_tally(plan: Positives) -> Tally:
     return Tally(np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64))
 
 
-@compiled
+@compile_kernel
 def count_among_positives(plan: Positives, scores_s: Floats, tally: Tally) -> None:
     """Compare the positives of each user with each other; tiles leave them out."""
     for u in range(len(plan.slot_offsets) - 1):
@@ -186,7 +186,7 @@ def count_among_positives(plan: Positives, scores_s: Floats, tally: Tally) -> No
             tally.above[s], tally.tied[s], tally.before[s] = above, tied, before
 
 
-@compiled
+@compile_kernel
 def _rank_sorted(scores_s: Floats, first: int, last: int, tally: Tally) -> None:
     """The same by sorting: where there are many, comparing each with each takes longer."""
     order = first + np.argsort(-scores_s[first:last], kind="mergesort")
@@ -207,7 +207,7 @@ def gather_counts(
     candidates_u: Ints,
     cutoff: int | None,
     top: tuple[Ints, Floats] | None,
-) -> Counts:
+) -> RankCounts:
     """From slots to truth entries. Beyond a cut-off: above = cutoff and no ties, however found."""
     above, tied, before = tally
     if cutoff is not None:
@@ -222,7 +222,7 @@ def gather_counts(
         return out
 
     lists = top if top is not None else (None, None)
-    return Counts(spread(above, -1), spread(tied, 0), spread(before, 0), candidates_u, *lists)
+    return RankCounts(spread(above, -1), spread(tied, 0), spread(before, 0), candidates_u, *lists)
 
 
 def count_candidates(scored_i: Bools, plan: Positives) -> Ints:
@@ -230,7 +230,7 @@ def count_candidates(scored_i: Bools, plan: Positives) -> Ints:
     return np.count_nonzero(scored_i) - np.diff(plan.masked_offsets)
 
 
-@compiled
+@compile_kernel
 def count_exact(scores: Floats, at: int) -> tuple[int, int, int]:
     """#{higher}, #{others equal}, #{equal and earlier} than the score at place `at`."""
     score = scores[at]

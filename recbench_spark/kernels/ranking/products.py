@@ -11,7 +11,7 @@ import numpy as np
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
-from recbench_spark.kernels.compiling import compiled, readonly
+from recbench_spark.kernels.compiling import compile_kernel, readonly
 
 _UNIT = 2.0**-24  # unit roundoff of float32
 _TINY = 2.0**-126  # smallest normal float32: what flushing to zero may lose
@@ -122,7 +122,7 @@ def check_finite(values: Floats | Floats32, name: str, hint: str) -> None:
         raise DataError(f"{wrong} {name} hold NaN or infinite numbers", hint)
 
 
-@compiled
+@compile_kernel
 def lengths(vectors_nd: Floats32) -> Floats:
     """Euclidean length of each row, float64, summed in index order."""
     out = np.empty(vectors_nd.shape[0])
@@ -160,7 +160,7 @@ def make_pairing(products: Products, vectors_ud: Floats32) -> Pairing:
     return Pairing(vectors_ud, length_u, p.vectors_id, p.length_i, p.divisor_i, p.bias_i, p.scored_i)
 
 
-@compiled
+@compile_kernel
 def exact_score(pairing: Pairing, u: int, i: int) -> float:
     """s_ui of the module's equation: the definition of the score."""
     total = 0.0
@@ -170,7 +170,7 @@ def exact_score(pairing: Pairing, u: int, i: int) -> float:
     return float(total / pairing.divisor_i[i] + pairing.bias_i[i])
 
 
-@compiled
+@compile_kernel
 def exact_scores(pairing: Pairing, users_c: Ints, items_c: Ints) -> Floats:
     """s_ui of pairs, float64 (c,); NaN for an unknown (-1) or unscored item."""
     out = np.full(len(items_c), np.nan)
@@ -180,7 +180,7 @@ def exact_scores(pairing: Pairing, users_c: Ints, items_c: Ints) -> Floats:
     return out
 
 
-@compiled
+@compile_kernel
 def error_bound(length_u: float, length: float, bias: float, dims: int) -> float:
     """E with |x - s| <= E for a float32 product x, in any order and with flushing to zero.
 
@@ -196,7 +196,7 @@ def error_bound(length_u: float, length: float, bias: float, dims: int) -> float
     return (gamma * size + lost) * _SLACK
 
 
-@compiled
+@compile_kernel
 def error_bounds(length_u: Floats, length: float, bias: float, dims: int) -> Floats:
     """`error_bound` of each user."""
     out = np.empty(len(length_u))
@@ -205,8 +205,8 @@ def error_bounds(length_u: Floats, length: float, bias: float, dims: int) -> Flo
     return out
 
 
-@compiled
-def undecided(score: float, bound: float) -> tuple[np.float32, np.float32]:
+@compile_kernel
+def uncertainty_range(score: float, bound: float) -> tuple[np.float32, np.float32]:
     """Smallest and largest float32 product that `score` cannot be told from, rounded outward.
 
     One step beyond the nearest float32 also covers the float64 rounding of score -+ bound.
@@ -216,10 +216,10 @@ def undecided(score: float, bound: float) -> tuple[np.float32, np.float32]:
     return low, high
 
 
-@compiled
-def undecided_limits(scores_s: Floats, bound_s: Floats) -> tuple[Floats32, Floats32]:
-    """`undecided` of each score."""
+@compile_kernel
+def uncertainty_limits(scores_s: Floats, bound_s: Floats) -> tuple[Floats32, Floats32]:
+    """`uncertainty_range` of each score."""
     low, high = np.empty(len(scores_s), np.float32), np.empty(len(scores_s), np.float32)
     for s in range(len(scores_s)):
-        low[s], high[s] = undecided(scores_s[s], bound_s[s])
+        low[s], high[s] = uncertainty_range(scores_s[s], bound_s[s])
     return low, high

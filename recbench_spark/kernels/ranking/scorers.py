@@ -15,11 +15,11 @@ import numpy as np
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
-from recbench_spark.kernels.compiling import compiled
+from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.kernels.hashing import splitmix64
 from recbench_spark.kernels.ranking import counting, positives
-from recbench_spark.kernels.ranking.counting import Settings
-from recbench_spark.kernels.ranking.positives import Counts, ItemLists
+from recbench_spark.kernels.ranking.counting import CountingSettings
+from recbench_spark.kernels.ranking.positives import ItemLists, RankCounts
 from recbench_spark.kernels.ranking.products import (
     Products,
     check_finite,
@@ -54,17 +54,17 @@ class UserBlock:
         """The vectors; none are needed where there are no dimensions (a bias alone)."""
         if self.vectors_ud is None and dims == 0:
             return np.zeros((len(self.keys_u), 0), np.float32)
-        return _given(self.vectors_ud, "vectors")
+        return _require(self.vectors_ud, "vectors")
 
     def history(self) -> ItemLists:
         """The histories; a DataError where there are none."""
-        return _given(self.histories, "histories")
+        return _require(self.histories, "histories")
 
 
 _T = TypeVar("_T")
 
 
-def _given(value: _T | None, name: str) -> _T:
+def _require(value: _T | None, name: str) -> _T:
     if value is None:
         raise DataError(f"this model needs the users' {name}", f"pass UserBlock({name}=...)")
     return value
@@ -95,8 +95,8 @@ def count_ranks(
     masked: ItemLists,
     *,
     device: str | torch.device = "cpu",
-    settings: Settings | None = None,
-) -> Counts:
+    settings: CountingSettings | None = None,
+) -> RankCounts:
     """Ranks of the truth items among all scored items that are not masked.
 
     "cpu" is the compiled path; WHOLE_ROWS scores every pair in float64; any other torch device, "cpu:0"
@@ -105,7 +105,7 @@ def count_ranks(
     bits for every tile, block of users, number of threads and device. DataError: numbers that are
     not finite, lists that do not fit the catalogue or each other.
     """
-    settings = settings or Settings()
+    settings = settings or CountingSettings()
     if scorer.products is None or device == WHOLE_ROWS:
         return _count_whole_rows(scorer, users, truth, masked, settings)
     # Here: they load torch.
@@ -125,8 +125,8 @@ def count_ranks(
 
 
 def _count_whole_rows(
-    scorer: Scorer, users: UserBlock, truth: ItemLists, masked: ItemLists, settings: Settings
-) -> Counts:
+    scorer: Scorer, users: UserBlock, truth: ItemLists, masked: ItemLists, settings: CountingSettings
+) -> RankCounts:
     plan = positives.make_positives(scorer.scored_i, truth, masked)
     tally, tops = positives.make_tally(plan), []
     for start, stop in _blocks(truth.users, len(scorer.scored_i)):
@@ -135,11 +135,11 @@ def _count_whole_rows(
         counting.count_rows(scores_ui, start, scorer.scored_i, plan, tally)
         tops.append(top_rows(scores_ui, settings.top_k))
     candidates_u = positives.count_candidates(scorer.scored_i, plan)
-    top = _stacked(tops, settings.top_k) if settings.top_k else None
+    top = _stack_tops(tops, settings.top_k) if settings.top_k else None
     return positives.gather_counts(plan, tally, candidates_u, settings.cutoff, top)
 
 
-def _stacked(tops: list[tuple[Ints, Floats]], top_k: int) -> tuple[Ints, Floats]:
+def _stack_tops(tops: list[tuple[Ints, Floats]], top_k: int) -> tuple[Ints, Floats]:
     none = np.empty((0, top_k), np.int64), np.empty((0, top_k))
     items, scores = zip(none, *tops, strict=True)
     return np.concatenate(items), np.concatenate(scores)
@@ -147,7 +147,7 @@ def _stacked(tops: list[tuple[Ints, Floats]], top_k: int) -> tuple[Ints, Floats]
 
 def count_listed(
     scorer: Scorer, users: UserBlock, truth: ItemLists, candidates: ItemLists, *, top_k: int = 0
-) -> Counts:
+) -> RankCounts:
     """Ranks of the truth items among each user's given candidates, scored in float64.
 
     A truth item that is not a candidate (or unscored, unknown) stays unranked. DataError as above.
@@ -212,7 +212,7 @@ class DotScorer:
         return exact_scores(pairing, users_c, listed.items_p)
 
 
-def _listed_from_rows(scorer: Scorer, users: UserBlock, listed: ItemLists) -> Floats:
+def _score_listed_rows(scorer: Scorer, users: UserBlock, listed: ItemLists) -> Floats:
     """Scores of listed items for a scorer of whole rows, block by block."""
     out = np.empty(len(listed.items_p))
     for start, stop in _blocks(listed.users, len(scorer.scored_i)):
@@ -282,10 +282,10 @@ class NeighbourScorer:
 
     def score_listed(self, users: UserBlock, listed: ItemLists) -> Floats:
         """float64 (entries)."""
-        return _listed_from_rows(self, users, listed)
+        return _score_listed_rows(self, users, listed)
 
 
-@compiled
+@compile_kernel
 def _sum_neighbours(
     offsets_u: Ints,
     items_h: Ints,
@@ -333,10 +333,10 @@ class HashScorer:
 
     def score_listed(self, users: UserBlock, listed: ItemLists) -> Floats:
         """float64 (entries)."""
-        return _listed_from_rows(self, users, listed)
+        return _score_listed_rows(self, users, listed)
 
 
-@compiled
+@compile_kernel
 def _hash_rows(
     keys_u: np.typing.NDArray[np.uint64], keys_i: np.typing.NDArray[np.uint64], seed: np.uint64
 ) -> Floats:

@@ -7,19 +7,19 @@ from typing import NamedTuple
 import numpy as np
 
 from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
-from recbench_spark.kernels.compiling import compiled
+from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.kernels.ranking.positives import Positives, Tally
 from recbench_spark.kernels.ranking.products import (
     Pairing,
     error_bound,
     exact_score,
     exact_scores,
-    undecided,
+    uncertainty_range,
 )
-from recbench_spark.kernels.ranking.top import BLOCK, Work, collect, count_within
+from recbench_spark.kernels.ranking.top import BLOCK, TopCandidates, collect, count_within
 
 
-class Tile(NamedTuple):
+class FloatTile(NamedTuple):
     """Scalars of one tile of items: its first item, largest length and largest |bias|."""
 
     start: int
@@ -27,16 +27,16 @@ class Tile(NamedTuple):
     bias: float
 
 
-@compiled
+@compile_kernel
 def scan_tile(
     x_ri: Floats32,
     users_r: Ints,
-    tile: Tile,
+    tile: FloatTile,
     pairing: Pairing,
     plan: Positives,
     scores_s: Floats,
     limits: tuple[int, int],
-    progress: tuple[Tally, Work],
+    progress: tuple[Tally, TopCandidates],
 ) -> None:
     """Count one tile of float32 products, (rows of users, items from `tile.start`)."""
     tally, work = progress
@@ -58,7 +58,7 @@ def scan_tile(
         for s in range(first, last):
             if tally.above[s] >= cutoff:
                 continue
-            low, high = undecided(scores_s[s], bound)
+            low, high = uncertainty_range(scores_s[s], bound)
             above, not_below = _count_limits(row, low, high)
             if not_below != above:
                 if not fresh:
@@ -71,14 +71,14 @@ def scan_tile(
             tally.above[s] += above
 
 
-@compiled
+@compile_kernel
 def _forget(row: Floats32, start: int, scored_i: Bools) -> None:
     """Products that may have overflowed say nothing: 0, with an infinite bound."""
     for c in range(len(row)):
         row[c] = 0.0 if scored_i[start + c] else np.nan
 
 
-@compiled
+@compile_kernel
 def _hide(row: Floats32, start: int, items: Ints, at: int, last: int) -> int:
     """NaN is neither above nor below anything: take `items` out of the row."""
     while at < last and items[at] < start + len(row):
@@ -87,7 +87,7 @@ def _hide(row: Floats32, start: int, items: Ints, at: int, last: int) -> int:
     return at
 
 
-@compiled
+@compile_kernel
 def _count_limits(row: Floats32, low: np.float32, high: np.float32) -> tuple[int, int]:
     """#{x > high}, #{x >= low}; the casts keep 32-bit counters, so 16 lanes instead of 8."""
     above, not_below = np.int32(0), np.int32(0)
@@ -97,7 +97,7 @@ def _count_limits(row: Floats32, low: np.float32, high: np.float32) -> tuple[int
     return int(above), int(not_below)
 
 
-@compiled
+@compile_kernel
 def _resolve_slot(
     row: Floats32,
     scores_c: Floats,
@@ -126,7 +126,7 @@ def _resolve_slot(
     return above, tied, before
 
 
-@compiled
+@compile_kernel
 def count_pairs(
     slots_c: Ints, items_c: Ints, pairing: Pairing, plan: Positives, scores_s: Floats, tally: Tally
 ) -> None:

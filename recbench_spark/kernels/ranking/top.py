@@ -7,14 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
-from recbench_spark.kernels.compiling import compiled
+from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.kernels.ranking.positives import Positives
-from recbench_spark.kernels.ranking.products import Pairing, exact_scores, undecided
+from recbench_spark.kernels.ranking.products import Pairing, exact_scores, uncertainty_range
 
 BLOCK = 64  # scores looked at together when a few of a tile are wanted
 
 
-class Work(NamedTuple):
+class TopCandidates(NamedTuple):
     """What the tiles leave behind: places in the lists, best candidates."""
 
     masked_at: Ints
@@ -26,11 +26,11 @@ class Work(NamedTuple):
     best_bound: Floats
 
 
-def make_work(plan: Positives, bound_u: Floats, top_k: int) -> Work:
+def make_work(plan: Positives, bound_u: Floats, top_k: int) -> TopCandidates:
     """Before the first tile. The candidates of a list have room for twice the list and some."""
     users = len(plan.slot_offsets) - 1
     room = 2 * top_k + 4 * BLOCK if top_k else 0
-    return Work(
+    return TopCandidates(
         masked_at=plan.masked_offsets[:-1].copy(),
         slot_at=plan.slot_offsets[:-1].copy(),
         best_items=np.empty((users, room), np.int64),
@@ -41,7 +41,7 @@ def make_work(plan: Positives, bound_u: Floats, top_k: int) -> Work:
     )
 
 
-@compiled
+@compile_kernel
 def count_within(block: Floats32, low: np.float32, high: np.float32) -> int:
     """#{low <= x <= high}."""
     within = np.int32(0)
@@ -50,8 +50,8 @@ def count_within(block: Floats32, low: np.float32, high: np.float32) -> int:
     return int(within)
 
 
-@compiled
-def collect(row: Floats32, start: int, u: int, pairing: Pairing, top_k: int, work: Work) -> None:
+@compile_kernel
+def collect(row: Floats32, start: int, u: int, pairing: Pairing, top_k: int, work: TopCandidates) -> None:
     """Keep the candidates that may be among the first K: running threshold, then compaction."""
     items, x = work.best_items[u], work.best_x[u]
     count, cut = work.best_count[u], work.best_cut[u]
@@ -71,8 +71,8 @@ def collect(row: Floats32, start: int, u: int, pairing: Pairing, top_k: int, wor
     work.best_count[u] = count
 
 
-@compiled
-def _compact(u: int, pairing: Pairing, top_k: int, work: Work) -> None:
+@compile_kernel
+def _compact(u: int, pairing: Pairing, top_k: int, work: TopCandidates) -> None:
     """Drop candidates that K others beat for certain; if many stay, those that K others beat.
 
     Items arrive by rising index and stay in this order, so a later item loses every tie.
@@ -81,7 +81,7 @@ def _compact(u: int, pairing: Pairing, top_k: int, work: Work) -> None:
     if count <= top_k:
         return
     kth = np.partition(work.best_x[u, :count], count - top_k)[count - top_k]
-    low, _ = undecided(np.float64(kth), 2.0 * bound)
+    low, _ = uncertainty_range(np.float64(kth), 2.0 * bound)
     cut = max(work.best_cut[u], low)
     _keep(u, work.best_x[u, :count] >= cut, work)
     count = work.best_count[u]
@@ -90,14 +90,14 @@ def _compact(u: int, pairing: Pairing, top_k: int, work: Work) -> None:
         kept = np.zeros(count, np.bool_)
         order = np.argsort(-scores, kind="mergesort")[:top_k]
         kept[order] = True
-        low, _ = undecided(scores[order[-1]], bound)
+        low, _ = uncertainty_range(scores[order[-1]], bound)
         cut = max(cut, low)
         _keep(u, kept, work)
     work.best_cut[u] = cut
 
 
-@compiled
-def _keep(u: int, kept: Bools, work: Work) -> None:
+@compile_kernel
+def _keep(u: int, kept: Bools, work: TopCandidates) -> None:
     at = 0
     for c in range(len(kept)):
         if kept[c]:
@@ -107,7 +107,7 @@ def _keep(u: int, kept: Bools, work: Work) -> None:
     work.best_count[u] = at
 
 
-@compiled
+@compile_kernel
 def sort_best(
     users_u: Ints, pairing: Pairing, items_uc: Ints, count_u: Ints, top_k: int
 ) -> tuple[Ints, Floats]:
@@ -123,7 +123,7 @@ def sort_best(
     return top_items, top_scores
 
 
-@compiled
+@compile_kernel
 def top_rows(scores_ri: Floats, top_k: int) -> tuple[Ints, Floats]:
     """The first K of each row by score, then smaller index; NaN is not a candidate."""
     if top_k == 0:
@@ -142,7 +142,7 @@ def top_rows(scores_ri: Floats, top_k: int) -> tuple[Ints, Floats]:
     return top_items, top_scores
 
 
-@compiled
+@compile_kernel
 def top_lists(offsets_u: Ints, items_c: Ints, scores_c: Floats, top_k: int) -> tuple[Ints, Floats]:
     """The first K of each ascending list by score, then smaller index."""
     users = len(offsets_u) - 1

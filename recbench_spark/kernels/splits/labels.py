@@ -21,7 +21,7 @@ TRAIN, GIVEN, VALID, LATER, TEST = (np.int8(code) for code in range(len(NAMES)))
 """Codes of NAMES; test rows dealt to several parts carry TEST and what follows it."""
 
 
-def share(n_r: Ints, ratio: float) -> Ints:
+def count_share(n_r: Ints, ratio: float) -> Ints:
     """floor(ratio n), but at least one row where the ratio is above 0.
 
     >>> share(np.array([1, 10, 30]), 0.1).tolist()
@@ -76,7 +76,7 @@ def by_time(time_r: Ints, valid: int, test: int, later: int) -> Codes:
     return codes
 
 
-def of_held_out(codes_r: Codes, place_r: Floats, test: float, valid: float) -> Codes:
+def by_held_out(codes_r: Codes, place_r: Floats, test: float, valid: float) -> Codes:
     """Strong generalisation: others only train, held-out users (or items) only test what is not given.
 
     Args:
@@ -89,7 +89,7 @@ def of_held_out(codes_r: Codes, place_r: Floats, test: float, valid: float) -> C
     return np.where(place_r < test + valid, rest, TRAIN)
 
 
-def dealt(codes_r: Codes, card_r: Hashes, parts: int) -> Codes:
+def partition_test_rows(codes_r: Codes, card_r: Hashes, parts: int) -> Codes:
     """Test rows dealt to `parts` parts by a hash of their own."""
     card = np.mod(card_r.view(np.int64), parts).astype(np.int8)
     return np.where(codes_r == TEST, TEST + card, codes_r)

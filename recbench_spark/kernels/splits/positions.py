@@ -42,13 +42,13 @@ def ascending(groups_r: Ints, keys_r: Ints, ties_r: Ints) -> Ints:
     lost = max(0, group_bits + key_bits - 64)
     word_r = (groups_r.astype(np.uint64) << np.uint64(key_bits - lost)) | (offset_r >> np.uint64(lost))
     order_r = np.argsort(word_r)
-    alike_r = _alike(word_r[order_r])
+    alike_r = _has_equal_neighbour(word_r[order_r])
     rows = order_r[alike_r]
     order_r[alike_r] = rows[np.lexsort((ties_r[rows], keys_r[rows], word_r[rows]))]
     return order_r
 
 
-def last_of_each(groups_r: Ints, keys_r: Ints, values_r: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:
+def last_per_group(groups_r: Ints, keys_r: Ints, values_r: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:
     """The row of each group with the largest (key, value), and the rows of which it is not the only one.
 
     Returns:
@@ -69,16 +69,18 @@ def last_of_each(groups_r: Ints, keys_r: Ints, values_r: npt.NDArray[np.float64]
     return order_r[ends_g], order_r[shared_r]
 
 
-def repeated(groups_r: Ints, values_r: Ints) -> npt.NDArray[np.bool_]:
+def mark_repeats(groups_r: Ints, values_r: Ints) -> npt.NDArray[np.bool_]:
     """Whether another row has the same group and value (both below 2^31), (r,)."""
     pair_r = (groups_r << 32) | values_r
     order_r = np.argsort(pair_r)
     found = np.empty(len(pair_r), np.bool_)
-    found[order_r] = _alike(pair_r[order_r])
+    found[order_r] = _has_equal_neighbour(pair_r[order_r])
     return found
 
 
-def _alike(ascending_r: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+def _has_equal_neighbour(
+    ascending_r: npt.NDArray[np.int64] | npt.NDArray[np.uint64],
+) -> npt.NDArray[np.bool_]:
     """Whether a neighbour in the order has the same value."""
     equal = ascending_r[1:] == ascending_r[:-1]
     alike: npt.NDArray[np.bool_] = np.append(equal, False) | np.insert(equal, 0, False)

@@ -11,7 +11,7 @@ from recbench_spark.errors import ConfigError
 T = TypeVar("T")
 
 
-def device_of(name: str) -> torch.device:
+def choose_device(name: str) -> torch.device:
     """The device by its name in settings; `auto`: a GPU where there is one.
 
     Raises:
@@ -27,7 +27,7 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
-def moved(batch: T, device: torch.device) -> T:
+def move_batch(batch: T, device: torch.device) -> T:
     """A minibatch with all its tensors on a device: tuples, named ones and lists of them, however deep.
 
     What is no tensor stays as it is: dense ids in numpy, numbers, None.
@@ -35,8 +35,8 @@ def moved(batch: T, device: torch.device) -> T:
     if isinstance(batch, torch.Tensor):
         return cast(T, batch.to(device))
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return cast(T, type(batch)(*(moved(part, device) for part in batch)))
+        return cast(T, type(batch)(*(move_batch(part, device) for part in batch)))
     if isinstance(batch, tuple | list):
-        parts: Any = [moved(part, device) for part in batch]
+        parts: Any = [move_batch(part, device) for part in batch]
         return cast(T, type(batch)(parts))
     return batch

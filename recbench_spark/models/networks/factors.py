@@ -20,19 +20,19 @@ from torch import nn
 from torch.nn import functional
 
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.graph.aggregate import partial
+from recbench_spark.kernels.graph.aggregate import sum_sources
 from recbench_spark.kernels.graph.csr import Csr
-from recbench_spark.kernels.graph.ids import hashed_numbers
-from recbench_spark.kernels.graph.simd import AHEAD
-from recbench_spark.models.networks.devices import moved
+from recbench_spark.kernels.graph.ids import hash_numbers
+from recbench_spark.kernels.graph.simd import PREFETCH_EDGES
+from recbench_spark.models.networks.devices import move_batch
 from recbench_spark.models.networks.fitting import Rows, Step
 from recbench_spark.models.networks.losses import bayesian_ranking
-from recbench_spark.models.networks.sampling import had, shared_negatives, unseen
+from recbench_spark.models.networks.sampling import draw_shared_negatives, draw_unseen, find_owned_items
 
 Indices = npt.NDArray[np.int64]
 
 
-class Pairs(NamedTuple):
+class UserItemPairs(NamedTuple):
     """Which items users have.
 
     Attributes:
@@ -53,55 +53,61 @@ class Pairs(NamedTuple):
         return np.repeat(np.arange(self.users, dtype=np.int32), np.diff(self.indptr))
 
 
-def pairs_of(user_e: npt.NDArray[Any], item_e: npt.NDArray[Any], users: int, items: int) -> Pairs:
+def make_pairs(user_e: npt.NDArray[Any], item_e: npt.NDArray[Any], users: int, items: int) -> UserItemPairs:
     """Pairs sorted by user and item, each once."""
     keys = np.unique(user_e.astype(np.int64) * items + item_e)
     indptr = np.searchsorted(keys, np.arange(users + 1, dtype=np.int64) * items)
-    return Pairs(users, items, indptr.astype(np.int64), (keys % items).astype(np.int32))
+    return UserItemPairs(users, items, indptr.astype(np.int64), (keys % items).astype(np.int32))
 
 
-def of_users(pairs: Pairs, kept_u: npt.NDArray[np.bool_]) -> Pairs:
+def select_users(pairs: UserItemPairs, kept_u: npt.NDArray[np.bool_]) -> UserItemPairs:
     """Pairs of the users that are kept; others have none."""
     sizes = np.diff(pairs.indptr)
     indptr = np.concatenate([[0], np.cumsum(np.where(kept_u, sizes, 0))])
     return pairs._replace(indptr=indptr, item=pairs.item[np.repeat(kept_u, sizes)])
 
 
-def users_by_hash(users: int, seed: int) -> Indices:
+def order_users_by_hash(users: int, seed: int) -> Indices:
     """(users,) all of them in an order that the seed draws."""
-    return np.argsort(hashed_numbers(np.arange(users), seed), kind="stable")
+    return np.argsort(hash_numbers(np.arange(users), seed), kind="stable")
 
 
-def cut(pairs: Pairs, share: float, seed: int) -> tuple[Pairs, Pairs]:
+def split_pairs(pairs: UserItemPairs, share: float, seed: int) -> tuple[UserItemPairs, UserItemPairs]:
     """Training and validation pairs: those whose hash is among the lowest `share`; a user keeps one at
     least."""
     user = pairs.user.astype(np.int64)
-    hashes = hashed_numbers(user * pairs.items + pairs.item, seed)
+    hashes = hash_numbers(user * pairs.items + pairs.item, seed)
     held = hashes < np.uint64(min(share, 1) * 2.0**64 * (1 - 2.0**-53))
     least = np.full(pairs.users, 2**64 - 1, np.uint64)
     np.minimum.at(least, user, ~hashes)
     held &= ~hashes != least[user]
-    parts = (pairs_of(user[rows], pairs.item[rows], pairs.users, pairs.items) for rows in (~held, held))
+    parts = (make_pairs(user[rows], pairs.item[rows], pairs.users, pairs.items) for rows in (~held, held))
     return next(parts), next(parts)
 
 
-class Factors(nn.Module):
+class FactorNetwork(nn.Module):
     """A vector a user and an item; with layers, LightGCN's.
 
     `sparse`: a step moves the rows of its minibatch alone; without, or with layers, all rows.
     """
 
     def __init__(
-        self, pairs: Pairs, dims: int, layers: int, seed: int, spread: float = 0.1, sparse: bool = True
+        self,
+        pairs: UserItemPairs,
+        dims: int,
+        layers: int,
+        seed: int,
+        spread: float = 0.1,
+        sparse: bool = True,
     ) -> None:
         super().__init__()
         if layers < 0:
             raise ConfigError(f"layers: {layers} is negative", "0 is MF-BPR, 3 LightGCN's usual number")
         self.users, self.layers, self.sparse = pairs.users, layers, sparse and not layers
         self.vectors = nn.Parameter(
-            torch.from_numpy(normals(pairs.users + pairs.items, dims, seed) * spread)
+            torch.from_numpy(random_normals(pairs.users + pairs.items, dims, seed) * spread)
         )
-        self.adjacency = normalised(pairs) if layers else None
+        self.adjacency = normalise_adjacency(pairs) if layers else None
 
     def final(self) -> torch.Tensor:
         """(users + items, dims) vectors whose products are scores."""
@@ -131,16 +137,16 @@ class Factors(nn.Module):
         return [part.reshape(*some.shape, -1) for part, some in zip(parts, rows, strict=True)]
 
 
-def normals(rows: int, dims: int, seed: int) -> npt.NDArray[np.float32]:
+def random_normals(rows: int, dims: int, seed: int) -> npt.NDArray[np.float32]:
     """(rows, dims) standard normal numbers by hash of seed and place (Box and Muller 1958)."""
-    hashes = hashed_numbers(np.arange(2 * rows * dims), seed % 2**31)
+    hashes = hash_numbers(np.arange(2 * rows * dims), seed % 2**31)
     u = ((hashes >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     radius, angle = np.sqrt(-2 * np.log(u[::2])), 2 * np.pi * u[1::2]
     return np.asarray(radius * np.cos(angle), np.float32).reshape(rows, dims)
 
 
 @dataclass(frozen=True)
-class Symmetric:
+class SymmetricMatrix:
     """A sparse matrix that is its own transpose, by rows.
 
     Attributes:
@@ -154,7 +160,7 @@ class Symmetric:
     def times(self, h: torch.Tensor) -> torch.Tensor:
         """(n, d) the product with (n, d); the same bits for any number of threads."""
         if h.device.type == "cpu" and h.dtype == torch.float32:
-            return torch.from_numpy(_product(self.csr, h.detach().numpy(), torch.get_num_threads()))
+            return torch.from_numpy(_multiply(self.csr, h.detach().numpy(), torch.get_num_threads()))
         column, begins, weights = self.tensors(h)
         return functional.embedding_bag(column, h, begins, mode="sum", per_sample_weights=weights)
 
@@ -164,24 +170,24 @@ class Symmetric:
         if key not in self.placed:
             column = torch.from_numpy(self.csr.src[: self.csr.edges].astype(np.int64))
             weights = torch.from_numpy(self.csr.weight).to(like.dtype)
-            self.placed[key] = moved(
+            self.placed[key] = move_batch(
                 (column, torch.from_numpy(self.csr.indptr[:-1].copy()), weights), like.device
             )
         return self.placed[key]
 
 
-def _product(csr: Csr, h: npt.NDArray[Any], threads: int) -> npt.NDArray[np.float32]:
+def _multiply(csr: Csr, h: npt.NDArray[Any], threads: int) -> npt.NDArray[np.float32]:
     """Rows in as many parts as there are threads, of as many edges each."""
     cuts = np.searchsorted(csr.indptr, np.linspace(0, csr.edges, threads + 1)[1:-1])
     ends = [0, *cuts.tolist(), len(csr.indptr) - 1]
     parts = [csr._replace(indptr=csr.indptr[a : b + 1]) for a, b in itertools.pairwise(ends)]
     if threads == 1:
-        return partial("importance", parts[0], h)
+        return sum_sources("importance", parts[0], h)
     with ThreadPoolExecutor(threads) as pool:
-        return np.concatenate(list(pool.map(lambda part: partial("importance", part, h), parts)))
+        return np.concatenate(list(pool.map(lambda part: sum_sources("importance", part, h), parts)))
 
 
-def normalised(pairs: Pairs) -> Symmetric:
+def normalise_adjacency(pairs: UserItemPairs) -> SymmetricMatrix:
     """D^-1/2 A D^-1/2 of the bipartite graph: users first, then items."""
     user, item = pairs.user.astype(np.int64), pairs.item.astype(np.int64) + pairs.users
     n = pairs.users + pairs.items
@@ -190,15 +196,15 @@ def normalised(pairs: Pairs) -> Symmetric:
     degree = np.bincount(rows, minlength=n)
     value = 1 / np.sqrt((degree[rows] * degree[columns])[order].astype(np.float64))
     indptr = np.concatenate([[0], np.cumsum(degree)]).astype(np.int64)
-    src = np.append(columns[order], np.zeros(AHEAD, np.int64)).astype(np.uint32)
-    return Symmetric(Csr(indptr, src, value.astype(np.float32)))
+    src = np.append(columns[order], np.zeros(PREFETCH_EDGES, np.int64)).astype(np.uint32)
+    return SymmetricMatrix(Csr(indptr, src, value.astype(np.float32)))
 
 
 class _Product(torch.autograd.Function):
     """A symmetric sparse matrix times vectors; its gradient is the same product."""
 
     @staticmethod
-    def forward(ctx: Any, matrix: Symmetric, h: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, matrix: SymmetricMatrix, h: torch.Tensor) -> torch.Tensor:
         ctx.matrix = matrix
         return matrix.times(h)
 
@@ -235,19 +241,19 @@ class FactorTask:
     """
 
     def __init__(
-        self, train: Pairs, held: Pairs, module: Factors, penalty: float, negatives: int = 1,
+        self, train: UserItemPairs, held: UserItemPairs, module: FactorNetwork, penalty: float, negatives: int = 1,
         groups: int = 0, judged: int = 2000,
     ) -> None:  # fmt: skip
         self.train, self.held, self.module, self.penalty = train, held, module, penalty
         self.negatives, self.groups = negatives, groups
         self.examples, self.user = len(train.item), train.user
         some = np.flatnonzero(np.diff(held.indptr))
-        self.judges = some[np.argsort(hashed_numbers(some, 1), kind="stable")][:judged]
+        self.validation_users = some[np.argsort(hash_numbers(some, 1), kind="stable")][:judged]
 
     def batch(self, at: Step, row_b: Rows, seed: int) -> FactorBatch:
         """See `FactorBatch`; a group's items are those of the whole minibatch in each process."""
         if self.groups:
-            return self._grouped(row_b, seed)
+            return self._make_shared_batch(row_b, seed)
         return self._rows(row_b, self._own(row_b, seed))
 
     def _rows(self, row_b: Rows, other: Indices) -> FactorBatch:
@@ -256,13 +262,13 @@ class FactorTask:
         one, two, three = (torch.from_numpy(x) for x in rows)
         return FactorBatch(one, two, three)
 
-    def _grouped(self, row_b: Rows, seed: int) -> FactorBatch:
-        group = (hashed_numbers(row_b, seed % 2**31) % np.uint64(self.groups)).astype(np.int64)
+    def _make_shared_batch(self, row_b: Rows, seed: int) -> FactorBatch:
+        group = (hash_numbers(row_b, seed % 2**31) % np.uint64(self.groups)).astype(np.int64)
         order = np.argsort(group, kind="stable")
         row_b, group = row_b[order], group[order]
-        drawn = shared_negatives(0, self.train.items, self.groups * self.negatives, seed)
+        drawn = draw_shared_negatives(0, self.train.items, self.groups * self.negatives, seed)
         other = drawn.reshape(self.groups, self.negatives)
-        known = had(self.train.indptr, self.train.item, self.user[row_b], group, other)
+        known = find_owned_items(self.train.indptr, self.train.item, self.user[row_b], group, other)
         sizes = tuple(np.bincount(group, minlength=self.groups).tolist())
         return self._rows(row_b, other)._replace(known=torch.from_numpy(known), sizes=sizes)
 
@@ -270,7 +276,7 @@ class FactorTask:
         user = self.user[row_b].astype(np.int64)
         key_bn = (row_b[:, None] * self.negatives + np.arange(self.negatives)).reshape(-1)
         user_bn = np.repeat(user, self.negatives)
-        other_bn = unseen(self.train.indptr, self.train.item, user_bn, key_bn, self.train.items, seed)
+        other_bn = draw_unseen(self.train.indptr, self.train.item, user_bn, key_bn, self.train.items, seed)
         return other_bn.reshape(-1, self.negatives)
 
     def loss(self, batch: FactorBatch) -> torch.Tensor:
@@ -288,15 +294,20 @@ class FactorTask:
 
     def worth(self) -> float:
         """Mean recall at 20 of the validation part; NaN where there is none."""
-        if not len(self.judges):
+        if not len(self.validation_users):
             return math.nan
         with torch.no_grad():
             final = self.module.final()
-        return recall(final.detach().cpu().numpy(), self.train, self.held, self.judges, 20)
+        return mean_recall(final.detach().cpu().numpy(), self.train, self.held, self.validation_users, 20)
 
 
-def recall(
-    final: npt.NDArray[Any], train: Pairs, held: Pairs, user_j: Indices, k: int, at_once: int = 256
+def mean_recall(
+    final: npt.NDArray[Any],
+    train: UserItemPairs,
+    held: UserItemPairs,
+    user_j: Indices,
+    k: int,
+    at_once: int = 256,
 ) -> float:
     """Mean over users of their held-out items among the k best that training does not hold, over their
     number."""

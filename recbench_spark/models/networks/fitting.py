@@ -26,8 +26,8 @@ from torch import nn
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.hashing import stream
-from recbench_spark.models.networks.devices import device_of, moved
-from recbench_spark.models.networks.plans import Plan
+from recbench_spark.models.networks.devices import choose_device, move_batch
+from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.models.rating.shuffling import permutation
 from recbench_spark.storage.publish import replace_bytes
 
@@ -72,7 +72,7 @@ class Task(Protocol):
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedTask:
     """A task whose model is also measured on test rows after each epoch: that is told, and chooses nothing.
 
     Attributes:
@@ -125,7 +125,7 @@ class Shard(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Epoch:
+class EpochResult:
     """What an epoch told: mean loss, worth, examples a second, share of the time spent waiting; worth on
     test rows where these are watched."""
 
@@ -138,7 +138,7 @@ class Epoch:
 
 
 @dataclass
-class Fitted:
+class FitResult:
     """What came of a fit: the epochs, and which was best by the validation part.
 
     Attributes:
@@ -147,7 +147,7 @@ class Fitted:
         stopped: why it ended.
     """
 
-    epochs: list[Epoch] = field(default_factory=list)
+    epochs: list[EpochResult] = field(default_factory=list)
     best: int = 0
     stopped: str = ""
 
@@ -169,12 +169,16 @@ class Fitted:
         )
 
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 def fit(
-    task: Task, plan: Plan, folder: Path | None = None, tell: Tell = print, shard: Shard | None = None
-) -> Fitted:
+    task: Task,
+    plan: TrainingPlan,
+    folder: Path | None = None,
+    tell: Report = print,
+    shard: Shard | None = None,
+) -> FitResult:
     """Fit a model; go on from the folder's checkpoint where there is one. Its module ends on the CPU.
 
     Args:
@@ -194,18 +198,20 @@ def fit(
 class _Fit:
     """The state of a fit."""
 
-    def __init__(self, task: Task, plan: Plan, folder: Path | None, tell: Tell, shard: Shard) -> None:
+    def __init__(
+        self, task: Task, plan: TrainingPlan, folder: Path | None, tell: Report, shard: Shard
+    ) -> None:
         self.task, self.plan, self.tell, self.shard = task, plan, tell, shard
-        self.folder, self.device = folder, device_of(plan.device)
+        self.folder, self.device = folder, choose_device(plan.device)
         task.module.to(self.device)
-        self.optimiser = adam(task.module, plan)
+        self.optimiser = make_optimiser(task.module, plan)
         self.examples = min(plan.examples or task.examples, task.examples)
         self.steps = -(-self.examples // plan.batch)
-        self.found, self.at, self.total = Fitted(), Step(1, 0), 0.0
+        self.found, self.at, self.total = FitResult(), Step(1, 0), 0.0
         if task.examples < 1:
             raise DataError("no examples to train on", "a lower relevance threshold, or another split")
 
-    def run(self) -> Fitted:
+    def run(self) -> FitResult:
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._resume()
@@ -215,14 +221,14 @@ class _Fit:
                 break
             self._epoch()
         self._take_best()
-        if isinstance(self.task, Watched):
+        if isinstance(self.task, WatchedTask):
             self.tell(self.found.on_test(self.task.measure))
         return self.found
 
     def _epoch(self) -> None:
         begun, waited, number = time.monotonic(), 0.0, self.at.epoch
         examples = 0
-        made = ahead(self._batches(), self.plan.ahead)
+        made = prefetch(self._batches(), self.plan.ahead)
         while True:
             asked = time.monotonic()
             step, size, batch = next(made, (None, 0, None))
@@ -233,8 +239,8 @@ class _Fit:
             examples += size
         seconds = max(time.monotonic() - begun, 1e-9)
         loss, speed = self.total / self.examples, examples / seconds
-        worth, test = agreed(self.task, self.shard), watched(self.task, self.shard)
-        told = Epoch(number, loss, worth, speed, waited / seconds, test)
+        worth, test = broadcast_score(self.task, self.shard), measure_on_test(self.task, self.shard)
+        told = EpochResult(number, loss, worth, speed, waited / seconds, test)
         self._ended(told)
 
     def _batches(self) -> Iterator[tuple[int, int, Any]]:
@@ -249,9 +255,9 @@ class _Fit:
     def _step(self, at: Step, size: int, batch: Any) -> None:
         done = (at.epoch - 1) * self.steps + at.step
         for group in self.optimiser.param_groups:
-            group["lr"] = self.plan.rate_at(done, self.steps)
+            group["lr"] = self.plan.learning_rate(done, self.steps)
         self.optimiser.zero_grad()
-        value = added(self.task.module, self._backward(size, batch), self.shard)
+        value = sum_gradients(self.task.module, self._backward(size, batch), self.shard)
         if not math.isfinite(value):
             kept = "none was kept" if self.folder is None else f"the last good one is in {self.folder}"
             raise DataError(
@@ -267,11 +273,11 @@ class _Fit:
         """Gradients of this process's share, over a minibatch's size; its loss."""
         if batch is None:  # a share without examples
             return 0.0
-        loss = self.task.loss(moved(batch, self.device))
+        loss = self.task.loss(move_batch(batch, self.device))
         (loss / size).backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
-    def _ended(self, told: Epoch) -> None:
+    def _ended(self, told: EpochResult) -> None:
         better = not told.worth <= self.found.worth  # without a validation part the last epoch is kept
         self.found.epochs.append(told)
         self.found.best = told.epoch if better else self.found.best
@@ -288,8 +294,8 @@ class _Fit:
             f"{told.waited:.0%} of the time waiting for minibatches"
         )
 
-    def _on_test(self, told: Epoch) -> str:
-        if told.test is None or not isinstance(self.task, Watched):
+    def _on_test(self, told: EpochResult) -> str:
+        if told.test is None or not isinstance(self.task, WatchedTask):
             return ""
         return f", test {self.task.measure} {told.test:.5f} (watched)"
 
@@ -313,20 +319,20 @@ class _Fit:
             return
         note = read_checkpoint(path, self.task.module, self.optimiser)
         kept = note["found"]
-        self.found = Fitted([Epoch(**e) for e in kept["epochs"]], kept["best"], kept["stopped"])
+        self.found = FitResult([EpochResult(**e) for e in kept["epochs"]], kept["best"], kept["stopped"])
         self.at, self.total = Step(*note["at"]), float.fromhex(note["total"])
         self.tell(f"going on at epoch {self.at.epoch}, step {self.at.step}")
 
     def _take_best(self) -> None:
         if self.folder is not None:
-            barrier(self.shard)
+            wait_for_others(self.shard)
             read_checkpoint(self.folder / "best.safetensors", self.task.module, None)
         elif self.found.epochs:
             self.task.module.load_state_dict(self.kept)
         self.task.module.cpu()
 
 
-def adam(module: nn.Module, plan: Plan) -> torch.optim.Optimizer:
+def make_optimiser(module: nn.Module, plan: TrainingPlan) -> torch.optim.Optimizer:
     """Adam (Kingma and Ba 2015); of a module that is `sparse`, of the rows in a minibatch alone."""
     if getattr(module, "sparse", False):
         return torch.optim.SparseAdam(list(module.parameters()), lr=plan.rate)
@@ -334,7 +340,7 @@ def adam(module: nn.Module, plan: Plan) -> torch.optim.Optimizer:
     return torch.optim.Adam(weights, lr=plan.rate, weight_decay=plan.weight_decay, fused=True)
 
 
-def added(module: nn.Module, loss: float, shard: Shard) -> float:
+def sum_gradients(module: nn.Module, loss: float, shard: Shard) -> float:
     """Gradients added over all processes, in place; the sum of their losses."""
     if shard.of == 1:
         return loss
@@ -349,7 +355,7 @@ def added(module: nn.Module, loss: float, shard: Shard) -> float:
     return float(total)
 
 
-def agreed(task: Task, shard: Shard) -> float:
+def broadcast_score(task: Task, shard: Shard) -> float:
     """What the model is worth, as the first process has it: all go by one number, whatever hosts round."""
     worth = task.worth() if shard.rank == 0 else math.nan
     if shard.of == 1:
@@ -361,12 +367,12 @@ def agreed(task: Task, shard: Shard) -> float:
     return float(number)
 
 
-def watched(task: Task, shard: Shard) -> float | None:
+def measure_on_test(task: Task, shard: Shard) -> float | None:
     """What the model is worth on test rows, where these are watched: by the first process, which tells."""
-    return task.test() if isinstance(task, Watched) and shard.rank == 0 else None
+    return task.test() if isinstance(task, WatchedTask) and shard.rank == 0 else None
 
 
-def barrier(shard: Shard) -> None:
+def wait_for_others(shard: Shard) -> None:
     """Wait for the other processes."""
     if shard.of > 1:
         from torch import distributed  # noqa: PLC0415
@@ -374,7 +380,7 @@ def barrier(shard: Shard) -> None:
         distributed.barrier()
 
 
-def ahead(made: Iterator[Any], size: int) -> Iterator[Any]:
+def prefetch(made: Iterator[Any], size: int) -> Iterator[Any]:
     """What an iterator gives, made by a thread of its own, at most so many ahead; its errors are raised
     here."""
     queue: Queue[Any] = Queue(size)

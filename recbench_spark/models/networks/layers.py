@@ -16,8 +16,13 @@ from torch import nn
 
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
-from recbench_spark.kernels.graph.layers import all_shapes, check_weights, random_weights, shapes
-from recbench_spark.models.networks.pooling import largest, summed, taken
+from recbench_spark.kernels.graph.layers import (
+    check_weights,
+    model_weight_shapes,
+    random_weights,
+    weight_shapes,
+)
+from recbench_spark.models.networks.pooling import max_edges, sum_edges, take_rows
 from recbench_spark.models.networks.subgraphs import Hop, Subgraph
 from recbench_spark.storage.publish import replace_bytes
 
@@ -30,18 +35,18 @@ class GraphLayer(nn.Module):
         if form.aggregator not in AGGREGATORS:
             raise ConfigError(f"no aggregator '{form.aggregator}'", f"known: {', '.join(AGGREGATORS)}")
         self.form = form
-        wanted = shapes(form, d)
-        self.W = _linear(wanted["W.weight"])
+        wanted = weight_shapes(form, d)
+        self.W = _make_linear(wanted["W.weight"])
         if form.form == "convolve":
-            self.Q = _linear(wanted["Q.weight"])
+            self.Q = _make_linear(wanted["Q.weight"])
         elif form.aggregator == "max":
-            self.pool = _linear(wanted["pool.weight"])
+            self.pool = _make_linear(wanted["pool.weight"])
         elif form.aggregator == "lstm":
             self.lstm = nn.LSTM(d, form.hidden, batch_first=True)
 
     def forward(self, h: torch.Tensor, hop: Hop) -> torch.Tensor:
         """(r, width) new vectors of a hop's destinations, of (n, d) those of the layer before."""
-        own = taken(h, hop.own)
+        own = take_rows(h, hop.own)
         n = self._pooled(self._messages(h), hop, own)
         if self.form.aggregator == "gcn":
             joined = n
@@ -49,7 +54,7 @@ class GraphLayer(nn.Module):
             joined = own + n if self.form.join == "add" else torch.cat([own, n], dim=1)
         out = self.W(joined)
         out = torch.relu(out) if self.form.relu else out
-        return unit(out) if self.form.normalise else out
+        return unit_rows(out) if self.form.normalise else out
 
     def _messages(self, h: torch.Tensor) -> torch.Tensor:
         if self.form.form == "convolve":
@@ -59,11 +64,11 @@ class GraphLayer(nn.Module):
     def _pooled(self, z: torch.Tensor, hop: Hop, own: torch.Tensor) -> torch.Tensor:
         kind = self.form.aggregator
         if kind == "lstm":
-            return last_states(self.lstm, z, hop)
+            return final_states(self.lstm, z, hop)
         if kind == "max":
-            return largest(z, hop)
+            return max_edges(z, hop)
         weight = hop.weight if kind == "importance" else None
-        total = summed(z, hop, weight)
+        total = sum_edges(z, hop, weight)
         if kind == "sum":
             return total
         counts = hop.counts.to(z.dtype)[:, None]
@@ -72,21 +77,21 @@ class GraphLayer(nn.Module):
         if weight is not None:
             ones = torch.ones(len(weight), 1, dtype=z.dtype, device=z.device)
             places = torch.arange(len(weight), device=z.device)
-            counts = summed(ones, hop._replace(place=places), weight)
+            counts = sum_edges(ones, hop._replace(place=places), weight)
         return total / torch.where(counts == 0, torch.ones_like(counts), counts)
 
 
-def _linear(shape: tuple[int, ...]) -> nn.Linear:
+def _make_linear(shape: tuple[int, ...]) -> nn.Linear:
     return nn.Linear(shape[1], shape[0])
 
 
-def unit(x: torch.Tensor) -> torch.Tensor:
+def unit_rows(x: torch.Tensor) -> torch.Tensor:
     """Rows of length 1; a row of zeros stays, with a gradient of zero."""
     total = (x * x).sum(dim=1, keepdim=True)
     return x / torch.where(total == 0, torch.ones_like(total), total).sqrt()
 
 
-def last_states(lstm: nn.LSTM, z: torch.Tensor, hop: Hop) -> torch.Tensor:
+def final_states(lstm: nn.LSTM, z: torch.Tensor, hop: Hop) -> torch.Tensor:
     """(r, hidden) last states over each destination's sources, in their order; zeros without any.
 
     Sequences are packed: none runs on into padding, and none hangs on the others.
@@ -96,13 +101,13 @@ def last_states(lstm: nn.LSTM, z: torch.Tensor, hop: Hop) -> torch.Tensor:
     out = z.new_zeros(len(counts), lstm.hidden_size)
     if not len(some):
         return out
-    rows = torch.split(taken(z, hop.place), counts[some].tolist())
+    rows = torch.split(take_rows(z, hop.place), counts[some].tolist())
     packed = nn.utils.rnn.pack_sequence(list(rows), enforce_sorted=False)
     _, (state, _) = lstm(packed)
     return out.index_copy(0, some, state[0])
 
 
-class GraphNet(nn.Module):
+class GraphNetwork(nn.Module):
     """Layers one after the other, and the dense ones that end them (Ying et al., algorithm 2)."""
 
     def __init__(self, forms: Sequence[LayerForm], final: Sequence[int], d: int) -> None:
@@ -125,7 +130,7 @@ class GraphNet(nn.Module):
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of each weight, as `kernels.graph.layers` names them."""
-        return all_shapes(self.forms, self.ends, self.dims)
+        return model_weight_shapes(self.forms, self.ends, self.dims)
 
     def initialise(self, seed: int) -> None:
         """Random weights by hash of seed and name: those of inference without a file."""

@@ -11,15 +11,15 @@ import numpy as np
 
 from recbench_spark.kernels.graph.dense import Matrix
 from recbench_spark.kernels.graph.layers import Layer, make_layers
-from recbench_spark.models.networks.layers import GraphNet
+from recbench_spark.models.networks.layers import GraphNetwork
 from recbench_spark.models.networks.subgraphs import Nodes
-from recbench_spark.models.networks.tasks import Input
+from recbench_spark.models.networks.tasks import GraphInput
 
 AT_ONCE = 1 << 16
 
 
-def embedded_by_layer(net: GraphNet, given: Input, node_r: Nodes, at_once: int = AT_ONCE) -> Matrix:
-    """(r, o) vectors of some nodes, by all their neighbours: those of `tasks.embedded`, to float32.
+def embed_by_layer(net: GraphNetwork, given: GraphInput, node_r: Nodes, at_once: int = AT_ONCE) -> Matrix:
+    """(r, o) vectors of some nodes, by all their neighbours: those of `tasks.embed_by_minibatch`, to float32.
 
     All nodes go through each layer but the last, which only the nodes asked for go through.
 
@@ -34,27 +34,27 @@ def embedded_by_layer(net: GraphNet, given: Input, node_r: Nodes, at_once: int =
     every = np.arange(len(h))
     for number, layer in enumerate(layers):
         wanted = node_r if number + 1 == len(layers) else every
-        h = one_layer(layer, given, h, wanted, at_once)
+        h = apply_layer(layer, given, h, wanted, at_once)
     h = h if layers else np.ascontiguousarray(h[node_r], np.float32)
     for end in ends:
         h = end.of(h)
     return h
 
 
-def one_layer(layer: Layer, given: Input, h: np.ndarray, node_r: Nodes, at_once: int) -> Matrix:
+def apply_layer(layer: Layer, given: GraphInput, h: np.ndarray, node_r: Nodes, at_once: int) -> Matrix:
     """(r, width) new vectors of some nodes (ascending), of (n, d) vectors of all."""
     hashes = given.adjacency.hashes
-    z = h if layer.project is None else _messages(layer, h, at_once)
+    z = h if layer.project is None else _compute_messages(layer, h, at_once)
     out = np.empty((len(node_r), layer.width), np.float32)
     for begin in range(0, len(node_r), at_once):
         nodes = node_r[begin : begin + at_once]
-        csr = given.adjacency.into(nodes)
+        csr = given.adjacency.edges_into(nodes)
         n = layer.aggregate(csr, z, z[nodes], hashes[nodes], hashes)
         out[begin : begin + len(nodes)] = layer.combine(h[nodes], n)
     return out
 
 
-def _messages(layer: Layer, h: np.ndarray, at_once: int) -> Matrix:
+def _compute_messages(layer: Layer, h: np.ndarray, at_once: int) -> Matrix:
     found = np.empty((len(h), layer.message_width(h.shape[1])), np.float32)
     for begin in range(0, len(h), at_once):
         found[begin : begin + at_once] = layer.messages(h[begin : begin + at_once])

@@ -8,7 +8,7 @@ from recbench_spark.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """How a model is fitted.
 
     Attributes:
@@ -50,7 +50,7 @@ class Plan:
         if not self.weight_decay >= 0:
             raise ConfigError(f"weight_decay: {self.weight_decay} is negative")
 
-    def rate_at(self, number: int, steps: int) -> float:
+    def learning_rate(self, number: int, steps: int) -> float:
         """The rate of a step, counted over all epochs: gradual warm-up, then exponential decay.
 
         Args:

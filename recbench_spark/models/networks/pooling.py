@@ -12,13 +12,13 @@ from recbench_spark.kernels.graph import gathering
 from recbench_spark.models.networks.subgraphs import Hop
 
 
-def taken(z: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+def take_rows(z: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """(..., m) rows of (n, m), of any shape. The gradient of `z[rows]` is added by several threads in
     whatever order they come; of a lookup it is added in the order of `rows`."""
     return functional.embedding(rows, z)
 
 
-def summed(z: torch.Tensor, hop: Hop, weight: torch.Tensor | None) -> torch.Tensor:
+def sum_edges(z: torch.Tensor, hop: Hop, weight: torch.Tensor | None) -> torch.Tensor:
     """(r, m) sums of sources' rows, weighted where there are weights."""
     weights = None if weight is None else weight.to(z.dtype)
     if z.device.type == "cpu":
@@ -26,7 +26,7 @@ def summed(z: torch.Tensor, hop: Hop, weight: torch.Tensor | None) -> torch.Tens
     return functional.embedding_bag(hop.place, z, hop.indptr[:-1], mode="sum", per_sample_weights=weights)
 
 
-def largest(z: torch.Tensor, hop: Hop) -> torch.Tensor:
+def max_edges(z: torch.Tensor, hop: Hop) -> torch.Tensor:
     """(r, m) the largest of each column; zeros without neighbours."""
     if z.device.type == "cpu":
         return cast(torch.Tensor, _Largest.apply(z, hop.indptr, hop.place))
@@ -36,7 +36,7 @@ def largest(z: torch.Tensor, hop: Hop) -> torch.Tensor:
 
 
 class _Sum(torch.autograd.Function):
-    """See `summed`."""
+    """See `sum_edges`."""
 
     @staticmethod
     def forward(
@@ -44,27 +44,27 @@ class _Sum(torch.autograd.Function):
     ) -> torch.Tensor:
         edges = _array(indptr), _array(place), None if weight is None else _array(weight)
         ctx.edges, ctx.rows = edges, len(z)
-        return torch.from_numpy(gathering.added(*edges, _array(z)))
+        return torch.from_numpy(gathering.sum_rows(*edges, _array(z)))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         indptr, place, weight = ctx.edges
-        found = gathering.added_back(indptr, place, weight, _array(grads[0]), ctx.rows)
+        found = gathering.sum_rows_gradient(indptr, place, weight, _array(grads[0]), ctx.rows)
         return torch.from_numpy(found), None, None, None
 
 
 class _Largest(torch.autograd.Function):
-    """See `largest`."""
+    """See `max_edges`."""
 
     @staticmethod
     def forward(ctx: Any, z: torch.Tensor, indptr: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-        found, ctx.row = gathering.largest(_array(indptr), _array(place), _array(z))
+        found, ctx.row = gathering.max_rows(_array(indptr), _array(place), _array(z))
         ctx.rows = len(z)
         return torch.from_numpy(found)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        found = gathering.largest_back(ctx.row, _array(grads[0]), ctx.rows)
+        found = gathering.max_rows_gradient(ctx.row, _array(grads[0]), ctx.rows)
         return torch.from_numpy(found), None, None
 
 

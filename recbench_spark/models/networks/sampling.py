@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.compiling import compiled, readonly
+from recbench_spark.kernels.compiling import compile_kernel, readonly
 from recbench_spark.kernels.graph.samples import Band
-from recbench_spark.kernels.graph.walks import draw, share_of
+from recbench_spark.kernels.graph.walks import draw, to_share
 from recbench_spark.kernels.hashing import stream
 
 Nodes = npt.NDArray[np.int64]
@@ -18,20 +18,20 @@ TRIES = 64
 """Draws until a user's negative is taken as it is: for users who have nearly all items."""
 
 
-def shared_negatives(first: int, end: int, size: int, seed: int) -> Nodes:
+def draw_shared_negatives(first: int, end: int, size: int, seed: int) -> Nodes:
     """(size,) dense ids from `first` to `end`, evenly, with replacement: the same in all processes."""
     out = np.empty(size, np.int64)
-    _even(np.uint64(seed), first, end, out)
+    _draw_evenly(np.uint64(seed), first, end, out)
     return out
 
 
-@compiled
-def _even(seed: np.uint64, first: int, end: int, out: Any) -> None:
+@compile_kernel
+def _draw_evenly(seed: np.uint64, first: int, end: int, out: Any) -> None:
     for i in range(len(out)):
-        out[i] = first + np.int64(share_of(draw(seed, i, 0, 0)) * (end - first))
+        out[i] = first + np.int64(to_share(draw(seed, i, 0, 0)) * (end - first))
 
 
-def unseen(indptr: Nodes, item_e: Any, user_b: Any, key_b: Any, items: int, seed: int) -> Nodes:
+def draw_unseen(indptr: Nodes, item_e: Any, user_b: Any, key_b: Any, items: int, seed: int) -> Nodes:
     """(b,) an item for each user that its training items do not hold.
 
     Args:
@@ -44,25 +44,27 @@ def unseen(indptr: Nodes, item_e: Any, user_b: Any, key_b: Any, items: int, seed
     """
     out = np.empty(len(user_b), np.int64)
     begins, own_e, users, keys = (readonly(np.asarray(x)) for x in (indptr, item_e, user_b, key_b))
-    _unseen(begins, own_e, users, keys, items, np.uint64(seed), out)
+    _draw_unseen(begins, own_e, users, keys, items, np.uint64(seed), out)
     return out
 
 
-@compiled
-def _unseen(
+@compile_kernel
+def _draw_unseen(
     indptr: Any, item_e: Any, user_b: Any, key_b: Any, items: int, seed: np.uint64, out: Any
 ) -> None:
     for b in range(len(user_b)):
         base = stream(seed, np.uint64(key_b[b]))
         own = item_e[indptr[user_b[b]] : indptr[user_b[b] + 1]]
         for i in range(TRIES):
-            out[b] = np.int64(share_of(draw(base, i, 0, 0)) * items)
+            out[b] = np.int64(to_share(draw(base, i, 0, 0)) * items)
             place = np.searchsorted(own, out[b])
             if place == len(own) or own[place] != out[b]:
                 break
 
 
-def had(indptr: Nodes, item_e: Any, user_b: Any, group_b: Nodes, item_gn: Nodes) -> npt.NDArray[np.bool_]:
+def find_owned_items(
+    indptr: Nodes, item_e: Any, user_b: Any, group_b: Nodes, item_gn: Nodes
+) -> npt.NDArray[np.bool_]:
     """(b, n) whether each user has each of its group's items in training.
 
     Args:
@@ -76,12 +78,12 @@ def had(indptr: Nodes, item_e: Any, user_b: Any, group_b: Nodes, item_gn: Nodes)
     order = np.argsort(item_gn, axis=1, kind="stable")
     columns = (indptr, item_e, user_b, group_b, np.take_along_axis(item_gn, order, axis=1), order)
     begins, own_e, users, groups, sorted_gn, order = (readonly(np.asarray(x)) for x in columns)
-    _had(begins, own_e, users, groups, sorted_gn, order, out)
+    _find_owned_items(begins, own_e, users, groups, sorted_gn, order, out)
     return out
 
 
-@compiled
-def _had(
+@compile_kernel
+def _find_owned_items(
     indptr: Any, item_e: Any, user_b: Any, group_b: Any, sorted_gn: Any, order_gn: Any, out: Any
 ) -> None:
     for b in range(len(user_b)):
@@ -93,7 +95,7 @@ def _had(
                 place += 1
 
 
-def hard_negatives(band: Band, query_b: Any, key_b: Any, size: int, others: Nodes, seed: int) -> Nodes:
+def draw_hard_negatives(band: Band, query_b: Any, key_b: Any, size: int, others: Nodes, seed: int) -> Nodes:
     """(b, size) nodes of each query's band, drawn with replacement; of `others` where the band is empty.
 
     Args:
@@ -107,18 +109,22 @@ def hard_negatives(band: Band, query_b: Any, key_b: Any, size: int, others: Node
     out = np.empty((len(query_b), size), np.int64)
     columns = (band.indptr, band.node, query_b, key_b)
     begins, nodes, queries, keys = (readonly(np.asarray(x)) for x in columns)
-    _hard(begins, nodes, queries, keys, (int(others[0]), int(others[1])), np.uint64(seed), out)
+    _draw_hard_negatives(
+        begins, nodes, queries, keys, (int(others[0]), int(others[1])), np.uint64(seed), out
+    )
     return out
 
 
-@compiled
-def _hard(indptr: Any, node: Any, query_b: Any, key_b: Any, others: Any, seed: np.uint64, out: Any) -> None:
+@compile_kernel
+def _draw_hard_negatives(
+    indptr: Any, node: Any, query_b: Any, key_b: Any, others: Any, seed: np.uint64, out: Any
+) -> None:
     first, end = others
     for b in range(len(query_b)):
         base = stream(seed, np.uint64(key_b[b]))
         own = node[indptr[query_b[b]] : indptr[query_b[b] + 1]]
         for i in range(out.shape[1]):
-            share = share_of(draw(base, i, 1, 0))
+            share = to_share(draw(base, i, 1, 0))
             if len(own):
                 out[b, i] = own[np.int64(share * len(own))]
             else:

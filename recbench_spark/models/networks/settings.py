@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from recbench_spark.config.base import Count
 from recbench_spark.config.models import ModelConfig
-from recbench_spark.models.networks.plans import Plan
+from recbench_spark.models.networks.plans import TrainingPlan
 
 Steps = Annotated[int, Field(ge=0, le=10**9)]
 
@@ -55,13 +55,13 @@ class FittedModel(ModelConfig):
     def check(self, reader: str) -> None:
         """A GPU that is asked for must be there before hours are spent."""
         if self.device == "cuda":
-            from recbench_spark.models.networks.devices import device_of  # noqa: PLC0415
+            from recbench_spark.models.networks.devices import choose_device  # noqa: PLC0415
 
-            device_of(self.device)
+            choose_device(self.device)
 
-    def plan(self) -> Plan:
+    def plan(self) -> TrainingPlan:
         """As the loop takes it."""
-        return Plan(
+        return TrainingPlan(
             self.epochs,
             self.batch,
             self.rate,
@@ -76,7 +76,7 @@ class FittedModel(ModelConfig):
         )
 
 
-class FactorModel(FittedModel):
+class FactorModelConfig(FittedModel):
     """Vectors of users and items, fitted to which items users have, each beside `negatives` others.
 
     `shared`: so many examples have their negatives in common, which makes hundreds of them cheap.

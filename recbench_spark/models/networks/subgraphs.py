@@ -15,11 +15,11 @@ import numpy.typing as npt
 import torch
 
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.graph.aggregate import reading_order
-from recbench_spark.kernels.graph.csr import Csr, selected, without_edges
+from recbench_spark.kernels.graph.aggregate import order_for_lstm
+from recbench_spark.kernels.graph.csr import Csr, drop_edges, select_rows
 from recbench_spark.kernels.graph.forms import LayerForm
-from recbench_spark.kernels.graph.samples import drawn_nodes, uniform
-from recbench_spark.kernels.graph.simd import AHEAD
+from recbench_spark.kernels.graph.samples import draw_nodes, sample_neighbours
+from recbench_spark.kernels.graph.simd import PREFETCH_EDGES
 from recbench_spark.kernels.hashing import Hashes
 
 Nodes = npt.NDArray[np.int64]
@@ -76,20 +76,20 @@ class Adjacency:
     blocks: tuple[Csr, ...]
     hashes: Hashes
 
-    def into(self, node_r: Nodes) -> Csr:
+    def edges_into(self, node_r: Nodes) -> Csr:
         """The edges into some nodes (ascending), one block after the other."""
         parts = []
         ends = [*np.searchsorted(node_r, self.firsts)[1:].tolist(), len(node_r)]
         begin = 0
         for first, csr, end in zip(self.firsts.tolist(), self.blocks, ends, strict=True):
             if end > begin:
-                parts.append(selected(csr, node_r[begin:end] - first))
+                parts.append(select_rows(csr, node_r[begin:end] - first))
             begin = end
-        return joined(parts)
+        return join_blocks(parts)
 
 
 @dataclass(frozen=True)
-class Thinned(Adjacency):
+class ThinnedAdjacency(Adjacency):
     """A graph in which some nodes have no neighbours, drawn by hash: the same ones in all layers.
 
     Attributes:
@@ -102,25 +102,25 @@ class Thinned(Adjacency):
     nodes: tuple[int, int]
     seed: int
 
-    def into(self, node_r: Nodes) -> Csr:
+    def edges_into(self, node_r: Nodes) -> Csr:
         """Return the edges into some nodes (ascending), none into those that lose them."""
         first, end = self.nodes
-        alone_r = drawn_nodes(self.hashes[node_r], self.share, self.seed)
-        return without_edges(super().into(node_r), alone_r & (node_r >= first) & (node_r < end))
+        alone_r = draw_nodes(self.hashes[node_r], self.share, self.seed)
+        return drop_edges(super().edges_into(node_r), alone_r & (node_r >= first) & (node_r < end))
 
 
-def joined(parts: Sequence[Csr]) -> Csr:
+def join_blocks(parts: Sequence[Csr]) -> Csr:
     """Edges of blocks one after the other."""
     if len(parts) == 1:
         return parts[0]
     counts = [np.diff(part.indptr) for part in parts]
     indptr = np.concatenate([[0], np.cumsum(np.concatenate([[], *counts]))]).astype(np.int64)
-    src = np.concatenate([*(part.src[: part.edges] for part in parts), np.zeros(AHEAD, np.uint32)])
+    src = np.concatenate([*(part.src[: part.edges] for part in parts), np.zeros(PREFETCH_EDGES, np.uint32)])
     weights = [part.weight for part in parts if part.weight is not None]
     return Csr(indptr, src, np.concatenate(weights) if weights else None)
 
 
-def whole(adjacency: Adjacency, forms: Sequence[LayerForm], seed: int) -> Neighbours:
+def all_neighbours(adjacency: Adjacency, forms: Sequence[LayerForm], seed: int) -> Neighbours:
     """All neighbours in each layer (the LSTM: those it reads, in its order), as inference has them.
 
     Args:
@@ -130,16 +130,16 @@ def whole(adjacency: Adjacency, forms: Sequence[LayerForm], seed: int) -> Neighb
     """
 
     def neighbours(layer: int, node_r: Nodes) -> Csr:
-        csr, form = adjacency.into(node_r), forms[layer]
+        csr, form = adjacency.edges_into(node_r), forms[layer]
         if form.aggregator != "lstm":
             return csr
         hashes = adjacency.hashes
-        return reading_order(csr, hashes[node_r], hashes, form.most, seed + layer)
+        return order_for_lstm(csr, hashes[node_r], hashes, form.most, seed + layer)
 
     return neighbours
 
 
-def sampled(
+def draw_neighbours(
     adjacency: Adjacency, forms: Sequence[LayerForm], sizes: Sequence[int], seed: int
 ) -> Neighbours:
     """Neighbours drawn evenly, so many in each layer, a fresh sample a layer.
@@ -156,15 +156,15 @@ def sampled(
     def neighbours(layer: int, node_r: Nodes) -> Csr:
         hashes = adjacency.hashes
         own_seed = (seed * len(forms) + layer) % 2**64
-        found = uniform(adjacency.into(node_r), hashes[node_r], sizes[layer], own_seed)
+        found = sample_neighbours(adjacency.edges_into(node_r), hashes[node_r], sizes[layer], own_seed)
         if forms[layer].aggregator != "lstm":
             return found
-        return reading_order(found, hashes[node_r], hashes, sizes[layer], seed)
+        return order_for_lstm(found, hashes[node_r], hashes, sizes[layer], seed)
 
     return neighbours
 
 
-def subgraph(node_r: Nodes, layers: int, neighbours: Neighbours) -> Subgraph:
+def build_subgraph(node_r: Nodes, layers: int, neighbours: Neighbours) -> Subgraph:
     """The small graph of some nodes.
 
     Args:
@@ -178,14 +178,14 @@ def subgraph(node_r: Nodes, layers: int, neighbours: Neighbours) -> Subgraph:
     for layer in reversed(range(layers)):
         csr = neighbours(layer, nodes)
         sources = csr.src[: csr.edges].astype(np.int64)
-        weight = None if csr.weight is None else _tensor(csr.weight[: csr.edges])
-        need, place, own = (_tensor(some) for some in numbered(sources, nodes))
-        hops.insert(0, Hop(_tensor(csr.indptr), place, weight, own))
+        weight = None if csr.weight is None else _to_tensor(csr.weight[: csr.edges])
+        need, place, own = (_to_tensor(some) for some in renumber_nodes(sources, nodes))
+        hops.insert(0, Hop(_to_tensor(csr.indptr), place, weight, own))
         nodes = need.numpy()
     return Subgraph(nodes, tuple(hops), outputs)
 
 
-def numbered(source_e: Nodes, node_r: Nodes) -> tuple[Nodes, Nodes, Nodes]:
+def renumber_nodes(source_e: Nodes, node_r: Nodes) -> tuple[Nodes, Nodes, Nodes]:
     """Different nodes of two arrays, ascending, and where each node of either stands among them.
 
     By a table over all ids where edges are not many fewer than these, else by sorting; the same result.
@@ -200,10 +200,10 @@ def numbered(source_e: Nodes, node_r: Nodes) -> tuple[Nodes, Nodes, Nodes]:
     return need, place[source_e], place[node_r]
 
 
-def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:
+def _to_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
-def places_in(outputs: Nodes, node_r: Nodes) -> torch.Tensor:
+def find_places(outputs: Nodes, node_r: Nodes) -> torch.Tensor:
     """(r,) rows of some nodes among those that come out."""
-    return _tensor(np.searchsorted(outputs, node_r))
+    return _to_tensor(np.searchsorted(outputs, node_r))

@@ -12,32 +12,32 @@ import numpy.typing as npt
 import torch
 
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.kernels.graph.ids import hashed_numbers
+from recbench_spark.kernels.graph.ids import hash_numbers
 from recbench_spark.kernels.graph.samples import Band
-from recbench_spark.models.networks.devices import moved
+from recbench_spark.models.networks.devices import move_batch
 from recbench_spark.models.networks.fitting import Rows, Step
-from recbench_spark.models.networks.layers import GraphNet
+from recbench_spark.models.networks.layers import GraphNetwork
 from recbench_spark.models.networks.losses import co_occurrence, cross_entropy, max_margin
-from recbench_spark.models.networks.pooling import taken
-from recbench_spark.models.networks.sampling import hard_negatives, shared_negatives
+from recbench_spark.models.networks.pooling import take_rows
+from recbench_spark.models.networks.sampling import draw_hard_negatives, draw_shared_negatives
 from recbench_spark.models.networks.subgraphs import (
     Adjacency,
     Neighbours,
     Nodes,
     Subgraph,
-    Thinned,
-    places_in,
-    sampled,
-    subgraph,
-    whole,
+    ThinnedAdjacency,
+    all_neighbours,
+    build_subgraph,
+    draw_neighbours,
+    find_places,
 )
 
 SCORES = 1 << 25
-"""Scores that `item_ranks` holds at a time."""
+"""Scores that `rank_items` holds at a time."""
 
 
 @dataclass(frozen=True)
-class Input:
+class GraphInput:
     """A graph with its features, mapped or in memory, and how a minibatch sees it.
 
     Attributes:
@@ -58,23 +58,23 @@ class Input:
     dropout: float = 0.0
     dropped: tuple[int, int] | None = None
 
-    def neighbours(self, net: GraphNet, seed: int) -> Neighbours:
+    def neighbours(self, net: GraphNetwork, seed: int) -> Neighbours:
         """Edges of each layer of a minibatch with this seed."""
-        graph = self.thinned(seed)
+        graph = self.thin_graph(seed)
         if self.samples:
-            return sampled(graph, net.forms, self.samples, seed)
-        return whole(graph, net.forms, self.seed)
+            return draw_neighbours(graph, net.forms, self.samples, seed)
+        return all_neighbours(graph, net.forms, self.seed)
 
-    def thinned(self, seed: int) -> Adjacency:
+    def thin_graph(self, seed: int) -> Adjacency:
         """Return the graph as a minibatch with this seed sees it."""
         if not self.dropout:
             return self.adjacency
         graph, nodes = self.adjacency, self.dropped or (0, len(self.features))
-        return Thinned(graph.firsts, graph.blocks, graph.hashes, self.dropout, nodes, seed)
+        return ThinnedAdjacency(graph.firsts, graph.blocks, graph.hashes, self.dropout, nodes, seed)
 
-    def made(self, net: GraphNet, node_r: Nodes, seed: int) -> tuple[Subgraph, torch.Tensor]:
+    def build_minibatch(self, net: GraphNetwork, node_r: Nodes, seed: int) -> tuple[Subgraph, torch.Tensor]:
         """The small graph of some nodes, and features of its inputs."""
-        found = subgraph(node_r, len(net.forms), self.neighbours(net, seed))
+        found = build_subgraph(node_r, len(net.forms), self.neighbours(net, seed))
         rows = np.ascontiguousarray(self.features[found.inputs])
         if rows.dtype == np.float16:
             rows = rows.astype(np.float32)
@@ -82,7 +82,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Margin:
+class PairObjective:
     """What pairs are fitted by.
 
     Attributes:
@@ -114,7 +114,7 @@ class Margin:
                 f"negatives: {self.negatives}, hard: {self.hard}, nodes: {self.end - self.first}"
             )
 
-    def hard_in(self, epoch: int) -> int:
+    def count_hard(self, epoch: int) -> int:
         """Hard negatives a pair in an epoch, counted from 1."""
         return epoch - 1 if self.curriculum else self.hard
 
@@ -139,16 +139,16 @@ class PairTask:
 
     def __init__(
         self,
-        net: GraphNet,
-        given: Input,
+        net: GraphNetwork,
+        given: GraphInput,
         pair_e: tuple[Rows, Rows],
-        how: Margin,
+        how: PairObjective,
         band: Band | None = None,
-        worth: Callable[[GraphNet], float] | None = None,
+        worth: Callable[[GraphNetwork], float] | None = None,
     ) -> None:
         if (how.curriculum or how.hard) and band is None:
             raise ConfigError(
-                "hard negatives, and no band to draw them from", "see kernels.graph.samples.bands"
+                "hard negatives, and no band to draw them from", "see kernels.graph.samples.rank_bands"
             )
         if net.dims != given.features.shape[1]:
             raise DataError(f"features of {given.features.shape[1]} and a model of {net.dims} dimensions")
@@ -166,36 +166,36 @@ class PairTask:
             each = max(1, how.negatives // max(at.size or len(row_b), 1))
             nothing = Band(np.zeros(2, np.int64), np.empty(0, np.uint32), np.zeros(1, np.bool_))
             ends = np.array([how.first, how.end])
-            hard = hard_negatives(nothing, np.zeros(len(row_b), np.int64), row_b, each, ends, seed)
+            hard = draw_hard_negatives(nothing, np.zeros(len(row_b), np.int64), row_b, each, ends, seed)
         else:
-            shared = shared_negatives(how.first, how.end, how.negatives, seed)
-        most = how.hard_in(at.epoch)
+            shared = draw_shared_negatives(how.first, how.end, how.negatives, seed)
+        most = how.count_hard(at.epoch)
         if most and self.band is not None:
             more = self._hard(query, row_b, most, seed + 1)
             hard = more if hard is None else np.hstack([hard, more])
         nodes = [some.reshape(-1) for some in (query, item, shared, hard) if some is not None]
-        graph, features = self.given.made(self.module, np.concatenate(nodes), seed)
-        rows = (None if some is None else places_in(graph.outputs, some) for some in (shared, hard))
-        own = (places_in(graph.outputs, some) for some in (query, item))
+        graph, features = self.given.build_minibatch(self.module, np.concatenate(nodes), seed)
+        rows = (None if some is None else find_places(graph.outputs, some) for some in (shared, hard))
+        own = (find_places(graph.outputs, some) for some in (query, item))
         return PairBatch(graph, features, *own, *rows)
 
     def _hard(self, query: Rows, row_b: Rows, size: int, seed: int) -> Nodes:
         """The band's rows are by node from `first`."""
         assert self.band is not None
         ends = np.array([self.how.first, self.how.end])
-        return hard_negatives(self.band, query - self.how.first, row_b, size, ends, seed)
+        return draw_hard_negatives(self.band, query - self.how.first, row_b, size, ends, seed)
 
     def loss(self, batch: PairBatch) -> torch.Tensor:
-        """See `Margin`."""
+        """See `PairObjective`."""
         like = next(self.module.parameters()).dtype
         z = self.module(batch.features.to(like), batch.graph)
-        query, item = taken(z, batch.query), taken(z, batch.item)
-        shared = None if batch.shared is None else taken(z, batch.shared)
+        query, item = take_rows(z, batch.query), take_rows(z, batch.item)
+        shared = None if batch.shared is None else take_rows(z, batch.shared)
         if self.how.loss == "co_occurrence":
             assert shared is not None
             return co_occurrence(query, item, shared, self.how.margin)
         return max_margin(
-            query, item, shared, None if batch.hard is None else taken(z, batch.hard), self.how.margin
+            query, item, shared, None if batch.hard is None else take_rows(z, batch.hard), self.how.margin
         )
 
     def worth(self) -> float:
@@ -207,8 +207,8 @@ class LabelTask:
     """Nodes and their classes, by cross-entropy over a last dense layer; a `fitting.Task`."""
 
     def __init__(
-        self, net: GraphNet, given: Input, node_e: Nodes, label_e: npt.NDArray[Any],
-        worth: Callable[[GraphNet], float] | None = None,
+        self, net: GraphNetwork, given: GraphInput, node_e: Nodes, label_e: npt.NDArray[Any],
+        worth: Callable[[GraphNetwork], float] | None = None,
     ) -> None:  # fmt: skip
         self.module, self.given, self.node, self.label = net, given, node_e, label_e
         self.examples, self.judge = len(node_e), worth
@@ -218,35 +218,37 @@ class LabelTask:
     ) -> tuple[Subgraph, torch.Tensor, torch.Tensor, torch.Tensor]:
         """The small graph, its features, rows of the nodes, their labels."""
         nodes = self.node[row_b]
-        graph, features = self.given.made(self.module, nodes, seed)
-        return graph, features, places_in(graph.outputs, nodes), torch.from_numpy(self.label[row_b])
+        graph, features = self.given.build_minibatch(self.module, nodes, seed)
+        return graph, features, find_places(graph.outputs, nodes), torch.from_numpy(self.label[row_b])
 
     def loss(self, batch: tuple[Subgraph, torch.Tensor, torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """Sum over nodes."""
         graph, features, rows, label = batch
         like = next(self.module.parameters()).dtype
-        return cross_entropy(taken(self.module(features.to(like), graph), rows), label)
+        return cross_entropy(take_rows(self.module(features.to(like), graph), rows), label)
 
     def worth(self) -> float:
         """Of the validation part; NaN where there is none."""
         return math.nan if self.judge is None else self.judge(self.module)
 
 
-def embedded(net: GraphNet, given: Input, node_r: Nodes, at_once: int = 4096) -> npt.NDArray[np.float32]:
+def embed_by_minibatch(
+    net: GraphNetwork, given: GraphInput, node_r: Nodes, at_once: int = 4096
+) -> npt.NDArray[np.float32]:
     """(r, o) vectors of some nodes, by all their neighbours: seen in training or not."""
     found = []
-    every = Input(given.adjacency, given.features, (), given.seed)
+    every = GraphInput(given.adjacency, given.features, (), given.seed)
     like = next(net.parameters())
     with torch.no_grad():
         for begin in range(0, len(node_r), at_once):
             nodes = node_r[begin : begin + at_once]
-            graph, features = moved(every.made(net, nodes, 0), like.device)
+            graph, features = move_batch(every.build_minibatch(net, nodes, 0), like.device)
             rows = net(features.to(like.dtype), graph).to("cpu", torch.float32)
-            found.append(rows[places_in(graph.outputs, nodes)])
+            found.append(rows[find_places(graph.outputs, nodes)])
     return torch.cat(found).numpy() if found else np.empty((0, 0), np.float32)
 
 
-def item_ranks(
+def rank_items(
     vectors: npt.NDArray[np.float32],
     query_e: Nodes,
     item_e: Nodes,
@@ -273,12 +275,12 @@ def item_ranks(
     return found
 
 
-def scaled_mrr(ranks: Nodes, scale: int = 100) -> float:
+def mean_scaled_rank(ranks: Nodes, scale: int = 100) -> float:
     """Mean of 1 / ceil(rank / scale) (Ying et al. 2018, section 4.1)."""
     return float((1 / np.ceil(ranks / scale)).mean()) if len(ranks) else 0.0
 
 
-def co_liked(indptr: Nodes, item_e: Nodes, most: int, seed: int) -> tuple[Rows, Rows, Rows]:
+def pair_liked_items(indptr: Nodes, item_e: Nodes, most: int, seed: int) -> tuple[Rows, Rows, Rows]:
     """Pairs of items of one user: each with the next ones of the user's items, in an order by hash.
 
     Args:
@@ -292,7 +294,7 @@ def co_liked(indptr: Nodes, item_e: Nodes, most: int, seed: int) -> tuple[Rows, 
     """
     user = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     user, item = user[item_e >= 0], item_e[item_e >= 0]
-    order = np.lexsort((hashed_numbers(item + (user << 32), seed), user))
+    order = np.lexsort((hash_numbers(item + (user << 32), seed), user))
     user, item = user[order], item[order]
     counts = np.bincount(user, minlength=len(indptr) - 1)
     begins = np.cumsum(counts) - counts

@@ -13,22 +13,22 @@ import numpy as np
 from pydantic import Field
 
 from recbench_spark.models.rating.blocks import (
+    DrawKey,
+    FactorSide,
     Floats,
     Grouped,
-    Key,
     Prior,
-    Side,
     Table,
     draw_side,
     group,
 )
 from recbench_spark.models.rating.interface import REAL, Fit, Indices, Ratings, RatingSettings, rmse
 from recbench_spark.models.rating.normals import normal_table
-from recbench_spark.models.rating.sgd import FactorModel
-from recbench_spark.models.rating.simd import padded, rows_of_zeros
+from recbench_spark.models.rating.sgd import RatingFactorModel
+from recbench_spark.models.rating.simd import pad_dims, zero_rows
 from recbench_spark.models.rating.wishart import row_sums
 
-HELD = 1e30
+FIXING_RIDGE = 1e30
 """A prior precision of the bias under which it stays 0."""
 
 
@@ -113,7 +113,7 @@ def fit_implicit_als(
 
 
 def _implicit_prior(
-    sides: list[Side], groups: list[Grouped], at: int, settings: ImplicitAlsSettings
+    sides: list[FactorSide], groups: list[Grouped], at: int, settings: ImplicitAlsSettings
 ) -> Prior:
     """B = alpha_0 sum of v v' over the other side; the bias is held at 0."""
     other, dims = sides[1 - at], settings.dims
@@ -122,12 +122,14 @@ def _implicit_prior(
     rows = _no_rows(dims)
     rows[1 : 1 + dims, :dims] = settings.unobserved_weight * products
     weight_a = np.diff(groups[at].starts_a) + settings.unobserved_weight * len(rated)
-    return Prior(rows, dims, HELD, 0.0, 0.0, _ridge(settings.regulariser * weight_a**settings.frequency))
+    return Prior(
+        rows, dims, FIXING_RIDGE, 0.0, 0.0, _ridge(settings.regulariser * weight_a**settings.frequency)
+    )
 
 
 def _start(
     train: Ratings, settings: AlsSettings | ImplicitAlsSettings, seed: int, targets_r: Table
-) -> tuple[list[Side], list[Grouped]]:
+) -> tuple[list[FactorSide], list[Grouped]]:
     """Factors by hash, zeros for who has no rating; and the ratings in the order of each side."""
     keys, sizes = (train.users_r, train.items_r), (train.n_users, train.n_items)
     sides = [_side(keys[at], sizes[at], settings, seed, at) for at in (0, 1)]
@@ -137,26 +139,28 @@ def _start(
 
 def _side(
     key_r: Indices, size: int, settings: AlsSettings | ImplicitAlsSettings, seed: int, at: int
-) -> Side:
-    factors, rated = rows_of_zeros(size + 1, padded(settings.dims)), np.unique(key_r)
+) -> FactorSide:
+    factors, rated = zero_rows(size + 1, pad_dims(settings.dims)), np.unique(key_r)
     factors[rated, : settings.dims] = normal_table((size, settings.dims), settings.init_sd, seed, at)[rated]
-    return Side(factors, np.zeros(size + 1, np.float32))
+    return FactorSide(factors, np.zeros(size + 1, np.float32))
 
 
-def _solve_side(sides: list[Side], groups: list[Grouped], at: int, prior: Prior, threads: int) -> None:
-    nothing = Side(rows_of_zeros(1, sides[at].factors.shape[1]), np.zeros(1, np.float32))
-    key = Key(np.uint64(0), 0, 0)
+def _solve_side(
+    sides: list[FactorSide], groups: list[Grouped], at: int, prior: Prior, threads: int
+) -> None:
+    nothing = FactorSide(zero_rows(1, sides[at].factors.shape[1]), np.zeros(1, np.float32))
+    key = DrawKey(np.uint64(0), 0, 0)
     draw_side(sides[at], nothing, sides[1 - at], nothing, groups[at], prior, key, threads)
 
 
 def _no_rows(dims: int) -> Table:
-    return rows_of_zeros(padded(dims) + 2, padded(dims))
+    return zero_rows(pad_dims(dims) + 2, pad_dims(dims))
 
 
 def _ridge(values_a: Floats) -> Table:
     return np.asarray(values_a, np.float32)
 
 
-def _model(sides: list[Side], dims: int, mean: float, train: Ratings) -> FactorModel:
+def _model(sides: list[FactorSide], dims: int, mean: float, train: Ratings) -> RatingFactorModel:
     (p, b_u), (q, b_i) = ((s.factors[:-1, :dims].copy(), s.biases[:-1].astype(np.float64)) for s in sides)
-    return FactorModel(mean, b_u, b_i, p, q, np.array(train.scale))
+    return RatingFactorModel(mean, b_u, b_i, p, q, np.array(train.scale))

@@ -26,23 +26,23 @@ import numpy.typing as npt
 from pydantic import Field
 
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.compiling import compiled
+from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.models.rating.blocks import (
+    DrawKey,
+    FactorSide,
     Floats,
     Grouped,
-    Key,
     Keys,
-    Side,
     Table,
     draw_side,
     group,
     in_threads,
-    prior_of,
+    make_prior,
 )
 from recbench_spark.models.rating.implicit_features import (
     Bag,
     BagPrior,
-    Draw,
+    FeatureDraw,
     bag_sums,
     draw_bag_factor,
     make_bag,
@@ -55,14 +55,14 @@ from recbench_spark.models.rating.interface import (
     indices_with_unseen,
     rmse,
 )
-from recbench_spark.models.rating.normals import draws_of, normal_table, unsigned
-from recbench_spark.models.rating.simd import dot_rows, padded, rows_of_zeros
+from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table
+from recbench_spark.models.rating.simd import dot_rows, pad_dims, zero_rows
 from recbench_spark.models.rating.wishart import (
     NormalWishart,
     draw_gamma,
     draw_normal_wishart,
     row_sums,
-    updated,
+    update_prior,
 )
 
 SECONDS_A_DAY = 86_400
@@ -138,20 +138,20 @@ class BayesianModel:
             raise DataError("the model has kept no samples", "set keep, or watch the pairs during the fit")
         users = indices_with_unseen(users_p, self.biases_u.shape[1] - 1, "user")
         items = indices_with_unseen(items_p, self.biases_i.shape[1] - 1, "item")
-        pairs = _Pairs(
+        pairs = _PredictedPairs(
             users, items, day_rows(self.days_t, times_p, len(users)), (self.mean, self.spread), self.scale
         )
         total = sum(pairs.scores(self._sides(n)) for n in range(len(self.biases_u)))
         return np.asarray(total / len(self.biases_u))
 
-    def _sides(self, n: int) -> list[Side]:
+    def _sides(self, n: int) -> list[FactorSide]:
         factors = self.factors_u, self.factors_i, self.factors_t
         biases = self.biases_u, self.biases_i, self.biases_t
-        return [Side(f[n], b[n]) for f, b in zip(factors, biases, strict=True)]
+        return [FactorSide(f[n], b[n]) for f, b in zip(factors, biases, strict=True)]
 
 
 @dataclass
-class Part:
+class SamplerSide:
     """One side as it is sampled.
 
     Attributes:
@@ -166,9 +166,9 @@ class Part:
         mean: of its rows; the row of who is unseen.
     """
 
-    own: Side
-    fixed: Side
-    merged: Side
+    own: FactorSide
+    fixed: FactorSide
+    merged: FactorSide
     ratings: Grouped
     a_r: Keys
     rated: Indices
@@ -180,8 +180,8 @@ class Sampler:
     """The state of the chain; `sweep` takes it one step on."""
 
     def __init__(self, train: Ratings, settings: BayesianSettings, seed: int, threads: int = 1) -> None:
-        self.settings, self.seed, self.threads = settings, unsigned(seed), threads
-        self.length, self.alpha = padded(settings.dims), 1.0
+        self.settings, self.seed, self.threads = settings, as_unsigned(seed), threads
+        self.length, self.alpha = pad_dims(settings.dims), 1.0
         self.mean = float(train.ratings_r.mean())
         self.spread = float(train.ratings_r.std()) or 1.0
         self.nothing = _zeros(1, self.length)
@@ -197,7 +197,7 @@ class Sampler:
                 self._draw_bags(part, part.bag, at, number)
         self._draw_noise(number)
 
-    def sides(self) -> list[Side]:
+    def sides(self) -> list[FactorSide]:
         """What predicts a rating: users, items, days."""
         merged = [part.merged for part in self.parts]
         return merged if len(merged) == 3 else [*merged, self.nothing]
@@ -209,7 +209,7 @@ class Sampler:
             np.zeros(k), settings.mean_strength, np.eye(k) / settings.precision, settings.degrees + k
         )
 
-    def residuals(self, part: Part, others: list[Side]) -> Floats:
+    def residuals(self, part: SamplerSide, others: list[FactorSide]) -> Floats:
         """(r,) rating less prediction in units of the spread, in the order of a part."""
         out = np.zeros(len(part.a_r))
 
@@ -219,28 +219,28 @@ class Sampler:
         in_threads(work, range(0, len(out), CHUNK), self.threads)
         return part.ratings.targets_r - out
 
-    def others(self, at: int) -> list[Side]:
+    def others(self, at: int) -> list[FactorSide]:
         """The two other sides of a part, as of now."""
         sides = self.sides()
         return sides[:at] + sides[at + 1 :]
 
-    def _draw_rows(self, part: Part, at: int, number: int) -> None:
+    def _draw_rows(self, part: SamplerSide, at: int, number: int) -> None:
         rows = row_sums(part.own.factors, part.own.biases, part.rated, self.settings.dims)
         mean, precision = self._draw_prior(len(part.rated), *rows, at * PURPOSES + ROWS_PRIOR, number)
-        part.own.factors[:, : self.settings.dims][self._unrated(part)] = mean[1:]
-        part.own.biases[self._unrated(part)] = mean[0]
-        prior = prior_of(mean, precision, self.alpha, self.length)
-        key = Key(self.seed, at * PURPOSES + ROWS, number)
+        part.own.factors[:, : self.settings.dims][self._find_unrated(part)] = mean[1:]
+        part.own.biases[self._find_unrated(part)] = mean[0]
+        prior = make_prior(mean, precision, self.alpha, self.length)
+        key = DrawKey(self.seed, at * PURPOSES + ROWS, number)
         b, c = self.others(at)
         draw_side(part.own, part.fixed, b, c, part.ratings, prior, key, self.threads)
         self._merge(part)
 
-    def _draw_bags(self, part: Part, bag: Bag, at: int, number: int) -> None:
+    def _draw_bags(self, part: SamplerSide, bag: Bag, at: int, number: int) -> None:
         used = np.flatnonzero(np.diff(bag.starts_j))
         z_nk = part.z_jk[used]
         rows = row_sums(z_nk[:, 1:], z_nk[:, 0], np.arange(len(z_nk)), self.settings.dims)
         drawn = self._draw_prior(len(used), *rows, at * PURPOSES + BAGS_PRIOR, number)
-        prior, draw = BagPrior(*drawn, self.alpha), Draw(self.seed, at * PURPOSES + BAGS, number)
+        prior, draw = BagPrior(*drawn, self.alpha), FeatureDraw(self.seed, at * PURPOSES + BAGS, number)
         others = self.others(at)
         e_r = self.residuals(part, others)
         for k in range(self.settings.dims + 1):
@@ -251,8 +251,8 @@ class Sampler:
     def _draw_prior(
         self, count: int, sums: Floats, products: Floats, what: int, number: int
     ) -> tuple[Floats, Floats]:
-        state = np.uint64(draws_of(self.seed, what, number, 0))
-        return draw_normal_wishart(updated(self.prior(), count, sums, products), state)
+        state = np.uint64(draw_state(self.seed, what, number, 0))
+        return draw_normal_wishart(update_prior(self.prior(), count, sums, products), state)
 
     def _draw_noise(self, number: int) -> None:
         e_r = self.residuals(self.parts[0], self.others(0))
@@ -263,9 +263,9 @@ class Sampler:
                 f"the chain left all finite numbers in sweep {number + 1}",
                 "look for ratings far from all others, or give more init_sd or precision",
             )
-        self.alpha = draw_gamma(shape, rate, np.uint64(draws_of(self.seed, NOISE, number, 0)))
+        self.alpha = draw_gamma(shape, rate, np.uint64(draw_state(self.seed, NOISE, number, 0)))
 
-    def _merge(self, part: Part) -> None:
+    def _merge(self, part: SamplerSide) -> None:
         """w + bias of the bag + v . s and v + s, or the rows themselves where nothing hangs on them."""
         if part.bag is None:
             return
@@ -275,36 +275,40 @@ class Sampler:
         product = np.einsum("ad,ad->a", part.own.factors, part.fixed.factors)
         part.merged.biases[:] = part.own.biases + part.fixed.biases + product
 
-    def _unrated(self, part: Part) -> npt.NDArray[np.bool_]:
+    def _find_unrated(self, part: SamplerSide) -> npt.NDArray[np.bool_]:
         unrated = np.ones(len(part.own.biases), bool)
         unrated[part.rated] = False
         return unrated
 
-    def _parts(self, train: Ratings, seed: int) -> list[Part]:
+    def _parts(self, train: Ratings, seed: int) -> list[SamplerSide]:
         features = self.settings.features.split(",")
         keys, sizes = [train.users_r, train.items_r], [train.n_users, train.n_items]
         if "t" in features:
-            days = days_of(train, self.settings.features)
-            keys.append(np.searchsorted(days, days_in(train.times_r)))
+            days = find_days(train, self.settings.features)
+            keys.append(np.searchsorted(days, to_days(train.times_r)))
             sizes.append(len(days))
         targets_r = ((train.ratings_r - self.mean) / self.spread).astype(np.float32)
         parts = [self._part(keys, sizes, at, targets_r, seed) for at in range(len(keys))]
         for at, name in enumerate(("iu", "ii")):
             if name in features:
-                self._hang(parts[at], make_bag(keys[at], keys[1 - at], sizes[at], sizes[1 - at]), at, seed)
+                self._attach_bag(
+                    parts[at], make_bag(keys[at], keys[1 - at], sizes[at], sizes[1 - at]), at, seed
+                )
         return parts
 
-    def _part(self, keys: list[Indices], sizes: list[int], at: int, targets_r: Table, seed: int) -> Part:
+    def _part(
+        self, keys: list[Indices], sizes: list[int], at: int, targets_r: Table, seed: int
+    ) -> SamplerSide:
         others = [key.astype(np.int32) for n, key in enumerate(keys) if n != at]
-        factors = rows_of_zeros(sizes[at] + 1, self.length)
+        factors = zero_rows(sizes[at] + 1, self.length)
         shape, sd = (sizes[at], self.settings.dims), self.settings.init_sd
         factors[:-1, : self.settings.dims] = normal_table(shape, sd, seed, START + at)
-        own = Side(factors, np.zeros(sizes[at] + 1, np.float32))
+        own = FactorSide(factors, np.zeros(sizes[at] + 1, np.float32))
         ratings = group(keys[at], sizes[at], others, targets_r)
         a_r = keys[at][ratings.order_r].astype(np.int32)
-        return Part(own, self.nothing, own, ratings, a_r, np.unique(keys[at]))
+        return SamplerSide(own, self.nothing, own, ratings, a_r, np.unique(keys[at]))
 
-    def _hang(self, part: Part, bag: Bag, at: int, seed: int) -> None:
+    def _attach_bag(self, part: SamplerSide, bag: Bag, at: int, seed: int) -> None:
         """Give the rows of a part their bags."""
         part.bag, features = bag, len(bag.starts_j) - 1
         part.z_jk = np.zeros((features, self.settings.dims + 1))
@@ -321,37 +325,39 @@ def fit_bayesian(
     Raises DataError by the name of the features where they need times and the ratings have none.
     """
     sampler = Sampler(train, settings, seed, threads)
-    days_t = days_of(train, settings.features) if "t" in settings.features.split(",") else np.zeros(0, int)
-    follower = _Mean(train, watched, days_t, sampler)
-    kept, wanted = [], set(kept_samples(settings))
+    days_t = (
+        find_days(train, settings.features) if "t" in settings.features.split(",") else np.zeros(0, int)
+    )
+    follower = _RunningMean(train, watched, days_t, sampler)
+    kept, wanted = [], set(choose_samples(settings))
     for number in range(settings.burn_in + settings.samples):
         sampler.sweep(number)
         if number >= settings.burn_in:
             follower.add(sampler)
         if number - settings.burn_in in wanted:
-            kept.append(_copied(sampler, settings.dims))
+            kept.append(_copy_sides(sampler, settings.dims))
     tables = [np.stack(tables) for tables in zip(*kept, strict=True)] if kept else _no_samples()
     model = BayesianModel(sampler.mean, sampler.spread, np.array(train.scale), days_t, *tables)
     return Fit(model, np.array(follower.rmse_s), follower.mean(), settings.burn_in + settings.samples)
 
 
-def kept_samples(settings: BayesianSettings) -> Iterator[int]:
+def choose_samples(settings: BayesianSettings) -> Iterator[int]:
     """Which samples the model keeps: spread evenly, the last one among them."""
     keep = min(settings.keep, settings.samples)
     return (settings.samples * (n + 1) // keep - 1 for n in range(keep))
 
 
-def days_of(ratings: Ratings, features: str) -> Indices:
+def find_days(ratings: Ratings, features: str) -> Indices:
     """The days on which there are ratings, since 1970, ascending."""
     if ratings.times_r is None:
         raise DataError(
             f"the features {features} need times, and this log has no timestamps",
             f"use {','.join(f for f in features.split(',') if f != 't')}, or a log with event times",
         )
-    return np.unique(days_in(ratings.times_r))
+    return np.unique(to_days(ratings.times_r))
 
 
-def days_in(times_p: Indices | None) -> Indices:
+def to_days(times_p: Indices | None) -> Indices:
     """Whole days since 1970."""
     return np.asarray(times_p, np.int64) // SECONDS_A_DAY
 
@@ -362,13 +368,13 @@ def day_rows(days_t: Indices, times_p: Indices | None, pairs: int) -> Indices:
         return np.zeros(pairs, np.int64)
     if times_p is None:
         raise DataError("this model knows the day of a rating", "give the times of the pairs to predict")
-    days_p = days_in(times_p)
+    days_p = to_days(times_p)
     rows = np.searchsorted(days_t, days_p)
     known = (rows < len(days_t)) & (days_t[np.minimum(rows, len(days_t) - 1)] == days_p)
     return np.where(known, rows, len(days_t))
 
 
-class _Pairs:
+class _PredictedPairs:
     """Pairs whose ratings are predicted again and again."""
 
     def __init__(
@@ -377,15 +383,15 @@ class _Pairs:
         self.keys = tuple(key.astype(np.int32) for key in (users_p, items_p, days_p))
         (self.mean, self.spread), self.scale = unit, scale
 
-    def scores(self, sides: list[Side], threads: int = 1) -> Floats:
+    def scores(self, sides: list[FactorSide], threads: int = 1) -> Floats:
         """(p,) predictions of one sample, clipped."""
         out = np.zeros(len(self.keys[0]))
-        sides = [Side(_whole_vectors(side.factors), side.biases) for side in sides]
+        sides = [FactorSide(_whole_vectors(side.factors), side.biases) for side in sides]
         in_threads(lambda at: _scores(sides, self.keys, at, out), range(0, len(out), CHUNK), threads)
         return np.clip(self.mean + self.spread * out, self.scale[0], self.scale[1])
 
 
-class _Mean:
+class _RunningMean:
     """The running mean of the watched pairs' predictions, and its error after each sample."""
 
     def __init__(self, train: Ratings, watched: Ratings | None, days_t: Indices, sampler: Sampler) -> None:
@@ -395,7 +401,9 @@ class _Mean:
             users = indices_with_unseen(watched.users_r, train.n_users, "user")
             items = indices_with_unseen(watched.items_r, train.n_items, "item")
             days = day_rows(days_t, watched.times_r, len(watched))
-            self.pairs = _Pairs(users, items, days, (sampler.mean, sampler.spread), np.array(train.scale))
+            self.pairs = _PredictedPairs(
+                users, items, days, (sampler.mean, sampler.spread), np.array(train.scale)
+            )
 
     def add(self, sampler: Sampler) -> None:
         """One more sample."""
@@ -409,13 +417,13 @@ class _Mean:
         return np.asarray(self.total / max(self.count, 1))
 
 
-def _scores(sides: list[Side], keys: tuple[Keys, ...], start: int, out: Floats) -> None:
+def _scores(sides: list[FactorSide], keys: tuple[Keys, ...], start: int, out: Floats) -> None:
     _fill_scores((sides[0], sides[1], sides[2]), (keys[0], keys[1], keys[2]), start, out)
 
 
-@compiled
+@compile_kernel
 def _fill_scores(
-    sides: tuple[Side, Side, Side], keys: tuple[Keys, Keys, Keys], start: int, out: Floats
+    sides: tuple[FactorSide, FactorSide, FactorSide], keys: tuple[Keys, Keys, Keys], start: int, out: Floats
 ) -> None:
     """Sum of the biases and of the products of each two sides; for CHUNK pairs from `start` on."""
     x, y, z = sides
@@ -427,17 +435,17 @@ def _fill_scores(
             out[p] += np.float64(z.biases[c]) + pairs
 
 
-def _other_factors(part: Part, others: list[Side], k: int) -> Floats:
+def _other_factors(part: SamplerSide, others: list[FactorSide], k: int) -> Floats:
     """(r,) what number k of a bag's feature is multiplied with in each rating, the bag itself left out."""
     if k == 0:
         return np.ones(len(part.a_r))
     b, c = (np.ascontiguousarray(side.factors[:, k - 1], np.float64) for side in others)
     own = np.ascontiguousarray(part.own.factors[:, k - 1], np.float64)
-    return _gathered((own, b, c), (part.a_r, part.ratings.b_r, part.ratings.c_r))
+    return _sum_sides((own, b, c), (part.a_r, part.ratings.b_r, part.ratings.c_r))
 
 
-@compiled
-def _gathered(sides: tuple[Floats, Floats, Floats], keys: tuple[Keys, Keys, Keys]) -> Floats:
+@compile_kernel
+def _sum_sides(sides: tuple[Floats, Floats, Floats], keys: tuple[Keys, Keys, Keys]) -> Floats:
     """(r,) the sum of one number of each side."""
     (x, y, z), (a_r, b_r, c_r) = sides, keys
     out = np.empty(len(a_r))
@@ -446,17 +454,17 @@ def _gathered(sides: tuple[Floats, Floats, Floats], keys: tuple[Keys, Keys, Keys
     return out
 
 
-def _zeros(rows: int, length: int) -> Side:
-    return Side(rows_of_zeros(rows, length), np.zeros(rows, np.float32))
+def _zeros(rows: int, length: int) -> FactorSide:
+    return FactorSide(zero_rows(rows, length), np.zeros(rows, np.float32))
 
 
 def _whole_vectors(factors: Table) -> Table:
     """Rows as `lanes` reads them: contiguous and padded."""
-    more = padded(factors.shape[1]) - factors.shape[1]
+    more = pad_dims(factors.shape[1]) - factors.shape[1]
     return np.ascontiguousarray(np.pad(factors, ((0, 0), (0, more))) if more else factors)
 
 
-def _copied(sampler: Sampler, dims: int) -> list[Table]:
+def _copy_sides(sampler: Sampler, dims: int) -> list[Table]:
     """Factors and biases of users, items and days, without the padding."""
     return [
         table for side in sampler.sides() for table in (side.factors[:, :dims].copy(), side.biases.copy())

@@ -19,16 +19,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.compiling import compiled
-from recbench_spark.models.rating.normals import draws_of, fill_normals
+from recbench_spark.kernels.compiling import compile_kernel
+from recbench_spark.models.rating.normals import draw_state, fill_normals
 from recbench_spark.models.rating.simd import (
     DEEP,
     add_gram,
     add_rows,
     dot_rows,
     fetch_row,
-    rows_of_zeros,
     subtract_gram,
+    zero_rows,
 )
 
 Table = npt.NDArray[np.float32]
@@ -42,7 +42,7 @@ BLOCK = 128
 """Rows that a thread takes at a time."""
 
 
-class Side(NamedTuple):
+class FactorSide(NamedTuple):
     """Factors and biases of users, items or days, with what hangs on them (bags) included.
 
     Attributes:
@@ -93,7 +93,7 @@ class Prior(NamedTuple):
     ridge_a: Table
 
 
-class Key(NamedTuple):
+class DrawKey(NamedTuple):
     """Which draws: those of a seed for a purpose in a sweep."""
 
     seed: np.uint64
@@ -110,10 +110,10 @@ def group(a_r: npt.NDArray[np.int64], n_a: int, others: list[Keys], targets_r: T
     return Grouped(starts_a, b_r, c_r, targets_r[order_r], order_r)
 
 
-def prior_of(mean: Floats, precision: Floats, alpha: float, length: int, spread: float = 1.0) -> Prior:
+def make_prior(mean: Floats, precision: Floats, alpha: float, length: int, spread: float = 1.0) -> Prior:
     """The normal prior of a row, laid out for the kernel; `length` is that of a padded row."""
     d = len(mean) - 1
-    rows, weighed = rows_of_zeros(length + 2, length), precision @ mean / alpha
+    rows, weighed = zero_rows(length + 2, length), precision @ mean / alpha
     rows[: d + 1, :d] = precision[:, 1:] / alpha
     rows[length + 1, :d] = weighed[1:]
     nothing = np.zeros(0, np.float32)
@@ -123,7 +123,14 @@ def prior_of(mean: Floats, precision: Floats, alpha: float, length: int, spread:
 
 
 def draw_side(
-    own: Side, fixed: Side, b: Side, c: Side, ratings: Grouped, prior: Prior, key: Key, threads: int = 1
+    own: FactorSide,
+    fixed: FactorSide,
+    b: FactorSide,
+    c: FactorSide,
+    ratings: Grouped,
+    prior: Prior,
+    key: DrawKey,
+    threads: int = 1,
 ) -> None:
     """Draw all rows of `own` that have ratings, in place; the others stay.
 
@@ -140,7 +147,7 @@ def draw_side(
 
     def draw(start: int) -> None:
         stop = min(start + BLOCK, len(ratings.starts_a) - 1)
-        work = rows_of_zeros(2 * DEEP + 2 + len(prior.rows), own.factors.shape[1])
+        work = zero_rows(2 * DEEP + 2 + len(prior.rows), own.factors.shape[1])
         _draw_rows(own, fixed, (b, c), ratings, prior, key, (start, stop, work))
 
     in_threads(draw, range(0, len(ratings.starts_a) - 1, BLOCK), threads)
@@ -156,14 +163,14 @@ def in_threads(work: Callable[[int], None], starts: range, threads: int) -> None
         list(pool.map(work, starts))
 
 
-@compiled
+@compile_kernel
 def _draw_rows(
-    own: Side,
-    fixed: Side,
-    others: tuple[Side, Side],
+    own: FactorSide,
+    fixed: FactorSide,
+    others: tuple[FactorSide, FactorSide],
     ratings: Grouped,
     prior: Prior,
-    key: Key,
+    key: DrawKey,
     place: tuple[int, int, Table],
 ) -> None:
     """Rows start to stop; `work` holds the matrix, right side, solution, h of DEEP ratings and z."""
@@ -178,7 +185,7 @@ def _draw_rows(
         _copy(prior.rows, matrix)
         bias = prior.bias + _add_ridge(matrix, prior, a)
         total = _add_ratings(matrix, h, fixed, others, ratings, a)
-        fill_normals(np.uint64(draws_of(key.seed, key.what, key.sweep, a)), z[: prior.dims + 1])
+        fill_normals(np.uint64(draw_state(key.seed, key.what, key.sweep, a)), z[: prior.dims + 1])
         pivot = np.float32(math.sqrt(bias + count))
         y0 = np.float32(prior.rhs + total) / pivot
         _factor(matrix, prior.dims, pivot, y0)
@@ -187,9 +194,14 @@ def _draw_rows(
             own.factors[a, n] = matrix[length + 3, n]
 
 
-@compiled
+@compile_kernel
 def _add_ratings(
-    matrix: Table, h: Table, fixed: Side, others: tuple[Side, Side], ratings: Grouped, a: int
+    matrix: Table,
+    h: Table,
+    fixed: FactorSide,
+    others: tuple[FactorSide, FactorSide],
+    ratings: Grouped,
+    a: int,
 ) -> float:
     """Add h_r' to the first row, h_r h_r' to the others and t_r h_r' to the last; give back sum of t_r."""
     total, zero, length = 0.0, np.float32(0), h.shape[1]
@@ -200,7 +212,7 @@ def _add_ratings(
             if r + n + AHEAD < len(ratings.b_r):
                 fetch_row(others[0].factors, np.uint32(ratings.b_r[r + n + AHEAD]))
             if r + n < last:
-                t[n] = _explained(h, n, fixed, others, ratings, (a, r + n))
+                t[n] = _fill_fixed_part(h, n, fixed, others, ratings, (a, r + n))
                 total += np.float64(t[n])
             else:
                 t[n] = zero
@@ -212,9 +224,14 @@ def _add_ratings(
     return total
 
 
-@compiled
-def _explained(
-    h: Table, n: int, fixed: Side, others: tuple[Side, Side], ratings: Grouped, which: tuple[int, int]
+@compile_kernel
+def _fill_fixed_part(
+    h: Table,
+    n: int,
+    fixed: FactorSide,
+    others: tuple[FactorSide, FactorSide],
+    ratings: Grouped,
+    which: tuple[int, int],
 ) -> np.float32:
     """Let h_n = b + c + what is fixed; give back t_r, the rating less what depends on the others alone."""
     a, r = which
@@ -235,7 +252,7 @@ def _explained(
     return np.float32(target)
 
 
-@compiled
+@compile_kernel
 def _factor(matrix: Table, dims: int, pivot: np.float32, y0: np.float32) -> None:
     """The rows of U in place, bias first, then in eights; U'^-1 rhs in the row behind the right side."""
     rhs, spare = matrix.shape[1] + 1, matrix.shape[1] + 2
@@ -261,7 +278,7 @@ def _factor(matrix: Table, dims: int, pivot: np.float32, y0: np.float32) -> None
         add_rows(matrix, rhs, matrix, 1 + k, k + DEEP, _minus_eight(matrix[spare], k))
 
 
-@compiled
+@compile_kernel
 def _solve_back(matrix: Table, z: Table, prior: Prior, pivot: np.float32, y0: np.float32) -> np.float32:
     """U x = y + noise: the factors go to the row behind y, the bias comes back."""
     y, x, spread = matrix.shape[1] + 2, matrix.shape[1] + 3, np.float32(prior.spread)
@@ -273,7 +290,7 @@ def _solve_back(matrix: Table, z: Table, prior: Prior, pivot: np.float32, y0: np
     return np.float32((y0 + spread * z[0] - dot_rows(matrix, 0, matrix, x, 0)) / pivot)
 
 
-@compiled
+@compile_kernel
 def _add_ridge(matrix: Table, prior: Prior, a: int) -> float:
     """Add what the row asks for to the diagonal of the factors; give back what the bias gets."""
     if len(prior.ridge_a) == 0:
@@ -283,36 +300,36 @@ def _add_ridge(matrix: Table, prior: Prior, a: int) -> float:
     return float(prior.ridge_a[a])
 
 
-@compiled
+@compile_kernel
 def _copy(rows: Table, out: Table) -> None:
     for i in range(len(rows)):
         for n in range(rows.shape[1]):
             out[i, n] = rows[i, n]
 
 
-@compiled
+@compile_kernel
 def _scale(row: Table, by: np.float32) -> None:
     for n in range(len(row)):
         row[n] *= by
 
 
-@compiled
+@compile_kernel
 def _subtract(out: Table, row: Table, by: np.float32, first: int) -> None:
     for n in range(first, len(out)):
         out[n] -= by * row[n]
 
 
-@compiled
+@compile_kernel
 def _eight(t: Table) -> tuple[np.float32, ...]:
     return (t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7])
 
 
-@compiled
+@compile_kernel
 def _minus_eight(t: Table, k: int) -> tuple[np.float32, ...]:
     return (-t[k], -t[k + 1], -t[k + 2], -t[k + 3], -t[k + 4], -t[k + 5], -t[k + 6], -t[k + 7])
 
 
-@compiled
+@compile_kernel
 def _before(matrix: Table, k: int, i: int) -> tuple[np.float32, ...]:
     """Minus column i of U for the factors k to k + 7, of which only those before i are done; 0 else."""
     zero = np.float32(0)

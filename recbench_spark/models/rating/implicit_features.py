@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.compiling import compiled
-from recbench_spark.models.rating.normals import draws_of, fill_normals
+from recbench_spark.kernels.compiling import compile_kernel
+from recbench_spark.models.rating.normals import draw_state, fill_normals
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -55,7 +55,7 @@ class BagPrior(NamedTuple):
     alpha: float
 
 
-class Draw(NamedTuple):
+class FeatureDraw(NamedTuple):
     """Seed, purpose and sweep of draws; `spread` 0 gives conditional means."""
 
     seed: np.uint64
@@ -85,7 +85,7 @@ def bag_sums(bag: Bag, z_jk: Floats) -> tuple[Floats, Floats]:
     return sums_ak[:, 1:], sums_ak[:, 0] + (np.square(sums_ak[:, 1:]).sum(axis=1) - squares_a) / 2
 
 
-@compiled
+@compile_kernel
 def _bag_sums(bag: Bag, z_jk: Floats) -> tuple[Floats, Floats]:
     sums_ak, squares_a = np.zeros((len(bag.weight_a), z_jk.shape[1])), np.zeros(len(bag.weight_a))
     for a in range(len(bag.weight_a)):
@@ -100,9 +100,16 @@ def _bag_sums(bag: Bag, z_jk: Floats) -> tuple[Floats, Floats]:
     return sums_ak, squares_a
 
 
-@compiled
+@compile_kernel
 def draw_bag_factor(
-    bag: Bag, starts_a: Ints, o_r: Floats, e_r: Floats, z_jk: Floats, k: int, prior: BagPrior, draw: Draw
+    bag: Bag,
+    starts_a: Ints,
+    o_r: Floats,
+    e_r: Floats,
+    z_jk: Floats,
+    k: int,
+    prior: BagPrior,
+    draw: FeatureDraw,
 ) -> None:
     """Draw number k of every feature in place, and bring the residuals up to date.
 
@@ -120,7 +127,7 @@ def draw_bag_factor(
     before = sums[:, BAG].copy()
     change_a = np.zeros(len(before))
     noise = np.zeros(z_jk.shape[0])
-    fill_normals(np.uint64(draws_of(draw.seed, draw.what, draw.sweep, k)), noise)
+    fill_normals(np.uint64(draw_state(draw.seed, draw.what, draw.sweep, k)), noise)
     for j in range(len(z_jk)):
         if bag.starts_j[j] == bag.starts_j[j + 1]:
             continue
@@ -132,7 +139,7 @@ def draw_bag_factor(
             e_r[r] -= moved * o_r[r] + change_a[a]
 
 
-@compiled
+@compile_kernel
 def _row_sums(bag: Bag, starts_a: Ints, o_r: Floats, e_r: Floats, z_jk: Floats, k: int) -> Floats:
     sums, own_j = np.empty((len(bag.weight_a), 6)), z_jk[:, k].copy()
     for a in range(len(sums)):
@@ -150,7 +157,7 @@ def _row_sums(bag: Bag, starts_a: Ints, o_r: Floats, e_r: Floats, z_jk: Floats, 
     return sums
 
 
-@compiled
+@compile_kernel
 def _conditional(
     bag: Bag, sums: Floats, z_jk: Floats, j: int, k: int, prior: BagPrior, noise: float
 ) -> float:
@@ -175,7 +182,7 @@ def _conditional(
     return mean + noise / math.sqrt(precision)
 
 
-@compiled
+@compile_kernel
 def _replace(bag: Bag, sums: Floats, change_a: Floats, z_jk: Floats, j: int, k: int, new: float) -> None:
     """Put the new number in place and correct its owners' sums: e_r falls by x (new - old) (o_r + rest)."""
     old = z_jk[j, k]

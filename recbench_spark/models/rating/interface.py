@@ -29,7 +29,7 @@ REAL = (-np.inf, np.inf)
 
 @dataclass(frozen=True)
 class Ratings:
-    """Ratings by dense index, as `checked_ratings` has found them sound.
+    """Ratings by dense index, as `check_ratings` has found them sound.
 
     Attributes:
         users_r: (r,) user of each rating, below `n_users`.
@@ -107,7 +107,7 @@ class FitCall(Protocol):
         ...
 
 
-def checked_ratings(
+def check_ratings(
     users_r: npt.ArrayLike,
     items_r: npt.ArrayLike,
     ratings_r: npt.ArrayLike,
@@ -130,8 +130,8 @@ def checked_ratings(
     if not len(ratings):
         raise DataError("there is not a single rating", "check the split: this training part is empty")
     _check_values(ratings, scale)
-    n_users = _bounded(users, n_users, "user")
-    n_items = _bounded(items, n_items, "item")
+    n_users = _check_bounds(users, n_users, "user")
+    n_items = _check_bounds(items, n_items, "item")
     return Ratings(users, items, ratings, n_users, n_items, scale, times)
 
 
@@ -155,7 +155,7 @@ def indices_with_unseen(indices_p: npt.ArrayLike, size: int, what: str) -> Indic
     return np.where(indices == UNSEEN, size, indices)
 
 
-def with_nobody(table: npt.NDArray[Any], row: Any = 0.0) -> npt.NDArray[Any]:
+def add_unseen_row(table: npt.NDArray[Any], row: Any = 0.0) -> npt.NDArray[Any]:
     """The table with one row more, for users or items unseen: zeros unless given."""
     last = np.broadcast_to(np.asarray(row, table.dtype), (1, *table.shape[1:]))
     return np.concatenate([table, last])
@@ -189,7 +189,7 @@ def _check_values(ratings: Floats, scale: Scale) -> None:
         )
 
 
-def _bounded(indices: Indices, size: int | None, what: str) -> int:
+def _check_bounds(indices: Indices, size: int | None, what: str) -> int:
     low, high = int(indices.min()), int(indices.max())
     size = high + 1 if size is None else size
     if low < 0 or high >= size:

@@ -16,7 +16,7 @@ from pydantic import Field
 from scipy import sparse
 
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.compiling import compiled
+from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.models.rating.interface import (
     UNSEEN,
     Fit,
@@ -26,7 +26,7 @@ from recbench_spark.models.rating.interface import (
     RatingSettings,
     rmse,
 )
-from recbench_spark.models.rating.means import Means, MeansSettings, means_of
+from recbench_spark.models.rating.means import MeansSettings, RatingMeans, fit_deviations
 
 LARGEST = 40_000
 """Items whose similarities are kept as one matrix: 6.4 GB of float32."""
@@ -72,12 +72,12 @@ class ItemNeighbours:
 
     def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
         """(p,) predictions; the centre alone for who is unseen or has no rated neighbour."""
-        centre = Means(self.mean, self.bias_u, self.bias_i, self.scale)
+        centre = RatingMeans(self.mean, self.bias_u, self.bias_i, self.scale)
         found_p = centre.baseline(users_p, items_p)
         known = np.flatnonzero((np.asarray(users_p) != UNSEEN) & (np.asarray(items_p) != UNSEEN))
         users, items = np.asarray(users_p)[known], np.asarray(items_p)[known]
         history = (self.starts_u, self.items_r, self.left_r)
-        found_p[known] += _weighted(users, items, history, self.similarity_ij, self.neighbours)
+        found_p[known] += _predict_deviation(users, items, history, self.similarity_ij, self.neighbours)
         return np.clip(found_p, self.scale[0], self.scale[1])
 
 
@@ -98,7 +98,7 @@ def fit_item_neighbours(
             f"at most {LARGEST:,}; leave out items with few ratings",
         )
     users, items = settings.user_shrinkage, settings.item_shrinkage
-    centre = means_of(train, MeansSettings(user_shrinkage=users, item_shrinkage=items))
+    centre = fit_deviations(train, MeansSettings(user_shrinkage=users, item_shrinkage=items))
     order = np.lexsort((train.items_r, train.users_r))
     users_r, items_r = train.users_r[order], train.items_r[order]
     left_r = (train.ratings_r[order] - centre.baseline(users_r, items_r)).astype(np.float32)
@@ -129,8 +129,8 @@ def similarities(left_ui: Any, shrinkage: float) -> npt.NDArray[np.float32]:
     return np.asarray(found, np.float32)
 
 
-@compiled
-def _weighted(
+@compile_kernel
+def _predict_deviation(
     users_p: Indices,
     items_p: Indices,
     history: tuple[Indices, Indices, npt.NDArray[np.float32]],

@@ -18,7 +18,7 @@ from recbench_spark.models.rating.item_neighbours import ItemNeighboursSettings
 from recbench_spark.models.rating.logistic import LogisticSettings
 from recbench_spark.models.rating.nsvd import NsvdSettings
 from recbench_spark.models.rating.rbm import RbmSettings
-from recbench_spark.models.rating.registry import EVERY, make_settings
+from recbench_spark.models.rating.registry import ALL_FAMILIES, make_settings
 from recbench_spark.models.rating.sgd import SgdSettings
 
 VECTORS = ("rating_vectors",)
@@ -84,16 +84,16 @@ class LogisticMfModel(LogisticSettings, RatingModelConfig):
 
 def learner_settings(model: ModelConfig) -> RatingSettings:
     """What the learner of a model's kind is given. Raises ConfigError where it is no rating model."""
-    if model.kind not in EVERY:
+    if model.kind not in ALL_FAMILIES:
         raise ConfigError(
             f"model {model.name}: kind '{model.kind}' is no rating model",
-            f"kinds: {', '.join(sorted(EVERY))}",
+            f"kinds: {', '.join(sorted(ALL_FAMILIES))}",
         )
-    known = EVERY[model.kind].settings.model_fields
+    known = ALL_FAMILIES[model.kind].settings.model_fields
     document: dict[str, Any] = {name: value for name, value in model.model_dump().items() if name in known}
     return make_settings(document, f"model {model.name}")
 
 
-def seed_of(model: ModelConfig) -> int:
+def model_seed(model: ModelConfig) -> int:
     """The seed of a model; means draw nothing."""
     return 0 if isinstance(model, MeansModel) else int(getattr(model, "seed", 0))

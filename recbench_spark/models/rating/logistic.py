@@ -16,12 +16,12 @@ import numpy as np
 from pydantic import Field
 
 from recbench_spark.errors import DivergedError
-from recbench_spark.kernels.compiling import compiled
+from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.models.rating.interface import Fit, Indices, Ratings, RatingSettings
-from recbench_spark.models.rating.normals import draws_of, normal_table, uniform, unsigned
-from recbench_spark.models.rating.sgd import FactorModel, Table
+from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table, uniform
+from recbench_spark.models.rating.sgd import RatingFactorModel, Table
 from recbench_spark.models.rating.shuffling import hash_order, permutation
-from recbench_spark.models.rating.simd import dot_rows, padded, rows_of_zeros, step_rows
+from recbench_spark.models.rating.simd import dot_rows, pad_dims, step_rows, zero_rows
 
 NEGATIVES = 3
 """What the draws are for; 0 and 1 are those of the factors at the start."""
@@ -63,7 +63,7 @@ def fit_logistic(
     d, real = settings.dims, np.array([-np.inf, np.inf])
     biases = learnt.b_u.astype(np.float64), learnt.b_i.astype(np.float64)
     factors = learnt.p_ud[:, :d].copy(), learnt.q_id[:, :d].copy()
-    model = FactorModel(float(learnt.bias[0]), *biases, *factors, real)
+    model = RatingFactorModel(float(learnt.bias[0]), *biases, *factors, real)
     watched_p = np.zeros(0) if watched is None else model.predict(watched.users_r, watched.items_r)
     return Fit(model, np.zeros(0), watched_p, settings.epochs)
 
@@ -72,7 +72,7 @@ def start(train: Ratings, settings: LogisticSettings, seed: int) -> Logistic:
     """Biases of 0 and factors by hash; who has no pair has no factors."""
     tables = []
     for at, (key_r, rows) in enumerate(((train.users_r, train.n_users), (train.items_r, train.n_items))):
-        table, seen = rows_of_zeros(rows, padded(settings.dims)), np.unique(key_r)
+        table, seen = zero_rows(rows, pad_dims(settings.dims)), np.unique(key_r)
         table[seen, : settings.dims] = normal_table((rows, settings.dims), settings.init_sd, seed, at)[seen]
         tables.append(table)
     biases = (np.zeros(rows, np.float32) for rows in (1, train.n_users, train.n_items))
@@ -84,10 +84,10 @@ def descend(
 ) -> None:
     """One epoch over the pairs in the order they come."""
     numbers = np.float32(settings.rate), np.float32(settings.regulariser)
-    _descend(learnt, users_r, items_r, numbers, settings.negatives, (unsigned(seed), epoch))
+    _descend(learnt, users_r, items_r, numbers, settings.negatives, (as_unsigned(seed), epoch))
 
 
-@compiled
+@compile_kernel
 def _descend(
     learnt: Logistic,
     users_r: Indices,
@@ -99,13 +99,13 @@ def _descend(
     seed, epoch = draw
     items = len(learnt.b_i)
     for r in range(len(users_r)):
-        state = np.uint64(draws_of(seed, NEGATIVES, epoch, r))
+        state = np.uint64(draw_state(seed, NEGATIVES, epoch, r))
         _step(learnt, users_r[r], items_r[r], np.float32(1), numbers)
         for n in range(negatives):
             _step(learnt, users_r[r], int(uniform(state, n) * items), np.float32(0), numbers)
 
 
-@compiled
+@compile_kernel
 def _step(
     learnt: Logistic, u: int, i: int, label: np.float32, numbers: tuple[np.float32, np.float32]
 ) -> None:

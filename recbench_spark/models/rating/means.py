@@ -20,9 +20,9 @@ from recbench_spark.models.rating.interface import (
     Indices,
     Ratings,
     RatingSettings,
+    add_unseen_row,
     indices_with_unseen,
     rmse,
-    with_nobody,
 )
 
 
@@ -36,7 +36,7 @@ class MeansSettings(RatingSettings):
 
 
 @dataclass(frozen=True)
-class Means:
+class RatingMeans:
     """mu + b_u + b_i, clipped.
 
     Attributes:
@@ -61,21 +61,23 @@ class Means:
         """(p,) the same, not clipped."""
         users = indices_with_unseen(users_p, len(self.bias_u), "user")
         items = indices_with_unseen(items_p, len(self.bias_i), "item")
-        return np.asarray(self.mean + with_nobody(self.bias_u)[users] + with_nobody(self.bias_i)[items])
+        return np.asarray(
+            self.mean + add_unseen_row(self.bias_u)[users] + add_unseen_row(self.bias_i)[items]
+        )
 
 
 def fit_means(
     train: Ratings, settings: MeansSettings, seed: int = 0, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
     """Means of the training part; neither seed nor threads matter."""
-    model = means_of(train, settings)
+    model = fit_deviations(train, settings)
     if watched is None:
         return Fit(model, np.zeros(0), np.zeros(0), 1)
     predicted = model.predict(watched.users_r, watched.items_r)
     return Fit(model, np.array([rmse(predicted, watched.ratings_r)]), predicted, 1)
 
 
-def means_of(train: Ratings, settings: MeansSettings) -> Means:
+def fit_deviations(train: Ratings, settings: MeansSettings) -> RatingMeans:
     """The deviations one after the other, each of what the one before has left."""
     mean = float(train.ratings_r.mean())
     left_r = train.ratings_r - mean
@@ -84,12 +86,12 @@ def means_of(train: Ratings, settings: MeansSettings) -> Means:
     shrinkage = {"users": settings.user_shrinkage, "items": settings.item_shrinkage}
     for side in settings.means.split("_"):
         if side != "global":
-            bias[side] = _shrunk(rows[side], left_r, len(bias[side]), shrinkage[side])
+            bias[side] = _shrink_means(rows[side], left_r, len(bias[side]), shrinkage[side])
             left_r = left_r - bias[side][rows[side]]
-    return Means(mean, bias["users"], bias["items"], np.array(train.scale))
+    return RatingMeans(mean, bias["users"], bias["items"], np.array(train.scale))
 
 
-def _shrunk(rows_r: Indices, left_r: Floats, size: int, shrinkage: float) -> Floats:
+def _shrink_means(rows_r: Indices, left_r: Floats, size: int, shrinkage: float) -> Floats:
     """sum / (n + k) of each row; 0 where there is nothing."""
     sums, counts = np.bincount(rows_r, left_r, minlength=size), np.bincount(rows_r, minlength=size)
     return np.asarray(sums / np.maximum(counts + shrinkage, np.finfo(np.float64).tiny))

@@ -11,25 +11,25 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.compiling import compiled
+from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.kernels.hashing import GAMMA, mix, stream
 
 MASK = 2**64 - 1
 
 
-@compiled
-def draws_of(seed: np.uint64, what: int, step: int, row: int) -> np.uint64:
+@compile_kernel
+def draw_state(seed: np.uint64, what: int, step: int, row: int) -> np.uint64:
     """Where the draws of one row in one step for one purpose begin."""
     return stream(stream(stream(seed, np.uint64(what)), np.uint64(step)), np.uint64(row))
 
 
-@compiled
+@compile_kernel
 def uniform(state: np.uint64, n: int) -> float:
     """Draw n of a state, in (0, 1): never 0, so that its logarithm is finite."""
     return (np.float64(mix(state + np.uint64(n + 1) * GAMMA) >> np.uint64(11)) + 0.5) * 2.0**-53
 
 
-@compiled
+@compile_kernel
 def fill_normals(state: np.uint64, out: npt.NDArray[np.floating]) -> None:
     """Independent standard normal numbers: x, y = sqrt(-2 log a) (cos, sin)(2 pi b)."""
     for n in range(0, len(out), 2):
@@ -40,10 +40,10 @@ def fill_normals(state: np.uint64, out: npt.NDArray[np.floating]) -> None:
             out[n + 1] = radius * math.sin(angle)
 
 
-@compiled
+@compile_kernel
 def _fill_table(seed: np.uint64, what: int, sd: float, table: npt.NDArray[np.floating]) -> None:
     for row in range(len(table)):
-        fill_normals(draws_of(seed, what, 0, row), table[row])
+        fill_normals(draw_state(seed, what, 0, row), table[row])
         for n in range(table.shape[1]):
             table[row, n] *= sd
 
@@ -53,10 +53,10 @@ def normal_table(
 ) -> npt.NDArray[np.floating]:
     """(rows, columns) normal numbers of this standard deviation; row n is the same whatever the shape."""
     table = np.zeros(shape, dtype)
-    _fill_table(unsigned(seed), what, sd, table)
+    _fill_table(as_unsigned(seed), what, sd, table)
     return table
 
 
-def unsigned(seed: int) -> np.uint64:
+def as_unsigned(seed: int) -> np.uint64:
     """A seed as the hash takes it; negative ones wrap."""
     return np.uint64(seed & MASK)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from recbench_spark.errors import DivergedError
-from recbench_spark.kernels.compiling import compiled
+from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.models.rating.interface import (
     Fit,
     Floats,
@@ -25,7 +25,7 @@ from recbench_spark.models.rating.interface import (
     rmse,
 )
 from recbench_spark.models.rating.normals import normal_table
-from recbench_spark.models.rating.sgd import FactorModel
+from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.rating.shuffling import permutation
 
 
@@ -65,7 +65,7 @@ def fit_nsvd(
 
     Raises DivergedError where the descent diverges.
     """
-    histories, mean = histories_of(train), float(train.ratings_r.mean())
+    histories, mean = make_histories(train), float(train.ratings_r.mean())
     learnt = start(train, settings, seed)
     rmse_s: list[float] = []
     model, watched_p = _model(learnt, histories, mean, train), np.zeros(0)
@@ -83,7 +83,7 @@ def fit_nsvd(
     return Fit(model, np.array(rmse_s), watched_p, settings.epochs)
 
 
-def histories_of(train: Ratings) -> Histories:
+def make_histories(train: Ratings) -> Histories:
     """Sorted by user, then item."""
     order = np.lexsort((train.items_r, train.users_r))
     starts_u = np.searchsorted(train.users_r[order], np.arange(train.n_users + 1))
@@ -97,7 +97,7 @@ def start(train: Ratings, settings: NsvdSettings, seed: int) -> Nsvd:
     return Nsvd(np.zeros(train.n_users), np.zeros(train.n_items), q_id, y_id)
 
 
-@compiled
+@compile_kernel
 def descend(
     learnt: Nsvd, histories: Histories, order_u: npt.NDArray[np.uint32], rate: float, regulariser: float
 ) -> None:
@@ -124,7 +124,7 @@ def descend(
                 y_id[items_r[r], d] += rate * (weight * gradient[d] - regulariser * y_id[items_r[r], d])
 
 
-@compiled
+@compile_kernel
 def _sum_bag(x: Floats, gradient: Floats, y_id: Floats, items_r: Indices) -> None:
     """Let x = n^(-1/2) sum of y over the items, and the gradient 0."""
     weight = 1 / math.sqrt(max(len(items_r), 1))
@@ -135,11 +135,11 @@ def _sum_bag(x: Floats, gradient: Floats, y_id: Floats, items_r: Indices) -> Non
             x[d] += weight * y_id[i, d]
 
 
-def _model(learnt: Nsvd, histories: Histories, mean: float, train: Ratings) -> FactorModel:
+def _model(learnt: Nsvd, histories: Histories, mean: float, train: Ratings) -> RatingFactorModel:
     x_ud = np.zeros((train.n_users, learnt.y_id.shape[1]))
     gradient = np.zeros(x_ud.shape[1])
     for u in range(train.n_users):
         items = histories.items_r[histories.starts_u[u] : histories.starts_u[u + 1]]
         _sum_bag(x_ud[u], gradient, learnt.y_id, items)
     factors = x_ud.astype(np.float32), learnt.q_id.astype(np.float32)
-    return FactorModel(mean, learnt.b_u.copy(), learnt.b_i.copy(), *factors, np.array(train.scale))
+    return RatingFactorModel(mean, learnt.b_u.copy(), learnt.b_i.copy(), *factors, np.array(train.scale))

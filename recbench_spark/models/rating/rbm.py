@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from recbench_spark.errors import DataError, DivergedError
-from recbench_spark.kernels.compiling import compiled
+from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.models.rating.interface import (
     Fit,
     Floats,
@@ -28,7 +28,7 @@ from recbench_spark.models.rating.interface import (
     indices_with_unseen,
     rmse,
 )
-from recbench_spark.models.rating.normals import draws_of, normal_table, uniform, unsigned
+from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table, uniform
 from recbench_spark.models.rating.shuffling import permutation
 
 MOST_LEVELS = 64
@@ -91,7 +91,9 @@ class Rbm:
         users = indices_with_unseen(users_p, len(self.hidden_ud) - 1, "user")
         items = indices_with_unseen(items_p, len(self.b_ik), "item")
         return np.asarray(
-            _expected(users, items, self.levels_k, self.w_ikd, self.b_ik, self.hidden_ud, self.prior_k)
+            _predict_levels(
+                users, items, self.levels_k, self.w_ikd, self.b_ik, self.hidden_ud, self.prior_k
+            )
         )
 
 
@@ -108,12 +110,12 @@ def fit_rbm(
             f"{len(levels_k)} distinct ratings are too many levels for an RBM",
             f"round the ratings to at most {MOST_LEVELS} levels, or use another model",
         )
-    visible, machine = visible_of(train, levels_k), start(train, levels_k, settings, seed)
+    visible, machine = make_visible(train, levels_k), start(train, levels_k, settings, seed)
     model, watched_p, rmse_s = _model(machine, visible, levels_k, train), np.zeros(0), list[float]()
     for epoch in range(settings.epochs):
         order_u = permutation(train.n_users, seed, epoch)
         rate = settings.rate * settings.rate_decay**epoch
-        learn(machine, visible, order_u, (rate, settings.regulariser), unsigned(seed), epoch)
+        learn(machine, visible, order_u, (rate, settings.regulariser), as_unsigned(seed), epoch)
         if not np.isfinite(machine.c_d.sum() + machine.b_ik.sum()):
             message = f"the weights diverged in epoch {epoch + 1}"
             raise DivergedError(message, f"lower the rate {settings.rate}")
@@ -125,7 +127,7 @@ def fit_rbm(
     return Fit(model, np.array(rmse_s), watched_p, settings.epochs)
 
 
-def visible_of(train: Ratings, levels_k: Floats) -> Visible:
+def make_visible(train: Ratings, levels_k: Floats) -> Visible:
     """The ratings as numbers of levels."""
     order = np.lexsort((train.items_r, train.users_r))
     starts_u = np.searchsorted(train.users_r[order], np.arange(train.n_users + 1))
@@ -142,7 +144,7 @@ def start(train: Ratings, levels_k: Floats, settings: RbmSettings, seed: int) ->
     return Machine(np.asarray(w, np.float64).reshape(*shape, settings.dims), b_ik, np.zeros(settings.dims))
 
 
-@compiled
+@compile_kernel
 def learn(
     machine: Machine,
     visible: Visible,
@@ -159,13 +161,13 @@ def learn(
         if first == last:
             continue
         items, levels = visible.items_r[first:last], visible.levels_r[first:last]
-        h = hidden(machine, items, levels)
+        h = activate_hidden(machine, items, levels)
         drawn = np.zeros(len(h))
-        state = np.uint64(draws_of(seed, HIDDEN, epoch, u))
+        state = np.uint64(draw_state(seed, HIDDEN, epoch, u))
         for d in range(len(h)):
             drawn[d] = 1.0 if uniform(state, d) < h[d] else 0.0
-        again = reconstructed(machine, items, drawn, np.uint64(draws_of(seed, VISIBLE, epoch, u)))
-        h_again = hidden(machine, items, again)
+        again = sample_levels(machine, items, drawn, np.uint64(draw_state(seed, VISIBLE, epoch, u)))
+        h_again = activate_hidden(machine, items, again)
         for n in range(len(items)):
             i, k, k_again = items[n], levels[n], again[n]
             b[i, k] += rate
@@ -177,8 +179,8 @@ def learn(
             c[d] += rate * (h[d] - h_again[d])
 
 
-@compiled
-def hidden(machine: Machine, items: Indices, levels: Indices) -> Floats:
+@compile_kernel
+def activate_hidden(machine: Machine, items: Indices, levels: Indices) -> Floats:
     """(d,) probabilities of the hidden units given ratings."""
     h = machine.c_d.copy()
     for n in range(len(items)):
@@ -189,8 +191,8 @@ def hidden(machine: Machine, items: Indices, levels: Indices) -> Floats:
     return h
 
 
-@compiled
-def reconstructed(machine: Machine, items: Indices, h: Floats, state: np.uint64) -> Indices:
+@compile_kernel
+def sample_levels(machine: Machine, items: Indices, h: Floats, state: np.uint64) -> Indices:
     """(n,) a level of each item, drawn given the hidden units."""
     levels = np.zeros(len(items), np.int64)
     for n in range(len(items)):
@@ -202,7 +204,7 @@ def reconstructed(machine: Machine, items: Indices, h: Floats, state: np.uint64)
     return levels
 
 
-@compiled
+@compile_kernel
 def _energies(w_kd: npt.NDArray[np.floating], b_k: Floats, h: npt.NDArray[np.floating]) -> Floats:
     """(k,) b_k + sum_d W_kd h_d, less the largest."""
     found = b_k.copy()
@@ -212,8 +214,8 @@ def _energies(w_kd: npt.NDArray[np.floating], b_k: Floats, h: npt.NDArray[np.flo
     return np.asarray(found - found.max())
 
 
-@compiled
-def _expected(
+@compile_kernel
+def _predict_levels(
     users_p: Indices,
     items_p: Indices,
     levels_k: Floats,
@@ -235,8 +237,8 @@ def _expected(
 
 def _model(machine: Machine, visible: Visible, levels_k: Floats, train: Ratings) -> Rbm:
     bounds = zip(visible.starts_u[:-1].tolist(), visible.starts_u[1:].tolist(), strict=True)
-    rows = [hidden(machine, visible.items_r[a:b], visible.levels_r[a:b]) for a, b in bounds]
-    rows.append(hidden(machine, visible.items_r[:0], visible.levels_r[:0]))
+    rows = [activate_hidden(machine, visible.items_r[a:b], visible.levels_r[a:b]) for a, b in bounds]
+    rows.append(activate_hidden(machine, visible.items_r[:0], visible.levels_r[:0]))
     shares = np.bincount(visible.levels_r, minlength=len(levels_k)) / len(train)
     tables = machine.w_ikd.astype(np.float32), machine.b_ik.copy(), np.array(rows, np.float32)
     return Rbm(levels_k, *tables, shares)

@@ -28,10 +28,10 @@ from recbench_spark.models.rating.item_neighbours import (
     fit_item_neighbours,
 )
 from recbench_spark.models.rating.logistic import LogisticSettings, fit_logistic
-from recbench_spark.models.rating.means import Means, MeansSettings, fit_means
+from recbench_spark.models.rating.means import MeansSettings, RatingMeans, fit_means
 from recbench_spark.models.rating.nsvd import NsvdSettings, fit_nsvd
 from recbench_spark.models.rating.rbm import Rbm, RbmSettings, fit_rbm
-from recbench_spark.models.rating.sgd import FactorModel, SgdSettings, fit_sgd
+from recbench_spark.models.rating.sgd import RatingFactorModel, SgdSettings, fit_sgd
 
 
 class Family(NamedTuple):
@@ -43,22 +43,22 @@ class Family(NamedTuple):
 
 
 FAMILIES: dict[str, Family] = {
-    "als_wr": Family(AlsSettings, fit_als, FactorModel),
+    "als_wr": Family(AlsSettings, fit_als, RatingFactorModel),
     "bayesian_mf": Family(BayesianSettings, fit_bayesian, BayesianModel),
     "item_neighbours": Family(ItemNeighboursSettings, fit_item_neighbours, ItemNeighbours),
-    "means": Family(MeansSettings, fit_means, Means),
-    "nsvd1": Family(NsvdSettings, fit_nsvd, FactorModel),
+    "means": Family(MeansSettings, fit_means, RatingMeans),
+    "nsvd1": Family(NsvdSettings, fit_nsvd, RatingFactorModel),
     "rbm": Family(RbmSettings, fit_rbm, Rbm),
-    "sgd_mf": Family(SgdSettings, fit_sgd, FactorModel),
+    "sgd_mf": Family(SgdSettings, fit_sgd, RatingFactorModel),
 }
 
 IMPLICIT: dict[str, Family] = {
-    "implicit_als": Family(ImplicitAlsSettings, fit_implicit_als, FactorModel),
-    "logistic_mf": Family(LogisticSettings, fit_logistic, FactorModel),
+    "implicit_als": Family(ImplicitAlsSettings, fit_implicit_als, RatingFactorModel),
+    "logistic_mf": Family(LogisticSettings, fit_logistic, RatingFactorModel),
 }
 """Learners of scores to rank by: they see which pairs there are, not their ratings."""
 
-EVERY = FAMILIES | IMPLICIT
+ALL_FAMILIES = FAMILIES | IMPLICIT
 
 
 def make_settings(document: Mapping[str, Any], where: str = "settings") -> RatingSettings:
@@ -67,16 +67,16 @@ def make_settings(document: Mapping[str, Any], where: str = "settings") -> Ratin
     Raises ConfigError with the path of the key and the nearest known one.
     """
     kind = str(document.get("kind", ""))
-    if kind not in EVERY:
-        raise ConfigError(f"{where}: kind: no rating model is called '{kind}'", nearest(kind, EVERY))
-    return parse(EVERY[kind].settings, dict(document), where)
+    if kind not in ALL_FAMILIES:
+        raise ConfigError(f"{where}: kind: no rating model is called '{kind}'", nearest(kind, ALL_FAMILIES))
+    return parse(ALL_FAMILIES[kind].settings, dict(document), where)
 
 
 def fit(
     train: Ratings, settings: RatingSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
     """Fit the learner that the settings belong to."""
-    return EVERY[settings.kind].fit(train, settings, seed, watched, threads)
+    return ALL_FAMILIES[settings.kind].fit(train, settings, seed, watched, threads)
 
 
 def save(model: RatingModel, path: str | Path) -> Path:
@@ -86,6 +86,6 @@ def save(model: RatingModel, path: str | Path) -> Path:
 
 def load(path: str | Path) -> RatingModel:
     """Read a model of any kind. Raises DataError where the file holds none."""
-    kinds = {family.model.kind: family.model for family in EVERY.values()}
+    kinds = {family.model.kind: family.model for family in ALL_FAMILIES.values()}
     model: RatingModel = storage.load(path, kinds)
     return model

@@ -18,22 +18,22 @@ from pydantic import Field, model_validator
 
 from recbench_spark.config import Strict
 from recbench_spark.errors import DataError, DivergedError
-from recbench_spark.kernels.compiling import compiled
+from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.models.rating.interface import (
     Fit,
     Floats,
     Indices,
     Ratings,
     RatingSettings,
+    add_unseen_row,
     in_blocks,
     indices_with_unseen,
     rmse,
-    with_nobody,
 )
-from recbench_spark.models.rating.means import Means, MeansSettings, means_of
+from recbench_spark.models.rating.means import MeansSettings, RatingMeans, fit_deviations
 from recbench_spark.models.rating.normals import normal_table
-from recbench_spark.models.rating.shuffling import Triples, hash_order, held_out, shuffle, triples_of
-from recbench_spark.models.rating.simd import dot_rows, fetch_row, padded, rows_of_zeros, step_rows
+from recbench_spark.models.rating.shuffling import Triples, draw_held_out, hash_order, make_triples, shuffle
+from recbench_spark.models.rating.simd import dot_rows, fetch_row, pad_dims, step_rows, zero_rows
 
 Table = npt.NDArray[np.float32]
 Positive = Annotated[float, Field(ge=0)]
@@ -59,7 +59,7 @@ class Steps(Strict):
         return tuple(np.float32(number * by) for number in four)
 
 
-def alike(number: float) -> Steps:
+def equal_steps(number: float) -> Steps:
     """The same number for all four."""
     return Steps(user_biases=number, item_biases=number, user_factors=number, item_factors=number)
 
@@ -88,8 +88,8 @@ class SgdSettings(RatingSettings):
     kind: Literal["sgd_mf"] = "sgd_mf"
     dims: Annotated[int, Field(ge=1, le=4096)] = 64
     epochs: Annotated[int, Field(ge=1)] = 64
-    rates: Steps = alike(0.005)
-    regularisers: Steps = alike(0.04)
+    rates: Steps = equal_steps(0.005)
+    regularisers: Steps = equal_steps(0.04)
     rate_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     centring: Literal["none", "global", "users", "items", "items_users", "users_items"] = "global"
     biases: bool = True
@@ -108,7 +108,7 @@ class SgdSettings(RatingSettings):
 
 
 @dataclass(frozen=True)
-class FactorModel:
+class RatingFactorModel:
     """c_ui + b_u + b_i + p_u . q_i, clipped: c is the centre, here folded into mean and biases.
 
     Attributes:
@@ -133,8 +133,8 @@ class FactorModel:
         """(p,) predictions in float64; an unseen user or item has bias 0 and no factors."""
         users = indices_with_unseen(users_p, len(self.bias_u), "user")
         items = indices_with_unseen(items_p, len(self.bias_i), "item")
-        bias_u, bias_i = with_nobody(self.bias_u), with_nobody(self.bias_i)
-        p_ud, q_id = with_nobody(self.p_ud), with_nobody(self.q_id)
+        bias_u, bias_i = add_unseen_row(self.bias_u), add_unseen_row(self.bias_i)
+        p_ud, q_id = add_unseen_row(self.p_ud), add_unseen_row(self.q_id)
 
         def of_block(u: Indices, i: Indices) -> Floats:
             product_p = np.einsum("pd,pd->p", p_ud[u].astype(np.float64), q_id[i].astype(np.float64))
@@ -151,7 +151,7 @@ class Parameters(NamedTuple):
     p_ud: Table
     q_id: Table
 
-    def copied(self) -> Parameters:
+    def copy(self) -> Parameters:
         """Apart from what the next epochs do."""
         return Parameters(*(table.copy() for table in self))
 
@@ -165,31 +165,31 @@ def fit_sgd(
     """
     learnt, stopping = _parts(train, settings, seed)
     centre = _centre(learnt, settings)
-    follower = _Follower(settings, centre, train, watched, stopping)
-    parameters, triples = start(train, settings, seed), centred(learnt, centre)
+    follower = _EpochMonitor(settings, centre, train, watched, stopping)
+    parameters, triples = start(train, settings, seed), subtract_centre(learnt, centre)
     if settings.order != "given":
         triples = triples[hash_order(learnt, seed)]
     for epoch in range(settings.epochs):
         if settings.order == "shuffled":
             shuffle(triples, seed, epoch)
         _check(run_epoch(parameters, triples, settings, epoch), settings, epoch)
-        if follower.has_enough(parameters, epoch):
+        if follower.should_stop(parameters, epoch):
             break
     return follower.result()
 
 
 def start(train: Ratings, settings: SgdSettings, seed: int) -> Parameters:
     """Biases of 0 and factors drawn by hash of (seed, row)."""
-    p_ud = _padded_normals(train.n_users, settings, seed, USER_FACTORS)
-    q_id = _padded_normals(train.n_items, settings, seed, ITEM_FACTORS)
+    p_ud = _draw_rows(train.n_users, settings, seed, USER_FACTORS)
+    q_id = _draw_rows(train.n_items, settings, seed, ITEM_FACTORS)
     biases = np.zeros(train.n_users, np.float32), np.zeros(train.n_items, np.float32)
     return Parameters(*biases, p_ud, q_id)
 
 
-def centred(ratings: Ratings, centre: Means) -> Triples:
+def subtract_centre(ratings: Ratings, centre: RatingMeans) -> Triples:
     """What is left to be learnt of each rating."""
     left_r = ratings.ratings_r - centre.baseline(ratings.users_r, ratings.items_r)
-    return triples_of(ratings.users_r, ratings.items_r, left_r)
+    return make_triples(ratings.users_r, ratings.items_r, left_r)
 
 
 def run_epoch(parameters: Parameters, triples: Triples, settings: SgdSettings, epoch: int) -> float:
@@ -200,7 +200,7 @@ def run_epoch(parameters: Parameters, triples: Triples, settings: SgdSettings, e
     return float(_descend(parameters, triples, rates, settings.regularisers.as_float32()))
 
 
-@compiled
+@compile_kernel
 def _descend(
     parameters: Parameters,
     triples: Triples,
@@ -237,7 +237,7 @@ def _parts(train: Ratings, settings: SgdSettings, seed: int) -> tuple[Ratings, R
     """What is learnt from, and what decides when to stop."""
     if settings.stopping is None:
         return train, None
-    out_r = held_out(train, settings.stopping.share, seed + STOPPING)
+    out_r = draw_held_out(train, settings.stopping.share, seed + STOPPING)
     if not out_r.any() or out_r.all():
         raise DataError(
             f"a share of {settings.stopping.share} of {len(train)} ratings leaves an empty part",
@@ -246,23 +246,23 @@ def _parts(train: Ratings, settings: SgdSettings, seed: int) -> tuple[Ratings, R
     return train.rows(~out_r), train.rows(out_r)
 
 
-def _centre(train: Ratings, settings: SgdSettings) -> Means:
+def _centre(train: Ratings, settings: SgdSettings) -> RatingMeans:
     if settings.centring == "none":
-        return Means(0.0, np.zeros(train.n_users), np.zeros(train.n_items), np.array(train.scale))
-    return means_of(train, MeansSettings(means=settings.centring))
+        return RatingMeans(0.0, np.zeros(train.n_users), np.zeros(train.n_items), np.array(train.scale))
+    return fit_deviations(train, MeansSettings(means=settings.centring))
 
 
-def _padded_normals(rows: int, settings: SgdSettings, seed: int, what: int) -> Table:
-    table = rows_of_zeros(rows, padded(settings.dims))
+def _draw_rows(rows: int, settings: SgdSettings, seed: int, what: int) -> Table:
+    table = zero_rows(rows, pad_dims(settings.dims))
     table[:, : settings.dims] = normal_table((rows, settings.dims), settings.init_sd, seed, what)
     return table
 
 
-class _Follower:
+class _EpochMonitor:
     """Errors after each epoch, the best epoch where there is a part to stop on, and when to stop."""
 
     def __init__(
-        self, settings: SgdSettings, centre: Means, train: Ratings, watched: Ratings | None,
+        self, settings: SgdSettings, centre: RatingMeans, train: Ratings, watched: Ratings | None,
         stopping: Ratings | None,
     ) -> None:  # fmt: skip
         self.settings, self.centre, self.scale = settings, centre, train.scale
@@ -271,10 +271,10 @@ class _Follower:
         self.watched, self.stopping = watched, stopping
         self.rmse_s: list[float] = []
         self.watched_p = np.zeros(0)
-        self.best: FactorModel | None = None
+        self.best: RatingFactorModel | None = None
         self.least, self.best_epoch, self.epoch = math.inf, 0, 0
 
-    def has_enough(self, parameters: Parameters, epoch: int) -> bool:
+    def should_stop(self, parameters: Parameters, epoch: int) -> bool:
         """Look at the parameters after an epoch; true if no further epoch is wanted."""
         self.epoch, last = epoch, epoch + 1 == self.settings.epochs
         if self.watched is None and self.stopping is None and not last:
@@ -294,20 +294,20 @@ class _Follower:
             self.watched_p = self.best.predict(self.watched.users_r, self.watched.items_r)
         return Fit(self.best, np.array(self.rmse_s), self.watched_p, self.epoch + 1)
 
-    def _watch(self, model: FactorModel) -> None:
+    def _watch(self, model: RatingFactorModel) -> None:
         if self.watched is not None:
             predicted = model.predict(self.watched.users_r, self.watched.items_r)
             self.rmse_s.append(rmse(predicted, self.watched.ratings_r))
 
-    def _error(self, model: FactorModel) -> float:
+    def _error(self, model: RatingFactorModel) -> float:
         if self.stopping is None:
             return 0.0
         return rmse(model.predict(self.stopping.users_r, self.stopping.items_r), self.stopping.ratings_r)
 
-    def _model(self, parameters: Parameters) -> FactorModel:
+    def _model(self, parameters: Parameters) -> RatingFactorModel:
         """Copies without the padding; who has no rating has no factors, not those of the start."""
         d, centre = self.settings.dims, self.centre
         p_ud = np.where(self.seen_u[:, None], parameters.p_ud[:, :d], np.float32(0))
         q_id = np.where(self.seen_i[:, None], parameters.q_id[:, :d], np.float32(0))
         bias_u, bias_i = centre.bias_u + parameters.b_u, centre.bias_i + parameters.b_i
-        return FactorModel(centre.mean, bias_u, bias_i, p_ud, q_id, np.array(self.scale))
+        return RatingFactorModel(centre.mean, bias_u, bias_i, p_ud, q_id, np.array(self.scale))

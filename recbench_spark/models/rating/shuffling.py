@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.compiling import compiled
+from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.kernels.hashing import GAMMA, mix, stream
 from recbench_spark.models.rating.interface import Ratings
-from recbench_spark.models.rating.normals import unsigned
+from recbench_spark.models.rating.normals import as_unsigned
 from recbench_spark.models.rating.simd import fetch_number
 
 TRIPLE = np.dtype(
@@ -25,7 +25,7 @@ Triples = npt.NDArray[np.void]
 """(r,) of TRIPLE."""
 
 
-def triples_of(
+def make_triples(
     users_r: npt.NDArray[Any], items_r: npt.NDArray[Any], targets_r: npt.NDArray[Any]
 ) -> Triples:
     """Ratings in the order of an epoch."""
@@ -37,7 +37,7 @@ def triples_of(
 def shuffle(triples: Triples, seed: int, step: int) -> None:
     """Shuffle in place by draws of (seed, step): row r is what row `permutation(...)[r]` was."""
     halves_h = triples.view(np.uint64)
-    _shuffle_halves(halves_h, np.uint64(stream(unsigned(seed), np.uint64(step))))
+    _shuffle_halves(halves_h, np.uint64(stream(as_unsigned(seed), np.uint64(step))))
 
 
 def hash_order(ratings: Ratings, seed: int) -> npt.NDArray[np.int64]:
@@ -45,24 +45,24 @@ def hash_order(ratings: Ratings, seed: int) -> npt.NDArray[np.int64]:
 
     Ratings of one user for one item twice come in the order of their values.
     """
-    keys_r = _hashes(unsigned(seed), ratings.users_r, ratings.items_r)
+    keys_r = _hashes(as_unsigned(seed), ratings.users_r, ratings.items_r)
     return np.lexsort((ratings.ratings_r, keys_r))
 
 
-def held_out(ratings: Ratings, share: float, seed: int) -> npt.NDArray[np.bool_]:
+def draw_held_out(ratings: Ratings, share: float, seed: int) -> npt.NDArray[np.bool_]:
     """(r,) true for the ratings held out: those whose hash of (user, item) is in the lowest `share`."""
-    hashes_r = _hashes(unsigned(seed), ratings.users_r, ratings.items_r)
+    hashes_r = _hashes(as_unsigned(seed), ratings.users_r, ratings.items_r)
     return (hashes_r >> np.uint64(11)).astype(np.float64) < share * 2.0**53
 
 
 def permutation(rows: int, seed: int, step: int) -> npt.NDArray[np.uint32]:
     """(r,) 0 .. r - 1 shuffled (Fisher and Yates; Durstenfeld 1964) by draws of (seed, step)."""
     order_r = np.arange(rows, dtype=np.uint32)
-    _shuffle(order_r, np.uint64(stream(unsigned(seed), np.uint64(step))))
+    _shuffle(order_r, np.uint64(stream(as_unsigned(seed), np.uint64(step))))
     return order_r
 
 
-@compiled
+@compile_kernel
 def _hashes(
     seed: np.uint64, users_r: npt.NDArray[np.int64], items_r: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.uint64]:
@@ -72,13 +72,13 @@ def _hashes(
     return hashes
 
 
-@compiled
+@compile_kernel
 def _place(state: np.uint64, last: int) -> np.uint64:
     """The upper 32 bits of a draw times last + 1, over 2^32: a place from 0 to last."""
     return ((mix(state) >> np.uint64(32)) * np.uint64(last + 1)) >> np.uint64(32)
 
 
-@compiled
+@compile_kernel
 def _shuffle(order_r: npt.NDArray[np.uint32], state: np.uint64) -> None:
     for last in range(len(order_r) - 1, 0, -1):
         state += GAMMA
@@ -86,7 +86,7 @@ def _shuffle(order_r: npt.NDArray[np.uint32], state: np.uint64) -> None:
         order_r[last], order_r[at] = order_r[at], order_r[last]
 
 
-@compiled
+@compile_kernel
 def _shuffle_halves(halves_h: npt.NDArray[np.uint64], state: np.uint64) -> None:
     ahead = state + np.uint64(AHEAD) * GAMMA
     for last in range(len(halves_h) // 2 - 1, 0, -1):

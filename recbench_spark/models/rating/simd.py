@@ -28,12 +28,12 @@ WIDE = 8
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 
 
-def padded(dims: int) -> int:
+def pad_dims(dims: int) -> int:
     """The length of a stored row of factors."""
     return -(-dims // LANES) * LANES
 
 
-def rows_of_zeros(rows: int, length: int) -> npt.NDArray[np.float32]:
+def zero_rows(rows: int, length: int) -> npt.NDArray[np.float32]:
     """A float32 table that begins on a cache line: a vector that straddles two is loaded twice."""
     line = LANES * 4
     memory = np.zeros(rows * length + LANES, np.float32)
@@ -47,13 +47,13 @@ def dot_rows(typing: Any, p_ud: Any, u: Any, q_id: Any, i: Any, first: Any) -> A
     signature = types.float32(p_ud, types.int64, q_id, types.int64, types.int64)
 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        tables = _Tables(context, builder, signature, given)
+        tables = _TableRows(context, builder, signature, given)
         p, q = tables.row(0, given[1]), tables.row(2, given[3])
         total = cgutils.alloca_once_value(builder, ir.Constant(_VECTOR, [0.0] * LANES))
-        with _Lanes(builder, tables.length(0), given[4]) as at:
+        with _VectorLoop(builder, tables.length(0), given[4]) as at:
             product = builder.fmul(_load(builder, p, at), _load(builder, q, at))
             builder.store(builder.fadd(builder.load(total), product), total)
-        return _sum_of_halves(builder, builder.load(total))
+        return _sum_halves(builder, builder.load(total))
 
     return signature, build
 
@@ -64,9 +64,9 @@ def fetch_row(typing: Any, table: Any, row: Any) -> Any:
     signature = types.void(table, types.int64)
 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        tables = _Tables(context, builder, signature, given)
+        tables = _TableRows(context, builder, signature, given)
         row = tables.row(0, given[1])
-        with _Lanes(builder, tables.length(0)) as at:
+        with _VectorLoop(builder, tables.length(0)) as at:
             _fetch(builder, builder.gep(row, [at]))
         return context.get_dummy_value()
 
@@ -92,13 +92,13 @@ def step_rows(typing: Any, p_ud: Any, u: Any, q_id: Any, i: Any, by: Any) -> Any
     signature = types.void(p_ud, types.int64, q_id, types.int64, by)
 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        tables = _Tables(context, builder, signature, given)
+        tables = _TableRows(context, builder, signature, given)
         p, q = tables.row(0, given[1]), tables.row(2, given[3])
         a, b, c, d = (_splat(builder, builder.extract_value(given[4], n)) for n in range(4))
-        with _Lanes(builder, tables.length(0)) as at:
+        with _VectorLoop(builder, tables.length(0)) as at:
             old_p, old_q = _load(builder, p, at), _load(builder, q, at)
-            _store(builder, _mixed(builder, a, old_p, b, old_q), p, at)
-            _store(builder, _mixed(builder, c, old_q, d, old_p), q, at)
+            _store(builder, _mix(builder, a, old_p, b, old_q), p, at)
+            _store(builder, _mix(builder, c, old_q, d, old_p), q, at)
         return context.get_dummy_value()
 
     return signature, build
@@ -114,13 +114,13 @@ def add_rows(typing: Any, out: Any, o: Any, table: Any, row: Any, first: Any, by
     signature = types.void(out, types.int64, table, types.int64, types.int64, by)
 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        tables = _Tables(context, builder, signature, given)
+        tables = _TableRows(context, builder, signature, given)
         sums = tables.row(0, given[1])
         rows = [tables.row(2, builder.add(given[3], given[3].type(n))) for n in range(DEEP)]
         by = [_splat(builder, builder.extract_value(given[5], n)) for n in range(DEEP)]
-        with _Lanes(builder, tables.length(0), given[4]) as at:
+        with _VectorLoop(builder, tables.length(0), given[4]) as at:
             x = [_load(builder, row, at) for row in rows]
-            _store(builder, _sum_of_products(builder, by, x, _load(builder, sums, at)), sums, at)
+            _store(builder, _sum_products(builder, by, x, _load(builder, sums, at)), sums, at)
         return context.get_dummy_value()
 
     return signature, build
@@ -147,7 +147,7 @@ def _gram(out: Any, table: Any, minus: bool) -> Any:
     signature = types.void(out, types.int64, table, *places)
 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        tables = _Tables(context, builder, signature, given)
+        tables = _TableRows(context, builder, signature, given)
         length = tables.length(0)
         wide = length.type(WIDE)
         rows = [tables.row(2, builder.add(given[3], length.type(n))) for n in range(DEEP)]
@@ -156,18 +156,18 @@ def _gram(out: Any, table: Any, minus: bool) -> Any:
             i = builder.mul(loop.index, wide)
             each = [builder.add(i, length.type(m)) for m in range(WIDE)]
             outs = [tables.row(0, builder.add(given[1], m)) for m in each]
-            with _Lanes(builder, length, i) as at:
+            with _VectorLoop(builder, length, i) as at:
                 x = [_load(builder, row, at) for row in rows]
                 for m, sums in zip(each, outs, strict=True):
                     by = [builder.load(builder.gep(row, [m])) for row in rows]
                     by = [_splat(builder, builder.fneg(number) if minus else number) for number in by]
-                    _store(builder, _sum_of_products(builder, by, x, _load(builder, sums, at)), sums, at)
+                    _store(builder, _sum_products(builder, by, x, _load(builder, sums, at)), sums, at)
         return context.get_dummy_value()
 
     return signature, build
 
 
-class _Tables:
+class _TableRows:
     """Where rows of the tables among the arguments begin."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, given: Any) -> None:
@@ -183,7 +183,7 @@ class _Tables:
         return self.context.make_array(self.types[at])(self.context, self.builder, self.given[at])
 
 
-class _Lanes:
+class _VectorLoop:
     """`with _Lanes(builder, length, first) as at:` a loop over the first position of each vector."""
 
     def __init__(self, builder: Any, length: Any, first: Any = None) -> None:
@@ -218,18 +218,21 @@ def _store(builder: Any, vector: Any, row: Any, at: Any) -> None:
     builder.store(vector, _at(builder, row, at), align=4)
 
 
-def _mixed(builder: Any, a: Any, x: Any, b: Any, y: Any) -> Any:
+def _mix(builder: Any, a: Any, x: Any, b: Any, y: Any) -> Any:
     return builder.fadd(builder.fmul(a, x), builder.fmul(b, y))
 
 
-def _sum_of_products(builder: Any, by: list[Any], x: list[Any], start: Any) -> Any:
-    even, odd = _fused(builder, by[0], x[0], start), builder.fmul(by[1], x[1])
+def _sum_products(builder: Any, by: list[Any], x: list[Any], start: Any) -> Any:
+    even, odd = _multiply_add(builder, by[0], x[0], start), builder.fmul(by[1], x[1])
     for n in range(2, DEEP, 2):
-        even, odd = _fused(builder, by[n], x[n], even), _fused(builder, by[n + 1], x[n + 1], odd)
+        even, odd = (
+            _multiply_add(builder, by[n], x[n], even),
+            _multiply_add(builder, by[n + 1], x[n + 1], odd),
+        )
     return builder.fadd(even, odd)
 
 
-def _fused(builder: Any, a: Any, x: Any, y: Any) -> Any:
+def _multiply_add(builder: Any, a: Any, x: Any, y: Any) -> Any:
     """a x + y in one rounding, where the machine can."""
     may = ("contract",)
     return builder.fadd(builder.fmul(a, x, flags=may), y, flags=may)
@@ -241,7 +244,7 @@ def _splat(builder: Any, number: Any) -> Any:
     return builder.shuffle_vector(first, nothing, _positions([0] * LANES))
 
 
-def _sum_of_halves(builder: Any, vector: Any) -> Any:
+def _sum_halves(builder: Any, vector: Any) -> Any:
     width = LANES // 2
     while width:
         low, high = _positions(list(range(width))), _positions(list(range(width, 2 * width)))

@@ -38,10 +38,10 @@ def load(path: str | Path, kinds: Mapping[str, type[Any]]) -> Any:
     kind = str(arrays.pop(KIND, ""))
     if kind not in kinds:
         raise DataError(f"{path} holds a model of kind '{kind}'", nearest(kind, kinds))
-    return _made(kinds[kind], arrays, path)
+    return _make_model(kinds[kind], arrays, path)
 
 
-def _made(model: type[Any], arrays: dict[str, Any], path: str | Path) -> Any:
+def _make_model(model: type[Any], arrays: dict[str, Any], path: str | Path) -> Any:
     fields = dataclasses.fields(model)
     missing = [f.name for f in fields if f.name not in arrays and f.default is dataclasses.MISSING]
     if missing or not set(arrays) <= {f.name for f in fields}:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.compiling import compiled
-from recbench_spark.models.rating.normals import draws_of, fill_normals, uniform
+from recbench_spark.kernels.compiling import compile_kernel
+from recbench_spark.models.rating.normals import draw_state, fill_normals, uniform
 
 Floats = npt.NDArray[np.float64]
 
@@ -35,7 +35,7 @@ class NormalWishart(NamedTuple):
     degrees: float
 
 
-def updated(prior: NormalWishart, count: int, sums: Floats, products: Floats) -> NormalWishart:
+def update_prior(prior: NormalWishart, count: int, sums: Floats, products: Floats) -> NormalWishart:
     """The conditional given rows: how many, their sum (k,) and sum of outer products (k, k)."""
     mean = sums / max(count, 1)
     scatter = products - count * np.outer(mean, mean)
@@ -54,7 +54,7 @@ def draw_normal_wishart(given: NormalWishart, state: np.uint64) -> tuple[Floats,
     return _draw(given, np.uint64(state))
 
 
-@compiled
+@compile_kernel
 def row_sums(
     factors: npt.NDArray[np.floating],
     biases: npt.NDArray[np.floating],
@@ -76,7 +76,7 @@ def row_sums(
     return sums, products
 
 
-@compiled
+@compile_kernel
 def draw_gamma(shape: float, rate: float, state: np.uint64) -> float:
     """Gamma(shape, rate) by rejection (Marsaglia and Tsang 2000, section 6 below a shape of 1)."""
     if shape < 1:
@@ -84,7 +84,7 @@ def draw_gamma(shape: float, rate: float, state: np.uint64) -> float:
     return float(_gamma(shape, state) / rate)
 
 
-@compiled
+@compile_kernel
 def _gamma(shape: float, state: np.uint64) -> float:
     d = shape - 1 / 3
     c = 1 / math.sqrt(9 * d)
@@ -98,14 +98,14 @@ def _gamma(shape: float, state: np.uint64) -> float:
         n += 3
 
 
-@compiled
+@compile_kernel
 def _draw(given: NormalWishart, state: np.uint64) -> tuple[Floats, Floats]:
     """W = R^-T R^-1 with R R' = W^-1, so L = (R^-T A)(R^-T A)' and m = mean + R A^-T z / sqrt(b)."""
     k = len(given.mean)
     r = _cholesky(given.inverse_scale)
     a = _bartlett(k, given.degrees, state)
     z = np.zeros((k, 1))
-    fill_normals(np.uint64(draws_of(state, 2, 0, 0)), z[:, 0])
+    fill_normals(np.uint64(draw_state(state, 2, 0, 0)), z[:, 0])
     factor, y = _solve_transposed(r, a), _solve_transposed(a, z)[:, 0]
     mean, precision = given.mean.copy(), np.zeros((k, k))
     for i in range(k):
@@ -117,17 +117,17 @@ def _draw(given: NormalWishart, state: np.uint64) -> tuple[Floats, Floats]:
     return mean, precision
 
 
-@compiled
+@compile_kernel
 def _bartlett(k: int, degrees: float, state: np.uint64) -> Floats:
     """Lower triangle: standard normal numbers, and roots of chi square with degrees - i on the diagonal."""
     a = np.zeros((k, k))
     for i in range(k):
-        fill_normals(np.uint64(draws_of(state, 0, 0, i)), a[i, :i])
-        a[i, i] = math.sqrt(draw_gamma((degrees - i) / 2, 0.5, np.uint64(draws_of(state, 1, 0, i))))
+        fill_normals(np.uint64(draw_state(state, 0, 0, i)), a[i, :i])
+        a[i, i] = math.sqrt(draw_gamma((degrees - i) / 2, 0.5, np.uint64(draw_state(state, 1, 0, i))))
     return a
 
 
-@compiled
+@compile_kernel
 def _cholesky(m: Floats) -> Floats:
     """R lower with R R' = m."""
     r = np.zeros_like(m)
@@ -140,7 +140,7 @@ def _cholesky(m: Floats) -> Floats:
     return r
 
 
-@compiled
+@compile_kernel
 def _solve_transposed(lower: Floats, b: Floats) -> Floats:
     """X with lower' X = b."""
     x = b.copy()

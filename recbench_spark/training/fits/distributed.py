@@ -11,20 +11,20 @@ from pyspark.sql import functions as F
 
 from recbench_spark.config import AlsModel, Bootstrap
 from recbench_spark.errors import Interrupted, is_cancelled
-from recbench_spark.evaluation.metrics.predictions import by_user, rating_metrics
+from recbench_spark.evaluation.metrics.predictions import group_by_user, rating_metrics
 from recbench_spark.evaluation.ranking.predict import mean_rating
-from recbench_spark.failures import in_words_with_trace, java_is_gone
-from recbench_spark.indexing import dense_index
+from recbench_spark.failures import describe_with_trace, is_java_gone
+from recbench_spark.indexing import add_dense_index
 from recbench_spark.storage.shared_rows import load_parquet, scratch_folder
 from recbench_spark.storage.store import Store
 from recbench_spark.training.als import train_als
-from recbench_spark.training.fits.logs import LogFiles
+from recbench_spark.training.fits.logs import SharedRatingLog
 from recbench_spark.training.fits.tasks import FitTask, Row
 
 NO_BOOTSTRAP = Bootstrap(replicates=0)
 
 
-def fit_als(store: Store, model: AlsModel, task: FitTask, files: LogFiles) -> Row:
+def fit_als(store: Store, model: AlsModel, task: FitTask, files: SharedRatingLog) -> Row:
     """Fit with all executors, measure as a night does; a failure is a row too.
 
     A pair whose user or item training has not seen is predicted as the mean rating; nothing is clipped.
@@ -40,26 +40,26 @@ def fit_als(store: Store, model: AlsModel, task: FitTask, files: LogFiles) -> Ro
         "parts": list(task.watched), "threads": store.spark.sparkContext.defaultParallelism,
     }  # fmt: skip
     try:
-        row |= _measured(store, model, task, files) | {"status": "succeeded"}
+        row |= _fit_and_measure(store, model, task, files) | {"status": "succeeded"}
     except Exception as error:
         if is_cancelled(error):
             raise Interrupted from error
-        if java_is_gone(error):
+        if is_java_gone(error):
             raise
-        row |= {"status": "failed", "error": in_words_with_trace(error)}
+        row |= {"status": "failed", "error": describe_with_trace(error)}
     row |= {"seconds": time.monotonic() - before, "started_at": started, "finished_at": datetime.now(UTC)}
     return row
 
 
-def _measured(store: Store, model: AlsModel, task: FitTask, files: LogFiles) -> Row:
+def _fit_and_measure(store: Store, model: AlsModel, task: FitTask, files: SharedRatingLog) -> Row:
     rows = load_parquet(store.spark, *files.shared.files)
     train = rows.where(F.col("part").isin(*task.train)).select("user_id", "item_id", "rating")
     watched = rows.where(F.col("part").isin(*task.watched))
-    items = dense_index(rows.select("item_id").distinct(), F.col("item_id"), "item_index")
+    items = add_dense_index(rows.select("item_id").distinct(), F.col("item_id"), "item_index")
     seeded = model.model_copy(update={"seed": task.seed})
     trained = train_als(train, items, seeded, None, scratch_folder(store.scratch))
     assert trained.users is not None and trained.items is not None
-    pairs = _predicted(watched, trained.users, trained.items, mean_rating(train)).cache()
+    pairs = _predict_pairs(watched, trained.users, trained.items, mean_rating(train)).cache()
     whole = _errors(pairs)
     by_part = {part: _errors(pairs.where(F.col("part") == part))["rmse"] for part in task.watched}
     n = pairs.count()
@@ -70,7 +70,7 @@ def _measured(store: Store, model: AlsModel, task: FitTask, files: LogFiles) -> 
     }  # fmt: skip
 
 
-def _predicted(watched: DataFrame, users: DataFrame, items: DataFrame, mean: float) -> DataFrame:
+def _predict_pairs(watched: DataFrame, users: DataFrame, items: DataFrame, mean: float) -> DataFrame:
     p = users.select("user_id", F.col("vector").alias("p"))
     q = items.select("item_id", F.col("vector").alias("q"))
 
@@ -87,5 +87,5 @@ def _predicted(watched: DataFrame, users: DataFrame, items: DataFrame, mean: flo
 
 
 def _errors(pairs: DataFrame) -> dict[str, float]:
-    found = rating_metrics(by_user(pairs), ["rmse", "mae"], NO_BOOTSTRAP)
+    found = rating_metrics(group_by_user(pairs), ["rmse", "mae"], NO_BOOTSTRAP)
     return {str(row["metric"]): float(row["value"] or 0.0) for row in found}

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
-from recbench_spark.models.rating.interface import Ratings, RatingSettings, Scale, checked_ratings
+from recbench_spark.models.rating.interface import Ratings, RatingSettings, Scale, check_ratings
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import SharedRows
 
@@ -30,7 +30,7 @@ MICROSECONDS = 1_000_000
 
 
 @dataclass(frozen=True)
-class LogFiles:
+class SharedRatingLog:
     """Where a labelled log lies, and what the driver knows of it; small, travels with every task.
 
     Attributes:
@@ -68,7 +68,7 @@ class RatingLog:
     parts: tuple[str, ...]
     scale: Scale
 
-    def rows_of(self, parts: tuple[str, ...]) -> npt.NDArray[np.int64]:
+    def find_rows(self, parts: tuple[str, ...]) -> npt.NDArray[np.int64]:
         """The numbers of the rows of these parts, ascending. DataError for a part that the log has not."""
         unknown = set(parts) - set(self.parts)
         if unknown:
@@ -82,21 +82,21 @@ class RatingLog:
         times = found["times"][rows] if "times" in found else None
         sizes = len(found["user_ids"]), len(found["item_ids"])
         users, items, ratings = (found[name][rows] for name in ("users", "items", "ratings"))
-        return checked_ratings(users, items, ratings, self.scale, times, *sizes)
+        return check_ratings(users, items, ratings, self.scale, times, *sizes)
 
     def with_ids(self, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
         """user_id, item_id, part, rating of some rows, with the ids that the log has."""
         found = self.arrays
         parts = pa.DictionaryArray.from_arrays(pa.array(found["parts"][rows]), pa.array(self.parts))
         return {
-            "user_id": texts(found["user_ids"][found["users"][rows]]),
-            "item_id": texts(found["item_ids"][found["items"][rows]]),
+            "user_id": as_text(found["user_ids"][found["users"][rows]]),
+            "item_id": as_text(found["item_ids"][found["items"][rows]]),
             "part": parts.cast(pa.string()),
             "rating": pa.array(found["ratings"][rows]),
         }
 
 
-def facts_of(rows: DataFrame) -> dict[str, Any]:
+def collect_facts(rows: DataFrame) -> dict[str, Any]:
     """`rows`, how many are `timed`, `low` and `high` of their ratings, their `parts`: one pass, one row."""
     (found,) = rows.agg(
         F.count("*").alias("rows"),
@@ -108,7 +108,7 @@ def facts_of(rows: DataFrame) -> dict[str, Any]:
     return found.asDict()
 
 
-def scale_of(facts: dict[str, Any], given: Scale | None) -> Scale:
+def find_scale(facts: dict[str, Any], given: Scale | None) -> Scale:
     """The scale that ratings are on: `dataset.scale`, else from the lowest to the highest of the log.
 
     Raises:
@@ -125,7 +125,7 @@ def scale_of(facts: dict[str, Any], given: Scale | None) -> Scale:
     return scale
 
 
-def require_times(files: LogFiles, model: str, settings: RatingSettings) -> None:
+def require_times(files: SharedRatingLog, model: str, settings: RatingSettings) -> None:
     """ConfigError where a model of days is given a log without times: it would learn from nothing."""
     features = str(getattr(settings, "features", ""))
     if "t" in features.split(",") and not files.has_times:
@@ -135,7 +135,7 @@ def require_times(files: LogFiles, model: str, settings: RatingSettings) -> None
         )
 
 
-def texts(ids: npt.NDArray[Any]) -> pa.Array:
+def as_text(ids: npt.NDArray[Any]) -> pa.Array:
     """Ids as text again."""
     return pa.array(ids).cast(pa.string())
 
@@ -144,8 +144,8 @@ def _build(dataset: ds.Dataset, folder: Path, parts: tuple[str, ...], has_times:
     """The arrays of a log, from its Parquet. Holds the log once, and its order."""
     names = [name for name in COLUMNS if name != "event_time" or has_times]
     table = dataset.to_table(columns=names)
-    users_r, user_ids = indexed(table.column("user_id"))
-    items_r, item_ids = indexed(table.column("item_id"))
+    users_r, user_ids = index_ids(table.column("user_id"))
+    items_r, item_ids = index_ids(table.column("item_id"))
     parts_r = pc.index_in(table.column("part").combine_chunks(), pa.array(parts)).to_numpy()
     order_r = np.lexsort((parts_r, items_r, users_r))
     columns = {"users": users_r, "items": items_r, "parts": parts_r.astype(np.int16)}
@@ -153,12 +153,12 @@ def _build(dataset: ds.Dataset, folder: Path, parts: tuple[str, ...], has_times:
     if has_times:
         columns["times"] = table.column("event_time").to_numpy() // MICROSECONDS
     for name, column in columns.items():
-        shared_arrays.save(folder, name, column[order_r])
-    shared_arrays.save(folder, "user_ids", user_ids)
-    shared_arrays.save(folder, "item_ids", item_ids)
+        shared_arrays.save_array(folder, name, column[order_r])
+    shared_arrays.save_array(folder, "user_ids", user_ids)
+    shared_arrays.save_array(folder, "item_ids", item_ids)
 
 
-def indexed(ids: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
+def index_ids(ids: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
     """(r,) the place of each id among all, and these in order, as UTF-8 bytes."""
     encoded = ids.combine_chunks().dictionary_encode()
     values = encoded.dictionary

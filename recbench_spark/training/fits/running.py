@@ -24,7 +24,7 @@ from recbench_spark.training.fits.tasks import Row
 Task = TypeVar("Task")
 
 
-class Outcome(NamedTuple):
+class TaskResult(NamedTuple):
     """What came of a task: its row, or why its process ended before it could write one."""
 
     place: int
@@ -32,14 +32,14 @@ class Outcome(NamedTuple):
     error: Exception | None
 
 
-def slots(spark: SparkSession, threads: int = 1) -> int:
+def count_slots(spark: SparkSession, threads: int = 1) -> int:
     """How many tasks run at once, each with so many threads."""
     return max(1, spark.sparkContext.defaultParallelism // threads)
 
 
 def run_tasks(
     spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], Row], at_once: int
-) -> Generator[Outcome, None, None]:
+) -> Generator[TaskResult, None, None]:
     """Outcomes as they come, tasks begun in their order; `place` is that of the task.
 
     The driver holds tasks and rows. Whoever stops reading stops what has not begun.
@@ -54,9 +54,9 @@ def run_tasks(
         Interrupted: Spark's jobs were cancelled.
     """
     pool = ThreadPoolExecutor(max_workers=at_once)
-    waiting: set[Future[Outcome]] = set()
+    waiting: set[Future[TaskResult]] = set()
     try:
-        waiting = {pool.submit(_outcome, spark, place, task, work) for place, task in enumerate(tasks)}
+        waiting = {pool.submit(_run_task, spark, place, task, work) for place, task in enumerate(tasks)}
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
@@ -65,17 +65,17 @@ def run_tasks(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _outcome(spark: SparkSession, place: int, task: Task, work: Callable[[Task], Row]) -> Outcome:
+def _run_task(spark: SparkSession, place: int, task: Task, work: Callable[[Task], Row]) -> TaskResult:
     try:
-        one = spark.range(0, 1, 1, 1).mapInArrow(partial(_carry_out, task=task, work=work), "row STRING")
-        return Outcome(place, json.loads(one.collect()[0].row), None)
+        one = spark.range(0, 1, 1, 1).mapInArrow(partial(_work_batches, task=task, work=work), "row STRING")
+        return TaskResult(place, json.loads(one.collect()[0].row), None)
     except (PySparkException, Py4JError) as error:
         if is_cancelled(error):
             raise Interrupted from error
-        return Outcome(place, None, error)
+        return TaskResult(place, None, error)
 
 
-def _carry_out(batches: Batches, task: Task, work: Callable[[Task], Row]) -> Batches:
+def _work_batches(batches: Batches, task: Task, work: Callable[[Task], Row]) -> Batches:
     for batch in batches:
         if batch.num_rows:
             yield pa.RecordBatch.from_arrays([pa.array([json.dumps(work(task))])], ["row"])

@@ -14,7 +14,7 @@ from recbench_spark.storage.delta_files import Presence
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.tasks import Row
 
-NAME = ("fit_id", "suite", "purpose", "model", "status", Presence("files"))
+ROW_KEY = ("fit_id", "suite", "purpose", "model", "status", Presence("files"))
 """Columns that say which fit a row is of, what for, and what is left of it.
 
 `files` counts by whether it is there: the folder has the name of the fit, and older versions stored its
@@ -28,13 +28,15 @@ def append_fits(store: Store, rows: Sequence[Row], facts: Row) -> None:
     Two jobs that end the same fits at once leave one row a fit. Each attempt that failed is a row.
     """
     known = {**facts, "code_version": __version__}
-    full = [{name: _typed(name, {**known, **row}.get(name)) for name in FITS.names} for row in rows]
+    full = [
+        {name: _to_arrow_value(name, {**known, **row}.get(name)) for name in FITS.names} for row in rows
+    ]
     failed = [row for row in full if row["status"] == "failed"]
-    store.append_missing([row for row in full if row["status"] != "failed"], FITS, NAME)
-    store.append_missing(failed, FITS, (*NAME, "started_at"))
+    store.append_missing([row for row in full if row["status"] != "failed"], FITS, ROW_KEY)
+    store.append_missing(failed, FITS, (*ROW_KEY, "started_at"))
 
 
-class Commits:
+class BackgroundCommits:
     """Rows are written some at a time and beside what makes them; left, the rest is.
 
     A commit is a few small jobs of Spark, and each waits for a slot while fits hold them all: whoever
@@ -54,7 +56,7 @@ class Commits:
         self.running.set_result(None)
         self.pending, self.since = list[Row](), time.monotonic()
 
-    def __enter__(self) -> Commits:
+    def __enter__(self) -> BackgroundCommits:
         """Itself."""
         return self
 
@@ -79,7 +81,7 @@ class Commits:
             self.pool.shutdown()
 
 
-def _typed(name: str, value: Any) -> Any:
+def _to_arrow_value(name: str, value: Any) -> Any:
     """Return a value as Arrow takes it; a moment without a zone is one that Spark gave, of this host's."""
     if not name.endswith("_at") or value is None:
         return value

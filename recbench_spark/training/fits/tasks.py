@@ -26,16 +26,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recbench_spark.errors import DataError, DivergedError
-from recbench_spark.failures import in_words_with_trace
+from recbench_spark.failures import describe_with_trace
 from recbench_spark.kernels import sums
 from recbench_spark.kernels.metrics import predictions as values
 from recbench_spark.models.rating import registry
 from recbench_spark.models.rating.interface import Fit, Ratings
-from recbench_spark.models.rating.sgd import FactorModel
-from recbench_spark.models.rating.shuffling import held_out
+from recbench_spark.models.rating.sgd import RatingFactorModel
+from recbench_spark.models.rating.shuffling import draw_held_out
 from recbench_spark.storage.leases import hold_lease
 from recbench_spark.storage.shared_arrays import read_bytes, write_bytes
-from recbench_spark.training.fits.logs import LogFiles, RatingLog, texts
+from recbench_spark.training.fits.logs import RatingLog, SharedRatingLog, as_text
 
 Row = dict[str, Any]
 Rows = npt.NDArray[np.int64]
@@ -46,7 +46,7 @@ VALIDATION = 7919
 FIT_FILES = "fit_files"
 """Folder of a warehouse: files of fits, a folder each."""
 
-FOLLOWED = "validation"
+VALIDATION_PART = "validation"
 MODEL, PREDICTIONS, USERS, ITEMS, ROW = (
     "model.npz", "predictions.parquet", "users.parquet", "items.parquet", "fit.json",
 )  # fmt: skip
@@ -110,28 +110,28 @@ class FitTask:
         return f"{self.stored}/{self.fit_id}" if self.folder is not None and self.keep else None
 
 
-def fit_one(task: FitTask, files: LogFiles) -> Row:
+def fit_one(task: FitTask, files: SharedRatingLog) -> Row:
     """The row of a fit that was made here, or earlier; never an exception, for a failure is a row too.
 
     Where another run is making the same fit in a folder that both see, this task waits for it.
     """
     if task.folder is None or "://" in task.folder:
-        return done_before(task) or _made(task, files.open)
+        return read_earlier_row(task) or _make_row(task, files.open)
     target = Path(task.folder, task.fit_id)
-    with hold_lease(target, lambda: done_before(task) is not None):
-        return done_before(task) or _made(task, files.open)
+    with hold_lease(target, lambda: read_earlier_row(task) is not None):
+        return read_earlier_row(task) or _make_row(task, files.open)
 
 
-def _made(task: FitTask, open_log: Callable[[], RatingLog]) -> Row:
+def _make_row(task: FitTask, open_log: Callable[[], RatingLog]) -> Row:
     started, facts = datetime.now(UTC), _facts(task)
-    with measured(facts):
+    with measure_resources(facts):
         try:
             log = open_log()
             facts |= run_fit(task, log) | {"status": "succeeded"}
         except (
             Exception
         ) as error:  # a task that raises would lose its seconds, its memory and its neighbours
-            facts |= {"status": _status(error), "error": _in_words(error)}
+            facts |= {"status": _status(error), "error": _describe_error(error)}
     facts |= {"started_at": started.isoformat(), "finished_at": datetime.now(UTC).isoformat()}
     if task.folder is not None and facts["status"] != "failed":
         write_bytes(task.place(ROW), json.dumps(facts).encode())
@@ -145,9 +145,9 @@ def run_fit(task: FitTask, log: RatingLog) -> Row:
         DataError: an empty part, ratings outside the scale, a learner that cannot take them.
         DivergedError: numbers that left all bounds.
     """
-    train_r, watched_r = rows_of(task, log)
+    train_r, watched_r = choose_rows(task, log)
     if not len(train_r) or not len(watched_r):
-        empty = ", ".join(task.watched if len(train_r) else task.train) or FOLLOWED
+        empty = ", ".join(task.watched if len(train_r) else task.train) or VALIDATION_PART
         raise DataError(f"part {empty} has no rows", "fewer folds, another share, or a log with more rows")
     train, watched = log.ratings(train_r), log.ratings(watched_r)
     settings = registry.make_settings(task.settings, f"model {task.model}")
@@ -157,8 +157,10 @@ def run_fit(task: FitTask, log: RatingLog) -> Row:
     if task.folder is not None and task.keep:
         _write(task, log, fit, train, watched_r)
     parts = log.arrays["parts"][watched_r]
-    by_part = {log.parts[code]: errors(fit.watched_p, watched, parts == code) for code in np.unique(parts)}
-    whole = errors(fit.watched_p, watched, np.ones(len(parts), bool))
+    by_part = {
+        log.parts[code]: measure_errors(fit.watched_p, watched, parts == code) for code in np.unique(parts)
+    }
+    whole = measure_errors(fit.watched_p, watched, np.ones(len(parts), bool))
     curve = [float(x) for x in fit.rmse_s]
     return {
         "n_train": len(train), "n_watched": len(watched), "steps": fit.steps, "rmse_by_step": curve,
@@ -167,20 +169,22 @@ def run_fit(task: FitTask, log: RatingLog) -> Row:
     }  # fmt: skip
 
 
-def rows_of(task: FitTask, log: RatingLog) -> tuple[Rows, Rows]:
+def choose_rows(task: FitTask, log: RatingLog) -> tuple[Rows, Rows]:
     """The rows learnt from and those predicted; they never meet."""
-    train_r = log.rows_of(task.train)
+    train_r = log.find_rows(task.train)
     if task.kind in registry.IMPLICIT:
         ratings_r = log.arrays["ratings"][train_r]
         counts = ratings_r > 0 if task.threshold is None else ratings_r >= task.threshold
         train_r = train_r[counts]
     if not task.share:
-        return train_r, log.rows_of(task.watched)
-    out = held_out(log.ratings(train_r), task.share, task.share_seed + VALIDATION)
+        return train_r, log.find_rows(task.watched)
+    out = draw_held_out(log.ratings(train_r), task.share, task.share_seed + VALIDATION)
     return train_r[~out], train_r[out]
 
 
-def errors(predicted_p: npt.NDArray[np.float64], watched: Ratings, chosen: Rows) -> dict[str, float]:
+def measure_errors(
+    predicted_p: npt.NDArray[np.float64], watched: Ratings, chosen: Rows
+) -> dict[str, float]:
     """rmse and mae, by the sums of a night: exact by user, and over users."""
     p, y, u = predicted_p[chosen], watched.ratings_r[chosen], watched.users_r[chosen]
     offsets = np.concatenate([np.flatnonzero(np.diff(u, prepend=-1)), [len(u)]]).astype(np.int64)
@@ -203,7 +207,7 @@ def _write(task: FitTask, log: RatingLog, fit: Fit, train: Ratings, watched_r: R
         write_bytes(task.place(MODEL), place.read_bytes())
     columns = log.with_ids(watched_r) | {"prediction": pa.array(fit.watched_p)}
     write_table(task.place(PREDICTIONS), pa.table(columns))
-    if isinstance(fit.model, FactorModel):
+    if isinstance(fit.model, RatingFactorModel):
         model = fit.model
         sides = {
             USERS: ("user_id", train.users_r, model.p_ud, model.bias_u),
@@ -220,7 +224,7 @@ def _vectors(
 ) -> pa.Table:
     offsets = np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1]
     vectors = pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.ascontiguousarray(rows).ravel()))
-    return pa.table({name: texts(ids), "vector": vectors, "bias": pa.array(biases)})
+    return pa.table({name: as_text(ids), "vector": vectors, "bias": pa.array(biases)})
 
 
 def write_table(place: str, table: pa.Table) -> None:
@@ -230,17 +234,17 @@ def write_table(place: str, table: pa.Table) -> None:
     write_bytes(place, buffer.getvalue())
 
 
-def done_before(task: FitTask) -> Row | None:
+def read_earlier_row(task: FitTask) -> Row | None:
     """The row that an earlier attempt left; None where it left none, or a piece of one."""
     found = read_bytes(task.place(ROW)) if task.folder is not None else None
     with suppress(ValueError, TypeError):
         row = json.loads(found) if found else {}
         if row.get("files") or not task.keep or row.get("status") == "diverged":
-            return {**row, "model": task.model, **_files_today(task, row)} if row else None
+            return {**row, "model": task.model, **_current_files(task, row)} if row else None
     return None
 
 
-def _files_today(task: FitTask, row: Row) -> Row:
+def _current_files(task: FitTask, row: Row) -> Row:
     """Return where the files of an earlier attempt lie; older versions wrote an absolute path."""
     return {"files": task.files} if row.get("files") else {}
 
@@ -252,7 +256,7 @@ def _facts(task: FitTask) -> Row:
     known = asdict(task)
     row = {name: known[name] for name in ("fit_id", "model", "seed", "fold", "threads")}
     settings = json.dumps(task.settings, sort_keys=True)
-    parts = [FOLLOWED] if task.share else list(task.watched)
+    parts = [VALIDATION_PART] if task.share else list(task.watched)
     told = {"kind": task.kind, "dims": task.dims, "settings_json": settings, "parts": parts}
     return row | told | {"files": task.files, "host": socket.gethostname()}
 
@@ -261,10 +265,10 @@ def _status(error: Exception) -> str:
     return "diverged" if isinstance(error, DivergedError | FloatingPointError) else "failed"
 
 
-def _in_words(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "out of memory\n  hint: fewer dims, fewer fits at once, or a larger machine"
-    return in_words_with_trace(error)
+    return describe_with_trace(error)
 
 
 class _Clock(NamedTuple):
@@ -277,7 +281,7 @@ def _clock() -> _Clock:
 
 
 @contextmanager
-def measured(facts: Row) -> Iterator[None]:
+def measure_resources(facts: Row) -> Iterator[None]:
     """Put seconds, seconds of all threads, and the largest memory of the process into the facts."""
     _forget_peak()
     before = _clock()

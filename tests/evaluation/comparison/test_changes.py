@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 
 from recbench_spark.definitions import Definition
-from recbench_spark.evaluation.comparison.changes import ChangePlan, activity, changes
-from recbench_spark.evaluation.comparison.comparisons import Run
+from recbench_spark.evaluation.comparison.changes import ChangePlan, activity_label, compute_changes
+from recbench_spark.evaluation.comparison.comparisons import ComparedRun
 from recbench_spark.kernels.resampling import mean_and_error, moments
 from recbench_spark.nightly.changes import explain_changes
-from recbench_spark.nightly.night import Night
+from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.nightly.report import make_report
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, METRICS, RANKINGS, RUNS, USER_METRICS, Table
@@ -57,7 +57,7 @@ def ranking_rows(run_id: str, users: Users) -> list[tuple]:
 
 
 def test_activity_in_ranges_that_double() -> None:
-    found = activity(np.array([0, 1, 2, 3, 4, 7, 8, 2**31 - 1]))
+    found = activity_label(np.array([0, 1, 2, 3, 4, 7, 8, 2**31 - 1]))
     assert found.tolist() == ["0", "1", "2-3", "2-3", "4-7", "4-7", "8-15", "1073741824-2147483647"]
 
 
@@ -79,9 +79,9 @@ def test_without_a_rest_and_against_pandas(spark) -> None:
             rows += user_rows(f"{model}{night}", users)
     rows += [row(USER_METRICS, run_id="x1", user_id="u1", part="test", metric="ndcg", definition="v2",
                  estimator="holdout", ks=[10], values=[1.0], n_relevant=1)]  # fmt: skip
-    pairs = tuple((Run(f"{m}0", m, NIGHTS[0]), Run(f"{m}1", m, NIGHTS[1])) for m in "xy")
+    pairs = tuple((ComparedRun(f"{m}0", m, NIGHTS[0]), ComparedRun(f"{m}1", m, NIGHTS[1])) for m in "xy")
     frame = spark.createDataFrame(rows, USER_METRICS.schema).repartition(3)
-    found = changes(frame, frame, ChangePlan(pairs, ("ndcg",), (10, None))).toPandas()
+    found = compute_changes(frame, frame, ChangePlan(pairs, ("ndcg",), (10, None))).toPandas()
     assert set(found.definition) == {"v1"} and set(found.model) == {"x", "y"}
     for (model, k, key), groups in found.fillna({"k": 0}).groupby(["model", "k", "group_key"]):
         values = [np.array([[math.nan if v is None else v] for v, _, _ in tables[model, n].values()])
@@ -154,7 +154,7 @@ def test_a_night_by_hand_in_table_view_question_and_report(spark, tmp_path: Path
     ])  # fmt: skip
     for night in (0, 1, 1):
         explain_changes(
-            Night(store, benchmark, Definition(), f"split{night}", {}, NIGHTS[night]), Journal()
+            BenchmarkNight(store, benchmark, Definition(), f"split{night}", {}, NIGHTS[night]), Journal()
         )
     found = store.read(CHANGES).toPandas()
     assert len(found) == 2 * (3 + 3 + 2) and set(found.other_run_id) == {"m0"}

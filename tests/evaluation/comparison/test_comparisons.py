@@ -15,9 +15,9 @@ from recbench_spark.config import Benchmark, Bootstrap, Regression, parse
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.comparison.comparisons import (
+    ComparedRun,
     ComparisonGroup,
     ComparisonPlan,
-    Run,
     compare,
 )
 from recbench_spark.kernels.comparison.significance import (
@@ -26,9 +26,9 @@ from recbench_spark.kernels.comparison.significance import (
     sequence_interval,
 )
 from recbench_spark.nightly.changes import explain_changes
-from recbench_spark.nightly.comparisons import compare_night, run_before, visible_runs
-from recbench_spark.nightly.night import Night
-from recbench_spark.query.answers import answers
+from recbench_spark.nightly.comparisons import compare_night, find_previous_run, visible_runs
+from recbench_spark.nightly.night import BenchmarkNight
+from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, COMPARISONS, METRICS, RUNS, USER_METRICS
 from recbench_spark.storage.store import Store, query_files
@@ -72,7 +72,9 @@ def at(results: pd.DataFrame, k: int | None, **wanted: str) -> pd.Series:
 
 
 RUNS_ = tuple(
-    Run(f"{name}{night}", name, NIGHTS[night]) for night in (1, 0) for name in ("alice", "bob", "carol")
+    ComparedRun(f"{name}{night}", name, NIGHTS[night])
+    for night in (1, 0)
+    for name in ("alice", "bob", "carol")
 )
 PLAN = ComparisonPlan(
     RUNS_,
@@ -81,8 +83,8 @@ PLAN = ComparisonPlan(
     KS,
     {("test", "ndcg", k): 0 for k in KS},
     Bootstrap(replicates=200, seed=4),
-    minimum=0.05,
-    planned=100,
+    min_users=0.05,
+    planned_looks=100,
     rules=(Regression(metric="ndcg", k=10, drop=0.001),),
 )
 
@@ -229,7 +231,7 @@ def test_nights_are_compared_once_and_looks_add_up(spark, tmp_path: Path) -> Non
     ])  # fmt: skip
     said = {}
     for night in (0, 1, 1):
-        place = Night(store, benchmark, Definition(), f"split{night}", {}, NIGHTS[night])
+        place = BenchmarkNight(store, benchmark, Definition(), f"split{night}", {}, NIGHTS[night])
         said[night] = compare_night(place, Journal())
     found = store.read(COMPARISONS).toPandas()
     assert found.comparison_id.nunique() == 2
@@ -296,18 +298,18 @@ def test_runs_of_other_metrics_definitions_or_data_hide_none_that_is_compared(
                          finished_at=datetime(2026, 1, 9, 0, minute, tzinfo=UTC), **more)  # fmt: skip
         store.append_rows([dict(zip(RUNS.names, values, strict=True))], RUNS)
         store.append_rows([number_row(run_id, *number) for number in numbers], METRICS)
-    night = Night(store, small(**ASKED), Definition(), "split1", {}, NIGHTS[1])
+    night = BenchmarkNight(store, small(**ASKED), Definition(), "split1", {}, NIGHTS[1])
     runs = visible_runs(night)
     assert {(run.run_id, run.model) for run in runs} == {
         ("als0", "als"), ("als1-again", "als"), ("pop1", "popular"),
     }  # fmt: skip
-    (before,) = {run_before(run, runs, None) for run in runs if run.run_id == "als1-again"}
+    (before,) = {find_previous_run(run, runs, None) for run in runs if run.run_id == "als1-again"}
     assert before is not None and before.run_id == "als0"
     assert night.data.earlier_splits("als") == ["split0"]  # not the one of the other dataset
     store.install_views()
     by_spark = spark.sql("SELECT run_id, age FROM metrics_by_age WHERE age > 1").collect()
     assert [tuple(row) for row in by_spark] == [("als1", 2)]
-    by_duckdb = answers(store)("SELECT run_id, age FROM metrics_by_age WHERE age > 1")
+    by_duckdb = make_query_runner(store)("SELECT run_id, age FROM metrics_by_age WHERE age > 1")
     assert by_duckdb.to_numpy().tolist() == [["als1", 2]]
 
 
@@ -356,7 +358,7 @@ def of_pieces(spark: Any, folder: Path, pieces: dict[str, list[tuple[str, tuple[
                     ]  # fmt: skip
     tables = ((users, USER_METRICS), (metrics, METRICS), (runs, RUNS))
     store.append_all([(spark.createDataFrame(rows, table.schema), table) for rows, table in tables])
-    night = Night(store, benchmark, Definition(), "split1", {}, NIGHTS[1])
+    night = BenchmarkNight(store, benchmark, Definition(), "split1", {}, NIGHTS[1])
     for _ in range(2):  # the second time nothing is done again
         compare_night(night, Journal())
         explain_changes(night, Journal())

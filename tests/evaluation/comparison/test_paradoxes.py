@@ -20,7 +20,7 @@ from recbench_spark.config import Benchmark, Bootstrap, parse
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.comparison import flips, paradoxes
-from recbench_spark.evaluation.comparison.comparisons import Run
+from recbench_spark.evaluation.comparison.comparisons import ComparedRun
 from recbench_spark.evaluation.comparison.flips import ModelPair
 from recbench_spark.evaluation.metrics import accuracy
 from recbench_spark.kernels.resampling import poisson_weights
@@ -32,7 +32,7 @@ from recbench_spark.storage.store import query_files
 from tests.nights import DATE, RANKED, SMALL, Ran, small
 from tests.oracles import smallest_flip
 
-RUNS_ = tuple(Run(name, name, date(2026, 1, 1)) for name in ("a", "b"))
+RUNS_ = tuple(ComparedRun(name, name, date(2026, 1, 1)) for name in ("a", "b"))
 KIDNEYS = {"small": {"a": (81, 87), "b": (234, 270)}, "large": {"a": (192, 263), "b": (55, 80)}}
 CLEAR = {"easy": {"a": (20, 20), "b": (144, 180)}, "hard": {"a": (72, 180), "b": (2, 20)}}
 """Successes and patients by stratum and treatment; of the clear one chance explains nothing."""
@@ -76,7 +76,7 @@ def hospital(spark):
 
 @pytest.fixture(scope="module")
 def treatments(hospital) -> pd.DataFrame:
-    return paradoxes.disagreements(hospital.repartition(3), PLAN).toPandas().set_index("part")
+    return paradoxes.find_disagreements(hospital.repartition(3), PLAN).toPandas().set_index("part")
 
 
 @pytest.mark.spark
@@ -110,7 +110,7 @@ def test_a_full_reversal_that_is_certain(treatments: pd.DataFrame) -> None:
 
 @pytest.mark.spark
 def test_the_partitioning_changes_no_bit(hospital, treatments: pd.DataFrame) -> None:
-    again = paradoxes.disagreements(hospital.coalesce(1).orderBy("user_key"), PLAN).toPandas()
+    again = paradoxes.find_disagreements(hospital.coalesce(1).orderBy("user_key"), PLAN).toPandas()
     pd.testing.assert_frame_equal(
         treatments.sort_index(), again.set_index("part").sort_index(), check_exact=True
     )
@@ -121,11 +121,11 @@ def test_the_patients_who_turn_the_verdict(hospital) -> None:
     """B leads by 16 successes, one a patient: without 17 of its successes A leads."""
     pairs = (ModelPair("items", "test", 0, 0, 1), ModelPair("users", "test", 0, 1, 0))
     plan = flips.FlipPlan(RUNS_, ("recall",), (1, 3), BY_OUTPUT, pairs)
-    found = flips.smallest_flips(hospital, plan)
+    found = flips.find_smallest_flips(hospital, plan)
     assert [verdict.sign for verdict in found] == [-1, 1]
     for verdict, kind in zip(found, ("item ", ""), strict=True):
         flip = verdict.flip
-        assert flip is not None and (verdict.out_of, verdict.total) == (700, 16.0)
+        assert flip is not None and (verdict.n_candidates, verdict.total) == (700, 16.0)
         assert (flip.count, flip.threshold, flip.at_threshold, flip.removed) == (17, 1.0, 17, 17.0)
         cured = sorted(f"{kind}{s}-b-{n}" for s in KIDNEYS for n in range(KIDNEYS[s]["b"][0]))
         assert list(verdict.ids) == cured[:17] and set(verdict.contributions) == {1.0}
@@ -240,7 +240,7 @@ def test_flips_equal_a_sort_of_all_contributions(night: Ran, rankings: Rows) -> 
                     name = item if row.removed_are == "items" else user["user_id"]
                     sums[name] += sign * int(np.rint(found.get(item, 0.0) * 2.0**30))
         flip = smallest_flip(np.array(list(sums.values())) * 2.0**-30)
-        assert row.out_of == len(sums) and row.total == sum(sums.values()) * 2.0**-30 > 0
+        assert row.n_candidates == len(sums) and row.total == sum(sums.values()) * 2.0**-30 > 0
         if flip is None:
             assert math.isnan(row.removed) and row.ids is None
             continue
@@ -262,7 +262,7 @@ def test_nothing_is_done_twice_and_the_report_tells(night: Ran, pairs: pd.DataFr
     assert len(told) == (pairs.kind != "none").sum() > 0 and told.certain.is_monotonic_decreasing
     few = store.spark.sql(query_files()["how_few_items_decide"]).toPandas()
     turned = few.dropna(subset=["removed"])
-    assert len(turned) > 0 and (turned.removed <= turned.out_of).all()
+    assert len(turned) > 0 and (turned.removed <= turned.n_candidates).all()
     page = Path(night.outcome.report_path or "").read_text(encoding="utf-8")
     assert "Where parts and whole disagree" in page and "Of 60 comparisons" in page
     first = told.iloc[0]

@@ -23,25 +23,30 @@ from recbench_spark.data.readers import read_log
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.estimators import debiased, exposure
-from recbench_spark.evaluation.estimators.debiased import EstimationPlan, missing, proposal
+from recbench_spark.evaluation.estimators.debiased import EstimationPlan, missing_estimates, propose_strata
 from recbench_spark.evaluation.estimators.exposure import Chances, Weights
 from recbench_spark.evaluation.metrics import accuracy, measuring
 from recbench_spark.evaluation.ranking import rank as ranking_stage
 from recbench_spark.evaluation.ranking.batches import to_rankings
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.evaluation.ranking.user_blocks import user_blocks
+from recbench_spark.evaluation.ranking.user_blocks import build_user_blocks
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.estimators import exposure as estimators
 from recbench_spark.kernels.estimators import strata
-from recbench_spark.kernels.estimators.exposure import Rewards, Settings, contributions, reason
-from recbench_spark.nightly.exposure import ExposureContext, _strata, propensities_of, weight_checks
+from recbench_spark.kernels.estimators.exposure import EstimatorSettings, Rewards, contributions, reason
+from recbench_spark.nightly.exposure import (
+    ExposureContext,
+    _choose_strata,
+    read_propensities,
+    weight_checks,
+)
 from recbench_spark.nightly.night import check_benchmark
-from recbench_spark.placeholders import on_night
+from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.protocol import propensities as fitting
-from recbench_spark.protocol.catalogue import catalogue
+from recbench_spark.protocol.catalogue import build_catalogue
 from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS
-from recbench_spark.storage.shared_rows import share
+from recbench_spark.storage.shared_rows import share_rows
 from recbench_spark.training.popular import train_popular
 from tests.nights import SMALL, Ran, models, run, small
 
@@ -50,7 +55,7 @@ CHANCES = [1.0, 0.5, 0.25, 0.125]
 FOUR = np.ones(4, dtype=int)
 CUTS = tuple(strata.cut("equal_count", n, np.array(CHANCES), FOUR, FOUR) for n in (2, 3))
 BOUNDS = {"test": Weights(8, 8.0, 5.0, np.array([1.0, 8.0]), np.array([3, 1]))}
-SETTINGS = Settings(clip=3.0, switch=3.0, shrink=2.0)
+SETTINGS = EstimatorSettings(clip=3.0, switch=3.0, shrink=2.0)
 
 Row = dict[str, Any]
 
@@ -88,7 +93,7 @@ SCHEMA = pa.schema(
 
 
 def estimates(rows: list[Row], asked: EstimationPlan, tasks: int = 1, batch: int = 1000) -> pd.DataFrame:
-    """What `debiased.estimates` does on Spark: tasks, a shuffle by key, the end of each group."""
+    """What `debiased.compute_estimates` does on Spark: tasks, a shuffle by key, the end of each group."""
     groups = defaultdict(list)
     for task in range(tasks):
         mine = rows[task::tasks]
@@ -222,7 +227,7 @@ def test_strata_are_combined_as_by_the_kernel(axes: Row) -> None:
     found, rankings = estimates(rows, asked, tasks=2, batch=11), to_rankings(record_batch(rows))
     chance = np.concatenate([row["propensity"] for row in rows])
     for cut in CUTS:
-        values, sizes = estimators.stratified(
+        values, sizes = estimators.measure_by_stratum(
             rankings, cut.assign(chance), len(cut.items), NAMES, (2, 5), asked.measured.definition
         )
         for metric in NAMES:
@@ -233,7 +238,7 @@ def test_strata_are_combined_as_by_the_kernel(axes: Row) -> None:
             np.testing.assert_allclose(mine.value, wanted, rtol=1e-12)
             assert (mine.ci_low <= mine.ci_high).all() and (mine.stderr > 0).all()
             assert (mine.n == (~np.isnan(value_usc)).any(axis=1).sum(axis=0)).all()
-    proposed = proposal(list(found.itertuples()), asked, "test")
+    proposed = propose_strata(list(found.itertuples()), asked, "test")
     steps = [np.array(row.replicates) for row in found.itertuples() if row.replicates is not None]
     low, high = np.quantile(steps[1] - steps[0], (0.025, 0.975))
     assert proposed.strata == (2, 3) and proposed.steps == ((pytest.approx(low), pytest.approx(high)),)
@@ -317,8 +322,8 @@ def test_no_user_exceeds_the_bounds_behind_the_scaling(definition: Definition, s
 
 
 def test_what_has_no_value_says_why() -> None:
-    asked = plan("map", "ndcg", "hit", settings=Settings(chances=False))
-    why = {(column.estimator, column.metric): text for column, text in missing(asked)}
+    asked = plan("map", "ndcg", "hit", settings=EstimatorSettings(chances=False))
+    why = {(column.estimator, column.metric): text for column, text in missing_estimates(asked)}
     names = [(e, m) for e in ALL for m in ("map", "ndcg", "hit", "dcg") if (e, m) != ("stratified", "dcg")]
     definition = asked.measured.definition
     assert why == {pair: text for pair in names if (text := reason(*pair, definition, asked.settings))}
@@ -328,9 +333,9 @@ def test_what_has_no_value_says_why() -> None:
 
 def test_items_shown_alike_have_no_strata_and_no_stratified_value() -> None:
     alike = Chances(None, 3, 0.5, 0.5, 0)  # type: ignore[arg-type]
-    assert _strata(alike, Exposure()) == ()
+    assert _choose_strata(alike, Exposure()) == ()
     asked = plan("recall", "map", estimators=("ips", "stratified"), strata=())
-    why = {(column.estimator, column.metric): text for column, text in missing(asked)}
+    why = {(column.estimator, column.metric): text for column, text in missing_estimates(asked)}
     assert why["stratified", "recall"] == why["stratified", "map"] == "all items are shown alike"
     found = estimates(random_rows(3), asked)
     assert set(found.estimator) == {"ips"}
@@ -372,7 +377,7 @@ def test_days_are_filled_into_the_paths() -> None:
         "rewards": "/r/{logical_date:%Y%m%d}",
     }
     asked = parse(Benchmark, {**SMALL, "evaluation": {"exposure": section}}, "file")
-    found = on_night(asked, date(2026, 1, 5)).evaluation.exposure
+    found = fill_placeholders(asked, date(2026, 1, 5)).evaluation.exposure
     assert found is not None
     assert (found.propensities.path, found.rewards) == ("/p/2026-01-05", "/r/20260105")
 
@@ -404,7 +409,7 @@ class Corrected:
     """A night with estimates under exposure bias, and what its models share."""
 
     ran: Ran
-    opened: ExposureContext
+    opened_store: ExposureContext
 
     def rows(self, table: str) -> pd.DataFrame:
         return rows_of(self.ran, table)
@@ -425,7 +430,7 @@ def night(small_night: Ran, tmp_path_factory: pytest.TempPathFactory) -> Correct
 
 
 def rows_of(night: Ran, table: str) -> pd.DataFrame:
-    return night.store.of_run(table, night.outcome.run_ids["popular"]).toPandas()
+    return night.store.read_run(table, night.outcome.run_ids["popular"]).toPandas()
 
 
 @pytest.mark.spark
@@ -440,11 +445,11 @@ def test_a_night_gives_all_estimates_side_by_side(night: Corrected) -> None:
     found = found[found.slice_key.isna()]
     assert set(found[found.part == "open_loop"].estimator) == {"holdout"}
     found = found[found.part == "test"]
-    opened = night.opened
+    opened = night.opened_store
     assert opened.weights["test"].longest == truth.item_ids.map(len).max()
     asked = plan(
         "ndcg", "precision", "map", ks=(5, 10), replicates=50, axes={"threshold": 4.0}, rewards="model",
-        settings=Settings(clip=3.0), exposed="true", strata=opened.strata, weights=opened.weights,
+        settings=EstimatorSettings(clip=3.0), exposed="true", strata=opened.strata, weights=opened.weights,
     )  # fmt: skip
     wanted = estimates(list(with_rewards_of(truth)), asked, tasks=2)
     columns = ["metric", "k", "estimator", "definition", "value", "stderr", "ci_low", "ci_high", "n"]
@@ -458,7 +463,7 @@ def test_a_night_gives_all_estimates_side_by_side(night: Corrected) -> None:
         mine, wanted[known].reset_index(drop=True)[columns], check_exact=True, check_dtype=False
     )
     empty = found[found.value.isna()]
-    assert len(empty) == len(missing(asked)) + 4 and (empty.n == 0).all()
+    assert len(empty) == len(missing_estimates(asked)) + 4 and (empty.n == 0).all()
 
 
 def with_rewards_of(rankings: pd.DataFrame) -> Iterator[Row]:
@@ -473,7 +478,7 @@ def with_rewards_of(rankings: pd.DataFrame) -> Iterator[Row]:
 @pytest.mark.spark
 def test_strata_and_all_but_the_most_popular_are_slices(night: Corrected) -> None:
     items = {row.item_id: row for row in night.ran.night.table(ITEMS).collect()}
-    opened = night.opened
+    opened = night.opened_store
     counts = sorted((row.n_train for row in items.values()), reverse=True)
     popular = counts[math.ceil(0.1 * len(items)) - 1]
     labels = opened.strata[0].labels
@@ -513,7 +518,7 @@ def test_propensities_are_fitted_to_the_training_part_once(small_night: Ran) -> 
     store, split_id = small_night.store, small_night.night.split_id
     wanted = parse(Exposure, {"propensities": {"method": "relative_frequency"}}, "test")
     for _ in range(2):
-        found = propensities_of(store, split_id, wanted).collect()
+        found = read_propensities(store, split_id, wanted).collect()
     items = small_night.night.table(ITEMS).collect()
     users = small_night.night.table(SPLITS).where("part = 'train'").select("user_id").distinct().count()
     assert {row.item_id: row.propensity for row in found} == {
@@ -525,7 +530,7 @@ def test_propensities_are_fitted_to_the_training_part_once(small_night: Ran) -> 
 def test_few_effective_rows_are_a_warning() -> None:
     """One weight of 1,000 beside 999 of 1: (1999)^2 / (10^6 + 999) = 3.99 of 1,000 rows."""
     weights = {"test": Weights(1, 1000.0, 1.0, np.array([1.0, 1000.0]), np.array([999, 1]))}
-    asked = plan("recall", weights=weights, settings=Settings(clip=10.0))
+    asked = plan("recall", weights=weights, settings=EstimatorSettings(clip=10.0))
     opened = type("Opened", (), {"weights": weights})()
     found = {check.check: check for check in weight_checks("test", asked, opened)}
     few = found["test: weights: effective rows"]
@@ -543,7 +548,10 @@ def test_propensities_that_cannot_be_used(spark: Any) -> None:
     found = exposure.item_chances(items, good)
     assert {row.item_index: row.propensity for row in found.rows.collect()} == {0: 0.5, 1: 0.5, 2: 0.5}
     assert (found.unknown, found.low, found.high) == (2, 0.5, 0.5)
-    assert exposure.popular_from(found.rows, 0.4) == 2 and exposure.popular_from(found.rows, 0.0) is None
+    assert (
+        exposure.popularity_threshold(found.rows, 0.4) == 2
+        and exposure.popularity_threshold(found.rows, 0.0) is None
+    )
     wrong = spark.createDataFrame([("a", -0.5), ("b", math.nan), ("c", 1.0), ("c", 1.0)], good.schema)
     with pytest.raises(DataError, match="2 below 0 or not a number, 1 items twice"):
         exposure.item_chances(items, wrong)
@@ -565,11 +573,11 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
     open loop are in the training part as well.
     """
     log = read_log(spark, Dataset(name="coat", reader="coat", path=str(shared_data / "coat"))).cache()
-    train, items = log.where("part = 'train'"), catalogue(log, True).cache()
-    counts = fitting.item_counts(train, items)
-    shown = fitting.histogram(counts, train)
-    fitted = fitting.fit(shown, Propensities(method="power_above_xmin"))
-    chances = exposure.item_chances(items, fitting.of_items(counts, shown, fitted))
+    train, items = log.where("part = 'train'"), build_catalogue(log, True).cache()
+    counts = fitting.count_items(train, items)
+    shown = fitting.make_histogram(counts, train)
+    fitted = fitting.fit_propensities(shown, Propensities(method="power_above_xmin"))
+    chances = exposure.item_chances(items, fitting.item_propensities(counts, shown, fitted))
     (cut,) = exposure.cut_strata(chances, Strata(kind="equal_width"))
     assert cut.items.tolist() == [295, 5]
 
@@ -577,16 +585,16 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
         "ndcg", ks=(5, 10, 20, 30, 100), replicates=0,
         axes={"threshold": 4.0, "candidates": "all", "ties": "expected"},
     ).measured  # fmt: skip
-    facts = exposure.ExposedItems(share(str(tmp_path), chances.rows), chances.items, cut, None)
-    blocks = user_blocks(log, items, ("open_loop",), {})
-    users = ranking_stage.users_of_parts(blocks, ("open_loop",), 4.0, keep_empty=False)
-    vectors = share(str(tmp_path), vector_rows(items, train_popular(items).items))
+    facts = exposure.ExposedItems(share_rows(str(tmp_path), chances.rows), chances.items, cut, None)
+    blocks = build_user_blocks(log, items, ("open_loop",), {})
+    users = ranking_stage.select_part_users(blocks, ("open_loop",), 4.0, keep_empty=False)
+    vectors = share_rows(str(tmp_path), vector_rows(items, train_popular(items).items))
     rankings = ranking_stage.rank(
-        exposure.with_exposure(users, facts),
-        ranking_stage.Scored(DotSource(vectors, chances.items, 0)),
+        exposure.add_exposure(users, facts),
+        ranking_stage.ScoredModel(DotSource(vectors, chances.items, 0)),
         asked.request(),
     )
-    found = measuring.metrics(rankings, asked).toPandas()
+    found = measuring.compute_metrics(rankings, asked).toPandas()
     whole = found[found.slice_key.isna()]
     assert {None if np.isnan(row.k) else row.k: round(row.value, 5) for row in whole.itertuples()} == {
         None: 0.24194, 100: 0.12482, 30: 0.06709, 20: 0.05588, 10: 0.03522, 5: 0.02561,

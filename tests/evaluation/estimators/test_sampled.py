@@ -70,7 +70,7 @@ def nights(small_night: Ran) -> dict[str, Ran]:
 
 
 def values(ran: Ran) -> pd.DataFrame:
-    rows = ran.store.of_run("metrics", ran.outcome.run_ids["popular"]).toPandas()
+    rows = ran.store.read_run("metrics", ran.outcome.run_ids["popular"]).toPandas()
     rows = rows[rows.slice_key.isna()].copy()
     rows["column"] = [f"{row.metric}@{row.k:g}" for row in rows.itertuples()]
     return rows.set_index(["estimator", "column"])
@@ -97,16 +97,16 @@ def test_what_does_not_follow_from_one_rank_is_not_corrected_and_checks_say_so(
 ) -> None:
     ran = nights["tied"]
     assert set(values(ran).index.get_level_values(0)) == {"holdout"}
-    checks = ran.store.of_run("checks", ran.outcome.run_ids["popular"]).toPandas().set_index("check")
+    checks = ran.store.read_run("checks", ran.outcome.run_ids["popular"]).toPandas().set_index("check")
     for metric in NAMES:
         assert "no single rank" in checks.detail[f"{metric}: no corrected estimates"]
-    few = nights["few"].store.of_run("checks", nights["few"].outcome.run_ids["popular"]).toPandas()
+    few = nights["few"].store.read_run("checks", nights["few"].outcome.run_ids["popular"]).toPandas()
     assert not few.check.str.contains("no corrected").any()
 
 
 def test_few_draws_are_corrected_by_the_tables(nights: dict[str, Ran]) -> None:
     rows = values(nights["few"])
-    rankings = nights["few"].store.of_run("rankings", nights["few"].outcome.run_ids["popular"])
+    rankings = nights["few"].store.read_run("rankings", nights["few"].outcome.run_ids["popular"])
     (batch,) = rankings.toArrow().combine_chunks().to_batches()
     definition = nights["few"].night.definition
     rank_p = sampled.sampled_ranks(to_rankings(batch), definition)
@@ -115,14 +115,14 @@ def test_few_draws_are_corrected_by_the_tables(nights: dict[str, Ran]) -> None:
     users = np.repeat(np.arange(len(pools)), np.diff(batch.column("item_ids").offsets))
     for name in TABLES:
         tables = [
-            sampled.ESTIMATORS[name]("ndcg", (5,), sampled.Draw(pool + 1, FEW), definition)
+            sampled.ESTIMATORS[name]("ndcg", (5,), sampled.NegativeDraw(pool + 1, FEW), definition)
             for pool in pools
         ]
         values_p = [tables[u][rank - 1, 0] if rank else 0.0 for u, rank in zip(users, rank_p, strict=True)]
         estimates = pd.Series(values_p).groupby(users).mean()
         assert rows.value[name, "ndcg@5"] == pytest.approx(estimates.mean()), name
         assert rows.stderr[name, "ndcg@5"] == pytest.approx(estimates.sem()), name
-    draw = sampled.Draw(round(1 + np.mean(np.array(pools)[users])), FEW)
+    draw = sampled.NegativeDraw(round(1 + np.mean(np.array(pools)[users])), FEW)
     counts = sampled.histogram(rank_p, FEW)[None, :]
     likely = sampled.maximum_likelihood(counts, "ndcg", (5,), draw)[0, 0] * (rank_p > 0).mean()
     assert rows.value["maximum_likelihood", "ndcg@5"] == pytest.approx(likely)

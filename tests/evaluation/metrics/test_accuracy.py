@@ -16,13 +16,13 @@ from recbench_spark.evaluation.metrics.accuracy import (
     MetricPlan,
 )
 from recbench_spark.evaluation.metrics.measuring import (
-    all_metrics,
-    metrics,
-    metrics_of_lists,
-    user_metrics,
+    compute_all_metrics,
+    compute_metrics,
+    compute_user_metrics,
+    rank_and_measure_lists,
 )
-from recbench_spark.evaluation.metrics.top_lists import Catalogue
-from recbench_spark.evaluation.ranking.request import Request
+from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
+from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.schemas import RANKINGS
 from tests import oracles
 
@@ -51,10 +51,10 @@ def frame(spark, rows: list[tuple[Any, ...]]):
     return spark.createDataFrame(rows, RANKINGS.schema)
 
 
-def items(spark, *ids: str) -> Catalogue:
+def items(spark, *ids: str) -> SplitCatalogue:
     rows = [(item, 1) for item in ids]
     users = spark.range(1).selectExpr("'u' AS user_id")
-    return Catalogue(spark.createDataFrame(rows, "item_id string, n_train long"), users)
+    return SplitCatalogue(spark.createDataFrame(rows, "item_id string, n_train long"), users)
 
 
 def plan(*names: str, ks: tuple[int, ...] = (1, 3), replicates: int = 20, **axes: Any) -> MetricPlan:
@@ -70,7 +70,7 @@ def table(found) -> dict[tuple[Any, ...], Any]:
 def test_by_hand(spark) -> None:
     """u has hits at ranks 1 and 4 of 2 relevant; v at rank 2 of 1; w gets no list."""
     rows = [ranking("u", [0, 3]), ranking("v", [1]), ranking("w", [-1], length=0)]
-    found = table(metrics(frame(spark, rows), plan("recall", "hit", "mrr")))
+    found = table(compute_metrics(frame(spark, rows), plan("recall", "hit", "mrr")))
     value = {key[3:]: row.value for key, row in found.items()}
     assert value["recall", 1] == pytest.approx((1 / 2 + 0 + 0) / 3)
     assert value["recall", 3] == pytest.approx((1 / 2 + 1 + 0) / 3)
@@ -99,7 +99,7 @@ def test_of_lists_in_one_pass(spark) -> None:
     ]  # fmt: skip
     users, wanted = spark.createDataFrame(rows, schema), plan("recall", "mrr")
     for mask, recall_1 in ((False, 0), (True, 1 / 4)):
-        found = table(metrics_of_lists(users, Request(wanted.definition), wanted, mask))
+        found = table(rank_and_measure_lists(users, RankingRequest(wanted.definition), wanted, mask))
         value = {key[3:]: row.value for key, row in found.items()}
         assert value["recall", 1] == recall_1 and value["recall", 3] == 1 / 4
         assert value["mrr", 3] == (1 / 2 if mask else 1 / 4) and {row.n for row in found.values()} == {2}
@@ -112,14 +112,14 @@ def test_slices_keep_the_rank_and_restrict_the_truth(spark) -> None:
         ranking("v", [1], slices={"popularity": ["tail"]}),
         ranking("w", [0], slices={"popularity": [None]}),
     ]
-    found = table(metrics(frame(spark, rows), plan("recall")))
+    found = table(compute_metrics(frame(spark, rows), plan("recall")))
     of = {(key[2], key[4]): (row.value, row.n) for key, row in found.items() if key[1]}
     assert of == {("head", 1): (1, 1), ("head", 3): (1, 1), ("tail", 1): (0, 2), ("tail", 3): (0.5, 2)}
 
 
 def test_parts_are_kept_apart(spark) -> None:
     rows = [ranking("u", [0]), ranking("u", [9], part="open_loop"), ranking("v", [9], part="open_loop")]
-    found = table(metrics(frame(spark, rows), plan("hit")))
+    found = table(compute_metrics(frame(spark, rows), plan("hit")))
     assert {key[0]: (row.value, row.n) for key, row in found.items() if key[4] == 3} == {
         "test": (1, 1),
         "open_loop": (0, 2),
@@ -131,9 +131,11 @@ def test_users_without_relevant_items_are_left_out_or_count_zero(spark) -> None:
     for empty, wanted in (("leave_out", (1.0, 1)), ("zero", (0.5, 2))):
         asked = plan("hit", ks=(1,), threshold=3.0, empty_users=empty)
         liked = rows.withColumn("relevance", F.expr("transform(relevance, r -> if(user_id = 'u', 5D, r))"))
-        (row,) = metrics(liked, asked).collect()
+        (row,) = compute_metrics(liked, asked).collect()
         assert (row.value, row.n) == wanted
-        per_user = {r.user_id: (r["values"], r.n_relevant) for r in user_metrics(liked, asked).collect()}
+        per_user = {
+            r.user_id: (r["values"], r.n_relevant) for r in compute_user_metrics(liked, asked).collect()
+        }
         assert per_user == {"u": ([1.0], 1), "v": ([0.0] if empty == "zero" else [None], 0)}
 
 
@@ -142,7 +144,7 @@ def test_a_slice_in_which_nobody_has_a_relevant_item_has_no_value(spark) -> None
         ranking("u", [0], relevance=[5.0], slices={"s": ["good"]}),
         ranking("v", [0], relevance=[1.0], slices={"s": ["bad"]}),
     ]
-    found = table(metrics(frame(spark, rows), plan("hit", ks=(1,), threshold=4.0)))
+    found = table(compute_metrics(frame(spark, rows), plan("hit", ks=(1,), threshold=4.0)))
     of = {key[2]: (row.value, row.ci_low, row.n) for key, row in found.items()}
     assert of == {None: (1.0, 1.0, 1), "good": (1.0, 1.0, 1), "bad": (None, None, 0)}
 
@@ -155,7 +157,7 @@ def test_coverage_by_hand(spark) -> None:
         ranking("w", [-1], top_items=[], length=0),
         ranking("u", [0], top_items=["z"], part="open_loop"),
     ]
-    shown = all_metrics(frame(spark, rows), plan("coverage"), items(spark, *"abcdefghiz"))
+    shown = compute_all_metrics(frame(spark, rows), plan("coverage"), items(spark, *"abcdefghiz"))
     found = table(shown.withColumns({"slice_key": F.lit(None), "slice_value": F.lit(None)}))
     assert {(key[0], key[4]): (row.value, row.n) for key, row in found.items()} == {
         ("test", 1): (0.2, 2), ("test", 3): (0.4, 2),
@@ -191,7 +193,7 @@ def random_users(seed: int, users: int = 80):
 def test_means_equal_the_oracle(spark, axes: dict[str, Any]) -> None:
     given, rows = random_users(seed=1)
     asked = plan(*NAMES, ks=(2, 5), replicates=0, **axes)
-    found = table(metrics(frame(spark, rows), asked))
+    found = table(compute_metrics(frame(spark, rows), asked))
     overall = {key[3:]: row for key, row in found.items() if key[1] is None}
     assert len(overall) > len(NAMES)
     for (name, k), row in overall.items():
@@ -210,7 +212,7 @@ def test_the_same_bits_for_any_partitioning_batch_size_and_order(spark) -> None:
         random.Random(partitions).shuffle(rows)
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch))
         spread = frame(spark, rows).withColumn("top_items", F.col("item_ids")).repartition(partitions)
-        pdf = all_metrics(spread, asked, items(spark, *map(str, range(60)))).toPandas()
+        pdf = compute_all_metrics(spread, asked, items(spark, *map(str, range(60)))).toPandas()
         found.append(pdf.sort_values(KEY, ignore_index=True))
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", before)
     pd.testing.assert_frame_equal(found[0], found[1], check_exact=True)

@@ -19,8 +19,8 @@ from recbench_spark.evaluation.metrics.accuracy import (
     MetricPlan,
     check_names,
 )
-from recbench_spark.evaluation.metrics.measuring import all_metrics, all_user_metrics
-from recbench_spark.evaluation.metrics.top_lists import Catalogue
+from recbench_spark.evaluation.metrics.measuring import compute_all_metrics, compute_all_user_metrics
+from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
 from recbench_spark.kernels.metrics import beyond_accuracy
 from recbench_spark.schemas import METRICS, RANKINGS, USER_METRICS, conform
 
@@ -43,11 +43,11 @@ def plan(*names: str, ks: tuple[int, ...] = (1, 3), replicates: int = 20, **axes
 
 
 @pytest.fixture(scope="module")
-def catalogue(spark) -> Catalogue:
+def catalogue(spark) -> SplitCatalogue:
     """Five items, eight training users."""
     rows = [(item, n, index) for index, (item, n) in enumerate(N_TRAIN.items())]
     items = spark.createDataFrame(rows, "item_id string, n_train long, item_index int")
-    return Catalogue(items, spark.range(8).select(F.col("id").cast("string").alias("user_id")))
+    return SplitCatalogue(items, spark.range(8).select(F.col("id").cast("string").alias("user_id")))
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def rankings(spark) -> Any:
 @pytest.mark.spark
 def test_overall_by_hand(rankings, catalogue) -> None:
     """p: a 1, b 1/2, c 1/4, d none (counts 1/8 in novelty), e 1; `?` is outside of the catalogue."""
-    found = all_metrics(rankings, plan(*NAMES), catalogue).collect()
+    found = compute_all_metrics(rankings, plan(*NAMES), catalogue).collect()
     value = {(r.part, r.metric, r.k): (r.value, r.n) for r in found}
     assert len(found) == len(value) == 16
     of = {key[1:]: pair for key, pair in value.items() if key[0] == "test"}
@@ -74,8 +74,8 @@ def test_overall_by_hand(rankings, catalogue) -> None:
         ("novelty", 1): (0 + 1) / 2, ("novelty", 3): (u_bits + 1) / 2,
         ("mean_popularity", 1): (1 + 1 / 2) / 2, ("mean_popularity", 3): (u_share + 1 / 2) / 2,
         ("coverage", 1): 2 / 5, ("coverage", 3): 3 / 5,
-        ("gini", 1): beyond_accuracy.gini_of(np.array([1, 1, 0, 0, 0])),
-        ("gini", 3): beyond_accuracy.gini_of(np.array([1, 2, 0, 1, 0])),
+        ("gini", 1): beyond_accuracy.gini_from_counts(np.array([1, 1, 0, 0, 0])),
+        ("gini", 3): beyond_accuracy.gini_from_counts(np.array([1, 2, 0, 1, 0])),
     }  # fmt: skip
     assert {key: pair[0] for key, pair in of.items()} == pytest.approx(expected, abs=1e-12)
     assert {pair[1] for pair in of.values()} == {2}, "users with a list"
@@ -88,7 +88,9 @@ def test_overall_by_hand(rankings, catalogue) -> None:
 
 @pytest.mark.spark
 def test_of_each_user_by_hand(rankings, catalogue) -> None:
-    found = all_user_metrics(rankings, plan("ndcg", "novelty", "mean_popularity", "gini"), catalogue)
+    found = compute_all_user_metrics(
+        rankings, plan("ndcg", "novelty", "mean_popularity", "gini"), catalogue
+    )
     rows = conform(found.withColumn("run_id", F.lit("r")), USER_METRICS).collect()
     assert {r.metric for r in rows} == {"ndcg", "novelty", "mean_popularity"}
     novelty = {(r.user_id, r.part): r for r in rows if r.metric == "novelty"}
@@ -102,7 +104,7 @@ def test_of_each_user_by_hand(rankings, catalogue) -> None:
 def test_rows_fit_the_tables_and_stand_beside_other_metrics(rankings, catalogue) -> None:
     asked = plan("ndcg", *NAMES, candidates="all")
     rows = conform(
-        all_metrics(rankings, asked, catalogue).withColumn("run_id", F.lit("r")), METRICS
+        compute_all_metrics(rankings, asked, catalogue).withColumn("run_id", F.lit("r")), METRICS
     ).collect()
     assert {r.metric for r in rows} == {"ndcg", *NAMES}
     assert {r.definition for r in rows} == {"v1;candidates=all"}
@@ -117,7 +119,7 @@ def test_the_same_bits_for_any_partitioning_and_batch_size(spark) -> None:
     counts = [(item, draw.randint(0, 50)) for item in ids]
     indexed = [(item, n, index) for index, (item, n) in enumerate(counts)]
     items = spark.createDataFrame(indexed, "item_id string, n_train long, item_index int")
-    world = Catalogue(items, spark.range(50).select(F.col("id").cast("string").alias("user_id")))
+    world = SplitCatalogue(items, spark.range(50).select(F.col("id").cast("string").alias("user_id")))
     lists = [draw.sample(ids, draw.randint(0, 12)) for _ in range(120)]
     rows = [row(f"u{n}", found) for n, found in enumerate(lists)]
     asked, found = plan(*NAMES, ks=(2, 5, 20)), []
@@ -126,7 +128,7 @@ def test_the_same_bits_for_any_partitioning_and_batch_size(spark) -> None:
         draw.shuffle(rows)
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch))
         spread = spark.createDataFrame(rows, RANKINGS.schema).repartition(partitions)
-        pdf = all_metrics(spread, asked, world).toPandas()
+        pdf = compute_all_metrics(spread, asked, world).toPandas()
         found.append(pdf.sort_values(["metric", "k"], ignore_index=True))
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", before)
     pd.testing.assert_frame_equal(found[0], found[1], check_exact=True)
@@ -135,7 +137,7 @@ def test_the_same_bits_for_any_partitioning_and_batch_size(spark) -> None:
     for k in (2, 5, 20):
         shown = [i for items in lists for i in items[:k]]
         assert value["coverage", k] == len(set(shown)) / 40
-        assert value["gini", k] == beyond_accuracy.gini_of(np.array([shown.count(i) for i in ids]))
+        assert value["gini", k] == beyond_accuracy.gini_from_counts(np.array([shown.count(i) for i in ids]))
         bits = [[-math.log2(max(train[i], 1) / 50) for i in items[:k]] for items in lists if items]
         assert value["novelty", k] == pytest.approx(np.mean([np.mean(b) for b in bits]), abs=1e-12)
 

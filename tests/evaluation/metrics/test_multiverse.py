@@ -13,7 +13,12 @@ from recbench_spark import reports
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
-from recbench_spark.evaluation.metrics.multiverse import WORLDS, columns_of, definitions_of, multiverse
+from recbench_spark.evaluation.metrics.multiverse import (
+    WORLDS,
+    measure_multiverse,
+    metric_definitions,
+    multiverse_columns,
+)
 from recbench_spark.evaluation.ranking.batches import to_rankings
 from recbench_spark.kernels.metrics.accuracy import cutoffs, measure
 from recbench_spark.schemas import MULTIVERSE, RUNS
@@ -24,7 +29,7 @@ PLAN = MetricPlan(WORLDS, (5, 10), Definition(threshold=4), Bootstrap())
 
 
 def test_worlds_are_all_different_and_stand_on_the_benchmarks_definition() -> None:
-    worlds = columns_of(PLAN)
+    worlds = multiverse_columns(PLAN)
     assert len(worlds) == len(set(worlds))
     assert all("threshold=4" in world.definition for world in worlds)
     # Users 2 x empty users 2 x ties 4, and of precision 3 denominators, at two cut-offs.
@@ -33,17 +38,17 @@ def test_worlds_are_all_different_and_stand_on_the_benchmarks_definition() -> No
 
 @pytest.mark.spark
 def test_values_equal_measuring_each_definition_alone(small_night: Ran) -> None:
-    rankings = small_night.store.of_run("rankings", small_night.outcome.run_ids["als_4"]).where(
+    rankings = small_night.store.read_run("rankings", small_night.outcome.run_ids["als_4"]).where(
         "part = 'test'"
     )
     found = {
         (row.metric, row.k, row.definition): (row.value, row.n)
-        for row in multiverse(rankings, PLAN).collect()
+        for row in measure_multiverse(rankings, PLAN).collect()
     }
-    assert len(found) == len(columns_of(PLAN))
+    assert len(found) == len(multiverse_columns(PLAN))
     (batch,) = rankings.toArrow().combine_chunks().to_batches()
     for metric in ("recall", "ndcg"):
-        for definition in definitions_of(metric, PLAN.definition)[::7]:
+        for definition in metric_definitions(metric, PLAN.definition)[::7]:
             values = pd.DataFrame(measure(to_rankings(batch), [metric], PLAN.ks, definition)[metric])
             text = next(
                 world.definition
@@ -56,12 +61,14 @@ def test_values_equal_measuring_each_definition_alone(small_night: Ran) -> None:
 
 
 def _of(metric: str):
-    return [world for world in columns_of(PLAN) if world.metric == metric]
+    return [world for world in multiverse_columns(PLAN) if world.metric == metric]
 
 
 def _definitions(metric: str):
     times = len(cutoffs(metric, PLAN.ks))
-    return itertools.chain.from_iterable([one] * times for one in definitions_of(metric, PLAN.definition))
+    return itertools.chain.from_iterable(
+        [one] * times for one in metric_definitions(metric, PLAN.definition)
+    )
 
 
 def test_the_report_of_two_protocols_by_hand() -> None:

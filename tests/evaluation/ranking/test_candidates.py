@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recbench_spark.evaluation.ranking.candidates import Candidates, with_candidates
+from recbench_spark.evaluation.ranking.candidates import Candidates, add_candidates
 
 pytestmark = pytest.mark.spark
 
@@ -24,14 +24,14 @@ def by_user(frame, *names: str):
 
 
 def test_nothing_is_joined_where_users_bring_none(users) -> None:
-    assert with_candidates(users, None) is users
+    assert add_candidates(users, None) is users
 
 
 def test_given_candidates_with_and_without_the_truth(spark, users) -> None:
     rows = spark.createDataFrame([("u", [3, 7])], GIVEN)
-    plain = by_user(with_candidates(users, Candidates(rows)), "candidates")
+    plain = by_user(add_candidates(users, Candidates(rows)), "candidates")
     assert plain == {("u", "test"): ([3, 7],), ("u", "valid"): ([3, 7],), ("v", "test"): (None,)}
-    beside = by_user(with_candidates(users, Candidates(rows, with_truth=True)), "candidates")
+    beside = by_user(add_candidates(users, Candidates(rows, with_truth=True)), "candidates")
     assert beside == {("u", "test"): ([3, 5, 7],), ("u", "valid"): ([1, 3, 7],), ("v", "test"): (None,)}
 
 
@@ -39,7 +39,7 @@ def test_given_candidates_with_and_without_the_truth(spark, users) -> None:
 def test_drawn_candidates_are_of_a_user_and_part(spark, users, mode: str) -> None:
     drawn = [("u", "test", [8, 0]), ("u", "valid", [9]), ("v", "test", [])]
     rows = spark.createDataFrame(drawn, DRAWN)
-    found = with_candidates(users, Candidates(rows, drawn=mode, n_items=10))
+    found = add_candidates(users, Candidates(rows, drawn=mode, n_items=10))
     assert by_user(found, "candidates") == {
         ("u", "test"): ([3, 5, 8, 0],), ("u", "valid"): ([1, 9],), ("v", "test"): ([2],),
     }  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from recbench_spark.config import AlsModel
-from recbench_spark.models.fold_in import explicit, implicit
+from recbench_spark.models.fold_in import fold_in_explicit, fold_in_implicit
 from recbench_spark.training import als
 from recbench_spark.training.model_adapter import Trained
 
@@ -35,9 +35,9 @@ def test_folded_users_have_the_vectors_of_the_kernel(spark, tmp_path: Path, kind
     by_user = {row.user_id: row.vector for row in found}
     if kind == "explicit":
         offsets, rated = np.array([0, 2, 3]), np.array([0, 2, 1])
-        wanted = explicit(offsets, rated, np.array([5.0, 3.0, 4.0]), FACTORS, 0.3)
+        wanted = fold_in_explicit(offsets, rated, np.array([5.0, 3.0, 4.0]), FACTORS, 0.3)
     else:
-        wanted = implicit(np.array([0, 1, 2]), np.array([0, 1]), np.ones(2), FACTORS, 0.3, 4)
+        wanted = fold_in_implicit(np.array([0, 1, 2]), np.array([0, 1]), np.ones(2), FACTORS, 0.3, 4)
     assert set(by_user) == {"u", "v"}
     assert by_user["u"] == pytest.approx(wanted[0], rel=1e-5)
     assert by_user["v"] == pytest.approx(wanted[1], rel=1e-5)

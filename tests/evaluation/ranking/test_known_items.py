@@ -30,4 +30,4 @@ def test_items_are_numbered_as_told_or_in_the_order_of_their_ids(
     trained = dict(zip(rows["item_id"], rows["n_train"], strict=True))
     assert n_train.tolist() == [*(trained[item] for item in order), 0]
     assert known.ids().tolist() == [item.encode() for item in order]
-    shared_arrays.forget(shared.key)
+    shared_arrays.remove_arrays(shared.key)

@@ -7,7 +7,7 @@ import random
 import pytest
 from pyspark.sql import functions as F
 
-from recbench_spark.evaluation.ranking.user_blocks import user_blocks
+from recbench_spark.evaluation.ranking.user_blocks import build_user_blocks
 
 pytestmark = pytest.mark.spark
 
@@ -32,7 +32,7 @@ def blocks(spark):
 
     def make(rows):
         schema = "user_id string, item_id string, rating double, part string, attributes map<string,string>"
-        found = user_blocks(spark.createDataFrame(rows, schema), items, PARTS, labels).collect()
+        found = build_user_blocks(spark.createDataFrame(rows, schema), items, PARTS, labels).collect()
         return {row.user_id: row.asDict(recursive=True) for row in found}
 
     return make
@@ -79,5 +79,5 @@ def test_without_slices_there_are_none(spark) -> None:
     log = spark.createDataFrame(
         [("u", "a", 1.0, "test")], "user_id string, item_id string, rating double, part string"
     )
-    (row,) = user_blocks(log, items, PARTS, {}).collect()
+    (row,) = build_user_blocks(log, items, PARTS, {}).collect()
     assert row.held_out["test"].slices == {}

@@ -41,7 +41,7 @@ def test_an_unknown_system_is_named(tmp_path):
 
 @pytest.mark.spark
 def test_what_is_predicted_is_told_before_it_is_run(spark, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(graph, "FITTED", (1000, 3000))
+    monkeypatch.setattr(graph, "FIT_SIZES", (1000, 3000))
     output = tmp_path / "new.jsonl"
     flags = ["--predict", "4000", "--plans", "R,S", "--rounds", "1", "--folder", str(tmp_path / "b")]
     assert run(*flags, "--output", str(output)) == 0

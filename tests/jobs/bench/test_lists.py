@@ -24,7 +24,9 @@ def test_generated_rows_hold_no_pair_twice_and_no_tie() -> None:
     hits = len(truth.merge(lists, on=["user_id", "item_id"]))
     assert 0.1 < hits / len(truth) < 0.6
     for preset in ("replay", "rectools"):
-        of_rows, of_shuffled = (bench_lists.expected(*r, preset) for r in ((truth, lists), shuffled))
+        of_rows, of_shuffled = (
+            bench_lists.compute_expected(*r, preset) for r in ((truth, lists), shuffled)
+        )
         assert of_rows == of_shuffled and len(of_rows) == 36
 
 
@@ -41,15 +43,17 @@ def test_a_tiny_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_ratios_are_of_the_same_round() -> None:
     spent = [("ours", 1.0, 0), ("peer", 3.0, 0), ("ours", 2.0, 1), ("peer", 8.0, 1)]
-    lines = bench_lists.table([bench_lists.measurement(name, 100, s, turn) for name, s, turn in spent])
+    lines = bench_lists.format_table(
+        [bench_lists.make_record(name, 100, s, turn) for name, s, turn in spent]
+    )
     assert "67 users/s   1.0, 1.0 times" in lines[0] and "18 users/s   3.0, 4.0 times" in lines[1]
 
 
 def test_mistakes(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown system 'raplay'"):
-        bench_lists.interpreter("raplay", tmp_path)
+        bench_lists.find_interpreter("raplay", tmp_path)
     with pytest.raises(ConfigError, match="no environment") as error:
-        bench_lists.interpreter("replay-polars", tmp_path)
+        bench_lists.find_interpreter("replay-polars", tmp_path)
     assert error.value.hint == "tools/library_envs.sh replay-spark"
     with pytest.raises(DataError, match="hit@1"):
         bench_lists.largest_difference({"hit@1": 1.0}, {"hit@1": 1.0, "hit@5": 1.0})

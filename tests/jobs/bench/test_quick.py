@@ -17,7 +17,7 @@ def runs(*units: float, mib: float = 100.0) -> list[dict[str, float]]:
 
 
 def test_noise_is_how_far_turns_lie_apart() -> None:
-    assert quick.figure([9.0, 10.0, 12.0]) == quick.Figure(10.0, 0.15)
+    assert quick.make_figure([9.0, 10.0, 12.0]) == quick.Figure(10.0, 0.15)
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,9 @@ def test_noise_is_how_far_turns_lie_apart() -> None:
 )
 def test_worse_is_beyond_the_noise_of_both(units, mib, worse) -> None:
     kept = {"lists": {"units": [10.0, 0.02], "mib": [100.0, 0.0]}}
-    lines, found = quick.compared({"lists": quick.figures(runs(*units, mib=mib))}, kept)
+    lines, found = quick.compare_figures({"lists": quick.summarise_turns(runs(*units, mib=mib))}, kept)
     assert found == worse and len(lines) == 2
-    lines, found = quick.compared({"other": quick.figures(runs(1.0))}, kept)
+    lines, found = quick.compare_figures({"other": quick.summarise_turns(runs(1.0))}, kept)
     assert not found and all("not kept yet" in line for line in lines)
 
 
@@ -53,13 +53,13 @@ def test_figures_are_kept_compared_and_not_judged_on_another_processor(
     assert quick.main(quick.parser().parse_args(flags)) == 4
     assert "time of x (+20%)" in capsys.readouterr().err
     assert quick.main(quick.parser().parse_args([*flags, "--only", "y"])) == 0
-    monkeypatch.setattr(quick, "processor", lambda: "another")
+    monkeypatch.setattr(quick, "describe_processor", lambda: "another")
     assert quick.main(quick.parser().parse_args(flags)) == 0 and "not judged" in capsys.readouterr().out
     quick.main(quick.parser().parse_args([*flags, "--keep", "--only", "y"]))
     assert json.loads((tmp_path / "kept.json").read_text())["figures"].keys() == {"x", "y"}
 
 
 def test_a_kernel_is_timed_and_kept_figures_are_of_kernels_there_are() -> None:
-    found = quick.measured_here(lambda: np.sort(np.arange(1000)))
+    found = quick.measure_kernel(lambda: np.sort(np.arange(1000)))
     assert found.keys() == {"units", "seconds", "mib"} and min(found.values()) > 0
-    assert quick.read(quick.KEPT)["figures"].keys() == quick.KERNELS.keys()
+    assert quick.read_figures(quick.FIGURES_FILE)["figures"].keys() == quick.KERNELS.keys()

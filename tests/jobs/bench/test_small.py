@@ -12,7 +12,7 @@ from recbench_spark.errors import DataError
 
 
 def test_every_case_is_understood_by_its_job(tmp_path: Path) -> None:
-    cases = small.all_cases(tmp_path)
+    cases = small.list_cases(tmp_path)
     assert len({case.name for case in cases}) == len(cases) > 20
     for case in cases:
         job, *flags = case.argv
@@ -22,12 +22,12 @@ def test_every_case_is_understood_by_its_job(tmp_path: Path) -> None:
 
 def test_a_run_is_timed_and_one_that_fails_is_told(tmp_path: Path) -> None:
     small.make_inputs(tmp_path)
-    (lists,) = [case for case in small.all_cases(tmp_path) if case.name == "evaluate dry run"]
-    found = small.timed(lists)
+    (lists,) = [case for case in small.list_cases(tmp_path) if case.name == "evaluate dry run"]
+    found = small.time_case(lists)
     assert found.wall > 0 and found.cpu > 0
     (tmp_path / "lists.parquet").unlink()
     with pytest.raises(DataError, match="ended with 1"):
-        small.timed(lists)
-    runs = {"a": [small.Run(1.0, 0.5), small.Run(3.0, 0.5), small.Run(2.0, 0.4)]}
-    assert small.table([small.Case("a", 2, [])], runs)[-1] == "| a | 2.00 (1.00, 3.00) | 2 | 0.50 |"
-    assert "**2.00**" in small.table([small.Case("a", 1.5, [])], runs)[-1]
+        small.time_case(lists)
+    runs = {"a": [small.CaseRun(1.0, 0.5), small.CaseRun(3.0, 0.5), small.CaseRun(2.0, 0.4)]}
+    assert small.format_table([small.Case("a", 2, [])], runs)[-1] == "| a | 2.00 (1.00, 3.00) | 2 | 0.50 |"
+    assert "**2.00**" in small.format_table([small.Case("a", 1.5, [])], runs)[-1]

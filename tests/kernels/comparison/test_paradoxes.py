@@ -48,7 +48,7 @@ def test_recommenders() -> None:
     values = [np.average(rates, weights=weight) for rates in (bpr, wmf)]
     assert [round(value, 3) for value in values] == [0.343, 0.351]
     assert kind(0.3720 - 0.3711, values[0] - values[1], list(bpr - wmf)) == "reversal"
-    share = paradoxes.opposed_share(np.array([0.1]), (bpr - wmf)[None], weight[None])
+    share = paradoxes.opposing_share(np.array([0.1]), (bpr - wmf)[None], weight[None])
     assert share[0] == pytest.approx(0.99)
 
 
@@ -72,7 +72,7 @@ def test_kinds(whole: float, stratified: float, strata: list[float], expected: s
 
 def test_certain_needs_both_intervals_on_opposite_sides() -> None:
     low, high = np.array([0.1, 0.1, -0.1, -0.3]), np.array([0.2, 0.2, 0.2, -0.1])
-    found = paradoxes.certain(
+    found = paradoxes.intervals_oppose(
         low, high, np.array([-0.3, -0.3, -0.3, 0.1]), np.array([-0.1, 0.1, -0.1, 0.2])
     )
     assert found.tolist() == [True, False, False, True]
@@ -99,7 +99,7 @@ def test_the_smallest_flip_equals_a_search_over_all_sets(values: list[int]) -> N
 
 def distributed(contribution: Any) -> Any:
     """The passes that a cluster would run, with groups made by a dictionary."""
-    value = paradoxes.fixed(contribution)
+    value = paradoxes.to_fixed_point(contribution)
     goal = int(value.sum())
     directed = value * np.sign(goal)
     inside, found = directed[directed > 0], None
@@ -122,7 +122,7 @@ def distributed(contribution: Any) -> Any:
 @given(st.lists(st.integers(-40, 50), min_size=1, max_size=60), st.sampled_from([1.0, 1 / 3, 1e-4, 777.7]))
 def test_passes_over_buckets_find_the_same_set(values: list[int], unit: float) -> None:
     contribution = np.array(values) * unit
-    if paradoxes.fixed(contribution).sum():
+    if paradoxes.to_fixed_point(contribution).sum():
         assert distributed(contribution) == smallest_flip(contribution)
 
 

@@ -308,8 +308,8 @@ def test_a_minimum_practical_difference() -> None:
         (0.0, 0.02): "unclear",
     }
     for (low, high), verdict in cases.items():
-        assert significance.practical(low, high, 0.01) == verdict
-    assert significance.practical(0.001, 0.002, 0.0) == "better"
+        assert significance.practical_verdict(low, high, 0.01) == verdict
+    assert significance.practical_verdict(0.001, 0.002, 0.0) == "better"
 
 
 def test_minimum_detectable_difference_equals_statsmodels() -> None:
@@ -388,5 +388,7 @@ def test_the_sequence_by_hand_and_narrowest_where_planned() -> None:
 
 def test_the_reach_of_a_few_values_is_students_by_hand() -> None:
     """Three values of deviation 1: 4.3027 (two degrees of freedom, two-sided 95 %) over root 3."""
-    assert significance.student_reach([1.0, 2.0, 3.0]) == pytest.approx(4.302652729911275 / math.sqrt(3))
-    assert math.isnan(significance.student_reach([1.0]))
+    assert significance.student_half_width([1.0, 2.0, 3.0]) == pytest.approx(
+        4.302652729911275 / math.sqrt(3)
+    )
+    assert math.isnan(significance.student_half_width([1.0]))

@@ -13,10 +13,10 @@ import pytest
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.estimators import bandit_feedback
 from recbench_spark.kernels.estimators.bandit_feedback import Rounds, contributions
-from recbench_spark.kernels.estimators.exposure import Settings, diagnostics
+from recbench_spark.kernels.estimators.exposure import EstimatorSettings, diagnostics
 from tests.oracles import value_and_error
 
-SETTINGS = Settings(clip=2.0, switch=2.0, shrink=4.0)
+SETTINGS = EstimatorSettings(clip=2.0, switch=2.0, shrink=4.0)
 ALL = bandit_feedback.ESTIMATORS
 
 
@@ -90,7 +90,7 @@ def test_open_bandit_rounds(shared_data: Path) -> None:
     clicks, propensity = rows["bts"].T
     weight = 1 / 80 / propensity
     value, error, n = value_and_error(
-        *contributions(Rounds(clicks, weight), ["ips", "snips"], Settings(clip=100.0))
+        *contributions(Rounds(clicks, weight), ["ips", "snips"], EstimatorSettings(clip=100.0))
     )
     truth = rows["random"][:, 0].mean()
     assert truth == 0.0038 and clicks.sum() == 42 and n.tolist() == [10_000, 10_000]

@@ -18,9 +18,9 @@ from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.estimators import exposure
 from recbench_spark.kernels.estimators.exposure import (
+    EstimatorSettings,
     Parts,
     Rewards,
-    Settings,
     contributions,
     reason,
     restrict,
@@ -35,7 +35,7 @@ from tests.oracles import rankings_of
 KS = (1, 2, 4)
 METRICS = ("hit", "precision", "recall", "dcg", "ndcg")
 COUNT = Definition(hit="count")
-SETTINGS = Settings(clip=3.0, switch=3.0, shrink=2.0)
+SETTINGS = EstimatorSettings(clip=3.0, switch=3.0, shrink=2.0)
 CHANCES = [1.0, 0.5, 0.25, 0.125]
 
 SCORES = st.dictionaries(st.integers(0, 7), st.sampled_from([0.0, 0.5, 1.0, 2.0]), min_size=1, max_size=6)
@@ -373,14 +373,14 @@ def test_ideals_of_a_mean_user() -> None:
     }
     for (metric, axis, value), ideal in wanted.items():
         number = np.full(len(exposure.columns(metric, (1, 2))), 1.5)
-        found = exposure.ideal_of(metric, number, (1, 2), Definition(**{axis: value}))  # type: ignore[arg-type]
+        found = exposure.ideal_value(metric, number, (1, 2), Definition(**{axis: value}))  # type: ignore[arg-type]
         np.testing.assert_allclose(found, ideal[: len(number)], rtol=1e-14)
 
 
 def test_pooled_reasons() -> None:
     assert "ips" in str(reason("ips_pooled", "dcg", COUNT, SETTINGS))
     assert "gains of 0 and 1" in str(reason("ips_pooled", "ndcg", Definition(gain="linear"), SETTINGS))
-    assert "factor" in str(reason("ips_pooled", "recall", COUNT, Settings(chances=False)))
+    assert "factor" in str(reason("ips_pooled", "recall", COUNT, EstimatorSettings(chances=False)))
 
 
 def test_a_cut_list_has_no_uncut_model_value() -> None:
@@ -410,7 +410,7 @@ def test_reasons_of_models_and_scales() -> None:
     assert "relevant" in str(reason("dr", "ndcg", COUNT, SETTINGS, rewards=True))
     assert "grades" in str(reason("dr", "dcg", Definition(gain="linear"), SETTINGS, rewards=True))
     assert reason("dr", "dcg", COUNT, SETTINGS, rewards=True) is None
-    scale = Settings(chances=False)
+    scale = EstimatorSettings(chances=False)
     assert "factor" in str(reason("ips", "dcg", COUNT, scale))
     assert reason("ips", "recall", COUNT, scale) is reason("snips_global", "hit", COUNT, scale) is None
     assert reason("stratified", "mrr", COUNT, scale) is None
@@ -433,7 +433,9 @@ def test_stratified_by_hand() -> None:
         ({0: 9.0, 1: 8.0, 2: 7.0, 3: 6.0}, {1: 1.0, 3: 0.0}),
     ]
     stratum = np.array([0, 1, 1, 0, 1])
-    values, sizes = exposure.stratified(rankings_of(users), stratum, 2, ["recall", "mrr"], (1, 3), COUNT)
+    values, sizes = exposure.measure_by_stratum(
+        rankings_of(users), stratum, 2, ["recall", "mrr"], (1, 3), COUNT
+    )
     assert sizes.tolist() == [[1, 2], [1, 1]]
     np.testing.assert_array_equal(values["recall"][0], [[1, 1], [0, 0.5]])
     np.testing.assert_array_equal(values["recall"][1], [[0, 1], [math.nan, math.nan]])
@@ -458,7 +460,7 @@ def test_strata_equal_the_oracle_on_restricted_truth(users: Any, seed: int) -> N
     d = Definition(ties="expected")
     stratum_of = np.random.default_rng(seed).integers(0, 2, 8)
     stratum = np.array([stratum_of[item] for _, truth in users for item in truth])
-    values, _ = exposure.stratified(rankings_of(users), stratum, 2, ["ndcg"], (2,), d)
+    values, _ = exposure.measure_by_stratum(rankings_of(users), stratum, 2, ["ndcg"], (2,), d)
     for u, (scores, truth) in enumerate(users):
         for s in range(2):
             inside = {item: grade for item, grade in truth.items() if stratum_of[item] == s}
@@ -499,7 +501,7 @@ def test_replicates_are_weighted_estimates(estimator: str) -> None:
 def test_replicates_of_strata_resample_sizes_too() -> None:
     rankings, _ = many(200)
     stratum = np.random.default_rng(1).integers(0, 3, 400)
-    values, sizes = exposure.stratified(rankings, stratum, 3, ["recall"], (5,), COUNT)
+    values, sizes = exposure.measure_by_stratum(rankings, stratum, 3, ["recall"], (5,), COUNT)
     keys, columns = np.arange(200), values["recall"].reshape(200, 3)
     mean = replicate_means(*bootstrap_sums(keys, columns, 8, 0)).reshape(8, 3, 1)
     size = bootstrap_sums(keys, sizes.astype(float), 8, 0)[0] * 2.0**-30

@@ -16,7 +16,7 @@ from scipy import stats
 from recbench_spark.definitions import PRESETS, Definition, axis_values, make_definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.estimators import sampled
-from recbench_spark.kernels.estimators.sampled import Draw
+from recbench_spark.kernels.estimators.sampled import NegativeDraw
 from recbench_spark.kernels.metrics.accuracy import cutoffs, measure
 from recbench_spark.kernels.ranking.rankings import Rankings
 from tests.oracles import rankings_of
@@ -32,7 +32,7 @@ PRINTED = {
 KS = (1, 3, None)
 
 
-def expectation(table_jc: Any, draw: Draw, rank_r: Any) -> tuple[Any, Any]:
+def expectation(table_jc: Any, draw: NegativeDraw, rank_r: Any) -> tuple[Any, Any]:
     """Mean and variance of f^(j) over draws, for items of rank r: float64 (r, c) each."""
     chance_rj = draw.chances(rank_r)
     mean = chance_rj @ table_jc
@@ -43,7 +43,7 @@ def expectation(table_jc: Any, draw: Draw, rank_r: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize(("replacement", "metric", "k"), PRINTED)
 def test_the_toy_example_to_all_printed_digits(replacement: bool, metric: str, k: int | None) -> None:
-    draw = Draw(10_000, 99, replacement)
+    draw = NegativeDraw(10_000, 99, replacement)
     table = sampled.raw(metric, [k], draw)
     found = [expectation(table, draw, np.array(ranks))[0].mean() for ranks in TOY.values()]
     printed = PRINTED[replacement, metric, k]
@@ -57,7 +57,7 @@ def test_the_sample_reorders_the_toy_models() -> None:
     }
     assert exact["c"] == pytest.approx(sum(1 / r for r in TOY["c"]) / 5)
     assert exact["a"] == 0.01 < exact["b"] < exact["c"]
-    draw = Draw(10_000, 99)
+    draw = NegativeDraw(10_000, 99)
     raw = {
         name: expectation(sampled.raw("mrr", [None], draw), draw, np.array(r))[0].mean()
         for name, r in TOY.items()
@@ -84,7 +84,7 @@ def of_kernel(metric: str, definition: Definition, n: int, ks: list[int], grade:
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.sampled_from(sorted(sampled.OF_RANK)), DEFINITIONS, st.integers(2, 40), st.data())
+@given(st.sampled_from(sorted(sampled.RANK_METRICS)), DEFINITIONS, st.integers(2, 40), st.data())
 def test_values_of_a_rank_are_those_of_the_definitions_own_kernel(
     metric: str, definition: Definition, n: int, data: Any
 ) -> None:
@@ -102,7 +102,7 @@ def test_values_of_a_rank_are_those_of_the_definitions_own_kernel(
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("metric", sampled.OF_RANK)
+@pytest.mark.parametrize("metric", sampled.RANK_METRICS)
 def test_every_preset_has_a_value_of_a_rank_that_is_its_own(preset: str, metric: str) -> None:
     definition = make_definition(preset)
     columns = cutoffs(metric, [1, 3, 10])
@@ -127,24 +127,24 @@ def test_presets_by_hand() -> None:
 def test_only_ndcg_asks_what_a_relevant_item_gains() -> None:
     free = Definition(gain="linear", threshold=0)
     assert sampled.no_value("ndcg", free) == "relevant items may have no gain"
-    assert {sampled.no_value(metric, free) for metric in sampled.OF_RANK if metric != "ndcg"} == {None}
+    assert {sampled.no_value(metric, free) for metric in sampled.RANK_METRICS if metric != "ndcg"} == {None}
     assert sampled.no_value("ndcg", Definition(gain="linear", threshold=0.5)) is None
 
 
 def test_only_precision_at_hits_by_the_last_rank_looks_at_ties_from_below() -> None:
     above = {"ties": "optimistic", "ap_ties": "last_rank", "ap": "precision_at_hits"}
-    assert sampled.ranked_by("map", Definition(**above)).ties == "pessimistic"
-    assert sampled.ranked_by("ndcg", Definition(**above)).ties == "optimistic"
+    assert sampled.rank_definition("map", Definition(**above)).ties == "pessimistic"
+    assert sampled.rank_definition("ndcg", Definition(**above)).ties == "optimistic"
     for axis in ("ap_ties", "ap"):
         for value in sorted(set(axis_values(axis)) - {above[axis]}):
-            assert sampled.ranked_by("map", Definition(**above | {axis: value})).ties == "optimistic"
+            assert sampled.rank_definition("map", Definition(**above | {axis: value})).ties == "optimistic"
 
 
 @pytest.mark.parametrize("preset", ["recbench", "elliot", "cornac", "lenskit", "rectools"])
 @pytest.mark.parametrize("metric", ["map", "mrr", "ndcg"])
 def test_corrections_aim_at_the_definition(preset: str, metric: str) -> None:
     """Where draws tell all ranks apart least squares gives the definition's value of every rank."""
-    draw, definition = Draw(6, 5), make_definition(preset)
+    draw, definition = NegativeDraw(6, 5), make_definition(preset)
     table = sampled.least_squares(metric, [1, 3, None], draw, definition)
     mean, _ = expectation(table, draw, np.arange(1, 7))
     np.testing.assert_allclose(mean, of_kernel(metric, definition, 6, [1, 3]), atol=1e-9)
@@ -153,7 +153,7 @@ def test_corrections_aim_at_the_definition(preset: str, metric: str) -> None:
 # ------------------------------------------------------------------------------- every possible draw
 
 
-def every_draw(draw: Draw, rank: int) -> dict[int, Fraction]:
+def every_draw(draw: NegativeDraw, rank: int) -> dict[int, Fraction]:
     """P(j | r) by going through all draws; the negatives above the item are 0 .. rank - 2."""
     pool = range(draw.n - 1)
     ways = (
@@ -163,18 +163,25 @@ def every_draw(draw: Draw, rank: int) -> dict[int, Fraction]:
     return {j: Fraction(found.count(j), len(found)) for j in range(1, draw.m + 2)}
 
 
-DRAWS = [Draw(5, 3, True), Draw(4, 4, True), Draw(2, 3, True), Draw(7, 3), Draw(6, 5), Draw(2, 1)]
+DRAWS = [
+    NegativeDraw(5, 3, True),
+    NegativeDraw(4, 4, True),
+    NegativeDraw(2, 3, True),
+    NegativeDraw(7, 3),
+    NegativeDraw(6, 5),
+    NegativeDraw(2, 1),
+]
 
 
 @pytest.mark.parametrize("draw", DRAWS, ids=str)
-def test_chances_equal_those_of_every_draw(draw: Draw) -> None:
+def test_chances_equal_those_of_every_draw(draw: NegativeDraw) -> None:
     chances = draw.chances(np.arange(1, draw.n + 1))
     expected = [[float(p) for p in every_draw(draw, r).values()] for r in range(1, draw.n + 1)]
     np.testing.assert_allclose(chances, expected, rtol=1e-13)
 
 
 @pytest.mark.parametrize("draw", DRAWS, ids=str)
-def test_the_rank_estimate_is_unbiased(draw: Draw) -> None:
+def test_the_rank_estimate_is_unbiased(draw: NegativeDraw) -> None:
     """E[1 + (n - 1) (j - 1) / m] = r, in fractions."""
     for rank in range(1, draw.n + 1):
         mean = sum(
@@ -184,8 +191,14 @@ def test_the_rank_estimate_is_unbiased(draw: Draw) -> None:
 
 
 @pytest.mark.parametrize("metric", ["hit", "precision", "mrr", "ndcg"])
-@pytest.mark.parametrize("draw", [Draw(4, 3, True), Draw(4, 5, True), Draw(6, 5), Draw(2, 1)], ids=str)
-def test_least_squares_is_unbiased_where_the_draws_tell_all_ranks_apart(draw: Draw, metric: str) -> None:
+@pytest.mark.parametrize(
+    "draw",
+    [NegativeDraw(4, 3, True), NegativeDraw(4, 5, True), NegativeDraw(6, 5), NegativeDraw(2, 1)],
+    ids=str,
+)
+def test_least_squares_is_unbiased_where_the_draws_tell_all_ranks_apart(
+    draw: NegativeDraw, metric: str
+) -> None:
     """With m + 1 >= n sampled ranks the expected values can be anything, so also f."""
     table = sampled.least_squares(metric, KS, draw)
     for rank in range(1, draw.n + 1):
@@ -196,7 +209,7 @@ def test_least_squares_is_unbiased_where_the_draws_tell_all_ranks_apart(draw: Dr
 
 
 def test_least_squares_has_the_least_bias() -> None:
-    draw, ranks = Draw(12, 3), np.arange(1, 13)
+    draw, ranks = NegativeDraw(12, 3), np.arange(1, 13)
     f = sampled.rank_values("ndcg", ranks, KS, draw.n)
 
     def bias(table: Any) -> Any:
@@ -213,7 +226,7 @@ def test_least_squares_has_the_least_bias() -> None:
 
 @pytest.mark.parametrize("gamma", [0.01, 0.1, 1.0])
 def test_bias_variance_has_the_least_of_what_it_minimises(gamma: float) -> None:
-    draw, ranks = Draw(12, 4, True), np.arange(1, 13)
+    draw, ranks = NegativeDraw(12, 4, True), np.arange(1, 13)
     f = sampled.rank_values("ndcg", ranks, KS, draw.n)
 
     def cost(table: Any) -> Any:
@@ -229,7 +242,7 @@ def test_bias_variance_has_the_least_of_what_it_minimises(gamma: float) -> None:
 
 
 def test_gamma_of_one_is_the_mean_of_f_given_the_sampled_rank() -> None:
-    draw, ranks = Draw(9, 4), np.arange(1, 10)
+    draw, ranks = NegativeDraw(9, 4), np.arange(1, 10)
     chances = draw.chances(ranks)
     posterior = chances / chances.sum(axis=0)
     expected = posterior.T @ sampled.rank_values("mrr", ranks, KS, draw.n)
@@ -237,7 +250,7 @@ def test_gamma_of_one_is_the_mean_of_f_given_the_sampled_rank() -> None:
 
 
 def test_variance_of_an_estimate_equals_that_of_every_draw() -> None:
-    draw = Draw(6, 3)
+    draw = NegativeDraw(6, 3)
     table = sampled.bias_variance("ndcg", KS, draw)
     mean, variance = expectation(table, draw, np.array([4]))
     values = np.array(
@@ -257,18 +270,20 @@ def test_chances_agree_with_scipy(replacement: bool) -> None:
         expected = stats.binom.pmf(np.arange(m + 1), m, ((ranks - 1) / (n - 1))[:, None])
     else:
         expected = stats.hypergeom.pmf(np.arange(m + 1), n - 1, (ranks - 1)[:, None], m)
-    np.testing.assert_allclose(Draw(n, m, replacement).chances(ranks), expected, rtol=1e-9, atol=1e-300)
+    np.testing.assert_allclose(
+        NegativeDraw(n, m, replacement).chances(ranks), expected, rtol=1e-9, atol=1e-300
+    )
 
 
 @pytest.mark.parametrize("replacement", [True, False])
 def test_few_ranks_stand_for_all(replacement: bool) -> None:
-    draw, every = Draw(30_001, 50, replacement), np.arange(1.0, 30_002)
-    ranks = sampled.ranks_of(draw, [10, None])
+    draw, every = NegativeDraw(30_001, 50, replacement), np.arange(1.0, 30_002)
+    ranks = sampled.representative_ranks(draw, [10, None])
     assert len(ranks.rank) < 1_500 and ranks.weight.sum() == pytest.approx(draw.n, rel=1e-14)
     few, all_ = draw.chances(ranks.rank), draw.chances(every)
     pairs, full = (few * ranks.weight[:, None]).T @ few, all_.T @ all_
     assert np.abs(pairs - full).max() < 1e-13 * full.max()
-    for metric in sampled.OF_RANK:
+    for metric in sampled.RANK_METRICS:
         ks = [10] if metric == "precision" else [10, None]
         found = (few * ranks.weight[:, None]).T @ sampled.rank_values(metric, ranks.rank, ks, draw.n)
         expected = all_.T @ sampled.rank_values(metric, every, ks, draw.n)
@@ -276,21 +291,21 @@ def test_few_ranks_stand_for_all(replacement: bool) -> None:
 
 
 def test_em_on_few_ranks_is_em_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = Draw(6_000, 40)
+    draw = NegativeDraw(6_000, 40)
     count = np.bincount(np.minimum(np.random.default_rng(0).geometric(0.1, 500) - 1, 40), minlength=41)[
         None
     ]
     few = sampled.maximum_likelihood(count, "ndcg", [10, None], draw, 50)
     monkeypatch.setattr(sampled, "ONE_BY_ONE", 6_000)
-    assert len(sampled.ranks_of(draw).rank) == 6_000
+    assert len(sampled.representative_ranks(draw).rank) == 6_000
     every = sampled.maximum_likelihood(count, "ndcg", [10, None], draw, 50)
     np.testing.assert_allclose(few, every, rtol=1e-8)
 
 
 def test_tables_of_ten_million_items() -> None:
-    draw = Draw(10_000_000, 100)
+    draw = NegativeDraw(10_000_000, 100)
     table = sampled.bias_variance("ndcg", [10, None], draw)
-    assert np.isfinite(table).all() and len(sampled.ranks_of(draw, [10]).rank) < 3_000
+    assert np.isfinite(table).all() and len(sampled.representative_ranks(draw, [10]).rank) < 3_000
     assert table[0, 0] < 1e-2, "among 100 of 10^7 items a first place says little"
 
 
@@ -304,7 +319,7 @@ def skewed_ranks(n: int, users: int, seed: int) -> Any:
     return np.where(rng.random(users) < 0.7, np.clip(near, 1, n), rng.integers(1, n + 1, users))
 
 
-def draw_ranks(ranks: Any, draw: Draw, seed: int) -> Any:
+def draw_ranks(ranks: Any, draw: NegativeDraw, seed: int) -> Any:
     rng = np.random.default_rng(seed)
     if draw.replacement:
         return 1 + rng.binomial(draw.m, (ranks - 1) / (draw.n - 1))
@@ -313,7 +328,7 @@ def draw_ranks(ranks: Any, draw: Draw, seed: int) -> Any:
 
 @pytest.mark.parametrize("replacement", [True, False])
 def test_simulated_draws_agree_with_the_expected_values(replacement: bool) -> None:
-    draw, ranks = Draw(2_000, 50, replacement), skewed_ranks(2_000, 40_000, 0)
+    draw, ranks = NegativeDraw(2_000, 50, replacement), skewed_ranks(2_000, 40_000, 0)
     j = draw_ranks(ranks, draw, 1)
     for name in ("sampled", "rank_estimate", "bias_variance", "monotone_least_squares"):
         table = sampled.ESTIMATORS[name]("ndcg", [5, None], draw, Definition())
@@ -325,7 +340,7 @@ def test_simulated_draws_agree_with_the_expected_values(replacement: bool) -> No
 @pytest.mark.parametrize("metric", ["hit", "mrr", "ndcg"])
 @pytest.mark.parametrize("replacement", [True, False])
 def test_corrected_values_are_closer_than_raw_ones_on_skewed_ranks(metric: str, replacement: bool) -> None:
-    draw, ks = Draw(5_000, 100, replacement), [10]
+    draw, ks = NegativeDraw(5_000, 100, replacement), [10]
     ranks = skewed_ranks(5_000, 50_000, 2)
     exact = sampled.rank_values(metric, ranks, ks, draw.n).mean()
     j = draw_ranks(ranks, draw, 3)
@@ -344,7 +359,7 @@ def test_corrected_values_are_closer_than_raw_ones_on_skewed_ranks(metric: str, 
 
 
 def test_more_weight_on_variance_gives_less_of_it() -> None:
-    draw, ranks = Draw(3_000, 60), skewed_ranks(3_000, 200, 4)
+    draw, ranks = NegativeDraw(3_000, 60), skewed_ranks(3_000, 200, 4)
     variances = [
         expectation(sampled.bias_variance("hit", [10], draw, gamma=gamma), draw, ranks)[1].mean()
         for gamma in (0.001, 0.01, 0.1, 1.0)
@@ -353,9 +368,9 @@ def test_more_weight_on_variance_gives_less_of_it() -> None:
 
 
 def test_a_falling_table_falls() -> None:
-    table = sampled.least_squares("ndcg", [5, 20, None], Draw(3_000, 60), monotone=True)
+    table = sampled.least_squares("ndcg", [5, 20, None], NegativeDraw(3_000, 60), monotone=True)
     assert (np.diff(table, axis=0) <= 1e-12).all()
-    assert np.diff(sampled.least_squares("ndcg", [5], Draw(3_000, 60)), axis=0).max() > 1
+    assert np.diff(sampled.least_squares("ndcg", [5], NegativeDraw(3_000, 60)), axis=0).max() > 1
 
 
 # ----------------------------------------------------------------------------------------- likelihood
@@ -363,7 +378,7 @@ def test_a_falling_table_falls() -> None:
 
 def test_all_ranks_told_apart_give_the_shares_themselves() -> None:
     """Where all negatives are drawn the sampled rank is the rank."""
-    draw, count = Draw(5, 4), np.array([[4, 0, 3, 2, 1]])
+    draw, count = NegativeDraw(5, 4), np.array([[4, 0, 3, 2, 1]])
     _, share = sampled.rank_distribution(count, draw)
     np.testing.assert_allclose(share, count / 10, atol=1e-12)
     found = sampled.maximum_likelihood(count, "mrr", [None], draw)[0, 0]
@@ -371,7 +386,7 @@ def test_all_ranks_told_apart_give_the_shares_themselves() -> None:
 
 
 def test_each_step_raises_the_likelihood() -> None:
-    draw, count = Draw(400, 20), np.bincount(np.arange(21) ** 2 // 20, minlength=21)[None]
+    draw, count = NegativeDraw(400, 20), np.bincount(np.arange(21) ** 2 // 20, minlength=21)[None]
     logs = []
     for steps in (0, 1, 2, 5, 20, 100):
         ranks, share = sampled.rank_distribution(count, draw, steps=steps)
@@ -381,7 +396,7 @@ def test_each_step_raises_the_likelihood() -> None:
 
 
 def test_histograms_are_estimated_row_by_row() -> None:
-    draw, rng = Draw(300, 10), np.random.default_rng(5)
+    draw, rng = NegativeDraw(300, 10), np.random.default_rng(5)
     count = rng.integers(0, 20, (3, 11))
     together = sampled.maximum_likelihood(count, "ndcg", [5], draw)
     alone = [sampled.maximum_likelihood(row[None], "ndcg", [5], draw)[0] for row in count]
@@ -396,7 +411,7 @@ def test_sampled_ranks_count_negatives_only() -> None:
     rankings = rankings_of([(scores, {4: 1.0, 9: 1.0, 2: 1.0}), (scores, {1: 1.0})])
     found = sampled.sampled_ranks(rankings, Definition())
     assert found.tolist() == [3, 0, 2, 1]
-    table = sampled.raw("mrr", [None], Draw(50, 4))
+    table = sampled.raw("mrr", [None], NegativeDraw(50, 4))
     values = sampled.user_values(np.array([0, 3, 4, 4]), found, table)
     np.testing.assert_allclose(values[:, 0], [(1 / 3 + 0 + 1 / 2) / 3, 1, np.nan])
     assert sampled.histogram(found, 4).tolist() == [1, 1, 1, 0, 0]
@@ -413,7 +428,7 @@ def test_sampled_ranks_follow_the_rule_for_ties() -> None:
 def test_a_constant_stays_what_it_is(n: int, data: Any) -> None:
     """hit@n is 1 for every rank, and so must be what each correction expects."""
     replacement = data.draw(st.booleans())
-    draw = Draw(n, data.draw(st.integers(1, 20 if replacement else min(20, n - 1))), replacement)
+    draw = NegativeDraw(n, data.draw(st.integers(1, 20 if replacement else min(20, n - 1))), replacement)
     for name in set(sampled.ESTIMATORS) - {"sampled"}:
         mean, _ = expectation(
             sampled.ESTIMATORS[name]("hit", [n], draw, Definition()), draw, np.arange(1, n + 1)
@@ -424,11 +439,11 @@ def test_a_constant_stays_what_it_is(n: int, data: Any) -> None:
 def test_wrong_requests_are_refused() -> None:
     for n, m in ((1, 1), (10, 10), (10, 0), (10**6, 5000)):
         with pytest.raises(ConfigError, match=f"{m} negatives from a catalogue of {n} items"):
-            Draw(n, m)
+            NegativeDraw(n, m)
     with pytest.raises(ConfigError, match="did you mean 'ndcg'"):
-        sampled.raw("ndgc", [1], Draw(10, 2))
+        sampled.raw("ndgc", [1], NegativeDraw(10, 2))
     with pytest.raises(ConfigError, match="gamma 0 "):
-        sampled.bias_variance("hit", [1], Draw(10, 2), gamma=0)
+        sampled.bias_variance("hit", [1], NegativeDraw(10, 2), gamma=0)
 
 
 def test_a_users_value_is_the_same_bits_in_any_company() -> None:

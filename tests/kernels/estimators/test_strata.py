@@ -62,10 +62,10 @@ def test_equal_count_and_mass_are_equal_where_items_are_many() -> None:
 @given(st.lists(st.floats(1e-12, 1e12), min_size=1, max_size=30), st.floats(1e-12, 1e12))
 def test_rounding_up_keeps_order_and_sides_of_an_edge(values: list[float], edge: float) -> None:
     value = np.sort(np.array(values))
-    found = strata.rounded(value)
+    found = strata.round_propensities(value)
     assert (np.diff(found) >= 0).all() and (found >= value).all()
-    assert (found <= value * (1 + 2.0**-10)).all() and (strata.rounded(found) == found).all()
-    edges = strata.rounded(np.array([edge]))
+    assert (found <= value * (1 + 2.0**-10)).all() and (strata.round_propensities(found) == found).all()
+    edges = strata.round_propensities(np.array([edge]))
     assert (strata.assign(value, edges) == strata.assign(found, edges)).all()
 
 
@@ -73,8 +73,15 @@ def test_rounding_up_by_hand() -> None:
     """Ten bits after the first one: 1, 1 + 1/1024, 1 + 2/1024 stand; what lies between goes up."""
     step = 2.0**-10
     value = np.array([1.0, 1 + step, 1 + step / 2, 1 + step / 1024, 2 - step / 2, 3 + step])
-    assert strata.rounded(value).tolist() == [1.0, 1 + step, 1 + step, 1 + step, 2.0, 3 + 2 * step]
-    assert strata.rounded(np.array([1.25, 1.3]), 2).tolist() == [1.25, 1.5]
+    assert strata.round_propensities(value).tolist() == [
+        1.0,
+        1 + step,
+        1 + step,
+        1 + step,
+        2.0,
+        3 + 2 * step,
+    ]
+    assert strata.round_propensities(np.array([1.25, 1.3]), 2).tolist() == [1.25, 1.5]
 
 
 def test_two_to_ten_strata_of_at_least_two_propensities() -> None:

@@ -29,27 +29,28 @@ NUMBERS = st.integers(-(2**63), 2**63 - 1)
 @given(st.lists(NUMBERS, max_size=20), st.integers(0, 2**31 - 1))
 @settings(max_examples=30, deadline=None)
 def test_whole_numbers_come_back_from_their_hashes(numbers, seed) -> None:
-    hashes = ids.hashed_numbers(np.array(numbers, np.int64), seed)
-    assert ids.numbers_of(hashes, seed).tolist() == numbers
+    hashes = ids.hash_numbers(np.array(numbers, np.int64), seed)
+    assert ids.unhash_numbers(hashes, seed).tolist() == numbers
     assert len(set(hashes.tolist())) == len(set(numbers))
 
 
 def test_every_node_is_found_and_no_other() -> None:
-    hashes = np.sort(ids.hashed_numbers(np.arange(5000), 1))
-    index = ids.index_of(hashes)
-    assert (ids.places(hashes, hashes, index) == np.arange(5000)).all()
-    others = ids.hashed_numbers(np.arange(5000, 9000), 1)
-    assert (ids.places(others, hashes, index) == ids.NOT_THERE).all()
+    hashes = np.sort(ids.hash_numbers(np.arange(5000), 1))
+    index = ids.build_index(hashes)
+    assert (ids.look_up_hashes(hashes, hashes, index) == np.arange(5000)).all()
+    others = ids.hash_numbers(np.arange(5000, 9000), 1)
+    assert (ids.look_up_hashes(others, hashes, index) == ids.NOT_THERE).all()
     ends = np.array([0, 2**64 - 1], np.uint64)
     assert (
-        ids.places(ends, np.array([2**64 - 1], np.uint64), ids.index_of(ends[1:])) == [ids.NOT_THERE, 0]
+        ids.look_up_hashes(ends, np.array([2**64 - 1], np.uint64), ids.build_index(ends[1:]))
+        == [ids.NOT_THERE, 0]
     ).all()
 
 
 @pytest.mark.parametrize("blocks", [1, 3, 17, 1000])
 def test_blocks_are_ranges_of_hashes(blocks) -> None:
-    hashes = np.sort(ids.hashed_numbers(np.arange(20_000), 1))
-    found = ids.blocks_of(hashes, blocks)
+    hashes = np.sort(ids.hash_numbers(np.arange(20_000), 1))
+    found = ids.assign_blocks(hashes, blocks)
     assert (np.diff(found) >= 0).all() and found[0] == 0 and found[-1] == blocks - 1
     assert np.bincount(found, minlength=blocks).std() < 4 * math.sqrt(20_000 / blocks)
 
@@ -57,7 +58,7 @@ def test_blocks_are_ranges_of_hashes(blocks) -> None:
 @given(st.lists(st.lists(NUMBERS | st.integers(-300, 300), max_size=30), max_size=4))
 @settings(max_examples=60, deadline=None)
 def test_numbers_met_as_bits_are_those_that_fitted(chunks) -> None:
-    seen, met = ids.Seen(), set()
+    seen, met = ids.NumberSet(), set()
     for chunk in chunks:
         if seen.add(np.array(chunk, np.int64)):
             met |= set(chunk)
@@ -68,7 +69,7 @@ def test_numbers_met_as_bits_are_those_that_fitted(chunks) -> None:
 
 
 def test_a_growing_range_of_numbers_keeps_what_was_met() -> None:
-    seen = ids.Seen()
+    seen = ids.NumberSet()
     chunks = [np.arange(low, low + 5000, 3) for low in (20_000, -70_001, 300_000, 20_001)]
     assert all(seen.add(chunk) for chunk in chunks)
     assert np.array_equal(np.concatenate(list(seen.numbers())), np.unique(np.concatenate(chunks)))
@@ -77,7 +78,7 @@ def test_a_growing_range_of_numbers_keeps_what_was_met() -> None:
 
 def test_bits_of_millions_of_numbers_are_read_in_pieces() -> None:
     wanted = np.arange(7, 6_000_000, 50)
-    seen = ids.Seen()
+    seen = ids.NumberSet()
     assert seen.add(wanted)
     pieces = list(seen.numbers())
     assert len(pieces) == 3 and np.concatenate(pieces).tolist() == wanted.tolist()
@@ -87,23 +88,23 @@ def test_places_by_number_are_those_of_the_table_and_nothing_else() -> None:
     table = np.array([3, 0, 1], np.uint32)
     asked = np.array([-5, -4, -3, -2, -6, 2**63 - 1, -(2**63)], np.int64)
     none = int(ids.NOT_THERE)
-    assert ids.places_of_numbers(asked, -5, table).tolist() == [2, none, 0, none, none, none, none]
+    assert ids.look_up_numbers(asked, -5, table).tolist() == [2, none, 0, none, none, none, none]
 
 
 @pytest.mark.parametrize("rows", [[5], [0, 7, 0, 1, 1000, 0], [100] * 40, [0, 0, 3]])
 def test_the_block_of_each_dense_id(rows) -> None:
     ends = np.cumsum(np.array(rows, np.int64))
     nodes = np.arange(ends[-1], dtype=np.uint32)
-    assert csr.blocks_with(nodes, ends).tolist() == np.repeat(np.arange(len(rows)), rows).tolist()
+    assert csr.find_blocks(nodes, ends).tolist() == np.repeat(np.arange(len(rows)), rows).tolist()
 
 
 def test_texts_are_hashed_as_such_wherever_they_stand() -> None:
     texts = pa.array(["a", "\u00f8", "", "a long one of more than thirty-two bytes", "a"])
-    found = ids.hashes_of(texts, 3)
+    found = ids.hash_node_ids(texts, 3)
     assert found[0] == found[4] and len(set(found.tolist())) == 4
-    assert ids.hashes_of(texts[1:3], 3).tolist() == found[1:3].tolist()
-    assert ids.hashes_of(texts.dictionary_encode(), 3).tolist() == found.tolist()
-    assert ids.hashes_of(texts, 4)[0] != found[0]
+    assert ids.hash_node_ids(texts[1:3], 3).tolist() == found[1:3].tolist()
+    assert ids.hash_node_ids(texts.dictionary_encode(), 3).tolist() == found.tolist()
+    assert ids.hash_node_ids(texts, 4)[0] != found[0]
 
 
 # ------------------------------------------------------------------------------------- adjacency
@@ -116,15 +117,15 @@ def test_edges_sorted_by_destination_source_and_weight() -> None:
     assert found.src.tolist() == [9, 9, 1, 5, 5] + [0] * 16
     assert found.weight.tolist() == [2.0, 7.0, 4.0, 1.0, 3.0]
     keys = csr.edge_keys(*(np.array([e[n] for e in edges], np.uint32) for n in (0, 1)))
-    kept, doubles = csr.built(4, keys.copy(), np.array(weight, np.float32), drop_duplicates=True)
+    kept, doubles = csr.build_csr(4, keys.copy(), np.array(weight, np.float32), drop_duplicates=True)
     assert doubles == 2 and kept.src[:3].tolist() == [9, 1, 5] and kept.weight.tolist() == [7.0, 4.0, 3.0]
-    assert csr.halo_of(found).need.tolist() == [1, 5, 9]
-    assert csr.halo_of(found).place[:5].tolist() == [2, 2, 0, 1, 1]
-    assert csr.spread(found, 10, np.array([3, 6, 10])) == (3, 3)
+    assert csr.build_halo(found).need.tolist() == [1, 5, 9]
+    assert csr.build_halo(found).place[:5].tolist() == [2, 2, 0, 1, 1]
+    assert csr.count_sources(found, 10, np.array([3, 6, 10])) == (3, 3)
     rows, part = csr.tile(found, 3, 10)
     assert rows.tolist() == [0, 2] and part.src[:4].tolist() == [6, 6, 2, 2]
     assert part.weight.tolist() == [2.0, 7.0, 1.0, 3.0]
-    few = csr.selected(found, np.array([2, 1, 0]))
+    few = csr.select_rows(found, np.array([2, 1, 0]))
     assert few.indptr.tolist() == [0, 3, 3, 5] and few.src[:5].tolist() == [1, 5, 5, 9, 9]
     assert csr.window(found, 1, 3).indptr.tolist() == [0, 0, 3]
 
@@ -132,7 +133,7 @@ def test_edges_sorted_by_destination_source_and_weight() -> None:
 def test_edges_are_dealt_to_blocks_in_their_order() -> None:
     block = np.array([2, 0, 2, 0], np.int32)
     keys, weight = np.arange(4, dtype=np.uint64), np.arange(4, dtype=np.float32) * 2
-    found = csr.dealt(block, keys, weight, 4)
+    found = csr.group_edges(block, keys, weight, 4)
     assert found.ends.tolist() == [2, 2, 4, 4]
     assert found.keys.tolist() == [1, 3, 0, 2] and found.weight.tolist() == [2, 6, 0, 4]
 
@@ -145,11 +146,11 @@ def test_aggregates_by_hand() -> None:
     graph = of_edges(3, [(0, 0), (0, 1), (0, 1), (2, 2)], [1, 3, 0, 0])
     own = np.array([[1, 1], [2, 2], [8, 8]], np.float32)
     third = float(np.float32(Fraction(7, 3)))
-    assert aggregate.pooled("sum", graph, z).tolist() == [[7, 6], [0, 0], [-5, 6]]
-    assert aggregate.pooled("mean", graph, z).tolist() == [[third, 2], [0, 0], [-5, 6]]
-    assert aggregate.pooled("importance", graph, z).tolist() == [[10 / 4, 10 / 4], [0, 0], [0, 0]]
-    assert aggregate.pooled("max", graph, z).tolist() == [[3, 4], [0, 0], [-5, 6]]
-    assert aggregate.pooled("gcn", graph, z, own).tolist() == [[2, 7 / 4], [2, 2], [3 / 2, 7]]
+    assert aggregate.pool_neighbours("sum", graph, z).tolist() == [[7, 6], [0, 0], [-5, 6]]
+    assert aggregate.pool_neighbours("mean", graph, z).tolist() == [[third, 2], [0, 0], [-5, 6]]
+    assert aggregate.pool_neighbours("importance", graph, z).tolist() == [[10 / 4, 10 / 4], [0, 0], [0, 0]]
+    assert aggregate.pool_neighbours("max", graph, z).tolist() == [[3, 4], [0, 0], [-5, 6]]
+    assert aggregate.pool_neighbours("gcn", graph, z, own).tolist() == [[2, 7 / 4], [2, 2], [3 / 2, 7]]
 
 
 @pytest.mark.parametrize("dims", [1, 15, 16, 17, 64, 80, 128, 208])
@@ -167,8 +168,8 @@ def test_a_sum_is_added_edge_after_edge_in_float32(dims, dtype) -> None:
             row = z[graph.src[e]].astype(np.float32)
             plain[r] += row
             fused[r] = (np.float64(graph.weight[e]) * row.astype(np.float64) + fused[r]).astype(np.float32)
-    assert aggregate.partial("sum", graph, z).tobytes() == plain.tobytes()
-    np.testing.assert_allclose(aggregate.partial("importance", graph, z), fused, rtol=2e-7, atol=1e-9)
+    assert aggregate.sum_sources("sum", graph, z).tobytes() == plain.tobytes()
+    np.testing.assert_allclose(aggregate.sum_sources("importance", graph, z), fused, rtol=2e-7, atol=1e-9)
 
 
 def test_a_hub_of_a_hundred_thousand_edges() -> None:
@@ -176,7 +177,7 @@ def test_a_hub_of_a_hundred_thousand_edges() -> None:
     z = rng.standard_normal((1000, 64)).astype(np.float32)
     sources = rng.integers(0, 1000, 100_000)
     graph = of_edges(2, [(0, int(s)) for s in sources])
-    found = aggregate.pooled("mean", graph, z)
+    found = aggregate.pool_neighbours("mean", graph, z)
     np.testing.assert_allclose(found[0], z[sources].astype(float).mean(axis=0), atol=1e-6)
     bag = torch.nn.functional.embedding_bag(
         torch.from_numpy(graph.src[:100_000].astype(np.int64)),
@@ -194,8 +195,8 @@ def test_partial_sums_of_cut_sources_go_on_where_the_last_ended() -> None:
     acc = np.zeros((5, 5), np.float32)
     for low, high in ((0, 7), (7, 7), (7, 30)):
         rows, part = csr.tile(graph, low, high)
-        acc[rows] += aggregate.partial("sum", part, z[low:high])
-    assert (acc == aggregate.partial("sum", graph, z)).all()
+        acc[rows] += aggregate.sum_sources("sum", part, z[low:high])
+    assert (acc == aggregate.sum_sources("sum", graph, z)).all()
 
 
 # ------------------------------------------------------------------------------------- products
@@ -206,7 +207,7 @@ def test_partial_sums_of_cut_sources_go_on_where_the_last_ended() -> None:
 def test_a_row_of_a_product_does_not_know_its_batch(inner, width, rows, seed) -> None:
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((rows, inner)).astype(np.float32)
-    layer = dense.dense(rng.standard_normal((width, inner)), rng.standard_normal(width))
+    layer = dense.make_dense(rng.standard_normal((width, inner)), rng.standard_normal(width))
     whole = layer.of(x)
     for cut in range(rows + 1):
         parts = [layer.of(part) for part in (x[:cut], x[cut:]) if len(part)]
@@ -219,7 +220,7 @@ def test_a_product_is_a_chain_of_fused_multiply_adds() -> None:
     """Each step rounded once, which exact fractions can say."""
     rng = np.random.default_rng(4)
     x, w = rng.standard_normal((5, 9)).astype(np.float32), rng.standard_normal((3, 9)).astype(np.float32)
-    found = dense.dense(w, None).of(x)
+    found = dense.make_dense(w, None).of(x)
     for r in range(5):
         for j in range(3):
             acc = np.float32(0)
@@ -254,7 +255,7 @@ def test_halves_are_rounded_to_the_nearest_and_too_large_ones_refused() -> None:
 
 def test_weights_are_checked_by_name_and_shape() -> None:
     forms = (LayerForm("convolve", "importance", 4, 3),)
-    wanted = layers.all_shapes(forms, (2,), 5)
+    wanted = layers.model_weight_shapes(forms, (2,), 5)
     assert wanted["layers.0.Q.weight"] == (3, 5) and wanted["layers.0.W.weight"] == (4, 8)
     weights = layers.random_weights(wanted, 1)
     assert layers.check_weights(weights, wanted, "f").keys() == wanted.keys()
@@ -267,7 +268,7 @@ def test_weights_are_checked_by_name_and_shape() -> None:
     with pytest.raises(ConfigError, match=r"no weight layers.0.W.weight of shape \(4, 8\)"):
         layers.check_weights({k: w for k, w in weights.items() if k != "layers.0.W.weight"}, wanted, "f")
     with pytest.raises(ConfigError, match="join: add"):
-        layers.all_shapes((LayerForm("sage", "max", 4, 3, join="add"),), (), 5)
+        layers.model_weight_shapes((LayerForm("sage", "max", 4, 3, join="add"),), (), 5)
 
 
 def test_random_weights_are_the_same_tomorrow() -> None:
@@ -285,7 +286,7 @@ def test_random_weights_are_the_same_tomorrow() -> None:
 def test_the_aggregate_is_taken_of_the_smaller_vectors() -> None:
     for width, before in ((3, True), (9, False)):
         form = LayerForm("sage", "mean", width, 9)
-        made = layers.make_layer(form, layers.random_weights(layers.shapes(form, 5), 1), 5)
+        made = layers.make_layer(form, layers.random_weights(layers.weight_shapes(form, 5), 1), 5)
         assert (made.project is not None) == before and made.message_width(5) == min(width, 5)
 
 
@@ -293,9 +294,9 @@ def test_the_aggregate_is_taken_of_the_smaller_vectors() -> None:
 
 
 def test_copies_of_a_vector_dealt_by_hash() -> None:
-    assert costs.copies(25, 20) == pytest.approx(13.95, abs=0.01)
-    assert costs.copies(1000, 50) == pytest.approx(48.8, abs=0.05)
-    assert costs.copies(7, 10**6) == pytest.approx(7)
+    assert costs.expected_copies(25, 20) == pytest.approx(13.95, abs=0.01)
+    assert costs.expected_copies(1000, 50) == pytest.approx(48.8, abs=0.05)
+    assert costs.expected_copies(7, 10**6) == pytest.approx(7)
 
 
 def test_rates_come_back_from_runs_that_obey_them() -> None:
@@ -306,29 +307,29 @@ def test_rates_come_back_from_runs_that_obey_them() -> None:
         amounts = costs.Amounts(*(10 ** rng.uniform(6, 11) for _ in range(4)), rng.integers(2, 60), 1.0)
         exact = costs.Rates(true, 1, 1).predict(amounts, 2)
         runs.append((amounts, exact * math.exp(rng.normal(0, 0.02)), 2))
-    found = costs.fitted(runs)
+    found = costs.fit_rates(runs)
     for amounts, seconds, cores in runs:
         low, high = found.interval(found.predict(amounts, cores))
         assert low * 0.95 < seconds < high * 1.05
     assert found.factor < 1.2
-    assert costs.fitted(runs[:3]) is costs.DEFAULT
+    assert costs.fit_rates(runs[:3]) is costs.DEFAULT_RATES
 
 
 def test_a_pace_weighs_what_is_read_and_nothing_else() -> None:
-    size = costs.Size(100, 1000, 80, 300, 400, 4, 4, 16, 8, 8, 2, True, False, True)
-    usual, slow = size.amounts("G", 4), replace(size, pace=3 * costs.PACE).amounts("G", 4)
+    size = costs.PassSize(100, 1000, 80, 300, 400, 4, 4, 16, 8, 8, 2, True, False, True)
+    usual, slow = size.amounts("G", 4), replace(size, pace=3 * costs.DEFAULT_READ_SECONDS).amounts("G", 4)
     assert slow.read == pytest.approx(3 * usual.read)
     assert slow._replace(read=usual.read) == usual
 
 
 def test_bytes_on_the_wire_by_hand() -> None:
-    size = costs.Size(100, 1000, 80, 300, 400, 4, 4, 16, 8, 8, 2, True, False, True)
+    size = costs.PassSize(100, 1000, 80, 300, 400, 4, 4, 16, 8, 8, 2, True, False, True)
     assert size.bytes_moved("R") == 0
     assert size.bytes_moved("G") == 300 * 8 * 2
     assert size.bytes_moved("S") == 400 * (4 * 8 + 4)
     assert size.flops() == 2 * 80 * 16 * 8 + 2 * 100 * 24 * 8
-    assert costs.cheapest(size, costs.DEFAULT, 2, 4, True, 0) in ("G", "S")
-    assert costs.cheapest(size, costs.DEFAULT, 2, 4, True, 10**9) == "R"
+    assert costs.choose_plan(size, costs.DEFAULT_RATES, 2, 4, True, 0) in ("G", "S")
+    assert costs.choose_plan(size, costs.DEFAULT_RATES, 2, 4, True, 10**9) == "R"
     with pytest.raises(ConfigError, match="plan S cannot take lstm apart"):
         costs.check_plan("S", "lstm", False)
 
@@ -339,8 +340,8 @@ def test_an_lstm_reads_sources_by_the_hash_of_both_ids(most: int) -> None:
     own, of_source = (rng.integers(0, 2**63, n, dtype=np.uint64) for n in (3, 8))
     sources: list[list[int]] = [[], [4, 5], [0, 1, 2, 3, 6, 7]]
     indptr = np.array([0, 0, 2, 8])
-    src = np.array([s for some in sources for s in some] + [0] * simd.AHEAD, np.uint32)
-    found = aggregate.reading_order(csr.Csr(indptr, src, None), own, of_source, most, seed=11)
+    src = np.array([s for some in sources for s in some] + [0] * simd.PREFETCH_EDGES, np.uint32)
+    found = aggregate.order_for_lstm(csr.Csr(indptr, src, None), own, of_source, most, seed=11)
     wanted = [
         sorted(some, key=lambda s: stream(stream(11, int(own[r])), int(of_source[s])))[:most]
         for r, some in enumerate(sources)
@@ -354,12 +355,12 @@ def test_an_lstm_is_torchs_over_the_sources_it_reads() -> None:
     graph = of_edges(4, [(0, 1), (0, 2), (0, 5), (2, 3), (3, 0), (3, 4), (3, 5), (3, 1)])
     h = rng.standard_normal((6, 5)).astype(np.float32)
     form = LayerForm("sage", "lstm", 2, hidden=3, most=3)
-    weights = layers.random_weights(layers.shapes(form, 5), 1)
+    weights = layers.random_weights(layers.weight_shapes(form, 5), 1)
     weights["lstm.bias_hh_l0"] = rng.standard_normal(12).astype(np.float32)
     layer = layers.make_layer(form, weights, 5, seed=2)
     own, of_source = (rng.integers(0, 2**63, n, dtype=np.uint64) for n in (4, 6))
     found = layer.aggregate(graph, layer.messages(h), None, own, of_source)
-    read = aggregate.reading_order(graph, own, of_source, 3, seed=2)
+    read = aggregate.order_for_lstm(graph, own, of_source, 3, seed=2)
     net = torch.nn.LSTM(5, 3)
     net.load_state_dict({name[5:]: torch.from_numpy(weights[name]) for name in weights if "lstm" in name})
     for r, (a, b) in enumerate(pairwise(read.indptr)):
@@ -422,7 +423,7 @@ def test_a_layer_of_named_weights_is_its_equation_node_by_node(form: LayerForm, 
     draws = np.random.default_rng(width)
     weights = {
         name: draws.choice([-2, -1, 1, 2], shape).astype(np.float32)
-        for name, shape in layers.shapes(form, 2).items()
+        for name, shape in layers.weight_shapes(form, 2).items()
     }
     layer = layers.make_layer(form, weights, 2)
     z = h if layer.project is None else layer.messages(h)

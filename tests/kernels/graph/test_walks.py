@@ -13,7 +13,7 @@ from scipy import stats
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.graph import samples, walks
 from recbench_spark.kernels.graph.csr import Csr
-from recbench_spark.kernels.graph.ids import hashed_numbers
+from recbench_spark.kernels.graph.ids import hash_numbers
 from recbench_spark.kernels.graph.walks import NOWHERE, Walks
 from tests.graph.oracle import of_edges
 
@@ -58,12 +58,14 @@ def law(csr: Csr, start: int, hop: int, restart: float, edges: int) -> np.ndarra
 
 
 def hashes(n: int) -> np.ndarray:
-    return hashed_numbers(np.arange(n), 0)
+    return hash_numbers(np.arange(n), 0)
 
 
 def ends_of(csr: Csr, start: int, what: Walks) -> np.ndarray:
     """(walks, hops) ends of one start's hops."""
-    return walks.visits(csr.indptr, csr.src, hashes(len(csr.indptr) - 1)[start : start + 1], start, what)[0]
+    return walks.list_visits(
+        csr.indptr, csr.src, hashes(len(csr.indptr) - 1)[start : start + 1], start, what
+    )[0]
 
 
 def p_value(ends: np.ndarray, start: int, expected: np.ndarray) -> float:
@@ -120,7 +122,7 @@ def test_heavy_nodes_are_recalled() -> None:
         expected = np.sum(laws(matrix, start, 5, 0.5), axis=0)
         expected[start] = 0
         heavy = np.flatnonzero(expected * 1000 > 20)  # 4.5 standard errors above nothing
-        most = walks.neighbourhoods(csr.indptr, csr.src, hashes(2000)[start : start + 1], start, what)
+        most = walks.find_neighbourhoods(csr.indptr, csr.src, hashes(2000)[start : start + 1], start, what)
         recalls.append(np.isin(heavy, most.node).mean() if len(heavy) else 1.0)
     assert np.mean(recalls) > 0.98
 
@@ -128,9 +130,9 @@ def test_heavy_nodes_are_recalled() -> None:
 def test_the_most_visited_are_those_of_the_visits_counted_one_by_one() -> None:
     csr, what = a_graph(300, 1500), Walks(70, 4, 0.3, top=12, seed=9)
     h = hashes(300)
-    made = walks.visits(csr.indptr, csr.src, h, 0, what).reshape(300, -1)
-    found = walks.neighbourhoods(csr.indptr, csr.src, h, 0, what)
-    weights = walks.shares(found)
+    made = walks.list_visits(csr.indptr, csr.src, h, 0, what).reshape(300, -1)
+    found = walks.find_neighbourhoods(csr.indptr, csr.src, h, 0, what)
+    weights = walks.visit_shares(found)
     for v in range(300):
         nodes, counts = np.unique(made[v][made[v] != NOWHERE], return_counts=True)
         order = np.lexsort((nodes, -counts))[:12]
@@ -140,24 +142,24 @@ def test_the_most_visited_are_those_of_the_visits_counted_one_by_one() -> None:
         assert found.distinct[v] == len(nodes)
         total = int(counts[order].sum())
         assert weights[a:b].tolist() == [np.float32(c / total) for c in counts[order]]
-    again = walks.most_visited(made, 12)
+    again = walks.find_most_visited(made, 12)
     assert all(np.array_equal(x, y) for x, y in zip(found, again, strict=True))
 
 
 def test_a_start_alone_longer_walks_and_more_of_them_keep_their_draws() -> None:
     csr, h = a_graph(300, 1500), hashes(300)
-    whole = walks.visits(csr.indptr, csr.src, h, 0, Walks(20, 4))
-    assert (walks.visits(csr.indptr, csr.src, h[90:93], 90, Walks(20, 4)) == whole[90:93]).all()
-    assert (walks.visits(csr.indptr, csr.src, h, 0, Walks(30, 6))[:, :20, :4] == whole).all()
-    assert (walks.visits(csr.indptr, csr.src, h, 0, Walks(20, 4, seed=1)) != whole).any()
+    whole = walks.list_visits(csr.indptr, csr.src, h, 0, Walks(20, 4))
+    assert (walks.list_visits(csr.indptr, csr.src, h[90:93], 90, Walks(20, 4)) == whole[90:93]).all()
+    assert (walks.list_visits(csr.indptr, csr.src, h, 0, Walks(30, 6))[:, :20, :4] == whole).all()
+    assert (walks.list_visits(csr.indptr, csr.src, h, 0, Walks(20, 4, seed=1)) != whole).any()
 
 
 def test_no_edges_no_visits_and_a_dead_end_begins_anew() -> None:
     csr = of_edges(4, [(0, 1), (0, 2), (1, 2)])  # 2 and 3 have no edges; 0 -> 1 -> 2, 0 -> 2
-    found = walks.neighbourhoods(csr.indptr, csr.src, hashes(4), 0, Walks(500, 3, 0.5))
+    found = walks.find_neighbourhoods(csr.indptr, csr.src, hashes(4), 0, Walks(500, 3, 0.5))
     assert found.indptr.tolist() == [0, 2, 3, 3, 3]
     assert sorted(found.node[:2].tolist()) == [1, 2] and found.node[2] == 2
-    assert walks.shares(found)[2] == 1.0
+    assert walks.visit_shares(found)[2] == 1.0
 
 
 @pytest.mark.parametrize("wrong", [{"top": 0}, {"walks": 0}, {"hops": 0}, {"restart": 1.0}, {"edges": 3}])
@@ -173,7 +175,7 @@ def test_samples_are_fair_distinct_where_they_can_be_and_fresh_each_layer() -> N
     csr = of_edges(3, [(0, s) for s in range(5)] + [(1, 7)])
     sets, seen = np.zeros(2**5), []
     for seed in range(6000):
-        found = samples.uniform(csr, hashes(3), 3, seed)
+        found = samples.sample_neighbours(csr, hashes(3), 3, seed)
         assert found.indptr.tolist() == [0, 3, 6, 6]
         assert found.src[3:6].tolist() == [7, 7, 7]
         drawn = found.src[:3].tolist()
@@ -183,10 +185,10 @@ def test_samples_are_fair_distinct_where_they_can_be_and_fresh_each_layer() -> N
     assert np.count_nonzero(sets) == comb(5, 3)
     assert stats.chisquare(sets[sets > 0]).pvalue > 1e-3
     assert len(set(seen[:20])) > 5
-    few = [samples.uniform(csr, hashes(3), 6, seed).src[:6] for seed in range(3000)]
+    few = [samples.sample_neighbours(csr, hashes(3), 6, seed).src[:6] for seed in range(3000)]
     assert stats.chisquare(np.bincount(np.concatenate(few), minlength=5)).pvalue > 1e-3
     with pytest.raises(ConfigError):
-        samples.uniform(csr, hashes(3), 0, 1)
+        samples.sample_neighbours(csr, hashes(3), 0, 1)
 
 
 def test_pushes_give_personalised_pagerank() -> None:
@@ -198,7 +200,7 @@ def test_pushes_give_personalised_pagerank() -> None:
     expected = nx.pagerank(
         graph, alpha=0.75, personalization={7: 1}, dangling={7: 1}, tol=1e-12, max_iter=500
     )
-    node, mass = samples.pagerank(csr.indptr, csr.src, 7, 0.25, 1e-9)
+    node, mass = samples.push_pagerank(csr.indptr, csr.src, 7, 0.25, 1e-9)
     full = np.zeros(120)
     full[node] = mass
     assert np.abs(full - [expected[v] for v in range(120)]).max() < 1e-6
@@ -206,7 +208,7 @@ def test_pushes_give_personalised_pagerank() -> None:
 
 def test_pagerank_by_hand() -> None:
     csr = of_edges(2, [(0, 1), (1, 0)])
-    node, mass = samples.pagerank(csr.indptr, csr.src, 0, 0.5, 1e-12)
+    node, mass = samples.push_pagerank(csr.indptr, csr.src, 0, 0.5, 1e-12)
     assert node.tolist() == [0, 1]
     assert mass == pytest.approx([float(Fraction(2, 3)), float(Fraction(1, 3))], abs=1e-11)
 
@@ -214,33 +216,33 @@ def test_pagerank_by_hand() -> None:
 def test_bands_hold_their_ranks_and_fall_back_where_too_few_are_reached() -> None:
     csr = two_sides(60, 100, 900)
     queries = np.array([61, 100, 159])
-    found = samples.bands((csr.indptr, csr.src), queries, (60, 160), (20, 50))
+    found = samples.rank_bands((csr.indptr, csr.src), queries, (60, 160), (20, 50))
     for q, query in enumerate(queries):
-        node, mass = samples.pagerank(csr.indptr, csr.src, int(query), 0.5, 1e-6)
+        node, mass = samples.push_pagerank(csr.indptr, csr.src, int(query), 0.5, 1e-6)
         ranked = [
             v for v, _ in sorted(zip(node, mass, strict=True), key=lambda p: (-p[1], p[0]))
             if v >= 60 and v != query
         ]  # fmt: skip
         assert found.node[found.indptr[q] : found.indptr[q + 1]].tolist() == ranked[19:49]
     assert not found.fallback.any()
-    far = samples.bands((csr.indptr, csr.src), queries, (60, 160), (2000, 5000))
+    far = samples.rank_bands((csr.indptr, csr.src), queries, (60, 160), (2000, 5000))
     assert far.fallback.all() and (np.diff(far.indptr) == 60).sum() >= 0
     reached = 99  # all other nodes of the side
     assert np.diff(far.indptr).tolist() == [reached - reached * 2000 // 5000] * 3
     alone = of_edges(3, [(0, 1), (1, 0)])
-    lonely = samples.bands((alone.indptr, alone.src), np.array([2]), (0, 3), (1, 2))
+    lonely = samples.rank_bands((alone.indptr, alone.src), np.array([2]), (0, 3), (1, 2))
     assert lonely.fallback.all() and lonely.indptr.tolist() == [0, 0]
     with pytest.raises(ConfigError, match="band"):
-        samples.bands((alone.indptr, alone.src), np.array([2]), (0, 3), (5, 5))
+        samples.rank_bands((alone.indptr, alone.src), np.array([2]), (0, 3), (5, 5))
 
 
 @pytest.mark.parametrize("back", [[], [0]], ids=["no edge", "one edge"])
 def test_a_node_that_holds_more_than_the_least_is_reached(back: list[int]) -> None:
     """Half of the start's mass goes to its one neighbour, which has one edge or none: a unit of degree."""
     adjacency = np.array([0, 1, 1 + len(back)]), np.array([1, *back])
-    reached = samples.bands(adjacency, np.array([0]), (0, 2), (1, 2), 0.5, least=0.49)
+    reached = samples.rank_bands(adjacency, np.array([0]), (0, 2), (1, 2), 0.5, least=0.49)
     assert reached.node.tolist() == [1]
-    held = samples.bands(adjacency, np.array([0]), (0, 2), (1, 2), 0.5, least=0.5)
+    held = samples.rank_bands(adjacency, np.array([0]), (0, 2), (1, 2), 0.5, least=0.5)
     assert held.node.tolist() == []
 
 
@@ -251,7 +253,7 @@ def test_the_largest_are_all_there_and_at_most_as_many_again(top: int) -> None:
     for _ in range(300):
         n = 4 * top + 1 + int(draws.integers(5))
         order = 1 + draws.permutation(2 * n)[:n].astype(np.uint64)
-        found = np.sort(walks._largest(order, top))
+        found = np.sort(walks._select_largest(order, top))
         assert top <= len(found) <= 2 * top
         assert found.tolist() == np.sort(order)[n - len(found) :].tolist()
 
@@ -262,17 +264,17 @@ def test_walkers_that_travel_end_where_those_with_the_graph_do(edges: int) -> No
     csr, what = a_graph(50, 150), Walks(walks=8, hops=3, restart=0.5, edges=edges, top=5, seed=3)
     degree, n = np.diff(csr.indptr), 50
     keys = np.concatenate([(v << 32) + np.arange(degree[v]) for v in range(n)]).astype(np.uint64)
-    group = walks.walkers(np.arange(n), degree, what)
+    group = walks.make_walkers(np.arange(n), degree, what)
     hash_w = np.repeat(hashes(n), what.walks)
     for hop in range(what.hops):
         walks.begin_hop(group, hash_w, hop, what)
         for part in range(1, edges + 1):
-            drawn = walks.positions(group, hash_w, hop, part, what)
+            drawn = walks.draw_positions(group, hash_w, hop, part, what)
             at = np.searchsorted(keys, drawn)
             there = (group["at"] != NOWHERE) & (group["degree"] > 0)
             assert (keys[at[there]] == drawn[there]).all()
             ends = np.where(there, csr.src[np.where(there, at, 0)], NOWHERE).astype(np.uint32)
             beyond = np.where(there, degree[np.where(there, ends, 0)], 0)
-            walks.arrived(group, ends, beyond, hop, part == edges)
-    expected = walks.visits(csr.indptr, csr.src, hashes(n), 0, what)
+            walks.move_walkers(group, ends, beyond, hop, part == edges)
+    expected = walks.list_visits(csr.indptr, csr.src, hashes(n), 0, what)
     assert group["path"].reshape(n, what.walks, what.hops).tolist() == expected.tolist()

@@ -12,7 +12,7 @@ from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.metrics import about, accuracy, predictions
 from recbench_spark.kernels.metrics.about import ABOUT, ANY, About
 from recbench_spark.kernels.ranking.rankings import Rankings
-from recbench_spark.reports.facts import Measure
+from recbench_spark.reports.facts import ReportedMeasure
 
 OF_PREDICTIONS = {*predictions.VALUE_METRICS, *predictions.RATES, "gauc", "pauc", "calibration_error"}
 
@@ -77,7 +77,7 @@ def test_a_new_metric_is_known_everywhere_from_its_registration(monkeypatch: pyt
     offsets, above, none, length = (np.array(column) for column in ([0, 1], [2], [0], [9]))
     ranks = Rankings(offsets, np.array([1.0]), above, none, none, length)
     assert accuracy.measure(ranks, ["miss"], [2, 3], Definition())["miss"].tolist() == [[1.0, 0.0]]
-    assert Measure("miss", 2, "", "holdout").sort_key(0.25) == 0.25
+    assert ReportedMeasure("miss", 2, "", "holdout").sort_key(0.25) == 0.25
     assert sorted(["recall", "miss", "ndcg"], key=about.place_in_reports) == ["ndcg", "miss", "recall"]
     with pytest.raises(ValueError, match=r"miss@2: 1\.5 lies outside 0 to 1"):
         PublishedModel(name="paper", kind="published", figures={"miss@2": 1.5})

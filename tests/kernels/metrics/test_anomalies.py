@@ -24,7 +24,7 @@ def rows(groups: Iterable[Group]) -> tuple[Any, Any]:
 def measured(groups: Iterable[Group]) -> dict[str, float]:
     p, y = rows(groups)
     found = predictions.from_totals(predictions.user_sums(np.array([0, len(p)]), p, y)[0])
-    bins = predictions.binned_sums(predictions.equal_mass_edges(p, 2), p, y)
+    bins = predictions.bin_sums(predictions.equal_mass_edges(p, 2), p, y)
     return {
         **{name: float(value) for name, value in found.items()},
         "auc": predictions.auc(predictions.pair_counts(p, y)),
@@ -100,7 +100,7 @@ def test_auc_rises_and_clicks_fall_through_overestimated_low_predictions() -> No
 def test_what_gives_it_away_is_the_low_range() -> None:
     """PE of the three impressions of `low`: 6 % said, 2 % seen; the other ranges are right."""
     p, y = rows(impressions(EAGER))
-    sums = predictions.binned_sums(np.array([0.08, 0.2]), p, y)
+    sums = predictions.bin_sums(np.array([0.08, 0.2]), p, y)
     view = predictions.from_totals(sums)
     np.testing.assert_allclose(view["pe"], [2, 0, 0], atol=1e-9)
     assert sums[:, 0].tolist() == [300, 100, 200]

@@ -262,7 +262,7 @@ def test_wrong_rows_are_refused() -> None:
 def test_bins_by_hand() -> None:
     """Edges .3 and .6: {.1, .2}, {.3, .5}, {.6}; an edge belongs to the bin above it."""
     p, y = np.array([0.6, 0.1, 0.5, 0.2, 0.3]), np.array([1.0, 0, 1, 1, 0])
-    sums = predictions.binned_sums(np.array([0.3, 0.6]), p, y)
+    sums = predictions.bin_sums(np.array([0.3, 0.6]), p, y)
     np.testing.assert_allclose(sums[:, :3], [[2, 0.3, 1], [2, 0.8, 1], [1, 0.6, 1]])
     assert predictions.calibration_error(sums) == pytest.approx((0.7 + 0.2 + 0.4) / 5)
     rates = predictions.threshold_rates(sums)
@@ -274,7 +274,7 @@ def test_bins_by_hand() -> None:
 
 def test_values_of_bins_by_hand() -> None:
     p, y = np.array([0.1, 0.2, 0.5, 0.8]), np.array([0.0, 1, 1, 1])
-    view = predictions.from_totals(predictions.binned_sums(np.array([0.4]), p, y))
+    view = predictions.from_totals(predictions.bin_sums(np.array([0.4]), p, y))
     np.testing.assert_allclose(view["mean_prediction"], [0.15, 0.65])
     np.testing.assert_allclose(view["mean_outcome"], [1 / 2, 1])
     np.testing.assert_allclose(view["pe"], [0.3 / 1 - 1, 1.3 / 2 - 1])
@@ -289,13 +289,13 @@ def test_equal_mass_bins_part_the_rows(pairs: list[Any], bins: int) -> None:
     p, y = arrays(pairs)
     edges = predictions.equal_mass_edges(p, bins)
     assert len(edges) < bins and (np.diff(edges) > 0).all() and set(edges) <= set(p)
-    sums = predictions.binned_sums(edges, p, y)
+    sums = predictions.bin_sums(edges, p, y)
     assert sums[:, 0].sum() == len(p) and (not pairs or (sums[:, 0] > 0).all())
 
 
 def test_equal_mass_bins_of_distinct_predictions_differ_by_at_most_one() -> None:
     p = np.random.default_rng(2).random(103)
-    count = predictions.binned_sums(predictions.equal_mass_edges(p, 10), p, np.zeros(103))[:, 0]
+    count = predictions.bin_sums(predictions.equal_mass_edges(p, 10), p, np.zeros(103))[:, 0]
     assert sorted(set(count)) == [10, 11] and len(count) == 10
 
 
@@ -303,7 +303,7 @@ def test_equal_mass_bins_of_distinct_predictions_differ_by_at_most_one() -> None
 @given(PAIRS, st.lists(st.sampled_from([0.2, 0.3, 0.5, 0.95]), unique=True))
 def test_rates_equal_counting(pairs: list[Any], thresholds: list[float]) -> None:
     edges = np.array(sorted(thresholds))
-    found = predictions.threshold_rates(predictions.binned_sums(edges, *arrays(pairs)))
+    found = predictions.threshold_rates(predictions.bin_sums(edges, *arrays(pairs)))
     for at, t in enumerate(edges):
         for outcome, hit, miss in ((1, "tpr", "fnr"), (0, "fpr", "tnr")):
             called = [p >= t for p, y in pairs if y == outcome]
@@ -314,8 +314,8 @@ def test_rates_equal_counting(pairs: list[Any], thresholds: list[float]) -> None
 @given(PAIRS, PAIRS)
 def test_bins_of_chunks_add_up(one: list[Any], other: list[Any]) -> None:
     edges = np.array([0.3, 0.5])
-    parts = [predictions.binned_sums(edges, *arrays(rows)) for rows in (one, other)]
-    whole = predictions.binned_sums(edges, *arrays(one + other))
+    parts = [predictions.bin_sums(edges, *arrays(rows)) for rows in (one, other)]
+    whole = predictions.bin_sums(edges, *arrays(one + other))
     np.testing.assert_allclose(parts[0] + parts[1], whole, rtol=1e-15)
 
 
@@ -325,23 +325,19 @@ def test_perfectly_calibrated_predictions_have_only_noise() -> None:
     n, bins = 40_000, 10
     p = 0.3 + 1e-6 * rng.random(n)
     y = (rng.random(n) < p).astype(float)
-    found = predictions.calibration_error(
-        predictions.binned_sums(predictions.equal_mass_edges(p, bins), p, y)
-    )
+    found = predictions.calibration_error(predictions.bin_sums(predictions.equal_mass_edges(p, bins), p, y))
     noise = math.sqrt(2 * 0.3 * 0.7 * bins / (math.pi * n))
     assert 0.4 * noise < found < 1.8 * noise
     half = predictions.calibration_error(
-        predictions.binned_sums(predictions.equal_mass_edges(p / 2, bins), p / 2, y)
+        predictions.bin_sums(predictions.equal_mass_edges(p / 2, bins), p / 2, y)
     )
     assert half == pytest.approx(0.15, abs=0.01)
 
 
 def test_binned_values_of_wrong_outcomes_are_nan() -> None:
-    sums = predictions.binned_sums(np.array([0.5]), np.array([0.4, 0.6]), np.array([1.0, 3.0]))
+    sums = predictions.bin_sums(np.array([0.5]), np.array([0.4, 0.6]), np.array([1.0, 3.0]))
     assert math.isnan(predictions.calibration_error(sums))
     assert np.isnan(predictions.threshold_rates(sums)["tpr"]).all()
     assert np.isnan(predictions.calibration_error(np.zeros((2, len(predictions.SUMS)))))
-    replicates = np.stack(
-        [sums, predictions.binned_sums(np.array([0.5]), np.array([0.4]), np.array([0.0]))]
-    )
+    replicates = np.stack([sums, predictions.bin_sums(np.array([0.5]), np.array([0.4]), np.array([0.0]))])
     np.testing.assert_allclose(predictions.calibration_error(replicates), [np.nan, 0.4])

@@ -16,7 +16,7 @@ from recbench_spark.definitions import Definition
 from recbench_spark.kernels.metrics import accuracy
 from recbench_spark.kernels.metrics.accuracy import Chunk, cutoffs, measure
 from recbench_spark.kernels.ranking import lists
-from recbench_spark.kernels.ranking.lists import Items, Lists, Truth, rank_lists
+from recbench_spark.kernels.ranking.lists import HeldOutItems, InputLists, UserItems, rank_lists
 from recbench_spark.kernels.ranking.rankings import Rankings
 from tests import oracles
 
@@ -99,9 +99,9 @@ def duplicates_change_nothing() -> bool:
         keys = np.repeat([1, 3, 2], times).astype(np.int64)
         scores = np.repeat([0.9, 0.8, 0.7], times)
         truth_keys = np.repeat([1, 2], times).astype(np.int64)
-        given = Lists(np.array([0, len(keys)]), keys, score=scores)
-        truth = Truth(np.array([0, len(truth_keys)]), truth_keys, np.ones(len(truth_keys)))
-        rankings = rank_lists(given, truth, Definition(), Items(np.array([0, 0]), keys[:0])).rankings
+        given = InputLists(np.array([0, len(keys)]), keys, score=scores)
+        truth = HeldOutItems(np.array([0, len(truth_keys)]), truth_keys, np.ones(len(truth_keys)))
+        rankings = rank_lists(given, truth, Definition(), UserItems(np.array([0, 0]), keys[:0])).rankings
         found.append(measure(rankings, ["recall", "ndcg"], [3], Definition()))
     return close(found[0]["recall"], found[1]["recall"]) and close(found[0]["ndcg"], found[1]["ndcg"])
 
@@ -137,10 +137,10 @@ MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         Chunk, "rank_p", property(lambda c: 1 + np.maximum(c.rankings.above, 0) + c.rankings.before)
     ),
     "the ideal list has k items": lambda m: m.setattr(
-        Chunk, "found_at_most", property(lambda c: c.k_uc.copy())
+        Chunk, "reachable_hits", property(lambda c: c.k_uc.copy())
     ),
     "users without a list are left out": lambda m: m.setattr(
-        Chunk, "_averaged", lambda c, axis: c.length > 0
+        Chunk, "_user_mask", lambda c, axis: c.length > 0
     ),
     "relevance is any grade": lambda m: m.setattr(
         accuracy, "_is_relevant", lambda relevance, definition: np.ones(len(relevance), dtype=bool)

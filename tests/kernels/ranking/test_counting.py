@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.ranking import cutoff as cutoff_kernel
 from recbench_spark.kernels.ranking import devices, products
-from recbench_spark.kernels.ranking.counting import Settings
+from recbench_spark.kernels.ranking.counting import CountingSettings
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_listed, count_ranks
 
@@ -76,7 +76,7 @@ def run(world, top_k=5, device="cpu", **options):
     masked = [sorted(everything - set(row)) for row in candidates]
     scorer = DotScorer(items, bias if bias.any() else None, scored, kind)
     block = UserBlock(np.arange(len(vectors)), vectors)
-    asked = Settings(top_k=top_k, **options)
+    asked = CountingSettings(top_k=top_k, **options)
     return count_ranks(scorer, block, lists(truth), lists(masked), device=device, settings=asked)
 
 
@@ -290,7 +290,7 @@ def test_more_undecided_items_than_there_is_room_for():
 
 
 def test_whole_number_products_are_exact_here_and_the_reduced_path_is_taken(monkeypatch):
-    if not cutoff_kernel.whole_products():
+    if not cutoff_kernel.int8_is_exact():
         pytest.skip("this processor rounds 8-bit products")
     taken = []
     real = cutoff_kernel.count_products

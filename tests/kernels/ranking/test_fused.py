@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recbench_spark.kernels.ranking import counting, devices
-from recbench_spark.kernels.ranking.counting import Settings
+from recbench_spark.kernels.ranking.counting import CountingSettings
 from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_ranks
 from tests.kernels.ranking.test_counting import lists, random_world, run, same
 
@@ -220,9 +220,17 @@ def test_items_that_do_not_fit_go_tile_by_tile_and_are_tried_once(fused, monkeyp
     for _ in range(2):
         with pytest.warns(devices.RecbenchWarning, match="items do not fit"):
             counts = count_ranks(
-                scorer, block, lists(world[5]), lists([[]] * 7), device="cpu:0", settings=Settings(cutoff=4)
+                scorer,
+                block,
+                lists(world[5]),
+                lists([[]] * 7),
+                device="cpu:0",
+                settings=CountingSettings(cutoff=4),
             )
-    same(count_ranks(scorer, block, lists(world[5]), lists([[]] * 7), settings=Settings(cutoff=4)), counts)
+    same(
+        count_ranks(scorer, block, lists(world[5]), lists([[]] * 7), settings=CountingSettings(cutoff=4)),
+        counts,
+    )
     assert len(tried) == 1
 
 
@@ -314,7 +322,7 @@ def test_limits_that_products_meet_count_as_reached(fused):
 CPU_ONLY = """
 import sys
 import numpy as np
-from recbench_spark.kernels.ranking.counting import ItemLists, Settings
+from recbench_spark.kernels.ranking.counting import ItemLists, CountingSettings
 from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_ranks
 
 rng = np.random.default_rng(0)
@@ -322,7 +330,7 @@ scorer = DotScorer(rng.standard_normal((50, 4)).astype("f4"))
 truth = ItemLists(np.array([0, 1, 2]), np.array([3, 4]))
 block = UserBlock(np.arange(2), rng.standard_normal((2, 4)).astype("f4"))
 for device in ("cpu", "cpu:0"):
-    count_ranks(scorer, block, truth, ItemLists.empty(2), device=device, settings=Settings(cutoff=2))
+    count_ranks(scorer, block, truth, ItemLists.empty(2), device=device, settings=CountingSettings(cutoff=2))
 print([name for name in ("triton", "pyspark") if name in sys.modules])
 """
 

@@ -13,7 +13,13 @@ from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.metrics.accuracy import measure
 from recbench_spark.kernels.ranking import lists as lists_module
-from recbench_spark.kernels.ranking.lists import Items, Lists, RankedLists, Truth, rank_lists
+from recbench_spark.kernels.ranking.lists import (
+    HeldOutItems,
+    InputLists,
+    RankedLists,
+    UserItems,
+    rank_lists,
+)
 from tests import oracles
 
 Row = tuple[int, float]
@@ -35,9 +41,9 @@ def rank(
     offsets, keys, value = flat([rows for rows, _, _ in users])
     given = {by: value.astype(np.int64) if by == "rank" else value}
     train_offsets, train_keys, _ = flat([[(i, 0.0) for i in t] for _, _, t in users])
-    truth = Truth(*flat([t for _, t, _ in users]))
-    train = Items(train_offsets, train_keys)
-    return rank_lists(Lists(offsets, keys, **given), truth, definition, train, **options)
+    truth = HeldOutItems(*flat([t for _, t, _ in users]))
+    train = UserItems(train_offsets, train_keys)
+    return rank_lists(InputLists(offsets, keys, **given), truth, definition, train, **options)
 
 
 def best_of(rows: list[Row], sign: float = 1.0) -> dict[int, float]:
@@ -132,8 +138,10 @@ def test_duplicated_truth_never_exceeds_one() -> None:
 
 
 def test_rank_wins_over_score() -> None:
-    lists = Lists(np.array([0, 2]), np.array([1, 2]), rank=np.array([2, 1]), score=np.array([9.0, 1.0]))
-    truth = Truth(np.array([0, 1]), np.array([2]), np.array([1.0]))
+    lists = InputLists(
+        np.array([0, 2]), np.array([1, 2]), rank=np.array([2, 1]), score=np.array([9.0, 1.0])
+    )
+    truth = HeldOutItems(np.array([0, 1]), np.array([2]), np.array([1.0]))
     assert rank_lists(lists, truth, Definition()).rankings.above.tolist() == [0]
 
 
@@ -156,6 +164,6 @@ def test_wrong_rows_are_refused_with_a_hint(rows: Any, truth: Any, message: str)
 def test_wrong_ranks_are_refused() -> None:
     with pytest.raises(DataError, match="1 ranks are below 1"):
         rank([([(1, 0.0), (2, 1.0)], [(1, 1.0)], set())], by="rank")
-    nothing = Lists(np.array([0, 0]), np.array([], dtype=np.int64))
+    nothing = InputLists(np.array([0, 0]), np.array([], dtype=np.int64))
     with pytest.raises(DataError, match="neither rank nor score"):
-        rank_lists(nothing, Truth(np.array([0, 0]), nothing.keys, np.array([])), Definition())
+        rank_lists(nothing, HeldOutItems(np.array([0, 0]), nothing.keys, np.array([])), Definition())

@@ -44,7 +44,7 @@ def test_users_fit_into_four_fifths_of_the_room():
 def test_a_cpu_has_no_limit_to_set():
     device = torch.device("cpu")
     memory.limit_memory(device, 0.25)
-    assert memory.room_on(device) is None
+    assert memory.device_room(device) is None
 
 
 def test_copies_do_not_share_memory():
@@ -65,12 +65,12 @@ def test_ahead_makes_the_next_while_one_is_in_use():
             second.set()
         return (n * n,)
 
-    pairs = memory.ahead(make, range(3), torch.device("cpu"))
+    pairs = memory.prefetch(make, range(3), torch.device("cpu"))
     assert next(pairs) == (0, (0,))
     assert second.wait(10)
     assert list(pairs) == [(1, (1,)), (2, (4,))]
     assert made == [0, 1, 2]
-    assert list(memory.ahead(make, [], torch.device("cpu"))) == []
+    assert list(memory.prefetch(make, [], torch.device("cpu"))) == []
 
 
 def test_an_error_ahead_is_raised_where_it_would_be_used():
@@ -79,7 +79,7 @@ def test_an_error_ahead_is_raised_where_it_would_be_used():
             raise torch.OutOfMemoryError("full")
         return (n,)
 
-    pairs = memory.ahead(make, range(3), torch.device("cpu"))
+    pairs = memory.prefetch(make, range(3), torch.device("cpu"))
     assert next(pairs) == (0, (0,))
     with pytest.raises(torch.OutOfMemoryError, match="full"):
         next(pairs)

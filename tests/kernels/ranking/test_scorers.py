@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.ranking.counting import Settings
+from recbench_spark.kernels.ranking.counting import CountingSettings
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.scorers import (
     DotScorer,
@@ -24,7 +24,7 @@ MASK = 2**64 - 1
 
 def check_against_rows(scorer, block, truth, masked, scores_ui, top_k=6):
     """Ranks and lists follow from the scores, sorted in plain Python."""
-    counts = count_ranks(scorer, block, lists(truth), lists(masked), settings=Settings(top_k=top_k))
+    counts = count_ranks(scorer, block, lists(truth), lists(masked), settings=CountingSettings(top_k=top_k))
     expected = []
     for u, row in enumerate(truth):
         scored = np.flatnonzero(scorer.scored_i).tolist()
@@ -147,7 +147,7 @@ def test_rows_do_not_depend_on_the_block(monkeypatch):
     rng = np.random.default_rng(3)
     history = [rng.permutation(40)[:6].tolist() for _ in range(9)]
     truth = [rng.permutation(40)[:3].tolist() for _ in range(9)]
-    block, asked = UserBlock(np.arange(9), histories=lists(history)), Settings(top_k=7)
+    block, asked = UserBlock(np.arange(9), histories=lists(history)), CountingSettings(top_k=7)
     arguments = scorer, block, lists(truth), lists(history)
     whole = count_ranks(*arguments, settings=asked)
     listed = count_listed(scorer, block, lists(truth), lists(history), top_k=3)

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recbench_spark.kernels.splits.positions import last_of_each, positions_from_end, repeated
+from recbench_spark.kernels.splits.positions import last_per_group, mark_repeats, positions_from_end
 
 KEYS = st.one_of(
     st.integers(-3, 3),
@@ -40,7 +40,7 @@ def test_places_are_those_of_a_sorted_list(rows: list[tuple[int, int]], seed: in
 def test_repeated_pairs(pairs: list[tuple[int, int]]) -> None:
     counts = Counter(pairs)
     groups, values = (np.array([pair[side] for pair in pairs], np.int64) for side in (0, 1))
-    assert repeated(groups, values).tolist() == [counts[pair] > 1 for pair in pairs]
+    assert mark_repeats(groups, values).tolist() == [counts[pair] > 1 for pair in pairs]
 
 
 @settings(max_examples=100, deadline=None)
@@ -49,7 +49,7 @@ def test_repeated_pairs(pairs: list[tuple[int, int]]) -> None:
 )
 def test_the_last_of_each_group_and_those_that_share_that_place(rows: list[tuple[int, int, float]]) -> None:
     groups, keys, values = (np.array([row[n] for row in rows]) for n in range(3))
-    best, equal = last_of_each(groups.astype(np.int64), keys.astype(np.int64), values.astype(float))
+    best, equal = last_per_group(groups.astype(np.int64), keys.astype(np.int64), values.astype(float))
     largest = {group: max(row for row in rows if row[0] == group) for group, _, _ in rows}
     assert [rows[place] for place in best] == [largest[group] for group in sorted(largest)]
     counts = Counter(rows)

@@ -11,11 +11,11 @@ from recbench_spark.config.models import model_class
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.models.networks import tasks
-from recbench_spark.models.networks.devices import device_of, moved
+from recbench_spark.models.networks.devices import choose_device, move_batch
 from recbench_spark.models.networks.factors import FactorTask
 from recbench_spark.models.networks.fitting import Step, fit
-from recbench_spark.models.networks.layers import GraphNet
-from recbench_spark.models.networks.plans import Plan
+from recbench_spark.models.networks.layers import GraphNetwork
+from recbench_spark.models.networks.plans import TrainingPlan
 from tests.models.networks.test_fitting import factor_task, pair_task
 
 META = torch.device("meta")
@@ -30,7 +30,7 @@ def tensors(batch) -> list[torch.Tensor]:
 
 def label_task() -> tasks.LabelTask:
     given = pair_task(samples=(3,)).given
-    net = GraphNet((LayerForm("sage", "mean", 4, 4),), (2,), 5)
+    net = GraphNetwork((LayerForm("sage", "mean", 4, 4),), (2,), 5)
     return tasks.LabelTask(net, given, np.arange(60), np.arange(60) % 2)
 
 
@@ -53,7 +53,7 @@ MAKERS = {
 def test_a_minibatch_is_moved_whole_and_the_loss_is_computed_there(name) -> None:
     task = MAKERS[name]()
     batch = task.batch(Step(3, 0, 9), np.arange(9), 1)
-    found = moved(batch, META)
+    found = move_batch(batch, META)
     assert type(found) is type(batch)
     assert len(tensors(found)) == len(tensors(batch)) >= 3
     assert all(x.is_meta for x in tensors(found)) and not any(x.is_meta for x in tensors(batch))
@@ -68,16 +68,16 @@ def test_a_minibatch_is_moved_whole_and_the_loss_is_computed_there(name) -> None
 
 def test_what_is_no_tensor_stays() -> None:
     ids, x = np.arange(3), torch.ones(2)
-    assert moved((ids, None, 7, [x, (x,)]), torch.device("cpu")) == (ids, None, 7, [x, (x,)])
+    assert move_batch((ids, None, 7, [x, (x,)]), torch.device("cpu")) == (ids, None, 7, [x, (x,)])
     batch = pair_task().batch(Step(1, 0), np.arange(4), 1)
-    assert moved(batch, META).graph.inputs is batch.graph.inputs
+    assert move_batch(batch, META).graph.inputs is batch.graph.inputs
 
 
 def test_a_gpu_that_is_not_there_is_refused_before_anything_is_fitted(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert device_of("auto") == device_of("cpu") == torch.device("cpu")
+    assert choose_device("auto") == choose_device("cpu") == torch.device("cpu")
     with pytest.raises(ConfigError, match="no GPU"):
-        fit(factor_task(0), Plan(device="cuda"))
+        fit(factor_task(0), TrainingPlan(device="cuda"))
     made = {"name": "m", "kind": "pinsage"}
     settings = model_class("pinsage")
     settings.model_validate({**made, "device": "auto"}).check("world")
@@ -86,7 +86,7 @@ def test_a_gpu_that_is_not_there_is_refused_before_anything_is_fitted(monkeypatc
     with pytest.raises(ValueError, match="2 processes"):
         settings.model_validate({**made, "device": "cuda", "processes": 2})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert device_of("auto") == torch.device("cuda")
+    assert choose_device("auto") == torch.device("cuda")
 
 
 def test_checkpoints_know_nothing_of_the_graph_that_layers_sum_over() -> None:

@@ -10,19 +10,19 @@ from scipy import stats
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.graph.samples import Band
 from recbench_spark.models.networks import factors, sampling
-from recbench_spark.models.networks.fitting import Step, adam
-from recbench_spark.models.networks.plans import Plan
+from recbench_spark.models.networks.fitting import Step, make_optimiser
+from recbench_spark.models.networks.plans import TrainingPlan
 
 
-def drawn(users: int = 15, items: int = 20) -> factors.Pairs:
+def drawn(users: int = 15, items: int = 20) -> factors.UserItemPairs:
     draw = np.random.default_rng(0)
-    return factors.pairs_of(draw.integers(0, users, 90), draw.integers(0, items - 1, 90), users, items)
+    return factors.make_pairs(draw.integers(0, users, 90), draw.integers(0, items - 1, 90), users, items)
 
 
 @pytest.mark.parametrize("layers", [0, 1, 3])
 def test_vectors_and_gradients_are_those_of_dense_algebra(layers) -> None:
     pairs = drawn()
-    module = factors.Factors(pairs, 4, layers, 1).double()
+    module = factors.FactorNetwork(pairs, 4, layers, 1).double()
     n = pairs.users + pairs.items
     a = np.zeros((n, n))
     a[pairs.user, pairs.users + pairs.item] = 1
@@ -44,43 +44,47 @@ def test_vectors_and_gradients_are_those_of_dense_algebra(layers) -> None:
 def test_negatives_are_even_over_what_a_user_has_not() -> None:
     pairs = drawn()
     rows = np.arange(20_000)
-    found = sampling.unseen(pairs.indptr, pairs.item, np.zeros_like(rows), rows, pairs.items, 5)
+    found = sampling.draw_unseen(pairs.indptr, pairs.item, np.zeros_like(rows), rows, pairs.items, 5)
     own = set(pairs.item[pairs.indptr[0] : pairs.indptr[1]].tolist())
     others = [i for i in range(pairs.items) if i not in own]
     assert set(found.tolist()) == set(others)
     assert stats.chisquare(np.bincount(found, minlength=pairs.items)[others]).pvalue > 1e-3
-    part = sampling.unseen(pairs.indptr, pairs.item, np.zeros(5, np.int64), rows[100:105], pairs.items, 5)
+    part = sampling.draw_unseen(
+        pairs.indptr, pairs.item, np.zeros(5, np.int64), rows[100:105], pairs.items, 5
+    )
     assert part.tolist() == found[100:105].tolist()  # of the example, not of the minibatch
-    shared = sampling.shared_negatives(7, 27, 20_000, 3)
+    shared = sampling.draw_shared_negatives(7, 27, 20_000, 3)
     assert stats.chisquare(np.bincount(shared - 7, minlength=20)).pvalue > 1e-3
 
 
 def test_hard_negatives_are_of_the_querys_band_or_of_all_where_it_is_empty() -> None:
     band = Band(np.array([0, 3, 3]), np.array([4, 8, 9], np.uint32), np.array([False, True]))
-    found = sampling.hard_negatives(band, np.array([0, 1] * 500), np.arange(1000), 3, np.array([20, 30]), 1)
+    found = sampling.draw_hard_negatives(
+        band, np.array([0, 1] * 500), np.arange(1000), 3, np.array([20, 30]), 1
+    )
     assert set(found[::2].flatten().tolist()) == {4, 8, 9}
     assert set(found[1::2].flatten().tolist()) == set(range(20, 30))
 
 
 def test_the_cut_leaves_every_user_a_row_and_hangs_on_pairs_alone() -> None:
     pairs = drawn()
-    train, held = factors.cut(pairs, 0.3, 1)
+    train, held = factors.split_pairs(pairs, 0.3, 1)
     whole = set(zip(pairs.user.tolist(), pairs.item.tolist(), strict=True))
     parts = [set(zip(p.user.tolist(), p.item.tolist(), strict=True)) for p in (train, held)]
     assert parts[0] | parts[1] == whole and not parts[0] & parts[1] and len(parts[1]) > 10
     assert (np.diff(train.indptr)[np.diff(pairs.indptr) > 0] > 0).all()
-    assert not len(factors.cut(pairs, 0.0, 1)[1].item)
-    _, all_but_one = factors.cut(pairs, 1.0, 1)
+    assert not len(factors.split_pairs(pairs, 0.0, 1)[1].item)
+    _, all_but_one = factors.split_pairs(pairs, 1.0, 1)
     assert (np.diff(pairs.indptr) - np.diff(all_but_one.indptr) == (np.diff(pairs.indptr) > 0)).all()
 
 
 def test_recall_by_hand() -> None:
     final = np.array([[1.0], [1.0], [3.0], [2.0], [1.0], [0.5]], np.float32)  # two users, four items
-    train = factors.pairs_of(np.array([0]), np.array([0]), 2, 4)
-    held = factors.pairs_of(np.array([0, 0, 1]), np.array([1, 3, 1]), 2, 4)
-    assert factors.recall(final, train, held, np.array([0, 1]), 2) == (1 / 2 + 1) / 2
+    train = factors.make_pairs(np.array([0]), np.array([0]), 2, 4)
+    held = factors.make_pairs(np.array([0, 0, 1]), np.array([1, 3, 1]), 2, 4)
+    assert factors.mean_recall(final, train, held, np.array([0, 1]), 2) == (1 / 2 + 1) / 2
     with pytest.raises(ConfigError, match="layers"):
-        factors.Factors(train, 2, -1, 0)
+        factors.FactorNetwork(train, 2, -1, 0)
 
 
 @pytest.mark.parametrize("layers", [0, 2])
@@ -89,7 +93,7 @@ def test_recall_by_hand() -> None:
 def test_the_loss_is_that_of_a_plain_loop(layers, sparse, negatives) -> None:
     """Each pair against the mean over its negatives, lengths before any layer; and its gradient."""
     pairs = drawn()
-    module = factors.Factors(pairs, 4, layers, 1, sparse=sparse).double()
+    module = factors.FactorNetwork(pairs, 4, layers, 1, sparse=sparse).double()
     task = factors.FactorTask(pairs, pairs, module, 0.3, negatives)
     rows = np.array([3, 7, 7, 20])
     batch = task.batch(Step(1, 0), rows, 9)
@@ -114,7 +118,7 @@ def test_the_loss_is_that_of_a_plain_loop(layers, sparse, negatives) -> None:
 def test_shared_negatives_leave_out_what_a_user_has(layers, negatives, groups) -> None:
     """By a plain loop over pairs of user and drawn item, those drawn twice counted twice."""
     pairs = drawn()
-    module = factors.Factors(pairs, 4, layers, 1, sparse=False).double()
+    module = factors.FactorNetwork(pairs, 4, layers, 1, sparse=False).double()
     task = factors.FactorTask(pairs, pairs, module, 0.3, negatives, groups)
     rows = np.array([3, 7, 7, 20, 41, 60])
     batch = task.batch(Step(1, 0), rows, 9)
@@ -139,9 +143,9 @@ def test_shared_negatives_leave_out_what_a_user_has(layers, negatives, groups) -
 
 def test_sums_over_the_graph_are_the_same_by_any_number_of_threads() -> None:
     pairs = drawn()
-    matrix = factors.normalised(pairs)
+    matrix = factors.normalise_adjacency(pairs)
     h = torch.randn(pairs.users + pairs.items, 5)
-    found = [factors._product(matrix.csr, h.numpy(), threads) for threads in (1, 2, 3, 50)]
+    found = [factors._multiply(matrix.csr, h.numpy(), threads) for threads in (1, 2, 3, 50)]
     assert all(np.array_equal(found[0], other) for other in found)
     assert np.allclose(found[0], matrix.times(h.double()).numpy(), atol=1e-6)
     assert np.array_equal(matrix.times(h).numpy(), found[0])
@@ -152,9 +156,9 @@ def test_weight_decay_moves_every_row_and_a_sparse_step_its_own() -> None:
     pairs = drawn()
     moved = {}
     for decay in (0.0, 1e-6):
-        module = factors.Factors(pairs, 4, 0, 1, sparse=not decay)
+        module = factors.FactorNetwork(pairs, 4, 0, 1, sparse=not decay)
         task, before = factors.FactorTask(pairs, pairs, module, 0.0), module.vectors.detach().clone()
-        optimiser = adam(module, Plan(rate=0.01, weight_decay=decay))
+        optimiser = make_optimiser(module, TrainingPlan(rate=0.01, weight_decay=decay))
         task.loss(task.batch(Step(1, 0), np.arange(2), 9)).backward()
         optimiser.step()
         moved[decay] = (module.vectors.detach() != before).any(dim=1).sum().item()

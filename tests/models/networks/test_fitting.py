@@ -15,11 +15,11 @@ from torch import distributed, multiprocessing
 
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.graph.forms import LayerForm
-from recbench_spark.kernels.graph.samples import bands
+from recbench_spark.kernels.graph.samples import rank_bands
 from recbench_spark.models.networks import factors, fitting, tasks
-from recbench_spark.models.networks.fitting import Epoch, Fitted, Shard, Step, Watched, fit
-from recbench_spark.models.networks.layers import GraphNet
-from recbench_spark.models.networks.plans import Plan
+from recbench_spark.models.networks.fitting import EpochResult, FitResult, Shard, Step, WatchedTask, fit
+from recbench_spark.models.networks.layers import GraphNetwork
+from recbench_spark.models.networks.plans import TrainingPlan
 from tests.graph import oracle
 from tests.models.networks.worlds import adjacency
 
@@ -30,16 +30,16 @@ def pair_task(
     curriculum: bool = True, samples: tuple[int, ...] = (), dtype=torch.float32, dropout: float = 0.3
 ) -> tasks.PairTask:
     graph = adjacency(oracle.multigraph(), blocks=3, weighted=True)
-    net = GraphNet((FORM, FORM), (4,), 5)
+    net = GraphNetwork((FORM, FORM), (4,), 5)
     net.initialise(1)
     net.to(dtype)
     x = np.random.default_rng(2).standard_normal((60, 5)).astype(np.float32)
     ends = np.random.default_rng(3).integers(0, 55, (2, 90))
-    csr = graph.into(np.arange(60))
-    band = bands((csr.indptr, csr.src), np.arange(60), (0, 60), (5, 15))
-    how = tasks.Margin(margin=0.2, negatives=20, curriculum=curriculum, end=60)
+    csr = graph.edges_into(np.arange(60))
+    band = rank_bands((csr.indptr, csr.src), np.arange(60), (0, 60), (5, 15))
+    how = tasks.PairObjective(margin=0.2, negatives=20, curriculum=curriculum, end=60)
     return tasks.PairTask(
-        net, tasks.Input(graph, x, samples, dropout=dropout), (ends[0], ends[1]), how, band
+        net, tasks.GraphInput(graph, x, samples, dropout=dropout), (ends[0], ends[1]), how, band
     )
 
 
@@ -47,8 +47,8 @@ def factor_task(layers: int, seed: int = 1) -> factors.FactorTask:
     draw = np.random.default_rng(0)
     user = np.repeat(np.arange(40), 12)
     item = (user % 4) * 10 + draw.integers(0, 10, len(user))  # four tastes
-    train, held = factors.cut(factors.pairs_of(user, item, 40, 40), 0.2, 3)
-    return factors.FactorTask(train, held, factors.Factors(train, 8, layers, seed), 1e-3)
+    train, held = factors.split_pairs(factors.make_pairs(user, item, 40, 40), 0.2, 3)
+    return factors.FactorTask(train, held, factors.FactorNetwork(train, 8, layers, seed), 1e-3)
 
 
 def weights(task) -> dict[str, torch.Tensor]:
@@ -74,7 +74,7 @@ def killed_after(task, batches: int):
 )
 @pytest.mark.parametrize("batches", [4, 11])
 def test_a_killed_fit_goes_on_to_the_same_bits(make, batches, tmp_path) -> None:
-    plan = Plan(epochs=3, batch=20, rate=0.05, warm_up=3, decay=0.5, every=2)
+    plan = TrainingPlan(epochs=3, batch=20, rate=0.05, warm_up=3, decay=0.5, every=2)
     whole = make()
     expected = fit(whole, plan, tmp_path / "a", lambda _: None)
     with pytest.raises(KeyboardInterrupt):
@@ -88,7 +88,7 @@ def test_a_killed_fit_goes_on_to_the_same_bits(make, batches, tmp_path) -> None:
 
 def test_an_epoch_of_some_examples_draws_them_anew_and_goes_on_to_the_same_bits(tmp_path) -> None:
     """Each at most once an epoch, other ones in the next; the mean loss is over those that were drawn."""
-    plan = Plan(epochs=3, batch=20, rate=0.05, every=1, examples=50)
+    plan = TrainingPlan(epochs=3, batch=20, rate=0.05, every=1, examples=50)
     task, drawn, losses = pair_task(), {}, {}
     plain_batch, plain_loss = task.batch, task.loss
 
@@ -117,7 +117,7 @@ def test_an_epoch_of_some_examples_draws_them_anew_and_goes_on_to_the_same_bits(
 def test_as_many_examples_as_there_are_or_more_are_all(examples) -> None:
     """The bits of a fit that does not name them."""
     plain, named = pair_task(), pair_task()
-    plan = Plan(epochs=2, batch=20, rate=0.05)
+    plan = TrainingPlan(epochs=2, batch=20, rate=0.05)
     fit(plain, plan, None, lambda _: None)
     fit(named, replace(plan, examples=examples), None, lambda _: None)
     assert all(torch.equal(w, weights(named)[name]) for name, w in weights(plain).items())
@@ -128,7 +128,7 @@ def test_factors_learn_tastes_and_the_best_epoch_is_kept(layers) -> None:
     task = factor_task(layers)
     before = task.worth()
     told = []
-    found = fit(task, Plan(epochs=30, batch=64, rate=0.05, patience=5), None, told.append)
+    found = fit(task, TrainingPlan(epochs=30, batch=64, rate=0.05, patience=5), None, told.append)
     assert task.worth() == found.worth > max(0.85, before)
     assert found.best < 30 and "no better for 5 epochs" in found.stopped
     assert "examples/s" in told[0] and found.epochs[-1].loss < found.epochs[0].loss
@@ -136,14 +136,14 @@ def test_factors_learn_tastes_and_the_best_epoch_is_kept(layers) -> None:
 
 def test_test_rows_that_are_watched_are_told_and_choose_nothing(tmp_path) -> None:
     """A judge that likes the first epoch best; the fit is killed and goes on."""
-    plan = Plan(epochs=6, batch=64, rate=0.005, patience=2)
+    plan = TrainingPlan(epochs=6, batch=64, rate=0.005, patience=2)
     alone, told, again = factor_task(2), [], []
     expected = fit(alone, plan, tmp_path / "a", lambda _: None)
     assert expected.best > 1
 
     def watched():
         task = factor_task(2)
-        return Watched(task, "recall@20", lambda: -float(task.module.vectors.detach().norm()))
+        return WatchedTask(task, "recall@20", lambda: -float(task.module.vectors.detach().norm()))
 
     task = watched()
     found = fit(task, plan, tmp_path / "b", told.append)
@@ -162,25 +162,27 @@ def test_test_rows_that_are_watched_are_told_and_choose_nothing(tmp_path) -> Non
 
 def test_a_fit_that_was_not_watched_from_its_start_says_so() -> None:
     rest = (1.0,) * 4
-    assert "no test rows" in Fitted([Epoch(1, *rest), Epoch(2, *rest, math.nan)], 1).on_test("x")
-    found = Fitted([Epoch(1, *rest), Epoch(2, *rest, 0.25)], 1).on_test("x")
+    assert "no test rows" in FitResult([EpochResult(1, *rest), EpochResult(2, *rest, math.nan)], 1).on_test(
+        "x"
+    )
+    found = FitResult([EpochResult(1, *rest), EpochResult(2, *rest, 0.25)], 1).on_test("x")
     assert "1 (test x not watched); best on test would have been epoch 2 (0.25000)" in found
 
 
 def test_pinsage_learns_its_pairs_and_hard_negatives_grow() -> None:
     task = pair_task()
-    assert [task.how.hard_in(e) for e in (1, 2, 5)] == [0, 1, 4]
+    assert [task.how.count_hard(e) for e in (1, 2, 5)] == [0, 1, 4]
     assert task.batch(Step(1, 0), np.arange(9), 1).hard is None
     assert task.batch(Step(3, 0), np.arange(9), 1).hard.shape == (9, 2)
-    found = fit(task, Plan(epochs=8, batch=30, rate=0.02), None, lambda _: None)
+    found = fit(task, TrainingPlan(epochs=8, batch=30, rate=0.02), None, lambda _: None)
     assert found.epochs[-1].loss < 0.8 * found.epochs[0].loss
 
 
 def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(tmp_path) -> None:
     task = pair_task()
     plain = task.loss
-    plan = Plan(epochs=3, batch=30)
-    fit(task, Plan(epochs=1, batch=30), tmp_path, lambda _: None)
+    plan = TrainingPlan(epochs=3, batch=30)
+    fit(task, TrainingPlan(epochs=1, batch=30), tmp_path, lambda _: None)
     good = (tmp_path / "last.safetensors").read_bytes()
     task.loss = lambda batch: plain(batch) * float("nan")
     with pytest.raises(DataError, match="epoch 2, step 0"):
@@ -189,35 +191,37 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(tmp_p
 
 
 def test_the_rate_warms_up_and_decays() -> None:
-    plan = Plan(rate=1.0, warm_up=4, decay=0.5)
-    assert [plan.rate_at(n, 10) for n in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
-    assert plan.rate_at(14, 10) == 0.5 and plan.rate_at(24, 10) == 0.25
+    plan = TrainingPlan(rate=1.0, warm_up=4, decay=0.5)
+    assert [plan.learning_rate(n, 10) for n in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert plan.learning_rate(14, 10) == 0.5 and plan.learning_rate(24, 10) == 0.25
 
 
 def test_what_means_nothing_is_refused() -> None:
     for wrong in ({"epochs": 0}, {"batch": 0}, {"rate": 0.0}, {"decay": 1.5}, {"examples": -1}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
-            Plan(**wrong)
+            TrainingPlan(**wrong)
     with pytest.raises(ConfigError, match="margin"):
-        tasks.Margin(margin=-1, end=3)
+        tasks.PairObjective(margin=-1, end=3)
     with pytest.raises(DataError, match="features of 5 and a model of 6"):
         given = pair_task().given
-        tasks.PairTask(GraphNet((FORM,), (), 6), given, (np.arange(2), np.arange(2)), tasks.Margin(end=3))
+        tasks.PairTask(
+            GraphNetwork((FORM,), (), 6), given, (np.arange(2), np.arange(2)), tasks.PairObjective(end=3)
+        )
 
 
-def gradients(task, plan: Plan, shard: Shard) -> np.ndarray:
+def gradients(task, plan: TrainingPlan, shard: Shard) -> np.ndarray:
     """Of one minibatch, as `fit` has them."""
     rows = np.arange(plan.batch)
     loss = task.loss(task.batch(Step(2, 0), shard.rows(rows), 77))
     (loss / plan.batch).backward()
-    fitting.added(task.module, float(loss.detach()), shard)
+    fitting.sum_gradients(task.module, float(loss.detach()), shard)
     return torch.cat([w.grad.flatten() for w in task.module.parameters()]).double().numpy()
 
 
 def one_of_two(rank: int, folder: str, name: str) -> None:
     distributed.init_process_group("gloo", f"file://{folder}/{name}", rank=rank, world_size=2)
     shard = Shard(rank, 2, *((0.0, 0.3) if rank == 0 else (0.3, 1.0)))
-    found = gradients(pair_task(dtype=getattr(torch, name)), Plan(batch=37), shard)
+    found = gradients(pair_task(dtype=getattr(torch, name)), TrainingPlan(batch=37), shard)
     if rank == 0:
         np.save(Path(folder, f"{name}.npy"), found)
     distributed.barrier()
@@ -228,7 +232,7 @@ def one_of_two(rank: int, folder: str, name: str) -> None:
 def test_two_processes_with_unequal_shards_have_one_processs_gradients(name, least, tmp_path) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     multiprocessing.spawn(one_of_two, (str(tmp_path), name), nprocs=2)
-    alone = gradients(pair_task(dtype=getattr(torch, name)), Plan(batch=37), Shard())
+    alone = gradients(pair_task(dtype=getattr(torch, name)), TrainingPlan(batch=37), Shard())
     both = np.load(tmp_path / f"{name}.npy")
     assert np.linalg.norm(alone) > 1e-3
     assert np.linalg.norm(both - alone) < least * np.linalg.norm(alone)
@@ -250,6 +254,6 @@ def test_minibatches_are_made_while_a_device_computes() -> None:
             time.sleep(0.03)
             return task.loss(batch)
 
-    found = fit(Simulated(), Plan(epochs=2, batch=8), None, lambda _: None)
+    found = fit(Simulated(), TrainingPlan(epochs=2, batch=8), None, lambda _: None)
     # 50 minibatches: one after the other they would wait for 40 % of the time or more, on any machine
     assert found.epochs[-1].waited < 0.25

@@ -10,13 +10,19 @@ import torch
 
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
-from recbench_spark.kernels.graph.ids import hashed_numbers
-from recbench_spark.kernels.graph.layers import all_shapes, make_layers, random_weights
-from recbench_spark.kernels.graph.samples import drawn_nodes
+from recbench_spark.kernels.graph.ids import hash_numbers
+from recbench_spark.kernels.graph.layers import make_layers, model_weight_shapes, random_weights
+from recbench_spark.kernels.graph.samples import draw_nodes
 from recbench_spark.models.networks import tasks
-from recbench_spark.models.networks.layers import GraphNet, unit
-from recbench_spark.models.networks.layerwise import embedded_by_layer
-from recbench_spark.models.networks.subgraphs import Adjacency, numbered, sampled, subgraph, whole
+from recbench_spark.models.networks.layers import GraphNetwork, unit_rows
+from recbench_spark.models.networks.layerwise import embed_by_layer
+from recbench_spark.models.networks.subgraphs import (
+    Adjacency,
+    all_neighbours,
+    build_subgraph,
+    draw_neighbours,
+    renumber_nodes,
+)
 from tests.graph import oracle
 from tests.models.networks.worlds import adjacency
 
@@ -29,10 +35,10 @@ FORMS = {
 }
 
 
-def net_of(forms: tuple[LayerForm, ...], final: tuple[int, ...] = ()) -> tuple[GraphNet, dict]:
-    weights = random_weights(all_shapes(forms, final, DIMS), 3)
+def net_of(forms: tuple[LayerForm, ...], final: tuple[int, ...] = ()) -> tuple[GraphNetwork, dict]:
+    weights = random_weights(model_weight_shapes(forms, final, DIMS), 3)
     weights = {name: w + np.float32(0.1) if "bias" in name else w for name, w in weights.items()}
-    net = GraphNet(forms, final, DIMS)
+    net = GraphNetwork(forms, final, DIMS)
     net.take(weights, "test")
     return net, weights
 
@@ -44,7 +50,7 @@ def features(n: int) -> np.ndarray:
 def inferred(graph: Adjacency, forms, final, weights, x: np.ndarray) -> np.ndarray:
     """Layer by layer over all nodes, by the kernels."""
     layers, ends = make_layers(forms, final, weights, DIMS, 9)
-    csr = graph.into(np.arange(len(graph.hashes)))
+    csr = graph.edges_into(np.arange(len(graph.hashes)))
     h = x
     for layer in layers:
         z = h if layer.project is None else layer.messages(h)
@@ -54,8 +60,8 @@ def inferred(graph: Adjacency, forms, final, weights, x: np.ndarray) -> np.ndarr
     return h
 
 
-def embedded(net: GraphNet, graph: Adjacency, nodes: np.ndarray, x: np.ndarray) -> np.ndarray:
-    batch = subgraph(nodes, len(net.forms), whole(graph, net.forms, 9))
+def embedded(net: GraphNetwork, graph: Adjacency, nodes: np.ndarray, x: np.ndarray) -> np.ndarray:
+    batch = build_subgraph(nodes, len(net.forms), all_neighbours(graph, net.forms, 9))
     with torch.no_grad():
         found = net(torch.from_numpy(x[batch.inputs]), batch).numpy()
     return found[np.searchsorted(batch.outputs, nodes)]
@@ -82,7 +88,7 @@ def test_a_layer_is_its_equation_one_node_at_a_time(name) -> None:
     x = features(60).astype(np.float64)
     pools = None
     if form.aggregator == "lstm":
-        read = whole(graph, (form,), 9)(0, np.arange(60))
+        read = all_neighbours(graph, (form,), 9)(0, np.arange(60))
         order = [read.src[a:b].tolist() for a, b in zip(read.indptr, read.indptr[1:], strict=False)]
         pools = lambda z: oracle.lstm_states(own, order, z)  # noqa: E731
     expected = oracle.layer(form, own, drawn, x, pools)
@@ -109,7 +115,7 @@ def geometric(form: LayerForm, weights: dict, drawn: oracle.Drawn, x: np.ndarray
         conv.lin_l.bias.copy_(torch.from_numpy(weights["layers.0.W.bias"]))
         conv.lin_r.weight.copy_(w[:, :DIMS])
         edges = torch.tensor([[s, d] for s, d, _ in drawn.edges]).T
-        return unit(torch.relu(conv((z, h), edges))).numpy()
+        return unit_rows(torch.relu(conv((z, h), edges))).numpy()
 
 
 @pytest.mark.parametrize("kind", ["mean", "max", "sum"])
@@ -126,7 +132,7 @@ def test_gradients_are_those_of_differences(name) -> None:
     graph = adjacency(oracle.multigraph(n=14, edges=30, hub=6), weighted=True)
     net, _ = net_of((FORMS[name],), (4, 3))
     net.double()
-    batch = subgraph(np.array([0, 3, 12]), 1, whole(graph, net.forms, 9))
+    batch = build_subgraph(np.array([0, 3, 12]), 1, all_neighbours(graph, net.forms, 9))
     x = torch.from_numpy(features(14)[batch.inputs]).double().requires_grad_()
     names = [key for key, _ in net.named_parameters()]
 
@@ -149,13 +155,13 @@ def test_nodes_without_edges_are_the_same_in_minibatches_and_in_inference(name) 
     forms = (form, LayerForm(form.form, form.aggregator, 5, 4, most=4))
     net, weights = net_of(forms, (6, 3))
     graph, x, every = sparse_graph(3), features(60), np.arange(60)
-    alone = np.flatnonzero(np.diff(graph.into(every).indptr) == 0)
+    alone = np.flatnonzero(np.diff(graph.edges_into(every).indptr) == 0)
     assert 20 <= len(alone) < 40
     expected = inferred(graph, forms, (6, 3), weights, x)
     assert np.abs(embedded(net, graph, alone, x) - expected[alone]).max() < 1e-6
-    given = tasks.Input(graph, x, (), 9, dropout=0.5)  # of fits alone
-    assert np.abs(tasks.embedded(net, given, every) - expected).max() < 1e-5
-    assert np.abs(embedded_by_layer(net, given, alone) - expected[alone]).max() < 1e-6
+    given = tasks.GraphInput(graph, x, (), 9, dropout=0.5)  # of fits alone
+    assert np.abs(tasks.embed_by_minibatch(net, given, every) - expected).max() < 1e-5
+    assert np.abs(embed_by_layer(net, given, alone) - expected[alone]).max() < 1e-6
 
 
 @pytest.mark.parametrize("samples", [(), (4, 3)])
@@ -166,54 +172,54 @@ def test_a_minibatch_with_dropout_is_one_of_the_graph_without_these_edges(name, 
     net, _ = net_of(forms)
     drawn, x = oracle.multigraph(), features(60)
     hashes = adjacency(drawn).hashes
-    lost = drawn_nodes(hashes, 0.4, seed) & (np.arange(60) >= 10)
+    lost = draw_nodes(hashes, 0.4, seed) & (np.arange(60) >= 10)
     assert 10 < lost.sum() < 35
     rest = adjacency(replace(drawn, edges=[e for e in drawn.edges if not lost[e[1]]]), 1, weighted=True)
     nodes = np.array([3, 59, 17, 3, 0, 58, 12, 13, 14, 15, 16])
     vectors = []
     for graph, share in ((rest, 0.0), *((adjacency(drawn, b, weighted=True), 0.4) for b in (1, 3))):
-        given = tasks.Input(graph, x, samples, 9, share, (10, 60))
-        batch, rows = given.made(net, nodes, seed)
+        given = tasks.GraphInput(graph, x, samples, 9, share, (10, 60))
+        batch, rows = given.build_minibatch(net, nodes, seed)
         with torch.no_grad():
             vectors.append(net(rows, batch).numpy().tobytes())
     assert vectors[0] == vectors[1] == vectors[2]
 
 
 def test_who_loses_neighbours_hangs_on_node_and_seed_alone() -> None:
-    hashes = hashed_numbers(np.arange(20_000), 0)
-    found = drawn_nodes(hashes, 0.1, 5)
+    hashes = hash_numbers(np.arange(20_000), 0)
+    found = draw_nodes(hashes, 0.1, 5)
     assert abs(found.mean() - 0.1) < 0.01
-    assert np.array_equal(found[::7], drawn_nodes(hashes[::7], 0.1, 5))
-    other = drawn_nodes(hashes, 0.1, 6)
+    assert np.array_equal(found[::7], draw_nodes(hashes[::7], 0.1, 5))
+    other = draw_nodes(hashes, 0.1, 6)
     assert abs((found & other).mean() - 0.01) < 0.004
-    assert not drawn_nodes(hashes, 0.0, 5).any() and drawn_nodes(hashes, 1.0, 5).all()
+    assert not draw_nodes(hashes, 0.0, 5).any() and draw_nodes(hashes, 1.0, 5).all()
 
 
 def test_samples_of_many_layers_take_every_seed() -> None:
     """Seeds of a fit have 62 bits, and that of a layer is several times as large."""
     graph, forms = adjacency(oracle.multigraph(), blocks=3), (FORMS["sage mean"],) * 8
-    draw = sampled(graph, forms, (3,) * 8, seed=2**62 - 1)
+    draw = draw_neighbours(graph, forms, (3,) * 8, seed=2**62 - 1)
     assert np.diff(draw(7, np.array([1, 3, 9])).indptr).tolist() == [3, 3, 3]
 
 
 def test_samples_in_a_minibatch_hang_on_nodes_layer_and_seed_alone() -> None:
     graph = adjacency(oracle.multigraph(), blocks=3)
     forms = (FORMS["sage mean"], FORMS["sage mean"])
-    draw = sampled(graph, forms, (4, 3), seed=5)
+    draw = draw_neighbours(graph, forms, (4, 3), seed=5)
     alone, together = draw(0, np.array([3])), draw(0, np.array([1, 3, 9]))
     a, b = together.indptr[1:3]
     assert alone.src[:4].tolist() == together.src[a:b].tolist()
     assert draw(0, np.array([3])).src.tolist() != draw(1, np.array([3])).src.tolist()
     assert (
         draw(0, np.array([3])).src.tolist()
-        != sampled(graph, forms, (4, 3), 6)(0, np.array([3])).src.tolist()
+        != draw_neighbours(graph, forms, (4, 3), 6)(0, np.array([3])).src.tolist()
     )
     assert np.diff(together.indptr).tolist() == [4, 4, 4]
 
 
 def test_an_unknown_aggregator_is_refused() -> None:
     with pytest.raises(ConfigError, match="no aggregator 'median'"):
-        GraphNet((LayerForm("sage", "median", 3, 3),), (), DIMS)
+        GraphNetwork((LayerForm("sage", "median", 3, 3),), (), DIMS)
     with pytest.raises(ConfigError, match="has no weight"):
         net_of((FORMS["added"],))[0].take({"layers.0.V.weight": np.zeros(3)}, "file")
 
@@ -225,11 +231,11 @@ def test_layer_by_layer_gives_the_vectors_of_minibatches(name) -> None:
     for forms in ((form, last), (form,)):
         net, _ = net_of(forms, (8, 3))
         graph = adjacency(oracle.multigraph(), 3, weighted=True)
-        given = tasks.Input(graph, features(60), (), 9)
+        given = tasks.GraphInput(graph, features(60), (), 9)
         for nodes in (np.arange(60), np.array([0, 7, 8, 31, 59]), np.arange(0)):
-            found = embedded_by_layer(net, given, nodes, at_once=7)
+            found = embed_by_layer(net, given, nodes, at_once=7)
             assert found.shape == (len(nodes), 3)
-            expected = tasks.embedded(net, given, nodes, at_once=11).reshape(-1, 3)
+            expected = tasks.embed_by_minibatch(net, given, nodes, at_once=11).reshape(-1, 3)
             assert np.abs(found - expected).max(initial=0) < 1e-6
 
 
@@ -237,6 +243,6 @@ def test_nodes_are_numbered_the_same_by_table_and_by_sorting() -> None:
     draw = np.random.default_rng(1)
     for most, size in ((50, 400), (10**6, 400), (5, 0)):
         sources, nodes = draw.integers(0, most, size), np.unique(draw.integers(0, most, 9))
-        need, place, own = numbered(sources, nodes)
+        need, place, own = renumber_nodes(sources, nodes)
         assert need.tolist() == sorted({*sources.tolist(), *nodes.tolist()})
         assert (need[place] == sources).all() and (need[own] == nodes).all()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from recbench_spark.models.networks.pooling import largest, summed, taken
+from recbench_spark.models.networks.pooling import max_edges, sum_edges, take_rows
 from recbench_spark.models.networks.subgraphs import Hop
 
 
@@ -34,9 +34,9 @@ def test_values_and_gradients_are_torch_s(kind, dtype, bound) -> None:
     of, z = hop(1)
     one, other = (z.to(dtype).requires_grad_() for _ in range(2))
     found = (
-        largest(one, of)
+        max_edges(one, of)
         if kind == "largest"
-        else summed(one, of, of.weight if kind == "weighted" else None)
+        else sum_edges(one, of, of.weight if kind == "weighted" else None)
     )
     expected = by_torch(kind, other, of)
     assert found.dtype == dtype and (found - expected).abs().max() <= bound
@@ -50,7 +50,7 @@ def test_without_edges_there_are_zeros_and_no_gradient() -> None:
     of, z = hop(1)
     none = of._replace(indptr=torch.zeros(31, dtype=torch.int64), place=of.place[:0], weight=None)
     z.requires_grad_()
-    found = largest(z, none) + summed(z, none, None)
+    found = max_edges(z, none) + sum_edges(z, none, None)
     found.sum().backward()
     assert found.abs().max() == 0 and z.grad.abs().max() == 0
 
@@ -64,8 +64,8 @@ def test_gradients_of_rows_are_the_same_whatever_threads_add_them() -> None:
         for count in (1, *[2] * 20):
             torch.set_num_threads(count)
             given = z.clone().requires_grad_()
-            (taken(given, rows) * weights).sum().backward()
+            (take_rows(given, rows) * weights).sum().backward()
             found.add(given.grad.numpy().tobytes())
     finally:
         torch.set_num_threads(threads)
-    assert len(found) == 1 and torch.equal(taken(z, rows), z[rows])
+    assert len(found) == 1 and torch.equal(take_rows(z, rows), z[rows])

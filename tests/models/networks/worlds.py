@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from recbench_spark.kernels.graph.ids import hashed_numbers
+from recbench_spark.kernels.graph.ids import hash_numbers
 from recbench_spark.models.networks.subgraphs import Adjacency
 from tests.graph import oracle
 
@@ -19,4 +19,4 @@ def adjacency(drawn: oracle.Drawn, blocks: int = 1, weighted: bool = False) -> A
         own = [(d - first, s, w) for s, d, w in drawn.edges if first <= d < end]
         weights = [w for *_, w in own] if weighted else None
         parts.append(oracle.of_edges(end - first, [(d, s) for d, s, _ in own], weights))
-    return Adjacency(firsts, tuple(parts), hashed_numbers(np.arange(n), 0))
+    return Adjacency(firsts, tuple(parts), hash_numbers(np.arange(n), 0))

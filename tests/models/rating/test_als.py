@@ -11,7 +11,7 @@ from recbench_spark.models.rating.als import (
     fit_als,
     fit_implicit_als,
 )
-from recbench_spark.models.rating.interface import checked_ratings
+from recbench_spark.models.rating.interface import check_ratings
 from recbench_spark.models.rating.normals import normal_table
 from tests.models.rating.worlds import planted
 
@@ -20,7 +20,7 @@ D = 3
 
 def small():
     users, items = np.array([(u, i) for u in range(6) for i in range(5) if (u + 2 * i) % 3]).T
-    return checked_ratings(users, items, 1 + (users * 7 + items * 11) % 9 / 2, (1, 5), n_users=7)
+    return check_ratings(users, items, 1 + (users * 7 + items * 11) % 9 / 2, (1, 5), n_users=7)
 
 
 def dense_als(ratings, settings, seed: int):

@@ -9,17 +9,17 @@ import pytest
 
 from recbench_spark.errors import DataError
 from recbench_spark.models.rating import bayesian
-from recbench_spark.models.rating.bayesian import BayesianSettings, Sampler, fit_bayesian, kept_samples
-from recbench_spark.models.rating.blocks import Key, draw_side, prior_of
+from recbench_spark.models.rating.bayesian import BayesianSettings, Sampler, choose_samples, fit_bayesian
+from recbench_spark.models.rating.blocks import DrawKey, draw_side, make_prior
 from recbench_spark.models.rating.implicit_features import (
     BagPrior,
-    Draw,
+    FeatureDraw,
     bag_sums,
     draw_bag_factor,
     make_bag,
 )
-from recbench_spark.models.rating.interface import checked_ratings, rmse
-from recbench_spark.models.rating.normals import draws_of, fill_normals, unsigned
+from recbench_spark.models.rating.interface import check_ratings, rmse
+from recbench_spark.models.rating.normals import as_unsigned, draw_state, fill_normals
 from recbench_spark.models.rating.wishart import draw_gamma, draw_normal_wishart
 from tests.models.rating.worlds import planted
 
@@ -32,7 +32,7 @@ def matrix_6x5():
     cells = [(u, i) for u in range(USERS) for i in range(ITEMS) if (u * 3 + i * 5) % 7 not in (3, 6)]
     users, items = np.array(cells).T
     ratings = 1 + (users * 7 + items * 11) % 9 / 2
-    return checked_ratings(users, items, ratings, (1, 5), (users + items) % 3 * 86_400 + 5)
+    return check_ratings(users, items, ratings, (1, 5), (users + items) % 3 * 86_400 + 5)
 
 
 def sampler_of(features: str, sweeps: int = 2, **more) -> Sampler:
@@ -109,11 +109,11 @@ def test_conditionals_of_rows_equal_dense_algebra(features: str) -> None:
     mean, precision = some_prior(DIMS + 1)
     for at in range(len(sampler_of(features).parts)):
         sampler = sampler_of(features)
-        part, alpha, key = sampler.parts[at], 1.7, Key(unsigned(9), 4, 2)
+        part, alpha, key = sampler.parts[at], 1.7, DrawKey(as_unsigned(9), 4, 2)
         dense = Dense(sampler, features)
         drawn = []
         for spread in (0.0, 1.0):
-            prior = prior_of(mean, precision, alpha, sampler.length, spread)
+            prior = make_prior(mean, precision, alpha, sampler.length, spread)
             b, c = sampler.others(at)
             draw_side(part.own, part.fixed, b, c, part.ratings, prior, key)
             drawn.append(np.column_stack([part.own.biases, part.own.factors[:, :DIMS]]).astype(np.float64))
@@ -121,7 +121,7 @@ def test_conditionals_of_rows_equal_dense_algebra(features: str) -> None:
             wanted, found = dense.conditional(dense.starts[at] + a, mean, precision, alpha)
             assert drawn[0][a] == pytest.approx(wanted, abs=3e-5)
             z = np.zeros(DIMS + 1)
-            fill_normals(np.uint64(draws_of(key.seed, key.what, key.sweep, a)), z)
+            fill_normals(np.uint64(draw_state(key.seed, key.what, key.sweep, a)), z)
             noise = np.linalg.solve(np.linalg.cholesky(found).T, z)
             assert drawn[1][a] - drawn[0][a] == pytest.approx(noise, abs=3e-5)
 
@@ -132,7 +132,7 @@ def test_conditionals_of_bags_equal_dense_algebra(features: str, at: int) -> Non
     sampler = sampler_of(features)
     part, others, alpha = sampler.parts[at], sampler.others(at), 1.7
     mean, precision = some_prior(DIMS + 1)
-    dense, draw = Dense(sampler, features), Draw(unsigned(2), 8, 5)
+    dense, draw = Dense(sampler, features), FeatureDraw(as_unsigned(2), 8, 5)
     e_r = sampler.residuals(part, others)
     first = dense.starts[len(sampler.parts) + at]
     for k in range(DIMS + 1):
@@ -140,7 +140,7 @@ def test_conditionals_of_bags_equal_dense_algebra(features: str, at: int) -> Non
         prior = BagPrior(mean, precision, alpha)
         draw_bag_factor(part.bag, part.ratings.starts_a, o_r, e_r, part.z_jk, k, prior, draw)
         z = np.zeros(len(part.z_jk))
-        fill_normals(np.uint64(draws_of(draw.seed, draw.what, draw.sweep, k)), z)
+        fill_normals(np.uint64(draw_state(draw.seed, draw.what, draw.sweep, k)), z)
         for j in range(len(part.z_jk)):
             centre, found = dense.conditional(first + j, mean, precision, alpha)
             away = np.delete(dense.theta[first + j] - centre, k)
@@ -293,9 +293,9 @@ def test_a_chain_that_leaves_finite_numbers_is_named() -> None:
 
 
 def test_kept_samples_are_spread() -> None:
-    assert list(kept_samples(BayesianSettings(samples=12, keep=3))) == [3, 7, 11]
-    assert list(kept_samples(BayesianSettings(samples=2, keep=5))) == [0, 1]
-    assert list(kept_samples(BayesianSettings(samples=9, keep=0))) == []
+    assert list(choose_samples(BayesianSettings(samples=12, keep=3))) == [3, 7, 11]
+    assert list(choose_samples(BayesianSettings(samples=2, keep=5))) == [0, 1]
+    assert list(choose_samples(BayesianSettings(samples=9, keep=0))) == []
 
 
 def test_a_model_without_samples_says_so() -> None:
@@ -306,7 +306,7 @@ def test_a_model_without_samples_says_so() -> None:
 
 
 def test_time_models_refuse_a_log_without_timestamps_by_name() -> None:
-    ratings = checked_ratings([0, 1], [0, 1], [3, 4], (1, 5))
+    ratings = check_ratings([0, 1], [0, 1], [3, 4], (1, 5))
     with pytest.raises(DataError, match=r"u,i,t,iu need times(.|\n)*use u,i,iu"):
         fit_bayesian(ratings, BayesianSettings(features="u,i,t,iu"), 1)
     train, _ = planted()

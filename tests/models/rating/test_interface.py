@@ -10,7 +10,7 @@ from recbench_spark.models.rating.interface import (
     UNSEEN,
     RatingModel,
     Ratings,
-    checked_ratings,
+    check_ratings,
     rmse,
 )
 from recbench_spark.models.rating.registry import FAMILIES, fit, load, make_settings, save
@@ -68,14 +68,14 @@ def test_unseen_users_and_items_have_finite_predictions_on_the_scale(kind: str) 
 def edge(name: str) -> Ratings:
     times = np.arange(6) * 86_400
     if name == "one user":
-        return checked_ratings(np.zeros(6, int), np.arange(6), [1, 2, 3, 4, 5, 3], (1, 5), times)
+        return check_ratings(np.zeros(6, int), np.arange(6), [1, 2, 3, 4, 5, 3], (1, 5), times)
     if name == "one rating":
-        return checked_ratings([0], [0], [4], (1, 5), [0])
+        return check_ratings([0], [0], [4], (1, 5), [0])
     if name == "an item and a user without a rating":
         u, i = np.array([0, 0, 1, 1, 3, 3]), np.array([0, 1, 0, 1, 0, 1])
-        return checked_ratings(u, i, [1, 2, 3, 4, 5, 3], (1, 5), times, n_users=5, n_items=4)
+        return check_ratings(u, i, [1, 2, 3, 4, 5, 3], (1, 5), times, n_users=5, n_items=4)
     u, i = np.indices((20, 10)).reshape(2, -1)
-    return checked_ratings(u, i, np.full(200, 4.0), (1, 5), np.arange(200) % 3 * 86_400)
+    return check_ratings(u, i, np.full(200, 4.0), (1, 5), np.arange(200) % 3 * 86_400)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,12 +105,12 @@ def test_edge_cases_end_well(kind: str, name: str) -> None:
 )
 def test_unusable_ratings_are_named(columns, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        checked_ratings(*columns, scale=(1, 5))
+        check_ratings(*columns, scale=(1, 5))
 
 
 def test_an_index_beyond_the_users_there_are() -> None:
     with pytest.raises(DataError, match="item 3 is not between 0 and 2"):
-        checked_ratings([0], [3], [1], (1, 5), n_items=3)
+        check_ratings([0], [3], [1], (1, 5), n_items=3)
 
 
 def test_settings_are_checked_with_a_hint() -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from recbench_spark.errors import DataError
 from recbench_spark.models.rating import item_neighbours
-from recbench_spark.models.rating.interface import checked_ratings
+from recbench_spark.models.rating.interface import check_ratings
 from recbench_spark.models.rating.item_neighbours import ItemNeighboursSettings, fit_item_neighbours
-from recbench_spark.models.rating.means import MeansSettings, means_of
+from recbench_spark.models.rating.means import MeansSettings, fit_deviations
 from tests.models.rating.worlds import planted
 
 
@@ -37,7 +37,7 @@ def test_predictions_equal_loops() -> None:
     train, test = planted(15, 12)
     settings = ItemNeighboursSettings(neighbours=3, shrinkage=2)
     model = fit_item_neighbours(train, settings).model
-    centre = means_of(train, MeansSettings())
+    centre = fit_deviations(train, MeansSettings())
     rows = zip(train.users_r.tolist(), train.items_r.tolist(), strict=True)
     left_r = train.ratings_r - centre.baseline(train.users_r, train.items_r)
     left = dict(zip(rows, left_r.tolist(), strict=True))
@@ -50,4 +50,4 @@ def test_predictions_equal_loops() -> None:
 def test_too_many_items_for_one_matrix(monkeypatch) -> None:
     monkeypatch.setattr(item_neighbours, "LARGEST", 3)
     with pytest.raises(DataError, match="4 items are too many"):
-        fit_item_neighbours(checked_ratings([0], [3], [1]), ItemNeighboursSettings())
+        fit_item_neighbours(check_ratings([0], [3], [1]), ItemNeighboursSettings())

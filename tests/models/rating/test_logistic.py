@@ -9,9 +9,9 @@ import pytest
 
 from recbench_spark.errors import DataError
 from recbench_spark.models.rating import logistic
-from recbench_spark.models.rating.interface import checked_ratings
+from recbench_spark.models.rating.interface import check_ratings
 from recbench_spark.models.rating.logistic import NEGATIVES, LogisticSettings, fit_logistic
-from recbench_spark.models.rating.normals import draws_of, uniform, unsigned
+from recbench_spark.models.rating.normals import as_unsigned, draw_state, uniform
 from tests.models.rating.worlds import planted
 
 
@@ -23,7 +23,7 @@ def test_an_epoch_equals_plain_python() -> None:
     logistic.descend(ours, train.users_r, train.items_r, settings, seed=4, epoch=6)
     keep = 1 - 0.1 * 0.3
     for r, (u, i) in enumerate(zip(train.users_r, train.items_r, strict=True)):
-        state = np.uint64(draws_of(unsigned(4), NEGATIVES, 6, r))
+        state = np.uint64(draw_state(as_unsigned(4), NEGATIVES, 6, r))
         for j, label in [(i, 1), *((int(uniform(state, n) * train.n_items), 0) for n in range(2))]:
             step = 0.1 * (label - 1 / (1 + math.exp(-(bias[0] + b_u[u] + b_i[j] + p[u] @ q[j]))))
             bias[0] += step
@@ -36,7 +36,7 @@ def test_an_epoch_equals_plain_python() -> None:
 def test_two_groups_of_users_and_items_are_found() -> None:
     """Users 0 to 9 have items 0 to 9, the others the others: a pair within scores above any across."""
     users, items = np.array([(u, i) for u in range(20) for i in range(20) if u // 10 == i // 10]).T
-    ratings = checked_ratings(users, items, np.ones(200))
+    ratings = check_ratings(users, items, np.ones(200))
     model = fit_logistic(ratings, LogisticSettings(dims=4, epochs=60, rate=0.05), seed=1).model
     u, i = np.indices((20, 20)).reshape(2, -1)
     scores, within = model.predict(u, i), u // 10 == i // 10

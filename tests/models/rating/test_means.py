@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recbench_spark.models.rating.interface import UNSEEN, checked_ratings
-from recbench_spark.models.rating.means import MeansSettings, fit_means, means_of
+from recbench_spark.models.rating.interface import UNSEEN, check_ratings
+from recbench_spark.models.rating.means import MeansSettings, fit_deviations, fit_means
 
 # User 0 gave items 0, 1 the ratings 5, 3; user 1 gave item 0 a 4. The mean of all is 4.
-RATINGS = checked_ratings([0, 0, 1], [0, 1, 0], [5, 3, 4], (1, 5), n_users=3, n_items=3)
+RATINGS = check_ratings([0, 0, 1], [0, 1, 0], [5, 3, 4], (1, 5), n_users=3, n_items=3)
 
 
 def test_items_then_users_by_hand() -> None:
@@ -18,7 +18,7 @@ def test_items_then_users_by_hand() -> None:
     b_u=0 = (2/3 - 1/2) / (2 + 2) = 1/24, b_u=1 = (-1/3) / (1 + 2) = -1/9.
     """
     settings = MeansSettings(means="items_users", item_shrinkage=1, user_shrinkage=2)
-    model = means_of(RATINGS, settings)
+    model = fit_deviations(RATINGS, settings)
     assert model.mean == 4
     assert model.bias_i.tolist() == pytest.approx([1 / 3, -1 / 2, 0], rel=1e-15)
     assert model.bias_u.tolist() == pytest.approx([1 / 24, -1 / 9, 0], rel=1e-14)
@@ -32,14 +32,14 @@ def test_items_then_users_by_hand() -> None:
 )
 def test_other_means_without_shrinkage(means: str, wanted: float) -> None:
     """Of user 0 and item 0. Users first: b_u = 0, 0, so items are left with (1 + 0) / 2."""
-    model = means_of(RATINGS, MeansSettings(means=means, user_shrinkage=0, item_shrinkage=0))
+    model = fit_deviations(RATINGS, MeansSettings(means=means, user_shrinkage=0, item_shrinkage=0))
     assert model.predict(np.array([0]), np.array([0])).tolist() == [wanted]
 
 
 def test_predictions_stay_on_the_scale() -> None:
     """Mean 3, user +2, item +2 would be 7 (users first leave nothing to items, so: by hand)."""
-    ratings = checked_ratings([0, 1, 1, 2], [0, 0, 1, 1], [5, 1, 1, 5], (1, 5))
-    model = means_of(ratings, MeansSettings(means="users", user_shrinkage=0))
+    ratings = check_ratings([0, 1, 1, 2], [0, 0, 1, 1], [5, 1, 1, 5], (1, 5))
+    model = fit_deviations(ratings, MeansSettings(means="users", user_shrinkage=0))
     assert model.predict(np.array([0, 1]), np.array([1, 0])).tolist() == [5, 1]
 
 

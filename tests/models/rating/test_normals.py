@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import stats
 
-from recbench_spark.models.rating.normals import draws_of, normal_table, uniform, unsigned
+from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table, uniform
 
 
 def test_normals_are_normal() -> None:
@@ -24,6 +24,6 @@ def test_a_row_is_the_same_whatever_the_table() -> None:
 
 def test_seed_purpose_step_and_row_each_change_a_draw() -> None:
     keys = [(1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (0, 0, 0, 0), (-1, 0, 0, 0)]
-    drawn = {uniform(np.uint64(draws_of(unsigned(seed), *rest)), 0) for seed, *rest in keys}
+    drawn = {uniform(np.uint64(draw_state(as_unsigned(seed), *rest)), 0) for seed, *rest in keys}
     assert len(drawn) == len(keys)
     assert all(0 < u < 1 for u in drawn)

@@ -32,7 +32,7 @@ def test_epochs_equal_plain_python() -> None:
     train, _ = planted(12, 9)
     settings = NsvdSettings(dims=3, init_sd=0.5)
     ours, plain = nsvd.start(train, settings, 1), nsvd.start(train, settings, 1)
-    histories = nsvd.histories_of(train)
+    histories = nsvd.make_histories(train)
     for epoch in range(2):
         order = permutation(train.n_users, 1, epoch)
         nsvd.descend(ours, histories, order, 0.05, 0.02)

@@ -9,8 +9,8 @@ import pytest
 
 from recbench_spark.errors import DataError
 from recbench_spark.models.rating import rbm
-from recbench_spark.models.rating.interface import UNSEEN, checked_ratings
-from recbench_spark.models.rating.normals import draws_of, uniform, unsigned
+from recbench_spark.models.rating.interface import UNSEEN, check_ratings
+from recbench_spark.models.rating.normals import as_unsigned, draw_state, uniform
 from recbench_spark.models.rating.rbm import HIDDEN, VISIBLE, RbmSettings, fit_rbm
 from tests.models.rating.worlds import planted
 
@@ -27,9 +27,9 @@ def plain_epoch(machine, visible, order, rate: float, reg: float, seed, epoch: i
         if not items:
             continue
         h = sigma(c + sum(w[i, k] for i, k in zip(items, levels, strict=True)))
-        state = np.uint64(draws_of(seed, HIDDEN, epoch, u))
+        state = np.uint64(draw_state(seed, HIDDEN, epoch, u))
         drawn = np.array([float(uniform(state, d) < h[d]) for d in range(len(h))])
-        state, again = np.uint64(draws_of(seed, VISIBLE, epoch, u)), []
+        state, again = np.uint64(draw_state(seed, VISIBLE, epoch, u)), []
         for n, i in enumerate(items):
             weights = np.exp(b[i] + w[i] @ drawn)
             shares = np.cumsum(weights / weights.sum())
@@ -49,9 +49,9 @@ def test_an_epoch_equals_plain_python() -> None:
     train, _ = planted(12, 9)
     levels, settings = np.unique(train.ratings_r), RbmSettings(dims=4, init_sd=0.3)
     ours, plain = (rbm.start(train, levels, settings, 1) for _ in range(2))
-    visible, order = rbm.visible_of(train, levels), np.arange(12, dtype=np.uint32)[::-1].copy()
-    rbm.learn(ours, visible, order, (0.1, 0.05), unsigned(3), 7)
-    plain_epoch(plain, visible, order.tolist(), 0.1, 0.05, unsigned(3), 7)
+    visible, order = rbm.make_visible(train, levels), np.arange(12, dtype=np.uint32)[::-1].copy()
+    rbm.learn(ours, visible, order, (0.1, 0.05), as_unsigned(3), 7)
+    plain_epoch(plain, visible, order.tolist(), 0.1, 0.05, as_unsigned(3), 7)
     for mine, theirs in zip(ours, plain, strict=True):
         assert mine.ravel() == pytest.approx(theirs.ravel(), abs=1e-10)
 
@@ -67,6 +67,6 @@ def test_a_prediction_by_hand() -> None:
 
 
 def test_ratings_that_are_no_levels() -> None:
-    ratings = checked_ratings(np.zeros(100, int), np.arange(100), np.arange(100) / 7)
+    ratings = check_ratings(np.zeros(100, int), np.arange(100), np.arange(100) / 7)
     with pytest.raises(DataError, match="100 distinct ratings are too many"):
         fit_rbm(ratings, RbmSettings(), 1)

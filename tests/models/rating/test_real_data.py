@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recbench_spark.models.rating.interface import Ratings, checked_ratings
+from recbench_spark.models.rating.interface import Ratings, check_ratings
 from recbench_spark.models.rating.registry import fit, make_settings
 
 
@@ -13,7 +13,7 @@ def first_fifth(folder) -> tuple[Ratings, Ratings]:
     """u1: the first 20,000 rows of u.data are the test part."""
     rows = np.loadtxt(folder / "ml-100k" / "u.data", dtype=np.int64)
     users, items = (np.unique(rows[:, column], return_inverse=True)[1] for column in (0, 1))
-    ratings = checked_ratings(users, items, rows[:, 2], (1, 5), rows[:, 3])
+    ratings = check_ratings(users, items, rows[:, 2], (1, 5), rows[:, 3])
     out = np.arange(len(ratings)) < 20_000
     return ratings.rows(~out), ratings.rows(out)
 

@@ -7,11 +7,17 @@ import pytest
 
 from recbench_spark.errors import DataError
 from recbench_spark.models.rating import sgd
-from recbench_spark.models.rating.interface import checked_ratings, rmse
+from recbench_spark.models.rating.interface import check_ratings, rmse
 from recbench_spark.models.rating.registry import make_settings
 from recbench_spark.models.rating.sgd import SgdSettings, fit_sgd
-from recbench_spark.models.rating.shuffling import hash_order, held_out, permutation, shuffle, triples_of
-from recbench_spark.models.rating.simd import LANES, padded
+from recbench_spark.models.rating.shuffling import (
+    draw_held_out,
+    hash_order,
+    make_triples,
+    permutation,
+    shuffle,
+)
+from recbench_spark.models.rating.simd import LANES, pad_dims
 from tests.models.rating.worlds import planted
 
 one = np.float32
@@ -50,20 +56,20 @@ def test_an_epoch_equals_plain_python_bit_for_bit(dims: int) -> None:
     train, _ = planted(20, 15)
     settings = SgdSettings(dims=dims, rates=RATES, regularisers=REGULARISERS, rate_decay=0.9)
     ours = sgd.start(train, settings, seed=4)
-    plain = ours.copied()
-    triples = sgd.centred(train, sgd._centre(train, settings))
+    plain = ours.copy()
+    triples = sgd.subtract_centre(train, sgd._centre(train, settings))
     sgd.run_epoch(ours, triples, settings, epoch=2)
     rates = [one(rate * 0.9**2) for rate in RATES.values()]
     plain_epoch(plain, triples, rates, [one(r) for r in REGULARISERS.values()])
     for mine, theirs in zip(ours, plain, strict=True):
         assert mine.tobytes() == theirs.tobytes()
-    assert ours.p_ud.shape[1] == padded(dims) and (ours.p_ud[:, dims:] == 0).all()
+    assert ours.p_ud.shape[1] == pad_dims(dims) and (ours.p_ud[:, dims:] == 0).all()
 
 
 def test_a_first_step_by_hand() -> None:
     """One rating 5, no centring, p = q = 0, all rates 1/2: e = 5, both biases 5/2, factors stay 0."""
     settings = SgdSettings(dims=1, epochs=1, rates=0.5, regularisers=0, centring="none", init_sd=0)
-    model = fit_sgd(checked_ratings([0], [0], [5], (1, 5)), settings, seed=0).model
+    model = fit_sgd(check_ratings([0], [0], [5], (1, 5)), settings, seed=0).model
     assert (model.mean, model.bias_u[0], model.bias_i[0], model.p_ud[0, 0]) == (0, 2.5, 2.5, 0)
     assert model.predict(np.array([0]), np.array([0])).tolist() == [5]
 
@@ -121,7 +127,7 @@ def test_a_descent_that_diverges_is_named() -> None:
 
 
 def test_too_small_for_a_part_to_stop_on() -> None:
-    ratings = checked_ratings([0], [0], [4], (1, 5))
+    ratings = check_ratings([0], [0], [4], (1, 5))
     with pytest.raises(DataError, match="leaves an empty part"):
         fit_sgd(ratings, SgdSettings(stopping={"share": 0.1}), seed=1)
 
@@ -137,7 +143,7 @@ def test_permutations_are_uniform() -> None:
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 64, 65, 66, 67, 500])
 def test_triples_are_shuffled_as_the_permutation_says(rows: int) -> None:
     """Around the 64 rows that are fetched ahead; a NaN's bits too stay what they were."""
-    triples = triples_of(np.arange(rows), np.arange(rows) + 7, np.arange(rows) - 0.5)
+    triples = make_triples(np.arange(rows), np.arange(rows) + 7, np.arange(rows) - 0.5)
     triples["target"][rows // 2 : rows // 2 + 1] = np.nan
     before = triples.copy()
     shuffle(triples, seed=-3, step=2)
@@ -151,6 +157,6 @@ def test_hash_order_and_hold_out_follow_the_ratings_not_the_rows() -> None:
     mixed = train.rows(np.random.default_rng(1).permutation(len(train)))
     first, second = train.rows(hash_order(train, 3)), mixed.rows(hash_order(mixed, 3))
     assert (first.ratings_r == second.ratings_r).all()
-    out = held_out(train, 0.25, 3)
+    out = draw_held_out(train, 0.25, 3)
     assert abs(out.mean() - 0.25) < 5 * np.sqrt(0.25 * 0.75 / len(train))
-    assert held_out(train, 0.5, 3)[out].all()
+    assert draw_held_out(train, 0.5, 3)[out].all()

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from recbench_spark.models.rating.normals import draws_of, unsigned
+from recbench_spark.models.rating.normals import as_unsigned, draw_state
 from recbench_spark.models.rating.wishart import (
     NormalWishart,
     draw_gamma,
     draw_normal_wishart,
     row_sums,
-    updated,
+    update_prior,
 )
 
 SCALE = np.array([[2.0, 0.3, 0.0], [0.3, 1.0, -0.2], [0.0, -0.2, 0.5]])
@@ -20,7 +20,7 @@ GIVEN = NormalWishart(np.array([1.0, -2.0, 0.5]), 4.0, np.linalg.inv(SCALE), 9.0
 
 
 def states(count: int):
-    return (np.uint64(draws_of(unsigned(5), 1, n, 0)) for n in range(count))
+    return (np.uint64(draw_state(as_unsigned(5), 1, n, 0)) for n in range(count))
 
 
 @pytest.mark.parametrize(("shape", "rate"), [(0.5, 0.5), (1.0, 2.0), (7.5, 0.1), (5000.0, 3.0)])
@@ -46,7 +46,7 @@ def test_the_update_by_hand() -> None:
     """Rows 1 and 3, prior mean 0 worth 2 rows, W0 = 1: mean 4 / 4, W^-1 = 1 + 2 + (2 * 2 / 4) 4."""
     prior = NormalWishart(np.zeros(1), 2.0, np.eye(1), 1.0)
     sums, products = row_sums(np.zeros((2, 0)), np.array([1.0, 3.0]), np.arange(2), 0)
-    found = updated(prior, 2, sums, products)
+    found = update_prior(prior, 2, sums, products)
     assert (found.mean[0], found.strength, found.inverse_scale[0, 0], found.degrees) == (1, 4, 1 + 2 + 4, 3)
-    nothing = updated(prior, 0, np.zeros(1), np.zeros((1, 1)))
+    nothing = update_prior(prior, 0, np.zeros(1), np.zeros((1, 1)))
     assert all(np.array_equal(a, b) for a, b in zip(nothing, prior, strict=True))

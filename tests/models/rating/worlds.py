@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from recbench_spark.models.rating.interface import Ratings, checked_ratings
+from recbench_spark.models.rating.interface import Ratings, check_ratings
 
 SMALL = {
     "rbm": {"dims": 8, "rate": 0.05, "epochs": 60},
@@ -27,6 +27,6 @@ def planted(users: int = 60, items: int = 40, dims: int = 2, noise: float = 0.3)
     u, i = np.nonzero(rng.random((users, items)) < 0.55)
     values = np.clip(np.round(2 * (truth[u, i] + rng.normal(0, noise, len(u)))) / 2, 1, 5)
     times = rng.integers(0, 50, len(u)) * 86_400
-    ratings = checked_ratings(u, i, values, (1, 5), times, users, items)
+    ratings = check_ratings(u, i, values, (1, 5), times, users, items)
     out = rng.random(len(u)) < 0.1
     return ratings.rows(~out), ratings.rows(out)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from recbench_spark.training.fits.table import Commits
+from recbench_spark.training.fits.table import BackgroundCommits
 
 
 def test_a_commit_that_takes_long_holds_up_no_row() -> None:
@@ -18,7 +18,7 @@ def test_a_commit_that_takes_long_holds_up_no_row() -> None:
         assert may_end.wait(30)
         written.append(rows)
 
-    with Commits(write, every=-1.0) as commits:
+    with BackgroundCommits(write, every=-1.0) as commits:
         commits.add({"n": 0})
         assert begun.wait(30)
         for n in range(1, 4):
@@ -30,7 +30,7 @@ def test_a_commit_that_takes_long_holds_up_no_row() -> None:
 
 def test_rows_wait_until_it_is_time() -> None:
     written: list[list[dict[str, int]]] = []
-    with Commits(written.append, every=3600.0) as commits:
+    with BackgroundCommits(written.append, every=3600.0) as commits:
         for n in range(3):
             commits.add({"n": n})
         assert not written
@@ -41,10 +41,10 @@ def test_a_commit_that_fails_is_told_and_what_breaks_off_writes_no_more() -> Non
     def write(_rows: list[dict[str, int]]) -> None:
         raise OSError("the disk is full")
 
-    with pytest.raises(OSError, match="full"), Commits(write, every=-1.0) as commits:
+    with pytest.raises(OSError, match="full"), BackgroundCommits(write, every=-1.0) as commits:
         commits.add({"n": 0})
     written: list[list[dict[str, int]]] = []
-    with pytest.raises(KeyboardInterrupt), Commits(written.append, every=3600.0) as commits:
+    with pytest.raises(KeyboardInterrupt), BackgroundCommits(written.append, every=3600.0) as commits:
         commits.add({"n": 0})
         raise KeyboardInterrupt
     assert not written

@@ -10,7 +10,7 @@ import pytest
 
 from recbench_spark.storage.paths import read_tail
 from recbench_spark.training.fits.folders import find_place
-from recbench_spark.training.fits.tasks import FitTask, done_before
+from recbench_spark.training.fits.tasks import FitTask, read_earlier_row
 
 
 def write_fit(root: Path, files: str) -> None:
@@ -40,5 +40,5 @@ def test_the_old_place_is_never_read(tmp_path) -> None:
     write_fit(new, stored)
     assert find_place(store, stored) == f"{new}/fit_files/ab"
     task = FitTask("ab", "m", {"kind": "means"}, 0, None, ("train",), ("test",), folder=f"{new}/fit_files")
-    row = done_before(task)
+    row = read_earlier_row(task)
     assert row is not None and row["files"] == "fit_files/ab"

@@ -19,7 +19,7 @@ from recbench_spark.models.rating.registry import make_settings
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import SharedRows, read_bytes
 from recbench_spark.training.fits import tasks
-from recbench_spark.training.fits.logs import LogFiles, indexed, require_times
+from recbench_spark.training.fits.logs import SharedRatingLog, index_ids, require_times
 from recbench_spark.training.fits.tasks import FitTask, fit_one
 
 SGD = {"kind": "sgd_mf", "dims": 3, "epochs": 5, "rates": 0.02}
@@ -32,7 +32,7 @@ def _own_host_folder(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "host"))
 
 
-def log_files(folder: Path, pieces: int = 1, rows: list[Any] = ROWS, name: str = "log") -> LogFiles:
+def log_files(folder: Path, pieces: int = 1, rows: list[Any] = ROWS, name: str = "log") -> SharedRatingLog:
     """The rows in so many files, in another order for each number of files."""
     order = np.random.default_rng(pieces).permutation(len(rows))
     files = []
@@ -49,7 +49,9 @@ def log_files(folder: Path, pieces: int = 1, rows: list[Any] = ROWS, name: str =
     key = f"{name}-{pieces}-{folder.name}"
     timed = all(row[3] is not None for row in rows)
     ratings = [row[2] for row in rows]
-    return LogFiles(SharedRows(key, tuple(files)), parts, (min(ratings), max(ratings)), timed, len(rows))
+    return SharedRatingLog(
+        SharedRows(key, tuple(files)), parts, (min(ratings), max(ratings)), timed, len(rows)
+    )
 
 
 def task(settings: dict[str, Any] = SGD, **changes: Any) -> FitTask:
@@ -85,9 +87,9 @@ def test_the_number_is_that_of_plain_arithmetic(tmp_path) -> None:
 
 
 def test_ids_are_in_the_order_of_rankings() -> None:
-    place, ids = indexed(pa.chunked_array([["10", "9"], ["9", "100"]]))
+    place, ids = index_ids(pa.chunked_array([["10", "9"], ["9", "100"]]))
     assert (place.tolist(), ids.tolist()) == ([1, 0, 0, 2], [b"9", b"10", b"100"])
-    assert indexed(pa.chunked_array([["10", "9", "x"]]))[1].tolist() == [b"10", b"9", b"x"]
+    assert index_ids(pa.chunked_array([["10", "9", "x"]]))[1].tolist() == [b"10", b"9", b"x"]
 
 
 def test_a_fit_that_was_made_is_not_made_again(tmp_path, monkeypatch) -> None:
@@ -141,11 +143,11 @@ def test_a_diverged_fit_is_a_row_and_so_is_any_failure(tmp_path, monkeypatch) ->
 
 def test_validation_rows_are_drawn_from_training_alone(tmp_path) -> None:
     log = log_files(tmp_path).open()
-    train_r, valid_r = tasks.rows_of(task(share=0.3, watched=()), log)
+    train_r, valid_r = tasks.choose_rows(task(share=0.3, watched=()), log)
     both = np.sort(np.concatenate([train_r, valid_r]))
-    assert (both == log.rows_of(("0", "2", "3"))).all() and 0.15 < len(valid_r) / len(both) < 0.45
-    again = tasks.rows_of(task(share=0.3, watched=(), seed=99), log)[1]
-    other = tasks.rows_of(task(share=0.3, watched=(), share_seed=4), log)[1]
+    assert (both == log.find_rows(("0", "2", "3"))).all() and 0.15 < len(valid_r) / len(both) < 0.45
+    again = tasks.choose_rows(task(share=0.3, watched=(), seed=99), log)[1]
+    other = tasks.choose_rows(task(share=0.3, watched=(), share_seed=4), log)[1]
     assert (again == valid_r).all() and not np.array_equal(other, valid_r)
     row = fit_one(task(share=0.3, watched=()), log_files(tmp_path))
     assert row["parts"] == ["validation"] and row["n_watched"] == len(valid_r)
@@ -180,17 +182,17 @@ def test_models_of_days_refuse_a_log_without_times_by_name(tmp_path) -> None:
 def test_pairs_alone_count_from_the_threshold_on(tmp_path) -> None:
     log = log_files(tmp_path).open()
     asked = task({"kind": "implicit_als"}, threshold=4.0)
-    ratings = log.arrays["ratings"][tasks.rows_of(asked, log)[0]]
+    ratings = log.arrays["ratings"][tasks.choose_rows(asked, log)[0]]
     assert len(ratings) and ratings.min() >= 4
 
 
 def test_memory_is_that_of_this_fit() -> None:
     facts: dict[str, Any] = {}
-    with tasks.measured(facts):
+    with tasks.measure_resources(facts):
         large = np.ones(25_000_000)
     before = facts["peak_bytes"]
     del large
-    with tasks.measured(facts):
+    with tasks.measure_resources(facts):
         pass
     assert before - facts["peak_bytes"] > 100_000_000, "forgotten between two fits"
     assert facts["seconds"] < 1 and facts["cpu_seconds"] < 1
