@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -23,9 +25,32 @@ def compile_kernel(function: Function, **more: Any) -> Function:
         return function
     options = {"nogil": True, "error_model": "numpy"} | more
     try:
-        return cast(Function, numba.njit(**{"cache": True, **options})(function))
+        return _name_cache(cast(Function, numba.njit(**{"cache": True, **options})(function)))
     except RuntimeError:  # no folder that can be written to, neither beside the sources nor at home
         return cast(Function, numba.njit(**{**options, "cache": False})(function))
+
+
+def _name_cache(kernel: Function) -> Function:
+    """Let the kernel's cached code count only for the sources that it was made from.
+
+    Numba looks at the file of the kernel alone. The code also holds kernels of other files that it calls, and
+    its index names their classes: after an upgrade in place the old code would run, or fail to load.
+    """
+    index = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    if index is not None:
+        index._version = f"{numba.__version__} {digest_sources()}"
+    return kernel
+
+
+@cache
+def digest_sources() -> str:
+    """Return the digest of all sources that kernels are made from; they are read once per process."""
+    digest = hashlib.sha256()
+    for folder in ("kernels", "models"):
+        for file in sorted((Path(__file__).resolve().parents[1] / folder).rglob("*.py")):
+            digest.update(f"{file.name} {file.stat().st_size}\n".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def compile_with_python_errors(function: Function) -> Function:
