@@ -1,1 +1,3 @@
-"""Graphs of nodes and edges: laid out once, embedded layer by layer, by Python tasks over mapped files."""
+"""Build graphs of nodes and edges once, and embed their nodes layer by layer, by Python tasks over mapped
+files.
+"""

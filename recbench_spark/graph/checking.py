@@ -1,6 +1,6 @@
-"""Check the files of a graph by tasks: lengths and digests, as they were when it was published.
+"""Check the files of a graph by tasks: their lengths and digests must be those of the seal.
 
-A file that was cut short, is gone or has another byte would give other numbers, or an error of ours.
+A file that is cut short, missing or changed would give other numbers or a confusing error.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from recbench_spark.storage.seals import (
 
 
 def write_graph_seal(context: SparkContext, folder: Path) -> None:
-    """Write down length and digest of each file of a folder; a task reads some files, once each.
+    """Write the length and digest of each file of a folder to its seal. Each file is read once, by tasks.
 
-    The driver holds a name, a number and a digest a file: a few files a block.
+    The driver holds a name, a number and a digest for each file; there are a few files for each block.
     """
     names = list_files(folder)
     entries = context.parallelize(names, len(names)).map(partial(seal_entry, folder=folder)).collect()
@@ -31,9 +31,9 @@ def write_graph_seal(context: SparkContext, folder: Path) -> None:
 
 
 def find_graph_damage(context: SparkContext, folder: Path) -> str:
-    """Return what differs between a graph's files and their seal, in words; empty where nothing does.
+    """Return the difference between a graph's files and their seal in words, or an empty text.
 
-    A graph that an older version laid out has no seal, and is taken as it is.
+    Graphs of older versions have no seal and are not checked.
     """
     entries: list[tuple[str, Entry]] = list(read_seal(folder).items())
     if not entries:

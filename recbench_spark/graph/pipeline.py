@@ -1,4 +1,6 @@
-"""From edges and features to embeddings: `graphs`, `graph_vectors`, `embeddings`, `graph_runs`."""
+"""Build graphs, read features and weights, and run models: `graphs`, `graph_vectors`, `embeddings`,
+`graph_runs`.
+"""
 
 from __future__ import annotations
 
@@ -60,31 +62,33 @@ from recbench_spark.storage.seals import SEAL, find_damage, write_seal
 from recbench_spark.storage.store import Store
 
 FOLDER = "graph_files"
-"""Of the warehouse: adjacency and features of graphs, and of models while they run."""
+"""Folder of the warehouse for the adjacency and features of graphs, and for the files of running models."""
 
 MAPPED_SHARE = 0.4
-"""Of a host's memory that plan R may map."""
+"""Share of a host's memory that plan R may map."""
 
 FREE_SHARE = 0.8
-"""Of what is free of it now, or could be: what does not stay in memory is read from the disk an edge."""
+"""Share of the free memory that plan R may map. Pages that do not fit are read from the disk again for each
+edge.
+"""
 
 THIRD_COLUMN = "column_2"
 """Name of the column after src and dst of a CSV file whose first line has no names."""
 
 PROBE_MIN_EDGES = 1_000_000
-"""Edges from which on it is worth a second to find out how long reading takes."""
+"""Edges from which on the throughput of reading is measured. The measurement takes a second."""
 
 
 @dataclass(frozen=True)
 class PreparedGraphModel:
-    """A model ready to run.
+    """PreparedGraphModel holds a model that is ready to run.
 
     Attributes:
-        settings: as asked for.
-        graph: laid out.
-        model: with its weights, features laid out.
-        checks: what was counted.
-        pace: seconds of a core to take in a byte of features, by a probe where the graph is large.
+        settings: settings of the model.
+        graph: the graph on disk.
+        model: the model with its weights and its file of features.
+        checks: counts of the features, by name.
+        pace: seconds that a core needs to read a byte of features. It is measured where the graph is large.
     """
 
     settings: GraphModel
@@ -95,10 +99,10 @@ class PreparedGraphModel:
 
 
 def files_folder(store: Store) -> Path:
-    """Where files that tasks map lie.
+    """Return the folder of the files that tasks map.
 
     Raises:
-        StoreError: the warehouse is a catalog or remote, where nothing can be mapped.
+        StoreError: the warehouse is a catalog or remote, so that files cannot be mapped.
     """
     if store.folder is None:
         raise StoreError(
@@ -109,10 +113,15 @@ def files_folder(store: Store) -> Path:
 
 
 def split_source(store: Store, split_id: str, **more: Any) -> GraphSource:
-    """The training part of a split as a bipartite graph: no held-out row is ever read; `more`: settings.
+    """Return the training part of a split as a bipartite graph. No held-out row is ever read.
+
+    Args:
+        store: the warehouse.
+        split_id: name of the split.
+        more: further settings of the source.
 
     Raises:
-        ConfigError: no such split.
+        ConfigError: there is no such split.
     """
     store.create(SPLITS)
     known = {part["split_id"] for part in open_table(store.location("splits")).partitions()}
@@ -133,34 +142,43 @@ def split_source(store: Store, split_id: str, **more: Any) -> GraphSource:
 
 
 def identify_graph(store: Store, source: GraphSource) -> tuple[str, str]:
-    """The name of a graph, a hash of its inputs after its split's name, and its edges' identity."""
-    of = ",".join(f"{name}={value}" for name, value in sorted(source.partitions.items()))
-    # In the warehouse's own tables a partition's name is a hash of all that its rows are made from.
-    if not of or source.edges not in map(store.location, TABLES):
-        of = " of ".join(filter(None, [of, identity(store.spark, str(Path(source.edges).absolute()))]))
+    """Return the name of a graph and the identity of its edges.
+
+    The name is a hash of the inputs. It begins with the name of the split, if there is one.
+    """
+    edges = ",".join(f"{name}={value}" for name, value in sorted(source.partitions.items()))
+    # In the tables of the warehouse a partition is named by a hash of all inputs of its rows.
+    if not edges or source.edges not in map(store.location, TABLES):
+        edges = " of ".join(
+            filter(None, [edges, identity(store.spark, str(Path(source.edges).absolute()))])
+        )
     nodes = {side: identity(store.spark, path) for side, path in source.nodes.items()}
     settings = source.model_dump(exclude={"edges", "nodes"})
     return prefix_split_id(
-        source, digest("graph", settings, of, nodes, revisions.select_revisions("graphs"))
-    ), of
+        source, digest("graph", settings, edges, nodes, revisions.select_revisions("graphs"))
+    ), edges
 
 
 def prefix_split_id(source: GraphSource, name: str) -> str:
-    """A name after that of the split that the graph is of: retention finds what goes with a split."""
+    """Put the name of the graph's split before a name.
+
+    Retention uses the prefix to find all that belongs to a split.
+    """
     walked = source.partitions.get("neighbourhood_id", "").rpartition("-")[0]
     split_id = source.partitions.get("split_id") or walked
     return f"{split_id}-{name}" if split_id else name
 
 
 def graph_folder(store: Store, graph_id: str, blocks: int) -> Path:
-    """Of a graph's files: cut into other blocks, it lies beside."""
+    """Return the folder of a graph's files. Each number of blocks has a folder of its own."""
     return files_folder(store) / f"{graph_id}-{blocks}"
 
 
 def find_graph(store: Store, graph_id: str, blocks: int | None, journal: Journal) -> Graph | None:
-    """Return a graph that is whole, marked as used now; blocks None: any number, so cores may change.
+    """Return a complete graph from the disk and mark it as used now, or None.
 
-    Tasks hold its files against what was written. One that is damaged is removed.
+    With `blocks` None any number of blocks will do, so the number of cores may change between runs. Tasks
+    compare the files with the seal. A damaged graph is removed.
     """
     for folder in sorted(files_folder(store).glob(f"{graph_id}-{blocks or '*'}")):
         graph = read_graph(folder)
@@ -186,28 +204,28 @@ def _graph_damage(store: Store, folder: Path) -> str:
 def ensure_graph(
     store: Store, source: GraphSource, blocks: int | None, journal: Journal, nodes: bool = True
 ) -> Graph:
-    """The graph of a source; laid out once, with rows in `graphs`, `graph_nodes` and `checks`.
+    """Return the graph of a source. It is built once, with rows in `graphs`, `graph_nodes` and `checks`.
 
     Args:
         store: the warehouse.
-        source: where edges lie.
-        blocks: of each side; None: by the number of edges.
-        journal: progress.
+        source: edges, node tables and their settings.
+        blocks: blocks of each side; None: by the number of edges.
+        journal: receives the progress.
         nodes: whether `graph_nodes` is written.
 
     Raises:
-        ConfigError, DataError, SchemaError, StoreError: as `layout.lay_out`.
+        ConfigError, DataError, SchemaError, StoreError: see `build.build_graph`.
     """
-    graph_id, of = identify_graph(store, source)
+    graph_id, edges = identify_graph(store, source)
     graph = find_graph(store, graph_id, blocks, journal)
     if graph is not None:
         journal.say(f"graph {graph_id}: laid out before")
     else:
         graph = _build_graph(store, source, graph_id, blocks, journal)
-    # Each once a graph: a run that was killed may have left them out.
+    # Each is written once for a graph. A killed run may not have written them.
     if nodes:
         _append_nodes(store, graph)
-    _append_graph(store, source, graph, of)
+    _append_graph(store, source, graph, edges)
     return graph
 
 
@@ -230,7 +248,7 @@ def _build_graph(
 def _publish_graph(
     context: SparkContext, source: GraphSource, graph_id: str, folder: Path, blocks: int, journal: Journal
 ) -> Graph:
-    """Lay a graph out in a work folder, seal it and publish it; or wait for the run that does."""
+    """Build a graph in a work folder, seal it and publish it, or wait for another run that builds it."""
     with hold_lease(folder, lambda: read_graph(folder) is not None, journal.say) as lease:
         if lease is not None:
             remove_tree(lease.work)
@@ -245,18 +263,18 @@ def _publish_graph(
 
 
 def warn_unread_weights(source: GraphSource, rows: RowSource) -> str | None:
-    """A warning where an edge list has what looks like weights, and nobody asked for them."""
+    """Return a warning if the edges seem to have weights that the settings do not use, or None."""
     if source.weighted or source.partitions:
         return None
     likely = source.column("weights" if source.lists else "weight")
-    found = [name for name in (likely, THIRD_COLUMN) if name in rows.others]
-    if not found:
+    names = [name for name in (likely, THIRD_COLUMN) if name in rows.others]
+    if not names:
         return None
-    what = f"column {found[0]}" if found[0] == likely else "the third column"
+    what = f"column {names[0]}" if names[0] == likely else "the third column"
     return f"warning: {what} of {source.edges} is not read: every edge weighs 1 (weights: --weighted)"
 
 
-def _append_graph(store: Store, source: GraphSource, graph: Graph, of: str) -> None:
+def _append_graph(store: Store, source: GraphSource, graph: Graph, edges: str) -> None:
     where = f", {json.dumps(source.where)}" if source.where else ""
     row = {
         "graph_id": graph.graph_id,
@@ -266,7 +284,7 @@ def _append_graph(store: Store, source: GraphSource, graph: Graph, of: str) -> N
         "blocks": len(graph.blocks),
         "weighted": graph.weighted,
         "source": source.edges + where,
-        "source_identity": of,
+        "source_identity": edges,
         "settings_json": source.model_dump_json(),
         "seconds": graph.seconds,
         "laid_out_at": datetime.now(UTC),
@@ -280,19 +298,21 @@ FAULT_COUNTS = ("null_ids", "bad_weights", "negative_weights", "nodes_without_fe
 
 
 def write_graph_checks(store: Store, name: str, counts: Mapping[str, int], of: str = "") -> None:
-    """Counts of a graph or a model as rows of `checks`, whose run_id is its name; once a name, or once a
-    name and what of it they are."""
+    """Write counts of a graph or a model as rows of `checks`, where run_id is its name.
+
+    The rows are written once for each name, or once for each name and part `of` it.
+    """
     rows = [
         {
             "run_id": name,
             "check": f"graph: {what.replace('_', ' ')}",
             "severity": "warning" if what in FAULT_COUNTS else "info",
-            "observed": float(found),
+            "observed": float(count),
             "threshold": 0.0 if what in FAULT_COUNTS else None,
-            "passed": what not in FAULT_COUNTS or not found,
+            "passed": what not in FAULT_COUNTS or not count,
             "detail": "",
         }
-        for what, found in counts.items()
+        for what, count in counts.items()
     ]
     store.append_rows(rows, CHECKS, once=f"graph/{name}{of}")
 
@@ -306,29 +326,30 @@ def _append_nodes(store: Store, graph: Graph) -> None:
 
 
 def prepare_model(store: Store, settings: GraphModel, journal: Journal) -> PreparedGraphModel:
-    """Graph, features and weights of a model, each made once and checked before anything runs.
+    """Prepare the graph, the features and the weights of a model. Each is made once and checked before the
+    run.
 
     Raises:
-        ConfigError: weights of a wrong shape, or that do not know a layer.
-        DataError: features that are missing, of another length or not finite.
+        ConfigError: weights have a wrong shape or an unknown name.
+        DataError: features are missing, not finite, or of different lengths.
     """
-    given, weights_id = read_weights(settings.weights)
+    stored, weights_id = read_weights(settings.weights)
     graph = ensure_graph(store, settings.graph, settings.blocks, journal)
     path, features_id, checks = build_features(store, settings, graph, journal)
     dims = int(map_array(path).shape[1])
     wanted = model_weight_shapes(settings.forms(), settings.final, dims)
-    if given is None:
+    if stored is None:
         weights = random_weights(wanted, settings.seed)
     else:
-        weights = check_weights(given, wanted, str(settings.weights))
-    layers, ends = make_layers(settings.forms(), settings.final, weights, dims, settings.seed)
+        weights = check_weights(stored, wanted, str(settings.weights))
+    layers, output_layers = make_layers(settings.forms(), settings.final, weights, dims, settings.seed)
     model_id = make_model_id(settings, graph.graph_id, features_id, weights_id)
     for table in (GRAPH_VECTORS, EMBEDDINGS):
         store.create(table)
     model = Model(
         model_id,
         layers,
-        ends,
+        output_layers,
         settings.mode,
         settings.wire,
         str(path),
@@ -342,22 +363,22 @@ def prepare_model(store: Store, settings: GraphModel, journal: Journal) -> Prepa
 
 
 def _measure_throughput(store: Store, graph: Graph, model: Model) -> float:
-    """Of reading features, where that decides how long a model takes that is still to be made."""
+    """Measure how fast features are read, unless the graph is small or the model exists already."""
     if graph.edges < PROBE_MIN_EDGES or Path(model.folder, NIGHT_NOTE).exists():
         return costs.DEFAULT_READ_SECONDS
     return measure_read_throughput(store.spark.sparkContext, graph, model.features)
 
 
 def make_model_id(settings: GraphModel, graph_id: str, features_id: str, weights_id: str) -> str:
-    """A model's name: equal names, equal bits."""
+    """Return the name of a model. Models of equal names have equal bits."""
     return prefix_split_id(settings.graph, settings.key(graph_id, features_id, weights_id))
 
 
 def compute_model_id(store: Store, settings: GraphModel) -> str:
-    """The name that `prepare_model` gives a model, without laying anything out.
+    """Return the name that `prepare_model` will give a model. Nothing is built.
 
     Raises:
-        ConfigError, DataError: weights or features that are not there.
+        ConfigError, DataError: weights or features do not exist.
     """
     graph_id, _ = identify_graph(store, settings.graph)
     _, weights_id = read_weights(settings.weights)
@@ -365,35 +386,35 @@ def compute_model_id(store: Store, settings: GraphModel) -> str:
 
 
 def describe_files(settings: GraphLayers) -> str:
-    """Whether features and weights are there and go together, before Spark starts.
+    """Check that features and weights exist and fit together, and describe them. Spark is not needed.
 
     Raises:
-        ConfigError, DataError, SchemaError: as `prepare_model`.
+        ConfigError, DataError, SchemaError: see `prepare_model`.
     """
-    asked, given = settings.features, read_weights(settings.weights)[0]
-    if asked.path is None:
-        dims = asked.dims if asked.kind == "hashed" else 1
+    features, weights = settings.features, read_weights(settings.weights)[0]
+    if features.path is None:
+        dims = features.dims if features.kind == "hashed" else 1
     else:
         dims = first.count_dimensions(
-            first.require_equal_lengths(first.open_features(asked.path, asked.id_column, "auto"))
+            first.require_equal_lengths(first.open_features(features.path, features.id_column, "auto"))
         )
     wanted = model_weight_shapes(settings.forms(), settings.final, dims)
-    if given is not None:
-        check_weights(given, wanted, str(settings.weights))
-    of = "random" if given is None else "of the right shapes"
+    if weights is not None:
+        check_weights(weights, wanted, str(settings.weights))
+    kind = "random" if weights is None else "of the right shapes"
     widths = [layer.width for layer in settings.layers] + list(settings.final)
     through = " -> ".join(map(str, [dims, *widths]))
-    return f"features {asked.path or asked.kind}; dimensions {through}; {len(wanted)} weights, {of}"
+    return f"features {features.path or features.kind}; dimensions {through}; {len(wanted)} weights, {kind}"
 
 
 def read_weights(path: str | None) -> tuple[dict[str, Any] | None, str]:
-    """Weights of a safetensors file and a hash of its bytes; None and `random` without one.
+    """Read the weights of a safetensors file and hash its bytes. Without a file return None and `random`.
 
-    Numbers of 16 bits, bfloat16 among them, and of 32 bits are exact in float32; those of 64 bits are
-    rounded to the nearest.
+    Numbers of 16 bits (bfloat16 too) and of 32 bits are exact in float32. Numbers of 64 bits are rounded to
+    the nearest.
 
     Raises:
-        ConfigError: no such file, none of safetensors, or weights that are no floating-point numbers.
+        ConfigError: the file does not exist, is not a safetensors file, or has weights that are no floats.
     """
     if path is None:
         return None, "random"
@@ -401,28 +422,30 @@ def read_weights(path: str | None) -> tuple[dict[str, Any] | None, str]:
 
     try:
         packed = Path(path).read_bytes()
-        held = deserialize(packed)  # type: ignore[no-untyped-call]
-        given = {name: _read_weight(path, name, weight) for name, weight in held}
+        stored = deserialize(packed)  # type: ignore[no-untyped-call]
+        weights = {name: _read_weight(path, name, weight) for name, weight in stored}
     except OSError as error:
         raise ConfigError(f"weights {path}: {error.strerror}", "a file of safetensors") from None
     except SafetensorError as error:
         raise ConfigError(f"weights {path}: {error}", "save them by safetensors.torch.save_file") from None
-    return given, hashlib.sha256(packed).hexdigest()[:16]
+    return weights, hashlib.sha256(packed).hexdigest()[:16]
 
 
 FLOAT_TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2"}
-"""Types of weights that are read, and how their bytes are seen; of bfloat16 the upper half of a float32."""
+"""Types of weights that are read, and the numpy types of their bytes. A bfloat16 is the upper half of a
+float32.
+"""
 
 
-def _read_weight(path: str, name: str, held: dict[str, Any]) -> npt.NDArray[Any]:
-    """A weight of a file of safetensors. Raises ConfigError for a type that is not read."""
-    kind = held["dtype"]
+def _read_weight(path: str, name: str, stored: dict[str, Any]) -> npt.NDArray[Any]:
+    """Read one weight of a safetensors file. Raise ConfigError for a type that is not supported."""
+    kind = stored["dtype"]
     if kind not in FLOAT_TYPES:
         raise ConfigError(
             f"weights {path}: {name} holds numbers of type {kind}",
             f"save it as one of {', '.join(FLOAT_TYPES)}, e.g. by .float() before saving",
         )
-    values = np.frombuffer(held["data"], FLOAT_TYPES[kind]).reshape(held["shape"])
+    values = np.frombuffer(stored["data"], FLOAT_TYPES[kind]).reshape(stored["shape"])
     if kind == "BF16":
         return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return values
@@ -431,8 +454,14 @@ def _read_weight(path: str, name: str, held: dict[str, Any]) -> npt.NDArray[Any]
 def build_features(
     store: Store, settings: GraphModel, graph: Graph, journal: Journal
 ) -> tuple[Path, str, dict[str, int]]:
-    """The matrix of features by dense id, its name, and what was counted; made once for all models."""
-    asked, context, name = settings.features, store.spark.sparkContext, identify_features(store, settings)
+    """Return the file of the feature matrix by dense id, its name and its counts. It is made once for all
+    models.
+    """
+    features, context, name = (
+        settings.features,
+        store.spark.sparkContext,
+        identify_features(store, settings),
+    )
     folder = Path(graph.folder, "features", name)
     damage = _features_damage(folder)
     if damage:
@@ -440,7 +469,7 @@ def build_features(
         remove_published(folder)
     with hold_lease(folder, (folder / COUNTS_FILE).is_file, journal.say) as lease:
         if lease is not None:
-            text = f"features: {asked.path or asked.kind}"
+            text = f"features: {features.path or features.kind}"
             with journal.stage("features", text, graph_id=graph.graph_id):
                 remove_tree(lease.work)
                 counts = _fill_features(context, settings, graph, lease.work / "features.npy")
@@ -452,37 +481,37 @@ def build_features(
 
 
 COUNTS_FILE = "counts.json"
-"""Of a folder of features: what was counted, written when the matrix is there."""
+"""File of counts in a folder of features. It is written after the matrix."""
 
 
 def _features_damage(folder: Path) -> str:
-    """Return what is wrong with features that are there; those of older versions have no seal."""
+    """Return the damage of the features on disk, or an empty text. Older versions wrote no seal."""
     return find_damage(folder, digests=True) if (folder / SEAL).is_file() else ""
 
 
 def identify_features(store: Store, settings: GraphModel) -> str:
-    """A hash of what a model's first vectors hang on."""
-    asked = settings.features
-    kept = asked.model_dump(exclude={"path", "missing"})
-    seed = settings.seed if asked.kind == "hashed" else 0
-    of = "" if asked.path is None else identity(store.spark, str(Path(asked.path).absolute()))
-    return digest(kept, of, asked.missing, seed, settings.wire)
+    """Hash all that determines the first vectors of a model's nodes."""
+    features = settings.features
+    options = features.model_dump(exclude={"path", "missing"})
+    seed = settings.seed if features.kind == "hashed" else 0
+    source = "" if features.path is None else identity(store.spark, str(Path(features.path).absolute()))
+    return digest(options, source, features.missing, seed, settings.wire)
 
 
 def _fill_features(context: Any, settings: GraphModel, graph: Graph, path: Path) -> dict[str, int]:
-    asked = settings.features
-    if asked.path is None:
-        dims = asked.dims if asked.kind == "hashed" else 1
+    features = settings.features
+    if features.path is None:
+        dims = features.dims if features.kind == "hashed" else 1
         create_matrix(path, (graph.nodes, dims), settings.wire)
-        first.fill_generated(context, graph, asked.kind, dims, settings.seed, path)
+        first.fill_generated(context, graph, features.kind, dims, settings.seed, path)
         return {}
-    side = graph.sides.index(asked.side or graph.sides[-1])
+    side = graph.sides.index(features.side or graph.sides[-1])
     rows: RowSource = first.open_features(
-        asked.path, asked.id_column, "numeric" if graph.numeric[side] else "text"
+        features.path, features.id_column, "numeric" if graph.numeric[side] else "text"
     )
     dims = first.count_dimensions(rows)
     create_matrix(path, (graph.nodes, dims), settings.wire)
-    return first.fill_from_table(context, graph, rows, side, dims, path, asked.missing)
+    return first.fill_from_table(context, graph, rows, side, dims, path, features.missing)
 
 
 # --------------------------------------------------------------------------------- costs
@@ -490,18 +519,18 @@ def _fill_features(context: Any, settings: GraphModel, graph: Graph, path: Path)
 
 @dataclass(frozen=True)
 class PassEstimate:
-    """What a pass is predicted to cost under a plan.
+    """PassEstimate is the predicted cost of a pass under a plan.
 
     Attributes:
         step: the pass.
-        plan: chosen or asked for.
-        size: what it has to do.
-        seconds: predicted, with `low` and `high` around them.
-        low: see seconds.
-        high: see seconds.
-        tasks: their number.
-        moved: bytes of vectors or sums on the wire.
-        memory: bytes of a worker, mapped files apart.
+        plan: plan of the settings, or the chosen one.
+        size: amounts of work of the pass.
+        seconds: predicted wall time in seconds.
+        low: lower end of the interval around `seconds`.
+        high: upper end of the interval.
+        tasks: number of tasks.
+        moved: bytes of vectors or sums that are shuffled.
+        memory: bytes of a worker without its mapped files.
     """
 
     step: Pass
@@ -516,7 +545,9 @@ class PassEstimate:
 
 
 def pass_size(graph: Graph, step: Pass, widths: tuple[int, int], pace: float) -> costs.PassSize:
-    """A pass as its cost sees it; widths: of own vectors, and of what comes out."""
+    """Return the size of a pass for its estimate of costs. `widths` are those of own vectors and of new
+    ones.
+    """
     into, sources = graph.side_blocks(step.side), graph.side_blocks(step.sources)
     d, o = widths
     m = step.module.message_width(d) if step.module.project is not None else d
@@ -542,16 +573,16 @@ def pass_size(graph: Graph, step: Pass, widths: tuple[int, int], pace: float) ->
 def estimate_passes(
     prepared: PreparedGraphModel, rates: costs.Rates, cores: int, plan: str
 ) -> list[PassEstimate]:
-    """What each pass is predicted to cost, with its plan, before anything runs."""
-    found = []
+    """Predict the cost of each pass and choose its plan before anything runs."""
+    estimates = []
     d = int(map_array(Path(prepared.model.features)).shape[1])
     for step in plan_passes(prepared.model, prepared.graph):
         pooled = d if step.module.project is None else step.module.message_width(d)
         o = step.width if step.kind == "layer" else pooled
         size = pass_size(prepared.graph, step, (d, o), prepared.pace)
-        found.append(_estimate_pass(step, size, rates, cores, plan, prepared))
+        estimates.append(_estimate_pass(step, size, rates, cores, plan, prepared))
         d = o if step.kind == "layer" else d
-    return found
+    return estimates
 
 
 def _estimate_pass(
@@ -577,13 +608,13 @@ def _estimate_pass(
 
 
 def _mappable_bytes() -> int:
-    """Bytes of messages that this host keeps in memory: of all it has, and of what others leave of it."""
+    """Return the bytes of messages that this host can keep in memory."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return int(min(pages * MAPPED_SHARE, free_memory(pages) * FREE_SHARE))
 
 
 def fit_rates(store: Store) -> costs.Rates:
-    """Rates fitted to this warehouse's own runs; those built in where there are few."""
+    """Fit rates to the runs of this warehouse. With few runs return the default rates."""
     rows = store.read(GRAPH_RUNS).orderBy(F.desc("started_at")).limit(200).collect()
     return costs.fit_rates(
         [(costs.Amounts(*json.loads(row.amounts_json)), row.seconds, row.cores) for row in rows]
@@ -591,9 +622,9 @@ def fit_rates(store: Store) -> costs.Rates:
 
 
 def explain_costs(
-    found: list[PassEstimate], prepared: PreparedGraphModel, rates: costs.Rates, cores: int
+    estimates: list[PassEstimate], prepared: PreparedGraphModel, rates: costs.Rates, cores: int
 ) -> str:
-    """Plan, tasks, bytes, memory, seconds and core-hours with their interval, a line a pass."""
+    """Format plan, tasks, bytes, memory, seconds and core-hours of the passes, one line for each."""
     graph = prepared.graph
     lines = [
         f"model {prepared.model.model_id} over graph {graph.graph_id}: {graph.nodes:,} nodes, "
@@ -601,13 +632,15 @@ def explain_costs(
         f"{'pass':<22}{'plan':<6}{'tasks':>6}{'moved':>12}{'a worker':>12}"
         f"{'seconds':>10}{'from':>9}{'to':>9}",
     ]
-    for one in found:
+    for one in estimates:
         name = f"{one.step.layer} {one.step.kind} {one.step.module.aggregator}"
         lines.append(
             f"{name:<22}{one.plan:<6}{one.tasks:>6}{_format_bytes(one.moved):>12}{_format_bytes(one.memory):>12}"
             f"{one.seconds:>10.2f}{one.low:>9.2f}{one.high:>9.2f}"
         )
-    seconds, low, high = (sum(getattr(one, what) for one in found) for what in ("seconds", "low", "high"))
+    seconds, low, high = (
+        sum(getattr(one, what) for one in estimates) for what in ("seconds", "low", "high")
+    )
     hours = " to ".join(f"{value * cores / 3600:.4f}" for value in (low, high))
     lines.append(f"all: {seconds:.2f} s ({low:.2f} to {high:.2f}), {hours} core-hours on {cores} cores")
     basis = f"fitted to {rates.runs} runs of this warehouse" if rates.runs else "built in: no runs here yet"
@@ -616,7 +649,7 @@ def explain_costs(
 
 
 def _describe_throughput(prepared: PreparedGraphModel) -> str:
-    """What the probe found, for a vector of features."""
+    """Describe the measured time to read a vector of features."""
     if prepared.pace == costs.DEFAULT_READ_SECONDS:
         return ""
     features = map_array(Path(prepared.model.features))
@@ -639,10 +672,10 @@ def _format_bytes(n: int) -> str:
 def open_model_work(
     store: Store, prepared: PreparedGraphModel, journal: Journal
 ) -> Iterator[PreparedGraphModel]:
-    """Give a model a work folder that no other run writes to; its note is published in the end.
+    """Give a model a work folder that no other run writes to, and publish its note at the end.
 
-    A run that was killed is gone on with: its committed blocks count, its files are taken over. Where
-    another run is making the model, this one waits for it.
+    A run that was killed is continued: its committed blocks count and its files are used again. If another
+    run computes the model, this one waits for it.
     """
     target, graph = Path(prepared.model.folder), prepared.graph
 
@@ -659,18 +692,20 @@ def open_model_work(
 
 
 def embed(store: Store, prepared: PreparedGraphModel, journal: Journal) -> list[LayerRun]:
-    """All layers, committed as they come, told in `graph_runs` and `checks`; what is there stays."""
+    """Compute all layers and commit them one by one, with rows in `graph_runs` and `checks`. Existing
+    blocks stay.
+    """
     context = store.spark.sparkContext
     cores, rates = context.defaultParallelism, fit_rates(store)
     planned = {
         _pass_key(one.step): one for one in estimate_passes(prepared, rates, cores, prepared.settings.plan)
     }
     write_graph_checks(store, prepared.model.model_id, prepared.checks)
-    tell, keep = (
+    report, record = (
         partial(_report_pass, journal, planned),
         partial(_record_pass, store, prepared, planned, cores),
     )
-    runs = run_model(context, prepared.graph, prepared.model, _plan_chooser(planned), tell, keep)
+    runs = run_model(context, prepared.graph, prepared.model, _plan_chooser(planned), report, record)
     _write_note(prepared)
     if not runs:
         journal.say(f"model {prepared.model.model_id}: made before")
@@ -683,7 +718,9 @@ PassEstimates = Mapping[tuple[int, str], "PassEstimate"]
 def _record_pass(
     store: Store, prepared: PreparedGraphModel, planned: PassEstimates, cores: int, run: LayerRun
 ) -> None:
-    """What is told of a pass, once: its row of `graph_runs`, and how often its layer projected a vector."""
+    """Write the row of a pass in `graph_runs`, and how many vectors its layer projected. Each is written
+    once.
+    """
     name, step = prepared.model.model_id, planned[run.layer, run.kind].step
     once = f"/{run.layer}/{run.kind}/{len(prepared.graph.blocks)}"
     store.append_rows([_run_row(prepared, run, planned, cores)], GRAPH_RUNS, once=f"{name}{once}")
@@ -693,23 +730,25 @@ def _record_pass(
 
 
 NIGHT_NOTE = "night.json"
-"""Of a model's folder: what the next night needs to know of it. Its paths are below `graph_files`."""
+"""File in a model's folder that the next night reads. Its paths are relative to `graph_files`."""
 
 
 def model_family(prepared: PreparedGraphModel) -> str:
-    """A model's settings and weights without its graph: equal for the nights of one model."""
+    """Hash the settings and weights of a model without its graph. All nights of one model have the same
+    hash.
+    """
     weights = hashlib.sha256()
     for layer in prepared.model.layers:
         arrays = [layer.own_t, layer.pooled_t, layer.bias, layer.recurrent_t, *(layer.project or ())[:2]]
         for array in arrays:
             weights.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
-    for end in prepared.model.ends:
+    for end in prepared.model.output_layers:
         weights.update(end.weight_t.tobytes() + end.bias.tobytes())
     return prepared.settings.key("family", "", weights.hexdigest()[:16])
 
 
 def _write_note(prepared: PreparedGraphModel) -> None:
-    """The model is whole: remove the files of its layers, and note where its tables are."""
+    """Remove the files of the layers of a complete model, and note where its tables are."""
     folder = Path(prepared.model.folder)
     for file in folder.glob("*.npy"):
         file.unlink()
@@ -727,19 +766,19 @@ def _write_note(prepared: PreparedGraphModel) -> None:
 
 
 def layer_places(store: Store, graph: Graph, note: Mapping[str, Any]) -> tuple[LayerFiles, ...]:
-    """Where each layer's vectors are, of a model that was remembered; in mode bipartite pools end them."""
+    """Return where the vectors of each layer of a stored model are. Mode bipartite ends with pools."""
     name, last = {"model_id": str(note["model_id"])}, int(note["layers"])
     bipartite = note.get("mode") == "bipartite"
     every = tuple(range(len(graph.sides)))
-    found = []
+    places = []
     for k in range(1, last + 1 + bipartite):
         sides = every if not bipartite else (0,) if k > last else (1,)
         if k >= last and note["output"] == "embeddings":
-            found.append(LayerFiles(store.location("embeddings"), name, sides, True))
+            places.append(LayerFiles(store.location("embeddings"), name, sides, True))
         else:
             partition = {**name, "layer": str(k)}
-            found.append(LayerFiles(store.location("graph_vectors"), partition, sides, False))
-    return tuple(found)
+            places.append(LayerFiles(store.location("graph_vectors"), partition, sides, False))
+    return tuple(places)
 
 
 def _plan_chooser(planned: PassEstimates) -> Callable[[Pass], PassPlan]:
@@ -752,7 +791,7 @@ def _pass_key(step: Pass) -> tuple[int, str]:
 
 def _report_pass(journal: Journal, planned: PassEstimates, run: LayerRun) -> None:
     one = planned[run.layer, run.kind]
-    expected = one.seconds * run.nodes / max(one.size.nodes, 1)  # of those that are computed now
+    expected = one.seconds * run.nodes / max(one.size.nodes, 1)  # only for the nodes of this run
     journal.say(
         f"layer {run.layer} {run.kind} ({run.aggregator}, plan {run.plan}): {run.nodes:,} nodes, "
         f"{run.edges / max(run.seconds, 1e-9):,.0f} edges/s, {_format_bytes(run.shuffled)} shuffled, "

@@ -13,7 +13,7 @@ import pytest
 
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.graph import edges
-from recbench_spark.graph.edges import RowSource, flatten_lists, open_rows, parse_weights, require_one_kind
+from recbench_spark.graph.edges import RowSource, expand_lists, open_rows, parse_weights, require_one_kind
 from tests.id_rule import BAD, GOOD, id_of
 
 BOTH = {"src": "auto", "dst": "auto"}
@@ -168,9 +168,9 @@ def test_weights_that_are_missing_or_no_numbers() -> None:
 
 def test_lists_must_be_lists() -> None:
     with pytest.raises(SchemaError, match="column n is of type int64, and lists are expected"):
-        flatten_lists(pa.table({"v": [1], "n": [2]}), "v", "n", None)
+        expand_lists(pa.table({"v": [1], "n": [2]}), "v", "n", None)
     with pytest.raises(DataError, match="not as many weights as neighbours"):
-        flatten_lists(pa.table({"v": [1], "n": [[2]], "w": [[1.0, 2.0]]}), "v", "n", "w")
+        expand_lists(pa.table({"v": [1], "n": [[2]], "w": [[1.0, 2.0]]}), "v", "n", "w")
 
 
 def test_what_lies_elsewhere_is_not_looked_for_here() -> None:
