@@ -1,3 +1,1 @@
-"""Build graphs of nodes and edges once, and embed their nodes layer by layer, by Python tasks over mapped
-files.
-"""
+"""Build graphs once, and embed their nodes layer by layer, by Python tasks over mapped files."""

@@ -1,5 +1,6 @@
-"""Build a graph on disk from an edge list: dense ids, degrees, and adjacency in blocks. Each graph is built
-once.
+"""Build a graph on disk from an edge list: dense ids, degrees, and adjacency in blocks.
+
+Each graph is built once.
 
 The edges are read twice, with one shuffle each time, and shuffled in blocks of bytes. In the first pass
 tasks partition the distinct hashes of ids by range. Each sorted range is a block of nodes, and a node's
@@ -75,9 +76,7 @@ EDGES_A_BLOCK = 1 << 22
 """Approximate number of edges into a block. The task that sorts them needs some 100 MB."""
 
 SPARSEST_NUMBERS = 8
-"""Largest range of whole numbers for each node at which a file of dense ids by number is written for the
-build.
-"""
+"""Largest range of whole numbers for each node. Below it a file of dense ids by number serves the build."""
 
 LOW_PLACES = 2
 """Places at the start of that file that hold the least number, which has 64 bits."""
@@ -201,16 +200,16 @@ def build_graph(
     for side in range(len(graph.sides)):
         graph.numbers(side).unlink(missing_ok=True)
     whole = tuple(
-        replace(block, edges=counts_b.edges, sources=counts_b.sources, parts=counts_b.parts)
-        for block, counts_b in zip(graph.blocks, sorted(into), strict=True)
+        replace(block, edges=block_counts.edges, sources=block_counts.sources, parts=block_counts.parts)
+        for block, block_counts in zip(graph.blocks, sorted(into), strict=True)
     )
     checks = {
         **counts._asdict(),
         "nodes": graph.nodes,
         "isolated_nodes": sum(n.isolated for n in nodes),
-        "duplicate_edges": sum(counts_b.doubles for counts_b in into),
+        "duplicate_edges": sum(block_counts.doubles for block_counts in into),
         "stored_edges": sum(block.edges for block in whole),
-        "most_edges_of_a_node": max(counts_b.most for counts_b in into),
+        "most_edges_of_a_node": max(block_counts.most for block_counts in into),
     }
     done = replace(graph, blocks=whole, checks=checks, seconds=time.monotonic() - started)
     done.write()
@@ -233,13 +232,13 @@ def _check_inputs(counts: EdgeCounts, nodes: list[NodeBlockCounts], source: Grap
             )
     if source.lists and not counts.edges:
         raise DataError(
-            f"none of the {sum(count.rows for count in nodes):,} nodes has a neighbour, so there is nothing"
+            f"none of the {sum(block.rows for block in nodes):,} nodes has a neighbour, so there is nothing"
             f" to pool over ({source.edges})",
             "walks find nobody where no two items share a user: another split, or a model without walks",
         )
     if counts.edges == counts.null_ids + counts.bad_weights + counts.negative_weights:
         raise DataError(f"{source.edges}: no edges that can be used", "check the path, columns and where")
-    if not any(count.rows for count in nodes):
+    if not any(block.rows for block in nodes):
         hint = "keep them, or name nodes (--node-table)"
         raise DataError(f"{source.edges}: all edges are self loops, which are left out: no nodes", hint)
 
@@ -275,9 +274,7 @@ def _build_nodes(
 
 
 def _run_shuffle(shuffled: RDD[Any], write: Callable[[int, Iterable[Any]], Iterable[Any]]) -> list[Any]:
-    """Run the tasks after a shuffle and remove the shuffle's files, because the next step needs
-    the disk.
-    """
+    """Run the tasks after a shuffle and remove its files. The next step needs the disk."""
     results = shuffled.mapPartitionsWithIndex(write).collect()
     java: Any = shuffled._jrdd
     java.rdd().cleanShuffleDependencies(False)
@@ -430,8 +427,10 @@ def _index_numbers(side: int, graph: Graph, hashes: Hashes) -> None:
     """
     blocks = [block for block in graph.side_blocks(side) if block.rows]
     ends = [
-        (numbers_b.min(), numbers_b.max())
-        for numbers_b in (unhash_numbers(hashes[block.first : block.end], graph.seed) for block in blocks)
+        (block_numbers.min(), block_numbers.max())
+        for block_numbers in (
+            unhash_numbers(hashes[block.first : block.end], graph.seed) for block in blocks
+        )
     ]
     low, high = (int(pick(end)) for pick, end in zip((min, max), zip(*ends, strict=True), strict=True))
     rows = sum(block.rows for block in blocks)
@@ -455,8 +454,8 @@ def _write_numbers(
 
 
 class EdgeBlockCounts(NamedTuple):
-    """EdgeBlockCounts describe the edges into a block: their number, repeated pairs, the largest degree,
-    and how many sources there are.
+    """EdgeBlockCounts are counts of the edges into a block: edges, repeated pairs, largest
+    degree, sources.
     """
 
     number: int
@@ -619,8 +618,8 @@ def _write_block(
 
 
 def write_node_table(context: SparkContext, graph: Graph, folder: str) -> None:
-    """Write the nodes of a graph to `graph_nodes`: one file for each block, in one commit, once for each
-    graph.
+    """Write the nodes of a graph to `graph_nodes` in one commit, once for each graph: one file
+    for each block.
     """
     partition = {"graph_id": graph.graph_id}
     name = f"graph_nodes/{graph.graph_id}"

@@ -49,7 +49,7 @@ Packed = tuple[int, bytes]
 
 
 class WalkContext(NamedTuple):
-    """WalkContext is what every task needs to know: the graph, the walks, and the files."""
+    """WalkContext holds the inputs of every task: the graph, the walks, and the files."""
 
     graph: Graph
     what: Walks
@@ -61,8 +61,9 @@ class WalkContext(NamedTuple):
 def walk_distributed(
     context: SparkContext, graph: Graph, side: int, what: Walks, folder: str, partition: Mapping[str, str]
 ) -> list[NeighbourFile]:
-    """Walk from all nodes of a side by walkers that are sent between tasks. Some thousand nodes become a
-    file.
+    """Walk from all nodes of a side by walkers that are sent between tasks.
+
+    Some thousand nodes become a file.
     """
     write_names(context, graph)
     _write_degrees(context, graph)
@@ -189,8 +190,8 @@ def _start_walkers(numbers: Iterator[int], journey: WalkContext) -> Iterator[Pac
 
 
 def _send_walkers(group: Any, number: int, journey: WalkContext) -> Iterator[Packed]:
-    """Yield walkers addressed to the file of the edge that they drew, or, after the last edge, to the piece
-    of their start.
+    """Yield walkers, addressed to the file of the edge they drew, or at the end to the piece of
+    their start.
     """
     graph, what = journey.graph, journey.what
     hop, part = divmod(number, what.edges)

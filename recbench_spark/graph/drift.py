@@ -106,8 +106,9 @@ def _measure_overlap(
 def _find_nearest(
     context: SparkContext, graph: Graph, vectors: str, side: int, nodes: npt.NDArray[np.int64]
 ) -> list[npt.NDArray[np.uint64]]:
-    """Return the hashes of the nearest other nodes of the side, for each node. Ties go to the smaller dense
-    id.
+    """Return the hashes of the nearest other nodes of the side, for each node.
+
+    Ties go to the smaller dense id.
     """
     blocks = [block for block in graph.side_blocks(side) if block.rows]
     search = partial(_find_nearest_in_block, graph=graph, vectors=vectors, nodes=nodes)

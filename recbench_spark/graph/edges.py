@@ -37,7 +37,7 @@ COMPRESSED_ENDINGS = (".gz", ".bz2", ".zst", ".lz4")
 
 
 class Piece(NamedTuple):
-    """Piece is what one task reads: a row group, or the lines of a CSV file that begin in a range of bytes.
+    """Piece is the unit of reading of a task: a row group, or the lines of a CSV file in a range of bytes.
 
     Attributes:
         path: path of the file.
@@ -473,9 +473,7 @@ def _csv_error(path: str, wrong: list[pacsv.InvalidRow], error: Exception) -> Da
 
 
 def _read_lines(piece: Piece, most: int | None) -> Iterator[pa.Buffer]:
-    """Yield whole lines: those that begin in a range of bytes, or all lines of a compressed file
-    in parts.
-    """
+    """Yield whole lines: those that begin in a range of bytes, or all lines of a compressed file."""
     if piece.path.endswith(COMPRESSED_ENDINGS):
         yield from _decompress_lines(piece, most or BYTES_A_CSV_PIECE, once=most is not None)
         return
@@ -546,8 +544,9 @@ def _require_whole_lines(lines: pa.Buffer, path: str) -> None:
 def to_id_array(
     column: pa.ChunkedArray | pa.Array, numeric: bool, what: str = "ids", *, floats: bool = False
 ) -> pa.Array:
-    """Return ids as int64 or as texts, in one chunk, by the rules of `kernels.ids`. NULL and NaN become
-    NULL.
+    """Return ids as int64 or as texts, in one chunk, by the rules of `kernels.ids`.
+
+    NULL and NaN become NULL.
 
     Args:
         column: values of one type.
@@ -664,7 +663,5 @@ def require_one_kind(rows: RowSource, names: Sequence[str], what: str) -> None:
 
 
 def count_tasks(rows: RowSource, cores: int) -> int:
-    """Return the number of reading tasks: one for each piece, or full rounds of the cores if the rows are
-    many.
-    """
+    """Return the number of reading tasks: one for each piece, or full rounds of the cores for many rows."""
     return max(1, min(len(rows.pieces), cores * max(1, -(-rows.n // (cores * 4 * ROWS_A_CHUNK)))))

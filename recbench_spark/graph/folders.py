@@ -1,6 +1,4 @@
-"""Read and write the files of graphs and models in a folder that the driver and all workers see under one
-path.
-"""
+"""Read and write files of graphs and models. The driver and all workers see their folder under one path."""
 
 from __future__ import annotations
 
@@ -107,8 +105,9 @@ class Graph:
         return Csr(map_array(place / "indptr.npy"), map_array(place / "src.npy"), weight)
 
     def halo(self, block: NodeBlock) -> Halo:
-        """Return the sources that a block needs of other blocks. The first call computes them and writes
-        them to disk.
+        """Return the sources that a block needs of other blocks.
+
+        The first call computes them and writes them to disk.
         """
         place = Path(self.folder, "blocks", f"{block.number:05d}")
         if not (place / "place.npy").exists():
@@ -122,8 +121,9 @@ class Graph:
         return map_array(Path(self.folder, f"index-{side}.npy"))
 
     def numbers(self, side: int) -> Path:
-        """Return the file of dense ids plus 1 by whole number. It exists during the build, where numbers
-        are close together.
+        """Return the file of dense ids plus 1 by whole number.
+
+        It exists during the build, where numbers are close together.
         """
         return Path(self.folder, f"numbers-{side}.npy")
 
@@ -201,9 +201,7 @@ def map_writable(path: Path) -> npt.NDArray[Any]:
 
 
 def make_file_path(folder: str, partition: Mapping[str, str], name: str = "part") -> tuple[str, Path]:
-    """Return a new Parquet file of a table's partition: its path within the table's folder, and its full
-    path.
-    """
+    """Return a new Parquet file of a table's partition: its path within the table, and its full path."""
     directory = "/".join(f"{column}={value}" for column, value in partition.items())
     file = f"{directory}/{name}-{uuid.uuid4()}.parquet"
     path = Path(folder, file)

@@ -80,7 +80,7 @@ class GraphNight:
 
 @dataclass(frozen=True)
 class LayerChanges:
-    """LayerChanges is the work of a layer: its changed nodes, the edges into them, and the sources that
+    """LayerChanges are the changed nodes of a layer, the edges into them, and the sources that
     they need.
     """
 
@@ -126,8 +126,9 @@ def mark_changes(
 def _mark_needed(
     context: SparkContext, graph: Graph, steps: Sequence[Pass], folder: Path
 ) -> list[LayerChanges]:
-    """Mark the sources that each pass reads, from the last pass to the first. A pool must compute them for
-    the next pass.
+    """Mark the sources that each pass reads, from the last pass to the first.
+
+    A pool must compute them for the next pass.
     """
     changes: list[LayerChanges] = []
     for p, step in reversed(list(enumerate(steps, 1))):
@@ -143,8 +144,8 @@ def _mark_needed(
 def _mark_changed_inputs(
     block: NodeBlock, graph: Graph, features: str, before: GraphNight, folder: Path
 ) -> None:
-    """Write last night's dense ids of a block, and mark nodes that are new or have another list or other
-    features.
+    """Write last night's dense ids of a block. Mark nodes that are new or have other neighbours
+    or features.
     """
     hashes = graph.hashes()[block.first : block.end]
     old_r = NodeFinder(before.graph)(hashes, block.side)
@@ -209,8 +210,9 @@ def _spread_changes(
 
 
 def _mark_sources(block: NodeBlock, graph: Graph, p: int, folder: Path) -> tuple[int, int]:
-    """Mark the changed nodes of a block and the sources that they read. Return the number of nodes and of
-    edges.
+    """Mark the changed nodes of a block and the sources that they read.
+
+    Return the number of nodes and of edges.
     """
     flags = map_array(folder / f"touched-{p}.npy")[block.first : block.end]
     csr = graph.csr(block)

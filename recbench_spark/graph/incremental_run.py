@@ -1,5 +1,6 @@
-"""Compute tonight's embeddings from those of last night: only changed nodes are computed again. Report the
-drift.
+"""Compute tonight's embeddings from those of last night: only changed nodes are computed again.
+
+Report the drift.
 """
 
 from __future__ import annotations
@@ -149,9 +150,7 @@ def _check_compatible(prepared: PreparedGraphModel, before: GraphNight, family: 
 def _predict_seconds(
     prepared: PreparedGraphModel, changes: list[LayerChanges], rates: costs.Rates, cores: int
 ) -> tuple[float, float]:
-    """Predict the seconds of a full run, and of a run that computes the changed nodes and copies the
-    others.
-    """
+    """Predict the seconds of a full run, and of a run that copies the nodes without changes."""
     full = less = 0.0
     for one, part in zip(estimate_passes(prepared, rates, cores, "R"), changes, strict=True):
         whole = one.size.amounts("R", one.size.item)

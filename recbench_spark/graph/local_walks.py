@@ -1,5 +1,5 @@
-"""Find the most visited neighbours of every node by walks over a mapped adjacency, with blocks of nodes as
-tasks.
+"""Find the most visited neighbours of every node by walks over a mapped adjacency. Tasks are blocks of
+nodes.
 
 The results are rows of `neighbourhoods`. local: all hosts map the whole adjacency (8 bytes a node, 4 an
 edge), a task walks from the nodes of its block, and nothing is shuffled. join (`distributed_walks`): edges
@@ -51,9 +51,7 @@ LISTS = pa.schema(
 
 
 class NeighbourFile(NamedTuple):
-    """NeighbourFile is a file that a task wrote, with counts of its nodes, nodes without neighbours, and
-    neighbours.
-    """
+    """NeighbourFile is a written file with its nodes, its nodes without neighbours, and its neighbours."""
 
     file: File
     nodes: int
@@ -67,16 +65,15 @@ def adjacency_bytes(graph: Graph) -> int:
 
 
 def map_adjacency(graph: Graph) -> tuple[Any, Any]:
-    """Return (nodes + 1,) offsets and (edges,) sources of the whole graph, mapped; see
-    `write_adjacency`.
-    """
+    """Return (nodes + 1,) offsets and (edges,) sources of `write_adjacency`, mapped."""
     folder = Path(graph.folder, "walks")
     return map_array(folder / "indptr.npy"), map_array(folder / "src.npy")
 
 
 def write_adjacency(context: SparkContext, graph: Graph) -> None:
-    """Write the adjacency of all blocks end to end, once for each graph. Each task fills its
-    block's part.
+    """Write the adjacency of all blocks end to end, once for each graph.
+
+    Each task fills its block's part.
     """
     make_folder_once(Path(graph.folder, "walks"), partial(_fill_adjacency, context, graph))
 
@@ -103,9 +100,7 @@ def _write_adjacency_part(part: tuple[NodeBlock, int], graph: Graph, folder: Pat
 
 
 def write_names(context: SparkContext, graph: Graph) -> None:
-    """Write the texts of all ids end to end with their offsets, once for each graph, to look up a few of
-    them.
-    """
+    """Write the texts of all ids end to end with their offsets, once for each graph."""
     if not all(graph.numeric):
         make_folder_once(Path(graph.folder, "names"), partial(_fill_names, context, graph))
 

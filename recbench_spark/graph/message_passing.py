@@ -1,9 +1,13 @@
 """Run the tasks of a pass over a graph, under three plans that give the same bits.
 
 R (replicated): vectors are in one file that every host maps. A task reads what it needs, and nothing is
-shuffled. G (gathered): the task that has a block's vectors sends each block of destinations the distinct
-ones that it needs. S (scattered): a task adds up what it has for each destination and sends the sums.
-Linear and max aggregators allow this.
+shuffled.
+
+G (gathered): the task that has a block's vectors sends each block of destinations the distinct ones that it
+needs.
+
+S (scattered): a task adds up what it has for each destination and sends the sums. Linear and max
+aggregators allow this.
 
 Under R and G a destination adds its sources' vectors one after the other by ascending dense id, from a file
 or from the gathered vectors in that order, so the additions are the same. Under S it adds sums of blocks in
@@ -122,7 +126,7 @@ class BlockResult(NamedTuple):
 
 @dataclass(frozen=True)
 class PassWork:
-    """PassWork is what every task of a pass needs to know.
+    """PassWork holds the inputs of every task of a pass.
 
     Attributes:
         graph: the graph.
@@ -171,8 +175,9 @@ def project_messages(block: NodeBlock, work: PassWork) -> int:
 
 
 def aggregate_replicated(block: NodeBlock, work: PassWork) -> BlockResult:
-    """Compute a block of destinations under plan R. The map of messages is shared by all blocks of a
-    process.
+    """Compute a block of destinations under plan R.
+
+    The map of messages is shared by all blocks of a process.
     """
     z = _map_cached(work.step.z, Path(work.step.z).stat().st_ino)
     csr = work.graph.csr(block)
@@ -218,8 +223,9 @@ def _merge_with_reused(
 
 
 def _compute_messages(block: NodeBlock, work: PassWork) -> Any:
-    """Return the (rows, m) messages of a block of sources, as they are stored. Each vector is projected
-    once.
+    """Return the (rows, m) messages of a block of sources, as they are stored.
+
+    Each vector is projected once.
     """
     step = work.step
     h = map_array(Path(step.h))[block.first : block.end]
@@ -250,8 +256,9 @@ def send_messages(blocks: Iterator[NodeBlock], work: PassWork) -> Iterator[Sent]
 
 
 def aggregate_messages(place: int, sent: Iterator[Sent], work: PassWork) -> Iterator[BlockResult]:
-    """Aggregate the messages that a block of destinations received (plan G). They are in the order of
-    blocks.
+    """Aggregate the messages that a block of destinations received (plan G).
+
+    They are in the order of blocks.
     """
     block = work.destinations[place]
     parts = sorted(value for _, value in sent)
@@ -388,8 +395,9 @@ def _write_result(
 
 @lru_cache(maxsize=1)
 def _freeze_garbage() -> None:
-    """Exempt the objects of numba and torch from garbage collection, which PySpark runs after
-    every task.
+    """Exempt all objects of now from garbage collection, which PySpark runs after every task.
+
+    numba and torch have loaded many.
     """
     gc.freeze()
 

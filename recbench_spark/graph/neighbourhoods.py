@@ -35,8 +35,8 @@ def make_walks(settings: NeighbourhoodSettings) -> Walks:
 
 
 def choose_walk_method(graph: Graph, requested: str) -> WalkMethod:
-    """Choose `local` where the adjacency fits into a share of this host's memory, else `join`, unless a way
-    is requested.
+    """Choose the requested way, or `local` where the adjacency fits into this host's memory,
+    else `join`.
     """
     needs = adjacency_bytes(graph) / 2**30
     has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -103,8 +103,9 @@ def _report_counts(journal: Journal, written: list[NeighbourFile], walks: Walks,
 
 
 def neighbourhood_source(store: Store, name: str) -> GraphSource:
-    """Return neighbourhoods as a graph source. Its edges are weighted by visits, and `jobs/embed.py` pools
-    over them.
+    """Return neighbourhoods as a graph source.
+
+    Its edges are weighted by visits, and `jobs/embed.py` pools over them.
     """
     return GraphSource(
         edges=store.location("neighbourhoods"),

@@ -1,5 +1,6 @@
-"""Compute the embeddings of a few nodes on demand, in this process. They equal those of the nightly run bit
-for bit.
+"""Compute the embeddings of a few nodes on demand, in this process.
+
+They equal those of the nightly run bit for bit.
 
 The sources that a node needs of the layer before follow from its neighbours, layer by layer. Each vector of
 a layer is computed once.
@@ -98,8 +99,9 @@ def _compute_messages(step: Pass, read: Callable[[str, Nodes], Vectors], node_r:
 
 
 def _make_reader(graph: Graph, steps: list[Pass], step: Pass) -> Callable[[str, Nodes], Vectors]:
-    """Return a function that gives stored vectors of some nodes, from the features' file or computed by an
-    earlier pass.
+    """Return a function that gives stored vectors of some nodes.
+
+    They come from the features' file or are computed by an earlier pass.
     """
     makers = {maker.out: maker for maker in steps if maker.out is not None}
 

@@ -1,5 +1,6 @@
-"""Build graphs, read features and weights, and run models: `graphs`, `graph_vectors`, `embeddings`,
-`graph_runs`.
+"""Build graphs, read features and weights, and run models.
+
+The tables are `graphs`, `graph_vectors`, `embeddings` and `graph_runs`.
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ MAPPED_SHARE = 0.4
 """Share of a host's memory that plan R may map."""
 
 FREE_SHARE = 0.8
-"""Share of the free memory that plan R may map. Pages that do not fit are read from the disk again for each
-edge.
+"""Share of the free memory that plan R may map.
+
+Pages that do not fit are read from the disk again for each edge.
 """
 
 THIRD_COLUMN = "column_2"
@@ -326,8 +328,9 @@ def _append_nodes(store: Store, graph: Graph) -> None:
 
 
 def prepare_model(store: Store, settings: GraphModel, journal: Journal) -> PreparedGraphModel:
-    """Prepare the graph, the features and the weights of a model. Each is made once and checked before the
-    run.
+    """Prepare the graph, the features and the weights of a model.
+
+    Each is made once and checked before the run.
 
     Raises:
         ConfigError: weights have a wrong shape or an unknown name.
@@ -432,8 +435,9 @@ def read_weights(path: str | None) -> tuple[dict[str, Any] | None, str]:
 
 
 FLOAT_TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2"}
-"""Types of weights that are read, and the numpy types of their bytes. A bfloat16 is the upper half of a
-float32.
+"""Types of weights that are read, and the numpy types of their bytes.
+
+A bfloat16 is the upper half of a float32.
 """
 
 
@@ -454,8 +458,9 @@ def _read_weight(path: str, name: str, stored: dict[str, Any]) -> npt.NDArray[An
 def build_features(
     store: Store, settings: GraphModel, graph: Graph, journal: Journal
 ) -> tuple[Path, str, dict[str, int]]:
-    """Return the file of the feature matrix by dense id, its name and its counts. It is made once for all
-    models.
+    """Return the file of the feature matrix by dense id, its name and its counts.
+
+    It is made once for all models.
     """
     features, context, name = (
         settings.features,
@@ -545,8 +550,9 @@ class PassEstimate:
 
 
 def pass_size(graph: Graph, step: Pass, widths: tuple[int, int], pace: float) -> costs.PassSize:
-    """Return the size of a pass for its estimate of costs. `widths` are those of own vectors and of new
-    ones.
+    """Return the size of a pass for its estimate of costs.
+
+    `widths` are those of own vectors and of new ones.
     """
     into, sources = graph.side_blocks(step.side), graph.side_blocks(step.sources)
     d, o = widths
@@ -692,8 +698,9 @@ def open_model_work(
 
 
 def embed(store: Store, prepared: PreparedGraphModel, journal: Journal) -> list[LayerRun]:
-    """Compute all layers and commit them one by one, with rows in `graph_runs` and `checks`. Existing
-    blocks stay.
+    """Compute all layers and commit them one by one, with rows in `graph_runs` and `checks`.
+
+    Existing blocks stay.
     """
     context = store.spark.sparkContext
     cores, rates = context.defaultParallelism, fit_rates(store)
@@ -718,9 +725,7 @@ PassEstimates = Mapping[tuple[int, str], "PassEstimate"]
 def _record_pass(
     store: Store, prepared: PreparedGraphModel, planned: PassEstimates, cores: int, run: LayerRun
 ) -> None:
-    """Write the row of a pass in `graph_runs`, and how many vectors its layer projected. Each is written
-    once.
-    """
+    """Write the row of a pass in `graph_runs` and its number of projected vectors, once."""
     name, step = prepared.model.model_id, planned[run.layer, run.kind].step
     once = f"/{run.layer}/{run.kind}/{len(prepared.graph.blocks)}"
     store.append_rows([_run_row(prepared, run, planned, cores)], GRAPH_RUNS, once=f"{name}{once}")
@@ -734,8 +739,9 @@ NIGHT_NOTE = "night.json"
 
 
 def model_family(prepared: PreparedGraphModel) -> str:
-    """Hash the settings and weights of a model without its graph. All nights of one model have the same
-    hash.
+    """Hash the settings and weights of a model without its graph.
+
+    All nights of one model have the same hash.
     """
     weights = hashlib.sha256()
     for layer in prepared.model.layers:

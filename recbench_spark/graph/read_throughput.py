@@ -76,11 +76,10 @@ def _probe_task(number: int, graph: Graph, features: str, tasks: int) -> float |
 
 
 def _warm_cache(file: Path, number: int, tasks: int) -> None:
-    """Read a task's share of a file from beginning to end, in the order that suits disks, so that it is in
-    memory.
+    """Read a task's share of a file from beginning to end, so that it is in memory.
 
-    A file that was written a moment ago may be half gone from the cache. A pass pays for that once, but the
-    probe reads here and there and would count it for every edge.
+    Disks read fastest in order. A file that was written a moment ago may be half gone from the cache. A
+    pass pays for that once, but the probe reads here and there and would count it for every edge.
     """
     share, buffer = -(-file.stat().st_size // tasks), bytearray(CHUNK_BYTES)
     with file.open("rb", buffering=0) as source:

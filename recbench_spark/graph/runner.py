@@ -366,8 +366,9 @@ def _run_group(
     destinations: tuple[NodeBlock, ...],
     group: tuple[NodeBlock, ...],
 ) -> list[BlockResult]:
-    """Aggregate a group of blocks. The sending half of the shuffle runs once, and Spark keeps its files for
-    later groups.
+    """Aggregate a group of blocks.
+
+    The sending half of the shuffle runs once, and Spark keeps its files for later groups.
     """
     places = [destinations.index(block) for block in group]
     results = shuffled.mapPartitionsWithIndex(receive)

@@ -131,9 +131,7 @@ def list_committed(folder: str, partition: Mapping[str, str], blocks: int) -> di
 
 
 def read_vectors(file: str, block: NodeBlock) -> Iterator[tuple[int, Any]]:
-    """Yield the dense id of a first node, and vectors, from a file of `write_vectors` or
-    `write_embeddings`.
-    """
+    """Yield dense ids of first nodes and their vectors, as written by this module."""
     first = block.first
     for batch in pq.ParquetFile(file).iter_batches(1 << 14):
         if "vectors" in batch.schema.names:

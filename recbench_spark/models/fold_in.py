@@ -45,8 +45,9 @@ def fold_in_explicit(
 def fold_in_implicit(
     offsets: Ints, items: Ints, ratings: Floats, factors_id: Floats, ridge: float, alpha: float
 ) -> Floats:
-    """Compute vectors of users by confidence-weighted ridge regression on all items. Users without items
-    get zeros.
+    """Compute vectors of users by confidence-weighted ridge regression on all items.
+
+    Users without items get zeros.
 
     Args:
         offsets: (u + 1,) bounds of each user's rows in `items` and `ratings`.

@@ -12,14 +12,13 @@ from recbench_spark.models.pinsage import FittedLayers
 
 
 class GraphSageModel(FittedLayers):
-    """GraphSageModel is GraphSAGE without labels (Hamilton et al. 2017): users near their items, far from
-    random ones.
+    """GraphSageModel is GraphSAGE without labels (Hamilton et al. 2017).
 
-    `samples`: neighbours drawn in each layer, the first one first, anew for each minibatch. The final
-    vectors use all neighbours. `weight`: Q, the weight of the negative items in the loss. `final`: dense
-    layers at the end. Without one the vectors end in a ReLU, and most products of two are 0.
-    `neighbour_dropout` is off by default, because it costs items with edges more than 1 % of their hit rate
-    (docs/graph_models.md).
+    Users are near their items and far from random ones. `samples`: neighbours drawn in each layer, the
+    first one first, anew for each minibatch. The final vectors use all neighbours. `weight`: Q, the weight
+    of the negative items in the loss. `final`: dense layers at the end. Without one the vectors end in a
+    ReLU, and most products of two are 0. `neighbour_dropout` is off by default, because it costs items with
+    edges more than 1 % of their hit rate (docs/graph_models.md).
     """
 
     paths: ClassVar[tuple[str, ...]] = ("features.path",)

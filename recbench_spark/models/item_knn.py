@@ -62,8 +62,9 @@ EXACT = 1 << 53
 def _divide_exactly(
     above_n: npt.NDArray[np.int64], below_n: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
-    """Divide whole numbers so that equal fractions give equal float64 numbers. Large ones are
-    reduced first.
+    """Divide whole numbers so that equal fractions give equal float64 numbers.
+
+    Large ones are reduced first.
     """
     large = below_n >= EXACT
     if large.any():

@@ -10,10 +10,10 @@ from recbench_spark.models.networks.settings import FactorModelConfig
 
 
 class LightGcnModel(FactorModelConfig):
-    """LightGcnModel is LightGCN (He et al. 2020): MF-BPR over the mean of 0 to `layers` normalised sums
-    over neighbours.
+    """LightGcnModel is LightGCN (He et al. 2020).
 
-    The whole graph is smoothed in each minibatch, so fewer and larger minibatches are faster.
+    It is MF-BPR over the mean of 0 to `layers` normalised sums over neighbours. The whole graph is smoothed
+    in each minibatch, so fewer and larger minibatches are faster.
     """
 
     kind: Literal["lightgcn"]

@@ -9,10 +9,10 @@ from recbench_spark.models.rating.means import MeansSettings
 
 
 class MeansModel(MeansSettings, ModelConfig):
-    """MeansModel predicts r_ui = mu + b_i + b_u, shrunk means of items and users: the settings of
-    `rating.means`.
+    """MeansModel predicts r_ui = mu + b_i + b_u, with shrunk means of items and users.
 
-    A night fits it on the cluster (`training.means`). Among many fits it is one task like the others.
+    The settings are those of `rating.means`. A night fits the model on the cluster (`training.means`).
+    Among many fits it is one task like the others.
     """
 
     kind: Literal["means"]

@@ -38,8 +38,9 @@ class FittedLayers(FittedModel):
 
 
 class PinSageModel(FittedLayers):
-    """PinSageModel is PinSage over items linked by random walks (Ying et al. 2018). A user is the mean of
-    its items.
+    """PinSageModel is PinSage over items linked by random walks (Ying et al. 2018).
+
+    A user is the mean of its items.
 
     Neighbourhoods: the `top` items most visited by `walks` walks of `hops` hops (`jobs/neighbourhoods.py`).
     Pairs: each of a user's items with the `pairs` next ones in an order by hash. `curriculum`: epoch n has

@@ -69,8 +69,8 @@ def pool_neighbours(
 
 
 def sum_sources(kind: Aggregator, csr: Csr, z: Vectors) -> npt.NDArray[np.float32]:
-    """Return (r, m) sums over some sources. For importance they are weighted; for max they are maxima, -inf
-    without neighbours.
+    """Return (r, m) sums over some sources: weighted for importance, maxima for max (-inf
+    without neighbours).
     """
     rows, dims = len(csr.indptr) - 1, z.shape[1]
     out = np.full((rows, dims), -np.inf if kind == "max" else 0.0, np.float32)

@@ -1,5 +1,4 @@
-"""Predict the cost of a pass over a graph before it runs: bytes by counting, seconds by a line fitted to
-runs.
+"""Predict the cost of a pass before it runs: bytes by counting, seconds by a line fitted to runs.
 
 Seconds are a sum of amounts times rates, all rates at least 0 (non-negative least squares, Lawson and
 Hanson 1974). Each run is weighted by 1 / its seconds, so that the relative error is minimised. One amount
@@ -43,8 +42,9 @@ class Amounts(NamedTuple):
 
 
 DEFAULT_SECONDS = Amounts(1 / 6e9, 1 / 35e9, 1 / 0.7e9, 1 / 0.25e9, 0.03, 0.4)
-"""Seconds of each amount on one core of a 2.5 GHz machine, used where no runs exist. The cores share all
-but `passes`.
+"""Seconds of each amount on one core of a 2.5 GHz machine, used where no runs exist.
+
+The cores share all but `passes`.
 """
 
 DEFAULT_READ_SECONDS = DEFAULT_SECONDS.read
@@ -106,8 +106,9 @@ def fit_rates(runs: Sequence[tuple[Amounts, float, int]]) -> Rates:
 
 
 def expected_copies(blocks: int, degree: float) -> float:
-    """Return the blocks that need a vector of this degree, if edges go to blocks by hash: P (1 - (1 -
-    1/P)^degree).
+    """Return the blocks that need a vector of some degree: P (1 - (1 - 1/P)^degree).
+
+    Edges go to blocks by hash.
     """
     return float(blocks * (1 - (1 - 1 / blocks) ** degree))
 
@@ -151,9 +152,7 @@ class PassSize:
     pace: float = DEFAULT_READ_SECONDS
 
     def bytes_moved(self, plan: str) -> int:
-        """Return the payload of the shuffle in bytes: vectors (G), float32 sums with their places (S),
-        nothing (R).
-        """
+        """Return the bytes of the shuffle: vectors (G), float32 sums with their places (S), nothing (R)."""
         own = self.nodes * self.m * self.item if self.own and plan != "R" else 0
         if plan == "G":
             return self.needed * self.m * self.item + own
@@ -179,9 +178,7 @@ class PassSize:
         )
 
     def worker_bytes(self, plan: str, batch: int) -> int:
-        """Return the memory of a task in bytes, without mapped files: its vectors or sums, and
-        its batch.
-        """
+        """Return the bytes of memory of a task without mapped files: its vectors or sums, and its batch."""
         batches = batch * (self.d + 2 * self.m + 2 * self.o) * 4
         rows = -(-self.nodes // max(self.blocks, 1))
         if plan == "G":

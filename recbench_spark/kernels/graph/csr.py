@@ -1,9 +1,8 @@
-"""Store the adjacency of a block of destinations as offsets and sources (CSR): edges are partitioned, then
-sorted.
+"""Store the adjacency of a block of destinations as offsets and sources (CSR).
 
-An edge is shuffled as one number: its destination within the block in the high half and its source's dense
-id in the low one. Sorting these numbers sorts edges by destination, then by source, which is the order of
-adding them.
+Edges are partitioned by block and then sorted. An edge is shuffled as one number: its destination within
+the block in the high half and its source's dense id in the low one. Sorting these numbers sorts edges by
+destination, then by source, which is the order of adding them.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ def build_csr(
 
 
 class Halo(NamedTuple):
-    """Halo is what a block needs of other blocks.
+    """Halo names the sources that a block needs of other blocks.
 
     Attributes:
         need: (u,) distinct dense ids of its sources, ascending: those of one block follow one another.
@@ -229,8 +228,9 @@ def find_blocks(node_r: npt.NDArray[np.uint32], ends: npt.NDArray[np.int64]) -> 
 
 
 def _find_block_starts(ends: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the block of the first of each 2^shift nodes, and the shift: some tens of these for
-    each block.
+    """Return the block of the first of each 2^shift nodes, and the shift.
+
+    Each block has some tens of these places.
     """
     shift = max(0, int(ends[-1] // (32 * len(ends))).bit_length() - 1)
     firsts = np.arange((int(ends[-1]) >> shift) + 1, dtype=np.int64) << shift

@@ -48,9 +48,7 @@ def hash_node_ids(ids: pa.Array | pa.ChunkedArray, seed: int) -> Hashes:
 
 
 def hash_texts(words: pa.Array, seed: int) -> Hashes:
-    """Return the (r,) hash of each text, given as large_binary: xxhash64 of the text, started with the
-    seed's hash.
-    """
+    """Return the (r,) xxhash64 of each text, given as large_binary. The seed's hash starts it."""
     begin = hash_numbers(np.array([seed], np.int64), 0)[0]
     return hash_ids(words, start(len(words)) ^ begin)
 
@@ -103,8 +101,8 @@ MOST_BITS = 1 << 31
 
 
 class NumberSet:
-    """NumberSet collects the distinct whole numbers of a task as bits, while these need no more bytes than
-    the numbers.
+    """NumberSet collects distinct whole numbers as bits, while these need no more bytes than the
+    numbers.
     """
 
     def __init__(self) -> None:

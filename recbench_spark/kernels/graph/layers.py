@@ -79,8 +79,9 @@ def model_weight_shapes(forms: tuple[LayerForm, ...], final: tuple[int, ...], d:
 
 
 def random_weights(wanted: Mapping[str, Shape], seed: int) -> dict[str, Matrix]:
-    """Draw weights from Glorot and Bengio's uniform law (2010, eq. 16), by hash of seed and name. Biases
-    are 0.
+    """Draw weights from Glorot and Bengio's uniform law (2010, eq. 16), by hash of seed and name.
+
+    Biases are 0.
     """
     weights = {}
     for name, shape in wanted.items():

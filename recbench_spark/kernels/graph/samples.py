@@ -1,5 +1,4 @@
-"""Sample neighbours evenly, a fixed number for each node, and rank nodes by personalised PageRank for hard
-negatives.
+"""Sample a fixed number of neighbours of each node, and rank nodes by PageRank for hard negatives.
 
 Every draw is a hash of the node's id, the sample's seed and the draw's number. Sources: Hamilton et al.
 2017, section 3.1 (samples of fixed size, a fresh one for each layer); Andersen, Chung and Lang 2006
@@ -67,9 +66,7 @@ def _sample_neighbours(indptr: Any, hash_r: Any, size: int, seed: np.uint64, edg
 
 @compile_kernel
 def _sample_distinct(base: np.uint64, begin: int, degree: int, edge: Any) -> None:
-    """Draw different edges, every set with the same probability (Floyd's algorithm; Bentley and
-    Floyd 1987).
-    """
+    """Draw different edges, all sets with the same probability (Floyd; Bentley and Floyd 1987)."""
     size = len(edge)
     for i in range(size):
         last = degree - size + i
@@ -192,8 +189,9 @@ def _allocate_state(nodes: int) -> tuple[Any, Any, Any]:
 def _push(
     indptr: Any, src: Any, start: int, restart: float, least: float, mass: Any, rest: Any, flag: Any
 ) -> Any:
-    """Spread mass until no node holds more than `least` for each unit of degree. Return the nodes that kept
-    some, in order.
+    """Spread mass until no node holds more than `least` for each unit of degree.
+
+    Return the nodes that kept some, in order.
     """
     queue, touched = [np.int64(start)], [np.int64(start)]
     rest[start] = 1.0

@@ -148,9 +148,7 @@ def visit_shares(most: MostVisited) -> npt.NDArray[np.float32]:
 
 
 def list_visits(indptr: Any, src: Nodes, hash_r: Hashes, first: int, what: Walks) -> Nodes:
-    """Return the (r, walks, hops) ends of each hop of consecutive starts; NOWHERE for the start and for no
-    edge.
-    """
+    """Return the (r, walks, hops) nodes where hops end; NOWHERE for the start and for no edge."""
     out = np.empty((len(hash_r), what.walks, what.hops), np.uint32)
     shape = (what.walks, what.hops, what.edges)
     _list_visits(readonly(indptr), readonly(src), readonly(hash_r), first, shape, what.restart,
@@ -313,9 +311,7 @@ def _draw_positions(
 
 @compile_kernel
 def assign_files(position_w: Any, files: int) -> Any:
-    """Return the (w,) file of each position: by its hash, so that a hub's edges are spread over
-    all files.
-    """
+    """Return the (w,) file of each position by its hash, which spreads a hub's edges over all files."""
     file_w = np.empty(len(position_w), np.int32)
     for w in range(len(position_w)):
         file_w[w] = ((mix(position_w[w] + GAMMA) >> np.uint64(32)) * np.uint64(files)) >> np.uint64(32)

@@ -137,7 +137,7 @@ class FactorNetwork(nn.Module):
         return torch.stack(each).sum()
 
     def _take_rows(self, table: torch.Tensor, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Look up rows at once, because each lookup in a dense table has a gradient as large as
+        """Look up all rows at once: the gradient of each lookup in a dense table is as large as
         the table.
         """
         flat = torch.cat([row.reshape(-1) for row in rows])
@@ -321,9 +321,7 @@ def mean_recall(
     k: int,
     at_once: int = 256,
 ) -> float:
-    """Return the mean recall of users: the share of their held-out items among the k best
-    outside training.
-    """
+    """Return the mean share of held-out items among the k best that training does not hold, over users."""
     total = 0.0
     for begin in range(0, len(user_j), at_once):
         users = user_j[begin : begin + at_once]

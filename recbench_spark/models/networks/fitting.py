@@ -1,11 +1,10 @@
-"""Train a model by gradients: minibatches are made ahead, with checkpoints, early stopping and several
-processes.
+"""Train a model by gradients, with checkpoints, early stopping and several processes.
 
-Everything random is a hash of seed, epoch and step, and a checkpoint holds the weights, the optimiser's
-state and the current step. So a fit that was killed continues to the same bits (on one CPU device with as
-many threads). On a GPU the module, optimiser and minibatches are on the device, and the module is back on
-the CPU at the end. Several processes share each minibatch: losses are sums over examples, and gradients are
-added and divided by the examples of all.
+Minibatches are made ahead. Everything random is a hash of seed, epoch and step, and a checkpoint holds the
+weights, the optimiser's state and the current step. So a fit that was killed continues to the same bits (on
+one CPU device with as many threads). On a GPU the module, optimiser and minibatches are on the device, and
+the module is back on the CPU at the end. Several processes share each minibatch: losses are sums over
+examples, and gradients are added and divided by the examples of all.
 """
 
 from __future__ import annotations
@@ -48,9 +47,7 @@ class Step(NamedTuple):
 
 
 class Task(Protocol):
-    """Task is what `fit` trains: a module with its examples, its minibatches, its loss and its validation
-    score.
-    """
+    """Task is the input of `fit`: a module with examples, minibatches, a loss and a validation score."""
 
     @property
     def module(self) -> nn.Module:
@@ -70,8 +67,9 @@ class Task(Protocol):
         """
 
     def loss(self, batch: Any) -> torch.Tensor:
-        """Return the sum of the loss over a minibatch's examples. Its tensors are on the
-        module's device.
+        """Return the sum of the loss over a minibatch's examples.
+
+        Its tensors are on the module's device.
         """
 
     def worth(self) -> float:
@@ -83,8 +81,9 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class WatchedTask:
-    """WatchedTask also scores its model on test rows after each epoch. The score is reported and chooses
-    nothing.
+    """WatchedTask also scores its model on test rows after each epoch.
+
+    The score is reported and chooses nothing.
 
     Attributes:
         inner: the task.
@@ -162,8 +161,9 @@ class EpochResult:
 
 @dataclass
 class FitResult:
-    """FitResult describes a fit: its epochs, and the best one by the validation part. Checkpoints hold its
-    fields.
+    """FitResult describes a fit: its epochs, and the best one by the validation part.
+
+    Checkpoints hold its fields.
 
     Attributes:
         epochs: one after the other.
@@ -300,9 +300,7 @@ class _Fit:
             self._save("last", Step(at.epoch, at.step + 1))
 
     def _backward(self, size: int, batch: Any) -> float:
-        """Compute the gradients of this process's share, divided by the minibatch's size, and
-        return its loss.
-        """
+        """Compute the gradients of this process's share over the minibatch's size, and return its loss."""
         if batch is None:  # a share without examples
             return 0.0
         loss = self.task.loss(move_batch(batch, self.device))
@@ -371,8 +369,9 @@ class _Fit:
 
 
 def make_optimiser(module: nn.Module, plan: TrainingPlan) -> torch.optim.Optimizer:
-    """Make an Adam optimiser (Kingma and Ba 2015). For a `sparse` module it updates only the rows of a
-    minibatch.
+    """Make an Adam optimiser (Kingma and Ba 2015).
+
+    For a `sparse` module it updates only the rows of a minibatch.
     """
     if getattr(module, "sparse", False):
         return torch.optim.SparseAdam(list(module.parameters()), lr=plan.rate)
@@ -410,8 +409,9 @@ def broadcast_score(task: Task, shard: Shard) -> float:
 
 
 def measure_on_test(task: Task, shard: Shard) -> float | None:
-    """Return the score on test rows where these are watched. Only the first process measures and
-    reports it.
+    """Return the score on test rows where these are watched.
+
+    Only the first process measures and reports it.
     """
     return task.test() if isinstance(task, WatchedTask) and shard.rank == 0 else None
 
@@ -425,8 +425,9 @@ def wait_for_others(shard: Shard) -> None:
 
 
 def prefetch(source: Iterator[Any], size: int) -> Iterator[Any]:
-    """Yield the values of an iterator that another thread runs, at most `size` ahead. Its errors are raised
-    here.
+    """Yield the values of an iterator that another thread runs, at most `size` ahead.
+
+    Its errors are raised here.
     """
     queue: Queue[Any] = Queue(size)
     over = threading.Event()

@@ -1,6 +1,4 @@
-"""Build graphs of items that users share, in memory: most visited by walks over pairs, or of
-largest cosine.
-"""
+"""Build graphs of items that users share, in memory: by visits of walks, or by cosine."""
 
 from __future__ import annotations
 
@@ -28,15 +26,17 @@ def build_bipartite(pairs: UserItemPairs) -> tuple[Ints, npt.NDArray[np.uint32]]
 
 
 def build_walk_graph(pairs: UserItemPairs, top: int, seed: int) -> Adjacency:
-    """Link each item to those that its walks visit most, weighted by visits. An item without
-    pairs has none.
+    """Link each item to those that its walks visit most, weighted by visits.
+
+    An item without pairs has none.
     """
     return build_visit_graph(find_visited_items(pairs, top, seed), pairs)
 
 
 def find_visited_items(pairs: UserItemPairs, top: int, seed: int, walks: int = 200) -> MostVisited:
-    """Find the items that walks of five hops from each item visit most. Their dense ids follow
-    those of users.
+    """Find the items that walks of five hops from each item visit most.
+
+    Their dense ids follow those of users.
     """
     indptr, src = build_bipartite(pairs)
     hashes = hash_numbers(np.arange(pairs.items), 0)
@@ -50,8 +50,9 @@ def build_visit_graph(most: MostVisited, pairs: UserItemPairs) -> Adjacency:
 
 
 def build_cosine_graph(pairs: UserItemPairs, top: int) -> Adjacency:
-    """Link each item to those of largest cosine (users of both over the root of the product),
-    weighted by it.
+    """Link each item to those of largest cosine, weighted by it.
+
+    The cosine is the number of users of both over the root of the product of their numbers.
     """
     user_rows = binary_matrix(pairs.indptr, pairs.item, pairs.items)
     counts = np.bincount(pairs.item, minlength=pairs.items)

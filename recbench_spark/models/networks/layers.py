@@ -1,8 +1,8 @@
-"""Define the layers of PinSage and GraphSAGE in torch, with the equations and names of
-`kernels.graph.layers`.
+"""Define the layers of PinSage and GraphSAGE in torch.
 
-Trained weights go into `jobs/embed.py` unchanged: `state_dict` has the names of `model_weight_shapes`.
-Sources: Ying et al. 2018, algorithm 1; Hamilton et al. 2017, algorithm 1 and section 3.3.
+Equations and names are those of `kernels.graph.layers`. Trained weights go into `jobs/embed.py` unchanged:
+`state_dict` has the names of `model_weight_shapes`. Sources: Ying et al. 2018, algorithm 1; Hamilton et al.
+2017, algorithm 1 and section 3.3.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ class GraphLayer(nn.Module):
             self.lstm = nn.LSTM(d, form.hidden, batch_first=True)
 
     def forward(self, h: torch.Tensor, hop: Hop) -> torch.Tensor:
-        """Return the (r, width) new vectors of a hop's destinations, from the (n, d) vectors of the layer
-        before.
-        """
+        """Return the (r, width) new vectors of a hop's destinations, from (n, d) of the layer before."""
         own = take_rows(h, hop.own)
         n = self._pool(self._messages(h), hop, own)
         if self.form.aggregator == "gcn":
@@ -95,10 +93,10 @@ def unit_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def final_states(lstm: nn.LSTM, z: torch.Tensor, hop: Hop) -> torch.Tensor:
-    """Return the (r, hidden) last states over each destination's sources, in their order; zeros without
-    any.
+    """Return the (r, hidden) last states over each destination's sources; zeros without any.
 
-    Sequences are packed: none runs on into padding, and none depends on the others.
+    Sources are in their order. Sequences are packed: none runs on into padding, and none depends on the
+    others.
     """
     counts = hop.counts
     with_sources = torch.nonzero(counts > 0).flatten()

@@ -1,9 +1,8 @@
-"""Compute vectors of many nodes layer by layer: each node once in each layer, where minibatches repeat
-nodes.
+"""Compute vectors of many nodes layer by layer, each node once in each layer.
 
-The layers of `kernels.graph.layers` run with the weights of the network. Sums and maxima are taken edge by
-edge, so no array is as large as edges times dimensions. Memory holds vectors and messages of all nodes of
-one layer, and the edges of `at_once` nodes.
+Minibatches would repeat nodes. The layers of `kernels.graph.layers` run with the weights of the network.
+Sums and maxima are taken edge by edge, so no array is as large as edges times dimensions. Memory holds
+vectors and messages of all nodes of one layer, and the edges of `at_once` nodes.
 """
 
 from __future__ import annotations

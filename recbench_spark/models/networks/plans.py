@@ -51,11 +51,10 @@ class TrainingPlan:
             raise ConfigError(f"weight_decay: {self.weight_decay} is negative")
 
     def learning_rate(self, number: int, steps: int) -> float:
-        """Return the learning rate of a step, counted over all epochs: gradual warm-up, then exponential
-        decay.
+        """Return the learning rate of a step: gradual warm-up, then exponential decay over all epochs.
 
         Args:
-            number: steps before it.
+            number: steps before it, over all epochs.
             steps: steps of an epoch.
         """
         if number < self.warm_up:

@@ -1,6 +1,4 @@
-"""Take rows, sums and maxima over a hop's edges in torch: by kernels on a CPU, else by torch's
-own functions.
-"""
+"""Take rows, sums and maxima over a hop's edges in torch: by kernels on a CPU, else by torch itself."""
 
 from __future__ import annotations
 

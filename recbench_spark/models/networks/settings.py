@@ -77,8 +77,7 @@ class FittedModel(ModelConfig):
 
 
 class FactorModelConfig(FittedModel):
-    """FactorModelConfig are the settings of vectors of users and items, fitted to interactions with
-    negatives.
+    """FactorModelConfig are the settings of vectors of users and items, fitted to interactions.
 
     `negatives`: negatives for each example. `shared`: so many examples share their negatives, which makes
     hundreds of them cheap.

@@ -90,8 +90,7 @@ class Adjacency:
 
 @dataclass(frozen=True)
 class ThinnedAdjacency(Adjacency):
-    """ThinnedAdjacency is a graph in which some nodes have no neighbours, drawn by hash: the same in all
-    layers.
+    """ThinnedAdjacency is a graph in which some nodes, drawn by hash, have no neighbours in any layer.
 
     Attributes:
         share: probability that a node loses its neighbours, between 0 and 1.
@@ -122,8 +121,9 @@ def join_blocks(parts: Sequence[Csr]) -> Csr:
 
 
 def all_neighbours(adjacency: Adjacency, forms: Sequence[LayerForm], seed: int) -> Neighbours:
-    """Return a function for all neighbours in each layer, as in inference. The LSTM gets those it reads, in
-    order.
+    """Return a function for all neighbours in each layer, as in inference.
+
+    The LSTM gets those it reads, in order.
 
     Args:
         adjacency: the graph.

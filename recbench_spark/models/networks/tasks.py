@@ -1,5 +1,6 @@
-"""Define the training tasks of layers over graphs: pairs of nodes (PinSage, unsupervised GraphSAGE), or
-labels.
+"""Define the training tasks of layers over graphs: pairs of nodes, or labels.
+
+PinSage and unsupervised GraphSAGE train on pairs.
 """
 
 from __future__ import annotations
@@ -212,8 +213,9 @@ class PairTask:
 
 
 class LabelTask:
-    """LabelTask trains on nodes and their classes, by cross-entropy over a last dense layer; a
-    `fitting.Task`.
+    """LabelTask trains on nodes and their classes; a `fitting.Task`.
+
+    The loss is cross-entropy over a last dense layer.
     """
 
     def __init__(
@@ -245,8 +247,9 @@ class LabelTask:
 def embed_by_minibatch(
     net: GraphNetwork, graph_input: GraphInput, node_r: Nodes, at_once: int = 4096
 ) -> npt.NDArray[np.float32]:
-    """Return the (r, o) vectors of some nodes, with all their neighbours. The nodes may be new
-    to the model.
+    """Return the (r, o) vectors of some nodes, with all their neighbours.
+
+    The nodes may be new to the model.
     """
     parts = []
     whole_input = GraphInput(graph_input.adjacency, graph_input.features, (), graph_input.seed)
@@ -266,8 +269,9 @@ def rank_items(
     item_e: Nodes,
     known: npt.NDArray[np.bool_] | None = None,
 ) -> Nodes:
-    """Return the (e,) rank of each pair's item by dot product, from 1. Items with a higher score rank
-    before it.
+    """Return the (e,) rank of each pair's item by dot product, from 1.
+
+    Items with a higher score rank before it.
 
     Args:
         vectors: (n, d).
